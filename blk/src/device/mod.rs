@@ -1,0 +1,111 @@
+//! The lower edge: a device, and the queue of it that one worker owns.
+
+use crate::buffer::Buffer;
+use crate::request::{Op, Status};
+use mqfq_sched::topology::HctxId;
+
+/// What a device is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceInfo {
+    /// Size; requests beyond it are refused above.
+    pub size_bytes: u64,
+    /// Offsets and lengths must be multiples of this, a power of two; 1 = any.
+    pub block_bytes: u32,
+    /// Best size and alignment of a request, a power of two, at least `block_bytes`.
+    pub preferred_bytes: u32,
+    /// Largest read or write, bytes.
+    pub transfer_bytes_max: u32,
+    /// A completed write may be lost in a crash until a flush completes.
+    pub volatile_cache: bool,
+}
+
+/// Names a request inside one device queue: unique among those in flight, below the queue's depth.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tag(pub u16);
+
+/// A request as the device sees it. Already validated: inside the device, aligned to its block, not too long.
+#[derive(Debug)]
+pub struct Command {
+    /// Handed back in [`Reaped`].
+    pub tag: Tag,
+    /// What to do.
+    pub op: Op,
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Length; 0 for a flush.
+    pub length_bytes: u32,
+    /// Stable before completion.
+    pub fua: bool,
+    /// As in [`crate::request::Submission`]. Travels through the device and comes back in [`Reaped`].
+    pub buffer: Option<Buffer>,
+}
+
+/// A finished command.
+#[derive(Debug)]
+pub struct Reaped {
+    /// Which.
+    pub tag: Tag,
+    /// How it ended.
+    pub status: Status,
+    /// The command's buffer.
+    pub buffer: Option<Buffer>,
+}
+
+/// The command did not fit: the device queue is full. Nothing happened; the command comes back.
+#[derive(Debug)]
+pub struct QueueFull(pub Command);
+
+/// What a device queue is opened with.
+pub struct QueueOptions {
+    /// Which worker it is for.
+    pub hctx: HctxId,
+    /// Commands in flight at once, 1..=65535.
+    pub depth: u16,
+    /// The worker's ring, for devices that do real I/O.
+    #[cfg(feature = "uring")]
+    pub ring: Option<crate::ring::DeviceRing>,
+    /// Called with the hctx of another worker that has completions to reap on this device ("interrupt").
+    pub interrupt: std::sync::Arc<dyn Fn(HctxId) + Send + Sync>,
+}
+
+/// A device, shared by all workers.
+pub trait Device: Send + Sync {
+    /// What it is. Constant.
+    fn info(&self) -> DeviceInfo;
+
+    /// The queue of one worker; called on that worker's thread, once.
+    ///
+    /// # Errors
+    /// One sentence for the user.
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String>;
+}
+
+/// One worker's queue on a device. `submit` any number, then `ring_doorbell` once; `reap` later. Every command
+/// submitted is reaped exactly once.
+pub trait DeviceQueue {
+    /// Puts a command into the queue. The device need not look at it before the doorbell.
+    ///
+    /// # Errors
+    /// [`QueueFull`] with the command if the queue holds its depth.
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull>;
+
+    /// Tells the device about the commands submitted since the last call.
+    fn ring_doorbell(&mut self, now_ns: u64);
+
+    /// Moves finished commands into `out`.
+    fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>);
+
+    /// When the device next needs `reap` to be called (its model of time moves), if it does not interrupt by itself.
+    /// `None`: nothing in flight, or completions come through the ring.
+    fn next_event_ns(&self) -> Option<u64>;
+
+    /// Commands in flight.
+    fn in_flight(&self) -> usize;
+
+    /// An operation that this queue put on the worker's ring ended: `user` as given to [`crate::ring::DeviceRing`],
+    /// `result` as the kernel's CQE says. Its command is handed out by the next `reap`.
+    #[cfg(feature = "uring")]
+    fn ring_event(&mut self, user: u32, result: i32) {
+        unreachable!("this device put nothing on the ring, yet got event {user} with result {result}");
+    }
+}

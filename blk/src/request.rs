@@ -1,0 +1,104 @@
+//! The nouns of the block layer: operation, buffer, submission, completion, status.
+
+use mqfq_sched::flow::FlowId;
+use std::fmt;
+
+/// What a request does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Read `length` bytes into the buffer.
+    Read,
+    /// Write the buffer.
+    Write,
+    /// Make every write that completed before this was submitted survive a crash.
+    Flush,
+    /// The bytes are no longer needed; they read as zero afterwards.
+    Discard,
+    /// The bytes read as zero afterwards.
+    WriteZeroes {
+        /// Storage may be released. Without it the range stays allocated.
+        may_unmap: bool,
+    },
+}
+
+/// How a request ended, if not well. The few that a front end can express; Linux errno values in [`Status::errno`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Status {
+    /// Done.
+    Ok,
+    /// The device or medium failed.
+    Io,
+    /// No space is left below.
+    NoSpace,
+    /// The request makes no sense to the device (alignment, range).
+    Invalid,
+    /// The device cannot do this operation.
+    Unsupported,
+    /// The device or engine is going away.
+    Shutdown,
+}
+
+impl Status {
+    /// The Linux errno value; 0 for [`Status::Ok`].
+    pub const fn errno(self) -> u32 {
+        match self {
+            Status::Ok => 0,
+            Status::Io => 5,
+            Status::NoSpace => 28,
+            Status::Invalid => 22,
+            Status::Unsupported => 95,
+            Status::Shutdown => 108,
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Status::Ok => "ok",
+            Status::Io => "I/O error",
+            Status::NoSpace => "no space left on the device",
+            Status::Invalid => "invalid request",
+            Status::Unsupported => "operation not supported",
+            Status::Shutdown => "device is shutting down",
+        })
+    }
+}
+
+/// What a client asks for. Offsets are the device's, not the export's.
+#[derive(Debug)]
+pub struct Submission {
+    /// Who is charged.
+    pub flow: FlowId,
+    /// What to do.
+    pub op: Op,
+    /// First byte, on the device.
+    pub offset_bytes: u64,
+    /// Length; 0 for [`Op::Flush`].
+    pub length_bytes: u32,
+    /// [`Op::Write`], [`Op::WriteZeroes`] and [`Op::Discard`]: stable before completion, as if a flush followed.
+    pub fua: bool,
+    /// Bytes to write, or room for the bytes read (`length_bytes` of it); `None` for the other operations.
+    pub buffer: Option<crate::buffer::Buffer>,
+    /// The client's own name for the request, handed back.
+    pub cookie: u64,
+}
+
+/// A request's end, handed to the client that submitted it, exactly once.
+#[derive(Debug)]
+pub struct Completion {
+    /// The name given at submission.
+    pub cookie: u64,
+    /// How it ended.
+    pub status: Status,
+    /// What was asked.
+    pub op: Op,
+    /// Length asked for.
+    pub length_bytes: u32,
+    /// The buffer of the submission, filled if it was a read that ended well.
+    pub buffer: Option<crate::buffer::Buffer>,
+    /// Submitted to dispatched.
+    pub queued_ns: u64,
+    /// Dispatched to reaped.
+    pub device_ns: u64,
+}

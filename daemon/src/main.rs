@@ -1,0 +1,2 @@
+//! mqfq
+fn main() {}

@@ -1,0 +1,13 @@
+//! Multi-queue fair queueing: the scheduling core.
+//!
+//! No dependency, no clock, no thread, no I/O, and no allocation after construction. The caller passes `now_ns` in and
+//! gets back what to do.
+//!
+//! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
+
+pub mod cost;
+pub mod flow;
+pub mod policy;
+mod sync;
+pub mod topology;
+pub mod vtime;
