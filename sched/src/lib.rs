@@ -11,3 +11,4 @@ pub mod policy;
 mod sync;
 pub mod topology;
 pub mod vtime;
+pub mod wake;
