@@ -8,6 +8,7 @@
 pub mod cost;
 pub mod flow;
 pub mod policy;
+pub mod stage_queue;
 mod sync;
 pub mod topology;
 pub mod vtime;
