@@ -110,7 +110,7 @@ const _: () = assert!(TAG_GRAIN.0.is_power_of_two());
 const _: () = assert!((COST_MAX.0 as u128 * units_per_cost(Weight::MIN) as u128) >> FRACTION_BITS < 1 << 57);
 
 /// Units of virtual time per unit of cost, in 2^-32ths, rounded to nearest: off by less than 3e-11 of its value.
-const fn units_per_cost(weight: Weight) -> u64 {
+pub(crate) const fn units_per_cost(weight: Weight) -> u64 {
     let numerator = (UNITS_PER_BYTE * Weight::DEFAULT.0 as u64) << FRACTION_BITS;
     (numerator + weight.0 as u64 / 2) / weight.0 as u64
 }

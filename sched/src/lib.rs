@@ -7,6 +7,7 @@
 
 pub mod cost;
 pub mod flow;
+pub mod oracle;
 pub mod policy;
 pub mod stage_queue;
 mod sync;

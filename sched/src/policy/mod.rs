@@ -3,6 +3,20 @@
 //! A worker owns one [`Policy::Queue`] per device (its part of the policy's state, so it needs no lock) and calls, on
 //! its own thread: [`Policy::submit`] for each admitted request, [`Policy::pick`] until it no longer dispatches,
 //! [`Policy::complete`] for each request that the device finished. What workers share is inside the policy.
+//!
+//! # What a worker owes the others
+//! Work conservation (I4) is the policies' promise, and it rests on this: after a `submit`, a `complete` or a kick, and
+//! before it sleeps, a worker picks until the answer is not [`Pick::Dispatch`]. A worker that cannot (its device queue
+//! is full) says so by [`Policy::pause`], and picks again when it can. Batches are fine: any number of `submit` and
+//! `complete`, then the picks.
+
+mod fifo;
+mod options;
+mod sfqd;
+
+pub use fifo::{Fifo, FifoQueue};
+pub use options::{PolicyError, PolicyKind, PolicyOptions, UnknownPolicy};
+pub use sfqd::{Sfqd, SfqdQueue};
 
 use crate::cost::Cost;
 use crate::flow::{FlowId, Weight};
@@ -112,6 +126,12 @@ pub trait Policy: Send + Sync {
 
     /// The device finished a request that `pick` granted on this queue.
     fn complete(&self, queue: &mut Self::Queue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
+
+    /// The last pick dispatched and the worker cannot pick again yet (its device queue is full). What it could have used
+    /// goes to others. After a kick, a paused worker pauses again or picks.
+    fn pause(&self, queue: &mut Self::Queue, kick: &mut impl Kick) {
+        let _ = (queue, kick);
+    }
 
     /// Changes a flow's weight; requests already staged keep their tags.
     fn set_weight(&self, flow: FlowId, weight: Weight);

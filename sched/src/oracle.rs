@@ -1,0 +1,248 @@
+//! MQFQ as one would write it on paper: one thread, sorted lists, plain counters, numbers that do not wrap.
+//!
+//! Answers: what may happen next? Source: MQFQ section 2.1 and Figure 2. Tests of this and of other crates hold the
+//! real scheduler against it: on one hctx the order is the same to the request; on several, where the paper leaves the
+//! choice of queue open, every dispatch must be one that the oracle admits, and virtual time and token count must agree
+//! after every step.
+//!
+//! It shares two numbers with the scheduler, on purpose: the reciprocal of a weight and the grain of a tag
+//! (`flow.rs`). With others, tags would differ in the last digit and nothing could be compared for equality.
+//!
+//! # Cost
+//! Whatever it takes. Allocates. For tests only.
+
+use crate::cost::Cost;
+use crate::flow::{FlowId, TAG_GRAIN, Weight, align, units_per_cost};
+use crate::policy::{Entry, Handle, PolicyOptions};
+use crate::topology::HctxId;
+use crate::vtime::VTime;
+
+/// A position of virtual time that does not wrap: units since virtual time 0, any number of turns of the circle.
+pub type WideVTime = u128;
+
+/// The point on the circle that a wide position lies at.
+pub const fn narrow(position: WideVTime) -> VTime {
+    VTime::from_raw(position as u64)
+}
+
+/// A staged request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OracleRequest {
+    /// Its place.
+    pub start_tag: WideVTime,
+    /// Its end.
+    pub finish_tag: WideVTime,
+    /// Breaks ties between start tags.
+    pub arrival: u64,
+    /// Whose it is.
+    pub flow: FlowId,
+    /// The caller's name for it.
+    pub handle: Handle,
+    /// Before weight.
+    pub cost: Cost,
+    /// What it takes of D.
+    pub units: u32,
+}
+
+/// Why a request may not be dispatched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotAdmitted {
+    /// Another request of this hctx comes first, or there is none.
+    NotLead,
+    /// Its start tag is more than T ahead of global virtual time.
+    Throttled,
+    /// No unit of D is free.
+    NoToken,
+}
+
+#[derive(Clone, Copy)]
+struct OracleFlow {
+    weight: Weight,
+    finish_tag: WideVTime,
+    /// Below one grain, in 2^-32ths of a unit.
+    carry: u128,
+}
+
+/// See the module's text.
+#[derive(Clone)]
+pub struct Oracle {
+    options: PolicyOptions,
+    global_vtime: WideVTime,
+    free_units: i64,
+    flows: Vec<OracleFlow>,
+    /// Per hctx, sorted by (start tag, arrival).
+    queues: Vec<Vec<OracleRequest>>,
+    arrivals: u64,
+}
+
+impl Oracle {
+    /// A scheduler of `hctx_count` queues and `weights.len()` flows, all idle.
+    pub fn new(options: &PolicyOptions, hctx_count: usize, weights: &[Weight]) -> Self {
+        let start = WideVTime::from(align(options.start).raw());
+        let flow = |&weight| OracleFlow { weight, finish_tag: start, carry: 0 };
+        Oracle {
+            options: *options,
+            global_vtime: start,
+            free_units: i64::from(options.depth),
+            flows: weights.iter().map(flow).collect(),
+            queues: vec![Vec::new(); hctx_count],
+            arrivals: 0,
+        }
+    }
+
+    /// Takes in a request and returns it with its tags.
+    pub fn submit(&mut self, hctx: HctxId, entry: Entry) -> OracleRequest {
+        let flow = &mut self.flows[entry.flow.0 as usize];
+        let grain_fixed = u128::from(TAG_GRAIN.0) << 32;
+        let span_fixed = u128::from(entry.cost.0) * u128::from(units_per_cost(flow.weight)) + flow.carry;
+        flow.carry = span_fixed % grain_fixed;
+        let start_tag = flow.finish_tag.max(self.global_vtime);
+        flow.finish_tag = start_tag + span_fixed / grain_fixed * u128::from(TAG_GRAIN.0);
+        let request = OracleRequest {
+            start_tag,
+            finish_tag: flow.finish_tag,
+            arrival: self.arrivals,
+            flow: entry.flow,
+            handle: entry.handle,
+            cost: entry.cost,
+            units: self.options.units(entry.cost),
+        };
+        self.arrivals += 1;
+        let queue = &mut self.queues[hctx.0 as usize];
+        queue.push(request.clone());
+        queue.sort_by_key(|staged| (staged.start_tag, staged.arrival));
+        self.advance();
+        request
+    }
+
+    /// The first request of a queue.
+    pub fn lead(&self, hctx: HctxId) -> Option<&OracleRequest> {
+        self.queues[hctx.0 as usize].first()
+    }
+
+    /// True if the queue holds a request, the first of which is within T of global virtual time.
+    pub fn is_eligible(&self, hctx: HctxId) -> bool {
+        self.lead(hctx).is_some_and(|lead| lead.start_tag <= self.global_vtime + u128::from(self.options.window.0))
+    }
+
+    /// Whether `handle` may be dispatched from `hctx` now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admits(&self, hctx: HctxId, handle: Handle) -> Result<(), NotAdmitted> {
+        if self.lead(hctx).is_none_or(|lead| lead.handle != handle) {
+            return Err(NotAdmitted::NotLead);
+        }
+        if !self.is_eligible(hctx) {
+            return Err(NotAdmitted::Throttled);
+        }
+        if self.free_units <= 0 {
+            return Err(NotAdmitted::NoToken);
+        }
+        Ok(())
+    }
+
+    /// Dispatches the first request of `hctx`, if it may be.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn dispatch(&mut self, hctx: HctxId) -> Result<OracleRequest, NotAdmitted> {
+        let handle = self.lead(hctx).ok_or(NotAdmitted::NotLead)?.handle;
+        self.admits(hctx, handle)?;
+        let request = self.queues[hctx.0 as usize].remove(0);
+        self.free_units -= i64::from(request.units);
+        self.advance();
+        Ok(request)
+    }
+
+    /// The device finished a request that took `units`.
+    pub fn complete(&mut self, units: u32) {
+        self.free_units += i64::from(units);
+    }
+
+    /// Changes a weight from the next request on.
+    pub fn set_weight(&mut self, flow: FlowId, weight: Weight) {
+        self.flows[flow.0 as usize].weight = weight;
+    }
+
+    /// Smallest start tag staged, never going back (I8); what it was last while nothing is staged.
+    pub fn global_vtime(&self) -> WideVTime {
+        self.global_vtime
+    }
+
+    /// Units of D that are free. Negative while a request of several units is paid off.
+    pub fn free_units(&self) -> i64 {
+        self.free_units
+    }
+
+    /// Requests staged in a queue.
+    pub fn staged(&self, hctx: HctxId) -> usize {
+        self.queues[hctx.0 as usize].len()
+    }
+
+    /// True if the flow has a request staged anywhere (the paper's "backlogged").
+    pub fn is_backlogged(&self, flow: FlowId) -> bool {
+        self.queues.iter().flatten().any(|request| request.flow == flow)
+    }
+
+    /// A queue that a work-conserving scheduler must serve now: a unit is free and its first request is within T.
+    /// Scheduler at rest and `Some` here is a broken I4.
+    pub fn must_serve(&self) -> Option<HctxId> {
+        let eligible = (0..self.queues.len()).map(|n| HctxId(n as u16)).find(|&hctx| self.is_eligible(hctx));
+        eligible.filter(|_| self.free_units > 0)
+    }
+
+    fn advance(&mut self) {
+        let leads = self.queues.iter().filter_map(|queue| queue.first());
+        if let Some(least) = leads.map(|lead| lead.start_tag).min() {
+            self.global_vtime = self.global_vtime.max(least);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::policy::PolicyKind;
+    use crate::vtime::VSpan;
+
+    const A: HctxId = HctxId(0);
+    const B: HctxId = HctxId(1);
+
+    fn entry(flow: u32, cost: u64, handle: u32) -> Entry {
+        Entry { flow: FlowId(flow), cost: Cost(cost), handle: Handle(handle) }
+    }
+
+    #[test]
+    fn window_holds_back_the_queue_that_is_ahead() {
+        // T = 4096 bytes, requests of 4096 bytes. Queue A: tags 0, 1, 2, 3 (in requests); queue B: tag 0. B's request
+        // pins virtual time at 0, so A may dispatch tags 0 and 1 and no more until B has gone.
+        let window = VSpan::from_bytes(4096);
+        let options = PolicyOptions { window, ..PolicyOptions::new(PolicyKind::Mqfq) };
+        let mut oracle = Oracle::new(&options, 2, &[Weight::DEFAULT; 2]);
+        for n in 0..4 {
+            assert_eq!(oracle.submit(A, entry(0, 4096, n)).start_tag, u128::from(n) * 4096 * 1024);
+        }
+        oracle.submit(B, entry(1, 4096, 9));
+        assert_eq!(oracle.dispatch(A).unwrap().handle, Handle(0));
+        assert_eq!(oracle.dispatch(A).unwrap().handle, Handle(1));
+        assert_eq!(oracle.dispatch(A).unwrap_err(), NotAdmitted::Throttled);
+        assert_eq!(oracle.must_serve(), Some(B));
+        assert_eq!(oracle.dispatch(B).unwrap().handle, Handle(9));
+        assert_eq!(oracle.global_vtime(), 2 * 4096 * 1024);
+        assert_eq!(oracle.dispatch(A).unwrap().handle, Handle(2));
+    }
+
+    #[test]
+    fn depth_is_the_only_other_limit() {
+        let options = PolicyOptions { depth: 1, ..PolicyOptions::new(PolicyKind::Mqfq) };
+        let mut oracle = Oracle::new(&options, 1, &[Weight::DEFAULT]);
+        oracle.submit(A, entry(0, 1, 0));
+        oracle.submit(A, entry(0, 1, 1));
+        let first = oracle.dispatch(A).unwrap();
+        assert_eq!(oracle.dispatch(A).unwrap_err(), NotAdmitted::NoToken);
+        oracle.complete(first.units);
+        assert!(oracle.dispatch(A).is_ok());
+        assert_eq!(oracle.dispatch(A).unwrap_err(), NotAdmitted::NotLead);
+    }
+}

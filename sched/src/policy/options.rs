@@ -1,0 +1,205 @@
+//! What a policy is built from: which one, the depth D, the window T, and what a request takes of D.
+
+use crate::cost::Cost;
+use crate::vtime::{VSpan, VTime};
+use std::fmt;
+use std::str::FromStr;
+
+/// The policies of this crate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PolicyKind {
+    /// First in, first out per hctx; no depth, no fairness.
+    None,
+    /// Multi-queue fair queueing.
+    Mqfq,
+    /// The same with every operation under one lock: what the lock-free structures are worth.
+    MqfqSerial,
+    /// SFQ(D): one queue, one lock, strict order of start tags.
+    Sfqd,
+}
+
+impl PolicyKind {
+    /// All of them, in the order in which tables show them.
+    pub const ALL: [PolicyKind; 4] = [PolicyKind::None, PolicyKind::Sfqd, PolicyKind::MqfqSerial, PolicyKind::Mqfq];
+
+    /// The name in configs and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PolicyKind::None => "none",
+            PolicyKind::Mqfq => "mqfq",
+            PolicyKind::MqfqSerial => "mqfq-serial",
+            PolicyKind::Sfqd => "sfqd",
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no policy's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownPolicy(pub String);
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown policy {:?}, allowed are", self.0)?;
+        for (n, kind) in PolicyKind::ALL.iter().enumerate() {
+            write!(f, "{} {}", if n == 0 { "" } else { "," }, kind.name())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UnknownPolicy {}
+
+impl FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        PolicyKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+/// Everything that a policy needs to know besides the machine and the flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PolicyOptions {
+    /// Which policy.
+    pub kind: PolicyKind,
+    /// D: units of depth on the device at once, 1..=65535. `none` has no depth and ignores it.
+    pub depth: u32,
+    /// T: how far a start tag may be ahead of global virtual time, 0..=[`PolicyOptions::WINDOW_MAX`]. Only MQFQ has one.
+    pub window: VSpan,
+    /// What a request takes of D. `None`: 1, as in the paper. `Some(unit)`: `ceil(cost / unit)`, within 1..=D, for
+    /// devices on which depth in requests is not depth in work; 1 or more, bytes-equivalent.
+    pub token_unit_bytes: Option<u32>,
+    /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
+    pub start: VTime,
+}
+
+impl PolicyOptions {
+    /// Largest D.
+    pub const DEPTH_MAX: u32 = 65_535;
+
+    /// Largest T: 1 TiB at the default weight. More than any device's backlog, and far below what virtual time can
+    /// compare.
+    pub const WINDOW_MAX: VSpan = VSpan::from_bytes(1 << 40);
+
+    /// Options for `kind`; the rest as in the paper's SSD setup (MQFQ section 4: D = 64, T = 45 KB, rounded to 64 KiB).
+    pub const fn new(kind: PolicyKind) -> Self {
+        PolicyOptions {
+            kind,
+            depth: 64,
+            window: VSpan::from_bytes(64 << 10),
+            token_unit_bytes: None,
+            start: VTime::ZERO,
+        }
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub const fn validate(&self) -> Result<(), PolicyError> {
+        if self.depth == 0 || self.depth > Self::DEPTH_MAX {
+            return Err(PolicyError::DepthOutOfRange(self.depth));
+        }
+        if self.window.0 > Self::WINDOW_MAX.0 {
+            return Err(PolicyError::WindowTooLong(self.window));
+        }
+        if let Some(0) = self.token_unit_bytes {
+            return Err(PolicyError::TokenUnitZero);
+        }
+        Ok(())
+    }
+
+    /// Units of depth that a request of `cost` takes: 1..=D.
+    pub fn units(&self, cost: Cost) -> u32 {
+        match self.token_unit_bytes {
+            None => 1,
+            Some(unit) => cost.0.div_ceil(u64::from(unit)).clamp(1, u64::from(self.depth)) as u32,
+        }
+    }
+}
+
+/// Options that no policy can be built from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PolicyError {
+    /// D is 0 or too large.
+    DepthOutOfRange(u32),
+    /// T is too long.
+    WindowTooLong(VSpan),
+    /// The token unit is 0.
+    TokenUnitZero,
+    /// There are no flows.
+    NoFlows,
+    /// There are more flows than can be numbered: 2^32 - 1.
+    TooManyFlows(usize),
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PolicyError::DepthOutOfRange(depth) => {
+                write!(f, "depth {depth} is out of range, allowed is 1 to {}", PolicyOptions::DEPTH_MAX)
+            }
+            PolicyError::WindowTooLong(window) => write!(
+                f,
+                "window of {} bytes is too long, allowed is up to {} bytes",
+                window.bytes(),
+                PolicyOptions::WINDOW_MAX.bytes()
+            ),
+            PolicyError::TokenUnitZero => write!(f, "token unit of 0 bytes is out of range, allowed is 1 or more"),
+            PolicyError::NoFlows => write!(f, "a scheduler needs at least one flow"),
+            PolicyError::TooManyFlows(count) => write!(f, "{count} flows are too many, allowed is up to {}", u32::MAX),
+        }
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_wrong_ones_list_the_right_ones() {
+        for kind in PolicyKind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        let error = "cfq".parse::<PolicyKind>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown policy \"cfq\", allowed are none, sfqd, mqfq-serial, mqfq");
+    }
+
+    #[test]
+    fn bad_numbers_are_named() {
+        let good = PolicyOptions::new(PolicyKind::Mqfq);
+        assert_eq!(good.validate(), Ok(()));
+        let sentence = |options: PolicyOptions| options.validate().unwrap_err().to_string();
+        assert_eq!(sentence(PolicyOptions { depth: 0, ..good }), "depth 0 is out of range, allowed is 1 to 65535");
+        assert_eq!(
+            sentence(PolicyOptions { depth: 65_536, ..good }),
+            "depth 65536 is out of range, allowed is 1 to 65535"
+        );
+        assert_eq!(
+            sentence(PolicyOptions { window: VSpan::from_bytes(1 << 41), ..good }),
+            "window of 2199023255552 bytes is too long, allowed is up to 1099511627776 bytes"
+        );
+        assert_eq!(
+            sentence(PolicyOptions { token_unit_bytes: Some(0), ..good }),
+            "token unit of 0 bytes is out of range, allowed is 1 or more"
+        );
+    }
+
+    #[test]
+    fn units_round_up_and_stay_within_the_depth() {
+        let one = PolicyOptions::new(PolicyKind::Mqfq);
+        assert_eq!(one.units(Cost(1 << 30)), 1);
+        let weighted = PolicyOptions { depth: 64, token_unit_bytes: Some(4096), ..one };
+        // 1 byte, one unit, one byte more than a unit, 128 KiB = 32 units, 1 GiB = 262144 units, of which 64.
+        let costs = [1, 4096, 4097, 128 << 10, 1 << 30];
+        assert_eq!(costs.map(|cost| weighted.units(Cost(cost))), [1, 1, 2, 32, 64]);
+    }
+}
