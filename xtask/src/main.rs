@@ -1,2 +1,59 @@
-//! xtask
-fn main() {}
+//! `cargo xtask`: the project's chores. Every command that it runs is printed first.
+
+use std::process::ExitCode;
+use std::time::Duration;
+use xtask::chores;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  test                       the whole test suite; installs the test tools that it lacks when it may
+  ci                         checks, smoke and test: what .ci/run runs
+  checks                     formatting, tidy, clippy, rustdoc
+  smoke                      the demo, and a look at its report
+  tidy                       the rules that no compiler knows
+  loom                       the model checks of the lock-free core
+  kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
+  sanitize [thread|address]  unit tests of sched and blk under a sanitizer (default thread)
+  fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match dispatch(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(words: &[&str]) -> Result<(), String> {
+    match words {
+        ["test"] => chores::test(),
+        ["ci"] => chores::ci(),
+        ["checks"] => chores::checks(),
+        ["smoke"] => chores::smoke(),
+        ["tidy"] => chores::tidy(),
+        ["loom"] => chores::loom(),
+        ["kill-test"] => chores::kill_test(50),
+        ["kill-test", "--rounds", rounds] => chores::kill_test(positive(rounds)?),
+        ["sanitize"] => chores::sanitize("thread"),
+        ["sanitize", sanitizer] => chores::sanitize(sanitizer),
+        ["fuzz", target] => chores::fuzz(target, Duration::from_secs(60)),
+        ["fuzz", target, "--seconds", seconds] => {
+            chores::fuzz(target, Duration::from_secs(u64::from(positive(seconds)?)))
+        }
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(format!("there is no such command: {}\n\n{USAGE}", words.join(" "))),
+    }
+}
+
+fn positive(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| format!("{text} is not a number from 1 on"))
+}

@@ -1,0 +1,227 @@
+//! The chores: what each command of `cargo xtask` does.
+
+use crate::run::{Counts, cargo, command, root, run, run_counted, shown, target};
+use crate::tidy;
+use crate::tools;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Preemptions that a model explores per execution. Two find every race that this project has had; three take hours.
+const LOOM_PREEMPTIONS: &str = "2";
+
+/// A `cargo test` of the suite.
+struct Suite {
+    name: &'static str,
+    command: Command,
+}
+
+/// What `cargo xtask test` runs.
+fn suites(has_all_tools: bool) -> Vec<Suite> {
+    // Everything, doc tests and tidy included, as it ships: the end-to-end tests measure shares and time.
+    let mut whole = cargo("test --workspace --release --no-fail-fast");
+    if has_all_tools {
+        // A test that finds a tool missing now fails instead of skipping.
+        whole.env("MQFQ_REQUIRE_TOOLS", "1");
+    }
+    // The pure crates again with debug assertions and overflow checks, which the release build leaves out.
+    let checked = cargo("test -p mqfq-sched -p mqfq-nvme -p mqfq-blk -p mqfq-front --lib --tests --no-fail-fast");
+    vec![
+        Suite { name: "workspace, as it ships", command: whole },
+        Suite { name: "with debug assertions", command: checked },
+        Suite { name: "loom models", command: loom_command() },
+    ]
+}
+
+fn loom_command() -> Command {
+    let mut loom = cargo("test -p mqfq-sched --release --lib --no-fail-fast");
+    loom.arg("--target-dir").arg(target().join("loom")).arg("loom");
+    loom.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", LOOM_PREEMPTIONS);
+    // A model checks its assertions, ours and those of the code; link-time optimisation would only cost time.
+    loom.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true").env("CARGO_PROFILE_RELEASE_LTO", "off");
+    loom
+}
+
+/// `test`: the whole suite, with a closing line that counts.
+///
+/// # Errors
+/// One sentence if a test failed, or if CI lacks a tool.
+pub fn test() -> Result<(), String> {
+    let has_all_tools = tools::ensure()?;
+    let suites = suites(has_all_tools);
+    let mut rows = Vec::new();
+    let mut total = Counts::default();
+    for Suite { name, mut command } in suites {
+        let start = Instant::now();
+        let counts = run_counted(&mut command)?;
+        total = total.plus(counts);
+        rows.push((name, counts, start.elapsed()));
+    }
+    println!();
+    for (name, counts, took) in rows {
+        let Counts { passed, failed, ignored, broken } = counts;
+        let verdict = if broken { "FAILED" } else { "ok" };
+        println!(
+            "{name:<26} {passed:>5} passed {failed:>3} failed {ignored:>3} ignored {:>4} s  {verdict}",
+            took.as_secs()
+        );
+    }
+    if !has_all_tools {
+        println!("Tests that need a missing tool were skipped; the tools are named above.");
+    }
+    println!("{} passed, {} failed", total.passed, total.failed);
+    if total.broken {
+        return Err("the suite failed".into());
+    }
+    if tools::in_ci() && total.ignored > 0 {
+        return Err(format!("CI skips nothing, and {} tests were ignored", total.ignored));
+    }
+    Ok(())
+}
+
+/// `loom`: the model checks of sched.
+///
+/// # Errors
+/// One sentence if a model fails.
+pub fn loom() -> Result<(), String> {
+    run(&mut loom_command())
+}
+
+/// `tidy`: the rules that no compiler knows.
+///
+/// # Errors
+/// One sentence if there are findings, after printing them.
+pub fn tidy() -> Result<(), String> {
+    eprintln!("$ cargo xtask tidy");
+    let findings = tidy::check(&tidy::tree::Tree::read(root())?);
+    findings.iter().for_each(|finding| println!("{finding}"));
+    match findings.len() {
+        0 => Ok(()),
+        count => Err(format!("tidy has {count} findings")),
+    }
+}
+
+/// `checks`: what CI demands besides tests.
+///
+/// # Errors
+/// One sentence about the first check that fails.
+pub fn checks() -> Result<(), String> {
+    run(&mut cargo("fmt --all --check"))?;
+    tidy()?;
+    run(&mut cargo("clippy --workspace --all-targets --locked -- -D warnings"))?;
+    run(cargo("doc --workspace --no-deps --document-private-items --locked").env("RUSTDOCFLAGS", "-D warnings"))?;
+    // The pure half of blk must build without the ring: it is what a simulator uses.
+    run(&mut cargo("clippy -p mqfq-blk --no-default-features --locked -- -D warnings"))?;
+    let mut loom = cargo("clippy -p mqfq-sched --tests --locked");
+    loom.arg("--target-dir").arg(target().join("loom")).args(["--", "-D", "warnings"]);
+    run(loom.env("RUSTFLAGS", "--cfg loom"))
+}
+
+/// `smoke`: the demo, as a user runs it; its report must be one JSON object with both scenarios.
+///
+/// # Errors
+/// One sentence if the demo fails or reports something else.
+pub fn smoke() -> Result<(), String> {
+    let mut demo = cargo("run --release --locked -- demo --json");
+    eprintln!("$ {}", shown(&demo));
+    let start = Instant::now();
+    let output = demo.stderr(Stdio::inherit()).output().map_err(|error| format!("the demo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("the demo failed ({})", output.status));
+    }
+    let report: serde_json::Value = last_object(&String::from_utf8_lossy(&output.stdout))?;
+    let mut seen = 0;
+    for scenario in report["scenarios"].as_array().into_iter().flatten() {
+        for policy in scenario["policies"].as_array().into_iter().flatten() {
+            let name = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_string();
+            print!("{:<10} {:<12}", name(&scenario["scenario"]), name(&policy["policy"]));
+            for tenant in policy["tenants"].as_array().into_iter().flatten() {
+                let slowdown = tenant["slowdown"].as_f64().ok_or("a tenant of the demo's report has no slowdown")?;
+                print!("  {} slowed {slowdown:.2} times", name(&tenant["name"]));
+                seen += 1;
+            }
+            println!();
+        }
+    }
+    println!("the demo took {} s, build included", start.elapsed().as_secs());
+    // Two scenarios, three policies, two tenants at least.
+    if seen < 12 { Err(format!("the demo reported on {seen} tenants, 12 at least are expected")) } else { Ok(()) }
+}
+
+/// The JSON object that the output ends with.
+fn last_object(output: &str) -> Result<serde_json::Value, String> {
+    let start = output.find('{').ok_or("the demo printed no JSON object")?;
+    serde_json::from_str(&output[start..]).map_err(|error| format!("the demo's report is not one JSON object: {error}"))
+}
+
+/// `ci`: what `.ci/run` runs.
+///
+/// # Errors
+/// One sentence about the first part that fails.
+pub fn ci() -> Result<(), String> {
+    checks()?;
+    smoke()?;
+    test()
+}
+
+/// `kill-test`: kills the daemon under write load and looks for acknowledged bytes, `rounds` times.
+///
+/// # Errors
+/// One sentence if bytes were lost.
+pub fn kill_test(rounds: u32) -> Result<(), String> {
+    let mut kill = cargo("test -p mqfq --release --test kill -- --nocapture");
+    run(kill.env("MQFQ_KILL_ROUNDS", rounds.to_string()))
+}
+
+/// The sanitizers that the pinned toolchain ships a runtime for and that this project uses.
+pub const SANITIZERS: [&str; 2] = ["thread", "address"];
+
+/// `sanitize`: unit tests of sched and blk under a sanitizer.
+///
+/// The pinned compiler has them behind an unstable flag, hence `RUSTC_BOOTSTRAP`. The standard library is not rebuilt:
+/// `thread` sees our accesses only, which is what is asked. `--target` keeps build scripts out of it.
+///
+/// # Errors
+/// One sentence if a test fails or the sanitizer reports.
+pub fn sanitize(sanitizer: &str) -> Result<(), String> {
+    if !SANITIZERS.contains(&sanitizer) {
+        return Err(format!("there is no sanitizer {sanitizer}; use one of {}", SANITIZERS.join(", ")));
+    }
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut tests = cargo("test -p mqfq-sched -p mqfq-blk --lib --tests --no-fail-fast --target");
+    tests.arg(&triple).arg("--target-dir").arg(target().join(sanitizer));
+    let abi = if sanitizer == "thread" { " -Cunsafe-allow-abi-mismatch=sanitizer" } else { "" };
+    tests.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}{abi}"));
+    run(&mut tests)
+}
+
+/// `fuzz`: runs a fuzz target for a while. Needs the tool `cargo-fuzz`.
+///
+/// # Errors
+/// One sentence if the tool is missing or an input crashes the target.
+pub fn fuzz(target: &str, limit: Duration) -> Result<(), String> {
+    let has_tool =
+        Command::new("cargo").args(["fuzz", "--version"]).output().is_ok_and(|output| output.status.success());
+    if !has_tool {
+        return Err("cargo-fuzz is missing: cargo install cargo-fuzz --version 0.13.2 --locked".into());
+    }
+    let mut fuzz = command("cargo", ["fuzz", "run", "-s", "none", target, "--"]);
+    // cargo-fuzz asks for flags that the pinned compiler has behind an unstable switch.
+    run(fuzz.arg(format!("-max_total_time={}", limit.as_secs())).env("RUSTC_BOOTSTRAP", "1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_is_found_behind_other_output_and_must_be_whole() {
+        assert_eq!(last_object("picture: a.svg\n{\"a\":1}\n").expect("an object")["a"], 1);
+        assert!(last_object("nothing").is_err());
+        assert!(last_object("{\"a\":1} trailing").is_err());
+    }
+
+    #[test]
+    fn a_sanitizer_that_does_not_exist_is_refused() {
+        assert!(sanitize("speed").expect_err("there is none").contains("thread, address"));
+    }
+}

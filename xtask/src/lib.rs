@@ -1,0 +1,6 @@
+//! Project chores as a library, so that the tidy test and the `xtask` binary share one implementation.
+
+pub mod chores;
+pub mod run;
+pub mod tidy;
+pub mod tools;

@@ -1,0 +1,142 @@
+//! Runs commands in sight: each is printed as one would type it, so that a chore teaches how to do it by hand.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The repository's root.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
+}
+
+/// The folder that cargo builds into.
+pub fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => root().join(folder),
+        None => root().join("target"),
+    }
+}
+
+/// `program` with `args`, to be run in the repository's root.
+pub fn command<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(program: &str, args: I) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// `cargo` with words that are separated by blanks.
+pub fn cargo(words: &str) -> Command {
+    command("cargo", words.split_whitespace())
+}
+
+/// The command as one would type it in a shell.
+pub fn shown(command: &Command) -> String {
+    let quoted = |word: &OsStr| {
+        let word = word.to_string_lossy();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+        if !word.is_empty() && word.chars().all(plain) { word.into_owned() } else { format!("'{word}'") }
+    };
+    let sets = command.get_envs().filter_map(|(name, value)| Some((name.to_string_lossy(), value?)));
+    let sets = sets.map(|(name, value)| format!("{name}={} ", quoted(value)));
+    let words = command.get_args().map(|word| format!(" {}", quoted(word)));
+    format!("{}{}{}", sets.collect::<String>(), quoted(command.get_program()), words.collect::<String>())
+}
+
+/// Prints the command, runs it, and waits.
+///
+/// # Errors
+/// One sentence if it cannot start or does not succeed.
+pub fn run(command: &mut Command) -> Result<(), String> {
+    eprintln!("$ {}", shown(command));
+    let status = command.status().map_err(|error| format!("{}: {error}", shown(command)))?;
+    if status.success() { Ok(()) } else { Err(format!("{} failed ({status})", shown(command))) }
+}
+
+/// What a run of `cargo test` counted.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Tests that passed.
+    pub passed: u64,
+    /// Tests that failed.
+    pub failed: u64,
+    /// Tests that did not run.
+    pub ignored: u64,
+    /// The run did not succeed: a test failed, or nothing was built.
+    pub broken: bool,
+}
+
+impl Counts {
+    /// Adds up two runs.
+    pub fn plus(self, other: Counts) -> Counts {
+        Counts {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            ignored: self.ignored + other.ignored,
+            broken: self.broken || other.broken,
+        }
+    }
+
+    /// Reads one line of the test harness: its summary, or something else.
+    fn of_line(line: &str) -> Option<Counts> {
+        let summary = line.trim_start().strip_prefix("test result: ")?;
+        let number = |what: &str| {
+            let before = summary.split([';', '.']).find_map(|part| part.trim().strip_suffix(what))?;
+            before.trim().parse().ok()
+        };
+        Some(Counts {
+            passed: number("passed")?,
+            failed: number("failed")?,
+            ignored: number("ignored")?,
+            broken: false,
+        })
+    }
+}
+
+/// Prints the command and runs it, passing its output on and adding up the summaries in it.
+///
+/// # Errors
+/// One sentence if it cannot start or its output cannot be read. A failed test is not an error here but a count.
+pub fn run_counted(command: &mut Command) -> Result<Counts, String> {
+    eprintln!("$ {}", shown(command));
+    let name = shown(command);
+    let broken = |error: std::io::Error| format!("{name}: {error}");
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(broken)?;
+    let mut counts = Counts::default();
+    let mut output = BufReader::new(child.stdout.take().expect("stdout is piped"));
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line).map_err(broken)? > 0 {
+        std::io::stdout().write_all(&line).map_err(broken)?;
+        if let Some(summary) = Counts::of_line(&String::from_utf8_lossy(&line)) {
+            counts = counts.plus(summary);
+        }
+        line.clear();
+    }
+    counts.broken = !child.wait().map_err(broken)?.success();
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_it_would_be_typed() {
+        let mut command = command("cargo", ["test", "a b"]);
+        command.env("RUSTFLAGS", "--cfg loom");
+        assert_eq!(shown(&command), "RUSTFLAGS='--cfg loom' cargo test 'a b'");
+    }
+
+    #[test]
+    fn the_harness_summary_is_counted_and_other_lines_are_not() {
+        let line = "test result: FAILED. 12 passed; 1 failed; 2 ignored; 0 measured; 3 filtered out; finished in 0.1s";
+        assert_eq!(Counts::of_line(line), Some(Counts { passed: 12, failed: 1, ignored: 2, broken: false }));
+        assert_eq!(Counts::of_line("test result_is_kept ... ok"), None);
+    }
+
+    #[test]
+    fn a_command_that_fails_is_broken_even_if_it_counted_nothing() {
+        let counts = run_counted(&mut command("false", [""; 0])).expect("false starts");
+        assert_eq!(counts, Counts { broken: true, ..Counts::default() });
+    }
+}

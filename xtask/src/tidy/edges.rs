@@ -1,0 +1,178 @@
+//! Who may depend on whom. `ls` is the architecture only as long as the manifests agree with it.
+
+use super::Report;
+use super::tree::Tree;
+use std::collections::{BTreeMap, BTreeSet};
+use toml::{Table, Value};
+
+/// What a crate may depend on, of ours.
+struct Edges {
+    folder: &'static str,
+    package: &'static str,
+    /// Folders of the crates that it depends on.
+    on: &'static [&'static str],
+    /// It may depend on fewer.
+    or_fewer: bool,
+}
+
+/// The arrows of ARCHITECTURE.md's picture. A crate that is not here is an error: say first where it belongs.
+const EDGES: &[Edges] = &[
+    Edges { folder: "sched", package: "mqfq-sched", on: &[], or_fewer: false },
+    Edges { folder: "nvme", package: "mqfq-nvme", on: &[], or_fewer: false },
+    Edges { folder: "blk", package: "mqfq-blk", on: &["sched", "nvme"], or_fewer: false },
+    Edges { folder: "front", package: "mqfq-front", on: &["blk"], or_fewer: false },
+    // Only daemon may depend on bench, so that nothing that ships leans on a measuring tool.
+    Edges { folder: "bench", package: "mqfq-bench", on: &["sched", "nvme", "blk", "front"], or_fewer: true },
+    Edges { folder: "daemon", package: "mqfq", on: &["front", "blk", "bench"], or_fewer: false },
+    Edges { folder: "xtask", package: "xtask", on: &[], or_fewer: false },
+];
+
+/// Crates that may use nothing but `std` and `core` where they ship.
+const BARE: &[&str] = &["sched", "nvme"];
+
+/// Crates with the data path in them: their worker's loop is their own.
+const NO_RUNTIME: &[&str] = &["sched", "nvme", "blk", "front"];
+
+/// An async runtime hides when a ring is entered and on which thread; see ARCHITECTURE.md.
+const RUNTIMES: &[&str] =
+    &["tokio", "async-std", "smol", "async-executor", "glommio", "monoio", "compio", "tokio-uring", "futures-executor"];
+
+fn parse(tree: &Tree, path: &str, report: &mut Report) -> Option<Table> {
+    let file = tree.file(path)?;
+    match file.text.parse::<Table>() {
+        Ok(table) => Some(table),
+        Err(error) => {
+            report.add(path, 0, format!("is not TOML: {}", error.message()));
+            None
+        }
+    }
+}
+
+fn table<'a>(from: &'a Table, key: &str) -> Option<&'a Table> {
+    from.get(key).and_then(Value::as_table)
+}
+
+/// The members of the workspace, by folder.
+fn members(tree: &Tree, report: &mut Report) -> Vec<String> {
+    let Some(root) = parse(tree, "Cargo.toml", report) else { return Vec::new() };
+    let Some(listed) = table(&root, "workspace").and_then(|workspace| workspace.get("members")) else {
+        return Vec::new();
+    };
+    listed.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_string).collect()
+}
+
+/// Names in one dependency table: the package behind a renamed one.
+fn names(dependencies: Option<&Table>) -> BTreeSet<String> {
+    let package = |key: &String, value: &Value| match value.get("package").and_then(Value::as_str) {
+        Some(package) => package.to_string(),
+        None => key.clone(),
+    };
+    dependencies.into_iter().flatten().map(|(key, value)| package(key, value)).collect()
+}
+
+/// The dependency tables of a manifest: of all targets, by kind, with the target's condition.
+fn sections<'a>(manifest: &'a Table, kind: &str) -> Vec<(Option<&'a str>, BTreeSet<String>)> {
+    let mut found = vec![(None, names(table(manifest, kind)))];
+    for (condition, target) in table(manifest, "target").into_iter().flatten() {
+        found.push((Some(condition.as_str()), names(target.as_table().and_then(|target| table(target, kind)))));
+    }
+    found
+}
+
+/// `edges`: the crates depend on each other exactly as drawn.
+pub fn crate_edges(tree: &Tree, report: &mut Report) {
+    for folder in members(tree, report) {
+        let path = format!("{folder}/Cargo.toml");
+        let Some(manifest) = parse(tree, &path, report) else { continue };
+        let Some(edges) = EDGES.iter().find(|edges| edges.folder == folder) else {
+            report.add(&path, 0, format!("{folder} has no place in the picture of crates (xtask/src/tidy/edges.rs)"));
+            continue;
+        };
+        let named = table(&manifest, "package").and_then(|package| package.get("name")).and_then(Value::as_str);
+        if named != Some(edges.package) {
+            report.add(&path, 0, format!("the package in {folder} is called {}", edges.package));
+        }
+        let of = |folder: &str| EDGES.iter().find(|edges| edges.folder == folder).map(|edges| edges.package);
+        let allowed: BTreeSet<&str> = edges.on.iter().filter_map(|folder| of(folder)).collect();
+        let mut used = BTreeSet::new();
+        for kind in ["dependencies", "build-dependencies", "dev-dependencies"] {
+            for name in sections(&manifest, kind).into_iter().flat_map(|(_, names)| names) {
+                let Some(ours) = EDGES.iter().map(|edges| edges.package).find(|package| *package == name) else {
+                    continue;
+                };
+                if !allowed.contains(ours) {
+                    report.add(&path, 0, format!("{folder} must not depend on {ours} ({kind})"));
+                }
+                if kind == "dependencies" {
+                    used.insert(ours);
+                }
+            }
+        }
+        for missing in allowed.difference(&used).filter(|_| !edges.or_fewer) {
+            report.add(&path, 0, format!("{folder} no longer depends on {missing}: redraw the picture of crates"));
+        }
+    }
+}
+
+/// `no-external`: sched and nvme ship without any dependency; a model checker or a test may have some.
+pub fn no_external(tree: &Tree, report: &mut Report) {
+    for folder in BARE {
+        let path = format!("{folder}/Cargo.toml");
+        let Some(manifest) = parse(tree, &path, report) else { continue };
+        for kind in ["dependencies", "build-dependencies"] {
+            for (condition, names) in sections(&manifest, kind) {
+                if condition == Some("cfg(loom)") {
+                    continue;
+                }
+                for name in names {
+                    report.add(&path, 0, format!("{folder} ships without dependencies, yet {name} is one ({kind})"));
+                }
+            }
+        }
+    }
+}
+
+/// `no-async-runtime`: none is reachable from the crates of the data path, in the lock file's graph.
+pub fn no_async_runtime(tree: &Tree, report: &mut Report) {
+    let Some(lock) = parse(tree, "Cargo.lock", report) else { return };
+    let mut graph: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for package in lock.get("package").and_then(Value::as_array).into_iter().flatten() {
+        let Some(name) = package.get("name").and_then(Value::as_str) else { continue };
+        let uses =
+            package.get("dependencies").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        // "name", or "name version" where there are several: their union is near enough.
+        graph.entry(name).or_default().extend(uses.filter_map(|used| used.split(' ').next()));
+    }
+    for folder in NO_RUNTIME {
+        let Some(edges) = EDGES.iter().find(|edges| edges.folder == *folder) else { continue };
+        let mut seen = BTreeSet::from([edges.package]);
+        let mut open = vec![edges.package];
+        while let Some(name) = open.pop() {
+            open.extend(graph.get(name).into_iter().flatten().copied().filter(|used| seen.insert(used)));
+        }
+        for runtime in RUNTIMES.iter().filter(|runtime| seen.contains(**runtime)) {
+            report.add("Cargo.lock", 0, format!("{folder} reaches the async runtime {runtime}"));
+        }
+    }
+}
+
+/// `manifest`: each crate states its licence, takes the workspace's lints, and is not published by accident.
+pub fn manifest(tree: &Tree, report: &mut Report) {
+    for folder in members(tree, report) {
+        let path = format!("{folder}/Cargo.toml");
+        let Some(manifest) = parse(tree, &path, report) else {
+            report.add("Cargo.toml", 0, format!("member {folder} has no manifest"));
+            continue;
+        };
+        let package = table(&manifest, "package");
+        for key in ["license", "edition", "rust-version", "publish", "description"] {
+            if package.is_none_or(|package| !package.contains_key(key)) {
+                report.add(&path, 0, format!("the package says nothing about {key}"));
+            }
+        }
+        let inherits = |lints: &Table| lints.get("workspace").and_then(Value::as_bool) == Some(true);
+        if !table(&manifest, "lints").is_some_and(inherits) {
+            report.add(&path, 0, "the workspace's lints do not apply ([lints] workspace = true)");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Rules of the project that no compiler knows, as a function of the tree's text.
+//!
+//! `cargo test` and `cargo xtask tidy` both run [`check`] on the working tree; `tests/tidy.rs` also plants a violation of
+//! every rule and demands that it is found, because a check that cannot fail says nothing.
+//!
+//! | file | rules about |
+//! |---|---|
+//! | `edges.rs` | which crate may depend on which |
+//! | `words.rs` | words that a crate must not say: clocks, threads, sleeps, floats, locks |
+//! | `orderings.rs` | the argument that each atomic ordering must carry |
+//! | `shape.rs` | size of files, white space, unfinished work, what a file opens with |
+//! | `pages.rs` | documents: one title, links that lead somewhere, nothing that nobody links to |
+
+pub mod edges;
+pub mod orderings;
+pub mod pages;
+pub mod shape;
+pub mod source;
+pub mod tree;
+pub mod words;
+
+use std::fmt;
+use tree::Tree;
+
+/// One breach of a rule.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Finding {
+    /// File, from the repository's root.
+    pub path: String,
+    /// Line, 1-based; 0: the file as a whole.
+    pub line: usize,
+    /// Name of the rule, as in [`RULES`].
+    pub rule: &'static str,
+    /// One sentence.
+    pub says: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {} [{}]", self.path, self.line, self.says, self.rule)
+    }
+}
+
+/// Where a rule puts what it finds.
+pub struct Report {
+    rule: &'static str,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Notes a breach at `line` (1-based; 0 for the whole file) of `path`.
+    pub fn add(&mut self, path: &str, line: usize, says: impl Into<String>) {
+        self.findings.push(Finding { path: path.to_string(), line, rule: self.rule, says: says.into() });
+    }
+}
+
+/// A rule: looks at the tree and reports.
+pub type Rule = fn(&Tree, &mut Report);
+
+/// Every rule by name.
+pub const RULES: &[(&str, Rule)] = &[
+    ("edges", edges::crate_edges),
+    ("no-external", edges::no_external),
+    ("no-async-runtime", edges::no_async_runtime),
+    ("manifest", edges::manifest),
+    ("clock", words::clock),
+    ("threads", words::threads),
+    ("sleep", words::sleep),
+    ("sync", words::sync),
+    ("floats", words::floats),
+    ("front-names-sched", words::front_names_sched),
+    ("async", words::no_async),
+    ("orderings", orderings::argued),
+    ("length", shape::length),
+    ("opening", shape::opening),
+    ("white-space", shape::white_space),
+    ("unfinished", shape::unfinished),
+    ("ignored-tests", shape::ignored_tests),
+    ("machine-paths", shape::machine_paths),
+    ("file-names", shape::file_names),
+    ("one-title", pages::one_title),
+    ("links", pages::links),
+    ("linked", pages::linked),
+    ("policy-pages", pages::policy_pages),
+];
+
+/// What one rule finds.
+///
+/// # Panics
+/// If there is no rule of that name: a misspelt rule in a test must not pass for silence.
+pub fn check_rule(tree: &Tree, name: &str) -> Vec<Finding> {
+    let (rule, run) = RULES.iter().find(|(rule, _)| *rule == name).unwrap_or_else(|| panic!("there is no rule {name}"));
+    let mut report = Report { rule, findings: Vec::new() };
+    run(tree, &mut report);
+    report.findings
+}
+
+/// What all rules find, by path and line.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = RULES.iter().flat_map(|(rule, _)| check_rule(tree, rule)).collect();
+    findings.sort();
+    findings
+}

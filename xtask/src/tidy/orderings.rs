@@ -1,0 +1,62 @@
+//! Every atomic ordering carries its argument: a comment that starts with an ordering's name and says with whom it pairs
+//! or why nothing needs to.
+//!
+//! ```text
+//! // Release: pairs with the Acquire in `HwCtx::run`. Whoever sees the mark also sees the request behind it.
+//! self.nonempty.store(true, Release);
+//! ```
+
+use super::Report;
+use super::source::has_word;
+use super::tree::{File, Tree};
+
+const ORDERINGS: &[&str] = &["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
+
+/// How far above an operation its comment may end, in lines: one comment may cover a few operations in a row.
+const REACH_LINES: usize = 6;
+
+/// `orderings`: where code names an ordering, a comment near it argues for one.
+pub fn argued(tree: &Tree, report: &mut Report) {
+    for file in tree.files.iter().filter(|file| file.is_rust() && file.folder() != "xtask") {
+        for (number, line) in file.shipped() {
+            let Some(ordering) = ORDERINGS.iter().find(|ordering| has_word(&line.code, ordering)) else { continue };
+            let imports = file.path == "sched/src/sync.rs" || is_import(file, number);
+            if !imports && !has_argument(file, number) {
+                report.add(
+                    &file.path,
+                    number,
+                    format!("{ordering} without its argument (`// {ordering}: pairs with …`)"),
+                );
+            }
+        }
+    }
+}
+
+/// The line belongs to a `use` item.
+fn is_import(file: &File, number: usize) -> bool {
+    let upwards = file.lines[..number].iter().rev().map(|line| line.code.trim());
+    let mut within = upwards.take_while(|code| !code.is_empty());
+    let first = within.next().unwrap_or("");
+    let starts = |code: &str| code.starts_with("use ") || code.starts_with("pub(crate) use ");
+    starts(first) || within.take_while(|code| !code.ends_with([';', '}'])).any(starts)
+}
+
+/// A comment on the line or within reach above it, or the block of comments that ends there, begins with an ordering.
+fn has_argument(file: &File, number: usize) -> bool {
+    let index = number - 1;
+    let mut first = index.saturating_sub(REACH_LINES);
+    // A long argument counts from its first line, however far above that is.
+    while first > 0 && file.lines[first].code.trim().is_empty() && !file.lines[first].comment.is_empty() {
+        first -= 1;
+    }
+    file.lines[first..=index].iter().any(|line| {
+        let comment = line.comment.as_str();
+        ORDERINGS.iter().any(|ordering| {
+            comment.match_indices(ordering).any(|(at, _)| {
+                // "AcqRel: …", "Acquire/Relaxed: …", "SeqCst, both: …": a colon before the clause ends.
+                let rest = &comment[at + ordering.len()..];
+                rest.find([':', '.', ';']).is_some_and(|end| rest[end..].starts_with(':'))
+            })
+        })
+    })
+}

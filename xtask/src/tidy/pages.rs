@@ -1,0 +1,152 @@
+//! Documents: one title each, links that lead somewhere, and no page that nobody finds.
+
+use super::Report;
+use super::tree::{File, Tree};
+use std::collections::BTreeSet;
+
+/// From where every page of `docs/` must be reached.
+const ENTRANCES: &[&str] = &["README.md", "ARCHITECTURE.md"];
+
+/// Policies by source file in `sched/src/policy/`, where the file is not simply named as the policy is.
+const POLICY_NAMES: &[(&str, &str)] =
+    &[("fifo", "none"), ("mqfq_serial", "mqfq-serial"), ("mq_deadline", "mq-deadline")];
+
+fn pages(tree: &Tree) -> impl Iterator<Item = &File> {
+    tree.files.iter().filter(|file| file.path.ends_with(".md"))
+}
+
+/// The lines of a page outside fenced code, with 1-based numbers.
+fn prose(file: &File) -> Vec<(usize, &str)> {
+    let mut fenced = false;
+    let mut found = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            found.push((index + 1, line));
+        }
+    }
+    found
+}
+
+/// `one-title`: a page has one title, in its first line.
+pub fn one_title(tree: &Tree, report: &mut Report) {
+    for page in pages(tree) {
+        let titles: Vec<usize> =
+            prose(page).into_iter().filter(|(_, line)| line.starts_with("# ")).map(|(number, _)| number).collect();
+        if titles != [1] {
+            report.add(&page.path, 0, format!("one title, in line 1; titles are in lines {titles:?}"));
+        }
+    }
+}
+
+/// A link of a page: where it stands and what it points at.
+struct Link {
+    line: usize,
+    target: String,
+}
+
+fn links_of(page: &File) -> Vec<Link> {
+    let mut found = Vec::new();
+    for (number, line) in prose(page) {
+        // Inline code may show a link's form without being one.
+        let text: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
+        for (at, _) in text.match_indices("](") {
+            let rest = &text[at + 2..];
+            if let Some(end) = rest.find(')') {
+                found.push(Link { line: number, target: rest[..end].trim().to_string() });
+            }
+        }
+    }
+    found
+}
+
+/// The path that a relative link means, from the repository's root; none if it leaves the repository.
+fn resolve(page: &File, target: &str) -> Option<String> {
+    if target.is_empty() {
+        return Some(page.path.clone());
+    }
+    let mut parts: Vec<&str> = page.parent().split('/').filter(|part| !part.is_empty()).collect();
+    for part in target.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => {
+                parts.pop()?;
+            }
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// The anchors of a page, as GitHub makes them of headings.
+fn anchors(page: &File) -> BTreeSet<String> {
+    let headings = prose(page).into_iter().filter(|(_, line)| line.starts_with('#'));
+    headings
+        .map(|(_, line)| {
+            let text = line.trim_start_matches('#').trim().to_lowercase();
+            text.chars()
+                .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+                .map(|c| if c == ' ' { '-' } else { c })
+                .collect()
+        })
+        .collect()
+}
+
+fn is_elsewhere(target: &str) -> bool {
+    ["http://", "https://", "mailto:"].iter().any(|scheme| target.starts_with(scheme))
+}
+
+/// `links`: a relative link names a file of this repository, and a heading that is there.
+pub fn links(tree: &Tree, report: &mut Report) {
+    for page in pages(tree) {
+        for Link { line, target } in links_of(page).into_iter().filter(|link| !is_elsewhere(&link.target)) {
+            let (path, anchor) = target.split_once('#').map_or((target.as_str(), None), |(p, a)| (p, Some(a)));
+            let Some(resolved) = resolve(page, path).filter(|resolved| tree.has(resolved)) else {
+                report.add(&page.path, line, format!("({target}) leads nowhere"));
+                continue;
+            };
+            let Some(anchor) = anchor else { continue };
+            if tree.file(&resolved).is_some_and(|other| other.path.ends_with(".md") && !anchors(other).contains(anchor))
+            {
+                report.add(&page.path, line, format!("({target}): there is no such heading"));
+            }
+        }
+    }
+}
+
+/// `linked`: every page of `docs/` is linked from an entrance.
+pub fn linked(tree: &Tree, report: &mut Report) {
+    let entrances = ENTRANCES.iter().filter_map(|path| tree.file(path));
+    let reached: BTreeSet<String> = entrances
+        .flat_map(|page| {
+            let targets = links_of(page).into_iter().filter(|link| !is_elsewhere(&link.target));
+            targets.filter_map(|link| resolve(page, link.target.split('#').next()?)).collect::<Vec<_>>()
+        })
+        .collect();
+    for page in pages(tree).filter(|page| page.path.starts_with("docs/") && !reached.contains(&page.path)) {
+        report.add(&page.path, 0, format!("no link leads here from {}", ENTRANCES.join(" or ")));
+    }
+}
+
+/// `policy-pages`: a policy has its page in `docs/policies/`, and a page its policy.
+pub fn policy_pages(tree: &Tree, report: &mut Report) {
+    let stem = |path: &str| path.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap_or("").to_string();
+    let policies: BTreeSet<String> = tree
+        .rust_below("sched/src/policy")
+        .filter(|file| file.shipped().any(|(_, line)| line.code.contains(" Policy for ")))
+        .map(|file| {
+            let own = if file.path.ends_with("/mod.rs") { stem(file.parent()) } else { stem(&file.path) };
+            let special = POLICY_NAMES.iter().find(|(source, _)| *source == own);
+            special.map_or(own.clone(), |(_, name)| name.to_string())
+        })
+        .collect();
+    let described: BTreeSet<String> =
+        pages(tree).filter(|page| page.path.starts_with("docs/policies/")).map(|page| stem(&page.path)).collect();
+    for name in policies.difference(&described) {
+        report.add("sched/src/policy", 0, format!("policy {name} has no page docs/policies/{name}.md"));
+    }
+    for name in described.difference(&policies) {
+        report.add(&format!("docs/policies/{name}.md"), 0, format!("there is no policy {name}"));
+    }
+}

@@ -1,0 +1,121 @@
+//! Size and form of files, and nothing left unfinished.
+
+use super::Report;
+use super::source::has_word;
+use super::tree::{File, Tree};
+
+/// Beyond this many lines, ask which noun wants its own file.
+const LINES_MAX: usize = 800;
+
+/// Files that may be longer, each with the reason.
+const LONG: &[(&str, &str)] = &[("Cargo.lock", "written by cargo")];
+
+/// `length`: no file beyond 800 lines without a reason.
+pub fn length(tree: &Tree, report: &mut Report) {
+    for file in &tree.files {
+        let count = file.text.lines().count();
+        let excused = LONG.iter().any(|(path, _)| file.path == *path) || file.path.ends_with(".svg");
+        if count > LINES_MAX && !excused {
+            report.add(&file.path, 0, format!("{count} lines: which noun wants its own file?"));
+        }
+    }
+    for (path, _) in LONG.iter().filter(|(path, _)| !tree.has(path) && tree.has("Cargo.toml")) {
+        report.add(path, 0, "is excused for its length and does not exist");
+    }
+}
+
+/// `opening`: a source file says first what it is.
+pub fn opening(tree: &Tree, report: &mut Report) {
+    for file in tree.files.iter().filter(|file| file.is_rust()) {
+        let first = file.text.lines().find(|line| !line.starts_with("#!["));
+        if !first.is_some_and(|line| line.starts_with("//!")) {
+            report.add(&file.path, 1, "does not open with what it answers (`//!`)");
+        }
+    }
+    for file in tree.files.iter().filter(|file| is_shell(file)) {
+        if !file.text.lines().any(|line| line == "set -euo pipefail") {
+            report.add(&file.path, 1, "a script fails at its first error: `set -euo pipefail`");
+        }
+    }
+}
+
+fn is_shell(file: &File) -> bool {
+    file.path.ends_with(".sh")
+        || file.text.starts_with("#!") && file.text.lines().next().is_some_and(|l| l.ends_with("sh"))
+}
+
+/// `white-space`: no tabs, none at the end of a line, and a last line that ends.
+pub fn white_space(tree: &Tree, report: &mut Report) {
+    for file in tree.files.iter().filter(|file| !file.path.ends_with(".svg")) {
+        for (index, line) in file.text.split('\n').enumerate() {
+            if line.contains('\t') {
+                report.add(&file.path, index + 1, "a tab");
+            }
+            if line.ends_with([' ', '\r']) {
+                report.add(&file.path, index + 1, "white space at the end of the line");
+            }
+        }
+        if !file.text.is_empty() && (!file.text.ends_with('\n') || file.text.ends_with("\n\n")) {
+            report.add(&file.path, file.text.lines().count(), "the file ends with exactly one line's end");
+        }
+    }
+}
+
+/// `unfinished`: what is missing is an issue, not a mark in the code. (The words are split here, or this file would be
+/// its own finding.)
+pub fn unfinished(tree: &Tree, report: &mut Report) {
+    let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|halves| halves.concat());
+    let macros = [["to", "do!"], ["unimple", "mented!"]].map(|halves| halves.concat());
+    for file in &tree.files {
+        for (index, line) in file.text.lines().enumerate() {
+            for mark in marks.iter().filter(|mark| has_word(line, mark)) {
+                report.add(&file.path, index + 1, format!("{mark}: open an issue, or do it"));
+            }
+        }
+        for (number, line) in file.all_lines() {
+            for name in macros.iter().filter(|name| line.code.contains(name.as_str())) {
+                report.add(&file.path, number, format!("{name} in place of code"));
+            }
+        }
+    }
+}
+
+/// `ignored-tests`: a test that does not run says why.
+pub fn ignored_tests(tree: &Tree, report: &mut Report) {
+    for file in &tree.files {
+        for (number, _) in file.all_lines().filter(|(_, line)| line.code.contains("#[ignore]")) {
+            report.add(&file.path, number, "a test that is ignored without a reason (`#[ignore = \"…\"]`)");
+        }
+    }
+}
+
+/// `machine-paths`: no path of the machine that something was written on.
+pub fn machine_paths(tree: &Tree, report: &mut Report) {
+    let paths = [["/wo", "rk/"], ["/ho", "me/"], ["/ro", "ot/"]].map(|halves| halves.concat());
+    for file in &tree.files {
+        for (index, line) in file.text.lines().enumerate() {
+            for path in paths.iter().filter(|path| begins_a_path(line, path)) {
+                report.add(&file.path, index + 1, format!("{path}: a path that other machines do not have"));
+            }
+        }
+    }
+}
+
+/// True if `line` holds `path` and not as the middle of a longer path or address.
+fn begins_a_path(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "-_.$}".contains(c))
+    })
+}
+
+/// `file-names`: a file is named after a noun of the field.
+pub fn file_names(tree: &Tree, report: &mut Report) {
+    for path in &tree.paths {
+        for part in path.split('/').map(|part| part.trim_end_matches(".rs")) {
+            if ["util", "utils", "helper", "helpers", "common", "misc"].contains(&part) {
+                report.add(path, 0, format!("`{part}` says nothing about what is in it"));
+            }
+        }
+    }
+}

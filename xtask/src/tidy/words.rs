@@ -1,0 +1,81 @@
+//! Words that a crate must not say where it ships. Time, threads and randomness come in as arguments; what reads them
+//! for itself cannot be simulated or model-checked.
+
+use super::Report;
+use super::source::{Line, has_word};
+use super::tree::{File, Tree};
+
+/// What reads a clock.
+const CLOCK: &[&str] = &["Instant", "SystemTime", "UNIX_EPOCH", "clock_gettime"];
+/// What makes a thread.
+const THREADS: &[&str] = &["thread::spawn", "thread::Builder", "thread::scope"];
+/// What waits for time to pass.
+const SLEEP: &[&str] = &["thread::sleep", "nanosleep", "usleep"];
+
+/// Which lines a word is forbidden in.
+type Lines = fn(&Line) -> bool;
+
+const SHIPPED: Lines = |line| !line.test;
+const TESTS: Lines = |line| line.test;
+const ALL: Lines = |_| true;
+
+fn forbid(files: &[&File], lines: Lines, words: &[&str], why: &str, report: &mut Report) {
+    for file in files {
+        for (number, line) in file.all_lines().filter(|(_, line)| lines(line)) {
+            for word in words.iter().filter(|word| has_word(&line.code, word)) {
+                report.add(&file.path, number, format!("`{word}`: {why}"));
+            }
+        }
+    }
+}
+
+/// The Rust files below `folders`, without those of `except`.
+fn below<'a>(tree: &'a Tree, folders: &[&'static str], except: &[&str]) -> Vec<&'a File> {
+    let files = folders.iter().flat_map(|folder| tree.rust_below(folder));
+    files.filter(|file| !except.contains(&file.path.as_str())).collect()
+}
+
+/// `clock`: sched and nvme know no clock, not even in tests; blk reads it in one file, front gets `now_ns` from there.
+pub fn clock(tree: &Tree, report: &mut Report) {
+    forbid(&below(tree, &["sched", "nvme"], &[]), ALL, CLOCK, "time is passed in as now_ns", report);
+    let path = below(tree, &["blk/src", "front/src"], &["blk/src/clock.rs"]);
+    forbid(&path, SHIPPED, CLOCK, "only blk/src/clock.rs reads the time", report);
+}
+
+/// `threads`: only the worker spawns. Tests may, to race the code against itself.
+pub fn threads(tree: &Tree, report: &mut Report) {
+    let path = below(tree, &["sched", "nvme", "blk", "front"], &["blk/src/worker.rs"]);
+    forbid(&path, SHIPPED, THREADS, "only blk/src/worker.rs makes threads", report);
+}
+
+/// `sleep`: a wait is for an event, in tests above all. What measures (bench) lives in wall time: its tenants start at a
+/// common instant, and a foreign server takes its time to answer.
+pub fn sleep(tree: &Tree, report: &mut Report) {
+    let why = "wait for the event, or pass the time in";
+    forbid(&below(tree, &["sched", "nvme", "blk", "front", "daemon", "xtask"], &[]), ALL, SLEEP, why, report);
+    forbid(&below(tree, &["bench"], &[]), TESTS, SLEEP, why, report);
+}
+
+/// `sync`: in sched, atomics and locks come through one file, so that the model checker sees all of them. Tests may name
+/// `loom` (they *are* the model) and `std::sync::Arc`.
+pub fn sync(tree: &Tree, report: &mut Report) {
+    let files = below(tree, &["sched/src"], &["sched/src/sync.rs"]);
+    let words = ["std::sync", "core::sync", "loom::sync", "loom::thread", "use loom"];
+    forbid(&files, SHIPPED, &words, "only sched/src/sync.rs names where atomics come from", report);
+}
+
+/// `floats`: sched computes in integers where it ships.
+pub fn floats(tree: &Tree, report: &mut Report) {
+    forbid(&below(tree, &["sched/src"], &[]), SHIPPED, &["f32", "f64"], "no floats on the scheduling path", report);
+}
+
+/// `front-names-sched`: a front end that could see the scheduler would soon decide something.
+pub fn front_names_sched(tree: &Tree, report: &mut Report) {
+    forbid(&below(tree, &["front"], &[]), ALL, &["mqfq_sched", "mqfq_nvme"], "front knows blk only", report);
+}
+
+/// `async`: no async code in the crates of the data path.
+pub fn no_async(tree: &Tree, report: &mut Report) {
+    let path = below(tree, &["sched", "nvme", "blk", "front"], &[]);
+    forbid(&path, ALL, &["async", "await"], "the worker's loop is the only executor", report);
+}

@@ -1,0 +1,134 @@
+//! The programs that the end-to-end tests drive us with, none of them ours: what is missing, and how to get it.
+
+use crate::run::{command, run};
+use std::process::{Command, Stdio};
+
+/// A program that tests need.
+struct Tool {
+    /// Its name, or that of what is looked for.
+    name: &'static str,
+    /// The Debian package that brings it.
+    package: &'static str,
+    /// What is skipped without it.
+    skipped: &'static str,
+    /// A command that succeeds where the tool works.
+    probe: &'static [&'static str],
+}
+
+/// All of them. Versions are Debian 12's; newer ones work as well.
+const TOOLS: &[Tool] = &[
+    Tool {
+        name: "fio",
+        package: "fio",
+        skipped: "shares under load, verified random writes",
+        probe: &["fio", "--version"],
+    },
+    Tool {
+        name: "nbdinfo",
+        package: "libnbd-bin",
+        skipped: "what an export says of itself",
+        probe: &["nbdinfo", "--version"],
+    },
+    Tool {
+        name: "nbdcopy",
+        package: "libnbd-bin",
+        skipped: "copies in both directions",
+        probe: &["nbdcopy", "--version"],
+    },
+    Tool {
+        name: "nbdsh",
+        package: "python3-libnbd",
+        skipped: "every path of the negotiation",
+        probe: &["nbdsh", "-c", "h.get_handle_name()"],
+    },
+    Tool {
+        name: "nbdkit",
+        package: "nbdkit",
+        skipped: "our client against another server, and the comparison",
+        probe: &["nbdkit", "--version"],
+    },
+    Tool { name: "qemu-img", package: "qemu-utils", skipped: "convert and compare", probe: &["qemu-img", "--version"] },
+    Tool {
+        name: "qemu-io",
+        package: "qemu-utils",
+        skipped: "read, write, flush, discard, zero",
+        probe: &["qemu-io", "--version"],
+    },
+    Tool {
+        name: "qemu-storage-daemon",
+        package: "qemu-system-common",
+        skipped: "the comparison with another server",
+        probe: &["qemu-storage-daemon", "--version"],
+    },
+];
+
+fn succeeds(words: &[&str]) -> bool {
+    let mut probe = Command::new(words[0]);
+    probe.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    probe.status().is_ok_and(|status| status.success())
+}
+
+fn missing() -> Vec<&'static Tool> {
+    TOOLS.iter().filter(|tool| !succeeds(tool.probe)).collect()
+}
+
+/// Tests run under CI, where nothing may be skipped.
+pub fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0")
+}
+
+/// Installs what is missing where that is allowed (root, and a system with apt), and names what still is.
+/// Returns true if everything is there.
+///
+/// # Errors
+/// One sentence in CI if a tool is missing and cannot be installed.
+pub fn ensure() -> Result<bool, String> {
+    let absent = missing();
+    if absent.is_empty() {
+        return Ok(true);
+    }
+    let names = |tools: &[&Tool]| tools.iter().map(|tool| tool.name).collect::<Vec<_>>().join(", ");
+    eprintln!("test tools that are missing: {}", names(&absent));
+    if is_root()
+        && succeeds(&["apt-get", "--version"])
+        && let Err(error) = install(&absent)
+    {
+        eprintln!("they could not be installed: {error}");
+    }
+    let absent = missing();
+    if absent.is_empty() {
+        return Ok(true);
+    }
+    if in_ci() {
+        return Err(format!("CI skips nothing, and these tools are missing: {}", names(&absent)));
+    }
+    eprintln!("Skipped for want of a tool:");
+    for tool in &absent {
+        eprintln!("  {:<20} {} (package {})", tool.name, tool.skipped, tool.package);
+    }
+    let mut packages: Vec<&str> = absent.iter().map(|tool| tool.package).collect();
+    packages.dedup();
+    eprintln!("To run them too: sudo apt-get install --no-install-recommends {}", packages.join(" "));
+    Ok(false)
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn install(tools: &[&Tool]) -> Result<(), String> {
+    let apt = |words: &[&str]| {
+        let mut apt = command("apt-get", words);
+        apt.env("DEBIAN_FRONTEND", "noninteractive");
+        run(&mut apt)
+    };
+    // A list that cannot be refreshed may still be good enough.
+    if let Err(error) = apt(&["update", "-q"]) {
+        eprintln!("{error}");
+    }
+    let mut words = vec!["install", "-y", "-q", "--no-install-recommends"];
+    words.extend(tools.iter().map(|tool| tool.package));
+    words.dedup();
+    apt(&words)
+}
