@@ -5,12 +5,17 @@
 //!
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
+mod cache_padded;
 pub mod cost;
 pub mod flow;
+pub mod mindicator;
 pub mod oracle;
 pub mod policy;
+pub mod ready_set;
 pub mod stage_queue;
 mod sync;
+pub mod throttle_wheel;
+pub mod token_tree;
 pub mod topology;
 pub mod vtime;
 pub mod wake;

@@ -1,0 +1,181 @@
+//! Which hctxs could dispatch at once if they had a token ("ready": not empty, not throttled, no token).
+//!
+//! Source: MQFQ section 3.3. The paper flags queues and searches a proximity matrix; here the flags are bits laid out
+//! in the order of the topology, so that "nearest" is a few masks on one cache line and not a walk over a list.
+//!
+//! # Shape
+//! One padded line of 16 words per socket (1,024 bits, all the hctxs a device can have). Within it the hctxs of one
+//! core are neighbours:
+//!
+//! ```text
+//! socket 0   [ core 0: hctx 0, 1 | core 1: hctx 2, 3 | ... ]
+//! socket 1   [ core 0: hctx 8, 9 | ...                     ]
+//! ```
+//! A search from hctx 2 looks at its own bit, at bits 2..4 (its core), at the rest of the line (its socket), then at the
+//! other sockets' lines in ring order.
+//!
+//! # Invariants
+//! R1. A mark is claimed at most once: of all `take_nearest` and `unmark` calls exactly one clears a set bit.
+//! R2. A mark stays until it is claimed.
+//! R3. `mark` followed by a failed `acquire`, against a token release followed by a search: at least one of the two
+//!     sees the other (see the table).
+//!
+//! # The race that the fences close
+//! A queue finds no token and goes to sleep while a completion on another core finds nobody ready:
+//!
+//! | step | A: the queue without a token      | B: the completion                    |
+//! |------|-----------------------------------|--------------------------------------|
+//! |  1   | acquire: no token                 |                                      |
+//! |  2   |                                   | search: nobody is ready              |
+//! |  3   | mark, **fence**                   | token to the root, **fence**         |
+//! |  4   | acquire again                     | search again                         |
+//!
+//! Each side writes, then reads what the other wrote: the store-buffer pattern. Without a sequentially consistent
+//! fence between steps 3 and 4 on *both* sides, both reads may miss, the token lies at the root and the queue sleeps
+//! for ever (I4). `mark` ends with its fence and `TokenTree::release_root` and `percolate` with theirs, so no caller
+//! can leave one out.
+//!
+//! # Cost
+//! `mark`, `unmark`: one read-modify-write on the own socket's line. `take_nearest` with nobody ready: one read per
+//! socket (per line). A claim: one read-modify-write on the line of the claimed hctx.
+
+use std::ops::Range;
+
+use crate::cache_padded::CachePadded;
+use crate::sync::{AtomicU64, Ordering, fence};
+use crate::topology::{HCTXS_MAX, HctxId, Topology};
+
+const WORDS: usize = HCTXS_MAX / 64;
+
+/// The set of ready hctxs of one device. See the module's text.
+pub struct ReadySet {
+    sockets: Box<[Socket]>,
+    /// Per hctx.
+    seats: Box<[Seat]>,
+}
+
+/// One socket's bits and who sits on which.
+struct Socket {
+    words: CachePadded<[AtomicU64; WORDS]>,
+    hctxs: Box<[HctxId]>,
+}
+
+/// Where an hctx's bit is.
+struct Seat {
+    socket: usize,
+    bit: usize,
+    /// The bits of its core.
+    core: Range<usize>,
+}
+
+impl ReadySet {
+    /// An empty set for the hctxs of `topology`.
+    pub fn new(topology: &Topology) -> ReadySet {
+        let by_place = topology.by_place();
+        let mut seats: Vec<Option<Seat>> = Vec::new();
+        seats.resize_with(topology.hctx_count(), || None);
+        let mut sockets = Vec::new();
+        for hctxs in by_place.chunk_by(|&a, &b| topology.place(a).socket == topology.place(b).socket) {
+            let mut bit = 0;
+            for core in hctxs.chunk_by(|&a, &b| topology.place(a) == topology.place(b)) {
+                let range = bit..bit + core.len();
+                for &hctx in core {
+                    seats[hctx.index()] = Some(Seat { socket: sockets.len(), bit, core: range.clone() });
+                    bit += 1;
+                }
+            }
+            let words = CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
+            sockets.push(Socket { words, hctxs: hctxs.into() });
+        }
+        let seats = seats.into_iter().map(|seat| seat.expect("every hctx has a place")).collect();
+        ReadySet { sockets: sockets.into(), seats }
+    }
+
+    /// Says that `hctx` would dispatch if it had a token. The caller must then try once more to get one.
+    ///
+    /// Ends with a sequentially consistent fence, so that "once more" sees every token whose releaser did not see the
+    /// mark (the table above).
+    pub fn mark(&self, hctx: HctxId) {
+        let (word, bit) = self.word(hctx);
+        // Relaxed: the bit carries nothing but itself, and the fence orders it before the reads that follow.
+        word.fetch_or(bit, Ordering::Relaxed);
+        // Pairs with the fences at the end of `TokenTree::release_root` and `TokenTree::percolate`. If this one is
+        // first in their total order, the releaser's next search sees the mark; if theirs is, our next acquire sees
+        // the token.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the mark of `hctx` back; true if it was there, false if somebody claimed it (a kick is on its way).
+    pub fn unmark(&self, hctx: HctxId) -> bool {
+        let (word, bit) = self.word(hctx);
+        // Relaxed load: only the worker of `hctx` marks it, so if it reads 0 here, the mark was claimed or never made.
+        // (A mark made by another worker in the meantime may stay and cost one kick for nothing.)
+        // Relaxed read-modify-write: it is atomic, so one claimant wins; it carries nothing.
+        word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
+    }
+
+    /// Claims the ready hctx nearest to `from` (itself first): clears its mark. The caller must see to it that the
+    /// worker of that hctx picks again.
+    pub fn take_nearest(&self, from: HctxId) -> Option<HctxId> {
+        let seat = &self.seats[from.index()];
+        let own = &self.sockets[seat.socket];
+        if !own.is_empty() {
+            let (core, bit) = (&seat.core, seat.bit);
+            // Ring order within a distance, so that not every worker asks for the same one.
+            let nearest_first =
+                [bit..bit + 1, bit + 1..core.end, core.start..bit, core.end..own.hctxs.len(), 0..core.start];
+            if let Some(hctx) = nearest_first.into_iter().find_map(|bits| own.claim(bits)) {
+                return Some(hctx);
+            }
+        }
+        let (before, after) = self.sockets.split_at(seat.socket);
+        let others = after[1..].iter().chain(before);
+        others.filter(|socket| !socket.is_empty()).find_map(|socket| socket.claim(0..socket.hctxs.len()))
+    }
+
+    /// True if somebody is marked. A hint, unless a sequentially consistent fence of the caller's stands before it.
+    pub fn any(&self) -> bool {
+        self.sockets.iter().any(|socket| !socket.is_empty())
+    }
+
+    fn word(&self, hctx: HctxId) -> (&AtomicU64, u64) {
+        let seat = &self.seats[hctx.index()];
+        (&self.sockets[seat.socket].words[seat.bit / 64], 1 << (seat.bit % 64))
+    }
+}
+
+impl Socket {
+    fn is_empty(&self) -> bool {
+        // Relaxed: the caller's fence (see the table) is what makes a miss impossible where it would matter.
+        self.words[..self.hctxs.len().div_ceil(64)].iter().all(|word| word.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Claims the lowest set bit of `bits`.
+    fn claim(&self, bits: Range<usize>) -> Option<HctxId> {
+        let mut next = bits.start;
+        while next < bits.end {
+            let word_end = (next / 64 + 1) * 64;
+            let mask = mask(next % 64, bits.end.min(word_end) - (next / 64) * 64);
+            let word = &self.words[next / 64];
+            // Relaxed: a stale bit is found out by the read-modify-write below; a missed one: see `is_empty`.
+            let mut marked = word.load(Ordering::Relaxed) & mask;
+            while marked != 0 {
+                let bit = marked & marked.wrapping_neg();
+                // Relaxed: atomicity alone decides who claims (R1). What the claimed queue needs to see, it sees by
+                // the kick that its claimant sends, which synchronises by itself.
+                let found = word.fetch_and(!bit, Ordering::Relaxed);
+                if found & bit != 0 {
+                    return Some(self.hctxs[(next / 64) * 64 + bit.trailing_zeros() as usize]);
+                }
+                marked = found & mask;
+            }
+            next = word_end;
+        }
+        None
+    }
+}
+
+/// Bits `start..end` of a word, `end` at most 64.
+fn mask(start: usize, end: usize) -> u64 {
+    (u64::MAX << start) & (u64::MAX >> (64 - end))
+}

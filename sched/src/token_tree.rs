@@ -1,0 +1,219 @@
+//! Dispatch tokens, kept near those who use them.
+//!
+//! D tokens are all the permission there is to have requests on the device. Those not in use lie in the nodes of the
+//! machine's tree, so that a worker that completes and dispatches its own requests works on a line of its own, and
+//! only tokens that change hands travel, no farther up than their takers' common ancestor.
+//!
+//! Source: MQFQ section 3.2 and figure 3. Difference from the paper: a request may take several tokens (DESIGN: depth
+//! in requests is not depth in work), by going into debt at the root.
+//!
+//! # Shape
+//! ```text
+//!                 root 2                  any hctx may take these; the only count that may be negative
+//!               /        \
+//!        socket 0: 0     socket 1: 1      any hctx of the socket
+//!         /     \          /    \
+//!    core: 0   core: 3    ...             any hctx of the core
+//!     /  \      /  \
+//!    0    1    0    0                     one hctx each; only its own worker adds and takes
+//! ```
+//! Levels with one child are left out.
+//!
+//! # Several units at once
+//! Waiting until n tokens lie in one place starves: one-token requests take each as it comes, and two waiters can hold
+//! halves for ever. So a request of n units gathers up to n from its own path; if that is not enough, it takes the
+//! rest from the root *if that leaves the world with at least one free token to start from*, and the root goes
+//! negative. Whoever releases next pays the root's debt first.
+//!
+//! # Invariants
+//! T1. Tokens in the tree + units in `DispatchToken`s + units in the hands of a running call = D (I1).
+//! T2. Only the root is ever negative, and not below 1 - (units of the largest request). So at most D requests are on
+//!     the device, and at most D + units_max - 1 units (I2).
+//! T3. `acquire` of any size succeeds if the own path holds a token and the root owes nothing: a big request needs no
+//!     more luck than a small one, and two of them cannot wait for each other's halves.
+//! T4. After `percolate(h)` with no concurrent release to it, the path of h below the root holds nothing.
+//!
+//! # Races
+//! | between | what could go wrong | why not |
+//! |---|---|---|
+//! | two `acquire`s, one token | both take it | compare-and-exchange on the count |
+//! | `percolate` and `acquire` | the token is in a hand, the taker sees it nowhere and sleeps | the taker marks itself ready, fences and looks again; `percolate` and `release_root` fence after they added, and their caller then searches the ready set (table in `ready_set.rs`) |
+//! | debt and `release_local` | the releaser does not see the debt and keeps its token | the token is used or percolated by that worker, and its next release pays; T2 counts it |
+//!
+//! # Cost
+//! `acquire` and `release_local` on the common path: one read-modify-write on the own leaf, plus, for the release, one
+//! read of the root's line (it changes only when tokens pass through the root). A level up is a line shared by the
+//! core, the socket, the machine. `percolate`: one read per level, one read-modify-write per level that holds tokens, one on the root
+//! if there were any.
+
+use crate::cache_padded::CachePadded;
+use crate::policy::DispatchToken;
+use crate::sync::{AtomicI64, Ordering, fence};
+use crate::topology::{HctxId, Topology, TreeShape};
+
+/// The free dispatch tokens of one device. See the module's text.
+pub struct TokenTree {
+    shape: TreeShape,
+    /// Tokens per node, leaves first, the root last, as in `shape`.
+    counts: Box<[CachePadded<AtomicI64>]>,
+    depth: u32,
+}
+
+impl TokenTree {
+    /// `depth` tokens (D), at least 1, all at the root.
+    ///
+    /// # Panics
+    /// If `depth` is 0.
+    pub fn new(topology: &Topology, depth: u32) -> TokenTree {
+        assert!(depth >= 1, "with a depth of {depth} nothing would ever be dispatched");
+        // No limit on the fan-out: nobody reads all the children of a node.
+        let shape = TreeShape::new(topology, usize::MAX);
+        let root = shape.root();
+        let tokens = |node| AtomicI64::new(if node == root { i64::from(depth) } else { 0 });
+        let counts = (0..shape.node_count()).map(|node| CachePadded::new(tokens(node))).collect();
+        TokenTree { shape, counts, depth }
+    }
+
+    /// The depth D, in tokens.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Takes `units` tokens (1..=D) for a request of `hctx`: from its leaf, core, socket, the root, in this order. None
+    /// if there are none on that path (or, for more than one unit, if they do not leave the root above 0 before the
+    /// debt).
+    ///
+    /// # Panics
+    /// If `units` is 0 or more than D.
+    pub fn acquire(&self, hctx: HctxId, units: u32) -> Option<DispatchToken> {
+        assert!((1..=self.depth).contains(&units), "{units} units of a depth of {}", self.depth);
+        let root = self.shape.root();
+        let wanted = i64::from(units);
+        let mut hand = 0;
+        for node in self.shape.path(hctx).filter(|&node| node != root) {
+            hand += self.take_up_to(node, wanted - hand);
+            if hand == wanted {
+                return Some(DispatchToken::new(units));
+            }
+        }
+        self.take_rest_from_root(wanted, hand).then(|| DispatchToken::new(units))
+    }
+
+    /// Gives a token back to the leaf of `hctx`, for its own next request; a debt of the root is paid first. Returns
+    /// how many units the leaf got.
+    pub fn release_local(&self, hctx: HctxId, token: DispatchToken) -> u32 {
+        self.release_to(self.shape.leaf(hctx), token)
+    }
+
+    /// Gives a token of `from` back for `to`: to the lowest node that both can take from; a debt of the root is paid
+    /// first. Returns how many units that node got. The caller must kick `to` (also if the answer is 0: it claimed it).
+    pub fn release_toward(&self, from: HctxId, to: HctxId, token: DispatchToken) -> u32 {
+        self.release_to(self.shape.lowest_common_ancestor(from, to), token)
+    }
+
+    /// Gives a token back for anybody. The caller must then search the ready set; a sequentially consistent fence stands
+    /// between (table in `ready_set.rs`).
+    pub fn release_root(&self, token: DispatchToken) {
+        let units = i64::from(token.into_units());
+        // Release: as in `release_to`.
+        self.counts[self.shape.root()].fetch_add(units, Ordering::Release);
+        // Pairs with the fence in `ReadySet::mark`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Moves all tokens on the path of `hctx` to the root and returns how many. For a queue that goes to sleep: nobody
+    /// else may be awake to use them (I4). If the answer is not 0, the caller must search the ready set; a sequentially
+    /// consistent fence stands between.
+    pub fn percolate(&self, hctx: HctxId) -> u64 {
+        let root = self.shape.root();
+        let mut hand = 0;
+        for node in self.shape.path(hctx).filter(|&node| node != root) {
+            hand += self.take_up_to(node, i64::MAX);
+        }
+        if hand > 0 {
+            // Release: as in `release_to`; the Acquire with which we took passes on what the releasers gave.
+            self.counts[root].fetch_add(hand, Ordering::Release);
+            // Pairs with the fence in `ReadySet::mark`.
+            fence(Ordering::SeqCst);
+        }
+        hand as u64
+    }
+
+    /// Tokens at the root; negative is a debt. A hint, unless a sequentially consistent fence of the caller's stands
+    /// before it.
+    pub fn root_units(&self) -> i64 {
+        // Relaxed: a count without content; `acquire` decides.
+        self.counts[self.shape.root()].load(Ordering::Relaxed)
+    }
+
+    /// Tokens in the whole tree. Exact only while nobody calls anything else; for tests and reports.
+    pub fn total_units(&self) -> i64 {
+        // Relaxed: as `root_units`.
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Takes what `node` (not the root) has, at most `wanted`.
+    fn take_up_to(&self, node: usize, wanted: i64) -> i64 {
+        let count = &self.counts[node];
+        // Relaxed: a count of 0 missed or seen too late is the caller's race with the releaser, closed by the fences
+        // of the ready set; anything else is checked by the compare-and-exchange.
+        let mut have = count.load(Ordering::Relaxed);
+        while have > 0 {
+            let taken = have.min(wanted);
+            // Acquire: pairs with the Release in `release_to`. Whoever holds a token sees everything its last holder did, such as
+            // reaping the request that held it.
+            match count.compare_exchange_weak(have, have - taken, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return taken,
+                Err(actual) => have = actual,
+            }
+        }
+        0
+    }
+
+    /// With `hand` tokens gathered, takes the rest of `wanted` from the root; false if root and hand together hold no
+    /// free token: then the hand's tokens are at the root.
+    fn take_rest_from_root(&self, wanted: i64, hand: i64) -> bool {
+        let root = &self.counts[self.shape.root()];
+        // Relaxed: as in `take_up_to`.
+        let mut have = root.load(Ordering::Relaxed);
+        loop {
+            let enough = have + hand > 0;
+            if !enough && hand == 0 {
+                return false;
+            }
+            let left = if enough { have + hand - wanted } else { have + hand };
+            // Acquire: as in `take_up_to`. Release: if our hand goes into the debt, as in `release_to`.
+            match root.compare_exchange_weak(have, left, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return enough,
+                Err(actual) => have = actual,
+            }
+        }
+    }
+
+    fn release_to(&self, node: usize, token: DispatchToken) -> u32 {
+        let units = i64::from(token.into_units());
+        let left = units - self.pay_debt(units);
+        if left > 0 {
+            // Release: pairs with the Acquire of whoever takes it. No fence: the caller goes on to pick itself or
+            // kicks the one it gave the token to, so nobody relies on finding it by a search.
+            self.counts[node].fetch_add(left, Ordering::Release);
+        }
+        left as u32
+    }
+
+    /// Pays the root's debt with up to `units`; returns how many that took.
+    fn pay_debt(&self, units: i64) -> i64 {
+        let root = &self.counts[self.shape.root()];
+        // Relaxed: see "debt and release_local" in the table of races.
+        let mut have = root.load(Ordering::Relaxed);
+        while have < 0 {
+            let paid = units.min(-have);
+            // Release: as in `release_to`.
+            match root.compare_exchange_weak(have, have + paid, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return paid,
+                Err(actual) => have = actual,
+            }
+        }
+        0
+    }
+}
