@@ -211,6 +211,22 @@ const PLANTED: &[Planted] = &[
         )],
     },
     Planted {
+        rule: "orderings",
+        broken: &[("sched/src/a.rs", "// Pairs with the store in `g`.\nx.load(Acquire);\n")],
+        lawful: &[("sched/src/a.rs", "// Pairs with the fence in `g`.\nfence(SeqCst);\n")],
+    },
+    // One argument for a file of counters: not in sched, and not for a stronger ordering.
+    Planted {
+        rule: "orderings",
+        broken: &[("sched/src/a.rs", "// Ordering: every access is Relaxed.\n\n\n\n\n\n\n\nx.load(Relaxed);\n")],
+        lawful: &[("front/src/a.rs", "// Ordering: every access is Relaxed.\n\n\n\n\n\n\n\nx.load(Relaxed);\n")],
+    },
+    Planted {
+        rule: "orderings",
+        broken: &[("front/src/a.rs", "// Ordering: every access is Relaxed.\n\n\n\n\n\n\n\nx.load(Acquire);\n")],
+        lawful: &[("front/src/a.rs", "#[cfg(test)]\nmod tests { fn f() { x.load(Acquire); } }\n")],
+    },
+    Planted {
         rule: "opening",
         broken: &[("blk/src/a.rs", "use x;\n")],
         lawful: &[("blk/src/a.rs", "//! What it answers.\nuse x;\n")],
@@ -258,16 +274,16 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         rule: "policy-pages",
-        broken: &[("sched/src/policy/fifo.rs", "impl Policy for Fifo {}\n")],
-        lawful: &[("sched/src/policy/fifo.rs", "impl Policy for Fifo {}\n"), ("docs/policies/none.md", "# none\n")],
+        broken: &[("sched/src/policy/options.rs", "PolicyKind::None => \"none\",\n")],
+        lawful: &[
+            ("sched/src/policy/options.rs", "PolicyKind::None => \"none\",\n"),
+            ("docs/policies/none.md", "# none\n"),
+        ],
     },
     Planted {
         rule: "policy-pages",
-        broken: &[("docs/policies/magic.md", "# magic\n")],
-        lawful: &[
-            ("docs/policies/mqfq.md", "# mqfq\n"),
-            ("sched/src/policy/mqfq/mod.rs", "impl<X> Policy for Mqfq<X> {}\n"),
-        ],
+        broken: &[("sched/src/policy/options.rs", "//! x\n"), ("docs/policies/magic.md", "# magic\n")],
+        lawful: &[("docs/policies/magic.md", "# magic\n")],
     },
 ];
 

@@ -1,6 +1,10 @@
 //! Every atomic ordering carries its argument: a comment that starts with an ordering's name and says with whom it pairs
 //! or why nothing needs to.
 //!
+//! A fence has no other ordering than its own; there "Pairs with …" is enough.
+//!
+//! Outside sched, a file of plain counters may argue once for all of them: "every access is Relaxed", and why.
+//!
 //! ```text
 //! // Release: pairs with the Acquire in `HwCtx::run`. Whoever sees the mark also sees the request behind it.
 //! self.nonempty.store(true, Release);
@@ -10,7 +14,11 @@ use super::Report;
 use super::source::has_word;
 use super::tree::{File, Tree};
 
+/// Weakest first.
 const ORDERINGS: &[&str] = &["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
+
+/// What a file of counters says of all of them.
+const ONCE: &str = "every access is Relaxed";
 
 /// How far above an operation its comment may end, in lines: one comment may cover a few operations in a row.
 const REACH_LINES: usize = 6;
@@ -18,8 +26,10 @@ const REACH_LINES: usize = 6;
 /// `orderings`: where code names an ordering, a comment near it argues for one.
 pub fn argued(tree: &Tree, report: &mut Report) {
     for file in tree.files.iter().filter(|file| file.is_rust() && file.folder() != "xtask") {
+        let once = file.folder() != "sched" && file.lines.iter().any(|line| line.comment.contains(ONCE));
+        let asked = if once { &ORDERINGS[1..] } else { ORDERINGS };
         for (number, line) in file.shipped() {
-            let Some(ordering) = ORDERINGS.iter().find(|ordering| has_word(&line.code, ordering)) else { continue };
+            let Some(ordering) = asked.iter().find(|ordering| has_word(&line.code, ordering)) else { continue };
             let imports = file.path == "sched/src/sync.rs" || is_import(file, number);
             if !imports && !has_argument(file, number) {
                 report.add(
@@ -49,14 +59,17 @@ fn has_argument(file: &File, number: usize) -> bool {
     while first > 0 && file.lines[first].code.trim().is_empty() && !file.lines[first].comment.is_empty() {
         first -= 1;
     }
+    let is_fence = has_word(&file.lines[index].code, "fence");
     file.lines[first..=index].iter().any(|line| {
         let comment = line.comment.as_str();
-        ORDERINGS.iter().any(|ordering| {
-            comment.match_indices(ordering).any(|(at, _)| {
-                // "AcqRel: …", "Acquire/Relaxed: …", "SeqCst, both: …": a colon before the clause ends.
-                let rest = &comment[at + ordering.len()..];
-                rest.find([':', '.', ';']).is_some_and(|end| rest[end..].starts_with(':'))
-            })
-        })
+        is_fence && comment.contains("airs with") || ORDERINGS.iter().any(|ordering| names_first(comment, ordering))
+    })
+}
+
+/// "AcqRel: …", "Acquire/Relaxed: …", "SeqCst, both: …": a colon before the clause ends.
+fn names_first(comment: &str, ordering: &str) -> bool {
+    comment.match_indices(ordering).any(|(at, _)| {
+        let rest = &comment[at + ordering.len()..];
+        rest.find([':', '.', ';']).is_some_and(|end| rest[end..].starts_with(':'))
     })
 }

@@ -7,9 +7,8 @@ use std::collections::BTreeSet;
 /// From where every page of `docs/` must be reached.
 const ENTRANCES: &[&str] = &["README.md", "ARCHITECTURE.md"];
 
-/// Policies by source file in `sched/src/policy/`, where the file is not simply named as the policy is.
-const POLICY_NAMES: &[(&str, &str)] =
-    &[("fifo", "none"), ("mqfq_serial", "mqfq-serial"), ("mq_deadline", "mq-deadline")];
+/// Where the policies' names stand, as users write them: `PolicyKind::Mqfq => "mqfq"`.
+const POLICY_NAMES: &str = "sched/src/policy/options.rs";
 
 fn pages(tree: &Tree) -> impl Iterator<Item = &File> {
     tree.files.iter().filter(|file| file.path.ends_with(".md"))
@@ -131,20 +130,13 @@ pub fn linked(tree: &Tree, report: &mut Report) {
 
 /// `policy-pages`: a policy has its page in `docs/policies/`, and a page its policy.
 pub fn policy_pages(tree: &Tree, report: &mut Report) {
-    let stem = |path: &str| path.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap_or("").to_string();
-    let policies: BTreeSet<String> = tree
-        .rust_below("sched/src/policy")
-        .filter(|file| file.shipped().any(|(_, line)| line.code.contains(" Policy for ")))
-        .map(|file| {
-            let own = if file.path.ends_with("/mod.rs") { stem(file.parent()) } else { stem(&file.path) };
-            let special = POLICY_NAMES.iter().find(|(source, _)| *source == own);
-            special.map_or(own.clone(), |(_, name)| name.to_string())
-        })
-        .collect();
-    let described: BTreeSet<String> =
-        pages(tree).filter(|page| page.path.starts_with("docs/policies/")).map(|page| stem(&page.path)).collect();
+    let Some(options) = tree.file(POLICY_NAMES) else { return };
+    let named = options.text.lines().filter_map(|line| line.split_once("=> \"")?.1.split('"').next());
+    let policies: BTreeSet<&str> = named.collect();
+    let described: BTreeSet<&str> =
+        pages(tree).filter_map(|page| page.path.strip_prefix("docs/policies/")?.strip_suffix(".md")).collect();
     for name in policies.difference(&described) {
-        report.add("sched/src/policy", 0, format!("policy {name} has no page docs/policies/{name}.md"));
+        report.add(POLICY_NAMES, 0, format!("policy {name} has no page docs/policies/{name}.md"));
     }
     for name in described.difference(&policies) {
         report.add(&format!("docs/policies/{name}.md"), 0, format!("there is no policy {name}"));
