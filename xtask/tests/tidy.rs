@@ -229,7 +229,10 @@ const PLANTED: &[Planted] = &[
     Planted {
         rule: "opening",
         broken: &[("blk/src/a.rs", "use x;\n")],
-        lawful: &[("blk/src/a.rs", "//! What it answers.\nuse x;\n")],
+        lawful: &[
+            ("blk/src/a.rs", "//! What it answers.\n#[cfg(test)]\nmod a_tests;\n"),
+            ("blk/src/a/a_tests.rs", "use x;\n"),
+        ],
     },
     Planted {
         rule: "opening",
@@ -243,6 +246,11 @@ const PLANTED: &[Planted] = &[
         rule: "ignored-tests",
         broken: &[("a/src/b.rs", "#[test]\n#[ignore]\nfn f() {}\n")],
         lawful: &[("a/src/b.rs", "#[test]\n#[ignore = \"a minute long; `cargo xtask kill-test`\"]\nfn f() {}\n")],
+    },
+    Planted {
+        rule: "ignored-tests",
+        broken: &[("a/src/b.rs", "#[test]\n#[ignore = \"slow\"]\nfn f() {}\n")],
+        lawful: &[("a/src/b.rs", "fn f() { \"#[ignore]\"; }\n")],
     },
     Planted {
         rule: "file-names",
