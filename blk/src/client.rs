@@ -75,8 +75,6 @@ pub enum Event {
 pub enum Refused {
     /// The flow has as many requests staged here as it may. Stop reading from the client; [`Client::room`] will come.
     TenantFull(Submission),
-    /// The engine drains.
-    Draining(Submission),
 }
 
 /// What a worker offers to the client it is calling.

@@ -1,27 +1,381 @@
-//! The worker's io_uring.
+//! The worker's io_uring: sockets, the bell and real devices in one loop.
+//!
+//! Each operation in flight owns its memory: the ring keeps the buffers, message headers and vectors of a client's
+//! operation in [`Operation`] until the kernel's completion, and a device queue keeps those of its own (see
+//! [`DeviceRing::push`]). So nothing that the kernel may still touch is ever freed, however a client ends.
+//!
+//! # user_data
+//! ```text
+//!   63      56 55        48 47          32 31                 0
+//!   │  kind   │     -      │ device index │ operation or user  │
+//! ```
 
+use crate::buffer::Buffer;
+use crate::client::{Event, Part};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::cell::RefCell;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+
+/// Submission entries: more than a turn of the loop usually makes; a longer turn submits in between.
+const SUBMISSION_ENTRIES: u32 = 512;
+
+/// Completion entries. The kernel keeps what does not fit (IORING_FEAT_NODROP), so this is not a bound on clients.
+const COMPLETION_ENTRIES: u32 = 4096;
+
+/// Parts of one sendmsg: Linux' UIO_MAXIOV.
+const SEND_PARTS_MAX: usize = 1024;
+
+const KIND_CLIENT: u64 = 1;
+const KIND_DEVICE: u64 = 2;
+const KIND_BELL: u64 = 3;
 
 /// A device queue's door to its worker's ring. Not `Send`: it lives and dies with the worker's thread.
 #[derive(Clone)]
 pub struct DeviceRing {
-    inner: Rc<RefCell<Pending>>,
+    pending: Rc<RefCell<Pending>>,
     device: u16,
 }
 
 /// Entries that wait to be put on the ring at the worker's next turn.
 #[derive(Default)]
 pub(crate) struct Pending {
-    pub(crate) entries: Vec<(u16, u32, io_uring::squeue::Entry)>,
+    pub(crate) entries: Vec<(u16, u32, squeue::Entry)>,
 }
 
 impl DeviceRing {
+    pub(crate) fn new(pending: Rc<RefCell<Pending>>, device: u16) -> DeviceRing {
+        DeviceRing { pending, device }
+    }
+
     /// Puts an operation on the ring. Its end comes by [`crate::device::DeviceQueue::ring_event`] with `user`.
     ///
     /// # Safety
     /// Every pointer and descriptor in `entry` must stay valid until that call. (The entry's own user_data is replaced.)
-    pub unsafe fn push(&self, entry: io_uring::squeue::Entry, user: u32) {
-        self.inner.borrow_mut().entries.push((self.device, user, entry));
+    pub unsafe fn push(&self, entry: squeue::Entry, user: u32) {
+        self.pending.borrow_mut().entries.push((self.device, user, entry));
+    }
+}
+
+/// What the ring reports.
+pub(crate) enum RingEvent {
+    /// A client's operation ended.
+    Client { client: u32, event: Event },
+    /// A device queue's operation ended.
+    Device { device: u16, user: u32, result: i32 },
+    /// Somebody kicked.
+    Bell,
+}
+
+/// A client's operation in flight, with all memory that the kernel may touch.
+enum Operation {
+    Receive { client: u32, user: u32, socket: RawFd, buffer: Buffer },
+    Send(Box<Send>),
+    Accept { client: u32, user: u32, socket: RawFd },
+}
+
+struct Send {
+    client: u32,
+    user: u32,
+    socket: RawFd,
+    parts: Vec<Part>,
+    /// What is left to send; points into `parts`.
+    vectors: Vec<libc::iovec>,
+    /// First of `vectors` with bytes left.
+    first: usize,
+    header: libc::msghdr,
+}
+
+/// The ring of one worker.
+pub(crate) struct Ring {
+    uring: IoUring,
+    operations: Vec<Option<Operation>>,
+    free: Vec<u32>,
+    /// Send states for reuse: their vectors keep their memory.
+    #[expect(clippy::vec_box, reason = "the kernel holds a pointer to the header of a send in flight: it may not move")]
+    spare_sends: Vec<Box<Send>>,
+    pending: Rc<RefCell<Pending>>,
+    bell: RawFd,
+    bell_bytes: Box<[u8; 8]>,
+    finished: Vec<(u64, i32)>,
+}
+
+impl Ring {
+    /// A ring that listens to the bell.
+    ///
+    /// # Errors
+    /// The kernel's, most often ENOSYS or EPERM where io_uring is missing or forbidden.
+    pub(crate) fn new(bell: RawFd) -> io::Result<Ring> {
+        // One thread submits and reaps, and completions are processed when that thread asks (DEFER_TASKRUN): no
+        // interrupts of the scheduling code, and batches by themselves. Older kernels get the plain ring.
+        let modern = IoUring::builder()
+            .setup_cqsize(COMPLETION_ENTRIES)
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(SUBMISSION_ENTRIES);
+        let uring = match modern {
+            Ok(uring) => uring,
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                IoUring::builder().setup_cqsize(COMPLETION_ENTRIES).build(SUBMISSION_ENTRIES)?
+            }
+            Err(error) => return Err(error),
+        };
+        let mut ring = Ring {
+            uring,
+            operations: Vec::new(),
+            free: Vec::new(),
+            spare_sends: Vec::new(),
+            pending: Rc::default(),
+            bell,
+            bell_bytes: Box::new([0; 8]),
+            finished: Vec::with_capacity(COMPLETION_ENTRIES as usize),
+        };
+        ring.listen_to_bell();
+        Ok(ring)
+    }
+
+    /// The door for a device queue of this worker.
+    pub(crate) fn device_ring(&self, device: u16) -> DeviceRing {
+        DeviceRing::new(self.pending.clone(), device)
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        loop {
+            // SAFETY: what the entry points to is owned by `operations`, by `bell_bytes`, or vouched for by the caller
+            // of DeviceRing::push, until its completion is taken in `collect`.
+            if unsafe { self.uring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+            if let Err(error) = self.uring.submit() {
+                // EBUSY: completions overflow until we collect, which a caller in the middle of a turn cannot do; the
+                // kernel takes entries again once it has flushed some, which GETEVENTS (set by submit) asks it to.
+                let transient = [libc::EBUSY, libc::EAGAIN, libc::EINTR];
+                assert!(transient.contains(&error.raw_os_error().unwrap_or(0)), "io_uring_enter failed: {error}");
+            }
+        }
+    }
+
+    fn listen_to_bell(&mut self) {
+        let entry = opcode::Read::new(types::Fd(self.bell), self.bell_bytes.as_mut_ptr(), 8).build();
+        self.push(entry.user_data(KIND_BELL << 56));
+    }
+
+    fn start(&mut self, operation: Operation) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.operations[index as usize] = Some(operation);
+            return index;
+        }
+        self.operations.push(Some(operation));
+        (self.operations.len() - 1) as u32
+    }
+
+    /// See [`crate::client::Context::receive`].
+    pub(crate) fn receive(
+        &mut self,
+        client: u32,
+        socket: RawFd,
+        mut buffer: Buffer,
+        start: usize,
+        end: usize,
+        user: u32,
+    ) {
+        let room = &mut buffer.as_mut_slice()[start..end];
+        let entry = opcode::Recv::new(types::Fd(socket), room.as_mut_ptr(), room.len() as u32).build();
+        let index = self.start(Operation::Receive { client, user, socket, buffer });
+        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+    }
+
+    /// See [`crate::client::Context::accept`].
+    pub(crate) fn accept(&mut self, client: u32, listener: RawFd, user: u32) {
+        let entry = opcode::Accept::new(types::Fd(listener), std::ptr::null_mut(), std::ptr::null_mut())
+            .flags(libc::SOCK_CLOEXEC)
+            .build();
+        let index = self.start(Operation::Accept { client, user, socket: listener });
+        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+    }
+
+    /// See [`crate::client::Context::send`].
+    pub(crate) fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32) {
+        let mut send = self.spare_sends.pop().unwrap_or_else(|| {
+            // SAFETY: msghdr is a C struct of integers and pointers, for which all-zero is a valid "nothing".
+            let header = unsafe { std::mem::zeroed() };
+            Box::new(Send { client, user, socket, parts: Vec::new(), vectors: Vec::new(), first: 0, header })
+        });
+        (send.client, send.user, send.socket, send.parts, send.first) = (client, user, socket, parts, 0);
+        send.vectors.clear();
+        let Send { vectors, parts, .. } = &mut *send;
+        vectors.extend(
+            parts
+                .iter()
+                .map(Part::as_slice)
+                .filter(|bytes| !bytes.is_empty())
+                .map(|bytes| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }),
+        );
+        let index = self.start(Operation::Send(send));
+        self.continue_send(index);
+    }
+
+    /// Puts what is left of a send on the ring.
+    fn continue_send(&mut self, index: u32) {
+        let Some(Operation::Send(send)) = &mut self.operations[index as usize] else {
+            unreachable!("operation {index} is a send");
+        };
+        let left = &mut send.vectors[send.first..];
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        let entry = if let [only] = left {
+            opcode::Send::new(types::Fd(send.socket), only.iov_base.cast(), only.iov_len as u32).flags(flags).build()
+        } else {
+            send.header.msg_iov = left.as_mut_ptr();
+            send.header.msg_iovlen = left.len().min(SEND_PARTS_MAX);
+            opcode::SendMsg::new(types::Fd(send.socket), &raw const send.header).flags(flags as u32).build()
+        };
+        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+    }
+
+    /// Puts what the device queues asked for on the ring. Call before entering the kernel.
+    pub(crate) fn push_pending(&mut self) {
+        if self.pending.borrow().entries.is_empty() {
+            return;
+        }
+        let mut entries = std::mem::take(&mut self.pending.borrow_mut().entries);
+        for (device, user, entry) in entries.drain(..) {
+            self.push(entry.user_data(KIND_DEVICE << 56 | u64::from(device) << 32 | u64::from(user)));
+        }
+        self.pending.borrow_mut().entries = entries;
+    }
+
+    /// Submits, and collects what has ended without waiting.
+    pub(crate) fn enter(&mut self) -> io::Result<()> {
+        self.push_pending();
+        let mut submission = self.uring.submission();
+        submission.sync();
+        if submission.is_empty() && !submission.taskrun() && !submission.cq_overflow() {
+            return Ok(());
+        }
+        drop(submission);
+        match self.uring.submit() {
+            Err(error) if !is_transient(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Submits, and sleeps until something ended or `wait_ns` passed.
+    pub(crate) fn enter_and_wait(&mut self, wait_ns: Option<u64>) -> io::Result<()> {
+        self.push_pending();
+        let result = match wait_ns {
+            None => self.uring.submit_and_wait(1),
+            Some(wait_ns) => {
+                let time = types::Timespec::new().sec(wait_ns / 1_000_000_000).nsec((wait_ns % 1_000_000_000) as u32);
+                self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&time))
+            }
+        };
+        match result {
+            Err(error) if !is_transient(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves what has ended into `out`.
+    pub(crate) fn collect(&mut self, out: &mut Vec<RingEvent>) {
+        let mut finished = std::mem::take(&mut self.finished);
+        finished.extend(self.uring.completion().map(|entry: cqueue::Entry| (entry.user_data(), entry.result())));
+        for (user_data, result) in finished.drain(..) {
+            match user_data >> 56 {
+                KIND_CLIENT => self.client_ended(user_data as u32, result, out),
+                KIND_DEVICE => {
+                    out.push(RingEvent::Device { device: (user_data >> 32) as u16, user: user_data as u32, result });
+                }
+                _ => {
+                    self.listen_to_bell();
+                    out.push(RingEvent::Bell);
+                }
+            }
+        }
+        self.finished = finished;
+    }
+
+    fn client_ended(&mut self, index: u32, result: i32, out: &mut Vec<RingEvent>) {
+        if let Some(Operation::Send(send)) = &mut self.operations[index as usize]
+            && send.is_unfinished(result)
+        {
+            self.continue_send(index);
+            return;
+        }
+        let operation = self.operations[index as usize].take().expect("the kernel completes an operation once");
+        self.free.push(index);
+        let length = || if result < 0 { Err(-result) } else { Ok(result as usize) };
+        let (client, event) = match operation {
+            Operation::Receive { client, user, buffer, .. } => {
+                (client, Event::Received { user, buffer, result: length() })
+            }
+            Operation::Accept { client, user, .. } => {
+                // SAFETY: a non-negative result of accept is a descriptor that nobody else owns.
+                let result = length().map(|socket| unsafe { OwnedFd::from_raw_fd(socket as RawFd) });
+                (client, Event::Accepted { user, result })
+            }
+            Operation::Send(mut send) => {
+                let parts = std::mem::take(&mut send.parts);
+                let (client, user) = (send.client, send.user);
+                self.spare_sends.push(send);
+                (client, Event::Sent { user, parts, result: length().map(|_| ()) })
+            }
+        };
+        out.push(RingEvent::Client { client, event });
+    }
+
+    /// Shuts down the socket of every operation in flight that waits for a peer.
+    pub(crate) fn shutdown_all(&mut self) {
+        for operation in self.operations.iter().flatten() {
+            let (Operation::Receive { socket, .. } | Operation::Accept { socket, .. }) = operation else {
+                let Operation::Send(send) = operation else { continue };
+                shutdown(send.socket);
+                continue;
+            };
+            shutdown(*socket);
+        }
+    }
+}
+
+/// Shuts a socket down in both directions, which ends the operations on it. On an unconnected or dead one: nothing.
+pub(crate) fn shutdown(socket: RawFd) {
+    // SAFETY: no memory is involved; a descriptor that is no socket gives an error, which means there is nothing to end.
+    unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    [libc::ETIME, libc::EINTR, libc::EAGAIN, libc::EBUSY].contains(&error.raw_os_error().unwrap_or(0))
+}
+
+impl Send {
+    /// Takes note of `result` bytes sent. True: bytes are left and the socket took some.
+    fn is_unfinished(&mut self, result: i32) -> bool {
+        if result == -libc::EINTR || result == -libc::EAGAIN {
+            return true;
+        }
+        let Ok(mut sent) = usize::try_from(result) else { return false };
+        while let Some(vector) = self.vectors.get_mut(self.first) {
+            if sent < vector.iov_len {
+                // SAFETY: sent is inside the part that this vector points into.
+                vector.iov_base = unsafe { vector.iov_base.add(sent) };
+                vector.iov_len -= sent;
+                return true;
+            }
+            sent -= vector.iov_len;
+            self.first += 1;
+        }
+        false
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The worker drops its ring only when no client operation is in flight, or while it panics. In the second case
+        // the kernel may still write to these buffers, so they must outlive the ring: leak them.
+        for operation in self.operations.drain(..).flatten() {
+            std::mem::forget(operation);
+        }
+        std::mem::forget(std::mem::take(&mut self.bell_bytes));
     }
 }

@@ -1,0 +1,262 @@
+//! The engine: devices, their policies and flows, and the workers that run them.
+//!
+//! This is what an embedder starts. Everything is fixed at start; clients come and go.
+
+use crate::client::MakeClient;
+use crate::clock::Clock;
+use crate::device::{Device, DeviceInfo};
+use crate::kick::Bell;
+use crate::machine;
+use crate::stage::StageLimits;
+use crate::stats::{FlowStats, HctxStats};
+use crate::worker::{self, Mail, Shared, SharedDevice, WorkerStats};
+use mqfq_sched::cost::CostModel;
+use mqfq_sched::flow::Weight;
+use mqfq_sched::policy::{AnyPolicy, PolicyOptions};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Most workers of an engine.
+pub const WORKERS_MAX: usize = 1024;
+
+/// Most requests that one worker stages on one device, all flows together (about 60 MiB of table). With more flows than
+/// fit at their configured bound, each flow's bound shrinks to its equal part, but never below one request.
+const STAGED_REQUESTS_MAX: usize = 1 << 18;
+
+/// One tenant's flow on one device.
+#[derive(Clone, Debug)]
+pub struct FlowOptions {
+    /// For reports.
+    pub name: String,
+    /// Its weight.
+    pub weight: Weight,
+    /// Its bound on each worker.
+    pub limits: StageLimits,
+}
+
+/// One device.
+#[derive(Clone)]
+pub struct DeviceOptions {
+    /// For reports.
+    pub name: String,
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// Who shares it how.
+    pub policy: PolicyOptions,
+    /// Commands on each worker's device queue at once, 1..=65535. Policies with a depth D never use more than D.
+    pub queue_depth: u16,
+    /// The flows, by `FlowId`.
+    pub flows: Vec<FlowOptions>,
+    /// What requests cost.
+    pub cost: CostModel,
+}
+
+/// An engine.
+#[derive(Clone)]
+pub struct EngineOptions {
+    /// Workers, 1..=[`WORKERS_MAX`].
+    pub workers: usize,
+    /// Bind each worker to a core of its own, where allowed and where there is one for each.
+    pub pin: bool,
+    /// A worker whose device model moves again within this time spins instead of sleeping, ns. Only the software NVMe
+    /// controller needs it: its drives are faster than a sleep.
+    pub spin_ns: u64,
+    /// The devices, by `DeviceIndex`.
+    pub devices: Vec<DeviceOptions>,
+}
+
+/// Counters of one flow, over all workers.
+#[derive(Clone, Debug)]
+pub struct NamedFlowStats {
+    /// As configured.
+    pub name: String,
+    /// Its counters.
+    pub stats: FlowStats,
+}
+
+/// Counters of one device.
+#[derive(Clone, Debug)]
+pub struct DeviceStats {
+    /// As configured.
+    pub name: String,
+    /// The policy's name.
+    pub policy: &'static str,
+    /// By flow.
+    pub flows: Vec<NamedFlowStats>,
+    /// By hctx, which is by worker.
+    pub hctxs: Vec<HctxStats>,
+}
+
+/// Counters of an engine, one moment per worker.
+#[derive(Clone, Debug)]
+pub struct EngineStats {
+    /// By device.
+    pub devices: Vec<DeviceStats>,
+}
+
+/// A running engine. Dropping it stops the workers at once; [`Engine::drain`] first if clients matter.
+pub struct Engine {
+    shared: Arc<Shared>,
+    options: EngineOptions,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// One sentence: a number out of range, a policy's options, a device queue or ring that could not be opened.
+    pub fn start(options: EngineOptions) -> Result<Engine, String> {
+        check(&options)?;
+        let cpus = machine::allowed_cpus();
+        let topology = machine::topology(&cpus, options.workers);
+        let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
+        let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
+        let mut devices = Vec::new();
+        for device in &options.devices {
+            let weights: Vec<Weight> = device.flows.iter().map(|flow| flow.weight).collect();
+            let policy = AnyPolicy::new(&device.policy, &topology, &weights)
+                .map_err(|error| format!("device {}: {error}", device.name))?;
+            let fair_part = u32::try_from((STAGED_REQUESTS_MAX / device.flows.len()).max(1)).unwrap_or(u32::MAX);
+            let limits = device.flows.iter().map(|flow| StageLimits {
+                requests_max: flow.limits.requests_max.clamp(1, fair_part),
+                bytes_max: flow.limits.bytes_max,
+            });
+            devices.push(SharedDevice {
+                device: device.device.clone(),
+                policy: Arc::new(policy),
+                queue_depth: device.queue_depth,
+                limits: limits.collect(),
+                cost: device.cost,
+            });
+        }
+        let shared = Arc::new(Shared::new(Clock::start(), bells, devices, options.spin_ns));
+        let mut engine = Engine { shared, options, threads: Vec::new() };
+        let (sender, started) = mpsc::channel();
+        for index in 0..engine.options.workers {
+            let pinned = engine.options.pin && engine.options.workers <= cpus.len();
+            let cpu = pinned.then(|| cpus[index]);
+            let thread = worker::spawn(engine.shared.clone(), index, cpu, sender.clone());
+            engine.threads.push(thread.map_err(|error| format!("cannot start worker {index}: {error}"))?);
+        }
+        drop(sender);
+        for _ in 0..engine.options.workers {
+            started.recv().map_err(|_| "a worker ended before it had started".to_owned())??;
+        }
+        Ok(engine)
+    }
+
+    /// Makes a client live on one of the workers, round robin.
+    pub fn attach(&self, make: MakeClient) {
+        self.shared.attach(make);
+    }
+
+    /// Makes a client live on the worker of this index.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn attach_to(&self, worker: usize, make: MakeClient) {
+        self.shared.send(worker, Mail::Attach(make));
+    }
+
+    /// What a device is, by its index.
+    pub fn device(&self, index: usize) -> DeviceInfo {
+        self.options.devices[index].device.info()
+    }
+
+    /// Workers.
+    pub fn workers(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// The engine's clock: the `now_ns` of its clients.
+    pub fn clock(&self) -> Clock {
+        self.shared.clock
+    }
+
+    /// Asks every client to drain and waits until all are done. Clients still there after `grace` have their sockets
+    /// shut down. Returns whether none had to be. New clients are not taken any more.
+    pub fn drain(&self, grace: Duration) -> bool {
+        let (sender, drained) = mpsc::channel();
+        for worker in 0..self.threads.len() {
+            self.shared.send(worker, Mail::Drain(sender.clone()));
+        }
+        drop(sender);
+        let mut in_time = true;
+        for _ in 0..self.threads.len() {
+            if in_time {
+                match drained.recv_timeout(grace) {
+                    Ok(()) => continue,
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return false,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        in_time = false;
+                        (0..self.threads.len()).for_each(|worker| self.shared.send(worker, Mail::Abort));
+                    }
+                }
+            }
+            // A shut-down socket ends at once; what remains is requests on the device, which it completes.
+            if drained.recv().is_err() {
+                return false;
+            }
+        }
+        in_time
+    }
+
+    /// Counters so far.
+    pub fn stats(&self) -> EngineStats {
+        let (sender, replies) = mpsc::channel::<WorkerStats>();
+        let mut devices: Vec<DeviceStats> = self.options.devices.iter().map(empty_stats).collect();
+        for worker in 0..self.threads.len() {
+            self.shared.send(worker, Mail::Snapshot(sender.clone()));
+        }
+        drop(sender);
+        for worker in replies {
+            for (device, (hctx, flows)) in devices.iter_mut().zip(worker) {
+                device.hctxs.push(hctx);
+                device.flows.iter_mut().zip(&flows).for_each(|(sum, flow)| sum.stats.merge(flow));
+            }
+        }
+        EngineStats { devices }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        for worker in 0..self.threads.len() {
+            self.shared.send(worker, Mail::Stop);
+        }
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has already said so on stderr.
+            drop(thread.join());
+        }
+    }
+}
+
+fn empty_stats(device: &DeviceOptions) -> DeviceStats {
+    let named = |flow: &FlowOptions| NamedFlowStats { name: flow.name.clone(), stats: FlowStats::default() };
+    DeviceStats {
+        name: device.name.clone(),
+        policy: device.policy.kind.name(),
+        flows: device.flows.iter().map(named).collect(),
+        hctxs: Vec::new(),
+    }
+}
+
+fn check(options: &EngineOptions) -> Result<(), String> {
+    if !(1..=WORKERS_MAX).contains(&options.workers) {
+        return Err(format!("{} workers are out of range, allowed is 1 to {WORKERS_MAX}", options.workers));
+    }
+    if options.devices.len() > usize::from(u16::MAX) {
+        return Err(format!("{} devices are too many, allowed are 65535", options.devices.len()));
+    }
+    for device in &options.devices {
+        if device.queue_depth == 0 {
+            return Err(format!("device {}: queue depth 0 is out of range, allowed is 1 to 65535", device.name));
+        }
+        if device.flows.is_empty() {
+            return Err(format!("device {}: it has no flow, at least one is needed", device.name));
+        }
+    }
+    Ok(())
+}

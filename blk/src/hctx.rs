@@ -1,0 +1,286 @@
+//! One hardware context: the data path of one worker on one device, as a function of state and time.
+//!
+//! ```text
+//!   submit ──▶ admit ──▶ policy.submit                              (stage)
+//!   run    ──▶ policy.pick ──▶ tag ──▶ device.submit … ring_doorbell (dispatch)
+//!   reap   ──▶ device.reap ──▶ policy.complete ──▶ Completion        (complete)
+//! ```
+//!
+//! No clock, thread or ring: the real worker and the simulator both call these three with their own `now_ns`. A worker
+//! must call [`HwCtx::run`] after any `submit`, any `reap` that returned something, and any kick, and again while it
+//! answers [`Run::again`]: the policy counts on a queue with a free token and an eligible request being run (I4).
+
+use crate::device::{Command, DeviceQueue, QueueFull, Reaped};
+use crate::request::{Completion, Op, Submission};
+use crate::stage::{StageLimits, Staging};
+use crate::stats::{FlowStats, HctxStats};
+use crate::table::{Owner, Request, RequestTable, State};
+use crate::tag::TagSet;
+use mqfq_sched::cost::{CostKind, CostModel};
+use mqfq_sched::flow::FlowId;
+use mqfq_sched::policy::{Entry, Grant, Handle, Kick, Pick, Policy};
+use mqfq_sched::topology::HctxId;
+use std::sync::Arc;
+
+/// Most requests that one [`HwCtx::run`] dispatches: bounds how long a worker stays away from its sockets. 64 is the
+/// depth D of the paper's drive (MQFQ section 4), so one batch can fill it.
+const BATCH_MAX: usize = 64;
+
+/// What a context is made of.
+pub struct HwCtxOptions<P: Policy> {
+    /// Which it is.
+    pub id: HctxId,
+    /// The device's policy, shared with the other workers.
+    pub policy: Arc<P>,
+    /// This worker's queue of the device.
+    pub device: Box<dyn DeviceQueue>,
+    /// Commands on the device queue at once, 1..=65535; the device queue must be as deep.
+    pub queue_depth: u16,
+    /// How much each flow may stage here.
+    pub limits: Vec<StageLimits>,
+    /// What requests cost.
+    pub cost: CostModel,
+}
+
+/// How a [`HwCtx::run`] ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// Requests handed to the device.
+    pub dispatched: usize,
+    /// There may be more to dispatch: call again before sleeping.
+    pub again: bool,
+}
+
+/// Why a submission came back.
+#[derive(Debug)]
+pub struct Full(pub Submission);
+
+/// See the file's text.
+pub struct HwCtx<P: Policy> {
+    id: HctxId,
+    policy: Arc<P>,
+    queue: P::Queue,
+    device: Box<dyn DeviceQueue>,
+    tags: TagSet,
+    by_tag: Vec<Handle>,
+    /// A command that the device queue did not take although we had a tag for it; goes first next time.
+    refused: Option<Command>,
+    requests: RequestTable,
+    staging: Staging,
+    cost: CostModel,
+    reaped: Vec<Reaped>,
+    room: Vec<FlowId>,
+    flow_stats: Vec<FlowStats>,
+    stats: HctxStats,
+}
+
+impl<P: Policy> HwCtx<P> {
+    /// A context with nothing staged. All of its memory is taken here.
+    pub fn new(options: HwCtxOptions<P>) -> HwCtx<P> {
+        let HwCtxOptions { id, policy, device, queue_depth, limits, cost } = options;
+        let staged_max: usize = limits.iter().map(|limit| limit.requests_max as usize).sum();
+        let flows = limits.len();
+        HwCtx {
+            id,
+            queue: policy.open_queue(id, staged_max),
+            policy,
+            device,
+            tags: TagSet::new(queue_depth),
+            by_tag: vec![Handle(0); queue_depth as usize],
+            refused: None,
+            requests: RequestTable::new(staged_max + queue_depth as usize),
+            staging: Staging::new(limits),
+            cost,
+            reaped: Vec::with_capacity(queue_depth as usize),
+            room: Vec::with_capacity(flows),
+            flow_stats: vec![FlowStats::default(); flows],
+            stats: HctxStats::default(),
+        }
+    }
+
+    /// Admits and stages a request, already validated.
+    ///
+    /// # Errors
+    /// [`Full`] with the submission if its flow has its bound staged here; [`HwCtx::take_room`] will name the flow later.
+    pub fn submit(
+        &mut self,
+        owner: Owner,
+        submission: Submission,
+        now_ns: u64,
+        kick: &mut impl Kick,
+    ) -> Result<(), Full> {
+        let (flow, length_bytes) = (submission.flow, submission.length_bytes);
+        if !self.staging.admit(flow, payload_bytes(submission.op, length_bytes)) {
+            self.stats.refused += 1;
+            return Err(Full(submission));
+        }
+        let cost = self.cost.cost(cost_kind(submission.op), u64::from(length_bytes));
+        let handle = self.requests.insert(Request::admit(owner, submission, now_ns));
+        // The table has a place for each staged request of each flow and for each tag, so `admit` is the only bound.
+        let handle = handle.unwrap_or_else(|_| panic!("{:?}: the request table is smaller than its bounds", self.id));
+        self.policy.submit(&mut self.queue, Entry { flow, cost, handle }, now_ns, kick);
+        Ok(())
+    }
+
+    /// Dispatches what the policy grants, at most a batch.
+    pub fn run(&mut self, now_ns: u64, kick: &mut impl Kick) -> Run {
+        let mut kicks = 0;
+        let mut counting = |hctx: HctxId| {
+            kicks += 1;
+            kick.kick(hctx);
+        };
+        let mut dispatched = 0;
+        let mut again = false;
+        if let Some(command) = self.refused.take() {
+            dispatched += usize::from(self.offer(command));
+        }
+        while self.refused.is_none() {
+            if dispatched >= BATCH_MAX {
+                again = true;
+                break;
+            }
+            // Without a tag there is no point in picking. Commands of ours are then on the device, and the reap of the
+            // first of them leads here again; a token that waits meanwhile waits no longer than that.
+            let Some(tag) = self.tags.acquire() else { break };
+            let grant = match self.policy.pick(&mut self.queue, now_ns, &mut counting) {
+                Pick::Dispatch(grant) => grant,
+                refusal => {
+                    self.tags.release(tag);
+                    match refusal {
+                        Pick::Throttled => self.stats.throttled += 1,
+                        Pick::NoToken => self.stats.no_token += 1,
+                        _ => self.stats.idle += 1,
+                    }
+                    break;
+                }
+            };
+            let Grant { handle, flow, token } = grant;
+            let request = self.requests.get_mut(handle);
+            debug_assert_eq!(request.flow, flow, "the policy granted {handle:?} to another flow");
+            request.state = State::Dispatched { tag, token };
+            request.dispatched_ns = now_ns;
+            self.by_tag[tag.0 as usize] = handle;
+            let command = Command {
+                tag,
+                op: request.op,
+                offset_bytes: request.offset_bytes,
+                length_bytes: request.length_bytes,
+                fua: request.fua,
+                buffer: request.buffer.take(),
+            };
+            if self.staging.leave(flow, payload_bytes(command.op, command.length_bytes)) {
+                self.room.push(flow);
+            }
+            dispatched += usize::from(self.offer(command));
+        }
+        if dispatched > 0 {
+            self.device.ring_doorbell(now_ns);
+            self.stats.doorbells += 1;
+            self.stats.dispatched += dispatched as u64;
+        }
+        self.stats.kicks += kicks;
+        Run { dispatched, again }
+    }
+
+    /// Hands a command to the device queue; keeps it if there is no place.
+    fn offer(&mut self, command: Command) -> bool {
+        match self.device.submit(command) {
+            Ok(()) => true,
+            Err(QueueFull(command)) => {
+                self.refused = Some(command);
+                false
+            }
+        }
+    }
+
+    /// Collects what the device finished and appends the completions to `out`. Returns how many.
+    pub fn reap(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) -> usize {
+        self.device.reap(now_ns, &mut self.reaped);
+        let count = self.reaped.len();
+        let mut kicks = 0;
+        let mut counting = |hctx: HctxId| {
+            kicks += 1;
+            kick.kick(hctx);
+        };
+        for Reaped { tag, status, buffer } in self.reaped.drain(..) {
+            let request = self.requests.take(self.by_tag[tag.0 as usize]);
+            let flow = request.flow;
+            debug_assert!(
+                matches!(request.state, State::Dispatched { tag: ours, .. } if ours == tag),
+                "the device reaped {tag:?}, whose request is {:?}",
+                request.state
+            );
+            self.tags.release(tag);
+            let (owner, completion, token) = request.complete(status, buffer, now_ns);
+            if let Some(token) = token {
+                self.policy.complete(&mut self.queue, flow, token, now_ns, &mut counting);
+            }
+            self.flow_stats[flow.0 as usize].record(&completion);
+            out.push((owner, completion));
+        }
+        self.stats.kicks += kicks;
+        count
+    }
+
+    /// Flows that were refused and have room since the last call.
+    pub fn take_room(&mut self) -> std::vec::Drain<'_, FlowId> {
+        self.room.drain(..)
+    }
+
+    /// When `reap` must be called next if nothing else happens.
+    pub fn next_event_ns(&self) -> Option<u64> {
+        self.device.next_event_ns()
+    }
+
+    /// The device queue, for completions that come through the worker's ring.
+    pub fn device_mut(&mut self) -> &mut dyn DeviceQueue {
+        &mut *self.device
+    }
+
+    /// The policy's state of this context, for tests and reports.
+    pub fn staged(&self) -> usize {
+        self.policy.staged(&self.queue)
+    }
+
+    /// Requests admitted and not completed.
+    pub fn admitted(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Commands on the device.
+    pub fn in_flight(&self) -> usize {
+        self.tags.in_use()
+    }
+
+    /// A command waits for a place in the device queue.
+    pub fn is_blocked(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    /// Counters per flow, by [`FlowId`].
+    pub fn flow_stats(&self) -> &[FlowStats] {
+        &self.flow_stats
+    }
+
+    /// Counters of this context.
+    pub fn stats(&self) -> &HctxStats {
+        &self.stats
+    }
+}
+
+fn cost_kind(op: Op) -> CostKind {
+    match op {
+        Op::Read => CostKind::Read,
+        Op::Write => CostKind::Write,
+        Op::Flush => CostKind::Flush,
+        Op::Discard | Op::WriteZeroes { .. } => CostKind::Discard,
+    }
+}
+
+/// Bytes of memory that a staged request holds.
+fn payload_bytes(op: Op, length_bytes: u32) -> u32 {
+    match op {
+        Op::Read | Op::Write => length_bytes,
+        Op::Flush | Op::Discard | Op::WriteZeroes { .. } => 0,
+    }
+}

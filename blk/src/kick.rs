@@ -1,0 +1,55 @@
+//! Kicks between workers: a wake word and the eventfd that a sleeping worker's ring reads.
+
+use mqfq_sched::wake::WakeWord;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// One worker's bell. Shared by all who may kick it.
+#[derive(Debug)]
+pub struct Bell {
+    word: WakeWord,
+    event: OwnedFd,
+}
+
+impl Bell {
+    /// A bell for a worker that runs.
+    ///
+    /// # Errors
+    /// The error of `eventfd`.
+    pub fn new() -> std::io::Result<Bell> {
+        // SAFETY: eventfd takes no pointers; a non-negative result is a descriptor that nobody else owns.
+        let event = unsafe {
+            let event = libc::eventfd(0, libc::EFD_CLOEXEC);
+            if event < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(event)
+        };
+        Ok(Bell { word: WakeWord::default(), event })
+    }
+
+    /// Makes the worker run a full turn soon. What it shall find was published before.
+    pub fn kick(&self) {
+        if self.word.kick() {
+            let one = 1u64.to_ne_bytes();
+            // SAFETY: `one` is 8 readable bytes for the duration of the call; the descriptor is ours.
+            let written = unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            // A failure is EAGAIN only on a non-blocking eventfd whose count is full, and ours is neither.
+            debug_assert_eq!(written, 8, "eventfd refused a kick");
+        }
+    }
+
+    /// See [`WakeWord::may_sleep`].
+    pub fn may_sleep(&self) -> bool {
+        self.word.may_sleep()
+    }
+
+    /// See [`WakeWord::woke`].
+    pub fn woke(&self) {
+        self.word.woke();
+    }
+
+    /// What the worker's ring reads 8 bytes from, to be woken.
+    pub fn event(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+}

@@ -1,0 +1,140 @@
+//! Counters and latency histograms, per flow and per hctx, owned by the worker that writes them.
+//!
+//! No atomics: a reader asks each worker for a copy and merges. Latencies name both ends (GLOSSARY.md): `queued_ns`
+//! submitted to dispatched, `device_ns` dispatched to reaped, `total_ns` submitted to completed. Two significant digits:
+//! a reported latency is at most 1% off.
+
+use crate::request::{Completion, Op, Status};
+use hdrhistogram::Histogram;
+
+/// Longest latency told apart, ns (100 s); longer ones count as this.
+const LATENCY_NS_MAX: u64 = 100_000_000_000;
+
+/// What one flow (or one hctx) has done.
+#[derive(Clone, Debug)]
+pub struct FlowStats {
+    /// Requests completed, by operation: read, write, flush, discard, write zeroes.
+    pub completed: [u64; 5],
+    /// Of those, requests that ended with an error.
+    pub failed: u64,
+    /// Bytes read and written.
+    pub transferred_bytes: u64,
+    /// Submitted to dispatched.
+    pub queued_ns: Histogram<u64>,
+    /// Dispatched to reaped.
+    pub device_ns: Histogram<u64>,
+    /// Submitted to completed.
+    pub total_ns: Histogram<u64>,
+}
+
+impl Default for FlowStats {
+    fn default() -> Self {
+        let histogram = || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).expect("bounds 1..100 s, 2 digits");
+        FlowStats {
+            completed: [0; 5],
+            failed: 0,
+            transferred_bytes: 0,
+            queued_ns: histogram(),
+            device_ns: histogram(),
+            total_ns: histogram(),
+        }
+    }
+}
+
+impl FlowStats {
+    /// Counts one completion.
+    pub fn record(&mut self, completion: &Completion) {
+        let index = match completion.op {
+            Op::Read => 0,
+            Op::Write => 1,
+            Op::Flush => 2,
+            Op::Discard => 3,
+            Op::WriteZeroes { .. } => 4,
+        };
+        self.completed[index] += 1;
+        if completion.status != Status::Ok {
+            self.failed += 1;
+        } else if index < 2 {
+            self.transferred_bytes += u64::from(completion.length_bytes);
+        }
+        self.queued_ns.saturating_record(completion.queued_ns);
+        self.device_ns.saturating_record(completion.device_ns);
+        self.total_ns.saturating_record(completion.queued_ns + completion.device_ns);
+    }
+
+    /// Adds another worker's counts.
+    pub fn merge(&mut self, other: &FlowStats) {
+        self.completed.iter_mut().zip(other.completed).for_each(|(mine, theirs)| *mine += theirs);
+        self.failed += other.failed;
+        self.transferred_bytes += other.transferred_bytes;
+        for (mine, theirs) in [
+            (&mut self.queued_ns, &other.queued_ns),
+            (&mut self.device_ns, &other.device_ns),
+            (&mut self.total_ns, &other.total_ns),
+        ] {
+            mine.add(theirs).expect("histograms of one shape");
+        }
+    }
+
+    /// Requests completed, of all kinds.
+    pub fn requests(&self) -> u64 {
+        self.completed.iter().sum()
+    }
+}
+
+/// What one hctx has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HctxStats {
+    /// Requests handed to the device.
+    pub dispatched: u64,
+    /// Doorbells rung; `dispatched / doorbells` is the batch size.
+    pub doorbells: u64,
+    /// Times that picking ended because the lead request was more than T ahead.
+    pub throttled: u64,
+    /// Times that picking ended because the device held D.
+    pub no_token: u64,
+    /// Times that picking ended because nothing was staged.
+    pub idle: u64,
+    /// Submissions refused because the flow had its bound staged.
+    pub refused: u64,
+    /// Kicks sent to other workers.
+    pub kicks: u64,
+}
+
+impl HctxStats {
+    /// Adds another worker's counts.
+    pub fn merge(&mut self, other: &HctxStats) {
+        self.dispatched += other.dispatched;
+        self.doorbells += other.doorbells;
+        self.throttled += other.throttled;
+        self.no_token += other.no_token;
+        self.idle += other.idle;
+        self.refused += other.refused;
+        self.kicks += other.kicks;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_workers_count_together() {
+        let completion = Completion {
+            cookie: 0,
+            status: Status::Ok,
+            op: Op::Read,
+            length_bytes: 4096,
+            buffer: None,
+            queued_ns: 1000,
+            device_ns: 2000,
+        };
+        let (mut a, mut b) = (FlowStats::default(), FlowStats::default());
+        a.record(&completion);
+        b.record(&Completion { status: Status::Io, ..completion });
+        a.merge(&b);
+        assert_eq!((a.requests(), a.failed, a.transferred_bytes), (2, 1, 4096));
+        assert_eq!(a.total_ns.len(), 2);
+        assert!(a.total_ns.max().abs_diff(3000) <= 30, "1% of 3000");
+    }
+}
