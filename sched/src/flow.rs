@@ -13,15 +13,16 @@
 //!   finish    := start tag + cost / weight                            ^ start tags tile the axis while backlogged
 //! ```
 //!
-//! Every tag is a multiple of [`TAG_GRAIN`] (64 units, 1/16 byte at the default weight): the mindicator keeps 58 bits of
-//! a tag, and a minimum that is rounded differs from the tag that it stands for, which at T = 0 would throttle even the
-//! first queue for ever. The fraction that a request loses to the grain is carried to the flow's next request.
+//! Every tag is a multiple of [`TAG_GRAIN`] (64 units, 1/16 byte at the default weight): the mindicator keeps 58 bits
+//! of a tag, and a minimum that is rounded differs from the tag that it stands for, which at T = 0 would throttle even
+//! the first queue for ever. The fraction that a request loses to the grain is carried to the flow's next request.
 //!
 //! # Invariants
 //! F1. A start tag is never before the global virtual time that was passed in (I7: no credit for idleness).
 //! F2. No two requests of one flow get overlapping intervals, on however many queues they arrive (I9).
 //! F3. The spans of any run of requests of one flow, at constant weight, sum to cost / weight within one grain.
-//! F4. A finish tag is never more than a quarter of the circle behind global virtual time: [`FlowTable::refresh_if_due`].
+//! F4. A finish tag is never more than a quarter of the circle behind global virtual time:
+//!     [`FlowTable::refresh_if_due`].
 //!
 //! # Why "max, then add" in two steps is enough
 //! | step | A submits, global virtual time 100     | B submits, same flow, global virtual time 140 | finish |
@@ -38,9 +39,9 @@
 //! through it. Submissions that are ordered by happens-before are ordered in `finish` by coherence.
 //!
 //! # Cost
-//! One load and one add on a line that is shared only by the queues that serve this flow, and a multiplication; a second
-//! add when cost / weight has a fraction. Refresh: one pass over all flows each time global virtual time crosses an
-//! eighth of the circle (2.3e18 units: 9 days at 3 GB/s and default weight, 4 minutes at 100 GB/s and weight 1).
+//! One load and one add on a line that is shared only by the queues that serve this flow, and a multiplication; a
+//! second add when cost / weight has a fraction. Refresh: one pass over all flows each time global virtual time crosses
+//! an eighth of the circle (2.3e18 units: 9 days at 3 GB/s and default weight, 4 minutes at 100 GB/s and weight 1).
 
 use crate::cost::{COST_MAX, Cost};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};

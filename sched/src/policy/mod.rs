@@ -10,11 +10,17 @@
 //! is full) says so by [`Policy::pause`], and picks again when it can. Batches are fine: any number of `submit` and
 //! `complete`, then the picks.
 
+mod any;
 mod fifo;
+mod mqfq;
+mod mqfq_serial;
 mod options;
 mod sfqd;
 
+pub use any::{AnyPolicy, AnyQueue};
 pub use fifo::{Fifo, FifoQueue};
+pub use mqfq::{Mqfq, MqfqQueue};
+pub use mqfq_serial::MqfqSerial;
 pub use options::{PolicyError, PolicyKind, PolicyOptions, UnknownPolicy};
 pub use sfqd::{Sfqd, SfqdQueue};
 
@@ -127,8 +133,8 @@ pub trait Policy: Send + Sync {
     /// The device finished a request that `pick` granted on this queue.
     fn complete(&self, queue: &mut Self::Queue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
 
-    /// The last pick dispatched and the worker cannot pick again yet (its device queue is full). What it could have used
-    /// goes to others. After a kick, a paused worker pauses again or picks.
+    /// The last pick dispatched and the worker cannot pick again yet (its device queue is full). What it could have
+    /// used goes to others. After a kick, a paused worker pauses again or picks.
     fn pause(&self, queue: &mut Self::Queue, kick: &mut impl Kick) {
         let _ = (queue, kick);
     }

@@ -70,7 +70,8 @@ pub struct PolicyOptions {
     pub kind: PolicyKind,
     /// D: units of depth on the device at once, 1..=65535. `none` has no depth and ignores it.
     pub depth: u32,
-    /// T: how far a start tag may be ahead of global virtual time, 0..=[`PolicyOptions::WINDOW_MAX`]. Only MQFQ has one.
+    /// T: how far a start tag may be ahead of global virtual time, 0..=[`PolicyOptions::WINDOW_MAX`]. Only MQFQ has
+    /// one.
     pub window: VSpan,
     /// What a request takes of D. `None`: 1, as in the paper. `Some(unit)`: `ceil(cost / unit)`, within 1..=D, for
     /// devices on which depth in requests is not depth in work; 1 or more, bytes-equivalent.

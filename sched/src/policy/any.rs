@@ -1,0 +1,144 @@
+//! One type for every policy, so that the choice is a line in a config and not a type parameter of the block layer.
+//!
+//! A match on four arms per operation, which the branch predictor has learnt after the first: a device's policy does
+//! not change while it runs.
+
+use super::{
+    DispatchToken, Entry, Fifo, FifoQueue, Kick, Mqfq, MqfqQueue, MqfqSerial, Pick, Policy, PolicyError, PolicyKind,
+    PolicyOptions, Sfqd, SfqdQueue,
+};
+use crate::flow::{FlowId, Weight};
+use crate::topology::{HctxId, Topology};
+use crate::vtime::VTime;
+
+/// A policy chosen at run time.
+#[allow(clippy::large_enum_variant, reason = "one per device, never moved on the path")]
+pub enum AnyPolicy {
+    /// `none`
+    None(Fifo),
+    /// `mqfq`
+    Mqfq(Mqfq),
+    /// `mqfq-serial`
+    MqfqSerial(MqfqSerial),
+    /// `sfqd`
+    Sfqd(Sfqd),
+}
+
+/// A worker's queue of an [`AnyPolicy`].
+#[allow(clippy::large_enum_variant, reason = "one per hctx, never moved on the path")]
+pub enum AnyQueue {
+    /// Of `none`.
+    Fifo(FifoQueue),
+    /// Of `mqfq` and `mqfq-serial`.
+    Mqfq(MqfqQueue),
+    /// Of `sfqd`.
+    Sfqd(SfqdQueue),
+}
+
+impl AnyPolicy {
+    /// Builds the policy that the options name, for the queues of `topology` and one flow per weight.
+    ///
+    /// # Errors
+    /// The first thing wrong with the options or the number of flows.
+    pub fn new(options: &PolicyOptions, topology: &Topology, flows: &[Weight]) -> Result<AnyPolicy, PolicyError> {
+        options.validate()?;
+        if flows.is_empty() {
+            return Err(PolicyError::NoFlows);
+        }
+        if flows.len() > u32::MAX as usize {
+            return Err(PolicyError::TooManyFlows(flows.len()));
+        }
+        Ok(match options.kind {
+            PolicyKind::None => AnyPolicy::None(Fifo),
+            PolicyKind::Mqfq => AnyPolicy::Mqfq(Mqfq::new(options, topology, flows)),
+            PolicyKind::MqfqSerial => AnyPolicy::MqfqSerial(MqfqSerial::new(options, topology, flows)),
+            PolicyKind::Sfqd => AnyPolicy::Sfqd(Sfqd::new(options, topology.hctx_count(), flows)),
+        })
+    }
+
+    /// Which policy it is.
+    pub fn kind(&self) -> PolicyKind {
+        match self {
+            AnyPolicy::None(_) => PolicyKind::None,
+            AnyPolicy::Mqfq(_) => PolicyKind::Mqfq,
+            AnyPolicy::MqfqSerial(_) => PolicyKind::MqfqSerial,
+            AnyPolicy::Sfqd(_) => PolicyKind::Sfqd,
+        }
+    }
+
+    /// Virtual time, of a policy that has one.
+    pub fn global_vtime(&self) -> Option<VTime> {
+        match self {
+            AnyPolicy::None(_) => None,
+            AnyPolicy::Mqfq(policy) => Some(policy.global_vtime()),
+            AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().global_vtime()),
+            AnyPolicy::Sfqd(policy) => Some(policy.virtual_time()),
+        }
+    }
+
+    /// Units of D that no request holds, of a policy that has a depth. Negative while a request of several units is
+    /// paid off. Exact while no worker is inside the policy.
+    pub fn free_units(&self) -> Option<i64> {
+        match self {
+            AnyPolicy::None(_) => None,
+            AnyPolicy::Mqfq(policy) => Some(policy.free_units()),
+            AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().free_units()),
+            AnyPolicy::Sfqd(policy) => Some(policy.free_units()),
+        }
+    }
+}
+
+/// The same call on whichever policy it is, with its queue; a queue of another policy is the caller's bug.
+macro_rules! on_each {
+    ($self:expr, $queue:expr, $policy:ident, $own:ident => $call:expr) => {
+        match ($self, $queue) {
+            (AnyPolicy::None($policy), AnyQueue::Fifo($own)) => $call,
+            (AnyPolicy::Mqfq($policy), AnyQueue::Mqfq($own)) => $call,
+            (AnyPolicy::MqfqSerial($policy), AnyQueue::Mqfq($own)) => $call,
+            (AnyPolicy::Sfqd($policy), AnyQueue::Sfqd($own)) => $call,
+            (policy, _) => panic!("a queue of another policy was given to {}", policy.kind()),
+        }
+    };
+}
+
+impl Policy for AnyPolicy {
+    type Queue = AnyQueue;
+
+    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> AnyQueue {
+        match self {
+            AnyPolicy::None(policy) => AnyQueue::Fifo(policy.open_queue(hctx, capacity_requests)),
+            AnyPolicy::Mqfq(policy) => AnyQueue::Mqfq(policy.open_queue(hctx, capacity_requests)),
+            AnyPolicy::MqfqSerial(policy) => AnyQueue::Mqfq(policy.open_queue(hctx, capacity_requests)),
+            AnyPolicy::Sfqd(policy) => AnyQueue::Sfqd(policy.open_queue(hctx, capacity_requests)),
+        }
+    }
+
+    fn submit(&self, queue: &mut AnyQueue, entry: Entry, now_ns: u64, kick: &mut impl Kick) {
+        on_each!(self, queue, policy, own => policy.submit(own, entry, now_ns, kick));
+    }
+
+    fn pick(&self, queue: &mut AnyQueue, now_ns: u64, kick: &mut impl Kick) -> Pick {
+        on_each!(self, queue, policy, own => policy.pick(own, now_ns, kick))
+    }
+
+    fn complete(&self, queue: &mut AnyQueue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
+        on_each!(self, queue, policy, own => policy.complete(own, flow, token, now_ns, kick));
+    }
+
+    fn pause(&self, queue: &mut AnyQueue, kick: &mut impl Kick) {
+        on_each!(self, queue, policy, own => policy.pause(own, kick));
+    }
+
+    fn set_weight(&self, flow: FlowId, weight: Weight) {
+        match self {
+            AnyPolicy::None(policy) => policy.set_weight(flow, weight),
+            AnyPolicy::Mqfq(policy) => policy.set_weight(flow, weight),
+            AnyPolicy::MqfqSerial(policy) => policy.set_weight(flow, weight),
+            AnyPolicy::Sfqd(policy) => policy.set_weight(flow, weight),
+        }
+    }
+
+    fn staged(&self, queue: &AnyQueue) -> usize {
+        on_each!(self, queue, policy, own => policy.staged(own))
+    }
+}

@@ -1,0 +1,72 @@
+//! Policy `mqfq-serial`: the same MQFQ with every operation under one lock.
+//!
+//! Answers: what are the lock-free structures worth? Source: MQFQ section 4.3, "MQFQ-serial". It is [`Mqfq`] itself and
+//! not a second implementation, so the two differ in nothing but the lock, and a history that runs on one thread is the
+//! same to the request in both.
+//!
+//! Kicks are sent while the lock is held, as an implementation under a queue lock would. A [`Kick`] that called back
+//! into the policy would deadlock; the trait has it tell other workers, nothing else.
+
+use super::mqfq::{Mqfq, MqfqQueue};
+use super::{DispatchToken, Entry, Kick, Pick, Policy, PolicyOptions};
+use crate::flow::{FlowId, Weight};
+use crate::sync::Mutex;
+use crate::topology::{HctxId, Topology};
+
+/// [`Mqfq`] under one lock.
+pub struct MqfqSerial {
+    lock: Mutex<()>,
+    mqfq: Mqfq,
+}
+
+impl MqfqSerial {
+    /// A scheduler for the queues of `topology`. The options have been validated.
+    pub(super) fn new(options: &PolicyOptions, topology: &Topology, weights: &[Weight]) -> Self {
+        MqfqSerial { lock: Mutex::new(()), mqfq: Mqfq::new(options, topology, weights) }
+    }
+
+    /// The scheduler below the lock, to look at.
+    pub fn mqfq(&self) -> &Mqfq {
+        &self.mqfq
+    }
+
+    fn locked<R>(&self, operation: impl FnOnce(&Mqfq) -> R) -> R {
+        // A panic under the lock is a bug of ours that has already been reported; the structures below are consistent
+        // after every single step, so the others need not follow.
+        let _guard = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        operation(&self.mqfq)
+    }
+}
+
+impl Policy for MqfqSerial {
+    type Queue = MqfqQueue;
+
+    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> MqfqQueue {
+        self.locked(|mqfq| mqfq.open_queue(hctx, capacity_requests))
+    }
+
+    fn submit(&self, queue: &mut MqfqQueue, entry: Entry, now_ns: u64, kick: &mut impl Kick) {
+        self.locked(|mqfq| mqfq.submit(queue, entry, now_ns, kick));
+    }
+
+    fn pick(&self, queue: &mut MqfqQueue, now_ns: u64, kick: &mut impl Kick) -> Pick {
+        self.locked(|mqfq| mqfq.pick(queue, now_ns, kick))
+    }
+
+    fn complete(&self, queue: &mut MqfqQueue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
+        self.locked(|mqfq| mqfq.complete(queue, flow, token, now_ns, kick));
+    }
+
+    fn pause(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {
+        self.locked(|mqfq| mqfq.pause(queue, kick));
+    }
+
+    fn set_weight(&self, flow: FlowId, weight: Weight) {
+        self.locked(|mqfq| mqfq.set_weight(flow, weight));
+    }
+
+    fn staged(&self, queue: &MqfqQueue) -> usize {
+        // The queue is the caller's own; no lock.
+        self.mqfq.staged(queue)
+    }
+}

@@ -1,0 +1,428 @@
+//! A test environment for policies: workers, a device and tenants, all in one thread and all deterministic.
+//!
+//! Kicks go into a set instead of to threads; the device completes what it is told to complete; every step of MQFQ is held
+//! against the oracle, and the invariants that hold at every step are checked at every step: tokens are conserved (I1),
+//! at most D requests are out (I2), virtual time does not go back (I8), and what is dispatched is what the oracle admits
+//! (I3, I9).
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use mqfq_sched::cost::Cost;
+use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::oracle::{Oracle, narrow};
+use mqfq_sched::policy::{
+    AnyPolicy, AnyQueue, DispatchToken, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
+};
+use mqfq_sched::topology::{HctxId, Topology};
+use mqfq_sched::vtime::{VSpan, VTime};
+use std::collections::{BTreeSet, VecDeque};
+
+pub const KIB: u64 = 1 << 10;
+pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+
+/// Requests that one queue can stage in a test.
+pub const CAPACITY_REQUESTS: usize = 512;
+
+/// SplitMix64: the few random numbers that a test needs, the same on every machine.
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// 0..bound.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub fn chance(&mut self, one_in: usize) -> bool {
+        self.below(one_in) == 0
+    }
+
+    pub fn of<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
+    }
+}
+
+/// Runs `body` for some seeds, and says which one failed. `MQFQ_SEED=n` runs only that one.
+pub fn for_seeds(count: u64, body: impl Fn(&mut Rng)) {
+    let run = |seed: u64| {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&mut Rng::new(seed))));
+        if let Err(panic) = outcome {
+            eprintln!("the failing seed is {seed}; MQFQ_SEED={seed} runs it alone");
+            std::panic::resume_unwind(panic);
+        }
+    };
+    match std::env::var("MQFQ_SEED") {
+        Ok(seed) => run(seed.parse().expect("MQFQ_SEED is a number")),
+        Err(_) => (0..count).for_each(run),
+    }
+}
+
+pub fn mqfq(depth: u32, window_bytes: u64) -> PolicyOptions {
+    PolicyOptions { depth, window: VSpan::from_bytes(window_bytes), ..PolicyOptions::new(PolicyKind::Mqfq) }
+}
+
+pub fn weight(value: u64) -> Weight {
+    Weight::new(value).expect("a weight of a test is in range")
+}
+
+/// A tenant: its weight, the size of its requests, and the hctxs at which it submits them.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    pub name: &'static str,
+    pub weight: u64,
+    pub request_bytes: u64,
+    pub hctxs: Vec<u16>,
+}
+
+pub fn tenant(name: &'static str, weight: u64, request_bytes: u64, hctxs: &[u16]) -> Tenant {
+    Tenant { name, weight, request_bytes, hctxs: hctxs.to_vec() }
+}
+
+struct InFlight {
+    hctx: HctxId,
+    flow: FlowId,
+    cost: Cost,
+    token: DispatchToken,
+}
+
+impl Drop for Env {
+    fn drop(&mut self) {
+        // The test has seen enough; what is still on the device is nobody's loss.
+        for request in self.in_flight.drain(..) {
+            request.token.into_units();
+        }
+    }
+}
+
+/// A request that left its queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dispatched {
+    pub hctx: HctxId,
+    pub flow: FlowId,
+    pub handle: Handle,
+}
+
+/// Service and state of all flows at one moment: after one step.
+#[derive(Clone)]
+pub struct Moment {
+    pub dispatched_bytes: Vec<u64>,
+    pub completed_bytes: Vec<u64>,
+    pub backlogged: Vec<bool>,
+}
+
+pub struct Env {
+    pub options: PolicyOptions,
+    pub policy: AnyPolicy,
+    pub queues: Vec<AnyQueue>,
+    pub oracle: Oracle,
+    pub tenants: Vec<Tenant>,
+    /// Every step, if [`Env::record`] was called.
+    pub history: Option<Vec<Moment>>,
+    /// Everything dispatched, in order.
+    pub log: Vec<Dispatched>,
+    pub kicked: BTreeSet<HctxId>,
+    pub kicks_sent: u64,
+    in_flight: VecDeque<InFlight>,
+    /// Per handle: flow and cost.
+    requests: Vec<(FlowId, Cost)>,
+    staged_by: Vec<Vec<usize>>,
+    dispatched_bytes: Vec<u64>,
+    completed_bytes: Vec<u64>,
+    last_vtime: Option<VTime>,
+    backlog_requests: Option<usize>,
+}
+
+impl Env {
+    pub fn new(options: PolicyOptions, topology: &Topology, tenants: &[Tenant]) -> Env {
+        let weights: Vec<Weight> = tenants.iter().map(|tenant| weight(tenant.weight)).collect();
+        let policy = AnyPolicy::new(&options, topology, &weights).expect("the options of a test are good");
+        let hctxs = topology.hctx_count();
+        let queues = (0..hctxs).map(|n| policy.open_queue(HctxId(n as u16), CAPACITY_REQUESTS)).collect();
+        Env {
+            options,
+            oracle: Oracle::new(&options, hctxs, &weights),
+            last_vtime: policy.global_vtime(),
+            policy,
+            queues,
+            tenants: tenants.to_vec(),
+            history: None,
+            log: Vec::new(),
+            kicked: BTreeSet::new(),
+            kicks_sent: 0,
+            in_flight: VecDeque::new(),
+            requests: Vec::new(),
+            staged_by: vec![vec![0; tenants.len()]; hctxs],
+            dispatched_bytes: vec![0; tenants.len()],
+            completed_bytes: vec![0; tenants.len()],
+            backlog_requests: None,
+        }
+    }
+
+    /// Tenants on as many hctxs as they name, one socket.
+    pub fn flat(options: PolicyOptions, tenants: &[Tenant]) -> Env {
+        let last = tenants.iter().flat_map(|tenant| &tenant.hctxs).max().expect("a tenant submits somewhere");
+        Env::new(options, &Topology::flat(usize::from(*last) + 1), tenants)
+    }
+
+    pub fn flow(&self, name: &str) -> FlowId {
+        let index = self.tenants.iter().position(|tenant| tenant.name == name);
+        FlowId(index.unwrap_or_else(|| panic!("no tenant is called {name}")) as u32)
+    }
+
+    fn is_mqfq(&self) -> bool {
+        matches!(self.options.kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial)
+    }
+
+    /// One request of the tenant's size.
+    pub fn submit(&mut self, flow: FlowId, hctx: HctxId) {
+        self.submit_cost(flow, hctx, Cost(self.tenants[flow.0 as usize].request_bytes));
+    }
+
+    pub fn submit_cost(&mut self, flow: FlowId, hctx: HctxId, cost: Cost) {
+        let entry = Entry { flow, cost, handle: Handle(self.requests.len() as u32) };
+        self.requests.push((flow, cost));
+        self.staged_by[hctx.index()][flow.0 as usize] += 1;
+        self.oracle.submit(hctx, entry);
+        let kicked = &mut self.kicked;
+        let kicks_sent = &mut self.kicks_sent;
+        self.policy.submit(&mut self.queues[hctx.index()], entry, 0, &mut |other| {
+            assert_ne!(other, hctx, "a worker kicked itself");
+            *kicks_sent += 1;
+            kicked.insert(other);
+        });
+        self.check();
+    }
+
+    /// One `pick`, held against the oracle.
+    pub fn pick(&mut self, hctx: HctxId) -> bool {
+        self.kicked.remove(&hctx);
+        let kicked = &mut self.kicked;
+        let kicks_sent = &mut self.kicks_sent;
+        let pick = self.policy.pick(&mut self.queues[hctx.index()], 0, &mut |other| {
+            assert_ne!(other, hctx, "a worker kicked itself");
+            *kicks_sent += 1;
+            kicked.insert(other);
+        });
+        if self.is_mqfq() {
+            match &pick {
+                Pick::Dispatch(grant) => {
+                    let admitted = self.oracle.admits(hctx, grant.handle);
+                    assert_eq!(
+                        admitted,
+                        Ok(()),
+                        "{hctx:?} dispatched {grant:?}, virtual time {}",
+                        self.oracle.global_vtime()
+                    );
+                    let request = self.oracle.dispatch(hctx).expect("admitted");
+                    assert_eq!(request.units, grant.token.units());
+                }
+                Pick::Throttled => assert!(
+                    self.oracle.lead(hctx).is_some() && !self.oracle.is_eligible(hctx),
+                    "{hctx:?} throttled although its lead {:?} is within T of {}",
+                    self.oracle.lead(hctx),
+                    self.oracle.global_vtime()
+                ),
+                Pick::NoToken => assert!(self.oracle.is_eligible(hctx), "{hctx:?} asks for a token that it cannot use"),
+                Pick::Idle => assert_eq!(self.oracle.lead(hctx), None, "{hctx:?} claims to be idle"),
+            }
+        }
+        let dispatched = match pick {
+            Pick::Dispatch(Grant { handle, flow, token }) => {
+                let (owner, cost) = self.requests[handle.0 as usize];
+                assert_eq!(owner, flow);
+                self.staged_by[hctx.index()][flow.0 as usize] -= 1;
+                self.dispatched_bytes[flow.0 as usize] += cost.0;
+                self.log.push(Dispatched { hctx, flow, handle });
+                self.in_flight.push_back(InFlight { hctx, flow, cost, token });
+                true
+            }
+            _ => false,
+        };
+        self.check();
+        if dispatched {
+            self.refill(hctx);
+        }
+        dispatched
+    }
+
+    /// What a worker does when it is awake.
+    pub fn run(&mut self, hctx: HctxId) {
+        while self.pick(hctx) {}
+    }
+
+    /// Lets every kicked worker run until nobody is kicked any more.
+    pub fn run_kicked(&mut self) {
+        while let Some(hctx) = self.kicked.pop_first() {
+            self.run(hctx);
+        }
+    }
+
+    pub fn run_all(&mut self) {
+        for hctx in 0..self.queues.len() {
+            self.run(HctxId(hctx as u16));
+        }
+        self.run_kicked();
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    pub fn in_flight_on(&self, hctx: HctxId) -> usize {
+        self.in_flight.iter().filter(|request| request.hctx == hctx).count()
+    }
+
+    /// The device finishes one request; its worker is told, and does not run yet.
+    pub fn complete_at(&mut self, position: usize) -> HctxId {
+        let InFlight { hctx, flow, cost, token } = self.in_flight.remove(position).expect("a request is in flight");
+        self.completed_bytes[flow.0 as usize] += cost.0;
+        if self.is_mqfq() {
+            self.oracle.complete(token.units());
+        }
+        let kicked = &mut self.kicked;
+        let kicks_sent = &mut self.kicks_sent;
+        self.policy.complete(&mut self.queues[hctx.index()], flow, token, 0, &mut |other| {
+            assert_ne!(other, hctx, "a worker kicked itself");
+            *kicks_sent += 1;
+            kicked.insert(other);
+        });
+        self.check();
+        hctx
+    }
+
+    /// The device finishes its oldest request, and everybody who may run does.
+    pub fn complete_oldest(&mut self) {
+        let hctx = self.complete_at(0);
+        self.run(hctx);
+        self.run_kicked();
+    }
+
+    /// The device queue of a worker is full: it stops picking although it could go on.
+    pub fn pause(&mut self, hctx: HctxId) {
+        let kicked = &mut self.kicked;
+        let kicks_sent = &mut self.kicks_sent;
+        self.policy.pause(&mut self.queues[hctx.index()], &mut |other| {
+            assert_ne!(other, hctx, "a worker kicked itself");
+            *kicks_sent += 1;
+            kicked.insert(other);
+        });
+        self.check();
+    }
+
+    pub fn set_weight(&mut self, name: &str, value: u64) {
+        let flow = self.flow(name);
+        self.oracle.set_weight(flow, weight(value));
+        self.policy.set_weight(flow, weight(value));
+    }
+
+    /// From now on every tenant has `requests` staged at each of its hctxs, at any moment.
+    pub fn keep_backlogged(&mut self, requests: usize) -> &mut Self {
+        self.backlog_requests = Some(requests);
+        for hctx in 0..self.queues.len() {
+            self.refill(HctxId(hctx as u16));
+        }
+        self.run_all();
+        self
+    }
+
+    pub fn stop_backlog(&mut self) {
+        self.backlog_requests = None;
+    }
+
+    fn refill(&mut self, hctx: HctxId) {
+        let Some(requests) = self.backlog_requests else { return };
+        for flow in 0..self.tenants.len() {
+            if self.tenants[flow].hctxs.contains(&hctx.0) {
+                while self.staged_by[hctx.index()][flow] < requests {
+                    self.submit(FlowId(flow as u32), hctx);
+                }
+            }
+        }
+    }
+
+    /// Lets the device complete, oldest first, until `count` more requests were dispatched.
+    pub fn dispatch(&mut self, count: usize) -> &mut Self {
+        let goal = self.log.len() + count;
+        while self.log.len() < goal {
+            assert!(!self.in_flight.is_empty(), "nothing is in flight, nothing is dispatched: the device stands still");
+            self.complete_oldest();
+        }
+        self
+    }
+
+    /// Completes everything, until nothing is staged.
+    pub fn drain(&mut self) {
+        self.stop_backlog();
+        self.run_all();
+        while !self.in_flight.is_empty() {
+            self.complete_oldest();
+        }
+        assert_eq!(self.staged(), 0, "requests are staged, the device is empty, and nobody moves");
+    }
+
+    pub fn staged(&self) -> usize {
+        self.queues.iter().map(|queue| self.policy.staged(queue)).sum()
+    }
+
+    pub fn staged_of(&self, flow: FlowId, hctx: HctxId) -> usize {
+        self.staged_by[hctx.index()][flow.0 as usize]
+    }
+
+    pub fn dispatched_bytes(&self, name: &str) -> u64 {
+        self.dispatched_bytes[self.flow(name).0 as usize]
+    }
+
+    /// `a` got `a_share` for each `b_share` of `b`, give or take what the theorem allows the two (see `bounds.rs`): exact
+    /// integers, so the claim is `|A * b_share - B * a_share| <= slack`.
+    pub fn expect_ratio(&self, a: &str, b: &str, a_share: u64, b_share: u64, slack_bytes: u64) {
+        let (got_a, got_b) = (self.dispatched_bytes(a), self.dispatched_bytes(b));
+        let difference = (got_a * b_share).abs_diff(got_b * a_share);
+        assert!(
+            difference <= slack_bytes * a_share.max(b_share),
+            "{a} got {got_a} bytes and {b} {got_b}, expected {a_share}:{b_share} within {slack_bytes} bytes"
+        );
+    }
+
+    pub fn record(&mut self) -> &mut Self {
+        self.history = Some(Vec::new());
+        self
+    }
+
+    fn check(&mut self) {
+        let outside: i64 = self.in_flight.iter().map(|request| i64::from(request.token.units())).sum();
+        if let Some(free) = self.policy.free_units() {
+            let granted = if self.is_mqfq() { 0 } else { i64::from(self.options.depth) - free - outside };
+            assert!(granted >= 0);
+            assert_eq!(free + outside + granted, i64::from(self.options.depth), "I1: tokens are conserved");
+            assert!(self.in_flight.len() <= self.options.depth as usize, "I2: at most D requests on the device");
+        }
+        if let (Some(now), Some(last)) = (self.policy.global_vtime(), self.last_vtime) {
+            assert!(!now.is_before(last), "I8: virtual time went back from {last:?} to {now:?}");
+            self.last_vtime = Some(now);
+        }
+        if self.is_mqfq() {
+            assert_eq!(self.policy.free_units(), Some(self.oracle.free_units()));
+            assert_eq!(self.policy.global_vtime(), Some(narrow(self.oracle.global_vtime())), "virtual time");
+        }
+        if let Some(history) = &mut self.history {
+            let staged = |flow: usize| self.staged_by.iter().any(|flows| flows[flow] > 0);
+            history.push(Moment {
+                dispatched_bytes: self.dispatched_bytes.clone(),
+                completed_bytes: self.completed_bytes.clone(),
+                backlogged: (0..self.tenants.len()).map(staged).collect(),
+            });
+        }
+    }
+}
