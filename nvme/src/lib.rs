@@ -1,1 +1,48 @@
-//! nvme
+//! A software NVMe controller as a pure state machine: contention as a real drive makes it, on any machine.
+//!
+//! ```text
+//!  host side                          controller                                     media model
+//!  write_submission ─▶ submission ring ─▶ arbitration ─▶ decode ─▶ inside (bounded) ─▶ dies ─▶ link ─┐
+//!  ring_submission_doorbell ─┘            (fetches while there is room inside)                       │
+//!  read_completion  ◀─ completion ring ◀─ post, phase bit, interrupt ◀───────────────────────────────┘
+//!  ring_completion_doorbell ─▶ frees its slots
+//! ```
+//!
+//! No clock, no thread, no I/O: whoever drives it says what time it is ([`Controller::advance`]). A device polls it with
+//! the clock, a simulator with virtual time, and both get the same results: between two doorbells nothing depends on how
+//! often `advance` is called. It moves no data either. It decides *when* a command ends and *with what status*; the host
+//! keeps the bytes and names them by the opaque PRP fields.
+//!
+//! The host side touches rings and doorbells only, so a real controller can take this one's place. Sections cited are
+//! those of the NVM Express Base Specification, revision 1.3 ("NVMe 1.3"), the last one that holds the base, the PCIe
+//! transport and the NVM command set in one document. There is no admin queue: what an admin command would set up is an
+//! argument or a method here, with the status that the command would have returned.
+//!
+//! | file | noun |
+//! |---|---|
+//! | [`command`] | the 64-byte submission entry and what its fields mean |
+//! | [`completion`] | the 16-byte completion entry and the status field |
+//! | [`queue`] | a pair of rings as the controller sees it; doorbell rules |
+//! | [`arbitration`] | which submission queue is fetched from next |
+//! | [`media`] | how long a command takes: dies, then the shared link |
+//! | [`controller`] | the state machine |
+//! | [`host`] | the driver's half of a queue pair |
+//! | [`presets`] | drives, with the sources of their numbers |
+
+pub mod arbitration;
+pub mod command;
+pub mod completion;
+pub mod controller;
+pub mod host;
+pub mod media;
+pub mod presets;
+pub mod queue;
+pub mod queue_set;
+pub mod random;
+
+pub use command::{DatasetRange, SubmissionEntry};
+pub use completion::{CompletionEntry, Status};
+pub use controller::{Controller, ControllerOptions};
+pub use host::{Completion, HostQueuePair, RingFull};
+pub use presets::Preset;
+pub use queue::{DoorbellError, QueueId, QueuePairOptions, QueuePriority};
