@@ -1,1 +1,6 @@
-//! front
+//! The upper edge: what tenants attach to. Protocols live here and nowhere else; scheduling does not live here at all.
+#![forbid(unsafe_code)]
+
+pub mod export;
+#[cfg(feature = "nbd")]
+pub mod nbd;

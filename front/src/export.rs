@@ -1,0 +1,246 @@
+//! Exports: named windows onto devices, as clients see them.
+//!
+//! An export says whose flow is charged, which bytes of which device it shows, and with what sizes a client may ask.
+//! A table is what one socket offers. It is checked once, when it is made, so that no request has to doubt it.
+
+use mqfq_blk::FlowId;
+use mqfq_blk::client::DeviceIndex;
+use mqfq_blk::device::DeviceInfo;
+use std::sync::Arc;
+
+/// Longest name or description, bytes. Source: NBD protocol, "strings".
+pub const NAME_BYTES_MAX: usize = 4096;
+
+/// Largest minimum block that the NBD protocol can state, bytes.
+pub const MIN_BLOCK_BYTES_MAX: u32 = 1 << 16;
+
+/// Largest payload that an export may allow, bytes: what every NBD client may count on (2^25), and no more, because a
+/// connection holds at least one whole payload in memory.
+pub const PAYLOAD_BYTES_MAX: u32 = 1 << 25;
+
+/// Smallest preferred block that the NBD protocol can state, bytes.
+const PREFERRED_BLOCK_BYTES_MIN: u32 = 512;
+
+/// With what sizes a client may ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockSizes {
+    /// Offsets and lengths must be multiples of this: a power of two, 1..=65536.
+    pub min_bytes: u32,
+    /// Best size and alignment of a request: a power of two, at least `min_bytes` and 512.
+    pub preferred_bytes: u32,
+    /// Largest read or write: at least `preferred_bytes`, at most [`PAYLOAD_BYTES_MAX`].
+    pub payload_bytes_max: u32,
+}
+
+impl BlockSizes {
+    /// What a client may assume that was told nothing. Source: NBD protocol, "size constraints".
+    pub const DEFAULT: BlockSizes =
+        BlockSizes { min_bytes: 1, preferred_bytes: 4096, payload_bytes_max: PAYLOAD_BYTES_MAX };
+
+    /// The sizes that `device` takes, as far as the protocol can say them.
+    pub fn of_device(device: &DeviceInfo) -> BlockSizes {
+        let min_bytes = device.block_bytes.max(1);
+        let preferred_bytes = device.preferred_bytes.max(min_bytes).max(PREFERRED_BLOCK_BYTES_MIN);
+        let whole_blocks = device.transfer_bytes_max.min(PAYLOAD_BYTES_MAX) / min_bytes * min_bytes;
+        BlockSizes { min_bytes, preferred_bytes: preferred_bytes.min(whole_blocks), payload_bytes_max: whole_blocks }
+    }
+
+    /// A client that was told nothing may ask for something that these refuse.
+    pub fn narrower_than_default(&self) -> bool {
+        self.min_bytes > Self::DEFAULT.min_bytes || self.payload_bytes_max < Self::DEFAULT.payload_bytes_max
+    }
+
+    /// What is wrong with them, if anything.
+    fn fault(&self) -> Option<String> {
+        let BlockSizes { min_bytes, preferred_bytes, payload_bytes_max } = *self;
+        if !min_bytes.is_power_of_two() || min_bytes > MIN_BLOCK_BYTES_MAX {
+            return Some(format!("minimum block {min_bytes} is not a power of two from 1 to {MIN_BLOCK_BYTES_MAX}"));
+        }
+        if !preferred_bytes.is_power_of_two() || preferred_bytes < min_bytes.max(PREFERRED_BLOCK_BYTES_MIN) {
+            return Some(format!(
+                "preferred block {preferred_bytes} is not a power of two of at least {}",
+                min_bytes.max(PREFERRED_BLOCK_BYTES_MIN)
+            ));
+        }
+        if payload_bytes_max < preferred_bytes || payload_bytes_max > PAYLOAD_BYTES_MAX {
+            return Some(format!(
+                "largest payload {payload_bytes_max} is not between {preferred_bytes} and {PAYLOAD_BYTES_MAX}"
+            ));
+        }
+        None
+    }
+}
+
+/// A named window onto a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Export {
+    /// What clients ask for, UTF-8 without NUL, at most 4096 bytes. "" is the protocol's default export.
+    pub name: String,
+    /// For humans; may be empty. Same limits as the name.
+    pub description: String,
+    /// Where the bytes are.
+    pub device: DeviceIndex,
+    /// Who is charged, on that device.
+    pub flow: FlowId,
+    /// First byte, on the device; a multiple of the minimum block.
+    pub offset_bytes: u64,
+    /// Length; not 0, a multiple of the minimum block.
+    pub size_bytes: u64,
+    /// Refuse everything that changes data.
+    pub read_only: bool,
+    /// With what sizes clients may ask.
+    pub block: BlockSizes,
+}
+
+impl Export {
+    /// Both show some byte of the same device.
+    pub fn overlaps(&self, other: &Export) -> bool {
+        self.device == other.device
+            && self.offset_bytes < other.offset_bytes.saturating_add(other.size_bytes)
+            && other.offset_bytes < self.offset_bytes.saturating_add(self.size_bytes)
+    }
+
+    /// What is wrong with it, if anything.
+    fn fault(&self) -> Option<String> {
+        for (what, text) in [("name", &self.name), ("description", &self.description)] {
+            if text.len() > NAME_BYTES_MAX {
+                return Some(format!("its {what} has {} bytes, allowed are {NAME_BYTES_MAX}", text.len()));
+            }
+            if text.contains('\0') {
+                return Some(format!("its {what} holds a NUL character"));
+            }
+        }
+        if let Some(fault) = self.block.fault() {
+            return Some(fault);
+        }
+        let min_bytes = u64::from(self.block.min_bytes);
+        if self.size_bytes == 0 {
+            return Some("its size is 0".to_owned());
+        }
+        if self.offset_bytes % min_bytes != 0 || self.size_bytes % min_bytes != 0 {
+            return Some(format!(
+                "offset {} and size {} are not both multiples of its minimum block {min_bytes}",
+                self.offset_bytes, self.size_bytes
+            ));
+        }
+        if self.offset_bytes.checked_add(self.size_bytes).is_none() {
+            return Some(format!("offset {} plus size {} exceeds 64 bits", self.offset_bytes, self.size_bytes));
+        }
+        None
+    }
+}
+
+/// The exports of one socket. Never changes.
+#[derive(Debug)]
+pub struct ExportTable {
+    exports: Vec<Arc<Export>>,
+}
+
+impl ExportTable {
+    /// A table of `exports`, kept in this order. That each fits its device, and which of them may overlap, is for the
+    /// caller to check: it knows the devices.
+    ///
+    /// # Errors
+    /// One sentence that names the export and what is wrong with it.
+    pub fn new(exports: impl IntoIterator<Item = Export>) -> Result<ExportTable, String> {
+        let exports: Vec<Arc<Export>> = exports.into_iter().map(Arc::new).collect();
+        for (index, export) in exports.iter().enumerate() {
+            if let Some(fault) = export.fault() {
+                return Err(format!("export {:?} cannot be served: {fault}", export.name));
+            }
+            if exports[..index].iter().any(|other| other.name == export.name) {
+                return Err(format!("two exports of one socket are named {:?}", export.name));
+            }
+        }
+        Ok(ExportTable { exports })
+    }
+
+    /// The export that a client means by `name`. "" means the export of that name or else the only export; with
+    /// several to choose from it means none, so that nobody reaches another's data by saying nothing.
+    pub fn lookup(&self, name: &str) -> Option<&Arc<Export>> {
+        let named = self.exports.iter().find(|export| export.name == name);
+        named.or(match &self.exports[..] {
+            [only] if name.is_empty() => Some(only),
+            _ => None,
+        })
+    }
+
+    /// All of them, in the order given.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Export>> {
+        self.exports.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(name: &str, offset_bytes: u64, size_bytes: u64) -> Export {
+        Export {
+            name: name.to_owned(),
+            description: String::new(),
+            device: DeviceIndex(0),
+            flow: FlowId(0),
+            offset_bytes,
+            size_bytes,
+            read_only: false,
+            block: BlockSizes::DEFAULT,
+        }
+    }
+
+    fn device(block_bytes: u32, preferred_bytes: u32, transfer_bytes_max: u32) -> DeviceInfo {
+        DeviceInfo { size_bytes: 1 << 30, block_bytes, preferred_bytes, transfer_bytes_max, volatile_cache: false }
+    }
+
+    #[test]
+    fn windows_that_only_touch_do_not_overlap() {
+        assert!(!export("a", 0, 4096).overlaps(&export("b", 4096, 4096)));
+        assert!(export("a", 0, 4097).overlaps(&export("b", 4096, 4096)));
+        assert!(export("a", 0, 1 << 20).overlaps(&export("b", 4096, 1)), "one inside the other");
+        let elsewhere = Export { device: DeviceIndex(1), ..export("b", 0, 4096) };
+        assert!(!export("a", 0, 4096).overlaps(&elsewhere), "same bytes of another device");
+    }
+
+    #[test]
+    fn the_empty_name_finds_the_only_export_but_never_one_of_several() {
+        let one = ExportTable::new([export("a", 0, 1)]).unwrap();
+        assert_eq!(one.lookup("").unwrap().name, "a");
+        assert!(one.lookup("b").is_none());
+        let two = ExportTable::new([export("a", 0, 1), export("b", 1, 1)]).unwrap();
+        assert!(two.lookup("").is_none());
+        assert_eq!(two.lookup("b").unwrap().offset_bytes, 1);
+        let with_default = ExportTable::new([export("a", 0, 1), export("", 1, 1)]).unwrap();
+        assert_eq!(with_default.lookup("").unwrap().offset_bytes, 1);
+    }
+
+    #[test]
+    fn a_faulty_export_is_named_with_its_fault() {
+        let refused = |export: Export| ExportTable::new([export]).unwrap_err();
+        assert!(refused(export("a", 0, 0)).contains("export \"a\" cannot be served: its size is 0"));
+        assert!(refused(export("a", u64::MAX, 2)).contains("exceeds 64 bits"));
+        assert!(refused(export("a\0b", 0, 1)).contains("NUL"));
+        assert!(refused(export(&"x".repeat(4097), 0, 1)).contains("4097 bytes"));
+        let block = BlockSizes { min_bytes: 512, ..BlockSizes::DEFAULT };
+        assert!(refused(Export { block, ..export("a", 0, 513) }).contains("multiples of its minimum block 512"));
+        assert!(refused(Export { block, ..export("a", 1, 512) }).contains("multiples of its minimum block 512"));
+        let block = BlockSizes { min_bytes: 3, ..BlockSizes::DEFAULT };
+        assert!(refused(Export { block, ..export("a", 0, 3) }).contains("minimum block 3"));
+        let block = BlockSizes { preferred_bytes: 256, ..BlockSizes::DEFAULT };
+        assert!(refused(Export { block, ..export("a", 0, 1) }).contains("preferred block 256"));
+        let block = BlockSizes { payload_bytes_max: 1024, ..BlockSizes::DEFAULT };
+        assert!(refused(Export { block, ..export("a", 0, 1) }).contains("largest payload 1024"));
+        let twice = ExportTable::new([export("a", 0, 1), export("a", 1, 1)]).unwrap_err();
+        assert_eq!(twice, "two exports of one socket are named \"a\"");
+    }
+
+    #[test]
+    fn sizes_follow_the_device_within_what_the_protocol_can_say() {
+        let sizes = BlockSizes::of_device(&device(512, 4096, 1 << 20));
+        assert_eq!(sizes, BlockSizes { min_bytes: 512, preferred_bytes: 4096, payload_bytes_max: 1 << 20 });
+        assert!(sizes.narrower_than_default());
+        // Any byte may be addressed and 1 GiB at once: the default, cut to 32 MiB.
+        let sizes = BlockSizes::of_device(&device(1, 1, 1 << 30));
+        assert_eq!(sizes, BlockSizes { min_bytes: 1, preferred_bytes: 512, payload_bytes_max: 32 << 20 });
+        assert!(!sizes.narrower_than_default());
+    }
+}

@@ -1,0 +1,109 @@
+//! A connection's receive buffer: bytes that came and were not used.
+//!
+//! Small while the client is quiet, large once the client fills it: many idle connections cost little, and a busy one
+//! gets many requests with each receive.
+
+use mqfq_blk::buffer::Buffer;
+
+/// The receive buffer of one connection.
+#[derive(Debug)]
+pub struct Inbox {
+    /// `None` before the first receive and while one is in flight.
+    buffer: Option<Buffer>,
+    start: usize,
+    end: usize,
+    largest_bytes: usize,
+    /// The last receive filled all the room it had.
+    overflowing: bool,
+}
+
+impl Inbox {
+    /// Empty, without a buffer; it will not grow beyond `largest_bytes`.
+    pub fn new(largest_bytes: usize) -> Inbox {
+        Inbox { buffer: None, start: 0, end: 0, largest_bytes, overflowing: false }
+    }
+
+    /// Bytes that came and were not used.
+    pub fn unread(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], |buffer| &buffer.as_slice()[self.start..self.end])
+    }
+
+    /// The first `count` of them are used.
+    pub fn consume(&mut self, count: usize) {
+        assert!(count <= self.end - self.start, "{count} used, {} were there", self.end - self.start);
+        self.start += count;
+    }
+
+    /// Lends the buffer, of at least `wanted_bytes`, for a receive: from the first number to the second. What is unread
+    /// is moved to the front; that is less than one message, because a receive begins when all whole ones are used.
+    pub fn lend(&mut self, wanted_bytes: usize) -> (Buffer, usize, usize) {
+        let unread = self.end - self.start;
+        let wanted_bytes = if self.overflowing { self.largest_bytes } else { wanted_bytes.min(self.largest_bytes) };
+        let buffer = match self.buffer.take() {
+            Some(mut buffer) if buffer.capacity_bytes() >= wanted_bytes => {
+                buffer.as_mut_slice().copy_within(self.start..self.end, 0);
+                buffer
+            }
+            smaller => {
+                let mut buffer = Buffer::new(wanted_bytes);
+                if let Some(smaller) = smaller {
+                    buffer.as_mut_slice()[..unread].copy_from_slice(&smaller.as_slice()[self.start..self.end]);
+                }
+                buffer
+            }
+        };
+        (self.start, self.end) = (0, unread);
+        let room = buffer.capacity_bytes();
+        assert!(unread < room, "{unread} bytes unread fill the buffer: a message is longer than it");
+        (buffer, unread, room)
+    }
+
+    /// Takes the buffer back, with `received_bytes` more in it.
+    pub fn put_back(&mut self, buffer: Buffer, received_bytes: usize) {
+        self.end += received_bytes;
+        self.overflowing = self.end == buffer.capacity_bytes();
+        self.buffer = Some(buffer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(inbox: &mut Inbox, wanted_bytes: usize, bytes: &[u8]) -> usize {
+        let (mut buffer, from, to) = inbox.lend(wanted_bytes);
+        let count = bytes.len().min(to - from);
+        buffer.as_mut_slice()[from..from + count].copy_from_slice(&bytes[..count]);
+        inbox.put_back(buffer, count);
+        to
+    }
+
+    #[test]
+    fn unread_bytes_survive_the_next_receive() {
+        let mut inbox = Inbox::new(4096);
+        receive(&mut inbox, 4096, b"abcdef");
+        inbox.consume(4);
+        assert_eq!(inbox.unread(), b"ef");
+        receive(&mut inbox, 4096, b"gh");
+        assert_eq!(inbox.unread(), b"efgh");
+    }
+
+    #[test]
+    fn it_grows_when_it_is_filled_and_keeps_what_it_holds() {
+        let mut inbox = Inbox::new(128 << 10);
+        let message = vec![b'x'; 4096];
+        assert_eq!(receive(&mut inbox, 4096, &message), 4096);
+        inbox.consume(4095);
+        assert_eq!(receive(&mut inbox, 4096, b"y"), 128 << 10, "filled once: as large as it may be");
+        assert_eq!(inbox.unread(), b"xy");
+    }
+
+    #[test]
+    fn it_stays_small_for_a_quiet_client() {
+        let mut inbox = Inbox::new(128 << 10);
+        for _ in 0..100 {
+            assert_eq!(receive(&mut inbox, 4096, &[0; 4095]), 4096);
+            inbox.consume(4095);
+        }
+    }
+}

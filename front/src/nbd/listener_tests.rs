@@ -1,0 +1,151 @@
+use super::*;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+fn exports() -> Arc<ExportTable> {
+    Arc::new(ExportTable::new([]).unwrap())
+}
+
+fn bind(path: &Path) -> Result<NbdListener, String> {
+    NbdListener::bind(&Address::Unix(path.to_owned()), exports(), NbdOptions::default())
+}
+
+/// A directory of its own, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("mqfq-nbd-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Directory(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("s")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn addresses_read_as_they_are_written() {
+    let tcp = |host: &str, port| Address::Tcp { host: host.to_owned(), port };
+    for (text, address) in [
+        ("unix:/run/mqfq/alice.sock", Address::Unix(PathBuf::from("/run/mqfq/alice.sock"))),
+        ("unix:relative:with:colons", Address::Unix(PathBuf::from("relative:with:colons"))),
+        ("tcp:localhost:10809", tcp("localhost", 10809)),
+        ("tcp:0.0.0.0:0", tcp("0.0.0.0", 0)),
+        ("tcp:[::1]:10809", tcp("::1", 10809)),
+    ] {
+        assert_eq!(Address::parse(text).as_ref(), Ok(&address));
+        assert_eq!(address.to_string(), text);
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_read_says_why() {
+    for (text, why) in [
+        ("", "expected unix:PATH or tcp:HOST:PORT"),
+        ("/run/x.sock", "expected unix:PATH or tcp:HOST:PORT"),
+        ("vsock:1:2", "expected unix:PATH or tcp:HOST:PORT"),
+        ("unix:", "no path follows"),
+        ("tcp:10809", "expected tcp:HOST:PORT"),
+        ("tcp::10809", "it names no host"),
+        ("tcp:[]:10809", "it names no host"),
+        ("tcp:localhost:", "not a number from 0 to 65535"),
+        ("tcp:localhost:65536", "not a number from 0 to 65535"),
+        ("tcp:::1:10809", "an IPv6 number goes in brackets"),
+    ] {
+        let error = Address::parse(text).unwrap_err();
+        assert!(error.starts_with(&format!("{text:?} is not an address to listen on: ")), "{error}");
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_socket_has_its_permissions_and_goes_with_its_listener() {
+    let directory = Directory::new("mode");
+    let path = directory.socket();
+    let listener = bind(&path).unwrap();
+    let metadata = std::fs::metadata(&path).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+    UnixStream::connect(&path).unwrap();
+    drop(listener);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_path_where_somebody_listens_is_refused() {
+    let directory = Directory::new("live");
+    let path = directory.socket();
+    let live = UnixListener::bind(&path).unwrap();
+    let error = bind(&path).err().unwrap();
+    assert_eq!(error, format!("cannot listen on unix:{}: a server is already listening there", path.display()));
+    drop(live);
+}
+
+#[test]
+fn a_server_that_is_too_busy_to_accept_is_still_there() {
+    let directory = Directory::new("busy");
+    let path = directory.socket();
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    // One more than the backlog waits; then a connection that may not block fails.
+    let _first = UnixStream::connect(&path).unwrap();
+    assert!(bind(&path).err().unwrap().contains("already listening"));
+}
+
+#[test]
+fn a_socket_that_nobody_listens_on_is_replaced() {
+    let directory = Directory::new("stale");
+    let path = directory.socket();
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists(), "std leaves the file behind, as a killed server does");
+    let _listener = bind(&path).unwrap();
+    UnixStream::connect(&path).unwrap();
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let directory = Directory::new("file");
+    let path = directory.socket();
+    std::fs::write(&path, "precious").unwrap();
+    assert!(bind(&path).err().unwrap().ends_with("the file exists and is not a socket"));
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+}
+
+#[test]
+fn a_listener_does_not_unlink_the_socket_of_its_successor() {
+    let directory = Directory::new("successor");
+    let path = directory.socket();
+    let first = bind(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let _second = bind(&path).unwrap();
+    drop(first);
+    UnixStream::connect(&path).unwrap();
+}
+
+#[test]
+fn a_path_too_long_or_without_a_directory_says_so() {
+    let error = bind(Path::new(&format!("/tmp/{}", "x".repeat(108)))).err().unwrap();
+    assert!(error.contains("at most 107 bytes"), "{error}");
+    let error = bind(Path::new("/nowhere/at/all/s")).err().unwrap();
+    assert!(error.contains("No such file or directory"), "{error}");
+}
+
+#[test]
+fn tcp_listens_on_the_port_that_the_kernel_chose() {
+    let address = Address::parse("tcp:127.0.0.1:0").unwrap();
+    let listener = NbdListener::bind(&address, exports(), NbdOptions::default()).unwrap();
+    let Address::Tcp { host, port } = listener.address().clone() else { panic!("tcp stays tcp") };
+    std::net::TcpStream::connect((host.as_str(), port)).unwrap();
+    let error = NbdListener::bind(listener.address(), exports(), NbdOptions::default()).err().unwrap();
+    assert!(error.contains("cannot listen on tcp:127.0.0.1:"), "{error}");
+    assert!(error.contains("in use"), "{error}");
+}

@@ -1,0 +1,81 @@
+//! NBD: network block devices, for fio, QEMU, nbdcopy, the kernel and everybody else who speaks it.
+//!
+//! What is spoken and what is refused is in `docs/nbd.md`. The parts, from the socket inwards:
+//!
+//! | module | answers |
+//! |---|---|
+//! | [`listener`] | where do connections come from, and how many may there be? |
+//! | [`connection`] | what does one connection do with its socket and the block layer? |
+//! | [`negotiate`] | which export, which features? (bytes in, bytes out) |
+//! | [`transmit`] | which requests? (bytes in, requests out) |
+//! | [`validate`] | is this request one that we execute? |
+//! | [`reply`] | how do answers become one send? |
+//! | [`rule`], [`wire`] | names of all rules; numbers of the protocol |
+//! | [`stats`] | what happened? |
+//!
+//! Everything between `negotiate` and `wire` is free of I/O and of time: tests and fuzzers drive it with bytes.
+
+pub mod connection;
+mod inbox;
+pub mod listener;
+pub mod negotiate;
+pub mod reply;
+pub mod rule;
+pub mod stats;
+pub mod transmit;
+pub mod validate;
+pub mod wire;
+
+pub use connection::Connection;
+pub use listener::{Address, NbdListener};
+pub use stats::{NbdCounts, NbdStats};
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Takes one line about a connection that was closed for a broken rule.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Limits and habits of one listener.
+#[derive(Clone)]
+pub struct NbdOptions {
+    /// Connections open at once; further ones are closed when they are accepted. Default 1024.
+    pub connections_max: usize,
+    /// Requests of one connection whose replies have not left, at least 1. Default 256.
+    pub requests_in_flight_max: usize,
+    /// Bytes of their buffers; one request always fits. Default 64 MiB.
+    pub bytes_in_flight_max: u64,
+    /// Largest receive buffer of a connection, bytes, at least 4096. A connection has 4 KiB during the handshake,
+    /// 16 KiB then, and this much once it fills those. Default 128 KiB.
+    pub receive_buffer_bytes: usize,
+    /// Permissions of a unix socket. Default 0o600: who may reach a tenant's bytes is for the administrator to say.
+    pub socket_mode: u32,
+    /// Where lines about broken connections go. Default: nowhere; [`NbdStats`] counts them anyway.
+    pub log: Option<Log>,
+}
+
+impl Default for NbdOptions {
+    fn default() -> Self {
+        NbdOptions {
+            connections_max: 1024,
+            requests_in_flight_max: 256,
+            bytes_in_flight_max: 64 << 20,
+            receive_buffer_bytes: 128 << 10,
+            socket_mode: 0o600,
+            log: None,
+        }
+    }
+}
+
+impl fmt::Debug for NbdOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NbdOptions")
+            .field("connections_max", &self.connections_max)
+            .field("requests_in_flight_max", &self.requests_in_flight_max)
+            .field("bytes_in_flight_max", &self.bytes_in_flight_max)
+            .field("receive_buffer_bytes", &self.receive_buffer_bytes)
+            .field("socket_mode", &format_args!("{:#o}", self.socket_mode))
+            .field("log", &self.log.is_some())
+            .finish()
+    }
+}

@@ -1,0 +1,367 @@
+//! The handshake: from the greeting to a [`Session`], or to a closed connection.
+//!
+//! Source: NBD protocol, "fixed newstyle negotiation". No I/O: bytes in, bytes out, and one [`Progress`] for each
+//! message of the client. How the bytes were cut into pieces makes no difference.
+//!
+//! # Shape
+//!     greeting ─▶ client flags ─▶ ┌▶ option header ─▶ its data ──answer──┐ ─▶ Transmit (GO, EXPORT_NAME)
+//!                                 │        └─ too much ─▶ skip ──answer──┤ ─▶ Close
+//!                                 └──────────────────────────────────────┘
+//!
+//! # Bounds
+//! A client can make us hold [`OPTION_BYTES_MAX`] and hear [`HANDSHAKE_BYTES_MAX`] in at most [`OPTIONS_MAX`] options.
+//! What we answer is bounded by the caller, who stops calling while too much is unsent.
+
+use super::rule::Rule;
+use super::validate::Session;
+use super::wire::{self, Reader, handshake, info, option, option_reply, put_option_reply, transmission};
+use crate::export::{Export, ExportTable, NAME_BYTES_MAX};
+use std::sync::Arc;
+
+/// Longest data of one option that are kept, bytes: a name of 4096 bytes and far more information requests or queries
+/// than exist. Longer data are skipped and the option fails.
+pub const OPTION_BYTES_MAX: usize = 16 << 10;
+
+/// All options together, bytes. A longer handshake is closed.
+pub const HANDSHAKE_BYTES_MAX: usize = 1 << 20;
+
+/// Options of one handshake. More are closed.
+pub const OPTIONS_MAX: u32 = 1024;
+
+/// What came of the bytes so far.
+#[derive(Debug)]
+pub enum Progress {
+    /// Every byte was used; the message is not whole.
+    More,
+    /// One message was taken, and answered if it was an option. Call again.
+    Answered {
+        /// The rule for whose sake it was refused.
+        refused: Option<Rule>,
+    },
+    /// Requests follow.
+    Transmit(Session),
+    /// Send what there is to send and close.
+    Close {
+        /// Why, unless the client asked for it.
+        broken: Option<Rule>,
+    },
+}
+
+/// One handshake.
+#[derive(Debug)]
+pub struct Negotiation {
+    exports: Arc<ExportTable>,
+    stage: Stage,
+    /// The beginning of a message that is not whole.
+    gathered: Vec<u8>,
+    fixed_newstyle: bool,
+    no_zeroes: bool,
+    structured: bool,
+    /// For which export base:allocation was chosen.
+    block_status_of: Option<Arc<Export>>,
+    options: u32,
+    bytes_left: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Flags,
+    Header,
+    Data { option: u32, length_bytes: usize },
+    Skip { option: u32, left_bytes: usize },
+    Over,
+}
+
+/// An option refused: the type of the reply, and why.
+type Refusal = (u32, Rule);
+
+impl Negotiation {
+    /// A handshake about `exports`.
+    pub fn new(exports: Arc<ExportTable>) -> Negotiation {
+        Negotiation {
+            exports,
+            stage: Stage::Flags,
+            gathered: Vec::new(),
+            fixed_newstyle: false,
+            no_zeroes: false,
+            structured: false,
+            block_status_of: None,
+            options: 0,
+            bytes_left: HANDSHAKE_BYTES_MAX,
+        }
+    }
+
+    /// Appends what the server says first.
+    pub fn greeting(out: &mut Vec<u8>) {
+        out.extend(wire::GREETING_MAGIC.to_be_bytes());
+        out.extend(wire::OPTION_MAGIC.to_be_bytes());
+        out.extend((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
+    }
+
+    /// Nothing of an unfinished message has come: a client may leave here.
+    pub fn between_messages(&self) -> bool {
+        self.gathered.is_empty() && matches!(self.stage, Stage::Flags | Stage::Header | Stage::Over)
+    }
+
+    /// Takes at most one message off `input` and appends its answer to `out`. Returns the bytes used, and what came of
+    /// them. After [`Progress::Transmit`] and [`Progress::Close`] the handshake is over.
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
+        let mut used = 0;
+        loop {
+            let wanted = match self.stage {
+                Stage::Flags => wire::CLIENT_FLAGS_BYTES,
+                Stage::Header => wire::OPTION_HEADER_BYTES,
+                Stage::Data { length_bytes, .. } => length_bytes,
+                Stage::Skip { option, left_bytes } => {
+                    let skipped = left_bytes.min(input.len() - used);
+                    used += skipped;
+                    self.stage = Stage::Skip { option, left_bytes: left_bytes - skipped };
+                    if skipped < left_bytes {
+                        return (used, Progress::More);
+                    }
+                    self.stage = Stage::Header;
+                    return (used, refuse(option, too_big(option), out));
+                }
+                Stage::Over => return (used, Progress::Close { broken: None }),
+            };
+            let taken = (wanted - self.gathered.len()).min(input.len() - used);
+            self.gathered.extend_from_slice(&input[used..used + taken]);
+            used += taken;
+            if self.gathered.len() < wanted {
+                return (used, Progress::More);
+            }
+            let message = std::mem::take(&mut self.gathered);
+            let progress = match self.stage {
+                Stage::Flags => self.client_flags(&message),
+                Stage::Header => self.option_header(&message),
+                Stage::Data { option, .. } => {
+                    self.stage = Stage::Header;
+                    Some(self.option(option, &message, out))
+                }
+                Stage::Skip { .. } | Stage::Over => unreachable!("handled above, they gather nothing"),
+            };
+            if let Some(progress) = progress {
+                if matches!(progress, Progress::Transmit(_) | Progress::Close { .. }) {
+                    self.stage = Stage::Over;
+                }
+                return (used, progress);
+            }
+        }
+    }
+
+    fn client_flags(&mut self, message: &[u8]) -> Option<Progress> {
+        let flags = Reader(message).u32()?;
+        let offered = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
+        if flags & !offered != 0 {
+            return Some(Progress::Close { broken: Some(Rule::UnknownClientFlags) });
+        }
+        self.fixed_newstyle = flags & u32::from(handshake::FIXED_NEWSTYLE) != 0;
+        self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
+        self.stage = Stage::Header;
+        Some(Progress::Answered { refused: None })
+    }
+
+    fn option_header(&mut self, message: &[u8]) -> Option<Progress> {
+        let mut reader = Reader(message);
+        let (magic, option, length) = (reader.u64()?, reader.u32()?, reader.u32()? as usize);
+        let broken = |rule| Some(Progress::Close { broken: Some(rule) });
+        if magic != wire::OPTION_MAGIC {
+            return broken(Rule::BadOptionMagic);
+        }
+        self.options += 1;
+        let Some(bytes_left) = self.bytes_left.checked_sub(wire::OPTION_HEADER_BYTES.saturating_add(length)) else {
+            return broken(Rule::HandshakeTooLong);
+        };
+        if self.options > OPTIONS_MAX {
+            return broken(Rule::HandshakeTooLong);
+        }
+        if option != option::EXPORT_NAME && !self.fixed_newstyle {
+            return broken(Rule::NeedsFixedNewstyle);
+        }
+        if option == option::EXPORT_NAME && length > NAME_BYTES_MAX {
+            return broken(Rule::BadExportName);
+        }
+        self.bytes_left = bytes_left;
+        self.stage = if length > OPTION_BYTES_MAX {
+            Stage::Skip { option, left_bytes: length }
+        } else {
+            Stage::Data { option, length_bytes: length }
+        };
+        None
+    }
+
+    /// Answers one whole option.
+    fn option(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
+        let answer = match option {
+            option::EXPORT_NAME => return self.export_name(data, out),
+            option::ABORT => {
+                // Data are not allowed here, but are ignored: the client leaves either way.
+                put_option_reply(out, option, option_reply::ACK, &[]);
+                return Progress::Close { broken: None };
+            }
+            option::LIST => self.list(data, out),
+            option::INFO | option::GO => match self.info(option, data, out) {
+                Ok(session) if option == option::GO => return Progress::Transmit(session),
+                other => other.map(drop),
+            },
+            option::STRUCTURED_REPLY => no_data(data).map(|()| {
+                self.structured = true;
+                put_option_reply(out, option, option_reply::ACK, &[]);
+            }),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
+            _ => Err((option_reply::ERR_UNSUP, Rule::OptionUnsupported)),
+        };
+        match answer {
+            Ok(()) => Progress::Answered { refused: None },
+            Err(refusal) => refuse(option, refusal, out),
+        }
+    }
+
+    fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Progress {
+        let export = match self.export(data) {
+            Ok(export) => export,
+            Err((_, rule)) => return Progress::Close { broken: Some(rule) },
+        };
+        let session = self.session(export);
+        out.extend(session.export.size_bytes.to_be_bytes());
+        out.extend(transmission_flags(&session).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend([0; wire::EXPORT_NAME_ZEROES_BYTES]);
+        }
+        Progress::Transmit(session)
+    }
+
+    fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        no_data(data)?;
+        for export in self.exports.iter() {
+            let length = (export.name.len() as u32).to_be_bytes();
+            let data: [&[u8]; 3] = [&length, export.name.as_bytes(), export.description.as_bytes()];
+            put_option_reply(out, option::LIST, option_reply::SERVER, &data);
+        }
+        put_option_reply(out, option::LIST, option_reply::ACK, &[]);
+        Ok(())
+    }
+
+    fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Session, Refusal> {
+        let mut reader = Reader(data);
+        let mut form = || {
+            let name = reader.counted()?;
+            let count = usize::from(reader.u16()?);
+            (reader.0.len() == 2 * count).then_some((name, reader.0))
+        };
+        let (name, wanted) = form().ok_or(MALFORMED)?;
+        let wants = |kind: u16| wanted.chunks_exact(2).any(|item| item == kind.to_be_bytes());
+        let session = self.session(self.export(name)?);
+        let export = &session.export;
+
+        let mut put = |kind: u16, data: [&[u8]; 3]| {
+            let [first, second, third] = data;
+            put_option_reply(out, option, option_reply::INFO, &[&kind.to_be_bytes(), first, second, third]);
+        };
+        let (size, flags) = (export.size_bytes.to_be_bytes(), transmission_flags(&session).to_be_bytes());
+        put(info::EXPORT, [&size, &flags, &[]]);
+        if wants(info::NAME) {
+            put(info::NAME, [export.name.as_bytes(), &[], &[]]);
+        }
+        if wants(info::DESCRIPTION) && !export.description.is_empty() {
+            put(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
+        }
+        // Told unasked where it matters: a client that goes beyond these sizes gets errors it should understand.
+        if wants(info::BLOCK_SIZE) || export.block.narrower_than_default() {
+            let block = &export.block;
+            let [min, preferred, max] =
+                [block.min_bytes, block.preferred_bytes, block.payload_bytes_max].map(u32::to_be_bytes);
+            put(info::BLOCK_SIZE, [&min, &preferred, &max]);
+        }
+        put_option_reply(out, option, option_reply::ACK, &[]);
+        Ok(session)
+    }
+
+    fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let choose = option == option::SET_META_CONTEXT;
+        if choose {
+            // Whatever comes of it, the former choice is gone.
+            self.block_status_of = None;
+        }
+        let mut reader = Reader(data);
+        let mut form = || {
+            let name = reader.counted()?;
+            let count = reader.u32()?;
+            let mut matched = count == 0 && !choose;
+            for _ in 0..count {
+                matched |= match reader.counted()? {
+                    b"base:" => !choose,
+                    query => query == wire::BASE_ALLOCATION.as_bytes(),
+                };
+            }
+            reader.0.is_empty().then_some((name, matched))
+        };
+        let (name, matched) = form().ok_or(MALFORMED)?;
+        if !self.structured {
+            return Err((option_reply::ERR_INVALID, Rule::NeedsStructuredReplies));
+        }
+        let export = self.export(name)?;
+        if matched {
+            let id = if choose { wire::BASE_ALLOCATION_ID } else { 0 };
+            let data: [&[u8]; 2] = [&id.to_be_bytes(), wire::BASE_ALLOCATION.as_bytes()];
+            put_option_reply(out, option, option_reply::META_CONTEXT, &data);
+        }
+        if matched && choose {
+            self.block_status_of = Some(export);
+        }
+        put_option_reply(out, option, option_reply::ACK, &[]);
+        Ok(())
+    }
+
+    fn export(&self, name: &[u8]) -> Result<Arc<Export>, Refusal> {
+        let bad = (option_reply::ERR_INVALID, Rule::BadExportName);
+        let name = std::str::from_utf8(name).map_err(|_| bad)?;
+        if name.len() > NAME_BYTES_MAX || name.contains('\0') {
+            return Err(bad);
+        }
+        self.exports.lookup(name).cloned().ok_or((option_reply::ERR_UNKNOWN, Rule::UnknownExport))
+    }
+
+    fn session(&self, export: Arc<Export>) -> Session {
+        let block_status = self.block_status_of.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &export));
+        Session { export, structured: self.structured, block_status }
+    }
+}
+
+const MALFORMED: Refusal = (option_reply::ERR_INVALID, Rule::OptionMalformed);
+
+fn no_data(data: &[u8]) -> Result<(), Refusal> {
+    if data.is_empty() { Ok(()) } else { Err((option_reply::ERR_INVALID, Rule::OptionTakesNoData)) }
+}
+
+/// How an option is refused whose data were skipped.
+fn too_big(option: u32) -> Refusal {
+    match option {
+        option::INFO | option::GO | option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+            (option_reply::ERR_TOO_BIG, Rule::OptionTooBig)
+        }
+        option::LIST | option::STRUCTURED_REPLY => (option_reply::ERR_INVALID, Rule::OptionTakesNoData),
+        _ => (option_reply::ERR_UNSUP, Rule::OptionUnsupported),
+    }
+}
+
+fn refuse(option: u32, (kind, rule): Refusal, out: &mut Vec<u8>) -> Progress {
+    put_option_reply(out, option, kind, &[rule.sentence().as_bytes()]);
+    Progress::Answered { refused: Some(rule) }
+}
+
+/// What the export can do, for a client that agreed on this session.
+///
+/// CAN_MULTI_CONN is true of every export: a flush is a flush of the device, so it covers what was answered on any
+/// connection, and a FUA write is stable for all of them.
+pub fn transmission_flags(session: &Session) -> u16 {
+    use transmission::*;
+    let always = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN;
+    let changes = if session.export.read_only { READ_ONLY } else { SEND_TRIM | SEND_WRITE_ZEROES };
+    let fragments = if session.structured { SEND_DF } else { 0 };
+    always | changes | fragments
+}
+
+#[cfg(test)]
+#[path = "negotiate_tests.rs"]
+mod tests;

@@ -1,0 +1,251 @@
+//! The server's half of the transmission phase: replies gathered into one send.
+//!
+//! All replies of one turn of the worker's loop leave together. Headers are packed one behind the other in a vector
+//! that is used again after the send; the data of a read are sent from the buffer that the device filled.
+//!
+//!     parts:  [ header header header ][ data ][ header ][ data ][ header header ]
+//!
+//! With structured replies agreed on, every reply is structured: an error then carries a sentence, and the stream can
+//! be understood without knowing the requests. Each reply is one chunk, and a read is answered only when all of its
+//! data are there, so no error can follow the chunk that says it is the last.
+
+use super::wire::{self, Errno, chunk, put_last_chunk, put_simple_reply};
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::Part;
+
+/// Vectors kept for headers; more come only from a burst of reads longer than any queue in the field.
+const SPARE_MAX: usize = 256;
+
+/// Largest vector kept for headers, bytes: the headers of several hundred replies. A long list of exports is let go.
+const SPARE_BYTES_MAX: usize = 16 << 10;
+
+/// Answers of the handshake that may wait before no more options are read, bytes.
+const HANDSHAKE_UNSENT_BYTES_MAX: usize = 64 << 10;
+
+/// Extent flags of base:allocation: allocated, and the contents not known. Always allowed, says the protocol, and all
+/// that we know: devices do not tell which of their bytes are holes.
+const ALLOCATED_DATA: u32 = 0;
+
+/// What a send carried.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Sent {
+    /// Replies to requests.
+    pub replies: usize,
+    /// Bytes of read buffers, now free.
+    pub data_bytes: u64,
+}
+
+/// Replies on their way to one client.
+#[derive(Debug, Default)]
+pub struct Replies {
+    structured: bool,
+    gathered: Vec<Part>,
+    gathered_count: Sent,
+    /// What the send in flight carries.
+    sending: Option<Sent>,
+    spare_bytes: Vec<Vec<u8>>,
+    spare_parts: Vec<Part>,
+}
+
+impl Replies {
+    /// Nothing gathered, simple replies.
+    pub fn new() -> Replies {
+        Replies::default()
+    }
+
+    /// From now on replies are structured, or simple.
+    pub fn set_structured(&mut self, structured: bool) {
+        self.structured = structured;
+    }
+
+    /// Nothing is gathered and nothing is being sent.
+    pub fn is_empty(&self) -> bool {
+        self.gathered.is_empty() && self.sending.is_none()
+    }
+
+    /// Lets `write` append bytes of the handshake.
+    pub fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let result = write(self.bytes());
+        // Nothing written is nothing to send.
+        self.gathered.pop_if(|part| part.as_slice().is_empty());
+        result
+    }
+
+    fn bytes(&mut self) -> &mut Vec<u8> {
+        if !matches!(self.gathered.last(), Some(Part::Bytes(_))) {
+            self.gathered.push(Part::Bytes(self.spare_bytes.pop().unwrap_or_default()));
+        }
+        match self.gathered.last_mut() {
+            Some(Part::Bytes(bytes)) => bytes,
+            _ => unreachable!("pushed above"),
+        }
+    }
+
+    /// More answers wait than a client of the handshake has any reason to leave unread.
+    pub fn handshake_backs_up(&self) -> bool {
+        self.gathered.iter().map(|part| part.as_slice().len()).sum::<usize>() > HANDSHAKE_UNSENT_BYTES_MAX
+    }
+
+    /// Success, without data.
+    pub fn done(&mut self, cookie: u64) {
+        self.gathered_count.replies += 1;
+        if self.structured {
+            put_last_chunk(self.bytes(), chunk::NONE, cookie, 0);
+        } else {
+            put_simple_reply(self.bytes(), 0, cookie);
+        }
+    }
+
+    /// Failure. The sentence is sent if the form of reply has room for one.
+    pub fn error(&mut self, cookie: u64, errno: Errno, sentence: &str) {
+        self.gathered_count.replies += 1;
+        if !self.structured {
+            return put_simple_reply(self.bytes(), errno as u32, cookie);
+        }
+        let out = self.bytes();
+        put_last_chunk(out, chunk::ERROR, cookie, 4 + 2 + sentence.len() as u32);
+        out.extend((errno as u32).to_be_bytes());
+        out.extend((sentence.len() as u16).to_be_bytes());
+        out.extend_from_slice(sentence.as_bytes());
+    }
+
+    /// The first `length_bytes` of `buffer`, read at `offset_bytes` of the export.
+    pub fn data(&mut self, cookie: u64, offset_bytes: u64, length_bytes: u32, buffer: Buffer) {
+        self.gathered_count.replies += 1;
+        self.gathered_count.data_bytes += u64::from(length_bytes);
+        if self.structured {
+            let out = self.bytes();
+            put_last_chunk(out, chunk::OFFSET_DATA, cookie, 8 + length_bytes);
+            out.extend_from_slice(&offset_bytes.to_be_bytes());
+        } else {
+            put_simple_reply(self.bytes(), 0, cookie);
+        }
+        self.gathered.push(Part::Payload { buffer, length_bytes: length_bytes as usize });
+    }
+
+    /// One extent of `length_bytes`.
+    pub fn block_status(&mut self, cookie: u64, length_bytes: u32) {
+        self.gathered_count.replies += 1;
+        let out = self.bytes();
+        put_last_chunk(out, chunk::BLOCK_STATUS, cookie, 4 + 8);
+        out.extend(wire::BASE_ALLOCATION_ID.to_be_bytes());
+        out.extend(length_bytes.to_be_bytes());
+        out.extend(ALLOCATED_DATA.to_be_bytes());
+    }
+
+    /// What to send now: everything gathered, unless a send is in flight or nothing is gathered.
+    pub fn begin_send(&mut self) -> Option<Vec<Part>> {
+        if self.sending.is_some() || self.gathered.is_empty() {
+            return None;
+        }
+        self.sending = Some(std::mem::take(&mut self.gathered_count));
+        Some(std::mem::replace(&mut self.gathered, std::mem::take(&mut self.spare_parts)))
+    }
+
+    /// The send ended. Its parts are taken apart and used again.
+    pub fn end_send(&mut self, mut parts: Vec<Part>) -> Sent {
+        for part in parts.drain(..) {
+            if let Part::Bytes(mut bytes) = part
+                && self.spare_bytes.len() < SPARE_MAX
+                && bytes.capacity() <= SPARE_BYTES_MAX
+            {
+                bytes.clear();
+                self.spare_bytes.push(bytes);
+            }
+        }
+        self.spare_parts = parts;
+        self.sending.take().unwrap_or_default()
+    }
+
+    /// The connection is broken: forget what was gathered.
+    pub fn abandon(&mut self) {
+        self.gathered.clear();
+        self.gathered_count = Sent::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(parts: &[Part]) -> Vec<u8> {
+        parts.iter().flat_map(|part| part.as_slice()).copied().collect()
+    }
+
+    fn filled(byte: u8, length_bytes: usize) -> Buffer {
+        let mut buffer = Buffer::new(length_bytes);
+        buffer.as_mut_slice().fill(byte);
+        buffer
+    }
+
+    #[test]
+    fn a_simple_read_is_16_bytes_and_the_data() {
+        let mut replies = Replies::new();
+        replies.data(7, 4096, 3, filled(b'x', 3));
+        let parts = replies.begin_send().unwrap();
+        assert_eq!(bytes(&parts), b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x07xxx");
+        assert_eq!(replies.end_send(parts), Sent { replies: 1, data_bytes: 3 });
+    }
+
+    #[test]
+    fn a_structured_read_is_one_last_chunk_with_offset_and_data() {
+        let mut replies = Replies::new();
+        replies.set_structured(true);
+        replies.data(7, 4096, 3, filled(b'x', 3));
+        let header = b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x0b";
+        let expected = [&header[..], b"\0\0\0\0\0\0\x10\0", b"xxx"].concat();
+        assert_eq!(bytes(&replies.begin_send().unwrap()), expected, "payload is 8 bytes of offset and 3 of data");
+    }
+
+    #[test]
+    fn a_structured_error_has_number_and_sentence() {
+        let mut replies = Replies::new();
+        replies.set_structured(true);
+        replies.error(7, Errno::NoSpc, "full");
+        let header = b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x07\0\0\0\x0a";
+        let expected = [&header[..], b"\0\0\0\x1c", b"\0\x04", b"full"].concat();
+        assert_eq!(bytes(&replies.begin_send().unwrap()), expected);
+    }
+
+    #[test]
+    fn block_status_is_one_extent_of_allocated_data() {
+        let mut replies = Replies::new();
+        replies.set_structured(true);
+        replies.block_status(7, 65536);
+        let header = b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0\x07\0\0\0\x0c";
+        let expected = [&header[..], b"\0\0\0\x01", b"\0\x01\0\0", b"\0\0\0\0"].concat();
+        assert_eq!(bytes(&replies.begin_send().unwrap()), expected, "context 1, 65536 bytes, no flags");
+    }
+
+    #[test]
+    fn replies_of_a_turn_leave_in_one_send_with_their_headers_packed() {
+        let mut replies = Replies::new();
+        replies.done(1);
+        replies.error(2, Errno::Io, "not sent in a simple reply");
+        replies.data(3, 0, 4096, filled(0, 4096));
+        replies.done(4);
+        let parts = replies.begin_send().unwrap();
+        // done, error and the header of the read; the data; done.
+        assert_eq!(parts.iter().map(|part| part.as_slice().len()).collect::<Vec<_>>(), [48, 4096, 16]);
+        replies.done(5);
+        assert!(replies.begin_send().is_none(), "one send at a time");
+        assert_eq!(replies.end_send(parts), Sent { replies: 4, data_bytes: 4096 });
+        assert_eq!(bytes(&replies.begin_send().unwrap()).len(), 16);
+    }
+
+    #[test]
+    fn memory_of_a_send_is_used_again() {
+        let mut replies = Replies::new();
+        replies.done(1);
+        let parts = replies.begin_send().unwrap();
+        let (vector, header) = (parts.as_ptr(), parts[0].as_slice().as_ptr());
+        replies.end_send(parts);
+        // The first send left an empty spare list behind; the list of this one is gathered into after the next.
+        replies.done(2);
+        let parts = replies.begin_send().unwrap();
+        assert_eq!(parts[0].as_slice().as_ptr(), header);
+        replies.end_send(parts);
+        replies.done(3);
+        assert_eq!(replies.begin_send().unwrap().as_ptr(), vector);
+    }
+}

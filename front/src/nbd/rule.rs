@@ -1,0 +1,190 @@
+//! Every rule that a client can break, with the name that logs and metrics use and the sentence that the client reads.
+//!
+//! What happens then is decided where the rule is checked: the handshake answers or closes ([`super::negotiate`]), the
+//! transmission phase answers with [`Rule::errno`] or closes ([`super::transmit`]).
+
+use super::wire::{Command, Errno};
+use mqfq_blk::request::Status;
+
+/// A rule of the protocol, or a limit of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(usize)]
+pub enum Rule {
+    /// Handshake, closes: client flags we never offered.
+    UnknownClientFlags,
+    /// Handshake, closes: an option that does not begin with its magic.
+    BadOptionMagic,
+    /// Handshake, closes: an option besides EXPORT_NAME from a client that did not say fixed newstyle.
+    NeedsFixedNewstyle,
+    /// Handshake, closes: more options, or more bytes of them, than a handshake needs.
+    HandshakeTooLong,
+    /// Handshake: an option we do not speak.
+    OptionUnsupported,
+    /// Handshake: an option with more data than we keep.
+    OptionTooBig,
+    /// Handshake: an option's data do not fit its form.
+    OptionMalformed,
+    /// Handshake: data where none are allowed.
+    OptionTakesNoData,
+    /// Handshake: a name that is no string of at most 4096 bytes.
+    BadExportName,
+    /// Handshake: no such export. Closes after EXPORT_NAME, which has no other way to say so.
+    UnknownExport,
+    /// Handshake: metadata contexts before structured replies.
+    NeedsStructuredReplies,
+    /// Transmission, closes: a request that does not begin with its magic.
+    BadRequestMagic,
+    /// Transmission, closes: a refused write too long to be skipped.
+    PayloadTooLong,
+    /// Either phase: the client went away in the middle of a message.
+    Truncated,
+    /// Transmission: a command that is unknown or not offered.
+    UnknownCommand,
+    /// Transmission: a flag that is unknown, not offered, or not one of this command.
+    UnknownFlags,
+    /// Transmission: the server is shutting down.
+    ShuttingDown,
+    /// Transmission: a change of a read-only export.
+    ReadOnly,
+    /// Transmission: BLOCK_STATUS without a metadata context.
+    NeedsMetaContext,
+    /// Transmission: FLUSH with an offset or a length.
+    FlushHasNoRange,
+    /// Transmission: a length of 0.
+    ZeroLength,
+    /// Transmission: a read or write above the largest payload.
+    PayloadOverMax,
+    /// Transmission: past the end of the export.
+    OutOfRange,
+    /// Transmission: offset or length is not a multiple of the minimum block.
+    Unaligned,
+}
+
+impl Rule {
+    /// All of them; a rule's place is its number.
+    pub const ALL: [Rule; 24] = [
+        Rule::UnknownClientFlags,
+        Rule::BadOptionMagic,
+        Rule::NeedsFixedNewstyle,
+        Rule::HandshakeTooLong,
+        Rule::OptionUnsupported,
+        Rule::OptionTooBig,
+        Rule::OptionMalformed,
+        Rule::OptionTakesNoData,
+        Rule::BadExportName,
+        Rule::UnknownExport,
+        Rule::NeedsStructuredReplies,
+        Rule::BadRequestMagic,
+        Rule::PayloadTooLong,
+        Rule::Truncated,
+        Rule::UnknownCommand,
+        Rule::UnknownFlags,
+        Rule::ShuttingDown,
+        Rule::ReadOnly,
+        Rule::NeedsMetaContext,
+        Rule::FlushHasNoRange,
+        Rule::ZeroLength,
+        Rule::PayloadOverMax,
+        Rule::OutOfRange,
+        Rule::Unaligned,
+    ];
+
+    /// Stable, for logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Rule::UnknownClientFlags => "unknown_client_flags",
+            Rule::BadOptionMagic => "bad_option_magic",
+            Rule::NeedsFixedNewstyle => "needs_fixed_newstyle",
+            Rule::HandshakeTooLong => "handshake_too_long",
+            Rule::OptionUnsupported => "option_unsupported",
+            Rule::OptionTooBig => "option_too_big",
+            Rule::OptionMalformed => "option_malformed",
+            Rule::OptionTakesNoData => "option_takes_no_data",
+            Rule::BadExportName => "bad_export_name",
+            Rule::UnknownExport => "unknown_export",
+            Rule::NeedsStructuredReplies => "needs_structured_replies",
+            Rule::BadRequestMagic => "bad_request_magic",
+            Rule::PayloadTooLong => "payload_too_long",
+            Rule::Truncated => "truncated",
+            Rule::UnknownCommand => "unknown_command",
+            Rule::UnknownFlags => "unknown_flags",
+            Rule::ShuttingDown => "shutting_down",
+            Rule::ReadOnly => "read_only",
+            Rule::NeedsMetaContext => "needs_meta_context",
+            Rule::FlushHasNoRange => "flush_has_no_range",
+            Rule::ZeroLength => "zero_length",
+            Rule::PayloadOverMax => "payload_over_max",
+            Rule::OutOfRange => "out_of_range",
+            Rule::Unaligned => "unaligned",
+        }
+    }
+
+    /// For the client's user.
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Rule::UnknownClientFlags => "the client set handshake flags that were not offered",
+            Rule::BadOptionMagic => "an option did not begin with IHAVEOPT",
+            Rule::NeedsFixedNewstyle => "the client uses options without having agreed to fixed newstyle",
+            Rule::HandshakeTooLong => "the handshake has too many options or too much data",
+            Rule::OptionUnsupported => "this server does not know the option",
+            Rule::OptionTooBig => "the option has too much data",
+            Rule::OptionMalformed => "the option's data do not have the form that the protocol gives them",
+            Rule::OptionTakesNoData => "the option takes no data",
+            Rule::BadExportName => "an export name is UTF-8 without NUL, of at most 4096 bytes",
+            Rule::UnknownExport => "there is no export of that name here",
+            Rule::NeedsStructuredReplies => "metadata contexts need structured replies, which were not asked for",
+            Rule::BadRequestMagic => "a request did not begin with the magic number of requests",
+            Rule::PayloadTooLong => "a refused write was too long to be skipped",
+            Rule::Truncated => "the client went away in the middle of a message",
+            Rule::UnknownCommand => "this export does not know the command",
+            Rule::UnknownFlags => "the command has a flag that is unknown, not offered, or not for this command",
+            Rule::ShuttingDown => "the server is shutting down",
+            Rule::ReadOnly => "the export is read-only",
+            Rule::NeedsMetaContext => "block status needs a metadata context, and none was chosen",
+            Rule::FlushHasNoRange => "a flush has offset 0 and length 0",
+            Rule::ZeroLength => "the length is 0",
+            Rule::PayloadOverMax => "the length is above the largest payload that was advertised",
+            Rule::OutOfRange => "the range ends past the end of the export",
+            Rule::Unaligned => "offset or length is not a multiple of the minimum block size",
+        }
+    }
+
+    /// What a request that broke this rule is answered with. Source: NBD protocol, "error values": a write past the
+    /// end is ENOSPC and any other range EINVAL; a change of a read-only export is EPERM; a read too long may be
+    /// EOVERFLOW, but only where the don't-fragment flag exists, that is with structured replies.
+    pub fn errno(self, command: Option<Command>, structured: bool) -> Errno {
+        match (self, command) {
+            (Rule::ReadOnly, _) => Errno::Perm,
+            (Rule::ShuttingDown, _) => Errno::Shutdown,
+            (Rule::OutOfRange, Some(Command::Write | Command::WriteZeroes)) => Errno::NoSpc,
+            (Rule::PayloadOverMax, Some(Command::Read)) if structured => Errno::Overflow,
+            _ => Errno::Inval,
+        }
+    }
+}
+
+/// What a request is answered with that the device could not do; `None` for success. The protocol has no number for an
+/// operation that a device lacks: ENOTSUP is kept for zeroing that would be slow.
+pub fn errno_of_status(status: Status) -> Option<Errno> {
+    match status {
+        Status::Ok => None,
+        Status::Io => Some(Errno::Io),
+        Status::NoSpace => Some(Errno::NoSpc),
+        Status::Invalid | Status::Unsupported => Some(Errno::Inval),
+        Status::Shutdown => Some(Errno::Shutdown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rules_number_is_its_place_and_its_name_is_its_own() {
+        for (number, rule) in Rule::ALL.into_iter().enumerate() {
+            assert_eq!(rule as usize, number);
+            assert!(Rule::ALL[..number].iter().all(|other| other.name() != rule.name()));
+            assert!(rule.sentence().len() < 4096, "longest string of the protocol");
+        }
+    }
+}
