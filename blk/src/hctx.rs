@@ -131,6 +131,7 @@ impl<P: Policy> HwCtx<P> {
         };
         let mut dispatched = 0;
         let mut again = false;
+        let mut full = false;
         if let Some(command) = self.refused.take() {
             dispatched += usize::from(self.offer(command));
         }
@@ -139,9 +140,12 @@ impl<P: Policy> HwCtx<P> {
                 again = true;
                 break;
             }
-            // Without a tag there is no point in picking. Commands of ours are then on the device, and the reap of the
-            // first of them leads here again; a token that waits meanwhile waits no longer than that.
-            let Some(tag) = self.tags.acquire() else { break };
+            // Without a tag there is no point in picking: commands of ours fill the device queue, and the reap of the
+            // first of them leads here again.
+            let Some(tag) = self.tags.acquire() else {
+                full = true;
+                break;
+            };
             let grant = match self.policy.pick(&mut self.queue, now_ns, &mut counting) {
                 Pick::Dispatch(grant) => grant,
                 refusal => {
@@ -172,6 +176,9 @@ impl<P: Policy> HwCtx<P> {
                 self.room.push(flow);
             }
             dispatched += usize::from(self.offer(command));
+        }
+        if full || self.refused.is_some() {
+            self.policy.pause(&mut self.queue, &mut counting);
         }
         if dispatched > 0 {
             self.device.ring_doorbell(now_ns);
