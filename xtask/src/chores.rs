@@ -118,7 +118,8 @@ pub fn checks() -> Result<(), String> {
 /// # Errors
 /// One sentence if the demo fails or reports something else.
 pub fn smoke() -> Result<(), String> {
-    let mut demo = cargo("run --release --locked -- demo --json");
+    let mut demo = cargo("run --release --locked -- demo --json --out");
+    demo.arg(target().join("demo"));
     eprintln!("$ {}", shown(&demo));
     let start = Instant::now();
     let output = demo.stderr(Stdio::inherit()).output().map_err(|error| format!("the demo: {error}"))?;

@@ -276,6 +276,18 @@ const PLANTED: &[Planted] = &[
         lawful: &[("a.md", "# A\n[b](b.md#b)\n"), ("b.md", "# B\n")],
     },
     Planted {
+        rule: "pages-named",
+        broken: &[("blk/src/a.rs", "//! As DESIGN.md section 3 says.\n")],
+        lawful: &[
+            (
+                "blk/src/a.rs",
+                "//! See docs/b.md, and `bench/README.md`. NBD's doc/proto.md is not ours.\nf(\"D.md\");\n",
+            ),
+            ("docs/b.md", "# B\n"),
+            ("bench/README.md", "# B\n"),
+        ],
+    },
+    Planted {
         rule: "linked",
         broken: &[("README.md", "# R\n"), ("docs/a.md", "# A\n")],
         lawful: &[("README.md", "# R\n[a](docs/a.md#a)\n"), ("docs/a.md", "# A\n")],

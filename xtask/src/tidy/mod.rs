@@ -80,6 +80,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("file-names", shape::file_names),
     ("one-title", pages::one_title),
     ("links", pages::links),
+    ("pages-named", pages::pages_named),
     ("linked", pages::linked),
     ("policy-pages", pages::policy_pages),
 ];

@@ -114,6 +114,32 @@ pub fn links(tree: &Tree, report: &mut Report) {
     }
 }
 
+/// `pages-named`: a page of ours that a comment or a manifest names (`README.md`, `docs/…`) is in this repository.
+pub fn pages_named(tree: &Tree, report: &mut Report) {
+    let names_page = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let comments = |file: &File| file.lines.iter().map(|line| line.comment.clone()).collect();
+    let lines = |file: &File| file.text.lines().map(str::to_string).collect();
+    for file in tree.files.iter().filter(|file| !file.path.ends_with(".lock")) {
+        let texts: Vec<String> = if file.is_rust() { comments(file) } else { lines(file) };
+        for (index, text) in texts.iter().enumerate() {
+            let words = text.split(|c| !names_page(c)).map(|word| word.trim_end_matches('.'));
+            // The pages of other projects that are cited have neither form.
+            let ours = |word: &&str| {
+                let name = word.rsplit('/').next().and_then(|name| name.strip_suffix(".md"));
+                let shouts =
+                    name.is_some_and(|name| name.len() > 1 && !name.contains(|c: char| c.is_ascii_lowercase()));
+                shouts || word.starts_with("docs/") && word.ends_with(".md")
+            };
+            for page in words.filter(ours) {
+                let beside = resolve(file, page).is_some_and(|path| tree.has(&path));
+                if !beside && !tree.has(page) {
+                    report.add(&file.path, index + 1, format!("names {page}, which is not in this repository"));
+                }
+            }
+        }
+    }
+}
+
 /// `linked`: every page of `docs/` is linked from an entrance.
 pub fn linked(tree: &Tree, report: &mut Report) {
     let entrances = ENTRANCES.iter().filter_map(|path| tree.file(path));

@@ -1,8 +1,8 @@
 //! Takes Rust source apart just far enough for tidy: per line the code (strings and comments blanked out), the comment,
 //! and whether the line is part of a test.
 //!
-//! A lexer of strings, characters and comments, and a counter of braces; no parser. What it cannot know (macros that
-//! make modules, `#[path]`) this project does not use.
+//! A lexer of strings, characters and comments, and a counter of braces; no parser. Macros that make modules it cannot
+//! know; this project has none.
 
 /// One line of a Rust file.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -158,9 +158,27 @@ struct TestItem {
     whole_file: bool,
 }
 
-/// Modules in files of their own that only tests have.
-pub fn test_modules(lines: &[Line]) -> Vec<String> {
-    test_items(lines).into_iter().filter_map(|item| item.module).collect()
+/// A module in a file of its own that only tests have.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TestModule {
+    /// Its name.
+    pub name: String,
+    /// Its file, if `#[path]` names one.
+    pub path: Option<String>,
+}
+
+/// The modules of `text` in files of their own that only tests have; `lines` is `text` taken apart.
+pub fn test_modules(text: &str, lines: &[Line]) -> Vec<TestModule> {
+    let raw: Vec<&str> = text.lines().collect();
+    let items = test_items(lines).into_iter();
+    items
+        .filter_map(|item| {
+            let path = raw[item.first_line..=item.last_line]
+                .iter()
+                .find_map(|line| line.split_once("#[path = \"")?.1.split('"').next());
+            Some(TestModule { name: item.module?, path: path.map(str::to_string) })
+        })
+        .collect()
 }
 
 fn mark_tests(lines: &mut [Line]) {
@@ -299,7 +317,9 @@ mod tests {
 
     #[test]
     fn a_module_in_its_own_file_is_named() {
-        assert_eq!(test_modules(&lines("#[cfg(test)]\n#[allow(x)]\npub(crate) mod model;\nmod real;")), ["model"]);
+        let text = "#[cfg(test)]\n#[allow(x)]\npub(crate) mod model;\nmod real;\n#[cfg(test)]\n#[path = \"a_tests.rs\"]\nmod t;";
+        let module = |name: &str, path: Option<&str>| TestModule { name: name.into(), path: path.map(Into::into) };
+        assert_eq!(test_modules(text, &lines(text)), [module("model", None), module("t", Some("a_tests.rs"))]);
     }
 
     #[test]

@@ -119,13 +119,17 @@ impl Tree {
 fn mark_test_files(files: &mut [File]) {
     let mut prefixes = Vec::new();
     for file in files.iter().filter(|file| file.is_rust()) {
-        for module in source::test_modules(&file.lines) {
+        for module in source::test_modules(&file.text, &file.lines) {
+            if let Some(path) = module.path {
+                prefixes.push(format!("{}/{path}", file.parent()));
+                continue;
+            }
             let home = match file.path.rsplit('/').next() {
                 Some("mod.rs" | "lib.rs" | "main.rs") => file.parent().to_string(),
                 _ => file.path.trim_end_matches(".rs").to_string(),
             };
-            prefixes.push(format!("{home}/{module}.rs"));
-            prefixes.push(format!("{home}/{module}/"));
+            prefixes.push(format!("{home}/{}.rs", module.name));
+            prefixes.push(format!("{home}/{}/", module.name));
         }
     }
     for file in files.iter_mut() {
