@@ -293,6 +293,17 @@ const PLANTED: &[Planted] = &[
         lawful: &[("README.md", "# R\n[a](docs/a.md#a)\n"), ("docs/a.md", "# A\n")],
     },
     Planted {
+        rule: "tests-named",
+        broken: &[
+            ("a.md", "# A\n| I1 | `nothing_is_ever_lost` |\n"),
+            ("a/src/b.rs", "#[test]\nfn nothing_is_lost() {}\n"),
+        ],
+        lawful: &[
+            ("a.md", "# A\n| I1 | `nothing_is_ever_lost` |\n"),
+            ("a/src/b.rs", "#[test]\nfn nothing_is_ever_lost() {}\n"),
+        ],
+    },
+    Planted {
         rule: "policy-pages",
         broken: &[("sched/src/policy/options.rs", "PolicyKind::None => \"none\",\n")],
         lawful: &[

@@ -82,6 +82,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("links", pages::links),
     ("pages-named", pages::pages_named),
     ("linked", pages::linked),
+    ("tests-named", pages::tests_named),
     ("policy-pages", pages::policy_pages),
 ];
 

@@ -154,6 +154,29 @@ pub fn linked(tree: &Tree, report: &mut Report) {
     }
 }
 
+/// `tests-named`: a test that a page names exists. Test names are claims, so a name of four words or more in backticks
+/// is one.
+pub fn tests_named(tree: &Tree, report: &mut Report) {
+    let function = |line: &str| {
+        let name = line.trim_start().strip_prefix("fn ")?.split('(').next()?;
+        Some(name.to_string())
+    };
+    let rust = tree.files.iter().filter(|file| file.is_rust());
+    let functions: BTreeSet<String> =
+        rust.flat_map(|file| file.lines.iter().filter_map(|line| function(&line.code))).collect();
+    for page in pages(tree) {
+        for (number, line) in prose(page) {
+            for name in line.split('`').skip(1).step_by(2) {
+                let is_claim = name.split('_').count() >= 4
+                    && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+                if is_claim && !functions.contains(name) {
+                    report.add(&page.path, number, format!("there is no test {name}"));
+                }
+            }
+        }
+    }
+}
+
 /// `policy-pages`: a policy has its page in `docs/policies/`, and a page its policy.
 pub fn policy_pages(tree: &Tree, report: &mut Report) {
     let Some(options) = tree.file(POLICY_NAMES) else { return };
