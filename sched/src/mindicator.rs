@@ -93,9 +93,9 @@ impl Mindicator {
     /// with global virtual time must allow at least that, or the smallest lead waits for itself.
     pub const GRAIN: VSpan = VSpan(1 << GRAIN_SHIFT);
 
-    /// How far a lead may be from global virtual time, either way: 2^54 units, 16 TiB at the default weight and 164 GiB at
-    /// weight 1. More would not compare correctly.
-    pub const REACH: VSpan = VSpan(1 << (LEAD_BITS - 2 + GRAIN_SHIFT));
+    /// How far a lead may be from global virtual time, either way: almost 2^54 units, 16 TiB at the default weight and
+    /// 164 GiB at weight 1. Two leads are then less than half the circle of leads apart, also when rounded.
+    pub const REACH: VSpan = VSpan((1 << (LEAD_BITS - 2 + GRAIN_SHIFT)) - Self::GRAIN.0);
 
     /// Nobody present, virtual time at `start`.
     pub fn new(topology: &Topology, start: VTime) -> Mindicator {
@@ -355,3 +355,8 @@ impl Word {
         VTime::from_raw(grains_near.wrapping_add_signed(difference) << GRAIN_SHIFT)
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -217,3 +217,8 @@ impl TokenTree {
         0
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

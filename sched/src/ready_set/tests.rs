@@ -1,0 +1,76 @@
+//! Sequential tests, and agreement with a walk along the proximity order.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::topology::Place;
+
+#[test]
+fn the_nearest_is_claimed_first() {
+    // 0 1 | 2 3 || 4 5 | 6 7: from 5 the order is 5, its core 4, its socket 6 7, the rest.
+    let ready = ReadySet::new(&Topology::new(2, 2, 2));
+    (0..8).for_each(|hctx| ready.mark(HctxId(hctx)));
+    let claims: Vec<u16> = std::iter::from_fn(|| ready.take_nearest(HctxId(5))).map(|hctx| hctx.0).collect();
+    assert_eq!(claims, [5, 4, 6, 7, 0, 1, 2, 3]);
+    assert!(!ready.any());
+}
+
+#[test]
+fn a_mark_can_be_taken_back_once() {
+    let ready = ReadySet::new(&Topology::flat(100));
+    assert!(!ready.unmark(HctxId(77)));
+    ready.mark(HctxId(77));
+    ready.mark(HctxId(77));
+    assert!(ready.any() && ready.unmark(HctxId(77)));
+    assert!(!ready.any() && !ready.unmark(HctxId(77)));
+}
+
+#[test]
+fn masks_cover_whole_and_partial_words() {
+    assert_eq!(mask(0, 64), u64::MAX);
+    assert_eq!(mask(63, 64), 1 << 63);
+    assert_eq!(mask(2, 5), 0b11100);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Model: a set of numbers, and the first in proximity order *at the smallest distance* (within one distance any order
+    /// is as near).
+    #[test]
+    fn it_agrees_with_a_walk_along_the_proximity_order(
+        size in prop::sample::select(vec![1usize, 2, 16, 100, 1024]),
+        scatter in any::<u64>(),
+        ops in prop::collection::vec((any::<u16>(), 0..4), 1..200),
+    ) {
+        let places: Vec<Place> = (0..size as u64)
+            .map(|i| (i + 1).wrapping_mul(scatter | 1) >> 20)
+            .map(|bits| Place { socket: (bits % 3) as u16, core: (bits / 3 % 150) as u16 })
+            .collect();
+        let topology = Topology::from_places(&places);
+        let ready = ReadySet::new(&topology);
+        let mut model = std::collections::BTreeSet::new();
+        for (number, kind) in ops {
+            let hctx = HctxId(number % size as u16);
+            match kind {
+                0 | 1 => {
+                    ready.mark(hctx);
+                    model.insert(hctx);
+                }
+                2 => prop_assert_eq!(ready.unmark(hctx), model.remove(&hctx)),
+                _ => {
+                    let nearest = topology.nearest_order(hctx).iter().find(|other| model.contains(other));
+                    let claimed = ready.take_nearest(hctx);
+                    prop_assert_eq!(
+                        claimed.map(|claimed| topology.distance(hctx, claimed)),
+                        nearest.map(|&nearest| topology.distance(hctx, nearest))
+                    );
+                    if let Some(claimed) = claimed {
+                        prop_assert!(model.remove(&claimed), "{:?} was not marked", claimed);
+                    }
+                }
+            }
+            prop_assert_eq!(ready.any(), !model.is_empty());
+        }
+    }
+}

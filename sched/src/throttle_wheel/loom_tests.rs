@@ -1,0 +1,124 @@
+//! Model checks: one named race each. A model's wheel has 4 buckets of one word (see `BUCKETS`).
+//!
+//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`.
+
+use super::*;
+use crate::sync::model::{Arc, model, thread};
+use crate::topology::Topology;
+
+const H0: HctxId = HctxId(0);
+const H1: HctxId = HctxId(1);
+
+/// Virtual time that hctx 0's lead moves, and a wheel: T = 1023 units, so b = 128.
+struct World {
+    tree: Mindicator,
+    wheel: ThrottleWheel,
+}
+
+const WINDOW: u64 = 1023;
+
+impl World {
+    fn new() -> Arc<World> {
+        let tree = Mindicator::new(&Topology::flat(1), VTime::ZERO);
+        let wheel = ThrottleWheel::new(2, VSpan(WINDOW), VTime::ZERO);
+        assert_eq!(wheel.slot_span(), VSpan(128));
+        Arc::new(World { tree, wheel })
+    }
+
+    /// hctx 0 goes to `units`, takes virtual time along and turns the wheel. Returns how often hctx 1 was unthrottled.
+    fn advance(&self, units: u64) -> u32 {
+        self.tree.publish(H0, VTime::from_raw(units));
+        self.turn()
+    }
+
+    fn turn(&self) -> u32 {
+        let mut unthrottled = 0;
+        self.wheel.turn(self.tree.query(), |hctx| {
+            assert_eq!(hctx, H1);
+            unthrottled += 1;
+        });
+        unthrottled
+    }
+
+    fn throttle(&self, lead: u64) -> Option<WheelSlot> {
+        self.wheel.throttle(H1, VTime::from_raw(lead), || self.tree.global_vtime())
+    }
+}
+
+/// Race: the table in the module's text, both orders. hctx 1 is due at 1279 - 1023 = 256 = slot 2; virtual time goes to 256.
+/// Shown to fail without the fence in `throttle` and without the one in `turn`.
+#[test]
+fn loom_a_place_taken_beside_a_turn_is_not_lost() {
+    model(|| {
+        let world = World::new();
+        let theirs = world.clone();
+        let turner = thread::spawn(move || theirs.advance(256));
+        let place = world.throttle(256 + WINDOW);
+        let unthrottled = turner.join().unwrap();
+        assert!(place.is_none() || unthrottled == 1, "hctx 1 waits in {place:?} and nobody will wake it");
+    });
+}
+
+/// Race: the place is only the last bucket (lead far ahead) and is passed meanwhile: hctx 1 must have a place that
+/// virtual time has not reached, or have been unthrottled. Shown to fail if `throttle` returns its place
+/// without comparing it with virtual time again.
+#[test]
+fn loom_a_place_in_the_last_bucket_that_is_passed_is_taken_anew() {
+    model(|| {
+        let world = World::new();
+        let theirs = world.clone();
+        // 4 buckets: the last place at virtual time 0 is slot 3 = 384. Virtual time goes to 512 = slot 4.
+        let turner = thread::spawn(move || theirs.advance(512));
+        let place = world.throttle(10_000 + WINDOW).expect("not due before 10,000");
+        let unthrottled = turner.join().unwrap();
+        assert!(VTime::from_raw(512).is_before(place.0) || unthrottled == 1, "{place:?}");
+    });
+}
+
+/// Race: two workers move virtual time and both turn. Each slot is passed by one of them: one wake, not two, not none.
+/// Shown to fail if the position is moved by a store.
+#[test]
+fn loom_two_turners_wake_a_queue_once() {
+    model(|| {
+        let world = World::new();
+        world.tree.publish(H0, VTime::ZERO);
+        world.throttle(256 + WINDOW).expect("not due at 0");
+        world.tree.publish(H0, VTime::from_raw(512));
+        let theirs = world.clone();
+        let other = thread::spawn(move || theirs.turn());
+        let ours = world.turn();
+        assert_eq!(ours + other.join().unwrap(), 1);
+    });
+}
+
+/// Race: two turners, one far behind, beside a queue that takes a place in a bucket that the late one is about to empty.
+/// W1 for the new place.
+#[test]
+fn loom_a_late_turner_does_not_swallow_a_new_place() {
+    model(|| {
+        let world = World::new();
+        world.tree.publish(H0, VTime::from_raw(128));
+        let theirs = world.clone();
+        let late = thread::spawn(move || theirs.turn());
+        // Slot 5 uses bucket 1, the bucket of slot 1 = 128 that the late turner empties.
+        let early = world.advance(384);
+        let place = world.throttle(640 + WINDOW).expect("not due at 384");
+        assert_eq!(place.0.raw(), 640);
+        let woken = early + late.join().unwrap() + world.advance(640);
+        assert_eq!(woken, 1, "by the late turner for nothing, or in time");
+    });
+}
+
+/// Race: the owner gives its place up while a turner takes it out: exactly one has it (W2).
+#[test]
+fn loom_a_withdrawal_beside_a_turn_is_settled_once() {
+    model(|| {
+        let world = World::new();
+        let place = world.throttle(256 + WINDOW).expect("not due at 0");
+        let theirs = world.clone();
+        let turner = thread::spawn(move || theirs.advance(256));
+        let withdrawn = world.wheel.withdraw(H1, place);
+        let unthrottled = turner.join().unwrap();
+        assert_eq!(u32::from(withdrawn) + unthrottled, 1);
+    });
+}

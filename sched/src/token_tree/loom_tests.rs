@@ -1,0 +1,120 @@
+//! Model checks: one named race each. The two-sided wake-up of I4 is in `ready_set/loom_tests.rs`.
+//!
+//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`.
+
+use super::*;
+use crate::sync::AtomicU64;
+use crate::sync::model::{Arc, model, thread};
+
+const H0: HctxId = HctxId(0);
+const H1: HctxId = HctxId(1);
+
+fn tree(depth: u32) -> Arc<TokenTree> {
+    Arc::new(TokenTree::new(&Topology::flat(2), depth))
+}
+
+fn take(tree: &TokenTree, hctx: HctxId, units: u32) -> DispatchToken {
+    tree.acquire(hctx, units).expect("nothing else holds tokens yet")
+}
+
+/// Race: two workers, one token at the root (I2). Shown to fail if `take_rest_from_root` adds instead of exchanging.
+#[test]
+fn loom_one_token_is_taken_once() {
+    model(|| {
+        let tokens = tree(1);
+        let theirs = tokens.clone();
+        let other = thread::spawn(move || theirs.acquire(H1, 1));
+        let ours = tokens.acquire(H0, 1);
+        let other = other.join().unwrap();
+        assert!(ours.is_some() != other.is_some(), "{ours:?} and {other:?}");
+        for token in [ours, other].into_iter().flatten() {
+            tokens.release_root(token);
+        }
+        assert_eq!(tokens.total_units(), 1);
+    });
+}
+
+/// Race: acquire beside a release. What the last holder did before its release is seen by whoever takes the token.
+/// Shown to fail with Relaxed in place of either Release (in `release_to`) or Acquire (in `take_rest_from_root`).
+#[test]
+fn loom_whoever_gets_a_token_sees_what_its_last_holder_did() {
+    model(|| {
+        let tokens = tree(1);
+        let token = take(&tokens, H1, 1);
+        let reaped = Arc::new(AtomicU64::new(0));
+        let (theirs, their_reaped) = (tokens.clone(), reaped.clone());
+        let other = thread::spawn(move || {
+            their_reaped.store(1, Ordering::Relaxed);
+            theirs.release_toward(H1, H0, token);
+        });
+        if let Some(token) = tokens.acquire(H0, 1) {
+            assert_eq!(reaped.load(Ordering::Relaxed), 1);
+            tokens.release_local(H0, token);
+        }
+        other.join().unwrap();
+        assert_eq!(tokens.total_units(), 1);
+    });
+}
+
+/// Race: one hctx of a core gives its core's tokens to the root while the other takes from the core (I1).
+#[test]
+fn loom_percolate_beside_acquire_neither_loses_nor_doubles_a_token() {
+    model(|| {
+        let tokens = Arc::new(TokenTree::new(&Topology::new(2, 1, 2), 2));
+        // Both tokens at the core of hctxs 0 and 1.
+        for token in [take(&tokens, H0, 1), take(&tokens, H0, 1)] {
+            tokens.release_toward(H0, H1, token);
+        }
+        let theirs = tokens.clone();
+        let percolating = thread::spawn(move || theirs.percolate(H0));
+        let taken = tokens.acquire(H1, 1);
+        let moved = percolating.join().unwrap();
+        // Taken from the core before or from the root after; or not at all, while both were in the other's hand.
+        assert!(moved == 2 || (moved == 1 && taken.is_some()), "{moved} moved, {taken:?}");
+        if let Some(token) = taken {
+            tokens.release_root(token);
+        }
+        assert_eq!((tokens.total_units(), tokens.root_units()), (2, 2));
+    });
+}
+
+/// Race: two big requests, half of the tokens near each. One goes, in debt; never both, never neither (T2, T3).
+/// Shown to fail if a request that cannot go keeps its hand at its own leaf (neither goes).
+#[test]
+fn loom_two_big_requests_with_half_the_tokens_each_do_not_wait_for_each_other() {
+    model(|| {
+        let tokens = tree(2);
+        for (hctx, token) in [(H0, take(&tokens, H0, 1)), (H1, take(&tokens, H1, 1))] {
+            tokens.release_local(hctx, token);
+        }
+        let theirs = tokens.clone();
+        let other = thread::spawn(move || theirs.acquire(H1, 2));
+        let ours = tokens.acquire(H0, 2);
+        let other = other.join().unwrap();
+        assert!(ours.is_some() != other.is_some(), "{ours:?} and {other:?}");
+        assert_eq!(tokens.total_units(), 0, "2 units of 2 are out");
+        let token = ours.or(other).expect("one has it");
+        tokens.release_local(H0, token);
+        assert_eq!(tokens.total_units(), 2);
+    });
+}
+
+/// Race: a release beside a big acquire that goes into debt: the debt and the payment meet at the root (I1, T2).
+#[test]
+fn loom_debt_beside_release_is_conserved_and_bounded() {
+    model(|| {
+        let tokens = tree(2);
+        let held = take(&tokens, H1, 1);
+        let theirs = tokens.clone();
+        let other = thread::spawn(move || theirs.release_local(H1, held));
+        // One token is at the root, so a request of 2 may go at once (D + 2 - 1 = 3 units out at most).
+        let big = tokens.acquire(H0, 2).expect("the root has a token");
+        assert!(tokens.root_units() >= -1);
+        other.join().unwrap();
+        assert_eq!(tokens.total_units(), 0);
+        tokens.release_local(H0, big);
+        tokens.percolate(H0);
+        tokens.percolate(H1);
+        assert_eq!(tokens.root_units(), 2);
+    });
+}

@@ -1,0 +1,170 @@
+//! Sequential tests, and agreement with plain counters under generated histories.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn taken(tree: &TokenTree, hctx: u16, units: u32) -> DispatchToken {
+    tree.acquire(HctxId(hctx), units).expect("there is one")
+}
+
+#[test]
+fn a_token_released_locally_is_for_its_own_hctx() {
+    let tree = TokenTree::new(&Topology::new(2, 2, 2), 1);
+    let token = taken(&tree, 0, 1);
+    assert_eq!(tree.release_local(HctxId(0), token), 1);
+    assert!(tree.acquire(HctxId(1), 1).is_none());
+    let token = taken(&tree, 0, 1);
+    tree.release_root(token);
+}
+
+#[test]
+fn a_token_released_toward_another_is_for_all_below_their_common_ancestor() {
+    // 0 1 | 2 3 || 4 5 | 6 7. From 0 to 3: the first socket.
+    let tree = TokenTree::new(&Topology::new(2, 2, 2), 1);
+    for (taker, gets) in [(0, true), (1, true), (2, true), (3, true), (4, false), (7, false)] {
+        let token = taken(&tree, 0, 1);
+        tree.release_toward(HctxId(0), HctxId(3), token);
+        let token = tree.acquire(HctxId(taker), 1);
+        assert_eq!(token.is_some(), gets, "hctx {taker}");
+        if let Some(token) = token {
+            tree.release_root(token);
+        } else {
+            assert_eq!(tree.percolate(HctxId(1)), 1);
+        }
+        assert_eq!(tree.root_units(), 1);
+    }
+}
+
+#[test]
+fn percolate_leaves_nothing_on_its_path() {
+    let tree = TokenTree::new(&Topology::new(2, 2, 2), 3);
+    let tokens = [taken(&tree, 0, 1), taken(&tree, 0, 1), taken(&tree, 0, 1)];
+    for (token, to) in tokens.into_iter().zip([0, 1, 2]) {
+        tree.release_toward(HctxId(0), HctxId(to), token);
+    }
+    assert_eq!(tree.root_units(), 0);
+    assert_eq!(tree.percolate(HctxId(4)), 0, "another socket's tokens are not on its path");
+    assert_eq!(tree.percolate(HctxId(0)), 3);
+    assert_eq!((tree.percolate(HctxId(0)), tree.root_units()), (0, 3));
+}
+
+#[test]
+fn a_big_request_starts_with_one_free_token_and_the_rest_is_debt() {
+    // D = 4. 3 units out, 1 at the root: a request of 4 goes, and 7 = D + 4 - 1 units are out.
+    let tree = TokenTree::new(&Topology::flat(2), 4);
+    let small = taken(&tree, 0, 3);
+    let big = taken(&tree, 1, 4);
+    assert_eq!((tree.root_units(), tree.total_units()), (-3, -3));
+    assert!(tree.acquire(HctxId(0), 1).is_none() && tree.acquire(HctxId(1), 4).is_none());
+    // The first 3 units released pay the debt, wherever they were to go; the next request waits for a free one.
+    assert_eq!(tree.release_local(HctxId(0), small), 0);
+    assert!(tree.acquire(HctxId(0), 1).is_none());
+    assert_eq!(tree.release_toward(HctxId(1), HctxId(0), big), 4);
+    assert_eq!((tree.root_units(), tree.total_units()), (4, 4));
+}
+
+#[test]
+fn a_big_request_takes_no_more_than_it_needs() {
+    // 6 tokens at the leaf; 4 are taken from there, 2 stay, the root keeps its own.
+    let tree = TokenTree::new(&Topology::flat(2), 8);
+    let token = taken(&tree, 0, 6);
+    tree.release_local(HctxId(0), token);
+    let token = taken(&tree, 0, 4);
+    assert_eq!(tree.root_units(), 2);
+    assert_eq!(tree.percolate(HctxId(0)), 2);
+    tree.release_root(token);
+}
+
+#[test]
+#[should_panic(expected = "5 units of a depth of 4")]
+fn more_units_than_the_depth_are_refused() {
+    let _ = TokenTree::new(&Topology::flat(1), 4).acquire(HctxId(0), 5);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Acquire(u16, u32),
+    ReleaseLocal(usize),
+    ReleaseToward(usize, u16),
+    ReleaseRoot(usize),
+    Percolate(u16),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        4 => (any::<u16>(), prop_oneof![Just(1), 1u32..8]).prop_map(|(hctx, units)| Op::Acquire(hctx, units)),
+        1 => any::<usize>().prop_map(Op::ReleaseLocal),
+        1 => (any::<usize>(), any::<u16>()).prop_map(|(which, to)| Op::ReleaseToward(which, to)),
+        1 => any::<usize>().prop_map(Op::ReleaseRoot),
+        1 => any::<u16>().prop_map(Op::Percolate),
+    ];
+    prop::collection::vec(op, 1..300)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// I1, I2, T2 and T3 after every step, against three numbers: D, units out, requests out.
+    #[test]
+    fn tokens_are_conserved_and_the_depth_is_kept(
+        size in prop::sample::select(vec![(1, 1, 1), (1, 2, 1), (2, 4, 2), (1, 100, 1), (4, 128, 2)]),
+        depth in 1u32..20,
+        ops in ops(),
+    ) {
+        let topology = Topology::new(size.0, size.1, size.2);
+        let tree = TokenTree::new(&topology, depth);
+        let hctx_of = |number: u16| HctxId(number % topology.hctx_count() as u16);
+        let mut out: Vec<(HctxId, DispatchToken)> = Vec::new();
+        let mut units_max = 1;
+        for op in ops {
+            match op {
+                Op::Acquire(hctx, units) => {
+                    let (hctx, units) = (hctx_of(hctx), units.min(depth));
+                    let on_path: i64 =
+                        tree.shape.path(hctx).map(|node| tree.counts[node].load(Ordering::Relaxed).max(0)).sum();
+                    let can = on_path + tree.root_units().min(0) > 0 || (units == 1 && on_path > 0);
+                    let token = tree.acquire(hctx, units);
+                    if can {
+                        prop_assert!(token.is_some(), "{} free on the path for {}", on_path, units);
+                        units_max = units_max.max(units);
+                    } else if let Some(token) = &token {
+                        // All of it lay on the way up: no debt was made.
+                        prop_assert!(i64::from(token.units()) <= on_path);
+                    }
+                    out.extend(token.map(|token| (hctx, token)));
+                }
+                Op::Percolate(hctx) => {
+                    tree.percolate(hctx_of(hctx));
+                    prop_assert_eq!(tree.percolate(hctx_of(hctx)), 0);
+                }
+                _ if out.is_empty() => {}
+                Op::ReleaseLocal(which) => {
+                    let (hctx, token) = out.swap_remove(which % out.len());
+                    tree.release_local(hctx, token);
+                }
+                Op::ReleaseToward(which, to) => {
+                    let (hctx, token) = out.swap_remove(which % out.len());
+                    tree.release_toward(hctx, hctx_of(to), token);
+                }
+                Op::ReleaseRoot(which) => {
+                    let (_, token) = out.swap_remove(which % out.len());
+                    tree.release_root(token);
+                }
+            }
+            let units_out: i64 = out.iter().map(|(_, token)| i64::from(token.units())).sum();
+            prop_assert_eq!(tree.total_units() + units_out, i64::from(depth), "I1");
+            prop_assert!(out.len() <= depth as usize, "I2 in requests");
+            prop_assert!(units_out < i64::from(depth + units_max), "I2 in units");
+            prop_assert!(tree.root_units() > -i64::from(units_max), "T2");
+            for node in 0..tree.shape.root() {
+                prop_assert!(tree.counts[node].load(Ordering::Relaxed) >= 0, "T2");
+            }
+        }
+        for (hctx, token) in out {
+            tree.release_local(hctx, token);
+        }
+        (0..topology.hctx_count() as u16).for_each(|hctx| { tree.percolate(HctxId(hctx)); });
+        prop_assert_eq!(tree.root_units(), i64::from(depth));
+    }
+}
