@@ -1,5 +1,10 @@
 //! The lower edge: a device, and the queue of it that one worker owns.
 
+pub mod memory;
+pub mod null;
+pub mod nvme;
+pub mod store;
+
 use crate::buffer::Buffer;
 use crate::request::{Op, Status};
 use mqfq_sched::topology::HctxId;

@@ -1,0 +1,138 @@
+//! A device in memory, as fast as memory: commands are carried out when they are reaped, in the order of submission.
+//!
+//! Its bytes end with the process. So nothing that is completed becomes any safer by a flush, there is no cache that a
+//! flush could empty, and `volatile_cache` is false; FUA and flush are accepted and have nothing to do.
+
+use crate::device::store::SparseStore;
+use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use crate::request::Status;
+use std::sync::Arc;
+
+/// Largest transfer, bytes: what NBD clients assume of a server that does not say.
+const TRANSFER_BYTES_MAX: u32 = 32 << 20;
+
+/// See the file's text.
+pub struct MemoryDevice {
+    store: Arc<SparseStore>,
+}
+
+impl MemoryDevice {
+    /// A device of `size_bytes` zeroes that takes any alignment. Memory is taken as it is written.
+    pub fn new(size_bytes: u64) -> MemoryDevice {
+        MemoryDevice { store: Arc::new(SparseStore::new(size_bytes)) }
+    }
+}
+
+impl Device for MemoryDevice {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            size_bytes: self.store.size_bytes(),
+            block_bytes: 1,
+            preferred_bytes: 4096,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            volatile_cache: false,
+        }
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        let depth = options.depth as usize;
+        Ok(Box::new(MemoryQueue { store: self.store.clone(), submitted: Vec::with_capacity(depth), depth }))
+    }
+}
+
+struct MemoryQueue {
+    store: Arc<SparseStore>,
+    submitted: Vec<Command>,
+    depth: usize,
+}
+
+impl DeviceQueue for MemoryQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        if self.submitted.len() == self.depth {
+            return Err(QueueFull(command));
+        }
+        self.submitted.push(command);
+        Ok(())
+    }
+
+    fn ring_doorbell(&mut self, _now_ns: u64) {}
+
+    fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
+        out.extend(self.submitted.drain(..).map(|mut command| {
+            self.store.execute(&mut command);
+            Reaped { tag: command.tag, status: Status::Ok, buffer: command.buffer }
+        }));
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        (!self.submitted.is_empty()).then_some(0)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.submitted.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+    use crate::device::Tag;
+    use crate::request::Op;
+    use mqfq_sched::topology::HctxId;
+
+    fn queue(device: &MemoryDevice, hctx: u16) -> Box<dyn DeviceQueue> {
+        let options = QueueOptions {
+            hctx: HctxId(hctx),
+            depth: 4,
+            #[cfg(feature = "uring")]
+            ring: None,
+            interrupt: Arc::new(|hctx| panic!("{hctx:?} interrupted by a device that has nothing to say")),
+        };
+        device.open_queue(options).unwrap()
+    }
+
+    fn run(queue: &mut dyn DeviceQueue, op: Op, offset_bytes: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut buffer = Buffer::new(bytes.len());
+        buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        let length_bytes = bytes.len() as u32;
+        let command = Command { tag: Tag(3), op, offset_bytes, length_bytes, fua: false, buffer: Some(buffer) };
+        queue.submit(command).unwrap();
+        queue.ring_doorbell(0);
+        let mut out = Vec::new();
+        queue.reap(0, &mut out);
+        let Reaped { tag, status, buffer } = out.pop().unwrap();
+        assert_eq!((tag, status), (Tag(3), Status::Ok));
+        buffer.unwrap().as_slice()[..bytes.len()].to_vec()
+    }
+
+    #[test]
+    fn what_one_queue_wrote_another_reads() {
+        let device = MemoryDevice::new(1 << 20);
+        let (mut a, mut b) = (queue(&device, 0), queue(&device, 1));
+        run(&mut *a, Op::Write, 777, b"hello");
+        assert_eq!(run(&mut *b, Op::Read, 776, &[0xee; 7]), b"\0hello\0");
+    }
+
+    #[test]
+    fn discarded_and_zeroed_bytes_read_as_zero() {
+        let device = MemoryDevice::new(1 << 20);
+        let mut queue = queue(&device, 0);
+        for op in [Op::Discard, Op::WriteZeroes { may_unmap: true }, Op::WriteZeroes { may_unmap: false }] {
+            run(&mut *queue, Op::Write, 0, b"hello");
+            run(&mut *queue, op, 1, &[1; 3]);
+            assert_eq!(run(&mut *queue, Op::Read, 0, &[0xee; 5]), b"h\0\0\0o", "{op:?}");
+        }
+    }
+
+    #[test]
+    fn the_queue_is_as_deep_as_it_was_opened() {
+        let mut queue = queue(&MemoryDevice::new(4096), 0);
+        let flush =
+            |tag| Command { tag: Tag(tag), op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false, buffer: None };
+        (0..4).for_each(|tag| queue.submit(flush(tag)).unwrap());
+        let QueueFull(back) = queue.submit(flush(9)).unwrap_err();
+        assert_eq!(back.tag, Tag(9));
+        assert_eq!(queue.in_flight(), 4);
+    }
+}

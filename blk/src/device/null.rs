@@ -1,0 +1,129 @@
+//! A device that completes every command at once and keeps nothing: what the layers above cost by themselves.
+
+use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use crate::request::{Op, Status};
+
+/// Largest transfer, bytes: what NBD clients assume of a server that does not say.
+const TRANSFER_BYTES_MAX: u32 = 32 << 20;
+
+/// See the file's text. Reads return zeroes, writes and the rest are forgotten.
+#[derive(Clone, Copy, Debug)]
+pub struct NullDevice {
+    info: DeviceInfo,
+}
+
+impl NullDevice {
+    /// A device of `size_bytes` that takes any alignment.
+    pub fn new(size_bytes: u64) -> NullDevice {
+        NullDevice::with_info(DeviceInfo {
+            size_bytes,
+            block_bytes: 1,
+            preferred_bytes: 4096,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            // Nothing is kept, so nothing can be lost.
+            volatile_cache: false,
+        })
+    }
+
+    /// A device that says this of itself.
+    pub fn with_info(info: DeviceInfo) -> NullDevice {
+        NullDevice { info }
+    }
+}
+
+impl Device for NullDevice {
+    fn info(&self) -> DeviceInfo {
+        self.info
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        let depth = options.depth as usize;
+        Ok(Box::new(NullQueue { ended: Vec::with_capacity(depth), depth }))
+    }
+}
+
+struct NullQueue {
+    ended: Vec<Reaped>,
+    depth: usize,
+}
+
+impl DeviceQueue for NullQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        if self.ended.len() == self.depth {
+            return Err(QueueFull(command));
+        }
+        let Command { tag, op, length_bytes, mut buffer, .. } = command;
+        if op == Op::Read {
+            // A recycled buffer holds a former tenant's bytes.
+            let buffer = buffer.as_mut().expect("a read comes with a buffer");
+            buffer.as_mut_slice()[..length_bytes as usize].fill(0);
+        }
+        self.ended.push(Reaped { tag, status: Status::Ok, buffer });
+        Ok(())
+    }
+
+    fn ring_doorbell(&mut self, _now_ns: u64) {}
+
+    fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
+        out.append(&mut self.ended);
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        (!self.ended.is_empty()).then_some(0)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.ended.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+    use crate::device::Tag;
+    use mqfq_sched::topology::HctxId;
+    use std::sync::Arc;
+
+    fn queue(depth: u16) -> Box<dyn DeviceQueue> {
+        let options = QueueOptions {
+            hctx: HctxId(0),
+            depth,
+            #[cfg(feature = "uring")]
+            ring: None,
+            interrupt: Arc::new(|hctx| panic!("{hctx:?} interrupted by a device that has nothing to say")),
+        };
+        NullDevice::new(1 << 20).open_queue(options).unwrap()
+    }
+
+    fn read(tag: u16) -> Command {
+        let mut buffer = Buffer::new(8192);
+        buffer.as_mut_slice().fill(0xee);
+        Command { tag: Tag(tag), op: Op::Read, offset_bytes: 0, length_bytes: 5000, fua: false, buffer: Some(buffer) }
+    }
+
+    #[test]
+    fn a_read_is_all_zeroes_and_no_more_than_asked_for() {
+        let mut queue = queue(1);
+        queue.submit(read(0)).unwrap();
+        let mut out = Vec::new();
+        queue.reap(0, &mut out);
+        let buffer = out[0].buffer.as_ref().unwrap();
+        assert!(buffer.as_slice()[..5000].iter().all(|&byte| byte == 0));
+        assert_eq!(buffer.as_slice()[5000], 0xee);
+    }
+
+    #[test]
+    fn the_queue_is_as_deep_as_it_was_opened() {
+        let mut queue = queue(2);
+        queue.submit(read(0)).unwrap();
+        queue.submit(read(1)).unwrap();
+        let QueueFull(back) = queue.submit(read(0)).unwrap_err();
+        assert_eq!(back.length_bytes, 5000);
+        assert_eq!((queue.in_flight(), queue.next_event_ns()), (2, Some(0)));
+        let mut out = Vec::new();
+        queue.reap(0, &mut out);
+        assert_eq!(out.len(), 2);
+        assert_eq!((queue.in_flight(), queue.next_event_ns()), (0, None));
+    }
+}

@@ -1,0 +1,277 @@
+//! Where the devices that live in memory keep their bytes.
+//!
+//! # Shape
+//! The device is cut into chunks of 64 KiB, and only those that were written exist. They lie in 1024 maps by the low bits
+//! of their number, so neighbours never share a lock and memory is proportional to what was written, whatever the
+//! device's size says (it may say 8 EiB). A chunk that does not exist reads as zero, which is what never-written and
+//! discarded bytes must do.
+//!
+//! # Invariants
+//! S1. A call that returned is seen by every call that begins after it, on any thread. Two that overlap in time may be
+//!     interleaved chunk by chunk, as on a drive, and never within a chunk.
+//!
+//! # Cost
+//! Per chunk touched: one lock, one hash look-up, one copy. Clearing a long range costs its chunks or the existing ones of
+//! the store, whichever are fewer.
+
+use crate::buffer::Buffer;
+use crate::device::Command;
+use crate::request::Op;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a chunk: large enough that a map entry is nothing beside it, small enough that a lone 4 KiB write wastes little.
+pub const CHUNK_BYTES: u64 = 64 << 10;
+
+/// Maps. With a few dozen workers on random chunks two rarely want the same one.
+const SHARDS: u64 = 1024;
+
+/// Its own cache line, so that the locks of different shards do not share one.
+#[repr(align(64))]
+#[derive(Default)]
+struct Shard {
+    chunks: Mutex<HashMap<u64, Box<[u8]>>>,
+}
+
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Box<[u8]>>> {
+        // A panic in another thread while it held this lock can have cut short a copy of bytes, and nothing else.
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sparse bytes, shared by all workers. See the file's text.
+pub struct SparseStore {
+    size_bytes: u64,
+    shards: Box<[Shard]>,
+}
+
+impl SparseStore {
+    /// A store of zeroes.
+    pub fn new(size_bytes: u64) -> SparseStore {
+        SparseStore { size_bytes, shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+    }
+
+    /// Its size.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Memory that chunks take.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().len() as u64 * CHUNK_BYTES).sum()
+    }
+
+    /// Fills `bytes` from `offset_bytes` on.
+    ///
+    /// # Panics
+    /// If the range does not lie inside; so do the others.
+    pub fn read(&self, offset_bytes: u64, mut bytes: &mut [u8]) {
+        for (chunk, range) in self.pieces(offset_bytes, bytes.len() as u64) {
+            let (piece, rest) = bytes.split_at_mut(range.len());
+            match self.shard(chunk).lock().get(&chunk) {
+                Some(present) => piece.copy_from_slice(&present[range]),
+                None => piece.fill(0),
+            }
+            bytes = rest;
+        }
+    }
+
+    /// Stores `bytes` from `offset_bytes` on.
+    pub fn write(&self, offset_bytes: u64, mut bytes: &[u8]) {
+        for (chunk, range) in self.pieces(offset_bytes, bytes.len() as u64) {
+            let (piece, rest) = bytes.split_at(range.len());
+            let mut chunks = self.shard(chunk).lock();
+            let present = chunks.entry(chunk).or_insert_with(|| vec![0; CHUNK_BYTES as usize].into_boxed_slice());
+            present[range].copy_from_slice(piece);
+            bytes = rest;
+        }
+    }
+
+    /// Makes a range read as zero and gives back the memory of whole chunks.
+    pub fn discard(&self, offset_bytes: u64, length_bytes: u64) {
+        self.clear(offset_bytes, length_bytes, true);
+    }
+
+    /// Makes a range read as zero; chunks that exist stay, so that writing there again needs no new memory. (Chunks that
+    /// do not exist are not made: no promise of space could be kept by that, since the system overcommits memory.)
+    pub fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64) {
+        self.clear(offset_bytes, length_bytes, false);
+    }
+
+    fn clear(&self, offset_bytes: u64, length_bytes: u64, release: bool) {
+        self.check(offset_bytes, length_bytes);
+        let end_bytes = offset_bytes + length_bytes;
+        // Whole chunks; the last one is whole if the range reaches the end of the store.
+        let first = offset_bytes.div_ceil(CHUNK_BYTES);
+        let last = if end_bytes == self.size_bytes { end_bytes.div_ceil(CHUNK_BYTES) } else { end_bytes / CHUNK_BYTES };
+        if first >= last {
+            return self.clear_parts(offset_bytes, end_bytes);
+        }
+        self.clear_parts(offset_bytes, first * CHUNK_BYTES);
+        self.clear_chunks(first..last, release);
+        self.clear_parts((last * CHUNK_BYTES).min(end_bytes), end_bytes);
+    }
+
+    /// Zeroes in chunks that exist.
+    fn clear_parts(&self, offset_bytes: u64, end_bytes: u64) {
+        for (chunk, range) in self.pieces(offset_bytes, end_bytes - offset_bytes) {
+            if let Some(present) = self.shard(chunk).lock().get_mut(&chunk) {
+                present[range].fill(0);
+            }
+        }
+    }
+
+    fn clear_chunks(&self, range: Range<u64>, release: bool) {
+        if range.end - range.start < SHARDS {
+            for chunk in range {
+                let mut chunks = self.shard(chunk).lock();
+                if release {
+                    chunks.remove(&chunk);
+                } else if let Some(present) = chunks.get_mut(&chunk) {
+                    present.fill(0);
+                }
+            }
+            return;
+        }
+        // So long that looking at what exists is less work than naming every chunk of it.
+        for shard in &self.shards {
+            let mut chunks = shard.lock();
+            if release {
+                chunks.retain(|chunk, _| !range.contains(chunk));
+            } else {
+                let inside = chunks.iter_mut().filter(|(chunk, _)| range.contains(chunk));
+                inside.for_each(|(_, present)| present.fill(0));
+            }
+        }
+    }
+
+    /// Does what a command asks for to its range. The command is valid and its buffer long enough.
+    pub(crate) fn execute(&self, command: &mut Command) {
+        let &mut Command { op, offset_bytes, length_bytes, ref mut buffer, .. } = command;
+        match op {
+            Op::Read => self.read(offset_bytes, &mut payload(buffer, op).as_mut_slice()[..length_bytes as usize]),
+            Op::Write => self.write(offset_bytes, &payload(buffer, op).as_slice()[..length_bytes as usize]),
+            Op::Flush => {}
+            Op::Discard | Op::WriteZeroes { may_unmap: true } => self.discard(offset_bytes, u64::from(length_bytes)),
+            Op::WriteZeroes { may_unmap: false } => self.write_zeroes(offset_bytes, u64::from(length_bytes)),
+        }
+    }
+
+    fn shard(&self, chunk: u64) -> &Shard {
+        &self.shards[(chunk % SHARDS) as usize]
+    }
+
+    /// The chunks that a range touches, and where in each.
+    fn pieces(&self, offset_bytes: u64, length_bytes: u64) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
+        self.check(offset_bytes, length_bytes);
+        let end_bytes = offset_bytes + length_bytes;
+        let mut at_bytes = offset_bytes;
+        std::iter::from_fn(move || {
+            let (chunk, start) = (at_bytes / CHUNK_BYTES, at_bytes % CHUNK_BYTES);
+            let piece_bytes = (CHUNK_BYTES - start).min(end_bytes - at_bytes);
+            at_bytes += piece_bytes;
+            (piece_bytes > 0).then(|| (chunk, start as usize..(start + piece_bytes) as usize))
+        })
+    }
+
+    fn check(&self, offset_bytes: u64, length_bytes: u64) {
+        let inside = offset_bytes.checked_add(length_bytes).is_some_and(|end_bytes| end_bytes <= self.size_bytes);
+        assert!(inside, "{length_bytes} bytes at {offset_bytes} of a store of {}", self.size_bytes);
+    }
+}
+
+fn payload(buffer: &mut Option<Buffer>, op: Op) -> &mut Buffer {
+    buffer.as_mut().unwrap_or_else(|| panic!("a command to {op:?} came without its buffer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(store: &SparseStore, offset_bytes: u64, length: usize) -> Vec<u8> {
+        // Recycled memory: what is not overwritten shows.
+        let mut bytes = vec![0xee; length];
+        store.read(offset_bytes, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn never_written_bytes_read_as_zero_and_take_no_memory() {
+        let store = SparseStore::new(i64::MAX as u64);
+        assert_eq!(read(&store, i64::MAX as u64 - 5000, 5000), [0; 5000]);
+        assert_eq!(store.allocated_bytes(), 0);
+    }
+
+    #[test]
+    fn a_write_over_chunk_borders_reads_back() {
+        let store = SparseStore::new(1 << 20);
+        let bytes: Vec<u8> = (0..150_000u32).map(|i| (i % 251) as u8).collect();
+        store.write(CHUNK_BYTES - 7, &bytes);
+        assert_eq!(read(&store, CHUNK_BYTES - 7, bytes.len()), bytes);
+        assert_eq!(read(&store, CHUNK_BYTES - 8, 2), [0, bytes[0]]);
+        // Bytes 65529..215529 are in chunks 0, 1, 2 and 3.
+        assert_eq!(store.allocated_bytes(), 4 * CHUNK_BYTES);
+    }
+
+    #[test]
+    fn a_discard_releases_whole_chunks_and_zeroes_the_rest() {
+        let store = SparseStore::new(1 << 20);
+        store.write(0, &[7; 4 * CHUNK_BYTES as usize]);
+        // From within chunk 0 to within chunk 3: 1 and 2 go, the parts of 0 and 3 are zeroed.
+        store.discard(100, 3 * CHUNK_BYTES);
+        assert_eq!(store.allocated_bytes(), 2 * CHUNK_BYTES);
+        assert_eq!(read(&store, 99, 2), [7, 0]);
+        assert_eq!(read(&store, 3 * CHUNK_BYTES + 99, 2), [0, 7]);
+        assert_eq!(read(&store, 2 * CHUNK_BYTES, 10), [0; 10]);
+    }
+
+    #[test]
+    fn a_discard_within_a_chunk_leaves_its_neighbours() {
+        let store = SparseStore::new(1 << 20);
+        store.write(0, &[7; 1000]);
+        store.discard(10, 20);
+        assert_eq!(read(&store, 9, 22), [vec![7], vec![0; 20], vec![7]].concat());
+    }
+
+    #[test]
+    fn a_discard_to_the_end_releases_a_last_chunk_that_is_short() {
+        let store = SparseStore::new(CHUNK_BYTES + 10);
+        store.write(CHUNK_BYTES, &[7; 10]);
+        store.discard(CHUNK_BYTES, 10);
+        assert_eq!(store.allocated_bytes(), 0);
+    }
+
+    #[test]
+    fn write_zeroes_keeps_the_chunks() {
+        let store = SparseStore::new(1 << 20);
+        store.write(0, &[7; 3 * CHUNK_BYTES as usize]);
+        store.write_zeroes(1, 3 * CHUNK_BYTES - 2);
+        assert_eq!(store.allocated_bytes(), 3 * CHUNK_BYTES);
+        assert_eq!(read(&store, 0, 2), [7, 0]);
+        assert_eq!(read(&store, 3 * CHUNK_BYTES - 2, 2), [0, 7]);
+    }
+
+    #[test]
+    fn clearing_a_range_of_more_chunks_than_shards_leaves_what_is_outside() {
+        // 2000 chunks, more than the 1024 shards: the other way of clearing.
+        for release in [true, false] {
+            let store = SparseStore::new(3000 * CHUNK_BYTES);
+            for chunk in [0, 1, 500, 2000, 2001, 2999] {
+                store.write(chunk * CHUNK_BYTES, &[7; 2]);
+            }
+            store.clear(CHUNK_BYTES, 2000 * CHUNK_BYTES, release);
+            let left: Vec<_> =
+                [0, 1, 500, 2000, 2001, 2999].map(|chunk| read(&store, chunk * CHUNK_BYTES, 1)[0]).into();
+            assert_eq!(left, [7, 0, 0, 0, 7, 7]);
+            assert_eq!(store.allocated_bytes() / CHUNK_BYTES, if release { 3 } else { 6 });
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes at 9 of a store of 10")]
+    fn a_range_over_the_end_is_our_bug() {
+        SparseStore::new(10).write(9, &[1, 2]);
+    }
+}
