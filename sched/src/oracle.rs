@@ -69,6 +69,8 @@ pub struct Oracle {
     options: PolicyOptions,
     global_vtime: WideVTime,
     free_units: i64,
+    /// What each request on the device took.
+    out_units: Vec<u32>,
     flows: Vec<OracleFlow>,
     /// Per hctx, sorted by (start tag, arrival).
     queues: Vec<Vec<OracleRequest>>,
@@ -84,6 +86,7 @@ impl Oracle {
             options: *options,
             global_vtime: start,
             free_units: i64::from(options.depth),
+            out_units: Vec::new(),
             flows: weights.iter().map(flow).collect(),
             queues: vec![Vec::new(); hctx_count],
             arrivals: 0,
@@ -136,10 +139,19 @@ impl Oracle {
         if !self.is_eligible(hctx) {
             return Err(NotAdmitted::Throttled);
         }
-        if self.free_units <= 0 {
+        if !self.may_find_token() {
             return Err(NotAdmitted::NoToken);
         }
         Ok(())
+    }
+
+    /// True if a unit may lie somewhere for somebody. While every request takes one unit, that is "one is free". A
+    /// request of several may go as soon as one is free and owes the rest; while it owes, units that lay elsewhere
+    /// already may still be used, so the sum may be 0 or less. Only one request can owe at a time, because nobody may
+    /// borrow from a debt, and it never owes all that it took.
+    fn may_find_token(&self) -> bool {
+        let owed_max = self.out_units.iter().max().map_or(0, |units| i64::from(units - 1));
+        self.free_units + owed_max > 0 && self.out_units.len() < self.options.depth as usize
     }
 
     /// Dispatches the first request of `hctx`, if it may be.
@@ -151,12 +163,18 @@ impl Oracle {
         self.admits(hctx, handle)?;
         let request = self.queues[hctx.0 as usize].remove(0);
         self.free_units -= i64::from(request.units);
+        self.out_units.push(request.units);
         self.advance();
         Ok(request)
     }
 
     /// The device finished a request that took `units`.
+    ///
+    /// # Panics
+    /// If no request on the device took as many.
     pub fn complete(&mut self, units: u32) {
+        let position = self.out_units.iter().position(|&out| out == units);
+        self.out_units.swap_remove(position.unwrap_or_else(|| panic!("no request of {units} units is out")));
         self.free_units += i64::from(units);
     }
 

@@ -111,7 +111,7 @@ use crate::topology::{HctxId, Topology};
 use crate::vtime::{VSpan, VTime};
 
 /// How far ahead of gvt a leaf of the mindicator shows a lead. A lead may be farther (1 TiB at weight 1 is 2^57 units
-/// long), the mindicator compares only up to its reach; a leaf that shows less than the lead is moved on by `pick`.
+/// long), the mindicator compares only up to its reach; a leaf that shows less than the lead is moved on by `announce`.
 const HORIZON: VSpan = VSpan(1 << 53);
 
 const _: () = assert!(HORIZON.0 < Mindicator::REACH.0 && PolicyOptions::WINDOW_MAX.0 < HORIZON.0);
@@ -180,6 +180,20 @@ impl Mqfq {
         }
     }
 
+    /// Tells everybody about the lead of a queue, or that it has none (P1).
+    fn announce(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {
+        loop {
+            self.publish(queue);
+            self.advance(queue.hctx, kick);
+            // Again only if the lead is farther than the leaf can show, and what it shows was the smallest: then gvt
+            // has come there, and the leaf can show more.
+            let far = queue.stage.lead().is_some_and(|lead| queue.shown.is_before(lead));
+            if !far || self.global_vtime().is_before(queue.shown) {
+                return;
+            }
+        }
+    }
+
     /// After each change of a leaf: moves gvt, turns the wheel, and wakes those whom that lets go (P1).
     fn advance(&self, from: HctxId, kick: &mut impl Kick) {
         let now = self.mindicator.query();
@@ -219,15 +233,6 @@ impl Mqfq {
         self.wake_ready(hctx, kick)
     }
 
-    /// Makes the leaf show as much of a far lead as gvt now allows. True if that was more than before.
-    fn show_more(&self, queue: &mut MqfqQueue, lead: VTime) -> bool {
-        let before = queue.shown;
-        if before.is_before(lead) {
-            self.publish(queue);
-        }
-        queue.shown != before
-    }
-
     /// A token for the first request of `queue`, or None with the queue marked ready.
     fn acquire(&self, hctx: HctxId, units: u32) -> Option<DispatchToken> {
         if let Some(token) = self.tokens.acquire(hctx, units) {
@@ -253,8 +258,7 @@ impl Policy for Mqfq {
         let start_tag = self.flows.charge(flow, cost, self.mindicator.global_vtime()).start_tag;
         let payload = Waiting { handle: handle.0, units: self.options.units(cost) };
         if queue.stage.push(Staged { flow, start_tag, payload }) {
-            self.publish(queue);
-            self.advance(queue.hctx, kick);
+            self.announce(queue, kick);
         }
     }
 
@@ -273,9 +277,8 @@ impl Policy for Mqfq {
                 return Pick::Idle;
             };
             if !self.wheel.is_due(lead.start_tag, self.mindicator.global_vtime()) {
-                if self.show_more(queue, lead.start_tag) {
-                    self.advance(hctx, kick);
-                    continue;
+                if queue.shown.is_before(lead.start_tag) {
+                    self.announce(queue, kick);
                 }
                 // By what the leaf shows and not by the lead: gvt comes to the first and not by itself to the second.
                 queue.place = self.wheel.throttle(hctx, queue.shown, || self.mindicator.global_vtime());
@@ -287,8 +290,7 @@ impl Policy for Mqfq {
             let Waiting { handle, units } = lead.payload;
             let Some(token) = self.acquire(hctx, units) else { return Pick::NoToken };
             queue.stage.pop();
-            self.publish(queue);
-            self.advance(hctx, kick);
+            self.announce(queue, kick);
             return Pick::Dispatch(Grant { handle: Handle(handle), flow: lead.flow, token });
         }
     }

@@ -1,9 +1,9 @@
 //! A test environment for policies: workers, a device and tenants, all in one thread and all deterministic.
 //!
-//! Kicks go into a set instead of to threads; the device completes what it is told to complete; every step of MQFQ is held
-//! against the oracle, and the invariants that hold at every step are checked at every step: tokens are conserved (I1),
-//! at most D requests are out (I2), virtual time does not go back (I8), and what is dispatched is what the oracle admits
-//! (I3, I9).
+//! Kicks go into a set instead of to threads; the device completes what it is told to complete; every step of MQFQ is
+//! held against the oracle, and the invariants that hold at every step are checked at every step: tokens are conserved
+//! (I1), at most D requests are out (I2), virtual time does not go back (I8), and what is dispatched is what the oracle
+//! admits (I3, I9).
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -141,7 +141,10 @@ pub struct Env {
     dispatched_bytes: Vec<u64>,
     completed_bytes: Vec<u64>,
     last_vtime: Option<VTime>,
-    backlog_requests: Option<usize>,
+    /// Per tenant: requests kept staged at each of its hctxs.
+    backlog_requests: Vec<usize>,
+    /// Requests that the device queue of one hctx holds.
+    device_depth: usize,
 }
 
 impl Env {
@@ -166,8 +169,15 @@ impl Env {
             staged_by: vec![vec![0; tenants.len()]; hctxs],
             dispatched_bytes: vec![0; tenants.len()],
             completed_bytes: vec![0; tenants.len()],
-            backlog_requests: None,
+            backlog_requests: vec![0; tenants.len()],
+            device_depth: usize::MAX,
         }
+    }
+
+    /// Device queues of `requests` each: what limits a policy without a depth, and makes workers pause.
+    pub fn device_depth(mut self, requests: usize) -> Env {
+        self.device_depth = requests;
+        self
     }
 
     /// Tenants on as many hctxs as they name, one socket.
@@ -194,7 +204,9 @@ impl Env {
         let entry = Entry { flow, cost, handle: Handle(self.requests.len() as u32) };
         self.requests.push((flow, cost));
         self.staged_by[hctx.index()][flow.0 as usize] += 1;
-        self.oracle.submit(hctx, entry);
+        if self.is_mqfq() {
+            self.oracle.submit(hctx, entry);
+        }
         let kicked = &mut self.kicked;
         let kicks_sent = &mut self.kicks_sent;
         self.policy.submit(&mut self.queues[hctx.index()], entry, 0, &mut |other| {
@@ -259,7 +271,16 @@ impl Env {
 
     /// What a worker does when it is awake.
     pub fn run(&mut self, hctx: HctxId) {
-        while self.pick(hctx) {}
+        while self.has_room(hctx) {
+            if !self.pick(hctx) {
+                return;
+            }
+        }
+        self.pause(hctx);
+    }
+
+    pub fn has_room(&self, hctx: HctxId) -> bool {
+        self.in_flight_on(hctx) < self.device_depth
     }
 
     /// Lets every kicked worker run until nobody is kicked any more.
@@ -311,6 +332,7 @@ impl Env {
 
     /// The device queue of a worker is full: it stops picking although it could go on.
     pub fn pause(&mut self, hctx: HctxId) {
+        self.kicked.remove(&hctx);
         let kicked = &mut self.kicked;
         let kicks_sent = &mut self.kicks_sent;
         self.policy.pause(&mut self.queues[hctx.index()], &mut |other| {
@@ -329,7 +351,18 @@ impl Env {
 
     /// From now on every tenant has `requests` staged at each of its hctxs, at any moment.
     pub fn keep_backlogged(&mut self, requests: usize) -> &mut Self {
-        self.backlog_requests = Some(requests);
+        self.backlog_requests.fill(requests);
+        self.refill_all()
+    }
+
+    /// The same for one tenant; 0 lets it run dry.
+    pub fn set_backlog(&mut self, name: &str, requests: usize) -> &mut Self {
+        let flow = self.flow(name);
+        self.backlog_requests[flow.0 as usize] = requests;
+        self.refill_all()
+    }
+
+    fn refill_all(&mut self) -> &mut Self {
         for hctx in 0..self.queues.len() {
             self.refill(HctxId(hctx as u16));
         }
@@ -337,15 +370,10 @@ impl Env {
         self
     }
 
-    pub fn stop_backlog(&mut self) {
-        self.backlog_requests = None;
-    }
-
     fn refill(&mut self, hctx: HctxId) {
-        let Some(requests) = self.backlog_requests else { return };
         for flow in 0..self.tenants.len() {
             if self.tenants[flow].hctxs.contains(&hctx.0) {
-                while self.staged_by[hctx.index()][flow] < requests {
+                while self.staged_by[hctx.index()][flow] < self.backlog_requests[flow] {
                     self.submit(FlowId(flow as u32), hctx);
                 }
             }
@@ -364,7 +392,7 @@ impl Env {
 
     /// Completes everything, until nothing is staged.
     pub fn drain(&mut self) {
-        self.stop_backlog();
+        self.backlog_requests.fill(0);
         self.run_all();
         while !self.in_flight.is_empty() {
             self.complete_oldest();
@@ -376,6 +404,10 @@ impl Env {
         self.queues.iter().map(|queue| self.policy.staged(queue)).sum()
     }
 
+    pub fn staged_at(&self, hctx: HctxId) -> usize {
+        self.policy.staged(&self.queues[hctx.index()])
+    }
+
     pub fn staged_of(&self, flow: FlowId, hctx: HctxId) -> usize {
         self.staged_by[hctx.index()][flow.0 as usize]
     }
@@ -384,14 +416,23 @@ impl Env {
         self.dispatched_bytes[self.flow(name).0 as usize]
     }
 
-    /// `a` got `a_share` for each `b_share` of `b`, give or take what the theorem allows the two (see `bounds.rs`): exact
-    /// integers, so the claim is `|A * b_share - B * a_share| <= slack`.
-    pub fn expect_ratio(&self, a: &str, b: &str, a_share: u64, b_share: u64, slack_bytes: u64) {
-        let (got_a, got_b) = (self.dispatched_bytes(a), self.dispatched_bytes(b));
-        let difference = (got_a * b_share).abs_diff(got_b * a_share);
+    /// Two tenants that were backlogged from the first step on share by weight, within the bound that is proved in
+    /// `policy/mqfq.rs`: `|A/r_a - B/r_b| <= 2T + l_a/r_a + l_b/r_b`, here times `r_a r_b`, in integers. `sfqd` has no
+    /// T and grants up to D requests that their worker has not picked up.
+    pub fn expect_shares_by_weight(&self, a: &str, b: &str) {
+        let of = |name: &str| &self.tenants[self.flow(name).0 as usize];
+        let (weight_a, weight_b) = (u128::from(of(a).weight), u128::from(of(b).weight));
+        let (got_a, got_b) = (u128::from(self.dispatched_bytes(a)), u128::from(self.dispatched_bytes(b)));
+        let requests = u128::from(of(a).request_bytes) * weight_b + u128::from(of(b).request_bytes) * weight_a;
+        let slack = match self.options.kind {
+            PolicyKind::Sfqd => requests * (u128::from(self.options.depth) + 1),
+            _ => requests + 2 * u128::from(self.options.window.bytes()) * weight_a * weight_b / 100,
+        };
+        let difference = (got_a * weight_b).abs_diff(got_b * weight_a);
         assert!(
-            difference <= slack_bytes * a_share.max(b_share),
-            "{a} got {got_a} bytes and {b} {got_b}, expected {a_share}:{b_share} within {slack_bytes} bytes"
+            difference <= slack,
+            "{a} of weight {weight_a} got {got_a} bytes and {b} of weight {weight_b} got {got_b}: off by {difference}, \
+             allowed is {slack} (bytes x weight)"
         );
     }
 

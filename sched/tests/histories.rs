@@ -1,0 +1,320 @@
+//! Generated histories: workers that sleep and run only when something wakes them, in any order, held against the
+//! oracle at every step. Three questions: does MQFQ do what the oracle admits, does anything ever stand still (I4), and
+//! does any interval of any history break the bound (I6)?
+
+mod common;
+use common::*;
+use mqfq_sched::flow::FlowId;
+use mqfq_sched::policy::{PolicyKind, PolicyOptions};
+use mqfq_sched::topology::{HctxId, Topology};
+use mqfq_sched::vtime::{VSpan, VTime};
+use std::collections::BTreeSet;
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// A machine, some tenants and options, none of them usual.
+fn random_env(rng: &mut Rng, kind: PolicyKind) -> Env {
+    let topology = match rng.below(5) {
+        0 => Topology::flat(1),
+        1 => Topology::flat(2),
+        2 => Topology::new(2, 1, 2),
+        3 => Topology::new(2, 2, 2),
+        _ => Topology::flat(11),
+    };
+    let mut tenants = Vec::new();
+    for name in &NAMES[..1 + rng.below(6)] {
+        let mut hctxs: Vec<u16> = (0..topology.hctx_count() as u16).filter(|_| rng.chance(2)).collect();
+        if hctxs.is_empty() {
+            hctxs.push(rng.below(topology.hctx_count()) as u16);
+        }
+        let weight = rng.of(&[1, 7, 50, 100, 100, 300, 10_000]);
+        let request_bytes = rng.of(&[1, 512, 4 * KIB, 4 * KIB, 20_001, 64 * KIB]);
+        tenants.push(tenant(name, weight, request_bytes, &hctxs));
+    }
+    let options = PolicyOptions {
+        kind,
+        depth: rng.of(&[1, 2, 3, 16, 40]),
+        window: rng.of(&[VSpan(0), VSpan(1), VSpan(100), VSpan::from_bytes(4 * KIB), VSpan::from_bytes(64 * KIB)]),
+        token_unit_bytes: rng.of(&[None, None, Some(4096), Some(512)]),
+        start: VTime::from_raw(rng.of(&[0, u64::MAX, u64::MAX - (1 << 32), (1 << 63) - (1 << 30), 12345])),
+    };
+    let device_depth = rng.of(&[usize::MAX, usize::MAX, 1, 3]);
+    Env::new(options, &topology, &tenants).device_depth(device_depth)
+}
+
+/// Workers that are awake: kicked, or with something to do of their own.
+#[derive(Default)]
+struct Awake(BTreeSet<HctxId>);
+
+impl Awake {
+    fn wake(&mut self, hctx: HctxId) {
+        self.0.insert(hctx);
+    }
+
+    /// One step of one worker that is awake: it picks once, and sleeps if there was nothing, or pauses if its device
+    /// queue is full.
+    fn step(&mut self, env: &mut Env, rng: &mut Rng) {
+        self.0.append(&mut env.kicked);
+        let awake: Vec<HctxId> = self.0.iter().copied().collect();
+        if awake.is_empty() {
+            return;
+        }
+        let hctx = rng.of(&awake);
+        if !env.has_room(hctx) {
+            env.pause(hctx);
+            self.0.remove(&hctx);
+        } else if !env.pick(hctx) {
+            self.0.remove(&hctx);
+        }
+        self.0.append(&mut env.kicked);
+    }
+
+    /// Lets them all go to sleep, in any order, and sees that none has left anything undone.
+    fn settle(&mut self, env: &mut Env, rng: &mut Rng) {
+        let mut steps = 0;
+        while !self.0.is_empty() || !env.kicked.is_empty() {
+            self.step(env, rng);
+            steps += 1;
+            // Each step dispatches, or puts a worker to sleep; a sleeper is woken by a token or a turn of the wheel.
+            assert!(steps < 5000, "workers kick each other without end");
+        }
+        assert_no_one_could_work(env);
+    }
+}
+
+/// I4. With every worker asleep, nothing is staged or no token is free. (The queue with the smallest start tag may
+///     always go, so "staged and unthrottled" is "staged".) A worker whose device queue is full is excused, and then so
+///     are those who wait for virtual time, which it holds back.
+fn assert_no_one_could_work(env: &Env) {
+    let Some(free) = env.policy.free_units() else { return };
+    if free <= 0 {
+        return;
+    }
+    let workers = || (0..env.queues.len()).map(|n| HctxId(n as u16));
+    if workers().all(|hctx| env.has_room(hctx)) {
+        assert_eq!(env.staged(), 0, "{free} tokens are free and requests are staged, yet everybody sleeps");
+    }
+    if env.options.kind != PolicyKind::Sfqd {
+        // The wheel wakes late by at most T/8, or by 63 units.
+        let window = env.options.window.0 - env.options.window.0 / 8;
+        let due = |hctx: &HctxId| {
+            let lead = env.oracle.lead(*hctx);
+            lead.is_some_and(|lead| lead.start_tag <= env.oracle.global_vtime() + u128::from(window))
+        };
+        let stuck = workers().filter(|&hctx| env.has_room(hctx)).find(due);
+        assert_eq!(stuck, None, "{free} tokens are free");
+    }
+}
+
+/// Submissions, completions in any order, picks of whoever is awake, weight changes.
+fn random_history(env: &mut Env, rng: &mut Rng, steps: usize, change_weights: bool) {
+    let mut awake = Awake::default();
+    let (submit, complete) = (1 + rng.below(5), 1 + rng.below(5));
+    for _ in 0..steps {
+        match rng.below(submit + complete + 4) {
+            n if n < submit => {
+                let flow = rng.below(env.tenants.len());
+                let hctx = HctxId(rng.of(&env.tenants[flow].hctxs));
+                if env.staged_at(hctx) < 60 {
+                    env.submit(FlowId(flow as u32), hctx);
+                    awake.wake(hctx);
+                }
+            }
+            n if n < submit + complete => {
+                if env.in_flight() > 0 {
+                    let position = rng.below(env.in_flight());
+                    awake.wake(env.complete_at(position));
+                }
+            }
+            _ => awake.step(env, rng),
+        }
+        if rng.chance(40) {
+            awake.settle(env, rng);
+        }
+        if change_weights && rng.chance(50) {
+            let name = NAMES[rng.below(env.tenants.len())];
+            env.set_weight(name, rng.of(&[1, 33, 100, 900, 10_000]));
+        }
+    }
+    awake.settle(env, rng);
+    // From here on only the device acts. Everything must come out.
+    while env.in_flight() > 0 {
+        let position = rng.below(env.in_flight());
+        awake.wake(env.complete_at(position));
+        awake.settle(env, rng);
+    }
+    assert_eq!(env.staged(), 0, "requests are staged, the device is empty, and everybody sleeps");
+}
+
+#[test]
+fn mqfq_does_what_the_oracle_admits_and_never_stands_still() {
+    for_seeds(300, |rng| {
+        let mut env = random_env(rng, PolicyKind::Mqfq);
+        random_history(&mut env, rng, 400, true);
+    });
+}
+
+#[test]
+fn sfqd_never_stands_still() {
+    for_seeds(100, |rng| {
+        let mut env = random_env(rng, PolicyKind::Sfqd);
+        random_history(&mut env, rng, 400, true);
+    });
+}
+
+#[test]
+fn serial_mqfq_makes_the_same_history() {
+    for_seeds(50, |rng| {
+        let seed = rng.next();
+        let run = |kind| {
+            let rng = &mut Rng::new(seed);
+            let mut env = random_env(rng, kind);
+            random_history(&mut env, rng, 300, true);
+            (env.log.clone(), env.kicks_sent)
+        };
+        assert_eq!(run(PolicyKind::Mqfq), run(PolicyKind::MqfqSerial));
+    });
+}
+
+#[test]
+fn on_one_queue_without_a_window_the_order_is_the_oracles() {
+    // One hctx leaves no choice of queue, so the oracle can predict each dispatch instead of only admitting it: the
+    // order of (start tag, arrival). `sfqd` with D = 1 is the same algorithm there, as long as its virtual time, the
+    // tag of the last dispatch, is also the smallest staged: both queues are kept full from the start.
+    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd] {
+        for_seeds(50, |rng| {
+            let start = VTime::from_raw(rng.of(&[0, u64::MAX - (1 << 26)]));
+            let options = PolicyOptions { kind, start, ..mqfq(1, 0) };
+            let tenants: Vec<Tenant> = (0..4)
+                .map(|n| tenant(NAMES[n], rng.of(&[1, 100, 333, 10_000]), rng.of(&[512, 4 * KIB, 9999]), &[0]))
+                .collect();
+            let mut model = Env::flat(PolicyOptions { kind: PolicyKind::Mqfq, ..options }, &tenants).oracle.clone();
+            let mut env = Env::flat(options, &tenants);
+            let hctx = HctxId(0);
+            let mut next = 0;
+            let mut submit = |env: &mut Env, model: &mut mqfq_sched::oracle::Oracle, flow: usize| {
+                let cost = mqfq_sched::cost::Cost(tenants[flow].request_bytes);
+                let handle = mqfq_sched::policy::Handle(next);
+                next += 1;
+                let flow = FlowId(flow as u32);
+                model.submit(hctx, mqfq_sched::policy::Entry { flow, cost, handle });
+                env.submit(flow, hctx);
+            };
+            for n in 0..12 {
+                submit(&mut env, &mut model, n % 4);
+            }
+            for _ in 0..200 {
+                let expected = model.dispatch(hctx).expect("D = 1 and nothing in flight");
+                assert!(env.pick(hctx));
+                assert_eq!(env.log.last().map(|last| last.handle), Some(expected.handle));
+                submit(&mut env, &mut model, expected.flow.0 as usize);
+                env.complete_at(0);
+                model.complete(expected.units);
+            }
+            env.drain();
+        });
+    }
+}
+
+/// The largest difference of service over weight between two tenants over any interval throughout which both were
+/// backlogged, times the product of the weights: `max |(A_j - A_i) r_b - (B_j - B_i) r_a|` over i < j in one stretch,
+/// which is the spread of `A r_b - B r_a` there.
+fn largest_unfairness(env: &Env, a: usize, b: usize, service: impl Fn(&Moment) -> &Vec<u64>) -> i128 {
+    let (weight_a, weight_b) = (i128::from(env.tenants[a].weight), i128::from(env.tenants[b].weight));
+    let mut largest = 0;
+    let mut range: Option<(i128, i128)> = None;
+    for moment in env.history.as_ref().expect("recorded") {
+        if !(moment.backlogged[a] && moment.backlogged[b]) {
+            range = None;
+            continue;
+        }
+        let x = i128::from(service(moment)[a]) * weight_b - i128::from(service(moment)[b]) * weight_a;
+        let (low, high) = range.map_or((x, x), |(low, high)| (low.min(x), high.max(x)));
+        range = Some((low, high));
+        largest = largest.max(high - low);
+    }
+    largest
+}
+
+/// I6 over every interval of the history, for every pair of tenants, in integers times 100 r_a r_b.
+fn assert_bounds(env: &Env) {
+    let depth = i128::from(env.options.depth);
+    let largest_units = |n: usize| i128::from(env.options.units(mqfq_sched::cost::Cost(env.tenants[n].request_bytes)));
+    let units_max = (0..env.tenants.len()).map(largest_units).max().unwrap_or(1);
+    for a in 0..env.tenants.len() {
+        for b in 0..a {
+            let (weight_a, weight_b) = (i128::from(env.tenants[a].weight), i128::from(env.tenants[b].weight));
+            let (length_a, length_b) = (env.tenants[a].request_bytes.into(), env.tenants[b].request_bytes.into());
+            let over_weight = |a: i128, b: i128| 100 * (a * weight_b + b * weight_a);
+            // T in bytes at weight 100, rounded up, and a byte for the grain of tags.
+            let window = (i128::from(env.options.window.0.div_ceil(1024)) + 1) * weight_a * weight_b;
+            let dispatched = 2 * window + over_weight(length_a, length_b);
+            // What may be on the device: D requests, or D + u - 1 units. A request takes ceil(length / unit) units.
+            let on_device = |n: usize, length: i128| match env.options.token_unit_bytes {
+                None => depth * length,
+                Some(_) => ((depth + units_max - 1) / largest_units(n)).min(depth) * length,
+            };
+            let completed = dispatched + over_weight(on_device(a, length_a), on_device(b, length_b));
+            let names = (env.tenants[a].name, env.tenants[b].name);
+            let found = 100 * largest_unfairness(env, a, b, |moment| &moment.dispatched_bytes);
+            assert!(found <= dispatched, "{names:?}: dispatched differs by {found}, allowed is {dispatched}");
+            let found = 100 * largest_unfairness(env, a, b, |moment| &moment.completed_bytes);
+            assert!(found <= completed, "{names:?}: completed differs by {found}, allowed is {completed}");
+            if env.options.token_unit_bytes.is_none() {
+                // The paper's Theorem 2 (and Theorem 1 for D = 1, less one request each) follows.
+                let theorem = (depth + 1) * (2 * window + over_weight(length_a, length_b));
+                assert!(completed <= theorem);
+            }
+        }
+    }
+}
+
+#[test]
+fn i6_no_interval_is_more_unfair_than_the_bound() {
+    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial] {
+        for_seeds(120, |rng| {
+            let mut env = random_env(rng, kind);
+            env.record();
+            // Tenants are backlogged for stretches of different length, so that intervals of all kinds come up.
+            for _ in 0..6 {
+                for name in &NAMES[..env.tenants.len()] {
+                    let backlog = rng.of(&[0, 2, 2, 3]);
+                    env.set_backlog(name, backlog);
+                }
+                for _ in 0..rng.below(120) {
+                    if env.in_flight() == 0 {
+                        break;
+                    }
+                    let position = rng.below(env.in_flight());
+                    let hctx = env.complete_at(position);
+                    env.run(hctx);
+                    env.run_kicked();
+                }
+            }
+            env.drain();
+            assert_bounds(&env);
+        });
+    }
+}
+
+#[test]
+fn i6_holds_under_any_interleaving_of_workers() {
+    for_seeds(150, |rng| {
+        let mut env = random_env(rng, PolicyKind::Mqfq);
+        env.record();
+        random_history(&mut env, rng, 600, false);
+        assert_bounds(&env);
+    });
+}
+
+#[test]
+fn i6_the_bound_would_notice_an_unfair_scheduler() {
+    // The same measure applied to `none`: 64 KiB against 4 KiB requests, one each in turn, 300 rounds. If it passed,
+    // the bound would be too loose to say anything.
+    let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 64 * KIB, &[1])];
+    let mut env = Env::flat(PolicyOptions::new(PolicyKind::None), &tenants).device_depth(4);
+    env.record().keep_backlogged(3).dispatch(600);
+    let bound = 100 * 100 * (2 * 64 * KIB as i128 / 100 + (64 + 1) * (4 + 64) * KIB as i128 / 100);
+    assert!(largest_unfairness(&env, 0, 1, |moment| &moment.dispatched_bytes) > bound);
+    env.drain();
+}
