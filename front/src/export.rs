@@ -117,7 +117,7 @@ impl Export {
         if self.size_bytes == 0 {
             return Some("its size is 0".to_owned());
         }
-        if self.offset_bytes % min_bytes != 0 || self.size_bytes % min_bytes != 0 {
+        if !self.offset_bytes.is_multiple_of(min_bytes) || !self.size_bytes.is_multiple_of(min_bytes) {
             return Some(format!(
                 "offset {} and size {} are not both multiples of its minimum block {min_bytes}",
                 self.offset_bytes, self.size_bytes

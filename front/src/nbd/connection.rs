@@ -434,3 +434,7 @@ impl UnderWay {
         self.free.len() == self.places.len()
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

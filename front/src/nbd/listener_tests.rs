@@ -1,4 +1,6 @@
+use super::super::fake::Fake;
 use super::*;
+use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -148,4 +150,86 @@ fn tcp_listens_on_the_port_that_the_kernel_chose() {
     let error = NbdListener::bind(listener.address(), exports(), NbdOptions::default()).err().unwrap();
     assert!(error.contains("cannot listen on tcp:127.0.0.1:"), "{error}");
     assert!(error.contains("in use"), "{error}");
+}
+
+/// A listener on a socket of its own, on a worker that does nothing by itself.
+fn listening(directory: &Directory, connections_max: usize) -> (NbdListener, Fake) {
+    let address = Address::Unix(directory.socket());
+    let options = NbdOptions { connections_max, ..NbdOptions::default() };
+    let mut listener = NbdListener::bind(&address, exports(), options).unwrap();
+    let mut fake = Fake::default();
+    listener.start(&mut fake);
+    assert_eq!(fake.accepts, 1);
+    (listener, fake)
+}
+
+fn accepted(result: Result<OwnedFd, i32>) -> Event {
+    Event::Accepted { user: 0, result }
+}
+
+/// Two ends of a connection: the one to be accepted, and the client's.
+fn pair() -> (OwnedFd, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    (ours.into(), theirs)
+}
+
+/// The client's end says that ours was closed.
+fn is_closed(mut client: &UnixStream) -> bool {
+    client.set_nonblocking(true).unwrap();
+    matches!(client.read(&mut [0]), Ok(0))
+}
+
+#[test]
+fn connections_are_handed_to_the_engine_up_to_the_limit() {
+    let directory = Directory::new("limit");
+    let (mut listener, mut fake) = listening(&directory, 2);
+    let clients: Vec<UnixStream> = (0..3)
+        .map(|_| {
+            let (ours, theirs) = pair();
+            listener.event(&mut fake, accepted(Ok(ours)));
+            theirs
+        })
+        .collect();
+    assert_eq!((fake.attached.len(), fake.accepts), (2, 4), "and it goes on accepting");
+    assert_eq!(clients.iter().map(is_closed).collect::<Vec<_>>(), [false, false, true]);
+    // A connection that was handed over and never lived gives its place back as well.
+    fake.attached.pop();
+    listener.event(&mut fake, accepted(Ok(pair().0)));
+    assert_eq!(fake.attached.len(), 2);
+    let counts = listener.stats().counts();
+    assert_eq!((counts.connections, counts.connections_total, counts.connections_refused), (2, 3, 1));
+}
+
+#[test]
+fn a_process_without_descriptors_turns_clients_away_and_goes_on() {
+    let directory = Directory::new("descriptors");
+    let (mut listener, mut fake) = listening(&directory, 10);
+    listener.event(&mut fake, accepted(Err(Errno::MFILE.raw_os_error())));
+    let (ours, theirs) = pair();
+    listener.event(&mut fake, accepted(Ok(ours)));
+    assert!(is_closed(&theirs));
+    listener.event(&mut fake, accepted(Ok(pair().0)));
+    assert_eq!((fake.attached.len(), fake.accepts), (1, 4));
+}
+
+#[test]
+fn a_passing_error_is_passed_over_and_a_lasting_one_ends_it() {
+    let directory = Directory::new("errors");
+    let (mut listener, mut fake) = listening(&directory, 10);
+    listener.event(&mut fake, accepted(Err(Errno::CONNABORTED.raw_os_error())));
+    assert_eq!((listener.is_done(), fake.accepts), (false, 2));
+    listener.event(&mut fake, accepted(Err(Errno::BADF.raw_os_error())));
+    assert_eq!((listener.is_done(), fake.accepts), (true, 2));
+}
+
+#[test]
+fn a_drained_listener_takes_nobody_any_more() {
+    let directory = Directory::new("drain");
+    let (mut listener, mut fake) = listening(&directory, 10);
+    listener.drain(&mut fake);
+    assert!(listener.is_done() && fake.shut_down);
+    let (ours, theirs) = pair();
+    listener.event(&mut fake, accepted(Ok(ours)));
+    assert!(is_closed(&theirs));
+    assert_eq!((fake.attached.len(), fake.accepts), (0, 1));
 }

@@ -16,6 +16,8 @@
 //! Everything between `negotiate` and `wire` is free of I/O and of time: tests and fuzzers drive it with bytes.
 
 pub mod connection;
+#[cfg(test)]
+mod fake;
 mod inbox;
 pub mod listener;
 pub mod negotiate;

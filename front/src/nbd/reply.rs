@@ -246,6 +246,7 @@ mod tests {
         assert_eq!(parts[0].as_slice().as_ptr(), header);
         replies.end_send(parts);
         replies.done(3);
-        assert_eq!(replies.begin_send().unwrap().as_ptr(), vector);
+        let parts = replies.begin_send().unwrap();
+        assert_eq!(parts.as_ptr(), vector);
     }
 }

@@ -46,7 +46,6 @@ pub struct NbdCounts {
 
 impl NbdStats {
     /// All zero.
-    #[expect(clippy::new_without_default, reason = "an Arc is what everybody needs")]
     pub fn new() -> Arc<NbdStats> {
         Arc::new(NbdStats {
             connections: AtomicUsize::new(0),

@@ -1,0 +1,522 @@
+use super::super::fake::Peer;
+use super::super::rule::Rule;
+use super::super::wire::{Reader, RequestHeader, option, request};
+use super::*;
+use crate::export::{BlockSizes, Export};
+use mqfq_blk::FlowId;
+use mqfq_blk::client::DeviceIndex;
+use proptest::prelude::*;
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+
+/// The device is twice as long as the export, which begins in its middle.
+const SIZE: usize = 4 << 20;
+
+fn table() -> Arc<ExportTable> {
+    let export = Export {
+        name: "a".to_owned(),
+        description: String::new(),
+        device: DeviceIndex(0),
+        flow: FlowId(3),
+        offset_bytes: SIZE as u64,
+        size_bytes: SIZE as u64,
+        read_only: false,
+        block: BlockSizes::DEFAULT,
+    };
+    Arc::new(ExportTable::new([export]).unwrap())
+}
+
+fn connect_with(options: NbdOptions, stats: &Arc<NbdStats>) -> Peer<Connection> {
+    // The socket is only a number here: the fake moves the bytes.
+    let (socket, _) = UnixStream::pair().unwrap();
+    let connection = Connection::new(socket.into(), table(), Arc::new(options), stats).unwrap();
+    Peer::new(connection, 2 * SIZE)
+}
+
+fn connect() -> Peer<Connection> {
+    connect_with(NbdOptions::default(), &NbdStats::new())
+}
+
+fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT", &number.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// Fixed newstyle, structured replies, base:allocation, GO to the default export.
+fn structured_handshake() -> Vec<u8> {
+    let context = [&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15][..], b"base:allocation"].concat();
+    [
+        vec![0, 0, 0, 3],
+        option(option::STRUCTURED_REPLY, b""),
+        option(option::SET_META_CONTEXT, &context),
+        option(option::GO, &[0; 6]),
+    ]
+    .concat()
+}
+
+/// A connection past its handshake.
+fn structured_with(options: NbdOptions, stats: &Arc<NbdStats>) -> Peer<Connection> {
+    let mut peer = connect_with(options, stats);
+    peer.ask(&structured_handshake());
+    peer
+}
+
+fn structured() -> Peer<Connection> {
+    structured_with(NbdOptions::default(), &NbdStats::new())
+}
+
+fn simple() -> Peer<Connection> {
+    let mut peer = connect();
+    peer.ask(&[vec![0, 0, 0, 3], option(option::EXPORT_NAME, b"a")].concat());
+    peer
+}
+
+fn header(command: Command, flags: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    RequestHeader { flags, command: command as u16, cookie, offset_bytes, length_bytes }.encode(&mut bytes);
+    bytes
+}
+
+fn read(cookie: u64, offset_bytes: u64, length_bytes: u32) -> Vec<u8> {
+    header(Command::Read, 0, cookie, offset_bytes, length_bytes)
+}
+
+fn write(cookie: u64, offset_bytes: u64, payload: &[u8]) -> Vec<u8> {
+    [header(Command::Write, 0, cookie, offset_bytes, payload.len() as u32), payload.to_vec()].concat()
+}
+
+fn flush(cookie: u64) -> Vec<u8> {
+    header(Command::Flush, 0, cookie, 0, 0)
+}
+
+/// Structured replies: cookie, type, payload.
+fn chunks(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
+    let mut reader = Reader(bytes);
+    let mut all = Vec::new();
+    while !reader.0.is_empty() {
+        assert_eq!(reader.u32(), Some(0x668e_33ef));
+        assert_eq!(reader.u16(), Some(1), "each chunk is the last of its reply");
+        let (kind, cookie) = (reader.u16().unwrap(), reader.u64().unwrap());
+        all.push((cookie, kind, reader.counted().unwrap().to_vec()));
+    }
+    all
+}
+
+/// Cookie and error number of each reply, 0 for success.
+fn errors(bytes: &[u8]) -> Vec<(u64, u32)> {
+    let error = |(cookie, kind, payload): (u64, u16, Vec<u8>)| {
+        (cookie, if kind == 0x8001 { u32::from_be_bytes(payload[..4].try_into().unwrap()) } else { 0 })
+    };
+    chunks(bytes).into_iter().map(error).collect()
+}
+
+#[test]
+fn a_whole_conversation_with_simple_replies() {
+    let mut peer = connect();
+    assert_eq!(std::mem::take(&mut peer.read), b"NBDMAGICIHAVEOPT\0\x03");
+    let chosen = peer.ask(&[vec![0, 0, 0, 3], option(option::EXPORT_NAME, b"a")].concat());
+    assert_eq!(chosen, b"\0\0\0\0\0\x40\0\0\x01\x6d", "4 MiB and its flags");
+    let ok = |cookie: u8| [b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0", &[cookie][..]].concat();
+    assert_eq!(peer.ask(&write(1, 10, b"hello")), ok(1));
+    assert_eq!(&peer.fake.store[SIZE + 10..SIZE + 15], b"hello", "the export begins at the device's middle");
+    assert_eq!(peer.ask(&read(2, 9, 7)), [&ok(2)[..], b"\0hello\0"].concat());
+    assert_eq!(peer.ask(&flush(3)), ok(3));
+    assert_eq!(peer.ask(&header(Command::Trim, 0, 4, 10, 1)), ok(4));
+    assert_eq!(peer.ask(&header(Command::WriteZeroes, request::NO_HOLE, 5, 14, 1)), ok(5));
+    assert_eq!(peer.ask(&read(6, 10, 5)), [&ok(6)[..], b"\0ell\0"].concat());
+    // 22 = EINVAL: no structured replies, so no block status, and no sentence.
+    let refused = peer.ask(&header(Command::BlockStatus, 0, 7, 0, 512));
+    assert_eq!(refused, b"\x67\x44\x66\x98\0\0\0\x16\0\0\0\0\0\0\0\x07");
+    assert_eq!(peer.ask(&header(Command::Disconnect, 0, 8, 0, 0)), b"");
+    assert!(peer.gone());
+}
+
+#[test]
+fn a_whole_conversation_with_structured_replies() {
+    let mut peer = structured();
+    let none = |cookie| (cookie, 0, vec![]);
+    assert_eq!(chunks(&peer.ask(&write(1, 10, b"hello"))), [none(1)]);
+    let data = [&10_u64.to_be_bytes()[..], b"hello"].concat();
+    assert_eq!(chunks(&peer.ask(&read(2, 10, 5))), [(2, 1, data)]);
+    let extent = b"\0\0\0\x01\0\0\x02\0\0\0\0\0".to_vec();
+    assert_eq!(chunks(&peer.ask(&header(Command::BlockStatus, request::REQ_ONE, 3, 0, 512))), [(3, 5, extent)]);
+    assert_eq!(chunks(&peer.ask(&flush(4))), [none(4)]);
+    let sentence = Rule::OutOfRange.sentence().as_bytes();
+    let error = [&22_u32.to_be_bytes()[..], &(sentence.len() as u16).to_be_bytes(), sentence].concat();
+    assert_eq!(chunks(&peer.ask(&read(5, SIZE as u64, 1))), [(5, 0x8001, error)]);
+    peer.end();
+    assert!(peer.gone(), "a client may leave without saying so");
+}
+
+#[test]
+fn fua_and_may_unmap_reach_the_device() {
+    let mut peer = structured();
+    let base = SIZE as u64;
+    peer.say(&[header(Command::Write, request::FUA, 1, 0, 1), vec![7]].concat());
+    peer.say(&header(Command::Trim, request::FUA, 2, 0, 512));
+    peer.say(&header(Command::WriteZeroes, request::NO_HOLE, 3, 512, 512));
+    peer.say(&header(Command::WriteZeroes, request::FUA, 4, 512, 512));
+    peer.say(&header(Command::Read, request::FUA, 5, 0, 512));
+    peer.say(&header(Command::Flush, request::FUA, 6, 0, 0));
+    assert_eq!(
+        peer.fake.executed,
+        [
+            (Op::Write, base, 1, true),
+            (Op::Discard, base, 512, true),
+            (Op::WriteZeroes { may_unmap: false }, base + 512, 512, false),
+            (Op::WriteZeroes { may_unmap: true }, base + 512, 512, true),
+            (Op::Read, base, 512, false),
+            (Op::Flush, 0, 0, false),
+        ]
+    );
+}
+
+#[test]
+fn requests_that_follow_go_at_once_are_understood() {
+    let mut peer = connect();
+    let answers = peer.ask(&[structured_handshake(), write(1, 0, b"early"), read(2, 0, 5)].concat());
+    assert!(answers.ends_with(b"early"));
+}
+
+#[test]
+fn a_device_error_is_answered_with_its_number_and_a_sentence() {
+    let mut peer = structured();
+    for (status, errno) in [
+        (Status::Io, 5),
+        (Status::NoSpace, 28),
+        (Status::Invalid, 22),
+        (Status::Unsupported, 22),
+        (Status::Shutdown, 108),
+    ] {
+        peer.status = status;
+        for request in [read(1, 0, 512), write(1, 0, b"x"), flush(1)] {
+            let replies = chunks(&peer.ask(&request));
+            let [(1, 0x8001, payload)] = &replies[..] else { panic!("one error, not {replies:?}") };
+            assert_eq!(payload[..4], u32::to_be_bytes(errno));
+            assert_eq!(payload[6..], *status.to_string().as_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_burst_of_requests_is_one_receive_and_one_send() {
+    let mut peer = structured();
+    let (sends, burst) = (peer.sends, (0..32).map(|cookie| read(cookie, cookie * 4096, 4096)).collect::<Vec<_>>());
+    peer.executes = false;
+    peer.reads = false;
+    peer.say(&burst.concat());
+    assert_eq!(peer.fake.staged.len(), 32);
+    peer.executes = true;
+    peer.run();
+    assert_eq!(peer.fake.send.as_ref().map(|(parts, _)| parts.len()), Some(64), "a header and the data of each");
+    peer.reads = true;
+    peer.run();
+    assert_eq!(peer.sends, sends + 1);
+    assert_eq!(chunks(&peer.read).len(), 32);
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_itself_at_its_limit() {
+    let options = NbdOptions { requests_in_flight_max: 4, ..NbdOptions::default() };
+    let mut peer = structured_with(options, &NbdStats::new());
+    peer.reads = false;
+    let burst: Vec<u8> = (0..100).flat_map(|cookie| read(cookie, 0, 4096)).collect();
+    peer.say(&burst);
+    assert_eq!(peer.fake.executed.len(), 4);
+    assert!(peer.fake.receive.is_none(), "nothing more is read from it");
+    peer.reads = true;
+    peer.run();
+    assert_eq!(errors(&peer.read), (0..100).map(|cookie| (cookie, 0)).collect::<Vec<_>>());
+    assert!(peer.fake.receive.is_some());
+}
+
+#[test]
+fn errors_count_against_the_limit_like_any_reply() {
+    let options = NbdOptions { requests_in_flight_max: 4, ..NbdOptions::default() };
+    let stats = NbdStats::new();
+    let mut peer = structured_with(options, &stats);
+    peer.reads = false;
+    peer.say(&header(Command::Cache, 0, 1, 0, 512).repeat(1000));
+    assert_eq!(stats.broken(Rule::UnknownCommand), 4);
+    peer.reads = true;
+    peer.run();
+    assert_eq!(stats.broken(Rule::UnknownCommand), 1000);
+}
+
+#[test]
+fn bytes_in_flight_are_bounded() {
+    let options = NbdOptions { bytes_in_flight_max: 1 << 20, ..NbdOptions::default() };
+    let mut peer = structured_with(options, &NbdStats::new());
+    peer.executes = false;
+    let burst: Vec<u8> = (0..8).flat_map(|cookie| read(cookie, 0, 512 << 10)).collect();
+    peer.say(&burst);
+    assert_eq!(peer.fake.staged.len(), 2, "2 of 512 KiB are 1 MiB");
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&peer.read).len(), 8);
+}
+
+#[test]
+fn a_full_tenant_is_not_read_from_and_loses_nothing() {
+    let mut peer = structured();
+    peer.fake.staged_max = 3;
+    peer.executes = false;
+    let burst: Vec<u8> = (0..10).flat_map(|cookie| write(cookie, cookie * 10, &[cookie as u8; 10])).collect();
+    peer.say(&burst);
+    assert_eq!(peer.fake.staged.len(), 3);
+    assert!(peer.fake.receive.is_none());
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&peer.read).len(), 10);
+    let expected: Vec<u8> = (0..10).flat_map(|cookie| [cookie; 10]).collect();
+    assert_eq!(peer.fake.store[SIZE..SIZE + 100], expected);
+}
+
+#[test]
+fn a_client_that_dies_in_the_middle_of_a_write_loses_only_that() {
+    let stats = NbdStats::new();
+    let mut peer = structured_with(NbdOptions::default(), &stats);
+    peer.executes = false;
+    let half = &write(2, 100, b"second")[..30];
+    peer.say(&[&write(1, 0, b"first")[..], half].concat());
+    peer.end();
+    assert!(!peer.client.is_done(), "the first is not answered");
+    peer.executes = true;
+    peer.run();
+    assert_eq!(&peer.fake.store[SIZE..SIZE + 5], b"first");
+    assert_eq!(&peer.fake.store[SIZE + 100..SIZE + 106], &[0; 6]);
+    assert_eq!(errors(&peer.read), [(1, 0)]);
+    assert!(peer.gone());
+    assert_eq!(stats.broken(Rule::Truncated), 1);
+}
+
+#[test]
+fn a_client_that_dies_in_the_middle_of_a_large_write_frees_its_buffer() {
+    let stats = NbdStats::new();
+    let mut peer = structured_with(NbdOptions::default(), &stats);
+    peer.say(&write(1, 0, &vec![1; 1 << 20])[..500_000]);
+    assert_eq!(peer.fake.receive.as_ref().unwrap().user, user::PAYLOAD);
+    peer.end();
+    assert!(peer.gone());
+    assert_eq!(stats.broken(Rule::Truncated), 1);
+}
+
+#[test]
+fn a_large_payload_is_received_into_the_requests_own_buffer() {
+    let mut peer = structured();
+    let payload: Vec<u8> = (0..1_u32 << 20).map(|index| (index / 7) as u8).collect();
+    peer.say(&write(1, 0, &payload)[..28]);
+    let receive = peer.fake.receive.as_ref().unwrap();
+    assert_eq!((receive.user, receive.start, receive.end), (user::PAYLOAD, 0, 1 << 20));
+    peer.say(&payload);
+    assert_eq!(&peer.fake.store[SIZE..SIZE + payload.len()], &payload[..]);
+    assert_eq!(errors(&peer.ask(&flush(2))), [(1, 0), (2, 0)]);
+}
+
+#[test]
+fn a_disconnect_waits_for_what_is_under_way() {
+    let mut peer = structured();
+    peer.executes = false;
+    peer.say(&[read(1, 0, 512), header(Command::Disconnect, 0, 2, 0, 0), read(3, 0, 512)].concat());
+    assert!(!peer.client.is_done());
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&peer.read), [(1, 0)], "and nothing after it");
+    assert!(peer.gone());
+}
+
+#[test]
+fn a_broken_stream_is_answered_up_to_the_break_logged_and_closed() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let log: super::super::Log = {
+        let lines = lines.clone();
+        Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))
+    };
+    let stats = NbdStats::new();
+    let mut peer = structured_with(NbdOptions { log: Some(log), ..NbdOptions::default() }, &stats);
+    peer.say(&[read(1, 0, 512), vec![0; 28], read(2, 0, 512)].concat());
+    assert_eq!(errors(&peer.read), [(1, 0)]);
+    assert!(peer.gone());
+    assert_eq!(stats.broken(Rule::BadRequestMagic), 1);
+    let expected = "nbd: closing a connection of export \"a\": bad_request_magic: \
+                    a request did not begin with the magic number of requests";
+    assert_eq!(*lines.lock().unwrap(), [expected]);
+}
+
+#[test]
+fn a_broken_socket_closes_at_once_and_completions_find_nobody() {
+    let mut peer = structured();
+    peer.executes = false;
+    peer.reads = false;
+    peer.say(&[read(1, 0, 512), flush(2), header(Command::Cache, 0, 3, 0, 0)].concat());
+    // The answer to the third is on its way when the client goes.
+    peer.finish_send(Err(32));
+    assert!(peer.client.is_done() && peer.fake.shut_down);
+    peer.executes = true;
+    peer.run();
+    assert!(peer.gone());
+    assert!(peer.fake.send.is_none());
+}
+
+#[test]
+fn a_held_request_of_a_broken_connection_is_forgotten() {
+    let mut peer = structured();
+    peer.fake.staged_max = 1;
+    peer.executes = false;
+    peer.reads = false;
+    peer.say(&[header(Command::Cache, 0, 1, 0, 0), read(2, 0, 512), read(3, 0, 512)].concat());
+    peer.finish_send(Err(32));
+    peer.executes = true;
+    peer.run();
+    assert!(peer.gone());
+    assert_eq!(peer.fake.executed.len(), 1);
+}
+
+#[test]
+fn a_drain_answers_what_came_refuses_what_comes_and_closes() {
+    let mut peer = structured();
+    peer.executes = false;
+    peer.say(&[write(1, 0, b"first"), write(2, 10, b"second")[..30].to_vec()].concat());
+    peer.drain();
+    assert!(!peer.client.is_done());
+    peer.say(&[write(2, 10, b"second")[30..].to_vec(), read(3, 0, 5)].concat());
+    assert_eq!(errors(&peer.read), [(2, 108), (3, 108)]);
+    peer.executes = true;
+    peer.read.clear();
+    peer.run();
+    assert_eq!(errors(&peer.read), [(1, 0)]);
+    assert!(peer.gone());
+    assert_eq!(&peer.fake.store[SIZE..SIZE + 16], b"first\0\0\0\0\0\0\0\0\0\0\0");
+}
+
+#[test]
+fn a_drain_executes_requests_that_wait_for_their_limits() {
+    let options = NbdOptions { requests_in_flight_max: 2, ..NbdOptions::default() };
+    let mut peer = structured_with(options, &NbdStats::new());
+    peer.executes = false;
+    let burst: Vec<u8> = (0..10).flat_map(|cookie| write(cookie, cookie, &[b'a' + cookie as u8])).collect();
+    peer.say(&burst);
+    peer.drain();
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&peer.read), (0..10).map(|cookie| (cookie, 0)).collect::<Vec<_>>());
+    assert!(peer.gone());
+    assert_eq!(&peer.fake.store[SIZE..SIZE + 10], b"abcdefghij");
+}
+
+#[test]
+fn a_drain_executes_the_request_that_a_full_tenant_held_back() {
+    let mut peer = structured();
+    peer.fake.staged_max = 1;
+    peer.executes = false;
+    peer.say(&[write(1, 0, b"one"), write(2, 3, b"two"), write(3, 6, b"six")].concat());
+    peer.drain();
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&peer.read), [(1, 0), (2, 0), (3, 0)]);
+    assert!(peer.gone());
+    assert_eq!(&peer.fake.store[SIZE..SIZE + 9], b"onetwosix");
+}
+
+#[test]
+fn a_drain_closes_idle_connections_and_handshakes_at_once() {
+    for mut peer in [structured(), simple(), connect()] {
+        peer.drain();
+        assert!(peer.gone());
+    }
+}
+
+#[test]
+fn a_handshake_that_does_not_read_its_answers_is_not_read_from() {
+    let mut peer = connect();
+    peer.reads = false;
+    // Each list is answered with 25 + 20 bytes; a thousand are below the limit of options.
+    peer.say(&[vec![0, 0, 0, 3], option(option::LIST, b"").repeat(1000)].concat());
+    let unsent = peer.fake.send.as_ref().unwrap().0.iter().map(|part| part.as_slice().len()).sum::<usize>();
+    assert!(unsent <= (64 << 10) + 45, "{unsent} bytes unsent");
+    peer.reads = true;
+    peer.run();
+    assert_eq!(peer.read.len(), 18 + 1000 * 45);
+}
+
+#[test]
+fn a_handshake_costs_4_kib_and_a_quiet_connection_16() {
+    let mut peer = connect();
+    assert_eq!(peer.fake.receive.as_ref().unwrap().buffer.capacity_bytes(), 4 << 10);
+    peer.say(&structured_handshake());
+    peer.say(&flush(1));
+    assert_eq!(peer.fake.receive.as_ref().unwrap().buffer.capacity_bytes(), 16 << 10);
+    peer.say(&vec![write(2, 0, &[0; 4096]); 8].concat());
+    assert_eq!(peer.fake.receive.as_ref().unwrap().buffer.capacity_bytes(), 128 << 10, "a burst of more than 16 KiB");
+}
+
+#[test]
+fn what_happened_is_counted() {
+    let stats = NbdStats::new();
+    let mut peer = structured_with(NbdOptions::default(), &stats);
+    peer.say(&[write(1, 0, b"12345"), read(2, 0, 3), read(3, 0, 3), read(4, 0, 0), flush(5)].concat());
+    let counts = stats.counts();
+    let requests: Vec<_> = counts.requests.iter().filter(|(_, count)| *count > 0).copied().collect();
+    assert_eq!(requests, [("read", 3), ("write", 1), ("flush", 1)]);
+    assert_eq!((counts.read_bytes, counts.written_bytes, counts.connections), (6, 5, 1));
+    assert_eq!(stats.broken(Rule::ZeroLength), 1);
+    drop(peer);
+    assert_eq!(stats.counts().connections, 0);
+}
+
+fn any_request() -> impl Strategy<Value = (u16, u16, u64, u32)> {
+    let offset = prop_oneof![0..100_000_u64, SIZE as u64 - 50_000..SIZE as u64 + 10];
+    let flags = prop_oneof![4 => Just(0), 1 => Just(request::FUA), 1 => 0..64_u16];
+    (0..9_u16, flags, offset, prop_oneof![0..200_u32, 40_000..60_000_u32])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_pieces_and_limits_give_the_same_answers(
+        requests in prop::collection::vec(any_request(), 1..12),
+        piece_bytes in prop_oneof![1..50_usize, 1000..100_000_usize],
+        requests_in_flight_max in 1..8_usize,
+        staged_max in 1..4_usize,
+    ) {
+        let mut input = structured_handshake();
+        for (cookie, (command, flags, offset_bytes, length_bytes)) in requests.into_iter().enumerate() {
+            // A disconnect ends the conversation; the others are what this is about.
+            let command = if command == Command::Disconnect as u16 { 77 } else { command };
+            RequestHeader { flags, command, cookie: cookie as u64, offset_bytes, length_bytes }.encode(&mut input);
+            if command == Command::Write as u16 {
+                input.extend((0..length_bytes).map(|index| (index as usize ^ cookie) as u8));
+            }
+        }
+        // Refused requests overtake executed ones, so replies are compared in the order of their requests.
+        let talk = |mut peer: Peer<Connection>| {
+            let handshake = peer.ask(&input[..structured_handshake().len()]);
+            let mut replies = chunks(&peer.ask(&input[structured_handshake().len()..]));
+            replies.sort();
+            peer.end();
+            assert!(peer.gone());
+            (handshake, replies, peer.fake.store, peer.fake.executed)
+        };
+        let mut pieces = connect_with(NbdOptions { requests_in_flight_max, ..NbdOptions::default() }, &NbdStats::new());
+        pieces.piece_bytes = piece_bytes;
+        pieces.fake.staged_max = staged_max;
+        prop_assert!(talk(pieces) == talk(connect()));
+    }
+
+    #[test]
+    fn garbage_never_panics(
+        greeted in any::<bool>(),
+        garbage in prop::collection::vec(any::<u8>(), 0..300),
+        piece_bytes in 1..40_usize,
+    ) {
+        let mut peer = connect();
+        peer.piece_bytes = piece_bytes;
+        if greeted {
+            peer.say(&structured_handshake());
+            peer.say(&0x2560_9513_u32.to_be_bytes());
+        }
+        peer.say(&garbage);
+        peer.end();
+        prop_assert!(peer.gone());
+    }
+}

@@ -1,0 +1,156 @@
+//! The stream of requests: no bytes make it panic, cutting them changes nothing, and what is taken may be executed.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use mqfq_blk::FlowId;
+use mqfq_blk::client::DeviceIndex;
+use mqfq_blk::request::Op;
+use mqfq_front::export::{BlockSizes, Export};
+use mqfq_front::nbd::transmit::{Limits, Request, Taken, Transmission};
+use mqfq_front::nbd::validate::Session;
+use mqfq_front::nbd::wire::RequestHeader;
+use std::sync::Arc;
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    min_block: u8,
+    blocks: u16,
+    read_only: bool,
+    structured: bool,
+    block_status: bool,
+    requests_max: u8,
+    bytes_max: u16,
+    direct_bytes: u16,
+    pieces: Vec<Piece>,
+    cuts: Vec<u16>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Piece {
+    /// A request with a payload as long as it says, if it is a write.
+    Request { command: u8, flags: u8, cookie: u64, block: u16, length_bytes: u16 },
+    /// A header with any numbers, and no payload.
+    Header { flags: u16, command: u16, cookie: u64, offset_bytes: u64, length_bytes: u32 },
+    /// Whatever.
+    Raw(Vec<u8>),
+}
+
+impl Piece {
+    fn bytes(&self, min_bytes: u32, out: &mut Vec<u8>) {
+        match self {
+            Piece::Request { command, flags, cookie, block, length_bytes } => {
+                let command = u16::from(command % 10);
+                let offset_bytes = u64::from(*block) * u64::from(min_bytes);
+                let length_bytes = u32::from(*length_bytes);
+                RequestHeader { flags: u16::from(*flags), command, cookie: *cookie, offset_bytes, length_bytes }
+                    .encode(out);
+                if command == 1 {
+                    out.extend((0..length_bytes).map(|index| index as u8));
+                }
+            }
+            Piece::Header { flags, command, cookie, offset_bytes, length_bytes } => RequestHeader {
+                flags: *flags,
+                command: *command,
+                cookie: *cookie,
+                offset_bytes: *offset_bytes,
+                length_bytes: *length_bytes,
+            }
+            .encode(out),
+            Piece::Raw(bytes) => out.extend(bytes),
+        }
+    }
+}
+
+/// What was taken, in words that can be compared; checks that it may be.
+fn told(taken: &Taken, session: &Session) -> String {
+    let export = &session.export;
+    match taken {
+        Taken::Request(Request { cookie, op, fua, offset_bytes, length_bytes, buffer }) => {
+            let length = u64::from(*length_bytes);
+            assert!(offset_bytes + length <= export.size_bytes);
+            assert_eq!((offset_bytes | length) % u64::from(export.block.min_bytes), 0);
+            assert_eq!(*op == Op::Flush, *length_bytes == 0);
+            assert_eq!(*op == Op::Write, buffer.is_some());
+            assert!(!export.read_only || matches!(op, Op::Read | Op::Flush));
+            let payload = buffer.as_ref().map(|buffer| buffer.as_slice()[..*length_bytes as usize].to_vec());
+            format!("{cookie} {op:?} {fua} {offset_bytes} {length_bytes} {payload:?}")
+        }
+        Taken::BlockStatus { length_bytes, .. } => {
+            assert!(session.block_status && *length_bytes > 0);
+            format!("{taken:?}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// Everything taken. A reply leaves only when nothing else can happen.
+fn run(session: &Session, limits: Limits, input: &[u8], cuts: &[usize], direct_bytes: usize) -> Vec<String> {
+    let mut transmission = Transmission::new(session.clone(), limits);
+    let mut all = Vec::new();
+    let mut held = Vec::new();
+    let mut from = 0;
+    for to in cuts.iter().copied().chain([input.len()]) {
+        let mut piece = &input[from..to];
+        from = to;
+        if direct_bytes > 0 && transmission.payload_missing_bytes() >= direct_bytes {
+            let (mut buffer, start, end) = transmission.take_payload().expect("nobody has it");
+            let count = piece.len().min(end - start);
+            buffer.as_mut_slice()[start..start + count].copy_from_slice(&piece[..count]);
+            transmission.put_payload(buffer, count);
+            piece = &piece[count..];
+        }
+        held.extend_from_slice(piece);
+        loop {
+            let (used, taken) = transmission.advance(&held);
+            held.drain(..used);
+            let (requests, bytes) = transmission.under_way();
+            assert!(requests <= limits.requests_max);
+            assert!(bytes <= limits.bytes_max.max(u64::from(session.export.block.payload_bytes_max)));
+            match taken {
+                Taken::More => break,
+                Taken::Full => {
+                    assert!(requests > 0, "one request always fits");
+                    // A payload in progress would still need its bytes; there is none, or it would not be full.
+                    transmission.replied(requests);
+                    transmission.bytes_freed(bytes);
+                }
+                taken => {
+                    all.push(told(&taken, session));
+                    if matches!(taken, Taken::Disconnect | Taken::Broken(_)) {
+                        return all;
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+fuzz_target!(|input: Input| {
+    let min_bytes = 1 << (input.min_block % 13);
+    let export = Export {
+        name: String::new(),
+        description: String::new(),
+        device: DeviceIndex(0),
+        flow: FlowId(0),
+        offset_bytes: 0,
+        size_bytes: (u64::from(input.blocks) + 1) * u64::from(min_bytes),
+        read_only: input.read_only,
+        block: BlockSizes { min_bytes, preferred_bytes: 4096, payload_bytes_max: 32768 },
+    };
+    let session = Session {
+        export: Arc::new(export),
+        structured: input.structured,
+        block_status: input.structured && input.block_status,
+    };
+    let limits = Limits { requests_max: usize::from(input.requests_max).max(1), bytes_max: u64::from(input.bytes_max) };
+    let mut bytes = Vec::new();
+    input.pieces.iter().for_each(|piece| piece.bytes(min_bytes, &mut bytes));
+    let mut cuts: Vec<usize> = input.cuts.iter().map(|cut| usize::from(*cut) % (bytes.len() + 1)).collect();
+    cuts.sort_unstable();
+
+    let roomy = Limits { requests_max: usize::MAX, bytes_max: u64::MAX / 2 };
+    let whole = run(&session, roomy, &bytes, &[], 0);
+    assert_eq!(run(&session, limits, &bytes, &cuts, usize::from(input.direct_bytes)), whole);
+});
