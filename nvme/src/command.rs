@@ -205,7 +205,7 @@ impl std::fmt::Debug for SubmissionEntry {
     }
 }
 
-/// One range of a Dataset Management command: dwords 1 to 3 of the 16-byte range definition (NVMe 1.3 section 6.7.1).
+/// One range of a Dataset Management command: dwords 1 to 3 of the 16-byte range definition (NVMe 1.3 section 6.7).
 /// Its context attributes are hints and left out.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DatasetRange {
@@ -254,7 +254,7 @@ pub enum Work {
 /// Checks an entry and says what it asks for. `range` reads the queue's range table (`None`: no such index).
 ///
 /// # Errors
-/// The status that the command ends with. The order of the checks is the controller's choice (NVMe 1.3 section 4.6.1.2
+/// The status that the command ends with. The order of the checks is the controller's choice (NVMe 1.3 section 4.6.1
 /// leaves it open); here: opcode, general fields, namespace, command fields, LBA range.
 pub fn decode(
     entry: &SubmissionEntry,

@@ -24,7 +24,7 @@ use crate::arbitration::{Arbiter, ArbitrationBurst};
 use crate::command::{DatasetRange, Namespace, SubmissionEntry, decode};
 use crate::completion::{CompletionEntry, Status};
 use crate::media::{Media, MediaOptions};
-use crate::queue::{DoorbellError, QueueId, QueuePair, QueuePairOptions, QueuePriority};
+use crate::queue::{ArbClass, DoorbellError, QueueId, QueuePair, QueuePairOptions};
 use crate::queue_set::QueueSet;
 
 /// What a controller is made of.
@@ -112,8 +112,8 @@ impl Controller {
     }
 
     /// Arbitration class of a queue.
-    pub fn queue_priority(&self, queue: QueueId) -> Option<QueuePriority> {
-        Some(self.pairs.get(queue.index()?)?.priority())
+    pub fn queue_class(&self, queue: QueueId) -> Option<ArbClass> {
+        Some(self.pairs.get(queue.index()?)?.class())
     }
 
     /// Entries of a queue's rings.
@@ -260,20 +260,20 @@ mod tests {
     }
 
     fn queue(controller: &mut Controller, entries: u32) -> HostQueuePair {
-        HostQueuePair::create(controller, QueuePairOptions { entries, priority: QueuePriority::default() }).unwrap()
+        HostQueuePair::create(controller, QueuePairOptions { entries, class: ArbClass::default() }).unwrap()
     }
 
     #[test]
     fn only_so_many_queues_can_be_created() {
         let mut controller = controller(256);
-        let options = QueuePairOptions { entries: 16, priority: QueuePriority::Urgent };
+        let options = QueuePairOptions { entries: 16, class: ArbClass::Urgent };
         for id in 1..=4 {
             assert_eq!(controller.create_io_queue_pair(options), Ok(QueueId(id)), "identifiers begin at 1");
         }
         assert_eq!(controller.create_io_queue_pair(options), Err(Status::INVALID_QUEUE_IDENTIFIER));
-        assert_eq!(controller.queue_priority(QueueId(2)), Some(QueuePriority::Urgent));
+        assert_eq!(controller.queue_class(QueueId(2)), Some(ArbClass::Urgent));
         assert_eq!(controller.queue_entries(QueueId(2)), Some(16));
-        assert_eq!(controller.queue_priority(QueueId(0)), None);
+        assert_eq!(controller.queue_class(QueueId(0)), None);
     }
 
     #[test]

@@ -135,11 +135,11 @@ impl HostQueuePair {
 mod tests {
     use super::*;
     use crate::presets::FLASH_460K;
-    use crate::queue::QueuePriority;
+    use crate::queue::ArbClass;
 
     fn setup(entries: u32) -> (Controller, HostQueuePair) {
         let mut controller = Controller::new(FLASH_460K.controller(1 << 30, 1, 7));
-        let options = QueuePairOptions { entries, priority: QueuePriority::default() };
+        let options = QueuePairOptions { entries, class: ArbClass::default() };
         let host = HostQueuePair::create(&mut controller, options).unwrap();
         (controller, host)
     }

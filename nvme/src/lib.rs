@@ -45,4 +45,4 @@ pub use completion::{CompletionEntry, Status};
 pub use controller::{Controller, ControllerOptions};
 pub use host::{Completion, HostQueuePair, RingFull};
 pub use presets::Preset;
-pub use queue::{DoorbellError, QueueId, QueuePairOptions, QueuePriority};
+pub use queue::{ArbClass, DoorbellError, QueueId, QueuePairOptions};

@@ -38,7 +38,7 @@ impl QueueId {
 /// The arbitration class of a submission queue: QPRIO of Create I/O Submission Queue (NVMe 1.3 sections 4.1.5 and 5.4).
 /// Of consequence under weighted round robin only; round robin ignores it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
-pub enum QueuePriority {
+pub enum ArbClass {
     /// 00b: before all others.
     Urgent,
     /// 01b.
@@ -56,7 +56,7 @@ pub struct QueuePairOptions {
     /// Entries of each ring, [`ENTRIES_MIN`]`..=`[`ENTRIES_MAX`]; one fewer can be in use.
     pub entries: u32,
     /// Arbitration class.
-    pub priority: QueuePriority,
+    pub class: ArbClass,
 }
 
 /// A doorbell write that a controller reports as an asynchronous event of type Error status and otherwise ignores
@@ -121,7 +121,7 @@ impl Pointers {
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     id: QueueId,
-    priority: QueuePriority,
+    class: ArbClass,
     submissions: Box<[SubmissionEntry]>,
     ranges: Box<[DatasetRange]>,
     completions: Box<[CompletionEntry]>,
@@ -136,7 +136,7 @@ pub(crate) struct QueuePair {
 
 impl QueuePair {
     pub(crate) fn new(id: QueueId, options: QueuePairOptions) -> Result<QueuePair, Status> {
-        let QueuePairOptions { entries, priority } = options;
+        let QueuePairOptions { entries, class } = options;
         // Sections 5.3 and 5.4: Invalid Queue Size.
         if !(ENTRIES_MIN..=ENTRIES_MAX).contains(&entries) {
             return Err(Status::INVALID_QUEUE_SIZE);
@@ -145,7 +145,7 @@ impl QueuePair {
         let entries = entries as usize;
         Ok(QueuePair {
             id,
-            priority,
+            class,
             submissions: vec![SubmissionEntry::default(); entries].into_boxed_slice(),
             ranges: vec![DatasetRange::default(); entries].into_boxed_slice(),
             completions: vec![CompletionEntry::default(); entries].into_boxed_slice(),
@@ -157,8 +157,8 @@ impl QueuePair {
         })
     }
 
-    pub(crate) fn priority(&self) -> QueuePriority {
-        self.priority
+    pub(crate) fn class(&self) -> ArbClass {
+        self.class
     }
 
     pub(crate) fn entries(&self) -> u32 {
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     fn pair(entries: u32) -> QueuePair {
-        QueuePair::new(QueueId(1), QueuePairOptions { entries, priority: QueuePriority::Medium }).unwrap()
+        QueuePair::new(QueueId(1), QueuePairOptions { entries, class: ArbClass::Medium }).unwrap()
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn sizes_outside_the_limits_are_refused() {
         for entries in [0, 1, ENTRIES_MAX + 1] {
-            let options = QueuePairOptions { entries, priority: QueuePriority::Low };
+            let options = QueuePairOptions { entries, class: ArbClass::Low };
             assert_eq!(QueuePair::new(QueueId(1), options).unwrap_err(), Status::INVALID_QUEUE_SIZE);
         }
     }

@@ -4,8 +4,7 @@ use mqfq_nvme::arbitration::ArbitrationBurst;
 use mqfq_nvme::media::MediaOptions;
 use mqfq_nvme::presets::FLASH_460K;
 use mqfq_nvme::{
-    Controller, ControllerOptions, DatasetRange, HostQueuePair, QueuePairOptions, QueuePriority, Status,
-    SubmissionEntry,
+    ArbClass, Controller, ControllerOptions, DatasetRange, HostQueuePair, QueuePairOptions, Status, SubmissionEntry,
 };
 use proptest::prelude::*;
 
@@ -84,7 +83,7 @@ fn controller(inside_max: u16, seed: u64, burst: u8) -> (Controller, Vec<HostQue
         ..FLASH_460K.controller(BLOCKS * 512, QUEUES as u16, seed)
     };
     let mut controller = Controller::new(options);
-    let pair = QueuePairOptions { entries: ENTRIES, priority: QueuePriority::default() };
+    let pair = QueuePairOptions { entries: ENTRIES, class: ArbClass::default() };
     let hosts = (0..QUEUES).map(|_| HostQueuePair::create(&mut controller, pair).unwrap()).collect();
     (controller, hosts)
 }

@@ -39,7 +39,7 @@ use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOp
 use crate::request::{Op, Status};
 use mqfq_nvme::command::BLOCKS_MAX;
 use mqfq_nvme::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
-use mqfq_nvme::{Controller, DatasetRange, HostQueuePair, QueuePairOptions, QueuePriority, SubmissionEntry};
+use mqfq_nvme::{ArbClass, Controller, DatasetRange, HostQueuePair, QueuePairOptions, SubmissionEntry};
 use mqfq_sched::topology::HctxId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -108,7 +108,7 @@ impl NvmeDevice {
     /// # Errors
     /// One sentence: a size that is no multiple of the block.
     pub fn with_preset(preset: Preset, size_bytes: u64, seed: u64) -> Result<NvmeDevice, String> {
-        if size_bytes == 0 || size_bytes % u64::from(BLOCK_BYTES) != 0 {
+        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(BLOCK_BYTES)) {
             return Err(format!("an nvme device's size is a multiple of {BLOCK_BYTES} bytes, not {size_bytes}"));
         }
         let controller = Controller::new(preset.controller(size_bytes, QUEUE_PAIRS_MAX, seed));
@@ -141,7 +141,7 @@ impl Device for NvmeDevice {
         let news = Arc::new(AtomicBool::new(false));
         let mut driver = self.shared.lock();
         // A ring holds one command fewer than it has entries.
-        let pair = QueuePairOptions { entries: u32::from(depth) + 1, priority: QueuePriority::default() };
+        let pair = QueuePairOptions { entries: u32::from(depth) + 1, class: ArbClass::default() };
         let host = HostQueuePair::create(&mut driver.controller, pair)
             .map_err(|status| format!("the NVMe controller refused a queue of depth {depth}: {status}"))?;
         driver.owners.push(Owner { hctx, news: news.clone() });

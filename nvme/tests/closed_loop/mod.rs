@@ -1,9 +1,7 @@
 //! Tenants that keep a fixed number of reads outstanding, in virtual time: what fio does, without a clock.
 
 use mqfq_nvme::presets::BLOCK_BYTES;
-use mqfq_nvme::{
-    Controller, ControllerOptions, HostQueuePair, QueueId, QueuePairOptions, QueuePriority, SubmissionEntry,
-};
+use mqfq_nvme::{ArbClass, Controller, ControllerOptions, HostQueuePair, QueueId, QueuePairOptions, SubmissionEntry};
 
 /// One tenant: so many queues, each with so many reads outstanding.
 #[derive(Clone, Copy)]
@@ -33,7 +31,7 @@ pub fn run(options: ControllerOptions, readers: &[Reader], duration_ns: u64) -> 
     let mut queues = Vec::new();
     for (reader, &Reader { queues: count, depth, bytes }) in readers.iter().enumerate() {
         for _ in 0..count {
-            let pair = QueuePairOptions { entries: u32::from(depth) + 1, priority: QueuePriority::default() };
+            let pair = QueuePairOptions { entries: u32::from(depth) + 1, class: ArbClass::default() };
             let mut host = HostQueuePair::create(&mut controller, pair).expect("room for all queues");
             for cid in 0..depth {
                 host.submit(&mut controller, read(cid, bytes)).expect("a ring of depth + 1 entries");
