@@ -1,5 +1,7 @@
 //! The lower edge: a device, and the queue of it that one worker owns.
 
+#[cfg(feature = "uring")]
+pub mod file;
 pub mod memory;
 pub mod null;
 pub mod nvme;

@@ -1,0 +1,116 @@
+//! Which drives below a file run a scheduler of their own.
+//!
+//! A second scheduler below destroys the first: it reorders and holds back what we have just ordered, and its queue is
+//! full of requests of the greedy tenant before ours can act (Ceph #69017: mClock above a kernel elevator). Linux offers
+//! `none` for exactly this case, so anything else is worth a warning. Drives stacked on others (md, dm, loop has none)
+//! schedule where the others are: their `slaves` are asked instead.
+
+use std::fs;
+use std::path::Path;
+
+/// A stack of drives deeper than this is a loop in sysfs' links.
+const STACK_MAX: usize = 16;
+
+/// One sentence for each drive at or below device number `major:minor` whose I/O scheduler is not `none`. `sysfs` is
+/// `/sys`, or what a test made in its place. A file system without a drive (tmpfs, network) has none.
+pub(super) fn warnings(sysfs: &Path, major: u32, minor: u32) -> Vec<String> {
+    let mut found = Vec::new();
+    // The entry is a link into /sys/devices; a partition is a folder in its drive's.
+    if let Ok(device) = fs::canonicalize(sysfs.join(format!("dev/block/{major}:{minor}"))) {
+        visit(&device, STACK_MAX, &mut found);
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn visit(device: &Path, depth_left: usize, found: &mut Vec<String>) {
+    let drive = if device.join("partition").exists() { device.parent().unwrap_or(device) } else { device };
+    if let Some(scheduler) = scheduler(drive)
+        && scheduler != "none"
+    {
+        let name = drive.file_name().unwrap_or_default().to_string_lossy();
+        found.push(format!(
+            "drive {name} runs the I/O scheduler {scheduler} below this one, which undoes its decisions; \
+             `echo none > /sys/block/{name}/queue/scheduler` turns it off"
+        ));
+    }
+    if depth_left == 0 {
+        return;
+    }
+    for slave in fs::read_dir(drive.join("slaves")).into_iter().flatten().flatten() {
+        if let Ok(slave) = fs::canonicalize(slave.path()) {
+            visit(&slave, depth_left - 1, found);
+        }
+    }
+}
+
+/// The active scheduler of a drive: the one in brackets ("none [mq-deadline] kyber"), or the only one.
+fn scheduler(drive: &Path) -> Option<String> {
+    let text = fs::read_to_string(drive.join("queue/scheduler")).ok()?;
+    let active = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    active.or_else(|| text.split_whitespace().next()).map(str::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    /// A drive of a made-up sysfs, `device` being its folder below `devices`.
+    fn add(sysfs: &Path, device: &str, number: &str, scheduler: Option<&str>) -> PathBuf {
+        let folder = sysfs.join("devices").join(device);
+        fs::create_dir_all(folder.join("queue")).unwrap();
+        fs::create_dir_all(sysfs.join("dev/block")).unwrap();
+        if let Some(scheduler) = scheduler {
+            fs::write(folder.join("queue/scheduler"), scheduler).unwrap();
+        }
+        symlink(&folder, sysfs.join("dev/block").join(number)).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_drive_with_an_elevator_is_named() {
+        let sysfs = tempfile::tempdir().unwrap();
+        add(sysfs.path(), "sda", "8:0", Some("none [mq-deadline] kyber bfq\n"));
+        let [warning] = &warnings(sysfs.path(), 8, 0)[..] else { panic!("one drive, one warning") };
+        assert!(warning.starts_with("drive sda runs the I/O scheduler mq-deadline"), "{warning}");
+    }
+
+    #[test]
+    fn none_is_silent_and_so_is_what_has_no_drive() {
+        let sysfs = tempfile::tempdir().unwrap();
+        add(sysfs.path(), "nvme0n1", "259:0", Some("[none] mq-deadline\n"));
+        add(sysfs.path(), "md0", "9:0", None);
+        assert_eq!(warnings(sysfs.path(), 259, 0), [""; 0]);
+        assert_eq!(warnings(sysfs.path(), 9, 0), [""; 0]);
+        assert_eq!(warnings(sysfs.path(), 0, 37), [""; 0]);
+    }
+
+    #[test]
+    fn a_partition_has_its_drives_elevator() {
+        let sysfs = tempfile::tempdir().unwrap();
+        add(sysfs.path(), "sda", "8:0", Some("[bfq] none\n"));
+        let partition = add(sysfs.path(), "sda/sda1", "8:1", None);
+        fs::write(partition.join("partition"), "1\n").unwrap();
+        let [warning] = &warnings(sysfs.path(), 8, 1)[..] else { panic!("one drive, one warning") };
+        assert!(warning.starts_with("drive sda runs the I/O scheduler bfq"), "{warning}");
+    }
+
+    #[test]
+    fn a_stacked_drive_has_those_of_all_drives_below() {
+        // dm-0 on md0 on {sda with bfq, sdb with none}.
+        let sysfs = tempfile::tempdir().unwrap();
+        let sda = add(sysfs.path(), "sda", "8:0", Some("[bfq] none\n"));
+        let sdb = add(sysfs.path(), "sdb", "8:16", Some("bfq [none]\n"));
+        let md0 = add(sysfs.path(), "md0", "9:0", None);
+        let dm0 = add(sysfs.path(), "dm-0", "253:0", Some("none\n"));
+        for (upper, lower) in [(&dm0, &md0), (&md0, &sda), (&md0, &sdb)] {
+            fs::create_dir_all(upper.join("slaves")).unwrap();
+            symlink(lower, upper.join("slaves").join(lower.file_name().unwrap())).unwrap();
+        }
+        let [warning] = &warnings(sysfs.path(), 253, 0)[..] else { panic!("one elevator, one warning") };
+        assert!(warning.starts_with("drive sda "), "{warning}");
+    }
+}

@@ -1,0 +1,446 @@
+//! Who may write where, so that a read-modify-write never puts back bytes that somebody else has just replaced.
+//!
+//! A direct write must be made of whole blocks. One that is not reads the blocks at its edges, replaces some of their
+//! bytes and writes them back; any other write to those blocks between the two is undone, although its client was told
+//! that it is stored:
+//!
+//! | step | A: 100 bytes in the middle of block 7 | B: all of block 7           | block 7 holds            |
+//! |------|---------------------------------------|-----------------------------|--------------------------|
+//! |  1   | reads block 7                         |                             | old                      |
+//! |  2   |                                       | writes it, is acknowledged  | B                        |
+//! |  3   | writes back old + its 100 bytes       |                             | old + A: B's write lost  |
+//!
+//! So the device is divided into regions, and a write enters all regions that it touches: shared if it consists of whole
+//! blocks, alone if it must read first. Reads enter none: what A writes outside of its own bytes is what was there.
+//!
+//! # Shape
+//! One word per region, all of the uncontended path; behind a lock, one line of waiters per contended region.
+//! ```text
+//!   word:  31      30       29 ........ 0         line of region 3:  [hctx 1 tag 4 alone] [hctx 0 tag 9 shared] ...
+//!         alone  queued     shared holders
+//! ```
+//! Regions are contiguous and tenants' exports too, so tenants meet here only where their exports touch.
+//!
+//! # Invariants
+//! G1. A region is held by one alone or by any number shared, never both.
+//! G2. While somebody waits, `queued` is set: nobody enters past the line, which is first come, first served. So neither
+//!     a stream of whole-block writes nor one of patches starves the other.
+//! G3. Whoever frees a region that `queued` says is waited for grants it, then interrupts the hctx granted. No lost wake-up
+//!     and no fence: `queued` and the holders are one word, so "I wait" and "I left" are ordered by its modification
+//!     order. If the waiter's `queued` comes first, the last holder's decrement sees it; if the decrement comes first, the
+//!     waiter sees no holder and enters.
+//! G4. No deadlock: regions are entered in ascending order, so a holder of the highest contended region waits for no
+//!     gate, only for the kernel.
+//!
+//! Cost: one compare-and-swap to enter a region and one subtraction to leave it, on a line that only writers of nearby
+//! regions share. Source: reader-writer lock with hand-off, as in Courtois et al. 1971, "Concurrent control with readers
+//! and writers"; the line makes it fair.
+
+use mqfq_sched::topology::HctxId;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const ALONE: u32 = 1 << 31;
+const QUEUED: u32 = 1 << 30;
+const SHARED: u32 = QUEUED - 1;
+
+/// Smallest region, bytes: most writes touch one.
+const REGION_BYTES_MIN: u64 = 1 << 20;
+
+/// Most regions: 256 KiB of words.
+const REGIONS_MAX: u64 = 1 << 16;
+
+/// See the file's text.
+pub(super) struct Gate {
+    region_bytes_log2: u32,
+    words: Box<[AtomicU32]>,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    /// Never an empty line: an entry exists exactly while the region's `queued` is set (or the lock is held).
+    waiting: BTreeMap<u32, VecDeque<Waiter>>,
+    members: Vec<Entrance>,
+}
+
+struct Waiter {
+    member: usize,
+    tag: u16,
+    alone: bool,
+}
+
+/// What the gate knows of one device queue.
+struct Entrance {
+    hctx: HctxId,
+    interrupt: Arc<dyn Fn(HctxId) + Send + Sync>,
+    granted: Vec<u16>,
+    has_grants: Arc<AtomicU32>,
+}
+
+/// A device queue's identity at the gate.
+pub(super) struct Member {
+    index: usize,
+    has_grants: Arc<AtomicU32>,
+}
+
+/// The regions of one write: those it needs and how many of them, from the first on, it has.
+#[derive(Debug)]
+pub(super) struct Hold {
+    first: u32,
+    last: u32,
+    taken: u32,
+    alone: bool,
+}
+
+impl Hold {
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone
+    }
+}
+
+impl Gate {
+    /// A gate in front of `size_bytes`.
+    pub(super) fn new(size_bytes: u64) -> Gate {
+        let region_bytes = size_bytes.div_ceil(REGIONS_MAX).next_power_of_two().max(REGION_BYTES_MIN);
+        let regions = size_bytes.div_ceil(region_bytes).max(1);
+        Gate {
+            region_bytes_log2: region_bytes.trailing_zeros(),
+            words: (0..regions).map(|_| AtomicU32::new(0)).collect(),
+            lines: Mutex::default(),
+        }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        // A panic elsewhere leaves no line half-changed: each change below is complete before anything can panic.
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A device queue that will enter as the returned member; `interrupt` is called with `hctx` when it was granted
+    /// something by another.
+    pub(super) fn join(&self, hctx: HctxId, interrupt: Arc<dyn Fn(HctxId) + Send + Sync>) -> Member {
+        let has_grants = Arc::new(AtomicU32::new(0));
+        let mut lines = self.lines();
+        lines.members.push(Entrance { hctx, interrupt, granted: Vec::new(), has_grants: has_grants.clone() });
+        Member { index: lines.members.len() - 1, has_grants }
+    }
+
+    /// What a write of `length_bytes`, at least 1, from `offset_bytes` on needs; nothing is taken yet.
+    pub(super) fn hold(&self, offset_bytes: u64, length_bytes: u32, alone: bool) -> Hold {
+        let first = (offset_bytes >> self.region_bytes_log2) as u32;
+        let last = ((offset_bytes + u64::from(length_bytes) - 1) >> self.region_bytes_log2) as u32;
+        Hold { first, last, taken: 0, alone }
+    }
+
+    /// Enters what is left of `hold`. False: `tag` waits, and [`Gate::take_grants`] of this member will name it, after
+    /// which the caller counts it by [`Gate::granted`] and enters again.
+    pub(super) fn enter(&self, member: &Member, tag: u16, hold: &mut Hold) -> bool {
+        while hold.first + hold.taken <= hold.last {
+            let region = hold.first + hold.taken;
+            if !self.enter_at_once(region, hold.alone) && !self.line_up(member, tag, region, hold.alone) {
+                return false;
+            }
+            hold.taken += 1;
+        }
+        true
+    }
+
+    /// Notes that one more region of `hold` was granted.
+    pub(super) fn granted(hold: &mut Hold) {
+        hold.taken += 1;
+    }
+
+    fn enter_at_once(&self, region: u32, alone: bool) -> bool {
+        let word = &self.words[region as usize];
+        if alone {
+            // Acquire: pairs with the Release in `leave_region`: the I/O of earlier holders is over before ours begins.
+            // Relaxed: on failure nothing was learnt; `line_up` looks again.
+            return word.compare_exchange(0, ALONE, Acquire, Relaxed).is_ok();
+        }
+        // Relaxed: a guess; the exchange decides.
+        let mut seen = word.load(Relaxed);
+        while seen & (ALONE | QUEUED) == 0 {
+            // Acquire/Relaxed: as above.
+            match word.compare_exchange_weak(seen, seen + 1, Acquire, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
+    }
+
+    /// Enters if the region has just become free, else joins its line.
+    fn line_up(&self, member: &Member, tag: u16, region: u32, alone: bool) -> bool {
+        let word = &self.words[region as usize];
+        let mut lines = self.lines();
+        // AcqRel: pairs with `leave_region` (G3). From here on until the lock is released others only leave this region.
+        let seen = word.fetch_or(QUEUED, AcqRel);
+        if !lines.waiting.contains_key(&region) && admits(seen, alone) {
+            // AcqRel, both: one step of the word's modification order like the one above. Held first and only then
+            // no longer queued, so nobody slips in between.
+            word.fetch_add(if alone { ALONE } else { 1 }, AcqRel);
+            word.fetch_and(!QUEUED, AcqRel);
+            return true;
+        }
+        lines.waiting.entry(region).or_default().push_back(Waiter { member: member.index, tag, alone });
+        false
+    }
+
+    /// Leaves all regions that `hold` has taken.
+    pub(super) fn leave(&self, member: &Member, hold: &mut Hold) {
+        for region in hold.first..hold.first + std::mem::take(&mut hold.taken) {
+            self.leave_region(member, region, hold.alone);
+        }
+    }
+
+    fn leave_region(&self, member: &Member, region: u32, alone: bool) {
+        let word = &self.words[region as usize];
+        // Release: pairs with the Acquire of the next to enter: our I/O is over before theirs begins.
+        let last = if alone {
+            word.fetch_and(!ALONE, Release) & QUEUED != 0
+        } else {
+            // Release: as above.
+            word.fetch_sub(1, Release) & (QUEUED | SHARED) == QUEUED | 1
+        };
+        if last {
+            let woken = self.grant(&mut self.lines(), region);
+            interrupt(woken, member.index);
+        }
+    }
+
+    /// Lets in as many from the front of the region's line as can be together; returns whom to interrupt.
+    fn grant(&self, lines: &mut Lines, region: u32) -> Vec<Woken> {
+        let word = &self.words[region as usize];
+        let mut woken: Vec<Woken> = Vec::new();
+        // No line: another holder, or a waiter that found the region free, was here between our leaving and our lock.
+        let Some(line) = lines.waiting.get_mut(&region) else { return woken };
+        while let Some(front) = line.front() {
+            // AcqRel/Acquire: pairs with `leave_region`. QUEUED is set and we have the lock: since the load others can only
+            // have left, so what it admits is still admitted.
+            if !admits(word.load(Acquire), front.alone) {
+                break;
+            }
+            word.fetch_add(if front.alone { ALONE } else { 1 }, AcqRel);
+            let Waiter { member, tag, .. } = line.pop_front().expect("front is there");
+            let entrance = &mut lines.members[member];
+            entrance.granted.push(tag);
+            // Release: pairs with the Acquire in `take_grants`; the list itself is under the lock.
+            entrance.has_grants.store(1, Release);
+            if !woken.iter().any(|(index, ..)| *index == member) {
+                woken.push((member, entrance.hctx, entrance.interrupt.clone()));
+            }
+        }
+        if line.is_empty() {
+            lines.waiting.remove(&region);
+            // AcqRel: as in `line_up`.
+            word.fetch_and(!QUEUED, AcqRel);
+        }
+        woken
+    }
+
+    /// Moves the tags of this member that were granted one more region into `out`. False if there are none.
+    pub(super) fn take_grants(&self, member: &Member, out: &mut Vec<u16>) -> bool {
+        // Acquire: pairs with the Release in `grant`. A miss here is met by the interrupt that follows every grant.
+        if member.has_grants.load(Acquire) == 0 {
+            return false;
+        }
+        let mut lines = self.lines();
+        // Relaxed: under the lock, like the store of 1.
+        member.has_grants.store(0, Relaxed);
+        out.append(&mut lines.members[member.index].granted);
+        true
+    }
+
+    /// The member waits no more; `out` receives what it was granted and has not taken. It may still leave.
+    pub(super) fn withdraw(&self, member: &Member, out: &mut Vec<u16>) {
+        let mut lines = self.lines();
+        out.append(&mut lines.members[member.index].granted);
+        let regions: Vec<u32> = lines.waiting.keys().copied().collect();
+        let mut woken = Vec::new();
+        for region in regions {
+            let line = lines.waiting.get_mut(&region).expect("just listed");
+            line.retain(|waiter| waiter.member != member.index);
+            woken.extend(self.grant(&mut lines, region));
+        }
+        drop(lines);
+        interrupt(woken, member.index);
+    }
+}
+
+type Woken = (usize, HctxId, Arc<dyn Fn(HctxId) + Send + Sync>);
+
+/// Without the lock, and not the caller itself: it looks at its grants before it returns to its worker.
+fn interrupt(woken: Vec<Woken>, caller: usize) {
+    for (_, hctx, interrupt) in woken.into_iter().filter(|(member, ..)| *member != caller) {
+        interrupt(hctx);
+    }
+}
+
+/// May one more enter beside those that `word` counts?
+fn admits(word: u32, alone: bool) -> bool {
+    word & ALONE == 0 && (!alone || word & SHARED == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicI64, AtomicUsize};
+
+    fn gate_and_member(size_bytes: u64) -> (Gate, Member) {
+        let gate = Gate::new(size_bytes);
+        let member = gate.join(HctxId(0), Arc::new(|_| {}));
+        (gate, member)
+    }
+
+    fn grants(gate: &Gate, member: &Member) -> Vec<u16> {
+        let mut out = Vec::new();
+        gate.take_grants(member, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_device_of_any_size_has_at_most_65536_regions_that_cover_it() {
+        for size_bytes in [1, 1 << 20, (1 << 20) + 1, 1 << 36, (1 << 36) + 1, 1 << 60] {
+            let gate = Gate::new(size_bytes);
+            assert!(gate.words.len() as u64 <= REGIONS_MAX);
+            let last = gate.hold(size_bytes - 1, 1, false).last as usize;
+            assert_eq!(last, gate.words.len() - 1, "{size_bytes}");
+        }
+    }
+
+    #[test]
+    fn whole_block_writes_share_a_region_and_a_patch_waits_for_all_of_them() {
+        let (gate, me) = gate_and_member(1 << 20);
+        let mut writes = [gate.hold(0, 4096, false), gate.hold(4096, 4096, false)];
+        for (tag, hold) in writes.iter_mut().enumerate() {
+            assert!(gate.enter(&me, tag as u16, hold));
+        }
+        let mut patch = gate.hold(10, 5, true);
+        assert!(!gate.enter(&me, 2, &mut patch));
+        gate.leave(&me, &mut writes[0]);
+        assert_eq!(grants(&gate, &me), [], "one write is still inside");
+        gate.leave(&me, &mut writes[1]);
+        assert_eq!(grants(&gate, &me), [2]);
+    }
+
+    #[test]
+    fn nobody_passes_one_who_waits() {
+        // Held shared; a patch waits; a later write could share, but goes behind the patch.
+        let (gate, me) = gate_and_member(1 << 20);
+        let mut first = gate.hold(0, 4096, false);
+        assert!(gate.enter(&me, 0, &mut first));
+        let (mut patch, mut late) = (gate.hold(1, 1, true), gate.hold(8192, 4096, false));
+        assert!(!gate.enter(&me, 1, &mut patch));
+        assert!(!gate.enter(&me, 2, &mut late));
+        gate.leave(&me, &mut first);
+        assert_eq!(grants(&gate, &me), [1]);
+        Gate::granted(&mut patch);
+        gate.leave(&me, &mut patch);
+        assert_eq!(grants(&gate, &me), [2]);
+        Gate::granted(&mut late);
+        gate.leave(&me, &mut late);
+        assert!(gate.words.iter().all(|word| word.load(Relaxed) == 0));
+        assert!(gate.lines().waiting.is_empty());
+    }
+
+    #[test]
+    fn patches_that_cross_each_other_take_turns_instead_of_waiting_in_a_ring() {
+        // Three regions. A needs 0 and 1, B needs 1 and 2, C needs 0..=2; entered in every order, all get through.
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let (gate, me) = gate_and_member(3 << 20);
+            let mib = 1 << 20;
+            let mut holds =
+                [gate.hold(mib - 1, 2, true), gate.hold(2 * mib - 1, 2, true), gate.hold(0, 3 * mib as u32, true)];
+            let mut inside: Vec<u16> = Vec::new();
+            for tag in order {
+                if gate.enter(&me, tag, &mut holds[tag as usize]) {
+                    inside.push(tag);
+                }
+            }
+            let mut through = 0;
+            while let Some(tag) = inside.pop() {
+                through += 1;
+                gate.leave(&me, &mut holds[tag as usize]);
+                for granted in grants(&gate, &me) {
+                    let hold = &mut holds[granted as usize];
+                    Gate::granted(hold);
+                    if gate.enter(&me, granted, hold) {
+                        inside.push(granted);
+                    }
+                }
+            }
+            assert_eq!(through, 3, "order {order:?}");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_goes_away_while_it_waits_holds_nobody_up() {
+        let gate = Gate::new(1 << 20);
+        let (a, b) = (gate.join(HctxId(0), Arc::new(|_| {})), gate.join(HctxId(1), Arc::new(|_| {})));
+        let (mut write, mut patch, mut late) = (gate.hold(0, 1, false), gate.hold(0, 1, true), gate.hold(0, 1, false));
+        assert!(gate.enter(&a, 0, &mut write));
+        assert!(!gate.enter(&b, 0, &mut patch));
+        assert!(!gate.enter(&a, 1, &mut late));
+        gate.withdraw(&b, &mut Vec::new());
+        assert_eq!(grants(&gate, &a), [1], "with the patch gone, the late write shares with the first");
+    }
+
+    #[test]
+    fn threads_never_meet_inside_and_each_gets_in_as_often_as_it_asks() {
+        // Four queues over three regions, every third write a patch of two regions. `inside` counts per region: +1 a
+        // sharer, -1000 a patch. A lost wake-up shows as a thread that waits for its bell for ever.
+        const ROUNDS: usize = 2_000;
+        let gate = Gate::new(3 << 20);
+        let inside: [AtomicI64; 3] = Default::default();
+        let bells: Vec<_> = (0..4).map(|_| Arc::new((Mutex::new(false), std::sync::Condvar::new()))).collect();
+        let entered = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for hctx in 0..4_u16 {
+                let (gate, inside, bells, entered) = (&gate, &inside, bells.clone(), &entered);
+                scope.spawn(move || {
+                    let interrupt = bells.clone();
+                    let member = gate.join(
+                        HctxId(hctx),
+                        Arc::new(move |HctxId(whom)| {
+                            *interrupt[whom as usize].0.lock().unwrap() = true;
+                            interrupt[whom as usize].1.notify_one();
+                        }),
+                    );
+                    // HctxId of a member is its thread's number, whatever order they joined in.
+                    for round in 0..ROUNDS {
+                        let alone = (round + hctx as usize).is_multiple_of(3);
+                        let first = (round * 7 + hctx as usize) % 2;
+                        let mut hold = gate.hold((first as u64) << 20, (1 << 20) + 1, alone);
+                        let mut is_in = gate.enter(&member, 0, &mut hold);
+                        while !is_in {
+                            let mut rung = bells[hctx as usize].0.lock().unwrap();
+                            while !*rung {
+                                rung = bells[hctx as usize].1.wait(rung).unwrap();
+                            }
+                            *rung = false;
+                            drop(rung);
+                            for _ in grants(gate, &member) {
+                                Gate::granted(&mut hold);
+                                is_in = gate.enter(&member, 0, &mut hold);
+                            }
+                        }
+                        let weight = if alone { -1000 } else { 1 };
+                        for region in &inside[first..=first + 1] {
+                            let before = region.fetch_add(weight, Relaxed);
+                            assert!(if alone { before == 0 } else { before >= 0 }, "met inside: {before}");
+                        }
+                        entered.fetch_add(1, Relaxed);
+                        for region in &inside[first..=first + 1] {
+                            region.fetch_sub(weight, Relaxed);
+                        }
+                        gate.leave(&member, &mut hold);
+                    }
+                });
+            }
+        });
+        assert_eq!(entered.load(Relaxed), 4 * ROUNDS);
+        assert!(gate.words.iter().all(|word| word.load(Relaxed) == 0));
+    }
+}

@@ -1,0 +1,152 @@
+//! A regular file or a block device as a device, by io_uring.
+//!
+//! # What it promises
+//! F1. Any offset and length works. Aligned requests go straight between the caller's buffer and the drive (O_DIRECT,
+//!     where it can be had); others make a detour over a bounce buffer ([`work`]), and never undo a concurrent write to
+//!     the blocks at their edges ([`gate`]).
+//! F2. A flush that ended well means that every write acknowledged before it was submitted is on stable storage; a write
+//!     with FUA is so by itself. Once the page cache has lost a write, no later flush claims otherwise.
+//! F3. Bytes never written, discarded or zeroed read as zero, whether or not the file system can punch holes.
+//! F4. A read fills its whole length, whatever the kernel returned at a time.
+//! F5. Memory that the kernel may still touch is never freed: a queue dropped with commands in flight leaks them.
+//! F6. One daemon at a time: the file is locked while it is open, a block device opened exclusively.
+//!
+//! | file | answers |
+//! |---|---|
+//! | `open.rs` | what is this path, how large, how aligned, who else uses it |
+//! | `elevator.rs` | which drives below schedule by themselves |
+//! | `work.rs` | one command as a sequence of system calls, as a function of their results |
+//! | `gate.rs` | who may write where at the same time |
+//! | `queue.rs` | one worker's queue: commands, the ring, the gate |
+//! | `solo.rs` | a ring for one queue without a worker |
+
+mod elevator;
+mod gate;
+mod open;
+mod queue;
+pub mod solo;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+use super::{Device, DeviceInfo, DeviceQueue, QueueOptions};
+use crate::request::Status;
+use gate::Gate;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Largest read or write, bytes: what NBD clients may assume that a server takes (NBD protocol, "Block size
+/// constraints").
+const TRANSFER_BYTES_MAX: u32 = 32 << 20;
+
+/// Best size and alignment where the drive's own block is smaller, bytes: a page, the unit of file systems and caches.
+const PREFERRED_BYTES_MIN: u32 = 4096;
+
+/// Whether to go past the page cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Direct {
+    /// If the file can, else through the page cache with a warning.
+    #[default]
+    Auto,
+    /// Or fail to open.
+    Always,
+    /// Through the page cache.
+    Never,
+}
+
+/// What a file device is opened with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileOptions {
+    /// A regular file or a block device.
+    pub path: PathBuf,
+    /// Bytes to serve, from the first on. `None`: all that there are.
+    pub size_bytes: Option<u64>,
+    /// Whether to go past the page cache.
+    pub direct: Direct,
+    /// Make a file of `size_bytes` if there is none, and extend (sparsely) one that is shorter.
+    pub create: bool,
+}
+
+impl FileOptions {
+    /// All of an existing file, directly if it can.
+    pub fn new(path: impl Into<PathBuf>) -> FileOptions {
+        FileOptions { path: path.into(), size_bytes: None, direct: Direct::Auto, create: false }
+    }
+}
+
+/// What all queues of the device share.
+struct Backing {
+    file: File,
+    /// Offsets and lengths of reads and writes must be multiples of this, a power of two; 1: through the page cache.
+    align_bytes: u32,
+    /// The same for holes; larger than `align_bytes` on a block device through the page cache.
+    clear_align_bytes: u32,
+    /// None where nothing needs a read-modify-write.
+    gate: Option<Gate>,
+    /// The file system said so once. Hints: a queue that has not seen them asks and is told again.
+    punch_unsupported: AtomicBool,
+    zero_range_unsupported: AtomicBool,
+    /// A flush failed in the page cache: Linux reports a lost page once, then takes it for clean.
+    lost_writes: AtomicBool,
+}
+
+/// See the file's text.
+pub struct FileDevice {
+    backing: Arc<Backing>,
+    info: DeviceInfo,
+    warnings: Vec<String>,
+}
+
+impl FileDevice {
+    /// Opens and locks the file.
+    ///
+    /// # Errors
+    /// One sentence that starts with the path: it is missing, a directory, in use, too short, or not accessible.
+    pub fn open(options: &FileOptions) -> Result<FileDevice, String> {
+        let open::Opened { backing, size_bytes, warnings } = open::open(options)?;
+        let info = DeviceInfo {
+            size_bytes,
+            block_bytes: 1,
+            preferred_bytes: PREFERRED_BYTES_MIN.max(backing.align_bytes),
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            // The page cache, or the drive's: nothing is promised before a flush.
+            volatile_cache: true,
+        };
+        Ok(FileDevice { backing: Arc::new(backing), info, warnings })
+    }
+
+    /// What the user should know, one sentence each: a scheduler of the drive's own below this one, or no direct I/O
+    /// where it was hoped for.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Unit of direct I/O, bytes; `None` through the page cache.
+    pub fn direct_block_bytes(&self) -> Option<u32> {
+        (self.backing.align_bytes > 1).then_some(self.backing.align_bytes)
+    }
+}
+
+impl Device for FileDevice {
+    fn info(&self) -> DeviceInfo {
+        self.info
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        Ok(Box::new(queue::FileQueue::open(self.backing.clone(), self.info, options)?))
+    }
+}
+
+/// The one place where an errno of the file becomes a status.
+fn status_of_errno(errno: i32) -> Status {
+    match errno {
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::NoSpace,
+        libc::EINVAL => Status::Invalid,
+        libc::EOPNOTSUPP | libc::ENOSYS => Status::Unsupported,
+        libc::ECANCELED | libc::ESHUTDOWN | libc::ENODEV | libc::ENXIO => Status::Shutdown,
+        _ => Status::Io,
+    }
+}

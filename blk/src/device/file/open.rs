@@ -1,0 +1,217 @@
+//! Opening the file or block device, and finding out what it can do.
+
+use super::gate::Gate;
+use super::{Backing, Direct, FileOptions, elevator};
+use crate::buffer::ALIGNMENT_BYTES;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// Block of direct I/O on a regular file whose file system does not tell (before Linux 6.1, or tmpfs): the largest
+/// logical block of drives in the field, because a guess too small fails writes and one too large only copies some.
+const BLOCK_BYTES_GUESS: u32 = 4096;
+
+/// What opening found: the thing itself, its size, and what the user should know.
+pub(super) struct Opened {
+    pub(super) backing: Backing,
+    pub(super) size_bytes: u64,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Opens what `options` name. An error is one sentence that starts with the path.
+pub(super) fn open(options: &FileOptions) -> Result<Opened, String> {
+    let path = options.path.display();
+    open_unnamed(options).map_err(|sentence| format!("{path}: {sentence}"))
+}
+
+fn open_unnamed(options: &FileOptions) -> Result<Opened, String> {
+    let file = open_file(options)?;
+    lock(&file)?;
+    let metadata = file.metadata().map_err(|error| format!("its size cannot be read: {error}"))?;
+    let is_block_device = metadata.file_type().is_block_device();
+    let (size_bytes, length_bytes) = if is_block_device {
+        size_of_block_device(&file, options.size_bytes)?
+    } else {
+        size_of_regular_file(&file, &metadata, options)?
+    };
+    let logical_block_bytes = if is_block_device { logical_block_bytes(&file)? } else { 1 };
+    let mut warnings = Vec::new();
+    let align_bytes = match direct_alignment(&file, options.direct, logical_block_bytes, size_bytes, length_bytes) {
+        Ok(align_bytes) => align_bytes,
+        Err(reason) if options.direct == Direct::Auto => {
+            warnings.push(format!("{}: {reason}; using the page cache", options.path.display()));
+            1
+        }
+        Err(reason) => return Err(format!("direct I/O is demanded, but {reason}")),
+    };
+    let number = if is_block_device { metadata.rdev() } else { metadata.dev() };
+    let below = elevator::warnings(Path::new("/sys"), libc::major(number), libc::minor(number));
+    warnings.extend(below.into_iter().map(|warning| format!("{}: {warning}", options.path.display())));
+    Ok(Opened {
+        backing: Backing {
+            file,
+            align_bytes,
+            clear_align_bytes: clear_alignment(align_bytes, is_block_device, logical_block_bytes),
+            gate: (align_bytes > 1).then(|| Gate::new(size_bytes)),
+            punch_unsupported: AtomicBool::new(false),
+            zero_range_unsupported: AtomicBool::new(false),
+            lost_writes: AtomicBool::new(false),
+        },
+        size_bytes,
+        warnings,
+    })
+}
+
+fn open_file(options: &FileOptions) -> Result<File, String> {
+    let mut how = OpenOptions::new();
+    how.read(true).write(true);
+    match std::fs::metadata(&options.path) {
+        Ok(metadata) if metadata.file_type().is_block_device() => {
+            // On a block device O_EXCL means: not mounted, not part of a RAID, not opened like this by another.
+            how.custom_flags(libc::O_EXCL);
+        }
+        Ok(metadata) if metadata.is_dir() => return Err("is a directory, not a file or block device".into()),
+        Ok(metadata) if !metadata.is_file() => return Err("is neither a regular file nor a block device".into()),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound && options.create => {
+            if options.size_bytes.is_none() {
+                return Err("does not exist, and without a size it cannot be created".into());
+            }
+            // Only the owner may read what tenants store.
+            how.create_new(true).mode(0o600);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("no such file or block device".into()),
+        Err(error) => return Err(format!("cannot be looked at: {error}")),
+    }
+    how.open(&options.path).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => "is in use: mounted, part of another device, or served by another process".into(),
+        Some(libc::EACCES | libc::EPERM) => "no permission to read and write".into(),
+        _ => format!("cannot be opened to read and write: {error}"),
+    })
+}
+
+/// Keeps a second daemon out for as long as the file is open. The kernel drops the lock when the process ends, however
+/// it ends.
+fn lock(file: &File) -> Result<(), String> {
+    // SAFETY: no memory is involved, and the descriptor is open.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return Err("is locked by another process that serves or uses it".into());
+    }
+    Err(format!("cannot be locked: {error}"))
+}
+
+/// Size to serve and length of the whole.
+fn size_of_regular_file(file: &File, metadata: &Metadata, options: &FileOptions) -> Result<(u64, u64), String> {
+    let length_bytes = metadata.len();
+    let size_bytes = options.size_bytes.unwrap_or(length_bytes);
+    if size_bytes == 0 {
+        return Err("has no bytes to serve; give it a size".into());
+    }
+    if size_bytes <= length_bytes {
+        return Ok((size_bytes, length_bytes));
+    }
+    if !options.create {
+        return Err(format!("holds {length_bytes} bytes, fewer than the {size_bytes} it is to serve"));
+    }
+    file.set_len(size_bytes).map_err(|error| format!("cannot be extended to {size_bytes} bytes: {error}"))?;
+    // The new length must survive a crash like the writes that will rely on it.
+    file.sync_all().map_err(|error| format!("cannot be extended to {size_bytes} bytes: {error}"))?;
+    Ok((size_bytes, size_bytes))
+}
+
+fn size_of_block_device(file: &File, wanted_bytes: Option<u64>) -> Result<(u64, u64), String> {
+    // fstat says 0 of a block device; its end does not.
+    let mut file = file;
+    let length_bytes = file.seek(SeekFrom::End(0)).map_err(|error| format!("its size cannot be read: {error}"))?;
+    let size_bytes = wanted_bytes.unwrap_or(length_bytes);
+    if size_bytes == 0 {
+        return Err("has no bytes to serve".into());
+    }
+    if size_bytes > length_bytes {
+        return Err(format!("holds {length_bytes} bytes, fewer than the {size_bytes} it is to serve"));
+    }
+    Ok((size_bytes, length_bytes))
+}
+
+fn logical_block_bytes(file: &File) -> Result<u32, String> {
+    let mut block_bytes: libc::c_int = 0;
+    // SAFETY: BLKSSZGET writes one int where we point it.
+    if unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET as _, &raw mut block_bytes) } != 0 {
+        return Err(format!("its block size cannot be read: {}", io::Error::last_os_error()));
+    }
+    Ok(block_bytes.max(1) as u32)
+}
+
+/// Turns direct I/O on if it may be; answers what offsets and lengths must be multiples of, 1 without direct I/O. An
+/// error says why direct I/O is impossible.
+fn direct_alignment(
+    file: &File,
+    direct: Direct,
+    logical_block_bytes: u32,
+    size_bytes: u64,
+    length_bytes: u64,
+) -> Result<u32, String> {
+    if direct == Direct::Never {
+        return Ok(1);
+    }
+    let (memory_bytes, offset_bytes) = match stated_alignment(file) {
+        Some((0, _) | (_, 0)) => return Err("the file system does not do it for this file".into()),
+        Some(stated) => stated,
+        None if logical_block_bytes > 1 => (logical_block_bytes, logical_block_bytes),
+        None => (BLOCK_BYTES_GUESS, BLOCK_BYTES_GUESS),
+    };
+    if memory_bytes as usize > ALIGNMENT_BYTES || !offset_bytes.is_power_of_two() {
+        return Err(format!("it asks for memory aligned to {memory_bytes} and offsets to {offset_bytes} bytes"));
+    }
+    // Writing the last block whole would make a file that ends inside it longer.
+    if size_bytes.next_multiple_of(u64::from(offset_bytes)) > length_bytes {
+        return Err(format!("its length of {length_bytes} bytes is not a multiple of {offset_bytes}"));
+    }
+    // SAFETY: no memory is involved, and the descriptor is open.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags < 0 || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_DIRECT) } != 0 {
+        return Err(format!("the file system refuses it: {}", io::Error::last_os_error()));
+    }
+    Ok(offset_bytes)
+}
+
+/// What holes begin and end at multiples of. On a block device its blocks. A file may be cut anywhere, but its system
+/// zeroes the rest of a page in the page cache, which direct writes to the same page would have to go around: whole pages
+/// there, and what is left over is written.
+fn clear_alignment(align_bytes: u32, is_block_device: bool, logical_block_bytes: u32) -> u32 {
+    if is_block_device {
+        align_bytes.max(logical_block_bytes)
+    } else if align_bytes > 1 {
+        align_bytes.max(ALIGNMENT_BYTES as u32)
+    } else {
+        1
+    }
+}
+
+/// Alignment of memory and of offsets for direct I/O on this file as statx states it (Linux 6.1); 0: none is possible.
+fn stated_alignment(file: &File) -> Option<(u32, u32)> {
+    let mut answer = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; the kernel writes at most one statx.
+    let result = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN | libc::STATX_TYPE,
+            answer.as_mut_ptr(),
+        )
+    };
+    // SAFETY: statx is made of integers, so zeroes are one too, and the kernel fills in whole fields.
+    let answer = unsafe { answer.assume_init() };
+    let is_stated = result == 0 && answer.stx_mask & libc::STATX_DIOALIGN != 0;
+    is_stated.then_some((answer.stx_dio_mem_align, answer.stx_dio_offset_align))
+}

@@ -1,0 +1,184 @@
+//! One worker's queue on a file: its commands by tag, the ring, and the gate.
+
+use super::Backing;
+use super::gate::{Gate, Member};
+use super::work::{Next, Work, refusal};
+use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use crate::request::Status;
+use crate::ring::DeviceRing;
+use std::sync::Arc;
+
+/// See the file's text.
+pub(super) struct FileQueue {
+    backing: Arc<Backing>,
+    info: DeviceInfo,
+    ring: DeviceRing,
+    /// At the gate, if the device has one.
+    member: Option<Member>,
+    /// By tag. `None`: free, or ended and in `done`.
+    works: Vec<Option<Work>>,
+    /// Submitted since the last doorbell.
+    fresh: Vec<u16>,
+    granted: Vec<u16>,
+    done: Vec<Reaped>,
+    in_flight: usize,
+}
+
+impl FileQueue {
+    pub(super) fn open(backing: Arc<Backing>, info: DeviceInfo, options: QueueOptions) -> Result<FileQueue, String> {
+        let QueueOptions { hctx, depth, ring, interrupt } = options;
+        let ring = ring.ok_or("a file device needs a worker with an io_uring")?;
+        Ok(FileQueue {
+            member: backing.gate.as_ref().map(|gate| gate.join(hctx, interrupt)),
+            backing,
+            info,
+            ring,
+            works: (0..depth).map(|_| None).collect(),
+            fresh: Vec::with_capacity(depth as usize),
+            granted: Vec::new(),
+            done: Vec::with_capacity(depth as usize),
+            in_flight: 0,
+        })
+    }
+
+    fn gate(&self) -> Option<(&Gate, &Member)> {
+        self.backing.gate.as_ref().zip(self.member.as_ref())
+    }
+
+    /// Enters what the command needs of the gate, then takes its first step.
+    fn begin(&mut self, tag: u16) {
+        let work = self.works[tag as usize].as_mut().expect("only a submitted command begins");
+        if let Some(hold) = &mut work.hold
+            && let Some((gate, member)) = self.backing.gate.as_ref().zip(self.member.as_ref())
+            && !gate.enter(member, tag, hold)
+        {
+            return;
+        }
+        let next = work.start(&self.backing);
+        self.follow(tag, next);
+    }
+
+    fn follow(&mut self, tag: u16, next: Next) {
+        let slot = &mut self.works[tag as usize];
+        match next {
+            Next::Entry(entry) => {
+                slot.as_mut().expect("a step belongs to a command").is_on_ring = true;
+                // SAFETY: the entry points into buffers that the work owns (K1). It stays in `works` until `ring_event`
+                // has been called for this entry, and `drop` leaks it if it still has an entry on the ring, together
+                // with the descriptor.
+                unsafe { self.ring.push(entry, u32::from(tag)) };
+            }
+            Next::End(status) => {
+                let mut work = slot.take().expect("a step belongs to a command");
+                if let Some(hold) = &mut work.hold
+                    && let Some((gate, member)) = self.gate()
+                {
+                    gate.leave(member, hold);
+                }
+                self.done.push(reaped(work.command, status));
+            }
+        }
+    }
+
+    /// Goes on with commands that the gate has let into one more region, by our own leaving or another queue's.
+    fn take_grants(&mut self) {
+        while let Some((gate, member)) = self.backing.gate.as_ref().zip(self.member.as_ref())
+            && gate.take_grants(member, &mut self.granted)
+        {
+            let mut granted = std::mem::take(&mut self.granted);
+            for tag in granted.drain(..) {
+                let work = self.works[tag as usize].as_mut().expect("a command that waits has not ended");
+                Gate::granted(work.hold.as_mut().expect("a command that waits at the gate has a hold"));
+                self.begin(tag);
+            }
+            self.granted = granted;
+        }
+    }
+}
+
+fn reaped(command: Command, status: Status) -> Reaped {
+    Reaped { tag: command.tag, status, buffer: command.buffer }
+}
+
+impl DeviceQueue for FileQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        if self.in_flight >= self.works.len() {
+            return Err(QueueFull(command));
+        }
+        self.in_flight += 1;
+        let tag = command.tag.0;
+        if let Some(status) = refusal(&command, &self.info) {
+            self.done.push(reaped(command, status));
+            return Ok(());
+        }
+        let work = Work::new(command, &self.backing);
+        let slot = &mut self.works[tag as usize];
+        assert!(slot.is_none(), "tag {tag} is in flight twice");
+        *slot = Some(work);
+        self.fresh.push(tag);
+        Ok(())
+    }
+
+    fn ring_doorbell(&mut self, _now_ns: u64) {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for tag in fresh.drain(..) {
+            self.begin(tag);
+        }
+        self.fresh = fresh;
+        self.take_grants();
+    }
+
+    fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
+        self.take_grants();
+        self.in_flight -= self.done.len();
+        out.append(&mut self.done);
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        // What ended without the ring (a refusal, an empty write) is handed out at once; the rest comes by the ring.
+        (!self.done.is_empty()).then_some(0)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn ring_event(&mut self, user: u32, result: i32) {
+        let tag = user as u16;
+        let work = self.works[tag as usize].as_mut().expect("an entry ends before its command does");
+        work.is_on_ring = false;
+        let next = work.ended(&self.backing, result);
+        self.follow(tag, next);
+        self.take_grants();
+    }
+}
+
+impl Drop for FileQueue {
+    /// A worker that stops in order has nothing in flight. One that panics may: the kernel still reads from and writes to
+    /// the buffers of entries on the ring, at a time that nobody can name, so they are leaked, and with them the
+    /// descriptor (entries not yet submitted name it by number, which must not come to mean another file).
+    fn drop(&mut self) {
+        if let Some((gate, member)) = self.backing.gate.as_ref().zip(self.member.as_ref()) {
+            let mut granted = Vec::new();
+            gate.withdraw(member, &mut granted);
+            for tag in granted {
+                if let Some(hold) = self.works[tag as usize].as_mut().and_then(|work| work.hold.as_mut()) {
+                    Gate::granted(hold);
+                }
+            }
+            for work in self.works.iter_mut().flatten() {
+                // A patch on the ring would put back old bytes over whoever came after it: its regions stay closed. A
+                // write of whole blocks that arrives late was never acknowledged, and harms nobody.
+                if let Some(hold) = &mut work.hold
+                    && !(work.is_on_ring && hold.is_alone())
+                {
+                    gate.leave(member, hold);
+                }
+            }
+        }
+        let leaked = self.works.drain(..).flatten().filter(|work| work.is_on_ring).map(std::mem::forget).count();
+        if leaked > 0 {
+            std::mem::forget(self.backing.clone());
+        }
+    }
+}

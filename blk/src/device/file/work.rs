@@ -1,0 +1,424 @@
+//! One command as a sequence of system calls: what to ask of the kernel next, as a function of what it answered.
+//!
+//! # Shape
+//! At most one ring entry per command at a time; each arrow is an entry that ended well.
+//! ```text
+//!   Read    aligned      Transfer ─▶ end                       between the file and the caller's buffer
+//!           not aligned  Transfer ─▶ copy ─▶ end               of the blocks around, into the bounce buffer
+//!   Write   aligned      Transfer ─▶ end
+//!           not aligned  PATCH ─▶ end
+//!   Discard,             PATCH of the bytes before the first whole block, with zeroes
+//!   WriteZeroes            ─▶ CLEAR of the whole blocks
+//!                          ─▶ PATCH of the bytes after the last ─▶ Sync, if FUA ─▶ end
+//!   Flush                Sync ─▶ end
+//!
+//!   PATCH:  PatchHead ─▶ PatchTail ─▶ Transfer    read the first block if its start is kept, the last if its end is,
+//!                                                 put the new bytes between, write all blocks
+//!   CLEAR:  Punch ─▶ …            may release storage and the file system can
+//!           ZeroRange ─▶ …        else, if the file system can
+//!           Transfer, Transfer …  else zeroes are written, 256 KiB at a time
+//! ```
+//!
+//! # Invariants
+//! K1. An entry points only into the command's buffer or the bounce buffer, which this work owns until the entry ended.
+//! K2. A transfer that ended early goes on where it stopped, at a whole block. A read that ends inside a block, or with
+//!     nothing, has met the end of the file; the rest is zeroes (F3, F4).
+//! K3. A work with a patch that reads holds its regions alone, one that only writes shares them ([`super::gate`]).
+
+use super::gate::Hold;
+use super::{Backing, status_of_errno};
+use crate::buffer::Buffer;
+use crate::device::{Command, DeviceInfo};
+use crate::request::{Op, Status};
+use io_uring::{opcode, squeue, types};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Zeroes written at a time, bytes: large enough to be fast, small enough to hold per command.
+const ZEROES_BYTES: u64 = 256 << 10;
+
+/// EINTR and EAGAIN in a row before a command fails: a kernel without memory may say so a few times, not for ever.
+const RETRIES_MAX: u8 = 100;
+
+/// What to do next.
+pub(super) enum Next {
+    /// Put this on the ring.
+    Entry(squeue::Entry),
+    /// The command ended.
+    End(Status),
+}
+
+/// What the entry on the ring does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Nothing yet.
+    Waiting,
+    /// The command's own bytes: read, write, write of a patch, or write of zeroes.
+    Transfer,
+    PatchHead,
+    PatchTail,
+    Punch,
+    ZeroRange,
+    Sync,
+}
+
+/// A read or write, and how far it came.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    is_write: bool,
+    offset_bytes: u64,
+    memory: *mut u8,
+    length_bytes: u32,
+    done_bytes: u32,
+}
+
+const NO_TRANSFER: Transfer =
+    Transfer { is_write: false, offset_bytes: 0, memory: std::ptr::null_mut(), length_bytes: 0, done_bytes: 0 };
+
+/// What is wrong with a command, before anything is done for it. The layers above have validated it; a mistake of
+/// theirs must not reach the kernel as a pointer.
+pub(super) fn refusal(command: &Command, info: &DeviceInfo) -> Option<Status> {
+    let Command { op, offset_bytes, length_bytes, .. } = *command;
+    let is_inside = offset_bytes.checked_add(u64::from(length_bytes)).is_some_and(|end| end <= info.size_bytes);
+    let has_buffer = match op {
+        Op::Read | Op::Write => {
+            let capacity_bytes = command.buffer.as_ref().map_or(0, Buffer::capacity_bytes);
+            length_bytes <= info.transfer_bytes_max && length_bytes as usize <= capacity_bytes
+        }
+        Op::Flush | Op::Discard | Op::WriteZeroes { .. } => true,
+    };
+    (!is_inside || !has_buffer).then_some(Status::Invalid)
+}
+
+/// A command on its way.
+pub(super) struct Work {
+    pub(super) command: Command,
+    /// What it has of the gate; `None` if it needs nothing.
+    pub(super) hold: Option<Hold>,
+    /// An entry is with the kernel, or on its way there.
+    pub(super) is_on_ring: bool,
+    stage: Stage,
+    transfer: Transfer,
+    bounce: Option<Buffer>,
+    /// Bytes of the file that the current patch replaces.
+    patch: Range<u64>,
+    /// What is still to be cleared, and to be patched with zeroes after it.
+    clear: Range<u64>,
+    tail: Range<u64>,
+    retries: u8,
+}
+
+impl Work {
+    /// `command` has passed [`refusal`].
+    pub(super) fn new(command: Command, backing: &Backing) -> Work {
+        let mut work = Work {
+            command,
+            hold: None,
+            is_on_ring: false,
+            stage: Stage::Waiting,
+            transfer: NO_TRANSFER,
+            bounce: None,
+            patch: 0..0,
+            clear: 0..0,
+            tail: 0..0,
+            retries: 0,
+        };
+        let Command { op, offset_bytes, length_bytes, .. } = work.command;
+        if op != Op::Read && op != Op::Flush && length_bytes > 0 {
+            let is_aligned = work.is_aligned(backing);
+            work.hold = backing.gate.as_ref().map(|gate| gate.hold(offset_bytes, length_bytes, !is_aligned));
+        }
+        work
+    }
+
+    fn is_aligned(&self, backing: &Backing) -> bool {
+        let Command { offset_bytes, length_bytes, .. } = self.command;
+        (offset_bytes | u64::from(length_bytes)).is_multiple_of(u64::from(backing.align_bytes))
+    }
+
+    fn span(&self) -> Range<u64> {
+        self.command.offset_bytes..self.command.offset_bytes + u64::from(self.command.length_bytes)
+    }
+
+    /// The first step, once the gate let us in.
+    pub(super) fn start(&mut self, backing: &Backing) -> Next {
+        // Relaxed: a command that was submitted after the failed flush was reaped sees it, by way of whoever reaped it.
+        let is_to_be_stable = self.command.fua || self.command.op == Op::Flush;
+        if is_to_be_stable && backing.lost_writes.load(Relaxed) {
+            return Next::End(Status::Io);
+        }
+        match self.command.op {
+            Op::Flush => self.sync(backing),
+            _ if self.command.length_bytes == 0 => Next::End(Status::Ok),
+            Op::Read => self.start_read(backing),
+            Op::Write if self.is_aligned(backing) => {
+                let memory = self.command.buffer.as_mut().expect("checked by refusal").as_mut_ptr();
+                self.transfer(backing, true, self.span(), memory)
+            }
+            Op::Write => self.start_patch(backing, self.span()),
+            Op::Discard | Op::WriteZeroes { .. } => {
+                let span = self.span();
+                let align_bytes = u64::from(backing.clear_align_bytes);
+                // If no whole block lies inside, everything is before the first or after the last.
+                let start = span.start.next_multiple_of(align_bytes).min(span.end);
+                let end = round_down(span.end, align_bytes).max(start);
+                (self.clear, self.tail) = (start..end, end..span.end);
+                if span.start < start { self.start_patch(backing, span.start..start) } else { self.zero_next(backing) }
+            }
+        }
+    }
+
+    /// The entry on the ring ended with `result`.
+    pub(super) fn ended(&mut self, backing: &Backing, result: i32) -> Next {
+        if result == -libc::EINTR || result == -libc::EAGAIN {
+            self.retries += 1;
+            if self.retries > RETRIES_MAX {
+                return Next::End(Status::Io);
+            }
+            return Next::Entry(self.entry(backing));
+        }
+        self.retries = 0;
+        match self.stage {
+            Stage::Transfer | Stage::PatchHead | Stage::PatchTail => match self.transferred(backing, result) {
+                None => self.transfer_done(backing),
+                Some(next) => next,
+            },
+            Stage::Punch | Stage::ZeroRange => self.cleared(backing, result),
+            Stage::Sync if result < 0 => {
+                self.note_lost_writes(backing);
+                Next::End(status_of_errno(-result))
+            }
+            Stage::Sync => Next::End(Status::Ok),
+            Stage::Waiting => unreachable!("{:?} has nothing on the ring", self.command.tag),
+        }
+    }
+
+    /// What the stage asks of the kernel.
+    fn entry(&self, backing: &Backing) -> squeue::Entry {
+        let file = types::Fd(backing.file.as_raw_fd());
+        let fallocate = |mode: i32| {
+            opcode::Fallocate::new(file, self.clear.end - self.clear.start).offset(self.clear.start).mode(mode).build()
+        };
+        match self.stage {
+            Stage::Punch => fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE),
+            Stage::ZeroRange => fallocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE),
+            Stage::Sync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+            Stage::Transfer | Stage::PatchHead | Stage::PatchTail => {
+                let Transfer { is_write, offset_bytes, memory, length_bytes, done_bytes } = self.transfer;
+                let memory = memory.wrapping_add(done_bytes as usize);
+                let (offset_bytes, left_bytes) = (offset_bytes + u64::from(done_bytes), length_bytes - done_bytes);
+                if is_write {
+                    // Zeroes are followed by a sync of their own, once for all pieces.
+                    let is_stable = self.command.fua && self.command.op == Op::Write;
+                    let flags = if is_stable { libc::RWF_DSYNC } else { 0 };
+                    opcode::Write::new(file, memory, left_bytes).offset(offset_bytes).rw_flags(flags).build()
+                } else {
+                    opcode::Read::new(file, memory, left_bytes).offset(offset_bytes).build()
+                }
+            }
+            Stage::Waiting => unreachable!("{:?} has no step to ask for", self.command.tag),
+        }
+    }
+
+    fn step(&mut self, backing: &Backing, stage: Stage) -> Next {
+        self.stage = stage;
+        Next::Entry(self.entry(backing))
+    }
+
+    fn sync(&mut self, backing: &Backing) -> Next {
+        self.step(backing, Stage::Sync)
+    }
+
+    fn transfer(&mut self, backing: &Backing, is_write: bool, span: Range<u64>, memory: *mut u8) -> Next {
+        self.set_transfer(is_write, span, memory);
+        self.step(backing, Stage::Transfer)
+    }
+
+    fn set_transfer(&mut self, is_write: bool, span: Range<u64>, memory: *mut u8) {
+        let length_bytes = (span.end - span.start) as u32;
+        self.transfer = Transfer { is_write, offset_bytes: span.start, memory, length_bytes, done_bytes: 0 };
+    }
+
+    /// Takes note of how far the transfer came. `None`: all the way.
+    fn transferred(&mut self, backing: &Backing, result: i32) -> Option<Next> {
+        let Transfer { is_write, memory, length_bytes, done_bytes: before, .. } = self.transfer;
+        let Ok(moved) = u32::try_from(result) else {
+            let status = status_of_errno(-result);
+            // A write that must be stable also reports, as EIO, pages that were lost before it.
+            if is_write && self.command.fua && status == Status::Io {
+                self.note_lost_writes(backing);
+            }
+            return Some(Next::End(status));
+        };
+        let reached = before + moved;
+        if reached >= length_bytes {
+            return None;
+        }
+        // A drive moves whole blocks; the page cache any number of bytes (align 1).
+        let whole = reached / backing.align_bytes * backing.align_bytes;
+        self.transfer.done_bytes = whole;
+        if is_write && whole > before || !is_write && moved > 0 && whole == reached {
+            return Some(Next::Entry(self.entry(backing)));
+        }
+        if is_write {
+            return Some(Next::End(Status::Io));
+        }
+        let rest = (length_bytes - reached) as usize;
+        // SAFETY: memory has room for length_bytes (start_read, start_patch), of which `reached` are read; the entry
+        // ended, so the kernel no longer touches it.
+        unsafe { memory.wrapping_add(reached as usize).write_bytes(0, rest) };
+        None
+    }
+
+    fn transfer_done(&mut self, backing: &Backing) -> Next {
+        match (self.stage, self.command.op) {
+            (Stage::PatchHead, _) => self.patch_tail(backing),
+            (Stage::PatchTail, _) => self.patch_write(backing),
+            (_, Op::Read) => {
+                self.copy_out();
+                Next::End(Status::Ok)
+            }
+            (_, Op::Write) => Next::End(Status::Ok),
+            _ => {
+                // Zeroes: of a patch before the whole blocks, of the whole blocks, or of the patch after them.
+                let reached = self.transfer.offset_bytes + u64::from(self.transfer.length_bytes);
+                self.clear.start = self.clear.start.max(reached.min(self.clear.end));
+                self.tail.start = self.tail.start.max(reached.min(self.tail.end));
+                self.zero_next(backing)
+            }
+        }
+    }
+
+    // Reads that are not aligned.
+
+    fn start_read(&mut self, backing: &Backing) -> Next {
+        let align_bytes = u64::from(backing.align_bytes);
+        let cover = round_out(self.span(), align_bytes);
+        let buffer = self.command.buffer.as_mut().expect("checked by refusal");
+        // A start on a block's start needs no detour if there is room for the rest of the last block behind it.
+        let fits =
+            cover.start == self.command.offset_bytes && cover.end - cover.start <= buffer.capacity_bytes() as u64;
+        let memory = if fits {
+            buffer.as_mut_ptr()
+        } else {
+            self.bounce.insert(Buffer::new((cover.end - cover.start) as usize)).as_mut_ptr()
+        };
+        self.transfer(backing, false, cover, memory)
+    }
+
+    fn copy_out(&mut self) {
+        let Some(bounce) = &self.bounce else { return };
+        let skip = (self.command.offset_bytes - self.transfer.offset_bytes) as usize;
+        let length = self.command.length_bytes as usize;
+        let buffer = self.command.buffer.as_mut().expect("checked by refusal");
+        buffer.as_mut_slice()[..length].copy_from_slice(&bounce.as_slice()[skip..skip + length]);
+    }
+
+    // A patch: some bytes of whole blocks are replaced, the others kept.
+
+    fn start_patch(&mut self, backing: &Backing, patch: Range<u64>) -> Next {
+        let align_bytes = u64::from(backing.align_bytes);
+        let cover = round_out(patch.clone(), align_bytes);
+        let bounce = self.bounce.insert(Buffer::new((cover.end - cover.start) as usize));
+        let memory = bounce.as_mut_ptr();
+        let keeps_start = !patch.start.is_multiple_of(align_bytes);
+        let keeps_end_of_only_block = !patch.end.is_multiple_of(align_bytes) && cover.end - cover.start == align_bytes;
+        self.patch = patch;
+        if keeps_start || keeps_end_of_only_block {
+            self.set_transfer(false, cover.start..cover.start + align_bytes, memory);
+            return self.step(backing, Stage::PatchHead);
+        }
+        self.patch_tail(backing)
+    }
+
+    fn patch_tail(&mut self, backing: &Backing) -> Next {
+        let align_bytes = u64::from(backing.align_bytes);
+        let cover = round_out(self.patch.clone(), align_bytes);
+        if self.patch.end.is_multiple_of(align_bytes) || cover.end - cover.start == align_bytes {
+            return self.patch_write(backing);
+        }
+        let last = cover.end - align_bytes;
+        let bounce = self.bounce.as_mut().expect("a patch has its blocks there");
+        let memory = bounce.as_mut_slice()[(last - cover.start) as usize..].as_mut_ptr();
+        self.set_transfer(false, last..cover.end, memory);
+        self.step(backing, Stage::PatchTail)
+    }
+
+    fn patch_write(&mut self, backing: &Backing) -> Next {
+        let cover = round_out(self.patch.clone(), u64::from(backing.align_bytes));
+        let bounce = self.bounce.as_mut().expect("a patch has its blocks there");
+        let within = (self.patch.start - cover.start) as usize..(self.patch.end - cover.start) as usize;
+        let length = within.len();
+        let room = &mut bounce.as_mut_slice()[within];
+        match &self.command.buffer {
+            Some(buffer) if self.command.op == Op::Write => room.copy_from_slice(&buffer.as_slice()[..length]),
+            _ => room.fill(0),
+        }
+        let memory = bounce.as_mut_ptr();
+        self.transfer(backing, true, cover, memory)
+    }
+
+    // Zeroes.
+
+    /// The next piece of a discard or of zeroes.
+    fn zero_next(&mut self, backing: &Backing) -> Next {
+        if !self.clear.is_empty() {
+            return self.clear(backing);
+        }
+        if !self.tail.is_empty() {
+            return self.start_patch(backing, self.tail.clone());
+        }
+        if self.command.fua { self.sync(backing) } else { Next::End(Status::Ok) }
+    }
+
+    fn clear(&mut self, backing: &Backing) -> Next {
+        let may_unmap = matches!(self.command.op, Op::Discard | Op::WriteZeroes { may_unmap: true });
+        // Relaxed, both: hints, see `Backing`.
+        if may_unmap && !backing.punch_unsupported.load(Relaxed) {
+            return self.step(backing, Stage::Punch);
+        }
+        if !backing.zero_range_unsupported.load(Relaxed) {
+            return self.step(backing, Stage::ZeroRange);
+        }
+        let length_bytes = ZEROES_BYTES.max(u64::from(backing.align_bytes)).min(self.clear.end - self.clear.start);
+        let mut zeroes = Buffer::new(length_bytes as usize);
+        zeroes.as_mut_slice()[..length_bytes as usize].fill(0);
+        let memory = self.bounce.insert(zeroes).as_mut_ptr();
+        self.transfer(backing, true, self.clear.start..self.clear.start + length_bytes, memory)
+    }
+
+    fn cleared(&mut self, backing: &Backing, result: i32) -> Next {
+        let unsupported =
+            if self.stage == Stage::Punch { &backing.punch_unsupported } else { &backing.zero_range_unsupported };
+        match -result {
+            ..=0 => {
+                self.clear.start = self.clear.end;
+                self.zero_next(backing)
+            }
+            libc::EOPNOTSUPP | libc::ENOSYS => {
+                // Relaxed: a hint, see `Backing`.
+                unsupported.store(true, Relaxed);
+                self.clear(backing)
+            }
+            errno => Next::End(status_of_errno(errno)),
+        }
+    }
+
+    /// The page cache reports a write that it lost to one caller, once, and then takes the page for clean: a later flush
+    /// would end well and be a lie. (A drive keeps what a failed flush left in its cache, so there the next may succeed.)
+    fn note_lost_writes(&self, backing: &Backing) {
+        if backing.align_bytes == 1 {
+            // Relaxed: see `start`.
+            backing.lost_writes.store(true, Relaxed);
+        }
+    }
+}
+
+fn round_down(value: u64, align: u64) -> u64 {
+    value / align * align
+}
+
+fn round_out(span: Range<u64>, align: u64) -> Range<u64> {
+    round_down(span.start, align)..span.end.next_multiple_of(align)
+}
