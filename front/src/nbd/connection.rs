@@ -1,9 +1,11 @@
 //! One connection: its socket, its half-read requests, its unsent replies, on the worker where it lives.
 //!
 //! # One turn
-//!     received ─▶ take requests ─▶ submit each ┐
-//!     completed ─▶ gather its reply            ├─▶ turn_end: send all replies at once, at most one send in flight
-//!     sent ─▶ free its requests, take more     ┘
+//! ```text
+//! received ─▶ take requests ─▶ submit each ┐
+//! completed ─▶ gather its reply            ├─▶ turn_end: send all replies at once, at most one send in flight
+//! sent ─▶ free its requests, take more     ┘
+//! ```
 //!
 //! # When it stops reading
 //! While its limits are reached (it waits for its own replies to leave), and while a request is held because the

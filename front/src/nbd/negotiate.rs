@@ -4,9 +4,11 @@
 //! message of the client. How the bytes were cut into pieces makes no difference.
 //!
 //! # Shape
-//!     greeting ─▶ client flags ─▶ ┌▶ option header ─▶ its data ──answer──┐ ─▶ Transmit (GO, EXPORT_NAME)
-//!                                 │        └─ too much ─▶ skip ──answer──┤ ─▶ Close
-//!                                 └──────────────────────────────────────┘
+//! ```text
+//! greeting ─▶ client flags ─▶ ┌▶ option header ─▶ its data ──answer──┐ ─▶ Transmit (GO, EXPORT_NAME)
+//!                             │        └─ too much ─▶ skip ──answer──┤ ─▶ Close
+//!                             └──────────────────────────────────────┘
+//! ```
 //!
 //! # Bounds
 //! A client can make us hold [`OPTION_BYTES_MAX`] and hear [`HANDSHAKE_BYTES_MAX`] in at most [`OPTIONS_MAX`] options.

@@ -3,7 +3,9 @@
 //! All replies of one turn of the worker's loop leave together. Headers are packed one behind the other in a vector
 //! that is used again after the send; the data of a read are sent from the buffer that the device filled.
 //!
-//!     parts:  [ header header header ][ data ][ header ][ data ][ header header ]
+//! ```text
+//! parts:  [ header header header ][ data ][ header ][ data ][ header header ]
+//! ```
 //!
 //! With structured replies agreed on, every reply is structured: an error then carries a sentence, and the stream can
 //! be understood without knowing the requests. Each reply is one chunk, and a read is answered only when all of its

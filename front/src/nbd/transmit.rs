@@ -4,9 +4,11 @@
 //! is taken. A request is validated completely ([`super::validate`]) before a byte of memory is spent on it.
 //!
 //! # Shape
-//!     header ─▶ valid ─▶ fits the limits? ─ no ─▶ Full (nothing used, try again later)
-//!        │                     └─ yes ─▶ Request; a write first gathers its payload
-//!        └──▶ refused; the payload of a write is skipped
+//! ```text
+//! header ─▶ valid ─▶ fits the limits? ─ no ─▶ Full (nothing used, try again later)
+//!    │                     └─ yes ─▶ Request; a write first gathers its payload
+//!    └──▶ refused; the payload of a write is skipped
+//! ```
 //!
 //! # Payloads without a copy
 //! Where much of a write's payload is missing, the caller takes the buffer out ([`Transmission::take_payload`]),
