@@ -140,7 +140,8 @@ struct Counts {
     called: bool,
 }
 
-/// A client that was refused, and for which flow.
+/// A client that was refused, and for which flow. At most one of a kind, however often it was refused.
+#[derive(PartialEq, Eq)]
 struct Waiting {
     device: DeviceIndex,
     flow: FlowId,
@@ -200,7 +201,10 @@ impl Context for Call<'_> {
                 Ok(())
             }
             Err(Full(submission)) => {
-                core.waiting.push(Waiting { device, flow, client: self.client });
+                let waiting = Waiting { device, flow, client: self.client };
+                if !core.waiting.contains(&waiting) {
+                    core.waiting.push(waiting);
+                }
                 Err(Refused::TenantFull(submission))
             }
         }
@@ -299,8 +303,12 @@ impl Worker {
     }
 
     fn work(&mut self) {
-        while !self.stopped {
+        loop {
             let busy = self.turn();
+            // Before the next sleep: the kick that brought the stop is spent, and no other will come.
+            if self.stopped {
+                return;
+            }
             self.enter(busy);
         }
     }
