@@ -47,8 +47,9 @@ pub struct Preset {
 /// * Full at 64: 64 x 2174 ns = 139 us, which leaves a die time of 100 us and room for uneven dies.
 /// * Writes: 4096 B / 2 GB/s = 2048 ns; 3666 ns per command make it 5714 ns = 1 / 175 K. Into the cache: 20 us. The
 ///   cache is protected (data sheet: enhanced power-loss data protection), so FUA and flush cost no more.
-/// * 256 commands inside: from the quick model in which a depth-16 reader beside 8 x 128 is slowed 5.4 times, as MQFQ's
-///   Figure 6 saw 3.8.
+/// * 256 commands inside, one for each die. No source says how many a P3700 takes; with this a depth-16 reader beside
+///   8 x 128 is slowed 5.4 times, of the order of what the paper saw of unscheduled devices (FlashX beside FIO, 3.78
+///   times, Figure 6).
 pub const FLASH_460K: Preset = Preset {
     name: "flash-460k",
     summary: "flash like the Intel P3700: 460 K 4 KiB reads/s, 2.8 GB/s, full at depth 64",

@@ -128,8 +128,8 @@ fn each_queue_alone_is_as_fast_whatever_its_number() {
     assert_within(one.bytes_per_s, four.bytes_per_s, 0.01);
 }
 
-/// The quick model that gave DESIGN section 6 its figures: the P3700 with 0.7 us per command, which is 0.7 ns off ours in
-/// 2.2 us, and its cases under `none`, which is what the controller does by itself.
+/// An independent model of the same two stages (a page of Python, in floating point, without rings) with 700 ns per command:
+/// what it printed for its cases under `none`, which is what the controller does by itself.
 mod quick_model {
     use super::*;
 
