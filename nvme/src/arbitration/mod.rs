@@ -2,7 +2,7 @@
 //!
 //! Source: NVMe 1.3 section 4.11. CC.AMS selects the mechanism when a controller is enabled. Round robin, which every
 //! controller has, is [`round_robin`]. Weighted round robin with urgent class gets a file of its own beside it: each
-//! queue already carries its class ([`crate::ArbClass`]), and [`Arbiter::pick`] is all that the controller asks.
+//! queue already carries its class ([`crate::ArbClass`]), and `Arbiter::pick` is all that the controller asks.
 //!
 //! Arbitration decides the order of *fetching*. A drive with room inside fetches at once and arbitrates nothing: only
 //! when it is full inside do the submission queues compete.
