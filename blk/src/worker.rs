@@ -340,7 +340,7 @@ impl Worker {
         let result = if busy || soon || !bell.may_sleep() {
             self.core.ring.enter()
         } else {
-            let wait_ns = next_ns.map(|next| next - now_ns);
+            let wait_ns = next_ns.map(|next| next.saturating_sub(now_ns));
             let result = self.core.ring.enter_and_wait(wait_ns);
             self.core.shared.bells[self.core.index].woke();
             result

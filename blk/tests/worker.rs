@@ -1,0 +1,240 @@
+//! The worker's loop with real sockets and threads: clients live, talk, wait for room, drain and end.
+
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Part, Refused};
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::request::{Completion, Op, Status, Submission};
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, VSpan, VTime, Weight};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK_BYTES: u32 = 4096;
+
+/// A toy protocol: each byte received asks for one block of that byte to be written at that block number and read
+/// back; each answer is the first byte of the block. Pipelined; answers come in the order of completion.
+struct Toy {
+    socket: OwnedFd,
+    receiving: bool,
+    sending: bool,
+    closed: bool,
+    in_flight: u32,
+    answers: Vec<u8>,
+    waiting: Vec<Submission>,
+}
+
+impl Toy {
+    fn new(socket: OwnedFd) -> Toy {
+        let (answers, waiting) = (Vec::new(), Vec::new());
+        Toy { socket, receiving: false, sending: false, closed: false, in_flight: 0, answers, waiting }
+    }
+
+    fn receive(&mut self, context: &mut dyn Context) {
+        if !self.receiving && !self.closed && self.waiting.is_empty() {
+            self.receiving = true;
+            context.receive(self.socket.as_raw_fd(), Buffer::new(4096), 0, 4096, 0);
+        }
+    }
+
+    fn submit(&mut self, context: &mut dyn Context, submission: Submission) {
+        match context.submit(DeviceIndex(0), submission) {
+            Ok(()) => self.in_flight += 1,
+            Err(Refused::TenantFull(submission)) => self.waiting.push(submission),
+        }
+    }
+}
+
+fn submission(op: Op, block: u8) -> Submission {
+    let mut buffer = Buffer::new(BLOCK_BYTES as usize);
+    buffer.as_mut_slice().fill(block);
+    Submission {
+        flow: FlowId(0),
+        op,
+        offset_bytes: u64::from(block) * u64::from(BLOCK_BYTES),
+        length_bytes: BLOCK_BYTES,
+        fua: false,
+        buffer: Some(buffer),
+        cookie: u64::from(block),
+    }
+}
+
+impl Client for Toy {
+    fn start(&mut self, context: &mut dyn Context) {
+        self.receive(context);
+    }
+
+    fn event(&mut self, context: &mut dyn Context, event: Event) {
+        match event {
+            Event::Received { buffer, result, .. } => {
+                self.receiving = false;
+                let length = result.unwrap_or(0);
+                self.closed |= length == 0;
+                for &block in &buffer.as_slice()[..length] {
+                    self.submit(context, submission(Op::Write, block));
+                }
+            }
+            Event::Sent { result, .. } => {
+                self.sending = false;
+                self.closed |= result.is_err();
+            }
+            Event::Accepted { .. } => unreachable!("nothing was accepted"),
+        }
+        self.receive(context);
+    }
+
+    fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
+        assert_eq!(completion.status, Status::Ok);
+        self.in_flight -= 1;
+        let block = completion.cookie as u8;
+        match completion.op {
+            Op::Write => self.submit(context, submission(Op::Read, block)),
+            _ => self.answers.push(completion.buffer.expect("a read's buffer comes back").as_slice()[0]),
+        }
+    }
+
+    fn turn_end(&mut self, context: &mut dyn Context) {
+        if !self.sending && !self.answers.is_empty() {
+            self.sending = true;
+            let answers = std::mem::take(&mut self.answers);
+            context.send(self.socket.as_raw_fd(), vec![Part::Bytes(answers)], 0);
+        }
+    }
+
+    fn room(&mut self, context: &mut dyn Context) {
+        for submission in std::mem::take(&mut self.waiting) {
+            self.submit(context, submission);
+        }
+        self.receive(context);
+    }
+
+    fn drain(&mut self, context: &mut dyn Context) {
+        self.closed = true;
+        if self.receiving {
+            context.shutdown(self.socket.as_raw_fd());
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.closed && self.in_flight == 0 && self.waiting.is_empty() && self.answers.is_empty()
+    }
+}
+
+fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
+    let flow = FlowOptions {
+        name: "toy".to_owned(),
+        weight: Weight::DEFAULT,
+        limits: StageLimits { requests_max, bytes_max: 1 << 20 },
+    };
+    let device = DeviceOptions {
+        name: "memory".to_owned(),
+        device: Arc::new(MemoryDevice::new(1 << 20)),
+        policy: PolicyOptions {
+            kind,
+            depth: 2,
+            window: VSpan::from_bytes(64 << 10),
+            token_unit_bytes: None,
+            start: VTime::ZERO,
+        },
+        queue_depth: 4,
+        flows: vec![flow],
+        cost: CostModel::FLAT,
+    };
+    Engine::start(EngineOptions { workers, pin: false, spin_ns: 0, devices: vec![device] }).unwrap()
+}
+
+/// Attaches a client and returns the other end of its socket.
+fn attach(engine: &Engine) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    engine.attach(Box::new(move || Box::new(Toy::new(theirs.into()))));
+    ours.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    ours
+}
+
+fn talk(socket: &mut UnixStream) {
+    let blocks: Vec<u8> = (0..=255).collect();
+    socket.write_all(&blocks).unwrap();
+    let mut answers = [0; 256];
+    socket.read_exact(&mut answers).unwrap();
+    answers.sort_unstable();
+    assert_eq!(answers.as_slice(), blocks);
+}
+
+#[test]
+fn every_request_of_every_client_is_answered_under_each_policy() {
+    for kind in PolicyKind::ALL {
+        for workers in [1, 3] {
+            let engine = engine(kind, workers, 1024);
+            let mut sockets: Vec<_> = (0..5).map(|_| attach(&engine)).collect();
+            sockets.iter_mut().for_each(talk);
+            sockets.iter_mut().for_each(talk);
+            let stats = engine.stats();
+            assert_eq!(stats.devices[0].flows[0].stats.requests(), 5 * 2 * 2 * 256, "{}", kind.name());
+            assert_eq!(stats.devices[0].flows[0].stats.failed, 0);
+        }
+    }
+    assert_eq!(mqfq_blk::table::lost_requests(), 0);
+}
+
+#[test]
+fn a_client_of_a_full_tenant_waits_and_loses_nothing() {
+    // One request may be staged, 512 come from each of two clients.
+    let engine = engine(PolicyKind::Mqfq, 1, 1);
+    let mut sockets: Vec<_> = (0..2).map(|_| attach(&engine)).collect();
+    sockets.iter_mut().for_each(talk);
+    assert!(engine.stats().devices[0].hctxs[0].refused > 0, "the bound was reached");
+}
+
+#[test]
+fn a_drain_waits_for_clients_and_ends_idle_ones() {
+    let engine = engine(PolicyKind::Mqfq, 2, 1024);
+    let mut sockets: Vec<_> = (0..4).map(|_| attach(&engine)).collect();
+    sockets.iter_mut().for_each(talk);
+    assert!(engine.drain(Duration::from_secs(20)), "no client needed to be cut off");
+    for mut socket in sockets {
+        assert_eq!(socket.read(&mut [0]).unwrap(), 0, "the engine closed its end");
+    }
+}
+
+#[test]
+fn a_client_that_never_ends_is_cut_off_after_the_grace_time() {
+    struct Stubborn(Toy);
+    impl Client for Stubborn {
+        fn start(&mut self, context: &mut dyn Context) {
+            self.0.start(context);
+        }
+        fn event(&mut self, context: &mut dyn Context, event: Event) {
+            self.0.event(context, event);
+        }
+        fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
+            self.0.completed(context, completion);
+        }
+        fn turn_end(&mut self, context: &mut dyn Context) {
+            self.0.turn_end(context);
+        }
+        fn room(&mut self, context: &mut dyn Context) {
+            self.0.room(context);
+        }
+        fn drain(&mut self, _: &mut dyn Context) {}
+        fn is_done(&self) -> bool {
+            self.0.is_done()
+        }
+    }
+    let engine = engine(PolicyKind::None, 1, 1024);
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    engine.attach(Box::new(move || Box::new(Stubborn(Toy::new(theirs.into())))));
+    talk(&mut ours);
+    assert!(!engine.drain(Duration::from_millis(1)));
+    assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn an_engine_dropped_in_mid_air_does_not_hang() {
+    let engine = engine(PolicyKind::Mqfq, 2, 1024);
+    let mut socket = attach(&engine);
+    socket.write_all(&[7; 64]).unwrap();
+    drop(engine);
+}
