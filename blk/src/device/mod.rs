@@ -1,5 +1,6 @@
 //! The lower edge: a device, and the queue of it that one worker owns.
 
+pub mod fault;
 #[cfg(feature = "uring")]
 pub mod file;
 pub mod memory;

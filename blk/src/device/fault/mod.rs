@@ -1,0 +1,263 @@
+//! A device that goes wrong on purpose: wraps any other and follows a plan.
+//!
+//! Everything is drawn from the plan's seed, so a failure found once is found again (with one thread; several threads
+//! draw in the order in which they come). Time is the `now_ns` of the calls.
+//!
+//! | fault | what the layers above see |
+//! |---|---|
+//! | error | the command did nothing and failed |
+//! | delay | it took longer |
+//! | stall | nothing at all completed for a while |
+//! | torn write | its first sectors are stored, the rest is not, and it failed |
+//! | forget | it never completes |
+//! | reorder | completions come in another order |
+//! | volatile cache, power cut | acknowledged writes that no flush or FUA covered are gone, or partly |
+//!
+//! # Invariants
+//! X1. Without rules, reordering and cache the device is the inner one.
+//! X2. A command is submitted to the inner device at most once, and reaped exactly once unless forgotten.
+//! X3. With a volatile cache, what an acknowledged flush or FUA covered survives every cut ([`cache`]: V1).
+
+mod cache;
+mod extent;
+mod queue;
+mod random;
+mod sync;
+
+#[cfg(test)]
+mod tests;
+
+use super::{Command, Device, DeviceInfo, DeviceQueue, QueueOptions};
+use crate::request::{Op, Status};
+use cache::Cache;
+use mqfq_sched::topology::HctxId;
+use random::Random;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What goes wrong with one command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It does nothing and ends with this status.
+    Error(Status),
+    /// It ends this many nanoseconds after it would have.
+    Delay {
+        /// Nanoseconds.
+        ns: u64,
+    },
+    /// No command of any queue ends until this many nanoseconds after this one's doorbell.
+    Stall {
+        /// Nanoseconds.
+        ns: u64,
+    },
+    /// A write, write zeroes or discard stores some of its first sectors (512 bytes, or the inner device's block if that
+    /// is larger), none or all but one included, and ends with this status. Any other command is not carried out.
+    Torn(Status),
+    /// It never ends. Its place in the queue stays taken.
+    Forget,
+}
+
+/// Which of the commands that a rule fits have the fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Every one.
+    Always,
+    /// The n-th, counted from 0 over all queues; once.
+    Nth(u64),
+    /// So many of 65536, by chance.
+    Chance(u32),
+}
+
+/// A kind of operation, for a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// [`Op::Read`].
+    Read,
+    /// [`Op::Write`].
+    Write,
+    /// [`Op::Flush`].
+    Flush,
+    /// [`Op::Discard`].
+    Discard,
+    /// [`Op::WriteZeroes`].
+    WriteZeroes,
+}
+
+impl Kind {
+    fn of(op: Op) -> Kind {
+        match op {
+            Op::Read => Kind::Read,
+            Op::Write => Kind::Write,
+            Op::Flush => Kind::Flush,
+            Op::Discard => Kind::Discard,
+            Op::WriteZeroes { .. } => Kind::WriteZeroes,
+        }
+    }
+}
+
+/// One rule of a plan: what happens to which commands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FaultRule {
+    /// Only commands of this kind; `None`: all.
+    pub kind: Option<Kind>,
+    /// Only commands that touch these bytes of the device; `None`: all.
+    pub bytes: Option<Range<u64>>,
+    /// Which of them.
+    pub when: When,
+    /// What happens to those.
+    pub fault: Fault,
+}
+
+impl FaultRule {
+    /// A rule about commands of every kind, anywhere.
+    pub fn any(when: When, fault: Fault) -> FaultRule {
+        FaultRule { kind: None, bytes: None, when, fault }
+    }
+
+    /// A rule about commands of one kind, anywhere.
+    pub fn of(kind: Kind, when: When, fault: Fault) -> FaultRule {
+        FaultRule { kind: Some(kind), ..FaultRule::any(when, fault) }
+    }
+
+    fn fits(&self, command: &Command) -> bool {
+        let span = span_of(command);
+        self.kind.is_none_or(|kind| kind == Kind::of(command.op))
+            && self.bytes.as_ref().is_none_or(|bytes| bytes.start < span.end && span.start < bytes.end)
+    }
+}
+
+/// What goes wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FaultPlan {
+    /// Of everything that is left to chance.
+    pub seed: u64,
+    /// The first rule that applies to a command decides; all that fit it count it.
+    pub rules: Vec<FaultRule>,
+    /// Completions of a queue are gathered until there are this many, or nothing else is in flight, and handed out in
+    /// random order; 0 and 1: as they come.
+    pub reorder: usize,
+    /// Writes stay in a cache that [`FaultDevice::power_cut`] empties until a flush or FUA covers them.
+    pub volatile_cache: bool,
+}
+
+/// See the file's text.
+pub struct FaultDevice {
+    inner: Arc<dyn Device>,
+    shared: Arc<Shared>,
+}
+
+/// What all queues share.
+struct Shared {
+    info: DeviceInfo,
+    plan: FaultPlan,
+    state: Mutex<State>,
+}
+
+struct State {
+    random: Random,
+    /// Commands that each rule fitted.
+    counts: Vec<u64>,
+    stalled_until_ns: u64,
+    forgotten: usize,
+    /// Power cuts so far. A command submitted before a cut and not reaped fails.
+    epoch: u64,
+    cache: Cache,
+    /// Some queue carries out a sync (V2).
+    is_syncing: bool,
+    /// Those who wait to sync.
+    waiting: Vec<(HctxId, Interrupt)>,
+}
+
+type Interrupt = Arc<dyn Fn(HctxId) + Send + Sync>;
+
+impl FaultDevice {
+    /// `inner`, with the faults of `plan`.
+    pub fn new(inner: Arc<dyn Device>, plan: FaultPlan) -> FaultDevice {
+        let info = inner.info();
+        let info = DeviceInfo { volatile_cache: info.volatile_cache || plan.volatile_cache, ..info };
+        let state = State {
+            random: Random::new(plan.seed),
+            counts: vec![0; plan.rules.len()],
+            stalled_until_ns: 0,
+            forgotten: 0,
+            epoch: 0,
+            cache: Cache::default(),
+            is_syncing: false,
+            waiting: Vec::new(),
+        };
+        FaultDevice { inner, shared: Arc::new(Shared { info, plan, state: Mutex::new(state) }) }
+    }
+
+    /// Nothing completes before `now_ns` reaches this, besides what the plan says.
+    pub fn stall_until(&self, ns: u64) {
+        let mut state = self.shared.state();
+        state.stalled_until_ns = state.stalled_until_ns.max(ns);
+    }
+
+    /// Commands that will never complete.
+    pub fn forgotten(&self) -> usize {
+        self.shared.state().forgotten
+    }
+
+    /// Takes the power away and gives it back. Commands in flight fail, whatever became of them; with a volatile cache,
+    /// what no acknowledged flush or FUA covered is lost, or partly.
+    pub fn power_cut(&self) {
+        let mut state = self.shared.state();
+        let State { cache, random, epoch, .. } = &mut *state;
+        *epoch += 1;
+        cache.cut(random, self.shared.sector_bytes());
+    }
+
+    /// True if a power cut now would lose nothing.
+    pub fn is_clean(&self) -> bool {
+        self.shared.state().cache.is_empty()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is a test's own; a panic of one test thread should not hide behind the next one's.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What goes wrong with this command.
+    fn draw(&self, state: &mut State, command: &Command) -> Option<Fault> {
+        let mut fault = None;
+        for (rule, count) in self.plan.rules.iter().zip(&mut state.counts) {
+            if !rule.fits(command) {
+                continue;
+            }
+            let nth = *count;
+            *count += 1;
+            let applies = match rule.when {
+                When::Always => true,
+                When::Nth(n) => n == nth,
+                // Drawn for every command that fits, so that one rule's luck does not depend on another's.
+                When::Chance(per_65536) => state.random.chance(per_65536),
+            };
+            if applies && fault.is_none() {
+                fault = Some(rule.fault);
+            }
+        }
+        fault
+    }
+
+    /// What a drive stores as a whole or not at all, bytes.
+    fn sector_bytes(&self) -> u64 {
+        cache::SECTOR_BYTES.max(u64::from(self.info.block_bytes))
+    }
+}
+
+fn span_of(command: &Command) -> Range<u64> {
+    command.offset_bytes..command.offset_bytes + u64::from(command.length_bytes)
+}
+
+impl Device for FaultDevice {
+    fn info(&self) -> DeviceInfo {
+        self.shared.info
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), &*self.inner, options)?))
+    }
+}

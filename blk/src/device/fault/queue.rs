@@ -1,0 +1,338 @@
+//! One worker's queue on a faulty device.
+//!
+//! # Shape
+//! ```text
+//!   submit ─▶ fresh ─doorbell: draw a fault─┬─▶ inner device ─reap─▶ held ─due, not stalled, shuffled─▶ out
+//!                                           ├─▶ held                        (error; write into the cache)
+//!                                           ├─▶ syncs ─▶ Sync ─▶ held       (flush and FUA of the cache)
+//!                                           └─▶ forgotten
+//! ```
+
+use super::extent::{Payload, Piece};
+use super::sync::{self, Sync};
+use super::{Fault, Interrupt, Shared, State, span_of};
+use crate::buffer::Buffer;
+use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use crate::request::{Op, Status};
+use mqfq_sched::topology::HctxId;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// See the file's text.
+pub(super) struct FaultQueue {
+    shared: Arc<Shared>,
+    inner: Box<dyn DeviceQueue>,
+    hctx: HctxId,
+    interrupt: Interrupt,
+    depth: u16,
+    in_flight: usize,
+    /// Submitted, with the epoch of then.
+    fresh: VecDeque<(u64, Command)>,
+    /// For the inner device, which had no place.
+    refused: VecDeque<Command>,
+    /// The inner device has commands that it was not told of.
+    rings: bool,
+    /// On the inner device.
+    inside: HashMap<u16, Inside>,
+    /// Ended, not handed out.
+    held: Vec<Held>,
+    /// Flushes and FUA commands of the cache that wait for their turn.
+    syncs: VecDeque<Waiting>,
+    sync: Option<(Sync, Waiting)>,
+    forgotten: Vec<Command>,
+    reaped: Vec<Reaped>,
+}
+
+/// What to make of a command's end on the inner device.
+struct Inside {
+    epoch: u64,
+    offset_bytes: u64,
+    delay_ns: u64,
+    /// The end to report in place of the inner device's.
+    status: Option<Status>,
+    /// What covered the bytes read when the read began. Later writes are in nobody's right to be seen.
+    cover: Vec<Piece>,
+}
+
+struct Held {
+    due_ns: u64,
+    epoch: u64,
+    reaped: Reaped,
+}
+
+/// A command that ends when the cache's `span` is stored.
+struct Waiting {
+    epoch: u64,
+    tag: Tag,
+    buffer: Option<Buffer>,
+    span: Range<u64>,
+    delay_ns: u64,
+}
+
+impl FaultQueue {
+    pub(super) fn open(shared: Arc<Shared>, inner: &dyn Device, options: QueueOptions) -> Result<FaultQueue, String> {
+        let QueueOptions { hctx, depth, interrupt, .. } = &options;
+        let (hctx, depth, interrupt) = (*hctx, *depth, interrupt.clone());
+        let inner_depth =
+            depth.checked_add(if shared.plan.volatile_cache { sync::TAGS } else { 0 }).ok_or_else(|| {
+                format!("a device with a volatile cache takes at most {} commands", u16::MAX - sync::TAGS)
+            })?;
+        Ok(FaultQueue {
+            shared,
+            inner: inner.open_queue(QueueOptions { depth: inner_depth, ..options })?,
+            hctx,
+            interrupt,
+            depth,
+            in_flight: 0,
+            fresh: VecDeque::new(),
+            refused: VecDeque::new(),
+            rings: false,
+            inside: HashMap::new(),
+            held: Vec::new(),
+            syncs: VecDeque::new(),
+            sync: None,
+            forgotten: Vec::new(),
+            reaped: Vec::new(),
+        })
+    }
+
+    /// Draws a command's fault and sends it on its way.
+    fn begin(&mut self, state: &mut State, epoch: u64, command: Command, now_ns: u64) {
+        if epoch != state.epoch {
+            return self.hold(epoch, now_ns, command.tag, Status::Io, command.buffer);
+        }
+        let mut delay_ns = 0;
+        match self.shared.draw(state, &command) {
+            None => {}
+            Some(Fault::Error(status)) => return self.hold(epoch, now_ns, command.tag, status, command.buffer),
+            Some(Fault::Torn(status)) => return self.tear(state, command, status, now_ns),
+            Some(Fault::Delay { ns }) => delay_ns = ns,
+            Some(Fault::Stall { ns }) => state.stalled_until_ns = state.stalled_until_ns.max(now_ns.saturating_add(ns)),
+            Some(Fault::Forget) => {
+                state.forgotten += 1;
+                // Its buffer stays with it: a device that has not answered may still write there.
+                return self.forgotten.push(command);
+            }
+        }
+        if !self.shared.plan.volatile_cache || command.op == Op::Read {
+            return self.send(state, command, delay_ns, None);
+        }
+        let span = if command.op == Op::Flush { 0..self.shared.info.size_bytes } else { span_of(&command) };
+        cache(state, &command);
+        if command.op == Op::Flush || command.fua {
+            self.syncs.push_back(Waiting { epoch, tag: command.tag, buffer: command.buffer, span, delay_ns });
+        } else {
+            self.hold(epoch, now_ns.saturating_add(delay_ns), command.tag, Status::Ok, command.buffer);
+        }
+    }
+
+    /// Carries out some of the first sectors of a write.
+    fn tear(&mut self, state: &mut State, mut command: Command, status: Status, now_ns: u64) {
+        let sector_bytes = self.shared.sector_bytes();
+        let span = span_of(&command);
+        let sectors = span.end.div_ceil(sector_bytes) - span.start / sector_bytes;
+        let stored = state.random.below(sectors.max(1));
+        let end = if stored == 0 { span.start } else { (span.start / sector_bytes + stored) * sector_bytes };
+        command.length_bytes = (end - span.start) as u32;
+        if matches!(command.op, Op::Read | Op::Flush) || command.length_bytes == 0 {
+            self.hold(state.epoch, now_ns, command.tag, status, command.buffer);
+        } else if self.shared.plan.volatile_cache {
+            cache(state, &command);
+            self.hold(state.epoch, now_ns, command.tag, status, command.buffer);
+        } else {
+            self.send(state, command, 0, Some(status));
+        }
+    }
+
+    /// To the inner device.
+    fn send(&mut self, state: &State, command: Command, delay_ns: u64, status: Option<Status>) {
+        let cover = if command.op == Op::Read { state.cache.cover(&span_of(&command)) } else { Vec::new() };
+        let (epoch, offset_bytes) = (state.epoch, command.offset_bytes);
+        self.inside.insert(command.tag.0, Inside { epoch, offset_bytes, delay_ns, status, cover });
+        self.offer(command);
+    }
+
+    fn offer(&mut self, command: Command) {
+        match self.inner.submit(command) {
+            Ok(()) => self.rings = true,
+            Err(QueueFull(command)) => self.refused.push_back(command),
+        }
+    }
+
+    fn hold(&mut self, epoch: u64, due_ns: u64, tag: Tag, status: Status, buffer: Option<Buffer>) {
+        self.held.push(Held { due_ns, epoch, reaped: Reaped { tag, status, buffer } });
+    }
+
+    /// Does what can be done now, and rings the inner device's doorbell.
+    fn advance(&mut self, now_ns: u64) {
+        let shared = self.shared.clone();
+        let mut state = shared.state();
+        for command in std::mem::take(&mut self.refused) {
+            self.offer(command);
+        }
+        while let Some((epoch, command)) = self.fresh.pop_front() {
+            self.begin(&mut state, epoch, command, now_ns);
+        }
+        while self.advance_sync(&mut state, now_ns) {}
+        let woken = if state.is_syncing { Vec::new() } else { std::mem::take(&mut state.waiting) };
+        drop(state);
+        if std::mem::take(&mut self.rings) {
+            self.inner.ring_doorbell(now_ns);
+        }
+        for (hctx, interrupt) in woken {
+            interrupt(hctx);
+        }
+    }
+
+    /// One step of the sync under way or the next. False: nothing to do until something ends.
+    fn advance_sync(&mut self, state: &mut State, now_ns: u64) -> bool {
+        if let Some((sync, _)) = &mut self.sync {
+            if let Some(command) = sync.next(state.epoch) {
+                self.offer(command);
+                return true;
+            }
+            let Some(status) = sync.end(&mut state.cache, state.epoch) else { return false };
+            let (_, Waiting { epoch, tag, buffer, delay_ns, .. }) = self.sync.take().expect("just looked at");
+            state.is_syncing = false;
+            self.hold(epoch, now_ns.saturating_add(delay_ns), tag, status, buffer);
+            return true;
+        }
+        if self.syncs.is_empty() {
+            return false;
+        }
+        if state.is_syncing {
+            if !state.waiting.iter().any(|(hctx, _)| *hctx == self.hctx) {
+                state.waiting.push((self.hctx, self.interrupt.clone()));
+            }
+            return false;
+        }
+        state.is_syncing = true;
+        let waiting = self.syncs.pop_front().expect("checked");
+        let sync = Sync::new(&state.cache, waiting.span.clone(), waiting.epoch, self.depth, &self.shared.info);
+        self.sync = Some((sync, waiting));
+        true
+    }
+
+    /// Takes what ended on the inner device.
+    fn collect(&mut self, now_ns: u64) {
+        let mut reaped = std::mem::take(&mut self.reaped);
+        self.inner.reap(now_ns, &mut reaped);
+        for Reaped { tag, status, mut buffer } in reaped.drain(..) {
+            if let Some((sync, _)) = self.sync.as_mut().filter(|(sync, _)| sync.owns(tag)) {
+                sync.ended(tag, status);
+                continue;
+            }
+            let inside = self.inside.remove(&tag.0).expect("the inner device reaps what it was given, once");
+            if status == Status::Ok
+                && let Some(buffer) = &mut buffer
+            {
+                for Piece { span, payload, .. } in &inside.cover {
+                    let from = (span.start - inside.offset_bytes) as usize;
+                    let to = (span.end - inside.offset_bytes) as usize;
+                    payload.copy_to(&mut buffer.as_mut_slice()[from..to]);
+                }
+            }
+            let due_ns = now_ns.saturating_add(inside.delay_ns);
+            self.hold(inside.epoch, due_ns, tag, inside.status.unwrap_or(status), buffer);
+        }
+        self.reaped = reaped;
+    }
+
+    /// Something that is not yet held may still end by itself.
+    fn expects_more(&self) -> bool {
+        !self.inside.is_empty() || !self.syncs.is_empty() || self.sync.is_some()
+    }
+
+    /// Hands out one completion that is due, if any may go.
+    fn hand_out(&mut self, state: &mut State, now_ns: u64) -> Option<Reaped> {
+        if now_ns < state.stalled_until_ns {
+            return None;
+        }
+        let due: Vec<usize> = (0..self.held.len()).filter(|&index| self.held[index].due_ns <= now_ns).collect();
+        let reorder = self.shared.plan.reorder;
+        let waits_for_more = due.len() < reorder && (self.expects_more() || due.len() < self.held.len());
+        if due.is_empty() || waits_for_more {
+            return None;
+        }
+        let chosen = if reorder > 1 { state.random.below(due.len() as u64) as usize } else { 0 };
+        let Held { epoch, mut reaped, .. } = self.held.remove(due[chosen]);
+        if epoch != state.epoch {
+            reaped.status = Status::Io;
+        }
+        Some(reaped)
+    }
+}
+
+/// Puts what a command writes into the cache.
+fn cache(state: &mut State, command: &Command) {
+    let payload = match (&command.op, &command.buffer) {
+        (Op::Write, Some(buffer)) => Payload::bytes(&buffer.as_slice()[..command.length_bytes as usize]),
+        (Op::Discard | Op::WriteZeroes { .. }, _) => Payload::Zeroes,
+        _ => return,
+    };
+    state.cache.write(span_of(command), payload);
+}
+
+impl DeviceQueue for FaultQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        if self.in_flight == self.depth as usize {
+            return Err(QueueFull(command));
+        }
+        self.in_flight += 1;
+        let epoch = self.shared.state().epoch;
+        self.fresh.push_back((epoch, command));
+        Ok(())
+    }
+
+    fn ring_doorbell(&mut self, now_ns: u64) {
+        self.advance(now_ns);
+    }
+
+    fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
+        self.collect(now_ns);
+        // An end can let a sync go on, which can end at once.
+        self.advance(now_ns);
+        let shared = self.shared.clone();
+        let mut state = shared.state();
+        while let Some(reaped) = self.hand_out(&mut state, now_ns) {
+            self.in_flight -= 1;
+            out.push(reaped);
+        }
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        let stalled_until_ns = self.shared.state().stalled_until_ns;
+        let mut dues_ns: Vec<u64> = self.held.iter().map(|held| held.due_ns).collect();
+        dues_ns.sort_unstable();
+        // As in `hand_out`: when enough are due, or all that there will be.
+        let enough = self.shared.plan.reorder.max(1);
+        let last = if self.expects_more() { enough } else { enough.min(dues_ns.len()) };
+        let due_ns =
+            last.checked_sub(1).and_then(|last| dues_ns.get(last)).map(|due_ns| (*due_ns).max(stalled_until_ns));
+        due_ns.into_iter().chain(self.inner.next_event_ns()).min()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    #[cfg(feature = "uring")]
+    fn ring_event(&mut self, user: u32, result: i32) {
+        self.inner.ring_event(user, result);
+    }
+}
+
+impl Drop for FaultQueue {
+    fn drop(&mut self) {
+        if self.sync.take().is_some() {
+            let mut state = self.shared.state();
+            state.is_syncing = false;
+            let woken = std::mem::take(&mut state.waiting);
+            drop(state);
+            for (hctx, interrupt) in woken {
+                interrupt(hctx);
+            }
+        }
+    }
+}
