@@ -14,7 +14,7 @@ cargo xtask COMMAND
   tidy                       the rules that no compiler knows
   loom                       the model checks of the lock-free core
   kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
-  sanitize [thread|address]  unit tests of sched and blk under a sanitizer (default thread)
+  sanitize [thread|address]  tests of sched (address: and blk) under a sanitizer (default thread)
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
 ";
 

@@ -295,12 +295,23 @@ const PLANTED: &[Planted] = &[
     Planted {
         rule: "tests-named",
         broken: &[
-            ("a.md", "# A\n| I1 | `nothing_is_ever_lost` |\n"),
+            ("ARCHITECTURE.md", "# A\n| I1 | `nothing_is_ever_lost` |\n"),
             ("a/src/b.rs", "#[test]\nfn nothing_is_lost() {}\n"),
         ],
         lawful: &[
-            ("a.md", "# A\n| I1 | `nothing_is_ever_lost` |\n"),
+            ("ARCHITECTURE.md", "# A\n| I1 | `nothing_is_ever_lost` |\n"),
             ("a/src/b.rs", "#[test]\nfn nothing_is_ever_lost() {}\n"),
+        ],
+    },
+    Planted {
+        rule: "config-keys",
+        broken: &[
+            ("daemon/src/config/mod.rs", "server.get(\"pin\"); server.get(\"drain-s\");\n"),
+            ("docs/config.md", "# Config\n| `pin` | bind |\n"),
+        ],
+        lawful: &[
+            ("daemon/src/config/mod.rs", "server.get(\"pin\"); device.get(\"cost\"); root.get(\"server\");\n"),
+            ("docs/config.md", "# Config\n## [server]\n| `pin` | bind |\n## [device.NAME.cost]\n"),
         ],
     },
     Planted {

@@ -83,6 +83,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("pages-named", pages::pages_named),
     ("linked", pages::linked),
     ("tests-named", pages::tests_named),
+    ("config-keys", pages::config_keys),
     ("policy-pages", pages::policy_pages),
 ];
 

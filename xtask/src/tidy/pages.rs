@@ -154,8 +154,11 @@ pub fn linked(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// `tests-named`: a test that a page names exists. Test names are claims, so a name of four words or more in backticks
-/// is one.
+/// Where invariants are listed with their tests.
+const INVARIANTS: &str = "ARCHITECTURE.md";
+
+/// `tests-named`: a test that the list of invariants names exists. Test names are claims, so a name of four words or
+/// more in backticks is one.
 pub fn tests_named(tree: &Tree, report: &mut Report) {
     let function = |line: &str| {
         let name = line.trim_start().strip_prefix("fn ")?.split('(').next()?;
@@ -164,13 +167,31 @@ pub fn tests_named(tree: &Tree, report: &mut Report) {
     let rust = tree.files.iter().filter(|file| file.is_rust());
     let functions: BTreeSet<String> =
         rust.flat_map(|file| file.lines.iter().filter_map(|line| function(&line.code))).collect();
-    for page in pages(tree) {
+    if let Some(page) = tree.file(INVARIANTS) {
         for (number, line) in prose(page) {
             for name in line.split('`').skip(1).step_by(2) {
                 let is_claim = name.split('_').count() >= 4
                     && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
                 if is_claim && !functions.contains(name) {
                     report.add(&page.path, number, format!("there is no test {name}"));
+                }
+            }
+        }
+    }
+}
+
+/// `config-keys`: docs/config.md has every key that the config's reader asks for.
+pub fn config_keys(tree: &Tree, report: &mut Report) {
+    let (source, page) = ("daemon/src/config/mod.rs", "docs/config.md");
+    let (Some(reader), Some(described)) = (tree.file(source), tree.file(page)) else { return };
+    for (index, line) in reader.text.lines().enumerate() {
+        for asks in [".get(\"", ".require(\"", "located(\""] {
+            for (at, _) in line.match_indices(asks) {
+                let key = line[at + asks.len()..].split('"').next().unwrap_or("");
+                // As a row of a table, or as a section.
+                let forms = [format!("`{key}`"), format!("[{key}]"), format!(".{key}]")];
+                if !forms.iter().any(|form| described.text.contains(form)) {
+                    report.add(source, index + 1, format!("{page} says nothing about the key {key}"));
                 }
             }
         }
