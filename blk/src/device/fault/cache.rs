@@ -65,14 +65,15 @@ impl Cache {
             let Range { start, end } = piece.span;
             let middle = start + random.below(end - start + 1);
             let middle = (middle / sector_bytes * sector_bytes).max(start);
+            let one = |survivor: Range<u64>| std::iter::once(survivor).collect();
             let survivors: Vec<Range<u64>> = match random.below(4) {
-                0 => vec![],
-                1 => vec![start..end],
+                0 => Vec::new(),
+                1 => one(start..end),
                 2 if end - start <= COINS_BYTES_MAX => {
                     sectors(start..end, sector_bytes).filter(|_| random.chance(32768)).collect()
                 }
-                2 => vec![middle..end],
-                _ => vec![start..middle],
+                2 => one(middle..end),
+                _ => one(start..middle),
             };
             let mut whole = ExtentMap::default();
             whole.insert(piece);
@@ -155,6 +156,6 @@ mod tests {
     #[test]
     fn an_unaligned_span_is_cut_at_sectors() {
         assert_eq!(sectors(500..1100, 512).collect::<Vec<_>>(), [500..512, 512..1024, 1024..1100]);
-        assert_eq!(sectors(0..512, 512).collect::<Vec<_>>(), [0..512]);
+        assert!(sectors(0..512, 512).eq(std::iter::once(0..512)));
     }
 }

@@ -196,7 +196,14 @@ impl FaultQueue {
             let (_, Waiting { epoch, tag, buffer, delay_ns, .. }) = self.sync.take().expect("just looked at");
             state.is_syncing = false;
             self.hold(epoch, now_ns.saturating_add(delay_ns), tag, status, buffer);
-            return true;
+            // Whoever waits goes first, or a queue that never runs out of flushes keeps the turn for ever.
+            if state.waiting.is_empty() {
+                return true;
+            }
+            if !self.syncs.is_empty() {
+                state.waiting.push((self.hctx, self.interrupt.clone()));
+            }
+            return false;
         }
         if self.syncs.is_empty() {
             return false;

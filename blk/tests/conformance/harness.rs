@@ -1,0 +1,204 @@
+//! A device under test and queues on it, driven by hand: the ring where the device uses one, the clock where it has a
+//! model of time, a parked thread where it waits for another queue.
+
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::device::file::solo::SoloRing;
+use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use mqfq_blk::request::{Op, Status};
+use mqfq_sched::topology::HctxId;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// What a recycled buffer is full of before a read: some other tenant's bytes.
+pub const POISON: u8 = 0xee;
+
+/// A device with what must outlive it.
+pub struct Rig {
+    pub device: Arc<dyn Device>,
+    /// Its model of time, common to all queues.
+    clock_ns: Arc<AtomicU64>,
+    /// A folder to remove, a loop device to give back; after the device.
+    _holds: Option<Box<dyn Any>>,
+}
+
+impl Rig {
+    pub fn new(device: impl Device + 'static) -> Rig {
+        Rig { device: Arc::new(device), clock_ns: Arc::default(), _holds: None }
+    }
+
+    pub fn holding(self, what: impl Any) -> Rig {
+        Rig { _holds: Some(Box::new(what)), ..self }
+    }
+
+    pub fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    /// Smallest unit, bytes.
+    pub fn block(&self) -> u64 {
+        u64::from(self.info().block_bytes)
+    }
+
+    /// A queue for this thread.
+    pub fn open(&self, hctx: u16, depth: u16) -> Driver {
+        Driver::open(&self.device, &self.clock_ns, hctx, depth)
+    }
+
+    /// What another thread needs to open a queue.
+    pub fn opener(&self) -> impl Fn(u16, u16) -> Driver + Send + Sync + use<> {
+        let (device, clock_ns) = (self.device.clone(), self.clock_ns.clone());
+        move |hctx, depth| Driver::open(&device, &clock_ns, hctx, depth)
+    }
+}
+
+/// One queue and the thread that owns it.
+pub struct Driver {
+    /// Before the ring: a queue dropped with entries in flight leaks what they use.
+    queue: Box<dyn DeviceQueue>,
+    ring: SoloRing,
+    clock_ns: Arc<AtomicU64>,
+}
+
+impl Driver {
+    fn open(device: &Arc<dyn Device>, clock_ns: &Arc<AtomicU64>, hctx: u16, depth: u16) -> Driver {
+        let ring = SoloRing::new().expect("the suite needs io_uring");
+        let thread = std::thread::current();
+        let options = QueueOptions {
+            hctx: HctxId(hctx),
+            depth,
+            ring: Some(ring.device_ring()),
+            // A token that is kept until the thread parks: an interrupt before the park is not lost.
+            interrupt: Arc::new(move |_| thread.unpark()),
+        };
+        Driver { queue: device.open_queue(options).unwrap(), ring, clock_ns: clock_ns.clone() }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock_ns.load(SeqCst)
+    }
+
+    pub fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        self.queue.submit(command)
+    }
+
+    pub fn ring_doorbell(&mut self) {
+        self.queue.ring_doorbell(self.now_ns());
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    /// What has ended, after whatever can happen next has happened: an entry of the ring ended, or time went to the next
+    /// event. Nothing, if only another queue can help.
+    pub fn turn(&mut self) -> Vec<Reaped> {
+        self.turn_or_stuck().0
+    }
+
+    fn turn_or_stuck(&mut self) -> (Vec<Reaped>, bool) {
+        let mut out = Vec::new();
+        self.queue.reap(self.now_ns(), &mut out);
+        let mut stuck = false;
+        if out.is_empty() {
+            if let Some(next_ns) = self.queue.next_event_ns() {
+                self.clock_ns.fetch_max(next_ns, SeqCst);
+            } else {
+                stuck = self.ring.turn(&mut *self.queue).unwrap() == 0;
+            }
+            self.queue.reap(self.now_ns(), &mut out);
+        }
+        (out, stuck)
+    }
+
+    /// Waits until something ended.
+    pub fn wait(&mut self) -> Vec<Reaped> {
+        assert!(self.in_flight() > 0, "nothing is in flight");
+        loop {
+            let (out, stuck) = self.turn_or_stuck();
+            if !out.is_empty() {
+                return out;
+            }
+            if stuck {
+                std::thread::park();
+            }
+        }
+    }
+
+    /// Waits until everything ended.
+    pub fn wait_all(&mut self) -> Vec<Reaped> {
+        let mut all = Vec::new();
+        while self.in_flight() > 0 {
+            all.extend(self.wait());
+        }
+        all
+    }
+
+    /// One command from its submission to its end, alone in the queue.
+    #[track_caller]
+    pub fn run(&mut self, command: Command) -> Reaped {
+        let tag = command.tag;
+        self.submit(command).expect("there is room for one");
+        self.ring_doorbell();
+        let mut all = self.wait_all();
+        assert_eq!(all.len(), 1, "one command, one end");
+        let reaped = all.pop().unwrap();
+        assert_eq!(reaped.tag, tag);
+        reaped
+    }
+
+    #[track_caller]
+    pub fn ok(&mut self, command: Command) -> Option<Buffer> {
+        let shown = format!("{command:?}");
+        let Reaped { status, buffer, .. } = self.run(command);
+        assert_eq!(status, Status::Ok, "{shown}");
+        buffer
+    }
+
+    #[track_caller]
+    pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) {
+        self.ok(write(0, offset_bytes, bytes));
+    }
+
+    #[track_caller]
+    pub fn read(&mut self, offset_bytes: u64, length: usize) -> Vec<u8> {
+        self.ok(read(0, offset_bytes, length)).expect("a read's buffer comes back").as_slice()[..length].to_vec()
+    }
+}
+
+pub fn write(tag: u16, offset_bytes: u64, bytes: &[u8]) -> Command {
+    let mut buffer = Buffer::new(bytes.len());
+    buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+    let length_bytes = bytes.len() as u32;
+    Command { tag: Tag(tag), op: Op::Write, offset_bytes, length_bytes, fua: false, buffer: Some(buffer) }
+}
+
+/// A read into a poisoned buffer.
+pub fn read(tag: u16, offset_bytes: u64, length: usize) -> Command {
+    let mut buffer = Buffer::new(length);
+    buffer.as_mut_slice().fill(POISON);
+    Command { tag: Tag(tag), op: Op::Read, offset_bytes, length_bytes: length as u32, fua: false, buffer: Some(buffer) }
+}
+
+pub fn plain(tag: u16, op: Op, offset_bytes: u64, length: usize) -> Command {
+    Command { tag: Tag(tag), op, offset_bytes, length_bytes: length as u32, fua: false, buffer: None }
+}
+
+/// Random numbers for choices, the same for the same seed (SplitMix64).
+pub struct Choices(pub u64);
+
+impl Choices {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((u128::from(mixed ^ (mixed >> 31)) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// Bytes that differ at each place and with each `salt`, none of them zero or poison.
+pub fn pattern(offset_bytes: u64, length: usize, salt: u64) -> Vec<u8> {
+    let byte = |at: u64| (at.wrapping_mul(31).wrapping_add(at >> 9).wrapping_add(salt * 17) % 199) as u8 + 1;
+    (offset_bytes..offset_bytes + length as u64).map(byte).collect()
+}

@@ -1,0 +1,159 @@
+//! One suite of claims for every device. A device is a line at the end of this file; a claim is a function in
+//! `bodies.rs` and a line in `conformance!`, and holds for all devices.
+
+#![cfg(feature = "uring")]
+
+mod bodies;
+mod harness;
+
+use harness::Rig;
+use mqfq_blk::device::Device;
+use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
+use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::null::NullDevice;
+use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+const SIZE_BYTES: u64 = 48 << 20;
+
+/// The claims of `bodies.rs` that follow the semicolon, as tests of the device that `$make` makes; `None`: skipped, `$make`
+/// has said why.
+macro_rules! claims {
+    ($device:ident, $make:expr; $($claim:ident)*) => {
+        mod $device {
+            use super::*;
+            $(
+                #[test]
+                fn $claim() {
+                    let rig: Option<Rig> = $make;
+                    if let Some(rig) = rig {
+                        bodies::$claim(&rig);
+                    }
+                }
+            )*
+        }
+    };
+}
+
+/// All claims.
+macro_rules! conformance {
+    ($device:ident, $make:expr) => {
+        claims! { $device, $make;
+            bytes_never_written_read_as_zero
+            what_is_written_is_read_back_and_nothing_beside_it_changes
+            the_largest_transfer_and_the_last_byte_work
+            a_command_hands_its_own_buffer_back
+            every_command_is_reaped_once_at_every_depth
+            discarded_and_zeroed_bytes_read_as_zero_and_their_neighbours_stay
+            bytes_written_after_a_discard_are_kept
+            flush_and_fua_end_well_and_change_no_byte
+            a_read_fills_every_byte_it_states
+            a_queue_sees_what_another_was_told_is_written
+            random_operations_agree_with_an_array
+            neighbours_in_one_block_lose_nothing_to_each_other
+        }
+    };
+}
+
+fn memory() -> MemoryDevice {
+    MemoryDevice::new(SIZE_BYTES)
+}
+
+fn nvme(preset: &str) -> Option<Rig> {
+    Some(Rig::new(NvmeDevice::new(NvmeDeviceOptions { preset, size_bytes: SIZE_BYTES, seed: 1 }).unwrap()))
+}
+
+fn fault(inner: impl Device + 'static, plan: FaultPlan) -> Option<Rig> {
+    Some(Rig::new(FaultDevice::new(Arc::new(inner), plan)))
+}
+
+/// A new sparse file in a folder of its own.
+fn file(direct: Direct) -> Option<(FileDevice, tempfile::TempDir)> {
+    let folder = tempfile::tempdir().unwrap();
+    let options = FileOptions { path: folder.path().join("disk"), size_bytes: Some(SIZE_BYTES), direct, create: true };
+    match FileDevice::open(&options) {
+        Ok(device) => Some((device, folder)),
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+fn file_rig(direct: Direct) -> Option<Rig> {
+    file(direct).map(|(device, folder)| Rig::new(device).holding(folder))
+}
+
+fn fault_over_file() -> Option<Rig> {
+    let (device, folder) = file(Direct::Auto)?;
+    fault(device, FaultPlan { seed: 1, reorder: 2, volatile_cache: true, ..FaultPlan::default() })
+        .map(|rig| rig.holding(folder))
+}
+
+/// A block device: a loop device on a new sparse file. Making one takes privileges.
+fn loop_rig(direct: Direct) -> Option<Rig> {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    std::fs::File::create(&image).unwrap().set_len(SIZE_BYTES).unwrap();
+    let attachment = match LoopDevice::attach(&image) {
+        Ok(attachment) => attachment,
+        Err(reason) => {
+            eprintln!("skipped: no loop device: {reason}");
+            return None;
+        }
+    };
+    let device = FileDevice::open(&FileOptions { direct, ..FileOptions::new(&attachment.path) }).unwrap();
+    assert_eq!(device.info().size_bytes, SIZE_BYTES);
+    assert_eq!(device.direct_block_bytes(), (direct == Direct::Always).then_some(512));
+    Some(Rig::new(device).holding((attachment, folder)))
+}
+
+struct LoopDevice {
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    fn attach(image: &Path) -> Result<LoopDevice, String> {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
+        let output = output.map_err(|error| format!("losetup: {error}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
+        }
+        Ok(LoopDevice { path: String::from_utf8_lossy(&output.stdout).trim().into() })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
+        assert!(detached.is_ok_and(|status| status.success()), "{} stays attached", self.path.display());
+    }
+}
+
+// Null keeps nothing, so only the claims about commands and buffers mean something.
+claims! { null, Some(Rig::new(NullDevice::new(SIZE_BYTES)));
+    bytes_never_written_read_as_zero
+    a_command_hands_its_own_buffer_back
+    every_command_is_reaped_once_at_every_depth
+    a_read_fills_every_byte_it_states
+}
+
+conformance!(memory_device, Some(Rig::new(memory())));
+conformance!(nvme_flash, nvme("flash-460k"));
+conformance!(nvme_optane, nvme("optane"));
+conformance!(file_direct, file_rig(Direct::Always));
+conformance!(file_through_the_page_cache, file_rig(Direct::Never));
+conformance!(block_device_direct, loop_rig(Direct::Always));
+conformance!(block_device_through_the_page_cache, loop_rig(Direct::Never));
+conformance!(fault_without_a_plan, fault(memory(), FaultPlan::default()));
+conformance!(fault_that_delays_and_reorders, {
+    let rules = vec![FaultRule::any(When::Chance(20_000), Fault::Delay { ns: 10_000 })];
+    fault(memory(), FaultPlan { seed: 1, rules, reorder: 4, ..FaultPlan::default() })
+});
+conformance!(fault_with_a_volatile_cache, {
+    fault(memory(), FaultPlan { seed: 1, volatile_cache: true, ..FaultPlan::default() })
+});
+conformance!(fault_with_a_volatile_cache_over_a_file, fault_over_file());
