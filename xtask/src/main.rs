@@ -14,7 +14,7 @@ cargo xtask COMMAND
   tidy                       the rules that no compiler knows
   loom                       the model checks of the lock-free core
   kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
-  sanitize [thread|address]  tests of sched (address: and blk) under a sanitizer (default thread)
+  sanitize                   the tests of blk under AddressSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
 ";
 
@@ -40,8 +40,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         ["loom"] => chores::loom(),
         ["kill-test"] => chores::kill_test(50),
         ["kill-test", "--rounds", rounds] => chores::kill_test(positive(rounds)?),
-        ["sanitize"] => chores::sanitize("thread"),
-        ["sanitize", sanitizer] => chores::sanitize(sanitizer),
+        ["sanitize"] => chores::sanitize(),
         ["fuzz", target] => chores::fuzz(target, Duration::from_secs(60)),
         ["fuzz", target, "--seconds", seconds] => {
             chores::fuzz(target, Duration::from_secs(u64::from(positive(seconds)?)))

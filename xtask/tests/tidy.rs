@@ -189,6 +189,14 @@ const PLANTED: &[Planted] = &[
         ],
     },
     Planted {
+        rule: "unsafe",
+        broken: &[("front/src/nbd/wire.rs", "fn f(x: *const u8) { unsafe { x.read() }; }\n")],
+        lawful: &[
+            ("blk/src/buffer.rs", "fn f(x: *const u8) { unsafe { x.read() }; }\n"),
+            ("front/src/lib.rs", "#![forbid(unsafe_code)]\n"),
+        ],
+    },
+    Planted {
         rule: "async",
         broken: &[("blk/src/a.rs", "async fn f() {}\n")],
         lawful: &[("blk/src/a.rs", "/// Not async.\nfn asynchronous() {}\n")],

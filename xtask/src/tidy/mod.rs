@@ -69,6 +69,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("sync", words::sync),
     ("floats", words::floats),
     ("front-names-sched", words::front_names_sched),
+    ("unsafe", words::no_unsafe),
     ("async", words::no_async),
     ("orderings", orderings::argued),
     ("length", shape::length),

@@ -74,6 +74,12 @@ pub fn front_names_sched(tree: &Tree, report: &mut Report) {
     forbid(&below(tree, &["front"], &[]), ALL, &["mqfq_sched", "mqfq_nvme"], "front knows blk only", report);
 }
 
+/// `unsafe`: only where memory meets the kernel, in blk and daemon. What parses a client's bytes and what decides is safe.
+pub fn no_unsafe(tree: &Tree, report: &mut Report) {
+    let safe = below(tree, &["sched/src", "nvme/src", "front/src", "bench/src", "xtask/src"], &[]);
+    forbid(&safe, SHIPPED, &["unsafe"], "blk and daemon talk to the kernel, nobody else does", report);
+}
+
 /// `async`: no async code in the crates of the data path.
 pub fn no_async(tree: &Tree, report: &mut Report) {
     let path = below(tree, &["sched", "nvme", "blk", "front"], &[]);
