@@ -1,6 +1,32 @@
 //! What `mqfq bench` and `mqfq demo` run, and the structures that ours are compared with.
+//!
+//! | file | noun |
+//! |---|---|
+//! | [`load`] | closed-loop load: what a tenant asks for, and what was counted |
+//! | [`load_nbd`], [`nbd_client`], [`nbd_wire`] | the load over real NBD sockets |
+//! | [`load_inside`] | the load inside the workers |
+//! | [`harness`] | an engine with tenants attached |
+//! | [`phases`] | each tenant alone, then all together |
+//! | [`demo`], [`fairness`], [`nbd_record`] | the commands |
+//! | [`report`], [`table`], [`plot`] | JSON, text, picture |
+//!
+//! bench/README.md says for each command what it shows and what would make it lie.
 
+pub mod demo;
+pub mod drive;
+pub mod fairness;
+pub mod harness;
 pub mod load;
+pub mod load_inside;
 pub mod load_nbd;
+pub mod machine;
+pub mod model;
 pub mod nbd_client;
+pub mod nbd_record;
 pub mod nbd_wire;
+pub mod phases;
+pub mod plot;
+pub mod progress;
+pub mod report;
+mod scratch;
+pub mod table;

@@ -108,7 +108,7 @@ impl Requests {
     pub fn new(load: &Load, connection: u16, export_bytes: u64) -> Result<Requests, String> {
         let blocks = export_bytes / u64::from(load.request_bytes);
         if blocks == 0 {
-            return Err(format!("A request of {} bytes does not fit in {export_bytes} bytes", load.request_bytes));
+            return Err(format!("a request of {} bytes does not fit in {export_bytes} bytes", load.request_bytes));
         }
         Ok(Requests {
             // An odd multiplier spreads neighbouring seeds; the generator below must not start at zero.
@@ -172,8 +172,8 @@ impl Counted {
             bytes: 0,
             requests: 0,
             errors: 0,
-            // 3 digits from 1 us to 100 s: 160 KiB, and p99 to a tenth of a percent.
-            total_ns: Histogram::new_with_bounds(1_000, LATENCY_NS_MAX, 3).expect("1 us to 100 s is a valid range"),
+            // Three digits: a quarter of a megabyte, and percentiles to a tenth of a percent.
+            total_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("1 ns to 100 s is a valid range"),
         }
     }
 

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// A server that leaves requests unanswered for this long after the end of a run is broken.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Longest time for a run of a given number of requests.
+const REQUESTS_TIMEOUT_MS: u64 = 60_000;
+
 /// Bytes taken from a socket at once: a unix socket's default buffer holds about as much.
 const SCRATCH_BYTES: usize = 256 * 1024;
 
@@ -83,6 +86,23 @@ impl NbdTenant {
     /// # Errors
     /// One sentence, if a connection broke or the server left requests unanswered.
     pub fn run(&mut self, start: Instant, window: Window) -> Result<Counted, String> {
+        self.drive(start, window, u64::MAX)
+    }
+
+    /// Runs the load for exactly `requests` requests (at least one per request in flight), from now on. A sequential
+    /// load of one connection with as many requests as fit in the export touches each byte once.
+    ///
+    /// # Errors
+    /// As [`NbdTenant::run`], or if it takes longer than [`REQUESTS_TIMEOUT_MS`].
+    pub fn run_requests(&mut self, requests: u64) -> Result<Counted, String> {
+        let counted = self.drive(Instant::now(), Window::from_ms(0, REQUESTS_TIMEOUT_MS), requests)?;
+        if counted.requests + counted.errors < requests {
+            return Err(format!("{requests} requests took longer than {REQUESTS_TIMEOUT_MS} ms"));
+        }
+        Ok(counted)
+    }
+
+    fn drive(&mut self, start: Instant, window: Window, requests_max: u64) -> Result<Counted, String> {
         let mut counted = Counted::new(window);
         let now_ns = |at: Instant| at.saturating_duration_since(start).as_nanos() as u64;
         if let Some(wait) = start.checked_duration_since(Instant::now()) {
@@ -99,12 +119,13 @@ impl NbdTenant {
         let give_up_ns = window.end_ns + DRAIN_TIMEOUT.as_nanos() as u64;
         let mut events = Vec::with_capacity(self.driven.len());
         let mut live = self.driven.len() * usize::from(depth);
+        let mut left = requests_max.saturating_sub(live as u64);
         while live > 0 {
             self.wait(&mut events, Duration::from_secs(1))?;
             let at_ns = now_ns(Instant::now());
-            let refill = at_ns < window.end_ns;
+            let in_time = at_ns < window.end_ns;
             if at_ns > give_up_ns {
-                return Err(format!("The server left {live} requests unanswered"));
+                return Err(format!("the server left {live} requests unanswered"));
             }
             for event in &events {
                 let number = event.data.u64() as usize;
@@ -119,7 +140,8 @@ impl NbdTenant {
                         0 => counted.record(at_ns, at_ns - done.sent_ns, done.length_bytes),
                         _ => counted.errors += 1,
                     }
-                    if refill {
+                    if in_time && left > 0 {
+                        left -= 1;
                         driven.issue(done.index, request_bytes, &self.payload, at_ns);
                     } else {
                         live -= 1;

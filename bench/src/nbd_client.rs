@@ -80,7 +80,7 @@ impl Connection {
     /// protocol.
     pub fn connect(socket: &Path, export: &str, depth: u16, structured: bool) -> Result<Connection, String> {
         let name = socket.display();
-        let stream = UnixStream::connect(socket).map_err(|error| format!("Cannot connect to {name}: {error}"))?;
+        let stream = UnixStream::connect(socket).map_err(|error| format!("cannot connect to {name}: {error}"))?;
         Self::negotiate(stream, export, depth, structured)
             .map_err(|error| format!("NBD negotiation on {name} failed: {error}"))
     }

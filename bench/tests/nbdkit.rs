@@ -78,5 +78,5 @@ fn every_request_of_a_mixed_load_is_answered_without_error() {
 #[test]
 fn an_export_that_is_not_there_is_one_sentence() {
     let error = NbdTenant::attach(Path::new("/nonexistent/socket"), "", &Load::random_reads(1, 1, 4096)).err().unwrap();
-    assert!(error.starts_with("Cannot connect to /nonexistent/socket: "), "{error}");
+    assert!(error.starts_with("cannot connect to /nonexistent/socket: "), "{error}");
 }

@@ -1,0 +1,225 @@
+//! An engine with tenants attached, on which any of them can be run, alone or together.
+//!
+//! # Shape
+//! ```text
+//!   Nbd:     client thread per tenant ══ unix sockets ══ front end ─┐
+//!                                                                   ├─ workers ─ policy ─ device
+//!   Inside:  clients that live on the workers ──────────────────────┘
+//! ```
+//! Both ways run the same engine with the same options: `Nbd` shows what tenants get, `Inside` shows what the scheduler
+//! decides, without the cost and noise of sockets.
+
+use crate::load::{Counted, Load, Window};
+use crate::load_inside;
+use crate::load_nbd::NbdTenant;
+use crate::scratch::Scratch;
+use mqfq_blk::client::DeviceIndex;
+use mqfq_blk::device::Device;
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOptions};
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::{CostModel, FlowId, PolicyOptions, Weight};
+use mqfq_front::export::{BlockSizes, Export, ExportTable};
+use mqfq_front::nbd::{Address, NbdListener, NbdOptions};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// Time for clients to finish once the engine drains; they have nothing in flight by then.
+const DRAIN_GRACE: Duration = Duration::from_secs(5);
+
+/// A tenant of a scenario.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tenant {
+    /// Its name, for reports and as the name of its export.
+    pub name: &'static str,
+    /// Its weight.
+    pub weight: Weight,
+    /// What it asks for.
+    pub load: Load,
+}
+
+/// How the load reaches the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// Clients inside the workers.
+    Inside,
+    /// Real NBD over unix sockets.
+    Nbd,
+}
+
+impl Transport {
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Transport::Inside => "inside",
+            Transport::Nbd => "nbd",
+        }
+    }
+}
+
+/// What a rig is made of.
+pub struct RigOptions<'a> {
+    /// The device that the tenants share.
+    pub device: Arc<dyn Device>,
+    /// Who gets what.
+    pub policy: PolicyOptions,
+    /// Commands on each worker's device queue at once.
+    pub queue_depth: u16,
+    /// The tenants.
+    pub tenants: &'a [Tenant],
+    /// How their load comes.
+    pub transport: Transport,
+    /// Workers of the engine.
+    pub workers: usize,
+    /// Bind each worker to a core.
+    pub pin: bool,
+}
+
+enum Attached {
+    Inside,
+    Nbd { tenants: Vec<NbdTenant>, _scratch: Scratch },
+}
+
+/// See the file's text.
+pub struct Rig {
+    engine: Engine,
+    tenants: Vec<Tenant>,
+    attached: Attached,
+}
+
+/// Workers that suit this machine: one per core, but no more than tenants' queues make use of.
+pub fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(4)
+}
+
+impl Rig {
+    /// Starts the engine and attaches the tenants.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn start(options: RigOptions<'_>) -> Result<Rig, String> {
+        let flow = |tenant: &Tenant| FlowOptions {
+            name: tenant.name.to_string(),
+            weight: tenant.weight,
+            limits: stage_limits(&tenant.load),
+        };
+        let engine = Engine::start(EngineOptions {
+            workers: options.workers,
+            pin: options.pin,
+            spin_ns: 0,
+            devices: vec![DeviceOptions {
+                name: "device".into(),
+                device: options.device,
+                policy: options.policy,
+                queue_depth: options.queue_depth,
+                flows: options.tenants.iter().map(flow).collect(),
+                cost: CostModel::FLAT,
+            }],
+        })?;
+        let attached = match options.transport {
+            Transport::Inside => Attached::Inside,
+            Transport::Nbd => attach_nbd(&engine, options.tenants)?,
+        };
+        Ok(Rig { engine, tenants: options.tenants.to_vec(), attached })
+    }
+
+    /// Runs the tenants named by index in `who`, together, for `window`. The counts come in the order of `who`.
+    ///
+    /// # Errors
+    /// One sentence: a request failed, or a connection broke.
+    pub fn run(&mut self, who: &[usize], window: Window) -> Result<Vec<Counted>, String> {
+        let counted = match &mut self.attached {
+            Attached::Inside => run_inside(&self.engine, &self.tenants, who, window),
+            Attached::Nbd { tenants, .. } => run_nbd(tenants, who, window),
+        }?;
+        for (&index, counted) in who.iter().zip(&counted) {
+            if counted.errors > 0 {
+                return Err(format!("{} requests of {} failed", counted.errors, self.tenants[index].name));
+            }
+        }
+        Ok(counted)
+    }
+
+    /// The engine's counters so far.
+    pub fn stats(&self) -> EngineStats {
+        self.engine.stats()
+    }
+
+    /// Closes the connections and ends the engine.
+    pub fn stop(self) {
+        if let Attached::Nbd { tenants, _scratch } = self.attached {
+            tenants.into_iter().for_each(NbdTenant::detach);
+        }
+        self.engine.drain(DRAIN_GRACE);
+    }
+}
+
+/// Room for everything that a tenant can have in flight, even if all of its connections land on one worker: back-
+/// pressure would hide requests from the scheduler, and this is not the place to measure it.
+fn stage_limits(load: &Load) -> StageLimits {
+    let requests = u32::from(load.connections) * u32::from(load.depth);
+    StageLimits { requests_max: requests, bytes_max: u64::from(requests) * u64::from(load.request_bytes) }
+}
+
+fn attach_nbd(engine: &Engine, tenants: &[Tenant]) -> Result<Attached, String> {
+    let scratch = Scratch::new()?;
+    let socket = scratch.path().join("nbd");
+    let info = engine.device(0);
+    let export = |(index, tenant): (usize, &Tenant)| Export {
+        name: tenant.name.into(),
+        description: String::new(),
+        device: DeviceIndex(0),
+        flow: FlowId(index as u32),
+        // They share the bytes, too: who meets whom on a die must not depend on who reads where.
+        offset_bytes: 0,
+        size_bytes: info.size_bytes,
+        read_only: false,
+        block: BlockSizes::of_device(&info),
+    };
+    let exports = ExportTable::new(tenants.iter().enumerate().map(export))?;
+    let listener = NbdListener::bind(&Address::Unix(socket.clone()), Arc::new(exports), NbdOptions::default())?;
+    engine.attach(listener.into_client());
+    let tenants: Result<_, String> =
+        tenants.iter().map(|tenant| NbdTenant::attach(&socket, tenant.name, &tenant.load)).collect();
+    Ok(Attached::Nbd { tenants: tenants?, _scratch: scratch })
+}
+
+fn run_nbd(tenants: &mut [NbdTenant], who: &[usize], window: Window) -> Result<Vec<Counted>, String> {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let running: Vec<_> = tenants
+            .iter_mut()
+            .enumerate()
+            .filter(|(index, _)| who.contains(index))
+            .map(|(index, tenant)| (index, scope.spawn(move || tenant.run(start, window))))
+            .collect();
+        let mut counted = Vec::new();
+        for (index, thread) in running {
+            counted.push((index, thread.join().map_err(|_| "a client thread panicked".to_string())??));
+        }
+        Ok(who.iter().filter_map(|index| counted.iter().find(|(at, _)| at == index).map(|(_, c)| c.clone())).collect())
+    })
+}
+
+fn run_inside(engine: &Engine, tenants: &[Tenant], who: &[usize], window: Window) -> Result<Vec<Counted>, String> {
+    let run = load_inside::Run::new(DeviceIndex(0), window);
+    // Connections of all tenants take the workers in turn, each tenant's from the first worker on: two tenants with one
+    // queue each then meet in one hctx, and one with four queues is on all.
+    let attach = |&index: &usize| {
+        let (sender, counted) = mpsc::channel();
+        let tenant = &tenants[index];
+        for number in 0..tenant.load.connections {
+            let client = load_inside::client(&run, FlowId(index as u32), &tenant.load, number, sender.clone());
+            engine.attach_to(usize::from(number) % engine.workers(), client);
+        }
+        counted
+    };
+    let channels: Vec<_> = who.iter().map(attach).collect();
+    let gather = |channel: mpsc::Receiver<Result<Counted, String>>| {
+        let mut sum = Counted::new(window);
+        for part in channel {
+            sum.merge(&part?);
+        }
+        Ok(sum)
+    };
+    channels.into_iter().map(gather).collect()
+}

@@ -1,0 +1,73 @@
+//! The commands for real, but short: engine, threads and sockets. What is asserted holds on a machine that is busy with
+//! something else; the promises themselves are kept in virtual time (`virtual_time.rs`).
+
+use mqfq_bench::demo::{self, DemoOptions};
+use mqfq_bench::fairness;
+use mqfq_bench::harness::Transport;
+use mqfq_bench::load::Window;
+use mqfq_bench::phases::Lengths;
+use mqfq_blk::PolicyKind;
+use std::path::PathBuf;
+
+/// A folder of its own, removed with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("mqfq-bench-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the temporary folder is writable");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_demo_runs_every_phase_and_draws_it() {
+    let folder = Folder::new("demo");
+    let options = DemoOptions {
+        json: true,
+        out: folder.0.clone(),
+        lengths: Lengths { alone: Window::from_ms(20, 150), shared: Window::from_ms(50, 400) },
+    };
+    let report = demo::measure(&options).unwrap();
+
+    let names: Vec<&str> = report.scenarios.iter().map(|scenario| scenario.scenario.as_str()).collect();
+    assert_eq!(names, ["moderate", "shallow"]);
+    for scenario in &report.scenarios {
+        let policies: Vec<&str> = scenario.policies.iter().map(|policy| policy.policy.as_str()).collect();
+        assert_eq!(policies, ["none", "sfqd", "mqfq"]);
+        for policy in &scenario.policies {
+            assert_eq!(policy.tenants.len(), 2);
+            let sum: f64 = policy.tenants.iter().map(|tenant| tenant.shared_bytes_per_s).sum();
+            assert_eq!(policy.total_bytes_per_s, sum);
+            assert!(policy.tenants.iter().all(|tenant| tenant.alone_bytes_per_s > 0.0), "{policy:?}");
+        }
+    }
+    // In virtual time 60 against 2.5. A machine that does something else slows the greedy one as well, so it takes a
+    // factor of more than ten in noise to turn this around.
+    let shallow_slowdown = |policy: &str| {
+        let reader = &report.scenarios[1].policy(policy).unwrap().tenants[0];
+        reader.slowdown.unwrap_or(f64::INFINITY)
+    };
+    assert!(shallow_slowdown("none") > shallow_slowdown("mqfq"), "{report:?}");
+
+    let picture = std::fs::read_to_string(report.svg_path.unwrap()).unwrap();
+    assert!(picture.contains("mqfq: reader") && picture.contains("none: greedy"));
+}
+
+#[test]
+fn saturating_tenants_are_served_inside_and_through_sockets() {
+    let [sizes, ..] = fairness::cases();
+    for transport in [Transport::Inside, Transport::Nbd] {
+        for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd, PolicyKind::None] {
+            let measured = fairness::measure_one(&sizes, kind, transport, 100).unwrap();
+            assert!(measured.tenants.iter().all(|tenant| tenant.bytes_per_s > 0.0), "{transport:?}: {measured:?}");
+            assert_eq!(measured.within, measured.deviation.is_some_and(|deviation| deviation <= sizes.tolerance));
+        }
+    }
+}
