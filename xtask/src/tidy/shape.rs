@@ -87,11 +87,7 @@ pub fn ignored_tests(tree: &Tree, report: &mut Report) {
         let lines = file.all_lines().zip(file.text.lines());
         for ((number, line), text) in lines.filter(|((_, line), _)| line.code.contains("#[ignore")) {
             if !(line.code.contains("#[ignore = ") && text.contains("cargo ")) {
-                report.add(
-                    &file.path,
-                    number,
-                    "an ignored test names what runs it (`#[ignore = \"…; cargo …\"]`)",
-                );
+                report.add(&file.path, number, "an ignored test names what runs it (`#[ignore = \"…; cargo …\"]`)");
             }
         }
     }
