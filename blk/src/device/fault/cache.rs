@@ -2,18 +2,18 @@
 //!
 //! # Shape
 //! ```text
-//!   read  =  inner device  ◀ covered by ◀  kept  ◀ covered by ◀  cached
+//!   read    =  inner device  ◀ covered by ◀  kept  ◀ covered by ◀  cached
 //!
-//!   write ─▶ cached            acknowledged at once; lost by a power cut, or not, sector by sector
-//!   cut   ─▶ some of cached moves to kept, the rest is gone      (a drive may have written any part of it by then)
-//!   sync  ─▶ kept and cached are written to the inner device, which is flushed; then they are dropped here
+//!   write   ─▶ cached          acknowledged at once; lost by a power cut, or not, sector by sector
+//!   cut     ─▶ some of cached moves to kept, the rest is gone      (a drive may have written any part of it by then)
+//!   destage ─▶ kept and cached are written to the inner device, which is flushed; then they are dropped here
 //! ```
 //!
 //! # Invariants
-//! V1. What a sync that ended well has covered is on the inner device: no cut takes it back.
-//! V2. One sync at a time on the device. Two could each write an older and a newer version of the same bytes, in either
+//! V1. What a destage that ended well has covered is on the inner device: no cut takes it back.
+//! V2. One destage at a time on the device. Two could each write an older and a newer version of the same bytes, in either
 //!     order, after which the newer is dropped here.
-//! V3. A piece written while a sync is under way has a larger `seq` than the sync and is not dropped by its end.
+//! V3. A piece written while a destage is under way has a larger `seq` than the destage and is not dropped by its end.
 
 use super::extent::{ExtentMap, Payload, Piece};
 use super::random::Random;
@@ -46,15 +46,15 @@ impl Cache {
         pieces
     }
 
-    /// What a sync of `span` must write, without overlaps, and the `seq` to report at its end.
-    pub(super) fn sync_begins(&self, span: &Range<u64>) -> (Vec<Piece>, u64) {
+    /// What a destage of `span` must write, without overlaps, and the `seq` to report at its end.
+    pub(super) fn destage_begins(&self, span: &Range<u64>) -> (Vec<Piece>, u64) {
         let mut merged = ExtentMap::default();
         self.cover(span).into_iter().for_each(|piece| merged.insert(piece));
         (merged.take().collect(), self.seq)
     }
 
-    /// The inner device has stored what [`Cache::sync_begins`] answered.
-    pub(super) fn sync_ended(&mut self, span: &Range<u64>, seq: u64) {
+    /// The inner device has stored what [`Cache::destage_begins`] answered.
+    pub(super) fn destage_ended(&mut self, span: &Range<u64>, seq: u64) {
         self.kept.remove(span, seq);
         self.cached.remove(span, seq);
     }
@@ -142,13 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn a_write_during_a_sync_is_still_cached_after_it() {
+    fn a_write_during_a_destage_is_still_cached_after_it() {
         let mut cache = Cache::default();
         cache.write(0..4096, Payload::bytes(&[b'a'; 4096]));
-        let (pieces, seq) = cache.sync_begins(&(0..4096));
+        let (pieces, seq) = cache.destage_begins(&(0..4096));
         assert_eq!(pieces.len(), 1);
         cache.write(512..1024, Payload::bytes(&[b'b'; 512]));
-        cache.sync_ended(&(0..4096), seq);
+        cache.destage_ended(&(0..4096), seq);
         assert_eq!(look(&cache), [vec![b'.'; 512], vec![b'b'; 512], vec![b'.'; 3072]].concat());
         assert!(!cache.is_empty());
     }

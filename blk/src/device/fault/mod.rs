@@ -19,10 +19,10 @@
 //! X3. With a volatile cache, what an acknowledged flush or FUA covered survives every cut ([`cache`]: V1).
 
 mod cache;
+mod destage;
 mod extent;
 mod queue;
 mod random;
-mod sync;
 
 #[cfg(test)]
 mod tests;
@@ -162,9 +162,9 @@ struct State {
     /// Power cuts so far. A command submitted before a cut and not reaped fails.
     epoch: u64,
     cache: Cache,
-    /// Some queue carries out a sync (V2).
-    is_syncing: bool,
-    /// Those who wait to sync.
+    /// Some queue carries out a destage (V2).
+    is_destaging: bool,
+    /// Those who wait to destage.
     waiting: Vec<(HctxId, Interrupt)>,
 }
 
@@ -182,7 +182,7 @@ impl FaultDevice {
             forgotten: 0,
             epoch: 0,
             cache: Cache::default(),
-            is_syncing: false,
+            is_destaging: false,
             waiting: Vec::new(),
         };
         FaultDevice { inner, shared: Arc::new(Shared { info, plan, state: Mutex::new(state) }) }

@@ -4,12 +4,12 @@
 //! ```text
 //!   submit ─▶ fresh ─doorbell: draw a fault─┬─▶ inner device ─reap─▶ held ─due, not stalled, shuffled─▶ out
 //!                                           ├─▶ held                        (error; write into the cache)
-//!                                           ├─▶ syncs ─▶ Sync ─▶ held       (flush and FUA of the cache)
+//!                                           ├─▶ to_destage ─▶ destage ─▶ held (flush and FUA of the cache)
 //!                                           └─▶ forgotten
 //! ```
 
+use super::destage::{self, Destage};
 use super::extent::{Payload, Piece};
-use super::sync::{self, Sync};
 use super::{Fault, Interrupt, Shared, State, span_of};
 use crate::buffer::Buffer;
 use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
@@ -38,8 +38,8 @@ pub(super) struct FaultQueue {
     /// Ended, not handed out.
     held: Vec<Held>,
     /// Flushes and FUA commands of the cache that wait for their turn.
-    syncs: VecDeque<Waiting>,
-    sync: Option<(Sync, Waiting)>,
+    to_destage: VecDeque<Waiting>,
+    destage: Option<(Destage, Waiting)>,
     forgotten: Vec<Command>,
     reaped: Vec<Reaped>,
 }
@@ -75,8 +75,8 @@ impl FaultQueue {
         let QueueOptions { hctx, depth, interrupt, .. } = &options;
         let (hctx, depth, interrupt) = (*hctx, *depth, interrupt.clone());
         let inner_depth =
-            depth.checked_add(if shared.plan.volatile_cache { sync::TAGS } else { 0 }).ok_or_else(|| {
-                format!("a device with a volatile cache takes at most {} commands", u16::MAX - sync::TAGS)
+            depth.checked_add(if shared.plan.volatile_cache { destage::TAGS } else { 0 }).ok_or_else(|| {
+                format!("a device with a volatile cache takes at most {} commands", u16::MAX - destage::TAGS)
             })?;
         Ok(FaultQueue {
             shared,
@@ -90,8 +90,8 @@ impl FaultQueue {
             rings: false,
             inside: HashMap::new(),
             held: Vec::new(),
-            syncs: VecDeque::new(),
-            sync: None,
+            to_destage: VecDeque::new(),
+            destage: None,
             forgotten: Vec::new(),
             reaped: Vec::new(),
         })
@@ -121,7 +121,7 @@ impl FaultQueue {
         let span = if command.op == Op::Flush { 0..self.shared.info.size_bytes } else { span_of(&command) };
         cache(state, &command);
         if command.op == Op::Flush || command.fua {
-            self.syncs.push_back(Waiting { epoch, tag: command.tag, buffer: command.buffer, span, delay_ns });
+            self.to_destage.push_back(Waiting { epoch, tag: command.tag, buffer: command.buffer, span, delay_ns });
         } else {
             self.hold(epoch, now_ns.saturating_add(delay_ns), command.tag, Status::Ok, command.buffer);
         }
@@ -174,8 +174,8 @@ impl FaultQueue {
         while let Some((epoch, command)) = self.fresh.pop_front() {
             self.begin(&mut state, epoch, command, now_ns);
         }
-        while self.advance_sync(&mut state, now_ns) {}
-        let woken = if state.is_syncing { Vec::new() } else { std::mem::take(&mut state.waiting) };
+        while self.advance_destage(&mut state, now_ns) {}
+        let woken = if state.is_destaging { Vec::new() } else { std::mem::take(&mut state.waiting) };
         drop(state);
         if std::mem::take(&mut self.rings) {
             self.inner.ring_doorbell(now_ns);
@@ -185,39 +185,39 @@ impl FaultQueue {
         }
     }
 
-    /// One step of the sync under way or the next. False: nothing to do until something ends.
-    fn advance_sync(&mut self, state: &mut State, now_ns: u64) -> bool {
-        if let Some((sync, _)) = &mut self.sync {
-            if let Some(command) = sync.next(state.epoch) {
+    /// One step of the destage under way or the next. False: nothing to do until something ends.
+    fn advance_destage(&mut self, state: &mut State, now_ns: u64) -> bool {
+        if let Some((destage, _)) = &mut self.destage {
+            if let Some(command) = destage.next(state.epoch) {
                 self.offer(command);
                 return true;
             }
-            let Some(status) = sync.end(&mut state.cache, state.epoch) else { return false };
-            let (_, Waiting { epoch, tag, buffer, delay_ns, .. }) = self.sync.take().expect("just looked at");
-            state.is_syncing = false;
+            let Some(status) = destage.end(&mut state.cache, state.epoch) else { return false };
+            let (_, Waiting { epoch, tag, buffer, delay_ns, .. }) = self.destage.take().expect("just looked at");
+            state.is_destaging = false;
             self.hold(epoch, now_ns.saturating_add(delay_ns), tag, status, buffer);
             // Whoever waits goes first, or a queue that never runs out of flushes keeps the turn for ever.
             if state.waiting.is_empty() {
                 return true;
             }
-            if !self.syncs.is_empty() {
+            if !self.to_destage.is_empty() {
                 state.waiting.push((self.hctx, self.interrupt.clone()));
             }
             return false;
         }
-        if self.syncs.is_empty() {
+        if self.to_destage.is_empty() {
             return false;
         }
-        if state.is_syncing {
+        if state.is_destaging {
             if !state.waiting.iter().any(|(hctx, _)| *hctx == self.hctx) {
                 state.waiting.push((self.hctx, self.interrupt.clone()));
             }
             return false;
         }
-        state.is_syncing = true;
-        let waiting = self.syncs.pop_front().expect("checked");
-        let sync = Sync::new(&state.cache, waiting.span.clone(), waiting.epoch, self.depth, &self.shared.info);
-        self.sync = Some((sync, waiting));
+        state.is_destaging = true;
+        let waiting = self.to_destage.pop_front().expect("checked");
+        let destage = Destage::new(&state.cache, waiting.span.clone(), waiting.epoch, self.depth, &self.shared.info);
+        self.destage = Some((destage, waiting));
         true
     }
 
@@ -226,8 +226,8 @@ impl FaultQueue {
         let mut reaped = std::mem::take(&mut self.reaped);
         self.inner.reap(now_ns, &mut reaped);
         for Reaped { tag, status, mut buffer } in reaped.drain(..) {
-            if let Some((sync, _)) = self.sync.as_mut().filter(|(sync, _)| sync.owns(tag)) {
-                sync.ended(tag, status);
+            if let Some((destage, _)) = self.destage.as_mut().filter(|(destage, _)| destage.owns(tag)) {
+                destage.ended(tag, status);
                 continue;
             }
             let inside = self.inside.remove(&tag.0).expect("the inner device reaps what it was given, once");
@@ -248,7 +248,7 @@ impl FaultQueue {
 
     /// Something that is not yet held may still end by itself.
     fn expects_more(&self) -> bool {
-        !self.inside.is_empty() || !self.syncs.is_empty() || self.sync.is_some()
+        !self.inside.is_empty() || !self.to_destage.is_empty() || self.destage.is_some()
     }
 
     /// Hands out one completion that is due, if any may go.
@@ -298,7 +298,7 @@ impl DeviceQueue for FaultQueue {
 
     fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
         self.collect(now_ns);
-        // An end can let a sync go on, which can end at once.
+        // An end can let a destage go on, which can end at once.
         self.advance(now_ns);
         let shared = self.shared.clone();
         let mut state = shared.state();
@@ -332,9 +332,9 @@ impl DeviceQueue for FaultQueue {
 
 impl Drop for FaultQueue {
     fn drop(&mut self) {
-        if self.sync.take().is_some() {
+        if self.destage.take().is_some() {
             let mut state = self.shared.state();
-            state.is_syncing = false;
+            state.is_destaging = false;
             let woken = std::mem::take(&mut state.waiting);
             drop(state);
             for (hctx, interrupt) in woken {

@@ -14,6 +14,7 @@
 //! | file | answers |
 //! |---|---|
 //! | `open.rs` | what is this path, how large, how aligned, who else uses it |
+//! | `patience.rs` | does a live process use it, or has the kernel not yet closed a dead one's files |
 //! | `elevator.rs` | which drives below schedule by themselves |
 //! | `work.rs` | one command as a sequence of system calls, as a function of their results |
 //! | `gate.rs` | who may write where at the same time |
@@ -23,6 +24,7 @@
 mod elevator;
 mod gate;
 mod open;
+mod patience;
 mod queue;
 pub mod solo;
 mod work;

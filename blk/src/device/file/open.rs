@@ -1,6 +1,7 @@
 //! Opening the file or block device, and finding out what it can do.
 
 use super::gate::Gate;
+use super::patience::{self, Attempt};
 use super::{Backing, Direct, FileOptions, elevator};
 use crate::buffer::ALIGNMENT_BYTES;
 use std::fs::{File, Metadata, OpenOptions};
@@ -87,25 +88,34 @@ fn open_file(options: &FileOptions) -> Result<File, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("no such file or block device".into()),
         Err(error) => return Err(format!("cannot be looked at: {error}")),
     }
-    how.open(&options.path).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => "is in use: mounted, part of another device, or served by another process".into(),
-        Some(libc::EACCES | libc::EPERM) => "no permission to read and write".into(),
-        _ => format!("cannot be opened to read and write: {error}"),
+    patience::until_closed(|| match how.open(&options.path) {
+        Ok(file) => Attempt::Done(Ok(file)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EBUSY) => {
+                let holder = File::open(&options.path).ok().and_then(|file| patience::holder(&file));
+                Attempt::Busy { holder, otherwise: "is in use: mounted, or part of another device" }
+            }
+            Some(libc::EACCES | libc::EPERM) => Attempt::Done(Err("no permission to read and write".into())),
+            _ => Attempt::Done(Err(format!("cannot be opened to read and write: {error}"))),
+        },
     })
 }
 
 /// Keeps a second daemon out for as long as the file is open. The kernel drops the lock when the process ends, however
 /// it ends.
 fn lock(file: &File) -> Result<(), String> {
-    // SAFETY: no memory is involved, and the descriptor is open.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    if error.kind() == io::ErrorKind::WouldBlock {
-        return Err("is locked by another process that serves or uses it".into());
-    }
-    Err(format!("cannot be locked: {error}"))
+    patience::until_closed(|| {
+        // SAFETY: no memory is involved, and the descriptor is open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            patience::sign(file);
+            return Attempt::Done(Ok(()));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return Attempt::Done(Err(format!("cannot be locked: {error}")));
+        }
+        Attempt::Busy { holder: patience::holder(file), otherwise: "is locked by another process" }
+    })
 }
 
 /// Size to serve and length of the whole.
@@ -171,6 +181,8 @@ fn direct_alignment(
     if memory_bytes as usize > ALIGNMENT_BYTES || !offset_bytes.is_power_of_two() {
         return Err(format!("it asks for memory aligned to {memory_bytes} and offsets to {offset_bytes} bytes"));
     }
+    // Later blocks of a buffer are where offsets put them, so one number serves for both.
+    let offset_bytes = offset_bytes.max(memory_bytes.next_power_of_two());
     // Writing the last block whole would make a file that ends inside it longer.
     if size_bytes.next_multiple_of(u64::from(offset_bytes)) > length_bytes {
         return Err(format!("its length of {length_bytes} bytes is not a multiple of {offset_bytes}"));

@@ -6,6 +6,7 @@ use crate::ring::{DeviceRing, Pending};
 use io_uring::{IoUring, squeue};
 use mqfq_sched::topology::HctxId;
 use std::cell::RefCell;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -67,7 +68,7 @@ fn a_second_daemon_is_kept_out_until_the_first_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let options = FileOptions::new(file_of(&folder, 4096));
     let first = FileDevice::open(&options).unwrap();
-    expect_refusal(&options, "is locked by another process that serves or uses it");
+    expect_refusal(&options, &format!("is served by process {}", std::process::id()));
     drop(first);
     FileDevice::open(&options).unwrap();
 }
@@ -570,8 +571,10 @@ fn a_queue_dropped_in_the_middle_leaks_what_the_kernel_may_touch() {
     }
     assert_eq!(bytes_at(&path, 0, 16384), [0xaa; 16384]);
     drop(hand);
-    let refusal = FileDevice::open(&FileOptions::new(&path)).err().unwrap();
-    assert!(refusal.ends_with("is locked by another process that serves or uses it"), "{refusal}");
+    let again = File::open(&path).unwrap();
+    // SAFETY: no memory is involved, and the descriptor is open.
+    let locked = unsafe { libc::flock(again.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    assert_eq!(locked, -1, "the leaked descriptor keeps the lock");
 }
 
 #[test]

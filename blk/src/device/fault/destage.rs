@@ -1,4 +1,4 @@
-//! One flush or FUA write of the volatile cache, as commands to the inner device: write what is cached, then flush.
+//! Destaging: one flush or FUA write of the volatile cache, as commands to the inner device: write what is cached, then flush.
 
 use super::cache::Cache;
 use super::extent::{Payload, Piece};
@@ -14,8 +14,8 @@ pub(super) const TAGS: u16 = 8;
 /// Longest write of zeroes at once, bytes: a multiple of every block.
 const ZEROES_BYTES_MAX: u64 = 1 << 30;
 
-/// A sync under way; it has the device's turn (V2).
-pub(super) struct Sync {
+/// A destage under way; it has the device's turn (V2).
+pub(super) struct Destage {
     /// Bytes of the device that it covers.
     span: Range<u64>,
     seq: u64,
@@ -28,13 +28,13 @@ pub(super) struct Sync {
     status: Status,
 }
 
-impl Sync {
+impl Destage {
     /// Tags `first_tag..first_tag + TAGS` of the inner queue are its own.
-    pub(super) fn new(cache: &Cache, span: Range<u64>, epoch: u64, first_tag: u16, info: &DeviceInfo) -> Sync {
-        let (pieces, seq) = cache.sync_begins(&span);
+    pub(super) fn new(cache: &Cache, span: Range<u64>, epoch: u64, first_tag: u16, info: &DeviceInfo) -> Destage {
+        let (pieces, seq) = cache.destage_begins(&span);
         let left = pieces.into_iter().flat_map(|piece| cut(piece, u64::from(info.transfer_bytes_max))).collect();
         let free = (first_tag..first_tag + TAGS).collect();
-        Sync { span, seq, epoch, left, free, first_tag, has_flushed: false, status: Status::Ok }
+        Destage { span, seq, epoch, left, free, first_tag, has_flushed: false, status: Status::Ok }
     }
 
     pub(super) fn owns(&self, tag: Tag) -> bool {
@@ -80,7 +80,7 @@ impl Sync {
             return Some(Status::Io);
         }
         if self.status == Status::Ok {
-            cache.sync_ended(&self.span, self.seq);
+            cache.destage_ended(&self.span, self.seq);
         }
         Some(self.status)
     }
