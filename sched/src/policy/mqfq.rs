@@ -44,7 +44,7 @@
 //! |------|------------------------------------------|--------------------------------------------------|
 //! |  1   | acquire fails                            | search finds nobody                              |
 //! |  2   | marks itself ready, **fence**            | token to the root, **fence**                     |
-//! |  3   | acquires again                           | searches again                                   |
+//! |  3   | acquires again                           | searches again, at the end of its next pick      |
 //! A's fence first: B's second search claims A and kicks. B's first: A's second acquire finds the token. A may also be
 //! claimed although it found a token: the kick makes it pick once more, for nothing.
 //!
@@ -63,6 +63,15 @@
 //! wrong one, left behind by a turner for a queue that has gone on meanwhile: the same chain passes it on. A search
 //! wakes as many as there are tokens at the root; one that is woken and takes none searches in its turn. No fence is
 //! needed there: the waker's fence after it put the token happens before the kicked worker's search.
+//!
+//! **A turner marks the very queue that is about to sleep.** Tokens lie at the root; nobody else is ready.
+//! | step | A picks, throttled              | B turns the wheel              | ready set |
+//! |------|---------------------------------|--------------------------------|-----------|
+//! |  1   | takes a place in the wheel      |                                |           |
+//! |  2   |                                 | takes A out, marks it          | A         |
+//! |  3   | searches for others, claims *A* |                                | none      |
+//! |  4   |                                 | searches, finds nobody to kick | none      |
+//! A has claimed its own wake-up, so it does not sleep: the pick starts again.
 //!
 //! **The last request of the slowest queue.** Its dispatch empties the queue, and that may move gvt for everybody. So
 //! depart, query and turn follow in the same pick; nothing is left for the pick that answers Idle.
@@ -316,9 +325,8 @@ impl Policy for Mqfq {
                 return;
             }
         }
-        // Ends with the fence of the first table.
+        // Ends with the fence of the first table. Who became ready since we looked is found by the pick that follows.
         self.tokens.release_root(token);
-        self.wake_ready(hctx, kick);
     }
 
     fn pause(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {

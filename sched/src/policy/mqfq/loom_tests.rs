@@ -5,7 +5,7 @@
 //! Threads run their part and end, which is "asleep". Then the kicks that were sent are delivered, one worker at a
 //! time, until there are none. What is left undone after that nobody would ever have done: I4 is broken.
 //!
-//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p mqfq-sched --release --lib loom`
+//! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`
 
 use super::*;
 use crate::cost::Cost;
@@ -146,6 +146,7 @@ const WIDE: VSpan = VSpan::from_bytes(1 << 20);
 const NONE: VSpan = VSpan(0);
 
 /// Race: A marks itself ready and looks for a token again, B gives its token back and looks for a ready queue again.
+/// Shown to fail without the fence in `ReadySet::mark`, the one in `release_root`, or the second acquire.
 #[test]
 fn loom_token_given_back_meets_the_queue_that_waits_for_it() {
     model(|| {
@@ -161,7 +162,9 @@ fn loom_token_given_back_meets_the_queue_that_waits_for_it() {
     });
 }
 
-/// Race: A takes a place in the wheel while B dispatches the last request that held virtual time back.
+/// Race: A takes a place in the wheel while B dispatches the last request that held virtual time back. Shown to fail
+/// without the fence in `throttle`; without `advance` after a dispatch; and, with 4 preemptions, if a search drops the
+/// searcher's own mark.
 #[test]
 fn loom_queue_that_throttles_itself_meets_the_last_dispatch_of_the_slowest() {
     model(|| {
@@ -180,6 +183,7 @@ fn loom_queue_that_throttles_itself_meets_the_last_dispatch_of_the_slowest() {
 
 /// Race: both queues that hold virtual time back go at once; each may find it still held back by the other. A third one
 /// waits for the later of the two to move it.
+/// Shown to fail if `advance` follows only a publish and not a depart.
 #[test]
 fn loom_two_slowest_queues_leave_together() {
     model(|| {
@@ -199,6 +203,7 @@ fn loom_two_slowest_queues_leave_together() {
 
 /// Race: B turns the wheel, marks the throttled C ready and finds no token at the root, while A gives one back and
 /// finds nobody ready.
+/// Shown to fail without the fence in `ReadySet::mark` or the one in `release_root`.
 #[test]
 fn loom_queue_taken_out_of_the_wheel_meets_a_token_given_back() {
     model(|| {
@@ -223,6 +228,7 @@ fn loom_queue_taken_out_of_the_wheel_meets_a_token_given_back() {
 
 /// Race: A completes and sends its token toward B, while B uses its own token for its last request, completes that too
 /// and falls idle. C waits for a token.
+/// Shown to fail if a claimed queue is not kicked.
 #[test]
 fn loom_token_sent_to_a_queue_that_falls_idle_is_passed_on() {
     model(|| {
@@ -247,6 +253,8 @@ fn loom_token_sent_to_a_queue_that_falls_idle_is_passed_on() {
 
 /// Race: A has two tokens at its leaf and use for one; it percolates the other while B looks for one, finds none and
 /// marks itself.
+/// Shown to fail if `rest` does not percolate, or does not search, or is left out before Idle; and without the fence in
+/// `percolate`.
 #[test]
 fn loom_token_left_at_a_leaf_meets_the_queue_that_waits_for_it() {
     model(|| {
@@ -271,6 +279,7 @@ fn loom_token_left_at_a_leaf_meets_the_queue_that_waits_for_it() {
 
 /// Race: A takes a start tag at a virtual time that B moves on before A has published its request. The lead comes late
 /// and low; virtual time does not go back for it, and nobody is left waiting for virtual time to come by.
+/// Shown to fail, with 3 preemptions, if a search drops the searcher's own mark.
 #[test]
 fn loom_late_low_lead_holds_nobody_up() {
     model(|| {
