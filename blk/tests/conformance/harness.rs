@@ -19,16 +19,21 @@ pub struct Rig {
     /// Its model of time, common to all queues.
     clock_ns: Arc<AtomicU64>,
     /// A folder to remove, a loop device to give back; after the device.
-    _holds: Option<Box<dyn Any>>,
+    holds: Option<Box<dyn Any>>,
 }
 
 impl Rig {
     pub fn new(device: impl Device + 'static) -> Rig {
-        Rig { device: Arc::new(device), clock_ns: Arc::default(), _holds: None }
+        Rig { device: Arc::new(device), clock_ns: Arc::default(), holds: None }
     }
 
     pub fn holding(self, what: impl Any) -> Rig {
-        Rig { _holds: Some(Box::new(what)), ..self }
+        Rig { holds: Some(Box::new(what)), ..self }
+    }
+
+    /// What the device was given to hold.
+    pub fn held<T: Any>(&self) -> &T {
+        self.holds.as_ref().and_then(|holds| holds.downcast_ref()).expect("the rig holds one of these")
     }
 
     pub fn info(&self) -> DeviceInfo {

@@ -157,3 +157,11 @@ conformance!(fault_with_a_volatile_cache, {
     fault(memory(), FaultPlan { seed: 1, volatile_cache: true, ..FaultPlan::default() })
 });
 conformance!(fault_with_a_volatile_cache_over_a_file, fault_over_file());
+
+#[test]
+fn a_block_device_is_served_once() {
+    let Some(rig) = loop_rig(Direct::Always) else { return };
+    let path = rig.held::<(LoopDevice, tempfile::TempDir)>().0.path.clone();
+    let refusal = FileDevice::open(&FileOptions::new(&path)).err();
+    assert_eq!(refusal, Some(format!("{}: is served by process {}", path.display(), std::process::id())));
+}
