@@ -1,4 +1,5 @@
 //! The worker's loop with real sockets and threads: clients live, talk, wait for room, drain and end.
+#![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Part, Refused};
