@@ -62,8 +62,15 @@ const TOOLS: &[Tool] = &[
     },
 ];
 
+/// The system's folders first: nbdsh runs whichever `python3` comes first, and only the system's has its module. The tests
+/// look for tools in the same order.
+fn path() -> String {
+    format!("/usr/bin:/bin:{}", std::env::var("PATH").unwrap_or_default())
+}
+
 fn succeeds(words: &[&str]) -> bool {
     let mut probe = Command::new(words[0]);
+    probe.env("PATH", path());
     probe.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     probe.status().is_ok_and(|status| status.success())
 }
@@ -131,4 +138,16 @@ fn install(tools: &[&Tool]) -> Result<(), String> {
     words.extend(tools.iter().map(|tool| tool.package));
     words.dedup();
     apt(&words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_tells_a_tool_that_works_from_one_that_does_not() {
+        assert!(succeeds(&["true"]));
+        assert!(!succeeds(&["false"]), "there, and does not work");
+        assert!(!succeeds(&["a-tool-that-nobody-has"]));
+    }
 }
