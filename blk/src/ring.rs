@@ -93,7 +93,10 @@ pub(crate) struct Ring {
     operations: Vec<Option<Operation>>,
     free: Vec<u32>,
     /// Send states for reuse: their vectors keep their memory.
-    #[expect(clippy::vec_box, reason = "the kernel holds a pointer to the header of a send in flight: it may not move")]
+    #[expect(
+        clippy::vec_box,
+        reason = "the kernel holds a pointer to the header of a send in flight: it may not move"
+    )]
     spare_sends: Vec<Box<Send>>,
     pending: Rc<RefCell<Pending>>,
     bell: RawFd,

@@ -1,6 +1,6 @@
 //! What a request costs before weight: bytes-equivalent, by operation and length.
 //!
-//! `cost = base + per_byte * length`, per kind of operation (DESIGN: "reads and writes do not cost the same"). The flat
+//! `cost = base + per_byte * length`, per kind of operation (reads and writes do not cost the same). The flat
 //! bytes model of the paper (MQFQ section 4: length of requests advances virtual time) is [`CostModel::FLAT`].
 //! Integer arithmetic only; `per_byte` is in 256ths so that "a write costs 2.5 reads" can be said.
 

@@ -2,8 +2,8 @@
 //! oracle at every step. Three questions: does MQFQ do what the oracle admits, does anything ever stand still (I4), and
 //! does any interval of any history break the bound (I6)?
 
-mod common;
-use common::*;
+mod bench_top;
+use bench_top::*;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};

@@ -1,8 +1,8 @@
-//! I1 to I9 of DESIGN.md section 3, each as a claim about a small scene. I1, I2 and I8 are also checked at every step
+//! I1 to I9 of ARCHITECTURE.md, each as a claim about a small scene. I1, I2 and I8 are also checked at every step
 //! of every other test here (`Env::check`); I4 and I6 have files of their own for generated histories.
 
-mod common;
-use common::*;
+mod bench_top;
+use bench_top::*;
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::oracle::narrow;

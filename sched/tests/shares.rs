@@ -3,8 +3,8 @@
 //! Each test also runs under `mqfq-serial` and `sfqd`; what `none` does is shown once, because it is the reason for all
 //! this.
 
-mod common;
-use common::*;
+mod bench_top;
+use bench_top::*;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::vtime::VTime;
 

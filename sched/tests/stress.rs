@@ -13,8 +13,8 @@ use mqfq_sched::vtime::{VSpan, VTime};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
 
-mod common;
-use common::Rng;
+mod bench_top;
+use bench_top::Rng;
 
 /// Who sleeps and who was kicked; under one lock, because this is the test and not what is tested.
 struct Sleepers {

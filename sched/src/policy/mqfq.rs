@@ -26,7 +26,7 @@
 //! | NoToken   | ready set, mindicator | whoever gives a token back: claims the mark, kicks                           |
 //!
 //! # Invariants
-//! I1-I9 of DESIGN.md section 3. Those that are made here:
+//! I1-I9 of ARCHITECTURE.md, "What must always hold". Those that are made here:
 //! P1. A leaf of the mindicator shows the lead of its queue, moved into [gvt, gvt + `HORIZON`], whenever no operation
 //!     on the queue is under way; and whoever changed a leaf calls `query` and turns the wheel before it returns.
 //! P2. A free token below the root lies on the path of a queue whose worker is awake: it is running, was kicked, or
