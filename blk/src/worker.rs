@@ -156,6 +156,8 @@ struct Core {
     hctxs: Vec<HwCtx<AnyPolicy>>,
     infos: Vec<DeviceInfo>,
     waiting: Vec<Waiting>,
+    /// The client that is being told of room: it alone need not wait behind others.
+    told: Option<u32>,
     index: usize,
     /// A request was staged since the last run.
     staged: bool,
@@ -192,6 +194,13 @@ impl Context for Call<'_> {
     fn submit(&mut self, device: DeviceIndex, submission: Submission) -> Result<(), Refused> {
         let flow = submission.flow;
         let core = &mut *self.core;
+        // Behind those who wait already, or a client that refills each place as it frees would never let the flow fall to
+        // where the others are told, and they would wait for ever.
+        let waiting = Waiting { device, flow, client: self.client };
+        if core.told != Some(self.client) && core.waiting.iter().any(|other| other.is_for(device, flow)) {
+            core.wait(waiting);
+            return Err(Refused::TenantFull(submission));
+        }
         let bells = &core.shared.bells;
         let hctx = &mut core.hctxs[device.0 as usize];
         match hctx.submit(Owner(self.client), submission, core.now_ns, &mut |hctx| kick(bells, hctx)) {
@@ -201,10 +210,7 @@ impl Context for Call<'_> {
                 Ok(())
             }
             Err(Full(submission)) => {
-                let waiting = Waiting { device, flow, client: self.client };
-                if !core.waiting.contains(&waiting) {
-                    core.waiting.push(waiting);
-                }
+                core.wait(waiting);
                 Err(Refused::TenantFull(submission))
             }
         }
@@ -238,7 +244,19 @@ fn kick(bells: &[Arc<Bell>], hctx: HctxId) {
     bells[hctx.0 as usize].kick();
 }
 
+impl Waiting {
+    fn is_for(&self, device: DeviceIndex, flow: FlowId) -> bool {
+        self.device == device && self.flow == flow
+    }
+}
+
 impl Core {
+    fn wait(&mut self, waiting: Waiting) {
+        if !self.waiting.contains(&waiting) {
+            self.waiting.push(waiting);
+        }
+    }
+
     fn new(shared: Arc<Shared>, index: usize) -> Result<Core, String> {
         let ring = Ring::new(shared.bells[index].event())
             .map_err(|error| format!("worker {index} cannot set up io_uring: {error}"))?;
@@ -263,7 +281,7 @@ impl Core {
         }
         let infos = shared.devices.iter().map(|device| device.device.info()).collect();
         let now_ns = shared.clock.now_ns();
-        Ok(Core { shared, now_ns, ring, hctxs, infos, waiting: Vec::new(), index, staged: false })
+        Ok(Core { shared, now_ns, ring, hctxs, infos, waiting: Vec::new(), told: None, index, staged: false })
     }
 
     /// Dispatches and collects on every device until nothing moves, or for [`ROUNDS_MAX`] rounds. True: there is more.
@@ -419,16 +437,28 @@ impl Worker {
         self.completions = completions;
     }
 
-    /// Tells the clients that were refused that there is room again.
+    /// Tells the clients that were refused that there is room again, in the order in which they were refused. Who got a
+    /// place waits behind who got none next time.
     fn tell_room(&mut self) {
         for device in 0..self.core.hctxs.len() {
             let flows: Vec<FlowId> = self.core.hctxs[device].take_room().collect();
+            let device = DeviceIndex(device as u16);
             for flow in flows {
-                let this = |waiting: &mut Waiting| waiting.device.0 as usize == device && waiting.flow == flow;
-                let told: Vec<Waiting> = self.core.waiting.extract_if(.., this).collect();
-                for waiting in told {
-                    self.call(waiting.client, |client, context| client.room(context));
+                let told: Vec<Waiting> = self.core.waiting.extract_if(.., |w| w.is_for(device, flow)).collect();
+                let mut served = Vec::new();
+                for Waiting { client, .. } in told {
+                    let requests = |worker: &Worker| worker.clients[client as usize].counts.requests;
+                    let before = requests(self);
+                    self.core.told = Some(client);
+                    self.call(client, |client, context| client.room(context));
+                    self.core.told = None;
+                    if requests(self) > before {
+                        served.push(client);
+                    }
                 }
+                self.core
+                    .waiting
+                    .sort_by_key(|waiting| waiting.is_for(device, flow) && served.contains(&waiting.client));
             }
         }
     }
