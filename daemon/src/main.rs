@@ -1,2 +1,56 @@
-//! mqfq
-fn main() {}
+//! The one binary: reads the command line and runs what it names.
+//!
+//! Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 the command line makes no sense.
+
+mod cli;
+mod config;
+mod devices;
+mod report;
+mod serve;
+mod signals;
+mod takeover;
+
+use cli::{Bench, Cli, Command};
+use mqfq_bench::demo::{self, DemoOptions};
+use mqfq_bench::fairness::{self, FairnessOptions};
+use mqfq_bench::nbd_record::{self, NbdRecordOptions};
+use std::io;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::from_args() {
+        Ok(cli) => cli,
+        Err(sentence) => return fail(&sentence, 2),
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => fail(&sentence, 1),
+    }
+}
+
+fn run(cli: Cli) -> Result<(), String> {
+    let json = cli.json;
+    match cli.command {
+        Command::Serve { config, stats } => serve::serve(&config, json, stats),
+        Command::Check { config } => serve::check(&config, json),
+        Command::Demo { out } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
+        Command::Bench(Bench::Fairness { nbd, seconds }) => {
+            fairness::run(&FairnessOptions { json, nbd, measured_ms: seconds * 1000 })
+        }
+        Command::Bench(Bench::Nbd { rounds, milliseconds, record, host }) => {
+            let options = NbdRecordOptions { json, rounds, measured_ms: milliseconds, record, host, mqfq: None };
+            nbd_record::run(&options)
+        }
+    }
+}
+
+fn fail(sentence: &str, status: u8) -> ExitCode {
+    eprintln!("mqfq: {sentence}");
+    ExitCode::from(status)
+}
+
+/// An operating system's error as words: without the number that Rust adds, which says nothing to a user.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.rfind(" (os error ").map_or(text.clone(), |end| text[..end].to_owned())
+}

@@ -1,0 +1,127 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Fair sharing of one fast multi-queue device between many tenants, at device speed, in user space.
+#[derive(Parser, Debug)]
+#[command(name = "mqfq", version)]
+pub struct Cli {
+    /// Print JSON on stdout: one object, or for `serve` one object per line as things happen.
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Serve devices to tenants, as CONFIG says, until SIGTERM or SIGINT (which drain; a second one exits at once).
+    /// SIGUSR1 prints the counters.
+    Serve {
+        /// TOML file with [device.NAME], [tenant.NAME] and [export.NAME] sections.
+        config: PathBuf,
+        /// Print the counters at the end.
+        #[arg(long)]
+        stats: bool,
+    },
+    /// Check CONFIG as `serve` would, without listening.
+    Check {
+        /// As for `serve`.
+        config: PathBuf,
+    },
+    /// Show what fair queueing does: tenants alone and together, under none, sfqd and mqfq. Needs nothing, takes under
+    /// 30 seconds.
+    Demo {
+        /// Folder for the picture.
+        #[arg(long, default_value = ".")]
+        out: PathBuf,
+    },
+    /// Measure.
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+/// What can be measured.
+#[derive(Subcommand, Debug)]
+pub enum Bench {
+    /// Two saturating tenants with different request sizes, queue counts and weights: who gets what.
+    Fairness {
+        /// Through real NBD sockets instead of inside the workers.
+        #[arg(long)]
+        nbd: bool,
+        /// Length of each measurement.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        seconds: u64,
+    },
+    /// NBD requests per second at depth 1 and 32, beside nbdkit and qemu-storage-daemon.
+    Nbd {
+        /// How often each server is run.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+        rounds: u32,
+        /// Length of each measurement.
+        #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u64).range(100..=600_000))]
+        milliseconds: u64,
+        /// Write FOLDER/HOST/DATE/nbd.{json,md}.
+        #[arg(long, value_name = "FOLDER")]
+        record: Option<PathBuf>,
+        /// HOST in the record, if not the machine's own name.
+        #[arg(long, requires = "record")]
+        host: Option<String>,
+    },
+}
+
+impl Cli {
+    /// The arguments of this process. Help and version are printed and end the process; bad arguments are an error.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn from_args() -> Result<Cli, String> {
+        Cli::try_parse().map_err(|error| match error.kind() {
+            clap::error::ErrorKind::DisplayHelp
+            | clap::error::ErrorKind::DisplayVersion
+            | clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+            _ => sentence(&error),
+        })
+    }
+}
+
+/// Clap's first paragraph as one line; the rest repeats the usage, which `--help` has.
+fn sentence(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let paragraph: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let paragraph = paragraph.join(" ");
+    format!("{}, see mqfq --help", paragraph.strip_prefix("error: ").unwrap_or(&paragraph))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn json_may_stand_before_or_after_the_command() {
+        for args in [["mqfq", "--json", "check", "c.toml"], ["mqfq", "check", "c.toml", "--json"]] {
+            assert!(Cli::try_parse_from(args).unwrap().json);
+        }
+    }
+
+    #[test]
+    fn bad_arguments_are_one_sentence() {
+        let refusal = |args: &[&str]| sentence(&Cli::try_parse_from(args).unwrap_err());
+        assert_eq!(
+            refusal(&["mqfq", "serve"]),
+            "the following required arguments were not provided: <CONFIG>, see mqfq --help"
+        );
+        assert_eq!(refusal(&["mqfq", "demo", "--fast"]), "unexpected argument '--fast' found, see mqfq --help");
+        assert_eq!(refusal(&["mqfq", "dance"]), "unrecognized subcommand 'dance', see mqfq --help");
+    }
+}

@@ -1,0 +1,392 @@
+//! The config file of `mqfq serve`: TOML in, a checked [`Config`] out, or one sentence.
+//!
+//! ```text
+//!   text ──reader──▶ sections ──load──▶ Config ──check──▶ Plan
+//!                    (places)          (each key right)   (keys agree with each other and with the machine)
+//! ```
+//!
+//! Paths are as the process sees them: relative ones start at the working directory. See `docs` of each struct for
+//! its keys; README has a complete file.
+
+mod check;
+mod reader;
+pub mod size;
+#[cfg(test)]
+mod tests;
+
+pub use check::{DevicePlan, ExportPlan, Plan, RealFiles};
+pub use reader::{ConfigError, Place};
+
+use mqfq_blk::device::file::Direct;
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::{CostModel, CostTerm, PolicyKind, PolicyOptions, VSpan, Weight};
+use mqfq_front::nbd::Address;
+use reader::{Entry, Section, Source};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// Largest size of a device or export: what offsets of all protocols (signed 64 bits) can name.
+const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
+
+/// A value and where it stands, for checks that come later.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Located<T> {
+    /// The value.
+    pub value: T,
+    /// Where its key stands.
+    pub place: Place,
+}
+
+/// A whole config file; every key is right by itself.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// `[server]`.
+    pub server: ServerConfig,
+    /// `[device.NAME]`, in the file's order.
+    pub devices: Vec<DeviceConfig>,
+    /// `[tenant.NAME]`, in the file's order.
+    pub tenants: Vec<TenantConfig>,
+    /// `[export.NAME]`, in the file's order.
+    pub exports: Vec<ExportConfig>,
+    /// The file's beginning, for what is missing altogether.
+    pub place: Place,
+}
+
+/// `[server]`: everything that is not about one device, tenant or export.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerConfig {
+    /// Worker threads, 1..=1024; each owns one hctx of every device. Default: one per CPU that we may run on.
+    pub workers: Option<usize>,
+    /// Pin each worker to a CPU. Default: true.
+    pub pin: bool,
+    /// `spin-us`: a worker whose software controller moves again within this time spins instead of sleeping, 0 to one
+    /// second. Default 50.
+    pub spin_us: u64,
+    /// `connections`: open at once per address, 1..=1000000; further ones are closed. Default 1024.
+    pub connections_max: usize,
+    /// `socket-mode`: permissions of unix sockets, octal digits in a string. Default "600": only who runs the server.
+    pub socket_mode: u32,
+    /// `drain-s`: after SIGTERM, clients have this long to take their replies, 1 to 3600 s. Default 30.
+    pub drain_s: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        ServerConfig { workers: None, pin: true, spin_us: 50, connections_max: 1024, socket_mode: 0o600, drain_s: 30 }
+    }
+}
+
+/// `[device.NAME]`: `kind`, what the kind needs (`size`, `path`, `preset`), then the scheduler's settings.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DeviceConfig {
+    /// NAME.
+    pub name: String,
+    /// Where the section begins.
+    pub place: Place,
+    /// What holds the bytes.
+    pub medium: Medium,
+    /// - `policy`: default mqfq.
+    /// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64.
+    /// - `window`: T, in bytes at the default weight, 0 to 1 TiB. Default 64 KiB.
+    /// - `token-unit`: `"request"` (default: each request takes one unit of depth) or a size, 512 to 1 GiB (a request
+    ///   takes one unit per that many bytes of its cost).
+    pub policy: PolicyOptions,
+    /// `queue-depth`: commands in one worker's device queue, 1..=65535. Default 1024.
+    pub queue_depth: u16,
+    /// `[device.NAME.cost]`. Default: bytes.
+    pub cost: CostModel,
+}
+
+/// `kind` and what belongs to it.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Medium {
+    /// Completes at once, keeps nothing.
+    Null {
+        /// `size`.
+        size_bytes: u64,
+    },
+    /// Bytes in memory.
+    Memory {
+        /// `size`.
+        size_bytes: u64,
+    },
+    /// A regular file or block device that exists.
+    File {
+        /// `path`.
+        path: Located<PathBuf>,
+        /// `size`: use only so many bytes of it. Default: all.
+        size: Option<Located<u64>>,
+        /// `direct`: go past the page cache: `"auto"` (default: if the file can), `"always"`, `"never"`.
+        direct: Direct,
+    },
+    /// The software NVMe controller.
+    Nvme {
+        /// `preset`: its media.
+        preset: String,
+        /// `size`.
+        size_bytes: u64,
+    },
+}
+
+/// `[tenant.NAME]`: `weight`, `staged-requests`, `staged-bytes`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TenantConfig {
+    /// NAME.
+    pub name: String,
+    /// `weight`: 1..=10000, default 100. A tenant with exports on two devices is one flow of this weight on each.
+    pub weight: Weight,
+    /// `staged-requests` and `staged-bytes`: what may wait in one worker, 1..=65535 requests and 64 KiB to 1 TiB. More is
+    /// back-pressure on the tenant's own sockets. Default: [`StageLimits::DEFAULT`].
+    pub staged: StageLimits,
+}
+
+/// `[export.NAME]`: a range of a device that a tenant's clients see as their disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExportConfig {
+    /// NAME, at most 4096 bytes; "" is what a client gets that names none.
+    pub name: String,
+    /// Where the section begins.
+    pub place: Place,
+    /// `device`.
+    pub device: Located<String>,
+    /// `tenant`.
+    pub tenant: Located<String>,
+    /// `offset` of its first byte on the device. Default 0.
+    pub offset_bytes: u64,
+    /// `size`. Default: up to the device's end.
+    pub size: Option<Located<u64>>,
+    /// `nbd`: where it is served; one address or a list.
+    pub nbd: Vec<Address>,
+    /// `read-only`: default false.
+    pub read_only: bool,
+    /// `shared`: may overlap other exports that say so. Default false.
+    pub shared: bool,
+    /// `description`: shown to clients that ask. At most 4096 bytes.
+    pub description: Option<String>,
+}
+
+/// What [`address`] takes, for an error's "allowed is".
+const ADDRESSES: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\", or a list of these";
+
+/// Longest path of a unix socket: `sockaddr_un` has 108 bytes and the last is a NUL.
+const UNIX_PATH_MAX_BYTES: usize = 107;
+
+/// The address that `text` names; `entry` is where it stands.
+fn address(entry: &Entry<'_, '_>, text: &str) -> Result<Address, ConfigError> {
+    let address = Address::parse(text).map_err(|why| entry.place().error(why))?;
+    match &address {
+        Address::Unix(path) if path.as_os_str().len() > UNIX_PATH_MAX_BYTES || text.contains('\0') => {
+            Err(entry.place().error(format!("\"{text}\" is too long for a socket, allowed is {ADDRESSES}")))
+        }
+        _ => Ok(address),
+    }
+}
+
+/// Names that a device's kind goes by.
+const KINDS: [&str; 4] = ["null", "memory", "file", "nvme"];
+
+/// Keys of `[device.NAME]` per kind, in the order of [`KINDS`].
+const DEVICE_KEYS: [&[&str]; 4] = [
+    &["kind", "size", "policy", "depth", "window", "token-unit", "queue-depth", "cost"],
+    &["kind", "size", "policy", "depth", "window", "token-unit", "queue-depth", "cost"],
+    &["kind", "path", "size", "direct", "policy", "depth", "window", "token-unit", "queue-depth", "cost"],
+    &["kind", "preset", "size", "policy", "depth", "window", "token-unit", "queue-depth", "cost"],
+];
+
+const EXPORT_KEYS: &[&str] = &["device", "tenant", "offset", "size", "nbd", "read-only", "shared", "description"];
+
+impl Config {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// One sentence: it cannot be read, or what is wrong with it and where.
+    pub fn read(path: &std::path::Path) -> Result<Config, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read config {}: {}", path.display(), crate::plain(&error)))?;
+        Config::parse(&path.display().to_string(), &text).map_err(|error| error.to_string())
+    }
+
+    /// Reads `text`; `file` is only its name.
+    ///
+    /// # Errors
+    /// A key that is unknown, missing, of the wrong type or out of range.
+    pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
+        let source = Source { file, text };
+        let root = source.parse()?;
+        let root = Section::root(&source, root.get_ref(), &["server", "device", "tenant", "export"])?;
+        Ok(Config {
+            server: server(&root)?,
+            devices: root.named_tables("device")?.into_iter().map(device).collect::<Result<_, _>>()?,
+            tenants: root.named_tables("tenant")?.into_iter().map(tenant).collect::<Result<_, _>>()?,
+            exports: root.named_tables("export")?.into_iter().map(export).collect::<Result<_, _>>()?,
+            place: root.place().clone(),
+        })
+    }
+}
+
+fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
+    let default = ServerConfig::default();
+    let Some(server) = root.get("server") else { return Ok(default) };
+    let server = server.table(&["workers", "pin", "spin-us", "connections", "socket-mode", "drain-s"])?;
+    let socket_mode = server.get("socket-mode").map(|entry| {
+        let text = entry.text("octal digits in a string, \"0\" to \"777\"")?;
+        let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777 && !text.starts_with('+'));
+        let wrong =
+            || entry.place().error(format!("\"{text}\" is no mode, allowed is \"0\" to \"777\" in octal digits"));
+        mode.ok_or_else(wrong)
+    });
+    Ok(ServerConfig {
+        workers: server.get("workers").map(|workers| workers.number(1..=1024)).transpose()?,
+        pin: server.get("pin").map_or(Ok(default.pin), |pin| pin.flag())?,
+        spin_us: server.get("spin-us").map_or(Ok(default.spin_us), |spin| spin.number(0..=1_000_000))?,
+        connections_max: server
+            .get("connections")
+            .map_or(Ok(default.connections_max), |most| most.number(1..=1_000_000))?,
+        socket_mode: socket_mode.transpose()?.unwrap_or(default.socket_mode),
+        drain_s: server.get("drain-s").map_or(Ok(default.drain_s), |drain| drain.number(1..=3600))?,
+    })
+}
+
+fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, ConfigError> {
+    let kind = section.require("kind", &KINDS.join(", "))?.choice(&KINDS)?;
+    let index = KINDS.iter().position(|known| *known == kind).expect("a choice of KINDS");
+    let section = section.with_allowed(DEVICE_KEYS[index])?;
+    let sizes: RangeInclusive<u64> = 1..=SIZE_MAX_BYTES;
+    let required_size = || section.require("size", size::ALLOWED)?.size(sizes.clone());
+    let medium = match KINDS[index] {
+        "null" => Medium::Null { size_bytes: required_size()? },
+        "memory" => Medium::Memory { size_bytes: required_size()? },
+        "file" => {
+            let path = section.require("path", "the path of a file or block device that exists")?;
+            let value = PathBuf::from(path.text("a path")?);
+            let size = section.get("size").map(|size| Ok(Located { value: size.size(sizes)?, place: size.place() }));
+            let direct = match section.get("direct").map(|direct| direct.choice(&["auto", "always", "never"])) {
+                None => Direct::Auto,
+                Some(choice) => match choice?.as_str() {
+                    "always" => Direct::Always,
+                    "never" => Direct::Never,
+                    _ => Direct::Auto,
+                },
+            };
+            Medium::File { path: Located { value, place: path.place() }, size: size.transpose()?, direct }
+        }
+        _ => {
+            let presets: Vec<&str> = mqfq_blk::device::nvme::PRESETS.iter().map(|preset| preset.name).collect();
+            let preset = section.require("preset", &presets.join(", "))?.choice(&presets)?;
+            Medium::Nvme { preset, size_bytes: required_size()? }
+        }
+    };
+    Ok(DeviceConfig {
+        name,
+        place: section.place().clone(),
+        medium,
+        policy: policy(&section)?,
+        queue_depth: section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?,
+        cost: cost(&section)?,
+    })
+}
+
+fn policy(device: &Section<'_, '_>) -> Result<PolicyOptions, ConfigError> {
+    let kind = match device.get("policy") {
+        Some(entry) => {
+            let name = entry.choice(&PolicyKind::ALL.map(PolicyKind::name))?;
+            name.parse().expect("a choice of all names")
+        }
+        None => PolicyKind::Mqfq,
+    };
+    let mut policy = PolicyOptions::new(kind);
+    if let Some(depth) = device.get("depth") {
+        policy.depth = depth.number(1..=PolicyOptions::DEPTH_MAX)?;
+    }
+    if let Some(window) = device.get("window") {
+        policy.window = VSpan::from_bytes(window.size(0..=PolicyOptions::WINDOW_MAX.bytes())?);
+    }
+    if let Some(unit) = device.get("token-unit") {
+        policy.token_unit_bytes = match unit.text("").as_deref() {
+            Ok("request") => None,
+            _ => Some(unit.size(512..=1 << 30)? as u32),
+        };
+    }
+    Ok(policy)
+}
+
+/// `[device.NAME.cost]`: `read`, `write`, `discard` and `flush`, each `{ base = SIZE, per-byte = NUMBER }`.
+fn cost(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
+    let mut model = CostModel::FLAT;
+    let Some(cost) = device.get("cost") else { return Ok(model) };
+    let cost = cost.table(&["read", "write", "discard", "flush"])?;
+    let CostModel { read, write, discard, flush } = &mut model;
+    for (key, term) in [("read", read), ("write", write), ("discard", discard), ("flush", flush)] {
+        let Some(entry) = cost.get(key) else { continue };
+        let entry = entry.table(&["base", "per-byte"])?;
+        if let Some(base) = entry.get("base") {
+            term.base_bytes = base.size(0..=1 << 30)?;
+        }
+        if let Some(per_byte) = entry.get("per-byte") {
+            *term = CostTerm { per_byte_256ths: (per_byte.decimal(0.0..=1000.0)? * 256.0).round() as u32, ..*term };
+        }
+    }
+    Ok(model)
+}
+
+fn tenant((name, section): (String, Section<'_, '_>)) -> Result<TenantConfig, ConfigError> {
+    let section = section.with_allowed(&["weight", "staged-requests", "staged-bytes"])?;
+    let weights = u64::from(Weight::MIN.get())..=u64::from(Weight::MAX.get());
+    let weight = section.get("weight").map(|weight| weight.number(weights)).transpose()?;
+    Ok(TenantConfig {
+        name,
+        weight: weight.map_or(Weight::DEFAULT, |weight| Weight::new(weight).expect("in range")),
+        staged: StageLimits {
+            requests_max: section
+                .get("staged-requests")
+                .map_or(Ok(StageLimits::DEFAULT.requests_max), |most| most.number(1..=65_535))?,
+            bytes_max: section
+                .get("staged-bytes")
+                .map_or(Ok(StageLimits::DEFAULT.bytes_max), |most| most.size(64 << 10..=1 << 40))?,
+        },
+    })
+}
+
+fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, ConfigError> {
+    let section = section.with_allowed(EXPORT_KEYS)?;
+    // The NBD protocol's limit on strings.
+    const NAME_MAX_BYTES: usize = 4096;
+    if name.len() > NAME_MAX_BYTES || name.contains('\0') {
+        let message = format!("this name has {} bytes, allowed are {NAME_MAX_BYTES} bytes without NUL", name.len());
+        return Err(section.place().error(message));
+    }
+    let located = |key, what: &str| {
+        let entry = section.require(key, what)?;
+        Ok(Located { value: entry.text(what)?, place: entry.place() })
+    };
+    let nbd = section.require("nbd", ADDRESSES)?;
+    let mut addresses = Vec::new();
+    for text in nbd.texts(ADDRESSES)? {
+        let address = address(&nbd, &text)?;
+        if addresses.contains(&address) {
+            return Err(nbd.place().error(format!("{address} is listed twice, allowed is once")));
+        }
+        addresses.push(address);
+    }
+    let size =
+        section.get("size").map(|size| Ok(Located { value: size.size(1..=SIZE_MAX_BYTES)?, place: size.place() }));
+    let description = section.get("description").map(|entry| {
+        let text = entry.text("a string")?;
+        let fits = text.len() <= NAME_MAX_BYTES;
+        let too_long =
+            || entry.place().error(format!("{} bytes are too long, allowed are {NAME_MAX_BYTES}", text.len()));
+        if fits { Ok(text) } else { Err(too_long()) }
+    });
+    Ok(ExportConfig {
+        place: section.place().clone(),
+        device: located("device", "the name of a [device.NAME] section")?,
+        tenant: located("tenant", "the name of a [tenant.NAME] section")?,
+        offset_bytes: section.get("offset").map_or(Ok(0), |offset| offset.size(0..=SIZE_MAX_BYTES))?,
+        size: size.transpose()?,
+        nbd: addresses,
+        read_only: section.get("read-only").map_or(Ok(false), |flag| flag.flag())?,
+        shared: section.get("shared").map_or(Ok(false), |flag| flag.flag())?,
+        description: description.transpose()?,
+        name,
+    })
+}

@@ -1,0 +1,299 @@
+//! TOML tables read key by key, with every refusal saying file, line, key, what is wrong and what is allowed.
+//!
+//! Why not serde: its errors know a position but neither the key's full name nor what would have been right, and a
+//! check that involves two keys (an export past its device's end) comes after deserialization, when positions are gone.
+//! The spanned tree of the toml crate has both, so a [`Section`] walks that.
+
+use super::size;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A config that cannot be used; one sentence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigError {
+    /// The file's name as the user gave it.
+    pub file: String,
+    /// Line, 1-based.
+    pub line: usize,
+    /// Full name of the key, such as `tenant.alice.weight`; empty if the file is not TOML at all.
+    pub key: String,
+    /// What is wrong, and what is allowed.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.file, self.line)?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Where something stands in the file: enough to refuse it later.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    file: String,
+    line: usize,
+    key: String,
+}
+
+impl Place {
+    /// The refusal of what stands here.
+    pub fn error(&self, message: impl Into<String>) -> ConfigError {
+        ConfigError { file: self.file.clone(), line: self.line, key: self.key.clone(), message: message.into() }
+    }
+
+    /// The place of `key` inside the table that stands here, for a key that is missing.
+    pub fn inside(&self, key: &str) -> Place {
+        Place { file: self.file.clone(), line: self.line, key: join(&self.key, key) }
+    }
+}
+
+/// A file's name and text.
+pub struct Source<'a> {
+    /// The file's name as the user gave it.
+    pub file: &'a str,
+    /// Its text.
+    pub text: &'a str,
+}
+
+impl<'a> Source<'a> {
+    /// The root table.
+    ///
+    /// # Errors
+    /// The file is not TOML.
+    pub fn parse(&self) -> Result<Spanned<DeTable<'a>>, ConfigError> {
+        DeTable::parse(self.text).map_err(|error| {
+            let line = self.line_of(error.span().map_or(0, |span| span.start));
+            // The toml crate writes one line per fact; a config error is one sentence.
+            let message = error.message().trim().replace('\n', ", ");
+            ConfigError {
+                file: self.file.into(),
+                line,
+                key: String::new(),
+                message: format!("not valid TOML: {message}"),
+            }
+        })
+    }
+
+    fn line_of(&self, byte: usize) -> usize {
+        1 + self.text.as_bytes()[..byte.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    fn place(&self, byte: usize, key: String) -> Place {
+        Place { file: self.file.into(), line: self.line_of(byte), key }
+    }
+}
+
+/// One table whose keys are known.
+pub struct Section<'s, 'a> {
+    source: &'s Source<'a>,
+    table: &'s DeTable<'a>,
+    place: Place,
+    allowed: &'static [&'static str],
+}
+
+impl<'s, 'a> Section<'s, 'a> {
+    /// The root table.
+    ///
+    /// # Errors
+    /// A key that is not `allowed`.
+    pub fn root(
+        source: &'s Source<'a>,
+        table: &'s DeTable<'a>,
+        allowed: &'static [&'static str],
+    ) -> Result<Self, ConfigError> {
+        Section { source, table, place: source.place(0, String::new()), allowed: &[] }.with_allowed(allowed)
+    }
+
+    /// The same table with another list of keys.
+    ///
+    /// # Errors
+    /// A key that is not `allowed`.
+    pub fn with_allowed(self, allowed: &'static [&'static str]) -> Result<Self, ConfigError> {
+        for key in self.table.keys() {
+            if !allowed.contains(&key.get_ref().as_ref()) {
+                let place = self.source.place(key.span().start, join(&self.place.key, key.get_ref()));
+                return Err(place.error(format!("unknown key, allowed are {}", allowed.join(", "))));
+            }
+        }
+        Ok(Section { allowed, ..self })
+    }
+
+    /// Where the table begins.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The value of `key`, if it is there.
+    pub fn get(&self, key: &'static str) -> Option<Entry<'s, 'a>> {
+        assert!(self.allowed.is_empty() || self.allowed.contains(&key), "{key} is read but not in the allowed list");
+        let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
+        let place = self.source.place(name.span().start, join(&self.place.key, key));
+        Some(Entry { source: self.source, place, value: value.get_ref() })
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// It is missing; `allowed` says what to write.
+    pub fn require(&self, key: &'static str, allowed: &str) -> Result<Entry<'s, 'a>, ConfigError> {
+        let missing = || self.place.inside(key).error(format!("this key is missing, allowed is {allowed}"));
+        self.get(key).ok_or_else(missing)
+    }
+
+    /// The sub-tables of `key`, whose names are the user's, in the file's order.
+    ///
+    /// # Errors
+    /// `key` or something in it is no table.
+    pub fn named_tables(&self, key: &'static str) -> Result<Vec<(String, Section<'s, 'a>)>, ConfigError> {
+        let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
+        let tables = entry.table(&[])?;
+        let mut named = Vec::new();
+        for (name, value) in tables.table {
+            let place = self.source.place(name.span().start, join(&tables.place.key, name.get_ref()));
+            let entry = Entry { source: self.source, place, value: value.get_ref() };
+            named.push((name.span().start, name.get_ref().to_string(), entry.table(&[])?));
+        }
+        named.sort_by_key(|(start, ..)| *start);
+        Ok(named.into_iter().map(|(_, name, section)| (name, section)).collect())
+    }
+}
+
+/// One value and where it stands.
+pub struct Entry<'s, 'a> {
+    source: &'s Source<'a>,
+    place: Place,
+    value: &'s DeValue<'a>,
+}
+
+impl<'s, 'a> Entry<'s, 'a> {
+    /// Where the key stands.
+    pub fn place(&self) -> Place {
+        self.place.clone()
+    }
+
+    fn wrong_type(&self, allowed: &str) -> ConfigError {
+        let article = if self.value.type_str().starts_with(['a', 'i']) { "an" } else { "a" };
+        self.place.error(format!("{article} {} does not fit here, allowed is {allowed}", self.value.type_str()))
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn text(&self, allowed: &str) -> Result<String, ConfigError> {
+        self.value.as_str().map(str::to_owned).ok_or_else(|| self.wrong_type(allowed))
+    }
+
+    /// One of `choices`.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn choice(&self, choices: &[&str]) -> Result<String, ConfigError> {
+        let allowed = choices.join(", ");
+        let text = self.text(&allowed)?;
+        if !choices.contains(&text.as_str()) {
+            return Err(self.place.error(format!("\"{text}\" is not known, allowed are {allowed}")));
+        }
+        Ok(text)
+    }
+
+    /// true or false.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn flag(&self) -> Result<bool, ConfigError> {
+        self.value.as_bool().ok_or_else(|| self.wrong_type("true or false"))
+    }
+
+    /// A whole number in `range`.
+    ///
+    /// # Errors
+    /// Another type, or out of range; never a clamp.
+    pub fn number<T>(&self, range: RangeInclusive<T>) -> Result<T, ConfigError>
+    where
+        T: FromStr + PartialOrd + fmt::Display + TryFrom<u64>,
+    {
+        let allowed = format!("{} to {}", range.start(), range.end());
+        let integer = self.value.as_integer().ok_or_else(|| self.wrong_type(&format!("a whole number, {allowed}")))?;
+        let number =
+            u64::from_str_radix(integer.as_str(), integer.radix()).ok().and_then(|wide| T::try_from(wide).ok());
+        number
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| self.place.error(format!("{integer} is out of range, allowed is {allowed}")))
+    }
+
+    /// A whole or decimal number in `range`.
+    ///
+    /// # Errors
+    /// Another type, or out of range.
+    pub fn decimal(&self, range: RangeInclusive<f64>) -> Result<f64, ConfigError> {
+        let allowed = format!("{} to {}", range.start(), range.end());
+        let text = match self.value {
+            DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str(),
+            DeValue::Float(float) => float.as_str(),
+            _ => return Err(self.wrong_type(&format!("a number, {allowed}"))),
+        };
+        let number = text.parse::<f64>().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| self.place.error(format!("{text} is out of range, allowed is {allowed}")))
+    }
+
+    /// A size in bytes, in `range`.
+    ///
+    /// # Errors
+    /// Another type, not a size, or out of range.
+    pub fn size(&self, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
+        let (text, bytes) = match self.value {
+            DeValue::String(text) => (format!("\"{text}\""), size::parse(text)),
+            DeValue::Integer(integer) => {
+                (integer.to_string(), u64::from_str_radix(integer.as_str(), integer.radix()).ok())
+            }
+            _ => return Err(self.wrong_type(size::ALLOWED)),
+        };
+        let Some(bytes) = bytes else {
+            return Err(self.place.error(format!("{text} is not a size, allowed is {}", size::ALLOWED)));
+        };
+        if !range.contains(&bytes) {
+            let (least, most) = (size::display(*range.start()), size::display(*range.end()));
+            return Err(self.place.error(format!("{text} is out of range, allowed is {least} to {most}")));
+        }
+        Ok(bytes)
+    }
+
+    /// A string, or a list of at least one string.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn texts(&self, allowed: &str) -> Result<Vec<String>, ConfigError> {
+        let Some(array) = self.value.as_array() else { return Ok(vec![self.text(allowed)?]) };
+        let texts: Option<Vec<_>> = array.iter().map(|item| item.get_ref().as_str().map(str::to_owned)).collect();
+        texts
+            .filter(|texts| !texts.is_empty())
+            .ok_or_else(|| self.place.error(format!("this list does not fit here, allowed is {allowed}")))
+    }
+
+    /// A table with keys from `allowed` (empty: any).
+    ///
+    /// # Errors
+    /// Another type, or a key that is not allowed.
+    pub fn table(&self, allowed: &'static [&'static str]) -> Result<Section<'s, 'a>, ConfigError> {
+        let table = self.value.as_table().ok_or_else(|| self.wrong_type("a table"))?;
+        let section = Section { source: self.source, table, place: self.place.clone(), allowed: &[] };
+        if allowed.is_empty() { Ok(section) } else { section.with_allowed(allowed) }
+    }
+}
+
+/// `key` under `path`, quoted as TOML wants it where it is not a bare key.
+fn join(path: &str, key: &str) -> String {
+    let bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    let key = if bare { key.to_owned() } else { format!("{key:?}") };
+    if path.is_empty() { key } else { format!("{path}.{key}") }
+}

@@ -1,0 +1,62 @@
+//! Sizes as people write them: `4096`, `"64KiB"`, `"1GiB"`.
+//!
+//! Own code and not a crate: the crates at hand also read `1K`, `1kB` and `1.5g`, each with its own idea of 1000 and
+//! 1024. A config that decides where one tenant's bytes end shall not depend on that, so only the units below exist.
+
+/// Unit names and their factors.
+const UNITS: [(&str, u64); 5] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("B", 1)];
+
+/// What [`parse`] takes, for an error's "allowed is".
+pub const ALLOWED: &str = "bytes (4096), or a whole number followed by KiB, MiB, GiB or TiB (\"64KiB\")";
+
+/// Bytes meant by `text`: digits, then at most one space, then nothing or a unit. `None` if it is anything else or does
+/// not fit 64 bits.
+pub fn parse(text: &str) -> Option<u64> {
+    let (digits, factor) = UNITS
+        .iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))
+        .map_or((text, 1), |(digits, factor)| (digits.strip_suffix(' ').unwrap_or(digits), factor));
+    // u64's own parser takes a leading plus sign; a size has none.
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// `bytes` in the largest unit that divides it: 65536 is "64KiB", 1000 is "1000".
+pub fn display(bytes: u64) -> String {
+    let unit = UNITS[..4].iter().rev().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
+    unit.map_or_else(|| bytes.to_string(), |(unit, factor)| format!("{}{unit}", bytes / factor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_a_whole_number_and_a_binary_unit() {
+        assert_eq!(parse("0"), Some(0));
+        assert_eq!(parse("4096"), Some(4096));
+        assert_eq!(parse("512B"), Some(512));
+        assert_eq!(parse("64KiB"), Some(65_536));
+        assert_eq!(parse("512 MiB"), Some(536_870_912));
+        assert_eq!(parse("1GiB"), Some(1_073_741_824));
+        assert_eq!(parse("16777215TiB"), Some(16_777_215 << 40), "2^64 less one TiB");
+    }
+
+    #[test]
+    fn what_two_tools_could_read_in_two_ways_is_refused() {
+        for text in ["", "1K", "1k", "1KB", "1M", "1.5GiB", "-1", "+1", " 1", "1 ", "1  KiB", "KiB", "0x10", "1kib"] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+        assert_eq!(parse("16777216TiB"), None, "2^64 bytes do not fit");
+    }
+
+    #[test]
+    fn display_is_what_parse_reads() {
+        for (bytes, text) in [(0, "0"), (1000, "1000"), (1024, "1KiB"), (65_536, "64KiB"), (3 << 30, "3GiB")] {
+            assert_eq!(display(bytes), text);
+            assert_eq!(parse(text), Some(bytes));
+        }
+    }
+}

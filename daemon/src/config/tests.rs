@@ -1,0 +1,366 @@
+//! Each refusal, to the letter: a config error is read by a person at three in the morning.
+
+use super::check::Files;
+use super::*;
+use std::io;
+use std::path::Path;
+
+/// A machine with one file, `/disk`, of 1 MiB; `/disk-again` is the same file.
+struct OneDisk;
+
+impl Files for OneDisk {
+    fn size_bytes(&self, path: &Path) -> io::Result<u64> {
+        match path.to_str() {
+            Some("/disk" | "/disk-again") => Ok(1 << 20),
+            Some("/empty") => Ok(0),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn canonical(&self, path: &Path) -> PathBuf {
+        if path == Path::new("/disk-again") { "/disk".into() } else { path.into() }
+    }
+}
+
+fn plan(text: &str) -> Result<Plan, String> {
+    let checked = Config::parse("c.toml", text).and_then(|config| config.check(&OneDisk));
+    checked.map_err(|error| error.to_string())
+}
+
+fn refusal(text: &str) -> String {
+    plan(text).expect_err("this config must be refused")
+}
+
+/// A config that is right, 13 lines; tests add to it or replace a line of it.
+const GOOD: &str = r#"[device.fast]
+kind = "memory"
+size = "1MiB"
+
+[tenant.alice]
+weight = 200
+
+[export.root]
+device = "fast"
+tenant = "alice"
+size = "256KiB"
+nbd = "unix:/run/a.sock"
+"#;
+
+fn good_with(old: &str, new: &str) -> String {
+    assert_eq!(GOOD.matches(old).count(), 1, "{old:?} stands in GOOD once");
+    GOOD.replace(old, new)
+}
+
+#[test]
+fn a_good_config_becomes_a_plan_in_indices() {
+    let more = r#"
+[device.slow]
+kind = "nvme"
+preset = "flash-60k"
+size = "8MiB"
+policy = "sfqd"
+depth = 32
+window = 0
+token-unit = "4KiB"
+queue-depth = 65535
+cost = { write = { per-byte = 2.5, base = "1KiB" } }
+
+[tenant.bob]
+
+[export.bob-1]
+device = "slow"
+tenant = "bob"
+nbd = ["unix:/run/a.sock", "tcp:127.0.0.1:10809"]
+offset = "1MiB"
+read-only = true
+description = "what bob reads"
+
+[export.alice-2]
+device = "slow"
+tenant = "alice"
+size = "1MiB"
+nbd = "tcp:[::1]:10809"
+
+[server]
+workers = 2
+pin = false
+"#;
+    let plan = plan(&format!("{GOOD}{more}")).unwrap();
+    assert_eq!((plan.server.workers, plan.server.pin), (Some(2), false));
+    assert!(plan.warnings.is_empty());
+    let [fast, slow] = &plan.devices[..] else { panic!("two devices") };
+    assert_eq!(fast.config.policy, PolicyOptions::new(PolicyKind::Mqfq));
+    assert_eq!((fast.config.policy.depth, fast.config.policy.window.bytes()), (64, 65_536));
+    assert_eq!((fast.config.policy.token_unit_bytes, fast.config.queue_depth), (None, 1024));
+    assert_eq!((slow.config.policy.kind, slow.config.policy.depth), (PolicyKind::Sfqd, 32));
+    assert_eq!((slow.config.policy.window, slow.config.policy.token_unit_bytes), (VSpan(0), Some(4096)));
+    assert_eq!(slow.config.queue_depth, 65_535);
+    assert_eq!(slow.config.cost.write, CostTerm { base_bytes: 1024, per_byte_256ths: 640 });
+    assert_eq!(slow.config.cost.read, CostModel::FLAT.read);
+
+    // A flow per tenant and device: alice is flow 0 of both, bob is flow 1 of slow.
+    let flows = |device: &check::DevicePlan| {
+        device.flows.iter().map(|flow| (flow.tenant.clone(), flow.weight.get())).collect::<Vec<_>>()
+    };
+    assert_eq!(flows(fast), [("alice".into(), 200)]);
+    assert_eq!(flows(slow), [("alice".into(), 200), ("bob".into(), 100)]);
+    let placed: Vec<_> =
+        plan.exports.iter().map(|e| (e.name.as_str(), e.device, e.flow, e.offset_bytes, e.size_bytes)).collect();
+    assert_eq!(
+        placed,
+        [("root", 0, 0, 0, 256 << 10), ("bob-1", 1, 1, 1 << 20, 7 << 20), ("alice-2", 1, 0, 0, 1 << 20)],
+        "bob-1 has no size: 8 MiB - 1 MiB remain"
+    );
+    // Exports that share an address share a listener.
+    let listeners: Vec<_> =
+        plan.listeners.iter().map(|(address, exports)| (address.to_string(), exports.clone())).collect();
+    assert_eq!(
+        listeners,
+        [
+            ("unix:/run/a.sock".into(), vec![0, 1]),
+            ("tcp:127.0.0.1:10809".into(), vec![1]),
+            ("tcp:[::1]:10809".into(), vec![2])
+        ]
+    );
+}
+
+#[test]
+fn an_unknown_key_is_named_with_those_that_exist() {
+    assert_eq!(
+        refusal(&good_with("weight = 200", "wieght = 200")),
+        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, staged-requests, staged-bytes"
+    );
+    assert_eq!(
+        refusal(&format!("{GOOD}[devices.x]\n")),
+        "c.toml:13: devices: unknown key, allowed are server, device, tenant, export"
+    );
+    // A key of another kind of device is as unknown as a typo.
+    assert_eq!(
+        refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
+        "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
+         queue-depth, cost"
+    );
+}
+
+#[test]
+fn a_number_out_of_range_is_refused_with_its_range_and_never_clamped() {
+    for (text, shown) in
+        [("0", "0"), ("10001", "10001"), ("-1", "-1"), ("99999999999999999999", "99999999999999999999")]
+    {
+        assert_eq!(
+            refusal(&good_with("weight = 200", &format!("weight = {text}"))),
+            format!("c.toml:6: tenant.alice.weight: {shown} is out of range, allowed is 1 to 10000")
+        );
+    }
+    for depth in ["0", "65536"] {
+        assert_eq!(
+            refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\ndepth = {depth}"))),
+            format!("c.toml:3: device.fast.depth: {depth} is out of range, allowed is 1 to 65535")
+        );
+    }
+    assert_eq!(
+        refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\nqueue-depth = 65536")),
+        "c.toml:3: device.fast.queue-depth: 65536 is out of range, allowed is 1 to 65535"
+    );
+    assert_eq!(
+        refusal(&format!("{GOOD}[server]\nworkers = 0\n")),
+        "c.toml:14: server.workers: 0 is out of range, allowed is 1 to 1024"
+    );
+    assert_eq!(
+        refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\ntoken-unit = \"256B\"")),
+        "c.toml:3: device.fast.token-unit: \"256B\" is out of range, allowed is 512 to 1GiB"
+    );
+    assert_eq!(
+        refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\ncost.write.per-byte = 1001")),
+        "c.toml:3: device.fast.cost.write.per-byte: 1001 is out of range, allowed is 0 to 1000"
+    );
+}
+
+#[test]
+fn a_zero_size_is_refused() {
+    assert_eq!(
+        refusal(&good_with("size = \"256KiB\"", "size = 0")),
+        "c.toml:11: export.root.size: 0 is out of range, allowed is 1 to 9223372036854775807"
+    );
+    assert_eq!(
+        refusal(&good_with("size = \"1MiB\"", "size = \"0MiB\"")),
+        "c.toml:3: device.fast.size: \"0MiB\" is out of range, allowed is 1 to 9223372036854775807"
+    );
+}
+
+#[test]
+fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
+    assert_eq!(
+        refusal(&good_with("weight = 200", "weight = \"200\"")),
+        "c.toml:6: tenant.alice.weight: a string does not fit here, allowed is a whole number, 1 to 10000"
+    );
+    assert_eq!(
+        refusal(&good_with("kind = \"memory\"", "kind = \"ram\"")),
+        "c.toml:2: device.fast.kind: \"ram\" is not known, allowed are null, memory, file, nvme"
+    );
+    assert_eq!(
+        refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"bfq\"")),
+        "c.toml:3: device.fast.policy: \"bfq\" is not known, allowed are none, sfqd, mqfq-serial, mqfq"
+    );
+    assert_eq!(
+        refusal(&good_with("size = \"1MiB\"", "size = \"1MB\"")),
+        "c.toml:3: device.fast.size: \"1MB\" is not a size, allowed is bytes (4096), or a whole number followed by KiB, \
+         MiB, GiB or TiB (\"64KiB\")"
+    );
+    assert_eq!(
+        refusal(&good_with("weight = 200", "weight = 200\n[server]\npin = 1\n")),
+        "c.toml:8: server.pin: an integer does not fit here, allowed is true or false"
+    );
+    assert_eq!(refusal("device = 1\n"), "c.toml:1: device: an integer does not fit here, allowed is a table");
+}
+
+#[test]
+fn a_missing_key_is_told_what_to_write() {
+    assert_eq!(
+        refusal(&good_with("kind = \"memory\"", "")),
+        "c.toml:1: device.fast.kind: this key is missing, allowed is null, memory, file, nvme"
+    );
+    assert_eq!(
+        refusal(&good_with("nbd = \"unix:/run/a.sock\"", "")),
+        "c.toml:8: export.root.nbd: this key is missing, allowed is \"unix:PATH\" (at most 107 bytes), \
+         \"tcp:HOST:PORT\", or a list of these"
+    );
+    assert_eq!(refusal(""), "c.toml:1: no [export.NAME] section, at least one is needed");
+}
+
+#[test]
+fn an_address_names_its_kind() {
+    let refused = |text: &str| refusal(&good_with("\"unix:/run/a.sock\"", text));
+    for (text, why) in [
+        ("/run/a.sock", "expected unix:PATH or tcp:HOST:PORT"),
+        ("unix:", "no path follows \"unix:\""),
+        ("tcp:10809", "expected tcp:HOST:PORT"),
+        ("tcp:localhost:65536", "its port is not a number from 0 to 65535"),
+    ] {
+        assert_eq!(
+            refused(&format!("{text:?}")),
+            format!("c.toml:12: export.root.nbd: \"{text}\" is not an address to listen on: {why}")
+        );
+    }
+    let allowed = "allowed is \"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\", or a list of these";
+    let long = format!("unix:/{}", "s".repeat(107));
+    assert_eq!(
+        refused(&format!("{long:?}")),
+        format!("c.toml:12: export.root.nbd: \"{long}\" is too long for a socket, {allowed}")
+    );
+    assert_eq!(
+        refused("[\"unix:/a\", \"unix:/a\"]"),
+        "c.toml:12: export.root.nbd: unix:/a is listed twice, allowed is once"
+    );
+    assert_eq!(refused("[]"), format!("c.toml:12: export.root.nbd: this list does not fit here, {allowed}"));
+}
+
+#[test]
+fn a_socket_mode_is_octal() {
+    let server = |mode: &str| format!("{GOOD}[server]\nsocket-mode = \"{mode}\"\n");
+    assert_eq!(plan(&server("0660")).unwrap().server.socket_mode, 0o660);
+    for mode in ["1000", "rw", "8", "", "+7", "-1"] {
+        assert_eq!(
+            refusal(&server(mode)),
+            format!(
+                "c.toml:14: server.socket-mode: \"{mode}\" is no mode, allowed is \"0\" to \"777\" in octal digits"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_name_that_no_section_has_is_refused_with_those_that_exist() {
+    assert_eq!(
+        refusal(&good_with("device = \"fast\"", "device = \"fats\"")),
+        "c.toml:9: export.root.device: there is no device \"fats\", defined are fast"
+    );
+    assert_eq!(
+        refusal(&good_with("tenant = \"alice\"", "tenant = \"bob\"")),
+        "c.toml:10: export.root.tenant: there is no tenant \"bob\", defined are alice"
+    );
+    assert_eq!(
+        refusal(&good_with("[tenant.alice]\nweight = 200\n", "\n\n")),
+        "c.toml:10: export.root.tenant: there is no tenant \"alice\", none is defined"
+    );
+}
+
+#[test]
+fn an_export_past_its_devices_end_is_refused() {
+    // The device has 1 MiB = 1048576 bytes.
+    assert_eq!(
+        refusal(&good_with("size = \"256KiB\"", "size = \"256KiB\"\noffset = \"769KiB\"")),
+        "c.toml:11: export.root.size: 262144 bytes from offset 787456 ends past the end of device fast, allowed is up to \
+         byte 1048576"
+    );
+    assert!(
+        plan(&good_with("size = \"256KiB\"", "size = \"256KiB\"\noffset = \"768KiB\"")).is_ok(),
+        "768 + 256 = 1024"
+    );
+    assert_eq!(
+        refusal(&good_with("size = \"256KiB\"", "offset = \"1MiB\"")),
+        "c.toml:8: export.root: what remains from offset 1048576 ends past the end of device fast, allowed is up to byte \
+         1048576"
+    );
+    let wraps = good_with("size = \"256KiB\"", "size = 9223372036854775807\noffset = 9223372036854775807");
+    assert!(refusal(&wraps).contains("past the end"), "the sum does not wrap");
+}
+
+#[test]
+fn two_exports_overlap_only_if_both_say_so() {
+    let second = |extra: &str| {
+        format!("[export.swap]\ndevice = \"fast\"\ntenant = \"alice\"\nnbd = \"unix:/b\"\nsize = \"128KiB\"\n{extra}")
+    };
+    let overlap = "c.toml:13: export.swap: overlaps export.root in bytes 131072 to 262143 of device fast, allowed only if \
+                   both say shared = true";
+    assert_eq!(refusal(&format!("{GOOD}{}", second("offset = \"128KiB\"\n"))), overlap);
+    assert_eq!(refusal(&format!("{GOOD}{}", second("offset = \"128KiB\"\nshared = true\n"))), overlap);
+    let first = good_with("size = \"256KiB\"", "size = \"256KiB\"; shared = true").replace("; ", "\n");
+    assert!(plan(&format!("{first}{}", second("offset = \"128KiB\"\nshared = true\n"))).is_ok());
+    assert!(plan(&format!("{GOOD}{}", second("offset = \"256KiB\"\n"))).is_ok(), "touching is not overlapping");
+}
+
+#[test]
+fn a_file_must_exist_and_belong_to_one_device() {
+    let file =
+        |path: &str| good_with("kind = \"memory\"\nsize = \"1MiB\"", &format!("kind = \"file\"\npath = \"{path}\""));
+    assert_eq!(plan(&file("/disk")).unwrap().devices[0].size_bytes, 1 << 20);
+    assert_eq!(refusal(&file("/nowhere")), "c.toml:3: device.fast.path: cannot open /nowhere: entity not found");
+    assert_eq!(
+        refusal(&file("/empty")),
+        "c.toml:3: device.fast.path: /empty is empty, allowed is a file that has its full size"
+    );
+    assert_eq!(
+        refusal(&file("/disk\"\nsize = \"2MiB")),
+        "c.toml:4: device.fast.size: 2097152 bytes is more than /disk has, allowed is 1 to 1048576"
+    );
+    assert_eq!(
+        refusal(&format!("{}[device.twin]\nkind = \"file\"\npath = \"/disk-again\"\n", file("/disk"))),
+        "c.toml:15: device.twin.path: /disk-again belongs to device fast already"
+    );
+}
+
+#[test]
+fn a_device_that_no_export_uses_is_left_out_with_a_warning() {
+    let plan = plan(&format!("{GOOD}[device.spare]\nkind = \"null\"\nsize = \"1TiB\"\n")).unwrap();
+    assert_eq!(plan.devices.len(), 1);
+    assert_eq!(plan.warnings, ["c.toml:13: device.spare: no export uses this device, it is not started"]);
+}
+
+#[test]
+fn what_is_not_toml_is_refused_with_its_line() {
+    assert!(refusal("[device.fast\n").starts_with("c.toml:1: not valid TOML: "), "{}", refusal("[device.fast\n"));
+    let twice = refusal(&good_with("weight = 200", "weight = 200\nweight = 300"));
+    assert!(twice.starts_with("c.toml:7: not valid TOML: "), "{twice}");
+    assert!(!twice.contains('\n'), "one sentence");
+}
+
+#[test]
+fn an_export_name_may_be_empty_but_not_longer_than_the_protocol_carries() {
+    assert_eq!(plan(&good_with("[export.root]", "[export.\"\"]")).unwrap().exports[0].name, "");
+    let name = "n".repeat(4097);
+    assert_eq!(
+        refusal(&good_with("[export.root]", &format!("[export.{name}]"))),
+        format!("c.toml:8: export.{name}: this name has 4097 bytes, allowed are 4096 bytes without NUL")
+    );
+}

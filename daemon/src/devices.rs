@@ -1,0 +1,49 @@
+//! From a device's section to the device.
+
+use crate::config::{ConfigError, DevicePlan, Medium};
+use crate::takeover;
+use mqfq_blk::device::Device;
+use mqfq_blk::device::file::{FileDevice, FileOptions};
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::null::NullDevice;
+use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use std::sync::Arc;
+
+/// Start of the software controller's random numbers (which die holds what, how long each read takes). One number, so
+/// that two servers of one config behave alike.
+const NVME_SEED: u64 = 1;
+
+/// Opens the device; sentences that the user should read go to `warnings`.
+///
+/// # Errors
+/// A file that cannot be opened or is in use, a size that the device cannot have.
+pub fn open(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError> {
+    Ok(match &plan.config.medium {
+        Medium::Null { size_bytes } => Arc::new(NullDevice::new(*size_bytes)),
+        Medium::Memory { size_bytes } => Arc::new(MemoryDevice::new(*size_bytes)),
+        Medium::File { path, direct, .. } => {
+            let options =
+                FileOptions { size_bytes: Some(plan.size_bytes), direct: *direct, ..FileOptions::new(&path.value) };
+            takeover::wait_for_file(&path.value);
+            let device = FileDevice::open(&options).map_err(|why| path.place.error(why))?;
+            warnings.extend(device.warnings().iter().map(|warning| path.place.error(warning).to_string()));
+            Arc::new(device)
+        }
+        Medium::Nvme { preset, size_bytes } => {
+            let options = NvmeDeviceOptions { preset, size_bytes: *size_bytes, seed: NVME_SEED };
+            Arc::new(NvmeDevice::new(options).map_err(|why| plan.config.place.error(why))?)
+        }
+    })
+}
+
+/// The device, but for a file only something of its size: opening it would lock it, and the server that is running may
+/// hold that lock.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_for_check(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError> {
+    match plan.config.medium {
+        Medium::File { .. } => Ok(Arc::new(NullDevice::new(plan.size_bytes))),
+        _ => open(plan, warnings),
+    }
+}

@@ -1,0 +1,245 @@
+//! Counters of a running server, as a table for people and as JSON for programs.
+
+use hdrhistogram::Histogram;
+use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
+use mqfq_front::nbd::NbdCounts;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Everything, by device and by address.
+#[derive(Serialize)]
+pub struct StatsReport {
+    devices: Vec<DeviceReport>,
+    listeners: Vec<ListenerReport>,
+}
+
+#[derive(Serialize)]
+struct ListenerReport {
+    address: String,
+    connections: usize,
+    connections_total: u64,
+    connections_refused: u64,
+    requests: BTreeMap<&'static str, u64>,
+    read_bytes: u64,
+    written_bytes: u64,
+    /// Only those that were broken.
+    broken_rules: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Serialize)]
+struct DeviceReport {
+    name: String,
+    policy: &'static str,
+    tenants: Vec<TenantReport>,
+    hctxs: Vec<HctxReport>,
+}
+
+#[derive(Serialize)]
+struct TenantReport {
+    name: String,
+    requests: u64,
+    failed: u64,
+    reads: u64,
+    writes: u64,
+    flushes: u64,
+    discards: u64,
+    write_zeroes: u64,
+    transferred_bytes: u64,
+    queued_ns: LatencyReport,
+    device_ns: LatencyReport,
+    total_ns: LatencyReport,
+}
+
+#[derive(Serialize)]
+struct LatencyReport {
+    mean: u64,
+    p50: u64,
+    p99: u64,
+    p999: u64,
+    max: u64,
+}
+
+#[derive(Serialize)]
+struct HctxReport {
+    dispatched: u64,
+    doorbells: u64,
+    throttled: u64,
+    no_token: u64,
+    idle: u64,
+    refused: u64,
+    kicks: u64,
+}
+
+impl From<&Histogram<u64>> for LatencyReport {
+    fn from(histogram: &Histogram<u64>) -> Self {
+        LatencyReport {
+            mean: histogram.mean().round() as u64,
+            p50: histogram.value_at_quantile(0.5),
+            p99: histogram.value_at_quantile(0.99),
+            p999: histogram.value_at_quantile(0.999),
+            max: histogram.max(),
+        }
+    }
+}
+
+impl From<&NamedFlowStats> for TenantReport {
+    fn from(flow: &NamedFlowStats) -> Self {
+        let [reads, writes, flushes, discards, write_zeroes] = flow.stats.completed;
+        TenantReport {
+            name: flow.name.clone(),
+            requests: flow.stats.requests(),
+            failed: flow.stats.failed,
+            reads,
+            writes,
+            flushes,
+            discards,
+            write_zeroes,
+            transferred_bytes: flow.stats.transferred_bytes,
+            queued_ns: (&flow.stats.queued_ns).into(),
+            device_ns: (&flow.stats.device_ns).into(),
+            total_ns: (&flow.stats.total_ns).into(),
+        }
+    }
+}
+
+impl From<&DeviceStats> for DeviceReport {
+    fn from(device: &DeviceStats) -> Self {
+        let hctxs = device.hctxs.iter().map(|hctx| HctxReport {
+            dispatched: hctx.dispatched,
+            doorbells: hctx.doorbells,
+            throttled: hctx.throttled,
+            no_token: hctx.no_token,
+            idle: hctx.idle,
+            refused: hctx.refused,
+            kicks: hctx.kicks,
+        });
+        DeviceReport {
+            name: device.name.clone(),
+            policy: device.policy,
+            tenants: device.flows.iter().map(TenantReport::from).collect(),
+            hctxs: hctxs.collect(),
+        }
+    }
+}
+
+impl ListenerReport {
+    fn new(address: String, counts: NbdCounts) -> Self {
+        ListenerReport {
+            address,
+            connections: counts.connections,
+            connections_total: counts.connections_total,
+            connections_refused: counts.connections_refused,
+            requests: counts.requests.into_iter().collect(),
+            read_bytes: counts.read_bytes,
+            written_bytes: counts.written_bytes,
+            broken_rules: counts.broken_rules.into_iter().filter(|(_, times)| *times > 0).collect(),
+        }
+    }
+}
+
+impl StatsReport {
+    /// The counters of `stats`, and those of each listener by its address.
+    pub fn new(stats: &EngineStats, listeners: impl IntoIterator<Item = (String, NbdCounts)>) -> Self {
+        StatsReport {
+            devices: stats.devices.iter().map(DeviceReport::from).collect(),
+            listeners: listeners.into_iter().map(|(address, counts)| ListenerReport::new(address, counts)).collect(),
+        }
+    }
+
+    /// A table per device (a line per tenant, then a line per hctx), then a line per address.
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        for device in &self.devices {
+            // Writing into a String cannot fail.
+            let _ = writeln!(out, "device {} ({})", device.name, device.policy);
+            let _ = writeln!(
+                out,
+                "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
+                "tenant", "requests", "failed", "bytes", "p50 total us", "p99 total us", "p99 queued us"
+            );
+            for tenant in &device.tenants {
+                let _ = writeln!(
+                    out,
+                    "  {:<16} {:>12} {:>8} {:>16} {:>15.1} {:>15.1} {:>15.1}",
+                    tenant.name,
+                    tenant.requests,
+                    tenant.failed,
+                    tenant.transferred_bytes,
+                    tenant.total_ns.p50 as f64 / 1e3,
+                    tenant.total_ns.p99 as f64 / 1e3,
+                    tenant.queued_ns.p99 as f64 / 1e3,
+                );
+            }
+            let _ = writeln!(
+                out,
+                "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
+                "hctx", "dispatched", "refused", "doorbells", "throttled", "no token", "kicks"
+            );
+            for (index, hctx) in device.hctxs.iter().enumerate() {
+                let _ = writeln!(
+                    out,
+                    "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
+                    index, hctx.dispatched, hctx.refused, hctx.doorbells, hctx.throttled, hctx.no_token, hctx.kicks
+                );
+            }
+        }
+        for listener in &self.listeners {
+            let broken: Vec<_> = listener.broken_rules.iter().map(|(rule, times)| format!("{rule} {times}")).collect();
+            let _ = writeln!(
+                out,
+                "{}: {} connections, {} in all, {} refused; broken rules: {}",
+                listener.address,
+                listener.connections,
+                listener.connections_total,
+                listener.connections_refused,
+                if broken.is_empty() { "none".into() } else { broken.join(", ") },
+            );
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mqfq_blk::stats::{FlowStats, HctxStats};
+
+    #[test]
+    fn the_table_and_the_json_say_the_same() {
+        let mut stats =
+            FlowStats { completed: [7, 3, 1, 0, 0], failed: 2, transferred_bytes: 40_960, ..Default::default() };
+        for _ in 0..11 {
+            stats.total_ns.record(2000).unwrap();
+        }
+        let hctx = HctxStats { dispatched: 11, doorbells: 5, ..Default::default() };
+        let flows = vec![NamedFlowStats { name: "alice".into(), stats }];
+        let device = DeviceStats { name: "fast".into(), policy: "mqfq", flows, hctxs: vec![hctx] };
+        let listener = NbdCounts {
+            connections: 1,
+            connections_total: 4,
+            connections_refused: 0,
+            requests: vec![("read", 7)],
+            read_bytes: 28_672,
+            written_bytes: 12_288,
+            broken_rules: vec![("unaligned", 2), ("out_of_range", 0)],
+        };
+        let report = StatsReport::new(&EngineStats { devices: vec![device] }, [("unix:/a".to_owned(), listener)]);
+
+        let json: serde_json::Value = serde_json::to_value(&report).unwrap();
+        let alice = &json["devices"][0]["tenants"][0];
+        assert_eq!(alice["requests"], 11, "7 reads + 3 writes + 1 flush");
+        assert_eq!(alice["reads"], 7);
+        assert_eq!(alice["transferred_bytes"], 40_960);
+        assert!(alice["total_ns"]["p99"].as_u64().unwrap().abs_diff(2000) <= 20, "1% of 2000");
+        assert_eq!(json["devices"][0]["hctxs"][0]["doorbells"], 5);
+
+        assert_eq!(json["listeners"][0]["broken_rules"], serde_json::json!({"unaligned": 2}));
+
+        let table = report.table();
+        assert!(table.ends_with("unix:/a: 1 connections, 4 in all, 0 refused; broken rules: unaligned 2\n"), "{table}");
+        let line = table.lines().find(|line| line.trim_start().starts_with("alice")).unwrap();
+        let columns: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(columns[..4], ["alice", "11", "2", "40960"]);
+    }
+}

@@ -1,0 +1,262 @@
+//! `mqfq serve` and `mqfq check`: from a config to running listeners, and to an orderly end.
+//!
+//! ```text
+//!  config ─▶ plan ─▶ devices, export tables ─▶ listeners bound ─▶ engine ─▶ ready ─▶ signals ─▶ drain ─▶ end
+//!           └─ check ends here ──────────┘    └ nothing is touched before this point
+//! ```
+//! With `--json` each thing that happens is one object on a line of its own: `{"ready":true,…}`, then the counters
+//! (`{"devices":…}`) for each SIGUSR1, `{"draining":true}`, and the counters once more with `--stats`.
+
+use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, Plan, RealFiles};
+use crate::report::StatsReport;
+use crate::signals::{Asked, Signals, raise_open_files_limit};
+use crate::{devices, plain, takeover};
+use mqfq_blk::FlowId;
+use mqfq_blk::client::DeviceIndex;
+use mqfq_blk::device::Device;
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_front::export::{BlockSizes, Export, ExportTable};
+use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
+use serde::Serialize;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What `serve` says when it is ready, and `check` when it would be.
+#[derive(Serialize)]
+struct ReadyReport {
+    ready: bool,
+    pid: u32,
+    workers: usize,
+    exports: Vec<ExportReport>,
+}
+
+#[derive(Serialize)]
+struct ExportReport {
+    name: String,
+    device: String,
+    policy: &'static str,
+    tenant: String,
+    weight: u16,
+    offset_bytes: u64,
+    size_bytes: u64,
+    read_only: bool,
+    nbd: Vec<String>,
+}
+
+/// How a device is opened: [`devices::open`] or [`devices::open_for_check`].
+type Open = fn(&DevicePlan, &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError>;
+
+/// Everything that can be made without touching a socket.
+struct Prepared {
+    plan: Plan,
+    devices: Vec<Arc<dyn Device>>,
+    tables: Vec<(Address, Arc<ExportTable>)>,
+    workers: usize,
+}
+
+/// Runs a server until a signal ends it.
+///
+/// # Errors
+/// One sentence: the config, a device, a socket, or clients that did not let it drain in time.
+pub fn serve(config: &Path, json: bool, print_stats: bool) -> Result<(), String> {
+    // Before any thread exists: they inherit the mask.
+    let signals = Signals::block();
+    raise_open_files_limit();
+    let prepared = Prepared::from_config(config, devices::open)?;
+    let server = &prepared.plan.server;
+    let options = NbdOptions {
+        connections_max: server.connections_max,
+        socket_mode: server.socket_mode,
+        ..NbdOptions::default()
+    };
+    let listeners = prepared
+        .tables
+        .iter()
+        .map(|(address, table)| {
+            if let Address::Unix(path) = address {
+                takeover::wait_for_socket(path);
+            }
+            NbdListener::bind(address, table.clone(), options.clone())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
+    let nbd_stats: Vec<Arc<NbdStats>> = listeners.iter().map(NbdListener::stats).collect();
+    let engine = Engine::start(prepared.engine_options())?;
+    listeners.into_iter().for_each(|listener| engine.attach(listener.into_client()));
+    prepared.say(true, &addresses, json);
+
+    let report = || {
+        let counts = addresses.iter().cloned().zip(nbd_stats.iter().map(|stats| stats.counts()));
+        let report = StatsReport::new(&engine.stats(), counts);
+        if json { say_json(&report) } else { say(&report.table()) }
+    };
+    while signals.wait() == Asked::Report {
+        report();
+    }
+    signals.stop_waits_no_longer();
+    if json {
+        say("{\"draining\":true}\n");
+    }
+    let grace = Duration::from_secs(server.drain_s);
+    let all_answered = engine.drain(grace);
+    if print_stats {
+        report();
+    }
+    let drain_s = server.drain_s;
+    let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
+    if all_answered { Ok(()) } else { Err(sentence()) }
+}
+
+/// Does what `serve` does before it listens, and says what it would serve.
+///
+/// # Errors
+/// One sentence, the same as `serve` would give.
+pub fn check(config: &Path, json: bool) -> Result<(), String> {
+    let prepared = Prepared::from_config(config, devices::open_for_check)?;
+    let addresses: Vec<String> = prepared.tables.iter().map(|(address, _)| address.to_string()).collect();
+    prepared.say(false, &addresses, json);
+    Ok(())
+}
+
+impl Prepared {
+    fn from_config(path: &Path, open: Open) -> Result<Prepared, String> {
+        let mut plan = Config::read(path)?.check(&RealFiles).map_err(|error| error.to_string())?;
+        let mut devices = Vec::new();
+        for device in &plan.devices {
+            devices.push(open(device, &mut plan.warnings).map_err(|error| error.to_string())?);
+        }
+        for warning in &plan.warnings {
+            eprintln!("mqfq: {warning}");
+        }
+        let exports = plan
+            .exports
+            .iter()
+            .map(|export| fit(export, &plan.devices[export.device], &*devices[export.device]))
+            .collect::<Result<Vec<Export>, String>>()?;
+        let mut tables = Vec::new();
+        for (address, indices) in &plan.listeners {
+            let table = ExportTable::new(indices.iter().map(|index| exports[*index].clone()))?;
+            tables.push((address.clone(), Arc::new(table)));
+        }
+        let workers = match plan.server.workers {
+            Some(workers) => workers,
+            None => std::thread::available_parallelism()
+                .map_err(|error| format!("cannot count the CPUs ({}), set server.workers", plain(&error)))?
+                .get(),
+        };
+        Ok(Prepared { plan, devices, tables, workers })
+    }
+
+    fn engine_options(&self) -> EngineOptions {
+        let device = |(plan, device): (&DevicePlan, &Arc<dyn Device>)| DeviceOptions {
+            name: plan.config.name.clone(),
+            device: device.clone(),
+            policy: plan.config.policy,
+            queue_depth: plan.config.queue_depth,
+            flows: plan
+                .flows
+                .iter()
+                .map(|flow| FlowOptions { name: flow.tenant.clone(), weight: flow.weight, limits: flow.staged })
+                .collect(),
+            cost: plan.config.cost,
+        };
+        EngineOptions {
+            workers: self.workers,
+            pin: self.plan.server.pin,
+            spin_ns: self.plan.server.spin_us * 1000,
+            devices: self.plan.devices.iter().zip(&self.devices).map(device).collect(),
+        }
+    }
+
+    /// A line per export. `addresses` are those of the listeners, with the ports that the kernel chose.
+    fn say(&self, ready: bool, addresses: &[String], json: bool) {
+        let exports = self.plan.exports.iter().enumerate().map(|(index, export)| {
+            let device = &self.plan.devices[export.device];
+            let flow = &device.flows[export.flow];
+            let listeners = self.plan.listeners.iter().zip(addresses);
+            ExportReport {
+                name: export.name.clone(),
+                device: device.config.name.clone(),
+                policy: device.config.policy.kind.name(),
+                tenant: flow.tenant.clone(),
+                weight: flow.weight.get(),
+                offset_bytes: export.offset_bytes,
+                size_bytes: export.size_bytes,
+                read_only: export.read_only,
+                nbd: listeners
+                    .filter(|((_, indices), _)| indices.contains(&index))
+                    .map(|(_, address)| address.clone())
+                    .collect(),
+            }
+        });
+        let report = ReadyReport { ready, pid: std::process::id(), workers: self.workers, exports: exports.collect() };
+        if json {
+            return say_json(&report);
+        }
+        let mut text = String::new();
+        for export in &report.exports {
+            text += &format!(
+                "export {}: {} bytes at {} of device {} ({}), tenant {} of weight {}{}, on {}\n",
+                if export.name.is_empty() { "\"\"" } else { &export.name },
+                export.size_bytes,
+                export.offset_bytes,
+                export.device,
+                export.policy,
+                export.tenant,
+                export.weight,
+                if export.read_only { ", read-only" } else { "" },
+                export.nbd.join(" and "),
+            );
+        }
+        let (exports, workers) = (report.exports.len(), report.workers);
+        text += &if ready {
+            format!("ready: {exports} exports, {workers} workers, pid {}\n", report.pid)
+        } else {
+            format!("good: {exports} exports, {workers} workers\n")
+        };
+        say(&text);
+    }
+}
+
+/// The export as the front end wants it, if it fits the device as it turned out to be.
+fn fit(export: &ExportPlan, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
+    let info = device.info();
+    let name = &plan.config.name;
+    let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
+    let block_bytes = u64::from(info.block_bytes);
+    if !offset_bytes.is_multiple_of(block_bytes) || !size_bytes.is_multiple_of(block_bytes) {
+        let message = format!(
+            "offset {offset_bytes} and size {size_bytes} do not fit device {name}, allowed are multiples of its block of \
+             {block_bytes} bytes"
+        );
+        return Err(export.place.error(message).to_string());
+    }
+    if offset_bytes + size_bytes > info.size_bytes {
+        let message = format!("ends past the end of device {name}, allowed is up to byte {}", info.size_bytes);
+        return Err(export.place.error(message).to_string());
+    }
+    Ok(Export {
+        name: export.name.clone(),
+        description: export.description.clone().unwrap_or_default(),
+        device: DeviceIndex(u16::try_from(export.device).map_err(|_| "more than 65536 devices".to_owned())?),
+        flow: FlowId(u32::try_from(export.flow).map_err(|_| "more than 2^32 tenants".to_owned())?),
+        offset_bytes,
+        size_bytes,
+        read_only: export.read_only,
+        block: BlockSizes::of_device(&info),
+    })
+}
+
+fn say_json(report: &impl Serialize) {
+    let mut line = serde_json::to_string(report).expect("plain structs with string keys");
+    line.push('\n');
+    say(&line);
+}
+
+/// Writes to stdout. That nobody reads it any more is no reason to stop serving.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

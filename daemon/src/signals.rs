@@ -1,0 +1,105 @@
+//! Signals, taken by the main thread between two instructions of its choice and never inside a handler.
+//!
+//! They are blocked before any thread starts (threads inherit the mask), then waited for with `sigwaitinfo`. The other
+//! ways: a crate that installs handlers and wakes a pipe (signal-hook) or a signalfd, both made for a loop that waits on
+//! descriptors too. The main thread waits for nothing else, so the plain call is all it takes.
+//!
+//! SIGPIPE needs nothing here: Rust's runtime ignores it before `main`.
+
+use std::mem::MaybeUninit;
+
+/// What somebody asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// SIGTERM or SIGINT: drain and exit.
+    Stop,
+    /// SIGUSR1: print the counters.
+    Report,
+}
+
+/// SIGTERM, SIGINT and SIGUSR1, blocked.
+pub struct Signals {
+    all: libc::sigset_t,
+    stop: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks them in this thread and in those that it starts from now on.
+    pub fn block() -> Signals {
+        let all = set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1]);
+        let stop = set_of(&[libc::SIGTERM, libc::SIGINT]);
+        change_mask(libc::SIG_BLOCK, &all);
+        Signals { all, stop }
+    }
+
+    /// Waits for the next one.
+    pub fn wait(&self) -> Asked {
+        loop {
+            // SAFETY: the set is initialised; a null siginfo is allowed.
+            let signal = unsafe { libc::sigwaitinfo(&raw const self.all, std::ptr::null_mut()) };
+            match signal {
+                libc::SIGTERM | libc::SIGINT => return Asked::Stop,
+                libc::SIGUSR1 => return Asked::Report,
+                // EINTR: a debugger or a stop-and-continue; nothing was taken.
+                _ => {}
+            }
+        }
+    }
+
+    /// From here on SIGTERM and SIGINT end the process at once, as they do by default: for who does not want to wait for
+    /// the drain.
+    pub fn stop_waits_no_longer(&self) {
+        change_mask(libc::SIG_UNBLOCK, &self.stop);
+    }
+}
+
+fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set; sigaddset then changes it. Both fail only for numbers that are no signal.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    }
+}
+
+fn change_mask(how: libc::c_int, set: &libc::sigset_t) {
+    // SAFETY: `set` is initialised and the old mask is not asked for.
+    let error = unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) };
+    assert_eq!(error, 0, "pthread_sigmask refuses only an unknown `how`");
+}
+
+/// Raises the soft limit on open files to the hard one: each connection takes one, and the usual soft limit (1024) would
+/// end a crowd of clients with an error that names none of this.
+pub fn raise_open_files_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a valid rlimit. Failure leaves the limit as it was, which is what we would do about it.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocked_signal_waits_until_it_is_asked_for() {
+        let signals = Signals::block();
+        // SAFETY: raise sends to this thread, which has the signal blocked.
+        unsafe {
+            libc::raise(libc::SIGUSR1);
+        }
+        assert_eq!(signals.wait(), Asked::Report);
+        // SAFETY: as above.
+        unsafe {
+            libc::raise(libc::SIGTERM);
+        }
+        assert_eq!(signals.wait(), Asked::Stop);
+    }
+}
