@@ -1,0 +1,191 @@
+//! Bad input at the command line: one exact sentence on stderr, nothing on stdout, a non-zero exit.
+
+use crate::machine;
+use crate::server::{Folder, Server, mqfq};
+use std::os::unix::net::UnixListener;
+
+const GOOD: &str = r#"[device.fast]
+kind = "memory"
+size = "1MiB"
+
+[tenant.alice]
+weight = 200
+
+[export.root]
+device = "fast"
+tenant = "alice"
+size = "256KiB"
+nbd = "unix:@/a.sock"
+"#;
+
+/// `serve` and `check` both refuse the config with `expected`, where `@` is the folder.
+fn refuses(folder: &Folder, config: &str, expected: &str) {
+    let here = folder.join("");
+    let here = here.to_str().unwrap().trim_end_matches('/');
+    let path = folder.join("config.toml");
+    std::fs::write(&path, config.replace('@', here)).unwrap();
+    let expected = format!("mqfq: {}\n", expected.replace('@', here));
+    for command in ["serve", "check"] {
+        for arguments in [vec![command], vec![command, "--json"]] {
+            let mut arguments = arguments;
+            arguments.push(path.to_str().unwrap());
+            let output = mqfq(&arguments);
+            assert_eq!(String::from_utf8_lossy(&output.stderr), expected, "{arguments:?}");
+            assert!(output.stdout.is_empty(), "{arguments:?}");
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        }
+    }
+}
+
+fn good_with(old: &str, new: &str) -> String {
+    assert_eq!(GOOD.matches(old).count(), 1, "{old:?} stands in GOOD once");
+    GOOD.replace(old, new)
+}
+
+#[test]
+fn a_config_that_cannot_work_is_refused_in_one_sentence() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    let cases = [
+        (
+            good_with("weight = 200", "weigth = 200"),
+            "@/config.toml:6: tenant.alice.weigth: unknown key, allowed are weight, staged-requests, staged-bytes",
+        ),
+        (
+            good_with("weight = 200", "weight = 0"),
+            "@/config.toml:6: tenant.alice.weight: 0 is out of range, allowed is 1 to 10000",
+        ),
+        (
+            good_with("weight = 200", "weight = 10001"),
+            "@/config.toml:6: tenant.alice.weight: 10001 is out of range, allowed is 1 to 10000",
+        ),
+        (
+            format!(
+                "{GOOD}[export.swap]\ndevice = \"fast\"\ntenant = \"alice\"\noffset = \"128KiB\"\nsize = \"256KiB\"\n\
+                 nbd = \"unix:@/b.sock\"\n"
+            ),
+            "@/config.toml:13: export.swap: overlaps export.root in bytes 131072 to 262143 of device fast, allowed only \
+             if both say shared = true",
+        ),
+        (
+            good_with("size = \"256KiB\"", "size = \"2MiB\""),
+            "@/config.toml:11: export.root.size: 2097152 bytes from offset 0 ends past the end of device fast, allowed \
+             is up to byte 1048576",
+        ),
+        (
+            good_with("kind = \"memory\"\nsize = \"1MiB\"", "kind = \"file\"\npath = \"@/nowhere\""),
+            "@/config.toml:3: device.fast.path: cannot open @/nowhere: No such file or directory",
+        ),
+        (
+            good_with("kind = \"memory\"", "kind = \"memory\"\ndepth = 0"),
+            "@/config.toml:3: device.fast.depth: 0 is out of range, allowed is 1 to 65535",
+        ),
+        (
+            good_with("device = \"fast\"", "device = \"slow\""),
+            "@/config.toml:9: export.root.device: there is no device \"slow\", defined are fast",
+        ),
+        (
+            // The software controller has logical blocks of 512 bytes, which no export may cut.
+            good_with("kind = \"memory\"", "kind = \"nvme\"\npreset = \"flash-460k\"").replace("256KiB", "1000"),
+            "@/config.toml:9: export.root: offset 0 and size 1000 do not fit device fast, allowed are multiples of its \
+             block of 512 bytes",
+        ),
+    ];
+    for (config, expected) in cases {
+        refuses(&folder, &config, expected);
+    }
+}
+
+#[test]
+fn a_config_that_is_not_there_is_refused() {
+    let output = mqfq(&["serve", "/nowhere/config.toml"]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "mqfq: cannot read config /nowhere/config.toml: No such file or directory\n"
+    );
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn bad_arguments_are_refused_in_one_sentence() {
+    let output = mqfq(&["serve"]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "mqfq: the following required arguments were not provided: <CONFIG>, see mqfq --help\n"
+    );
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_socket_path_in_use_is_refused_and_left_alone() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    let path = folder.join("a.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let config = folder.join("config.toml");
+    std::fs::write(&config, GOOD.replace("@/a.sock", path.to_str().unwrap())).unwrap();
+    let output = mqfq(&["serve", config.to_str().unwrap()]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        format!("mqfq: cannot listen on unix:{}: a server is already listening there\n", path.display())
+    );
+    assert_eq!(output.status.code(), Some(1));
+    // The owner's socket still works.
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
+    drop(listener);
+}
+
+#[test]
+fn a_socket_that_a_killed_server_left_is_taken_over() {
+    let _machine = machine::shared();
+    let server = Server::start(GOOD);
+    let path = server.join("a.sock");
+    let folder = server.kill_nine();
+    assert!(path.exists(), "kill -9 leaves the socket file");
+    let server = Server::start_in(folder, GOOD);
+    crate::client::Client::connect(&path, "root").read(0, 512).unwrap();
+    server.terminate();
+    assert!(!path.exists(), "an orderly end removes it");
+}
+
+/// Two schedulers on one file would each believe that it has the file alone. `check` touches nothing, so it is content.
+#[test]
+fn a_file_that_another_server_serves_is_refused() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    folder.file("disk", 1 << 20);
+    let config = GOOD.replace("kind = \"memory\"\nsize = \"1MiB\"", "kind = \"file\"\npath = \"@/disk\"");
+    let server = Server::start_in(folder, &config);
+    let text = std::fs::read_to_string(server.join("config.toml")).unwrap();
+    let second = server.join("second.toml");
+    std::fs::write(&second, text.replace("a.sock", "second.sock")).unwrap();
+    let output = mqfq(&["serve", second.to_str().unwrap()]);
+    let disk = server.join("disk");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        format!(
+            "mqfq: {}:3: device.fast.path: {}: is locked by another process that serves or uses it\n",
+            second.display(),
+            disk.display()
+        )
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!server.join("second.sock").exists());
+    assert!(mqfq(&["check", second.to_str().unwrap()]).status.success());
+    server.terminate();
+}
+
+#[test]
+fn check_says_what_would_be_served_without_serving_it() {
+    let folder = Folder::new();
+    let config = folder.join("config.toml");
+    std::fs::write(&config, GOOD.replace('@', folder.join("").to_str().unwrap().trim_end_matches('/'))).unwrap();
+    let output = mqfq(&["check", "--json", config.to_str().unwrap()]);
+    assert!(output.status.success());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["ready"], false);
+    assert_eq!(report["exports"][0]["name"], "root");
+    assert_eq!(report["exports"][0]["size_bytes"], 262_144);
+    assert_eq!(report["exports"][0]["tenant"], "alice");
+    assert!(!folder.join("a.sock").exists());
+}

@@ -1,0 +1,144 @@
+//! Whole disks, copied in and out by tools that compare every byte.
+
+use crate::client::Client;
+use crate::machine;
+use crate::server::{Server, arg, pattern};
+use crate::tools::{need, run_ok, uri};
+
+const MIB: u64 = 1 << 20;
+
+/// The devices that keep what is written.
+fn devices() -> [(&'static str, String); 3] {
+    [
+        ("memory", "kind = \"memory\"\nsize = \"16MiB\"".into()),
+        ("nvme", "kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"16MiB\"".into()),
+        ("file", "kind = \"file\"\npath = \"@/disk\"".into()),
+    ]
+}
+
+fn server(device: &str, keys: &str) -> Server {
+    let folder = crate::server::Folder::new();
+    if device == "file" {
+        folder.file("disk", 16 * MIB);
+    }
+    let mut config = format!("[device.d]\n{keys}\n[tenant.t]\n");
+    for (name, offset) in [("a", 0), ("b", 8 * MIB)] {
+        config += &format!(
+            "[export.{name}]\ndevice = \"d\"\ntenant = \"t\"\noffset = {offset}\nsize = \"8MiB\"\nnbd = \"unix:@/s.sock\"\n"
+        );
+    }
+    Server::start_in(folder, &config)
+}
+
+#[test]
+fn nbdcopy_brings_every_byte_in_across_and_out() {
+    need!("nbdcopy", "cmp");
+    let _machine = machine::shared();
+    for (device, keys) in devices() {
+        let server = server(device, &keys);
+        let source = server.folder().patterned_file("source", 8 << 20, 1);
+        let (back, socket) = (server.join("back"), server.join("s.sock"));
+        run_ok("nbdcopy", &["--flush", arg(&source), &uri(&socket, "a")]);
+        run_ok("nbdcopy", &[&uri(&socket, "a"), &uri(&socket, "b")]);
+        run_ok("nbdcopy", &[&uri(&socket, "b"), arg(&back)]);
+        run_ok("cmp", &[arg(&source), arg(&back)]);
+        server.terminate();
+    }
+}
+
+#[test]
+fn qemu_img_converts_in_and_out_and_finds_no_difference() {
+    need!("qemu-img");
+    let _machine = machine::shared();
+    for (device, keys) in devices() {
+        let server = server(device, &keys);
+        let source = server.folder().patterned_file("source", 8 << 20, 2);
+        let (back, socket) = (server.join("back.qcow2"), server.join("s.sock"));
+        let (a, b) = (uri(&socket, "a"), uri(&socket, "b"));
+        let raw = ["-f", "raw"];
+        run_ok("qemu-img", &["convert", "-n", raw[0], raw[1], "-O", "raw", arg(&source), &a]);
+        run_ok("qemu-img", &["compare", "-f", "raw", "-F", "raw", arg(&source), &a]);
+        run_ok("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &a, arg(&back)]);
+        run_ok("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", &a, arg(&back)]);
+        // The neighbour's bytes are still zero: nothing of the copy went past the export's end.
+        run_ok("qemu-img", &["convert", "-f", "raw", "-O", "raw", &b, arg(&server.join("neighbour"))]);
+        let neighbour = std::fs::read(server.join("neighbour")).unwrap();
+        assert!(neighbour.len() == 8 << 20 && neighbour.iter().all(|byte| *byte == 0));
+        server.terminate();
+    }
+}
+
+#[test]
+fn qemu_io_reads_back_what_it_wrote_discarded_and_zeroed() {
+    need!("qemu-io");
+    let _machine = machine::shared();
+    for (device, keys) in devices() {
+        let server = server(device, &keys);
+        let socket = server.join("s.sock");
+        let commands = [
+            "write -P 0x5a 0 1M",
+            "write -f -P 0xa5 1M 64k",
+            "aio_write -P 0x11 2M 256k",
+            "aio_write -P 0x22 3M 256k",
+            "aio_flush",
+            "flush",
+            "read -P 0x5a 0 1M",
+            "read -P 0xa5 1M 64k",
+            "read -P 0x11 2M 256k",
+            "read -P 0x22 3M 256k",
+            "write -z 64k 64k",
+            "read -P 0 64k 64k",
+            "read -P 0x5a 0 64k",
+            "read -P 0x5a 128k 896k",
+            "write -z -u 2M 128k",
+            "read -P 0 2M 128k",
+            "discard 3M 256k",
+            "read -P 0 3M 256k",
+            "read -P 0 4M 4M",
+        ];
+        let uri = uri(&socket, "a");
+        let mut args = vec!["-f", "raw", "-d", "unmap"];
+        commands.iter().for_each(|command| args.extend(["-c", command]));
+        args.push(&uri);
+        let output = run_ok("qemu-io", &args);
+        assert!(!output.contains("verification failed") && !output.contains("rror"), "{device}: {output}");
+        server.terminate();
+    }
+}
+
+#[test]
+fn a_tenant_reads_only_its_own_bytes() {
+    let _machine = machine::shared();
+    for (device, keys) in devices() {
+        let server = server(device, &keys);
+        let socket = server.join("s.sock");
+        let (mut a, mut b) = (Client::connect(&socket, "a"), Client::connect(&socket, "b"));
+        let secret = pattern(64 << 10, 3);
+        a.write(8 * MIB - 65_536, &secret).unwrap();
+        assert_eq!(a.read(8 * MIB - 65_536, 65_536).unwrap(), secret);
+        // Never written: zero, though buffers are recycled between tenants.
+        assert!(b.read(0, 1 << 20).unwrap().iter().all(|byte| *byte == 0), "{device}");
+        server.terminate();
+    }
+}
+
+#[test]
+fn what_was_written_to_a_file_device_is_in_the_file_after_the_end() {
+    let _machine = machine::shared();
+    let folder = crate::server::Folder::new();
+    let disk = folder.file("disk", MIB);
+    let config = "[device.d]\nkind = \"file\"\npath = \"@/disk\"\n[tenant.t]\n[export.e]\ndevice = \"d\"\ntenant = \"t\"\n\
+                  offset = \"64KiB\"\nnbd = \"unix:@/s.sock\"\n";
+    let server = Server::start_in(folder, config);
+    let mut client = Client::connect(&server.join("s.sock"), "e");
+    assert_eq!(client.size_bytes, MIB - 65_536);
+    let bytes = pattern(8192, 4);
+    client.write(4096, &bytes).unwrap();
+    client.flush().unwrap();
+    // Export byte 4096 is device byte 65536 + 4096.
+    let held = std::fs::read(&disk).unwrap();
+    assert_eq!(held[69_632..77_824], bytes[..]);
+    assert!(held[..69_632].iter().chain(&held[77_824..]).all(|byte| *byte == 0));
+    drop(client);
+    server.terminate();
+}

@@ -1,0 +1,256 @@
+//! `kill -9` under write load on a file device: what was acknowledged before an acknowledged flush, or with FUA, is there.
+//!
+//! A kill of the process is not a power cut: bytes that reached the kernel survive it. What it can lose is what the
+//! daemon acknowledged before handing it to the kernel, and what it can break is a file half written by a queue of
+//! operations that ended anywhere.
+//!
+//! Each round writes to one daemon, kills it, starts the next on the same file, and reads everything back from that one,
+//! which then is the next round's victim.
+
+use crate::client::{CMD_FLUSH, CMD_WRITE, Client, FLAG_FUA, Request};
+use crate::machine;
+use crate::server::{Folder, Server};
+use std::collections::HashMap;
+
+const BLOCK_BYTES: usize = 4096;
+const SECTOR_BYTES: usize = 512;
+/// Blocks of one connection, which nobody else writes.
+const BLOCKS: usize = 256;
+const CONNECTIONS: usize = 2;
+const IN_FLIGHT_MAX: usize = 32;
+
+const CONFIG: &str = "[server]\nworkers = 2\n[device.d]\nkind = \"file\"\npath = \"@/disk\"\n[tenant.t]\n[export.e]\n\
+                      device = \"d\"\ntenant = \"t\"\nnbd = \"unix:@/s.sock\"\n";
+
+/// A small generator with a printed seed (splitmix64): the load must be repeatable, not random.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// What one block may hold: the version that must be there, and later ones that may have replaced it. Versions of a block
+/// are written one after another, never two at once.
+#[derive(Clone, Default)]
+struct Block {
+    /// Acknowledged before an acknowledged flush was sent, or with FUA. 0: zeroes, never written.
+    durable: u64,
+    /// Sent after that, in order.
+    later: Vec<u64>,
+    /// Newest acknowledged version.
+    acknowledged: u64,
+    in_flight: bool,
+}
+
+/// What a request in flight will mean once it is answered.
+enum Pending {
+    Write {
+        block: usize,
+        version: u64,
+        fua: bool,
+    },
+    /// By block, the newest acknowledged version when the flush was sent.
+    Flush {
+        covers: Vec<u64>,
+    },
+}
+
+/// One connection's blocks over all rounds.
+struct Lane {
+    first_block: usize,
+    blocks: Vec<Block>,
+    next_version: u64,
+    random: Random,
+    /// Writes that became durable by an acknowledged flush or FUA, and flushes acknowledged: that the test tests.
+    made_durable: u64,
+}
+
+impl Lane {
+    fn new(index: usize, seed: u64) -> Lane {
+        Lane {
+            first_block: index * BLOCKS,
+            blocks: vec![Block::default(); BLOCKS],
+            next_version: 1,
+            random: Random(seed ^ index as u64),
+            made_durable: 0,
+        }
+    }
+
+    /// Keeps [`IN_FLIGHT_MAX`] requests in flight until the server is gone. `answered` is called after each answer.
+    fn write_until_killed(&mut self, client: Client, mut answered: impl FnMut()) {
+        let mut receiver = client.split();
+        let mut sender = client;
+        let mut pending: HashMap<u64, Pending> = HashMap::new();
+        let mut cookie = 0;
+        let mut open = true;
+        loop {
+            while open && pending.len() < IN_FLIGHT_MAX {
+                cookie += 1;
+                let (request, payload, meaning) = self.next_request(cookie);
+                pending.insert(cookie, meaning);
+                open = sender.send(request, &payload).is_ok();
+            }
+            let Some(reply) = receiver.reply() else { break };
+            assert_eq!(reply.error, 0);
+            match pending.remove(&reply.cookie).expect("an answer to a request in flight") {
+                Pending::Write { block, version, fua } => {
+                    let block = &mut self.blocks[block];
+                    block.in_flight = false;
+                    block.acknowledged = version;
+                    if fua {
+                        self.made_durable += block.settle(version);
+                    }
+                }
+                Pending::Flush { covers } => {
+                    let blocks = self.blocks.iter_mut().zip(covers);
+                    self.made_durable += blocks.map(|(block, version)| block.settle(version)).sum::<u64>();
+                }
+            }
+            answered();
+        }
+        self.blocks.iter_mut().for_each(|block| block.in_flight = false);
+    }
+
+    /// One request in 16 is a flush, one in 16 a write with FUA, the others are writes.
+    fn next_request(&mut self, cookie: u64) -> (Request, Vec<u8>, Pending) {
+        let kind = self.random.below(16);
+        if kind == 0 {
+            let covers = self.blocks.iter().map(|block| block.acknowledged).collect();
+            return (Request { cookie, ..Request::of(CMD_FLUSH) }, Vec::new(), Pending::Flush { covers });
+        }
+        let block = loop {
+            // Far fewer requests are in flight than there are blocks.
+            let block = self.random.below(BLOCKS as u64) as usize;
+            if !self.blocks[block].in_flight {
+                break block;
+            }
+        };
+        let (version, fua) = (self.next_version, kind == 1);
+        self.next_version += 1;
+        self.blocks[block].in_flight = true;
+        self.blocks[block].later.push(version);
+        let request = Request {
+            cookie,
+            flags: if fua { FLAG_FUA } else { 0 },
+            offset_bytes: ((self.first_block + block) * BLOCK_BYTES) as u64,
+            length_bytes: BLOCK_BYTES as u32,
+            ..Request::of(CMD_WRITE)
+        };
+        (request, self.content(block, version).repeat(BLOCK_BYTES / 16), Pending::Write { block, version, fua })
+    }
+
+    /// 16 bytes that say whose block it is and which version.
+    fn content(&self, block: usize, version: u64) -> Vec<u8> {
+        if version == 0 {
+            return vec![0; 16];
+        }
+        [((self.first_block + block) as u64).to_be_bytes(), version.to_be_bytes()].concat()
+    }
+
+    /// Reads every block: each sector holds the durable version or one sent after it (a kill may cut a write between
+    /// sectors), all bytes of a sector alike. What was found is where the next round starts.
+    fn verify(&mut self, client: &mut Client, context: &str) {
+        let length_bytes = (BLOCKS * BLOCK_BYTES) as u32;
+        let bytes = client.read((self.first_block * BLOCK_BYTES) as u64, length_bytes).unwrap();
+        for index in 0..BLOCKS {
+            let held = &bytes[index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES];
+            let block = &self.blocks[index];
+            let allowed: Vec<u64> = std::iter::once(block.durable).chain(block.later.iter().copied()).collect();
+            for sector in held.chunks(SECTOR_BYTES) {
+                let whole = |version: &u64| sector.chunks(16).all(|piece| piece == self.content(index, *version));
+                assert!(
+                    allowed.iter().any(whole),
+                    "{context}: block {} holds {:02x?}.., allowed are versions {allowed:?}",
+                    self.first_block + index,
+                    &sector[..16],
+                );
+            }
+        }
+        // A block cut in the middle may be cut again; writing it anew would hide that, so it keeps its versions. A whole
+        // one is durable from here on: it was read back from the file by a daemon that never had it in memory.
+        for index in 0..BLOCKS {
+            let held = &bytes[index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES];
+            let block = &self.blocks[index];
+            let versions = std::iter::once(block.durable).chain(block.later.iter().copied());
+            let whole = versions.into_iter().find(|version| held == self.content(index, *version).repeat(256));
+            if let Some(version) = whole {
+                self.blocks[index] = Block { durable: version, acknowledged: version, ..Block::default() };
+            }
+        }
+    }
+}
+
+impl Block {
+    /// `version` is durable now; returns 1 if it was not before.
+    fn settle(&mut self, version: u64) -> u64 {
+        if version <= self.durable {
+            return 0;
+        }
+        self.durable = version;
+        self.later.retain(|later| *later > version);
+        1
+    }
+}
+
+fn kill_rounds(rounds: u64, seed: u64) {
+    println!("{rounds} rounds, seed {seed}");
+    let mut random = Random(seed);
+    let folder = Folder::new();
+    folder.file("disk", (CONNECTIONS * BLOCKS * BLOCK_BYTES) as u64);
+    let mut lanes: Vec<Lane> = (0..CONNECTIONS).map(|index| Lane::new(index, seed)).collect();
+    let mut server = Server::start_in(folder, CONFIG);
+    for round in 0..rounds {
+        let socket = server.join("s.sock");
+        // Killed by the number of answers, not by the clock: 1 to 400, while all connections are writing.
+        let kill_at = 1 + random.below(400);
+        let answers = std::sync::atomic::AtomicU64::new(0);
+        let (sender, killed) = std::sync::mpsc::channel();
+        let folder = std::thread::scope(|scope| {
+            for lane in &mut lanes {
+                let (client, answers, sender) = (Client::connect(&socket, "e"), &answers, sender.clone());
+                scope.spawn(move || {
+                    lane.write_until_killed(client, || {
+                        // Relaxed: only the one thread that gets this very number goes on.
+                        if answers.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1 == kill_at {
+                            sender.send(()).unwrap();
+                        }
+                    });
+                });
+            }
+            killed.recv().expect("the load reaches the number of answers");
+            server.kill_nine()
+        });
+        server = Server::start_in(folder, CONFIG);
+        let context = format!("seed {seed}, round {round}, killed after {kill_at} answers");
+        let mut client = Client::connect(&socket, "e");
+        lanes.iter_mut().for_each(|lane| lane.verify(&mut client, &context));
+    }
+    let made_durable: u64 = lanes.iter().map(|lane| lane.made_durable).sum();
+    println!("{made_durable} writes were durable before their kill");
+    assert!(made_durable > rounds * 10, "too few writes were flushed for this test to mean anything");
+    server.terminate();
+}
+
+#[test]
+fn kill_nine_loses_nothing_that_was_flushed() {
+    let _machine = machine::shared();
+    kill_rounds(50, 1);
+}
+
+/// More of the same: `MQFQ_KILL_ROUNDS` rounds (1,000 if unset) from `MQFQ_KILL_SEED`.
+#[test]
+#[ignore = "long; run by cargo xtask kill-test"]
+fn kill_nine_many_times() {
+    let _machine = machine::shared();
+    let number = |name: &str, default| {
+        let parse = |text: String| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"));
+        std::env::var(name).map_or(default, parse)
+    };
+    kill_rounds(number("MQFQ_KILL_ROUNDS", 1000), number("MQFQ_KILL_SEED", 2));
+}

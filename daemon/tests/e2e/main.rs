@@ -1,0 +1,16 @@
+//! End to end: the built binary, real sockets, and tools that nobody here wrote.
+//!
+//! One test binary, so that the tests can agree on who may use the machine ([`machine`]). Tools that are missing skip
+//! their tests with a printed reason; with `CI=true` or `MQFQ_REQUIRE_TOOLS=1` a missing tool fails them.
+
+mod client;
+mod config_errors;
+mod copies;
+mod drain;
+mod fio;
+mod hostile;
+mod kill;
+mod machine;
+mod negotiation;
+mod server;
+mod tools;
