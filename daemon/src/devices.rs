@@ -1,7 +1,6 @@
 //! From a device's section to the device.
 
 use crate::config::{ConfigError, DevicePlan, Medium};
-use crate::takeover;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
@@ -24,7 +23,6 @@ pub fn open(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Dev
         Medium::File { path, direct, .. } => {
             let options =
                 FileOptions { size_bytes: Some(plan.size_bytes), direct: *direct, ..FileOptions::new(&path.value) };
-            takeover::wait_for_file(&path.value);
             let device = FileDevice::open(&options).map_err(|why| path.place.error(why))?;
             warnings.extend(device.warnings().iter().map(|warning| path.place.error(warning).to_string()));
             Arc::new(device)

@@ -1,38 +1,25 @@
-//! What a killed server leaves for a moment: waiting for it instead of failing on it.
+//! The listening socket that a killed server leaves for a moment: waiting for it instead of failing on it.
 //!
 //! `kill -9` ends a process at once, and a supervisor starts its successor at once. But the kernel first finishes what the
-//! dead one's io_uring had in flight, and until then the files and sockets of that ring stay open:
+//! dead one's io_uring had in flight, an accept among it, and until then its socket takes connections like that of a server
+//! that lives. (The file device meets the same with its lock, and waits for itself.)
 //!
-//! | left | looks like | what ends the wait |
-//! |---|---|---|
-//! | the lock of a file device | another server has the file | the lock can be taken |
-//! | a listening socket | another server listens | our connection to it is closed |
+//! | socket of | our connection to it |
+//! |---|---|
+//! | a killed server | is closed with the socket, some milliseconds later |
+//! | a server that lives | gets the first byte of its greeting |
+//! | somebody who says nothing | neither: time runs out |
 //!
-//! The first wait is also what makes a restart safe: who holds the lock knows that no write of the dead server will still
-//! arrive. Both take milliseconds unless a drive is sick. A server that is alive keeps its lock and greets its clients, and
-//! whoever comes second is refused by the code that opens and binds, after this module has given up.
+//! Whoever lives there is then met again, and refused, by the code that binds.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Longest wait for one of them.
+/// Longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(3);
-
-/// Returns when nobody has the file locked, or time has run out.
-pub fn wait_for_file(path: &Path) {
-    let Ok(file) = File::open(path) else { return };
-    if file.try_lock().is_ok() {
-        return;
-    }
-    within_wait_max(move || {
-        // An error is for the code that locks it in earnest; until it does, the lock is free again.
-        let _ = file.lock();
-    });
-}
 
 /// Returns when nobody listens on the socket, when a server there sends its greeting, or when time has run out.
 pub fn wait_for_socket(path: &Path) {
@@ -44,8 +31,8 @@ pub fn wait_for_socket(path: &Path) {
     });
 }
 
-/// Runs `wait` on a thread of its own, because neither a lock nor a connect has a timeout, and returns when it ends or time
-/// has run out. In the second case the thread is left behind; the process ends soon, since what it waited for is taken.
+/// Runs `wait` on a thread of its own, because connecting to a full backlog has no timeout, and returns when it ends or
+/// time has run out. In the second case the thread is left behind; the process ends soon, since the address is taken.
 fn within_wait_max(wait: impl FnOnce() + Send + 'static) {
     let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || {
@@ -64,21 +51,6 @@ mod tests {
 
     fn path(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("mqfq-takeover-{name}-{}", std::process::id()))
-    }
-
-    #[test]
-    fn a_lock_that_is_let_go_ends_the_wait_and_is_free() {
-        let path = path("lock");
-        let holder = File::create(&path).unwrap();
-        holder.lock().unwrap();
-        let waiter = std::thread::spawn({
-            let path = path.clone();
-            move || wait_for_file(&path)
-        });
-        drop(holder);
-        waiter.join().unwrap();
-        File::open(&path).unwrap().try_lock().unwrap();
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -164,9 +164,10 @@ fn a_file_that_another_server_serves_is_refused() {
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         format!(
-            "mqfq: {}:3: device.fast.path: {}: is locked by another process that serves or uses it\n",
+            "mqfq: {}:3: device.fast.path: {}: is served by process {}\n",
             second.display(),
-            disk.display()
+            disk.display(),
+            server.ready["pid"]
         )
     );
     assert_eq!(output.status.code(), Some(1));
