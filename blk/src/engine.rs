@@ -205,13 +205,15 @@ impl Engine {
 
     /// Counters so far.
     pub fn stats(&self) -> EngineStats {
-        let (sender, replies) = mpsc::channel::<WorkerStats>();
         let mut devices: Vec<DeviceStats> = self.options.devices.iter().map(empty_stats).collect();
-        for worker in 0..self.threads.len() {
-            self.shared.send(worker, Mail::Snapshot(sender.clone()));
-        }
-        drop(sender);
-        for worker in replies {
+        // A channel for each, so that the answers come in the order of the workers and not in that of their speed.
+        let ask = |worker| {
+            let (sender, reply) = mpsc::channel::<WorkerStats>();
+            self.shared.send(worker, Mail::Snapshot(sender));
+            reply
+        };
+        let replies: Vec<_> = (0..self.threads.len()).map(ask).collect();
+        for worker in replies.into_iter().flatten() {
             for (device, (hctx, flows)) in devices.iter_mut().zip(worker) {
                 device.hctxs.push(hctx);
                 device.flows.iter_mut().zip(&flows).for_each(|(sum, flow)| sum.stats.merge(flow));

@@ -164,6 +164,31 @@ fn a_client_that_does_not_read_delays_the_end_by_no_more_than_the_grace_time() {
     assert_eq!(stderr, "mqfq: some clients did not take their replies within 1 s and were disconnected\n");
 }
 
+/// Counters of hctxs are told apart by their place, so the place must not depend on who answers first.
+#[test]
+fn counters_of_hctxs_stand_in_the_order_of_their_workers() {
+    let _machine = machine::shared();
+    let config = "[server]\nworkers = 2\n[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.t]\n[export.t]\n\
+                  device = \"d\"\ntenant = \"t\"\nnbd = \"unix:@/t.sock\"\n";
+    let mut server = Server::start(config);
+    let mut client = Client::connect(&server.socket("t"), "t");
+    // One connection lives on one worker: its hctx alone counts, whichever it is.
+    let mut before = 0;
+    let mut place = None;
+    for round in 1..=50 {
+        client.read(0, 4096).unwrap();
+        server.signal(libc::SIGUSR1);
+        let stats = server.next_line();
+        let dispatched = |index: usize| stats["devices"][0]["hctxs"][index]["dispatched"].as_u64().unwrap();
+        let counts = [dispatched(0), dispatched(1)];
+        assert_eq!(counts[0] + counts[1], before + 1, "round {round}");
+        before += 1;
+        let here = usize::from(counts[0] == 0);
+        assert_eq!(*place.get_or_insert(here), here, "round {round}: the hctxs changed places");
+    }
+    server.terminate();
+}
+
 #[test]
 fn sigusr1_prints_the_counters_and_the_server_goes_on() {
     let _machine = machine::shared();
