@@ -62,11 +62,19 @@
 //! raise a node wrongly; the second look at the children after each raise repairs it at once.
 //!
 //! # Cost
-//! In cache-line transfers, for a leaf among c <= 8 siblings, h levels (2 for 8 hctxs, 5 for 1,024 of one socket):
-//! * `publish` higher, while a sibling is lower: own leaf, 1 shared read. One fence.
-//! * `publish` higher, as the smallest: c - 1 reads and 1 write per level whose minimum changes. 1 + levels fences.
-//! * `publish` lower: 1 write per level up to the first covered node. No fence. Never reads a sibling.
-//! * `query`: 2 reads, 1 write if virtual time moves. `global_vtime`: 1 read.
+//! In cache-line transfers, for a leaf that is one of c <= 8 children, below h nodes (h = 1 for 8 hctxs of one socket, 2 for 64, 4
+//! for 1,024):
+//!
+//! | call | reads of shared lines | writes of shared lines | fences |
+//! |---|---|---|---|
+//! | `publish` of the same grain | 0 | 0 | 0 |
+//! | `publish` higher or `depart`, a sibling is lower | 1 | own leaf | 1 |
+//! | the same, and it was the smallest of k <= h nodes | c per node | own leaf, k nodes | k + 1 at most |
+//! | `publish` lower, first covered node is the k-th | 0 | own leaf, k nodes (those lowered: twice) | 0 |
+//! | `query` | 2 | virtual time, if it moves | 0 |
+//! | `global_vtime` | 1 | 0 | 0 |
+//!
+//! (`publish` reads global virtual time too, which its caller has just read.)
 //!
 //! Lock-free: a compare-and-exchange fails only because another one succeeded.
 
@@ -75,8 +83,8 @@ use crate::sync::{AtomicU64, Ordering, fence};
 use crate::topology::{HctxId, Topology, TreeShape};
 use crate::vtime::{VSpan, VTime};
 
-/// Most children of a node. Each refresh reads them all, and each is a line that another worker writes: 8 keeps that below
-/// a microsecond even if every read misses, with 5 levels for 1,024 hctxs.
+/// Most children of a node. A raise reads them all, and each is a line that another worker writes: 8 keeps that below a
+/// microsecond even if every read misses, with 4 nodes above each leaf for 1,024 hctxs.
 const FANOUT_MAX: usize = 8;
 
 /// The smallest lead over all hctxs, and global virtual time. See the module's text.
@@ -145,7 +153,10 @@ impl Mindicator {
 
     /// Moves global virtual time up to the smallest lead, if that is later, and returns it.
     pub fn query(&self) -> VTime {
-        // Acquire: pairs with the Release of the compare-and-exchange that put this value at the root.
+        // Acquire: pairs with the Release of the compare-and-exchange that put this value at the root; with the Release
+        // below it says that whoever sees a virtual time also sees the leads that it came from. Nothing in this crate
+        // needs that (M1 is coherence of the root's word, the wheel has its fences), but it is what a reader of virtual
+        // time will take for granted, and it costs nothing on x86-64.
         let root = Word(self.nodes[self.shape.root()].load(Ordering::Acquire));
         let mut now = self.global_vtime();
         if !root.is_occupied() {
@@ -154,8 +165,7 @@ impl Mindicator {
         // `now` only places the 50 bits on the full circle; any value within REACH does, and it only moves forward.
         let smallest = root.lead_near(now);
         while now.is_before(smallest) {
-            // Release: pairs with the Acquire in `global_vtime`. Whoever sees the new time also sees the leaves that
-            // it came from. Acquire on both outcomes: a turner that goes on from here passes that on with its fence.
+            // Release: pairs with the Acquire in `global_vtime`, see above. Acquire on both outcomes: the same.
             let raised =
                 self.global_vtime.compare_exchange_weak(now.raw(), smallest.raw(), Ordering::AcqRel, Ordering::Acquire);
             match raised {
@@ -168,7 +178,7 @@ impl Mindicator {
 
     /// Global virtual time, as the last `query` left it.
     pub fn global_vtime(&self) -> VTime {
-        // Acquire: pairs with the Release in `query`.
+        // Acquire: pairs with the Release in `query`, see there.
         VTime::from_raw(self.global_vtime.load(Ordering::Acquire))
     }
 
@@ -215,9 +225,8 @@ impl Mindicator {
         let mut before = Word(word.load(Ordering::Relaxed));
         while before.shows_same(lead) && !before.is_covered() {
             // Release: pairs with the Acquire in `lower_node`; carries our walk above this node.
-            // Acquire: keeps the chain of earlier writers unbroken for the Acquire in `raise_node`.
             let after = before.next(before, true);
-            match word.compare_exchange_weak(before.0, after.0, Ordering::AcqRel, Ordering::Relaxed) {
+            match word.compare_exchange_weak(before.0, after.0, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(actual) => before = Word(actual),
             }
@@ -251,12 +260,10 @@ impl Mindicator {
             // Acquire: pairs with the Release of every compare-and-exchange on this word; the children that we read
             // below are at least as new as those that it was made from.
             let shown = Word(self.nodes[node].load(Ordering::Acquire));
-            // If the node is below what our child had, it is not our child that holds it down.
-            let settled = match shown.is_below(child_had) && node_had.is_none() {
-                true => None,
-                false => Some(self.smallest_child(node)).filter(|smallest| !smallest.shows_same(shown)),
-            };
-            let Some(smallest) = settled else {
+            // If the node is below what our child had, it is not our child that holds it down: no need to read them all.
+            let held_by_another = node_had.is_none() && shown.is_below(child_had);
+            let smallest = if held_by_another { shown } else { self.smallest_child(node) };
+            if smallest.shows_same(shown) {
                 if fenced {
                     return node_had;
                 }
@@ -265,12 +272,15 @@ impl Mindicator {
                 fence(Ordering::SeqCst);
                 fenced = true;
                 continue;
-            };
+            }
             // `smallest` below the node: somebody is on his way up with it, or a version came round; either way right.
             let after = shown.next(smallest, shown.is_covered() && !smallest.is_below(shown));
-            // Release: pairs with the Acquire above and in `query`. Relaxed on failure: we start again.
+            // Release: pairs with the Acquire above and in `query`; whoever starts from this word sees children no older
+            // than we did. (M1 and M3 would hold without: the releases of those who lowered reach through any
+            // later read-modify-write, and raisers have their fences. It spares a second look.) Relaxed on failure: we
+            // start again.
             let swapped =
-                self.nodes[node].compare_exchange(shown.0, after.0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+                self.nodes[node].compare_exchange(shown.0, after.0, Ordering::Release, Ordering::Relaxed).is_ok();
             if swapped {
                 node_had = Some(node_had.map_or(shown, |had| if shown.is_below(had) { shown } else { had }));
                 // Pairs with the fence of a raiser that stopped at this node because it was below what its child had,

@@ -166,8 +166,8 @@ impl ThrottleWheel {
         if !from.is_before(to) {
             return;
         }
-        // Pairs with the fence in `throttle`: see the table. It stands after the raise of global virtual time, ours or
-        // another's that we read (Acquire, in `query`), and before our reading of the buckets.
+        // Pairs with the fence in `throttle`: see the table. It stands after the raise of global virtual time, or after
+        // a read that saw another's raise, and before our reading of the buckets.
         fence(Ordering::SeqCst);
         loop {
             // Relaxed: only decides who passes which slots. What the buckets hold, the fence answers for.

@@ -75,19 +75,50 @@ fn loom_a_place_in_the_last_bucket_that_is_passed_is_taken_anew() {
     });
 }
 
-/// Race: two workers move virtual time and both turn. Each slot is passed by one of them: one wake, not two, not none.
-/// Shown to fail if the position is moved by a store.
+/// Race: two workers turn, one with an older virtual time. One wake, not two, not none (W2), and the position ends at
+/// the later (W3). Shown to fail if the position is moved by a store.
 #[test]
-fn loom_two_turners_wake_a_queue_once() {
+fn loom_two_turners_wake_a_queue_once_and_leave_the_later_position() {
     model(|| {
         let world = World::new();
         world.tree.publish(H0, VTime::ZERO);
         world.throttle(256 + WINDOW).expect("not due at 0");
-        world.tree.publish(H0, VTime::from_raw(512));
+        let turn_to = |world: &World, units| {
+            let mut unthrottled = 0;
+            world.wheel.turn(VTime::from_raw(units), |_| unthrottled += 1);
+            unthrottled
+        };
         let theirs = world.clone();
-        let other = thread::spawn(move || theirs.turn());
-        let ours = world.turn();
+        let other = thread::spawn(move || turn_to(&theirs, 256));
+        let ours = turn_to(&world, 384);
         assert_eq!(ours + other.join().unwrap(), 1);
+        assert_eq!(world.wheel.position.load(Ordering::Relaxed), 384);
+    });
+}
+
+/// Race: one worker raises virtual time and is stopped before it turns; another reads the new time and turns in its place.
+/// Shown to fail without the fence in `turn`. (It holds whatever the ordering of virtual time itself: the turner's
+/// fence comes after a read that saw the raise.)
+#[test]
+fn loom_a_turner_that_only_read_the_new_virtual_time_loses_nobody() {
+    model(|| {
+        let world = World::new();
+        let raiser = world.clone();
+        let raising = thread::spawn(move || {
+            raiser.tree.publish(H0, VTime::from_raw(256));
+            raiser.tree.query();
+        });
+        let turner = world.clone();
+        let turning = thread::spawn(move || {
+            let now = turner.tree.global_vtime();
+            let mut unthrottled = false;
+            turner.wheel.turn(now, |_| unthrottled = true);
+            (now, unthrottled)
+        });
+        let place = world.throttle(256 + WINDOW);
+        raising.join().unwrap();
+        let (now, unthrottled) = turning.join().unwrap();
+        assert!(place.is_none() || unthrottled || now == VTime::ZERO, "{place:?} was passed");
     });
 }
 

@@ -34,12 +34,11 @@ fn loom_one_token_is_taken_once() {
     });
 }
 
-/// Race: acquire beside a release. What the last holder did before its release is seen by whoever takes the token.
-/// Shown to fail with Relaxed in place of either Release (in `release_to`) or Acquire (in `take_rest_from_root`).
-#[test]
-fn loom_whoever_gets_a_token_sees_what_its_last_holder_did() {
-    model(|| {
-        let tokens = tree(1);
+/// Race: acquire beside a release, at `tokens`' node that both can take from. What the last holder did before its
+/// release is seen by whoever takes the token.
+fn taker_sees_what_the_last_holder_did(topology: Topology) {
+    model(move || {
+        let tokens = Arc::new(TokenTree::new(&topology, 1));
         let token = take(&tokens, H1, 1);
         let reaped = Arc::new(AtomicU64::new(0));
         let (theirs, their_reaped) = (tokens.clone(), reaped.clone());
@@ -54,6 +53,18 @@ fn loom_whoever_gets_a_token_sees_what_its_last_holder_did() {
         other.join().unwrap();
         assert_eq!(tokens.total_units(), 1);
     });
+}
+
+/// Shown to fail with Relaxed in place of the Release in `release_to` or the Acquire in `take_rest_from_root`.
+#[test]
+fn loom_whoever_gets_a_token_at_the_root_sees_what_its_last_holder_did() {
+    taker_sees_what_the_last_holder_did(Topology::flat(2));
+}
+
+/// Shown to fail with Relaxed in place of the Release in `release_to` or the Acquire in `take_up_to`.
+#[test]
+fn loom_whoever_gets_a_token_at_the_core_sees_what_its_last_holder_did() {
+    taker_sees_what_the_last_holder_did(Topology::new(2, 1, 2));
 }
 
 /// Race: one hctx of a core gives its core's tokens to the root while the other takes from the core (I1).
@@ -116,5 +127,22 @@ fn loom_debt_beside_release_is_conserved_and_bounded() {
         tokens.percolate(H0);
         tokens.percolate(H1);
         assert_eq!(tokens.root_units(), 2);
+    });
+}
+
+/// Race: two releases pay one debt; each unit counts once (I1). Shown to fail if `pay_debt` stores what it computed.
+#[test]
+fn loom_a_debt_is_paid_once_by_each() {
+    model(|| {
+        let tokens = tree(3);
+        let (first, second) = (take(&tokens, H0, 1), take(&tokens, H1, 1));
+        // One token left: a request of 3 leaves a debt of 2.
+        let big = take(&tokens, H0, 3);
+        let theirs = tokens.clone();
+        let other = thread::spawn(move || theirs.release_local(H1, second));
+        let ours = tokens.release_local(H0, first);
+        assert_eq!((ours, other.join().unwrap(), tokens.root_units()), (0, 0, 0));
+        tokens.release_root(big);
+        assert_eq!(tokens.root_units(), 3);
     });
 }
