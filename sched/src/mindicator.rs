@@ -13,14 +13,15 @@
 //!       /  \          /  \
 //!     40    --      90    55     leaves are hctxs, written only by their owner; "--" is an empty queue
 //! ```
-//! A node is one word, `{ lead: 50 bits, occupied, covered, version: 12 bits }`. The lead is virtual time in grains of 64
-//! units (1/16 byte-equivalent), rounded down, and compared on a circle of 2^50 grains; hence `REACH`. Beside the tree
-//! there is one word: global virtual time, 64 bits, which `query` moves up to what the root shows.
+//! A node is one word, `{ lead: 50 bits, occupied, covered, version: 12 bits }`. The lead is virtual time in grains of
+//! 64 units (1/16 byte-equivalent), rounded down, and compared on a circle of 2^50 grains; hence `REACH`. Beside the
+//! tree there is one word: global virtual time, 64 bits, which `query` moves up to what the root shows.
 //!
 //! # Invariants
 //! M1. `query` never passes the smallest lead of an hctx whose `publish` returned and whose next `publish` or `depart`
 //!     has not begun, unless global virtual time had passed it before ("returned" in the sense of happens-before).
-//! M2. Global virtual time never goes back (I8): a lead that arrives late and low is dispatched first and moves nothing.
+//! M2. Global virtual time never goes back (I8): a lead that arrives late and low is dispatched first and moves
+//!     nothing.
 //! M3. No raise is lost: when all calls have returned, each node shows exactly the smallest of its children; and if
 //!     each caller calls `query` after its `publish` or `depart`, global virtual time is the smallest lead then.
 //! M4. With nobody present, global virtual time keeps its value.
@@ -62,8 +63,8 @@
 //! raise a node wrongly; the second look at the children after each raise repairs it at once.
 //!
 //! # Cost
-//! In cache-line transfers, for a leaf that is one of c <= 8 children, below h nodes (h = 1 for 8 hctxs of one socket, 2 for 64, 4
-//! for 1,024):
+//! In cache-line transfers, for a leaf that is one of c <= 8 children, below h nodes (h = 1 for 8 hctxs of one socket,
+//! 2 for 64, 4 for 1,024):
 //!
 //! | call | reads of shared lines | writes of shared lines | fences |
 //! |---|---|---|---|
@@ -260,7 +261,8 @@ impl Mindicator {
             // Acquire: pairs with the Release of every compare-and-exchange on this word; the children that we read
             // below are at least as new as those that it was made from.
             let shown = Word(self.nodes[node].load(Ordering::Acquire));
-            // If the node is below what our child had, it is not our child that holds it down: no need to read them all.
+            // If the node is below what our child had, it is not our child that holds it down: no need to read them
+            // all.
             let held_by_another = node_had.is_none() && shown.is_below(child_had);
             let smallest = if held_by_another { shown } else { self.smallest_child(node) };
             if smallest.shows_same(shown) {
@@ -275,8 +277,8 @@ impl Mindicator {
             }
             // `smallest` below the node: somebody is on his way up with it, or a version came round; either way right.
             let after = shown.next(smallest, shown.is_covered() && !smallest.is_below(shown));
-            // Release: pairs with the Acquire above and in `query`; whoever starts from this word sees children no older
-            // than we did. (M1 and M3 would hold without: the releases of those who lowered reach through any
+            // Release: pairs with the Acquire above and in `query`; whoever starts from this word sees children no
+            // older than we did. (M1 and M3 would hold without: the releases of those who lowered reach through any
             // later read-modify-write, and raisers have their fences. It spares a second look.) Relaxed on failure: we
             // start again.
             let swapped =

@@ -11,8 +11,8 @@
 //! socket 0   [ core 0: hctx 0, 1 | core 1: hctx 2, 3 | ... ]
 //! socket 1   [ core 0: hctx 8, 9 | ...                     ]
 //! ```
-//! A search from hctx 2 looks at its own bit, at bits 2..4 (its core), at the rest of the line (its socket), then at the
-//! other sockets' lines in ring order.
+//! A search from hctx 2 looks at its own bit, at bits 2..4 (its core), at the rest of the line (its socket), then at
+//! the other sockets' lines in ring order.
 //!
 //! # Invariants
 //! R1. A mark is claimed at most once: of all `take_nearest` and `unmark` calls exactly one clears a set bit.

@@ -26,10 +26,10 @@ pub(crate) use thorough::{AtomicI64, AtomicU64};
 /// Loom 0.7.2 decides which orders of two accesses to try by looking at the *last* access to the word only. So when one
 /// thread has loaded a word and another then loads it and changes it by compare-and-exchange, that change is compared
 /// with its own thread's load, and "the change came before the first thread's load" is never run (tokio-rs/loom issues
-/// 166 and 392). What fails only in that order stays hidden: without this, two wrong orderings in the token tree passed.
-/// Here each word has a shadow word per thread, changed by that thread before it loads and by the others before they
-/// write, so that their own loads no longer stand between. The shadows are relaxed and order nothing. Only in models
-/// that ask for it (`model::model`).
+/// 166 and 392). What fails only in that order stays hidden: without this, two wrong orderings in the token tree
+/// passed. Here each word has a shadow word per thread, changed by that thread before it loads and by the others before
+/// they write, so that their own loads no longer stand between. The shadows are relaxed and order nothing. Only in
+/// models that ask for it (`model::model`).
 #[cfg(loom)]
 mod thorough {
     use std::cell::Cell;

@@ -5,8 +5,8 @@
 //! place checks afterwards that the wheel has not passed it meanwhile (the paper leaves this race out).
 //!
 //! # Shape
-//! Virtual time is cut into slots of `b` units, a power of two; slot s starts at s * b and uses bucket s mod 64. A bucket
-//! is a bitmask of hctxs on one padded line.
+//! Virtual time is cut into slots of `b` units, a power of two; slot s starts at s * b and uses bucket s mod 64. A
+//! bucket is a bitmask of hctxs on one padded line.
 //!
 //! ```text
 //!   position (start of the slot that virtual time is in)
@@ -14,12 +14,12 @@
 //!   ---+---+---+---+---+---+-- ... --+---   virtual time, b units per slot
 //!     17  18  19  20  21  22        80
 //!              ^                     ^
-//!          {1, 5}                   {2}     hctxs 1 and 5 may go when virtual time gets to slot 19; hctx 2 may go later
+//!          {1, 5}                   {2}     hctxs 1 and 5 may go when virtual time is in slot 19; hctx 2 may go later
 //!                                           than slot 80, the last that has a bucket: it will look again then
 //! ```
-//! A queue with lead start tag `lead` may dispatch from `due = lead - T` on, so it sits in the first slot that starts at
-//! `due` or later: woken late by less than b, never early. (Exception: a late turner can take a bit out of a
-//! bucket that is in use again. The woken queue checks in any case and takes a new place.)
+//! A queue with lead start tag `lead` may dispatch from `due = lead - T` on, so it sits in the first slot that starts
+//! at `due` or later: woken late by less than b, never early. (Exception: a late turner can take a bit out of a bucket
+//! that is in use again. The woken queue checks in any case and takes a new place.)
 //!
 //! # Late is not never
 //! The queue with the smallest lead m must be woken once virtual time stands as far as m allows (I5), also with T = 0.
@@ -51,10 +51,10 @@
 //! its bucket. A turner that is stopped between the two delays the queues in the buckets it has passed.
 //!
 //! # Cost
-//! `turn` with no slot passed: one read of the position's line, which changes once per b of virtual time. A passed slot: one
-//! compare-and-exchange on the position, and per bucket one read, plus one read-modify-write if somebody is in it.
-//! `throttle`: one read-modify-write on the bucket's line, one fence, one reading of virtual time. `withdraw`: one read, and one
-//! read-modify-write if the bit is still there.
+//! `turn` with no slot passed: one read of the position's line, which changes once per b of virtual time. A passed
+//! slot: one compare-and-exchange on the position, and per bucket one read, plus one read-modify-write if somebody is
+//! in it. `throttle`: one read-modify-write on the bucket's line, one fence, one reading of virtual time. `withdraw`:
+//! one read, and one read-modify-write if the bit is still there.
 
 use crate::cache_padded::CachePadded;
 use crate::mindicator::Mindicator;
@@ -65,8 +65,8 @@ use crate::vtime::{VSpan, VTime};
 /// Words of a bucket. (A model's few hctxs need one, and building atomics is most of what a model's run costs.)
 const WORDS: usize = if cfg!(loom) { 1 } else { HCTXS_MAX / 64 };
 
-/// Buckets. With b = T/8, 64 of them span 8 T: a lead farther ahead (a queue of large requests) looks again every 8 T. A
-/// model has so few that its small virtual times come round.
+/// Buckets. With b of T/16 to T/8, 64 of them span 4 to 8 T; the queue of a lead farther ahead (after a large request)
+/// is woken that often for nothing. A model has so few that its small virtual times come round.
 const BUCKETS: usize = if cfg!(loom) { 4 } else { 64 };
 
 /// Slots per window: how much later than it must a queue is woken (at most T / 8) against how often the wheel turns.
@@ -134,8 +134,8 @@ impl ThrottleWheel {
         while !self.is_due(lead, now) {
             let slot = self.slot_for(lead, now);
             self.insert(hctx, slot);
-            // Pairs with the fence in `turn`: see the table. If ours is first, the turner finds our bit; if the turner's
-            // is, we read a virtual time that is past our slot.
+            // Pairs with the fence in `turn`: see the table. If ours is first, the turner finds our bit; if the
+            // turner's is, we read a virtual time that is past our slot.
             fence(Ordering::SeqCst);
             now = gvt();
             if now.is_before(slot.0) {

@@ -34,17 +34,20 @@
 //! T4. After `percolate(h)` with no concurrent release to it, the path of h below the root holds nothing.
 //!
 //! # Races
-//! | between | what could go wrong | why not |
-//! |---|---|---|
-//! | two `acquire`s, one token | both take it | compare-and-exchange on the count |
-//! | `percolate` and `acquire` | the token is in a hand, the taker sees it nowhere and sleeps | the taker marks itself ready, fences and looks again; `percolate` and `release_root` fence after they added, and their caller then searches the ready set (table in `ready_set.rs`) |
-//! | debt and `release_local` | the releaser does not see the debt and keeps its token | the token is used or percolated by that worker, and its next release pays; T2 counts it |
+//! *Two `acquire`s, one token.* The count changes by compare-and-exchange: one gets it.
+//!
+//! *`percolate` beside `acquire`.* While the token is in the hand of the one, the other sees it nowhere. It marks
+//! itself ready, fences and looks again; `percolate` and `release_root` fence after they added, and their caller then
+//! searches the ready set. One of the two finds the other: the table is in `ready_set.rs`.
+//!
+//! *Debt beside `release_local`.* The releaser may not see the debt and puts its token at its leaf. That worker uses
+//! it, and its next release pays; or it goes to sleep and percolates, which pays too. T2 counts both.
 //!
 //! # Cost
 //! `acquire` and `release_local` on the common path: one read-modify-write on the own leaf, plus, for the release, one
 //! read of the root's line (it changes only when tokens pass through the root). A level up is a line shared by the
-//! core, the socket, the machine. `percolate`: one read per level, one read-modify-write per level that holds tokens, one on the root
-//! if there were any.
+//! core, the socket, the machine. `percolate`: one read per level, one read-modify-write per level that holds tokens,
+//! one on the root if there were any.
 
 use crate::cache_padded::CachePadded;
 use crate::policy::DispatchToken;
@@ -111,8 +114,8 @@ impl TokenTree {
         self.release_to(self.shape.lowest_common_ancestor(from, to), token)
     }
 
-    /// Gives a token back for anybody. The caller must then search the ready set; a sequentially consistent fence stands
-    /// between (table in `ready_set.rs`).
+    /// Gives a token back for anybody. The caller must then search the ready set; a sequentially consistent fence
+    /// stands between (table in `ready_set.rs`).
     pub fn release_root(&self, token: DispatchToken) {
         let units = i64::from(token.into_units());
         // Release: as in `release_to`.
@@ -160,8 +163,8 @@ impl TokenTree {
         let mut have = count.load(Ordering::Relaxed);
         while have > 0 {
             let taken = have.min(wanted);
-            // Acquire: pairs with the Release in `release_to`. Whoever holds a token sees everything its last holder did, such as
-            // reaping the request that held it.
+            // Acquire: pairs with the Release in `release_to`. Whoever holds a token sees everything its last holder
+            // did, such as reaping the request that held it.
             match count.compare_exchange_weak(have, have - taken, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return taken,
                 Err(actual) => have = actual,

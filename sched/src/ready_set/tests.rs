@@ -35,8 +35,8 @@ fn masks_cover_whole_and_partial_words() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Model: a set of numbers, and the first in proximity order *at the smallest distance* (within one distance any order
-    /// is as near).
+    /// Model: a set of numbers, and the first in proximity order *at the smallest distance* (within one distance any
+    /// order is as near).
     #[test]
     fn it_agrees_with_a_walk_along_the_proximity_order(
         size in prop::sample::select(vec![1usize, 2, 16, 100, 1024]),

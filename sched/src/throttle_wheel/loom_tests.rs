@@ -45,8 +45,8 @@ impl World {
     }
 }
 
-/// Race: the table in the module's text, both orders. hctx 1 is due at 1279 - 1023 = 256 = slot 2; virtual time goes to 256.
-/// Shown to fail without the fence in `throttle` and without the one in `turn`.
+/// Race: the table in the module's text, both orders. hctx 1 is due at 1279 - 1023 = 256 = slot 2; virtual time goes to
+/// 256. Shown to fail without the fence in `throttle` and without the one in `turn`.
 #[test]
 fn loom_a_place_taken_beside_a_turn_is_not_lost() {
     model(|| {
@@ -96,9 +96,9 @@ fn loom_two_turners_wake_a_queue_once_and_leave_the_later_position() {
     });
 }
 
-/// Race: one worker raises virtual time and is stopped before it turns; another reads the new time and turns in its place.
-/// Shown to fail without the fence in `turn`. (It holds whatever the ordering of virtual time itself: the turner's
-/// fence comes after a read that saw the raise.)
+/// Race: one worker raises virtual time and is stopped before it turns; another reads the new time and turns in its
+/// place. Shown to fail without the fence in `turn`. (It holds whatever the ordering of virtual time itself: the
+/// turner's fence comes after a read that saw the raise.)
 #[test]
 fn loom_a_turner_that_only_read_the_new_virtual_time_loses_nobody() {
     model(|| {
@@ -122,8 +122,8 @@ fn loom_a_turner_that_only_read_the_new_virtual_time_loses_nobody() {
     });
 }
 
-/// Race: two turners, one far behind, beside a queue that takes a place in a bucket that the late one is about to empty.
-/// W1 for the new place.
+/// Race: two turners, one far behind, beside a queue that takes a place in a bucket that the late one is about to
+/// empty. W1 for the new place.
 #[test]
 fn loom_a_late_turner_does_not_swallow_a_new_place() {
     model(|| {
