@@ -32,7 +32,7 @@ pub struct OracleRequest {
     pub start_tag: WideVTime,
     /// Its end.
     pub finish_tag: WideVTime,
-    /// Breaks ties between start tags.
+    /// Breaks ties between equal intervals.
     pub arrival: u64,
     /// Whose it is.
     pub flow: FlowId,
@@ -72,7 +72,7 @@ pub struct Oracle {
     /// What each request on the device took.
     out_units: Vec<u32>,
     flows: Vec<OracleFlow>,
-    /// Per hctx, sorted by (start tag, arrival).
+    /// Per hctx, sorted by (start tag, finish tag, arrival).
     queues: Vec<Vec<OracleRequest>>,
     arrivals: u64,
 }
@@ -113,7 +113,7 @@ impl Oracle {
         self.arrivals += 1;
         let queue = &mut self.queues[hctx.0 as usize];
         queue.push(request.clone());
-        queue.sort_by_key(|staged| (staged.start_tag, staged.arrival));
+        queue.sort_by_key(|staged| (staged.start_tag, staged.finish_tag, staged.arrival));
         self.advance();
         request
     }

@@ -7,7 +7,7 @@
 //!
 //! # Shape
 //! ```text
-//!   heap, by (tag, arrival)       lanes, one per flow that has requests here      nodes, one per request
+//!   heap, by (tag, span, arrival) lanes, one per flow that has requests here      nodes, one per request
 //!        40 lane 2                2: flow 9, head 5, tail 5                       5: {40, ...} -> none
 //!       /        \                0: flow 3, head 1, tail 7                       1: {55, ...} -> 7 -> none
 //!   55 lane 0    90 lane 1        1: flow 4, head 0, tail 0                       0: {90, ...} -> none
@@ -18,17 +18,23 @@
 //! not by the number of flows: 100,000 flows cost a queue nothing.
 //!
 //! # Invariants
-//! Q1. `peek` is the smallest (start tag, arrival) of all staged requests; arrival order breaks ties.
+//! Q1. `peek` is the smallest (start tag, span, arrival) of all staged requests.
 //! Q2. A flow's requests leave in the order they came.
 //! Q3. A flow is in the index if and only if a lane is its, if and only if that lane is in the heap once, keyed by its
 //!     head.
+//!
+//! # Ties
+//! "Ties are broken arbitrarily" (MQFQ section 2), but they are not rare: global virtual time *is* the lead's start tag,
+//! so a flow that comes back from idleness ties with the lead each time. Of equal start tags the shorter interval goes
+//! first (the earlier finish tag), then the first to arrive: a small request does not wait behind a large one that
+//! started level with it. Each flow can go first at one value of the tag only once, so nobody starves.
 //!
 //! # Cost
 //! push: a probe; for a flow that had nothing here also a sift up. pop: a sift down, O(log flows staged here). The
 //! comparison wraps (`vtime.rs`): tags in one queue must lie within half the circle of one another.
 
 use crate::flow::FlowId;
-use crate::vtime::VTime;
+use crate::vtime::{VSpan, VTime};
 
 /// "No node", "no lane".
 const NONE: u32 = u32::MAX;
@@ -40,6 +46,8 @@ pub struct Staged<P> {
     pub flow: FlowId,
     /// Its place.
     pub start_tag: VTime,
+    /// Length of its interval: the shorter of two with one start tag goes first.
+    pub span: VSpan,
     /// What the policy keeps with it.
     pub payload: P,
 }
@@ -47,6 +55,7 @@ pub struct Staged<P> {
 #[derive(Clone, Copy)]
 struct Node<P> {
     start_tag: VTime,
+    span: VSpan,
     /// Arrival number; wraps, but those staged at once are less than 2^31 apart.
     arrival: u32,
     /// Next of the same flow; of a free node, the next free one.
@@ -65,6 +74,7 @@ struct Lane {
 #[derive(Clone, Copy)]
 struct HeapItem {
     start_tag: VTime,
+    span: VSpan,
     arrival: u32,
     lane: u32,
 }
@@ -72,6 +82,7 @@ struct HeapItem {
 impl HeapItem {
     fn goes_before(&self, other: &HeapItem) -> bool {
         match self.start_tag.since(other.start_tag) {
+            0 if self.span != other.span => self.span < other.span,
             0 => (self.arrival.wrapping_sub(other.arrival) as i32) < 0,
             gap => gap < 0,
         }
@@ -103,9 +114,10 @@ impl<P: Copy + Default> StageQueue<P> {
         );
         let capacity = capacity_requests as u32;
         let next = |n: u32| if n + 1 == capacity { NONE } else { n + 1 };
-        let node = |n| Node { start_tag: VTime::ZERO, arrival: 0, next: next(n), payload: P::default() };
+        let node =
+            |n| Node { start_tag: VTime::ZERO, span: VSpan(0), arrival: 0, next: next(n), payload: P::default() };
         let lane = |n| Lane { flow: FlowId(0), head: NONE, tail: next(n) };
-        let unused = HeapItem { start_tag: VTime::ZERO, arrival: 0, lane: NONE };
+        let unused = HeapItem { start_tag: VTime::ZERO, span: VSpan(0), arrival: 0, lane: NONE };
         StageQueue {
             nodes: (0..capacity).map(node).collect(),
             free_node: 0,
@@ -144,7 +156,7 @@ impl<P: Copy + Default> StageQueue<P> {
         let item = self.heap[..self.heap_len].first()?;
         let lane = &self.lanes[item.lane as usize];
         let payload = self.nodes[lane.head as usize].payload;
-        Some(Staged { flow: lane.flow, start_tag: item.start_tag, payload })
+        Some(Staged { flow: lane.flow, start_tag: item.start_tag, span: item.span, payload })
     }
 
     /// Takes in a request. True if it became the first.
@@ -152,14 +164,14 @@ impl<P: Copy + Default> StageQueue<P> {
     /// # Panics
     /// If the queue is full; in debug builds, if the start tag is before that of the flow's previous request here (I9).
     pub fn push(&mut self, request: Staged<P>) -> bool {
-        let Staged { flow, start_tag, payload } = request;
+        let Staged { flow, start_tag, span, payload } = request;
         let node = self.free_node;
         assert!(node != NONE, "a stage queue of {} requests is full", self.capacity());
         self.free_node = self.nodes[node as usize].next;
         let arrival = self.arrivals;
         self.arrivals = arrival.wrapping_add(1);
         self.len += 1;
-        self.nodes[node as usize] = Node { start_tag, arrival, next: NONE, payload };
+        self.nodes[node as usize] = Node { start_tag, span, arrival, next: NONE, payload };
         if let Some(lane) = self.index.find(flow) {
             // The flow's lead stays, so the heap does too.
             let lane = &mut self.lanes[lane as usize];
@@ -180,10 +192,10 @@ impl<P: Copy + Default> StageQueue<P> {
         self.lanes[lane as usize] = Lane { flow, head: node, tail: node };
         self.index.insert(flow, lane);
         self.heap_len += 1;
-        self.sift_up(self.heap_len - 1, HeapItem { start_tag, arrival, lane })
+        self.sift_up(self.heap_len - 1, HeapItem { start_tag, span, arrival, lane })
     }
 
-    /// Removes the first request: the smallest start tag, of equal ones the first to arrive.
+    /// Removes the first request (Q1).
     pub fn pop(&mut self) -> Option<Staged<P>> {
         let top = *self.heap[..self.heap_len].first()?;
         let Lane { flow, head: node, .. } = self.lanes[top.lane as usize];
@@ -193,8 +205,8 @@ impl<P: Copy + Default> StageQueue<P> {
         self.len -= 1;
         if next != NONE {
             self.lanes[top.lane as usize].head = next;
-            let Node { start_tag, arrival, .. } = self.nodes[next as usize];
-            self.sift_down_from_root(HeapItem { start_tag, arrival, lane: top.lane });
+            let Node { start_tag, span, arrival, .. } = self.nodes[next as usize];
+            self.sift_down_from_root(HeapItem { start_tag, span, arrival, lane: top.lane });
         } else {
             self.index.remove(flow);
             self.lanes[top.lane as usize] = Lane { flow, head: NONE, tail: self.free_lane };
@@ -204,7 +216,7 @@ impl<P: Copy + Default> StageQueue<P> {
                 self.sift_down_from_root(self.heap[self.heap_len]);
             }
         }
-        Some(Staged { flow, start_tag: top.start_tag, payload })
+        Some(Staged { flow, start_tag: top.start_tag, span: top.span, payload })
     }
 
     /// Puts `item` at `at` or above. True if it became the root.
@@ -310,11 +322,10 @@ impl FlowIndex {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::vtime::VSpan;
     use proptest::prelude::*;
 
     fn staged(flow: u32, tag: u64, payload: u32) -> Staged<u32> {
-        Staged { flow: FlowId(flow), start_tag: VTime::from_raw(tag), payload }
+        Staged { flow: FlowId(flow), start_tag: VTime::from_raw(tag), span: VSpan(64), payload }
     }
 
     #[test]
@@ -330,7 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn equal_tags_leave_in_order_of_arrival() {
+    fn equal_tags_leave_the_shorter_first() {
+        let mut queue = StageQueue::new(2);
+        assert!(queue.push(Staged { span: VSpan(128 << 10), ..staged(0, 64, 0) }));
+        assert!(queue.push(Staged { span: VSpan(4 << 10), ..staged(1, 64, 1) }));
+        assert_eq!([queue.pop().unwrap().payload, queue.pop().unwrap().payload], [1, 0]);
+    }
+
+    #[test]
+    fn equal_intervals_leave_in_order_of_arrival() {
         let mut queue = StageQueue::new(8);
         for n in 0..8 {
             queue.push(staged(7 - n, 64, n));
@@ -364,7 +383,7 @@ mod tests {
         #[test]
         fn agrees_with_a_sorted_list(steps in prop::collection::vec((any::<bool>(), 0u32..40, 0u64..5), 1..400)) {
             let mut queue = StageQueue::new(8);
-            let mut model: Vec<(u64, u32, u32)> = Vec::new();
+            let mut model: Vec<(u64, u64, u32, u32)> = Vec::new();
             let start = VTime::from_raw(u64::MAX - 20);
             let mut last = [0u64; 40];
             for (n, (push, flow, step)) in steps.into_iter().enumerate() {
@@ -372,17 +391,20 @@ mod tests {
                 if push && model.len() < 8 {
                     last[flow as usize] += step;
                     let offset = last[flow as usize];
-                    let first = model.iter().all(|&(other, ..)| offset < other);
-                    let request = Staged { flow: FlowId(flow), start_tag: start.plus(VSpan(offset)), payload: n };
+                    // Three lengths, one per flow: those of one flow stay in order, those of others tie.
+                    let span = u64::from(flow % 3);
+                    let first = model.iter().all(|&(other, other_span, ..)| (offset, span) < (other, other_span));
+                    let start_tag = start.plus(VSpan(offset));
+                    let request = Staged { flow: FlowId(flow), start_tag, span: VSpan(span), payload: n };
                     prop_assert_eq!(queue.push(request), first);
-                    model.push((offset, n, flow));
+                    model.push((offset, span, n, flow));
                     model.sort();
                 } else {
                     let expected = if model.is_empty() { None } else { Some(model.remove(0)) };
                     let peeked = queue.peek();
                     let popped = queue.pop();
                     prop_assert_eq!(peeked, popped);
-                    prop_assert_eq!(popped.map(|r| (r.start_tag.since(start) as u64, r.payload, r.flow.0)), expected);
+                    prop_assert_eq!(popped.map(|r| (r.start_tag.since(start) as u64, r.span.0, r.payload, r.flow.0)), expected);
                 }
                 prop_assert_eq!(queue.len(), model.len());
                 prop_assert_eq!(queue.lead().map(|lead| lead.since(start) as u64), model.first().map(|m| m.0));

@@ -110,7 +110,7 @@
 //! lock, no loop over queues.
 
 use super::{DispatchToken, Entry, Grant, Handle, Kick, Pick, Policy, PolicyOptions};
-use crate::flow::{FlowId, FlowTable, TAG_GRAIN, Weight, align};
+use crate::flow::{FlowId, FlowTable, Interval, TAG_GRAIN, Weight, align};
 use crate::mindicator::Mindicator;
 use crate::ready_set::ReadySet;
 use crate::stage_queue::{StageQueue, Staged};
@@ -264,9 +264,10 @@ impl Policy for Mqfq {
 
     fn submit(&self, queue: &mut MqfqQueue, entry: Entry, _now_ns: u64, kick: &mut impl Kick) {
         let Entry { flow, cost, handle } = entry;
-        let start_tag = self.flows.charge(flow, cost, self.mindicator.global_vtime()).start_tag;
+        let Interval { start_tag, finish_tag } = self.flows.charge(flow, cost, self.mindicator.global_vtime());
+        let span = VSpan(finish_tag.since(start_tag) as u64);
         let payload = Waiting { handle: handle.0, units: self.options.units(cost) };
-        if queue.stage.push(Staged { flow, start_tag, payload }) {
+        if queue.stage.push(Staged { flow, start_tag, span, payload }) {
             self.announce(queue, kick);
         }
     }

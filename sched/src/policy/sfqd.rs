@@ -16,7 +16,7 @@
 //! # Invariants
 //! S1. Free units + units on granted lists + units of tokens outside = D (I1). At least one unit is free before a
 //!     grant; a request of several units may take the count below 0, so units outside are less than D + the largest.
-//! S2. Grants are made in order of start tags, ties by arrival.
+//! S2. Grants are made in order of start tags, ties as in `stage_queue.rs`.
 //! S3. Whenever the lock is free, either no unit is free, or nothing is staged, or a worker that submitted or completed
 //!     has yet to pick (I4). A granted request's owner was kicked after it was put on the list.
 //!
@@ -24,11 +24,11 @@
 //! A lock per operation; O(log flows) under it. That it does not scale is the point of comparison.
 
 use super::{DispatchToken, Entry, Grant, Handle, Kick, Pick, Policy, PolicyOptions};
-use crate::flow::{FlowId, FlowTable, Weight, align};
+use crate::flow::{FlowId, FlowTable, Interval, Weight, align};
 use crate::stage_queue::{StageQueue, Staged};
 use crate::sync::Mutex;
 use crate::topology::HctxId;
-use crate::vtime::VTime;
+use crate::vtime::{VSpan, VTime};
 use std::collections::VecDeque;
 use std::ops::DerefMut;
 
@@ -65,7 +65,6 @@ impl Granted {
 
 #[derive(Clone, Copy)]
 struct Waiting {
-    finish_tag: VTime,
     handle: Handle,
     units: u32,
     hctx: HctxId,
@@ -73,7 +72,7 @@ struct Waiting {
 
 impl Default for Waiting {
     fn default() -> Self {
-        Waiting { finish_tag: VTime::ZERO, handle: Handle(0), units: 0, hctx: HctxId(0) }
+        Waiting { handle: Handle(0), units: 0, hctx: HctxId(0) }
     }
 }
 
@@ -122,10 +121,10 @@ impl Central {
         if self.free_units <= 0 {
             return None;
         }
-        let Staged { flow, start_tag, payload: Waiting { finish_tag, handle, units, hctx } } = self.stage.pop()?;
+        let Staged { flow, start_tag, span, payload: Waiting { handle, units, hctx } } = self.stage.pop()?;
         self.free_units -= i64::from(units);
         self.virtual_time = self.virtual_time.later(start_tag);
-        self.finish_max = self.finish_max.later(finish_tag);
+        self.finish_max = self.finish_max.later(start_tag.plus(span));
         Some((hctx, Granted { flow, handle, units }))
     }
 }
@@ -147,10 +146,11 @@ impl Policy for Sfqd {
         queue.staged += 1;
         let Entry { flow, cost, handle } = entry;
         let central = &mut *self.lock();
-        let interval = self.flows.charge(flow, cost, central.virtual_time);
+        let Interval { start_tag, finish_tag } = self.flows.charge(flow, cost, central.virtual_time);
+        let span = VSpan(finish_tag.since(start_tag) as u64);
         let units = self.options.units(cost);
-        let payload = Waiting { finish_tag: interval.finish_tag, handle, units, hctx: queue.hctx };
-        central.stage.push(Staged { flow, start_tag: interval.start_tag, payload });
+        let payload = Waiting { handle, units, hctx: queue.hctx };
+        central.stage.push(Staged { flow, start_tag, span, payload });
     }
 
     fn pick(&self, queue: &mut SfqdQueue, _now_ns: u64, kick: &mut impl Kick) -> Pick {
