@@ -190,7 +190,7 @@ pub fn measure_one(
         queue_depth: drive::DEMO_QUEUE_DEPTH,
         tenants: &scenario.tenants,
         transport: Transport::Nbd,
-        workers: harness::workers(),
+        workers: harness::workers(Transport::Nbd),
         pin: false,
     })?;
     let measured = phases::run(&mut rig, scenario.tenants.len(), lengths, &mut |who| {

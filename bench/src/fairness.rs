@@ -186,7 +186,7 @@ pub fn measure_one(
         queue_depth: drive::DEMO_QUEUE_DEPTH,
         tenants: &case.tenants,
         transport,
-        workers: harness::workers(),
+        workers: harness::workers(transport),
         pin: false,
     })?;
     let counted = rig.run(&[0, 1], Window::from_ms(WARM_UP_MS, measured_ms))?;

@@ -86,9 +86,15 @@ pub struct Rig {
     attached: Attached,
 }
 
-/// Workers that suit this machine: one per core, but no more than tenants' queues make use of.
-pub fn workers() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(4)
+/// Workers that suit this machine: one per core if the clients live on them; if clients have threads of their own, half
+/// the cores, because a worker that waits for a core holds global virtual time back. No more than tenants' queues make
+/// use of.
+pub fn workers(transport: Transport) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    match transport {
+        Transport::Inside => cores.clamp(1, 4),
+        Transport::Nbd => (cores / 2).clamp(1, 4),
+    }
 }
 
 impl Rig {

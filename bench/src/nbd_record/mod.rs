@@ -12,10 +12,11 @@
 //! spread is none.
 //!
 //! # What would make it lie
-//! Driver and server share the machine's cores, and no one is pinned: on two cores a driver that burns more slows every
-//! server. null-co leaves the reply's buffer as it is while ours writes zeroes. See bench/README.md.
+//! Driver and server share the machine, once freely, once each on half of its CPUs ([`placement`]): on two cores a driver
+//! that burns more slows every server. null-co leaves the reply's buffer as it is while ours writes zeroes. See bench/README.md.
 
 mod driver;
+mod placement;
 mod scheduling;
 mod server;
 
@@ -23,6 +24,7 @@ use crate::machine::{self, Machine};
 use crate::progress::Progress;
 use crate::table::{Align, Table};
 use driver::{Driver, Seen, Task};
+use placement::{Cpus, Placement};
 use serde::{Deserialize, Serialize};
 use server::{Running, SERVERS, Server};
 use std::path::{Path, PathBuf};
@@ -65,7 +67,7 @@ pub struct NbdRecord {
     pub measured_ms: u64,
     /// Servers and drivers that were not there.
     pub skipped: Vec<String>,
-    /// One entry per server, driver, number of connections and depth.
+    /// One entry per server, driver, placement, number of connections and depth.
     pub cells: Vec<NbdCell>,
     /// What scheduling costs.
     pub scheduling: SchedulingReport,
@@ -78,6 +80,8 @@ pub struct NbdCell {
     pub server: String,
     /// `own` or `fio`.
     pub driver: String,
+    /// `free`: the kernel places server and driver; `apart`: each has half of the CPUs.
+    pub placement: String,
     /// Connections.
     pub connections: u16,
     /// Requests in flight on each.
@@ -133,29 +137,38 @@ pub fn measure(options: &NbdRecordOptions) -> Result<NbdRecord, String> {
         skipped.push("fio with ioengine=nbd".into());
     }
     let rounds = options.rounds.max(1);
-    let mut progress = Progress::new(rounds as usize * servers.len() + 1);
+    let cpus = Cpus::allowed()?;
+    let placements = cpus.placements();
+    let mut progress = Progress::new(rounds as usize * servers.len() * placements.len() + 1);
     let mut runs: Vec<OneRun> = Vec::new();
     for round in 0..rounds {
         for &server in &servers {
-            progress.step(&format!("round {} of {rounds}: {}", round + 1, server.name()));
-            let running = Running::start(server, &mqfq)?;
-            for &driver in &drivers {
-                for (connections, depth) in SETTINGS {
-                    let task = Task {
-                        socket: running.socket(),
-                        export: server.export(),
-                        connections,
-                        depth,
-                        measured_ms: options.measured_ms,
-                    };
-                    let before_ns = running.cpu_ns()?;
-                    let seen = driver.run(&task).map_err(|error| format!("{}: {error}", server.name()))?;
-                    let cpu_ns = running.cpu_ns()? - before_ns;
-                    runs.push(OneRun { server, driver, connections, depth, seen, cpu_ns });
+            for &placement in placements {
+                let name = server.name();
+                progress.step(&format!("round {} of {rounds}: {name}, {}", round + 1, placement.name()));
+                cpus.be_server(placement)?;
+                let running = Running::start(server, &mqfq)?;
+                cpus.be_driver(placement)?;
+                for &driver in &drivers {
+                    for (connections, depth) in SETTINGS {
+                        let task = Task {
+                            socket: running.socket(),
+                            export: server.export(),
+                            connections,
+                            depth,
+                            measured_ms: options.measured_ms,
+                        };
+                        let before_ns = running.cpu_ns()?;
+                        let seen = driver.run(&task).map_err(|error| format!("{name}: {error}"))?;
+                        let cpu_ns = running.cpu_ns()? - before_ns;
+                        let cell = Cell { server, driver, placement, connections, depth };
+                        runs.push(OneRun { cell, seen, cpu_ns });
+                    }
                 }
             }
         }
     }
+    drop(cpus);
     progress.step("what scheduling costs");
     let scheduling = scheduling::measure(rounds, options.measured_ms)?;
     progress.finish();
@@ -165,49 +178,62 @@ pub fn measure(options: &NbdRecordOptions) -> Result<NbdRecord, String> {
         rounds,
         measured_ms: options.measured_ms,
         skipped,
-        cells: cells(&servers, &drivers, &runs),
+        cells: cells(&servers, &drivers, placements, &runs),
         scheduling,
     })
 }
 
-struct OneRun {
+/// What one figure is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Cell {
     server: Server,
     driver: Driver,
+    placement: Placement,
     connections: u16,
     depth: u16,
+}
+
+struct OneRun {
+    cell: Cell,
     seen: Seen,
     cpu_ns: u64,
 }
 
-fn cells(servers: &[Server], drivers: &[Driver], runs: &[OneRun]) -> Vec<NbdCell> {
+/// One cell per combination, in the order of the table.
+fn cells(servers: &[Server], drivers: &[Driver], placements: &[Placement], runs: &[OneRun]) -> Vec<NbdCell> {
     let mut cells = Vec::new();
     for &driver in drivers {
-        for (connections, depth) in SETTINGS {
-            for &server in servers {
-                let same = |run: &&OneRun| {
-                    (run.server, run.driver, run.connections, run.depth) == (server, driver, connections, depth)
-                };
-                let of = |value: fn(&OneRun) -> f64| -> Vec<f64> {
-                    let mut values: Vec<f64> = runs.iter().filter(same).map(value).collect();
-                    values.sort_by(f64::total_cmp);
-                    values
-                };
-                let iops = of(|run| run.seen.iops);
-                cells.push(NbdCell {
-                    server: server.name(),
-                    driver: driver.name().into(),
-                    connections,
-                    depth,
-                    iops: median(&iops),
-                    iops_min: iops.first().copied().unwrap_or(0.0),
-                    iops_max: iops.last().copied().unwrap_or(0.0),
-                    server_cpu_ns_per_io: median(&of(|run| run.cpu_ns as f64 / run.seen.requests_in_all.max(1) as f64)),
-                    p99_ns: median(&of(|run| run.seen.p99_ns as f64)) as u64,
-                });
+        for &placement in placements {
+            for (connections, depth) in SETTINGS {
+                for &server in servers {
+                    let cell = Cell { server, driver, placement, connections, depth };
+                    cells.push(cell_of(cell, runs.iter().filter(|run| run.cell == cell)));
+                }
             }
         }
     }
     cells
+}
+
+fn cell_of<'a>(cell: Cell, runs: impl Iterator<Item = &'a OneRun> + Clone) -> NbdCell {
+    let of = |value: fn(&OneRun) -> f64| -> Vec<f64> {
+        let mut values: Vec<f64> = runs.clone().map(value).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let iops = of(|run| run.seen.iops);
+    NbdCell {
+        server: cell.server.name(),
+        driver: cell.driver.name().into(),
+        placement: cell.placement.name().into(),
+        connections: cell.connections,
+        depth: cell.depth,
+        iops: median(&iops),
+        iops_min: iops.first().copied().unwrap_or(0.0),
+        iops_max: iops.last().copied().unwrap_or(0.0),
+        server_cpu_ns_per_io: median(&of(|run| run.cpu_ns as f64 / run.seen.requests_in_all.max(1) as f64)),
+        p99_ns: median(&of(|run| run.seen.p99_ns as f64)) as u64,
+    }
 }
 
 /// Middle of sorted values (the mean of the two middle ones if there is no middle); 0 of none.
@@ -242,6 +268,7 @@ impl NbdRecord {
     fn table(&self) -> Table {
         let mut table = Table::new(&[
             ("driver", Align::Left),
+            ("placement", Align::Left),
             ("connections x depth", Align::Right),
             ("server", Align::Left),
             ("IOPS", Align::Right),
@@ -253,6 +280,7 @@ impl NbdRecord {
         for cell in &self.cells {
             table.row(vec![
                 cell.driver.clone(),
+                cell.placement.clone(),
                 format!("{} x {}", cell.connections, cell.depth),
                 cell.server.clone(),
                 format!("{:.0}", cell.iops),
@@ -276,7 +304,7 @@ impl NbdRecord {
             text += &format!("not there, so left out: {}\n", self.skipped.join(", "));
         }
         text += &format!(
-            "4 KiB random reads of 256 MiB, {} interleaved rounds of {} ms: median, smallest, largest; nobody pinned\n",
+            "4 KiB random reads of 256 MiB, {} interleaved rounds of {} ms: median, smallest, largest\n",
             self.rounds, self.measured_ms
         );
         text
@@ -318,10 +346,7 @@ mod tests {
     fn a_cell_is_the_median_of_its_own_rounds() {
         let seen = |iops: f64| Seen { requests: 1000, requests_in_all: 1000, iops, p99_ns: 5_000 };
         let run = |server, connections, iops, cpu_ns| OneRun {
-            server,
-            driver: Driver::Own,
-            connections,
-            depth: 1,
+            cell: Cell { server, driver: Driver::Own, placement: Placement::Free, connections, depth: 1 },
             seen: seen(iops),
             cpu_ns,
         };
@@ -332,7 +357,7 @@ mod tests {
             run(Server::NbdkitMemory, 2, 900.0, 1_000_000),
             run(Server::QemuNull, 1, 800.0, 1_000_000),
         ];
-        let cells = cells(&[Server::NbdkitMemory], &[Driver::Own], &runs);
+        let cells = cells(&[Server::NbdkitMemory], &[Driver::Own], &[Placement::Free], &runs);
         assert_eq!(cells.len(), 4, "one per setting");
         let first = &cells[0];
         assert_eq!((first.iops, first.iops_min, first.iops_max), (200.0, 100.0, 300.0));
