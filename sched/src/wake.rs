@@ -88,18 +88,18 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use crate::sync::model::{Arc, model, thread};
+    use crate::sync::{AtomicBool, Ordering::Relaxed};
 
     /// Race: work published just as the worker decides to sleep. Shown to fail with Relaxed in `kick` (the worker takes
     /// the notification and does not see the work) and with a plain store of SLEEPING in `may_sleep` (kick lost).
     #[test]
     fn loom_a_kick_beside_falling_asleep_is_not_lost() {
-        loom::model(|| {
+        model(|| {
             let word = Arc::new(WakeWord::default());
             let work = Arc::new(AtomicBool::new(false));
             let (their_word, their_work) = (word.clone(), work.clone());
-            let kicker = loom::thread::spawn(move || {
+            let kicker = thread::spawn(move || {
                 their_work.store(true, Relaxed);
                 their_word.kick()
             });
