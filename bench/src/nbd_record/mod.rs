@@ -331,8 +331,7 @@ impl NbdRecord {
         let folder = root.join(&self.machine.host).join(&self.date);
         let failed = |error: std::io::Error| format!("cannot write to {}: {error}", folder.display());
         std::fs::create_dir_all(&folder).map_err(failed)?;
-        let json = serde_json::to_string_pretty(self).map_err(|error| format!("cannot write JSON: {error}"))?;
-        std::fs::write(folder.join("nbd.json"), json + "\n").map_err(failed)?;
+        std::fs::write(folder.join("nbd.json"), to_json(self)? + "\n").map_err(failed)?;
         std::fs::write(folder.join("nbd.md"), self.markdown()).map_err(failed)?;
         Ok(folder)
     }
