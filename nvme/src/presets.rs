@@ -22,9 +22,10 @@ use std::fmt;
 /// Logical block of every preset, bytes: what the drives ship with.
 pub const BLOCK_BYTES: u32 = 512;
 
-/// Longest transfer of one command, bytes: 2 MiB. More than the drives' own MDTS (128 KiB on the P3700), so that a large
+/// Longest transfer of one command, bytes: 32 MiB, the most that NLB can say in blocks of 512 bytes (NVMe 1.3 section
+/// 6.9) and what NBD clients expect to be allowed. More than the drives' own MDTS (128 KiB on the P3700), so that a large
 /// request is one command and the model, not a splitter above it, decides what large requests do to small ones.
-pub const TRANSFER_BYTES_MAX: u32 = 2 << 20;
+pub const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 
 /// A named drive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

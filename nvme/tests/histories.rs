@@ -1,6 +1,7 @@
 //! Whatever is submitted, whenever anybody looks: each command ends once, with its status, at the model's own time.
 
 use mqfq_nvme::arbitration::ArbitrationBurst;
+use mqfq_nvme::command::Namespace;
 use mqfq_nvme::media::MediaOptions;
 use mqfq_nvme::presets::FLASH_460K;
 use mqfq_nvme::{
@@ -77,10 +78,13 @@ fn bursts() -> impl Strategy<Value = Vec<(u64, usize, Vec<Ask>)>> {
 }
 
 fn controller(inside_max: u16, seed: u64, burst: u8) -> (Controller, Vec<HostQueuePair>) {
+    let whole = FLASH_460K.controller(BLOCKS * 512, QUEUES as u16, seed);
     let options = ControllerOptions {
         media: MediaOptions { inside_max, ..FLASH_460K.media },
+        // Small enough for commands above it to be common here.
+        namespace: Namespace { transfer_bytes_max: 2 << 20, ..whole.namespace },
         arbitration_burst: ArbitrationBurst::from_field(burst).unwrap(),
-        ..FLASH_460K.controller(BLOCKS * 512, QUEUES as u16, seed)
+        ..whole
     };
     let mut controller = Controller::new(options);
     let pair = QueuePairOptions { entries: ENTRIES, class: ArbClass::default() };

@@ -438,12 +438,14 @@ mod tests {
     #[test]
     fn a_large_read_is_one_command() {
         // 128 KiB as one command: one time per command, 711 ns + 46811 ns, after 32 dies at once.
-        let device = device(4 * MIB);
+        let device = device(64 * MIB);
         let (mut queue, _) = queue(&device, 0, 4);
         let (_, at_ns) = run(&mut *queue, command(0, Op::Read, 0, 128 << 10, 0), 0);
         assert!((90_000 + 47_522..=110_000 + 47_523).contains(&at_ns), "{at_ns}");
-        assert_eq!(device.info().transfer_bytes_max, 2 << 20);
-        run(&mut *queue, command(0, Op::Read, 0, 2 << 20, 0), at_ns);
+        assert_eq!(device.info().transfer_bytes_max, 32 << 20);
+        let (reaped, _) = run(&mut *queue, command(0, Op::Read, 0, 32 << 20, 0xee), at_ns);
+        assert_eq!(reaped.status, Status::Ok);
+        assert!(reaped.buffer.unwrap().as_slice()[..32 << 20].iter().all(|&byte| byte == 0), "never written");
     }
 
     #[test]
