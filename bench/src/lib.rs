@@ -7,7 +7,7 @@
 //! | [`load_inside`] | the load inside the workers |
 //! | [`harness`] | an engine with tenants attached |
 //! | [`phases`] | each tenant alone, then all together |
-//! | [`demo`], [`fairness`], [`nbd_record`] | the commands |
+//! | [`demo`], [`fairness`], [`nbd_record`], [`file`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
@@ -15,6 +15,7 @@
 pub mod demo;
 pub mod drive;
 pub mod fairness;
+pub mod file;
 pub mod harness;
 pub mod load;
 pub mod load_inside;

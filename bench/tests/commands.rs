@@ -3,11 +3,20 @@
 
 use mqfq_bench::demo::{self, DemoOptions};
 use mqfq_bench::fairness;
+use mqfq_bench::file::{self, FileBenchOptions};
 use mqfq_bench::harness::Transport;
 use mqfq_bench::load::Window;
 use mqfq_bench::phases::Lengths;
 use mqfq_blk::PolicyKind;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Held by each test: commands that measure at the same time take each other's cores.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A folder of its own, removed with the value.
 struct Folder(PathBuf);
@@ -28,6 +37,7 @@ impl Drop for Folder {
 
 #[test]
 fn the_demo_runs_every_phase_and_draws_it() {
+    let _alone = alone();
     let folder = Folder::new("demo");
     let options = DemoOptions {
         json: true,
@@ -62,6 +72,7 @@ fn the_demo_runs_every_phase_and_draws_it() {
 
 #[test]
 fn saturating_tenants_are_served_inside_and_through_sockets() {
+    let _alone = alone();
     let [sizes, ..] = fairness::cases();
     for transport in [Transport::Inside, Transport::Nbd] {
         for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd, PolicyKind::None] {
@@ -70,4 +81,51 @@ fn saturating_tenants_are_served_inside_and_through_sockets() {
             assert_eq!(measured.within, measured.deviation.is_some_and(|deviation| deviation <= sizes.tolerance));
         }
     }
+}
+
+#[test]
+fn the_file_is_read_under_every_policy_and_by_fio_if_there_is_one() {
+    let _alone = alone();
+    let options = FileBenchOptions {
+        size_bytes: Some(4 << 20),
+        rounds: 1,
+        measured_ms: 100,
+        json: true,
+        ..FileBenchOptions::default()
+    };
+    let report = file::measure(&options).unwrap();
+    let json = serde_json::to_value(&report).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let cases: Vec<&str> = rows.iter().map(|row| row["case"].as_str().unwrap()).collect();
+    assert_eq!(cases[..4], ["none", "mqfq", "mqfq-serial", "sfqd"]);
+    for row in rows {
+        let rate = row["requests_per_s"].as_f64().unwrap();
+        assert!(rate > 0.0 && row["smallest"] == rate && row["largest"] == rate, "one round is all three: {row}");
+        assert!(row["cpu_ns_per_request"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let ratio = rows[1]["requests_per_s"].as_f64().unwrap() / rows[0]["requests_per_s"].as_f64().unwrap();
+    assert_eq!(json["mqfq_over_none"].as_f64(), Some(ratio));
+    if cases.len() > 4 {
+        assert_eq!(cases[4..], ["fio io_uring", "fio io_uring, registered", "fio io_uring, batched"]);
+        assert!(json["mqfq_over_fio"].as_f64().unwrap() > 0.0);
+        assert!(cases[4..].contains(&json["fio_case"].as_str().unwrap()));
+    } else {
+        assert!(json["mqfq_over_fio"].is_null() && json["skipped"].as_array().unwrap().len() == 1);
+    }
+    assert!(report.text().contains("mqfq over none"));
+}
+
+#[test]
+fn a_given_file_is_read_and_stays_as_it_was() {
+    let _alone = alone();
+    let folder = Folder::new("file");
+    let path = folder.0.join("given");
+    let bytes: Vec<u8> = (0..256 << 10).map(|at| (at % 251) as u8).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let options =
+        FileBenchOptions { file: Some(path.clone()), rounds: 1, measured_ms: 50, ..FileBenchOptions::default() };
+    assert_eq!(file::measure(&options).unwrap().file_bytes, 256 << 10);
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    let missing = FileBenchOptions { file: Some(folder.0.join("missing")), ..options };
+    assert!(file::measure(&missing).unwrap_err().contains("no such file"));
 }

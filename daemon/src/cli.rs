@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::config::size;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -57,6 +58,22 @@ pub enum Bench {
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
         seconds: u64,
     },
+    /// 4 KiB reads of a file in the page cache at depth 64, on one CPU: what the block layer and its policies cost, beside
+    /// fio's io_uring engine.
+    File {
+        /// An existing file or block device, which is only read. Without it one is made in the temporary folder.
+        #[arg(long, value_name = "PATH")]
+        file: Option<PathBuf>,
+        /// Bytes to read from, 64KiB to 1TiB; the default is all of PATH, or 256MiB if a file is made.
+        #[arg(long, value_parser = file_size)]
+        size: Option<u64>,
+        /// How often each case is run.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+        rounds: u32,
+        /// Length of each measurement.
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=600_000))]
+        milliseconds: u64,
+    },
     /// NBD requests per second at depth 1 and 32, beside nbdkit and qemu-storage-daemon.
     Nbd {
         /// How often each server is run.
@@ -87,6 +104,12 @@ impl Cli {
             _ => sentence(&error),
         })
     }
+}
+
+/// A size as in the config file.
+fn file_size(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text).ok_or_else(|| format!("a size is {}", size::ALLOWED))?;
+    if (64 << 10..=1 << 40).contains(&bytes) { Ok(bytes) } else { Err("allowed is 64KiB to 1TiB".into()) }
 }
 
 /// Clap's first paragraph as one line; the rest repeats the usage, which `--help` has.

@@ -13,6 +13,7 @@ mod takeover;
 use cli::{Bench, Cli, Command};
 use mqfq_bench::demo::{self, DemoOptions};
 use mqfq_bench::fairness::{self, FairnessOptions};
+use mqfq_bench::file::{self, FileBenchOptions};
 use mqfq_bench::nbd_record::{self, NbdRecordOptions};
 use std::io;
 use std::process::ExitCode;
@@ -36,6 +37,9 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Demo { out } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
         Command::Bench(Bench::Fairness { nbd, seconds }) => {
             fairness::run(&FairnessOptions { json, nbd, measured_ms: seconds * 1000 })
+        }
+        Command::Bench(Bench::File { file, size, rounds, milliseconds }) => {
+            file::run(&FileBenchOptions { file, size_bytes: size, rounds, measured_ms: milliseconds, json })
         }
         Command::Bench(Bench::Nbd { rounds, milliseconds, record, host }) => {
             let options = NbdRecordOptions { json, rounds, measured_ms: milliseconds, record, host, mqfq: None };
