@@ -7,11 +7,13 @@
 //! | [`load_inside`] | the load inside the workers |
 //! | [`harness`] | an engine with tenants attached |
 //! | [`phases`] | each tenant alone, then all together |
-//! | [`demo`], [`fairness`], [`nbd_record`], [`file`] | the commands |
+//! | [`contender`] | whose cost is measured: each policy in each of its forms |
+//! | [`demo`], [`fairness`], [`nbd_record`], [`file`], [`overhead`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
 
+pub mod contender;
 pub mod demo;
 pub mod drive;
 pub mod fairness;
@@ -25,6 +27,7 @@ pub mod model;
 pub mod nbd_client;
 pub mod nbd_record;
 pub mod nbd_wire;
+pub mod overhead;
 pub mod phases;
 pub mod plot;
 pub mod progress;

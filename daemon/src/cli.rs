@@ -89,6 +89,21 @@ pub enum Bench {
         #[arg(long, requires = "record")]
         host: Option<String>,
     },
+    /// What each policy costs per request on one worker: nanoseconds, and instructions if valgrind is installed.
+    Overhead {
+        /// Interleaved rounds, of which the median counts.
+        #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        rounds: u32,
+        /// T of mqfq and mqfq-serial.
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(0..=1 << 30))]
+        window_kib: u64,
+        /// Do not count instructions.
+        #[arg(long)]
+        no_instructions: bool,
+        /// Be what callgrind counts the instructions of, and print nothing.
+        #[arg(long, hide = true)]
+        probe: bool,
+    },
 }
 
 impl Cli {

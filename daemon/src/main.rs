@@ -15,6 +15,7 @@ use mqfq_bench::demo::{self, DemoOptions};
 use mqfq_bench::fairness::{self, FairnessOptions};
 use mqfq_bench::file::{self, FileBenchOptions};
 use mqfq_bench::nbd_record::{self, NbdRecordOptions};
+use mqfq_bench::overhead::{self, OverheadOptions};
 use std::io;
 use std::process::ExitCode;
 
@@ -44,6 +45,11 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Bench(Bench::Nbd { rounds, milliseconds, record, host }) => {
             let options = NbdRecordOptions { json, rounds, measured_ms: milliseconds, record, host, mqfq: None };
             nbd_record::run(&options)
+        }
+        Command::Bench(Bench::Overhead { probe: true, window_kib, .. }) => overhead::probe(window_kib << 10),
+        Command::Bench(Bench::Overhead { rounds, window_kib, no_instructions, probe: false }) => {
+            let window_bytes = window_kib << 10;
+            overhead::run(&OverheadOptions { json, rounds, window_bytes, instructions: !no_instructions, mqfq: None })
         }
     }
 }

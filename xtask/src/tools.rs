@@ -60,6 +60,12 @@ const TOOLS: &[Tool] = &[
         skipped: "the comparison with another server",
         probe: &["qemu-storage-daemon", "--version"],
     },
+    Tool {
+        name: "valgrind",
+        package: "valgrind",
+        skipped: "instructions per request of each policy",
+        probe: &["valgrind", "--tool=callgrind", "true"],
+    },
 ];
 
 /// The system's folders first: nbdsh runs whichever `python3` comes first, and only the system's has its module. The tests

@@ -6,6 +6,7 @@
 mod client;
 mod config_errors;
 mod copies;
+mod cost;
 mod drain;
 mod fio;
 mod hostile;
