@@ -54,6 +54,11 @@ impl Contender {
         }
     }
 
+    /// It has a D.
+    pub fn has_depth(&self) -> bool {
+        self.kind != PolicyKind::None
+    }
+
     /// It has a T.
     pub fn has_window(&self) -> bool {
         matches!(self.kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial)

@@ -8,12 +8,13 @@
 //! | [`harness`] | an engine with tenants attached |
 //! | [`phases`] | each tenant alone, then all together |
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
-//! | [`demo`], [`fairness`], [`nbd_record`], [`file`], [`overhead`] | the commands |
+//! | [`demo`], [`fairness`], [`nbd_record`], [`file`], [`overhead`], [`scale`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
 
 pub mod contender;
+mod cpu_time;
 pub mod demo;
 pub mod drive;
 pub mod fairness;
@@ -32,5 +33,6 @@ pub mod phases;
 pub mod plot;
 pub mod progress;
 pub mod report;
+pub mod scale;
 mod scratch;
 pub mod table;

@@ -104,6 +104,45 @@ pub enum Bench {
         #[arg(long, hide = true)]
         probe: bool,
     },
+    /// Requests per second of the null device with 1 to N workers, each flow on one worker and on all.
+    Scale {
+        /// N, by default one per CPU.
+        #[arg(long, value_parser = workers)]
+        workers: Option<usize>,
+        /// Flows: of each worker where each has its own, in all where all share them. By default one per worker, and where
+        /// all share them once a single one and once as many as workers.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        flows: Option<u32>,
+        /// How often each case is run.
+        #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        rounds: u32,
+        /// Length of each measurement.
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=600_000))]
+        milliseconds: u64,
+        /// T of mqfq and mqfq-serial.
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(0..=1 << 30))]
+        window_kib: u64,
+        /// D for each worker; twice as many requests are kept in flight on each.
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+        depth: u16,
+        /// Draw FOLDER/mqfq-scale.svg.
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+        /// Write FOLDER/HOST/DATE/scale.{json,md,svg}.
+        #[arg(long, value_name = "FOLDER")]
+        record: Option<PathBuf>,
+        /// HOST in the record, if not the machine's own name.
+        #[arg(long, requires = "record")]
+        host: Option<String>,
+    },
+}
+
+/// A number of workers.
+fn workers(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(workers) if (1..=mqfq_bench::scale::WORKERS_MAX).contains(&workers) => Ok(workers),
+        _ => Err(format!("{text} is not a number from 1 to {}", mqfq_bench::scale::WORKERS_MAX)),
+    }
 }
 
 impl Cli {

@@ -16,6 +16,8 @@ use mqfq_bench::fairness::{self, FairnessOptions};
 use mqfq_bench::file::{self, FileBenchOptions};
 use mqfq_bench::nbd_record::{self, NbdRecordOptions};
 use mqfq_bench::overhead::{self, OverheadOptions};
+use mqfq_bench::scale::load::Fixed;
+use mqfq_bench::scale::{self, ScaleOptions};
 use std::io;
 use std::process::ExitCode;
 
@@ -50,6 +52,11 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Bench(Bench::Overhead { rounds, window_kib, no_instructions, probe: false }) => {
             let window_bytes = window_kib << 10;
             overhead::run(&OverheadOptions { json, rounds, window_bytes, instructions: !no_instructions, mqfq: None })
+        }
+        Command::Bench(Bench::Scale { workers, flows, rounds, milliseconds, window_kib, depth, out, record, host }) => {
+            let window_bytes = window_kib << 10;
+            let fixed = Fixed { measured_ms: milliseconds, window_bytes, depth_per_worker: depth };
+            scale::run(&ScaleOptions { json, workers, flows, rounds, fixed, out, record, host })
         }
     }
 }

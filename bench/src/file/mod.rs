@@ -17,6 +17,7 @@
 
 mod fio;
 
+use crate::cpu_time::process_cpu_ns;
 use crate::harness::{Rig, RigOptions, Tenant, Transport};
 use crate::load::{Load, Window};
 use crate::nbd_record::median;
@@ -27,7 +28,6 @@ use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -298,11 +298,6 @@ fn storage_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("read_bytes: "));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
-}
-
-fn process_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// This thread, and every thread and process that it starts, on one CPU for as long as the value lives.

@@ -11,12 +11,12 @@
 //! that also serve sockets.
 
 use super::{NbdCell, median};
+use crate::cpu_time::process_cpu_ns;
 use crate::drive;
 use crate::harness::{Rig, RigOptions, Tenant, Transport};
 use crate::load::{Load, Window};
 use crate::table::{Align, Table};
 use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 /// One line per number of workers.
@@ -89,11 +89,6 @@ fn cpu_ns_per_io(kind: PolicyKind, workers: usize, measured_ms: u64) -> Result<f
     rig.stop();
     let bytes: u64 = counted.iter().flat_map(|counted| &counted.series_bytes).sum();
     Ok(cpu_ns as f64 / (bytes / u64::from(REQUEST_BYTES)).max(1) as f64)
-}
-
-fn process_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 impl SchedulingReport {

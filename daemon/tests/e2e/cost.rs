@@ -1,7 +1,8 @@
-//! `mqfq bench overhead`: that it runs and says what is promised, and that no policy has come to
+//! `mqfq bench overhead` and `mqfq bench scale`: that they run and say what is promised, and that no policy has come to
 //! execute more instructions than it did. Times are asserted nowhere: the machine may be busy.
 
 use crate::machine;
+use crate::server::Folder;
 use crate::tools::need;
 use serde_json::Value;
 use std::process::Command;
@@ -76,5 +77,45 @@ fn no_policy_executes_more_instructions_than_it_did() {
         );
         // A count of nothing would pass everything.
         assert!(more > 50.0, "{policy}: {more} instructions cannot be: {steps:?}");
+    }
+}
+
+#[test]
+fn scale_has_a_row_for_each_policy_placement_and_number_of_workers() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    let (out, record) = (folder.join("out"), folder.join("record"));
+    let [out, record] = [&out, &record].map(|path| path.to_str().expect("a path of ours is UTF-8"));
+    let sizes = ["--workers", "2", "--rounds", "1", "--milliseconds", "20"];
+    let places = ["--out", out, "--record", record, "--host", "here"];
+    let report = report(&[&["bench", "scale", "--json"], &sizes[..], &places[..]].concat());
+    let settings = [(1, "own", 1), (1, "all", 1), (2, "own", 2), (2, "all", 1), (2, "all", 2)];
+    for (workers, placement, flows) in settings {
+        for policy in POLICIES {
+            let is_it = |row: &&Value| {
+                row["workers"] == workers
+                    && row["placement"] == placement
+                    && row["flows"] == flows
+                    && row["policy"] == policy
+            };
+            let found: Vec<&Value> = rows(&report).iter().filter(is_it).collect();
+            assert_eq!(found.len(), 1, "{workers} workers, {placement}, {flows} flows, {policy}");
+            let is_positive = |key: &str| found[0][key].as_f64().is_some_and(|value| value > 0.0);
+            assert!(
+                ["requests_per_s", "smallest", "largest", "speed_up", "over_none", "cpu_ns_per_request"]
+                    .into_iter()
+                    .all(is_positive),
+                "{}",
+                found[0]
+            );
+            assert_eq!(found[0]["depth_per_worker"].is_null(), policy == "none");
+        }
+    }
+    assert_eq!(rows(&report).len(), settings.len() * POLICIES.len());
+    let svg_path = report["svg_path"].as_str().expect("a picture was asked for");
+    assert!(std::fs::read_to_string(svg_path).expect("it was drawn").starts_with("<svg"));
+    let day = folder.join("record").join("here").join(report["date"].as_str().expect("a day"));
+    for name in ["scale.json", "scale.md", "scale.svg"] {
+        assert!(day.join(name).is_file(), "{name} is not in the record");
     }
 }
