@@ -231,6 +231,7 @@ impl<P: Policy> HwCtx<P> {
 
     /// Flows that were refused and have room since the last call.
     pub fn take_room(&mut self) -> std::vec::Drain<'_, FlowId> {
+        self.room.iter().for_each(|&flow| self.staging.told(flow));
         self.room.drain(..)
     }
 

@@ -26,6 +26,8 @@ struct Held {
     requests: u32,
     bytes: u64,
     refused: bool,
+    /// Said to have room, and nobody has been told yet.
+    listed: bool,
 }
 
 /// One worker's count of what each flow has staged.
@@ -37,7 +39,7 @@ pub struct Staging {
 impl Staging {
     /// Nothing staged; one entry a flow.
     pub fn new(limits: impl IntoIterator<Item = StageLimits>) -> Staging {
-        let held = |limits| Held { limits, requests: 0, bytes: 0, refused: false };
+        let held = |limits| Held { limits, requests: 0, bytes: 0, refused: false, listed: false };
         Staging { flows: limits.into_iter().map(held).collect() }
     }
 
@@ -71,7 +73,13 @@ impl Staging {
         if room {
             held.refused = false;
         }
-        room
+        room && !std::mem::replace(&mut held.listed, true)
+    }
+
+    /// The clients of a flow that [`Staging::leave`] said has room are being told: from now on it may say so again. Until
+    /// then it does not, so that a list of such flows is never longer than there are flows.
+    pub fn told(&mut self, flow: FlowId) {
+        self.flows[flow.0 as usize].listed = false;
     }
 }
 
@@ -99,6 +107,20 @@ mod tests {
         assert!(!staging.admit(FlowId(0), 1));
         let told: Vec<bool> = (0..4).map(|_| staging.leave(FlowId(0), 1)).collect();
         assert_eq!(told, [false, true, false, false]);
+    }
+
+    #[test]
+    fn room_is_not_told_again_before_somebody_was_told() {
+        let mut staging = staging(1, 1 << 30);
+        let mut refuse_and_leave = |told: bool| {
+            assert!(staging.admit(FlowId(0), 1) && !staging.admit(FlowId(0), 1));
+            let room = staging.leave(FlowId(0), 1);
+            if told {
+                staging.told(FlowId(0));
+            }
+            room
+        };
+        assert_eq!([false, false, true, false].map(&mut refuse_and_leave), [true, false, false, true]);
     }
 
     #[test]

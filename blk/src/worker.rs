@@ -307,12 +307,14 @@ impl Core {
 
 impl Worker {
     fn new(shared: Arc<Shared>, index: usize) -> Result<Worker, String> {
+        // What one reap of each device brings at most.
+        let completions_max = shared.devices.iter().map(|device| usize::from(device.queue_depth)).sum();
         Ok(Worker {
             core: Core::new(shared, index)?,
             clients: Vec::new(),
             free: Vec::new(),
             called: Vec::new(),
-            completions: Vec::new(),
+            completions: Vec::with_capacity(completions_max),
             events: Vec::new(),
             drained: None,
             draining: false,

@@ -1,0 +1,243 @@
+//! Once it has started, the data path takes no memory: not a context's submit, run and reap, and not the loop of a
+//! worker around it. (What a policy does for itself is in `sched/tests/no_allocation.rs`.)
+
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::device::null::NullDevice;
+use mqfq_blk::device::{Device, QueueOptions};
+use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
+use mqfq_blk::request::{Completion, Op, Submission};
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::table::Owner;
+use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_sched::policy::AnyPolicy;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+struct Counting;
+
+thread_local! {
+    /// Allocations of this thread; the test harness has threads of its own.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system allocator unchanged; the counter is a plain thread-local without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: our caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: our caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
+
+const HCTXS: u16 = 2;
+/// Requests that each flow may stage on each context.
+const STAGED_MAX: u32 = 4;
+const QUEUE_DEPTH: u16 = 16;
+const REQUEST_BYTES: u32 = 4096;
+
+fn read(flow: u32, buffer: Buffer) -> Submission {
+    Submission {
+        flow: FlowId(flow),
+        op: Op::Read,
+        offset_bytes: 0,
+        length_bytes: REQUEST_BYTES,
+        fua: false,
+        buffer: Some(buffer),
+        cookie: 0,
+    }
+}
+
+fn contexts(kind: PolicyKind, flows: u32) -> Vec<HwCtx<AnyPolicy>> {
+    let options = PolicyOptions { depth: 8, window: VSpan::from_bytes(16 << 10), ..PolicyOptions::new(kind) };
+    let weights = vec![Weight::DEFAULT; flows as usize];
+    let policy = Arc::new(AnyPolicy::new(&options, &Topology::flat(usize::from(HCTXS)), &weights).unwrap());
+    let device = NullDevice::new(1 << 20);
+    let context = |n| {
+        let queue = QueueOptions {
+            hctx: HctxId(n),
+            depth: QUEUE_DEPTH,
+            #[cfg(feature = "uring")]
+            ring: None,
+            interrupt: Arc::new(|hctx| panic!("{hctx:?} interrupted by a device that has nothing to say")),
+        };
+        HwCtx::new(HwCtxOptions {
+            id: HctxId(n),
+            policy: policy.clone(),
+            device: device.open_queue(queue).unwrap(),
+            queue_depth: QUEUE_DEPTH,
+            limits: vec![StageLimits { requests_max: STAGED_MAX, bytes_max: 1 << 20 }; flows as usize],
+            cost: CostModel::FLAT,
+        })
+    };
+    (0..HCTXS).map(context).collect()
+}
+
+/// Two contexts whose flows fill their bound, are refused, and are told of room only now and then, as by a worker that
+/// makes several rounds in one turn.
+fn churn(kind: PolicyKind, flows: u32) {
+    let mut contexts = contexts(kind, flows);
+    let mut buffers: Vec<Buffer> =
+        (0..64 + STAGED_MAX * flows * u32::from(HCTXS)).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
+    let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(usize::from(QUEUE_DEPTH));
+    let mut kicked = [false; HCTXS as usize];
+    let (mut completed, mut refused, mut told) = (0u64, 0u64, 0u64);
+    let before = allocations();
+    for round in 0..6000u32 {
+        let n = kicked.iter().position(|&kicked| kicked).unwrap_or(round as usize % contexts.len());
+        kicked[n] = false;
+        let mut kick = |hctx: HctxId| kicked[hctx.index()] = true;
+        let context = &mut contexts[n];
+        let now_ns = u64::from(round) * 100;
+        for next in 0..20 {
+            let Some(buffer) = buffers.pop() else { break };
+            let flow = (round / 7 + next / 5) % flows;
+            if let Err(Full(back)) = context.submit(Owner(0), read(flow, buffer), now_ns, &mut kick) {
+                refused += 1;
+                buffers.extend(back.buffer);
+            }
+        }
+        while context.run(now_ns, &mut kick).again {}
+        context.reap(now_ns, &mut kick, &mut completions);
+        for (_, completion) in completions.drain(..) {
+            completed += 1;
+            buffers.extend(completion.buffer);
+        }
+        if round % 16 < u32::from(HCTXS) {
+            told += context.take_room().count() as u64;
+        }
+    }
+    let allocated = allocations() - before;
+    let seen = format!("{completed} completed, {refused} refused, {told} told of room");
+    assert_eq!(allocated, 0, "{kind}, {flows} flows: {seen}");
+    assert!(completed > 10_000 && refused > 1_000 && told > 50, "{kind}, {flows} flows, too rarely: {seen}");
+}
+
+#[test]
+fn a_context_takes_no_memory_once_it_is_there() {
+    for kind in PolicyKind::ALL {
+        for flows in [1, 8, 1000] {
+            churn(kind, flows);
+        }
+    }
+}
+
+#[cfg(feature = "uring")]
+mod worker {
+    use super::{REQUEST_BYTES, allocations, read};
+    use mqfq_blk::buffer::Buffer;
+    use mqfq_blk::client::{Client, Context, DeviceIndex, Event};
+    use mqfq_blk::device::null::NullDevice;
+    use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+    use mqfq_blk::request::Completion;
+    use mqfq_blk::stage::StageLimits;
+    use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, Weight};
+    use std::sync::{Arc, mpsc};
+
+    const IN_FLIGHT: u32 = 32;
+    /// Completions before the count begins: lists that grow to what is in flight have grown.
+    const WARM_UP: u64 = 1_000;
+    const COUNTED: u64 = 50_000;
+
+    /// Keeps its requests in flight and tells what its worker's thread allocated meanwhile.
+    struct Counter {
+        flow: u32,
+        completed: u64,
+        in_flight: u32,
+        before: u64,
+        draining: bool,
+        /// Bounded, because a channel without a bound allocates as it is written to.
+        report: mpsc::SyncSender<u64>,
+    }
+
+    impl Counter {
+        fn submit(&mut self, context: &mut dyn Context, buffer: Buffer) {
+            self.in_flight += 1;
+            context.submit(DeviceIndex(0), read(self.flow, buffer)).expect("the bound is not below what is in flight");
+        }
+    }
+
+    impl Client for Counter {
+        fn start(&mut self, context: &mut dyn Context) {
+            (0..IN_FLIGHT).for_each(|_| self.submit(context, Buffer::new(REQUEST_BYTES as usize)));
+        }
+
+        fn event(&mut self, _: &mut dyn Context, event: Event) {
+            unreachable!("this client asked for no socket operation, yet one ended: {event:?}");
+        }
+
+        fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
+            self.in_flight -= 1;
+            self.completed += 1;
+            if self.completed == WARM_UP {
+                self.before = allocations();
+            }
+            if self.completed == WARM_UP + COUNTED {
+                self.report.send(allocations() - self.before).expect("the test waits for it");
+            }
+            // On and on, so that the other worker's client does not end up alone: until the engine drains.
+            if !self.draining {
+                self.submit(context, completion.buffer.expect("a read brings its buffer back"));
+            }
+        }
+
+        fn turn_end(&mut self, _: &mut dyn Context) {}
+
+        fn room(&mut self, _: &mut dyn Context) {}
+
+        fn drain(&mut self, _: &mut dyn Context) {
+            self.draining = true;
+        }
+
+        fn is_done(&self) -> bool {
+            self.in_flight == 0
+        }
+    }
+
+    #[test]
+    fn a_worker_takes_no_memory_once_it_is_warm() {
+        for kind in PolicyKind::ALL {
+            let limits = StageLimits { requests_max: IN_FLIGHT, bytes_max: 1 << 20 };
+            let flow = |name: &str| FlowOptions { name: name.into(), weight: Weight::DEFAULT, limits };
+            let engine = Engine::start(EngineOptions {
+                workers: 2,
+                pin: false,
+                spin_ns: 0,
+                devices: vec![DeviceOptions {
+                    name: "null".into(),
+                    device: Arc::new(NullDevice::new(1 << 20)),
+                    policy: PolicyOptions { depth: 16, ..PolicyOptions::new(kind) },
+                    queue_depth: 64,
+                    flows: vec![flow("a"), flow("b")],
+                    cost: CostModel::FLAT,
+                }],
+            })
+            .unwrap();
+            let (report, allocated) = mpsc::sync_channel(4);
+            for worker in 0..2 {
+                for flow in 0..2 {
+                    let report = report.clone();
+                    let client =
+                        move || Counter { flow, completed: 0, in_flight: 0, before: 0, draining: false, report };
+                    engine.attach_to(worker, Box::new(move || Box::new(client())));
+                }
+            }
+            drop(report);
+            // Four clients on two threads: each tells what its thread took, whoever took it.
+            assert_eq!(allocated.iter().take(4).collect::<Vec<u64>>(), [0; 4], "{kind}");
+            assert!(engine.drain(std::time::Duration::from_secs(60)), "{kind}: clients were left");
+        }
+    }
+}
