@@ -21,8 +21,9 @@ use std::rc::Rc;
 /// Submission entries: more than a turn of the loop usually makes; a longer turn submits in between.
 const SUBMISSION_ENTRIES: u32 = 512;
 
-/// Completion entries. The kernel keeps what does not fit (IORING_FEAT_NODROP), so this is not a bound on clients.
-const COMPLETION_ENTRIES: u32 = 4096;
+/// Completion entries: what one look at them brings at most. The kernel keeps what does not fit (IORING_FEAT_NODROP), so this
+/// is not a bound on clients.
+pub(crate) const COMPLETION_ENTRIES: u32 = 4096;
 
 /// Parts of one sendmsg: Linux' UIO_MAXIOV.
 const SEND_PARTS_MAX: usize = 1024;

@@ -66,11 +66,18 @@ pub(crate) struct SharedDevice {
     pub(crate) cost: CostModel,
 }
 
+/// A worker's mail, away from its neighbours': each worker takes its own lock in every turn of its loop.
+///
+/// 128 bytes, not 64: x86-64 prefetches the other line of a pair.
+#[derive(Default)]
+#[repr(align(128))]
+struct Mailbox(Mutex<VecDeque<Mail>>);
+
 /// What the workers of an engine share.
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) bells: Vec<Arc<Bell>>,
-    pub(crate) mailboxes: Vec<Mutex<VecDeque<Mail>>>,
+    mailboxes: Vec<Mailbox>,
     pub(crate) devices: Vec<SharedDevice>,
     /// A worker whose next device event is nearer than this spins instead of sleeping, ns.
     pub(crate) spin_ns: u64,
@@ -79,7 +86,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(clock: Clock, bells: Vec<Arc<Bell>>, devices: Vec<SharedDevice>, spin_ns: u64) -> Shared {
-        let mailboxes = bells.iter().map(|_| Mutex::default()).collect();
+        let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
         Shared { clock, bells, mailboxes, devices, spin_ns, next_worker: AtomicUsize::new(0) }
     }
 
@@ -97,7 +104,7 @@ impl Shared {
 
     fn mailbox(&self, worker: usize) -> MutexGuard<'_, VecDeque<Mail>> {
         // A queue of messages is whole even if a sender panicked.
-        self.mailboxes[worker].lock().unwrap_or_else(PoisonError::into_inner)
+        self.mailboxes[worker].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -315,7 +322,7 @@ impl Worker {
             free: Vec::new(),
             called: Vec::new(),
             completions: Vec::with_capacity(completions_max),
-            events: Vec::new(),
+            events: Vec::with_capacity(ring::COMPLETION_ENTRIES as usize),
             drained: None,
             draining: false,
             stopped: false,
