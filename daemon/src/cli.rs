@@ -125,6 +125,9 @@ pub enum Bench {
         /// D for each worker; twice as many requests are kept in flight on each.
         #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
         depth: u16,
+        /// Write in place of reading: the null device fills what is read with zeroes and does not look at what is written.
+        #[arg(long)]
+        writes: bool,
         /// Draw FOLDER/mqfq-scale.svg.
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,

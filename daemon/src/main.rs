@@ -53,9 +53,20 @@ fn run(cli: Cli) -> Result<(), String> {
             let window_bytes = window_kib << 10;
             overhead::run(&OverheadOptions { json, rounds, window_bytes, instructions: !no_instructions, mqfq: None })
         }
-        Command::Bench(Bench::Scale { workers, flows, rounds, milliseconds, window_kib, depth, out, record, host }) => {
+        Command::Bench(Bench::Scale {
+            workers,
+            flows,
+            rounds,
+            milliseconds,
+            window_kib,
+            depth,
+            writes,
+            out,
+            record,
+            host,
+        }) => {
             let window_bytes = window_kib << 10;
-            let fixed = Fixed { measured_ms: milliseconds, window_bytes, depth_per_worker: depth };
+            let fixed = Fixed { measured_ms: milliseconds, window_bytes, depth_per_worker: depth, writes };
             scale::run(&ScaleOptions { json, workers, flows, rounds, fixed, out, record, host })
         }
     }

