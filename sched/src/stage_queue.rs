@@ -7,21 +7,23 @@
 //!
 //! # Shape
 //! ```text
-//!   heap, by (tag, span, arrival) lanes, one per flow that has requests here      nodes, one per request
-//!        40 lane 2                2: flow 9, head 5, tail 5                       5: {40, ...} -> none
-//!       /        \                0: flow 3, head 1, tail 7                       1: {55, ...} -> 7 -> none
-//!   55 lane 0    90 lane 1        1: flow 4, head 0, tail 0                       0: {90, ...} -> none
+//!   first      40 lane 2                lanes, one per flow that has requests    nodes, one per request
+//!   run        55 lane 0, 90 lane 1     2: flow 9, head 5, tail 5                5: {40, ...} -> none
+//!   heap       61 lane 3                0: flow 3, head 1, tail 7                1: {55, ...} -> 7 -> none
+//!                                       1: flow 4, head 0, tail 0                0: {90, ...} -> none
+//!                                       3: flow 8, head 2, tail 2                2: {61, ...} -> none
 //!
 //!   index: flow -> lane, a hash table with linear probing and backward-shift deletion, at most half full
 //! ```
 //! A lane exists only while its flow has a request here, so lanes, heap and index are sized by the queue's capacity and
-//! not by the number of flows: 100,000 flows cost a queue nothing.
+//! not by the number of flows: 100,000 flows cost a queue nothing. The policy may keep something with a lane (`L`) for as
+//! long as it exists: MQFQ keeps a lease there.
 //!
 //! # Invariants
 //! Q1. `peek` is the smallest (start tag, span, arrival) of all staged requests.
 //! Q2. A flow's requests leave in the order they came.
-//! Q3. A flow is in the index if and only if a lane is its, if and only if that lane is in the heap once, keyed by its
-//!     head.
+//! Q3. A flow is in the index if and only if a lane is its, if and only if that lane stands once in the order (first, run
+//!     and heap), keyed by its head.
 //!
 //! # Ties
 //! "Ties are broken arbitrarily" (MQFQ section 2), but they are not rare: global virtual time *is* the lead's start tag,
@@ -30,11 +32,15 @@
 //! started level with it. Each flow can go first at one value of the tag only once, so nobody starves.
 //!
 //! # Cost
-//! push: a probe; for a flow that had nothing here also a sift up. pop: a sift down, O(log flows staged here). The
-//! comparison wraps (`vtime.rs`): tags in one queue must lie within half the circle of one another.
+//! push: a probe; for a flow that had nothing here also a place in the order. pop: the first lane's next request takes a
+//! place in the order (`lane_order.rs`): two comparisons while flows advance at one pace, O(log flows staged here) at
+//! most. The comparison wraps (`vtime.rs`): tags in one queue must lie within half the circle of one another.
+
+mod lane_order;
 
 use crate::flow::FlowId;
 use crate::vtime::{VSpan, VTime};
+use lane_order::{Key, LaneOrder};
 
 /// "No node", "no lane".
 const NONE: u32 = u32::MAX;
@@ -64,45 +70,25 @@ struct Node<P> {
 }
 
 #[derive(Clone, Copy)]
-struct Lane {
+struct Lane<L> {
     flow: FlowId,
     head: u32,
     /// Last node; of a free lane, the next free one.
     tail: u32,
+    kept: L,
 }
 
-#[derive(Clone, Copy)]
-struct HeapItem {
-    start_tag: VTime,
-    span: VSpan,
-    arrival: u32,
-    lane: u32,
-}
-
-impl HeapItem {
-    fn goes_before(&self, other: &HeapItem) -> bool {
-        match self.start_tag.since(other.start_tag) {
-            0 if self.span != other.span => self.span < other.span,
-            0 => (self.arrival.wrapping_sub(other.arrival) as i32) < 0,
-            gap => gap < 0,
-        }
-    }
-}
-
-/// One hctx's staged requests. `P` is what the policy keeps with each (a handle, units of depth).
-pub struct StageQueue<P> {
-    nodes: Box<[Node<P>]>,
-    free_node: u32,
-    lanes: Box<[Lane]>,
+/// One hctx's staged requests. `P` is what the policy keeps with each (a handle, units of depth), `L` what it keeps with
+/// each flow that has requests here.
+pub struct StageQueue<P, L = ()> {
+    nodes: Nodes<P>,
+    lanes: Box<[Lane<L>]>,
     free_lane: u32,
-    heap: Box<[HeapItem]>,
-    heap_len: usize,
+    order: LaneOrder,
     index: FlowIndex,
-    len: usize,
-    arrivals: u32,
 }
 
-impl<P: Copy + Default> StageQueue<P> {
+impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
     /// An empty queue that can hold `capacity_requests`, 1..=2^30. All memory is taken here.
     ///
     /// # Panics
@@ -116,47 +102,45 @@ impl<P: Copy + Default> StageQueue<P> {
         let next = |n: u32| if n + 1 == capacity { NONE } else { n + 1 };
         let node =
             |n| Node { start_tag: VTime::ZERO, span: VSpan(0), arrival: 0, next: next(n), payload: P::default() };
-        let lane = |n| Lane { flow: FlowId(0), head: NONE, tail: next(n) };
-        let unused = HeapItem { start_tag: VTime::ZERO, span: VSpan(0), arrival: 0, lane: NONE };
+        let lane = |n| Lane { flow: FlowId(0), head: NONE, tail: next(n), kept: L::default() };
         StageQueue {
-            nodes: (0..capacity).map(node).collect(),
-            free_node: 0,
+            nodes: Nodes { all: (0..capacity).map(node).collect(), first_free: 0, arrivals: 0, departures: 0 },
             lanes: (0..capacity).map(lane).collect(),
             free_lane: 0,
-            heap: vec![unused; capacity_requests].into_boxed_slice(),
-            heap_len: 0,
+            order: LaneOrder::new(capacity_requests),
             index: FlowIndex::new(capacity_requests),
-            len: 0,
-            arrivals: 0,
         }
     }
 
     /// Requests held.
     pub fn len(&self) -> usize {
-        self.len
+        self.nodes.in_use() as usize
     }
 
     /// True if nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.nodes.in_use() == 0
     }
 
     /// Requests that it can hold.
     pub fn capacity(&self) -> usize {
-        self.nodes.len()
+        self.nodes.all.len()
     }
 
     /// Smallest start tag, or `None` if nothing is held.
+    #[inline]
     pub fn lead(&self) -> Option<VTime> {
-        self.heap[..self.heap_len].first().map(|item| item.start_tag)
+        self.order.first_tag()
     }
 
     /// The request that `pop` would return.
+    #[inline]
     pub fn peek(&self) -> Option<Staged<P>> {
-        let item = self.heap[..self.heap_len].first()?;
-        let lane = &self.lanes[item.lane as usize];
-        let payload = self.nodes[lane.head as usize].payload;
-        Some(Staged { flow: lane.flow, start_tag: item.start_tag, span: item.span, payload })
+        let key = self.order.first_key();
+        // `NONE` is no lane.
+        let lane = self.lanes.get(key.lane as usize)?;
+        let payload = self.nodes.all[lane.head as usize].payload;
+        Some(Staged { flow: lane.flow, start_tag: key.start_tag, span: key.span, payload })
     }
 
     /// Takes in a request. True if it became the first.
@@ -164,94 +148,146 @@ impl<P: Copy + Default> StageQueue<P> {
     /// # Panics
     /// If the queue is full; in debug builds, if the start tag is before that of the flow's previous request here (I9).
     pub fn push(&mut self, request: Staged<P>) -> bool {
-        let Staged { flow, start_tag, span, payload } = request;
-        let node = self.free_node;
-        assert!(node != NONE, "a stage queue of {} requests is full", self.capacity());
-        self.free_node = self.nodes[node as usize].next;
-        let arrival = self.arrivals;
-        self.arrivals = arrival.wrapping_add(1);
-        self.len += 1;
-        self.nodes[node as usize] = Node { start_tag, span, arrival, next: NONE, payload };
-        if let Some(lane) = self.index.find(flow) {
-            // The flow's lead stays, so the heap does too.
-            let lane = &mut self.lanes[lane as usize];
-            let last = &mut self.nodes[lane.tail as usize];
-            debug_assert!(
-                !start_tag.is_before(last.start_tag),
-                "start tag {start_tag:?} of flow {} goes back, the last was {:?}",
-                flow.0,
-                last.start_tag
-            );
-            last.next = node;
-            lane.tail = node;
-            return false;
+        match self.behind(request.flow) {
+            Some(behind) => {
+                behind.push(request.start_tag, request.span, request.payload);
+                false
+            }
+            None => self.push_lane(request, L::default()),
         }
+    }
+
+    /// The place behind the flow's last request here, if it has any.
+    #[inline]
+    pub fn behind(&mut self, flow: FlowId) -> Option<Behind<'_, P, L>> {
+        let lane = &mut self.lanes[self.index.find(flow)? as usize];
+        debug_assert_eq!(lane.flow, flow, "the index names a lane of another flow");
+        Some(Behind { lane, nodes: &mut self.nodes })
+    }
+
+    /// Takes in a request of a flow that has no other here, and what to keep with the flow. True if it became the first.
+    ///
+    /// # Panics
+    /// If the queue is full.
+    pub fn push_lane(&mut self, request: Staged<P>, kept: L) -> bool {
+        let Staged { flow, start_tag, span, payload } = request;
+        let (node, arrival) = self.nodes.take(start_tag, span, payload);
         // There are as many lanes as nodes and each in use holds a node, so with a node free a lane is free too.
         let lane = self.free_lane;
         self.free_lane = self.lanes[lane as usize].tail;
-        self.lanes[lane as usize] = Lane { flow, head: node, tail: node };
+        self.lanes[lane as usize] = Lane { flow, head: node, tail: node, kept };
         self.index.insert(flow, lane);
-        self.heap_len += 1;
-        self.sift_up(self.heap_len - 1, HeapItem { start_tag, span, arrival, lane })
+        self.order.insert(Key { start_tag, span, arrival, lane })
     }
 
     /// Removes the first request (Q1).
     pub fn pop(&mut self) -> Option<Staged<P>> {
-        let top = *self.heap[..self.heap_len].first()?;
-        let Lane { flow, head: node, .. } = self.lanes[top.lane as usize];
-        let Node { next, payload, .. } = self.nodes[node as usize];
-        self.nodes[node as usize].next = self.free_node;
-        self.free_node = node;
-        self.len -= 1;
-        if next != NONE {
-            self.lanes[top.lane as usize].head = next;
-            let Node { start_tag, span, arrival, .. } = self.nodes[next as usize];
-            self.sift_down_from_root(HeapItem { start_tag, span, arrival, lane: top.lane });
-        } else {
-            self.index.remove(flow);
-            self.lanes[top.lane as usize] = Lane { flow, head: NONE, tail: self.free_lane };
-            self.free_lane = top.lane;
-            self.heap_len -= 1;
-            if self.heap_len > 0 {
-                self.sift_down_from_root(self.heap[self.heap_len]);
-            }
-        }
-        Some(Staged { flow, start_tag: top.start_tag, span: top.span, payload })
+        let first = self.peek()?;
+        self.drop_first(|_, _| ());
+        Some(first)
     }
 
-    /// Puts `item` at `at` or above. True if it became the root.
-    fn sift_up(&mut self, mut at: usize, item: HeapItem) -> bool {
-        while at > 0 {
-            let parent = (at - 1) / 2;
-            if !item.goes_before(&self.heap[parent]) {
-                break;
-            }
-            self.heap[at] = self.heap[parent];
-            at = parent;
+    /// Removes the first request, which the caller has seen by [`StageQueue::peek`]. If it was the last of its flow here,
+    /// `leave` is told and gets what was kept. Nothing happens if nothing is held.
+    #[inline]
+    pub fn drop_first(&mut self, leave: impl FnOnce(FlowId, L)) {
+        let first = self.order.first_key().lane;
+        let Some(lane) = self.lanes.get_mut(first as usize) else { return };
+        let next = self.nodes.free(lane.head);
+        if next == NONE {
+            return self.drop_lane(first, leave);
         }
-        self.heap[at] = item;
-        at == 0
+        lane.head = next;
+        let &Node { start_tag, span, arrival, .. } = &self.nodes.all[next as usize];
+        self.order.replace_first(Key { start_tag, span, arrival, lane: first });
     }
 
-    /// Replaces the root by `item` and restores the order.
-    fn sift_down_from_root(&mut self, item: HeapItem) {
-        let heap = &mut self.heap[..self.heap_len];
-        let mut at = 0;
-        loop {
-            let mut child = 2 * at + 1;
-            if child >= heap.len() {
-                break;
-            }
-            if child + 1 < heap.len() && heap[child + 1].goes_before(&heap[child]) {
-                child += 1;
-            }
-            if !heap[child].goes_before(&item) {
-                break;
-            }
-            heap[at] = heap[child];
-            at = child;
-        }
-        heap[at] = item;
+    /// The first lane has no requests any more.
+    #[inline(never)]
+    fn drop_lane(&mut self, lane: u32, leave: impl FnOnce(FlowId, L)) {
+        let Lane { flow, kept, .. } = self.lanes[lane as usize];
+        self.index.remove(flow);
+        self.lanes[lane as usize] = Lane { flow, head: NONE, tail: self.free_lane, kept: L::default() };
+        self.free_lane = lane;
+        self.order.remove_first();
+        leave(flow, kept);
+    }
+}
+
+/// The place behind a flow's last request in a queue.
+pub struct Behind<'a, P, L> {
+    lane: &'a mut Lane<L>,
+    nodes: &'a mut Nodes<P>,
+}
+
+impl<P: Copy + Default, L> Behind<'_, P, L> {
+    /// What the policy keeps with the flow.
+    #[inline]
+    pub fn kept_mut(&mut self) -> &mut L {
+        &mut self.lane.kept
+    }
+
+    /// Takes in a request there. It does not become the queue's first.
+    ///
+    /// # Panics
+    /// As [`StageQueue::push`].
+    #[inline]
+    pub fn push(self, start_tag: VTime, span: VSpan, payload: P) {
+        let (node, _) = self.nodes.take(start_tag, span, payload);
+        let last = &mut self.nodes.all[self.lane.tail as usize];
+        debug_assert!(
+            !start_tag.is_before(last.start_tag),
+            "start tag {start_tag:?} of flow {} goes back, the last was {:?}",
+            self.lane.flow.0,
+            last.start_tag
+        );
+        // The flow's first stays, so the order of lanes does too.
+        last.next = node;
+        self.lane.tail = node;
+    }
+}
+
+/// All requests of a queue, and the free places.
+struct Nodes<P> {
+    all: Box<[Node<P>]>,
+    first_free: u32,
+    /// Both wrap; never more apart than there are nodes.
+    arrivals: u32,
+    departures: u32,
+}
+
+impl<P: Copy> Nodes<P> {
+    #[inline]
+    fn in_use(&self) -> u32 {
+        self.arrivals.wrapping_sub(self.departures)
+    }
+
+    /// Fills a free node. Returns it and its arrival number.
+    #[inline]
+    fn take(&mut self, start_tag: VTime, span: VSpan, payload: P) -> (u32, u32) {
+        let node = self.first_free;
+        // `NONE` is no node.
+        let Some(free) = self.all.get_mut(node as usize) else { self.panic_full() };
+        self.first_free = free.next;
+        let arrival = self.arrivals;
+        self.arrivals = arrival.wrapping_add(1);
+        *free = Node { start_tag, span, arrival, next: NONE, payload };
+        (node, arrival)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn panic_full(&self) -> ! {
+        panic!("a stage queue of {} requests is full", self.all.len());
+    }
+
+    /// Frees a node. Returns what came behind it.
+    #[inline]
+    fn free(&mut self, node: u32) -> u32 {
+        self.departures = self.departures.wrapping_add(1);
+        let next = std::mem::replace(&mut self.all[node as usize].next, self.first_free);
+        self.first_free = node;
+        next
     }
 }
 
@@ -270,6 +306,7 @@ impl FlowIndex {
     }
 
     /// Where the flow's probe begins. Multiplying by 2^32 / golden ratio spreads the dense numbers that flows have.
+    #[inline]
     fn home(&self, flow: u32) -> usize {
         (flow.wrapping_mul(0x9E37_79B1) >> self.shift) as usize
     }
@@ -278,6 +315,7 @@ impl FlowIndex {
         (place + 1) & (self.places.len() - 1)
     }
 
+    #[inline]
     fn find(&self, flow: FlowId) -> Option<u32> {
         let mut place = self.home(flow.0);
         loop {
@@ -324,6 +362,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    type Queue = StageQueue<u32>;
+
     fn staged(flow: u32, tag: u64, payload: u32) -> Staged<u32> {
         Staged { flow: FlowId(flow), start_tag: VTime::from_raw(tag), span: VSpan(64), payload }
     }
@@ -331,7 +371,7 @@ mod tests {
     #[test]
     fn requests_leave_by_start_tag_across_the_wrap() {
         // Tags MAX-1 < MAX < 0 < 1 on the circle, pushed out of order by four flows.
-        let mut queue = StageQueue::new(4);
+        let mut queue = Queue::new(4);
         assert!(queue.push(staged(0, 1, 0)));
         assert!(queue.push(staged(1, u64::MAX, 1)));
         assert!(!queue.push(staged(2, 0, 2)));
@@ -342,7 +382,7 @@ mod tests {
 
     #[test]
     fn equal_tags_leave_the_shorter_first() {
-        let mut queue = StageQueue::new(2);
+        let mut queue = Queue::new(2);
         assert!(queue.push(Staged { span: VSpan(128 << 10), ..staged(0, 64, 0) }));
         assert!(queue.push(Staged { span: VSpan(4 << 10), ..staged(1, 64, 1) }));
         assert_eq!([queue.pop().unwrap().payload, queue.pop().unwrap().payload], [1, 0]);
@@ -350,7 +390,7 @@ mod tests {
 
     #[test]
     fn equal_intervals_leave_in_order_of_arrival() {
-        let mut queue = StageQueue::new(8);
+        let mut queue = Queue::new(8);
         for n in 0..8 {
             queue.push(staged(7 - n, 64, n));
         }
@@ -360,7 +400,7 @@ mod tests {
 
     #[test]
     fn only_a_new_first_is_announced() {
-        let mut queue = StageQueue::new(4);
+        let mut queue = Queue::new(4);
         assert!(queue.push(staged(0, 100, 0)));
         assert!(!queue.push(staged(0, 200, 1)), "behind its own flow's request");
         assert!(!queue.push(staged(1, 100, 2)), "a tie is not earlier");
@@ -371,7 +411,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a stage queue of 2 requests is full")]
     fn more_than_capacity_is_refused() {
-        let mut queue = StageQueue::new(2);
+        let mut queue = Queue::new(2);
         for n in 0..3 {
             queue.push(staged(n, 0, n));
         }
@@ -382,7 +422,7 @@ mod tests {
         // wrap, and a queue small enough to be full often.
         #[test]
         fn agrees_with_a_sorted_list(steps in prop::collection::vec((any::<bool>(), 0u32..40, 0u64..5), 1..400)) {
-            let mut queue = StageQueue::new(8);
+            let mut queue = Queue::new(8);
             let mut model: Vec<(u64, u64, u32, u32)> = Vec::new();
             let start = VTime::from_raw(u64::MAX - 20);
             let mut last = [0u64; 40];
