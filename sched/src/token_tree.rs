@@ -15,7 +15,7 @@
 //!         /     \          /    \
 //!    core: 0   core: 3    ...             any hctx of the core
 //!     /  \      /  \
-//!    0    1    0    0                     one hctx each; only its own worker adds and takes
+//!    0    1    0    0                     one hctx each; only its own worker touches it
 //! ```
 //! Levels with one child are left out.
 //!
@@ -34,7 +34,8 @@
 //! T4. After `percolate(h)` with no concurrent release to it, the path of h below the root holds nothing.
 //!
 //! # Races
-//! *Two `acquire`s, one token.* The count changes by compare-and-exchange: one gets it.
+//! *Two `acquire`s, one token.* The count of an inner node changes by compare-and-exchange: one gets it. A leaf is its
+//! worker's own: nobody else reads it, save for reports, and it changes by a plain load and store.
 //!
 //! *`percolate` beside `acquire`.* While the token is in the hand of the one, the other sees it nowhere. It marks
 //! itself ready, fences and looks again; `percolate` and `release_root` fence after they added, and their caller then
@@ -44,10 +45,15 @@
 //! it, and its next release pays; or it goes to sleep and percolates, which pays too. T2 counts both.
 //!
 //! # Cost
-//! `acquire` and `release_local` on the common path: one read-modify-write on the own leaf, plus, for the release, one
-//! read of the root's line (it changes only when tokens pass through the root). A level up is a line shared by the
-//! core, the socket, the machine. `percolate`: one read per level, one read-modify-write per level that holds tokens,
-//! one on the root if there were any.
+//! `acquire` and `release_local` on the common path: a load and a store of the own leaf, no read-modify-write, plus, for
+//! the release, one read of the root's line (it changes only when tokens pass through the root). A level up is a
+//! read-modify-write on a line shared by the core, the socket, the machine. `percolate`: one read per level, one
+//! read-modify-write per level that holds tokens, one on the root if there were any.
+//!
+//! # Several tokens at once
+//! A queue that has n requests to dispatch may take tokens for all of them with the read-modify-write that it needs for
+//! the first (`spare` in [`TokenTree::acquire_batch`]); those that it does not need yet lie at its leaf. They are free
+//! tokens on the path of an awake worker, as those that `release_local` puts there, and go the same ways.
 
 use crate::cache_padded::CachePadded;
 use crate::policy::DispatchToken;
@@ -57,8 +63,9 @@ use crate::topology::{HctxId, Topology, TreeShape};
 /// The free dispatch tokens of one device. See the module's text.
 pub struct TokenTree {
     shape: TreeShape,
-    /// Tokens per node, leaves first, the root last, as in `shape`.
+    /// Tokens per node other than the root, leaves first, as in `shape`.
     counts: Box<[CachePadded<AtomicI64>]>,
+    root: CachePadded<AtomicI64>,
     depth: u32,
 }
 
@@ -71,10 +78,9 @@ impl TokenTree {
         assert!(depth >= 1, "with a depth of {depth} nothing would ever be dispatched");
         // No limit on the fan-out: nobody reads all the children of a node.
         let shape = TreeShape::new(topology, usize::MAX);
-        let root = shape.root();
-        let tokens = |node| AtomicI64::new(if node == root { i64::from(depth) } else { 0 });
-        let counts = (0..shape.node_count()).map(|node| CachePadded::new(tokens(node))).collect();
-        TokenTree { shape, counts, depth }
+        // The root is the last node.
+        let counts = (0..shape.root()).map(|_| CachePadded::new(AtomicI64::new(0))).collect();
+        TokenTree { shape, counts, root: CachePadded::new(AtomicI64::new(i64::from(depth))), depth }
     }
 
     /// The depth D, in tokens.
@@ -86,31 +92,73 @@ impl TokenTree {
     /// if there are none on that path (or, for more than one unit, if they do not leave the root above 0 before the
     /// debt).
     ///
+    /// Only the owner of `hctx` may call this, and whatever else adds to or takes from its leaf: `acquire_batch`,
+    /// `release_local`, `percolate`.
+    ///
     /// # Panics
     /// If `units` is 0 or more than D.
     pub fn acquire(&self, hctx: HctxId, units: u32) -> Option<DispatchToken> {
-        assert!((1..=self.depth).contains(&units), "{units} units of a depth of {}", self.depth);
-        let root = self.shape.root();
-        let wanted = i64::from(units);
-        let mut hand = 0;
-        for node in self.shape.path(hctx).filter(|&node| node != root) {
-            hand += self.take_up_to(node, wanted - hand);
-            if hand == wanted {
-                return Some(DispatchToken::new(units));
-            }
+        self.acquire_batch(hctx, units, 0)
+    }
+
+    /// The same from the own leaf alone: the common path, without a shared line.
+    #[inline]
+    pub fn acquire_own(&self, hctx: HctxId, units: u32) -> Option<DispatchToken> {
+        let leaf = self.leaf(hctx.index());
+        let left = leaf.get() - i64::from(units);
+        if left < 0 {
+            return None;
         }
-        self.take_rest_from_root(wanted, hand).then(|| DispatchToken::new(units))
+        leaf.set(left);
+        Some(DispatchToken::new(units))
+    }
+
+    /// As [`TokenTree::acquire`]. If the leaf does not hold enough, up to `spare` tokens more are taken from where the rest is found, and
+    /// left at the leaf. A debt is never made for them.
+    ///
+    /// # Panics
+    /// If `units` is 0 or more than D.
+    pub fn acquire_batch(&self, hctx: HctxId, units: u32, spare: u32) -> Option<DispatchToken> {
+        assert!((1..=self.depth).contains(&units), "{units} units of a depth of {}", self.depth);
+        if let Some(token) = self.acquire_own(hctx, units) {
+            return Some(token);
+        }
+        let (leaf, root) = (self.leaf(self.shape.leaf(hctx)), self.shape.root());
+        let (wanted, spare) = (i64::from(units), i64::from(spare));
+        let mut hand = leaf.take();
+        let mut node = self.shape.parent(hctx.index());
+        while node != root && hand < wanted {
+            hand += self.take_up_to(node, wanted - hand + spare);
+            node = self.shape.parent(node);
+        }
+        if hand < wanted {
+            hand = self.take_rest_from_root(wanted, hand, spare)?;
+        }
+        if hand > wanted {
+            leaf.set(hand - wanted);
+        }
+        Some(DispatchToken::new(units))
     }
 
     /// Gives a token back to the leaf of `hctx`, for its own next request; a debt of the root is paid first. Returns
     /// how many units the leaf got.
+    #[inline]
     pub fn release_local(&self, hctx: HctxId, token: DispatchToken) -> u32 {
-        self.release_to(self.shape.leaf(hctx), token)
+        let mut left = i64::from(token.into_units());
+        if self.root_units() < 0 {
+            left -= self.pay_debt(left);
+        }
+        let leaf = self.leaf(hctx.index());
+        leaf.set(leaf.get() + left);
+        left as u32
     }
 
     /// Gives a token of `from` back for `to`: to the lowest node that both can take from; a debt of the root is paid
     /// first. Returns how many units that node got. The caller must kick `to` (also if the answer is 0: it claimed it).
     pub fn release_toward(&self, from: HctxId, to: HctxId, token: DispatchToken) -> u32 {
+        if from == to {
+            return self.release_local(from, token);
+        }
         self.release_to(self.shape.lowest_common_ancestor(from, to), token)
     }
 
@@ -119,7 +167,7 @@ impl TokenTree {
     pub fn release_root(&self, token: DispatchToken) {
         let units = i64::from(token.into_units());
         // Release: as in `release_to`.
-        self.counts[self.shape.root()].fetch_add(units, Ordering::Release);
+        self.root.fetch_add(units, Ordering::Release);
         // Pairs with the fence in `ReadySet::mark`.
         fence(Ordering::SeqCst);
     }
@@ -129,13 +177,15 @@ impl TokenTree {
     /// consistent fence stands between.
     pub fn percolate(&self, hctx: HctxId) -> u64 {
         let root = self.shape.root();
-        let mut hand = 0;
-        for node in self.shape.path(hctx).filter(|&node| node != root) {
+        let mut hand = self.leaf(self.shape.leaf(hctx)).take();
+        let mut node = self.shape.parent(hctx.index());
+        while node != root {
             hand += self.take_up_to(node, i64::MAX);
+            node = self.shape.parent(node);
         }
         if hand > 0 {
             // Release: as in `release_to`; the Acquire with which we took passes on what the releasers gave.
-            self.counts[root].fetch_add(hand, Ordering::Release);
+            self.root.fetch_add(hand, Ordering::Release);
             // Pairs with the fence in `ReadySet::mark`.
             fence(Ordering::SeqCst);
         }
@@ -144,18 +194,25 @@ impl TokenTree {
 
     /// Tokens at the root; negative is a debt. A hint, unless a sequentially consistent fence of the caller's stands
     /// before it.
+    #[inline]
     pub fn root_units(&self) -> i64 {
         // Relaxed: a count without content; `acquire` decides.
-        self.counts[self.shape.root()].load(Ordering::Relaxed)
+        self.root.load(Ordering::Relaxed)
     }
 
     /// Tokens in the whole tree. Exact only while nobody calls anything else; for tests and reports.
     pub fn total_units(&self) -> i64 {
         // Relaxed: as `root_units`.
-        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<i64>() + self.root_units()
     }
 
-    /// Takes what `node` (not the root) has, at most `wanted`.
+    #[inline]
+    fn leaf(&self, leaf: usize) -> Leaf<'_> {
+        debug_assert!(self.shape.is_leaf(leaf), "node {leaf} is no hctx's");
+        Leaf(&self.counts[leaf])
+    }
+
+    /// Takes what `node` (neither a leaf nor the root) has, at most `wanted`.
     fn take_up_to(&self, node: usize, wanted: i64) -> i64 {
         let count = &self.counts[node];
         // Relaxed: a count of 0 missed or seen too late is the caller's race with the releaser, closed by the fences
@@ -173,40 +230,52 @@ impl TokenTree {
         0
     }
 
-    /// With `hand` tokens gathered, takes the rest of `wanted` from the root; false if root and hand together hold no
-    /// free token: then the hand's tokens are at the root.
-    fn take_rest_from_root(&self, wanted: i64, hand: i64) -> bool {
-        let root = &self.counts[self.shape.root()];
+    /// With `hand` tokens gathered, takes the rest of `wanted` from the root, and up to `spare` more if they are there.
+    /// Returns how many are in hand then; None if root and hand together hold no free token: then the hand's tokens are
+    /// at the root.
+    fn take_rest_from_root(&self, wanted: i64, hand: i64, spare: i64) -> Option<i64> {
+        let root = &self.root;
         // Relaxed: as in `take_up_to`.
         let mut have = root.load(Ordering::Relaxed);
         loop {
             let enough = have + hand > 0;
             if !enough && hand == 0 {
-                return false;
+                return None;
             }
-            let left = if enough { have + hand - wanted } else { have + hand };
+            let (taken, left) = if enough {
+                let left = have + hand - wanted;
+                let spare = spare.min(left).max(0);
+                (Some(wanted + spare), left - spare)
+            } else {
+                (None, have + hand)
+            };
             // Acquire: as in `take_up_to`. Release: if our hand goes into the debt, as in `release_to`.
             match root.compare_exchange_weak(have, left, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return enough,
+                Ok(_) => return taken,
                 Err(actual) => have = actual,
             }
         }
+    }
+
+    fn count(&self, node: usize) -> &AtomicI64 {
+        // The root is the last node, and stands apart.
+        self.counts.get(node).unwrap_or(&self.root)
     }
 
     fn release_to(&self, node: usize, token: DispatchToken) -> u32 {
         let units = i64::from(token.into_units());
         let left = units - self.pay_debt(units);
         if left > 0 {
-            // Release: pairs with the Acquire of whoever takes it. No fence: the caller goes on to pick itself or
-            // kicks the one it gave the token to, so nobody relies on finding it by a search.
-            self.counts[node].fetch_add(left, Ordering::Release);
+            // Release: pairs with the Acquire of whoever takes it. No fence: the caller kicks the one it gave the token to,
+            // so nobody relies on finding it by a search.
+            self.count(node).fetch_add(left, Ordering::Release);
         }
         left as u32
     }
 
     /// Pays the root's debt with up to `units`; returns how many that took.
     fn pay_debt(&self, units: i64) -> i64 {
-        let root = &self.counts[self.shape.root()];
+        let root = &self.root;
         // Relaxed: see "debt and release_local" in the table of races.
         let mut have = root.load(Ordering::Relaxed);
         while have < 0 {
@@ -218,6 +287,32 @@ impl TokenTree {
             }
         }
         0
+    }
+}
+
+/// The count of an hctx, in the hands of its owner.
+#[derive(Clone, Copy)]
+struct Leaf<'a>(&'a AtomicI64);
+
+impl Leaf<'_> {
+    #[inline]
+    fn get(self) -> i64 {
+        // Relaxed: nobody else writes our leaf.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn set(self, units: i64) {
+        // Relaxed: nobody else reads our leaf, save `total_units`, which makes no promise.
+        self.0.store(units, Ordering::Relaxed);
+    }
+
+    fn take(self) -> i64 {
+        let units = self.get();
+        if units > 0 {
+            self.set(0);
+        }
+        units
     }
 }
 

@@ -190,6 +190,11 @@ impl TreeShape {
         hctx.index()
     }
 
+    /// True if the node is an hctx's own.
+    pub(crate) fn is_leaf(&self, node: usize) -> bool {
+        node < self.leaf_count
+    }
+
     /// Parent of a node other than the root.
     pub(crate) fn parent(&self, node: usize) -> usize {
         debug_assert!(node != self.root(), "the root has no parent");
@@ -203,6 +208,7 @@ impl TreeShape {
     }
 
     /// The nodes from the leaf of `hctx` up to the root, both included.
+    #[cfg(test)]
     pub(crate) fn path(&self, hctx: HctxId) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(self.leaf(hctx)), |&node| (node != self.root()).then(|| self.parent(node)))
     }

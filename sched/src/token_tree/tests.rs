@@ -122,7 +122,7 @@ proptest! {
                 Op::Acquire(hctx, units) => {
                     let (hctx, units) = (hctx_of(hctx), units.min(depth));
                     let on_path: i64 =
-                        tree.shape.path(hctx).map(|node| tree.counts[node].load(Ordering::Relaxed).max(0)).sum();
+                        tree.shape.path(hctx).map(|node| tree.count(node).load(Ordering::Relaxed).max(0)).sum();
                     let can = on_path + tree.root_units().min(0) > 0 || (units == 1 && on_path > 0);
                     let token = tree.acquire(hctx, units);
                     if can {
@@ -158,7 +158,7 @@ proptest! {
             prop_assert!(units_out < i64::from(depth + units_max), "I2 in units");
             prop_assert!(tree.root_units() > -i64::from(units_max), "T2");
             for node in 0..tree.shape.root() {
-                prop_assert!(tree.counts[node].load(Ordering::Relaxed) >= 0, "T2");
+                prop_assert!(tree.count(node).load(Ordering::Relaxed) >= 0, "T2");
             }
         }
         for (hctx, token) in out {
