@@ -5,8 +5,9 @@
 //! flow, advanced by fetch-and-add).
 //!
 //! # Shape
-//! One cell of two cache lines per flow: `finish` (end tag of the last submitted request), `units_per_cost` (the weight
-//! as a reciprocal, so that no request divides) and `carry` (what rounding has kept back).
+//! One cell of two cache lines per flow. The first is written with each charge: `finish` (end tag of the last submitted
+//! request), `carry` (what rounding has kept back) and `credit` (see "Leases"). The second is only read: the weight, as
+//! a reciprocal, so that no request divides.
 //!
 //! ```text
 //!   start tag  = later(global virtual time, finish)            finish |--r1--|---r2---|-r3-|
@@ -19,7 +20,8 @@
 //!
 //! # Invariants
 //! F1. A start tag is never before the global virtual time that was passed in (I7: no credit for idleness).
-//! F2. No two requests of one flow get overlapping intervals, on however many queues they arrive (I9).
+//! F2. No two requests of one flow get overlapping intervals, on however many queues they arrive (I9). Those that arrive
+//!     at one queue get them in that order; without leases those that arrive at different queues do too.
 //! F3. The spans of any run of requests of one flow, at constant weight, sum to cost / weight within one grain.
 //! F4. A finish tag is never more than a quarter of the circle behind global virtual time:
 //!     [`FlowTable::refresh_if_due`].
@@ -34,13 +36,50 @@
 //! Between A's two steps others can only raise `finish`, so A still starts at or after 100 (F1), and the add hands each
 //! interval to exactly one caller (F2). The pair behaves as if it happened at the add.
 //!
+//! # Leases
+//! A flow that submits on many queues makes its finish tag the one line that all of them write. The paper leaves this
+//! open (MQFQ section 3.1, end). Here a queue may take a piece of the flow's virtual time, a [`Lease`], with one add, and
+//! cut the intervals of the flow's next requests from it alone.
+//!
+//! ```text
+//!   finish    :  s         s+L       s+2L           queue 1 has leased [s, s+L), queue 2 [s+L, s+2L)
+//!   queue 1   :  |r1|r2|r3·|                        three requests staged, room for one more
+//!   queue 2   :            |r4|########|            leaves after one request; # is a hole
+//! ```
+//! When the flow leaves the queue, and nobody has taken from the flow since, `finish` goes back to where the lease was
+//! used up to. Else what is left is a hole in the flow's axis: the flow was charged for service that it did not use. Its
+//! length is added to the flow's `credit`, and whoever takes the next lease takes credit first, as a *refund*: as long
+//! as it lasts, requests are cut from it, which do not move the start tag, and the lease is shorter by as much. So leases
+//! tile the axis as requests do without them, and what holes cost is given back at the next place where anybody takes.
+//!
+//! Let L be the length of a lease, and k the number of queues that the flow is on.
+//!
+//! L1. credit + what is in hand (unused parts and refunds of all leases) <= k L. Whoever takes a lease gets L in all, of
+//!     which as much as possible is credit: either no credit is left, and what is in hand is at most k L, or nothing is
+//!     taken from the axis, and the sum stays as it was. Use lowers the sum; going back to `finish` too; turning a hole
+//!     or a refund into credit keeps it.
+//! L2. For any point x of the axis, (holes before x) - (refunds used before x) lies in 0..=k L. Leases are taken in the
+//!     order of the axis. Look at the moment when the last one that begins before x was taken: every hole before x is in
+//!     credit, was refunded, or is still in hand as an unused part; every refund given until then is used before x or
+//!     still in hand, and every one after it is used after x. So the difference is at most credit and what is in hand,
+//!     and L1 applies. It is not negative, because holes lie before the place where they are refunded.
+//!     Hence what the requests of the flow between two points of the axis cost differs from the points' distance by at
+//!     most k L, however long the history. On one queue nobody takes in between, there are no holes, and it is 0.
+//! L3. A lease is used only while a request of the flow is staged in its queue, behind that request; so what is cut from
+//!     it starts at or after global virtual time (F1), as the staged request does.
+//!
+//! The first request of a flow in a queue takes exactly its own interval, as without leases: a flow that never has two
+//! requests staged in one queue pays one add, not two.
+//!
 //! # Orderings
 //! Relaxed throughout: each word is only ever changed by atomic read-modify-write and no other memory is published
 //! through it. Submissions that are ordered by happens-before are ordered in `finish` by coherence.
 //!
 //! # Cost
-//! One load and one add on a line that is shared only by the queues that serve this flow, and a multiplication; a
-//! second add when cost / weight has a fraction. Refresh: one pass over all flows each time global virtual time crosses
+//! Without a lease: one load and one add on a line that is shared only by the queues that serve this flow, and a
+//! multiplication; a second add when cost / weight has a fraction. From a lease: no shared line is written, the line of
+//! the weight is read. A new lease: two loads and one read-modify-write (with credit to use: two). Giving one back: one
+//! read-modify-write, a second if there is a fraction, none if nothing is left. Refresh: one pass over all flows each time global virtual time crosses
 //! an eighth of the circle (2.3e18 units: 9 days at 3 GB/s and default weight, 4 minutes at 100 GB/s and weight 1).
 
 use crate::cost::{COST_MAX, Cost};
@@ -133,11 +172,65 @@ pub struct Interval {
 /// One flow's shared words. Two lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 struct FlowCell {
+    charged: Charged,
+    rate: Rate,
+}
+
+/// What a charge writes.
+#[repr(align(64))]
+struct Charged {
     finish: AtomicU64,
-    units_per_cost: AtomicU64,
     /// Sum of the fractions below the grain; only the low `GRAIN_BITS` bits mean something.
     carry: AtomicU64,
+    /// Units of virtual time that were leased and not used, and lie before `finish`. A multiple of the grain.
+    credit: AtomicU64,
+}
+
+/// What a charge only reads.
+#[repr(align(64))]
+struct Rate {
+    units_per_cost: AtomicU64,
     weight: AtomicU32,
+}
+
+/// A piece of one flow's virtual time that one queue has taken and not used up. See "Leases" in the file's text.
+///
+/// Having one says that nobody else cuts intervals from it. It must go back by [`FlowTable::give_back`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// Start tag of the next request.
+    next: VTime,
+    end: VTime,
+    /// Units that the next requests need not take from the lease. A multiple of the grain.
+    refund: u64,
+    /// This queue's part of the flow's `carry`, below one grain.
+    carry: u64,
+}
+
+impl Lease {
+    /// An empty lease that goes on where `interval` ends.
+    pub const fn after(interval: Interval) -> Lease {
+        Lease { next: interval.finish_tag, end: interval.finish_tag, refund: 0, carry: 0 }
+    }
+
+    /// What is left.
+    #[inline]
+    pub const fn left(&self) -> VSpan {
+        VSpan(self.end.since(self.next) as u64)
+    }
+
+    #[inline]
+    fn cut(&mut self, span: u64) -> Interval {
+        let start_tag = self.next;
+        self.next = start_tag.plus(VSpan(span));
+        Interval { start_tag, finish_tag: self.next }
+    }
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Lease { next: VTime::ZERO, end: VTime::ZERO, refund: 0, carry: 0 }
+    }
 }
 
 /// All flows of one scheduler.
@@ -152,10 +245,15 @@ impl FlowTable {
     pub fn new(weights: &[Weight], start: VTime) -> Self {
         let start = align(start);
         let cell = |&weight: &Weight| FlowCell {
-            finish: AtomicU64::new(start.raw()),
-            units_per_cost: AtomicU64::new(units_per_cost(weight)),
-            carry: AtomicU64::new(0),
-            weight: AtomicU32::new(u32::from(weight.0)),
+            charged: Charged {
+                finish: AtomicU64::new(start.raw()),
+                carry: AtomicU64::new(0),
+                credit: AtomicU64::new(0),
+            },
+            rate: Rate {
+                units_per_cost: AtomicU64::new(units_per_cost(weight)),
+                weight: AtomicU32::new(u32::from(weight.0)),
+            },
         };
         FlowTable { cells: weights.iter().map(cell).collect(), refreshed: AtomicU64::new(octant(start)) }
     }
@@ -175,24 +273,81 @@ impl FlowTable {
     /// # Panics
     /// If the flow is unknown, or the cost is 0 or more than [`COST_MAX`]: a free request would let a tenant submit
     /// without end at one start tag.
+    #[inline]
     pub fn charge(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
-        assert!(cost.0 >= 1 && cost <= COST_MAX, "cost {} is out of range, allowed is 1 to {}", cost.0, COST_MAX.0);
-        let cell = self.cell(flow);
-        // Relaxed: whichever of two concurrent weights we meet, the request is charged at one of them.
-        let span_fixed = u128::from(cost.0) * u128::from(cell.units_per_cost.load(Relaxed));
-        let mut grains = (span_fixed >> GRAIN_BITS) as u64;
-        let fraction = span_fixed as u64 & FRACTION_MASK;
+        let FlowCell { charged, rate } = self.cell(flow);
+        let (mut grains, fraction) = rate.grains(cost);
         if fraction != 0 {
-            // Relaxed: a sum of which each adder takes the overflow that it caused, in whatever order they come. That
-            // the word itself wraps is harmless: 2^64 is a multiple of the grain.
-            let before = cell.carry.fetch_add(fraction, Relaxed) & FRACTION_MASK;
-            grains += (before + fraction) >> GRAIN_BITS;
+            grains += charged.add_carry(fraction);
         }
         let span = grains * TAG_GRAIN.0;
-        raise(&cell.finish, global_vtime);
+        charged.raise(global_vtime);
         // Relaxed: see the module's table.
-        let start_tag = VTime::from_raw(cell.finish.fetch_add(span, Relaxed));
+        let start_tag = VTime::from_raw(charged.finish.fetch_add(span, Relaxed));
         Interval { start_tag, finish_tag: start_tag.plus(VSpan(span)) }
+    }
+
+    /// The same for a flow that has a request staged in the caller's queue, out of the queue's `lease` on it. If that is
+    /// used up, it takes a new one of `length` (or as long as this request needs, if that is longer).
+    ///
+    /// # Panics
+    /// As [`FlowTable::charge`].
+    #[inline]
+    pub fn charge_leased(
+        &self,
+        flow: FlowId,
+        cost: Cost,
+        global_vtime: VTime,
+        lease: &mut Lease,
+        length: VSpan,
+    ) -> Interval {
+        let FlowCell { charged, rate } = self.cell(flow);
+        let (mut grains, fraction) = rate.grains(cost);
+        lease.carry += fraction;
+        grains += lease.carry >> GRAIN_BITS;
+        lease.carry &= FRACTION_MASK;
+        let span = grains * TAG_GRAIN.0;
+        if lease.left().0 < span || lease.refund > 0 || lease.next.is_before(global_vtime) {
+            return charged.cut_refunded(lease, span, length.0, global_vtime);
+        }
+        lease.cut(span)
+    }
+
+    /// The flow has left the queue that holds `lease`: the unused part goes back.
+    ///
+    /// # Panics
+    /// If the flow is unknown.
+    #[inline]
+    pub fn give_back(&self, flow: FlowId, lease: Lease) {
+        if lease.end != lease.next || lease.refund != 0 || lease.carry != 0 {
+            self.put_back(flow, lease);
+        }
+    }
+
+    #[inline(never)]
+    fn put_back(&self, flow: FlowId, mut lease: Lease) {
+        let charged = &self.cell(flow).charged;
+        if lease.carry != 0 {
+            let span = charged.add_carry(lease.carry) * TAG_GRAIN.0;
+            if lease.refund >= span {
+                lease.refund -= span;
+            } else if lease.left().0 >= span {
+                let _ = lease.cut(span);
+            } else {
+                // Relaxed: see the module's text.
+                charged.finish.fetch_add(span, Relaxed);
+            }
+        }
+        let left = lease.left().0;
+        // Relaxed: see the module's text; the load is only a look. If the exchange succeeds, nobody holds anything of the
+        // flow that lies behind `next`.
+        let is_last = left > 0
+            && charged.finish.load(Relaxed) == lease.end.raw()
+            && charged.finish.compare_exchange(lease.end.raw(), lease.next.raw(), Relaxed, Relaxed).is_ok();
+        let credit = lease.refund + if is_last { 0 } else { left };
+        if credit > 0 {
+            charged.credit.fetch_add(credit, Relaxed);
+        }
     }
 
     /// Changes a weight, from the next request on.
@@ -202,8 +357,8 @@ impl FlowTable {
     pub fn set_weight(&self, flow: FlowId, weight: Weight) {
         let cell = self.cell(flow);
         // Relaxed: two words that nobody reads together; `weight` is only what `FlowTable::weight` reports.
-        cell.weight.store(u32::from(weight.0), Relaxed);
-        cell.units_per_cost.store(units_per_cost(weight), Relaxed);
+        cell.rate.weight.store(u32::from(weight.0), Relaxed);
+        cell.rate.units_per_cost.store(units_per_cost(weight), Relaxed);
     }
 
     /// The weight set last.
@@ -212,7 +367,7 @@ impl FlowTable {
     /// If the flow is unknown.
     pub fn weight(&self, flow: FlowId) -> Weight {
         // Relaxed: a report.
-        Weight(self.cell(flow).weight.load(Relaxed) as u16)
+        Weight(self.cell(flow).rate.weight.load(Relaxed) as u16)
     }
 
     /// Finish tag of the last request submitted.
@@ -221,7 +376,7 @@ impl FlowTable {
     /// If the flow is unknown.
     pub fn finish_tag(&self, flow: FlowId) -> VTime {
         // Relaxed: a report.
-        VTime::from_raw(self.cell(flow).finish.load(Relaxed))
+        VTime::from_raw(self.cell(flow).charged.finish.load(Relaxed))
     }
 
     /// Keeps idle flows comparable (F4). Call whenever global virtual time was looked at; costs one load unless it has
@@ -238,11 +393,12 @@ impl FlowTable {
         // 5..=7 ahead is 1..=3 behind: a worker that looked at global virtual time before the one that refreshed last.
         if ahead != 0 && ahead < 5 && self.refreshed.compare_exchange(seen, now, Relaxed, Relaxed).is_ok() {
             for cell in &self.cells {
-                raise(&cell.finish, global_vtime);
+                cell.charged.raise(global_vtime);
             }
         }
     }
 
+    #[inline]
     fn cell(&self, flow: FlowId) -> &FlowCell {
         let count = self.cells.len();
         self.cells.get(flow.0 as usize).unwrap_or_else(|| panic!("flow {} does not exist, there are {count}", flow.0))
@@ -256,15 +412,89 @@ pub(crate) const fn align(point: VTime) -> VTime {
     VTime::from_raw(point.raw() & !(TAG_GRAIN.0 - 1))
 }
 
-/// `word := later(word, point)`, atomically.
-fn raise(word: &AtomicU64, point: VTime) {
-    // Relaxed: see the module's text.
-    let mut seen = word.load(Relaxed);
-    while VTime::from_raw(seen).is_before(point) {
-        match word.compare_exchange_weak(seen, point.raw(), Relaxed, Relaxed) {
-            Ok(_) => return,
-            Err(now) => seen = now,
+impl Rate {
+    /// `cost / weight` in grains, and what is left in 2^-32ths of a unit.
+    #[inline]
+    fn grains(&self, cost: Cost) -> (u64, u64) {
+        assert!(cost.0 >= 1 && cost <= COST_MAX, "cost {} is out of range, allowed is 1 to {}", cost.0, COST_MAX.0);
+        // Relaxed: whichever of two concurrent weights we meet, the request is charged at one of them.
+        let span_fixed = u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed));
+        ((span_fixed >> GRAIN_BITS) as u64, span_fixed as u64 & FRACTION_MASK)
+    }
+}
+
+impl Charged {
+    /// Keeps a fraction back, and returns how many grains are full now: 0 or 1.
+    fn add_carry(&self, fraction: u64) -> u64 {
+        // Relaxed: a sum of which each adder takes the overflow that it caused, in whatever order they come. That the
+        // word itself wraps is harmless: 2^64 is a multiple of the grain.
+        let before = self.carry.fetch_add(fraction, Relaxed) & FRACTION_MASK;
+        (before + fraction) >> GRAIN_BITS
+    }
+
+    /// `finish := later(finish, point)`, atomically. If that moves it, the flow has nothing staged and all its leases
+    /// lie behind: then it has no credit either (I7).
+    fn raise(&self, point: VTime) {
+        // Relaxed: see the module's text.
+        let mut seen = self.finish.load(Relaxed);
+        while VTime::from_raw(seen).is_before(point) {
+            match self.finish.compare_exchange_weak(seen, point.raw(), Relaxed, Relaxed) {
+                Ok(_) => {
+                    // Relaxed: a credit that somebody adds meanwhile is within L1, kept or not.
+                    if self.credit.load(Relaxed) != 0 {
+                        self.credit.store(0, Relaxed);
+                    }
+                    return;
+                }
+                Err(now) => seen = now,
+            }
         }
+    }
+
+    /// Cuts `span` from the lease's refund and then from the lease, after renewing it if both are too short.
+    #[inline(never)]
+    fn cut_refunded(&self, lease: &mut Lease, span: u64, length: u64, global_vtime: VTime) -> Interval {
+        if lease.next.is_before(global_vtime) {
+            // Virtual time has passed it, which only a submit that was stopped half-way can bring about: it is void (F1).
+            (lease.next, lease.end) = (global_vtime, global_vtime);
+        }
+        if lease.left().0 + lease.refund < span {
+            self.renew(lease, span.max(length), global_vtime);
+        }
+        let refunded = lease.refund.min(span);
+        lease.refund -= refunded;
+        lease.cut(span - refunded)
+    }
+
+    /// Brings what is in hand to `length`, from the flow's credit and then from its axis.
+    fn renew(&self, lease: &mut Lease, length: u64, global_vtime: VTime) {
+        self.raise(global_vtime);
+        let left = lease.left().0;
+        let wanted = length - left - lease.refund;
+        let credit = self.take_credit(wanted);
+        lease.refund += credit;
+        // Relaxed: see the module's text.
+        let start = VTime::from_raw(self.finish.fetch_add(wanted - credit, Relaxed));
+        if start != lease.end {
+            // Others have taken since: what was left of the old lease is a hole, refunded at once.
+            lease.refund += left;
+            lease.next = start;
+        }
+        lease.end = start.plus(VSpan(wanted - credit));
+    }
+
+    /// Takes at most `wanted` of the flow's credit.
+    fn take_credit(&self, wanted: u64) -> u64 {
+        // Relaxed: see the module's text.
+        let mut have = self.credit.load(Relaxed);
+        while have > 0 && wanted > 0 {
+            let taken = have.min(wanted);
+            match self.credit.compare_exchange_weak(have, have - taken, Relaxed, Relaxed) {
+                Ok(_) => return taken,
+                Err(now) => have = now,
+            }
+        }
+        0
     }
 }
 
