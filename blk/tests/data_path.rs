@@ -84,8 +84,13 @@ struct Env {
 impl Env {
     fn new(kind: PolicyKind, hctxs: usize, weights: &[u64], depth: u32, queue_depth: u16) -> Env {
         let window = VSpan::from_bytes(64 << 10);
-        let options =
-            PolicyOptions { kind, depth, window, token_unit_bytes: None, start: VTime::from_raw(u64::MAX - (1 << 20)) };
+        let options = PolicyOptions {
+            kind,
+            depth,
+            window,
+            start: VTime::from_raw(u64::MAX - (1 << 20)),
+            ..PolicyOptions::new(kind)
+        };
         let weights: Vec<Weight> = weights.iter().map(|&weight| Weight::new(weight).unwrap()).collect();
         let policy = Arc::new(AnyPolicy::new(&options, &Topology::flat(hctxs), &weights).unwrap());
         let script = Rc::new(Script::default());

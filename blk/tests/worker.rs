@@ -7,7 +7,7 @@ use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, VSpan, VTime, Weight};
+use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, VSpan, Weight};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -133,13 +133,7 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
     let device = DeviceOptions {
         name: "memory".to_owned(),
         device: Arc::new(MemoryDevice::new(1 << 20)),
-        policy: PolicyOptions {
-            kind,
-            depth: 2,
-            window: VSpan::from_bytes(64 << 10),
-            token_unit_bytes: None,
-            start: VTime::ZERO,
-        },
+        policy: PolicyOptions { kind, depth: 2, window: VSpan::from_bytes(64 << 10), ..PolicyOptions::new(kind) },
         queue_depth: 4,
         flows: vec![flow],
         cost: CostModel::FLAT,

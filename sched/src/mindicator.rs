@@ -178,6 +178,7 @@ impl Mindicator {
     }
 
     /// Global virtual time, as the last `query` left it.
+    #[inline]
     pub fn global_vtime(&self) -> VTime {
         // Acquire: pairs with the Release in `query`, see there.
         VTime::from_raw(self.global_vtime.load(Ordering::Acquire))

@@ -5,6 +5,9 @@
 //! choice of queue open, every dispatch must be one that the oracle admits, and virtual time and token count must agree
 //! after every step.
 //!
+//! The relaxed form (`PolicyOptions::quantum`, `lease`, `token_batch`) is a parameter here too: virtual time rounded down,
+//! and leases as a plain account per queue and flow. A token batch changes nothing that the oracle sees.
+//!
 //! It shares two numbers with the scheduler, on purpose: the reciprocal of a weight and the grain of a tag
 //! (`flow.rs`). With others, tags would differ in the last digit and nothing could be compared for equality.
 //!
@@ -61,6 +64,18 @@ struct OracleFlow {
     finish_tag: WideVTime,
     /// Below one grain, in 2^-32ths of a unit.
     carry: u128,
+    /// Units that were leased and not used, and lie before the finish tag.
+    credit: u128,
+}
+
+/// What a queue has taken of a flow's virtual time, while the flow has requests there.
+#[derive(Clone, Copy)]
+struct OracleLease {
+    flow: FlowId,
+    next: WideVTime,
+    end: WideVTime,
+    refund: u128,
+    carry: u128,
 }
 
 /// See the module's text.
@@ -74,14 +89,19 @@ pub struct Oracle {
     flows: Vec<OracleFlow>,
     /// Per hctx, sorted by (start tag, finish tag, arrival).
     queues: Vec<Vec<OracleRequest>>,
+    /// Per hctx, one per flow that has requests there.
+    leases: Vec<Vec<OracleLease>>,
     arrivals: u64,
 }
+
+/// A grain of a tag, in 2^-32ths of a unit.
+const GRAIN_FIXED: u128 = (TAG_GRAIN.0 as u128) << 32;
 
 impl Oracle {
     /// A scheduler of `hctx_count` queues and `weights.len()` flows, all idle.
     pub fn new(options: &PolicyOptions, hctx_count: usize, weights: &[Weight]) -> Self {
         let start = WideVTime::from(align(options.start).raw());
-        let flow = |&weight| OracleFlow { weight, finish_tag: start, carry: 0 };
+        let flow = |&weight| OracleFlow { weight, finish_tag: start, carry: 0, credit: 0 };
         Oracle {
             options: *options,
             global_vtime: start,
@@ -89,21 +109,25 @@ impl Oracle {
             out_units: Vec::new(),
             flows: weights.iter().map(flow).collect(),
             queues: vec![Vec::new(); hctx_count],
+            leases: vec![Vec::new(); hctx_count],
             arrivals: 0,
         }
     }
 
     /// Takes in a request and returns it with its tags.
     pub fn submit(&mut self, hctx: HctxId, entry: Entry) -> OracleRequest {
-        let flow = &mut self.flows[entry.flow.0 as usize];
-        let grain_fixed = u128::from(TAG_GRAIN.0) << 32;
-        let span_fixed = u128::from(entry.cost.0) * u128::from(units_per_cost(flow.weight)) + flow.carry;
-        flow.carry = span_fixed % grain_fixed;
-        let start_tag = flow.finish_tag.max(self.global_vtime);
-        flow.finish_tag = start_tag + span_fixed / grain_fixed * u128::from(TAG_GRAIN.0);
+        let lease = self.leases[hctx.0 as usize].iter().position(|lease| lease.flow == entry.flow);
+        let (start_tag, finish_tag) = match lease {
+            Some(lease) if self.options.lease.0 > 0 => self.charge_leased(hctx, lease, entry.cost),
+            _ => self.charge(entry.flow, entry.cost),
+        };
+        if lease.is_none() {
+            let lease = OracleLease { flow: entry.flow, next: finish_tag, end: finish_tag, refund: 0, carry: 0 };
+            self.leases[hctx.0 as usize].push(lease);
+        }
         let request = OracleRequest {
             start_tag,
-            finish_tag: flow.finish_tag,
+            finish_tag,
             arrival: self.arrivals,
             flow: entry.flow,
             handle: entry.handle,
@@ -116,6 +140,69 @@ impl Oracle {
         queue.sort_by_key(|staged| (staged.start_tag, staged.finish_tag, staged.arrival));
         self.advance();
         request
+    }
+
+    /// The next interval of the flow itself.
+    fn charge(&mut self, flow: FlowId, cost: Cost) -> (WideVTime, WideVTime) {
+        let global_vtime = self.global_vtime;
+        let flow = &mut self.flows[flow.0 as usize];
+        let span_fixed = u128::from(cost.0) * u128::from(units_per_cost(flow.weight)) + flow.carry;
+        flow.carry = span_fixed % GRAIN_FIXED;
+        flow.catch_up(global_vtime);
+        let start_tag = flow.finish_tag;
+        flow.finish_tag += span_fixed / GRAIN_FIXED * u128::from(TAG_GRAIN.0);
+        (start_tag, flow.finish_tag)
+    }
+
+    /// The next interval of a queue's lease, after making it long enough.
+    fn charge_leased(&mut self, hctx: HctxId, lease: usize, cost: Cost) -> (WideVTime, WideVTime) {
+        let global_vtime = self.global_vtime;
+        let lease = &mut self.leases[hctx.0 as usize][lease];
+        let flow = &mut self.flows[lease.flow.0 as usize];
+        let span_fixed = u128::from(cost.0) * u128::from(units_per_cost(flow.weight)) + lease.carry;
+        lease.carry = span_fixed % GRAIN_FIXED;
+        let span = span_fixed / GRAIN_FIXED * u128::from(TAG_GRAIN.0);
+        if lease.end - lease.next + lease.refund < span {
+            flow.catch_up(global_vtime);
+            let wanted = span.max(u128::from(self.options.lease.0)) - (lease.end - lease.next) - lease.refund;
+            let credit = flow.credit.min(wanted);
+            flow.credit -= credit;
+            lease.refund += credit;
+            if flow.finish_tag != lease.end {
+                lease.refund += lease.end - lease.next;
+                lease.next = flow.finish_tag;
+            }
+            flow.finish_tag += wanted - credit;
+            lease.end = flow.finish_tag;
+        }
+        let refunded = lease.refund.min(span);
+        lease.refund -= refunded;
+        let start_tag = lease.next;
+        lease.next += span - refunded;
+        (start_tag, lease.next)
+    }
+
+    /// The flow has left a queue: what it did not use goes back.
+    fn give_back(&mut self, mut lease: OracleLease) {
+        let flow = &mut self.flows[lease.flow.0 as usize];
+        flow.carry += lease.carry;
+        if flow.carry >= GRAIN_FIXED {
+            flow.carry -= GRAIN_FIXED;
+            let grain = u128::from(TAG_GRAIN.0);
+            if lease.refund >= grain {
+                lease.refund -= grain;
+            } else if lease.end - lease.next >= grain {
+                lease.next += grain;
+            } else {
+                flow.finish_tag += grain;
+            }
+        }
+        flow.credit += lease.refund;
+        if flow.finish_tag == lease.end {
+            flow.finish_tag = lease.next;
+        } else {
+            flow.credit += lease.end - lease.next;
+        }
     }
 
     /// The first request of a queue.
@@ -161,7 +248,14 @@ impl Oracle {
     pub fn dispatch(&mut self, hctx: HctxId) -> Result<OracleRequest, NotAdmitted> {
         let handle = self.lead(hctx).ok_or(NotAdmitted::NotLead)?.handle;
         self.admits(hctx, handle)?;
-        let request = self.queues[hctx.0 as usize].remove(0);
+        let queue = &mut self.queues[hctx.0 as usize];
+        let request = queue.remove(0);
+        if !queue.iter().any(|other| other.flow == request.flow) {
+            let leases = &mut self.leases[hctx.0 as usize];
+            let lease = leases.iter().position(|lease| lease.flow == request.flow).expect("it had requests here");
+            let lease = leases.swap_remove(lease);
+            self.give_back(lease);
+        }
         self.free_units -= i64::from(request.units);
         self.out_units.push(request.units);
         self.advance();
@@ -213,7 +307,18 @@ impl Oracle {
     fn advance(&mut self) {
         let leads = self.queues.iter().filter_map(|queue| queue.first());
         if let Some(least) = leads.map(|lead| lead.start_tag).min() {
-            self.global_vtime = self.global_vtime.max(least);
+            let quantum = u128::from(self.options.quantum.0.max(1));
+            self.global_vtime = self.global_vtime.max(least - least % quantum);
+        }
+    }
+}
+
+impl OracleFlow {
+    /// A flow that was idle starts at virtual time, and has nothing to its credit.
+    fn catch_up(&mut self, global_vtime: WideVTime) {
+        if self.finish_tag < global_vtime {
+            self.finish_tag = global_vtime;
+            self.credit = 0;
         }
     }
 }

@@ -31,6 +31,11 @@
 //! b is T/8 rounded down to a power of two: a queue waits at most T/8 longer than it must, and the wheel turns 8 to 16
 //! times per T.
 //!
+//! If leaves show leads rounded down to a quantum q > 64 (a power of two, at most T/2), virtual time may stand at m
+//! rounded down to q, and b is at least q: there is nothing to be woken for between two multiples of q. Then, for
+//! * b = q: m rounded down is the start of a slot, and not before due, because T >= q.
+//! * b > q: T >= 8 b - 1 as above, so the first start at or after due is before due + b <= m - 7 b + 1 < m - q.
+//!
 //! # Invariants
 //! W1. When `throttle` has returned a place, virtual time has reached it, and each of those who moved it has turned the
 //!     wheel and returned, `unthrottle` has been called for the hctx since it took the place.
@@ -94,10 +99,24 @@ impl ThrottleWheel {
     /// # Panics
     /// If there are more than [`HCTXS_MAX`] hctxs or the window is more than [`Mindicator::REACH`].
     pub fn new(hctx_count: usize, window: VSpan, start: VTime) -> ThrottleWheel {
+        ThrottleWheel::with_quantum(hctx_count, window, Mindicator::GRAIN, start)
+    }
+
+    /// The same for a virtual time that moves by multiples of `quantum`: a power of two, at most the window. Less than
+    /// [`Mindicator::GRAIN`] counts as that.
+    ///
+    /// # Panics
+    /// As [`ThrottleWheel::new`], or if the quantum is out of range.
+    pub fn with_quantum(hctx_count: usize, window: VSpan, quantum: VSpan, start: VTime) -> ThrottleWheel {
         assert!((1..=HCTXS_MAX).contains(&hctx_count), "a wheel has 1 to {HCTXS_MAX} hctxs, not {hctx_count}");
         assert!(window <= Mindicator::REACH, "a window of {window:?} is more than {:?}", Mindicator::REACH);
         let window = window.max(VSpan(Mindicator::GRAIN.0 - 1));
-        let slot_shift = ((window.0 + 1) / SLOTS_PER_WINDOW).ilog2();
+        let quantum = quantum.max(Mindicator::GRAIN);
+        assert!(quantum.0.is_power_of_two(), "a quantum of {quantum:?} is not a power of two");
+        assert!(quantum.0 <= window.0 + 1, "a quantum of {quantum:?} for a window of {window:?}");
+        // Without a quantum of its own, the slots may be shorter than a grain, for the smallest windows.
+        let slots = ((window.0 + 1) / SLOTS_PER_WINDOW).ilog2();
+        let slot_shift = if quantum > Mindicator::GRAIN { slots.max(quantum.0.ilog2()) } else { slots };
         let wheel = ThrottleWheel {
             position: CachePadded::new(AtomicU64::new(start.raw() >> slot_shift << slot_shift)),
             buckets: (0..BUCKETS).map(|_| CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)))).collect(),
@@ -120,6 +139,7 @@ impl ThrottleWheel {
     }
 
     /// True if a request with start tag `lead` may be dispatched at `gvt`: it is at most T ahead (I3).
+    #[inline]
     pub fn is_due(&self, lead: VTime, gvt: VTime) -> bool {
         !gvt.is_before(lead.minus(self.window))
     }

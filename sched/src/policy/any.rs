@@ -113,14 +113,17 @@ impl Policy for AnyPolicy {
         }
     }
 
+    #[inline]
     fn submit(&self, queue: &mut AnyQueue, entry: Entry, now_ns: u64, kick: &mut impl Kick) {
         on_each!(self, queue, policy, own => policy.submit(own, entry, now_ns, kick));
     }
 
+    #[inline]
     fn pick(&self, queue: &mut AnyQueue, now_ns: u64, kick: &mut impl Kick) -> Pick {
         on_each!(self, queue, policy, own => policy.pick(own, now_ns, kick))
     }
 
+    #[inline]
     fn complete(&self, queue: &mut AnyQueue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
         on_each!(self, queue, policy, own => policy.complete(own, flow, token, now_ns, kick));
     }

@@ -27,8 +27,8 @@
 //!
 //! # Invariants
 //! I1-I9 of ARCHITECTURE.md, "What must always hold". Those that are made here:
-//! P1. A leaf of the mindicator shows the lead of its queue, moved into [gvt, gvt + `HORIZON`], whenever no operation
-//!     on the queue is under way; and whoever changed a leaf calls `query` and turns the wheel before it returns.
+//! P1. A leaf of the mindicator shows the lead of its queue, moved into [gvt, gvt + `HORIZON`] and rounded down to the
+//!     quantum, whenever no operation on the queue is under way; and whoever changed a leaf calls `query` and turns the wheel before it returns.
 //! P2. A free token below the root lies on the path of a queue whose worker is awake: it is running, was kicked, or
 //!     owes a pick (`policy/mod.rs`). A worker that goes to sleep leaves nothing on its path (`percolate`), save in
 //!     state NoToken, where it found nothing there.
@@ -103,14 +103,41 @@
 //! the largest request, not clamped to D), and `(D + u - 1) unit / r` stands in place of `D l / r`. Tags are rounded by
 //! less than a grain, once per flow and end: a quarter byte in all at the default weight.
 //!
+//! # The relaxed form
+//! Three numbers of [`PolicyOptions`] trade exactness in virtual time for shared lines that are written less often. With 0,
+//! 0 and 1 they are the paper's.
+//!
+//! *Quantum q.* Leaves show leads rounded down to q, so gvt moves in steps of q, and an operation that leaves the rounded
+//! lead as it was touches nothing shared. The argument above needs of gvt only that no staged request starts before it
+//! and that no request starts more than T after it when it goes; a gvt that is rounded down has both, so the bound
+//! stays as it is. What q costs is concurrency: the queue of the smallest lead m sees gvt at m - q at worst, so it is
+//! T - q that it may run ahead. It can always go, because q <= T/2.
+//!
+//! *Lease L.* `flow.rs`, "Leases": what a flow's requests cost between two points of the axis differs from their distance
+//! by at most k L, for a flow on k > 1 queues. In the argument above that is k L more at either side:
+//!
+//! ```text
+//!   |dispatched_f / r_f - dispatched_m / r_m|  <=  2T + l_f/r_f + l_m/r_m + k_f L + k_m L
+//! ```
+//! and a flow on one queue adds nothing. I9 holds in each queue: a request that was submitted later elsewhere may have the
+//! earlier start tag, by what is leased in between.
+//!
+//! *Token batch.* A queue that must go to the tree takes tokens for what it has staged, and the tokens of completed
+//! requests stay at the leaf until the pick that follows. P2 covers both: the worker is awake and owes a pick, which
+//! uses them or, before the worker sleeps, moves them to the root and searches the ready set. The bound has no term for
+//! tokens beyond D. A queue that waits for one may wait for the end of the others' run; it cannot be passed by more than
+//! T, as ever.
+//!
 //! # Cost
-//! A request on a queue that keeps its tokens: submit one load of gvt and one add on the flow's line; pick a load of
-//! gvt, one read-modify-write on the own token leaf, a store on the own mindicator leaf (with a fence) and loads of
-//! shared lines that change once per move of the minimum; complete one read-modify-write on the own token leaf. No
-//! lock, no loop over queues.
+//! A request on a queue that keeps its tokens, in the paper's form: submit one load of gvt and one add on the flow's line;
+//! pick a load of gvt, a load and a store of the own token leaf, a store on the own mindicator leaf (with a fence) and
+//! loads of shared lines that change once per move of the minimum; complete a load and a store of the own token leaf. In
+//! the relaxed form the add happens once per L of the flow's service, the mindicator's part once per q of virtual time.
+//! No lock, no loop over queues.
 
 use super::{DispatchToken, Entry, Grant, Handle, Kick, Pick, Policy, PolicyOptions};
-use crate::flow::{FlowId, FlowTable, Interval, TAG_GRAIN, Weight, align};
+use crate::cost::Cost;
+use crate::flow::{FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align};
 use crate::mindicator::Mindicator;
 use crate::ready_set::ReadySet;
 use crate::stage_queue::{StageQueue, Staged};
@@ -130,6 +157,8 @@ const _: () = assert!(TAG_GRAIN.0 == Mindicator::GRAIN.0);
 /// Multi-queue fair queueing. See the module's text.
 pub struct Mqfq {
     options: PolicyOptions,
+    /// Clears what is below a quantum.
+    quantum_mask: u64,
     flows: FlowTable,
     mindicator: Mindicator,
     tokens: TokenTree,
@@ -140,11 +169,15 @@ pub struct Mqfq {
 /// What one worker owns.
 pub struct MqfqQueue {
     hctx: HctxId,
-    stage: StageQueue<Waiting>,
-    /// What the own leaf of the mindicator shows, while something is staged.
+    /// With each flow that has requests here, the queue's lease on it.
+    stage: StageQueue<Waiting, Lease>,
+    /// What the own leaf of the mindicator shows, if it shows anything.
     shown: VTime,
+    is_shown: bool,
     /// Place in the throttle wheel, if the last pick took one.
     place: Option<WheelSlot>,
+    /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
+    is_listed: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -159,10 +192,11 @@ impl Mqfq {
         let start = align(options.start);
         Mqfq {
             options: *options,
+            quantum_mask: !(options.quantum.max(TAG_GRAIN).0 - 1),
             flows: FlowTable::new(weights, start),
             mindicator: Mindicator::new(topology, start),
             tokens: TokenTree::new(topology, options.depth),
-            wheel: ThrottleWheel::new(topology.hctx_count(), options.window, start),
+            wheel: ThrottleWheel::with_quantum(topology.hctx_count(), options.window, options.quantum, start),
             ready: ReadySet::new(topology),
         }
     }
@@ -177,26 +211,56 @@ impl Mqfq {
         self.tokens.total_units()
     }
 
-    /// Publishes the lead of a queue, or that it has none.
-    fn publish(&self, queue: &mut MqfqQueue) {
-        match queue.stage.lead() {
-            Some(lead) => {
-                let now = self.mindicator.global_vtime();
-                queue.shown = lead.later(now).earlier(now.plus(HORIZON));
-                self.mindicator.publish(queue.hctx, queue.shown);
+    /// A lead as a leaf shows it: rounded down to the quantum.
+    #[inline]
+    const fn quantised(&self, lead: VTime) -> VTime {
+        VTime::from_raw(lead.raw() & self.quantum_mask)
+    }
+
+    /// True if the leaf shows less than it should of this lead: it was farther than `HORIZON`.
+    #[inline]
+    fn is_far(&self, queue: &MqfqQueue, lead: VTime) -> bool {
+        queue.shown.is_before(self.quantised(lead))
+    }
+
+    /// Publishes the lead of a queue, or that it has none. True if the leaf has changed.
+    fn publish(&self, queue: &mut MqfqQueue) -> bool {
+        let Some(lead) = queue.stage.lead() else {
+            let was_shown = std::mem::replace(&mut queue.is_shown, false);
+            if was_shown {
+                self.mindicator.depart(queue.hctx);
             }
-            None => self.mindicator.depart(queue.hctx),
+            return was_shown;
+        };
+        let now = self.mindicator.global_vtime();
+        let shown = self.quantised(lead.later(now).earlier(now.plus(HORIZON)));
+        if queue.is_shown && queue.shown == shown {
+            return false;
         }
+        (queue.shown, queue.is_shown) = (shown, true);
+        self.mindicator.publish(queue.hctx, shown);
+        true
     }
 
     /// Tells everybody about the lead of a queue, or that it has none (P1).
+    #[inline]
     fn announce(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {
-        loop {
-            self.publish(queue);
+        let is_told = match queue.stage.lead() {
+            Some(lead) => queue.is_shown && queue.shown == self.quantised(lead),
+            None => !queue.is_shown,
+        };
+        if !is_told {
+            self.announce_change(queue, kick);
+        }
+    }
+
+    #[inline(never)]
+    fn announce_change(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {
+        while self.publish(queue) {
             self.advance(queue.hctx, kick);
             // Again only if the lead is farther than the leaf can show, and what it shows was the smallest: then gvt
             // has come there, and the leaf can show more.
-            let far = queue.stage.lead().is_some_and(|lead| queue.shown.is_before(lead));
+            let far = queue.stage.lead().is_some_and(|lead| self.is_far(queue, lead));
             if !far || self.global_vtime().is_before(queue.shown) {
                 return;
             }
@@ -242,78 +306,67 @@ impl Mqfq {
         self.wake_ready(hctx, kick)
     }
 
-    /// A token for the first request of `queue`, or None with the queue marked ready.
-    fn acquire(&self, hctx: HctxId, units: u32) -> Option<DispatchToken> {
-        if let Some(token) = self.tokens.acquire(hctx, units) {
+    /// Stages a request of a flow that has no other in this queue.
+    #[inline(never)]
+    fn submit_first(&self, queue: &mut MqfqQueue, flow: FlowId, cost: Cost, payload: Waiting, kick: &mut impl Kick) {
+        let interval = self.flows.charge(flow, cost, self.mindicator.global_vtime());
+        let Interval { start_tag, finish_tag } = interval;
+        let span = VSpan(finish_tag.since(start_tag) as u64);
+        if queue.stage.push_lane(Staged { flow, start_tag, span, payload }, Lease::after(interval)) {
+            self.announce(queue, kick);
+        }
+    }
+
+    /// We are awake and need not be woken: Figure 2 begins with the same two steps. A turner that has just taken us out of
+    /// the wheel may mark us after this; the mark then leads to a kick for nothing.
+    #[inline(never)]
+    fn unlist(&self, queue: &mut MqfqQueue) {
+        queue.is_listed = false;
+        self.ready.unmark(queue.hctx);
+        if let Some(place) = queue.place.take() {
+            self.wheel.withdraw(queue.hctx, place);
+        }
+    }
+
+    /// Puts a queue to wait until its lead is due. False if it must pick again.
+    #[inline(never)]
+    fn throttle(&self, queue: &mut MqfqQueue, lead: VTime, kick: &mut impl Kick) -> bool {
+        let mut wanted = lead;
+        if self.is_far(queue, lead) {
+            self.announce_change(queue, kick);
+            // By what the leaf shows and not by the lead: gvt comes to the first and not by itself to the second.
+            if self.is_far(queue, lead) {
+                wanted = queue.shown;
+            }
+        }
+        queue.is_listed = true;
+        queue.place = self.wheel.throttle(queue.hctx, wanted, || self.mindicator.global_vtime());
+        queue.place.is_some() && !self.rest(queue.hctx, kick)
+    }
+
+    /// A token for the first request of `queue`, and if they are there also for those behind it; or None with the queue
+    /// marked ready.
+    #[inline(never)]
+    fn acquire(&self, queue: &mut MqfqQueue, units: u32) -> Option<DispatchToken> {
+        let hctx = queue.hctx;
+        let spare = self.options.token_batch.min(queue.stage.len() as u32) - 1;
+        if let Some(token) = self.tokens.acquire_batch(hctx, units, spare) {
             return Some(token);
         }
         // Ends with the fence of the first table.
         self.ready.mark(hctx);
-        let token = self.tokens.acquire(hctx, units)?;
-        self.ready.unmark(hctx);
-        Some(token)
-    }
-}
-
-impl Policy for Mqfq {
-    type Queue = MqfqQueue;
-
-    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> MqfqQueue {
-        MqfqQueue { hctx, stage: StageQueue::new(capacity_requests), shown: self.global_vtime(), place: None }
-    }
-
-    fn submit(&self, queue: &mut MqfqQueue, entry: Entry, _now_ns: u64, kick: &mut impl Kick) {
-        let Entry { flow, cost, handle } = entry;
-        let Interval { start_tag, finish_tag } = self.flows.charge(flow, cost, self.mindicator.global_vtime());
-        let span = VSpan(finish_tag.since(start_tag) as u64);
-        let payload = Waiting { handle: handle.0, units: self.options.units(cost) };
-        if queue.stage.push(Staged { flow, start_tag, span, payload }) {
-            self.announce(queue, kick);
-        }
-    }
-
-    fn pick(&self, queue: &mut MqfqQueue, _now_ns: u64, kick: &mut impl Kick) -> Pick {
-        let hctx = queue.hctx;
-        loop {
-            // We are awake and need not be woken: Figure 2 begins with the same two steps.
+        let token = self.tokens.acquire_batch(hctx, units, spare);
+        if token.is_some() {
             self.ready.unmark(hctx);
-            if let Some(place) = queue.place.take() {
-                self.wheel.withdraw(hctx, place);
-            }
-            let Some(lead) = queue.stage.peek() else {
-                if self.rest(hctx, kick) {
-                    continue;
-                }
-                return Pick::Idle;
-            };
-            if !self.wheel.is_due(lead.start_tag, self.mindicator.global_vtime()) {
-                if queue.shown.is_before(lead.start_tag) {
-                    self.announce(queue, kick);
-                }
-                // By what the leaf shows and not by the lead: gvt comes to the first and not by itself to the second.
-                queue.place = self.wheel.throttle(hctx, queue.shown, || self.mindicator.global_vtime());
-                if queue.place.is_none() || self.rest(hctx, kick) {
-                    continue;
-                }
-                return Pick::Throttled;
-            }
-            let Waiting { handle, units } = lead.payload;
-            let Some(token) = self.acquire(hctx, units) else { return Pick::NoToken };
-            queue.stage.pop();
-            self.announce(queue, kick);
-            return Pick::Dispatch(Grant { handle: Handle(handle), flow: lead.flow, token });
+        } else {
+            queue.is_listed = true;
         }
+        token
     }
 
-    fn complete(&self, queue: &mut MqfqQueue, _flow: FlowId, token: DispatchToken, _now_ns: u64, kick: &mut impl Kick) {
-        let hctx = queue.hctx;
-        let now = self.mindicator.global_vtime();
-        if queue.stage.lead().is_some_and(|lead| self.wheel.is_due(lead, now)) {
-            // The pick that follows takes it (P2). It cannot be throttled by then: gvt does not go back, and a lead
-            // that comes before this one is due too.
-            self.tokens.release_local(hctx, token);
-            return;
-        }
+    /// Gives a token that the own queue cannot use to the nearest that can.
+    #[inline(never)]
+    fn pass_on(&self, hctx: HctxId, token: DispatchToken, kick: &mut impl Kick) {
         // A single token goes to the nearest who can use it, over the node that we share. Several may serve several
         // queues, and while the root owes, nobody can use any: both go over the root.
         if token.units() == 1 && self.tokens.root_units() >= 0 {
@@ -328,6 +381,75 @@ impl Policy for Mqfq {
         }
         // Ends with the fence of the first table. Who became ready since we looked is found by the pick that follows.
         self.tokens.release_root(token);
+    }
+}
+
+impl Policy for Mqfq {
+    type Queue = MqfqQueue;
+
+    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> MqfqQueue {
+        let stage = StageQueue::new(capacity_requests);
+        MqfqQueue { hctx, stage, shown: self.global_vtime(), is_shown: false, place: None, is_listed: false }
+    }
+
+    #[inline]
+    fn submit(&self, queue: &mut MqfqQueue, entry: Entry, _now_ns: u64, kick: &mut impl Kick) {
+        let Entry { flow, cost, handle } = entry;
+        let now = self.mindicator.global_vtime();
+        let payload = Waiting { handle: handle.0, units: self.options.units(cost) };
+        let Some(mut behind) = queue.stage.behind(flow) else {
+            return self.submit_first(queue, flow, cost, payload, kick);
+        };
+        let Interval { start_tag, finish_tag } = if self.options.lease.0 == 0 {
+            self.flows.charge(flow, cost, now)
+        } else {
+            self.flows.charge_leased(flow, cost, now, behind.kept_mut(), self.options.lease)
+        };
+        behind.push(start_tag, VSpan(finish_tag.since(start_tag) as u64), payload);
+    }
+
+    #[inline]
+    fn pick(&self, queue: &mut MqfqQueue, _now_ns: u64, kick: &mut impl Kick) -> Pick {
+        loop {
+            if queue.is_listed {
+                self.unlist(queue);
+            }
+            let Some(lead) = queue.stage.peek() else {
+                if self.rest(queue.hctx, kick) {
+                    continue;
+                }
+                return Pick::Idle;
+            };
+            if !self.wheel.is_due(lead.start_tag, self.mindicator.global_vtime()) {
+                if !self.throttle(queue, lead.start_tag, kick) {
+                    continue;
+                }
+                return Pick::Throttled;
+            }
+            let Waiting { handle, units } = lead.payload;
+            let token = match self.tokens.acquire_own(queue.hctx, units) {
+                Some(token) => token,
+                None => match self.acquire(queue, units) {
+                    Some(token) => token,
+                    None => return Pick::NoToken,
+                },
+            };
+            queue.stage.drop_first(|flow, lease| self.flows.give_back(flow, lease));
+            self.announce(queue, kick);
+            return Pick::Dispatch(Grant { handle: Handle(handle), flow: lead.flow, token });
+        }
+    }
+
+    #[inline]
+    fn complete(&self, queue: &mut MqfqQueue, _flow: FlowId, token: DispatchToken, _now_ns: u64, kick: &mut impl Kick) {
+        let is_due = |lead| self.wheel.is_due(lead, self.mindicator.global_vtime());
+        if self.options.token_batch > 1 || queue.stage.lead().is_some_and(is_due) {
+            // The pick that follows takes it, or passes it on (P2). In the paper's form it takes it: it cannot be throttled by
+            // then, since gvt does not go back, and a lead that comes before this one is due too.
+            self.tokens.release_local(queue.hctx, token);
+        } else {
+            self.pass_on(queue.hctx, token, kick);
+        }
     }
 
     fn pause(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {

@@ -76,6 +76,18 @@ pub struct PolicyOptions {
     /// What a request takes of D. `None`: 1, as in the paper. `Some(unit)`: `ceil(cost / unit)`, within 1..=D, for
     /// devices on which depth in requests is not depth in work; 1 or more, bytes-equivalent.
     pub token_unit_bytes: Option<u32>,
+    /// q: what the leaves of the mindicator are rounded down to. 0: nothing, as in the paper. Else a power of two, at
+    /// most T/2, units: virtual time moves once per q, so the lines that all workers read change once per q and not with
+    /// each request. Costs nothing in the bound, and up to q of the window.
+    pub quantum: VSpan,
+    /// L: how much of a flow's virtual time a queue takes at once ([`crate::flow::Lease`]). 0: what the request needs, as
+    /// in the paper. At most T/2, units: a flow that submits on k > 1 queues writes its shared line once per L of
+    /// service and not with each request. Adds k L to the bound of such a flow.
+    pub lease: VSpan,
+    /// Tokens that a queue may take from the tree at once if it has requests for them, 1..=65535, and more than 1 also
+    /// lets a worker keep the tokens of completed requests until the pick that follows. 1: neither, as in the paper. The
+    /// bound has no term for it.
+    pub token_batch: u32,
     /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
     pub start: VTime,
 }
@@ -88,14 +100,37 @@ impl PolicyOptions {
     /// compare.
     pub const WINDOW_MAX: VSpan = VSpan::from_bytes(1 << 40);
 
-    /// Options for `kind`; the rest as in the paper's SSD setup (MQFQ section 4: D = 64, T = 45 KB, rounded to 64 KiB).
+    /// Largest [`PolicyOptions::token_batch`].
+    pub const TOKEN_BATCH_MAX: u32 = 65_535;
+
+    /// Options for `kind`, in the paper's form; the rest as in the paper's SSD setup (MQFQ section 4: D = 64,
+    /// T = 45 KB, rounded to 64 KiB).
     pub const fn new(kind: PolicyKind) -> Self {
         PolicyOptions {
             kind,
             depth: 64,
             window: VSpan::from_bytes(64 << 10),
             token_unit_bytes: None,
+            quantum: VSpan(0),
+            lease: VSpan(0),
+            token_batch: 1,
             start: VTime::ZERO,
+        }
+    }
+
+    /// The same in the relaxed form, for `hctx_count` queues. The quantum is a quarter of T (rounded up to a power of two;
+    /// none for T below 128 bytes). The lease is T/2 divided by the queues, but at least T/16, so that the leases that
+    /// eight queues hold on one flow lie within T/2. A batch is 32 tokens.
+    #[must_use]
+    pub const fn relaxed(self, hctx_count: usize) -> Self {
+        let quantum = if self.window.0 < VSpan::from_bytes(128).0 { 0 } else { self.window.0.next_power_of_two() / 4 };
+        let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };
+        let lease = self.window.0 / (2 * queues);
+        PolicyOptions {
+            quantum: VSpan(quantum),
+            lease: VSpan(lease - lease % crate::flow::TAG_GRAIN.0),
+            token_batch: 32,
+            ..self
         }
     }
 
@@ -113,10 +148,20 @@ impl PolicyOptions {
         if let Some(0) = self.token_unit_bytes {
             return Err(PolicyError::TokenUnitZero);
         }
+        if self.quantum.0 != 0 && (!self.quantum.0.is_power_of_two() || self.quantum.0 > self.window.0 / 2) {
+            return Err(PolicyError::QuantumOutOfRange { quantum: self.quantum, window: self.window });
+        }
+        if self.lease.0 > self.window.0 / 2 || !self.lease.0.is_multiple_of(crate::flow::TAG_GRAIN.0) {
+            return Err(PolicyError::LeaseOutOfRange { lease: self.lease, window: self.window });
+        }
+        if self.token_batch == 0 || self.token_batch > Self::TOKEN_BATCH_MAX {
+            return Err(PolicyError::TokenBatchOutOfRange(self.token_batch));
+        }
         Ok(())
     }
 
     /// Units of depth that a request of `cost` takes: 1..=D.
+    #[inline]
     pub fn units(&self, cost: Cost) -> u32 {
         match self.token_unit_bytes {
             None => 1,
@@ -134,6 +179,22 @@ pub enum PolicyError {
     WindowTooLong(VSpan),
     /// The token unit is 0.
     TokenUnitZero,
+    /// The quantum is not a power of two, or more than T/2.
+    QuantumOutOfRange {
+        /// What was asked for.
+        quantum: VSpan,
+        /// T.
+        window: VSpan,
+    },
+    /// The lease is not a multiple of the grain of tags, or more than T/2.
+    LeaseOutOfRange {
+        /// What was asked for.
+        lease: VSpan,
+        /// T.
+        window: VSpan,
+    },
+    /// The token batch is 0 or too large.
+    TokenBatchOutOfRange(u32),
     /// There are no flows.
     NoFlows,
     /// There are more flows than can be numbered: 2^32 - 1.
@@ -153,6 +214,22 @@ impl fmt::Display for PolicyError {
                 PolicyOptions::WINDOW_MAX.bytes()
             ),
             PolicyError::TokenUnitZero => write!(f, "token unit of 0 bytes is out of range, allowed is 1 or more"),
+            PolicyError::QuantumOutOfRange { quantum, window } => write!(
+                f,
+                "quantum of {} units is out of range, allowed is 0 or a power of two up to half the window, {} units",
+                quantum.0,
+                window.0 / 2
+            ),
+            PolicyError::LeaseOutOfRange { lease, window } => write!(
+                f,
+                "lease of {} units is out of range, allowed is a multiple of {} up to half the window, {} units",
+                lease.0,
+                crate::flow::TAG_GRAIN.0,
+                window.0 / 2
+            ),
+            PolicyError::TokenBatchOutOfRange(batch) => {
+                write!(f, "token batch {batch} is out of range, allowed is 1 to {}", PolicyOptions::TOKEN_BATCH_MAX)
+            }
             PolicyError::NoFlows => write!(f, "a scheduler needs at least one flow"),
             PolicyError::TooManyFlows(count) => write!(f, "{count} flows are too many, allowed is up to {}", u32::MAX),
         }
