@@ -39,10 +39,10 @@ pub struct DeviceRing {
     device: u16,
 }
 
-/// Entries that wait to be put on the ring at the worker's next turn.
+/// Entries that wait to be put on the ring at the worker's next turn, with their user_data.
 #[derive(Default)]
 pub(crate) struct Pending {
-    pub(crate) entries: Vec<(u16, u32, squeue::Entry)>,
+    pub(crate) entries: Vec<squeue::Entry>,
 }
 
 impl DeviceRing {
@@ -55,9 +55,18 @@ impl DeviceRing {
     /// # Safety
     /// Every pointer and descriptor in `entry` must stay valid until that call. (The entry's own user_data is replaced.)
     pub unsafe fn push(&self, entry: squeue::Entry, user: u32) {
-        self.pending.borrow_mut().entries.push((self.device, user, entry));
+        let user_data = KIND_DEVICE << 56 | u64::from(self.device) << 32 | u64::from(user);
+        self.pending.borrow_mut().entries.push(entry.user_data(user_data));
     }
 }
+
+/// The device index and the `user` in the user_data of a device's operation.
+pub(crate) fn device_and_user(user_data: u64) -> (u16, u32) {
+    ((user_data >> 32) as u16, user_data as u32)
+}
+
+/// An operation that ended, as the kernel says it: user_data and result. [`Ring::resolve`] says what it means.
+pub(crate) type Ended = (u64, i32);
 
 /// What the ring reports.
 pub(crate) enum RingEvent {
@@ -102,7 +111,6 @@ pub(crate) struct Ring {
     pending: Rc<RefCell<Pending>>,
     bell: RawFd,
     bell_bytes: Box<[u8; 8]>,
-    finished: Vec<(u64, i32)>,
 }
 
 impl Ring {
@@ -134,7 +142,6 @@ impl Ring {
             pending: Rc::default(),
             bell,
             bell_bytes: Box::new([0; 8]),
-            finished: Vec::with_capacity(COMPLETION_ENTRIES as usize),
         };
         ring.listen_to_bell();
         Ok(ring)
@@ -240,14 +247,17 @@ impl Ring {
 
     /// Puts what the device queues asked for on the ring. Call before entering the kernel.
     pub(crate) fn push_pending(&mut self) {
-        if self.pending.borrow().entries.is_empty() {
+        let pending = self.pending.clone();
+        let entries = &mut pending.borrow_mut().entries;
+        if entries.is_empty() {
             return;
         }
-        let mut entries = std::mem::take(&mut self.pending.borrow_mut().entries);
-        for (device, user, entry) in entries.drain(..) {
-            self.push(entry.user_data(KIND_DEVICE << 56 | u64::from(device) << 32 | u64::from(user)));
+        // SAFETY: whoever called DeviceRing::push vouches for what the entries point to until their ends are reported.
+        if unsafe { self.uring.submission().push_multiple(entries) }.is_err() {
+            // Not all of them fit, and none was taken: one by one, submitting in between.
+            entries.iter().for_each(|entry| self.push(entry.clone()));
         }
-        self.pending.borrow_mut().entries = entries;
+        entries.clear();
     }
 
     /// Submits, and collects what has ended without waiting.
@@ -282,30 +292,32 @@ impl Ring {
     }
 
     /// Moves what has ended into `out`.
-    pub(crate) fn collect(&mut self, out: &mut Vec<RingEvent>) {
-        let mut finished = std::mem::take(&mut self.finished);
-        finished.extend(self.uring.completion().map(|entry: cqueue::Entry| (entry.user_data(), entry.result())));
-        for (user_data, result) in finished.drain(..) {
-            match user_data >> 56 {
-                KIND_CLIENT => self.client_ended(user_data as u32, result, out),
-                KIND_DEVICE => {
-                    out.push(RingEvent::Device { device: (user_data >> 32) as u16, user: user_data as u32, result });
-                }
-                _ => {
-                    self.listen_to_bell();
-                    out.push(RingEvent::Bell);
-                }
-            }
-        }
-        self.finished = finished;
+    pub(crate) fn collect(&mut self, out: &mut Vec<Ended>) {
+        out.extend(self.uring.completion().map(|entry: cqueue::Entry| (entry.user_data(), entry.result())));
     }
 
-    fn client_ended(&mut self, index: u32, result: i32, out: &mut Vec<RingEvent>) {
+    /// What an ended operation means. `None`: a client's operation goes on.
+    #[inline]
+    pub(crate) fn resolve(&mut self, (user_data, result): Ended) -> Option<RingEvent> {
+        match user_data >> 56 {
+            KIND_DEVICE => {
+                let (device, user) = device_and_user(user_data);
+                Some(RingEvent::Device { device, user, result })
+            }
+            KIND_CLIENT => self.client_ended(user_data as u32, result),
+            _ => {
+                self.listen_to_bell();
+                Some(RingEvent::Bell)
+            }
+        }
+    }
+
+    fn client_ended(&mut self, index: u32, result: i32) -> Option<RingEvent> {
         if let Some(Operation::Send(send)) = &mut self.operations[index as usize]
             && send.is_unfinished(result)
         {
             self.continue_send(index);
-            return;
+            return None;
         }
         let operation = self.operations[index as usize].take().expect("the kernel completes an operation once");
         self.free.push(index);
@@ -326,7 +338,7 @@ impl Ring {
                 (client, Event::Sent { user, parts, result: length().map(|_| ()) })
             }
         };
-        out.push(RingEvent::Client { client, event });
+        Some(RingEvent::Client { client, event })
     }
 
     /// Shuts down the socket of every operation in flight that waits for a peer.

@@ -23,7 +23,7 @@ use crate::hctx::{Full, HwCtx, HwCtxOptions};
 use crate::kick::Bell;
 use crate::machine::{self, Cpu};
 use crate::request::{Completion, Submission};
-use crate::ring::{self, Ring, RingEvent};
+use crate::ring::{self, Ended, Ring, RingEvent};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats};
 use crate::table::Owner;
@@ -176,7 +176,7 @@ struct Worker {
     free: Vec<u32>,
     called: Vec<u32>,
     completions: Vec<(Owner, Completion)>,
-    events: Vec<RingEvent>,
+    ended: Vec<Ended>,
     drained: Option<mpsc::Sender<()>>,
     draining: bool,
     stopped: bool,
@@ -322,7 +322,7 @@ impl Worker {
             free: Vec::new(),
             called: Vec::new(),
             completions: Vec::with_capacity(completions_max),
-            events: Vec::with_capacity(ring::COMPLETION_ENTRIES as usize),
+            ended: Vec::with_capacity(ring::COMPLETION_ENTRIES as usize),
             drained: None,
             draining: false,
             stopped: false,
@@ -387,7 +387,7 @@ impl Worker {
                 Some(Mail::Drain(done)) => self.drain(done),
                 Some(Mail::Abort) => self.core.ring.shutdown_all(),
                 Some(Mail::Snapshot(reply)) => {
-                    let stats = self.core.hctxs.iter().map(|hctx| (*hctx.stats(), hctx.flow_stats().to_vec()));
+                    let stats = self.core.hctxs.iter_mut().map(|hctx| (*hctx.stats(), hctx.flow_stats().to_vec()));
                     // A reader that no longer waits needs no answer.
                     drop(reply.send(stats.collect()));
                 }
@@ -420,21 +420,21 @@ impl Worker {
     }
 
     fn take_ring_events(&mut self) {
-        let mut events = std::mem::take(&mut self.events);
-        self.core.ring.collect(&mut events);
-        for event in events.drain(..) {
-            match event {
-                RingEvent::Client { client, event } => {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.core.ring.collect(&mut ended);
+        for ended in ended.drain(..) {
+            match self.core.ring.resolve(ended) {
+                Some(RingEvent::Client { client, event }) => {
                     self.clients[client as usize].counts.operations -= 1;
                     self.call(client, |client, context| client.event(context, event));
                 }
-                RingEvent::Device { device, user, result } => {
+                Some(RingEvent::Device { device, user, result }) => {
                     self.core.hctxs[device as usize].device_mut().ring_event(user, result);
                 }
-                RingEvent::Bell => {}
+                Some(RingEvent::Bell) | None => {}
             }
         }
-        self.events = events;
+        self.ended = ended;
     }
 
     fn deliver(&mut self) {

@@ -3,8 +3,7 @@
 use super::Backing;
 use super::gate::{Gate, Member};
 use super::work::{Next, Work, refusal};
-use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
-use crate::request::Status;
+use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
 use crate::ring::DeviceRing;
 use std::sync::Arc;
 
@@ -41,10 +40,6 @@ impl FileQueue {
         })
     }
 
-    fn gate(&self) -> Option<(&Gate, &Member)> {
-        self.backing.gate.as_ref().zip(self.member.as_ref())
-    }
-
     /// Enters what the command needs of the gate, then takes its first step.
     fn begin(&mut self, tag: u16) {
         let work = self.works[tag as usize].as_mut().expect("only a submitted command begins");
@@ -69,13 +64,15 @@ impl FileQueue {
                 unsafe { self.ring.push(entry, u32::from(tag)) };
             }
             Next::End(status) => {
-                let mut work = slot.take().expect("a step belongs to a command");
+                // Ended where it lies: a work is several cache lines, which need not be moved to be dropped.
+                let work = slot.as_mut().expect("a step belongs to a command");
                 if let Some(hold) = &mut work.hold
-                    && let Some((gate, member)) = self.gate()
+                    && let Some((gate, member)) = self.backing.gate.as_ref().zip(self.member.as_ref())
                 {
                     gate.leave(member, hold);
                 }
-                self.done.push(reaped(work.command, status));
+                self.done.push(Reaped { tag: Tag(tag), status, buffer: work.command.buffer.take() });
+                *slot = None;
             }
         }
     }
@@ -96,10 +93,6 @@ impl FileQueue {
     }
 }
 
-fn reaped(command: Command, status: Status) -> Reaped {
-    Reaped { tag: command.tag, status, buffer: command.buffer }
-}
-
 impl DeviceQueue for FileQueue {
     fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
         if self.in_flight >= self.works.len() {
@@ -108,13 +101,12 @@ impl DeviceQueue for FileQueue {
         self.in_flight += 1;
         let tag = command.tag.0;
         if let Some(status) = refusal(&command, &self.info) {
-            self.done.push(reaped(command, status));
+            self.done.push(Reaped { tag: command.tag, status, buffer: command.buffer });
             return Ok(());
         }
-        let work = Work::new(command, &self.backing);
         let slot = &mut self.works[tag as usize];
         assert!(slot.is_none(), "tag {tag} is in flight twice");
-        *slot = Some(work);
+        *slot = Some(Work::new(command, &self.backing));
         self.fresh.push(tag);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A ring that serves one device queue by hand, without a worker: for tests and for measuring a file device alone.
 
 use crate::device::DeviceQueue;
-use crate::ring::{DeviceRing, Pending};
+use crate::ring::{DeviceRing, Pending, device_and_user};
 use io_uring::IoUring;
 use io_uring::squeue;
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ const ENTRIES: u32 = 128;
 pub struct SoloRing {
     uring: IoUring,
     pending: Rc<RefCell<Pending>>,
-    waiting: VecDeque<(u32, squeue::Entry)>,
+    waiting: VecDeque<squeue::Entry>,
     in_kernel: usize,
 }
 
@@ -47,10 +47,10 @@ impl SoloRing {
     pub fn turn(&mut self, queue: &mut dyn DeviceQueue) -> io::Result<usize> {
         self.gather();
         while self.in_kernel < ENTRIES as usize
-            && let Some((user, entry)) = self.waiting.pop_front()
+            && let Some(entry) = self.waiting.pop_front()
         {
             // SAFETY: whoever pushed the entry through DeviceRing::push vouches for its pointers until ring_event.
-            let pushed = unsafe { self.uring.submission().push(&entry.user_data(u64::from(user))) };
+            let pushed = unsafe { self.uring.submission().push(&entry) };
             pushed.map_err(io::Error::other)?;
             self.in_kernel += 1;
         }
@@ -65,14 +65,14 @@ impl SoloRing {
         }
         let ended: Vec<(u64, i32)> = self.uring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
         self.in_kernel -= ended.len();
-        for (user, result) in &ended {
-            queue.ring_event(*user as u32, *result);
+        for (user_data, result) in &ended {
+            queue.ring_event(device_and_user(*user_data).1, *result);
         }
         Ok(ended.len())
     }
 
     /// Moves what the queue pushed to the end of what waits.
     fn gather(&mut self) {
-        self.waiting.extend(self.pending.borrow_mut().entries.drain(..).map(|(_, user, entry)| (user, entry)));
+        self.waiting.extend(self.pending.borrow_mut().entries.drain(..));
     }
 }

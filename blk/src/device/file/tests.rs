@@ -2,7 +2,7 @@ use super::*;
 use crate::buffer::Buffer;
 use crate::device::{Command, Reaped, Tag};
 use crate::request::Op;
-use crate::ring::{DeviceRing, Pending};
+use crate::ring::{DeviceRing, Pending, device_and_user};
 use io_uring::{IoUring, squeue};
 use mqfq_sched::topology::HctxId;
 use std::cell::RefCell;
@@ -165,10 +165,12 @@ impl Hand {
     /// What was pushed since the last call.
     fn pushed(&mut self) -> Vec<Pushed> {
         let entries = std::mem::take(&mut self.pending.borrow_mut().entries);
-        let look = |(queue, user, entry): (u16, u32, squeue::Entry)| {
-            // SAFETY: an entry is the 64 bytes of struct io_uring_sqe: opcode in byte 0, rw_flags / fsync_flags in 28..32.
+        let look = |entry: squeue::Entry| {
+            // SAFETY: an entry is the 64 bytes of struct io_uring_sqe: opcode in byte 0, rw_flags /
+            // fsync_flags in 28..32, user_data in 32..40.
             let bytes: [u8; 64] = unsafe { std::mem::transmute_copy(&entry) };
             let flags = u32::from_ne_bytes(bytes[28..32].try_into().unwrap());
+            let (queue, user) = device_and_user(u64::from_ne_bytes(bytes[32..40].try_into().unwrap()));
             Pushed { queue: queue as usize, user, entry, opcode: bytes[0], flags }
         };
         entries.into_iter().map(look).collect()
