@@ -266,7 +266,8 @@ impl<P: Policy> HwCtx<P> {
     }
 
     /// Counters per flow, by [`FlowId`].
-    pub fn flow_stats(&self) -> &[FlowStats] {
+    pub fn flow_stats(&mut self) -> &[FlowStats] {
+        self.flow_stats.iter_mut().for_each(FlowStats::settle);
         &self.flow_stats
     }
 

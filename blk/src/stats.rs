@@ -3,6 +3,10 @@
 //! No atomics: a reader asks each worker for a copy and merges. Latencies name both ends (GLOSSARY.md): `queued_ns`
 //! submitted to dispatched, `device_ns` dispatched to reaped, `total_ns` submitted to completed. Two significant digits:
 //! a reported latency is at most 1% off.
+//!
+//! Time is read once per turn of a worker's loop, so requests that were dispatched and reaped in one batch have the same
+//! latencies to the nanosecond. A run of equal ones is counted and goes into the histograms as one entry: finding a place
+//! in three of them costs more than all else that is done at a completion. [`FlowStats::settle`] ends a run.
 
 use crate::request::{Completion, Op, Status};
 use hdrhistogram::Histogram;
@@ -25,6 +29,16 @@ pub struct FlowStats {
     pub device_ns: Histogram<u64>,
     /// Submitted to completed.
     pub total_ns: Histogram<u64>,
+    /// The last completions, all of the same latencies, not yet in the histograms.
+    run: Run,
+}
+
+/// So many completions that were queued and on the device equally long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Run {
+    queued_ns: u64,
+    device_ns: u64,
+    count: u64,
 }
 
 impl Default for FlowStats {
@@ -37,6 +51,7 @@ impl Default for FlowStats {
             queued_ns: histogram(),
             device_ns: histogram(),
             total_ns: histogram(),
+            run: Run::default(),
         }
     }
 }
@@ -57,13 +72,27 @@ impl FlowStats {
         } else if index < 2 {
             self.transferred_bytes += u64::from(completion.length_bytes);
         }
-        self.queued_ns.saturating_record(completion.queued_ns);
-        self.device_ns.saturating_record(completion.device_ns);
-        self.total_ns.saturating_record(completion.queued_ns + completion.device_ns);
+        let Run { queued_ns, device_ns, .. } = self.run;
+        if (completion.queued_ns, completion.device_ns) != (queued_ns, device_ns) {
+            self.settle();
+            self.run = Run { queued_ns: completion.queued_ns, device_ns: completion.device_ns, count: 0 };
+        }
+        self.run.count += 1;
     }
 
-    /// Adds another worker's counts.
+    /// Puts the completions counted last into the histograms. Call before reading those.
+    pub fn settle(&mut self) {
+        let Run { queued_ns, device_ns, count } = std::mem::take(&mut self.run);
+        if count > 0 {
+            self.queued_ns.saturating_record_n(queued_ns, count);
+            self.device_ns.saturating_record_n(device_ns, count);
+            self.total_ns.saturating_record_n(queued_ns + device_ns, count);
+        }
+    }
+
+    /// Adds another worker's counts, which are settled.
     pub fn merge(&mut self, other: &FlowStats) {
+        debug_assert_eq!(other.run.count, 0, "counts that are merged are settled");
         self.completed.iter_mut().zip(other.completed).for_each(|(mine, theirs)| *mine += theirs);
         self.failed += other.failed;
         self.transferred_bytes += other.transferred_bytes;
@@ -132,9 +161,35 @@ mod tests {
         let (mut a, mut b) = (FlowStats::default(), FlowStats::default());
         a.record(&completion);
         b.record(&Completion { status: Status::Io, ..completion });
+        b.settle();
         a.merge(&b);
+        a.settle();
         assert_eq!((a.requests(), a.failed, a.transferred_bytes), (2, 1, 4096));
         assert_eq!(a.total_ns.len(), 2);
         assert!(a.total_ns.max().abs_diff(3000) <= 30, "1% of 3000");
+    }
+
+    #[test]
+    fn runs_of_equal_latencies_count_as_each_one_would() {
+        let mut stats = FlowStats::default();
+        // 3 x (1000, 2000), 1 x (1000, 5000), 2 x (1000, 2000).
+        for device_ns in [2000, 2000, 2000, 5000, 2000, 2000] {
+            let (status, op) = (Status::Ok, Op::Read);
+            stats.record(&Completion {
+                cookie: 0,
+                status,
+                op,
+                length_bytes: 1,
+                buffer: None,
+                queued_ns: 1000,
+                device_ns,
+            });
+        }
+        stats.settle();
+        stats.settle();
+        let counts = |histogram: &Histogram<u64>, ns| histogram.count_at(ns);
+        assert_eq!((counts(&stats.device_ns, 2000), counts(&stats.device_ns, 5000)), (5, 1));
+        assert_eq!((counts(&stats.total_ns, 3000), counts(&stats.total_ns, 6000)), (5, 1));
+        assert_eq!((counts(&stats.queued_ns, 1000), stats.queued_ns.len()), (6, 6));
     }
 }
