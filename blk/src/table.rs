@@ -83,6 +83,7 @@ impl Drop for MustComplete {
 
 impl Request {
     /// The request of a submission admitted at `now_ns`.
+    #[inline(always)]
     pub fn admit(owner: Owner, submission: Submission, now_ns: u64) -> Request {
         let Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie } = submission;
         Request {
@@ -103,6 +104,7 @@ impl Request {
 
     /// Ends the request. Returns whom to tell, what to tell, and the token that must go back to the policy (none if it
     /// was still staged).
+    #[inline(always)]
     pub fn complete(
         mut self,
         status: Status,
@@ -146,6 +148,7 @@ impl RequestTable {
     }
 
     /// Takes a request in, if there is room. Its name is valid until [`RequestTable::take`].
+    #[inline(always)]
     pub fn insert(&mut self, request: Request) -> Result<Handle, Request> {
         let Some(handle) = self.free.pop() else { return Err(request) };
         debug_assert!(self.slots[handle.0 as usize].is_none(), "{handle:?} is free, yet in use");
@@ -165,6 +168,7 @@ impl RequestTable {
     ///
     /// # Panics
     /// As [`RequestTable::get_mut`]: this is what makes a second completion of one request impossible.
+    #[inline(always)]
     pub fn take(&mut self, handle: Handle) -> Request {
         let request = self.slots[handle.0 as usize].take();
         let request = request.unwrap_or_else(|| panic!("no request has the name {handle:?}"));
