@@ -15,7 +15,7 @@ use crate::client::{Event, Part};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 /// Submission entries: more than a turn of the loop usually makes; a longer turn submits in between.
@@ -37,6 +37,7 @@ const KIND_BELL: u64 = 3;
 pub struct DeviceRing {
     pending: Rc<RefCell<Pending>>,
     device: u16,
+    registered: Option<u32>,
 }
 
 /// Entries that wait to be put on the ring at the worker's next turn, with their user_data.
@@ -47,7 +48,12 @@ pub(crate) struct Pending {
 
 impl DeviceRing {
     pub(crate) fn new(pending: Rc<RefCell<Pending>>, device: u16) -> DeviceRing {
-        DeviceRing { pending, device }
+        DeviceRing { pending, device, registered: None }
+    }
+
+    /// Where the ring has the device's [`crate::device::Device::ring_file`], for entries with the flag FIXED_FILE.
+    pub(crate) fn registered(&self) -> Option<u32> {
+        self.registered
     }
 
     /// Puts an operation on the ring. Its end comes by [`crate::device::DeviceQueue::ring_event`] with `user`.
@@ -109,6 +115,8 @@ pub(crate) struct Ring {
     )]
     spare_sends: Vec<Box<Send>>,
     pending: Rc<RefCell<Pending>>,
+    /// By device index: the file that is registered in this place, -1 for none.
+    registered: Vec<RawFd>,
     bell: RawFd,
     bell_bytes: Box<[u8; 8]>,
 }
@@ -140,6 +148,7 @@ impl Ring {
             free: Vec::new(),
             spare_sends: Vec::new(),
             pending: Rc::default(),
+            registered: Vec::new(),
             bell,
             bell_bytes: Box::new([0; 8]),
         };
@@ -147,9 +156,21 @@ impl Ring {
         Ok(ring)
     }
 
+    /// Registers the devices' files, by device index. Once; a ring that cannot (a kernel that is old, or out of memory)
+    /// goes without.
+    pub(crate) fn register_files(&mut self, files: &[Option<BorrowedFd<'_>>]) {
+        // -1: no file in this place.
+        let files: Vec<RawFd> = files.iter().map(|file| file.map_or(-1, |file| file.as_raw_fd())).collect();
+        if files.iter().any(|&file| file >= 0) && self.uring.submitter().register_files(&files).is_ok() {
+            self.registered = files;
+        }
+    }
+
     /// The door for a device queue of this worker.
     pub(crate) fn device_ring(&self, device: u16) -> DeviceRing {
-        DeviceRing::new(self.pending.clone(), device)
+        let is_registered = self.registered.get(usize::from(device)).is_some_and(|&file| file >= 0);
+        let registered = is_registered.then_some(u32::from(device));
+        DeviceRing { registered, ..DeviceRing::new(self.pending.clone(), device) }
     }
 
     fn push(&mut self, entry: squeue::Entry) {

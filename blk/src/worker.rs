@@ -265,8 +265,9 @@ impl Core {
     }
 
     fn new(shared: Arc<Shared>, index: usize) -> Result<Core, String> {
-        let ring = Ring::new(shared.bells[index].event())
+        let mut ring = Ring::new(shared.bells[index].event())
             .map_err(|error| format!("worker {index} cannot set up io_uring: {error}"))?;
+        ring.register_files(&shared.devices.iter().map(|device| device.device.ring_file()).collect::<Vec<_>>());
         let id = HctxId(u16::try_from(index).expect("fewer than 65536 workers"));
         let mut hctxs = Vec::new();
         for (number, device) in shared.devices.iter().enumerate() {

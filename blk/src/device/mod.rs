@@ -81,6 +81,14 @@ pub trait Device: Send + Sync {
     /// What it is. Constant.
     fn info(&self) -> DeviceInfo;
 
+    /// The descriptor that its queues name in entries on the worker's ring, if it is one and the same for all of them.
+    /// The worker registers it with the ring, which spares the kernel a look-up and a reference per entry; the ring then
+    /// keeps the file open for as long as it lives.
+    #[cfg(feature = "uring")]
+    fn ring_file(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
     /// The queue of one worker; called on that worker's thread, once.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ use super::{Device, DeviceInfo, DeviceQueue, QueueOptions};
 use crate::request::Status;
 use gate::Gate;
 use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -132,9 +133,20 @@ impl FileDevice {
     }
 }
 
+impl Drop for Backing {
+    /// The lock is the open file's, which a worker's ring may keep open for a moment after the worker has ended.
+    fn drop(&mut self) {
+        open::unlock(&self.file);
+    }
+}
+
 impl Device for FileDevice {
     fn info(&self) -> DeviceInfo {
         self.info
+    }
+
+    fn ring_file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.backing.file.as_fd())
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {

@@ -118,6 +118,12 @@ fn lock(file: &File) -> Result<(), String> {
     })
 }
 
+/// The opposite, whoever else still holds the file open.
+pub(super) fn unlock(file: &File) {
+    // SAFETY: no memory is involved, and the descriptor is open. An error would mean that there was no lock.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+}
+
 /// Size to serve and length of the whole.
 fn size_of_regular_file(file: &File, metadata: &Metadata, options: &FileOptions) -> Result<(u64, u64), String> {
     let length_bytes = metadata.len();

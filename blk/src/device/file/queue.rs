@@ -2,7 +2,7 @@
 
 use super::Backing;
 use super::gate::{Gate, Member};
-use super::work::{Next, Work, refusal};
+use super::work::{Next, Target, Work, refusal};
 use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
 use crate::ring::DeviceRing;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ pub(super) struct FileQueue {
     backing: Arc<Backing>,
     info: DeviceInfo,
     ring: DeviceRing,
+    target: Target,
     /// At the gate, if the device has one.
     member: Option<Member>,
     /// By tag. `None`: free, or ended and in `done`.
@@ -29,6 +30,7 @@ impl FileQueue {
         let ring = ring.ok_or("a file device needs a worker with an io_uring")?;
         Ok(FileQueue {
             member: backing.gate.as_ref().map(|gate| gate.join(hctx, interrupt)),
+            target: Target::new(&backing.file, ring.registered()),
             backing,
             info,
             ring,
@@ -106,7 +108,7 @@ impl DeviceQueue for FileQueue {
         }
         let slot = &mut self.works[tag as usize];
         assert!(slot.is_none(), "tag {tag} is in flight twice");
-        *slot = Some(Work::new(command, &self.backing));
+        *slot = Some(Work::new(command, &self.backing, self.target));
         self.fresh.push(tag);
         Ok(())
     }
@@ -148,7 +150,7 @@ impl DeviceQueue for FileQueue {
 impl Drop for FileQueue {
     /// A worker that stops in order has nothing in flight. One that panics may: the kernel still reads from and writes to
     /// the buffers of entries on the ring, at a time that nobody can name, so they are leaked, and with them the
-    /// descriptor (entries not yet submitted name it by number, which must not come to mean another file).
+    /// descriptor (entries not yet submitted may name it by number, which must not come to mean another file).
     fn drop(&mut self) {
         if let Some((gate, member)) = self.backing.gate.as_ref().zip(self.member.as_ref()) {
             let mut granted = Vec::new();

@@ -31,6 +31,7 @@ use crate::buffer::Buffer;
 use crate::device::{Command, DeviceInfo};
 use crate::request::{Op, Status};
 use io_uring::{opcode, squeue, types};
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -91,6 +92,23 @@ pub(super) fn refusal(command: &Command, info: &DeviceInfo) -> Option<Status> {
     (!is_inside || !has_buffer).then_some(Status::Invalid)
 }
 
+/// How entries name the file: by its descriptor, or by its place among the files that the ring has registered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    number: i32,
+    flags: squeue::Flags,
+}
+
+impl Target {
+    /// As the ring of this queue knows the file.
+    pub(super) fn new(file: &File, registered: Option<u32>) -> Target {
+        match registered {
+            Some(place) => Target { number: place as i32, flags: squeue::Flags::FIXED_FILE },
+            None => Target { number: file.as_raw_fd(), flags: squeue::Flags::empty() },
+        }
+    }
+}
+
 /// A command on its way.
 pub(super) struct Work {
     pub(super) command: Command,
@@ -98,6 +116,7 @@ pub(super) struct Work {
     pub(super) hold: Option<Hold>,
     /// An entry is with the kernel, or on its way there.
     pub(super) is_on_ring: bool,
+    target: Target,
     stage: Stage,
     transfer: Transfer,
     bounce: Option<Buffer>,
@@ -111,11 +130,12 @@ pub(super) struct Work {
 
 impl Work {
     /// `command` has passed [`refusal`].
-    pub(super) fn new(command: Command, backing: &Backing) -> Work {
+    pub(super) fn new(command: Command, backing: &Backing, target: Target) -> Work {
         let mut work = Work {
             command,
             hold: None,
             is_on_ring: false,
+            target,
             stage: Stage::Waiting,
             transfer: NO_TRANSFER,
             bounce: None,
@@ -149,12 +169,12 @@ impl Work {
             return Next::End(Status::Io);
         }
         match self.command.op {
-            Op::Flush => self.sync(backing),
+            Op::Flush => self.sync(),
             _ if self.command.length_bytes == 0 => Next::End(Status::Ok),
             Op::Read => self.start_read(backing),
             Op::Write if self.is_aligned(backing) => {
                 let memory = self.command.buffer.as_mut().expect("checked by refusal").as_mut_ptr();
-                self.transfer(backing, true, self.span(), memory)
+                self.transfer(true, self.span(), memory)
             }
             Op::Write => self.start_patch(backing, self.span()),
             Op::Discard | Op::WriteZeroes { .. } => {
@@ -176,7 +196,7 @@ impl Work {
             if self.retries > RETRIES_MAX {
                 return Next::End(Status::Io);
             }
-            return Next::Entry(self.entry(backing));
+            return Next::Entry(self.entry());
         }
         self.retries = 0;
         match self.stage {
@@ -195,12 +215,12 @@ impl Work {
     }
 
     /// What the stage asks of the kernel.
-    fn entry(&self, backing: &Backing) -> squeue::Entry {
-        let file = types::Fd(backing.file.as_raw_fd());
+    fn entry(&self) -> squeue::Entry {
+        let file = types::Fd(self.target.number);
         let fallocate = |mode: i32| {
             opcode::Fallocate::new(file, self.clear.end - self.clear.start).offset(self.clear.start).mode(mode).build()
         };
-        match self.stage {
+        let entry = match self.stage {
             Stage::Punch => fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE),
             Stage::ZeroRange => fallocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE),
             Stage::Sync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
@@ -218,21 +238,22 @@ impl Work {
                 }
             }
             Stage::Waiting => unreachable!("{:?} has no step to ask for", self.command.tag),
-        }
+        };
+        entry.flags(self.target.flags)
     }
 
-    fn step(&mut self, backing: &Backing, stage: Stage) -> Next {
+    fn step(&mut self, stage: Stage) -> Next {
         self.stage = stage;
-        Next::Entry(self.entry(backing))
+        Next::Entry(self.entry())
     }
 
-    fn sync(&mut self, backing: &Backing) -> Next {
-        self.step(backing, Stage::Sync)
+    fn sync(&mut self) -> Next {
+        self.step(Stage::Sync)
     }
 
-    fn transfer(&mut self, backing: &Backing, is_write: bool, span: Range<u64>, memory: *mut u8) -> Next {
+    fn transfer(&mut self, is_write: bool, span: Range<u64>, memory: *mut u8) -> Next {
         self.set_transfer(is_write, span, memory);
-        self.step(backing, Stage::Transfer)
+        self.step(Stage::Transfer)
     }
 
     fn set_transfer(&mut self, is_write: bool, span: Range<u64>, memory: *mut u8) {
@@ -259,7 +280,7 @@ impl Work {
         let whole = reached / backing.align_bytes * backing.align_bytes;
         self.transfer.done_bytes = whole;
         if is_write && whole > before || !is_write && moved > 0 && whole == reached {
-            return Some(Next::Entry(self.entry(backing)));
+            return Some(Next::Entry(self.entry()));
         }
         if is_write {
             return Some(Next::End(Status::Io));
@@ -304,7 +325,7 @@ impl Work {
         } else {
             self.bounce.insert(Buffer::new((cover.end - cover.start) as usize)).as_mut_ptr()
         };
-        self.transfer(backing, false, cover, memory)
+        self.transfer(false, cover, memory)
     }
 
     fn copy_out(&mut self) {
@@ -327,7 +348,7 @@ impl Work {
         self.patch = patch;
         if keeps_start || keeps_end_of_only_block {
             self.set_transfer(false, cover.start..cover.start + align_bytes, memory);
-            return self.step(backing, Stage::PatchHead);
+            return self.step(Stage::PatchHead);
         }
         self.patch_tail(backing)
     }
@@ -342,7 +363,7 @@ impl Work {
         let bounce = self.bounce.as_mut().expect("a patch has its blocks there");
         let memory = bounce.as_mut_slice()[(last - cover.start) as usize..].as_mut_ptr();
         self.set_transfer(false, last..cover.end, memory);
-        self.step(backing, Stage::PatchTail)
+        self.step(Stage::PatchTail)
     }
 
     fn patch_write(&mut self, backing: &Backing) -> Next {
@@ -356,7 +377,7 @@ impl Work {
             _ => room.fill(0),
         }
         let memory = bounce.as_mut_ptr();
-        self.transfer(backing, true, cover, memory)
+        self.transfer(true, cover, memory)
     }
 
     // Zeroes.
@@ -369,23 +390,23 @@ impl Work {
         if !self.tail.is_empty() {
             return self.start_patch(backing, self.tail.clone());
         }
-        if self.command.fua { self.sync(backing) } else { Next::End(Status::Ok) }
+        if self.command.fua { self.sync() } else { Next::End(Status::Ok) }
     }
 
     fn clear(&mut self, backing: &Backing) -> Next {
         let may_unmap = matches!(self.command.op, Op::Discard | Op::WriteZeroes { may_unmap: true });
         // Relaxed, both: hints, see `Backing`.
         if may_unmap && !backing.punch_unsupported.load(Relaxed) {
-            return self.step(backing, Stage::Punch);
+            return self.step(Stage::Punch);
         }
         if !backing.zero_range_unsupported.load(Relaxed) {
-            return self.step(backing, Stage::ZeroRange);
+            return self.step(Stage::ZeroRange);
         }
         let length_bytes = ZEROES_BYTES.max(u64::from(backing.align_bytes)).min(self.clear.end - self.clear.start);
         let mut zeroes = Buffer::new(length_bytes as usize);
         zeroes.as_mut_slice()[..length_bytes as usize].fill(0);
         let memory = self.bounce.insert(zeroes).as_mut_ptr();
-        self.transfer(backing, true, self.clear.start..self.clear.start + length_bytes, memory)
+        self.transfer(true, self.clear.start..self.clear.start + length_bytes, memory)
     }
 
     fn cleared(&mut self, backing: &Backing, result: i32) -> Next {
