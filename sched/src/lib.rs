@@ -19,3 +19,6 @@ pub mod token_tree;
 pub mod topology;
 pub mod vtime;
 pub mod wake;
+
+#[cfg(all(counted, not(loom)))]
+pub use sync::counted;

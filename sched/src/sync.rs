@@ -1,4 +1,5 @@
-//! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg loom`).
+//! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg loom`), counting ones where `bench` counts
+//! what an operation touches (`--cfg counted`, which only the package `bench/counted` sets).
 //!
 //! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships.
 //!
@@ -8,18 +9,29 @@
 //! is always built inside the test body. A third limit is made good in `thorough`.
 #![allow(unused_imports, reason = "each structure takes what it needs; a loom build takes less")]
 
+#[cfg(all(counted, not(loom)))]
+pub(crate) use counted::{AtomicI64, AtomicU32, AtomicU64, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Mutex,
     atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
 };
+#[cfg(not(any(loom, counted)))]
+pub(crate) use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Mutex,
-    atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 #[cfg(loom)]
 pub(crate) use thorough::{AtomicI64, AtomicU64};
+
+/// The atomics under the counting ones.
+#[cfg(all(counted, not(loom)))]
+use std::sync::atomic as plain;
+
+#[cfg(all(counted, not(loom)))]
+pub mod counted;
 
 /// Loom's atomics, with every order of a load and another thread's write tried.
 ///
