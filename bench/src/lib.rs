@@ -8,7 +8,8 @@
 //! | [`harness`] | an engine with tenants attached |
 //! | [`phases`] | each tenant alone, then all together |
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
-//! | [`demo`], [`fairness`], [`nbd_record`], [`file`], [`overhead`], [`scale`] | the commands |
+//! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
+//! | [`demo`], [`fairness`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
@@ -35,4 +36,5 @@ pub mod progress;
 pub mod report;
 pub mod scale;
 mod scratch;
+pub mod structures;
 pub mod table;

@@ -7,6 +7,7 @@ use mqfq_bench::file::{self, FileBenchOptions};
 use mqfq_bench::harness::Transport;
 use mqfq_bench::load::Window;
 use mqfq_bench::phases::Lengths;
+use mqfq_bench::structures::{self, StructuresOptions};
 use mqfq_blk::PolicyKind;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -128,4 +129,67 @@ fn a_given_file_is_read_and_stays_as_it_was() {
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
     let missing = FileBenchOptions { file: Some(folder.0.join("missing")), ..options };
     assert!(file::measure(&missing).unwrap_err().contains("no such file"));
+}
+
+#[test]
+fn every_structure_is_measured_beside_its_rivals_and_drawn() {
+    let _alone = alone();
+    let folder = Folder::new("structures");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = StructuresOptions {
+        json: true,
+        out: Some(folder.0.join("new")),
+        workers: Some(cpus.min(2)),
+        queues: Some(8),
+        rounds: 2,
+        milliseconds: 10,
+    };
+    structures::run(&options).unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.0.join("new").join(name)).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&read("structures.json")).unwrap();
+
+    let names = |rows: &serde_json::Value, stands_for: &str, pattern: Option<&str>| -> Vec<String> {
+        let rows = rows.as_array().unwrap().iter();
+        let rows = rows.filter(|row| row["stands_for"] == stands_for && row["pattern"].as_str() == pattern);
+        rows.map(|row| row["structure"].as_str().unwrap().to_string()).collect()
+    };
+    let rows = &report["rows"];
+    assert_eq!(names(rows, "global virtual time", None), ["mindicator", "array-scan", "array-scan-packed"]);
+    let tokens = ["token-tree", "atomic-counter", "scalable-bitmap"];
+    assert_eq!(names(rows, "dispatch tokens", Some("kept")), tokens);
+    if cpus >= 2 {
+        assert_eq!(names(rows, "dispatch tokens", Some("handed-on")), tokens);
+        assert_eq!(names(rows, "wake-up", None), ["wheel", "poll-1us", "poll-5us"]);
+    }
+    for row in rows.as_array().unwrap() {
+        let of = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row}"));
+        assert!(of("ns_per_operation_smallest") <= of("ns_per_operation"), "{row}");
+        assert!(of("ns_per_operation") <= of("ns_per_operation_largest") && of("operations_per_s") > 0.0, "{row}");
+        assert!(of("workers") <= of("queues") && of("lines_touched_per_operation") >= 1.0, "{row}");
+        if row["stands_for"] == "wake-up" {
+            assert!(of("cpu_share") > 0.0 && of("reschedules_per_s") >= of("spurious_reschedules_per_s"), "{row}");
+            assert!(row.get("wake_up_delay_p50_ns").is_some() && row.get("wake_up_delay_p99_ns").is_some(), "{row}");
+        }
+    }
+
+    // Counts do not depend on this machine.
+    let counted = report["counted_rows"].as_array().unwrap();
+    let per_operation = |structure: &str, pattern: Option<&str>, key: &str| {
+        let is_it = |row: &&serde_json::Value| {
+            row["structure"] == structure && row["workers"] == 64 && row["pattern"].as_str() == pattern
+        };
+        counted.iter().find(is_it).unwrap()[key].as_f64().unwrap()
+    };
+    assert_eq!(per_operation("token-tree", Some("kept"), "line_transfers_per_operation"), 0.0);
+    assert!(per_operation("atomic-counter", Some("kept"), "line_transfers_per_operation") >= 1.0);
+    assert!(
+        per_operation("mindicator", None, "loads_per_operation") * 4.0
+            < per_operation("array-scan", None, "loads_per_operation")
+    );
+    assert_eq!(per_operation("wheel", None, "reschedules_per_wake_up"), 1.0);
+    assert!(per_operation("poll-1us", None, "reschedules_per_wake_up") > 100.0);
+
+    let picture = read("structures.svg");
+    assert!(picture.contains("mindicator") && picture.contains("scalable-bitmap"), "every contender has its line");
+    assert!(read("structures.md").starts_with("# ") && read("structures.md").contains("array-scan-packed"));
 }

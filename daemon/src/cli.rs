@@ -138,6 +138,25 @@ pub enum Bench {
         #[arg(long, requires = "record")]
         host: Option<String>,
     },
+    /// The shared structures alone, each beside its rivals: mindicator and array scan, token tree and counter and
+    /// bitmap, throttle wheel and polling.
+    Structures {
+        /// Threads, each on a CPU of its own; otherwise 1, 2, 4 and so on, and one per CPU.
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+        workers: Option<u16>,
+        /// Queues whose virtual time is kept; otherwise one per worker, 8, 64 and 1024.
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+        queues: Option<u16>,
+        /// How often each measurement is made.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+        rounds: u32,
+        /// Length of each measurement.
+        #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+        milliseconds: u64,
+        /// Write FOLDER/structures.{json,md,svg}.
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+    },
 }
 
 /// A number of workers.

@@ -18,6 +18,7 @@ use mqfq_bench::nbd_record::{self, NbdRecordOptions};
 use mqfq_bench::overhead::{self, OverheadOptions};
 use mqfq_bench::scale::load::Fixed;
 use mqfq_bench::scale::{self, ScaleOptions};
+use mqfq_bench::structures::{self, StructuresOptions};
 use std::io;
 use std::process::ExitCode;
 
@@ -68,6 +69,10 @@ fn run(cli: Cli) -> Result<(), String> {
             let window_bytes = window_kib << 10;
             let fixed = Fixed { measured_ms: milliseconds, window_bytes, depth_per_worker: depth, writes };
             scale::run(&ScaleOptions { json, workers, flows, rounds, fixed, out, record, host })
+        }
+        Command::Bench(Bench::Structures { workers, queues, rounds, milliseconds, out }) => {
+            let (workers, queues) = (workers.map(usize::from), queues.map(usize::from));
+            structures::run(&StructuresOptions { json, out, workers, queues, rounds, milliseconds })
         }
     }
 }

@@ -1,0 +1,208 @@
+//! How many cache lines move? Counted, on a machine that exists only here.
+//!
+//! The structures run with atomics that write down each access ([`mqfq_sched_counted::counted`]), one worker's
+//! operation after the other on one thread, and each access is looked up in a directory of who has a copy of its line.
+//! That is the protocol of every cache-coherent machine, with caches that never overflow: many may read, who writes is
+//! alone.
+//!
+//! | access | free if | else a transfer, and then |
+//! |---|---|---|
+//! | load | the worker has a copy | it has one too |
+//! | store, read-modify-write | nobody else has a copy, and the worker has one | it alone has one |
+//!
+//! # What is not counted
+//! Retries: no operation is interrupted by another. Lines that are only ever read (the tree's shape): everybody has a
+//! copy. Where a copy comes from: a transfer within a core and one between sockets count the same.
+
+use mqfq_sched_counted::counted::{Access, Kind};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// Bytes of a cache line on x86-64 and most others.
+const LINE_BYTES: usize = 64;
+
+/// Most workers of a directory: one bit each.
+pub const WORKERS_MAX: usize = 64;
+
+/// What one operation costs on the average, in steps that do not depend on a clock.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Counted {
+    /// Loads.
+    pub loads_per_operation: f64,
+    /// Plain stores.
+    pub stores_per_operation: f64,
+    /// Atomic read-modify-writes, failed compare-and-exchanges included.
+    pub read_modify_writes_per_operation: f64,
+    /// Those among them on a line of which others had a copy.
+    pub shared_read_modify_writes_per_operation: f64,
+    /// Fences.
+    pub fences_per_operation: f64,
+    /// Different lines that an operation touches.
+    pub lines_touched_per_operation: f64,
+    /// Different lines that it writes.
+    pub lines_written_per_operation: f64,
+    /// Lines that had to come from another worker, or be taken from others, before the access could be made.
+    pub line_transfers_per_operation: f64,
+    /// How often the one line that is taken from others most often, to be written, is taken. Copies can be read by many
+    /// at once, but a line that is written goes from hand to hand: however many workers there are, they do no more
+    /// operations per second than that line can change hands, divided by this number.
+    pub busiest_line_taken_per_operation: f64,
+}
+
+/// One line: who has a copy, one bit each, and how often it was taken to be written in operations that were counted.
+#[derive(Default)]
+struct Line {
+    holders: u64,
+    taken: u64,
+}
+
+/// Who has a copy of which line, and what was counted so far.
+#[derive(Default)]
+pub struct Directory {
+    lines: HashMap<usize, Line>,
+    operations: u64,
+    loads: u64,
+    stores: u64,
+    read_modify_writes: u64,
+    shared_read_modify_writes: u64,
+    fences: u64,
+    touched: u64,
+    written: u64,
+    transfers: u64,
+    /// Kept from call to call, for their room.
+    touched_now: Vec<usize>,
+    written_now: Vec<usize>,
+}
+
+fn different(lines: &mut Vec<usize>) -> u64 {
+    lines.sort_unstable();
+    lines.dedup();
+    lines.len() as u64
+}
+
+impl Directory {
+    /// What `worker` did changes who has which line, and is not counted.
+    pub fn see(&mut self, worker: usize, accesses: &[Access]) {
+        for access in accesses.iter().filter(|access| access.kind != Kind::Fence) {
+            self.transfer(worker, access);
+        }
+    }
+
+    /// What `worker` did belongs to an operation that is being counted.
+    pub fn count(&mut self, worker: usize, accesses: &[Access]) {
+        self.touched_now.clear();
+        self.written_now.clear();
+        for access in accesses {
+            let line = access.address / LINE_BYTES;
+            let moved = access.kind != Kind::Fence && self.transfer(worker, access);
+            self.transfers += u64::from(moved);
+            if moved && access.kind != Kind::Load {
+                self.lines.entry(line).or_default().taken += 1;
+            }
+            match access.kind {
+                Kind::Load => self.loads += 1,
+                Kind::Store => self.stores += 1,
+                Kind::ReadModifyWrite => {
+                    self.read_modify_writes += 1;
+                    self.shared_read_modify_writes += u64::from(moved);
+                }
+                Kind::Fence => {
+                    self.fences += 1;
+                    continue;
+                }
+            }
+            self.touched_now.push(line);
+            if access.kind != Kind::Load {
+                self.written_now.push(line);
+            }
+        }
+        self.touched += different(&mut self.touched_now);
+        self.written += different(&mut self.written_now);
+    }
+
+    /// An operation ends.
+    pub fn end_operation(&mut self) {
+        self.operations += 1;
+    }
+
+    /// The average over all operations.
+    pub fn counted(&self) -> Counted {
+        let per_operation = |count: u64| count as f64 / self.operations.max(1) as f64;
+        Counted {
+            loads_per_operation: per_operation(self.loads),
+            stores_per_operation: per_operation(self.stores),
+            read_modify_writes_per_operation: per_operation(self.read_modify_writes),
+            shared_read_modify_writes_per_operation: per_operation(self.shared_read_modify_writes),
+            fences_per_operation: per_operation(self.fences),
+            lines_touched_per_operation: per_operation(self.touched),
+            lines_written_per_operation: per_operation(self.written),
+            line_transfers_per_operation: per_operation(self.transfers),
+            busiest_line_taken_per_operation: per_operation(
+                self.lines.values().map(|line| line.taken).max().unwrap_or(0),
+            ),
+        }
+    }
+
+    /// True if the line had to move.
+    fn transfer(&mut self, worker: usize, access: &Access) -> bool {
+        assert!(worker < WORKERS_MAX, "worker {worker} of a directory of {WORKERS_MAX}");
+        let own = 1 << worker;
+        let holders = &mut self.lines.entry(access.address / LINE_BYTES).or_default().holders;
+        if access.kind == Kind::Load {
+            let moved = *holders & own == 0;
+            *holders |= own;
+            moved
+        } else {
+            let moved = *holders != own;
+            *holders = own;
+            moved
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(kind: Kind, address: usize) -> Access {
+        Access { kind, address }
+    }
+
+    #[test]
+    fn many_may_read_and_who_writes_is_alone() {
+        let mut lines = Directory::default();
+        let cases = [
+            (0, Kind::Load, true, "nobody had it"),
+            (0, Kind::Store, false, "alone with it"),
+            (1, Kind::Load, true, "worker 0 had it"),
+            (0, Kind::Load, false, "it kept its copy"),
+            (0, Kind::ReadModifyWrite, true, "worker 1 has a copy"),
+            (0, Kind::ReadModifyWrite, false, "no more"),
+            (1, Kind::Store, true, "worker 0 has it"),
+        ];
+        for (worker, kind, moves, why) in cases {
+            assert_eq!(lines.transfer(worker, &access(kind, 640)), moves, "{why}");
+        }
+    }
+
+    #[test]
+    fn words_of_one_line_count_once_and_fences_not_at_all() {
+        let mut lines = Directory::default();
+        let operation = [
+            access(Kind::Load, 128),
+            access(Kind::ReadModifyWrite, 136),
+            access(Kind::Fence, 0),
+            access(Kind::Load, 192),
+        ];
+        lines.see(1, &operation);
+        lines.count(0, &operation);
+        lines.end_operation();
+        let counted = lines.counted();
+        assert_eq!((counted.loads_per_operation, counted.fences_per_operation), (2.0, 1.0));
+        assert_eq!((counted.lines_touched_per_operation, counted.lines_written_per_operation), (2.0, 1.0));
+        // To read the first, to write it, to read the second.
+        assert_eq!(counted.line_transfers_per_operation, 3.0);
+        assert_eq!(counted.busiest_line_taken_per_operation, 1.0, "the first, to be written");
+        assert_eq!(counted.shared_read_modify_writes_per_operation, 1.0);
+    }
+}

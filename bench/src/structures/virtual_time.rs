@@ -1,0 +1,253 @@
+//! What does it cost to keep global virtual time? The mindicator and the scanned array under the same load.
+//!
+//! An *operation* is what a dispatch does to virtual time (MQFQ section 4.3.1): the lead of the dispatching queue goes up
+//! by a request, it is published, and global virtual time is brought up to date.
+//!
+//! Each worker owns every n-th queue and dispatches from them in turn, requests of 4 to 32 KiB. A queue whose lead is
+//! more than T ahead is passed over, as the scheduler does, so no worker runs away from another that is slower; passing
+//! over is not an operation.
+
+use super::array_scan::ArrayScan;
+use super::lines::{Counted, Directory};
+use super::random::Random;
+use super::threads::{self, Stop};
+use super::word::Word;
+use mqfq_blk::machine::Cpu;
+use mqfq_sched::topology::Topology;
+use mqfq_sched::vtime::{VSpan, VTime};
+use mqfq_sched_counted::counted;
+
+/// T: how far ahead of global virtual time a lead may be.
+const WINDOW: VSpan = VSpan::from_bytes(64 * 1024);
+/// Requests are one to this many times `REQUEST_BYTES`.
+const REQUESTS_MAX: u64 = 8;
+const REQUEST_BYTES: u64 = 4096;
+
+/// Something that keeps the smallest lead of many queues.
+pub trait VirtualTime: Sync {
+    /// The lead of `queue` is `lead` now; only its owner says so.
+    fn publish(&self, queue: usize, lead: VTime);
+    /// Brings global virtual time up to the smallest lead.
+    fn query(&self) -> VTime;
+    /// Global virtual time as the last `query` left it.
+    fn global_vtime(&self) -> VTime;
+}
+
+impl<W: Word, const SLOTS: usize> VirtualTime for ArrayScan<W, SLOTS> {
+    fn publish(&self, queue: usize, lead: VTime) {
+        self.publish(queue, lead);
+    }
+
+    fn query(&self) -> VTime {
+        self.query()
+    }
+
+    fn global_vtime(&self) -> VTime {
+        self.global_vtime()
+    }
+}
+
+/// The mindicator that ships, and the same source with counting atomics.
+macro_rules! mindicator {
+    ($sched:ident) => {
+        impl VirtualTime for $sched::mindicator::Mindicator {
+            fn publish(&self, queue: usize, lead: VTime) {
+                self.publish($sched::topology::HctxId(queue as u16), $sched::vtime::VTime::from_raw(lead.raw()));
+            }
+
+            fn query(&self) -> VTime {
+                VTime::from_raw(self.query().raw())
+            }
+
+            fn global_vtime(&self) -> VTime {
+                VTime::from_raw(self.global_vtime().raw())
+            }
+        }
+    };
+}
+
+mindicator!(mqfq_sched);
+mindicator!(mqfq_sched_counted);
+
+/// What is compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Structure {
+    /// [`mqfq_sched::mindicator`].
+    Mindicator,
+    /// [`ArrayScan`], each slot on lines of its own.
+    ArrayScan,
+    /// [`ArrayScan`], slots side by side.
+    ArrayScanPacked,
+}
+
+impl Structure {
+    /// All of them, ours first.
+    pub const ALL: [Structure; 3] = [Structure::Mindicator, Structure::ArrayScan, Structure::ArrayScanPacked];
+
+    /// Its name in the report.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Structure::Mindicator => "mindicator",
+            Structure::ArrayScan => "array-scan",
+            Structure::ArrayScanPacked => "array-scan-packed",
+        }
+    }
+
+    /// Operations of `cpus.len()` pinned workers in `milliseconds`, and the time they took in ns.
+    ///
+    /// # Errors
+    /// One sentence, if a worker cannot be pinned.
+    pub fn time(self, cpus: &[Cpu], topology: &Topology, milliseconds: u64) -> Result<(u64, u64), String> {
+        use std::sync::atomic::AtomicU64;
+        let queues = topology.hctx_count();
+        match self {
+            Structure::Mindicator => {
+                time(&mqfq_sched::mindicator::Mindicator::new(topology, VTime::ZERO), cpus, queues, milliseconds)
+            }
+            Structure::ArrayScan => {
+                time(&ArrayScan::<AtomicU64, 1>::new(queues, VTime::ZERO), cpus, queues, milliseconds)
+            }
+            Structure::ArrayScanPacked => {
+                time(&ArrayScan::<AtomicU64, 16>::new(queues, VTime::ZERO), cpus, queues, milliseconds)
+            }
+        }
+    }
+
+    /// What one operation of `workers` workers costs in accesses and lines.
+    pub fn count(self, topology: &Topology, workers: usize) -> Counted {
+        let queues = topology.hctx_count();
+        match self {
+            Structure::Mindicator => {
+                use mqfq_sched_counted::{mindicator::Mindicator, vtime::VTime};
+                count(&Mindicator::new(&super::counted_topology(topology), VTime::ZERO), workers, queues)
+            }
+            Structure::ArrayScan => {
+                count(&ArrayScan::<counted::AtomicU64, 1>::new(queues, VTime::ZERO), workers, queues)
+            }
+            Structure::ArrayScanPacked => {
+                count(&ArrayScan::<counted::AtomicU64, 16>::new(queues, VTime::ZERO), workers, queues)
+            }
+        }
+    }
+}
+
+/// A worker's queues and what it does with them.
+struct Worker {
+    queues: Vec<(usize, VTime)>,
+    next: usize,
+    random: Random,
+}
+
+impl Worker {
+    fn new(worker: usize, workers: usize, queues: usize) -> Worker {
+        let own = (worker..queues).step_by(workers).map(|queue| (queue, VTime::ZERO)).collect();
+        Worker { queues: own, next: 0, random: Random::new(worker) }
+    }
+
+    fn arrive(&self, virtual_time: &impl VirtualTime) {
+        self.queues.iter().for_each(|&(queue, lead)| virtual_time.publish(queue, lead));
+    }
+
+    /// Dispatches from the next own queue; false if that queue is too far ahead.
+    fn step(&mut self, virtual_time: &impl VirtualTime) -> bool {
+        let count = self.queues.len();
+        let (queue, lead) = &mut self.queues[self.next];
+        self.next = if self.next + 1 == count { 0 } else { self.next + 1 };
+        if virtual_time.global_vtime().is_before(lead.minus(WINDOW)) {
+            return false;
+        }
+        *lead = lead.plus(VSpan::from_bytes(REQUEST_BYTES * (1 + self.random.below(REQUESTS_MAX))));
+        virtual_time.publish(*queue, *lead);
+        virtual_time.query();
+        true
+    }
+}
+
+fn time(virtual_time: &impl VirtualTime, cpus: &[Cpu], queues: usize, milliseconds: u64) -> Result<(u64, u64), String> {
+    let workers = cpus.len();
+    (0..workers).for_each(|worker| Worker::new(worker, workers, queues).arrive(virtual_time));
+    let work = |worker: usize, stop: &Stop| {
+        let mut worker = Worker::new(worker, workers, queues);
+        let mut operations = 0_u64;
+        while !stop.is_due() {
+            if worker.step(virtual_time) {
+                operations += 1;
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        operations
+    };
+    let (operations, elapsed_ns) = threads::run(cpus, milliseconds, work, || ())?;
+    Ok((operations.iter().sum(), elapsed_ns))
+}
+
+fn count(virtual_time: &impl VirtualTime, workers: usize, queues: usize) -> Counted {
+    let mut lines = Directory::default();
+    let mut all: Vec<Worker> = (0..workers).map(|worker| Worker::new(worker, workers, queues)).collect();
+    all.iter().for_each(|worker| worker.arrive(virtual_time));
+    // Until every queue has been dispatched from twice, leads still stand as they were set up.
+    let warm_up = 2 * queues + 200;
+    let mut accesses = Vec::new();
+    let (mut turn, mut operations) = (0, 0);
+    while operations < warm_up + 4 * queues + 2000 {
+        let worker = turn % workers;
+        let dispatched = counted::record(&mut accesses, || all[worker].step(virtual_time));
+        if dispatched && operations >= warm_up {
+            lines.count(worker, &accesses);
+            lines.end_operation();
+        } else {
+            lines.see(worker, &accesses);
+        }
+        operations += usize::from(dispatched);
+        turn += 1;
+    }
+    lines.counted()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All workers for `steps` turns each: global virtual time after each turn.
+    fn history(virtual_time: &impl VirtualTime, workers: usize, queues: usize) -> Vec<u64> {
+        let mut all: Vec<Worker> = (0..workers).map(|worker| Worker::new(worker, workers, queues)).collect();
+        all.iter().for_each(|worker| worker.arrive(virtual_time));
+        let mut seen = Vec::new();
+        for turn in 0..5000 {
+            all[turn % workers].step(virtual_time);
+            seen.push(virtual_time.global_vtime().raw());
+        }
+        seen
+    }
+
+    #[test]
+    fn all_contenders_keep_the_same_virtual_time() {
+        for (workers, queues) in [(1, 1), (2, 2), (2, 8), (3, 40)] {
+            let topology = Topology::flat(queues);
+            let ours = history(&mqfq_sched::mindicator::Mindicator::new(&topology, VTime::ZERO), workers, queues);
+            let counting = mqfq_sched_counted::mindicator::Mindicator::new(
+                &super::super::counted_topology(&topology),
+                mqfq_sched_counted::vtime::VTime::ZERO,
+            );
+            assert_eq!(ours, history(&counting, workers, queues));
+            let padded = ArrayScan::<std::sync::atomic::AtomicU64, 1>::new(queues, VTime::ZERO);
+            assert_eq!(ours, history(&padded, workers, queues));
+            let packed = ArrayScan::<std::sync::atomic::AtomicU64, 16>::new(queues, VTime::ZERO);
+            assert_eq!(ours, history(&packed, workers, queues));
+            assert!(ours.is_sorted() && ours.last() > Some(&0));
+        }
+    }
+
+    #[test]
+    fn a_scan_reads_every_queue_and_a_mindicator_does_not() {
+        let topology = Topology::flat(64);
+        let count = |structure: Structure| structure.count(&topology, 2);
+        // Every slot, virtual time twice (may it go? the scan's start), and the array's own store and fence.
+        assert_eq!(count(Structure::ArrayScan).loads_per_operation, 66.0);
+        assert_eq!(count(Structure::ArrayScan).stores_per_operation, 1.0);
+        assert!(count(Structure::Mindicator).loads_per_operation < 33.0);
+        let one = Structure::Mindicator.count(&Topology::flat(1), 1);
+        assert_eq!(one.line_transfers_per_operation, 0.0, "a single worker shares nothing");
+    }
+}
