@@ -17,6 +17,7 @@
 
 mod fio;
 
+use crate::contender::{CONTENDERS, Contender, MQFQ, NONE};
 use crate::cpu_time::process_cpu_ns;
 use crate::harness::{Rig, RigOptions, Tenant, Transport};
 use crate::load::{Load, Window};
@@ -24,9 +25,9 @@ use crate::nbd_record::median;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
 use crate::table::{Align, Table};
+use mqfq_blk::Weight;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
-use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -39,6 +40,9 @@ pub const REQUEST_BYTES: u32 = 4096;
 
 /// Requests in flight.
 pub const DEPTH: u16 = 64;
+
+/// T: 16 of these requests, the project's default.
+const WINDOW_BYTES: u64 = 64 << 10;
 
 /// Size of the file that is made if none is given: far more than a processor's caches, far less than a machine's memory.
 pub const FILE_BYTES: u64 = 256 << 20;
@@ -104,7 +108,7 @@ pub struct FileReport {
 /// One case.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FileRow {
-    /// A policy's name, or fio and how it was set.
+    /// A policy's name (with its form, where there are several), or fio and how it was set.
     pub case: String,
     /// Median of the rounds.
     pub requests_per_s: f64,
@@ -126,14 +130,14 @@ struct Seen {
 /// Who reads the file.
 #[derive(Clone, Copy, Debug)]
 enum Case {
-    Ours(PolicyOptions),
+    Ours(Contender),
     Fio(&'static fio::Settings),
 }
 
 impl Case {
     fn name(&self) -> String {
         match self {
-            Case::Ours(policy) => policy.kind.name().into(),
+            Case::Ours(contender) => contender.label.into(),
             Case::Fio(settings) => settings.case.into(),
         }
     }
@@ -172,8 +176,7 @@ pub fn measure(options: &FileBenchOptions) -> Result<FileReport, String> {
     let file_bytes = device.info().size_bytes;
     let device: Arc<dyn Device> = Arc::new(device);
     let mut skipped = Vec::new();
-    let policies = [PolicyKind::None, PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd];
-    let mut cases: Vec<Case> = policies.into_iter().map(|kind| Case::Ours(PolicyOptions::new(kind))).collect();
+    let mut cases: Vec<Case> = CONTENDERS.into_iter().map(Case::Ours).collect();
     if fio::is_there() {
         cases.extend(fio::SETTINGS.iter().map(Case::Fio));
     } else {
@@ -191,7 +194,7 @@ pub fn measure(options: &FileBenchOptions) -> Result<FileReport, String> {
             progress.step(&format!("{}, round {}", cases[at].name(), round + 1));
             let before_bytes = storage_bytes();
             seen[at].push(match cases[at] {
-                Case::Ours(policy) => run_ours(&device, policy, options.measured_ms)?,
+                Case::Ours(contender) => run_ours(&device, contender, options.measured_ms)?,
                 Case::Fio(settings) => fio::run(settings, &path, file_bytes, options.measured_ms)?,
             });
             storage_read_bytes += storage_bytes() - before_bytes;
@@ -199,13 +202,15 @@ pub fn measure(options: &FileBenchOptions) -> Result<FileReport, String> {
     }
     progress.finish();
     let rows: Vec<FileRow> = cases.iter().zip(&seen).map(|(case, seen)| row(case.name(), seen)).collect();
-    let of = |name: &str| cases.iter().position(|case| case.name() == name).expect("a policy that was run");
+    let of = |contender: Contender| {
+        cases.iter().position(|case| case.name() == contender.label).expect("all contenders were run")
+    };
     let fastest_fio = (0..cases.len())
         .filter(|&at| matches!(cases[at], Case::Fio(_)))
         .max_by(|&a, &b| rows[a].requests_per_s.total_cmp(&rows[b].requests_per_s));
     Ok(FileReport {
-        mqfq_over_none: ratio(&seen[of("mqfq")], &seen[of("none")]),
-        mqfq_over_fio: fastest_fio.map(|fio| ratio(&seen[of("mqfq")], &seen[fio])),
+        mqfq_over_none: ratio(&seen[of(MQFQ)], &seen[of(NONE)]),
+        mqfq_over_fio: fastest_fio.map(|fio| ratio(&seen[of(MQFQ)], &seen[fio])),
         fio_case: fastest_fio.map(|fio| rows[fio].case.clone()),
         rows,
         skipped,
@@ -218,11 +223,11 @@ pub fn measure(options: &FileBenchOptions) -> Result<FileReport, String> {
     })
 }
 
-fn run_ours(device: &Arc<dyn Device>, policy: PolicyOptions, measured_ms: u64) -> Result<Seen, String> {
+fn run_ours(device: &Arc<dyn Device>, contender: Contender, measured_ms: u64) -> Result<Seen, String> {
     let load = Load::random_reads(1, DEPTH, REQUEST_BYTES);
     let mut rig = Rig::start(RigOptions {
         device: device.clone(),
-        policy,
+        policy: contender.options(u32::from(DEPTH), WINDOW_BYTES, 1),
         queue_depth: DEPTH,
         tenants: &[Tenant { name: "reader", weight: Weight::DEFAULT, load }],
         transport: Transport::Inside,
