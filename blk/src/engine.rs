@@ -160,6 +160,16 @@ impl Engine {
         self.shared.send(worker, Mail::Attach(make));
     }
 
+    /// Has `action` called, once, when a worker panics (or now, if one has): on that worker's thread, with its index, after
+    /// the panic's own message went to stderr.
+    ///
+    /// A worker that panics takes its clients along, and what it held of the devices stays held: tokens are lost, and virtual
+    /// time waits for its requests. The other workers go on, more and more of their tenants stand still, and nothing of
+    /// that can be repaired from outside. Ending the process is the right action of a server.
+    pub fn on_worker_panic(&self, action: impl FnOnce(usize) + Send + 'static) {
+        self.shared.on_panic(Box::new(action));
+    }
+
     /// What a device is, by its index.
     pub fn device(&self, index: usize) -> DeviceInfo {
         self.options.devices[index].device.info()

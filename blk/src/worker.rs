@@ -33,6 +33,7 @@ use mqfq_sched::policy::AnyPolicy;
 use mqfq_sched::topology::HctxId;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
@@ -71,7 +72,32 @@ pub(crate) struct SharedDevice {
 /// 128 bytes, not 64: x86-64 prefetches the other line of a pair.
 #[derive(Default)]
 #[repr(align(128))]
-struct Mailbox(Mutex<VecDeque<Mail>>);
+struct Mailbox(Mutex<Letters>);
+
+/// Mail that waits, and whether anybody will read it.
+#[derive(Default)]
+struct Letters {
+    waiting: VecDeque<Mail>,
+    /// The worker panicked: what is sent to it is dropped, and with it whatever the sender waits for.
+    is_closed: bool,
+}
+
+/// Called with the index of a worker that panicked.
+pub(crate) type OnPanic = Box<dyn FnOnce(usize) + Send>;
+
+/// What is to be done when the first worker panics, and whether that has happened.
+#[derive(Default)]
+struct Alarm {
+    panicked: Option<usize>,
+    action: Option<OnPanic>,
+}
+
+impl Alarm {
+    /// The action, with its argument, once there are both.
+    fn due(&mut self) -> Option<(OnPanic, usize)> {
+        self.panicked.and_then(|worker| Some((self.action.take()?, worker)))
+    }
+}
 
 /// What the workers of an engine share.
 pub(crate) struct Shared {
@@ -82,17 +108,51 @@ pub(crate) struct Shared {
     /// A worker whose next device event is nearer than this spins instead of sleeping, ns.
     pub(crate) spin_ns: u64,
     next_worker: AtomicUsize,
+    alarm: Mutex<Alarm>,
 }
 
 impl Shared {
     pub(crate) fn new(clock: Clock, bells: Vec<Arc<Bell>>, devices: Vec<SharedDevice>, spin_ns: u64) -> Shared {
         let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
-        Shared { clock, bells, mailboxes, devices, spin_ns, next_worker: AtomicUsize::new(0) }
+        Shared { clock, bells, mailboxes, devices, spin_ns, next_worker: AtomicUsize::new(0), alarm: Mutex::default() }
     }
 
     pub(crate) fn send(&self, worker: usize, mail: Mail) {
-        self.mailbox(worker).push_back(mail);
+        let mut letters = self.mailbox(worker);
+        if letters.is_closed {
+            // Not under the lock: a client's constructor is dropped with it, which may do anything.
+            drop(letters);
+            drop(mail);
+            return;
+        }
+        letters.waiting.push_back(mail);
+        drop(letters);
         self.bells[worker].kick();
+    }
+
+    /// The worker panicked and is gone: nobody waits for its answers any more, and whoever asked is told.
+    fn close(&self, worker: usize) {
+        let mut letters = self.mailbox(worker);
+        letters.is_closed = true;
+        let unread = std::mem::take(&mut letters.waiting);
+        drop(letters);
+        drop(unread);
+        self.raise_alarm(|alarm| alarm.panicked = alarm.panicked.or(Some(worker)));
+    }
+
+    /// Has `action` called once if a worker panics, or has already.
+    pub(crate) fn on_panic(&self, action: OnPanic) {
+        self.raise_alarm(|alarm| alarm.action = Some(action));
+    }
+
+    fn raise_alarm(&self, change: impl FnOnce(&mut Alarm)) {
+        let mut alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut alarm);
+        let due = alarm.due();
+        drop(alarm);
+        if let Some((action, worker)) = due {
+            action(worker);
+        }
     }
 
     /// Gives a client to the next worker, round robin.
@@ -102,7 +162,7 @@ impl Shared {
         self.send(next % self.bells.len(), Mail::Attach(make));
     }
 
-    fn mailbox(&self, worker: usize) -> MutexGuard<'_, VecDeque<Mail>> {
+    fn mailbox(&self, worker: usize) -> MutexGuard<'_, Letters> {
         // A queue of messages is whole even if a sender panicked.
         self.mailboxes[worker].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,7 +180,9 @@ pub(crate) fn spawn(
             // Pinning is for speed; where it is not allowed the worker floats.
             let _ = machine::pin(cpu);
         }
-        match Worker::new(shared, index) {
+        let all_shared = shared.clone();
+        // What a panic leaves behind is dropped on its way up here; only the shared mailbox and alarm are used after it.
+        let ended = catch_unwind(AssertUnwindSafe(move || match Worker::new(shared, index) {
             Ok(mut worker) => {
                 let told = started.send(Ok(()));
                 drop(started);
@@ -130,6 +192,9 @@ pub(crate) fn spawn(
             }
             // The engine that started us waits for this; if it is gone there is nobody to tell.
             Err(error) => drop(started.send(Err(error))),
+        }));
+        if ended.is_err() {
+            all_shared.close(index);
         }
     })
 }
@@ -381,7 +446,7 @@ impl Worker {
 
     fn take_mail(&mut self) {
         loop {
-            let mail = self.core.shared.mailbox(self.core.index).pop_front();
+            let mail = self.core.shared.mailbox(self.core.index).waiting.pop_front();
             match mail {
                 None => return,
                 Some(Mail::Attach(make)) => self.attach(make),

@@ -11,7 +11,7 @@ use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, VSpan, Weight};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 const BLOCK_BYTES: u32 = 4096;
@@ -232,4 +232,42 @@ fn an_engine_dropped_in_mid_air_does_not_hang() {
     let mut socket = attach(&engine);
     socket.write_all(&[7; 64]).unwrap();
     drop(engine);
+}
+
+#[test]
+fn a_panic_of_a_worker_is_told_and_nobody_waits_for_it() {
+    struct Panicking(Toy);
+    impl Client for Panicking {
+        fn start(&mut self, context: &mut dyn Context) {
+            self.0.start(context);
+        }
+        fn event(&mut self, context: &mut dyn Context, event: Event) {
+            // With requests admitted, on the device and in this client's hands.
+            self.0.event(context, event);
+            panic!("injected by the test");
+        }
+        fn completed(&mut self, _: &mut dyn Context, _: Completion) {}
+        fn turn_end(&mut self, _: &mut dyn Context) {}
+        fn room(&mut self, _: &mut dyn Context) {}
+        fn drain(&mut self, _: &mut dyn Context) {}
+        fn is_done(&self) -> bool {
+            false
+        }
+    }
+    let engine = engine(PolicyKind::Mqfq, 2, 1024);
+    let (sender, panicked) = mpsc::channel();
+    engine.on_worker_panic(move |worker| sender.send(worker).unwrap());
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    engine.attach_to(1, Box::new(move || Box::new(Panicking(Toy::new(theirs.into())))));
+    ours.write_all(&[1, 2, 3]).unwrap();
+    assert_eq!(panicked.recv(), Ok(1));
+
+    assert_eq!(engine.stats().devices[0].hctxs.len(), 1, "the other worker answers, for this one nobody waits");
+    let (alive, dropped) = mpsc::channel::<()>();
+    engine.attach_to(1, Box::new(move || unreachable!("no worker is left to make this client: {alive:?}")));
+    assert_eq!(dropped.recv(), Err(mpsc::RecvError), "a client for it is dropped at once");
+    let (late, told) = mpsc::channel();
+    engine.on_worker_panic(move |worker| late.send(worker).unwrap());
+    assert_eq!(told.try_recv(), Ok(1), "who asks afterwards is told at once");
+    assert!(!engine.drain(Duration::from_secs(20)), "not all clients were answered");
 }

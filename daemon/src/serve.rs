@@ -84,6 +84,7 @@ pub fn serve(config: &Path, json: bool, print_stats: bool) -> Result<(), String>
     let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
     let nbd_stats: Vec<Arc<NbdStats>> = listeners.iter().map(NbdListener::stats).collect();
     let engine = Engine::start(prepared.engine_options())?;
+    engine.on_worker_panic(end_process);
     listeners.into_iter().for_each(|listener| engine.attach(listener.into_client()));
     prepared.say(true, &addresses, json);
 
@@ -107,6 +108,13 @@ pub fn serve(config: &Path, json: bool, print_stats: bool) -> Result<(), String>
     let drain_s = server.drain_s;
     let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
     if all_answered { Ok(()) } else { Err(sentence()) }
+}
+
+/// A worker panicked: its tenants would wait for ever, and soon the others'. What a client was told to be stable is, as after
+/// a kill; the rest it sees as a lost connection.
+fn end_process(worker: usize) {
+    eprintln!("mqfq: worker {worker} panicked, which is a bug in mqfq: all exports are closed");
+    std::process::exit(1);
 }
 
 /// Does what `serve` does before it listens, and says what it would serve.
@@ -259,4 +267,66 @@ fn say_json(report: &impl Serialize) {
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mqfq_blk::client::{Client, Context, Event};
+    use mqfq_blk::device::null::NullDevice;
+    use mqfq_blk::request::Completion;
+    use mqfq_blk::stage::StageLimits;
+    use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, Weight};
+
+    /// Set only for the process that is to end.
+    const VICTIM: &str = "MQFQ_TEST_VICTIM_PANIC";
+
+    struct Panicking;
+
+    impl Client for Panicking {
+        fn start(&mut self, _: &mut dyn Context) {
+            panic!("injected by the test");
+        }
+        fn event(&mut self, _: &mut dyn Context, _: Event) {}
+        fn completed(&mut self, _: &mut dyn Context, _: Completion) {}
+        fn turn_end(&mut self, _: &mut dyn Context) {}
+        fn room(&mut self, _: &mut dyn Context) {}
+        fn drain(&mut self, _: &mut dyn Context) {}
+        fn is_done(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_worker_that_panics_ends_the_process_with_one_sentence() {
+        if std::env::var_os(VICTIM).is_some() {
+            let flow = FlowOptions { name: "a".into(), weight: Weight::DEFAULT, limits: StageLimits::DEFAULT };
+            let device = DeviceOptions {
+                name: "null".into(),
+                device: Arc::new(NullDevice::new(1 << 20)),
+                policy: PolicyOptions::new(PolicyKind::Mqfq),
+                queue_depth: 8,
+                flows: vec![flow],
+                cost: CostModel::FLAT,
+            };
+            let devices = vec![device];
+            let engine = Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap();
+            engine.on_worker_panic(end_process);
+            engine.attach_to(1, Box::new(|| Box::new(Panicking)));
+            loop {
+                std::thread::park();
+            }
+        }
+        // The test starts itself again as the victim.
+        let victim = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", "serve::tests::a_worker_that_panics_ends_the_process_with_one_sentence"])
+            .env(VICTIM, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&victim.stderr);
+        assert_eq!(victim.status.code(), Some(1), "{text}");
+        let last = text.lines().last();
+        assert_eq!(last, Some("mqfq: worker 1 panicked, which is a bug in mqfq: all exports are closed"), "{text}");
+        assert!(text.contains("injected by the test"), "the panic's own message comes first: {text}");
+    }
 }
