@@ -157,7 +157,9 @@ fn every_structure_is_measured_beside_its_rivals_and_drawn() {
         rows.map(|row| row["structure"].as_str().unwrap().to_string()).collect()
     };
     let rows = &report["rows"];
-    assert_eq!(names(rows, "global virtual time", None), ["mindicator", "array-scan", "array-scan-packed"]);
+    let virtual_time = ["mindicator", "array-scan", "array-scan-packed"];
+    assert_eq!(names(rows, "global virtual time", None), [virtual_time, virtual_time].concat(), "faithful and relaxed");
+    assert_eq!((&rows[0]["form"], &rows[3]["form"]), (&"faithful".into(), &"relaxed".into()));
     let tokens = ["token-tree", "atomic-counter", "scalable-bitmap"];
     assert_eq!(names(rows, "dispatch tokens", Some("kept")), tokens);
     if cpus >= 2 {

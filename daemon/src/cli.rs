@@ -151,7 +151,7 @@ pub enum Bench {
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
         rounds: u32,
         /// Length of each measurement.
-        #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=600_000))]
         milliseconds: u64,
         /// Write FOLDER/structures.{json,md,svg}.
         #[arg(long, value_name = "FOLDER")]

@@ -38,6 +38,7 @@ use mqfq_sched::topology::{HctxId, Topology};
 use report::{CountedRow, IdealWakeUp, Place, Row, StructuresReport, TOKENS, VIRTUAL_TIME, WAKE_UP, WakeUp};
 use std::path::{Path, PathBuf};
 use tokens::Pattern;
+use virtual_time::Form;
 use wake_ups::Way;
 
 /// What to run.
@@ -59,7 +60,7 @@ pub struct StructuresOptions {
 
 impl Default for StructuresOptions {
     fn default() -> Self {
-        StructuresOptions { json: false, out: None, workers: None, queues: None, rounds: 5, milliseconds: 80 }
+        StructuresOptions { json: false, out: None, workers: None, queues: None, rounds: 5, milliseconds: 50 }
     }
 }
 
@@ -209,11 +210,12 @@ impl Load {
         match self {
             Load::VirtualTime { workers, queues } => {
                 let (cpus, topology) = (&cpus[..workers], machine::topology(&cpus[..workers], queues));
-                let all = virtual_time::Structure::ALL;
-                let timed = in_turn(&all, rounds, |structure| structure.time(cpus, &topology, ms))?;
-                let rows = all.iter().zip(timed).map(|(structure, timed)| {
-                    let counted = (workers <= lines::WORKERS_MAX).then(|| structure.count(&topology, workers));
-                    Row { counted, ..row(structure.name(), VIRTUAL_TIME, workers, queues, &timed) }
+                let all = virtual_time_contenders();
+                let timed = in_turn(&all, rounds, |(form, structure)| structure.time(form, cpus, &topology, ms))?;
+                let rows = all.iter().zip(timed).map(|(&(form, structure), timed)| {
+                    let counted = (workers <= lines::WORKERS_MAX).then(|| structure.count(form, &topology, workers));
+                    let form = Some(form.name().to_string());
+                    Row { form, counted, ..row(structure.name(), VIRTUAL_TIME, workers, queues, &timed) }
                 });
                 Ok(rows.collect())
             }
@@ -246,6 +248,10 @@ impl Load {
     }
 }
 
+fn virtual_time_contenders() -> Vec<(Form, virtual_time::Structure)> {
+    Form::ALL.iter().flat_map(|&form| virtual_time::Structure::ALL.map(|structure| (form, structure))).collect()
+}
+
 /// Operations and the time that they took, ns, of each round of a contender.
 type Rounds = Vec<(u64, u64)>;
 
@@ -270,6 +276,7 @@ fn row(structure: &str, stands_for: &str, workers: usize, queues: usize, rounds:
     Row {
         structure: structure.into(),
         stands_for: stands_for.into(),
+        form: None,
         pattern: None,
         workers,
         queues,
@@ -294,6 +301,7 @@ fn wake_up_row(way: Way, workers: usize, rounds: &[wake_ups::Measured], counted:
     Row {
         structure: way.name(),
         stands_for: WAKE_UP.into(),
+        form: None,
         pattern: None,
         workers,
         queues: workers,
@@ -322,6 +330,7 @@ fn count_for(machine: (usize, usize, usize)) -> Vec<CountedRow> {
     let row = |structure: &str, stands_for: &str, counted| CountedRow {
         structure: structure.into(),
         stands_for: stands_for.into(),
+        form: None,
         pattern: None,
         workers,
         sockets,
@@ -329,9 +338,12 @@ fn count_for(machine: (usize, usize, usize)) -> Vec<CountedRow> {
         counted,
         ideal: None,
     };
-    let mut rows: Vec<CountedRow> = virtual_time::Structure::ALL
-        .iter()
-        .map(|structure| row(structure.name(), VIRTUAL_TIME, structure.count(&topology, workers)))
+    let mut rows: Vec<CountedRow> = virtual_time_contenders()
+        .into_iter()
+        .map(|(form, structure)| CountedRow {
+            form: Some(form.name().into()),
+            ..row(structure.name(), VIRTUAL_TIME, structure.count(form, &topology, workers))
+        })
         .collect();
     for pattern in [Pattern::Kept, Pattern::HandedOn].into_iter().take(workers.min(2)) {
         rows.extend(tokens::Structure::ALL.iter().map(|structure| CountedRow {

@@ -52,12 +52,13 @@ fn panels(report: &StructuresReport) -> [Panel; 6] {
     let most = report.placement.len();
     let timed = |title: &str, places: &str, keep: &dyn Fn(&Row) -> bool, place: &dyn Fn(&Row) -> usize| {
         let rows = report.rows.iter().filter(|row| keep(row));
-        let points = rows.map(|row| (row.structure.clone(), place(row), row.ns_per_operation));
+        let points = rows.map(|row| (name(&row.structure, &row.form), place(row), row.ns_per_operation));
         panel(title, places, "ns per operation of a worker", points.collect())
     };
     let counted = |title: &str, keep: &dyn Fn(&CountedRow) -> bool| {
         let rows = report.counted_rows.iter().filter(|row| keep(row));
-        let points = rows.map(|row| (row.structure.clone(), row.workers, row.counted.line_transfers_per_operation));
+        let points =
+            rows.map(|row| (name(&row.structure, &row.form), row.workers, row.counted.line_transfers_per_operation));
         panel(title, "workers", "line transfers per operation", points.collect())
     };
     let is = |row: &Row, pattern: &str| row.pattern.as_deref() == Some(pattern);
@@ -90,6 +91,13 @@ fn panels(report: &StructuresReport) -> [Panel; 6] {
     ]
 }
 
+fn name(structure: &str, form: &Option<String>) -> String {
+    match form.as_deref() {
+        None | Some("faithful") => structure.into(),
+        Some(form) => format!("{structure}, {form}"),
+    }
+}
+
 fn panel(title: &str, places: &str, values: &str, points: Vec<(String, usize, f64)>) -> Panel {
     let mut at: Vec<usize> = points.iter().map(|&(_, place, _)| place).collect();
     at.sort_unstable();
@@ -110,7 +118,7 @@ fn panel(title: &str, places: &str, values: &str, points: Vec<(String, usize, f6
 fn draw_panel(area: &Area<'_>, panel: &Panel) -> Drawn {
     let values = || panel.series.iter().flat_map(|(_, points)| points.iter().map(|&(_, value)| value));
     // Room above the curves for the legend.
-    let top = values().fold(0.0, f64::max) * 1.35;
+    let top = values().fold(0.0, f64::max) * if panel.series.len() > COLOURS.len() { 1.6 } else { 1.35 };
     if top == 0.0 && values().count() == 0 {
         let text = format!("{}: not measured with one worker", panel.title);
         area.draw(&Text::new(text, (14, 14), (FONT, 14).into_font().color(&INK)))?;
@@ -144,7 +152,8 @@ fn draw_panel(area: &Area<'_>, panel: &Panel) -> Drawn {
         .y_label_formatter(&|y| if top < 10.0 { format!("{y:.1}") } else { format!("{y:.0}") })
         .draw()?;
     for (number, (name, points)) in panel.series.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
+        // The relaxed forms come after the faithful ones, in the same order.
+        let colour = COLOURS[number % COLOURS.len()].mix(if number < COLOURS.len() { 1.0 } else { 0.4 });
         let points: Vec<(f64, f64)> = points.iter().map(|&(index, value)| (index as f64, value)).collect();
         chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
         chart.draw_series(points.iter().map(|&point| Circle::new(point, 4, colour.filled())))?;

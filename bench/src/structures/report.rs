@@ -42,6 +42,8 @@ pub struct Row {
     pub structure: String,
     /// `global virtual time`, `dispatch tokens` or `wake-up`: only rows of the same are comparable.
     pub stands_for: String,
+    /// Of virtual time: `faithful`, each lead as it is; `relaxed`, rounded down to a quantum.
+    pub form: Option<String>,
     /// Of dispatch tokens: `kept` or `handed-on`.
     pub pattern: Option<String>,
     /// Threads, each pinned.
@@ -92,6 +94,8 @@ pub struct CountedRow {
     pub structure: String,
     /// As in [`Row`].
     pub stands_for: String,
+    /// As in [`Row`].
+    pub form: Option<String>,
     /// As in [`Row`].
     pub pattern: Option<String>,
     /// Workers, one queue each.
@@ -147,7 +151,7 @@ impl StructuresReport {
     fn timed(&self, stands_for: &str) -> Table {
         let mut table = Table::new(&[
             ("structure", Align::Left),
-            ("pattern", Align::Left),
+            ("form, pattern", Align::Left),
             ("workers", Align::Right),
             ("queues", Align::Right),
             ("ns/op", Align::Right),
@@ -163,7 +167,7 @@ impl StructuresReport {
                 |of: fn(&Counted) -> f64| row.counted.map_or("-".into(), |counted| format!("{:.2}", of(&counted)));
             table.row(vec![
                 row.structure.clone(),
-                row.pattern.clone().unwrap_or_default(),
+                row.form.clone().or_else(|| row.pattern.clone()).unwrap_or_default(),
                 row.workers.to_string(),
                 row.queues.to_string(),
                 format!("{:.1}", row.ns_per_operation),
@@ -211,7 +215,7 @@ impl StructuresReport {
     fn counted(&self) -> Table {
         let mut table = Table::new(&[
             ("structure", Align::Left),
-            ("pattern", Align::Left),
+            ("form, pattern", Align::Left),
             ("workers", Align::Right),
             ("sockets", Align::Right),
             ("loads", Align::Right),
@@ -229,7 +233,7 @@ impl StructuresReport {
             let counted = &row.counted;
             table.row(vec![
                 row.structure.clone(),
-                row.pattern.clone().unwrap_or_default(),
+                row.form.clone().or_else(|| row.pattern.clone()).unwrap_or_default(),
                 row.workers.to_string(),
                 row.sockets.to_string(),
                 format!("{:.2}", counted.loads_per_operation),
