@@ -1,6 +1,8 @@
 //! Whose cost is measured: each policy under the name that tables give it.
 //!
-//! `none` is first, because the others are read as differences to it. `mqfq` is the form that `mqfq serve` runs.
+//! `none` is first, because the others are read as differences to it. `mqfq` is the form that ships, `mqfq-serial` the
+//! same under one lock, `mqfq-faithful` the paper's form. On request there is also each relaxation alone: what one of them
+//! gains over the faithful form is what it pays for its term in the bound.
 
 use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
 
@@ -20,6 +22,14 @@ pub struct Contender {
 pub enum Form {
     /// As published.
     Faithful,
+    /// With quantised leaves only.
+    Quantum,
+    /// With leased finish tags only.
+    Lease,
+    /// With batched tokens only.
+    Batch,
+    /// With all three.
+    AllThree,
 }
 
 impl Form {
@@ -27,30 +37,61 @@ impl Form {
     pub const fn name(self) -> &'static str {
         match self {
             Form::Faithful => "faithful",
+            Form::Quantum => "quantum",
+            Form::Lease => "lease",
+            Form::Batch => "batch",
+            Form::AllThree => "relaxed",
         }
     }
 }
 
+const fn contender(label: &'static str, kind: PolicyKind, form: Form) -> Contender {
+    Contender { label, kind, form }
+}
+
 /// What does not schedule: the others cost so much more than this.
-pub const NONE: Contender = Contender { label: "none", kind: PolicyKind::None, form: Form::Faithful };
+pub const NONE: Contender = contender("none", PolicyKind::None, Form::Faithful);
+
+/// SFQ(D).
+pub const SFQD: Contender = contender("sfqd", PolicyKind::Sfqd, Form::Faithful);
+
+/// What ships, under one lock.
+pub const MQFQ_SERIAL: Contender = contender("mqfq-serial", PolicyKind::MqfqSerial, Form::AllThree);
+
+/// What the paper describes.
+pub const MQFQ_FAITHFUL: Contender = contender("mqfq-faithful", PolicyKind::Mqfq, Form::Faithful);
 
 /// What ships.
-pub const MQFQ: Contender = Contender { label: "mqfq", kind: PolicyKind::Mqfq, form: Form::Faithful };
+pub const MQFQ: Contender = contender("mqfq", PolicyKind::Mqfq, Form::AllThree);
 
-/// The same under one lock.
-pub const MQFQ_SERIAL: Contender =
-    Contender { label: "mqfq-serial", kind: PolicyKind::MqfqSerial, form: Form::Faithful };
+/// Those that are always measured, in the order in which tables show them.
+pub const CONTENDERS: [Contender; 5] = [NONE, SFQD, MQFQ_SERIAL, MQFQ_FAITHFUL, MQFQ];
 
-/// All of them, in the order in which tables show them.
-pub const CONTENDERS: [Contender; 4] =
-    [NONE, Contender { label: "sfqd", kind: PolicyKind::Sfqd, form: Form::Faithful }, MQFQ_SERIAL, MQFQ];
+/// Those, and with `relaxations` what each relaxation does alone.
+pub fn contenders(relaxations: bool) -> Vec<Contender> {
+    let mut contenders = CONTENDERS.to_vec();
+    if relaxations {
+        contenders.extend([
+            contender("mqfq-quantum", PolicyKind::Mqfq, Form::Quantum),
+            contender("mqfq-lease", PolicyKind::Mqfq, Form::Lease),
+            contender("mqfq-batch", PolicyKind::Mqfq, Form::Batch),
+        ]);
+    }
+    contenders
+}
 
 impl Contender {
     /// Its options for D = `depth` and T = `window_bytes` on `hctxs` queues.
-    pub fn options(&self, depth: u32, window_bytes: u64, _hctxs: usize) -> PolicyOptions {
-        let options = PolicyOptions { depth, window: VSpan::from_bytes(window_bytes), ..PolicyOptions::new(self.kind) };
+    pub fn options(&self, depth: u32, window_bytes: u64, hctxs: usize) -> PolicyOptions {
+        let faithful =
+            PolicyOptions { depth, window: VSpan::from_bytes(window_bytes), ..PolicyOptions::new(self.kind) };
+        let relaxed = faithful.relaxed(hctxs);
         match self.form {
-            Form::Faithful => options,
+            Form::Faithful => faithful,
+            Form::Quantum => PolicyOptions { quantum: relaxed.quantum, ..faithful },
+            Form::Lease => PolicyOptions { lease: relaxed.lease, ..faithful },
+            Form::Batch => PolicyOptions { token_batch: relaxed.token_batch, ..faithful },
+            Form::AllThree => relaxed,
         }
     }
 
@@ -71,21 +112,39 @@ mod tests {
 
     #[test]
     fn every_policy_is_there_and_no_label_twice() {
+        let all = contenders(true);
         for kind in PolicyKind::ALL {
             assert!(CONTENDERS.iter().any(|contender| contender.kind == kind), "{kind} is not measured");
         }
-        for (at, contender) in CONTENDERS.iter().enumerate() {
-            assert!(CONTENDERS[..at].iter().all(|other| other.label != contender.label), "{contender:?}");
+        for (at, contender) in all.iter().enumerate() {
+            assert!(all[..at].iter().all(|other| other.label != contender.label), "{contender:?}");
         }
-        assert_eq!(CONTENDERS[0], NONE, "differences are to the first");
+        assert_eq!(all[0], NONE, "differences are to the first");
+        assert_eq!(contenders(false), CONTENDERS);
     }
 
     #[test]
     fn the_settings_arrive() {
-        for contender in CONTENDERS {
-            let options = contender.options(7, 4096, 2);
-            assert_eq!((options.kind, options.depth, options.window.bytes()), (contender.kind, 7, 4096));
-            assert_eq!(options.validate(), Ok(()));
+        for contender in contenders(true) {
+            for window_bytes in [0, 4096, 64 << 10] {
+                let options = contender.options(7, window_bytes, 2);
+                assert_eq!((options.kind, options.depth, options.window.bytes()), (contender.kind, 7, window_bytes));
+                assert_eq!(options.validate(), Ok(()), "{contender:?}");
+            }
         }
+    }
+
+    #[test]
+    fn a_form_is_what_it_says() {
+        let relaxed_parts = |form| {
+            let PolicyOptions { quantum, lease, token_batch, .. } =
+                contender("", PolicyKind::Mqfq, form).options(64, 64 << 10, 2);
+            [quantum != VSpan(0), lease != VSpan(0), token_batch > 1]
+        };
+        assert_eq!(relaxed_parts(Form::Faithful), [false; 3]);
+        assert_eq!(relaxed_parts(Form::Quantum), [true, false, false]);
+        assert_eq!(relaxed_parts(Form::Lease), [false, true, false]);
+        assert_eq!(relaxed_parts(Form::Batch), [false, false, true]);
+        assert_eq!(relaxed_parts(Form::AllThree), [true; 3]);
     }
 }

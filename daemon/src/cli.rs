@@ -97,6 +97,9 @@ pub enum Bench {
         /// T of mqfq and mqfq-serial.
         #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(0..=1 << 30))]
         window_kib: u64,
+        /// Each relaxation of mqfq alone, too.
+        #[arg(long)]
+        relaxations: bool,
         /// Do not count instructions.
         #[arg(long)]
         no_instructions: bool,
@@ -128,6 +131,9 @@ pub enum Bench {
         /// Write in place of reading: the null device fills what is read with zeroes and does not look at what is written.
         #[arg(long)]
         writes: bool,
+        /// Each relaxation of mqfq alone, too.
+        #[arg(long)]
+        relaxations: bool,
         /// Draw FOLDER/mqfq-scale.svg.
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,

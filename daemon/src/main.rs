@@ -49,10 +49,10 @@ fn run(cli: Cli) -> Result<(), String> {
             let options = NbdRecordOptions { json, rounds, measured_ms: milliseconds, record, host, mqfq: None };
             nbd_record::run(&options)
         }
-        Command::Bench(Bench::Overhead { probe: true, window_kib, .. }) => overhead::probe(window_kib << 10),
-        Command::Bench(Bench::Overhead { rounds, window_kib, no_instructions, probe: false }) => {
-            let window_bytes = window_kib << 10;
-            overhead::run(&OverheadOptions { json, rounds, window_bytes, instructions: !no_instructions, mqfq: None })
+        Command::Bench(Bench::Overhead { rounds, window_kib, relaxations, no_instructions, probe }) => {
+            let (window_bytes, instructions) = (window_kib << 10, !no_instructions);
+            let options = OverheadOptions { json, rounds, window_bytes, relaxations, instructions, mqfq: None };
+            if probe { overhead::probe(&options) } else { overhead::run(&options) }
         }
         Command::Bench(Bench::Scale {
             workers,
@@ -62,13 +62,14 @@ fn run(cli: Cli) -> Result<(), String> {
             window_kib,
             depth,
             writes,
+            relaxations,
             out,
             record,
             host,
         }) => {
             let window_bytes = window_kib << 10;
             let fixed = Fixed { measured_ms: milliseconds, window_bytes, depth_per_worker: depth, writes };
-            scale::run(&ScaleOptions { json, workers, flows, rounds, fixed, out, record, host })
+            scale::run(&ScaleOptions { json, workers, flows, relaxations, rounds, fixed, out, record, host })
         }
         Command::Bench(Bench::Structures { workers, queues, rounds, milliseconds, out }) => {
             let (workers, queues) = (workers.map(usize::from), queues.map(usize::from));

@@ -16,6 +16,7 @@
 pub mod callgrind;
 pub mod turn;
 
+use crate::contender::contenders;
 use crate::nbd_record::median;
 use crate::progress::Progress;
 use crate::table::{Align, Table};
@@ -34,6 +35,8 @@ pub struct OverheadOptions {
     pub rounds: u32,
     /// T, in bytes at the default weight.
     pub window_bytes: u64,
+    /// Each relaxation of `mqfq` alone, too.
+    pub relaxations: bool,
     /// Count instructions, too.
     pub instructions: bool,
     /// One JSON object on stdout instead of a table.
@@ -42,7 +45,14 @@ pub struct OverheadOptions {
 
 impl Default for OverheadOptions {
     fn default() -> Self {
-        OverheadOptions { mqfq: None, rounds: 31, window_bytes: 64 << 10, instructions: true, json: false }
+        OverheadOptions {
+            mqfq: None,
+            rounds: 31,
+            window_bytes: 64 << 10,
+            relaxations: false,
+            instructions: true,
+            json: false,
+        }
     }
 }
 
@@ -57,6 +67,9 @@ const MEASURED_TURNS: u32 = 100;
 
 /// The argument that makes the program run [`probe`] with what follows.
 pub const PROBE_ARGUMENT: &str = "--probe";
+
+/// The argument that sets [`OverheadOptions::relaxations`].
+pub const RELAXATIONS_ARGUMENT: &str = "--relaxations";
 
 /// What was found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -80,7 +93,7 @@ pub struct OverheadReport {
 pub struct OverheadRow {
     /// Its name in configs, or that of one of its forms.
     pub policy: String,
-    /// `faithful` to its paper, or `relaxed`.
+    /// `faithful` to its paper, `relaxed`, or the one relaxation that it has: `quantum`, `lease`, `batch`.
     pub form: String,
     /// Flows that take turns.
     pub flows: u32,
@@ -121,8 +134,12 @@ pub fn run(options: &OverheadOptions) -> Result<(), String> {
 ///
 /// # Errors
 /// One sentence.
-pub fn probe(window_bytes: u64) -> Result<(), String> {
-    callgrind::probe(&Case::all(&FLOWS), window_bytes)
+pub fn probe(options: &OverheadOptions) -> Result<(), String> {
+    callgrind::probe(&cases(options), options.window_bytes)
+}
+
+fn cases(options: &OverheadOptions) -> Vec<Case> {
+    Case::all(&contenders(options.relaxations), &FLOWS)
 }
 
 /// Measures.
@@ -130,7 +147,7 @@ pub fn probe(window_bytes: u64) -> Result<(), String> {
 /// # Errors
 /// One sentence. That instructions cannot be counted is a note, not an error.
 pub fn measure(options: &OverheadOptions) -> Result<OverheadReport, String> {
-    let cases = Case::all(&FLOWS);
+    let cases = cases(options);
     let rounds = options.rounds.max(1);
     let mut progress = Progress::new(rounds as usize + 1);
     let mut timed: Vec<Timed> = Vec::new();
@@ -171,9 +188,12 @@ fn count(options: &OverheadOptions, cases: &[Case]) -> Result<Vec<Instructions>,
         Some(path) => path.clone(),
         None => std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?,
     };
-    let arguments = ["bench", "overhead", PROBE_ARGUMENT].map(String::from);
-    let window = ["--window-kib".to_string(), (options.window_bytes >> 10).to_string()];
-    callgrind::count(&program, &[&arguments[..], &window].concat(), cases)
+    let mut arguments = ["bench", "overhead", PROBE_ARGUMENT, "--window-kib"].map(String::from).to_vec();
+    arguments.push((options.window_bytes >> 10).to_string());
+    if options.relaxations {
+        arguments.push(RELAXATIONS_ARGUMENT.into());
+    }
+    callgrind::count(&program, &arguments, cases)
 }
 
 /// A case under way, and nanoseconds per request of each step in each round so far.

@@ -70,15 +70,11 @@ pub struct Case {
 
 impl Case {
     /// All of them for these numbers of flows. Those that are compared stand next to each other.
-    pub fn all(flows: &[u32]) -> Vec<Case> {
+    pub fn all(contenders: &[Contender], flows: &[u32]) -> Vec<Case> {
         let mut cases = Vec::new();
         for regime in Regime::ALL {
             for &flows in flows {
-                cases.extend(crate::contender::CONTENDERS.into_iter().map(|contender| Case {
-                    contender,
-                    flows,
-                    regime,
-                }));
+                cases.extend(contenders.iter().map(|&contender| Case { contender, flows, regime }));
             }
         }
         cases
@@ -169,12 +165,12 @@ impl Drop for Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contender::CONTENDERS;
+    use crate::contender::contenders;
     use std::collections::BTreeMap;
 
     #[test]
     fn a_backlogged_queue_never_empties_and_a_shallow_one_always_does() {
-        for contender in CONTENDERS {
+        for contender in contenders(true) {
             for flows in [1, 8, 1000] {
                 for (regime, staged) in [(Regime::Backlogged, 128.max(4 * flows)), (Regime::Shallow, 0)] {
                     let mut turns = Turns::new(Case { contender, flows, regime }, 64 << 10).unwrap();
@@ -191,7 +187,7 @@ mod tests {
     fn every_flow_takes_part() {
         // 64 requests a turn, 8 flows of one weight: each has 8 in each turn, whoever schedules, for their requests were
         // staged in turn.
-        for contender in CONTENDERS {
+        for contender in contenders(true) {
             let case = Case { contender, flows: 8, regime: Regime::Backlogged };
             let mut turns = Turns::new(case, 64 << 10).unwrap();
             turns.run(3);

@@ -17,7 +17,7 @@ pub mod load;
 mod picture;
 pub mod setting;
 
-use crate::contender::{CONTENDERS, Contender};
+use crate::contender::{Contender, contenders};
 use crate::machine::{self, Machine};
 use crate::nbd_record::median;
 use crate::progress::Progress;
@@ -34,6 +34,8 @@ pub struct ScaleOptions {
     pub workers: Option<usize>,
     /// Flows: per worker where each has its own, in all where all share them; `None`: see [`Setting::all`].
     pub flows: Option<u32>,
+    /// Each relaxation of `mqfq` alone, too.
+    pub relaxations: bool,
     /// How often each case is run, at least 1.
     pub rounds: u32,
     /// What is the same in all measurements.
@@ -56,6 +58,7 @@ impl Default for ScaleOptions {
         ScaleOptions {
             workers: None,
             flows: None,
+            relaxations: false,
             rounds: 7,
             fixed: Fixed { measured_ms: 300, window_bytes: 64 << 10, depth_per_worker: 64, writes: false },
             out: None,
@@ -94,7 +97,7 @@ pub struct ScaleReport {
 pub struct ScaleRow {
     /// Its name in configs, or that of one of its forms.
     pub policy: String,
-    /// `faithful` to its paper, or `relaxed`.
+    /// `faithful` to its paper, `relaxed`, or the one relaxation that it has: `quantum`, `lease`, `batch`.
     pub form: String,
     /// Workers, each on a core of its own where there are as many.
     pub workers: usize,
@@ -124,6 +127,12 @@ pub struct ScaleRow {
     pub no_token_per_request: f64,
     /// T, bytes at the default weight; `null` for a policy without one.
     pub window_bytes: Option<u64>,
+    /// Quantum of the mindicator's leaves, bytes at the default weight; `null` for a policy without a window.
+    pub quantum_bytes: Option<u64>,
+    /// What a queue takes of a flow's virtual time at once, likewise.
+    pub lease_bytes: Option<u64>,
+    /// Tokens that a queue may take at once; `null` for a policy without a window.
+    pub token_batch: Option<u32>,
     /// D over the number of workers; `null` for a policy without one.
     pub depth_per_worker: Option<u16>,
     /// Requests that each worker's clients keep in flight.
@@ -170,15 +179,17 @@ pub fn measure(options: &ScaleOptions) -> Result<ScaleReport, String> {
     let most = options.workers.unwrap_or(cpus).max(1);
     let settings: Vec<Setting> =
         setting::worker_counts(most).into_iter().flat_map(|workers| Setting::all(workers, options.flows)).collect();
-    let case = |(setting, contender)| Case { contender, setting, rounds: Vec::new() };
-    let pairs = settings.iter().flat_map(|&setting| CONTENDERS.map(|contender| (setting, contender)));
-    let mut cases: Vec<Case> = pairs.map(case).collect();
+    let contenders = contenders(options.relaxations);
+    let mut cases: Vec<Case> = Vec::new();
+    for setting in settings {
+        cases.extend(contenders.iter().map(|&contender| Case { contender, setting, rounds: Vec::new() }));
+    }
     let rounds = options.rounds.max(1);
     let mut progress = Progress::new(rounds as usize * cases.len());
     for round in 0..rounds as usize {
-        for group in cases.chunks_mut(CONTENDERS.len()) {
+        for group in cases.chunks_mut(contenders.len()) {
             for at in 0..group.len() {
-                let case = &mut group[(at + round) % CONTENDERS.len()];
+                let case = &mut group[(at + round) % contenders.len()];
                 let Setting { workers, .. } = case.setting;
                 progress.step(&format!("{workers} workers, {}, {}", case.setting.curve(), case.contender.label));
                 case.rounds.push(load::measure(case.contender, case.setting, options.fixed)?);
@@ -213,6 +224,8 @@ fn row(case: &Case, all: &[Case], fixed: Fixed) -> ScaleRow {
     };
     let beside = |label: &str| over(&|other| other.setting == *setting && other.contender.label == label);
     let rates = of(|seen| seen.requests_per_s);
+    let policy = contender.options(fixed.depth_per_worker.into(), fixed.window_bytes, setting.workers);
+    let policy = contender.has_window().then_some(policy);
     ScaleRow {
         policy: contender.label.into(),
         form: contender.form.name().into(),
@@ -231,7 +244,10 @@ fn row(case: &Case, all: &[Case], fixed: Fixed) -> ScaleRow {
         kicks_per_request: median(&of(|seen| seen.kicks_per_request)),
         throttled_per_request: median(&of(|seen| seen.throttled_per_request)),
         no_token_per_request: median(&of(|seen| seen.no_token_per_request)),
-        window_bytes: contender.has_window().then_some(fixed.window_bytes),
+        window_bytes: policy.map(|policy| policy.window.bytes()),
+        quantum_bytes: policy.map(|policy| policy.quantum.bytes()),
+        lease_bytes: policy.map(|policy| policy.lease.bytes()),
+        token_batch: policy.map(|policy| policy.token_batch),
         depth_per_worker: contender.has_depth().then_some(fixed.depth_per_worker),
         in_flight_per_worker: fixed.in_flight_per_worker(),
     }

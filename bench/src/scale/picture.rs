@@ -11,13 +11,15 @@ const TITLE_PX: u32 = 40;
 const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 /// Okabe and Ito's palette: told apart by every eye.
-const COLOURS: [RGBColor; 6] = [
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0x77, 0x77, 0x77),
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xf0, 0xe4, 0x42),
 ];
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
