@@ -43,6 +43,18 @@ impl Form {
             Form::AllThree => "relaxed",
         }
     }
+
+    /// The paper's form of some options, brought into this one for `hctxs` queues.
+    pub const fn of(self, faithful: PolicyOptions, hctxs: usize) -> PolicyOptions {
+        let relaxed = faithful.relaxed(hctxs);
+        match self {
+            Form::Faithful => faithful,
+            Form::Quantum => PolicyOptions { quantum: relaxed.quantum, ..faithful },
+            Form::Lease => PolicyOptions { lease: relaxed.lease, ..faithful },
+            Form::Batch => PolicyOptions { token_batch: relaxed.token_batch, ..faithful },
+            Form::AllThree => relaxed,
+        }
+    }
 }
 
 const fn contender(label: &'static str, kind: PolicyKind, form: Form) -> Contender {
@@ -85,14 +97,7 @@ impl Contender {
     pub fn options(&self, depth: u32, window_bytes: u64, hctxs: usize) -> PolicyOptions {
         let faithful =
             PolicyOptions { depth, window: VSpan::from_bytes(window_bytes), ..PolicyOptions::new(self.kind) };
-        let relaxed = faithful.relaxed(hctxs);
-        match self.form {
-            Form::Faithful => faithful,
-            Form::Quantum => PolicyOptions { quantum: relaxed.quantum, ..faithful },
-            Form::Lease => PolicyOptions { lease: relaxed.lease, ..faithful },
-            Form::Batch => PolicyOptions { token_batch: relaxed.token_batch, ..faithful },
-            Form::AllThree => relaxed,
-        }
+        self.form.of(faithful, hctxs)
     }
 
     /// It has a D.

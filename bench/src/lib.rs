@@ -9,11 +9,12 @@
 //! | [`phases`] | each tenant alone, then all together |
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
-//! | [`demo`], [`fairness`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`] | the commands |
+//! | [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
 
+pub mod bound;
 pub mod contender;
 mod cpu_time;
 pub mod demo;

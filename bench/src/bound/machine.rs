@@ -1,0 +1,228 @@
+//! The real policy with workers, a device and a clockless order of steps, all in one thread.
+//!
+//! # What it answers
+//! What does the scheduler that ships do if its workers run in this order and the device finishes requests in that one?
+//! Whoever drives the machine decides both: [`super::workload`] by seeded chance, [`super::adversary`] by hand. Each step
+//! is written into a [`History`].
+//!
+//! # Shape
+//! ```text
+//!  submit(flow, hctx) ─▶ stage queue of hctx ─ step(hctx): one pick ─▶ device ─ complete(position) ─▶ token back
+//!                              awake: workers that were kicked, or have something to do of their own
+//! ```
+//! A worker runs only if it is awake, as threads do that sleep until they are kicked (`sched/src/policy/mod.rs`, "What a
+//! worker owes the others"). If nobody is awake, the device is empty and something waits, a wake-up was lost.
+
+use super::history::History;
+use mqfq_sched::cost::Cost;
+use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Entry, Grant, Handle, Pick, Policy, PolicyOptions};
+use mqfq_sched::topology::{HctxId, Topology};
+use std::collections::VecDeque;
+
+/// A request on the device.
+pub struct OnDevice {
+    /// Whose.
+    pub flow: u32,
+    /// Its size.
+    pub bytes: u64,
+    hctx: u16,
+    token: DispatchToken,
+}
+
+/// What one step of a worker came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A request of this flow, of this size, went to the device.
+    Dispatched(u32, u64),
+    /// Nothing may go, for now; the worker sleeps.
+    Sleeps,
+}
+
+/// Workers that are awake, each once, in no order.
+struct Awake {
+    list: Vec<u16>,
+    places: Vec<Option<usize>>,
+}
+
+impl Awake {
+    fn insert(&mut self, hctx: u16) {
+        let place = &mut self.places[usize::from(hctx)];
+        if place.is_none() {
+            *place = Some(self.list.len());
+            self.list.push(hctx);
+        }
+    }
+
+    fn remove(&mut self, hctx: u16) {
+        if let Some(place) = self.places[usize::from(hctx)].take() {
+            self.list.swap_remove(place);
+            if let Some(&moved) = self.list.get(place) {
+                self.places[usize::from(moved)] = Some(place);
+            }
+        }
+    }
+}
+
+/// See the module's text.
+pub struct Machine {
+    policy: AnyPolicy,
+    queues: Vec<AnyQueue>,
+    capacity_requests: usize,
+    /// Requests that the device queue of one hctx holds.
+    device_queue_depth: usize,
+    /// Oldest first.
+    device: VecDeque<OnDevice>,
+    on_hctx: Vec<usize>,
+    /// By handle: flow and bytes; and the handles that are free.
+    requests: Vec<(u32, u64)>,
+    free_handles: Vec<u32>,
+    /// Requests of a flow that wait at an hctx: `flow * hctxs + hctx`.
+    waiting_at: Vec<u32>,
+    awake: Awake,
+    history: History,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Enough was seen; what is still on the device is nobody's loss.
+        for request in self.device.drain(..) {
+            request.token.into_units();
+        }
+    }
+}
+
+impl Machine {
+    /// A machine with nothing submitted. `flows` has per flow its weight and the number of hctxs on which it will submit.
+    ///
+    /// # Errors
+    /// One sentence: options that no policy can be built from.
+    pub fn new(
+        options: &PolicyOptions,
+        topology: &Topology,
+        flows: &[(Weight, u32)],
+        capacity_requests: usize,
+    ) -> Result<Machine, String> {
+        let weights: Vec<Weight> = flows.iter().map(|(weight, _)| *weight).collect();
+        let policy = AnyPolicy::new(options, topology, &weights).map_err(|error| error.to_string())?;
+        let hctxs = topology.hctx_count();
+        Ok(Machine {
+            queues: (0..hctxs).map(|n| policy.open_queue(HctxId(n as u16), capacity_requests)).collect(),
+            policy,
+            capacity_requests,
+            device_queue_depth: usize::MAX,
+            device: VecDeque::new(),
+            on_hctx: vec![0; hctxs],
+            requests: Vec::new(),
+            free_handles: Vec::new(),
+            waiting_at: vec![0; hctxs * flows.len()],
+            awake: Awake { list: Vec::new(), places: vec![None; hctxs] },
+            history: History::new(flows.iter().map(|(weight, hctxs)| (weight.get(), *hctxs))),
+        })
+    }
+
+    /// Device queues of `requests` each, so that workers have to pause.
+    pub fn set_device_queue_depth(&mut self, requests: usize) {
+        self.device_queue_depth = requests;
+    }
+
+    /// A request of the flow arrives at the worker of `hctx`, who wakes up. False: its queue is full, nothing happened.
+    pub fn submit(&mut self, flow: u32, hctx: u16, bytes: u64) -> bool {
+        let queue = &mut self.queues[usize::from(hctx)];
+        if self.policy.staged(queue) == self.capacity_requests {
+            return false;
+        }
+        let handle = self.free_handles.pop().unwrap_or_else(|| {
+            self.requests.push((0, 0));
+            self.requests.len() as u32 - 1
+        });
+        self.requests[handle as usize] = (flow, bytes);
+        let hctxs = self.queues.len();
+        self.waiting_at[flow as usize * hctxs + usize::from(hctx)] += 1;
+        let entry = Entry { flow: FlowId(flow), cost: Cost(bytes), handle: Handle(handle) };
+        let awake = &mut self.awake;
+        let queue = &mut self.queues[usize::from(hctx)];
+        self.policy.submit(queue, entry, 0, &mut |other: HctxId| awake.insert(other.0));
+        self.awake.insert(hctx);
+        self.history.submitted(flow);
+        true
+    }
+
+    /// One pick of a worker, or a pause if its device queue is full.
+    pub fn step(&mut self, hctx: u16) -> Step {
+        let awake = &mut self.awake;
+        let mut kick = |other: HctxId| awake.insert(other.0);
+        let queue = &mut self.queues[usize::from(hctx)];
+        if self.on_hctx[usize::from(hctx)] >= self.device_queue_depth {
+            self.policy.pause(queue, &mut kick);
+            self.awake.remove(hctx);
+            return Step::Sleeps;
+        }
+        match self.policy.pick(queue, 0, &mut kick) {
+            Pick::Dispatch(Grant { handle, token, .. }) => {
+                let (flow, bytes) = self.requests[handle.0 as usize];
+                self.free_handles.push(handle.0);
+                self.waiting_at[flow as usize * self.queues.len() + usize::from(hctx)] -= 1;
+                self.on_hctx[usize::from(hctx)] += 1;
+                self.device.push_back(OnDevice { flow, bytes, hctx, token });
+                self.history.dispatched(flow, bytes);
+                self.awake.insert(hctx);
+                Step::Dispatched(flow, bytes)
+            }
+            Pick::Throttled | Pick::NoToken | Pick::Idle => {
+                self.awake.remove(hctx);
+                Step::Sleeps
+            }
+        }
+    }
+
+    /// The device finishes the request at `position`, oldest first; its worker wakes up. Returns the request's flow.
+    ///
+    /// # Panics
+    /// If the device holds no such request.
+    pub fn complete(&mut self, position: usize) -> u32 {
+        let OnDevice { flow, bytes, hctx, token } = self.device.remove(position).expect("the device holds it");
+        self.on_hctx[usize::from(hctx)] -= 1;
+        self.history.completed(flow, bytes);
+        let awake = &mut self.awake;
+        let queue = &mut self.queues[usize::from(hctx)];
+        self.policy.complete(queue, FlowId(flow), token, 0, &mut |other: HctxId| awake.insert(other.0));
+        self.awake.insert(hctx);
+        flow
+    }
+
+    /// What is on the device, oldest first.
+    pub fn device(&self) -> &VecDeque<OnDevice> {
+        &self.device
+    }
+
+    /// Workers that are awake, in no order.
+    pub fn awake(&self) -> &[u16] {
+        &self.awake.list
+    }
+
+    /// Number of hctxs.
+    pub fn hctxs(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Requests of the flow that wait at `hctx`.
+    pub fn waiting_at(&self, flow: u32, hctx: u16) -> u32 {
+        self.waiting_at[flow as usize * self.queues.len() + usize::from(hctx)]
+    }
+
+    /// Requests that wait anywhere.
+    pub fn staged(&self) -> usize {
+        self.queues.iter().map(|queue| self.policy.staged(queue)).sum()
+    }
+
+    /// The history so far.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Ends the run.
+    pub fn into_history(mut self) -> History {
+        std::mem::take(&mut self.history)
+    }
+}

@@ -1,0 +1,344 @@
+//! Generated workloads: who asks for what and when, in which order workers run, and which request the device ends next.
+//!
+//! # Shape
+//! A [`Plan`] and a seed determine a run. In each step flows whose next phase or burst is due submit, and then either the
+//! device finishes a request or a worker that is awake picks once. Which one is chance, and the chances change as the run goes on: the device
+//! is now fast, now slow, so that it is empty at times and full at others.
+
+use super::history::History;
+use super::machine::{Machine, Step};
+use mqfq_nvme::random::Random;
+use mqfq_sched::flow::Weight;
+use mqfq_sched::policy::PolicyOptions;
+use mqfq_sched::topology::Topology;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Sizes of a flow's requests, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sizes {
+    /// All the same.
+    One(u64),
+    /// Any of these, equally often.
+    Of(&'static [u64]),
+    /// From one to the other, each power of two equally often, and in multiples of 512.
+    Between(u64, u64),
+}
+
+/// When a flow asks for service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Demand {
+    /// So many requests wait at each of its hctxs, always.
+    Saturated(u32),
+    /// Saturated for about as many steps, then nothing for about as many.
+    ComesAndGoes {
+        /// Requests that wait at each hctx.
+        waiting: u32,
+        /// Mean length of a phase.
+        steps: u64,
+    },
+    /// Up to so many requests at once, then nothing for a while.
+    Bursts {
+        /// Most requests of a burst.
+        requests_max: u32,
+        /// Mean time between bursts.
+        steps: u64,
+    },
+    /// So many under way; a completion is followed at once by the next, at any of its hctxs.
+    ClosedLoop(u32),
+}
+
+/// One flow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FlowPlan {
+    /// 1..=10000.
+    pub weight: u64,
+    /// Sizes of its requests.
+    pub sizes: Sizes,
+    /// Where it submits; at least one.
+    pub hctxs: Vec<u16>,
+    /// When.
+    pub demand: Demand,
+}
+
+/// Which request the device finishes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceOrder {
+    /// The one that has been there longest.
+    Oldest,
+    /// Any.
+    Random,
+    /// The one that came last.
+    Newest,
+    /// The smallest.
+    Smallest,
+    /// Any but those of flow 0, as long as there are others.
+    FlowZeroLast,
+}
+
+/// In which order workers run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// All that are awake run until they sleep before anything else happens.
+    Prompt,
+    /// One step of any that is awake, in between anything else.
+    Random,
+    /// The same, but the upper half of the hctxs almost never gets its turn.
+    Lazy,
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// After so many dispatches.
+    Dispatches(u64),
+    /// When the device has finished requests of so many bytes together.
+    CompletedBytes(u64),
+}
+
+/// A workload.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The scheduler.
+    pub options: PolicyOptions,
+    /// Sockets, cores of each, hctxs of each core.
+    pub topology: [usize; 3],
+    /// Who asks.
+    pub flows: Vec<FlowPlan>,
+    /// The device.
+    pub device: DeviceOrder,
+    /// Requests that one hctx may have there; none: no limit but D.
+    pub device_queue_depth: Option<usize>,
+    /// The workers.
+    pub pace: Pace,
+    /// When it ends.
+    pub end: End,
+}
+
+/// Requests that one hctx can stage.
+const CAPACITY_REQUESTS: usize = 1 << 14;
+
+/// Steps for which the device keeps its speed.
+const SPEED_STEPS: u64 = 256;
+
+struct Run<'a> {
+    plan: &'a Plan,
+    machine: Machine,
+    random: Random,
+    /// Per flow: it wants its waiting requests replaced.
+    saturates: Vec<bool>,
+    /// Per hctx: the saturating flows that submit there.
+    flows_at: Vec<Vec<u32>>,
+    /// When the next phase or burst of a flow is due.
+    due: BinaryHeap<Reverse<(u64, u32)>>,
+    now: u64,
+    dispatches: u64,
+    completed_bytes: u64,
+    /// Of 8 steps, the device takes so many, if it can.
+    speed_in_8: u64,
+}
+
+/// Runs a workload.
+///
+/// # Errors
+/// One sentence: the plan is impossible, or requests wait and nobody will ever move again.
+pub fn run(plan: &Plan, seed: u64) -> Result<History, String> {
+    let [sockets, cores, threads] = plan.topology;
+    let topology = Topology::new(sockets, cores, threads);
+    let mut flows = Vec::new();
+    let mut flows_at = vec![Vec::new(); topology.hctx_count()];
+    for (number, flow) in plan.flows.iter().enumerate() {
+        let weight = Weight::new(flow.weight).map_err(|error| error.to_string())?;
+        flows.push((weight, flow.hctxs.len() as u32));
+        for &hctx in &flow.hctxs {
+            flows_at[usize::from(hctx)].push(number as u32);
+        }
+    }
+    let mut machine = Machine::new(&plan.options, &topology, &flows, CAPACITY_REQUESTS)?;
+    if let Some(requests) = plan.device_queue_depth {
+        machine.set_device_queue_depth(requests);
+    }
+    let mut run = Run {
+        plan,
+        machine,
+        random: Random::new(seed),
+        saturates: vec![false; plan.flows.len()],
+        flows_at,
+        due: BinaryHeap::new(),
+        now: 0,
+        dispatches: 0,
+        completed_bytes: 0,
+        speed_in_8: 4,
+    };
+    run.start();
+    while !run.has_ended() {
+        run.step()?;
+    }
+    Ok(run.machine.into_history())
+}
+
+impl Run<'_> {
+    fn start(&mut self) {
+        for flow in 0..self.plan.flows.len() as u32 {
+            match self.plan.flows[flow as usize].demand {
+                Demand::Saturated(_) => {
+                    self.saturates[flow as usize] = true;
+                    self.fill(flow);
+                }
+                Demand::ComesAndGoes { steps, .. } | Demand::Bursts { steps, .. } => {
+                    let at = self.random.below(steps);
+                    self.due.push(Reverse((at, flow)));
+                }
+                Demand::ClosedLoop(requests) => (0..requests).for_each(|_| self.submit_anywhere(flow)),
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        match self.plan.end {
+            End::Dispatches(dispatches) => self.dispatches >= dispatches,
+            End::CompletedBytes(bytes) => self.completed_bytes >= bytes,
+        }
+    }
+
+    /// One thing happens.
+    fn step(&mut self) -> Result<(), String> {
+        self.now += 1;
+        if self.now.is_multiple_of(SPEED_STEPS) {
+            self.speed_in_8 = [1, 4, 7][self.random.below(3) as usize];
+        }
+        while let Some(&Reverse((at, flow))) = self.due.peek()
+            && at <= self.now
+        {
+            self.due.pop();
+            self.next_phase(flow);
+        }
+        let (some_awake, some_on_device) = (!self.machine.awake().is_empty(), !self.machine.device().is_empty());
+        let device_first = self.random.below(8) < self.speed_in_8;
+        if some_on_device && (device_first && self.plan.pace != Pace::Prompt || !some_awake) {
+            self.complete();
+        } else if some_awake && self.plan.pace == Pace::Prompt {
+            while let Some(&hctx) = self.machine.awake().first() {
+                self.pick(hctx);
+            }
+        } else if some_awake {
+            let hctx = self.any_awake();
+            self.pick(hctx);
+        } else if let Some(&Reverse((at, _))) = self.due.peek() {
+            self.now = at;
+        } else {
+            let waiting = self.machine.staged();
+            return Err(format!("{waiting} requests wait, the device is empty, and nobody will ever move again"));
+        }
+        Ok(())
+    }
+
+    fn any_awake(&mut self) -> u16 {
+        let half = self.machine.hctxs() as u16 / 2;
+        let mut hctx = 0;
+        // A lazy worker must come up thirty times before it gets a turn, or there is no other.
+        for _ in 0..if self.plan.pace == Pace::Lazy { 30 } else { 1 } {
+            let awake = self.machine.awake();
+            hctx = awake[self.random.below(awake.len() as u64) as usize];
+            if hctx < half {
+                break;
+            }
+        }
+        hctx
+    }
+
+    fn pick(&mut self, hctx: u16) {
+        if let Step::Dispatched(..) = self.machine.step(hctx) {
+            self.dispatches += 1;
+            for at in 0..self.flows_at[usize::from(hctx)].len() {
+                let flow = self.flows_at[usize::from(hctx)][at];
+                self.fill_at(flow, hctx);
+            }
+        }
+    }
+
+    fn complete(&mut self) {
+        let device = self.machine.device();
+        let count = device.len() as u64;
+        let position = match self.plan.device {
+            DeviceOrder::Oldest => 0,
+            DeviceOrder::Newest => count as usize - 1,
+            DeviceOrder::Random => self.random.below(count) as usize,
+            DeviceOrder::Smallest => {
+                let smallest = device.iter().enumerate().min_by_key(|(_, request)| request.bytes);
+                smallest.map_or(0, |(position, _)| position)
+            }
+            DeviceOrder::FlowZeroLast => device.iter().position(|request| request.flow != 0).unwrap_or(0),
+        };
+        self.completed_bytes += device[position].bytes;
+        let flow = self.machine.complete(position);
+        if let Demand::ClosedLoop(_) = self.plan.flows[flow as usize].demand {
+            self.submit_anywhere(flow);
+        }
+    }
+
+    /// What is due for the flow happens, and its next phase or burst is set.
+    fn next_phase(&mut self, flow: u32) {
+        let steps = match self.plan.flows[flow as usize].demand {
+            Demand::ComesAndGoes { steps, .. } => {
+                let saturates = !self.saturates[flow as usize];
+                self.saturates[flow as usize] = saturates;
+                if saturates {
+                    self.fill(flow);
+                }
+                steps
+            }
+            Demand::Bursts { requests_max, steps } => {
+                let requests = 1 + self.random.below(u64::from(requests_max));
+                (0..requests).for_each(|_| self.submit_anywhere(flow));
+                steps
+            }
+            Demand::Saturated(_) | Demand::ClosedLoop(_) => return,
+        };
+        let at = self.now + 1 + self.random.below(2 * steps);
+        self.due.push(Reverse((at, flow)));
+    }
+
+    fn fill(&mut self, flow: u32) {
+        for at in 0..self.plan.flows[flow as usize].hctxs.len() {
+            let hctx = self.plan.flows[flow as usize].hctxs[at];
+            self.fill_at(flow, hctx);
+        }
+    }
+
+    /// As many requests of the flow wait at `hctx` as it wants there.
+    fn fill_at(&mut self, flow: u32, hctx: u16) {
+        let (Demand::Saturated(waiting) | Demand::ComesAndGoes { waiting, .. }) = self.plan.flows[flow as usize].demand
+        else {
+            return;
+        };
+        while self.saturates[flow as usize] && self.machine.waiting_at(flow, hctx) < waiting {
+            let bytes = self.size(flow);
+            if !self.machine.submit(flow, hctx, bytes) {
+                return;
+            }
+        }
+    }
+
+    fn submit_anywhere(&mut self, flow: u32) {
+        let hctxs = &self.plan.flows[flow as usize].hctxs;
+        let hctx = hctxs[self.random.below(hctxs.len() as u64) as usize];
+        let bytes = self.size(flow);
+        // A burst that does not fit any more is cut short.
+        let _ = self.machine.submit(flow, hctx, bytes);
+    }
+
+    fn size(&mut self, flow: u32) -> u64 {
+        match self.plan.flows[flow as usize].sizes {
+            Sizes::One(bytes) => bytes,
+            Sizes::Of(sizes) => sizes[self.random.below(sizes.len() as u64) as usize],
+            Sizes::Between(smallest, largest) => {
+                let doublings = u64::from((largest / smallest).ilog2());
+                let below = smallest << self.random.below(doublings + 1);
+                // Up to the next power of two, but not beyond the largest.
+                let bytes = below + self.random.below(below / 512) * 512;
+                bytes.min(largest)
+            }
+        }
+    }
+}
