@@ -58,6 +58,21 @@ pub enum Bench {
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
         seconds: u64,
     },
+    /// The fairness theorems over every interval of generated histories: the largest unfairness as a share of each bound.
+    Bound {
+        /// Folder for the picture.
+        #[arg(long, default_value = ".")]
+        out: PathBuf,
+        /// Where chance begins; the same seed gives the same histories.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Multiplies the length or number of the histories.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        scale: u64,
+        /// Only the cases whose name begins with this.
+        #[arg(long, value_name = "NAME")]
+        case: Option<String>,
+    },
     /// 4 KiB reads of a file in the page cache at depth 64, on one CPU: what the block layer and its policies cost, beside
     /// fio's io_uring engine.
     File {

@@ -11,6 +11,7 @@ mod signals;
 mod takeover;
 
 use cli::{Bench, Cli, Command};
+use mqfq_bench::bound::{self, BoundOptions};
 use mqfq_bench::demo::{self, DemoOptions};
 use mqfq_bench::fairness::{self, FairnessOptions};
 use mqfq_bench::file::{self, FileBenchOptions};
@@ -41,6 +42,9 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Demo { out } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
         Command::Bench(Bench::Fairness { nbd, seconds }) => {
             fairness::run(&FairnessOptions { json, nbd, measured_ms: seconds * 1000 })
+        }
+        Command::Bench(Bench::Bound { out, seed, scale, case }) => {
+            bound::run(&BoundOptions { json, out: Some(out), seed, scale, case })
         }
         Command::Bench(Bench::File { file, size, rounds, milliseconds }) => {
             file::run(&FileBenchOptions { file, size_bytes: size, rounds, measured_ms: milliseconds, json })
