@@ -116,7 +116,7 @@ pub struct Plan {
 }
 
 /// Requests that one hctx can stage.
-const CAPACITY_REQUESTS: usize = 1 << 14;
+const CAPACITY_REQUESTS: usize = 1 << 11;
 
 /// Steps for which the device keeps its speed.
 const SPEED_STEPS: u64 = 256;
