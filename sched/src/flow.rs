@@ -303,9 +303,11 @@ impl FlowTable {
     ) -> Interval {
         let FlowCell { charged, rate } = self.cell(flow);
         let (mut grains, fraction) = rate.grains(cost);
-        lease.carry += fraction;
-        grains += lease.carry >> GRAIN_BITS;
-        lease.carry &= FRACTION_MASK;
+        if fraction != 0 {
+            lease.carry += fraction;
+            grains += lease.carry >> GRAIN_BITS;
+            lease.carry &= FRACTION_MASK;
+        }
         let span = grains * TAG_GRAIN.0;
         if lease.left().0 < span || lease.refund > 0 || lease.next.is_before(global_vtime) {
             return charged.cut_refunded(lease, span, length.0, global_vtime);

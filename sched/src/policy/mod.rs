@@ -55,16 +55,19 @@ pub struct DispatchToken {
 
 impl DispatchToken {
     /// A token of `units` units of depth. Only for policies and their tests: the units must come out of a count.
+    #[inline]
     pub const fn new(units: u32) -> Self {
         DispatchToken { units }
     }
 
     /// Units of depth held.
+    #[inline]
     pub const fn units(&self) -> u32 {
         self.units
     }
 
     /// Gives the units back to the caller, who must put them into a count.
+    #[inline]
     pub fn into_units(mut self) -> u32 {
         std::mem::take(&mut self.units)
     }

@@ -45,14 +45,17 @@ impl Policy for MqfqSerial {
         self.locked(|mqfq| mqfq.open_queue(hctx, capacity_requests))
     }
 
+    #[inline(never)]
     fn submit(&self, queue: &mut MqfqQueue, entry: Entry, now_ns: u64, kick: &mut impl Kick) {
         self.locked(|mqfq| mqfq.submit(queue, entry, now_ns, kick));
     }
 
+    #[inline(never)]
     fn pick(&self, queue: &mut MqfqQueue, now_ns: u64, kick: &mut impl Kick) -> Pick {
         self.locked(|mqfq| mqfq.pick(queue, now_ns, kick))
     }
 
+    #[inline(never)]
     fn complete(&self, queue: &mut MqfqQueue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
         self.locked(|mqfq| mqfq.complete(queue, flow, token, now_ns, kick));
     }

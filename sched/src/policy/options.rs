@@ -118,12 +118,14 @@ impl PolicyOptions {
         }
     }
 
-    /// The same in the relaxed form, for `hctx_count` queues. The quantum is a quarter of T (rounded up to a power of two;
-    /// none for T below 128 bytes). The lease is T/2 divided by the queues, but at least T/16, so that the leases that
-    /// eight queues hold on one flow lie within T/2. A batch is 32 tokens.
+    /// The same in the relaxed form, for `hctx_count` queues. The quantum is T/2, or T/4 if there are several queues that
+    /// it could keep from running ahead of each other (rounded down to a power of two; none for T below 128 bytes). The
+    /// lease is T/2 divided by the queues, but at least T/16, so that the leases that eight queues hold on one flow lie
+    /// within T/2. A batch is 32 tokens.
     #[must_use]
     pub const fn relaxed(self, hctx_count: usize) -> Self {
-        let quantum = if self.window.0 < VSpan::from_bytes(128).0 { 0 } else { self.window.0.next_power_of_two() / 4 };
+        let quantum_max = self.window.0 / if hctx_count == 1 { 2 } else { 4 };
+        let quantum = if self.window.0 < VSpan::from_bytes(128).0 { 0 } else { 1 << quantum_max.ilog2() };
         let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };
         let lease = self.window.0 / (2 * queues);
         PolicyOptions {
@@ -268,6 +270,45 @@ mod tests {
         assert_eq!(
             sentence(PolicyOptions { token_unit_bytes: Some(0), ..good }),
             "token unit of 0 bytes is out of range, allowed is 1 or more"
+        );
+    }
+
+    #[test]
+    fn the_relaxed_form_is_valid_for_every_window_and_number_of_queues() {
+        for window in
+            [0, 1, 63, 64, 1000, 128 << 10, 1 << 26, (1 << 26) + 1, (1 << 27) - 1, PolicyOptions::WINDOW_MAX.0]
+        {
+            for hctx_count in [1, 2, 3, 16, 1024] {
+                let window = VSpan(window);
+                let options = PolicyOptions { window, ..PolicyOptions::new(PolicyKind::Mqfq) }.relaxed(hctx_count);
+                assert_eq!(options.validate(), Ok(()), "{options:?} for {hctx_count} queues");
+            }
+        }
+        // T = 64 KiB: two queues round to 16 KiB and lease 16 KiB, one 32 KiB of each.
+        let options = PolicyOptions::new(PolicyKind::Mqfq);
+        let [two, one] = [2, 1].map(|queues| options.relaxed(queues));
+        assert_eq!([two.quantum, two.lease].map(VSpan::bytes), [16 << 10; 2]);
+        assert_eq!([one.quantum, one.lease].map(VSpan::bytes), [32 << 10; 2]);
+    }
+
+    #[test]
+    fn relaxed_numbers_out_of_range_are_named() {
+        let good = PolicyOptions { window: VSpan(1000), ..PolicyOptions::new(PolicyKind::Mqfq) };
+        let sentence = |options: PolicyOptions| options.validate().unwrap_err().to_string();
+        for quantum in [VSpan(3), VSpan(512)] {
+            let expected = format!(
+                "quantum of {} units is out of range, allowed is 0 or a power of two up to half the window, 500 units",
+                quantum.0
+            );
+            assert_eq!(sentence(PolicyOptions { quantum, ..good }), expected);
+        }
+        assert_eq!(
+            sentence(PolicyOptions { lease: VSpan(512), ..good }),
+            "lease of 512 units is out of range, allowed is a multiple of 64 up to half the window, 500 units"
+        );
+        assert_eq!(
+            sentence(PolicyOptions { token_batch: 0, ..good }),
+            "token batch 0 is out of range, allowed is 1 to 65535"
         );
     }
 
