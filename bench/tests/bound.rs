@@ -96,6 +96,22 @@ fn theorem_1_does_not_hold_for_completed_service() {
 }
 
 #[test]
+fn leases_need_their_term() {
+    // The same histories, of queues that lease, against the bounds of queues that do not.
+    let Source::RandomMachines(kind, _) = case("random machines").source else { panic!("random machines") };
+    let case = Case { source: Source::RandomMachines(kind, 300), ..case("random machines") };
+    let (mut with, mut without) = (Verdict::default(), Verdict::default());
+    let look = |played: &Played| {
+        let exact = PolicyOptions { lease: VSpan(0), ..played.options };
+        with.merge(&Verdict::of(&played.history, &limits_of(played)));
+        without.merge(&Verdict::of(&played.history, &Limits::new(&exact, &played.history.flows)));
+    };
+    case.play(Form::AllThree, 1, 1, look).unwrap();
+    assert_eq!(with.broken(), [""; 0]);
+    assert_eq!(without.broken(), ["the bound on service dispatched"]);
+}
+
+#[test]
 fn one_request_dispatched_too_early_is_noticed() {
     // Where one flow has got all that the bound allows and the other is next, the two dispatches change places.
     let Source::ByHand(options, scene, sides) = case("ahead, then behind").source else { panic!("made by hand") };

@@ -55,9 +55,9 @@
 //! Let L be the length of a lease, and k the number of queues that the flow is on.
 //!
 //! L1. credit + what is in hand (unused parts and refunds of all leases) <= k L. Whoever takes a lease gets L in all, of
-//!     which as much as possible is credit: either no credit is left, and what is in hand is at most k L, or nothing is
-//!     taken from the axis, and the sum stays as it was. Use lowers the sum; going back to `finish` too; turning a hole
-//!     or a refund into credit keeps it.
+//!     which as much as possible, but for one grain, is credit: either no credit is left, and what is in hand is at most
+//!     k L, or one grain is taken from the axis, and the request that the lease is taken for uses at least that. Use
+//!     lowers the sum; going back to `finish` too; turning a hole or a refund into credit keeps it.
 //! L2. For any point x of the axis, (holes before x) - (refunds used before x) lies in 0..=k L. Leases are taken in the
 //!     order of the axis. Look at the moment when the last one that begins before x was taken: every hole before x is in
 //!     credit, was refunded, or is still in hand as an unused part; every refund given until then is used before x or
@@ -65,11 +65,13 @@
 //!     and L1 applies. It is not negative, because holes lie before the place where they are refunded.
 //!     Hence what the requests of the flow between two points of the axis cost differs from the points' distance by at
 //!     most k L, however long the history. On one queue nobody takes in between, there are no holes, and it is 0.
-//! L3. A lease is used only while a request of the flow is staged in its queue, behind that request; so what is cut from
+//! L3. Whoever takes a place at the end of the axis takes at least a grain of it. So nobody can move `finish` back before
+//!     a start tag that another queue has, and the start tags in one queue do not go back (I9).
+//! L4. A lease is used only while a request of the flow is staged in its queue, behind that request; so what is cut from
 //!     it starts at or after global virtual time (F1), as the staged request does.
 //!
-//! The first request of a flow in a queue takes exactly its own interval, as without leases: a flow that never has two
-//! requests staged in one queue pays one add, not two.
+//! The first request of a flow in a queue takes its own interval, as without leases, and only if that is shorter than a
+//! grain a grain: a flow that never has two requests staged in one queue pays one add, not two.
 //!
 //! # Orderings
 //! Relaxed throughout: each word is only ever changed by atomic read-modify-write and no other memory is published
@@ -208,11 +210,6 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// An empty lease that goes on where `interval` ends.
-    pub const fn after(interval: Interval) -> Lease {
-        Lease { next: interval.finish_tag, end: interval.finish_tag, refund: 0, carry: 0 }
-    }
-
     /// What is left.
     #[inline]
     pub const fn left(&self) -> VSpan {
@@ -285,6 +282,27 @@ impl FlowTable {
         // Relaxed: see the module's table.
         let start_tag = VTime::from_raw(charged.finish.fetch_add(span, Relaxed));
         Interval { start_tag, finish_tag: start_tag.plus(VSpan(span)) }
+    }
+
+    /// The same for a flow that has no request staged in the caller's queue, and a lease for those that follow: empty,
+    /// unless the interval is.
+    ///
+    /// # Panics
+    /// As [`FlowTable::charge`].
+    pub fn charge_first(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (Interval, Lease) {
+        let FlowCell { charged, rate } = self.cell(flow);
+        let (mut grains, fraction) = rate.grains(cost);
+        if fraction != 0 {
+            grains += charged.add_carry(fraction);
+        }
+        let span = grains * TAG_GRAIN.0;
+        // At least a grain (L3).
+        let taken = span.max(TAG_GRAIN.0);
+        charged.raise(global_vtime);
+        // Relaxed: see the module's table.
+        let start = VTime::from_raw(charged.finish.fetch_add(taken, Relaxed));
+        let mut lease = Lease { next: start, end: start.plus(VSpan(taken)), refund: 0, carry: 0 };
+        (lease.cut(span), lease)
     }
 
     /// The same for a flow that has a request staged in the caller's queue, out of the queue's `lease` on it. If that is
@@ -456,9 +474,14 @@ impl Charged {
     /// Cuts `span` from the lease's refund and then from the lease, after renewing it if both are too short.
     #[inline(never)]
     fn cut_refunded(&self, lease: &mut Lease, span: u64, length: u64, global_vtime: VTime) -> Interval {
-        if lease.next.is_before(global_vtime) {
-            // Virtual time has passed it, which only a submit that was stopped half-way can bring about: it is void (F1).
-            (lease.next, lease.end) = (global_vtime, global_vtime);
+        let passed = global_vtime.since(lease.next);
+        if passed > 0 {
+            // Virtual time has passed a part of the lease, which only a submit that was stopped half-way can bring about:
+            // the part is a hole (F1), refunded at once.
+            let hole = lease.left().0.min(passed as u64);
+            lease.refund += hole;
+            lease.next = global_vtime;
+            lease.end = lease.end.later(global_vtime);
         }
         if lease.left().0 + lease.refund < span {
             self.renew(lease, span.max(length), global_vtime);
@@ -473,7 +496,8 @@ impl Charged {
         self.raise(global_vtime);
         let left = lease.left().0;
         let wanted = length - left - lease.refund;
-        let credit = self.take_credit(wanted);
+        // At least a grain of the axis (L3).
+        let credit = self.take_credit(wanted - TAG_GRAIN.0);
         lease.refund += credit;
         // Relaxed: see the module's text.
         let start = VTime::from_raw(self.finish.fetch_add(wanted - credit, Relaxed));
@@ -600,6 +624,94 @@ mod tests {
         flows.refresh_if_due(VTime::from_raw(1 << 61));
         flows.refresh_if_due(VTime::from_raw((1 << 61) - 64));
         assert_eq!(flows.refreshed.load(Relaxed), 1);
+    }
+
+    const LENGTH: VSpan = VSpan(64 << 20);
+
+    /// What a request of `cost` at weight 100 takes.
+    fn span(cost: u64) -> i64 {
+        cost as i64 * 1024
+    }
+
+    #[test]
+    fn a_lease_is_cut_without_a_hole_and_goes_back() {
+        let flows = table(100, VTime::ZERO);
+        let (first, mut lease) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+        let mut last = first;
+        for _ in 0..20 {
+            let next = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut lease, LENGTH);
+            assert_eq!(next.start_tag, last.finish_tag);
+            last = next;
+        }
+        // 21 requests of 4 KiB took their own 84 KiB and hold more; then exactly 84 KiB.
+        assert!(flows.finish_tag(FLOW).since(last.finish_tag) > 0);
+        flows.give_back(FLOW, lease);
+        assert_eq!(flows.finish_tag(FLOW).raw() as i64, span(21 * 4096));
+    }
+
+    #[test]
+    fn what_a_queue_does_not_use_is_refunded_to_the_next() {
+        let flows = table(100, VTime::ZERO);
+        let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+        let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
+        let (_, mut two) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+        // Queue one leaves with 60 KiB unused behind which queue two has taken: a hole.
+        assert_eq!(one.left().bytes(), 60 << 10);
+        flows.give_back(FLOW, one);
+        let before = flows.finish_tag(FLOW);
+        let mut paid = 0;
+        for _ in 0..16 {
+            let interval = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut two, LENGTH);
+            paid += interval.finish_tag.since(interval.start_tag);
+        }
+        flows.give_back(FLOW, two);
+        // 64 KiB of requests for 4 KiB of the axis.
+        assert_eq!((paid, flows.finish_tag(FLOW).since(before)), (span(4096), span(4096)));
+    }
+
+    #[test]
+    fn idleness_forfeits_what_was_not_used() {
+        // I7: a hole is paid back to a flow that goes on, not to one that went away.
+        let flows = table(100, VTime::ZERO);
+        let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+        let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
+        let (_, two) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+        flows.give_back(FLOW, one);
+        flows.give_back(FLOW, two);
+        let now = VTime::from_raw(1 << 40);
+        let (first, mut lease) = flows.charge_first(FLOW, Cost(4096), now);
+        let second = flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH);
+        assert_eq!((first.start_tag, second.start_tag), (now, first.finish_tag));
+        assert_eq!(second.finish_tag.since(second.start_tag), span(4096));
+    }
+
+    #[test]
+    fn a_start_tag_of_one_queue_holds_back_what_another_gives_back() {
+        // 1 byte at weight 10,000 is shorter than a grain, so queue two's first request covers nothing of the axis. If it
+        // took nothing either, queue one would move the finish tag back before it, and two's next would come first (L3).
+        let flows = table(10_000, VTime::ZERO);
+        let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+        let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
+        let (first, mut two) = flows.charge_first(FLOW, Cost(1), VTime::ZERO);
+        assert_eq!(first.start_tag, first.finish_tag, "the test means to have an empty interval");
+        flows.give_back(FLOW, one);
+        let second = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut two, LENGTH);
+        assert!(!second.start_tag.is_before(first.start_tag), "{second:?} after {first:?}");
+    }
+
+    #[test]
+    fn a_lease_that_virtual_time_has_passed_is_refunded() {
+        let flows = table(100, VTime::ZERO);
+        let (_, mut lease) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+        let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut lease, LENGTH);
+        let now = VTime::from_raw(span(40 << 10) as u64);
+        let interval = flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH);
+        // 32 KiB were skipped: seven requests more for nothing.
+        assert_eq!((interval.start_tag, interval.finish_tag), (now, now));
+        for _ in 0..7 {
+            assert_eq!(flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH).finish_tag, now);
+        }
+        assert_eq!(flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH).finish_tag.since(now), span(4096));
     }
 
     #[test]

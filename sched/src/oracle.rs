@@ -122,7 +122,12 @@ impl Oracle {
             _ => self.charge(entry.flow, entry.cost),
         };
         if lease.is_none() {
-            let lease = OracleLease { flow: entry.flow, next: finish_tag, end: finish_tag, refund: 0, carry: 0 };
+            let mut lease = OracleLease { flow: entry.flow, next: finish_tag, end: finish_tag, refund: 0, carry: 0 };
+            if self.options.lease.0 > 0 && start_tag == finish_tag {
+                let flow = &mut self.flows[entry.flow.0 as usize];
+                flow.finish_tag += u128::from(TAG_GRAIN.0);
+                lease.end = flow.finish_tag;
+            }
             self.leases[hctx.0 as usize].push(lease);
         }
         let request = OracleRequest {
@@ -165,7 +170,7 @@ impl Oracle {
         if lease.end - lease.next + lease.refund < span {
             flow.catch_up(global_vtime);
             let wanted = span.max(u128::from(self.options.lease.0)) - (lease.end - lease.next) - lease.refund;
-            let credit = flow.credit.min(wanted);
+            let credit = flow.credit.min(wanted - u128::from(TAG_GRAIN.0));
             flow.credit -= credit;
             lease.refund += credit;
             if flow.finish_tag != lease.end {

@@ -309,10 +309,15 @@ impl Mqfq {
     /// Stages a request of a flow that has no other in this queue.
     #[inline(never)]
     fn submit_first(&self, queue: &mut MqfqQueue, flow: FlowId, cost: Cost, payload: Waiting, kick: &mut impl Kick) {
-        let interval = self.flows.charge(flow, cost, self.mindicator.global_vtime());
+        let now = self.mindicator.global_vtime();
+        let (interval, lease) = if self.options.lease.0 == 0 {
+            (self.flows.charge(flow, cost, now), Lease::default())
+        } else {
+            self.flows.charge_first(flow, cost, now)
+        };
         let Interval { start_tag, finish_tag } = interval;
         let span = VSpan(finish_tag.since(start_tag) as u64);
-        if queue.stage.push_lane(Staged { flow, start_tag, span, payload }, Lease::after(interval)) {
+        if queue.stage.push_lane(Staged { flow, start_tag, span, payload }, lease) {
             self.announce(queue, kick);
         }
     }
