@@ -36,6 +36,10 @@
 //! Between A's two steps others can only raise `finish`, so A still starts at or after 100 (F1), and the add hands each
 //! interval to exactly one caller (F2). The pair behaves as if it happened at the add.
 //!
+//! A lease that goes back does lower `finish`, but not below the virtual time that anybody has read: the queue gives it back
+//! before its lead moves, and whoever reads the virtual time that came of the move also sees the lowered `finish`
+//! (`Mindicator::query` carries it by Release and Acquire).
+//!
 //! # Leases
 //! A flow that submits on many queues makes its finish tag the one line that all of them write. The paper leaves this
 //! open (MQFQ section 3.1, end). Here a queue may take a piece of the flow's virtual time, a [`Lease`], with one add, and
@@ -524,6 +528,8 @@ impl Charged {
     }
 }
 
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -697,6 +703,28 @@ mod tests {
         flows.give_back(FLOW, one);
         let second = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut two, LENGTH);
         assert!(!second.start_tag.is_before(first.start_tag), "{second:?} after {first:?}");
+    }
+
+    #[test]
+    fn a_lease_out_of_credit_holds_back_what_another_gives_back() {
+        // Leases lie on the axis in the order queue 0, 2, 1. Queue 2 leaves a hole that pays for all of queue 0's next lease but
+        // a grain (L3); then queue 1, the last on the axis, gives back.
+        let flows = table(100, VTime::ZERO);
+        let length = VSpan(64 * 1024);
+        let mut leases = [(); 3].map(|()| flows.charge_first(FLOW, Cost(1), VTime::ZERO).1);
+        for queue in [0, 2, 1] {
+            let _ = flows.charge_leased(FLOW, Cost(1), VTime::ZERO, &mut leases[queue], length);
+        }
+        flows.give_back(FLOW, leases[2]);
+        let mut last = flows.charge_leased(FLOW, Cost(60), VTime::ZERO, &mut leases[0], length);
+        for n in 0..42 {
+            if n == 2 {
+                flows.give_back(FLOW, leases[1]);
+            }
+            let next = flows.charge_leased(FLOW, Cost(4), VTime::ZERO, &mut leases[0], length);
+            assert!(!next.start_tag.is_before(last.start_tag), "{next:?} after {last:?}");
+            last = next;
+        }
     }
 
     #[test]

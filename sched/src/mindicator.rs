@@ -155,9 +155,9 @@ impl Mindicator {
     /// Moves global virtual time up to the smallest lead, if that is later, and returns it.
     pub fn query(&self) -> VTime {
         // Acquire: pairs with the Release of the compare-and-exchange that put this value at the root; with the Release
-        // below it says that whoever sees a virtual time also sees the leads that it came from. Nothing in this crate
-        // needs that (M1 is coherence of the root's word, the wheel has its fences), but it is what a reader of virtual
-        // time will take for granted, and it costs nothing on x86-64.
+        // below it says that whoever sees a virtual time also sees the leads that it came from, and what their owners did
+        // before: leases on flows need that (`flow.rs`, F1). The rest of this crate does not (M1 is coherence of the root's
+        // word, the wheel has its fences).
         let root = Word(self.nodes[self.shape.root()].load(Ordering::Acquire));
         let mut now = self.global_vtime();
         if !root.is_occupied() {
