@@ -16,6 +16,8 @@ mod mqfq;
 mod mqfq_serial;
 mod options;
 mod sfqd;
+#[cfg(all(test, loom))]
+mod sleeper_model;
 
 pub use any::{AnyPolicy, AnyQueue};
 pub use fifo::{Fifo, FifoQueue};

@@ -73,3 +73,6 @@ impl Policy for MqfqSerial {
         self.mqfq.staged(queue)
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

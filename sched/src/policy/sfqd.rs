@@ -205,3 +205,6 @@ impl Policy for Sfqd {
         queue.staged
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

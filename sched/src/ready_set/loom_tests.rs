@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::policy::DispatchToken;
-use crate::sync::model::{Arc, model, thread};
+use crate::sync::model::{Arc, Builder, model, thread};
 use crate::token_tree::TokenTree;
 
 const H0: HctxId = HctxId(0);
@@ -114,5 +114,52 @@ fn loom_taking_a_mark_back_beside_a_claim_is_settled_once() {
         let claiming = thread::spawn(move || theirs.ready.take_nearest(H0));
         let back = world.ready.unmark(H1);
         assert!(back != claiming.join().unwrap().is_some());
+    });
+}
+
+/// Race: spare tokens at the leaf of a queue that goes to sleep, and a queue that looks for one, finds none and marks itself.
+/// Shown to fail without the fence in `percolate`, and if the sleeper does not percolate.
+#[test]
+fn loom_spare_tokens_at_the_leaf_of_a_sleeper_meet_a_mark() {
+    model(|| {
+        let topology = Topology::flat(2);
+        let world = Arc::new(World { tokens: TokenTree::new(&topology, 2), ready: ReadySet::new(&topology) });
+        let used = world.tokens.acquire_batch(H0, 1, 1).expect("D = 2");
+        let theirs = world.clone();
+        let idling = thread::spawn(move || {
+            assert_eq!(theirs.tokens.percolate(H0), 1, "the spare one");
+            theirs.ready.take_nearest(H0)
+        });
+        let dispatched = end(world.token_or_sleep(H1));
+        let kicked = idling.join().unwrap() == Some(H1);
+        assert!(dispatched || kicked, "the spare token went to the root, hctx 1 sleeps, nobody will wake it");
+        end(Some(used));
+    });
+}
+
+/// Race: three workers: two give a token back at the root and search, one looks for a token, marks itself and looks again.
+/// Shown to fail without the fence in `mark` and without the one in `release_root`. (Loom by itself: three threads are too many
+/// for all orders.)
+#[test]
+fn loom_a_mark_beside_two_releases_is_claimed_at_most_once_and_not_lost() {
+    Builder::new().check(|| {
+        let topology = Topology::flat(3);
+        let world = Arc::new(World { tokens: TokenTree::new(&topology, 2), ready: ReadySet::new(&topology) });
+        let release = |from: HctxId| {
+            let token = world.tokens.acquire(from, 1).expect("D = 2");
+            let theirs = world.clone();
+            (from, token, theirs)
+        };
+        let both = [release(H0), release(HctxId(2))];
+        let completing = both.map(|(from, token, theirs)| {
+            thread::spawn(move || {
+                theirs.tokens.release_root(token);
+                theirs.ready.take_nearest(from)
+            })
+        });
+        let dispatched = end(world.token_or_sleep(H1));
+        let claims = completing.map(|thread| thread.join().unwrap()).into_iter().flatten().count();
+        assert!(claims <= 1, "R1");
+        assert!(dispatched || claims == 1, "two tokens lie at the root, hctx 1 sleeps, nobody will wake it");
     });
 }

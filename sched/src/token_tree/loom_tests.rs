@@ -146,3 +146,76 @@ fn loom_a_debt_is_paid_once_by_each() {
         assert_eq!(tokens.root_units(), 3);
     });
 }
+
+/// Race: two workers take for all that they have staged from one node, which has less than both want. What one takes too much lies
+/// at its own leaf, and nothing is taken twice (T1, I1); nobody is in debt for a spare token (T2).
+/// Shown to fail if `take_up_to` takes by a load and a store.
+#[test]
+fn loom_two_batches_from_one_core_take_each_token_once() {
+    model(|| {
+        let tokens = Arc::new(TokenTree::new(&Topology::new(2, 1, 2), 4));
+        let held: Vec<DispatchToken> = (0..4).map(|_| take(&tokens, H0, 1)).collect();
+        for token in held {
+            tokens.release_toward(H0, H1, token);
+        }
+        let theirs = tokens.clone();
+        let other = thread::spawn(move || (theirs.acquire_batch(H1, 1, 2), theirs.counts[1].load(Ordering::Relaxed)));
+        let ours = tokens.acquire_batch(H0, 1, 2);
+        let own_leaf = tokens.counts[0].load(Ordering::Relaxed);
+        let (other, their_leaf) = other.join().unwrap();
+        let out = i64::from(ours.is_some()) + i64::from(other.is_some());
+        assert_eq!(out, 2, "there were four");
+        assert_eq!((own_leaf + their_leaf, tokens.root_units()), (2, 0), "four tokens, two used, none at the root");
+        for token in [ours, other].into_iter().flatten() {
+            tokens.release_root(token);
+        }
+        assert_eq!(tokens.total_units(), 4);
+    });
+}
+
+/// Race: a worker takes a batch from the root while another borrows for a request of several units, and a third unit comes back.
+/// A spare token is never owed for: the root is in debt for the borrower alone (T2).
+/// Shown to fail if `take_rest_from_root` takes spare tokens that are not there.
+#[test]
+fn loom_a_batch_beside_a_borrower_owes_nothing_for_spare_tokens() {
+    model(|| {
+        let tokens = tree(3);
+        let held = take(&tokens, H1, 1);
+        let theirs = tokens.clone();
+        let other = thread::spawn(move || {
+            let big = theirs.acquire(H1, 2);
+            theirs.release_root(held);
+            big
+        });
+        let ours = tokens.acquire_batch(H0, 1, 3);
+        assert!(tokens.root_units() >= -1, "the borrower owes one at most: {}", tokens.root_units());
+        let other = other.join().unwrap();
+        let out = |token: &Option<DispatchToken>| token.as_ref().map_or(0, |token| i64::from(token.units()));
+        assert_eq!(tokens.total_units() + out(&ours) + out(&other), 3, "{ours:?} and {other:?}");
+        for token in [ours, other].into_iter().flatten() {
+            tokens.release_root(token);
+        }
+        assert_eq!(tokens.total_units(), 3);
+    });
+}
+
+/// Race: a worker whose leaf holds spare tokens gives them up, and another takes a batch meanwhile (I1, T4).
+/// Shown to fail if `percolate` adds to the root by a load and a store.
+#[test]
+fn loom_spare_tokens_that_percolate_beside_a_batch_are_conserved() {
+    model(|| {
+        let tokens = tree(3);
+        let used = tokens.acquire_batch(H0, 1, 1).expect("three are there");
+        let theirs = tokens.clone();
+        let other = thread::spawn(move || theirs.percolate(H0));
+        let ours = tokens.acquire_batch(H1, 1, 1);
+        assert_eq!(other.join().unwrap(), 1, "the spare one");
+        let out = 1 + i64::from(ours.is_some());
+        assert_eq!(tokens.total_units(), 3 - out);
+        assert_eq!(tokens.counts[0].load(Ordering::Relaxed), 0, "T4");
+        for token in [Some(used), ours].into_iter().flatten() {
+            tokens.release_root(token);
+        }
+        assert_eq!(tokens.total_units(), 3);
+    });
+}
