@@ -1,7 +1,7 @@
 //! Who gets how much: shares by weight under saturation, whatever the sizes, queues and weights.
 //!
-//! Each test also runs under `mqfq-serial` and `sfqd`; what `none` does is shown once, because it is the reason for all
-//! this.
+//! Each test also runs under `mqfq-serial` and `sfqd`, MQFQ in both of its forms; what `none` does is shown once, because it
+//! is the reason for all this.
 
 mod bench_top;
 use bench_top::*;
@@ -10,13 +10,23 @@ use mqfq_sched::vtime::VTime;
 
 const FAIR: [PolicyKind; 3] = [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd];
 
-/// Keeps all tenants backlogged for `dispatches` and hands the outcome to `expect`, once per fair policy.
+/// The paper's form and the relaxed one.
+fn forms(options: PolicyOptions, tenants: &[Tenant]) -> [PolicyOptions; 2] {
+    let last = tenants.iter().flat_map(|tenant| &tenant.hctxs).max().expect("a tenant submits somewhere");
+    [options, options.relaxed(usize::from(*last) + 1)]
+}
+
+/// Keeps all tenants backlogged for `dispatches` and hands the outcome to `expect`, once per fair policy and form.
 fn under_fair_policies(options: PolicyOptions, tenants: &[Tenant], dispatches: usize, expect: impl Fn(&Env)) {
     for kind in FAIR {
-        let mut env = Env::flat(PolicyOptions { kind, ..options }, tenants);
-        env.keep_backlogged(4).dispatch(dispatches);
-        expect(&env);
-        env.drain();
+        let options = PolicyOptions { kind, ..options };
+        let forms = forms(options, tenants);
+        for options in if kind == PolicyKind::Sfqd { &forms[..1] } else { &forms[..] } {
+            let mut env = Env::flat(*options, tenants);
+            env.keep_backlogged(4).dispatch(dispatches);
+            expect(&env);
+            env.drain();
+        }
     }
 }
 
@@ -117,6 +127,52 @@ fn a_new_weight_holds_from_the_next_request_on() {
     env.dispatch(5000);
     let (a, b) = (env.dispatched_bytes("a") - before.0, env.dispatched_bytes("b") - before.1);
     assert!((4 * a).abs_diff(b) <= 8 * 16 * KIB + 8 * 4 * KIB + 5 * 4 * KIB, "{a} and {b} bytes, expected 1:4");
+}
+
+/// What the device of [`one_second_of_saturation_is_shared_by_weight_within_one_percent`] serves in a second.
+const BYTES_PER_S: u64 = 3_000_000_000;
+
+#[test]
+fn one_second_of_saturation_is_shared_by_weight_within_one_percent() {
+    // A device that serves 3 GB/s, oldest first; D = 64, T = 64 KiB. Compared is what was completed in the first second,
+    // each tenant's against its part of the whole. At 1:10000 the light one gets 300 kB: its requests are of 512 bytes, or a
+    // single one would be more than the tolerance.
+    let weights_and_bytes = [
+        (100, 100, 64 * KIB, 512 * KIB),
+        (100, 300, 256 * KIB, 128 * KIB),
+        (100, 1000, 32 * KIB, 256 * KIB),
+        (100, 10_000, 4 * KIB, 128 * KIB),
+        (1, 10_000, 512, 128 * KIB),
+    ];
+    // On one queue, on two, and on four, shared and not.
+    let placements: [(&[u16], &[u16]); 5] =
+        [(&[0], &[0]), (&[0], &[1]), (&[0], &[1, 2, 3, 4]), (&[0, 1, 2, 3], &[0]), (&[0, 1, 2, 3], &[0, 1, 2, 3])];
+    for (light, heavy, light_bytes, heavy_bytes) in weights_and_bytes {
+        for (light_hctxs, heavy_hctxs) in placements {
+            let tenants =
+                [tenant("light", light, light_bytes, light_hctxs), tenant("heavy", heavy, heavy_bytes, heavy_hctxs)];
+            for options in forms(mqfq(64, 64 * KIB), &tenants) {
+                let mut env = Env::flat(options, &tenants);
+                env.keep_backlogged(4);
+                let completed = |env: &Env| ["light", "heavy"].map(|name| env.completed_bytes(name));
+                while completed(&env).iter().sum::<u64>() < BYTES_PER_S {
+                    env.complete_oldest();
+                }
+                let got = completed(&env);
+                let sum = got.iter().sum::<u64>() as f64;
+                for (got, weight) in got.into_iter().zip([light, heavy]) {
+                    let due = sum * weight as f64 / (light + heavy) as f64;
+                    let off = got as f64 / due - 1.0;
+                    assert!(
+                        off.abs() <= 0.01,
+                        "weight {weight} of {light}:{heavy} on {light_hctxs:?} and {heavy_hctxs:?} with a lease of {} \
+                         units: {got} bytes, due are {due}",
+                        options.lease.0
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -416,9 +416,14 @@ impl Env {
         self.dispatched_bytes[self.flow(name).0 as usize]
     }
 
+    pub fn completed_bytes(&self, name: &str) -> u64 {
+        self.completed_bytes[self.flow(name).0 as usize]
+    }
+
     /// Two tenants that were backlogged from the first step on share by weight, within the bound that is proved in
-    /// `policy/mqfq.rs`: `|A/r_a - B/r_b| <= 2T + l_a/r_a + l_b/r_b`, here times `r_a r_b`, in integers. `sfqd` has no
-    /// T and grants up to D requests that their worker has not picked up.
+    /// `policy/mqfq.rs`: `|A/r_a - B/r_b| <= 2T + l_a/r_a + l_b/r_b`, and a lease for each queue of a flow that is on
+    /// several, here times `r_a r_b`, in integers. `sfqd` has no T and grants up to D requests that their worker has not
+    /// picked up.
     pub fn expect_shares_by_weight(&self, a: &str, b: &str) {
         let of = |name: &str| &self.tenants[self.flow(name).0 as usize];
         let (weight_a, weight_b) = (u128::from(of(a).weight), u128::from(of(b).weight));
@@ -426,7 +431,12 @@ impl Env {
         let requests = u128::from(of(a).request_bytes) * weight_b + u128::from(of(b).request_bytes) * weight_a;
         let slack = match self.options.kind {
             PolicyKind::Sfqd => requests * (u128::from(self.options.depth) + 1),
-            _ => requests + 2 * u128::from(self.options.window.bytes()) * weight_a * weight_b / 100,
+            _ => {
+                let queues = |name: &str| Some(of(name).hctxs.len()).filter(|queues| *queues > 1).unwrap_or(0);
+                let leases = (queues(a) + queues(b)) as u128 * u128::from(self.options.lease.0);
+                let units = 2 * u128::from(self.options.window.0) + leases;
+                requests + units * weight_a * weight_b / (100 * 1024)
+            }
         };
         let difference = (got_a * weight_b).abs_diff(got_b * weight_a);
         assert!(
