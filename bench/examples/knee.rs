@@ -8,6 +8,9 @@ use mqfq_bench::table::{Align, Table};
 use mqfq_bench::{drive, model};
 use mqfq_blk::{PolicyKind, PolicyOptions};
 
+/// Workers of the model.
+const WORKERS: usize = 2;
+
 /// The reader's bandwidth alone over shared, and the total together.
 fn measure(scenario: &demo::Scenario, policy: PolicyOptions, think_ns: u64) -> (f64, f64) {
     let run = |who: &[usize]| {
@@ -17,7 +20,7 @@ fn measure(scenario: &demo::Scenario, policy: PolicyOptions, think_ns: u64) -> (
             policy,
             queue_depth: drive::DEMO_QUEUE_DEPTH,
             tenants: &scenario.tenants,
-            workers: 2,
+            workers: WORKERS,
             think_ns,
         };
         model::run(&options, who, Window::from_ms(300, 3_000)).expect("the options are in range")
@@ -42,8 +45,8 @@ fn main() {
         for &depth in depths {
             let mut cells = vec![depth.to_string()];
             for think_ns in [0, 100_000] {
-                let (_, none_total) = measure(&scenario, scenario.policy(PolicyKind::None), think_ns);
-                let policy = PolicyOptions { depth, ..scenario.policy(PolicyKind::Mqfq) };
+                let (_, none_total) = measure(&scenario, scenario.policy(PolicyKind::None, WORKERS), think_ns);
+                let policy = PolicyOptions { depth, ..scenario.policy(PolicyKind::Mqfq, WORKERS) };
                 let (slowdown, total) = measure(&scenario, policy, think_ns);
                 cells.extend([format!("{slowdown:.2}"), format!("{:.3}", total / none_total)]);
             }

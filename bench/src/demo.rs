@@ -67,14 +67,15 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// The settings of a policy in this scenario.
-    pub fn policy(&self, kind: PolicyKind) -> PolicyOptions {
-        PolicyOptions {
+    /// The settings of a policy in this scenario, in the form that ships.
+    pub fn policy(&self, kind: PolicyKind, workers: usize) -> PolicyOptions {
+        let exact = PolicyOptions {
             depth: self.depth,
             window: self.window,
             token_unit_bytes: self.token_unit_bytes,
             ..PolicyOptions::new(kind)
-        }
+        };
+        harness::as_shipped(exact, workers)
     }
 }
 
@@ -183,14 +184,15 @@ pub fn measure_one(
     lengths: Lengths,
     progress: &mut Progress,
 ) -> Result<(crate::report::PolicyReport, plot::Column), String> {
-    let policy = scenario.policy(kind);
+    let workers = harness::workers(Transport::Nbd);
+    let policy = scenario.policy(kind, workers);
     let mut rig = Rig::start(RigOptions {
         device: drive::demo_drive()?,
         policy,
         queue_depth: drive::DEMO_QUEUE_DEPTH,
         tenants: &scenario.tenants,
         transport: Transport::Nbd,
-        workers: harness::workers(Transport::Nbd),
+        workers,
         pin: false,
     })?;
     let measured = phases::run(&mut rig, scenario.tenants.len(), lengths, &mut |who| {

@@ -179,14 +179,15 @@ pub fn measure_one(
     transport: Transport,
     measured_ms: u64,
 ) -> Result<FairnessPolicy, String> {
-    let policy = PolicyOptions::new(kind);
+    let workers = harness::workers(transport);
+    let policy = harness::as_shipped(PolicyOptions::new(kind), workers);
     let mut rig = Rig::start(RigOptions {
         device: drive::demo_drive()?,
         policy,
         queue_depth: drive::DEMO_QUEUE_DEPTH,
         tenants: &case.tenants,
         transport,
-        workers: harness::workers(transport),
+        workers,
         pin: false,
     })?;
     let counted = rig.run(&[0, 1], Window::from_ms(WARM_UP_MS, measured_ms))?;

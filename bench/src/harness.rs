@@ -17,7 +17,7 @@ use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOptions};
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyOptions, Weight};
+use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, Weight};
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions};
 use std::sync::{Arc, mpsc};
@@ -94,6 +94,14 @@ pub fn workers(transport: Transport) -> usize {
     match transport {
         Transport::Inside => cores.clamp(1, 4),
         Transport::Nbd => (cores / 2).clamp(1, 4),
+    }
+}
+
+/// `policy` in the form that `mqfq serve` gives it on so many workers if its config says nothing.
+pub const fn as_shipped(policy: PolicyOptions, workers: usize) -> PolicyOptions {
+    match policy.kind {
+        PolicyKind::Mqfq | PolicyKind::MqfqSerial => policy.relaxed(workers),
+        PolicyKind::None | PolicyKind::Sfqd => policy,
     }
 }
 

@@ -13,7 +13,7 @@
 use super::{NbdCell, median};
 use crate::cpu_time::process_cpu_ns;
 use crate::drive;
-use crate::harness::{Rig, RigOptions, Tenant, Transport};
+use crate::harness::{self, Rig, RigOptions, Tenant, Transport};
 use crate::load::{Load, Window};
 use crate::table::{Align, Table};
 use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
@@ -76,7 +76,7 @@ fn cpu_ns_per_io(kind: PolicyKind, workers: usize, measured_ms: u64) -> Result<f
     let tenant = |name, seed| Tenant { name, weight: Weight::DEFAULT, load: Load { seed, ..load } };
     let mut rig = Rig::start(RigOptions {
         device: drive::null_device(256 << 20),
-        policy: PolicyOptions::new(kind),
+        policy: harness::as_shipped(PolicyOptions::new(kind), workers),
         queue_depth: 256,
         tenants: &[tenant("a", 1), tenant("b", 2)],
         transport: Transport::Inside,
