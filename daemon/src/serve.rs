@@ -37,6 +37,11 @@ struct ExportReport {
     name: String,
     device: String,
     policy: &'static str,
+    /// `relaxed` or `exact`; this and the next three: `null` for a policy that has but one form.
+    form: Option<&'static str>,
+    quantum_bytes: Option<u64>,
+    lease_bytes: Option<u64>,
+    token_batch: Option<u32>,
     tenant: String,
     weight: u16,
     offset_bytes: u64,
@@ -161,7 +166,7 @@ impl Prepared {
         let device = |(plan, device): (&DevicePlan, &Arc<dyn Device>)| DeviceOptions {
             name: plan.config.name.clone(),
             device: device.clone(),
-            policy: plan.config.policy,
+            policy: plan.config.policy.options(self.workers),
             queue_depth: plan.config.queue_depth,
             flows: plan
                 .flows
@@ -184,10 +189,16 @@ impl Prepared {
             let device = &self.plan.devices[export.device];
             let flow = &device.flows[export.flow];
             let listeners = self.plan.listeners.iter().zip(addresses);
+            let policy = device.config.policy.options(self.workers);
+            let form = device.config.policy.form();
             ExportReport {
                 name: export.name.clone(),
                 device: device.config.name.clone(),
-                policy: device.config.policy.kind.name(),
+                policy: policy.kind.name(),
+                form,
+                quantum_bytes: form.map(|_| policy.quantum.bytes()),
+                lease_bytes: form.map(|_| policy.lease.bytes()),
+                token_batch: form.map(|_| policy.token_batch),
                 tenant: flow.tenant.clone(),
                 weight: flow.weight.get(),
                 offset_bytes: export.offset_bytes,
@@ -206,12 +217,13 @@ impl Prepared {
         let mut text = String::new();
         for export in &report.exports {
             text += &format!(
-                "export {}: {} bytes at {} of device {} ({}), tenant {} of weight {}{}, on {}\n",
+                "export {}: {} bytes at {} of device {} ({}{}), tenant {} of weight {}{}, on {}\n",
                 if export.name.is_empty() { "\"\"" } else { &export.name },
                 export.size_bytes,
                 export.offset_bytes,
                 export.device,
                 export.policy,
+                export.form.map_or(String::new(), |form| format!(", {form}")),
                 export.tenant,
                 export.weight,
                 if export.read_only { ", read-only" } else { "" },

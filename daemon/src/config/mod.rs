@@ -9,17 +9,19 @@
 //! its keys; README has a complete file.
 
 mod check;
+mod policy;
 mod reader;
 pub mod size;
 #[cfg(test)]
 mod tests;
 
 pub use check::{DevicePlan, ExportPlan, Plan, RealFiles};
+pub use policy::PolicyConfig;
 pub use reader::{ConfigError, Place};
 
 use mqfq_blk::device::file::Direct;
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, CostTerm, PolicyKind, PolicyOptions, VSpan, Weight};
+use mqfq_blk::{CostModel, CostTerm, Weight};
 use mqfq_front::nbd::Address;
 use reader::{Entry, Section, Source};
 use std::ops::RangeInclusive;
@@ -85,12 +87,8 @@ pub struct DeviceConfig {
     pub place: Place,
     /// What holds the bytes.
     pub medium: Medium,
-    /// - `policy`: default mqfq.
-    /// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64.
-    /// - `window`: T, in bytes at the default weight, 0 to 1 TiB. Default 64 KiB.
-    /// - `token-unit`: `"request"` (default: each request takes one unit of depth) or a size, 512 to 1 GiB (a request
-    ///   takes one unit per that many bytes of its cost).
-    pub policy: PolicyOptions,
+    /// `policy` and its settings.
+    pub policy: PolicyConfig,
     /// `queue-depth`: commands in one worker's device queue, 1..=65535. Default 1024.
     pub queue_depth: u16,
     /// `[device.NAME.cost]`. Default: bytes.
@@ -185,12 +183,22 @@ fn address(entry: &Entry<'_, '_>, text: &str) -> Result<Address, ConfigError> {
 /// Names that a device's kind goes by.
 const KINDS: [&str; 4] = ["null", "memory", "file", "nvme"];
 
+/// The keys of one kind of device, then those that all kinds have.
+macro_rules! keys {
+    ($($own:literal),*) => {
+        &[
+            $($own,)* "policy", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch",
+            "queue-depth", "cost",
+        ]
+    };
+}
+
 /// Keys of `[device.NAME]` per kind, in the order of [`KINDS`].
 const DEVICE_KEYS: [&[&str]; 4] = [
-    &["kind", "size", "policy", "depth", "window", "token-unit", "queue-depth", "cost"],
-    &["kind", "size", "policy", "depth", "window", "token-unit", "queue-depth", "cost"],
-    &["kind", "path", "size", "direct", "policy", "depth", "window", "token-unit", "queue-depth", "cost"],
-    &["kind", "preset", "size", "policy", "depth", "window", "token-unit", "queue-depth", "cost"],
+    keys!["kind", "size"],
+    keys!["kind", "size"],
+    keys!["kind", "path", "size", "direct"],
+    keys!["kind", "preset", "size"],
 ];
 
 const EXPORT_KEYS: &[&str] = &["device", "tenant", "offset", "size", "nbd", "read-only", "shared", "description"];
@@ -280,34 +288,10 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
         name,
         place: section.place().clone(),
         medium,
-        policy: policy(&section)?,
+        policy: PolicyConfig::read(&section)?,
         queue_depth: section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?,
         cost: cost(&section)?,
     })
-}
-
-fn policy(device: &Section<'_, '_>) -> Result<PolicyOptions, ConfigError> {
-    let kind = match device.get("policy") {
-        Some(entry) => {
-            let name = entry.choice(&PolicyKind::ALL.map(PolicyKind::name))?;
-            name.parse().expect("a choice of all names")
-        }
-        None => PolicyKind::Mqfq,
-    };
-    let mut policy = PolicyOptions::new(kind);
-    if let Some(depth) = device.get("depth") {
-        policy.depth = depth.number(1..=PolicyOptions::DEPTH_MAX)?;
-    }
-    if let Some(window) = device.get("window") {
-        policy.window = VSpan::from_bytes(window.size(0..=PolicyOptions::WINDOW_MAX.bytes())?);
-    }
-    if let Some(unit) = device.get("token-unit") {
-        policy.token_unit_bytes = match unit.text("").as_deref() {
-            Ok("request") => None,
-            _ => Some(unit.size(512..=1 << 30)? as u32),
-        };
-    }
-    Ok(policy)
 }
 
 /// `[device.NAME.cost]`: `read`, `write`, `discard` and `flush`, each `{ base = SIZE, per-byte = NUMBER }`.

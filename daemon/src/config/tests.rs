@@ -2,6 +2,7 @@
 
 use super::check::Files;
 use super::*;
+use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
 use std::io;
 use std::path::Path;
 
@@ -89,11 +90,12 @@ pin = false
     assert_eq!((plan.server.workers, plan.server.pin), (Some(2), false));
     assert!(plan.warnings.is_empty());
     let [fast, slow] = &plan.devices[..] else { panic!("two devices") };
-    assert_eq!(fast.config.policy, PolicyOptions::new(PolicyKind::Mqfq));
-    assert_eq!((fast.config.policy.depth, fast.config.policy.window.bytes()), (64, 65_536));
-    assert_eq!((fast.config.policy.token_unit_bytes, fast.config.queue_depth), (None, 1024));
-    assert_eq!((slow.config.policy.kind, slow.config.policy.depth), (PolicyKind::Sfqd, 32));
-    assert_eq!((slow.config.policy.window, slow.config.policy.token_unit_bytes), (VSpan(0), Some(4096)));
+    let [fast_policy, slow_policy] = [fast, slow].map(|device| device.config.policy.options(2));
+    assert_eq!(fast_policy, PolicyOptions::new(PolicyKind::Mqfq).relaxed(2));
+    assert_eq!((fast_policy.depth, fast_policy.window.bytes()), (64, 65_536));
+    assert_eq!((fast_policy.token_unit_bytes, fast.config.queue_depth), (None, 1024));
+    assert_eq!((slow_policy.kind, slow_policy.depth), (PolicyKind::Sfqd, 32));
+    assert_eq!((slow_policy.window, slow_policy.token_unit_bytes), (VSpan(0), Some(4096)));
     assert_eq!(slow.config.queue_depth, 65_535);
     assert_eq!(slow.config.cost.write, CostTerm { base_bytes: 1024, per_byte_256ths: 640 });
     assert_eq!(slow.config.cost.read, CostModel::FLAT.read);
@@ -138,7 +140,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
-         queue-depth, cost"
+         form, quantum, lease, token-batch, queue-depth, cost"
     );
 }
 
@@ -174,6 +176,118 @@ fn a_number_out_of_range_is_refused_with_its_range_and_never_clamped() {
         refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\ncost.write.per-byte = 1001")),
         "c.toml:3: device.fast.cost.write.per-byte: 1001 is out of range, allowed is 0 to 1000"
     );
+}
+
+/// The scheduler's options for a device with these keys, and its form.
+fn scheduler(keys: &str, workers: usize) -> (PolicyOptions, Option<&'static str>) {
+    let text = good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}"));
+    let policy = plan(&text).unwrap_or_else(|error| panic!("{keys}: {error}")).devices[0].config.policy;
+    let options = policy.options(workers);
+    assert_eq!(options.validate(), Ok(()), "{keys}, {workers} workers");
+    (options, policy.form())
+}
+
+#[test]
+fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
+    // What the measurements call mqfq is what ships.
+    for policy in ["mqfq", "mqfq-serial"] {
+        let exact = PolicyOptions::new(policy.parse().unwrap());
+        for workers in [1, 2, 3, 8, 16, 1024] {
+            for window_bytes in [0, 1, 127, 128, 1000, 64 << 10, 1 << 40] {
+                let window = VSpan::from_bytes(window_bytes);
+                let keys = format!("policy = \"{policy}\"\nwindow = {window_bytes}");
+                let shipped = mqfq_bench::harness::as_shipped(PolicyOptions { window, ..exact }, workers);
+                assert_eq!(scheduler(&keys, workers), (shipped, Some("relaxed")), "{keys}, {workers} workers");
+            }
+        }
+        let keys = format!("policy = \"{policy}\"\nform = \"exact\"");
+        assert_eq!(scheduler(&keys, 2), (exact, Some("exact")));
+    }
+    // T = 64 KiB: a quantum of T/4; a lease of T/2 over 4 workers.
+    let (options, _) = scheduler("form = \"relaxed\"", 4);
+    assert_eq!((options.quantum.bytes(), options.lease.bytes(), options.token_batch), (16 << 10, 8 << 10, 32));
+    // Without a window there is nothing to round to or to lease.
+    let (options, _) = scheduler("window = 0", 4);
+    assert_eq!((options.quantum, options.lease, options.token_batch), (VSpan(0), VSpan(0), 32));
+    for policy in ["none", "sfqd"] {
+        let exact = PolicyOptions::new(policy.parse().unwrap());
+        assert_eq!(scheduler(&format!("policy = \"{policy}\""), 2), (exact, None));
+    }
+}
+
+#[test]
+fn each_number_of_the_relaxed_form_can_be_set_by_hand() {
+    let default = scheduler("", 2).0;
+    let set = |keys: &str| scheduler(keys, 2).0;
+    let kib = |kib: u64| VSpan::from_bytes(kib << 10);
+    assert_eq!(set("quantum = \"32KiB\""), PolicyOptions { quantum: kib(32), ..default }, "half the window");
+    assert_eq!(set("quantum = 1"), PolicyOptions { quantum: VSpan::from_bytes(1), ..default });
+    assert_eq!(set("lease = \"32KiB\""), PolicyOptions { lease: kib(32), ..default }, "half the window");
+    assert_eq!(set("lease = 4097"), PolicyOptions { lease: VSpan::from_bytes(4097), ..default });
+    assert_eq!(set("token-batch = 65535"), PolicyOptions { token_batch: 65_535, ..default });
+    assert_eq!(
+        set("quantum = 0\nlease = 0\ntoken-batch = 1"),
+        PolicyOptions::new(PolicyKind::Mqfq),
+        "each at what the exact form has"
+    );
+    assert_eq!(set("window = 0\nquantum = 0\nlease = 0").window, VSpan(0));
+}
+
+#[test]
+fn a_number_of_the_relaxed_form_that_does_not_fit_is_refused() {
+    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
+    let quantum = "is out of range, allowed is 0 or a power of two up to 32KiB, half the window";
+    assert_eq!(refused("quantum = \"64KiB\""), format!("c.toml:3: device.fast.quantum: 64KiB {quantum}"));
+    assert_eq!(refused("quantum = \"12KiB\""), format!("c.toml:3: device.fast.quantum: 12KiB {quantum}"));
+    assert_eq!(
+        refused("lease = 32769"),
+        "c.toml:3: device.fast.lease: 32769 is out of range, allowed is 0 to 32KiB, half the window"
+    );
+    // The window is the device's own, wherever it stands in the section.
+    assert_eq!(
+        refused("lease = \"8KiB\"\nwindow = \"15KiB\""),
+        "c.toml:3: device.fast.lease: 8KiB is out of range, allowed is 0 to 7680, half the window"
+    );
+    assert_eq!(
+        refused("window = 0\nlease = 1"),
+        "c.toml:4: device.fast.lease: 1 is out of range, allowed is 0 to 0, half the window"
+    );
+    assert_eq!(
+        refused("lease = \"half\""),
+        "c.toml:3: device.fast.lease: \"half\" is not a size, allowed is bytes (4096), or a whole number followed by \
+         KiB, MiB, GiB or TiB (\"64KiB\")"
+    );
+    for batch in ["0", "65536"] {
+        assert_eq!(
+            refused(&format!("token-batch = {batch}")),
+            format!("c.toml:3: device.fast.token-batch: {batch} is out of range, allowed is 1 to 65535")
+        );
+    }
+    assert_eq!(
+        refused("form = \"faithful\""),
+        "c.toml:3: device.fast.form: \"faithful\" is not known, allowed are relaxed, exact"
+    );
+}
+
+#[test]
+fn a_key_that_the_policy_or_the_form_does_not_have_is_refused() {
+    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
+    for policy in ["none", "sfqd"] {
+        for (key, value) in [("form", "\"exact\""), ("quantum", "0"), ("lease", "0"), ("token-batch", "1")] {
+            assert_eq!(
+                refused(&format!("policy = \"{policy}\"\n{key} = {value}")),
+                format!(
+                    "c.toml:4: device.fast.{key}: is no setting of policy {policy}, allowed with mqfq and mqfq-serial"
+                )
+            );
+        }
+    }
+    for (key, value) in [("quantum", "0"), ("lease", "\"4KiB\""), ("token-batch", "1")] {
+        assert_eq!(
+            refused(&format!("form = \"exact\"\n{key} = {value}")),
+            format!("c.toml:4: device.fast.{key}: is fixed by form = \"exact\", allowed with form = \"relaxed\"")
+        );
+    }
 }
 
 #[test]

@@ -81,6 +81,14 @@ fn a_config_that_cannot_work_is_refused_in_one_sentence() {
             "@/config.toml:3: device.fast.depth: 0 is out of range, allowed is 1 to 65535",
         ),
         (
+            good_with("kind = \"memory\"", "kind = \"memory\"\nwindow = \"8KiB\"\nlease = \"5KiB\""),
+            "@/config.toml:4: device.fast.lease: 5KiB is out of range, allowed is 0 to 4KiB, half the window",
+        ),
+        (
+            good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"none\"\nform = \"exact\""),
+            "@/config.toml:4: device.fast.form: is no setting of policy none, allowed with mqfq and mqfq-serial",
+        ),
+        (
             good_with("device = \"fast\"", "device = \"slow\""),
             "@/config.toml:9: export.root.device: there is no device \"slow\", defined are fast",
         ),

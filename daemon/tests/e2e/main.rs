@@ -10,6 +10,7 @@ mod copies;
 mod cost;
 mod drain;
 mod fio;
+mod forms;
 mod hostile;
 mod kill;
 mod machine;

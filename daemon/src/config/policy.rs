@@ -1,0 +1,138 @@
+//! The scheduler's keys of `[device.NAME]`: which policy, D, T, and the form of `mqfq`.
+//!
+//! What a device in the relaxed form leaves unset depends on the number of workers, which is known only once the whole
+//! config and the machine were looked at. So this keeps what was written, and [`PolicyConfig::options`] makes the
+//! scheduler's options of it. What was written is checked here, where its place is known; the defaults need no check.
+
+use super::reader::{ConfigError, Entry, Section};
+use super::size;
+use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
+
+/// Names of the forms, the default first.
+const FORMS: [&str; 2] = ["relaxed", "exact"];
+
+/// Keys that only a policy with forms has; all but the first only in the relaxed one.
+const FORM_KEYS: [&str; 4] = ["form", "quantum", "lease", "token-batch"];
+
+/// - `policy`: default mqfq.
+/// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64.
+/// - `window`: T, in bytes at the default weight, 0 to 1 TiB. Default 64 KiB.
+/// - `token-unit`: `"request"` (default: each request takes one unit of depth) or a size, 512 to 1 GiB (a request
+///   takes one unit per that many bytes of its cost).
+/// - `form`: `"relaxed"` (default) or `"exact"`, as the paper has it. Only with `mqfq` and `mqfq-serial`, and the
+///   [`Overrides`] only in the relaxed form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PolicyConfig {
+    /// All but the relaxed form's numbers.
+    exact: PolicyOptions,
+    /// `None`: it stays exact.
+    relaxed: Option<Overrides>,
+}
+
+/// What is set by hand of the relaxed form; the rest is [`PolicyOptions::relaxed`] for T and the workers that there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Overrides {
+    /// `quantum`: 0 or a power of two, in bytes at the default weight, up to T/2.
+    quantum: Option<VSpan>,
+    /// `lease`: in bytes at the default weight, up to T/2.
+    lease: Option<VSpan>,
+    /// `token-batch`: 1..=65535.
+    token_batch: Option<u32>,
+}
+
+impl PolicyConfig {
+    /// The settings in the section of a device.
+    ///
+    /// # Errors
+    /// A value out of range, or a key that the policy or the form does not have.
+    pub fn read(device: &Section<'_, '_>) -> Result<PolicyConfig, ConfigError> {
+        let kind = match device.get("policy") {
+            Some(entry) => {
+                let name = entry.choice(&PolicyKind::ALL.map(PolicyKind::name))?;
+                name.parse().expect("a choice of all names")
+            }
+            None => PolicyKind::Mqfq,
+        };
+        let mut exact = PolicyOptions::new(kind);
+        if let Some(depth) = device.get("depth") {
+            exact.depth = depth.number(1..=PolicyOptions::DEPTH_MAX)?;
+        }
+        if let Some(window) = device.get("window") {
+            exact.window = VSpan::from_bytes(window.size(0..=PolicyOptions::WINDOW_MAX.bytes())?);
+        }
+        if let Some(unit) = device.get("token-unit") {
+            exact.token_unit_bytes = match unit.text("").as_deref() {
+                Ok("request") => None,
+                _ => Some(unit.size(512..=1 << 30)? as u32),
+            };
+        }
+        if !has_forms(kind) {
+            refuse(device, &FORM_KEYS, &format!("is no setting of policy {kind}, allowed with mqfq and mqfq-serial"))?;
+            return Ok(PolicyConfig { exact, relaxed: None });
+        }
+        let form = device.get("form").map(|form| form.choice(&FORMS)).transpose()?;
+        if form.as_deref() == Some(FORMS[1]) {
+            refuse(device, &FORM_KEYS[1..], "is fixed by form = \"exact\", allowed with form = \"relaxed\"")?;
+            return Ok(PolicyConfig { exact, relaxed: None });
+        }
+        Ok(PolicyConfig { exact, relaxed: Some(Overrides::read(device, exact.window)?) })
+    }
+
+    /// The scheduler's options for so many workers.
+    pub fn options(&self, workers: usize) -> PolicyOptions {
+        let Some(Overrides { quantum, lease, token_batch }) = self.relaxed else { return self.exact };
+        let relaxed = self.exact.relaxed(workers);
+        PolicyOptions {
+            quantum: quantum.unwrap_or(relaxed.quantum),
+            lease: lease.unwrap_or(relaxed.lease),
+            token_batch: token_batch.unwrap_or(relaxed.token_batch),
+            ..relaxed
+        }
+    }
+
+    /// The form's name; `None` for a policy that has but one.
+    pub fn form(&self) -> Option<&'static str> {
+        has_forms(self.exact.kind).then_some(if self.relaxed.is_some() { FORMS[0] } else { FORMS[1] })
+    }
+}
+
+impl Overrides {
+    fn read(device: &Section<'_, '_>, window: VSpan) -> Result<Overrides, ConfigError> {
+        let half_bytes = window.bytes() / 2;
+        let half = size::display(half_bytes);
+        let quantum = |entry: Entry<'_, '_>| {
+            let fits = |bytes: u64| bytes == 0 || bytes.is_power_of_two() && bytes <= half_bytes;
+            within_window(&entry, fits, &format!("0 or a power of two up to {half}"))
+        };
+        let lease = |entry: Entry<'_, '_>| within_window(&entry, |bytes| bytes <= half_bytes, &format!("0 to {half}"));
+        let token_batch = |entry: Entry<'_, '_>| entry.number(1..=PolicyOptions::TOKEN_BATCH_MAX);
+        Ok(Overrides {
+            quantum: device.get("quantum").map(quantum).transpose()?,
+            lease: device.get("lease").map(lease).transpose()?,
+            token_batch: device.get("token-batch").map(token_batch).transpose()?,
+        })
+    }
+}
+
+/// The policy has more than one form.
+const fn has_forms(kind: PolicyKind) -> bool {
+    matches!(kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial)
+}
+
+/// A size whose bound is half the window.
+fn within_window(entry: &Entry<'_, '_>, fits: impl Fn(u64) -> bool, allowed: &str) -> Result<VSpan, ConfigError> {
+    let bytes = entry.size(0..=u64::MAX)?;
+    if !fits(bytes) {
+        let bytes = size::display(bytes);
+        return Err(entry.place().error(format!("{bytes} is out of range, allowed is {allowed}, half the window")));
+    }
+    Ok(VSpan::from_bytes(bytes))
+}
+
+/// None of `keys` is there, or the first one is refused.
+fn refuse(device: &Section<'_, '_>, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
+    match keys.iter().find_map(|key| device.get(key)) {
+        Some(entry) => Err(entry.place().error(why)),
+        None => Ok(()),
+    }
+}
