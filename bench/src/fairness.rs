@@ -210,6 +210,7 @@ pub fn measure_one(
         policy: kind.name().into(),
         depth,
         window_bytes,
+        form: phases::form(&policy),
         total_bytes_per_s: tenants.iter().map(|tenant| tenant.bytes_per_s).sum(),
         ratio,
         deviation,

@@ -3,7 +3,7 @@
 use crate::harness::Rig;
 use crate::load::{Counted, SERIES_STEP_NS, Window};
 use crate::plot::{Column, Curve};
-use crate::report::{PolicyReport, TenantReport};
+use crate::report::{FormReport, PolicyReport, TenantReport};
 use mqfq_blk::{PolicyKind, PolicyOptions};
 
 /// Length of a step of the picture. Shallow tenants complete a request every few milliseconds; in shorter steps one sees
@@ -72,6 +72,7 @@ pub fn report(policy: &PolicyOptions, who: &[(&str, u16)], measured: &[Measured]
         depth,
         token_unit_bytes: depth.and(policy.token_unit_bytes),
         window_bytes,
+        form: form(policy),
         total_bytes_per_s: tenants.iter().map(|tenant| tenant.shared_bytes_per_s).sum(),
         tenants,
     }
@@ -83,6 +84,18 @@ pub fn limits(policy: &PolicyOptions) -> (Option<u32>, Option<u64>) {
         PolicyKind::None => (None, None),
         PolicyKind::Sfqd => (Some(policy.depth), None),
         PolicyKind::Mqfq | PolicyKind::MqfqSerial => (Some(policy.depth), Some(policy.window.bytes())),
+    }
+}
+
+/// The form of a policy, where it has several.
+pub fn form(policy: &PolicyOptions) -> FormReport {
+    match policy.kind {
+        PolicyKind::None | PolicyKind::Sfqd => FormReport::default(),
+        PolicyKind::Mqfq | PolicyKind::MqfqSerial => FormReport {
+            quantum_bytes: Some(policy.quantum.bytes()),
+            lease_bytes: Some(policy.lease.bytes()),
+            token_batch: Some(policy.token_batch),
+        },
     }
 }
 
@@ -147,7 +160,11 @@ mod tests {
         assert_eq!(report.tenants[0].alone_bytes_per_s, 400_000.0);
         assert_eq!(report.tenants[0].slowdown, Some(4.0));
         assert_eq!(report.total_bytes_per_s, 700_000.0);
-        assert_eq!((report.depth, report.window_bytes), (None, None), "none has neither");
+        assert_eq!(
+            (report.depth, report.window_bytes, report.form),
+            (None, None, FormReport::default()),
+            "it has none"
+        );
     }
 
     #[test]

@@ -41,10 +41,24 @@ pub struct PolicyReport {
     pub token_unit_bytes: Option<u32>,
     /// T, in bytes at the default weight; `null` for a policy without one.
     pub window_bytes: Option<u64>,
+    /// The form that it ran in.
+    #[serde(flatten)]
+    pub form: FormReport,
     /// All tenants together, while all run.
     pub total_bytes_per_s: f64,
     /// One entry per tenant.
     pub tenants: Vec<TenantReport>,
+}
+
+/// The form of a policy, as three keys beside `window_bytes`; `null` for a policy that has but one form.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct FormReport {
+    /// Step of virtual time, in bytes at the default weight; 0 in the exact form.
+    pub quantum_bytes: Option<u64>,
+    /// What a queue takes of a flow's virtual time at once, in bytes at the default weight; 0 in the exact form.
+    pub lease_bytes: Option<u64>,
+    /// Tokens that a queue may take at once; 1 in the exact form.
+    pub token_batch: Option<u32>,
 }
 
 /// One tenant in one scenario under one policy.
@@ -151,6 +165,9 @@ pub struct FairnessPolicy {
     pub depth: Option<u32>,
     /// T, in bytes at the default weight; `null` for a policy without one.
     pub window_bytes: Option<u64>,
+    /// The form that it ran in.
+    #[serde(flatten)]
+    pub form: FormReport,
     /// Both tenants together.
     pub total_bytes_per_s: f64,
     /// The second tenant's bytes over the first's. `null` if the first got nothing.
@@ -219,6 +236,7 @@ mod tests {
             depth: (name != "none").then_some(64),
             token_unit_bytes: None,
             window_bytes: (name != "none").then_some(65_536),
+            form: FormReport { token_batch: (name != "none").then_some(32), ..FormReport::default() },
             total_bytes_per_s: 240e6,
             tenants: vec![TenantReport {
                 name: "reader".into(),
