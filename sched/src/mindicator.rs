@@ -77,6 +77,8 @@
 //!
 //! (`publish` reads global virtual time too, which its caller has just read.)
 //!
+//! With one hctx there is one store and nothing else.
+//!
 //! Lock-free: a compare-and-exchange fails only because another one succeeded.
 
 use crate::cache_padded::CachePadded;
@@ -128,9 +130,12 @@ impl Mindicator {
             Self::REACH
         );
         let leaf = self.shape.leaf(hctx);
+        let after = Word::leaf(lead);
+        if self.is_alone() {
+            return self.show(after);
+        }
         // Relaxed: nobody else writes our leaf.
         let before = Word(self.nodes[leaf].load(Ordering::Relaxed));
-        let after = Word::leaf(lead);
         if after.is_below(before) {
             // Relaxed: whoever must see it, sees it by our compare-and-exchange on the parent (Release).
             self.nodes[leaf].store(after.0, Ordering::Relaxed);
@@ -145,11 +150,25 @@ impl Mindicator {
     /// present.
     pub fn depart(&self, hctx: HctxId) {
         let leaf = self.shape.leaf(hctx);
+        if self.is_alone() {
+            return self.show(Word::EMPTY);
+        }
         // Relaxed: nobody else writes our leaf.
         let before = Word(self.nodes[leaf].load(Ordering::Relaxed));
         if before.is_occupied() {
             self.raise(leaf, before, Word::EMPTY);
         }
+    }
+
+    /// There is one hctx: a leaf and the root above it.
+    fn is_alone(&self) -> bool {
+        self.nodes.len() == 2
+    }
+
+    /// With one hctx the minimum is its lead: the root has one writer and needs no walk.
+    fn show(&self, lead: Word) {
+        // Release: pairs with the Acquire in `query`, as the compare-and-exchange of a walk does.
+        self.nodes[self.shape.root()].store(lead.0, Ordering::Release);
     }
 
     /// Moves global virtual time up to the smallest lead, if that is later, and returns it.
