@@ -138,7 +138,7 @@ pub enum Bench {
         #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=600_000))]
         milliseconds: u64,
         /// T of mqfq and mqfq-serial.
-        #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(0..=1 << 30))]
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=1 << 30))]
         window_kib: u64,
         /// D for each worker; twice as many requests are kept in flight on each.
         #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]

@@ -60,7 +60,7 @@ impl Default for ScaleOptions {
             flows: None,
             relaxations: false,
             rounds: 7,
-            fixed: Fixed { measured_ms: 300, window_bytes: 1 << 20, depth_per_worker: 64, writes: false },
+            fixed: Fixed { measured_ms: 300, window_bytes: 256 << 10, depth_per_worker: 64, writes: false },
             out: None,
             record: None,
             host: None,
