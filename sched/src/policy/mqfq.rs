@@ -28,7 +28,8 @@
 //! # Invariants
 //! I1-I9 of ARCHITECTURE.md, "What must always hold". Those that are made here:
 //! P1. A leaf of the mindicator shows the lead of its queue, moved into [gvt, gvt + `HORIZON`] and rounded down to the
-//!     quantum, whenever no operation on the queue is under way; and whoever changed a leaf calls `query` and turns the wheel before it returns.
+//!     quantum, whenever no operation on the queue is under way; and whoever changed a leaf calls `query` and turns the
+//!     wheel before it returns.
 //! P2. A free token below the root lies on the path of a queue whose worker is awake: it is running, was kicked, or
 //!     owes a pick (`policy/mod.rs`). A worker that goes to sleep leaves nothing on its path (`percolate`), save in
 //!     state NoToken, where it found nothing there.
@@ -104,36 +105,36 @@
 //! less than a grain, once per flow and end: a quarter byte in all at the default weight.
 //!
 //! # The relaxed form
-//! Three numbers of [`PolicyOptions`] trade exactness in virtual time for shared lines that are written less often. With 0,
-//! 0 and 1 they are the paper's.
+//! Three numbers of [`PolicyOptions`] trade exactness in virtual time for shared lines that are written less often.
+//! With 0, 0 and 1 they are the paper's.
 //!
-//! *Quantum q.* Leaves show leads rounded down to q, so gvt moves in steps of q, and an operation that leaves the rounded
-//! lead as it was touches nothing shared. The argument above needs of gvt only that no staged request starts before it
-//! and that no request starts more than T after it when it goes; a gvt that is rounded down has both, so the bound
-//! stays as it is. What q costs is concurrency: the queue of the smallest lead m sees gvt at m - q at worst, so it is
-//! T - q that it may run ahead. It can always go, because q <= T/2.
+//! *Quantum q.* Leaves show leads rounded down to q, so gvt moves in steps of q, and an operation that leaves the
+//! rounded lead as it was touches nothing shared. The argument above needs of gvt only that no staged request starts
+//! before it and that no request starts more than T after it when it goes; a gvt that is rounded down has both, so the
+//! bound stays as it is. What q costs is concurrency: the queue of the smallest lead m sees gvt at m - q at worst, so
+//! it is T - q that it may run ahead. It can always go, because q <= T/2.
 //!
-//! *Lease L.* `flow.rs`, "Leases": what a flow's requests cost between two points of the axis differs from their distance
-//! by at most k L, for a flow on k > 1 queues. In the argument above that is k L more at either side:
+//! *Lease L.* `flow.rs`, "Leases": what a flow's requests cost between two points of the axis differs from their
+//! distance by at most k L, for a flow on k > 1 queues. In the argument above that is k L more at either side:
 //!
 //! ```text
 //!   |dispatched_f / r_f - dispatched_m / r_m|  <=  2T + l_f/r_f + l_m/r_m + k_f L + k_m L
 //! ```
-//! and a flow on one queue adds nothing. I9 holds in each queue: a request that was submitted later elsewhere may have the
-//! earlier start tag, by what is leased in between.
+//! and a flow on one queue adds nothing. I9 holds in each queue: a request that was submitted later elsewhere may have
+//! the earlier start tag, by what is leased in between.
 //!
 //! *Token batch.* A queue that must go to the tree takes tokens for what it has staged, and the tokens of completed
 //! requests stay at the leaf until the pick that follows. P2 covers both: the worker is awake and owes a pick, which
 //! uses them or, before the worker sleeps, moves them to the root and searches the ready set. The bound has no term for
-//! tokens beyond D. A queue that waits for one may wait for the end of the others' run; it cannot be passed by more than
-//! T, as ever.
+//! tokens beyond D. A queue that waits for one may wait for the end of the others' run; it cannot be passed by more
+//! than T, as ever.
 //!
 //! # Cost
-//! A request on a queue that keeps its tokens, in the paper's form: submit one load of gvt and one add on the flow's line;
-//! pick a load of gvt, a load and a store of the own token leaf, a store on the own mindicator leaf (with a fence) and
-//! loads of shared lines that change once per move of the minimum; complete a load and a store of the own token leaf. In
-//! the relaxed form the add happens once per L of the flow's service, the mindicator's part once per q of virtual time.
-//! No lock, no loop over queues.
+//! A request on a queue that keeps its tokens, in the paper's form: submit one load of gvt and one add on the flow's
+//! line; pick a load of gvt, a load and a store of the own token leaf, a store on the own mindicator leaf (with a
+//! fence) and loads of shared lines that change once per move of the minimum; complete a load and a store of the own
+//! token leaf. In the relaxed form the add happens once per L of the flow's service, the mindicator's part once per q
+//! of virtual time. No lock, no loop over queues.
 
 use super::{DispatchToken, Entry, Grant, Handle, Kick, Pick, Policy, PolicyOptions};
 use crate::cost::Cost;
@@ -322,14 +323,15 @@ impl Mqfq {
         }
     }
 
-    /// We are awake and need not be woken: Figure 2 begins with the same two steps. A turner that has just taken us out of
-    /// the wheel may mark us after this; the mark then leads to a kick for nothing.
+    /// We are awake and need not be woken: Figure 2 begins with the same two steps. A turner that has just taken us out
+    /// of the wheel may mark us after this; the mark then leads to a kick for nothing.
     #[inline(never)]
     fn unlist(&self, queue: &mut MqfqQueue) {
         queue.is_listed = false;
         self.ready.unmark(queue.hctx);
         if let Some(place) = queue.place.take() {
-            self.wheel.withdraw(queue.hctx, place);
+            // If a turner has it, its mark may come yet: the next pick looks once more.
+            queue.is_listed = !self.wheel.withdraw(queue.hctx, place);
         }
     }
 
@@ -389,8 +391,8 @@ impl Mqfq {
     }
 }
 
-// The three operations are inlined by force into `AnyPolicy`: with `mqfq-serial` as a second caller the compiler would not, and
-// what a call saves and restores is a fifth of what an operation does.
+// The three operations are inlined by force into `AnyPolicy`: with `mqfq-serial` as a second caller the compiler would
+// not, and what a call saves and restores is a fifth of what an operation does.
 impl Policy for Mqfq {
     type Queue = MqfqQueue;
 
@@ -451,8 +453,8 @@ impl Policy for Mqfq {
     fn complete(&self, queue: &mut MqfqQueue, _flow: FlowId, token: DispatchToken, _now_ns: u64, kick: &mut impl Kick) {
         let is_due = |lead| self.wheel.is_due(lead, self.mindicator.global_vtime());
         if self.options.token_batch > 1 || queue.stage.lead().is_some_and(is_due) {
-            // The pick that follows takes it, or passes it on (P2). In the paper's form it takes it: it cannot be throttled by
-            // then, since gvt does not go back, and a lead that comes before this one is due too.
+            // The pick that follows takes it, or passes it on (P2). In the paper's form it takes it: it cannot be
+            // throttled by then, since gvt does not go back, and a lead that comes before this one is due too.
             self.tokens.release_local(queue.hctx, token);
         } else {
             self.pass_on(queue.hctx, token, kick);
