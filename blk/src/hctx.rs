@@ -65,6 +65,7 @@ pub struct HwCtx<P: Policy> {
     by_tag: Vec<Handle>,
     /// A command that the device queue did not take although we had a tag for it; goes first next time.
     refused: Option<Command>,
+    is_held_back: bool,
     requests: RequestTable,
     staging: Staging,
     cost: CostModel,
@@ -88,6 +89,7 @@ impl<P: Policy> HwCtx<P> {
             tags: TagSet::new(queue_depth),
             by_tag: vec![Handle(0); queue_depth as usize],
             refused: None,
+            is_held_back: false,
             requests: RequestTable::new(staged_max + queue_depth as usize),
             staging: Staging::new(limits),
             cost,
@@ -132,6 +134,7 @@ impl<P: Policy> HwCtx<P> {
         let mut dispatched = 0;
         let mut again = false;
         let mut full = false;
+        self.is_held_back = false;
         if let Some(command) = self.refused.take() {
             dispatched += usize::from(self.offer(command));
         }
@@ -150,6 +153,7 @@ impl<P: Policy> HwCtx<P> {
                 Pick::Dispatch(grant) => grant,
                 refusal => {
                     self.tags.release(tag);
+                    self.is_held_back = refusal != Pick::Idle;
                     match refusal {
                         Pick::Throttled => self.stats.throttled += 1,
                         Pick::NoToken => self.stats.no_token += 1,
@@ -263,6 +267,11 @@ impl<P: Policy> HwCtx<P> {
     /// A command waits for a place in the device queue.
     pub fn is_blocked(&self) -> bool {
         self.refused.is_some()
+    }
+
+    /// The last [`HwCtx::run`] ended because the policy held back what is staged: another worker will kick this one.
+    pub fn is_held_back(&self) -> bool {
+        self.is_held_back
     }
 
     /// Counters per flow, by [`FlowId`].

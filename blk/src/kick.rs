@@ -45,6 +45,11 @@ impl Bell {
         self.word.may_sleep()
     }
 
+    /// See [`WakeWord::is_kicked`].
+    pub fn is_kicked(&self) -> bool {
+        self.word.is_kicked()
+    }
+
     /// See [`WakeWord::woke`].
     pub fn woke(&self) {
         self.word.woke();

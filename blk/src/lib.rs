@@ -22,6 +22,8 @@ pub mod kick;
 #[cfg(feature = "uring")]
 pub mod machine;
 #[cfg(feature = "uring")]
+mod patience;
+#[cfg(feature = "uring")]
 pub mod ring;
 #[cfg(feature = "uring")]
 mod worker;

@@ -312,6 +312,11 @@ impl Ring {
         }
     }
 
+    /// True if something has ended that `collect` would find, perhaps after an `enter`.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !self.uring.completion().is_empty() || self.uring.submission().taskrun()
+    }
+
     /// Moves what has ended into `out`.
     pub(crate) fn collect(&mut self, out: &mut Vec<Ended>) {
         out.extend(self.uring.completion().map(|entry: cqueue::Entry| (entry.user_data(), entry.result())));

@@ -10,6 +10,8 @@
 //! ```
 //!
 //! # Going to sleep
+//! A worker that only waits for another one to go on may spin for a while first (`patience.rs`).
+//!
 //! What others may have for a worker reaches it through its bell (`kick.rs`): a policy's kick, a device's interrupt,
 //! mail. Each is published before the bell is rung, and a turn begins with `woke`, so a worker that finds nothing after
 //! its `may_sleep` answered true has seen everything published before (W1 of `mqfq_sched::wake`).
@@ -22,6 +24,7 @@ use crate::device::{Device, DeviceInfo, QueueOptions};
 use crate::hctx::{Full, HwCtx, HwCtxOptions};
 use crate::kick::Bell;
 use crate::machine::{self, Cpu};
+use crate::patience::{Patience, SPIN_NS};
 use crate::request::{Completion, Submission};
 use crate::ring::{self, Ended, Ring, RingEvent};
 use crate::stage::StageLimits;
@@ -242,6 +245,7 @@ struct Worker {
     called: Vec<u32>,
     completions: Vec<(Owner, Completion)>,
     ended: Vec<Ended>,
+    patience: Patience,
     drained: Option<mpsc::Sender<()>>,
     draining: bool,
     stopped: bool,
@@ -372,6 +376,30 @@ impl Core {
         again
     }
 
+    /// A policy holds back what is staged here until another worker has gone on.
+    fn is_held_back(&self) -> bool {
+        self.hctxs.iter().any(HwCtx::is_held_back)
+    }
+
+    /// Waits for a kick, or anything else to do, without sleeping. False if nothing came within [`SPIN_NS`].
+    fn spin(&mut self, next_ns: Option<u64>) -> bool {
+        let until_ns = self.now_ns + SPIN_NS;
+        loop {
+            if self.shared.bells[self.index].is_kicked() {
+                self.shared.bells[self.index].woke();
+                return true;
+            }
+            let now_ns = self.shared.clock.now_ns();
+            if self.ring.has_ended() || next_ns.is_some_and(|next| next <= now_ns) {
+                return true;
+            }
+            if now_ns > until_ns {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
     /// When the worker must look at a device again, if nothing else happens before.
     fn next_event_ns(&self) -> Option<u64> {
         self.hctxs.iter().filter_map(HwCtx::next_event_ns).min()
@@ -389,6 +417,7 @@ impl Worker {
             called: Vec::new(),
             completions: Vec::with_capacity(completions_max),
             ended: Vec::with_capacity(ring::COMPLETION_ENTRIES as usize),
+            patience: Patience::default(),
             drained: None,
             draining: false,
             stopped: false,
@@ -429,8 +458,14 @@ impl Worker {
         let now_ns = self.core.now_ns;
         let next_ns = self.core.next_event_ns();
         let soon = next_ns.is_some_and(|next| next <= now_ns + self.core.shared.spin_ns);
+        let mut spun = false;
+        if !busy && !soon && self.core.is_held_back() && self.patience.spins() {
+            let something_came = self.core.spin(next_ns);
+            self.patience.spun(something_came);
+            spun = something_came;
+        }
         let bell = &self.core.shared.bells[self.core.index];
-        let result = if busy || soon || !bell.may_sleep() {
+        let result = if busy || soon || spun || !bell.may_sleep() {
             self.core.ring.enter()
         } else {
             let wait_ns = next_ns.map(|next| next.saturating_sub(now_ns));

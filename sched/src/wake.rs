@@ -61,6 +61,13 @@ impl WakeWord {
         false
     }
 
+    /// For the worker, running: somebody kicked since the last `woke` or `may_sleep`. True: it may go on as if a sleep had
+    /// been ended, by [`WakeWord::woke`] and a turn.
+    pub fn is_kicked(&self) -> bool {
+        // Relaxed: a hint; the swap in `woke` that follows takes what the kicker published.
+        self.state.load(crate::sync::Ordering::Relaxed) == NOTIFIED
+    }
+
     /// For the worker: it runs (again). Kicks from here on need no ring.
     pub fn woke(&self) {
         // AcqRel: pairs with `kick`: the turn that follows sees what was published before any kick swallowed here.
@@ -80,7 +87,9 @@ mod tests {
         assert!(!word.kick());
         word.woke();
         assert!(!word.kick(), "running: no ring");
+        assert!(word.is_kicked());
         assert!(!word.may_sleep(), "kicked since: look again");
+        assert!(!word.is_kicked());
         assert!(word.may_sleep());
     }
 }

@@ -214,12 +214,16 @@ pub fn is_closed(stream: &mut UnixStream) -> bool {
 
 /// Fills `bytes`; false if the peer closed before the first of them.
 fn read_or_end(stream: &mut UnixStream, bytes: &mut [u8]) -> bool {
-    match stream.read(&mut bytes[..1]) {
-        Ok(0) => return false,
-        // A server that closes with our bytes unread resets the connection.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return false,
-        Ok(_) => {}
-        Err(error) => panic!("the server is silent: {error}"),
+    loop {
+        match stream.read(&mut bytes[..1]) {
+            Ok(0) => return false,
+            // A server that closes with our bytes unread resets the connection.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return false,
+            // A read with a time limit ends like this when the process is stopped and goes on; the server is not to blame.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(_) => break,
+            Err(error) => panic!("the server is silent: {error}"),
+        }
     }
     stream.read_exact(&mut bytes[1..]).expect("the server ended in the middle of a message");
     true
