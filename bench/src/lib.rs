@@ -9,7 +9,8 @@
 //! | [`phases`] | each tenant alone, then all together |
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
-//! | [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`] | the commands |
+//! | [`transfers`] | the lines that whole policies move |
+//! | [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`], [`transfers`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
@@ -39,3 +40,4 @@ pub mod scale;
 mod scratch;
 pub mod structures;
 pub mod table;
+pub mod transfers;

@@ -178,6 +178,12 @@ pub enum Bench {
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
     },
+    /// The cache lines that each policy moves per request, by where they come from: counted, on machines of 1 to 128 workers.
+    Transfers {
+        /// Only the machines with so many workers or fewer.
+        #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=128))]
+        workers: u16,
+    },
 }
 
 /// A number of workers.

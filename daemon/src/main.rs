@@ -20,6 +20,7 @@ use mqfq_bench::overhead::{self, OverheadOptions};
 use mqfq_bench::scale::load::Fixed;
 use mqfq_bench::scale::{self, ScaleOptions};
 use mqfq_bench::structures::{self, StructuresOptions};
+use mqfq_bench::transfers::{self, TransfersOptions};
 use std::io;
 use std::process::ExitCode;
 
@@ -78,6 +79,9 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Bench(Bench::Structures { workers, queues, rounds, milliseconds, out }) => {
             let (workers, queues) = (workers.map(usize::from), queues.map(usize::from));
             structures::run(&StructuresOptions { json, out, workers, queues, rounds, milliseconds })
+        }
+        Command::Bench(Bench::Transfers { workers }) => {
+            transfers::run(&TransfersOptions { json, workers_max: workers.into() })
         }
     }
 }

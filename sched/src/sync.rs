@@ -10,25 +10,25 @@
 #![allow(unused_imports, reason = "each structure takes what it needs; a loom build takes less")]
 
 #[cfg(all(counted, not(loom)))]
-pub(crate) use counted::{AtomicI64, AtomicU32, AtomicU64, fence};
+pub(crate) use counted::{AtomicI64, AtomicU32, AtomicU64, Mutex, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Mutex,
     atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
 };
-#[cfg(not(any(loom, counted)))]
-pub(crate) use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, fence};
 #[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+#[cfg(not(any(loom, counted)))]
 pub(crate) use std::sync::{
     Mutex,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicI64, AtomicU32, AtomicU64, fence},
 };
 #[cfg(loom)]
 pub(crate) use thorough::{AtomicI64, AtomicU64};
 
-/// The atomics under the counting ones.
+/// The atomics and the lock under the counting ones.
 #[cfg(all(counted, not(loom)))]
-use std::sync::atomic as plain;
+use std::sync as plain;
 
 #[cfg(all(counted, not(loom)))]
 pub mod counted;

@@ -12,17 +12,71 @@
 //!
 //! # What is not counted
 //! Retries: no operation is interrupted by another. Lines that are only ever read (the tree's shape): everybody has a
-//! copy. Where a copy comes from: a transfer within a core and one between sockets count the same.
+//! copy. Where a copy comes from: a transfer within a core and one between sockets count the same. ([`Copies`] says who
+//! had one; [`crate::transfers`] makes distances of that.)
 
 use mqfq_sched_counted::counted::{Access, Kind};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Bytes of a cache line on x86-64 and most others.
 const LINE_BYTES: usize = 64;
 
 /// Most workers of a directory: one bit each.
-pub const WORKERS_MAX: usize = 64;
+pub const WORKERS_MAX: usize = 128;
+
+/// Who has a copy of which line.
+#[derive(Default)]
+pub struct Copies {
+    holders: HashMap<usize, u128, BuildHasherDefault<LineHasher>>,
+}
+
+impl Copies {
+    /// `worker` makes an access. If its line had to move, who else had a copy before: one bit per worker, none for a line
+    /// that came from memory. `None` if it could be made at once; a fence always can.
+    pub fn access(&mut self, worker: usize, access: &Access) -> Option<u128> {
+        assert!(worker < WORKERS_MAX, "worker {worker} of a directory of {WORKERS_MAX}");
+        if access.kind == Kind::Fence {
+            return None;
+        }
+        let own = 1 << worker;
+        let holders = self.holders.entry(line_of(access)).or_default();
+        let before = *holders;
+        let is_free = if access.kind == Kind::Load {
+            *holders |= own;
+            before & own != 0
+        } else {
+            *holders = own;
+            before == own
+        };
+        (!is_free).then_some(before & !own)
+    }
+}
+
+/// The number of the line that an access is to.
+pub fn line_of(access: &Access) -> usize {
+    access.address / LINE_BYTES
+}
+
+/// Lines are numbers already. The standard hash takes longer than all the rest of an access.
+#[derive(Default)]
+struct LineHasher(u64);
+
+impl Hasher for LineHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_usize(byte.into()));
+    }
+
+    fn write_usize(&mut self, line: usize) {
+        // 2^64 over the golden ratio. The map looks at the upper bits as well as at the lower ones.
+        self.0 = (self.0 ^ line as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}
 
 /// What one operation costs on the average, in steps that do not depend on a clock.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -49,17 +103,12 @@ pub struct Counted {
     pub busiest_line_taken_per_operation: f64,
 }
 
-/// One line: who has a copy, one bit each, and how often it was taken to be written in operations that were counted.
-#[derive(Default)]
-struct Line {
-    holders: u64,
-    taken: u64,
-}
-
 /// Who has a copy of which line, and what was counted so far.
 #[derive(Default)]
 pub struct Directory {
-    lines: HashMap<usize, Line>,
+    copies: Copies,
+    /// How often each line was taken to be written in operations that were counted.
+    taken: HashMap<usize, u64>,
     operations: u64,
     loads: u64,
     stores: u64,
@@ -83,8 +132,8 @@ fn different(lines: &mut Vec<usize>) -> u64 {
 impl Directory {
     /// What `worker` did changes who has which line, and is not counted.
     pub fn see(&mut self, worker: usize, accesses: &[Access]) {
-        for access in accesses.iter().filter(|access| access.kind != Kind::Fence) {
-            self.transfer(worker, access);
+        for access in accesses {
+            self.copies.access(worker, access);
         }
     }
 
@@ -93,11 +142,11 @@ impl Directory {
         self.touched_now.clear();
         self.written_now.clear();
         for access in accesses {
-            let line = access.address / LINE_BYTES;
-            let moved = access.kind != Kind::Fence && self.transfer(worker, access);
+            let line = line_of(access);
+            let moved = self.copies.access(worker, access).is_some();
             self.transfers += u64::from(moved);
             if moved && access.kind != Kind::Load {
-                self.lines.entry(line).or_default().taken += 1;
+                *self.taken.entry(line).or_default() += 1;
             }
             match access.kind {
                 Kind::Load => self.loads += 1,
@@ -137,25 +186,7 @@ impl Directory {
             lines_touched_per_operation: per_operation(self.touched),
             lines_written_per_operation: per_operation(self.written),
             line_transfers_per_operation: per_operation(self.transfers),
-            busiest_line_taken_per_operation: per_operation(
-                self.lines.values().map(|line| line.taken).max().unwrap_or(0),
-            ),
-        }
-    }
-
-    /// True if the line had to move.
-    fn transfer(&mut self, worker: usize, access: &Access) -> bool {
-        assert!(worker < WORKERS_MAX, "worker {worker} of a directory of {WORKERS_MAX}");
-        let own = 1 << worker;
-        let holders = &mut self.lines.entry(access.address / LINE_BYTES).or_default().holders;
-        if access.kind == Kind::Load {
-            let moved = *holders & own == 0;
-            *holders |= own;
-            moved
-        } else {
-            let moved = *holders != own;
-            *holders = own;
-            moved
+            busiest_line_taken_per_operation: per_operation(self.taken.values().copied().max().unwrap_or(0)),
         }
     }
 }
@@ -170,18 +201,19 @@ mod tests {
 
     #[test]
     fn many_may_read_and_who_writes_is_alone() {
-        let mut lines = Directory::default();
+        let mut copies = Copies::default();
         let cases = [
-            (0, Kind::Load, true, "nobody had it"),
-            (0, Kind::Store, false, "alone with it"),
-            (1, Kind::Load, true, "worker 0 had it"),
-            (0, Kind::Load, false, "it kept its copy"),
-            (0, Kind::ReadModifyWrite, true, "worker 1 has a copy"),
-            (0, Kind::ReadModifyWrite, false, "no more"),
-            (1, Kind::Store, true, "worker 0 has it"),
+            (0, Kind::Load, Some(0), "nobody had it"),
+            (0, Kind::Store, None, "alone with it"),
+            (1, Kind::Load, Some(0b1), "worker 0 had it"),
+            (0, Kind::Load, None, "it kept its copy"),
+            (0, Kind::ReadModifyWrite, Some(0b10), "worker 1 has a copy"),
+            (0, Kind::ReadModifyWrite, None, "no more"),
+            (1, Kind::Store, Some(0b1), "worker 0 has it"),
+            (1, Kind::Fence, None, "a fence has no line"),
         ];
         for (worker, kind, moves, why) in cases {
-            assert_eq!(lines.transfer(worker, &access(kind, 640)), moves, "{why}");
+            assert_eq!(copies.access(worker, &access(kind, 640)), moves, "{why}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! `mqfq bench overhead` and `mqfq bench scale`: that they run and say what is promised, and that no policy has come to
+//! `mqfq bench overhead`, `mqfq bench scale` and `mqfq bench transfers`: that they run and say what is promised, and that no policy has come to
 //! execute more instructions than it did. Times are asserted nowhere: the machine may be busy.
 
 use crate::machine;
@@ -118,4 +118,48 @@ fn scale_has_a_row_for_each_policy_placement_and_number_of_workers() {
     for name in ["scale.json", "scale.md", "scale.svg"] {
         assert!(day.join(name).is_file(), "{name} is not in the record");
     }
+}
+
+#[test]
+fn transfers_has_a_row_for_each_policy_machine_and_step_and_is_the_same_on_every_run() {
+    let _machine = machine::shared();
+    let first = report(&["bench", "transfers", "--json", "--workers", "2"]);
+    // One worker with two windows; two workers with two interleavings, placements and windows; four steps each.
+    assert_eq!(rows(&first).len(), POLICIES.len() * (2 + 8) * 4);
+    for policy in POLICIES {
+        for window_bytes in [64 << 10, 1 << 20] {
+            for placement in ["own", "all"] {
+                for interleaving in ["turn", "call"] {
+                    for step in ["submit", "pick", "complete", "all"] {
+                        let is_it = |row: &&Value| {
+                            row["policy"] == policy
+                                && row["window_bytes"] == window_bytes
+                                && row["placement"] == placement
+                                && row["interleaving"] == interleaving
+                                && row["step"] == step
+                                && row["cores"] == 2
+                        };
+                        let found: Vec<&Value> = rows(&first).iter().filter(is_it).collect();
+                        assert_eq!(found.len(), 1, "{policy}, {window_bytes}, {placement}, {interleaving}, {step}");
+                        assert_eq!((&found[0]["sockets"], &found[0]["hctxs"]), (&1.into(), &1.into()));
+                        for key in ["shared_rmws_per_request", "fences_per_request", "kicks_per_request"] {
+                            assert!(found[0][key].is_f64(), "{key} in {}", found[0]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    for row in rows(&first) {
+        let of = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row}"));
+        // Both are on one socket, and on cores of their own.
+        assert_eq!(of("transfers_same_core_per_request") + of("transfers_other_socket_per_request"), 0.0, "{row}");
+        if row["cores"] == 1 || row["policy"] == "none" {
+            assert_eq!(of("transfers_same_socket_per_request"), 0.0, "{row}");
+        }
+    }
+    assert!(first["notes"][0].as_str().unwrap().starts_with("sfqd"));
+    let alone = ["bench", "transfers", "--json", "--workers", "1"];
+    let again = report(&alone);
+    assert_eq!(rows(&again)[..], rows(&first)[..POLICIES.len() * 2 * 4], "one worker comes first");
 }

@@ -5,8 +5,10 @@
 //! What is written down is per thread, and only inside [`record`].
 
 use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
 
-use super::plain::{self, Ordering};
+use super::plain::atomic::{self, Ordering};
+use super::plain::{LockResult, PoisonError};
 
 /// What was done to a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,20 +56,20 @@ fn note(kind: Kind, address: usize) {
 /// As the one of `std`.
 pub fn fence(order: Ordering) {
     note(Kind::Fence, 0);
-    plain::fence(order);
+    atomic::fence(order);
 }
 
 macro_rules! counted {
     ($name:ident, $number:ty) => {
         /// As the one of `std`.
         #[derive(Debug, Default)]
-        pub struct $name(plain::$name);
+        pub struct $name(atomic::$name);
 
         #[allow(dead_code, reason = "every type gets the whole set")]
         impl $name {
             /// As the one of `std`.
             pub fn new(value: $number) -> Self {
-                $name(plain::$name::new(value))
+                $name(atomic::$name::new(value))
             }
 
             /// As the one of `std`.
@@ -115,3 +117,56 @@ macro_rules! counted {
 counted!(AtomicU32, u32);
 counted!(AtomicU64, u64);
 counted!(AtomicI64, i64);
+
+/// As the one of `std`. Taking it and letting it go are a read-modify-write of its word each, as they are on Linux while
+/// nobody waits for it. What lies under it is plain memory, and not written down.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(super::plain::Mutex<T>);
+
+/// As the one of `std`.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T> {
+    guard: super::plain::MutexGuard<'a, T>,
+    address: usize,
+}
+
+impl<T> Mutex<T> {
+    /// As the one of `std`.
+    pub fn new(value: T) -> Self {
+        Mutex(super::plain::Mutex::new(value))
+    }
+
+    /// As the one of `std`.
+    ///
+    /// # Errors
+    /// Somebody panicked while holding it.
+    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        // The word comes first: what may be unsized, and T may, stays behind.
+        let address = std::ptr::from_ref(&self.0).addr();
+        note(Kind::ReadModifyWrite, address);
+        match self.0.lock() {
+            Ok(guard) => Ok(MutexGuard { guard, address }),
+            Err(poisoned) => Err(PoisonError::new(MutexGuard { guard: poisoned.into_inner(), address })),
+        }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        note(Kind::ReadModifyWrite, self.address);
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
