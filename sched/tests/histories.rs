@@ -100,7 +100,7 @@ impl Awake {
 }
 
 /// I4. With every worker asleep, nothing is staged or no token is free. (The queue with the smallest start tag may
-///     always go, so "staged and unthrottled" is "staged".) A worker whose device queue is full is excused, and then so
+/// always go, so "staged and unthrottled" is "staged".) A worker whose device queue is full is excused, and then so
 ///     are those who wait for virtual time, which it holds back.
 fn assert_no_one_could_work(env: &Env) {
     let Some(free) = env.policy.free_units() else { return };
@@ -161,6 +161,58 @@ fn random_history(env: &mut Env, rng: &mut Rng, steps: usize, change_weights: bo
         awake.settle(env, rng);
     }
     assert_eq!(env.staged(), 0, "requests are staged, the device is empty, and everybody sleeps");
+}
+
+/// One history: a machine, options and tenants, then steps, all drawn from `seed`. Returns the number of steps.
+fn history_of(seed: u64) -> u64 {
+    let rng = &mut Rng::new(seed);
+    let kind =
+        rng.of(&[PolicyKind::Mqfq, PolicyKind::Mqfq, PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd]);
+    let mut env = random_env(rng, kind);
+    let steps = rng.of(&[50, 500, 5000]);
+    random_history(&mut env, rng, steps, true);
+    env.steps
+}
+
+/// Histories from `first_seed` on, until they have made `steps` steps. Says which seed failed.
+fn histories(first_seed: u64, steps: u64, mut progress: impl FnMut(u64, u64)) -> (u64, u64) {
+    let (mut seed, mut made) = (first_seed, 0);
+    while made < steps {
+        match std::panic::catch_unwind(|| history_of(seed)) {
+            Ok(of_this) => made += of_this,
+            Err(panic) => {
+                eprintln!("the failing seed is {seed}: cargo xtask histories --seed {seed} --steps 1 runs it alone");
+                std::panic::resume_unwind(panic);
+            }
+        }
+        seed += 1;
+        progress(seed, made);
+    }
+    (seed - first_seed, made)
+}
+
+#[test]
+fn three_million_steps_are_what_the_oracle_admits() {
+    // Unoptimised, a step takes some ten times as long.
+    let steps = if cfg!(debug_assertions) { 300_000 } else { 3_000_000 };
+    let (count, made) = histories(1, steps, |_, _| ());
+    println!("{count} histories, {made} steps");
+    assert!(made >= steps);
+}
+
+#[test]
+#[ignore = "takes as long as it is asked to: cargo xtask histories"]
+fn as_many_steps_as_asked_for() {
+    let asked = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let (steps, first_seed) = (asked("MQFQ_HISTORY_STEPS", 10_000_000), asked("MQFQ_HISTORY_SEED", 1));
+    let mut told = 0;
+    let (count, made) = histories(first_seed, steps, |seed, made| {
+        if made / (steps / 10).max(1) > told {
+            told = made / (steps / 10).max(1);
+            println!("seeds {first_seed} to {}: {made} steps", seed - 1);
+        }
+    });
+    println!("{count} histories, seeds {first_seed} to {}, {made} steps", first_seed + count - 1);
 }
 
 #[test]

@@ -123,6 +123,12 @@ impl Machine {
 fn stress(options: PolicyOptions, topology: &Topology, requests_per_worker: u64, seed: u64) {
     let weights = [1, 100, 300, 10_000].map(|value| Weight::new(value).unwrap());
     let workers = topology.hctx_count();
+    // An interpreter is thousands of times slower, and changes threads far more often.
+    let requests_per_worker = match (cfg!(miri), cfg!(debug_assertions)) {
+        (true, _) => 40,
+        (false, true) => requests_per_worker,
+        (false, false) => requests_per_worker * 10,
+    };
     let policy = AnyPolicy::new(&options, topology, &weights).unwrap();
     let queues: Vec<AnyQueue> = (0..workers).map(|n| policy.open_queue(HctxId(n as u16), 32)).collect();
     let machine = Machine {
@@ -170,6 +176,22 @@ fn two_sockets_with_a_window() {
 fn requests_of_several_units() {
     let options = PolicyOptions { token_unit_bytes: Some(4096), ..options(PolicyKind::Mqfq, 20, WINDOW) };
     stress(options, &Topology::new(2, 2, 1), 5000, 4);
+}
+
+#[test]
+fn one_token_between_two_workers_in_the_relaxed_form() {
+    stress(options(PolicyKind::Mqfq, 1, WINDOW).relaxed(2), &Topology::flat(2), 10_000, 7);
+}
+
+#[test]
+fn two_sockets_in_the_relaxed_form() {
+    stress(options(PolicyKind::Mqfq, 6, WINDOW).relaxed(4), &Topology::new(2, 2, 1), 5000, 8);
+}
+
+#[test]
+fn several_units_in_the_relaxed_form() {
+    let options = PolicyOptions { token_unit_bytes: Some(4096), ..options(PolicyKind::Mqfq, 20, WINDOW).relaxed(2) };
+    stress(options, &Topology::new(2, 1, 2), 5000, 9);
 }
 
 #[test]

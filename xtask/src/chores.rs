@@ -178,6 +178,48 @@ pub fn kill_test(rounds: u32) -> Result<(), String> {
     run(kill.env("MQFQ_KILL_ROUNDS", rounds.to_string()))
 }
 
+/// `histories`: generated histories of `steps` steps, held against the oracle, from seed `seed` on.
+///
+/// # Errors
+/// One sentence if a history fails; the test has printed its seed.
+pub fn histories(steps: u64, seed: u64) -> Result<(), String> {
+    let mut histories = cargo("test -p mqfq-sched --release --test histories -- --ignored --nocapture --exact");
+    histories.arg("as_many_steps_as_asked_for");
+    histories.env("MQFQ_HISTORY_STEPS", steps.to_string()).env("MQFQ_HISTORY_SEED", seed.to_string());
+    let start = Instant::now();
+    run(&mut histories)?;
+    println!("{} s, build included", start.elapsed().as_secs());
+    Ok(())
+}
+
+/// What miri can finish: the sequential tests without those that draw thousands of cases, and the real threads.
+const TESTS_FOR_MIRI: [&str; 2] = [
+    "--lib -- --skip agrees --skip conserved --skip carry_survives --skip every_window --skip always_woken",
+    "--test stress",
+];
+
+/// `miri`: the tests of sched that are short enough for it, in the interpreter that finds undefined behaviour and data races.
+///
+/// Sched has no `unsafe` of its own; this looks at what the standard library does for it. Weak memory is emulated, and threads
+/// change at random: two threads that sleep and wake each other run as well. Needs a nightly toolchain with miri.
+///
+/// # Errors
+/// One sentence if miri is missing or a test fails.
+pub fn miri() -> Result<(), String> {
+    let has_tool = Command::new("cargo").args(["+nightly", "miri", "--version"]).output();
+    if !has_tool.is_ok_and(|output| output.status.success()) {
+        return Err("miri is missing: rustup toolchain install nightly --component miri,rust-src".into());
+    }
+    let run_miri = |words: &str| {
+        let mut tests = cargo(&format!("+nightly miri test -p mqfq-sched {words}"));
+        tests.arg("--target-dir").arg(target().join("miri"));
+        // The generators of proptest write seeds to files and draw far more cases than an interpreter can run.
+        tests.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "2");
+        run(&mut tests)
+    };
+    TESTS_FOR_MIRI.iter().try_for_each(|words| run_miri(words))
+}
+
 /// `sanitize`: the tests of blk, where the `unsafe` code of the data path is, under AddressSanitizer.
 ///
 /// The pinned compiler has it behind an unstable flag, hence `RUSTC_BOOTSTRAP`; `--target` keeps build scripts out of it.

@@ -13,6 +13,9 @@ cargo xtask COMMAND
   smoke                      the demo, and a look at its report
   tidy                       the rules that no compiler knows
   loom                       the model checks of the lock-free core
+  histories [--steps N] [--seed S]
+                             N steps (default 10 million) of generated histories against the oracle, from seed S (default 1)
+  miri                       tests of the core in the interpreter; needs a nightly toolchain with miri
   kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
   sanitize                   the tests of blk under AddressSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
@@ -38,6 +41,18 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         ["smoke"] => chores::smoke(),
         ["tidy"] => chores::tidy(),
         ["loom"] => chores::loom(),
+        ["histories", options @ ..] => {
+            let (mut steps, mut seed) = (10_000_000, 1);
+            for pair in options.chunks(2) {
+                match pair {
+                    ["--steps", text] => steps = number(text)?,
+                    ["--seed", text] => seed = number(text)?,
+                    other => return Err(format!("histories takes --steps N and --seed S, not {}", other.join(" "))),
+                }
+            }
+            chores::histories(steps, seed)
+        }
+        ["miri"] => chores::miri(),
         ["kill-test"] => chores::kill_test(50),
         ["kill-test", "--rounds", rounds] => chores::kill_test(positive(rounds)?),
         ["sanitize"] => chores::sanitize(),
@@ -51,6 +66,10 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         }
         _ => Err(format!("there is no such command: {}\n\n{USAGE}", words.join(" "))),
     }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text} is not a number"))
 }
 
 fn positive(text: &str) -> Result<u32, String> {

@@ -34,9 +34,12 @@ fn loom_one_token_is_taken_once() {
     });
 }
 
-/// Race: acquire beside a release, at `tokens`' node that both can take from. What the last holder did before its
-/// release is seen by whoever takes the token.
-fn taker_sees_what_the_last_holder_did(topology: Topology) {
+/// Race: acquire beside `give`, at a node that both can take from. What the last holder did before it gave the token away is seen
+/// by whoever takes it.
+fn taker_sees_what_the_last_holder_did(
+    topology: Topology,
+    give: impl Fn(&TokenTree, DispatchToken) + Sync + Send + Copy + 'static,
+) {
     model(move || {
         let tokens = Arc::new(TokenTree::new(&topology, 1));
         let token = take(&tokens, H1, 1);
@@ -44,7 +47,7 @@ fn taker_sees_what_the_last_holder_did(topology: Topology) {
         let (theirs, their_reaped) = (tokens.clone(), reaped.clone());
         let other = thread::spawn(move || {
             their_reaped.store(1, Ordering::Relaxed);
-            theirs.release_toward(H1, H0, token);
+            give(&theirs, token);
         });
         if let Some(token) = tokens.acquire(H0, 1) {
             assert_eq!(reaped.load(Ordering::Relaxed), 1);
@@ -55,16 +58,35 @@ fn taker_sees_what_the_last_holder_did(topology: Topology) {
     });
 }
 
+fn toward(tokens: &TokenTree, token: DispatchToken) {
+    tokens.release_toward(H1, H0, token);
+}
+
 /// Shown to fail with Relaxed in place of the Release in `release_to` or the Acquire in `take_rest_from_root`.
 #[test]
 fn loom_whoever_gets_a_token_at_the_root_sees_what_its_last_holder_did() {
-    taker_sees_what_the_last_holder_did(Topology::flat(2));
+    taker_sees_what_the_last_holder_did(Topology::flat(2), toward);
 }
 
 /// Shown to fail with Relaxed in place of the Release in `release_to` or the Acquire in `take_up_to`.
 #[test]
 fn loom_whoever_gets_a_token_at_the_core_sees_what_its_last_holder_did() {
-    taker_sees_what_the_last_holder_did(Topology::new(2, 1, 2));
+    taker_sees_what_the_last_holder_did(Topology::new(2, 1, 2), toward);
+}
+
+/// Shown to fail with Relaxed in place of the Release in `release_root`.
+#[test]
+fn loom_whoever_gets_a_token_given_to_all_sees_what_its_last_holder_did() {
+    taker_sees_what_the_last_holder_did(Topology::flat(2), |tokens, token| tokens.release_root(token));
+}
+
+/// Shown to fail with Relaxed in place of the Release in `percolate`.
+#[test]
+fn loom_whoever_gets_a_token_that_percolated_sees_what_its_last_holder_did() {
+    taker_sees_what_the_last_holder_did(Topology::flat(2), |tokens, token| {
+        tokens.release_local(H1, token);
+        tokens.percolate(H1);
+    });
 }
 
 /// Race: one hctx of a core gives its core's tokens to the root while the other takes from the core (I1).

@@ -134,7 +134,12 @@ pub struct Env {
     pub log: Vec<Dispatched>,
     pub kicked: BTreeSet<HctxId>,
     pub kicks_sent: u64,
+    /// Calls of the policy: submit, pick, complete, pause, set a weight.
+    pub steps: u64,
     in_flight: VecDeque<InFlight>,
+    in_flight_on: Vec<usize>,
+    /// Units of the tokens in flight.
+    units_out: i64,
     /// Per handle: flow and cost.
     requests: Vec<(FlowId, Cost)>,
     staged_by: Vec<Vec<usize>>,
@@ -164,7 +169,10 @@ impl Env {
             log: Vec::new(),
             kicked: BTreeSet::new(),
             kicks_sent: 0,
+            steps: 0,
             in_flight: VecDeque::new(),
+            in_flight_on: vec![0; hctxs],
+            units_out: 0,
             requests: Vec::new(),
             staged_by: vec![vec![0; tenants.len()]; hctxs],
             dispatched_bytes: vec![0; tenants.len()],
@@ -201,6 +209,7 @@ impl Env {
     }
 
     pub fn submit_cost(&mut self, flow: FlowId, hctx: HctxId, cost: Cost) {
+        self.steps += 1;
         let entry = Entry { flow, cost, handle: Handle(self.requests.len() as u32) };
         self.requests.push((flow, cost));
         self.staged_by[hctx.index()][flow.0 as usize] += 1;
@@ -219,6 +228,7 @@ impl Env {
 
     /// One `pick`, held against the oracle.
     pub fn pick(&mut self, hctx: HctxId) -> bool {
+        self.steps += 1;
         self.kicked.remove(&hctx);
         let kicked = &mut self.kicked;
         let kicks_sent = &mut self.kicks_sent;
@@ -257,6 +267,8 @@ impl Env {
                 self.staged_by[hctx.index()][flow.0 as usize] -= 1;
                 self.dispatched_bytes[flow.0 as usize] += cost.0;
                 self.log.push(Dispatched { hctx, flow, handle });
+                self.in_flight_on[hctx.index()] += 1;
+                self.units_out += i64::from(token.units());
                 self.in_flight.push_back(InFlight { hctx, flow, cost, token });
                 true
             }
@@ -302,12 +314,15 @@ impl Env {
     }
 
     pub fn in_flight_on(&self, hctx: HctxId) -> usize {
-        self.in_flight.iter().filter(|request| request.hctx == hctx).count()
+        self.in_flight_on[hctx.index()]
     }
 
     /// The device finishes one request; its worker is told, and does not run yet.
     pub fn complete_at(&mut self, position: usize) -> HctxId {
         let InFlight { hctx, flow, cost, token } = self.in_flight.remove(position).expect("a request is in flight");
+        self.steps += 1;
+        self.in_flight_on[hctx.index()] -= 1;
+        self.units_out -= i64::from(token.units());
         self.completed_bytes[flow.0 as usize] += cost.0;
         if self.is_mqfq() {
             self.oracle.complete(token.units());
@@ -332,6 +347,7 @@ impl Env {
 
     /// The device queue of a worker is full: it stops picking although it could go on.
     pub fn pause(&mut self, hctx: HctxId) {
+        self.steps += 1;
         self.kicked.remove(&hctx);
         let kicked = &mut self.kicked;
         let kicks_sent = &mut self.kicks_sent;
@@ -344,6 +360,7 @@ impl Env {
     }
 
     pub fn set_weight(&mut self, name: &str, value: u64) {
+        self.steps += 1;
         let flow = self.flow(name);
         self.oracle.set_weight(flow, weight(value));
         self.policy.set_weight(flow, weight(value));
@@ -452,7 +469,7 @@ impl Env {
     }
 
     fn check(&mut self) {
-        let outside: i64 = self.in_flight.iter().map(|request| i64::from(request.token.units())).sum();
+        let outside = self.units_out;
         if let Some(free) = self.policy.free_units() {
             let granted = if self.is_mqfq() { 0 } else { i64::from(self.options.depth) - free - outside };
             assert!(granted >= 0);
