@@ -8,7 +8,7 @@
 
 use super::*;
 use crate::mindicator::Mindicator;
-use crate::sync::model::{Arc, Builder, model, thread};
+use crate::sync::model::{Arc, model, thread};
 use crate::topology::{HctxId, Topology};
 
 const FLOW: FlowId = FlowId(0);
@@ -285,10 +285,10 @@ fn loom_virtual_time_that_a_lease_held_back_comes_with_the_finish_tag() {
 
 /// Race: the same, but the one who moves virtual time is a third, who has seen at the root that the queue is gone.
 /// Shown to fail with Relaxed in place of the Acquire at the root in `Mindicator::query`, or without the Release in its
-/// compare-and-exchange. (Loom by itself: three threads are too many for all orders.)
+/// compare-and-exchange, or without the Release with which `raise_node` changes the root.
 #[test]
 fn loom_virtual_time_that_a_third_moved_comes_with_the_finish_tag() {
-    Builder::new().check(|| {
+    model(|| {
         let (flows, tree, mut zero) = lease_that_holds_virtual_time_back();
         let (theirs, their_tree) = (flows.clone(), tree.clone());
         let leaving = thread::spawn(move || {
