@@ -298,9 +298,9 @@ impl Mindicator {
             // `smallest` below the node: somebody is on his way up with it, or a version came round; either way right.
             let after = shown.next(smallest, shown.is_covered() && !smallest.is_below(shown));
             // Release: pairs with the Acquire above and in `query`; whoever starts from this word sees children no
-            // older than we did. (M1 and M3 would hold without: the releases of those who lowered reach through any
-            // later read-modify-write, and raisers have their fences. It spares a second look.) Relaxed on failure: we
-            // start again.
+            // older than we did, and what our caller did before it came here (leases need that, see `query`). (M1 and M3
+            // would hold without: the releases of those who lowered reach through any later read-modify-write, and
+            // raisers have their fences.) Relaxed on failure: we start again.
             let swapped =
                 self.nodes[node].compare_exchange(shown.0, after.0, Ordering::Release, Ordering::Relaxed).is_ok();
             if swapped {
