@@ -192,7 +192,9 @@ const WIDE: VSpan = VSpan::from_bytes(1 << 20);
 const NONE: VSpan = VSpan(0);
 
 /// Race: A marks itself ready and looks for a token again, B gives its token back and looks for a ready queue again.
-/// Shown to fail without the fence in `ReadySet::mark`, the one in `release_root`, or the second acquire.
+/// This is the wake-up that would be lost between mark and release.
+/// Shown to fail without the fence in `ReadySet::mark` or the second acquire; and without the fence of whoever gives the token back:
+/// in `release_root` (paper's form), in `percolate` (relaxed form).
 #[test]
 fn loom_token_given_back_meets_the_queue_that_waits_for_it() {
     model(|form| {
