@@ -118,7 +118,7 @@ fn loom_taking_a_mark_back_beside_a_claim_is_settled_once() {
 }
 
 /// Race: spare tokens at the leaf of a queue that goes to sleep, and a queue that looks for one, finds none and marks itself.
-/// Shown to fail without the fence in `percolate`, and if the sleeper does not percolate.
+/// Shown to fail without the fence in `percolate`.
 #[test]
 fn loom_spare_tokens_at_the_leaf_of_a_sleeper_meet_a_mark() {
     model(|| {
