@@ -20,8 +20,8 @@
 //!
 //! # Invariants
 //! F1. A start tag is never before the global virtual time that was passed in (I7: no credit for idleness).
-//! F2. No two requests of one flow get overlapping intervals, on however many queues they arrive (I9). Those that arrive
-//!     at one queue get them in that order; without leases those that arrive at different queues do too.
+//! F2. No two requests of one flow get overlapping intervals, on however many queues they arrive (I9). Those that
+//!     arrive at one queue get them in that order; without leases those that arrive at different queues do too.
 //! F3. The spans of any run of requests of one flow, at constant weight, sum to cost / weight within one grain.
 //! F4. A finish tag is never more than a quarter of the circle behind global virtual time:
 //!     [`FlowTable::refresh_if_due`].
@@ -36,14 +36,14 @@
 //! Between A's two steps others can only raise `finish`, so A still starts at or after 100 (F1), and the add hands each
 //! interval to exactly one caller (F2). The pair behaves as if it happened at the add.
 //!
-//! A lease that goes back does lower `finish`, but not below the virtual time that anybody has read: the queue gives it back
-//! before its lead moves, and whoever reads the virtual time that came of the move also sees the lowered `finish`
+//! A lease that goes back does lower `finish`, but not below the virtual time that anybody has read: the queue gives it
+//! back before its lead moves, and whoever reads the virtual time that came of the move also sees the lowered `finish`
 //! (`Mindicator::query` carries it by Release and Acquire).
 //!
 //! # Leases
 //! A flow that submits on many queues makes its finish tag the one line that all of them write. The paper leaves this
-//! open (MQFQ section 3.1, end). Here a queue may take a piece of the flow's virtual time, a [`Lease`], with one add, and
-//! cut the intervals of the flow's next requests from it alone.
+//! open (MQFQ section 3.1, end). Here a queue may take a piece of the flow's virtual time, a [`Lease`], with one add,
+//! and cut the intervals of the flow's next requests from it alone.
 //!
 //! ```text
 //!   finish    :  s         s+L       s+2L           queue 1 has leased [s, s+L), queue 2 [s+L, s+2L)
@@ -51,28 +51,29 @@
 //!   queue 2   :            |r4|########|            leaves after one request; # is a hole
 //! ```
 //! When the flow leaves the queue, and nobody has taken from the flow since, `finish` goes back to where the lease was
-//! used up to. Else what is left is a hole in the flow's axis: the flow was charged for service that it did not use. Its
-//! length is added to the flow's `credit`, and whoever takes the next lease takes credit first, as a *refund*: as long
-//! as it lasts, requests are cut from it, which do not move the start tag, and the lease is shorter by as much. So leases
-//! tile the axis as requests do without them, and what holes cost is given back at the next place where anybody takes.
+//! used up to. Else what is left is a hole in the flow's axis: the flow was charged for service that it did not use.
+//! Its length is added to the flow's `credit`, and whoever takes the next lease takes credit first, as a *refund*: as
+//! long as it lasts, requests are cut from it, which do not move the start tag, and the lease is shorter by as much. So
+//! leases tile the axis as requests do without them, and what holes cost is given back at the next place where anybody
+//! takes.
 //!
 //! Let L be the length of a lease, and k the number of queues that the flow is on.
 //!
-//! L1. credit + what is in hand (unused parts and refunds of all leases) <= k L. Whoever takes a lease gets L in all, of
-//!     which as much as possible, but for one grain, is credit: either no credit is left, and what is in hand is at most
-//!     k L, or one grain is taken from the axis, and the request that the lease is taken for uses at least that. Use
-//!     lowers the sum; going back to `finish` too; turning a hole or a refund into credit keeps it.
+//! L1. credit + what is in hand (unused parts and refunds of all leases) <= k L. Whoever takes a lease gets L in all,
+//!     of which as much as possible, but for one grain, is credit: either no credit is left, and what is in hand is at
+//!     most k L, or one grain is taken from the axis, and the request that the lease is taken for uses at least that.
+//!     Use lowers the sum; going back to `finish` too; turning a hole or a refund into credit keeps it.
 //! L2. For any point x of the axis, (holes before x) - (refunds used before x) lies in 0..=k L. Leases are taken in the
-//!     order of the axis. Look at the moment when the last one that begins before x was taken: every hole before x is in
-//!     credit, was refunded, or is still in hand as an unused part; every refund given until then is used before x or
-//!     still in hand, and every one after it is used after x. So the difference is at most credit and what is in hand,
-//!     and L1 applies. It is not negative, because holes lie before the place where they are refunded.
+//!     order of the axis. Look at the moment when the last one that begins before x was taken: every hole before x is
+//!     in credit, was refunded, or is still in hand as an unused part; every refund given until then is used before x
+//!     or still in hand, and every one after it is used after x. So the difference is at most credit and what is in
+//!     hand, and L1 applies. It is not negative, because holes lie before the place where they are refunded.
 //!     Hence what the requests of the flow between two points of the axis cost differs from the points' distance by at
 //!     most k L, however long the history. On one queue nobody takes in between, there are no holes, and it is 0.
-//! L3. Whoever takes a place at the end of the axis takes at least a grain of it. So nobody can move `finish` back before
-//!     a start tag that another queue has, and the start tags in one queue do not go back (I9).
-//! L4. A lease is used only while a request of the flow is staged in its queue, behind that request; so what is cut from
-//!     it starts at or after global virtual time (F1), as the staged request does.
+//! L3. Whoever takes a place at the end of the axis takes at least a grain of it. So nobody can move `finish` back
+//!     before a start tag that another queue has, and the start tags in one queue do not go back (I9).
+//! L4. A lease is used only while a request of the flow is staged in its queue, behind that request; so what is cut
+//!     from it starts at or after global virtual time (F1), as the staged request does.
 //!
 //! The first request of a flow in a queue takes its own interval, as without leases, and only if that is shorter than a
 //! grain a grain: a flow that never has two requests staged in one queue pays one add, not two.
@@ -85,8 +86,9 @@
 //! Without a lease: one load and one add on a line that is shared only by the queues that serve this flow, and a
 //! multiplication; a second add when cost / weight has a fraction. From a lease: no shared line is written, the line of
 //! the weight is read. A new lease: two loads and one read-modify-write (with credit to use: two). Giving one back: one
-//! read-modify-write, a second if there is a fraction, none if nothing is left. Refresh: one pass over all flows each time global virtual time crosses
-//! an eighth of the circle (2.3e18 units: 9 days at 3 GB/s and default weight, 4 minutes at 100 GB/s and weight 1).
+//! read-modify-write, a second if there is a fraction, none if nothing is left. Refresh: one pass over all flows each
+//! time global virtual time crosses an eighth of the circle (2.3e18 units: 9 days at 3 GB/s and default weight, 4
+//! minutes at 100 GB/s and weight 1).
 
 use crate::cost::{COST_MAX, Cost};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -309,8 +311,8 @@ impl FlowTable {
         (lease.cut(span), lease)
     }
 
-    /// The same for a flow that has a request staged in the caller's queue, out of the queue's `lease` on it. If that is
-    /// used up, it takes a new one of `length` (or as long as this request needs, if that is longer).
+    /// The same for a flow that has a request staged in the caller's queue, out of the queue's `lease` on it. If that
+    /// is used up, it takes a new one of `length` (or as long as this request needs, if that is longer).
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
@@ -363,8 +365,8 @@ impl FlowTable {
             }
         }
         let left = lease.left().0;
-        // Relaxed: see the module's text; the load is only a look. If the exchange succeeds, nobody holds anything of the
-        // flow that lies behind `next`.
+        // Relaxed: see the module's text; the load is only a look. If the exchange succeeds, nobody holds anything of
+        // the flow that lies behind `next`.
         let is_last = left > 0
             && charged.finish.load(Relaxed) == lease.end.raw()
             && charged.finish.compare_exchange(lease.end.raw(), lease.next.raw(), Relaxed, Relaxed).is_ok();
@@ -480,8 +482,8 @@ impl Charged {
     fn cut_refunded(&self, lease: &mut Lease, span: u64, length: u64, global_vtime: VTime) -> Interval {
         let passed = global_vtime.since(lease.next);
         if passed > 0 {
-            // Virtual time has passed a part of the lease, which only a submit that was stopped half-way can bring about:
-            // the part is a hole (F1), refunded at once.
+            // Virtual time has passed a part of the lease, which only a submit that was stopped half-way can bring
+            // about: the part is a hole (F1), refunded at once.
             let hole = lease.left().0.min(passed as u64);
             lease.refund += hole;
             lease.next = global_vtime;
@@ -693,8 +695,9 @@ mod tests {
 
     #[test]
     fn a_start_tag_of_one_queue_holds_back_what_another_gives_back() {
-        // 1 byte at weight 10,000 is shorter than a grain, so queue two's first request covers nothing of the axis. If it
-        // took nothing either, queue one would move the finish tag back before it, and two's next would come first (L3).
+        // 1 byte at weight 10,000 is shorter than a grain, so queue two's first request covers nothing of the axis. If
+        // it took nothing either, queue one would move the finish tag back before it, and two's next would come first
+        // (L3).
         let flows = table(10_000, VTime::ZERO);
         let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
         let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
@@ -707,8 +710,8 @@ mod tests {
 
     #[test]
     fn a_lease_out_of_credit_holds_back_what_another_gives_back() {
-        // Leases lie on the axis in the order queue 0, 2, 1. Queue 2 leaves a hole that pays for all of queue 0's next lease but
-        // a grain (L3); then queue 1, the last on the axis, gives back.
+        // Leases lie on the axis in the order queue 0, 2, 1. Queue 2 leaves a hole that pays for all of queue 0's next
+        // lease but a grain (L3); then queue 1, the last on the axis, gives back.
         let flows = table(100, VTime::ZERO);
         let length = VSpan(64 * 1024);
         let mut leases = [(); 3].map(|()| flows.charge_first(FLOW, Cost(1), VTime::ZERO).1);

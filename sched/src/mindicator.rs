@@ -174,9 +174,9 @@ impl Mindicator {
     /// Moves global virtual time up to the smallest lead, if that is later, and returns it.
     pub fn query(&self) -> VTime {
         // Acquire: pairs with the Release of the compare-and-exchange that put this value at the root; with the Release
-        // below it says that whoever sees a virtual time also sees the leads that it came from, and what their owners did
-        // before: leases on flows need that (`flow.rs`, F1). The rest of this crate does not (M1 is coherence of the root's
-        // word, the wheel has its fences).
+        // below it says that whoever sees a virtual time also sees the leads that it came from, and what their owners
+        // did before: leases on flows need that (`flow.rs`, F1). The rest of this crate does not (M1 is coherence of
+        // the root's word, the wheel has its fences).
         let root = Word(self.nodes[self.shape.root()].load(Ordering::Acquire));
         let mut now = self.global_vtime();
         if !root.is_occupied() {
@@ -298,8 +298,8 @@ impl Mindicator {
             // `smallest` below the node: somebody is on his way up with it, or a version came round; either way right.
             let after = shown.next(smallest, shown.is_covered() && !smallest.is_below(shown));
             // Release: pairs with the Acquire above and in `query`; whoever starts from this word sees children no
-            // older than we did, and what our caller did before it came here (leases need that, see `query`). (M1 and M3
-            // would hold without: the releases of those who lowered reach through any later read-modify-write, and
+            // older than we did, and what our caller did before it came here (leases need that, see `query`). (M1 and
+            // M3 would hold without: the releases of those who lowered reach through any later read-modify-write, and
             // raisers have their fences.) Relaxed on failure: we start again.
             let swapped =
                 self.nodes[node].compare_exchange(shown.0, after.0, Ordering::Release, Ordering::Relaxed).is_ok();

@@ -5,8 +5,8 @@
 //! choice of queue open, every dispatch must be one that the oracle admits, and virtual time and token count must agree
 //! after every step.
 //!
-//! The relaxed form (`PolicyOptions::quantum`, `lease`, `token_batch`) is a parameter here too: virtual time rounded down,
-//! and leases as a plain account per queue and flow. A token batch changes nothing that the oracle sees.
+//! The relaxed form (`PolicyOptions::quantum`, `lease`, `token_batch`) is a parameter here too: virtual time rounded
+//! down, and leases as a plain account per queue and flow. A token batch changes nothing that the oracle sees.
 //!
 //! It shares two numbers with the scheduler, on purpose: the reciprocal of a weight and the grain of a tag
 //! (`flow.rs`). With others, tags would differ in the last digit and nothing could be compared for equality.

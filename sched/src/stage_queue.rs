@@ -16,24 +16,24 @@
 //!   index: flow -> lane, a hash table with linear probing and backward-shift deletion, at most half full
 //! ```
 //! A lane exists only while its flow has a request here, so lanes, heap and index are sized by the queue's capacity and
-//! not by the number of flows: 100,000 flows cost a queue nothing. The policy may keep something with a lane (`L`) for as
-//! long as it exists: MQFQ keeps a lease there.
+//! not by the number of flows: 100,000 flows cost a queue nothing. The policy may keep something with a lane (`L`) for
+//! as long as it exists: MQFQ keeps a lease there.
 //!
 //! # Invariants
 //! Q1. `peek` is the smallest (start tag, span, arrival) of all staged requests.
 //! Q2. A flow's requests leave in the order they came.
-//! Q3. A flow is in the index if and only if a lane is its, if and only if that lane stands once in the order (first, run
-//!     and heap), keyed by its head.
+//! Q3. A flow is in the index if and only if a lane is its, if and only if that lane stands once in the order (first,
+//!     run and heap), keyed by its head.
 //!
 //! # Ties
-//! "Ties are broken arbitrarily" (MQFQ section 2), but they are not rare: global virtual time *is* the lead's start tag,
-//! so a flow that comes back from idleness ties with the lead each time. Of equal start tags the shorter interval goes
-//! first (the earlier finish tag), then the first to arrive: a small request does not wait behind a large one that
+//! "Ties are broken arbitrarily" (MQFQ section 2), but they are not rare: global virtual time *is* the lead's start
+//! tag, so a flow that comes back from idleness ties with the lead each time. Of equal start tags the shorter interval
+//! goes first (the earlier finish tag), then the first to arrive: a small request does not wait behind a large one that
 //! started level with it. Each flow can go first at one value of the tag only once, so nobody starves.
 //!
 //! # Cost
-//! push: a probe; for a flow that had nothing here also a place in the order. pop: the first lane's next request takes a
-//! place in the order (`lane_order.rs`): two comparisons while flows advance at one pace, O(log flows staged here) at
+//! push: a probe; for a flow that had nothing here also a place in the order. pop: the first lane's next request takes
+//! a place in the order (`lane_order.rs`): two comparisons while flows advance at one pace, O(log flows staged here) at
 //! most. The comparison wraps (`vtime.rs`): tags in one queue must lie within half the circle of one another.
 
 mod lane_order;
@@ -78,8 +78,8 @@ struct Lane<L> {
     kept: L,
 }
 
-/// One hctx's staged requests. `P` is what the policy keeps with each (a handle, units of depth), `L` what it keeps with
-/// each flow that has requests here.
+/// One hctx's staged requests. `P` is what the policy keeps with each (a handle, units of depth), `L` what it keeps
+/// with each flow that has requests here.
 pub struct StageQueue<P, L = ()> {
     nodes: Nodes<P>,
     lanes: Box<[Lane<L>]>,
@@ -165,7 +165,8 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         Some(Behind { lane, nodes: &mut self.nodes })
     }
 
-    /// Takes in a request of a flow that has no other here, and what to keep with the flow. True if it became the first.
+    /// Takes in a request of a flow that has no other here, and what to keep with the flow. True if it became the
+    /// first.
     ///
     /// # Panics
     /// If the queue is full.
@@ -187,8 +188,8 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         Some(first)
     }
 
-    /// Removes the first request, which the caller has seen by [`StageQueue::peek`]. If it was the last of its flow here,
-    /// `leave` is told and gets what was kept. Nothing happens if nothing is held.
+    /// Removes the first request, which the caller has seen by [`StageQueue::peek`]. If it was the last of its flow
+    /// here, `leave` is told and gets what was kept. Nothing happens if nothing is held.
     #[inline]
     pub fn drop_first(&mut self, leave: impl FnOnce(FlowId, L)) {
         let first = self.order.first_key().lane;

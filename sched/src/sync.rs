@@ -1,5 +1,5 @@
-//! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg loom`), counting ones where `bench` counts
-//! what an operation touches (`--cfg counted`, which only the package `bench/counted` sets).
+//! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg loom`), counting ones where `bench`
+//! counts what an operation touches (`--cfg counted`, which only the package `bench/counted` sets).
 //!
 //! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships.
 //!

@@ -45,8 +45,8 @@
 //! it, and its next release pays; or it goes to sleep and percolates, which pays too. T2 counts both.
 //!
 //! # Cost
-//! `acquire` and `release_local` on the common path: a load and a store of the own leaf, no read-modify-write, plus, for
-//! the release, one read of the root's line (it changes only when tokens pass through the root). A level up is a
+//! `acquire` and `release_local` on the common path: a load and a store of the own leaf, no read-modify-write, plus,
+//! for the release, one read of the root's line (it changes only when tokens pass through the root). A level up is a
 //! read-modify-write on a line shared by the core, the socket, the machine. `percolate`: one read per level, one
 //! read-modify-write per level that holds tokens, one on the root if there were any.
 //!
@@ -113,8 +113,8 @@ impl TokenTree {
         Some(DispatchToken::new(units))
     }
 
-    /// As [`TokenTree::acquire`]. If the leaf does not hold enough, up to `spare` tokens more are taken from where the rest is found, and
-    /// left at the leaf. A debt is never made for them.
+    /// As [`TokenTree::acquire`]. If the leaf does not hold enough, up to `spare` tokens more are taken from where the
+    /// rest is found, and left at the leaf. A debt is never made for them.
     ///
     /// # Panics
     /// If `units` is 0 or more than D.
@@ -266,8 +266,8 @@ impl TokenTree {
         let units = i64::from(token.into_units());
         let left = units - self.pay_debt(units);
         if left > 0 {
-            // Release: pairs with the Acquire of whoever takes it. No fence: the caller kicks the one it gave the token to,
-            // so nobody relies on finding it by a search.
+            // Release: pairs with the Acquire of whoever takes it. No fence: the caller kicks the one it gave the token
+            // to, so nobody relies on finding it by a search.
             self.count(node).fetch_add(left, Ordering::Release);
         }
         left as u32

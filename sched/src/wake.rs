@@ -45,8 +45,8 @@ impl WakeWord {
     /// For the kicker, after it published what the worker shall find. True: the worker sleeps, ring it.
     #[must_use = "a sleeping worker must be rung"]
     pub fn kick(&self) -> bool {
-        // AcqRel: pairs with the RMWs in `may_sleep` and `woke`. If ours comes first, the worker's RMW sees NOTIFIED and
-        // with it what we published; if theirs comes first, we see SLEEPING and ring.
+        // AcqRel: pairs with the RMWs in `may_sleep` and `woke`. If ours comes first, the worker's RMW sees NOTIFIED
+        // and with it what we published; if theirs comes first, we see SLEEPING and ring.
         self.state.swap(NOTIFIED, AcqRel) == SLEEPING
     }
 
@@ -61,8 +61,8 @@ impl WakeWord {
         false
     }
 
-    /// For the worker, running: somebody kicked since the last `woke` or `may_sleep`. True: it may go on as if a sleep had
-    /// been ended, by [`WakeWord::woke`] and a turn.
+    /// For the worker, running: somebody kicked since the last `woke` or `may_sleep`. True: it may go on as if a sleep
+    /// had been ended, by [`WakeWord::woke`] and a turn.
     pub fn is_kicked(&self) -> bool {
         // Relaxed: a hint; the swap in `woke` that follows takes what the kicker published.
         self.state.load(crate::sync::Ordering::Relaxed) == NOTIFIED

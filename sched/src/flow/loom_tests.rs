@@ -1,8 +1,9 @@
-//! Model checks of leases: one named race each. "Shown to fail" says which change of the code this model was seen to catch.
+//! Model checks of leases: one named race each. "Shown to fail" says which change of the code this model was seen to
+//! catch.
 //!
-//! What all of them look at, once the threads have ended: no two requests of the flow overlap (F2), the tags that one queue
-//! cuts increase (I9), the credit and what is in hand are within k L (L1), and the flow was charged for what it asked,
-//! to the last fraction (F3).
+//! What all of them look at, once the threads have ended: no two requests of the flow overlap (F2), the tags that one
+//! queue cuts increase (I9), the credit and what is in hand are within k L (L1), and the flow was charged for what it
+//! asked, to the last fraction (F3).
 //!
 //! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`.
 
@@ -108,8 +109,8 @@ fn loom_a_lease_taken_beside_a_lease() {
     });
 }
 
-/// Race: one queue gives back what lies last on the axis while another takes. Shown to fail if `put_back` looks whether it is the
-/// last and then stores, and if it adds no credit where the exchange fails.
+/// Race: one queue gives back what lies last on the axis while another takes. Shown to fail if `put_back` looks whether
+/// it is the last and then stores, and if it adds no credit where the exchange fails.
 #[test]
 fn loom_a_lease_taken_beside_a_lease_given_back() {
     model(|| {
@@ -128,8 +129,8 @@ fn loom_a_lease_taken_beside_a_lease_given_back() {
 }
 
 /// Race: two queues give back at once, one of them the last on the axis; what the other leaves is credit. Both keep
-/// fractions, which may make a grain together. Shown to fail if credit is added by a load and a store (with a third queue behind
-/// both), and if the fractions are.
+/// fractions, which may make a grain together. Shown to fail if credit is added by a load and a store (with a third
+/// queue behind both), and if the fractions are.
 #[test]
 fn loom_a_lease_given_back_beside_a_lease_given_back() {
     for has_third in [false, true] {
@@ -148,8 +149,8 @@ fn loom_a_lease_given_back_beside_a_lease_given_back() {
     }
 }
 
-/// Race: a queue leaves a hole while another, that is out of its lease, takes credit first. Shown to fail if `take_credit`
-/// stores what it computed.
+/// Race: a queue leaves a hole while another, that is out of its lease, takes credit first. Shown to fail if
+/// `take_credit` stores what it computed.
 #[test]
 fn loom_credit_taken_beside_credit_given() {
     model(|| {
@@ -184,8 +185,8 @@ fn loom_credit_is_taken_once() {
     });
 }
 
-/// Race: a queue takes all of its lease from credit, while the one whose lease is last on the axis gives it back. The first has
-/// requests staged, and must not get an earlier tag next (L3).
+/// Race: a queue takes all of its lease from credit, while the one whose lease is last on the axis gives it back. The
+/// first has requests staged, and must not get an earlier tag next (L3).
 /// Shown to fail if `renew` takes no grain from the axis.
 #[test]
 fn loom_a_lease_out_of_credit_beside_the_last_given_back() {
@@ -206,8 +207,8 @@ fn loom_a_lease_out_of_credit_beside_the_last_given_back() {
     });
 }
 
-/// Race: the flow was idle and virtual time is ahead of it: two queues catch up, and one of them takes a lease at once. No tag lies
-/// before the virtual time that was passed in (F1). Shown to fail if `raise` stores instead of exchanging.
+/// Race: the flow was idle and virtual time is ahead of it: two queues catch up, and one of them takes a lease at once.
+/// No tag lies before the virtual time that was passed in (F1). Shown to fail if `raise` stores instead of exchanging.
 #[test]
 fn loom_catching_up_beside_catching_up_and_a_lease() {
     model(|| {
@@ -226,8 +227,8 @@ fn loom_catching_up_beside_catching_up_and_a_lease() {
     });
 }
 
-/// Race: a queue that was stopped half-way gives back a lease that virtual time has passed, while another catches up. The finish
-/// tag does not follow it back (F1), and the credit that may be left of it is within L1.
+/// Race: a queue that was stopped half-way gives back a lease that virtual time has passed, while another catches up.
+/// The finish tag does not follow it back (F1), and the credit that may be left of it is within L1.
 /// Shown to fail if `put_back` stores.
 #[test]
 fn loom_catching_up_beside_a_lease_given_back() {
@@ -262,8 +263,8 @@ fn lease_that_holds_virtual_time_back() -> (Arc<FlowTable>, Arc<Mindicator>, Que
     (flows, tree, zero)
 }
 
-/// Race: a queue gives its lease back, goes, and so moves virtual time past the lease's unused part; another queue reads that
-/// virtual time and charges. It must see the finish tag that was put back, or it would not raise it (F1).
+/// Race: a queue gives its lease back, goes, and so moves virtual time past the lease's unused part; another queue
+/// reads that virtual time and charges. It must see the finish tag that was put back, or it would not raise it (F1).
 /// Shown to fail with Relaxed in place of the Acquire in `Mindicator::global_vtime`.
 #[test]
 fn loom_virtual_time_that_a_lease_held_back_comes_with_the_finish_tag() {

@@ -77,16 +77,16 @@ pub struct PolicyOptions {
     /// devices on which depth in requests is not depth in work; 1 or more, bytes-equivalent.
     pub token_unit_bytes: Option<u32>,
     /// q: what the leaves of the mindicator are rounded down to. 0: nothing, as in the paper. Else a power of two, at
-    /// most T/2, units: virtual time moves once per q, so the lines that all workers read change once per q and not with
-    /// each request. Costs nothing in the bound, and up to q of the window.
+    /// most T/2, units: virtual time moves once per q, so the lines that all workers read change once per q and not
+    /// with each request. Costs nothing in the bound, and up to q of the window.
     pub quantum: VSpan,
-    /// L: how much of a flow's virtual time a queue takes at once ([`crate::flow::Lease`]). 0: what the request needs, as
-    /// in the paper. At most T/2, units: a flow that submits on k > 1 queues writes its shared line once per L of
+    /// L: how much of a flow's virtual time a queue takes at once ([`crate::flow::Lease`]). 0: what the request needs,
+    /// as in the paper. At most T/2, units: a flow that submits on k > 1 queues writes its shared line once per L of
     /// service and not with each request. Adds k L to the bound of such a flow.
     pub lease: VSpan,
     /// Tokens that a queue may take from the tree at once if it has requests for them, 1..=65535, and more than 1 also
-    /// lets a worker keep the tokens of completed requests until the pick that follows. 1: neither, as in the paper. The
-    /// bound has no term for it.
+    /// lets a worker keep the tokens of completed requests until the pick that follows. 1: neither, as in the paper.
+    /// The bound has no term for it.
     pub token_batch: u32,
     /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
     pub start: VTime,
@@ -118,10 +118,10 @@ impl PolicyOptions {
         }
     }
 
-    /// The same in the relaxed form, for `hctx_count` queues. The quantum is T/2, or T/4 if there are several queues that
-    /// it could keep from running ahead of each other (rounded down to a power of two; none for T below 128 bytes). The
-    /// lease is T/2 divided by the queues, but at least T/16, so that the leases that eight queues hold on one flow lie
-    /// within T/2. A batch is 32 tokens.
+    /// The same in the relaxed form, for `hctx_count` queues. The quantum is T/2, or T/4 if there are several queues
+    /// that it could keep from running ahead of each other (rounded down to a power of two; none for T below 128
+    /// bytes). The lease is T/2 divided by the queues, but at least T/16, so that the leases that eight queues hold on
+    /// one flow lie within T/2. A batch is 32 tokens.
     #[must_use]
     pub const fn relaxed(self, hctx_count: usize) -> Self {
         let quantum_max = self.window.0 / if hctx_count == 1 { 2 } else { 4 };

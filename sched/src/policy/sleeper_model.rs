@@ -1,5 +1,5 @@
-//! A model of two workers around any policy: one passes on its token while the other falls asleep on its wake word, as the
-//! workers of `blk` do. What is left undone when both have ended, nobody would ever have done.
+//! A model of two workers around any policy: one passes on its token while the other falls asleep on its wake word, as
+//! the workers of `blk` do. What is left undone when both have ended, nobody would ever have done.
 
 use super::{Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions};
 use crate::cost::Cost;

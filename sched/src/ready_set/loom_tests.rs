@@ -117,8 +117,8 @@ fn loom_taking_a_mark_back_beside_a_claim_is_settled_once() {
     });
 }
 
-/// Race: spare tokens at the leaf of a queue that goes to sleep, and a queue that looks for one, finds none and marks itself.
-/// Shown to fail without the fence in `percolate`.
+/// Race: spare tokens at the leaf of a queue that goes to sleep, and a queue that looks for one, finds none and marks
+/// itself. Shown to fail without the fence in `percolate`.
 #[test]
 fn loom_spare_tokens_at_the_leaf_of_a_sleeper_meet_a_mark() {
     model(|| {
@@ -137,9 +137,9 @@ fn loom_spare_tokens_at_the_leaf_of_a_sleeper_meet_a_mark() {
     });
 }
 
-/// Race: three workers: two give a token back at the root and search, one looks for a token, marks itself and looks again.
-/// Shown to fail without the fence in `mark` and without the one in `release_root`. (Loom by itself: three threads are too many
-/// for all orders.)
+/// Race: three workers: two give a token back at the root and search, one looks for a token, marks itself and looks
+/// again. Shown to fail without the fence in `mark` and without the one in `release_root`. (Loom by itself: three
+/// threads are too many for all orders.)
 #[test]
 fn loom_a_mark_beside_two_releases_is_claimed_at_most_once_and_not_lost() {
     Builder::new().check(|| {

@@ -6,9 +6,9 @@
 //!   run     a ring, sorted: whoever is not before its last joins it at the end, at the cost of one comparison
 //!   heap    a binary heap: the others
 //! ```
-//! Flows that advance at one pace leave and come back in the order of a queue, and stay in the run. A flow that advances
-//! more slowly in virtual time than the last of the run (a large weight, small requests) goes through the heap, which
-//! then holds the fast flows only.
+//! Flows that advance at one pace leave and come back in the order of a queue, and stay in the run. A flow that
+//! advances more slowly in virtual time than the last of the run (a large weight, small requests) goes through the
+//! heap, which then holds the fast flows only.
 //!
 //! # Invariants
 //! O1. `first` is not after anything in run and heap, and there is a first if there is anything.
@@ -219,8 +219,8 @@ impl LaneOrder {
         self.heap[at] = key;
     }
 
-    /// Replaces the root by `key` and restores the order. The hole goes down to a leaf along the smaller children and the
-    /// key up from there: one comparison per level and not two, as most keys belong near the bottom.
+    /// Replaces the root by `key` and restores the order. The hole goes down to a leaf along the smaller children and
+    /// the key up from there: one comparison per level and not two, as most keys belong near the bottom.
     fn replace_root(&mut self, key: Key) {
         let heap = &mut self.heap[..self.heap_len];
         let mut at = 0;

@@ -1,8 +1,8 @@
 //! Which words does an operation read, write, and change? Atomics that write it down.
 //!
 //! The same source as what ships, compiled with these in place of `std`'s, says what an operation costs in loads,
-//! stores, read-modify-writes and fences without a clock, and on which addresses, so that cache lines can be told apart.
-//! What is written down is per thread, and only inside [`record`].
+//! stores, read-modify-writes and fences without a clock, and on which addresses, so that cache lines can be told
+//! apart. What is written down is per thread, and only inside [`record`].
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -118,8 +118,8 @@ counted!(AtomicU32, u32);
 counted!(AtomicU64, u64);
 counted!(AtomicI64, i64);
 
-/// As the one of `std`. Taking it and letting it go are a read-modify-write of its word each, as they are on Linux while
-/// nobody waits for it. What lies under it is plain memory, and not written down.
+/// As the one of `std`. Taking it and letting it go are a read-modify-write of its word each, as they are on Linux
+/// while nobody waits for it. What lies under it is plain memory, and not written down.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(super::plain::Mutex<T>);
 

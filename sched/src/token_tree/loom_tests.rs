@@ -34,8 +34,8 @@ fn loom_one_token_is_taken_once() {
     });
 }
 
-/// Race: acquire beside `give`, at a node that both can take from. What the last holder did before it gave the token away is seen
-/// by whoever takes it.
+/// Race: acquire beside `give`, at a node that both can take from. What the last holder did before it gave the token
+/// away is seen by whoever takes it.
 fn taker_sees_what_the_last_holder_did(
     topology: Topology,
     give: impl Fn(&TokenTree, DispatchToken) + Sync + Send + Copy + 'static,
@@ -169,8 +169,8 @@ fn loom_a_debt_is_paid_once_by_each() {
     });
 }
 
-/// Race: two workers take for all that they have staged from one node, which has less than both want. What one takes too much lies
-/// at its own leaf, and nothing is taken twice (T1, I1); nobody is in debt for a spare token (T2).
+/// Race: two workers take for all that they have staged from one node, which has less than both want. What one takes
+/// too much lies at its own leaf, and nothing is taken twice (T1, I1); nobody is in debt for a spare token (T2).
 /// Shown to fail if `take_up_to` takes by a load and a store.
 #[test]
 fn loom_two_batches_from_one_core_take_each_token_once() {
@@ -195,8 +195,8 @@ fn loom_two_batches_from_one_core_take_each_token_once() {
     });
 }
 
-/// Race: a worker takes a batch from the root while another borrows for a request of several units, and a third unit comes back.
-/// A spare token is never owed for: the root is in debt for the borrower alone (T2).
+/// Race: a worker takes a batch from the root while another borrows for a request of several units, and a third unit
+/// comes back. A spare token is never owed for: the root is in debt for the borrower alone (T2).
 /// Shown to fail if `take_rest_from_root` takes spare tokens that are not there.
 #[test]
 fn loom_a_batch_beside_a_borrower_owes_nothing_for_spare_tokens() {

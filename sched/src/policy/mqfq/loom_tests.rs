@@ -1,6 +1,6 @@
-//! Model checks of the composed protocol: submit, pick and complete of two and three workers in every interleaving, in the
-//! paper's form and in the relaxed one, with the real structures below. Each structure has its own models; these are
-//! about what one operation does between them, and each names its race.
+//! Model checks of the composed protocol: submit, pick and complete of two and three workers in every interleaving, in
+//! the paper's form and in the relaxed one, with the real structures below. Each structure has its own models; these
+//! are about what one operation does between them, and each names its race.
 //!
 //! Threads run their part and end, which is "asleep". Then the kicks that were sent are delivered, one worker at a
 //! time, until there are none. What is left undone after that nobody would ever have done: I4 is broken.
@@ -30,8 +30,8 @@ impl Form {
     }
 }
 
-/// Runs `body` once per interleaving and form, as loom by itself orders loads and writes: with the orders that `sync.rs` adds
-/// for the models of single structures, these did not end within eight minutes.
+/// Runs `body` once per interleaving and form, as loom by itself orders loads and writes: with the orders that
+/// `sync.rs` adds for the models of single structures, these did not end within eight minutes.
 fn model(body: impl Fn(Form) + Sync + Send + Copy + 'static) {
     for form in [Form::Paper, Form::Relaxed] {
         // Shown if the model fails.
@@ -198,8 +198,8 @@ const NONE: VSpan = VSpan(0);
 
 /// Race: A marks itself ready and looks for a token again, B gives its token back and looks for a ready queue again.
 /// This is the wake-up that would be lost between mark and release.
-/// Shown to fail without the fence in `ReadySet::mark` or the second acquire; and without the fence of whoever gives the token back:
-/// in `release_root` (paper's form), in `percolate` (relaxed form).
+/// Shown to fail without the fence in `ReadySet::mark` or the second acquire; and without the fence of whoever gives
+/// the token back: in `release_root` (paper's form), in `percolate` (relaxed form).
 #[test]
 fn loom_token_given_back_meets_the_queue_that_waits_for_it() {
     model(|form| {
@@ -384,9 +384,9 @@ fn loom_borrower_meets_the_payer() {
     });
 }
 
-/// Race: in the relaxed form A's completed tokens stay at its leaf; A sleeps with requests staged that it may not dispatch yet,
-/// while B, which needs a token, finds none and marks itself. Virtual time moves with A's last dispatch only.
-/// Shown to fail if `rest` does not percolate, and without the fence in `percolate`.
+/// Race: in the relaxed form A's completed tokens stay at its leaf; A sleeps with requests staged that it may not
+/// dispatch yet, while B, which needs a token, finds none and marks itself. Virtual time moves with A's last dispatch
+/// only. Shown to fail if `rest` does not percolate, and without the fence in `percolate`.
 #[test]
 fn loom_tokens_kept_by_a_queue_that_is_throttled_meet_the_queue_that_waits() {
     model(|form| {
@@ -409,8 +409,8 @@ fn loom_tokens_kept_by_a_queue_that_is_throttled_meet_the_queue_that_waits() {
     });
 }
 
-/// Race: A takes tokens for all that it has staged, B needs one of them and finds the root empty. What A does not use before
-/// it sleeps goes back.
+/// Race: A takes tokens for all that it has staged, B needs one of them and finds the root empty. What A does not use
+/// before it sleeps goes back.
 /// Shown to fail if `rest` does not percolate or does not search.
 #[test]
 fn loom_a_batch_of_tokens_beside_a_queue_that_needs_one() {
@@ -432,9 +432,9 @@ fn loom_a_batch_of_tokens_beside_a_queue_that_needs_one() {
     });
 }
 
-/// Race: one flow on two queues: A takes of its virtual time for its second request (in the relaxed form by a new lease) while
-/// B dispatches the flow's last request there and gives back what it had leased. I8; and the flow's next request starts after all
-/// that went before (F2).
+/// Race: one flow on two queues: A takes of its virtual time for its second request (in the relaxed form by a new
+/// lease) while B dispatches the flow's last request there and gives back what it had leased. I8; and the flow's next
+/// request starts after all that went before (F2).
 /// Shown to fail, in the relaxed form, if `put_back` looks whether it is the last on the axis and then stores.
 #[test]
 fn loom_one_flow_on_two_queues_takes_and_gives_back() {
@@ -467,7 +467,8 @@ fn loom_one_flow_on_two_queues_takes_and_gives_back() {
 }
 
 /// Three workers: A and B give tokens back while C looks for one, finds none, and goes to sleep; D = 2.
-/// Shown to fail without the fence in `ReadySet::mark` or the one in `release_root` (in the relaxed form: in `percolate`).
+/// Shown to fail without the fence in `ReadySet::mark` or the one in `release_root` (in the relaxed form: in
+/// `percolate`).
 #[test]
 fn loom_of_three_two_complete_beside_one_that_waits() {
     model(|form| {
