@@ -437,7 +437,7 @@ pub(crate) mod tests {
         assert_eq!(report.notes, Vec::<String>::new());
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!((&json["rows"][5]["policy"], &json["rows"][5]["placement"]), (&"mqfq".into(), &"all".into()));
-        assert_eq!((&json["rows"][0]["window_bytes"], &json["rows"][5]["window_bytes"]), (&().into(), &65536.into()));
+        assert_eq!((&json["rows"][0]["window_bytes"], &json["rows"][5]["window_bytes"]), (&().into(), &262_144.into()));
     }
 
     #[test]
