@@ -22,6 +22,7 @@ pub mod demo;
 pub mod drive;
 pub mod fairness;
 pub mod file;
+mod fio;
 pub mod harness;
 pub mod load;
 pub mod load_inside;

@@ -5,8 +5,9 @@
 //! whichever was fastest.
 
 use super::{DEPTH, REQUEST_BYTES, Seen, WARM_UP_MS};
+use crate::fio;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// One way to start fio.
 #[derive(Debug)]
@@ -41,7 +42,8 @@ pub(super) const SETTINGS: [Settings; 3] = [
 pub(super) fn run(settings: &Settings, path: &Path, size_bytes: u64, measured_ms: u64) -> Result<Seen, String> {
     let path = path.to_str().filter(|path| !path.contains([':', '\\']));
     let path = path.ok_or("fio cannot be given a path with a colon, a backslash or bytes that are not text")?;
-    let output = Command::new("fio")
+    let mut command = Command::new("fio");
+    command
         .args(["--name=file", "--ioengine=io_uring", "--direct=0", "--rw=randread", "--numjobs=1", "--readonly"])
         // Ours keeps no map of what was read either; and the page cache must stay as it is.
         .args(["--norandommap", "--randrepeat=0", "--invalidate=0", "--allow_file_create=0"])
@@ -52,26 +54,12 @@ pub(super) fn run(settings: &Settings, path: &Path, size_bytes: u64, measured_ms
         .arg(format!("--ramp_time={WARM_UP_MS}ms"))
         .arg(format!("--runtime={measured_ms}ms"))
         .args(["--time_based", "--output-format=json"])
-        .args(settings.arguments)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("cannot start fio: {error}"))?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("fio ended with {}: {}", output.status, text.trim().replace('\n', "; ")));
-    }
-    parse(&String::from_utf8_lossy(&output.stdout))
+        .args(settings.arguments);
+    parse(&fio::run(&mut command)?)
 }
 
-/// The first job of fio's JSON. fio may print a line of advice before it.
 fn parse(text: &str) -> Result<Seen, String> {
-    let json = text.find('{').map_or("", |at| &text[at..]);
-    let value: serde_json::Value =
-        serde_json::from_str(json).map_err(|error| format!("fio's output is not JSON: {error}"))?;
-    let job = &value["jobs"][0];
-    if job["error"].as_i64() != Some(0) {
-        return Err(format!("fio's job failed with error {}", job["error"]));
-    }
+    let job = &fio::first_job(text)?;
     let number = |value: &serde_json::Value, key: &str| {
         value[key].as_f64().ok_or_else(|| format!("fio's output has no number at \"{key}\""))
     };
@@ -86,8 +74,7 @@ fn parse(text: &str) -> Result<Seen, String> {
 
 /// True if fio is there and has its io_uring engine.
 pub(super) fn is_there() -> bool {
-    let help = Command::new("fio").arg("--enghelp=io_uring").stdin(Stdio::null()).output();
-    help.is_ok_and(|output| output.status.success() && !String::from_utf8_lossy(&output.stdout).contains("not found"))
+    fio::has_engine("io_uring")
 }
 
 #[cfg(test)]

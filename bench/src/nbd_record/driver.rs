@@ -3,10 +3,11 @@
 //! Both, because each can be the bottleneck: fio spends more CPU per request than the servers do, and our own client
 //! was written by the same people as one of the servers. A difference that only one of them sees is not a difference.
 
+use crate::fio;
 use crate::load::{Load, Window};
 use crate::load_nbd::NbdTenant;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 /// Size of every request.
@@ -91,34 +92,21 @@ fn run_own(task: &Task<'_>) -> Result<Seen, String> {
 
 fn run_fio(task: &Task<'_>) -> Result<Seen, String> {
     // fio counts the ramp's requests nowhere, so there is no ramp: start-up is in its figures, and in the CPU time.
-    let output = Command::new("fio")
+    let mut command = Command::new("fio");
+    command
         .args(["--name=nbd", "--ioengine=nbd", "--rw=randread", "--norandommap", "--randrepeat=0", "--thread"])
         .arg(format!("--uri=nbd+unix:///{}?socket={}", task.export, task.socket.display()))
         .arg(format!("--bs={REQUEST_BYTES}"))
         .arg(format!("--iodepth={}", task.depth))
         .arg(format!("--numjobs={}", task.connections))
         .args(["--time_based", "--group_reporting", "--output-format=json"])
-        .arg(format!("--runtime={}ms", WARM_UP_MS + task.measured_ms))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("cannot start fio: {error}"))?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("fio ended with {}: {}", output.status, text.trim().replace('\n', "; ")));
-    }
-    parse_fio(&String::from_utf8_lossy(&output.stdout))
+        .arg(format!("--runtime={}ms", WARM_UP_MS + task.measured_ms));
+    parse_fio(&fio::run(&mut command)?)
 }
 
-/// The first job of fio's JSON. fio may print a line of advice before it.
 fn parse_fio(text: &str) -> Result<Seen, String> {
-    let json = text.find('{').map_or("", |at| &text[at..]);
-    let value: serde_json::Value =
-        serde_json::from_str(json).map_err(|error| format!("fio's output is not JSON: {error}"))?;
-    let job = &value["jobs"][0];
+    let job = fio::first_job(text)?;
     let read = &job["read"];
-    if job["error"].as_i64() != Some(0) {
-        return Err(format!("fio's job failed with error {}", job["error"]));
-    }
     let number = |value: &serde_json::Value, key: &str| {
         value.as_f64().ok_or_else(|| format!("fio's output has no number at \"{key}\""))
     };
@@ -133,11 +121,7 @@ fn parse_fio(text: &str) -> Result<Seen, String> {
 
 /// True if fio is there and has its NBD engine.
 pub fn fio_is_there() -> bool {
-    Command::new("fio")
-        .arg("--enghelp=nbd")
-        .stdin(Stdio::null())
-        .output()
-        .is_ok_and(|output| output.status.success() && !String::from_utf8_lossy(&output.stdout).contains("not found"))
+    fio::has_engine("nbd")
 }
 
 #[cfg(test)]
