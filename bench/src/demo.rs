@@ -120,7 +120,7 @@ pub const POLICIES: [PolicyKind; 3] = [PolicyKind::None, PolicyKind::Sfqd, Polic
 pub fn run(options: &DemoOptions) -> Result<(), String> {
     let report = measure(options)?;
     if options.json {
-        println!("{}", serde_json::to_string(&report).map_err(|error| format!("cannot write JSON: {error}"))?);
+        println!("{}", crate::report::json(&report)?);
         return Ok(());
     }
     for scenario in &report.scenarios {

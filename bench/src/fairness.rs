@@ -121,7 +121,7 @@ pub fn cases() -> [Case; 4] {
 pub fn run(options: &FairnessOptions) -> Result<(), String> {
     let report = measure(options)?;
     if options.json {
-        println!("{}", serde_json::to_string(&report).map_err(|error| format!("cannot write JSON: {error}"))?);
+        println!("{}", crate::report::json(&report)?);
     } else {
         for case in &report.cases {
             println!("{}: {}", case.case, case.description);

@@ -6,6 +6,14 @@
 use crate::table::{Align, Table, mb_per_s, ms};
 use serde::{Deserialize, Serialize};
 
+/// A report as the one line that `--json` prints.
+///
+/// # Errors
+/// One sentence: a value that JSON cannot hold.
+pub fn json(report: &impl Serialize) -> Result<String, String> {
+    serde_json::to_string(report).map_err(|error| format!("cannot write JSON: {error}"))
+}
+
 /// What `mqfq demo` found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DemoReport {

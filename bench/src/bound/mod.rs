@@ -87,7 +87,7 @@ pub const SHARES_TOLERANCE: f64 = 0.01;
 pub fn run(options: &BoundOptions) -> Result<(), String> {
     let report = measure(options)?;
     if options.json {
-        println!("{}", serde_json::to_string(&report).map_err(|error| format!("cannot write JSON: {error}"))?);
+        println!("{}", crate::report::json(&report)?);
     } else {
         println!("{}", report.table().render());
         println!("{}", report.shares_table().render());

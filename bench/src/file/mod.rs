@@ -150,7 +150,7 @@ impl Case {
 pub fn run(options: &FileBenchOptions) -> Result<(), String> {
     let report = measure(options)?;
     if options.json {
-        println!("{}", serde_json::to_string(&report).map_err(|error| format!("cannot write JSON: {error}"))?);
+        println!("{}", crate::report::json(&report)?);
     } else {
         print!("{}", report.text());
     }

@@ -261,7 +261,7 @@ fn is_there(program: &Path, skipped: &mut Vec<String>) -> bool {
 }
 
 fn to_json(record: &NbdRecord) -> Result<String, String> {
-    serde_json::to_string(record).map_err(|error| format!("cannot write JSON: {error}"))
+    crate::report::json(record)
 }
 
 impl NbdRecord {

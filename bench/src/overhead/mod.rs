@@ -123,7 +123,7 @@ const STEPS: [&str; 4] = ["submit", "pick", "complete", "all"];
 pub fn run(options: &OverheadOptions) -> Result<(), String> {
     let report = measure(options)?;
     if options.json {
-        println!("{}", serde_json::to_string(&report).map_err(|error| format!("cannot write JSON: {error}"))?);
+        println!("{}", crate::report::json(&report)?);
     } else {
         print!("{}", report.text());
     }

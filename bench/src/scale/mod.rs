@@ -279,7 +279,7 @@ fn notes(report: &ScaleReport, cpus: usize) -> Vec<String> {
 
 impl ScaleReport {
     fn to_json(&self) -> Result<String, String> {
-        serde_json::to_string(self).map_err(|error| format!("cannot write JSON: {error}"))
+        crate::report::json(self)
     }
 
     fn table(&self) -> Table {

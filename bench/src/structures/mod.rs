@@ -76,7 +76,7 @@ const MACHINES: [(usize, usize, usize); 4] = [(1, 1, 1), (1, 2, 1), (1, 16, 1), 
 /// One sentence.
 pub fn run(options: &StructuresOptions) -> Result<(), String> {
     let report = measure(options)?;
-    let json = serde_json::to_string(&report).map_err(|error| format!("cannot write JSON: {error}"))?;
+    let json = crate::report::json(&report)?;
     if let Some(folder) = &options.out {
         write(&folder.join("structures.json"), &format!("{json}\n"))?;
         write(&folder.join("structures.md"), &markdown(&report))?;

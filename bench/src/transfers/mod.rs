@@ -103,7 +103,7 @@ pub struct TransfersRow {
 pub fn run(options: &TransfersOptions) -> Result<(), String> {
     let report = measure(options)?;
     if options.json {
-        println!("{}", serde_json::to_string(&report).map_err(|error| format!("cannot write JSON: {error}"))?);
+        println!("{}", crate::report::json(&report)?);
     } else {
         print!("{}", report.text());
     }
