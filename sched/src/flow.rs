@@ -316,7 +316,7 @@ impl FlowTable {
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
-    #[inline]
+    #[inline(always)] // the common path of `submit`; what is rare in it is not inlined
     pub fn charge_leased(
         &self,
         flow: FlowId,
