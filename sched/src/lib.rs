@@ -20,5 +20,5 @@ pub mod topology;
 pub mod vtime;
 pub mod wake;
 
-#[cfg(all(counted, not(loom)))]
-pub use sync::counted;
+#[cfg(all(watched, not(loom)))]
+pub use sync::watched;

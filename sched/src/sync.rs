@@ -1,5 +1,5 @@
 //! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg loom`), counting ones where `bench`
-//! counts what an operation touches (`--cfg counted`, which only the package `bench/counted` sets).
+//! counts what an operation touches (`--cfg watched`, which only the package `watched/sched` sets).
 //!
 //! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships.
 //!
@@ -9,8 +9,6 @@
 //! is always built inside the test body. A third limit is made good in `thorough`.
 #![allow(unused_imports, reason = "each structure takes what it needs; a loom build takes less")]
 
-#[cfg(all(counted, not(loom)))]
-pub(crate) use counted::{AtomicI64, AtomicU32, AtomicU64, Mutex, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Mutex,
@@ -18,20 +16,22 @@ pub(crate) use loom::sync::{
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-#[cfg(not(any(loom, counted)))]
+#[cfg(not(any(loom, watched)))]
 pub(crate) use std::sync::{
     Mutex,
     atomic::{AtomicI64, AtomicU32, AtomicU64, fence},
 };
 #[cfg(loom)]
 pub(crate) use thorough::{AtomicI64, AtomicU64};
+#[cfg(all(watched, not(loom)))]
+pub(crate) use watched::{AtomicI64, AtomicU32, AtomicU64, Mutex, fence};
 
 /// The atomics and the lock under the counting ones.
-#[cfg(all(counted, not(loom)))]
+#[cfg(all(watched, not(loom)))]
 use std::sync as plain;
 
-#[cfg(all(counted, not(loom)))]
-pub mod counted;
+#[cfg(all(watched, not(loom)))]
+pub mod watched;
 
 /// Loom's atomics, with every order of a load and another thread's write tried.
 ///

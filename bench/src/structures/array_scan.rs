@@ -111,7 +111,7 @@ impl<W: Word, const SLOTS: usize> ArrayScan<W, SLOTS> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqfq_sched_counted::counted::{self, Kind};
+    use mqfq_sched_watched::watched::{self, Kind};
     use std::sync::Barrier;
     use std::sync::atomic::AtomicU64;
 
@@ -189,9 +189,9 @@ mod tests {
     #[test]
     fn a_raise_ends_with_the_fence_that_no_stress_test_can_show_to_be_missing() {
         // The window is a few nanoseconds of a store buffer; two threads that leave together hardly ever hit it.
-        let array = ArrayScan::<counted::AtomicU64, 1>::new(2, VTime::ZERO);
+        let array = ArrayScan::<watched::AtomicU64, 1>::new(2, VTime::ZERO);
         let mut accesses = Vec::new();
-        counted::record(&mut accesses, || array.publish(1, grains(3)));
+        watched::record(&mut accesses, || array.publish(1, grains(3)));
         let kinds: Vec<Kind> = accesses.iter().map(|access| access.kind).collect();
         assert_eq!(kinds, [Kind::Store, Kind::Fence]);
     }

@@ -9,11 +9,11 @@ use super::lines::{Counted, Directory};
 use super::random::Random;
 use super::wake_ups::{self, STEP, STEP_NS, WINDOW, Way};
 use mqfq_sched::topology::Topology;
-use mqfq_sched_counted::counted::{self, Access};
-use mqfq_sched_counted::mindicator::Mindicator;
-use mqfq_sched_counted::throttle_wheel::{ThrottleWheel, WheelSlot};
-use mqfq_sched_counted::topology::HctxId;
-use mqfq_sched_counted::vtime::{VSpan, VTime};
+use mqfq_sched_watched::mindicator::Mindicator;
+use mqfq_sched_watched::throttle_wheel::{ThrottleWheel, WheelSlot};
+use mqfq_sched_watched::topology::HctxId;
+use mqfq_sched_watched::vtime::{VSpan, VTime};
+use mqfq_sched_watched::watched::{self, Access};
 
 /// Steps of the moving worker that are counted: 10 ms.
 const STEPS: u64 = 5000;
@@ -110,7 +110,7 @@ impl Play {
     /// Runs `body` as `worker`.
     fn counted<R>(&mut self, worker: usize, body: impl FnOnce(&mut Play) -> R) -> R {
         let mut accesses = std::mem::take(&mut self.accesses);
-        let result = counted::record(&mut accesses, || body(self));
+        let result = watched::record(&mut accesses, || body(self));
         self.lines.count(worker, &accesses);
         self.accesses = accesses;
         result

@@ -1,6 +1,6 @@
 //! How many cache lines move? Counted, on a machine that exists only here.
 //!
-//! The structures run with atomics that write down each access ([`mqfq_sched_counted::counted`]), one worker's
+//! The structures run with atomics that write down each access ([`mqfq_sched_watched::watched`]), one worker's
 //! operation after the other on one thread, and each access is looked up in a directory of who has a copy of its line.
 //! That is the protocol of every cache-coherent machine, with caches that never overflow: many may read, who writes is
 //! alone.
@@ -15,7 +15,7 @@
 //! copy. Where a copy comes from: a transfer within a core and one between sockets count the same. ([`Copies`] says who
 //! had one; [`crate::transfers`] makes distances of that.)
 
-use mqfq_sched_counted::counted::{Access, Kind};
+use mqfq_sched_watched::watched::{Access, Kind};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -151,7 +151,7 @@ impl Directory {
             match access.kind {
                 Kind::Load => self.loads += 1,
                 Kind::Store => self.stores += 1,
-                Kind::ReadModifyWrite => {
+                Kind::ReadModifyWrite | Kind::Lock | Kind::Unlock => {
                     self.read_modify_writes += 1;
                     self.shared_read_modify_writes += u64::from(moved);
                 }

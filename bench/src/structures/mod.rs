@@ -368,8 +368,8 @@ fn count_for(machine: (usize, usize, usize)) -> Vec<CountedRow> {
 }
 
 /// The same places for the source that counts.
-fn counted_topology(topology: &Topology) -> mqfq_sched_counted::topology::Topology {
-    use mqfq_sched_counted::topology::{Place, Topology};
+fn counted_topology(topology: &Topology) -> mqfq_sched_watched::topology::Topology {
+    use mqfq_sched_watched::topology::{Place, Topology};
     let places: Vec<Place> = (0..topology.hctx_count() as u16)
         .map(|hctx| topology.place(HctxId(hctx)))
         .map(|place| Place { socket: place.socket, core: place.core })

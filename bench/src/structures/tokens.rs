@@ -21,7 +21,7 @@ use super::threads::{self, Stop};
 use super::word::{Padded, Word};
 use mqfq_blk::machine::Cpu;
 use mqfq_sched::topology::Topology;
-use mqfq_sched_counted::counted::{self, Access};
+use mqfq_sched_watched::watched::{self, Access};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -107,7 +107,7 @@ macro_rules! sched {
 }
 
 sched!(mqfq_sched);
-sched!(mqfq_sched_counted);
+sched!(mqfq_sched_watched);
 
 impl<W: Word> Tokens for AtomicCounter<W> {
     type Held = ();
@@ -249,18 +249,18 @@ impl Structure {
         let workers = topology.hctx_count();
         let depth = pattern.depth(workers);
         let topology = super::counted_topology(topology);
-        let ready = mqfq_sched_counted::ready_set::ReadySet::new(&topology);
+        let ready = mqfq_sched_watched::ready_set::ReadySet::new(&topology);
         match self {
             Structure::TokenTree => {
-                let tree = mqfq_sched_counted::token_tree::TokenTree::new(&topology, depth);
+                let tree = mqfq_sched_watched::token_tree::TokenTree::new(&topology, depth);
                 count(&Load { tokens: &tree, ready: &ready, pattern, depth }, workers)
             }
             Structure::AtomicCounter => {
-                let counter = AtomicCounter::<counted::AtomicU64>::new(depth);
+                let counter = AtomicCounter::<watched::AtomicU64>::new(depth);
                 count(&Load { tokens: &counter, ready: &ready, pattern, depth }, workers)
             }
             Structure::ScalableBitmap => {
-                let bitmap = ScalableBitmap::<counted::AtomicU64>::new(depth, workers);
+                let bitmap = ScalableBitmap::<watched::AtomicU64>::new(depth, workers);
                 count(&Load { tokens: &bitmap, ready: &ready, pattern, depth }, workers)
             }
         }
@@ -389,10 +389,10 @@ fn count<T: Tokens, R: Ready>(load: &Load<'_, T, R>, count: usize) -> Counted {
         let mut see = |worker: usize, accesses: &[Access]| {
             if operations < WARM_UP { lines.see(worker, accesses) } else { lines.count(worker, accesses) }
         };
-        counted::record(&mut accesses, || load.complete(&mut workers[number], |other| woken.push(other)));
+        watched::record(&mut accesses, || load.complete(&mut workers[number], |other| woken.push(other)));
         see(number, &accesses);
         for other in woken.drain(..) {
-            counted::record(&mut accesses, || load.take(&mut workers[other]));
+            watched::record(&mut accesses, || load.take(&mut workers[other]));
             see(other, &accesses);
         }
         if operations >= WARM_UP {

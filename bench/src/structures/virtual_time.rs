@@ -20,7 +20,7 @@ use mqfq_blk::machine::Cpu;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use mqfq_sched::vtime::{VSpan, VTime};
-use mqfq_sched_counted::counted;
+use mqfq_sched_watched::watched;
 
 /// T: how far ahead of global virtual time a lead may be.
 const WINDOW: VSpan = VSpan::from_bytes(64 * 1024);
@@ -72,7 +72,7 @@ macro_rules! mindicator {
 }
 
 mindicator!(mqfq_sched);
-mindicator!(mqfq_sched_counted);
+mindicator!(mqfq_sched_watched);
 
 /// How exactly a queue shows its lead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,12 +156,12 @@ impl Structure {
         let queues = load.queues;
         match self {
             Structure::Mindicator => {
-                use mqfq_sched_counted::{mindicator::Mindicator, vtime::VTime};
+                use mqfq_sched_watched::{mindicator::Mindicator, vtime::VTime};
                 count(&Mindicator::new(&super::counted_topology(topology), VTime::ZERO), load, workers)
             }
-            Structure::ArrayScan => count(&ArrayScan::<counted::AtomicU64, 1>::new(queues, VTime::ZERO), load, workers),
+            Structure::ArrayScan => count(&ArrayScan::<watched::AtomicU64, 1>::new(queues, VTime::ZERO), load, workers),
             Structure::ArrayScanPacked => {
-                count(&ArrayScan::<counted::AtomicU64, 16>::new(queues, VTime::ZERO), load, workers)
+                count(&ArrayScan::<watched::AtomicU64, 16>::new(queues, VTime::ZERO), load, workers)
             }
         }
     }
@@ -245,7 +245,7 @@ fn count(virtual_time: &impl VirtualTime, load: Load, workers: usize) -> Counted
     let (mut turn, mut operations) = (0, 0);
     while operations < warm_up + 4 * queues + 2000 {
         let worker = turn % workers;
-        let dispatched = counted::record(&mut accesses, || all[worker].step(virtual_time));
+        let dispatched = watched::record(&mut accesses, || all[worker].step(virtual_time));
         if dispatched && operations >= warm_up {
             lines.count(worker, &accesses);
             lines.end_operation();
@@ -281,9 +281,9 @@ mod tests {
             let load = Load { queues, form };
             let topology = Topology::flat(queues);
             let ours = history(&mqfq_sched::mindicator::Mindicator::new(&topology, VTime::ZERO), load, workers);
-            let counting = mqfq_sched_counted::mindicator::Mindicator::new(
+            let counting = mqfq_sched_watched::mindicator::Mindicator::new(
                 &super::super::counted_topology(&topology),
-                mqfq_sched_counted::vtime::VTime::ZERO,
+                mqfq_sched_watched::vtime::VTime::ZERO,
             );
             assert_eq!(ours, history(&counting, load, workers));
             let padded = ArrayScan::<std::sync::atomic::AtomicU64, 1>::new(queues, VTime::ZERO);

@@ -1,6 +1,6 @@
 //! The words that the losers are built of: `std`'s atomics to be timed, counting ones to be counted.
 
-use mqfq_sched_counted::counted;
+use mqfq_sched_watched::watched;
 use std::ops::Deref;
 use std::sync::atomic::{self, AtomicU64, Ordering};
 
@@ -84,7 +84,7 @@ macro_rules! word {
 }
 
 word!(AtomicU64, atomic::fence);
-word!(counted::AtomicU64, counted::fence);
+word!(watched::AtomicU64, watched::fence);
 
 /// A value alone on a pair of cache lines, as sched pads its own.
 #[repr(align(128))]

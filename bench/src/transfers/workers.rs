@@ -21,12 +21,12 @@ use crate::contender::Contender;
 use crate::structures::lines::{Copies, WORKERS_MAX};
 use crate::structures::random::Random;
 use mqfq_sched::topology::{Distance, HctxId, Topology};
-use mqfq_sched_counted::cost::Cost;
-use mqfq_sched_counted::counted::{self, Access, Kind};
-use mqfq_sched_counted::flow::{FlowId, Weight};
-use mqfq_sched_counted::policy::{AnyPolicy, AnyQueue, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions};
-use mqfq_sched_counted::vtime::{VSpan, VTime};
-use mqfq_sched_counted::wake::WakeWord;
+use mqfq_sched_watched::cost::Cost;
+use mqfq_sched_watched::flow::{FlowId, Weight};
+use mqfq_sched_watched::policy::{AnyPolicy, AnyQueue, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched_watched::vtime::{VSpan, VTime};
+use mqfq_sched_watched::wake::WakeWord;
+use mqfq_sched_watched::watched::{self, Access, Kind};
 use std::collections::VecDeque;
 
 /// D for each worker.
@@ -228,7 +228,7 @@ impl Traffic {
             if others == 0 {
                 continue;
             }
-            counts.shared_rmws += u64::from(access.kind == Kind::ReadModifyWrite);
+            counts.shared_rmws += u64::from(access.kind.is_read_modify_write());
             let (core, socket) = self.near[worker];
             let is_within = |set: u128| match access.kind {
                 Kind::Load => others & set != 0,
@@ -293,11 +293,11 @@ impl Machine {
         assert!(count <= WORKERS_MAX, "{count} workers of a directory of {WORKERS_MAX}");
         let options = case.contender.options(DEPTH_PER_WORKER * count as u32, case.window_bytes, count);
         let flows = if case.placement == Placement::Own { count } else { 1 };
-        let topology = mqfq_sched_counted::topology::Topology::new(sockets, cores, hctxs);
+        let topology = mqfq_sched_watched::topology::Topology::new(sockets, cores, hctxs);
         let policy = AnyPolicy::new(&counting(&options), &topology, &vec![Weight::DEFAULT; flows])
             .map_err(|error| error.to_string())?;
         let workers = (0..count).map(|worker| Worker {
-            queue: policy.open_queue(mqfq_sched_counted::topology::HctxId(worker as u16), IN_LOOP as usize),
+            queue: policy.open_queue(mqfq_sched_watched::topology::HctxId(worker as u16), IN_LOOP as usize),
             phase: Phase::Submit,
             out: VecDeque::with_capacity(IN_LOOP as usize),
             idle: (0..IN_LOOP).map(|handle| (FlowId((worker % flows) as u32), Handle(handle))).collect(),
@@ -432,7 +432,7 @@ impl Machine {
     ) -> R {
         let mut rung = Rung { sleepers: std::mem::take(&mut self.rung), kicks: 0 };
         let (policy, queue, bells) = (&self.policy, &mut self.workers[worker].queue, &self.bells[..]);
-        let result = counted::record(&mut self.accesses, || call(policy, queue, bells, &mut rung));
+        let result = watched::record(&mut self.accesses, || call(policy, queue, bells, &mut rung));
         self.traffic.see(worker, step, &self.accesses);
         self.traffic.kicks += rung.kicks;
         rung.sleepers.drain(..).for_each(|sleeper| self.workers[sleeper].phase = Phase::Rung);
@@ -448,7 +448,7 @@ struct Rung {
     kicks: u64,
 }
 
-fn ring(bells: &[Bell], rung: &mut Rung, hctx: mqfq_sched_counted::topology::HctxId) {
+fn ring(bells: &[Bell], rung: &mut Rung, hctx: mqfq_sched_watched::topology::HctxId) {
     rung.kicks += 1;
     if bells[hctx.index()].0.kick() {
         rung.sleepers.push(hctx.index());

@@ -25,12 +25,14 @@ const EDGES: &[Edges] = &[
     Edges {
         folder: "bench",
         package: "mqfq-bench",
-        on: &["sched", "nvme", "blk", "front", "bench/counted"],
+        on: &["sched", "nvme", "blk", "front", "watched/sched", "sim"],
         or_fewer: true,
     },
-    // The source of sched once more, with atomics that count.
-    Edges { folder: "bench/counted", package: "mqfq-sched-counted", on: &[], or_fewer: false },
-    Edges { folder: "daemon", package: "mqfq", on: &["front", "blk", "bench"], or_fewer: false },
+    // The source of sched and of blk once more, with atomics that tell a watcher.
+    Edges { folder: "watched/sched", package: "mqfq-sched-watched", on: &[], or_fewer: false },
+    Edges { folder: "watched/blk", package: "mqfq-blk-watched", on: &["watched/sched", "nvme"], or_fewer: false },
+    Edges { folder: "sim", package: "mqfq-sim", on: &["watched/blk", "watched/sched", "nvme"], or_fewer: true },
+    Edges { folder: "daemon", package: "mqfq", on: &["front", "blk", "bench", "sim"], or_fewer: true },
     Edges { folder: "xtask", package: "xtask", on: &[], or_fewer: false },
 ];
 

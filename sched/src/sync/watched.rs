@@ -1,16 +1,20 @@
-//! Which words does an operation read, write, and change? Atomics that write it down.
+//! Atomics that tell a watcher what is about to be done to them: the same source as what ships, compiled with these in place
+//! of `std`'s.
 //!
-//! The same source as what ships, compiled with these in place of `std`'s, says what an operation costs in loads,
-//! stores, read-modify-writes and fences without a clock, and on which addresses, so that cache lines can be told
-//! apart. What is written down is per thread, and only inside [`record`].
+//! Two watchers exist. [`record`] writes the accesses of an operation down, so that a measurement says what it costs in
+//! loads, stores, read-modify-writes and fences, and on which cache lines, without a clock. The simulator's charges them to
+//! the virtual core that makes them, and lets other cores run first that would have come first: it is called *before* the
+//! access, which takes place when it returns.
+//!
+//! A watcher is per thread, and so is what it sees.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 
 use super::plain::atomic::{self, Ordering};
 use super::plain::{LockResult, PoisonError};
 
-/// What was done to a word.
+/// What is done to a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Read.
@@ -19,47 +23,73 @@ pub enum Kind {
     Store,
     /// Read and written in one step. A failed compare-and-exchange is one too: on x86-64 it takes the line as its own.
     ReadModifyWrite,
-    /// A fence, which has no address.
+    /// A sequentially consistent fence, which has no address.
     Fence,
+    /// A lock is taken: a read-modify-write of its word, as it is on Linux while nobody waits for it. A watcher that runs several
+    /// workers on one thread must not return before the lock is free.
+    Lock,
+    /// A lock is let go: a read-modify-write of its word. Here the watcher is called after it has been.
+    Unlock,
+}
+
+impl Kind {
+    /// The line is read and written in one step.
+    pub const fn is_read_modify_write(self) -> bool {
+        matches!(self, Kind::ReadModifyWrite | Kind::Lock | Kind::Unlock)
+    }
 }
 
 /// One step of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// What was done.
+    /// What is done.
     pub kind: Kind,
     /// To which word; 0 for a fence.
     pub address: usize,
 }
 
+/// Called before each access (after, for [`Kind::Unlock`]).
+pub type Watcher = fn(Access);
+
 std::thread_local! {
-    static WRITTEN_DOWN: RefCell<Option<Vec<Access>>> = const { RefCell::new(None) };
+    static WATCHER: Cell<Option<Watcher>> = const { Cell::new(None) };
+    static WRITTEN_DOWN: RefCell<Vec<Access>> = const { RefCell::new(Vec::new()) };
+}
+
+/// From now on `watcher` sees what this thread does to these atomics, or nobody. Returns who did before.
+pub fn watch(watcher: Option<Watcher>) -> Option<Watcher> {
+    WATCHER.replace(watcher)
 }
 
 /// Runs `body` and leaves in `accesses` what it did to the atomics of this module, in order. Not to be nested.
 pub fn record<R>(accesses: &mut Vec<Access>, body: impl FnOnce() -> R) -> R {
     accesses.clear();
-    WRITTEN_DOWN.set(Some(std::mem::take(accesses)));
+    WRITTEN_DOWN.set(std::mem::take(accesses));
+    let before = watch(Some(|access| WRITTEN_DOWN.with_borrow_mut(|accesses| accesses.push(access))));
     let result = body();
-    *accesses = WRITTEN_DOWN.take().unwrap_or_default();
+    watch(before);
+    *accesses = WRITTEN_DOWN.take();
     result
 }
 
-fn note(kind: Kind, address: usize) {
-    WRITTEN_DOWN.with_borrow_mut(|accesses| {
-        if let Some(accesses) = accesses {
-            accesses.push(Access { kind, address });
-        }
-    });
+#[inline]
+fn tell(kind: Kind, address: usize) {
+    if let Some(watcher) = WATCHER.get() {
+        watcher(Access { kind, address });
+    }
 }
 
 /// As the one of `std`.
 pub fn fence(order: Ordering) {
-    note(Kind::Fence, 0);
+    // SeqCst: the only one that is an instruction on x86-64, the machine that the watchers model; it pairs with whatever the caller's
+    // pairs with.
+    if order == Ordering::SeqCst {
+        tell(Kind::Fence, 0);
+    }
     atomic::fence(order);
 }
 
-macro_rules! counted {
+macro_rules! watched {
     ($name:ident, $number:ty) => {
         /// As the one of `std`.
         #[derive(Debug, Default)]
@@ -74,28 +104,28 @@ macro_rules! counted {
 
             /// As the one of `std`.
             pub fn load(&self, order: Ordering) -> $number {
-                self.note(Kind::Load);
+                self.tell(Kind::Load);
                 self.0.load(order)
             }
 
             /// As the one of `std`.
             pub fn store(&self, value: $number, order: Ordering) {
-                self.note(Kind::Store);
+                self.tell(Kind::Store);
                 self.0.store(value, order);
             }
 
-            counted!(@change $number, swap, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min);
-            counted!(@exchange $number, compare_exchange, compare_exchange_weak);
+            watched!(@change $number, swap, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min);
+            watched!(@exchange $number, compare_exchange, compare_exchange_weak);
 
-            fn note(&self, kind: Kind) {
-                note(kind, std::ptr::from_ref(&self.0).addr());
+            fn tell(&self, kind: Kind) {
+                    tell(kind, std::ptr::from_ref(&self.0).addr());
             }
         }
     };
     (@change $number:ty, $($method:ident),*) => {$(
         /// As the one of `std`.
         pub fn $method(&self, value: $number, order: Ordering) -> $number {
-            self.note(Kind::ReadModifyWrite);
+            self.tell(Kind::ReadModifyWrite);
             self.0.$method(value, order)
         }
     )*};
@@ -108,15 +138,15 @@ macro_rules! counted {
             success: Ordering,
             failure: Ordering,
         ) -> Result<$number, $number> {
-            self.note(Kind::ReadModifyWrite);
+            self.tell(Kind::ReadModifyWrite);
             self.0.$method(current, new, success, failure)
         }
     )*};
 }
 
-counted!(AtomicU32, u32);
-counted!(AtomicU64, u64);
-counted!(AtomicI64, i64);
+watched!(AtomicU32, u32);
+watched!(AtomicU64, u64);
+watched!(AtomicI64, i64);
 
 /// As the one of `std`. Taking it and letting it go are a read-modify-write of its word each, as they are on Linux
 /// while nobody waits for it. What lies under it is plain memory, and not written down.
@@ -126,7 +156,8 @@ pub struct Mutex<T>(super::plain::Mutex<T>);
 /// As the one of `std`.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
-    guard: super::plain::MutexGuard<'a, T>,
+    /// `None` only inside `drop`.
+    guard: Option<super::plain::MutexGuard<'a, T>>,
     address: usize,
 }
 
@@ -143,17 +174,18 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         // The word comes first: what may be unsized, and T may, stays behind.
         let address = std::ptr::from_ref(&self.0).addr();
-        note(Kind::ReadModifyWrite, address);
+        tell(Kind::Lock, address);
         match self.0.lock() {
-            Ok(guard) => Ok(MutexGuard { guard, address }),
-            Err(poisoned) => Err(PoisonError::new(MutexGuard { guard: poisoned.into_inner(), address })),
+            Ok(guard) => Ok(MutexGuard { guard: Some(guard), address }),
+            Err(poisoned) => Err(PoisonError::new(MutexGuard { guard: Some(poisoned.into_inner()), address })),
         }
     }
 }
 
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
-        note(Kind::ReadModifyWrite, self.address);
+        self.guard = None;
+        tell(Kind::Unlock, self.address);
     }
 }
 
@@ -161,12 +193,12 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.guard
+        self.guard.as_deref().expect("taken only in drop")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.guard
+        self.guard.as_deref_mut().expect("taken only in drop")
     }
 }

@@ -1,0 +1,72 @@
+//! What a run gave.
+
+use serde::Serialize;
+
+/// A whole run. The same scenario gives the same outcome to the last bit.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Outcome {
+    /// By tenant of the scenario; those of a `count` are one entry (and `share_deviation_max` tells them apart).
+    pub tenants: Vec<TenantOutcome>,
+    /// Length of what was counted.
+    pub measured_ns: u64,
+    /// Of all tenants.
+    pub requests_per_s: f64,
+    /// Of all tenants.
+    pub bytes_per_s: f64,
+    /// Discrete events: accesses that were ordered, wake-ups, arrivals, completions.
+    pub events: u64,
+    /// Kicks of workers that slept, per second.
+    pub kicks_per_s: f64,
+    /// Times that a worker ran because its throttle said so (a kick or a poll), per second.
+    pub reschedules_per_s: f64,
+    /// Times that a pick ended because the lead was more than T ahead, per second.
+    pub throttled_per_s: f64,
+    /// Times that a pick ended because no token was free, per second.
+    pub no_token_per_s: f64,
+    /// Part of the cores' time that was not slept, 0..=1.
+    pub busy_share: f64,
+    /// What memory cost.
+    pub memory: MemoryOutcome,
+}
+
+/// One tenant, or the sum of as many as its `count` says.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TenantOutcome {
+    /// Its name.
+    pub name: String,
+    /// Weight of each.
+    pub weight: u32,
+    /// Completed.
+    pub requests: u64,
+    /// Read and written.
+    pub bytes: u64,
+    /// Completed per second.
+    pub requests_per_s: f64,
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+    /// Arrival to completion (of an open loop: from when it should have come).
+    pub mean_ns: f64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// Largest deviation of one of `count` tenants from their mean service, of that mean; 0 for one.
+    pub share_deviation_max: f64,
+}
+
+/// Accesses to lines that workers share.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct MemoryOutcome {
+    /// Accesses in all.
+    pub accesses: u64,
+    /// Lines that came from the other thread of the core.
+    pub transfers_same_core: u64,
+    /// Lines that came from another core of the socket.
+    pub transfers_same_socket: u64,
+    /// Lines that came from another socket.
+    pub transfers_other_socket: u64,
+    /// Time that cores waited for a line that was on its way to another, ns.
+    pub waited_for_line_ns: u64,
+    /// Time that cores waited for a lock, ns.
+    pub waited_for_lock_ns: u64,
+}

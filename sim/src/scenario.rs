@@ -1,0 +1,264 @@
+//! What is simulated: a machine, a device, a policy, tenants, and for how long.
+//!
+//! The parser reads it from TOML; a figure makes many of one by setting keys. All times are virtual
+//! nanoseconds, all sizes bytes.
+
+use mqfq_blk_watched::{PolicyKind, Weight};
+
+/// A whole scenario, checked.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scenario {
+    /// Where it runs.
+    pub machine: Machine,
+    /// What is shared.
+    pub device: Device,
+    /// Who shares it how.
+    pub policy: Policy,
+    /// The tenants, in the order of the file; flow number i is tenant i (a tenant with `count` > 1 is that many of them).
+    pub tenants: Vec<Tenant>,
+    /// Of all random numbers.
+    pub seed: u64,
+    /// Nothing is counted before this.
+    pub warm_up_ns: u64,
+    /// How long it is counted after that.
+    pub measured_ns: u64,
+}
+
+/// Cores and what they cost.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Machine {
+    /// Name of the preset that it began with, for reports.
+    pub name: String,
+    /// 1..=8.
+    pub sockets: usize,
+    /// Of each socket, 1..=1024.
+    pub cores_per_socket: usize,
+    /// Hardware threads of each core, 1..=2.
+    pub threads_per_core: usize,
+    /// Workers, 1..=all hardware threads, at most 1024. They fill one thread of each core of the first socket, then of the second, and so
+    /// on, then the second threads (MQFQ section 4).
+    pub workers: usize,
+    /// What things cost.
+    pub latency: Latencies,
+}
+
+/// What a core pays. See `machine.rs` for the presets and the source of every number.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Latencies {
+    /// A load that hits the own cache, ns.
+    pub load_hit_ns: f64,
+    /// A store into a line that is owned: it goes to the store buffer, ns.
+    pub store_hit_ns: f64,
+    /// A read-modify-write of a line that is owned, ns.
+    pub rmw_hit_ns: f64,
+    /// A sequentially consistent fence with an empty store buffer, ns.
+    pub fence_ns: f64,
+    /// A line that only the other hardware thread of the core had, ns.
+    pub transfer_same_core_ns: f64,
+    /// A line from another core of the socket, ns.
+    pub transfer_same_socket_ns: f64,
+    /// A line from another socket, ns.
+    pub transfer_other_socket_ns: f64,
+    /// A line that nobody has, ns.
+    pub memory_ns: f64,
+    /// What two busy threads of a core do together, of what one does alone: 1.0..=2.0.
+    pub two_threads_factor: f64,
+    /// Instructions of the policy between two of its accesses, ns.
+    pub code_per_access_ns: f64,
+    /// Instructions of a policy under its lock that touch plain memory, per time the lock is held, ns.
+    pub code_under_lock_ns: f64,
+    /// Plain lines that move with a lock from another core.
+    pub lines_under_lock: u32,
+    /// Block layer and front end: from a client's request to the policy, ns.
+    pub submit_ns: f64,
+    /// From the policy to the device, per request, ns.
+    pub dispatch_ns: f64,
+    /// From the device to the client, per request, ns.
+    pub complete_ns: f64,
+    /// A doorbell, ns.
+    pub doorbell_ns: f64,
+    /// A turn of a worker's loop that finds nothing, ns.
+    pub turn_ns: f64,
+    /// What a kick of a sleeper costs the kicker, ns.
+    pub kick_ns: f64,
+    /// From the kick to the sleeper's first instruction, same socket, ns.
+    pub wake_same_socket_ns: f64,
+    /// The same to another socket, ns.
+    pub wake_other_socket_ns: f64,
+    /// What going to sleep and waking up cost the sleeper, ns.
+    pub sleep_ns: f64,
+    /// From a completion in the device to the first instruction of a sleeping worker's handler, ns.
+    pub interrupt_ns: f64,
+    /// Arming a timer and its interrupt, ns of the core's time.
+    pub timer_ns: f64,
+}
+
+/// The device.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Device {
+    /// `nvme`: one of the presets of the software controller. `None`: the null device, which completes at once.
+    pub preset: Option<String>,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Commands of each worker on the device at once, 1..=65535.
+    pub queue_depth: u16,
+}
+
+/// The policy and its options.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Policy {
+    /// Which.
+    pub kind: PolicyKind,
+    /// D.
+    pub depth: u32,
+    /// T at the default weight, bytes.
+    pub window_bytes: u64,
+    /// In the form that ships; otherwise the paper's.
+    pub relaxed: bool,
+    /// Quantum, bytes; `None`: as `relaxed` says.
+    pub quantum_bytes: Option<u64>,
+    /// Lease, bytes; `None`: as `relaxed` says.
+    pub lease_bytes: Option<u64>,
+    /// Tokens at once; `None`: as `relaxed` says.
+    pub token_batch: Option<u32>,
+    /// One unit of D per so many bytes; `None`: one per request.
+    pub token_unit_bytes: Option<u32>,
+    /// What keeps virtual time.
+    pub virtual_time: VirtualTimeKind,
+    /// What keeps tokens.
+    pub tokens: TokensKind,
+    /// How a throttled queue is let go.
+    pub unthrottle: Unthrottle,
+}
+
+/// What keeps virtual time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VirtualTimeKind {
+    /// What ships.
+    Mindicator,
+    /// A scan of all leads after each change (MQFQ section 4.3.1).
+    ArrayScan,
+    /// Nothing: no queue is ever throttled (MQFQ section 4.3.3 disables virtual time to compare tokens).
+    Off,
+}
+
+/// What keeps tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TokensKind {
+    /// What ships.
+    TokenTree,
+    /// One counter.
+    AtomicCounter,
+    /// A scalable bitmap.
+    ScalableBitmap,
+}
+
+/// How a throttled queue is let go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unthrottle {
+    /// By the wheel: what ships.
+    Wheel,
+    /// By looking again after so many ns (MQFQ section 4.3.2).
+    Poll {
+        /// Period, ns.
+        period_ns: u64,
+    },
+}
+
+/// A tenant.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tenant {
+    /// Name; with `count` > 1 they are NAME-0, NAME-1 and so on.
+    pub name: String,
+    /// How many such tenants there are, at least 1. They differ in seed and placement only.
+    pub count: u32,
+    /// Weight of each.
+    pub weight: Weight,
+    /// Threads (clients) of each, at least 1. Thread i of tenant number k runs on worker `(first_worker + k * threads + i) mod workers`,
+    /// or on the i-th of `on_workers`.
+    pub threads: u32,
+    /// The worker of the first thread.
+    pub first_worker: usize,
+    /// Workers by number, which its threads take in turn; empty: all, from `first_worker` on.
+    pub on_workers: Vec<usize>,
+    /// What each thread does.
+    pub load: Load,
+    /// Before this, nothing.
+    pub start_ns: u64,
+    /// After this, nothing more; `None`: until the end.
+    pub stop_ns: Option<u64>,
+}
+
+/// What a thread of a tenant does. Sources in [`crate::workload`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Load {
+    /// When requests come.
+    pub arrival: Arrival,
+    /// Sizes with their parts in 100, which sum to 100.
+    pub sizes: Vec<(u32, u8)>,
+    /// Of 100 requests, so many are reads.
+    pub read_percent: u8,
+    /// Where they go.
+    pub pattern: Pattern,
+    /// What the tenant computes for each request on its core, ns.
+    pub cpu_ns: u64,
+}
+
+/// When requests come.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Arrival {
+    /// Closed loop: so many in flight; each completion is followed by the next request `think_ns` later.
+    Closed {
+        /// Requests in flight.
+        depth: u32,
+        /// From a completion to the next request; the core is free meanwhile.
+        think_ns: u64,
+    },
+    /// Open loop: by the clock, whatever has completed.
+    Open {
+        /// Requests per second of each thread.
+        rate_per_s: f64,
+        /// Exponential gaps; otherwise equal ones.
+        poisson: bool,
+        /// Bursts: on for the first, off for the second, ns; the rate is that while on.
+        bursts: Option<(u64, u64)>,
+    },
+    /// Phases of so many requests at a depth, with computing between them (FlashX).
+    Phases {
+        /// Requests in flight.
+        depth: u32,
+        /// Requests of a phase, of each thread.
+        requests: u32,
+        /// Computing after a phase, ns; the tenant's threads wait for each other first.
+        compute_ns: u64,
+    },
+    /// A recorded trace, its times multiplied by `stretch`; the thread's part of its requests is every n-th of n threads.
+    Trace {
+        /// What was recorded.
+        requests: crate::workload::Trace,
+        /// 1.0: as recorded.
+        stretch: f64,
+    },
+}
+
+/// Where requests go.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Pattern {
+    /// Anywhere, aligned to the size.
+    Random,
+    /// One after the other, each thread in its own part.
+    Sequential,
+    /// Zipfian over the aligned places, scattered; theta in 0..1 exclusive, as YCSB.
+    Zipf {
+        /// Skew.
+        theta: f64,
+    },
+}
+
+impl Scenario {
+    /// The same with nobody but this tenant of the list: what its slowdown is compared with.
+    #[must_use]
+    pub fn alone(&self, tenant: usize) -> Scenario {
+        Scenario { tenants: vec![self.tenants[tenant].clone()], ..self.clone() }
+    }
+}

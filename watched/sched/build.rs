@@ -1,0 +1,6 @@
+//! Chooses the atomics that tell a watcher (`sched/src/sync.rs`) for this package alone.
+
+fn main() {
+    println!("cargo::rustc-cfg=watched");
+    println!("cargo::rerun-if-changed=build.rs");
+}
