@@ -1,7 +1,7 @@
 //! The command line.
 
-use crate::config::size;
 use clap::{Parser, Subcommand};
+use mqfq_config::size;
 use std::path::PathBuf;
 
 /// Fair sharing of one fast multi-queue device between many tenants, at device speed, in user space.

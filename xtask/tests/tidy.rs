@@ -111,6 +111,11 @@ const PLANTED: &[Planted] = &[
         lawful: &[("blk/Cargo.toml", "[dependencies]\nlibc = \"1\"\n")],
     },
     Planted {
+        rule: "no-external",
+        broken: &[("config/Cargo.toml", "[dependencies]\ntoml = \"1\"\nserde = \"1\"\n")],
+        lawful: &[("config/Cargo.toml", "[dependencies]\ntoml = \"1\"\n")],
+    },
+    Planted {
         rule: "no-async-runtime",
         broken: &[(
             "Cargo.lock",

@@ -1,8 +1,8 @@
 //! The config file of `mqfq serve`: TOML in, a checked [`Config`] out, or one sentence.
 //!
 //! ```text
-//!   text ──reader──▶ sections ──load──▶ Config ──check──▶ Plan
-//!                    (places)          (each key right)   (keys agree with each other and with the machine)
+//!   text ──mqfq-config──▶ sections ──load──▶ Config ──check──▶ Plan
+//!                         (places)           (each key right)  (keys agree with each other and with the machine)
 //! ```
 //!
 //! Paths are as the process sees them: relative ones start at the working directory. See `docs` of each struct for
@@ -10,20 +10,18 @@
 
 mod check;
 mod policy;
-mod reader;
-pub mod size;
 #[cfg(test)]
 mod tests;
 
 pub use check::{DevicePlan, ExportPlan, Plan, RealFiles};
+pub use mqfq_config::{ConfigError, Place};
 pub use policy::PolicyConfig;
-pub use reader::{ConfigError, Place};
 
 use mqfq_blk::device::file::Direct;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, CostTerm, Weight};
+use mqfq_config::{Entry, Section, Source, size};
 use mqfq_front::nbd::Address;
-use reader::{Entry, Section, Source};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 

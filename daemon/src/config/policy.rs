@@ -4,9 +4,8 @@
 //! config and the machine were looked at. So this keeps what was written, and [`PolicyConfig::options`] makes the
 //! scheduler's options of it. What was written is checked here, where its place is known; the defaults need no check.
 
-use super::reader::{ConfigError, Entry, Section};
-use super::size;
 use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
+use mqfq_config::{ConfigError, Entry, Section, size};
 
 /// Names of the forms, the default first.
 const FORMS: [&str; 2] = ["relaxed", "exact"];

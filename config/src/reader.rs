@@ -4,7 +4,7 @@
 //! check that involves two keys (an export past its device's end) comes after deserialization, when positions are gone.
 //! The spanned tree of the toml crate has both, so a [`Section`] walks that.
 
-use super::size;
+use crate::{duration, size};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -266,6 +266,51 @@ impl<'s, 'a> Entry<'s, 'a> {
             return Err(self.place.error(format!("{text} is out of range, allowed is {least} to {most}")));
         }
         Ok(bytes)
+    }
+
+    /// A duration in nanoseconds, in `range`.
+    ///
+    /// # Errors
+    /// Another type, not a duration, or out of range.
+    pub fn duration_ns(&self, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
+        let text = self.text(duration::ALLOWED)?;
+        let ns = duration::parse(&text).ok_or_else(|| {
+            self.place.error(format!("\"{text}\" is not a duration, allowed is {}", duration::ALLOWED))
+        })?;
+        if !range.contains(&ns) {
+            let (least, most) = (duration::display(*range.start()), duration::display(*range.end()));
+            return Err(self.place.error(format!("\"{text}\" is out of range, allowed is {least} to {most}")));
+        }
+        Ok(ns)
+    }
+
+    /// Each value of a list, at the list's place.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn items(&self, allowed: &str) -> Result<Vec<Entry<'s, 'a>>, ConfigError> {
+        let array = self.value.as_array().ok_or_else(|| self.wrong_type(allowed))?;
+        let item = |value: &'s Spanned<DeValue<'a>>| {
+            let place = Place { line: self.source.line_of(value.span().start), ..self.place.clone() };
+            Entry { source: self.source, place, value: value.get_ref() }
+        };
+        Ok(array.iter().map(item).collect())
+    }
+
+    /// The keys and values of a table whose keys are the user's, in the file's order.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn pairs(&self, allowed: &str) -> Result<Vec<(String, Entry<'s, 'a>)>, ConfigError> {
+        let table = self.value.as_table().ok_or_else(|| self.wrong_type(allowed))?;
+        let mut pairs: Vec<_> = table.iter().collect();
+        pairs.sort_by_key(|(key, _)| key.span().start);
+        let pair = |(key, value): (&'s Spanned<_>, &'s Spanned<DeValue<'a>>)| {
+            let key: &Spanned<std::borrow::Cow<'a, str>> = key;
+            let place = self.source.place(key.span().start, join(&self.place.key, key.get_ref()));
+            (key.get_ref().to_string(), Entry { source: self.source, place, value: value.get_ref() })
+        };
+        Ok(pairs.into_iter().map(pair).collect())
     }
 
     /// A string, or a list of at least one string.
