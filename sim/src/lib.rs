@@ -10,6 +10,8 @@
 //!
 //! No clock, no thread, no iteration over a hash map: a scenario and its seed give the same bytes on every machine.
 
+pub mod coherence;
+pub mod machine;
 pub mod outcome;
 pub mod scenario;
 pub mod workload;

@@ -1,0 +1,278 @@
+//! What an access to memory costs: who has which cache line, and who waits for it.
+//!
+//! # The model
+//! A line is with nobody, with one core that may write it, or with several that may read it (MESI without a distinction of E
+//! and M). An access that the core's own copy allows is a hit. Any other takes the line from the others: a load from the nearest
+//! that has it, a write from all, and so as long as from the farthest. A line that is on its way to somebody must arrive before
+//! it can leave again, so requests for one line are served one after the other, in the order in which they were made:
+//!
+//! ```text
+//!   core 0   rmw ████████████░                       transfer, then the operation itself
+//!   core 1    rmw ............████████████░          waits for the line, then its own transfer
+//!   core 2      rmw ......................████████████░
+//! ```
+//! That queue is what makes a shared counter cost more with every core. Reads of a line that several have are not queued: the
+//! last-level cache serves them side by side.
+//!
+//! Stores go to a store buffer (x86-TSO): the core goes on, and only its next read-modify-write or fence waits until they have
+//! arrived. Loads are charged one after the other; a real core overlaps those that do not depend on each other.
+//!
+//! # What it leaves out
+//! Capacity (a line stays until somebody takes it), prefetching, bandwidth of the interconnect, and false sharing with plain data:
+//! only words of `sched::sync` are seen. Speculation: a core that spins on a line sees it change after one transfer.
+//!
+//! # Cost
+//! One look into a hash map and a few comparisons per access; a word of bits per line and 64 cores.
+
+use crate::machine::Distances;
+use crate::outcome::MemoryOutcome;
+use crate::scenario::Latencies;
+use mqfq_sched_watched::topology::Distance;
+use mqfq_sched_watched::watched::Kind;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Virtual time of a core, picoseconds.
+pub type Ps = u64;
+
+/// Nanoseconds as a parameter says them.
+pub fn ps(ns: f64) -> Ps {
+    (ns * 1000.0).round() as Ps
+}
+
+/// Bytes of a cache line, x86-64.
+const LINE_BYTES: usize = 64;
+
+/// No core.
+const NOBODY: u16 = u16::MAX;
+
+struct Line {
+    /// The only one that has it, or [`NOBODY`].
+    owner: u16,
+    /// When it arrives where it is going: it cannot leave before.
+    free_at: Ps,
+}
+
+/// Latencies in picoseconds.
+struct Costs {
+    load_hit: Ps,
+    store_hit: Ps,
+    rmw_hit: Ps,
+    fence: Ps,
+    memory: Ps,
+    same_core: Ps,
+    same_socket: Ps,
+    other_socket: Ps,
+}
+
+/// All lines. See the file's text.
+pub struct Memory {
+    costs: Costs,
+    numbers: HashMap<usize, u32, BuildHasherDefault<LineHasher>>,
+    lines: Vec<Line>,
+    /// `words` of them per line: the cores that have a copy.
+    copies: Vec<u64>,
+    words: usize,
+    /// By core: when the last of its stores arrives.
+    drained_at: Vec<Ps>,
+    counts: MemoryOutcome,
+}
+
+/// What an access needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// Nothing: the core's own copy will do.
+    Hit,
+    /// The line, from somewhere else.
+    Transfer,
+}
+
+impl Memory {
+    /// Nobody has anything.
+    pub fn new(latency: &Latencies, cores: usize) -> Memory {
+        let costs = Costs {
+            load_hit: ps(latency.load_hit_ns),
+            store_hit: ps(latency.store_hit_ns),
+            rmw_hit: ps(latency.rmw_hit_ns),
+            fence: ps(latency.fence_ns),
+            memory: ps(latency.memory_ns),
+            same_core: ps(latency.transfer_same_core_ns),
+            same_socket: ps(latency.transfer_same_socket_ns),
+            other_socket: ps(latency.transfer_other_socket_ns),
+        };
+        Memory {
+            costs,
+            numbers: HashMap::default(),
+            lines: Vec::new(),
+            copies: Vec::new(),
+            words: cores.div_ceil(64),
+            drained_at: vec![0; cores],
+            counts: MemoryOutcome::default(),
+        }
+    }
+
+    /// The number of the line in which this word lies.
+    #[inline]
+    pub fn line(&mut self, address: usize) -> u32 {
+        let next = self.lines.len() as u32;
+        let number = *self.numbers.entry(address / LINE_BYTES).or_insert(next);
+        if number == next {
+            self.lines.push(Line { owner: NOBODY, free_at: 0 });
+            self.copies.resize(self.copies.len() + self.words, 0);
+        }
+        number
+    }
+
+    /// Whether an access can be made with what the core has. A fence needs nothing.
+    #[inline]
+    pub fn need(&self, core: usize, line: u32, kind: Kind) -> Need {
+        let owner = self.lines[line as usize].owner;
+        let is_hit = owner == core as u16 || (kind == Kind::Load && owner == NOBODY && self.has(core, line));
+        if is_hit { Need::Hit } else { Need::Transfer }
+    }
+
+    /// Makes an access at `now`; the core goes on at the time returned.
+    pub fn access(&mut self, core: usize, line: u32, kind: Kind, now: Ps, distances: &Distances) -> Ps {
+        self.counts.accesses += 1;
+        let now = if kind.is_read_modify_write() { now.max(self.drained_at[core]) } else { now };
+        let is_hit = self.need(core, line, kind) == Need::Hit;
+        let at = line as usize;
+        match kind {
+            Kind::Fence => unreachable!("a fence has no line"),
+            // An own store may still be on its way, but a load of that word is served from the store buffer.
+            Kind::Load if is_hit => now + self.costs.load_hit,
+            Kind::Load => {
+                let arrives_at = self.transfer(core, line, now, Ord::min, distances);
+                let entry = &mut self.lines[at];
+                if entry.owner != NOBODY {
+                    // The one who had it alone gives a copy, and nobody else can be served before that.
+                    entry.owner = NOBODY;
+                    entry.free_at = arrives_at;
+                }
+                self.add(core, line);
+                arrives_at + self.costs.load_hit
+            }
+            Kind::Store if is_hit => now + self.costs.store_hit,
+            Kind::Store => {
+                let arrives_at = self.transfer(core, line, now, Ord::max, distances);
+                self.take(core, line, arrives_at);
+                self.drained_at[core] = self.drained_at[core].max(arrives_at);
+                now + self.costs.store_hit
+            }
+            Kind::ReadModifyWrite | Kind::Lock | Kind::Unlock if is_hit => now + self.costs.rmw_hit,
+            Kind::ReadModifyWrite | Kind::Lock | Kind::Unlock => {
+                let done_at = self.transfer(core, line, now, Ord::max, distances) + self.costs.rmw_hit;
+                self.take(core, line, done_at);
+                done_at
+            }
+        }
+    }
+
+    /// A fence at `now`; the core goes on at the time returned.
+    pub fn fence(&mut self, core: usize, now: Ps) -> Ps {
+        self.counts.accesses += 1;
+        now.max(self.drained_at[core]) + self.costs.fence
+    }
+
+    /// What moving a line over this distance takes.
+    #[inline]
+    pub fn transfer_ps(&self, distance: Distance) -> Ps {
+        match distance {
+            Distance::Own => 0,
+            Distance::Core => self.costs.same_core,
+            Distance::Socket => self.costs.same_socket,
+            Distance::Machine => self.costs.other_socket,
+        }
+    }
+
+    /// A core waited so long for a lock.
+    pub fn waited_for_lock(&mut self, waited: Ps) {
+        self.counts.waited_for_lock_ns += waited / 1000;
+    }
+
+    /// What was counted since the last call.
+    pub fn take_counts(&mut self) -> MemoryOutcome {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// Brings a line; when it arrives.
+    fn transfer(&mut self, core: usize, line: u32, now: Ps, choose: Choose, distances: &Distances) -> Ps {
+        let free_at = self.lines[line as usize].free_at;
+        let start = now.max(free_at);
+        self.counts.waited_for_line_ns += (start - now) / 1000;
+        let Some(distance) = self.distance(core, line, choose, distances) else {
+            return start + self.costs.memory;
+        };
+        match distance {
+            Distance::Own => {}
+            Distance::Core => self.counts.transfers_same_core += 1,
+            Distance::Socket => self.counts.transfers_same_socket += 1,
+            Distance::Machine => self.counts.transfers_other_socket += 1,
+        }
+        start + self.transfer_ps(distance)
+    }
+
+    /// How far away the copies are of which `choose` picks one; `None`: nobody has any.
+    fn distance(&self, core: usize, line: u32, choose: Choose, distances: &Distances) -> Option<Distance> {
+        let owner = self.lines[line as usize].owner;
+        if owner != NOBODY {
+            return Some(distances.between(core, owner as usize));
+        }
+        let mut found: Option<Distance> = None;
+        for (at, &word) in self.copies_of(line).iter().enumerate() {
+            let mut left = word;
+            while left != 0 {
+                let other = at * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                if other != core {
+                    let distance = distances.between(core, other);
+                    found = Some(found.map_or(distance, |so_far| choose(so_far, distance)));
+                }
+            }
+        }
+        // Alone with it, but only to read: telling the last-level cache is a transfer within the socket.
+        found.or_else(|| self.has(core, line).then_some(Distance::Core))
+    }
+
+    fn take(&mut self, core: usize, line: u32, free_at: Ps) {
+        self.lines[line as usize] = Line { owner: core as u16, free_at };
+        let start = line as usize * self.words;
+        self.copies[start..start + self.words].fill(0);
+        self.add(core, line);
+    }
+
+    fn add(&mut self, core: usize, line: u32) {
+        self.copies[line as usize * self.words + core / 64] |= 1 << (core % 64);
+    }
+
+    #[inline]
+    fn has(&self, core: usize, line: u32) -> bool {
+        self.copies[line as usize * self.words + core / 64] & 1 << (core % 64) != 0
+    }
+
+    fn copies_of(&self, line: u32) -> &[u64] {
+        &self.copies[line as usize * self.words..][..self.words]
+    }
+}
+
+/// The nearer or the farther of two.
+type Choose = fn(Distance, Distance) -> Distance;
+
+/// Lines are numbers already. The standard hash takes longer than all the rest of an access.
+#[derive(Default)]
+struct LineHasher(u64);
+
+impl Hasher for LineHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_usize(byte.into()));
+    }
+
+    fn write_usize(&mut self, line: usize) {
+        // 2^64 over the golden ratio. The map looks at the upper bits as well as at the lower ones.
+        self.0 = (self.0 ^ line as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}

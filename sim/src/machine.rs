@@ -1,0 +1,174 @@
+//! Machines by name, with the source of every number, and where their workers run.
+//!
+//! | preset | sockets x cores x threads | what it stands for |
+//! |---|---|---|
+//! | `haswell-2x8` | 2 x 8 x 2 | MQFQ section 4, NVMf setup: Xeon E5-2630 v3, 2.4 GHz, Linux 4.15 block layer under FIO |
+//! | `haswell-2x6` | 2 x 6 x 2 | MQFQ section 4, MQ-SSD setup: Xeon E5-2620 v3, 2.4 GHz, the same |
+//! | `user-space-2` | 1 x 2 x 1 | the virtual machine of bench/record: our own worker loop, load inside the workers |
+//! | `user-space-8x128` | 8 x 128 x 1 | our own worker loop on a machine that nobody here has |
+//!
+//! # Sources
+//! * Atomics, Haswell: a locked instruction takes 18 to 19 cycles, `mfence` 33, a load that hits L1 4 (Agner Fog, instruction
+//!   tables, Haswell); at 2.4 GHz 8, 14 and 1.7 ns. Loads of independent words overlap, so a hit is charged half.
+//! * Lines, Haswell-EP: a line modified in another core of the socket takes 40 to 42 ns (Intel Memory Latency Checker on a
+//!   E5-2660 v4, its successor; J. McCalpin, Intel forum, topic 700477). From another socket 110 ns: ASSUMED, the usual 2.5 to 3
+//!   times; not read from a table. Memory 90 ns: ASSUMED.
+//! * Two threads on a core do 1.25 times what one does: ASSUMED, within the 15 to 30% that vendors state.
+//! * A kick across sockets, MQFQ section 4.3.2: an interrupt between processors takes about what a 1 us timer takes. So 1 us to
+//!   another socket; 0.7 us within a socket is ASSUMED.
+//! * Block layer and FIO: section 4 reaches nearly 4 M requests/s of 1 KiB and needs several threads for it, and MQFQ's 3.1 M on
+//!   15 to 19 threads are 71% of the peak. So 16 cores carry about 4.4 M: 3.6 us of a core per request. How they divide among submission,
+//!   dispatch and completion is ASSUMED.
+//! * `user-space-*`: calibrated to this project's own measurements with one worker (`mqfq bench scale`, `mqfq bench overhead`);
+//!   what they say of two workers is then a prediction, and is checked (`mqfq bench validate`).
+
+use crate::scenario::{Latencies, Machine};
+use mqfq_sched_watched::topology::{Distance, Place, Topology};
+
+/// Presets, in the order of the table.
+pub const NAMES: &[&str] = &["haswell-2x8", "haswell-2x6", "user-space-2", "user-space-8x128"];
+
+/// The figures of MQFQ's two machines.
+const HASWELL: Latencies = Latencies {
+    load_hit_ns: 0.8,
+    store_hit_ns: 0.8,
+    rmw_hit_ns: 8.0,
+    fence_ns: 14.0,
+    transfer_same_core_ns: 5.0,
+    transfer_same_socket_ns: 42.0,
+    transfer_other_socket_ns: 110.0,
+    memory_ns: 90.0,
+    two_threads_factor: 1.25,
+    code_per_access_ns: 1.5,
+    code_under_lock_ns: 30.0,
+    lines_under_lock: 2,
+    submit_ns: 1500.0,
+    dispatch_ns: 600.0,
+    complete_ns: 1500.0,
+    doorbell_ns: 100.0,
+    turn_ns: 50.0,
+    kick_ns: 250.0,
+    wake_same_socket_ns: 700.0,
+    wake_other_socket_ns: 1000.0,
+    sleep_ns: 300.0,
+    interrupt_ns: 1000.0,
+    timer_ns: 400.0,
+};
+
+/// The figures of this project's own loop.
+const USER_SPACE: Latencies = Latencies {
+    load_hit_ns: 0.4,
+    store_hit_ns: 0.4,
+    rmw_hit_ns: 5.0,
+    fence_ns: 8.0,
+    transfer_same_core_ns: 5.0,
+    transfer_same_socket_ns: 50.0,
+    transfer_other_socket_ns: 120.0,
+    memory_ns: 80.0,
+    two_threads_factor: 1.25,
+    code_per_access_ns: 0.6,
+    code_under_lock_ns: 10.0,
+    lines_under_lock: 2,
+    submit_ns: 40.0,
+    dispatch_ns: 20.0,
+    complete_ns: 40.0,
+    doorbell_ns: 2.0,
+    turn_ns: 60.0,
+    kick_ns: 1500.0,
+    wake_same_socket_ns: 5000.0,
+    wake_other_socket_ns: 6000.0,
+    sleep_ns: 1500.0,
+    interrupt_ns: 0.0,
+    timer_ns: 500.0,
+};
+
+/// The machine of this name, with a worker on each of its hardware threads.
+pub fn preset(name: &str) -> Option<Machine> {
+    let at = NAMES.iter().position(|known| *known == name)?;
+    let (sockets, cores_per_socket, threads_per_core, latency) = [
+        (2, 8, 2, HASWELL),
+        (2, 6, 2, HASWELL),
+        (1, 2, 1, USER_SPACE),
+        (8, 128, 1, USER_SPACE),
+    ][at];
+    let workers = sockets * cores_per_socket * threads_per_core;
+    Some(Machine { name: name.to_string(), sockets, cores_per_socket, threads_per_core, workers, latency })
+}
+
+/// Where each worker runs: one thread of each core of the first socket, then of the second, and so on, then the second
+/// threads (MQFQ section 4).
+pub fn places(machine: &Machine) -> Vec<Place> {
+    let cores = machine.sockets * machine.cores_per_socket;
+    let place = |worker: usize| {
+        let core = worker % cores;
+        Place { socket: (core / machine.cores_per_socket) as u16, core: (core % machine.cores_per_socket) as u16 }
+    };
+    (0..machine.workers).map(place).collect()
+}
+
+/// Who is how far from whom, and who shares a core with whom.
+pub struct Distances {
+    places: Vec<Place>,
+}
+
+impl Distances {
+    /// Of the workers of a machine.
+    pub fn new(machine: &Machine) -> Distances {
+        Distances { places: places(machine) }
+    }
+
+    /// As [`Topology::distance`], without its table.
+    #[inline]
+    pub fn between(&self, a: usize, b: usize) -> Distance {
+        if a == b {
+            return Distance::Own;
+        }
+        match (self.places[a], self.places[b]) {
+            (a, b) if a == b => Distance::Core,
+            (a, b) if a.socket == b.socket => Distance::Socket,
+            _ => Distance::Machine,
+        }
+    }
+
+    /// The worker on the other hardware thread of the same core, if there is one.
+    pub fn sibling(&self, worker: usize) -> Option<usize> {
+        (0..self.places.len()).find(|&other| other != worker && self.places[other] == self.places[worker])
+    }
+
+    /// Workers.
+    pub fn workers(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The same for the scheduler.
+    pub fn topology(&self) -> Topology {
+        Topology::from_places(&self.places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_fill_one_thread_of_each_core_socket_by_socket() {
+        let machine = preset("haswell-2x8").unwrap();
+        let places = places(&machine);
+        assert_eq!(places.len(), 32);
+        let at = |worker: usize| (places[worker].socket, places[worker].core);
+        assert_eq!([at(0), at(7), at(8), at(15), at(16), at(31)], [(0, 0), (0, 7), (1, 0), (1, 7), (0, 0), (1, 7)]);
+        let distances = Distances::new(&machine);
+        assert_eq!(distances.between(0, 16), Distance::Core);
+        assert_eq!(distances.between(0, 7), Distance::Socket);
+        assert_eq!(distances.between(0, 8), Distance::Machine);
+        assert_eq!((distances.sibling(3), distances.sibling(19)), (Some(19), Some(3)));
+    }
+
+    #[test]
+    fn every_name_is_a_machine_and_nothing_else_is() {
+        for name in NAMES {
+            assert_eq!(preset(name).unwrap().name, *name);
+        }
+        assert!(preset("haswell").is_none());
+    }
+}
