@@ -11,6 +11,8 @@
 //! No clock, no thread, no iteration over a hash map: a scenario and its seed give the same bytes on every machine.
 
 pub mod coherence;
+pub mod cores;
+pub mod drive;
 pub mod machine;
 pub mod outcome;
 pub mod scenario;

@@ -53,6 +53,8 @@ const HASWELL: Latencies = Latencies {
     sleep_ns: 300.0,
     interrupt_ns: 1000.0,
     timer_ns: 400.0,
+    // A kernel has no worker that spins: it is interrupted.
+    patience_ns: 0.0,
 };
 
 /// The figures of this project's own loop.
@@ -80,17 +82,14 @@ const USER_SPACE: Latencies = Latencies {
     sleep_ns: 1500.0,
     interrupt_ns: 0.0,
     timer_ns: 500.0,
+    patience_ns: 50_000.0,
 };
 
 /// The machine of this name, with a worker on each of its hardware threads.
 pub fn preset(name: &str) -> Option<Machine> {
     let at = NAMES.iter().position(|known| *known == name)?;
-    let (sockets, cores_per_socket, threads_per_core, latency) = [
-        (2, 8, 2, HASWELL),
-        (2, 6, 2, HASWELL),
-        (1, 2, 1, USER_SPACE),
-        (8, 128, 1, USER_SPACE),
-    ][at];
+    let (sockets, cores_per_socket, threads_per_core, latency) =
+        [(2, 8, 2, HASWELL), (2, 6, 2, HASWELL), (1, 2, 1, USER_SPACE), (8, 128, 1, USER_SPACE)][at];
     let workers = sockets * cores_per_socket * threads_per_core;
     Some(Machine { name: name.to_string(), sockets, cores_per_socket, threads_per_core, workers, latency })
 }

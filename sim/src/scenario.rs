@@ -91,6 +91,8 @@ pub struct Latencies {
     pub interrupt_ns: f64,
     /// Arming a timer and its interrupt, ns of the core's time.
     pub timer_ns: f64,
+    /// How long a worker that is held back spins before it sleeps, as long as that pays, ns; 0: it sleeps at once.
+    pub patience_ns: f64,
 }
 
 /// The device.

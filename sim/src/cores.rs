@@ -1,0 +1,593 @@
+//! Virtual cores: many workers on one thread of the real machine, each with its own time.
+//!
+//! # Shape
+//! ```text
+//!            heap of (time, core)                  device: its next event
+//!                    │ earliest                        │
+//!                    ▼                                 ▼
+//!   resume a core ── runs the worker's loop until it must wait:
+//!        │            • an access to a line that it does not have, and another core comes earlier
+//!        │            • a lock that another core holds
+//!        │            • it sleeps, or spins for a kick
+//!        └── suspend ─┘
+//! ```
+//! A core is a coroutine with a stack of its own, so it can stop anywhere inside the scheduler, and what another core does to the same words
+//! meanwhile really happens in between: compare-and-exchanges fail, locks are contended, wake-ups race.
+//!
+//! # Order
+//! An access that needs a line from elsewhere is made in the order of virtual time over all cores. One that hits the own cache may be
+//! made up to [`Cores::ahead`] early: a real core that has a line goes on using it until somebody's request for it has arrived,
+//! which takes a transfer. Equal times go by the number of the event, so a run is the same on every machine.
+//!
+//! # Invariants
+//! * A core's time never goes back. A core that is asleep has no entry in the heap but that of its alarm.
+//! * Locks are handed on in the order in which they were asked for. That is the best a lock can do: no policy that uses one is made to look
+//!   worse than it is.
+//!
+//! # Cost
+//! A switch between coroutines is about 10 ns, a heap operation about 20.
+
+use crate::coherence::{Memory, Need, Ps, ps};
+use crate::drive::Drive;
+use crate::machine::Distances;
+use crate::outcome::MemoryOutcome;
+use crate::scenario::Machine;
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use mqfq_sched_watched::watched::{self, Access, Kind};
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+/// A core's stack. Debug builds keep every temporary; pages that are not touched cost nothing.
+const STACK_BYTES: usize = if cfg!(debug_assertions) { 1 << 20 } else { 256 << 10 };
+
+/// No core runs: the simulator itself does.
+const NO_CORE: usize = usize::MAX;
+
+/// What a core waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Its turn: it is in the heap, or runs.
+    Ready,
+    /// To be rung, or for its alarm; since when.
+    Asleep(Ps),
+    /// The same, without having let go of the core.
+    Spinning,
+    /// A lock; since when.
+    Locked(Ps),
+    /// Nothing more.
+    Ended,
+}
+
+struct Core {
+    now: Ps,
+    state: State,
+    /// Entries in the heap of an earlier generation are void.
+    generation: u32,
+    /// It was rung before it slept.
+    rung_at: Option<Ps>,
+    /// The device has something for it that it has not looked at.
+    interrupted_at: Option<Ps>,
+    slept: Ps,
+    sibling: Option<usize>,
+}
+
+#[derive(Default)]
+struct Lock {
+    holder: Option<usize>,
+    last: Option<usize>,
+    waiting: VecDeque<usize>,
+}
+
+/// Costs of a core in picoseconds.
+struct Costs {
+    code_per_access: Ps,
+    code_under_lock: Ps,
+    lines_under_lock: Ps,
+    kick: Ps,
+    wake_same_socket: Ps,
+    wake_other_socket: Ps,
+    sleep: Ps,
+    interrupt: Ps,
+    /// What code takes while the other thread of the core runs, in 1/1024.
+    beside_sibling: u64,
+}
+
+/// What the cores counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct CoreCounts {
+    /// Times that a core was resumed, lines that moved, device events.
+    pub events: u64,
+    /// Sleepers that were rung by another core.
+    pub kicks: u64,
+    /// Time slept, all cores, ps.
+    pub slept: Ps,
+}
+
+/// See the file's text.
+pub struct Cores {
+    memory: Memory,
+    distances: Distances,
+    costs: Costs,
+    cores: Vec<Core>,
+    heap: BinaryHeap<Reverse<(Ps, u64, usize, u32)>>,
+    sequence: u64,
+    current: usize,
+    locks: HashMap<usize, Lock>,
+    ahead: Ps,
+    drive: Drive,
+    counts: CoreCounts,
+    stopping: bool,
+}
+
+std::thread_local! {
+    static CORES: RefCell<Option<Cores>> = const { RefCell::new(None) };
+    static YIELDER: Cell<*const Yielder<(), ()>> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Whether an access could be made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Yes,
+    /// Others come first: suspend, then try again.
+    NotYet,
+    /// Suspend; it will have been made.
+    Granted,
+}
+
+impl Cores {
+    /// Cores of a machine around a device.
+    pub fn new(machine: &Machine, drive: Drive) -> Cores {
+        let latency = &machine.latency;
+        let distances = Distances::new(machine);
+        let workers = distances.workers();
+        let core = |worker| Core {
+            now: 0,
+            state: State::Ready,
+            generation: 0,
+            rung_at: None,
+            interrupted_at: None,
+            slept: 0,
+            sibling: distances.sibling(worker),
+        };
+        let cores = (0..workers).map(core).collect();
+        let costs = Costs {
+            code_per_access: ps(latency.code_per_access_ns),
+            code_under_lock: ps(latency.code_under_lock_ns),
+            lines_under_lock: u64::from(latency.lines_under_lock),
+            kick: ps(latency.kick_ns),
+            wake_same_socket: ps(latency.wake_same_socket_ns),
+            wake_other_socket: ps(latency.wake_other_socket_ns),
+            sleep: ps(latency.sleep_ns),
+            interrupt: ps(latency.interrupt_ns),
+            beside_sibling: (1024.0 * 2.0 / latency.two_threads_factor).round() as u64,
+        };
+        Cores {
+            memory: Memory::new(latency, workers),
+            distances,
+            costs,
+            cores,
+            heap: BinaryHeap::new(),
+            sequence: 0,
+            current: NO_CORE,
+            locks: HashMap::new(),
+            ahead: ps(latency.transfer_same_socket_ns),
+            drive,
+            counts: CoreCounts::default(),
+            stopping: false,
+        }
+    }
+
+    fn now(&self) -> Ps {
+        self.cores[self.current].now
+    }
+
+    /// The current core computes for so long.
+    fn compute(&mut self, time: Ps) {
+        let Core { sibling, .. } = self.cores[self.current];
+        let beside = sibling.is_some_and(|sibling| {
+            matches!(self.cores[sibling].state, State::Ready | State::Spinning | State::Locked(_))
+        });
+        self.cores[self.current].now += if beside { time * self.costs.beside_sibling / 1024 } else { time };
+    }
+
+    /// When the next thing happens on another core or in the device.
+    #[inline]
+    fn next_at(&self) -> Ps {
+        let core = self.heap.peek().map_or(Ps::MAX, |Reverse((at, ..))| *at);
+        core.min(self.drive.next_event())
+    }
+
+    fn enqueue(&mut self, core: usize, at: Ps) {
+        let entry = &mut self.cores[core];
+        entry.generation += 1;
+        self.sequence += 1;
+        self.heap.push(Reverse((at, self.sequence, core, entry.generation)));
+    }
+
+    /// The current core will go on at its own time, after those who come first.
+    fn step_back(&mut self) {
+        let now = self.now();
+        self.enqueue(self.current, now);
+    }
+
+    fn access(&mut self, Access { kind, address }: Access, is_first_try: bool) -> Made {
+        if self.current == NO_CORE {
+            return Made::Yes;
+        }
+        let core = self.current;
+        if is_first_try {
+            self.compute(self.costs.code_per_access);
+        }
+        let now = self.now();
+        if kind == Kind::Fence {
+            self.cores[core].now = self.memory.fence(core, now);
+            return Made::Yes;
+        }
+        let line = self.memory.line(address);
+        let need = self.memory.need(core, line, kind);
+        let may_be = if need == Need::Hit && kind != Kind::Lock { now.saturating_sub(self.ahead) } else { now };
+        if self.next_at() < may_be {
+            self.step_back();
+            return Made::NotYet;
+        }
+        self.counts.events += u64::from(need == Need::Transfer);
+        match kind {
+            Kind::Lock => return self.lock(address, line),
+            Kind::Unlock => self.unlock(address, line),
+            _ => self.cores[core].now = self.memory.access(core, line, kind, now, &self.distances),
+        }
+        Made::Yes
+    }
+
+    fn lock(&mut self, address: usize, line: u32) -> Made {
+        let core = self.current;
+        let lock = self.locks.entry(address).or_default();
+        if lock.holder.is_some() {
+            lock.waiting.push_back(core);
+            self.cores[core].state = State::Locked(self.cores[core].now);
+            return Made::Granted;
+        }
+        lock.holder = Some(core);
+        let last = lock_last(&mut self.locks, address, core);
+        self.hold(core, line, last);
+        Made::Yes
+    }
+
+    /// The lock's line comes, and the plain ones under it if somebody else had it before.
+    fn hold(&mut self, core: usize, line: u32, last: Option<usize>) {
+        let now = self.cores[core].now;
+        let mut at = self.memory.access(core, line, Kind::Lock, now, &self.distances);
+        if let Some(last) = last {
+            at += self.costs.lines_under_lock * self.memory.transfer_ps(self.distances.between(core, last));
+        }
+        self.cores[core].now = at + self.costs.code_under_lock;
+    }
+
+    fn unlock(&mut self, address: usize, line: u32) {
+        let core = self.current;
+        let now = self.memory.access(core, line, Kind::Unlock, self.now(), &self.distances);
+        self.cores[core].now = now;
+        let lock = self.locks.get_mut(&address).expect("a lock that is let go was taken");
+        lock.holder = lock.waiting.pop_front();
+        if let Some(next) = lock.holder {
+            let State::Locked(since) = self.cores[next].state else { unreachable!("it waits for the lock") };
+            let waiter = &mut self.cores[next];
+            waiter.state = State::Ready;
+            waiter.now = waiter.now.max(now);
+            self.memory.waited_for_lock(self.cores[next].now - since);
+            let last = lock_last(&mut self.locks, address, next);
+            self.hold(next, line, last);
+            let at = self.cores[next].now;
+            self.enqueue(next, at);
+        }
+    }
+
+    /// Lets a sleeper go on at `at` or, if something else does so, earlier.
+    fn wake(&mut self, core: usize, at: Ps) {
+        let at = at.max(self.cores[core].now);
+        self.enqueue(core, at);
+    }
+
+    fn ring(&mut self, core: usize) {
+        self.compute(self.costs.kick);
+        self.counts.kicks += 1;
+        let latency = match self.distances.between(self.current, core) {
+            mqfq_sched_watched::topology::Distance::Machine => self.costs.wake_other_socket,
+            _ => self.costs.wake_same_socket,
+        };
+        let at = self.now() + latency;
+        match self.cores[core].state {
+            State::Asleep(_) => self.wake(core, at),
+            // It has said that it will sleep, and is on its way there.
+            _ => self.cores[core].rung_at = Some(at),
+        }
+    }
+
+    fn drive_until(&mut self, at: Ps) {
+        let Cores { drive, cores, heap, sequence, costs, .. } = self;
+        drive.advance(at, |core| {
+            let entry = &mut cores[core];
+            entry.interrupted_at.get_or_insert(at);
+            let wakes_at = match entry.state {
+                State::Asleep(_) => at + costs.interrupt,
+                State::Spinning => at,
+                _ => return,
+            };
+            entry.generation += 1;
+            *sequence += 1;
+            heap.push(Reverse((wakes_at.max(entry.now), *sequence, core, entry.generation)));
+        });
+        self.counts.events += 1;
+    }
+
+    /// The next core to run, or `None` if nothing will ever happen again.
+    fn next_core(&mut self) -> Option<usize> {
+        loop {
+            let core_at = self.heap.peek().map(|Reverse((at, ..))| *at);
+            let device_at = self.drive.next_event();
+            if device_at != Ps::MAX && core_at.is_none_or(|at| device_at <= at) {
+                self.drive_until(device_at);
+                continue;
+            }
+            let Reverse((at, _, core, generation)) = self.heap.pop()?;
+            let entry = &mut self.cores[core];
+            if entry.generation != generation {
+                continue;
+            }
+            if let State::Asleep(since) = entry.state {
+                entry.slept += at - since;
+            }
+            // Void from here on, for whoever looks at the heap for an older one of the same core.
+            entry.generation += 1;
+            entry.now = entry.now.max(at);
+            entry.state = State::Ready;
+            self.counts.events += 1;
+            return Some(core);
+        }
+    }
+}
+
+fn lock_last(locks: &mut HashMap<usize, Lock>, address: usize, core: usize) -> Option<usize> {
+    locks.get_mut(&address).and_then(|lock| lock.last.replace(core)).filter(|&last| last != core)
+}
+
+/// The watcher of a thread that runs virtual cores.
+fn on_access(access: Access) {
+    let mut is_first_try = true;
+    loop {
+        match with(|cores| cores.access(access, is_first_try)) {
+            Made::Yes => return,
+            Made::NotYet => suspend(),
+            Made::Granted => return suspend(),
+        }
+        is_first_try = false;
+    }
+}
+
+fn with<R>(action: impl FnOnce(&mut Cores) -> R) -> R {
+    CORES.with_borrow_mut(|cores| action(cores.as_mut().expect("inside `run`")))
+}
+
+/// Leaves the current core's coroutine until the core is resumed.
+fn suspend() {
+    let yielder = YIELDER.get();
+    assert!(!yielder.is_null(), "only a core can wait");
+    // SAFETY: `run` sets the pointer before each resume to the yielder of the coroutine that it resumes; that is the one we are in, so it
+    // lives at least as long as this call, and it is on this thread.
+    unsafe { (*yielder).suspend(()) };
+}
+
+/// Lets whoever comes earlier in virtual time go first.
+fn in_order() {
+    while with(|cores| {
+        let waits = cores.next_at() < cores.now();
+        if waits {
+            cores.step_back();
+        }
+        waits
+    }) {
+        suspend();
+    }
+}
+
+/// What a core's own code may do. Only inside [`run`], on a core.
+pub mod core {
+    use super::{Ps, State, in_order, suspend, with};
+    use crate::drive::Drive;
+
+    /// The core's time, whole nanoseconds.
+    pub fn now_ns() -> u64 {
+        with(|cores| cores.now()) / 1000
+    }
+
+    /// The core computes for so long.
+    pub fn compute(time: Ps) {
+        with(|cores| cores.compute(time));
+    }
+
+    /// Something has been put where the core of this number will find it, and its wake word said that it sleeps.
+    pub fn ring(core: usize) {
+        with(|cores| cores.ring(core));
+    }
+
+    /// Something has been put where the core of this number will find it, and it does not sleep; but it may spin.
+    pub fn nudge(core: usize) {
+        with(|cores| {
+            if cores.cores[core].state == State::Spinning {
+                let arrives = cores.memory.transfer_ps(cores.distances.between(cores.current, core));
+                let at = cores.now() + arrives;
+                cores.wake(core, at);
+            }
+        });
+    }
+
+    /// Sleeps until it is rung, interrupted, or `until`.
+    pub fn sleep(until: Option<Ps>) {
+        in_order();
+        let sleeps = with(|cores| {
+            let at = cores.current;
+            let core = &mut cores.cores[at];
+            let now = core.now;
+            let rung = core.rung_at.take();
+            let interrupted = core.interrupted_at.map(|at| at + cores.costs.interrupt);
+            core.state = State::Asleep(now);
+            let stop = cores.stopping.then_some(now);
+            if let Some(alarm) = [rung, interrupted, until, stop].into_iter().flatten().min() {
+                cores.wake(at, alarm);
+            } else {
+                // Nothing in the heap is this core's any more.
+                cores.cores[at].generation += 1;
+            }
+            true
+        });
+        debug_assert!(sleeps);
+        suspend();
+        with(|cores| {
+            let time = cores.costs.sleep;
+            cores.cores[cores.current].rung_at = None;
+            cores.compute(time);
+        });
+    }
+
+    /// Waits for a nudge or an interrupt without letting go of the core. True if one came before `until`.
+    pub fn spin(until: Ps) -> bool {
+        in_order();
+        let spins = with(|cores| {
+            let at = cores.current;
+            if cores.cores[at].interrupted_at.is_some() || cores.cores[at].now >= until {
+                return false;
+            }
+            cores.cores[at].state = State::Spinning;
+            cores.wake(at, until);
+            true
+        });
+        if spins {
+            suspend();
+        }
+        with(|cores| cores.now() < until)
+    }
+
+    /// The device, in the order of virtual time.
+    pub fn device<R>(action: impl FnOnce(&mut Drive, usize, Ps) -> R) -> R {
+        in_order();
+        with(|cores| {
+            let (core, now) = (cores.current, cores.now());
+            action(&mut cores.drive, core, now)
+        })
+    }
+
+    /// The device has something for the core that it has not looked at.
+    pub fn is_interrupted() -> bool {
+        with(|cores| cores.cores[cores.current].interrupted_at.is_some())
+    }
+
+    /// The core has looked at what the device has for it.
+    pub fn interrupt_taken() {
+        with(|cores| {
+            let current = cores.current;
+            cores.cores[current].interrupted_at = None;
+        });
+    }
+
+    /// The run is over: leave.
+    pub fn is_stopping() -> bool {
+        with(|cores| cores.stopping)
+    }
+}
+
+/// What a run of the cores left.
+pub struct Finished<R> {
+    /// What each core's body returned.
+    pub results: Vec<R>,
+    /// What was counted.
+    pub counts: CoreCounts,
+    /// What memory cost.
+    pub memory: MemoryOutcome,
+    /// When the last core ended.
+    pub end: Ps,
+}
+
+/// Takes `CORES` and the watcher back, whatever happens.
+struct Installed(Option<watched::Watcher>);
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        watched::watch(self.0);
+        CORES.set(None);
+        YIELDER.set(std::ptr::null());
+    }
+}
+
+/// Runs `bodies`, one per core, until nothing will happen any more; asks `is_idle` then whether that is right (else it says what is
+/// wrong), tells the cores to stop, and waits for them.
+///
+/// # Errors
+/// What `is_idle` said.
+pub fn run<R: 'static>(
+    cores: Cores,
+    bodies: Vec<Box<dyn FnOnce() -> R>>,
+    is_idle: impl Fn() -> Result<(), String>,
+) -> Result<Finished<R>, String> {
+    let _installed = Installed(watched::watch(Some(on_access)));
+    CORES.set(Some(cores));
+    let mut running: Vec<_> = bodies.into_iter().map(coroutine).collect::<Result<_, String>>()?;
+    let mut results: Vec<Option<R>> = running.iter().map(|_| None).collect();
+    with(|cores| (0..running.len()).for_each(|core| cores.enqueue(core, 0)));
+    loop {
+        let Some(core) = with(Cores::next_core) else {
+            if with(|cores| cores.stopping) {
+                break;
+            }
+            is_idle()?;
+            with(|cores| {
+                cores.stopping = true;
+                for core in 0..cores.cores.len() {
+                    if matches!(cores.cores[core].state, State::Asleep(_)) {
+                        let now = cores.cores[core].now;
+                        cores.wake(core, now);
+                    }
+                }
+            });
+            continue;
+        };
+        with(|cores| cores.current = core);
+        YIELDER.set(running[core].1.get());
+        let ended = running[core].0.resume(());
+        with(|cores| {
+            cores.current = NO_CORE;
+            if matches!(ended, CoroutineResult::Return(_)) {
+                cores.cores[core].state = State::Ended;
+            }
+        });
+        if let CoroutineResult::Return(result) = ended {
+            results[core] = Some(result);
+        }
+    }
+    let results: Option<Vec<R>> = results.into_iter().collect();
+    let results = results.ok_or("a core neither ended nor will ever go on: the simulator lost an event")?;
+    Ok(with(|cores| {
+        cores.counts.slept = cores.cores.iter().map(|core| core.slept).sum();
+        let end = cores.cores.iter().map(|core| core.now).max().unwrap_or(0);
+        Finished { results, counts: cores.counts, memory: cores.memory.take_counts(), end }
+    }))
+}
+
+type Running<R> = (Coroutine<(), (), R>, std::rc::Rc<Cell<*const Yielder<(), ()>>>);
+
+/// A core's coroutine, and where it leaves its yielder once it has started.
+fn coroutine<R: 'static>(body: Box<dyn FnOnce() -> R>) -> Result<Running<R>, String> {
+    let stack = DefaultStack::new(STACK_BYTES).map_err(|error| format!("no memory for a virtual core: {error}"))?;
+    let place = std::rc::Rc::new(Cell::new(std::ptr::null()));
+    let own = place.clone();
+    let coroutine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
+        own.set(std::ptr::from_ref(yielder));
+        YIELDER.set(std::ptr::from_ref(yielder));
+        body()
+    });
+    Ok((coroutine, place))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+use super::*;
+use crate::machine;
+use mqfq_sched_watched::watched::{AtomicU64, Mutex};
+use std::rc::Rc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+/// A machine without any cost but those of memory.
+fn machine(sockets: usize, cores_per_socket: usize) -> Machine {
+    let mut machine = machine::preset("haswell-2x8").unwrap();
+    (machine.sockets, machine.cores_per_socket, machine.threads_per_core) = (sockets, cores_per_socket, 1);
+    machine.workers = sockets * cores_per_socket;
+    machine.latency.code_per_access_ns = 0.0;
+    machine.latency.code_under_lock_ns = 0.0;
+    machine.latency.lines_under_lock = 0;
+    machine
+}
+
+#[repr(align(128))]
+struct Padded<T>(T);
+
+fn each<R: 'static>(machine: &Machine, body: impl Fn(usize) -> R + Clone + 'static) -> Finished<R> {
+    let bodies = (0..machine.workers).map(|core| {
+        let body = body.clone();
+        Box::new(move || body(core)) as Box<dyn FnOnce() -> R>
+    });
+    run(Cores::new(machine, Drive::null()), bodies.collect(), || Ok(())).unwrap()
+}
+
+#[test]
+fn a_shared_counter_is_as_slow_as_its_line_changes_hands() {
+    const TIMES: u64 = 1000;
+    let count = |machine: &Machine| {
+        let word = Rc::new(Padded(AtomicU64::new(0)));
+        let shared = word.clone();
+        let finished = each(machine, move |_| {
+            for _ in 0..TIMES {
+                shared.0.fetch_add(1, AcqRel);
+            }
+        });
+        assert_eq!(word.0.fetch_add(0, AcqRel), TIMES * machine.workers as u64, "nothing is lost");
+        finished.end as f64 / 1000.0 / (TIMES * machine.workers as u64) as f64
+    };
+    let alone = count(&machine(1, 1));
+    assert!((8.0..8.2).contains(&alone), "one locked instruction: {alone} ns");
+    // All at once: the line goes round, and each addition costs one transfer and the instruction.
+    let four = count(&machine(1, 4));
+    assert!((45.0..51.0).contains(&four), "{four} ns");
+    let two_sockets = count(&machine(2, 4));
+    // In the order of asking, which is that of the cores: two of eight hand-overs cross, (6 x 42 + 2 x 110) / 8 + 8.
+    assert!((65.0..69.0).contains(&two_sockets), "{two_sockets} ns");
+}
+
+#[test]
+fn what_only_one_core_touches_costs_the_same_on_any_machine() {
+    for (sockets, cores) in [(1, 1), (2, 8), (8, 16)] {
+        let finished = each(&machine(sockets, cores), |_| {
+            let own = Padded(AtomicU64::new(0));
+            for _ in 0..100 {
+                own.0.fetch_add(1, AcqRel);
+            }
+        });
+        // From memory once, then 100 times the instruction. Stacks lie apart, so no line is shared.
+        let ns = finished.end as f64 / 1000.0;
+        assert!((890.0..=891.0).contains(&ns), "{sockets} x {cores}: {ns} ns");
+        assert_eq!(finished.memory.transfers_other_socket + finished.memory.transfers_same_socket, 0);
+    }
+}
+
+#[test]
+fn compare_and_exchange_fails_when_another_core_was_first() {
+    let word = Rc::new(Padded(AtomicU64::new(0)));
+    let finished = each(&machine(1, 4), move |_| {
+        let mut failed = 0u64;
+        for _ in 0..200 {
+            let mut seen = word.0.load(Acquire);
+            while let Err(actual) = word.0.compare_exchange(seen, seen + 1, AcqRel, Acquire) {
+                seen = actual;
+                failed += 1;
+            }
+        }
+        (failed, word.0.load(Acquire))
+    });
+    let failed: u64 = finished.results.iter().map(|(failed, _)| failed).sum();
+    assert!(failed > 100, "four cores load, then exchange: {failed} of 800 failed");
+    assert_eq!(finished.results.iter().map(|(_, seen)| *seen).max(), Some(800));
+}
+
+#[test]
+fn a_lock_is_held_by_one_and_handed_on_in_order() {
+    let lock = Rc::new(Padded(Mutex::new(Vec::new())));
+    let order = lock.clone();
+    let finished = each(&machine(1, 8), move |core| {
+        // One after the other, a nanosecond apart: all ask while the first still holds it.
+        super::core::compute(core as u64 * 1000);
+        let mut inside = lock.0.lock().unwrap();
+        inside.push(core);
+        // Held over many accesses of its own and of others.
+        let own = Padded(AtomicU64::new(0));
+        for _ in 0..100 {
+            own.0.fetch_add(1, AcqRel);
+        }
+        assert_eq!(inside.last(), Some(&core), "somebody else was inside");
+    });
+    assert_eq!(*order.0.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    // The last waits for seven others, some 800 ns each.
+    assert!(finished.memory.waited_for_lock_ns > (1..8).sum::<u64>() * 800, "{:?}", finished.memory);
+}
+
+#[test]
+fn a_store_waits_in_the_buffer_and_a_fence_for_it() {
+    let word = Rc::new(Padded(AtomicU64::new(0)));
+    let finished = each(&machine(1, 2), move |core| {
+        let now = || super::core::now_ns();
+        if core == 0 {
+            word.0.fetch_add(1, AcqRel);
+            return (0, 0);
+        }
+        super::core::compute(1_000_000);
+        let start = now();
+        word.0.store(7, Release);
+        let stored = now();
+        mqfq_sched_watched::watched::fence(std::sync::atomic::Ordering::SeqCst);
+        (stored - start, now() - start)
+    });
+    let (store_ns, fenced_ns) = finished.results[1];
+    assert!(store_ns <= 1, "{store_ns}");
+    assert!((42 + 14..=42 + 15).contains(&fenced_ns), "the line comes, then the fence: {fenced_ns}");
+}
+
+#[test]
+fn a_sleeper_wakes_when_it_is_rung_and_not_before() {
+    let finished = each(&machine(2, 1), |core| {
+        if core == 0 {
+            super::core::sleep(None);
+            return super::core::now_ns();
+        }
+        super::core::compute(5_000_000);
+        super::core::ring(0);
+        0
+    });
+    // 5 us, the kick itself, the way to the other socket, waking up.
+    assert_eq!(finished.results[0], 5000 + 250 + 1000 + 300);
+    assert_eq!(finished.counts.kicks, 1);
+}
+
+#[test]
+fn a_ring_before_the_sleep_is_not_lost() {
+    let finished = each(&machine(1, 2), |core| {
+        if core == 1 {
+            super::core::ring(0);
+            return true;
+        }
+        super::core::compute(10_000_000);
+        super::core::sleep(None);
+        super::core::now_ns() < 20_000
+    });
+    assert!(finished.results[0]);
+}
+
+#[test]
+fn two_threads_of_a_core_slow_each_other_down() {
+    let mut machine = machine(1, 1);
+    (machine.threads_per_core, machine.workers) = (2, 2);
+    let both = each(&machine, |_| {
+        for _ in 0..100 {
+            super::core::compute(1_000_000);
+            super::core::device(|_, _, _| ());
+        }
+    });
+    // Together 1.25 times one: 200 us of work in 160.
+    let us = both.end as f64 / 1e6;
+    assert!((155.0..=161.0).contains(&us), "{us}");
+}
+
+#[test]
+fn the_same_run_gives_the_same_times_wherever_memory_lies() {
+    let go = |size: usize| {
+        let moved = vec![0u8; size];
+        let words: Rc<Vec<Padded<AtomicU64>>> = Rc::new((0..8).map(|_| Padded(AtomicU64::new(0))).collect());
+        let finished = each(&machine(2, 4), move |core| {
+            for turn in 0..200 {
+                words[(core + turn) % 8].0.fetch_add(1, AcqRel);
+                words[turn % 8].0.load(Acquire);
+            }
+        });
+        drop(moved);
+        (finished.end, finished.counts.events, finished.memory)
+    };
+    let first = go(0);
+    assert!((1..50).all(|size| go(size * 1237) == first));
+}
