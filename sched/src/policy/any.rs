@@ -41,13 +41,7 @@ impl AnyPolicy {
     /// # Errors
     /// The first thing wrong with the options or the number of flows.
     pub fn new(options: &PolicyOptions, topology: &Topology, flows: &[Weight]) -> Result<AnyPolicy, PolicyError> {
-        options.validate()?;
-        if flows.is_empty() {
-            return Err(PolicyError::NoFlows);
-        }
-        if flows.len() > u32::MAX as usize {
-            return Err(PolicyError::TooManyFlows(flows.len()));
-        }
+        options.validate_for(flows)?;
         Ok(match options.kind {
             PolicyKind::None => AnyPolicy::None(Fifo),
             PolicyKind::Mqfq => AnyPolicy::Mqfq(Mqfq::new(options, topology, flows)),

@@ -21,7 +21,7 @@ mod sleeper_model;
 
 pub use any::{AnyPolicy, AnyQueue};
 pub use fifo::{Fifo, FifoQueue};
-pub use mqfq::{Mqfq, MqfqQueue};
+pub use mqfq::{Mqfq, MqfqQueue, structures};
 pub use mqfq_serial::MqfqSerial;
 pub use options::{PolicyError, PolicyKind, PolicyOptions, UnknownPolicy};
 pub use sfqd::{Sfqd, SfqdQueue};

@@ -129,6 +129,12 @@
 //! tokens beyond D. A queue that waits for one may wait for the end of the others' run; it cannot be passed by more
 //! than T, as ever.
 //!
+//! # Other structures
+//! `Mqfq<S>` is the same policy over anything that keeps the promises of `structures.rs`, to be compared with what ships. A
+//! store of tokens without paths has them all at its root, also those that `complete` gives back for the own queue. Their
+//! worker is awake and owes a pick. Either that takes a token; or it finds none after its mark and its fence, so another
+//! has taken it; or it ends in `rest`, whose `percolate` fences and which searches the ready set. That is P3.
+//!
 //! # Cost
 //! A request on a queue that keeps its tokens, in the paper's form: submit one load of gvt and one add on the flow's
 //! line; pick a load of gvt, a load and a store of the own token leaf, a store on the own mindicator leaf (with a
@@ -136,7 +142,10 @@
 //! token leaf. In the relaxed form the add happens once per L of the flow's service, the mindicator's part once per q
 //! of virtual time. No lock, no loop over queues.
 
-use super::{DispatchToken, Entry, Grant, Handle, Kick, Pick, Policy, PolicyOptions};
+pub mod structures;
+
+use self::structures::{Shipped, Structures, Tokens, VirtualTime, Wheel};
+use super::{DispatchToken, Entry, Grant, Handle, Kick, Pick, Policy, PolicyError, PolicyOptions};
 use crate::cost::Cost;
 use crate::flow::{FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align};
 use crate::mindicator::Mindicator;
@@ -155,20 +164,20 @@ const _: () = assert!(HORIZON.0 < Mindicator::REACH.0 && PolicyOptions::WINDOW_M
 // A minimum that the mindicator rounded would not be the tag that it stands for.
 const _: () = assert!(TAG_GRAIN.0 == Mindicator::GRAIN.0);
 
-/// Multi-queue fair queueing. See the module's text.
-pub struct Mqfq {
+/// Multi-queue fair queueing, over what ships unless `S` says otherwise. See the module's text.
+pub struct Mqfq<S: Structures = Shipped> {
     options: PolicyOptions,
     /// Clears what is below a quantum.
     quantum_mask: u64,
     flows: FlowTable,
-    mindicator: Mindicator,
-    tokens: TokenTree,
-    wheel: ThrottleWheel,
+    virtual_time: S::VirtualTime,
+    tokens: S::Tokens,
+    wheel: S::Wheel,
     ready: ReadySet,
 }
 
-/// What one worker owns.
-pub struct MqfqQueue {
+/// What one worker owns. `P` is its place in the throttle wheel.
+pub struct MqfqQueue<P = WheelSlot> {
     hctx: HctxId,
     /// With each flow that has requests here, the queue's lease on it.
     stage: StageQueue<Waiting, Lease>,
@@ -176,10 +185,13 @@ pub struct MqfqQueue {
     shown: VTime,
     is_shown: bool,
     /// Place in the throttle wheel, if the last pick took one.
-    place: Option<WheelSlot>,
+    place: Option<P>,
     /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
     is_listed: bool,
 }
+
+/// What a worker of `Mqfq<S>` owns.
+type Queue<S> = MqfqQueue<<<S as Structures>::Wheel as Wheel>::Place>;
 
 #[derive(Clone, Copy, Default)]
 struct Waiting {
@@ -191,20 +203,49 @@ impl Mqfq {
     /// A scheduler for the queues of `topology`. The options have been validated.
     pub(super) fn new(options: &PolicyOptions, topology: &Topology, weights: &[Weight]) -> Self {
         let start = align(options.start);
+        let virtual_time = Mindicator::new(topology, start);
+        let tokens = TokenTree::new(topology, options.depth);
+        let wheel = ThrottleWheel::with_quantum(topology.hctx_count(), options.window, options.quantum, start);
+        Mqfq::build(options, topology, weights, (virtual_time, tokens, wheel))
+    }
+}
+
+impl<S: Structures> Mqfq<S> {
+    /// A scheduler over other structures, which are as the options say (D, T and the start of virtual time, rounded down to
+    /// [`TAG_GRAIN`]), for the queues of `topology` and one flow per weight. The options' kind is not looked at.
+    ///
+    /// # Errors
+    /// The first thing wrong with the options or the number of flows.
+    pub fn with_structures(
+        options: &PolicyOptions,
+        topology: &Topology,
+        weights: &[Weight],
+        structures: (S::VirtualTime, S::Tokens, S::Wheel),
+    ) -> Result<Self, PolicyError> {
+        options.validate_for(weights)?;
+        Ok(Mqfq::build(options, topology, weights, structures))
+    }
+
+    fn build(
+        options: &PolicyOptions,
+        topology: &Topology,
+        weights: &[Weight],
+        (virtual_time, tokens, wheel): (S::VirtualTime, S::Tokens, S::Wheel),
+    ) -> Self {
         Mqfq {
             options: *options,
             quantum_mask: !(options.quantum.max(TAG_GRAIN).0 - 1),
-            flows: FlowTable::new(weights, start),
-            mindicator: Mindicator::new(topology, start),
-            tokens: TokenTree::new(topology, options.depth),
-            wheel: ThrottleWheel::with_quantum(topology.hctx_count(), options.window, options.quantum, start),
+            flows: FlowTable::new(weights, align(options.start)),
+            virtual_time,
+            tokens,
+            wheel,
             ready: ReadySet::new(topology),
         }
     }
 
     /// Smallest lead start tag over all queues, never going back.
     pub fn global_vtime(&self) -> VTime {
-        self.mindicator.global_vtime()
+        self.virtual_time.global_vtime()
     }
 
     /// Units of D in the token tree. Exact only while no worker is inside the policy.
@@ -220,32 +261,32 @@ impl Mqfq {
 
     /// True if the leaf shows less than it should of this lead: it was farther than `HORIZON`.
     #[inline]
-    fn is_far(&self, queue: &MqfqQueue, lead: VTime) -> bool {
+    fn is_far(&self, queue: &Queue<S>, lead: VTime) -> bool {
         queue.shown.is_before(self.quantised(lead))
     }
 
     /// Publishes the lead of a queue, or that it has none. True if the leaf has changed.
-    fn publish(&self, queue: &mut MqfqQueue) -> bool {
+    fn publish(&self, queue: &mut Queue<S>) -> bool {
         let Some(lead) = queue.stage.lead() else {
             let was_shown = std::mem::replace(&mut queue.is_shown, false);
             if was_shown {
-                self.mindicator.depart(queue.hctx);
+                self.virtual_time.depart(queue.hctx);
             }
             return was_shown;
         };
-        let now = self.mindicator.global_vtime();
+        let now = self.virtual_time.global_vtime();
         let shown = self.quantised(lead.later(now).earlier(now.plus(HORIZON)));
         if queue.is_shown && queue.shown == shown {
             return false;
         }
         (queue.shown, queue.is_shown) = (shown, true);
-        self.mindicator.publish(queue.hctx, shown);
+        self.virtual_time.publish(queue.hctx, shown);
         true
     }
 
     /// Tells everybody about the lead of a queue, or that it has none (P1).
     #[inline]
-    fn announce(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {
+    fn announce(&self, queue: &mut Queue<S>, kick: &mut impl Kick) {
         let is_told = match queue.stage.lead() {
             Some(lead) => queue.is_shown && queue.shown == self.quantised(lead),
             None => !queue.is_shown,
@@ -256,7 +297,7 @@ impl Mqfq {
     }
 
     #[inline(never)]
-    fn announce_change(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {
+    fn announce_change(&self, queue: &mut Queue<S>, kick: &mut impl Kick) {
         while self.publish(queue) {
             self.advance(queue.hctx, kick);
             // Again only if the lead is farther than the leaf can show, and what it shows was the smallest: then gvt
@@ -270,7 +311,7 @@ impl Mqfq {
 
     /// After each change of a leaf: moves gvt, turns the wheel, and wakes those whom that lets go (P1).
     fn advance(&self, from: HctxId, kick: &mut impl Kick) {
-        let now = self.mindicator.query();
+        let now = self.virtual_time.query();
         let mut unthrottled = false;
         self.wheel.turn(now, |hctx| {
             self.ready.mark(hctx);
@@ -309,8 +350,8 @@ impl Mqfq {
 
     /// Stages a request of a flow that has no other in this queue.
     #[inline(never)]
-    fn submit_first(&self, queue: &mut MqfqQueue, flow: FlowId, cost: Cost, payload: Waiting, kick: &mut impl Kick) {
-        let now = self.mindicator.global_vtime();
+    fn submit_first(&self, queue: &mut Queue<S>, flow: FlowId, cost: Cost, payload: Waiting, kick: &mut impl Kick) {
+        let now = self.virtual_time.global_vtime();
         let (interval, lease) = if self.options.lease.0 == 0 {
             (self.flows.charge(flow, cost, now), Lease::default())
         } else {
@@ -326,7 +367,7 @@ impl Mqfq {
     /// We are awake and need not be woken: Figure 2 begins with the same two steps. A turner that has just taken us out
     /// of the wheel may mark us after this; the mark then leads to a kick for nothing.
     #[inline(never)]
-    fn unlist(&self, queue: &mut MqfqQueue) {
+    fn unlist(&self, queue: &mut Queue<S>) {
         queue.is_listed = false;
         self.ready.unmark(queue.hctx);
         if let Some(place) = queue.place.take() {
@@ -337,7 +378,7 @@ impl Mqfq {
 
     /// Puts a queue to wait until its lead is due. False if it must pick again.
     #[inline(never)]
-    fn throttle(&self, queue: &mut MqfqQueue, lead: VTime, kick: &mut impl Kick) -> bool {
+    fn throttle(&self, queue: &mut Queue<S>, lead: VTime, kick: &mut impl Kick) -> bool {
         let mut wanted = lead;
         if self.is_far(queue, lead) {
             self.announce_change(queue, kick);
@@ -347,14 +388,14 @@ impl Mqfq {
             }
         }
         queue.is_listed = true;
-        queue.place = self.wheel.throttle(queue.hctx, wanted, || self.mindicator.global_vtime());
+        queue.place = self.wheel.throttle(queue.hctx, wanted, || self.virtual_time.global_vtime());
         queue.place.is_some() && !self.rest(queue.hctx, kick)
     }
 
     /// A token for the first request of `queue`, and if they are there also for those behind it; or None with the queue
     /// marked ready.
     #[inline(never)]
-    fn acquire(&self, queue: &mut MqfqQueue, units: u32) -> Option<DispatchToken> {
+    fn acquire(&self, queue: &mut Queue<S>, units: u32) -> Option<DispatchToken> {
         let hctx = queue.hctx;
         let spare = self.options.token_batch.min(queue.stage.len() as u32) - 1;
         if let Some(token) = self.tokens.acquire_batch(hctx, units, spare) {
@@ -376,7 +417,7 @@ impl Mqfq {
     fn pass_on(&self, hctx: HctxId, token: DispatchToken, kick: &mut impl Kick) {
         // A single token goes to the nearest who can use it, over the node that we share. Several may serve several
         // queues, and while the root owes, nobody can use any: both go over the root.
-        if token.units() == 1 && self.tokens.root_units() >= 0 {
+        if token.units() == 1 && !self.tokens.is_in_debt() {
             self.ready.unmark(hctx);
             if let Some(nearest) = self.ready.take_nearest(hctx) {
                 self.tokens.release_toward(hctx, nearest, token);
@@ -387,24 +428,24 @@ impl Mqfq {
             }
         }
         // Ends with the fence of the first table. Who became ready since we looked is found by the pick that follows.
-        self.tokens.release_root(token);
+        self.tokens.release_root(hctx, token);
     }
 }
 
 // The three operations are inlined by force into `AnyPolicy`: with `mqfq-serial` as a second caller the compiler would
 // not, and what a call saves and restores is a fifth of what an operation does.
-impl Policy for Mqfq {
-    type Queue = MqfqQueue;
+impl<S: Structures> Policy for Mqfq<S> {
+    type Queue = Queue<S>;
 
-    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> MqfqQueue {
+    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> Queue<S> {
         let stage = StageQueue::new(capacity_requests);
         MqfqQueue { hctx, stage, shown: self.global_vtime(), is_shown: false, place: None, is_listed: false }
     }
 
     #[inline(always)]
-    fn submit(&self, queue: &mut MqfqQueue, entry: Entry, _now_ns: u64, kick: &mut impl Kick) {
+    fn submit(&self, queue: &mut Queue<S>, entry: Entry, _now_ns: u64, kick: &mut impl Kick) {
         let Entry { flow, cost, handle } = entry;
-        let now = self.mindicator.global_vtime();
+        let now = self.virtual_time.global_vtime();
         let payload = Waiting { handle: handle.0, units: self.options.units(cost) };
         let Some(mut behind) = queue.stage.behind(flow) else {
             return self.submit_first(queue, flow, cost, payload, kick);
@@ -418,7 +459,7 @@ impl Policy for Mqfq {
     }
 
     #[inline(always)]
-    fn pick(&self, queue: &mut MqfqQueue, _now_ns: u64, kick: &mut impl Kick) -> Pick {
+    fn pick(&self, queue: &mut Queue<S>, _now_ns: u64, kick: &mut impl Kick) -> Pick {
         loop {
             if queue.is_listed {
                 self.unlist(queue);
@@ -429,7 +470,7 @@ impl Policy for Mqfq {
                 }
                 return Pick::Idle;
             };
-            if !self.wheel.is_due(lead.start_tag, self.mindicator.global_vtime()) {
+            if !self.wheel.is_due(lead.start_tag, self.virtual_time.global_vtime()) {
                 if !self.throttle(queue, lead.start_tag, kick) {
                     continue;
                 }
@@ -450,8 +491,8 @@ impl Policy for Mqfq {
     }
 
     #[inline(always)]
-    fn complete(&self, queue: &mut MqfqQueue, _flow: FlowId, token: DispatchToken, _now_ns: u64, kick: &mut impl Kick) {
-        let is_due = |lead| self.wheel.is_due(lead, self.mindicator.global_vtime());
+    fn complete(&self, queue: &mut Queue<S>, _flow: FlowId, token: DispatchToken, _now_ns: u64, kick: &mut impl Kick) {
+        let is_due = |lead| self.wheel.is_due(lead, self.virtual_time.global_vtime());
         if self.options.token_batch > 1 || queue.stage.lead().is_some_and(is_due) {
             // The pick that follows takes it, or passes it on (P2). In the paper's form it takes it: it cannot be
             // throttled by then, since gvt does not go back, and a lead that comes before this one is due too.
@@ -461,7 +502,7 @@ impl Policy for Mqfq {
         }
     }
 
-    fn pause(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {
+    fn pause(&self, queue: &mut Queue<S>, kick: &mut impl Kick) {
         // A mark of our own that this takes is no loss: the worker picks when its device queue has room.
         self.rest(queue.hctx, kick);
     }
@@ -470,7 +511,7 @@ impl Policy for Mqfq {
         self.flows.set_weight(flow, weight);
     }
 
-    fn staged(&self, queue: &MqfqQueue) -> usize {
+    fn staged(&self, queue: &Queue<S>) -> usize {
         queue.stage.len()
     }
 }

@@ -1,6 +1,7 @@
 //! What a policy is built from: which one, the depth D, the window T, and what a request takes of D.
 
 use crate::cost::Cost;
+use crate::flow::Weight;
 use crate::vtime::{VSpan, VTime};
 use std::fmt;
 use std::str::FromStr;
@@ -158,6 +159,18 @@ impl PolicyOptions {
         }
         if self.token_batch == 0 || self.token_batch > Self::TOKEN_BATCH_MAX {
             return Err(PolicyError::TokenBatchOutOfRange(self.token_batch));
+        }
+        Ok(())
+    }
+
+    /// Checks every field, and the number of flows.
+    pub(super) fn validate_for(&self, flows: &[Weight]) -> Result<(), PolicyError> {
+        self.validate()?;
+        if flows.is_empty() {
+            return Err(PolicyError::NoFlows);
+        }
+        if flows.len() > u32::MAX as usize {
+            return Err(PolicyError::TooManyFlows(flows.len()));
         }
         Ok(())
     }
