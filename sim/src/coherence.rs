@@ -43,6 +43,9 @@ pub fn ps(ns: f64) -> Ps {
 /// Bytes of a cache line, x86-64.
 const LINE_BYTES: usize = 64;
 
+/// Places for lines looked up last. Structures are aligned to two lines, so an odd number spreads them better.
+const RECENT: usize = 4093;
+
 /// No core.
 const NOBODY: u16 = u16::MAX;
 
@@ -69,6 +72,8 @@ struct Costs {
 pub struct Memory {
     costs: Costs,
     numbers: HashMap<usize, u32, BuildHasherDefault<LineHasher>>,
+    /// The last line looked up in each place, with its number: most accesses are to a few of them.
+    recent: Box<[(usize, u32)]>,
     lines: Vec<Line>,
     /// `words` of them per line: the cores that have a copy.
     copies: Vec<u64>,
@@ -103,6 +108,7 @@ impl Memory {
         Memory {
             costs,
             numbers: HashMap::default(),
+            recent: vec![(usize::MAX, 0); RECENT].into(),
             lines: Vec::new(),
             copies: Vec::new(),
             words: cores.div_ceil(64),
@@ -114,8 +120,20 @@ impl Memory {
     /// The number of the line in which this word lies.
     #[inline]
     pub fn line(&mut self, address: usize) -> u32 {
+        let line = address / LINE_BYTES;
+        let place = line % RECENT;
+        let (known, number) = self.recent[place];
+        if known == line {
+            return number;
+        }
+        let number = self.find(line);
+        self.recent[place] = (line, number);
+        number
+    }
+
+    fn find(&mut self, line: usize) -> u32 {
         let next = self.lines.len() as u32;
-        let number = *self.numbers.entry(address / LINE_BYTES).or_insert(next);
+        let number = *self.numbers.entry(line).or_insert(next);
         if number == next {
             self.lines.push(Line { owner: NOBODY, free_at: 0 });
             self.copies.resize(self.copies.len() + self.words, 0);
