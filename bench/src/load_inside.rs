@@ -232,6 +232,10 @@ mod tests {
         fn shutdown(&mut self, _: RawFd) {
             unreachable!("no sockets here")
         }
+
+        fn timer(&mut self, _: u64, _: u32) {
+            unreachable!("its clock is the completions")
+        }
     }
 
     fn complete_one(bench: &mut Bench, client: &mut dyn Client) {

@@ -40,7 +40,7 @@ impl Part {
 /// Makes a client on the worker where it will live.
 pub type MakeClient = Box<dyn FnOnce() -> Box<dyn Client> + Send>;
 
-/// A socket operation ended.
+/// A socket operation ended, or a timer.
 #[derive(Debug)]
 pub enum Event {
     /// A [`Context::accept`] ended.
@@ -67,6 +67,11 @@ pub enum Event {
         parts: Vec<Part>,
         /// The errno of a broken connection.
         result: Result<(), i32>,
+    },
+    /// The time of a [`Context::timer`] has come: [`Context::now_ns`] is not before it.
+    Timer {
+        /// As given.
+        user: u32,
     },
 }
 
@@ -106,6 +111,11 @@ pub trait Context {
 
     /// Shuts the socket down in both directions: operations on it end soon.
     fn shutdown(&mut self, socket: RawFd);
+
+    /// Asks for one [`Event::Timer`] at `at_ns` or as soon after it as the worker can (at once if that is past), never from
+    /// inside this call. Any number at a time, each costs the worker an operation until then. A timer is not taken back: a
+    /// client that no longer cares ignores its event. It does not keep a client that is done: see [`Client::is_done`].
+    fn timer(&mut self, at_ns: u64, user: u32);
 }
 
 /// One connection, living on one worker.
@@ -113,7 +123,7 @@ pub trait Client {
     /// First call, on the worker's thread: start receiving.
     fn start(&mut self, context: &mut dyn Context);
 
-    /// A socket operation ended.
+    /// A socket operation ended, or a timer.
     fn event(&mut self, context: &mut dyn Context, event: Event);
 
     /// A request completed.
@@ -129,6 +139,6 @@ pub trait Client {
     fn drain(&mut self, context: &mut dyn Context);
 
     /// Nothing is left to do. The worker drops the client once this is true and neither a socket operation nor a
-    /// request of it is in flight.
+    /// request of it is in flight. Its timers do not count: they are cancelled with it.
     fn is_done(&self) -> bool;
 }

@@ -5,11 +5,12 @@
 use crate::client::MakeClient;
 use crate::clock::Clock;
 use crate::device::{Device, DeviceInfo};
+use crate::host::{Mail, WorkerStats};
 use crate::kick::Bell;
 use crate::machine;
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats};
-use crate::worker::{self, Mail, Shared, SharedDevice, WorkerStats};
+use crate::worker::thread::{self, Shared, SharedDevice};
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyOptions};
@@ -137,7 +138,7 @@ impl Engine {
         for index in 0..engine.options.workers {
             let pinned = engine.options.pin && engine.options.workers <= cpus.len();
             let cpu = pinned.then(|| cpus[index]);
-            let thread = worker::spawn(engine.shared.clone(), index, cpu, sender.clone());
+            let thread = thread::start(engine.shared.clone(), index, cpu, sender.clone());
             engine.threads.push(thread.map_err(|error| format!("cannot start worker {index}: {error}"))?);
         }
         drop(sender);

@@ -244,6 +244,11 @@ impl<P: Policy> HwCtx<P> {
         self.device.next_event_ns()
     }
 
+    /// Commands on the device at once, at most.
+    pub fn queue_depth(&self) -> usize {
+        self.by_tag.len()
+    }
+
     /// The device queue, for completions that come through the worker's ring.
     pub fn device_mut(&mut self) -> &mut dyn DeviceQueue {
         &mut *self.device

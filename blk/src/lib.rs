@@ -1,17 +1,21 @@
 //! The block layer: staging, dispatch, completion, devices, and the workers that run them.
 //!
-//! The data path itself ([`hctx`]) is a function of state and time and needs no feature. The feature `uring` (default)
-//! adds what touches the machine: workers, the ring, the clock, and the file device.
+//! The data path ([`hctx`]) and the loop around it ([`worker`]) are functions of state and of what a [`host`] says, and need
+//! no feature. The feature `uring` (default) adds what touches the machine: the worker's thread, the ring, the clock, the
+//! engine, and the file device.
 
 pub mod buffer;
 pub mod client;
 pub mod device;
 pub mod hctx;
+pub mod host;
+mod patience;
 pub mod request;
 pub mod stage;
 pub mod stats;
 pub mod table;
 pub mod tag;
+pub mod worker;
 
 #[cfg(feature = "uring")]
 pub mod clock;
@@ -22,11 +26,7 @@ pub mod kick;
 #[cfg(feature = "uring")]
 pub mod machine;
 #[cfg(feature = "uring")]
-mod patience;
-#[cfg(feature = "uring")]
 pub mod ring;
-#[cfg(feature = "uring")]
-mod worker;
 
 pub use mqfq_sched::cost::{CostModel, CostTerm};
 pub use mqfq_sched::flow::{FlowId, Weight, WeightOutOfRange};

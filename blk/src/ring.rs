@@ -1,6 +1,6 @@
 //! The worker's io_uring: sockets, the bell and real devices in one loop.
 //!
-//! Each operation in flight owns its memory: the ring keeps the buffers, message headers and vectors of a client's
+//! Each operation in flight owns its memory: the ring keeps the buffers, message headers, vectors and times of a client's
 //! operation in [`Operation`] until the kernel's completion, and a device queue keeps those of its own (see
 //! [`DeviceRing::push`]). So nothing that the kernel may still touch is ever freed, however a client ends.
 //!
@@ -12,11 +12,13 @@
 
 use crate::buffer::Buffer;
 use crate::client::{Event, Part};
+use crate::host::{Ended, HostEvent};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Submission entries: more than a turn of the loop usually makes; a longer turn submits in between.
 const SUBMISSION_ENTRIES: u32 = 512;
@@ -31,6 +33,8 @@ const SEND_PARTS_MAX: usize = 1024;
 const KIND_CLIENT: u64 = 1;
 const KIND_DEVICE: u64 = 2;
 const KIND_BELL: u64 = 3;
+/// A timer was taken off the kernel, or had ended already.
+const KIND_REMOVAL: u64 = 4;
 
 /// A device queue's door to its worker's ring. Not `Send`: it lives and dies with the worker's thread.
 #[derive(Clone)]
@@ -71,24 +75,21 @@ pub(crate) fn device_and_user(user_data: u64) -> (u16, u32) {
     ((user_data >> 32) as u16, user_data as u32)
 }
 
-/// An operation that ended, as the kernel says it: user_data and result. [`Ring::resolve`] says what it means.
-pub(crate) type Ended = (u64, i32);
-
-/// What the ring reports.
-pub(crate) enum RingEvent {
-    /// A client's operation ended.
-    Client { client: u32, event: Event },
-    /// A device queue's operation ended.
-    Device { device: u16, user: u32, result: i32 },
-    /// Somebody kicked.
-    Bell,
-}
-
 /// A client's operation in flight, with all memory that the kernel may touch.
 enum Operation {
     Receive { client: u32, user: u32, socket: RawFd, buffer: Buffer },
     Send(Box<Send>),
     Accept { client: u32, user: u32, socket: RawFd },
+    Timer(Timer),
+}
+
+struct Timer {
+    client: u32,
+    user: u32,
+    /// Nobody is told of its end.
+    is_cancelled: bool,
+    #[expect(dead_code, reason = "the kernel reads it, when the entry is submitted")]
+    wait: Box<types::Timespec>,
 }
 
 struct Send {
@@ -228,6 +229,27 @@ impl Ring {
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
+    /// See [`crate::client::Context::timer`]; `wait` begins when the entry is submitted.
+    pub(crate) fn timer(&mut self, client: u32, wait: Duration, user: u32) {
+        let wait = Box::new(types::Timespec::from(wait));
+        let entry = opcode::Timeout::new(&raw const *wait).build();
+        let index = self.start(Operation::Timer(Timer { client, user, is_cancelled: false, wait }));
+        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+    }
+
+    /// See [`crate::host::Host::cancel_timers`]. The kernel reports the end of each soon, which is then nothing.
+    pub(crate) fn cancel_timers(&mut self, client: u32) {
+        for index in 0..self.operations.len() {
+            if let Some(Operation::Timer(timer)) = &mut self.operations[index]
+                && timer.client == client
+                && !std::mem::replace(&mut timer.is_cancelled, true)
+            {
+                let user_data = KIND_CLIENT << 56 | index as u64;
+                self.push(opcode::TimeoutRemove::new(user_data).build().user_data(KIND_REMOVAL << 56));
+            }
+        }
+    }
+
     /// See [`crate::client::Context::send`].
     pub(crate) fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32) {
         let mut send = self.spare_sends.pop().unwrap_or_else(|| {
@@ -324,21 +346,22 @@ impl Ring {
 
     /// What an ended operation means. `None`: a client's operation goes on.
     #[inline]
-    pub(crate) fn resolve(&mut self, (user_data, result): Ended) -> Option<RingEvent> {
+    pub(crate) fn resolve(&mut self, (user_data, result): Ended) -> Option<HostEvent> {
         match user_data >> 56 {
             KIND_DEVICE => {
                 let (device, user) = device_and_user(user_data);
-                Some(RingEvent::Device { device, user, result })
+                Some(HostEvent::Device { device, user, result })
             }
             KIND_CLIENT => self.client_ended(user_data as u32, result),
+            KIND_REMOVAL => None,
             _ => {
                 self.listen_to_bell();
-                Some(RingEvent::Bell)
+                Some(HostEvent::Bell)
             }
         }
     }
 
-    fn client_ended(&mut self, index: u32, result: i32) -> Option<RingEvent> {
+    fn client_ended(&mut self, index: u32, result: i32) -> Option<HostEvent> {
         if let Some(Operation::Send(send)) = &mut self.operations[index as usize]
             && send.is_unfinished(result)
         {
@@ -357,6 +380,8 @@ impl Ring {
                 let result = length().map(|socket| unsafe { OwnedFd::from_raw_fd(socket as RawFd) });
                 (client, Event::Accepted { user, result })
             }
+            Operation::Timer(timer) if timer.is_cancelled => return None,
+            Operation::Timer(Timer { client, user, .. }) => (client, Event::Timer { user }),
             Operation::Send(mut send) => {
                 let parts = std::mem::take(&mut send.parts);
                 let (client, user) = (send.client, send.user);
@@ -364,18 +389,17 @@ impl Ring {
                 (client, Event::Sent { user, parts, result: length().map(|_| ()) })
             }
         };
-        Some(RingEvent::Client { client, event })
+        Some(HostEvent::Client { client, event })
     }
 
     /// Shuts down the socket of every operation in flight that waits for a peer.
     pub(crate) fn shutdown_all(&mut self) {
         for operation in self.operations.iter().flatten() {
-            let (Operation::Receive { socket, .. } | Operation::Accept { socket, .. }) = operation else {
-                let Operation::Send(send) = operation else { continue };
-                shutdown(send.socket);
-                continue;
-            };
-            shutdown(*socket);
+            match operation {
+                Operation::Receive { socket, .. } | Operation::Accept { socket, .. } => shutdown(*socket),
+                Operation::Send(send) => shutdown(send.socket),
+                Operation::Timer(_) => {}
+            }
         }
     }
 }
@@ -419,5 +443,44 @@ impl Drop for Ring {
             std::mem::forget(operation);
         }
         std::mem::forget(std::mem::take(&mut self.bell_bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kick::Bell;
+
+    /// What ends until no operation is in flight any more.
+    fn events(ring: &mut Ring) -> Vec<HostEvent> {
+        let (mut ended, mut events) = (Vec::new(), Vec::new());
+        for _ in 0..10 {
+            // The limit is for the day on which this fails.
+            ring.enter_and_wait(Some(10_000_000_000)).unwrap();
+            ring.collect(&mut ended);
+            events.extend(ended.drain(..).filter_map(|ended| ring.resolve(ended)));
+            if ring.free.len() == ring.operations.len() {
+                return events;
+            }
+        }
+        panic!("an operation is still in flight: {events:?}");
+    }
+
+    #[test]
+    fn cancelled_timers_leave_the_kernel_and_those_of_others_do_not() {
+        let bell = Bell::new().unwrap();
+        let mut ring = Ring::new(bell.event()).unwrap();
+        let hour = Duration::from_secs(3600);
+        ring.timer(1, hour, 10);
+        ring.timer(2, Duration::from_millis(1), 20);
+        ring.enter().unwrap();
+        // One that the kernel has, and one that it has not seen yet.
+        ring.timer(1, hour, 11);
+        ring.cancel_timers(1);
+        let events = events(&mut ring);
+        assert!(
+            matches!(events[..], [HostEvent::Client { client: 2, event: Event::Timer { user: 20 } }]),
+            "{events:?}"
+        );
     }
 }

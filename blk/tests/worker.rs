@@ -82,7 +82,7 @@ impl Client for Toy {
                 self.sending = false;
                 self.closed |= result.is_err();
             }
-            Event::Accepted { .. } => unreachable!("nothing was accepted"),
+            Event::Accepted { .. } | Event::Timer { .. } => unreachable!("it asks for neither"),
         }
         self.receive(context);
     }
@@ -232,6 +232,69 @@ fn an_engine_dropped_in_mid_air_does_not_hang() {
     let mut socket = attach(&engine);
     socket.write_all(&[7; 64]).unwrap();
     drop(engine);
+}
+
+/// Asks for timers so long after its start and tells when each comes: its name, and how much too late or (below 0) too
+/// early. It is done with the first of them.
+struct Waiter {
+    after: Vec<Duration>,
+    asked_ns: Vec<u64>,
+    told: mpsc::Sender<(u32, i64)>,
+    is_done: bool,
+}
+
+impl Client for Waiter {
+    fn start(&mut self, context: &mut dyn Context) {
+        for (user, after) in self.after.iter().enumerate() {
+            let at_ns = context.now_ns() + after.as_nanos() as u64;
+            self.asked_ns.push(at_ns);
+            context.timer(at_ns, user as u32);
+        }
+    }
+
+    fn event(&mut self, context: &mut dyn Context, event: Event) {
+        let Event::Timer { user } = event else { unreachable!("it asked for timers only, not for {event:?}") };
+        let late_ns = context.now_ns() as i64 - self.asked_ns[user as usize] as i64;
+        self.told.send((user, late_ns)).unwrap();
+        self.is_done = user == 0;
+    }
+
+    fn completed(&mut self, _: &mut dyn Context, _: Completion) {}
+    fn turn_end(&mut self, _: &mut dyn Context) {}
+    fn room(&mut self, _: &mut dyn Context) {}
+
+    fn drain(&mut self, _: &mut dyn Context) {
+        self.is_done = true;
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_done
+    }
+}
+
+fn attach_waiter(engine: &Engine, after: &[Duration]) -> mpsc::Receiver<(u32, i64)> {
+    let (told, waiter) = mpsc::channel();
+    let after = after.to_vec();
+    engine.attach_to(0, Box::new(move || Box::new(Waiter { after, asked_ns: Vec::new(), told, is_done: false })));
+    waiter
+}
+
+#[test]
+fn timers_come_in_order_and_never_early_and_a_client_that_is_done_is_not_kept_by_one() {
+    let engine = engine(PolicyKind::None, 1, 1024);
+    let ms = Duration::from_millis;
+    // 0 last: the client is done with it, an hour before its fourth.
+    let waiter = attach_waiter(&engine, &[ms(3), ms(1), ms(2), ms(3_600_000), Duration::ZERO]);
+    let told: Vec<(u32, i64)> = waiter.iter().collect();
+    assert_eq!(told.iter().map(|(user, _)| *user).collect::<Vec<_>>(), [4, 1, 2, 0], "and then it was dropped");
+    assert!(told.iter().all(|(_, late_ns)| *late_ns >= 0), "{told:?}");
+
+    // Its number is another's now: the cancelled timer's end reaches nobody.
+    let waiter = attach_waiter(&engine, &[ms(1)]);
+    assert_eq!(waiter.iter().map(|(user, _)| user).collect::<Vec<_>>(), [0]);
+    let waiter = attach_waiter(&engine, &[ms(3_600_000), ms(3_600_000)]);
+    assert!(engine.drain(Duration::from_secs(20)), "no timer holds up a drain");
+    assert_eq!(waiter.iter().count(), 0);
 }
 
 #[test]

@@ -160,7 +160,7 @@ const PLANTED: &[Planted] = &[
         rule: "threads",
         broken: &[("blk/src/hctx.rs", "fn f() { std::thread::spawn(|| ()); }\n")],
         lawful: &[
-            ("blk/src/worker.rs", "fn f() { std::thread::Builder::new(); }\n"),
+            ("blk/src/worker/thread.rs", "fn f() { std::thread::Builder::new(); }\n"),
             ("sched/src/a.rs", "#[cfg(all(test, loom))]\nmod tests { fn f() { loom::thread::spawn(|| ()); } }\n"),
         ],
     },

@@ -1,7 +1,7 @@
 //! The workers of a machine that exists only here, in turns on one thread, and the lines that their policy moves.
 //!
 //! # Shape
-//! Each worker does what `blk/src/worker.rs` and `blk/src/hctx.rs` do with a device that completes what a worker has out
+//! Each worker does what `blk/src/worker/mod.rs` and `blk/src/hctx.rs` do with a device that completes what a worker has out
 //! before the worker's next turn: a closed loop of [`IN_LOOP`] requests.
 //!
 //! ```text

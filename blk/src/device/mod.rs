@@ -118,9 +118,8 @@ pub trait DeviceQueue {
     /// Commands in flight.
     fn in_flight(&self) -> usize;
 
-    /// An operation that this queue put on the worker's ring ended: `user` as given to [`crate::ring::DeviceRing`],
-    /// `result` as the kernel's CQE says. Its command is handed out by the next `reap`.
-    #[cfg(feature = "uring")]
+    /// An operation that this queue put on the worker's ring (`ring::DeviceRing`) ended: `user` as given there, `result` as
+    /// the kernel's CQE says. Its command is handed out by the next `reap`.
     fn ring_event(&mut self, user: u32, result: i32) {
         unreachable!("this device put nothing on the ring, yet got event {user} with result {result}");
     }

@@ -305,7 +305,7 @@ impl Client for Connection {
                     Err(_) => self.close(context),
                 }
             }
-            Event::Accepted { .. } => unreachable!("a connection does not listen"),
+            Event::Accepted { .. } | Event::Timer { .. } => unreachable!("a connection asks for neither"),
         }
     }
 

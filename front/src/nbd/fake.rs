@@ -31,6 +31,8 @@ pub struct Fake {
     pub accepts: usize,
     pub attached: Vec<MakeClient>,
     pub shut_down: bool,
+    /// Times that were asked for, with their names.
+    pub timers: Vec<(u64, u32)>,
     pub refused: bool,
 }
 
@@ -83,6 +85,10 @@ impl Context for Fake {
 
     fn shutdown(&mut self, _socket: RawFd) {
         self.shut_down = true;
+    }
+
+    fn timer(&mut self, at_ns: u64, user: u32) {
+        self.timers.push((at_ns, user));
     }
 }
 

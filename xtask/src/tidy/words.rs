@@ -42,10 +42,10 @@ pub fn clock(tree: &Tree, report: &mut Report) {
     forbid(&path, SHIPPED, CLOCK, "only blk/src/clock.rs reads the time", report);
 }
 
-/// `threads`: only the worker spawns. Tests may, to race the code against itself.
+/// `threads`: only the worker's host spawns. Tests may, to race the code against itself.
 pub fn threads(tree: &Tree, report: &mut Report) {
-    let path = below(tree, &["sched", "nvme", "blk", "front"], &["blk/src/worker.rs"]);
-    forbid(&path, SHIPPED, THREADS, "only blk/src/worker.rs makes threads", report);
+    let path = below(tree, &["sched", "nvme", "blk", "front"], &["blk/src/worker/thread.rs"]);
+    forbid(&path, SHIPPED, THREADS, "only blk/src/worker/thread.rs makes threads", report);
 }
 
 /// `sleep`: a wait is for an event, in tests above all. What measures (bench) lives in wall time: its tenants start at a

@@ -324,7 +324,6 @@ impl DeviceQueue for FaultQueue {
         self.in_flight
     }
 
-    #[cfg(feature = "uring")]
     fn ring_event(&mut self, user: u32, result: i32) {
         self.inner.ring_event(user, result);
     }

@@ -1,0 +1,153 @@
+//! What a worker's loop runs on: a thread with its ring, clock and bell, or a virtual core of the simulator.
+//!
+//! The loop ([`crate::worker`]) decides what is done in which order; the host says what time it is, keeps what was asked
+//! of the outside until it has ended, and puts the worker to sleep. There is one host per worker, and it is called by that
+//! worker alone, so it needs no lock of its own.
+//!
+//! # Time
+//! A host's clock need not be read twice alike, and never goes back. Methods that end a turn ([`Host::submitted`],
+//! [`Host::dispatched`], [`Host::completed`], [`Host::turned`]) tell a host that makes up its time what the loop did;
+//! a real one has spent it already, and for it they are nothing.
+
+use crate::buffer::Buffer;
+use crate::client::{Event, MakeClient, Part};
+use crate::stats::{FlowStats, HctxStats};
+use mqfq_sched::topology::HctxId;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::mpsc;
+
+/// An operation that ended, as the host names it, and its result. [`Host::resolve`] says what it means.
+pub type Ended = (u64, i32);
+
+/// What the end of an operation means to the loop.
+#[derive(Debug)]
+pub enum HostEvent {
+    /// A client's operation or timer ended.
+    Client {
+        /// Whose, as given when it was asked for.
+        client: u32,
+        /// What happened.
+        event: Event,
+    },
+    /// A device queue's operation ended.
+    Device {
+        /// Index of the device.
+        device: u16,
+        /// The device queue's name for it.
+        user: u32,
+        /// As the kernel says it.
+        result: i32,
+    },
+    /// Somebody kicked.
+    Bell,
+}
+
+/// A message to a worker.
+pub enum Mail {
+    /// Make a client here.
+    Attach(MakeClient),
+    /// Ask every client to drain; report when none is left.
+    Drain(mpsc::Sender<()>),
+    /// Shut down the sockets that clients wait on: the grace time of a drain is over.
+    Abort,
+    /// Report counters.
+    Snapshot(mpsc::Sender<WorkerStats>),
+    /// Leave.
+    Stop,
+}
+
+/// One worker's counters: per device, its context's and its flows'.
+pub type WorkerStats = Vec<(HctxStats, Vec<FlowStats>)>;
+
+/// See the file's text.
+pub trait Host {
+    /// Nanoseconds since the engine started.
+    fn now_ns(&mut self) -> u64;
+
+    /// Makes the worker of `hctx` run a full turn soon. What it shall find was published before.
+    fn kick(&mut self, hctx: HctxId);
+
+    /// The own bell, when a turn found nothing to do: see [`mqfq_sched::wake::WakeWord::may_sleep`].
+    fn may_sleep(&mut self) -> bool;
+
+    /// The own bell: the worker runs again. See [`mqfq_sched::wake::WakeWord::woke`].
+    fn woke(&mut self);
+
+    /// The own bell: somebody kicked. See [`mqfq_sched::wake::WakeWord::is_kicked`].
+    fn is_kicked(&mut self) -> bool;
+
+    /// The next message, if there is one. Whoever sent it has rung the bell after.
+    fn take_mail(&mut self) -> Option<Mail>;
+
+    /// Appends what ended since the last call.
+    fn collect(&mut self, ended: &mut Vec<Ended>);
+
+    /// What an ended operation means. `None`: nothing to the loop (a client's operation goes on, or a timer was cancelled).
+    fn resolve(&mut self, ended: Ended) -> Option<HostEvent>;
+
+    /// True if something has ended that [`Host::collect`] would find, perhaps after a [`Host::enter`].
+    fn has_ended(&mut self) -> bool;
+
+    /// Starts what was asked for, without waiting.
+    ///
+    /// # Errors
+    /// The host itself is broken, and with it every client: the worker panics.
+    fn enter(&mut self) -> io::Result<()>;
+
+    /// The same, then sleeps until a kick, an ended operation, or for `wait_ns`. `is_held_back`: the policy holds back what
+    /// is staged here until another worker has gone on (a host that has been asked to poll instead of relying on kicks
+    /// wakes up for that).
+    ///
+    /// # Errors
+    /// As [`Host::enter`].
+    fn enter_and_wait(&mut self, wait_ns: Option<u64>, is_held_back: bool) -> io::Result<()>;
+
+    /// Once per look of a worker that spins.
+    fn spin_hint(&mut self);
+
+    /// See [`crate::client::Context::receive`].
+    fn receive(&mut self, client: u32, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32);
+
+    /// See [`crate::client::Context::send`].
+    fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32);
+
+    /// See [`crate::client::Context::accept`].
+    fn accept(&mut self, client: u32, listener: RawFd, user: u32);
+
+    /// See [`crate::client::Context::shutdown`].
+    fn shutdown(&mut self, socket: RawFd);
+
+    /// Shuts down every socket that a client's operation waits on.
+    fn shutdown_all(&mut self);
+
+    /// See [`crate::client::Context::attach`].
+    fn attach(&mut self, make: MakeClient);
+
+    /// Asks for [`Event::Timer`] of this client, not before `at_ns`.
+    fn timer(&mut self, client: u32, at_ns: u64, user: u32);
+
+    /// Forgets the timers of this client: none of them is resolved to an event any more, not even one that has ended and
+    /// was collected. The number is given to another client after this.
+    fn cancel_timers(&mut self, client: u32);
+
+    /// A client's request reached the block layer.
+    #[inline(always)]
+    fn submitted(&mut self) {}
+
+    /// So many requests (perhaps none) went to a device, with one doorbell.
+    #[inline(always)]
+    fn dispatched(&mut self, count: usize) {
+        let _ = count;
+    }
+
+    /// So many requests (perhaps none) were collected from a device; their clients are called next.
+    #[inline(always)]
+    fn completed(&mut self, count: usize) {
+        let _ = count;
+    }
+
+    /// A turn of the loop is over.
+    #[inline(always)]
+    fn turned(&mut self) {}
+}

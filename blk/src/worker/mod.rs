@@ -1,0 +1,502 @@
+//! A worker: one core, one hctx per device, and the clients bound to it.
+//!
+//! # One turn of the loop
+//! ```text
+//!   mail ─▶ ended operations ─▶ clients ─▶ submit ┐
+//!                                                 ▼
+//!                 ┌──────────────▶ run ─▶ doorbell ─▶ reap ─▶ completions ─▶ clients ─┐
+//!                 └──────────── while something moved (bounded) ◀────────────────────┘
+//!   room ─▶ turn_end of each client that was called ─▶ enter the host (sleep if nothing is left to do)
+//! ```
+//!
+//! # What it runs on
+//! The loop is a function of state, and of what its [`Host`] says: a thread with its io_uring (`thread.rs`, feature
+//! `uring`), a virtual core of the simulator, or a test. All of them run this code.
+//!
+//! # Going to sleep
+//! A worker that only waits for another one to go on may spin for a while first (`patience.rs`). It sleeps only if its bell
+//! lets it: a kick since the last look makes another turn.
+//!
+//! # Timers
+//! A client asks for a time and is called then. A client that is done is not kept for the sake of its timers: they are
+//! cancelled, and its number may be given to another at once ([`Host::cancel_timers`]).
+
+#[cfg(feature = "uring")]
+pub(crate) mod thread;
+
+use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused};
+use crate::device::DeviceInfo;
+use crate::hctx::{Full, HwCtx};
+use crate::host::{Ended, Host, HostEvent, Mail};
+use crate::patience::{self, Patience};
+use crate::request::{Completion, Submission};
+use crate::table::Owner;
+use mqfq_sched::flow::FlowId;
+use mqfq_sched::policy::{AnyPolicy, Policy};
+use mqfq_sched::topology::HctxId;
+use std::os::fd::RawFd;
+use std::sync::mpsc;
+
+/// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
+/// would otherwise keep the worker as long as its clients have requests staged.
+const ROUNDS_MAX: usize = 4;
+
+/// What a worker is told at its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WorkerOptions {
+    /// A worker whose next device event is nearer than this goes round again instead of sleeping, ns.
+    pub spin_ns: u64,
+    /// How long a worker that waits for another one spins before it sleeps, ns, as long as that pays; 0: it sleeps at once.
+    pub patience_ns: u64,
+    /// Operations whose ends one look at the host brings, at most: memory for so many is taken at the start.
+    pub ended_max: usize,
+}
+
+impl Default for WorkerOptions {
+    /// For a device that says itself when it has something, on real cores.
+    fn default() -> WorkerOptions {
+        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, ended_max: 0 }
+    }
+}
+
+/// A client and what it has in flight.
+struct Slot {
+    client: Option<Box<dyn Client>>,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    /// Of sockets.
+    operations: u32,
+    requests: u32,
+    timers: u32,
+    called: bool,
+}
+
+/// A client that was refused, and for which flow. At most one of a kind, however often it was refused.
+#[derive(PartialEq, Eq)]
+struct Waiting {
+    device: DeviceIndex,
+    flow: FlowId,
+    client: u32,
+}
+
+/// Everything that a client may reach through its context.
+struct Core<H: Host, P: Policy> {
+    // Dropped before the device queues, whose memory a host's ring may still point to.
+    host: H,
+    now_ns: u64,
+    hctxs: Vec<HwCtx<P>>,
+    infos: Vec<DeviceInfo>,
+    waiting: Vec<Waiting>,
+    /// The client that is being told of room: it alone need not wait behind others.
+    told: Option<u32>,
+    options: WorkerOptions,
+    /// A request was staged since the last run.
+    staged: bool,
+}
+
+/// See the file's text.
+pub struct Worker<H: Host, P: Policy = AnyPolicy> {
+    core: Core<H, P>,
+    clients: Vec<Slot>,
+    free: Vec<u32>,
+    called: Vec<u32>,
+    completions: Vec<(Owner, Completion)>,
+    ended: Vec<Ended>,
+    patience: Patience,
+    drained: Option<mpsc::Sender<()>>,
+    draining: bool,
+    stopped: bool,
+}
+
+/// The context of one call into one client.
+struct Call<'a, H: Host, P: Policy> {
+    core: &'a mut Core<H, P>,
+    counts: &'a mut Counts,
+    client: u32,
+}
+
+impl<H: Host, P: Policy> Context for Call<'_, H, P> {
+    fn now_ns(&self) -> u64 {
+        self.core.now_ns
+    }
+
+    fn device(&self, device: DeviceIndex) -> DeviceInfo {
+        self.core.infos[device.0 as usize]
+    }
+
+    fn submit(&mut self, device: DeviceIndex, submission: Submission) -> Result<(), Refused> {
+        let flow = submission.flow;
+        let core = &mut *self.core;
+        // Behind those who wait already, or a client that refills each place as it frees would never let the flow fall to
+        // where the others are told, and they would wait for ever.
+        let waiting = Waiting { device, flow, client: self.client };
+        if core.told != Some(self.client) && core.waiting.iter().any(|other| other.is_for(device, flow)) {
+            core.wait(waiting);
+            return Err(Refused::TenantFull(submission));
+        }
+        let Core { host, hctxs, .. } = core;
+        host.submitted();
+        let hctx = &mut hctxs[device.0 as usize];
+        match hctx.submit(Owner(self.client), submission, core.now_ns, &mut |hctx| host.kick(hctx)) {
+            Ok(()) => {
+                core.staged = true;
+                self.counts.requests += 1;
+                Ok(())
+            }
+            Err(Full(submission)) => {
+                core.wait(waiting);
+                Err(Refused::TenantFull(submission))
+            }
+        }
+    }
+
+    fn receive(&mut self, socket: RawFd, buffer: crate::buffer::Buffer, start: usize, end: usize, user: u32) {
+        self.counts.operations += 1;
+        self.core.host.receive(self.client, socket, buffer, start, end, user);
+    }
+
+    fn send(&mut self, socket: RawFd, parts: Vec<Part>, user: u32) {
+        self.counts.operations += 1;
+        self.core.host.send(self.client, socket, parts, user);
+    }
+
+    fn accept(&mut self, listener: RawFd, user: u32) {
+        self.counts.operations += 1;
+        self.core.host.accept(self.client, listener, user);
+    }
+
+    fn attach(&mut self, make: MakeClient) {
+        self.core.host.attach(make);
+    }
+
+    fn shutdown(&mut self, socket: RawFd) {
+        self.core.host.shutdown(socket);
+    }
+
+    fn timer(&mut self, at_ns: u64, user: u32) {
+        self.counts.timers += 1;
+        self.core.host.timer(self.client, at_ns, user);
+    }
+}
+
+impl Waiting {
+    fn is_for(&self, device: DeviceIndex, flow: FlowId) -> bool {
+        self.device == device && self.flow == flow
+    }
+}
+
+impl<H: Host, P: Policy> Core<H, P> {
+    fn wait(&mut self, waiting: Waiting) {
+        if !self.waiting.contains(&waiting) {
+            self.waiting.push(waiting);
+        }
+    }
+
+    /// Dispatches and collects on every device until nothing moves, or for [`ROUNDS_MAX`] rounds. True: there is more.
+    fn run_devices(&mut self, completions: &mut Vec<(Owner, Completion)>) -> bool {
+        let mut again = false;
+        self.staged = false;
+        let Core { host, hctxs, now_ns, .. } = self;
+        for hctx in hctxs {
+            let run = hctx.run(*now_ns, &mut |other: HctxId| host.kick(other));
+            host.dispatched(run.dispatched);
+            let reaped = hctx.reap(*now_ns, &mut |other: HctxId| host.kick(other), completions);
+            host.completed(reaped);
+            // A reap frees tags and tokens, which only the next run can use.
+            again |= run.again || reaped > 0;
+        }
+        again
+    }
+
+    /// A policy holds back what is staged here until another worker has gone on.
+    fn is_held_back(&self) -> bool {
+        self.hctxs.iter().any(HwCtx::is_held_back)
+    }
+
+    /// Waits for a kick, or anything else to do, without sleeping. False if nothing came within the worker's patience.
+    fn spin(&mut self, next_ns: Option<u64>) -> bool {
+        let until_ns = self.now_ns + self.options.patience_ns;
+        loop {
+            if self.host.is_kicked() {
+                self.host.woke();
+                return true;
+            }
+            let now_ns = self.host.now_ns();
+            if self.host.has_ended() || next_ns.is_some_and(|next| next <= now_ns) {
+                return true;
+            }
+            if now_ns > until_ns {
+                // The sleep that follows is shorter by what was spun.
+                self.now_ns = now_ns;
+                return false;
+            }
+            self.host.spin_hint();
+        }
+    }
+
+    /// When the worker must look at a device again, if nothing else happens before.
+    fn next_event_ns(&self) -> Option<u64> {
+        self.hctxs.iter().filter_map(HwCtx::next_event_ns).min()
+    }
+}
+
+impl<H: Host, P: Policy> Worker<H, P> {
+    /// A worker without clients. `hctxs` are its contexts and `infos` what their devices are, both by [`DeviceIndex`].
+    pub fn new(mut host: H, hctxs: Vec<HwCtx<P>>, infos: Vec<DeviceInfo>, options: WorkerOptions) -> Worker<H, P> {
+        assert_eq!(hctxs.len(), infos.len(), "a context for each device");
+        // What one reap of each device brings at most.
+        let completions_max = hctxs.iter().map(HwCtx::queue_depth).sum();
+        let now_ns = host.now_ns();
+        Worker {
+            core: Core { host, now_ns, hctxs, infos, waiting: Vec::new(), told: None, options, staged: false },
+            clients: Vec::new(),
+            free: Vec::new(),
+            called: Vec::new(),
+            completions: Vec::with_capacity(completions_max),
+            ended: Vec::with_capacity(options.ended_max),
+            patience: Patience::default(),
+            drained: None,
+            draining: false,
+            stopped: false,
+        }
+    }
+
+    /// Turns until [`Mail::Stop`] comes.
+    ///
+    /// # Panics
+    /// If the host says that it is broken.
+    pub fn work(&mut self) {
+        loop {
+            let busy = self.turn();
+            // Before the next sleep: the kick that brought the stop is spent, and no other will come.
+            if self.stopped {
+                return;
+            }
+            self.enter(busy);
+        }
+    }
+
+    /// Takes in a client that was made elsewhere, and starts it. One that comes while the worker drains is dropped.
+    ///
+    /// For an embedder that runs the worker on its own thread: what comes by [`Mail::Attach`] must be `Send`, this need not.
+    pub fn adopt(&mut self, client: Box<dyn Client>) {
+        if self.draining {
+            return;
+        }
+        let slot = Slot { client: Some(client), counts: Counts::default() };
+        let client = if let Some(client) = self.free.pop() {
+            self.clients[client as usize] = slot;
+            client
+        } else {
+            self.clients.push(slot);
+            (self.clients.len() - 1) as u32
+        };
+        self.call(client, |client, context| client.start(context));
+    }
+
+    /// What it runs on.
+    pub fn host(&self) -> &H {
+        &self.core.host
+    }
+
+    /// What it runs on.
+    pub fn host_mut(&mut self) -> &mut H {
+        &mut self.core.host
+    }
+
+    /// Its contexts, by [`DeviceIndex`].
+    pub fn hctxs(&self) -> &[HwCtx<P>] {
+        &self.core.hctxs
+    }
+
+    /// Its contexts, by [`DeviceIndex`].
+    pub fn hctxs_mut(&mut self) -> &mut [HwCtx<P>] {
+        &mut self.core.hctxs
+    }
+
+    /// Ends it where it stands: its clients are dropped, and what they had admitted remains in the contexts.
+    pub fn into_parts(self) -> (H, Vec<HwCtx<P>>) {
+        (self.core.host, self.core.hctxs)
+    }
+
+    /// One turn. True: there is more to do already.
+    fn turn(&mut self) -> bool {
+        self.core.now_ns = self.core.host.now_ns();
+        self.take_mail();
+        self.take_ended();
+        let mut again = true;
+        for _ in 0..ROUNDS_MAX {
+            again = self.core.run_devices(&mut self.completions);
+            self.deliver();
+            if !again && !self.core.staged {
+                break;
+            }
+            self.core.now_ns = self.core.host.now_ns();
+        }
+        self.tell_room();
+        self.end_turn();
+        self.core.host.turned();
+        // Clients may have submitted in their last calls.
+        again || self.core.staged
+    }
+
+    fn enter(&mut self, busy: bool) {
+        let now_ns = self.core.now_ns;
+        let next_ns = self.core.next_event_ns();
+        let WorkerOptions { spin_ns, patience_ns, .. } = self.core.options;
+        let soon = next_ns.is_some_and(|next| next <= now_ns + spin_ns);
+        let mut spun = false;
+        let is_held_back = !busy && !soon && self.core.is_held_back();
+        if is_held_back && patience_ns > 0 && self.patience.spins() {
+            let something_came = self.core.spin(next_ns);
+            self.patience.spun(something_came);
+            spun = something_came;
+        }
+        let Core { host, now_ns, .. } = &mut self.core;
+        let result = if busy || soon || spun || !host.may_sleep() {
+            host.enter()
+        } else {
+            let wait_ns = next_ns.map(|next| next.saturating_sub(*now_ns));
+            let result = host.enter_and_wait(wait_ns, is_held_back);
+            host.woke();
+            result
+        };
+        if let Err(error) = result {
+            // Nothing that a client does leads here: the host itself is broken, and with it every connection.
+            panic!("{error}");
+        }
+    }
+
+    fn take_mail(&mut self) {
+        while let Some(mail) = self.core.host.take_mail() {
+            match mail {
+                // Not even made if it would be dropped at once.
+                Mail::Attach(_) if self.draining => {}
+                Mail::Attach(make) => self.adopt(make()),
+                Mail::Drain(done) => self.drain(done),
+                Mail::Abort => self.core.host.shutdown_all(),
+                Mail::Snapshot(reply) => {
+                    let stats = self.core.hctxs.iter_mut().map(|hctx| (*hctx.stats(), hctx.flow_stats().to_vec()));
+                    // A reader that no longer waits needs no answer.
+                    drop(reply.send(stats.collect()));
+                }
+                Mail::Stop => self.stopped = true,
+            }
+        }
+    }
+
+    fn drain(&mut self, done: mpsc::Sender<()>) {
+        self.draining = true;
+        self.drained = Some(done);
+        for client in 0..self.clients.len() as u32 {
+            self.call(client, |client, context| client.drain(context));
+        }
+    }
+
+    fn take_ended(&mut self) {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.core.host.collect(&mut ended);
+        for ended in ended.drain(..) {
+            match self.core.host.resolve(ended) {
+                Some(HostEvent::Client { client, event }) => {
+                    let counts = &mut self.clients[client as usize].counts;
+                    if matches!(event, Event::Timer { .. }) {
+                        counts.timers -= 1;
+                        // It may have ended after this turn's time was read, and a client is told that its time has come.
+                        self.core.now_ns = self.core.host.now_ns();
+                    } else {
+                        counts.operations -= 1;
+                    }
+                    self.call(client, |client, context| client.event(context, event));
+                }
+                Some(HostEvent::Device { device, user, result }) => {
+                    self.core.hctxs[device as usize].device_mut().ring_event(user, result);
+                }
+                Some(HostEvent::Bell) | None => {}
+            }
+        }
+        self.ended = ended;
+    }
+
+    fn deliver(&mut self) {
+        let mut completions = std::mem::take(&mut self.completions);
+        for (Owner(client), completion) in completions.drain(..) {
+            self.clients[client as usize].counts.requests -= 1;
+            self.call(client, |client, context| client.completed(context, completion));
+        }
+        self.completions = completions;
+    }
+
+    /// Tells the clients that were refused that there is room again, in the order in which they were refused. Who got a
+    /// place waits behind who got none next time.
+    fn tell_room(&mut self) {
+        for device in 0..self.core.hctxs.len() {
+            let flows: Vec<FlowId> = self.core.hctxs[device].take_room().collect();
+            let device = DeviceIndex(device as u16);
+            for flow in flows {
+                let told: Vec<Waiting> = self.core.waiting.extract_if(.., |w| w.is_for(device, flow)).collect();
+                let mut served = Vec::new();
+                for Waiting { client, .. } in told {
+                    let requests = |worker: &Self| worker.clients[client as usize].counts.requests;
+                    let before = requests(self);
+                    self.core.told = Some(client);
+                    self.call(client, |client, context| client.room(context));
+                    self.core.told = None;
+                    if requests(self) > before {
+                        served.push(client);
+                    }
+                }
+                self.core
+                    .waiting
+                    .sort_by_key(|waiting| waiting.is_for(device, flow) && served.contains(&waiting.client));
+            }
+        }
+    }
+
+    fn end_turn(&mut self) {
+        let mut called = std::mem::take(&mut self.called);
+        for client in called.drain(..) {
+            self.clients[client as usize].counts.called = false;
+            self.call_quietly(client, |client, context| client.turn_end(context));
+            let slot = &mut self.clients[client as usize];
+            let Counts { operations, requests, timers, .. } = slot.counts;
+            let over = operations == 0 && requests == 0 && slot.client.as_ref().is_some_and(|client| client.is_done());
+            if over {
+                slot.client = None;
+                if timers > 0 {
+                    self.core.host.cancel_timers(client);
+                }
+                self.core.waiting.retain(|waiting| waiting.client != client);
+                self.free.push(client);
+            }
+        }
+        self.called = called;
+        let done = self.draining && self.clients.iter().all(|slot| slot.client.is_none());
+        if let Some(drained) = self.drained.take_if(|_| done) {
+            // An engine that no longer waits needs no answer.
+            let _ = drained.send(());
+        }
+    }
+
+    /// Calls a client, and sees to it that its turn is ended.
+    fn call(&mut self, client: u32, action: impl FnOnce(&mut dyn Client, &mut dyn Context)) {
+        let counts = &mut self.clients[client as usize].counts;
+        if !std::mem::replace(&mut counts.called, true) {
+            self.called.push(client);
+        }
+        self.call_quietly(client, action);
+    }
+
+    fn call_quietly(&mut self, client: u32, action: impl FnOnce(&mut dyn Client, &mut dyn Context)) {
+        let slot = &mut self.clients[client as usize];
+        if let Some(boxed) = &mut slot.client {
+            action(&mut **boxed, &mut Call { core: &mut self.core, counts: &mut slot.counts, client });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! The worker as a thread: one core, one ring, and what it shares with the other workers of an engine.
+//!
+//! What others may have for a worker reaches it through its bell (`kick.rs`): a policy's kick, a device's interrupt, mail.
+//! Each is published before the bell is rung, and a turn begins with `woke`, so a worker that finds nothing after its
+//! `may_sleep` answered true has seen everything published before (W1 of `mqfq_sched::wake`).
+//!
+//! This file is the only one of the crate that makes threads.
+
+use super::{Worker, WorkerOptions};
+use crate::buffer::Buffer;
+use crate::client::{MakeClient, Part};
+use crate::clock::Clock;
+use crate::device::{Device, DeviceInfo, QueueOptions};
+use crate::hctx::{HwCtx, HwCtxOptions};
+use crate::host::{Ended, Host, HostEvent, Mail};
+use crate::kick::Bell;
+use crate::machine::{self, Cpu};
+use crate::ring::{self, Ring};
+use crate::stage::StageLimits;
+use mqfq_sched::cost::CostModel;
+use mqfq_sched::policy::AnyPolicy;
+use mqfq_sched::topology::HctxId;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+/// What a device is to a worker.
+pub(crate) struct SharedDevice {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) policy: Arc<AnyPolicy>,
+    pub(crate) queue_depth: u16,
+    pub(crate) limits: Vec<StageLimits>,
+    pub(crate) cost: CostModel,
+}
+
+/// A worker's mail, away from its neighbours': each worker takes its own lock in every turn of its loop.
+///
+/// 128 bytes, not 64: x86-64 prefetches the other line of a pair.
+#[derive(Default)]
+#[repr(align(128))]
+struct Mailbox(Mutex<Letters>);
+
+/// Mail that waits, and whether anybody will read it.
+#[derive(Default)]
+struct Letters {
+    waiting: VecDeque<Mail>,
+    /// The worker panicked: what is sent to it is dropped, and with it whatever the sender waits for.
+    is_closed: bool,
+}
+
+/// Called with the index of a worker that panicked.
+pub(crate) type OnPanic = Box<dyn FnOnce(usize) + Send>;
+
+/// What is to be done when the first worker panics, and whether that has happened.
+#[derive(Default)]
+struct Alarm {
+    panicked: Option<usize>,
+    action: Option<OnPanic>,
+}
+
+impl Alarm {
+    /// The action, with its argument, once there are both.
+    fn due(&mut self) -> Option<(OnPanic, usize)> {
+        self.panicked.and_then(|worker| Some((self.action.take()?, worker)))
+    }
+}
+
+/// What the workers of an engine share.
+pub(crate) struct Shared {
+    pub(crate) clock: Clock,
+    pub(crate) bells: Vec<Arc<Bell>>,
+    mailboxes: Vec<Mailbox>,
+    pub(crate) devices: Vec<SharedDevice>,
+    /// A worker whose next device event is nearer than this spins instead of sleeping, ns.
+    pub(crate) spin_ns: u64,
+    next_worker: AtomicUsize,
+    alarm: Mutex<Alarm>,
+}
+
+impl Shared {
+    pub(crate) fn new(clock: Clock, bells: Vec<Arc<Bell>>, devices: Vec<SharedDevice>, spin_ns: u64) -> Shared {
+        let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
+        Shared { clock, bells, mailboxes, devices, spin_ns, next_worker: AtomicUsize::new(0), alarm: Mutex::default() }
+    }
+
+    pub(crate) fn send(&self, worker: usize, mail: Mail) {
+        let mut letters = self.mailbox(worker);
+        if letters.is_closed {
+            // Not under the lock: a client's constructor is dropped with it, which may do anything.
+            drop(letters);
+            drop(mail);
+            return;
+        }
+        letters.waiting.push_back(mail);
+        drop(letters);
+        self.bells[worker].kick();
+    }
+
+    /// The worker panicked and is gone: nobody waits for its answers any more, and whoever asked is told.
+    fn close(&self, worker: usize) {
+        let mut letters = self.mailbox(worker);
+        letters.is_closed = true;
+        let unread = std::mem::take(&mut letters.waiting);
+        drop(letters);
+        drop(unread);
+        self.raise_alarm(|alarm| alarm.panicked = alarm.panicked.or(Some(worker)));
+    }
+
+    /// Has `action` called once if a worker panics, or has already.
+    pub(crate) fn on_panic(&self, action: OnPanic) {
+        self.raise_alarm(|alarm| alarm.action = Some(action));
+    }
+
+    fn raise_alarm(&self, change: impl FnOnce(&mut Alarm)) {
+        let mut alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut alarm);
+        let due = alarm.due();
+        drop(alarm);
+        if let Some((action, worker)) = due {
+            action(worker);
+        }
+    }
+
+    /// Gives a client to the next worker, round robin.
+    pub(crate) fn attach(&self, make: MakeClient) {
+        // Relaxed: any spread will do; only the count matters.
+        let next = self.next_worker.fetch_add(1, Ordering::Relaxed);
+        self.send(next % self.bells.len(), Mail::Attach(make));
+    }
+
+    fn mailbox(&self, worker: usize) -> MutexGuard<'_, Letters> {
+        // A queue of messages is whole even if a sender panicked.
+        self.mailboxes[worker].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the worker's thread. Reports once whether it could open its ring and device queues.
+pub(crate) fn start(
+    shared: Arc<Shared>,
+    index: usize,
+    cpu: Option<Cpu>,
+    started: mpsc::Sender<Result<(), String>>,
+) -> io::Result<std::thread::JoinHandle<()>> {
+    std::thread::Builder::new().name(format!("mqfq-worker-{index}")).spawn(move || {
+        if let Some(cpu) = cpu {
+            // Pinning is for speed; where it is not allowed the worker floats.
+            let _ = machine::pin(cpu);
+        }
+        let all_shared = shared.clone();
+        // What a panic leaves behind is dropped on its way up here; only the shared mailbox and alarm are used after it.
+        let ended = catch_unwind(AssertUnwindSafe(move || match open(shared, index) {
+            Ok(mut worker) => {
+                let told = started.send(Ok(()));
+                drop(started);
+                if told.is_ok() {
+                    worker.work();
+                }
+            }
+            // The engine that started us waits for this; if it is gone there is nobody to tell.
+            Err(error) => drop(started.send(Err(error))),
+        }));
+        if ended.is_err() {
+            all_shared.close(index);
+        }
+    })
+}
+
+/// The worker of this index, with its ring and its queue of each device.
+fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String> {
+    let mut ring = Ring::new(shared.bells[index].event())
+        .map_err(|error| format!("worker {index} cannot set up io_uring: {error}"))?;
+    ring.register_files(&shared.devices.iter().map(|device| device.device.ring_file()).collect::<Vec<_>>());
+    let id = HctxId(u16::try_from(index).expect("fewer than 65536 workers"));
+    let mut hctxs = Vec::new();
+    for (number, device) in shared.devices.iter().enumerate() {
+        let bells = shared.bells.clone();
+        let queue = device.device.open_queue(QueueOptions {
+            hctx: id,
+            depth: device.queue_depth,
+            ring: Some(ring.device_ring(u16::try_from(number).expect("fewer than 65536 devices"))),
+            interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
+        })?;
+        hctxs.push(HwCtx::new(HwCtxOptions {
+            id,
+            policy: device.policy.clone(),
+            device: queue,
+            queue_depth: device.queue_depth,
+            limits: device.limits.clone(),
+            cost: device.cost,
+        }));
+    }
+    let infos: Vec<DeviceInfo> = shared.devices.iter().map(|device| device.device.info()).collect();
+    let options = WorkerOptions {
+        spin_ns: shared.spin_ns,
+        ended_max: ring::COMPLETION_ENTRIES as usize,
+        ..WorkerOptions::default()
+    };
+    Ok(Worker::new(ThreadHost { shared, index, ring }, hctxs, infos, options))
+}
+
+/// What a worker's loop runs on here: see [`Host`].
+struct ThreadHost {
+    shared: Arc<Shared>,
+    index: usize,
+    ring: Ring,
+}
+
+impl ThreadHost {
+    fn bell(&self) -> &Bell {
+        &self.shared.bells[self.index]
+    }
+
+    fn entered(&self, result: io::Result<()>) -> io::Result<()> {
+        result.map_err(|error| io::Error::new(error.kind(), format!("worker {}: io_uring_enter: {error}", self.index)))
+    }
+}
+
+impl Host for ThreadHost {
+    fn now_ns(&mut self) -> u64 {
+        self.shared.clock.now_ns()
+    }
+
+    fn kick(&mut self, hctx: HctxId) {
+        self.shared.bells[hctx.0 as usize].kick();
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        self.bell().may_sleep()
+    }
+
+    fn woke(&mut self) {
+        self.bell().woke();
+    }
+
+    fn is_kicked(&mut self) -> bool {
+        self.bell().is_kicked()
+    }
+
+    fn take_mail(&mut self) -> Option<Mail> {
+        self.shared.mailbox(self.index).waiting.pop_front()
+    }
+
+    fn collect(&mut self, ended: &mut Vec<Ended>) {
+        self.ring.collect(ended);
+    }
+
+    fn resolve(&mut self, ended: Ended) -> Option<HostEvent> {
+        self.ring.resolve(ended)
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.ring.has_ended()
+    }
+
+    fn enter(&mut self) -> io::Result<()> {
+        let result = self.ring.enter();
+        self.entered(result)
+    }
+
+    fn enter_and_wait(&mut self, wait_ns: Option<u64>, _is_held_back: bool) -> io::Result<()> {
+        let result = self.ring.enter_and_wait(wait_ns);
+        self.entered(result)
+    }
+
+    fn spin_hint(&mut self) {
+        std::hint::spin_loop();
+    }
+
+    fn receive(&mut self, client: u32, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
+        self.ring.receive(client, socket, buffer, start, end, user);
+    }
+
+    fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32) {
+        self.ring.send(client, socket, parts, user);
+    }
+
+    fn accept(&mut self, client: u32, listener: RawFd, user: u32) {
+        self.ring.accept(client, listener, user);
+    }
+
+    fn shutdown(&mut self, socket: RawFd) {
+        ring::shutdown(socket);
+    }
+
+    fn shutdown_all(&mut self) {
+        self.ring.shutdown_all();
+    }
+
+    fn attach(&mut self, make: MakeClient) {
+        self.shared.attach(make);
+    }
+
+    fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
+        // Counted from when the ring is entered, which is later: the timer is never early.
+        let wait_ns = at_ns.saturating_sub(self.shared.clock.now_ns());
+        self.ring.timer(client, Duration::from_nanos(wait_ns), user);
+    }
+
+    fn cancel_timers(&mut self, client: u32) {
+        self.ring.cancel_timers(client);
+    }
+}
