@@ -3,6 +3,11 @@
 //! The parser reads it from TOML; a figure makes many of one by setting keys. All times are virtual
 //! nanoseconds, all sizes bytes.
 
+mod parse;
+mod tenant;
+#[cfg(test)]
+mod tests;
+
 use mqfq_blk_watched::{PolicyKind, Weight};
 
 /// A whole scenario, checked.
@@ -176,8 +181,7 @@ pub struct Tenant {
     pub count: u32,
     /// Weight of each.
     pub weight: Weight,
-    /// Threads (clients) of each, at least 1. Thread i of tenant number k runs on worker `(first_worker + k * threads + i) mod workers`,
-    /// or on the i-th of `on_workers`.
+    /// Threads of each, at least 1; with a `background` one client more. Where they run: [`Tenant::worker_of`].
     pub threads: u32,
     /// The worker of the first thread.
     pub first_worker: usize,
@@ -185,6 +189,8 @@ pub struct Tenant {
     pub on_workers: Vec<usize>,
     /// What each thread does.
     pub load: Load,
+    /// What one more thread does because of what they did.
+    pub background: Option<Background>,
     /// Before this, nothing.
     pub start_ns: u64,
     /// After this, nothing more; `None`: until the end.
@@ -196,7 +202,7 @@ pub struct Tenant {
 pub struct Load {
     /// When requests come.
     pub arrival: Arrival,
-    /// Sizes with their parts in 100, which sum to 100.
+    /// Sizes with their parts in 100, which sum to 100. Empty if the requests come from a trace, which says that and the next two itself.
     pub sizes: Vec<(u32, u8)>,
     /// Of 100 requests, so many are reads.
     pub read_percent: u8,
@@ -237,10 +243,25 @@ pub enum Arrival {
     /// A recorded trace, its times multiplied by `stretch`; the thread's part of its requests is every n-th of n threads.
     Trace {
         /// What was recorded.
-        requests: crate::workload::Trace,
+        trace: crate::workload::Trace,
         /// 1.0: as recorded.
         stretch: f64,
+        /// Requests in flight at most; `None`: as many as the recorded times say.
+        depth: Option<u32>,
     },
+}
+
+/// Large sequential requests that follow from what the threads do: flushes and compactions of a log-structured store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Background {
+    /// Bytes that it must read and write for each completed request of a thread, on average.
+    pub per_request_bytes: u32,
+    /// Of each of its requests.
+    pub size_bytes: u32,
+    /// Of 100 of its requests, so many are reads.
+    pub read_percent: u8,
+    /// Of its requests in flight.
+    pub depth: u32,
 }
 
 /// Where requests go.
@@ -257,7 +278,29 @@ pub enum Pattern {
     },
 }
 
+impl Tenant {
+    /// Clients of each such tenant: its threads, and one for its background.
+    pub fn clients(&self) -> u32 {
+        self.threads + u32::from(self.background.is_some())
+    }
+
+    /// Where client `client` (0-based, the background last) of tenant number `number` runs: the clients of all such tenants, in this
+    /// order, take the workers in turn, from `first_worker` on, or those of `on_workers`.
+    pub fn worker_of(&self, number: u32, client: u32, workers: usize) -> usize {
+        let turn = number as usize * self.clients() as usize + client as usize;
+        match self.on_workers.len() {
+            0 => (self.first_worker + turn) % workers,
+            listed => self.on_workers[turn % listed],
+        }
+    }
+}
+
 impl Scenario {
+    /// Flows: each of the `count` tenants of each entry is one.
+    pub fn flows(&self) -> u64 {
+        self.tenants.iter().map(|tenant| u64::from(tenant.count)).sum()
+    }
+
     /// The same with nobody but this tenant of the list: what its slowdown is compared with.
     #[must_use]
     pub fn alone(&self, tenant: usize) -> Scenario {

@@ -2,8 +2,17 @@
 //!
 //! A [`Source`] is one thread of a tenant. Its owner (a client on a worker, real or virtual) calls [`Source::next`] at the
 //! start, after each completion and at the time that it asked for, until it says to wait.
+//!
+//! ```text
+//!   arrival   closed · open · phases · a trace           when requests come (one file each)
+//!   shape     sizes · mix · random, sequential, zipfian  what they are
+//!   models    names for both, with where the numbers are from
+//! ```
 
-use std::rc::Rc;
+pub mod models;
+pub mod trace;
+
+use std::sync::Arc;
 
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,5 +62,12 @@ pub struct TraceRequest {
     pub length_bytes: u32,
 }
 
-/// A trace, shared by the threads that play it.
-pub type Trace = Rc<[TraceRequest]>;
+/// A recorded trace, shared by the threads that play it and by the scenarios of a sweep.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Trace {
+    /// In the order of their times.
+    pub requests: Arc<[TraceRequest]>,
+    /// Each has its time. Otherwise times are only the earliest ones (fio's version 2 knows nothing but waits), and requests are asked for
+    /// as the depth allows.
+    pub timed: bool,
+}
