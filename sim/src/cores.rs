@@ -21,8 +21,9 @@
 //!
 //! # Invariants
 //! * A core's time never goes back. A core that is asleep has no entry in the heap but that of its alarm.
-//! * Locks are handed on in the order in which they were asked for. That is the best a lock can do: no policy that uses one is made to look
-//!   worse than it is.
+//! * A lock that queues is handed on in the order in which it was asked for. One that barges is free once it is let go: who waits
+//!   sees that a transfer later, and by then the last holder may have it again. Who waits spins and never pays for a system
+//!   call, so no policy that uses a lock is made to look worse than it is.
 //!
 //! # Cost
 //! A switch between coroutines is about 10 ns, a heap operation about 20.
@@ -54,8 +55,8 @@ enum State {
     Asleep(Ps),
     /// The same, without having let go of the core.
     Spinning,
-    /// A lock; since when.
-    Locked(Ps),
+    /// A lock.
+    Locked,
     /// Nothing more.
     Ended,
 }
@@ -77,7 +78,8 @@ struct Core {
 struct Lock {
     holder: Option<usize>,
     last: Option<usize>,
-    waiting: VecDeque<usize>,
+    /// Who waits, and since when.
+    waiting: VecDeque<(usize, Ps)>,
 }
 
 /// Costs of a core in picoseconds.
@@ -92,6 +94,9 @@ struct Costs {
     interrupt: Ps,
     /// What code takes while the other thread of the core runs, in 1/1024.
     beside_sibling: u64,
+    /// What computing varies by, in 1/1024 to both sides.
+    jitter: u64,
+    locks_barge: bool,
 }
 
 /// What the cores counted.
@@ -119,6 +124,7 @@ pub struct Cores {
     drive: Drive,
     counts: CoreCounts,
     stopping: bool,
+    random: u64,
 }
 
 std::thread_local! {
@@ -138,7 +144,7 @@ enum Made {
 
 impl Cores {
     /// Cores of a machine around a device.
-    pub fn new(machine: &Machine, drive: Drive) -> Cores {
+    pub fn new(machine: &Machine, drive: Drive, seed: u64) -> Cores {
         let latency = &machine.latency;
         let distances = Distances::new(machine);
         let workers = distances.workers();
@@ -162,6 +168,8 @@ impl Cores {
             sleep: ps(latency.sleep_ns),
             interrupt: ps(latency.interrupt_ns),
             beside_sibling: (1024.0 * 2.0 / latency.two_threads_factor).round() as u64,
+            jitter: (1024.0 * latency.jitter_share).round() as u64,
+            locks_barge: latency.locks_barge,
         };
         Cores {
             memory: Memory::new(latency, workers),
@@ -176,6 +184,8 @@ impl Cores {
             drive,
             counts: CoreCounts::default(),
             stopping: false,
+            // Spread, and never 0.
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         }
     }
 
@@ -186,10 +196,22 @@ impl Cores {
     /// The current core computes for so long.
     fn compute(&mut self, time: Ps) {
         let Core { sibling, .. } = self.cores[self.current];
-        let beside = sibling.is_some_and(|sibling| {
-            matches!(self.cores[sibling].state, State::Ready | State::Spinning | State::Locked(_))
-        });
+        let beside = sibling
+            .is_some_and(|sibling| matches!(self.cores[sibling].state, State::Ready | State::Spinning | State::Locked));
         self.cores[self.current].now += if beside { time * self.costs.beside_sibling / 1024 } else { time };
+    }
+
+    /// As [`Cores::compute`], for what takes a little more or less each time.
+    fn compute_about(&mut self, time: Ps) {
+        let jitter = time * self.costs.jitter / 1024;
+        if jitter == 0 {
+            return self.compute(time);
+        }
+        // xorshift64 (Marsaglia 2003).
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.compute(time - jitter + self.random % (2 * jitter + 1));
     }
 
     /// When the next thing happens on another core or in the device.
@@ -234,25 +256,36 @@ impl Cores {
         }
         self.counts.events += u64::from(need == Need::Transfer);
         match kind {
-            Kind::Lock => return self.lock(address, line),
+            Kind::Lock => return self.lock(address, line, is_first_try),
             Kind::Unlock => self.unlock(address, line),
             _ => self.cores[core].now = self.memory.access(core, line, kind, now, &self.distances),
         }
         Made::Yes
     }
 
-    fn lock(&mut self, address: usize, line: u32) -> Made {
+    fn lock(&mut self, address: usize, line: u32, is_first_try: bool) -> Made {
         let core = self.current;
         let lock = self.locks.entry(address).or_default();
-        if lock.holder.is_some() {
-            lock.waiting.push_back(core);
-            self.cores[core].state = State::Locked(self.cores[core].now);
-            return Made::Granted;
+        if lock.holder.is_none() {
+            lock.holder = Some(core);
+            let last = lock.last.replace(core);
+            self.hold(core, line, last);
+            return Made::Yes;
         }
-        lock.holder = Some(core);
-        let last = lock_last(&mut self.locks, address, core);
-        self.hold(core, line, last);
-        Made::Yes
+        let now = self.cores[core].now;
+        if self.costs.locks_barge {
+            // Who waits looks at the word, and so has a copy of it. Who was let try and was too late keeps its place.
+            if is_first_try {
+                lock.waiting.push_back((core, now))
+            } else {
+                lock.waiting.push_front((core, now))
+            }
+            self.cores[core].now = self.memory.access(core, line, Kind::Load, now, &self.distances);
+        } else {
+            lock.waiting.push_back((core, now));
+        }
+        self.cores[core].state = State::Locked;
+        if self.costs.locks_barge { Made::NotYet } else { Made::Granted }
     }
 
     /// The lock's line comes, and the plain ones under it if somebody else had it before.
@@ -270,18 +303,24 @@ impl Cores {
         let now = self.memory.access(core, line, Kind::Unlock, self.now(), &self.distances);
         self.cores[core].now = now;
         let lock = self.locks.get_mut(&address).expect("a lock that is let go was taken");
-        lock.holder = lock.waiting.pop_front();
-        if let Some(next) = lock.holder {
-            let State::Locked(since) = self.cores[next].state else { unreachable!("it waits for the lock") };
-            let waiter = &mut self.cores[next];
-            waiter.state = State::Ready;
-            waiter.now = waiter.now.max(now);
-            self.memory.waited_for_lock(self.cores[next].now - since);
-            let last = lock_last(&mut self.locks, address, next);
+        lock.holder = None;
+        let Some((next, since)) = lock.waiting.pop_front() else { return };
+        let sees_it_at = if self.costs.locks_barge {
+            now + self.memory.transfer_ps(self.distances.between(core, next))
+        } else {
+            now
+        };
+        let waiter = &mut self.cores[next];
+        waiter.state = State::Ready;
+        waiter.now = waiter.now.max(sees_it_at);
+        self.memory.waited_for_lock(waiter.now - since);
+        if !self.costs.locks_barge {
+            lock.holder = Some(next);
+            let last = lock.last.replace(next);
             self.hold(next, line, last);
-            let at = self.cores[next].now;
-            self.enqueue(next, at);
         }
+        let at = self.cores[next].now;
+        self.enqueue(next, at);
     }
 
     /// Lets a sleeper go on at `at` or, if something else does so, earlier.
@@ -349,10 +388,6 @@ impl Cores {
     }
 }
 
-fn lock_last(locks: &mut HashMap<usize, Lock>, address: usize, core: usize) -> Option<usize> {
-    locks.get_mut(&address).and_then(|lock| lock.last.replace(core)).filter(|&last| last != core)
-}
-
 /// The watcher of a thread that runs virtual cores.
 fn on_access(access: Access) {
     let mut is_first_try = true;
@@ -402,9 +437,9 @@ pub mod core {
         with(|cores| cores.now()) / 1000
     }
 
-    /// The core computes for so long.
+    /// The core computes for about so long.
     pub fn compute(time: Ps) {
-        with(|cores| cores.compute(time));
+        with(|cores| cores.compute_about(time));
     }
 
     /// Something has been put where the core of this number will find it, and its wake word said that it sleeps.

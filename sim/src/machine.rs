@@ -53,6 +53,8 @@ const HASWELL: Latencies = Latencies {
     sleep_ns: 300.0,
     interrupt_ns: 1000.0,
     timer_ns: 400.0,
+    jitter_share: 0.05,
+    locks_barge: false,
     // A kernel has no worker that spins: it is interrupted.
     patience_ns: 0.0,
 };
@@ -61,15 +63,15 @@ const HASWELL: Latencies = Latencies {
 const USER_SPACE: Latencies = Latencies {
     load_hit_ns: 0.4,
     store_hit_ns: 0.4,
-    rmw_hit_ns: 5.0,
-    fence_ns: 8.0,
+    rmw_hit_ns: 2.4,
+    fence_ns: 2.0,
     transfer_same_core_ns: 5.0,
-    transfer_same_socket_ns: 50.0,
+    transfer_same_socket_ns: 40.0,
     transfer_other_socket_ns: 120.0,
     memory_ns: 80.0,
     two_threads_factor: 1.25,
     code_per_access_ns: 0.6,
-    code_under_lock_ns: 10.0,
+    code_under_lock_ns: 2.0,
     lines_under_lock: 2,
     submit_ns: 40.0,
     dispatch_ns: 20.0,
@@ -82,6 +84,8 @@ const USER_SPACE: Latencies = Latencies {
     sleep_ns: 1500.0,
     interrupt_ns: 0.0,
     timer_ns: 500.0,
+    jitter_share: 0.05,
+    locks_barge: true,
     patience_ns: 50_000.0,
 };
 

@@ -96,6 +96,12 @@ pub struct Latencies {
     pub interrupt_ns: f64,
     /// Arming a timer and its interrupt, ns of the core's time.
     pub timer_ns: f64,
+    /// What computing outside the policy takes varies by up to this part of it, 0.0..=0.5: without it cores of equal load fall into a step
+    /// in which they meet always or never.
+    pub jitter_share: f64,
+    /// A lock goes to whoever asks first after it was let go, as `std::sync::Mutex`; otherwise to who has waited longest, as a
+    /// queued spinlock of a kernel.
+    pub locks_barge: bool,
     /// How long a worker that is held back spins before it sleeps, as long as that pays, ns; 0: it sleeps at once.
     pub patience_ns: f64,
 }

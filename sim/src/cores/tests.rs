@@ -12,6 +12,7 @@ fn machine(sockets: usize, cores_per_socket: usize) -> Machine {
     machine.latency.code_per_access_ns = 0.0;
     machine.latency.code_under_lock_ns = 0.0;
     machine.latency.lines_under_lock = 0;
+    machine.latency.jitter_share = 0.0;
     machine
 }
 
@@ -23,7 +24,7 @@ fn each<R: 'static>(machine: &Machine, body: impl Fn(usize) -> R + Clone + 'stat
         let body = body.clone();
         Box::new(move || body(core)) as Box<dyn FnOnce() -> R>
     });
-    run(Cores::new(machine, Drive::null()), bodies.collect(), || Ok(())).unwrap()
+    run(Cores::new(machine, Drive::null(), 1), bodies.collect(), || Ok(())).unwrap()
 }
 
 #[test]
@@ -104,6 +105,26 @@ fn a_lock_is_held_by_one_and_handed_on_in_order() {
     assert_eq!(*order.0.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
     // The last waits for seven others, some 800 ns each.
     assert!(finished.memory.waited_for_lock_ns > (1..8).sum::<u64>() * 800, "{:?}", finished.memory);
+}
+
+#[test]
+fn a_lock_that_barges_stays_where_it_is_and_nobody_waits_for_ever() {
+    let per_request_ns = |barge: bool| {
+        let mut machine = machine(1, 4);
+        machine.latency.locks_barge = barge;
+        let lock = Rc::new(Padded(Mutex::new(0u64)));
+        let count = lock.clone();
+        let finished = each(&machine, move |_| {
+            for _ in 0..500 {
+                *lock.0.lock().unwrap() += 1;
+                super::core::compute(5_000);
+            }
+        });
+        assert_eq!(*count.0.lock().unwrap(), 2000);
+        finished.end as f64 / 1000.0 / 2000.0
+    };
+    let (queued, barging) = (per_request_ns(false), per_request_ns(true));
+    assert!(barging < 0.95 * queued, "a holder that comes back needs no hand-over: {barging} ns, {queued} ns");
 }
 
 #[test]
