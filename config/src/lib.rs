@@ -10,4 +10,4 @@ pub mod duration;
 mod reader;
 pub mod size;
 
-pub use reader::{ConfigError, Entry, Place, Section, Source};
+pub use reader::{ConfigError, Entry, Place, Section, Source, join};

@@ -45,6 +45,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// The full name of the key that stands here.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
     /// The refusal of what stands here.
     pub fn error(&self, message: impl Into<String>) -> ConfigError {
         ConfigError { file: self.file.clone(), line: self.line, key: self.key.clone(), message: message.into() }
@@ -297,6 +302,11 @@ impl<'s, 'a> Entry<'s, 'a> {
         Ok(array.iter().map(item).collect())
     }
 
+    /// Each value of a list; any other value as a list of itself.
+    pub fn items_or_one(&self) -> Vec<Entry<'s, 'a>> {
+        self.items("a list").unwrap_or_else(|_| vec![self.with(self.value)])
+    }
+
     /// The keys and values of a table whose keys are the user's, in the file's order.
     ///
     /// # Errors
@@ -325,6 +335,43 @@ impl<'s, 'a> Entry<'s, 'a> {
             .ok_or_else(|| self.place.error(format!("this list does not fit here, allowed is {allowed}")))
     }
 
+    /// The value as it stands, for who passes it on without knowing its meaning.
+    ///
+    /// # Errors
+    /// A date, or a number that does not fit.
+    pub fn value(&self) -> Result<toml::Value, ConfigError> {
+        let allowed = "a string, a number, true, false, a list or a table";
+        Ok(match self.value {
+            DeValue::String(text) => toml::Value::String(text.to_string()),
+            DeValue::Boolean(flag) => toml::Value::Boolean(*flag),
+            DeValue::Integer(integer) => match i64::from_str_radix(integer.as_str(), integer.radix()) {
+                Ok(number) => toml::Value::Integer(number),
+                Err(_) => return Err(self.place.error(format!("{integer} does not fit 64 bits"))),
+            },
+            DeValue::Float(float) => match float.as_str().parse() {
+                Ok(number) => toml::Value::Float(number),
+                Err(_) => return Err(self.wrong_type(allowed)),
+            },
+            DeValue::Array(array) => {
+                let inner = |item: &'s Spanned<DeValue<'a>>| self.with(item.get_ref()).value();
+                toml::Value::Array(array.iter().map(inner).collect::<Result<_, _>>()?)
+            }
+            DeValue::Table(table) => {
+                let inner = |(name, value): (&'s Spanned<_>, &'s Spanned<DeValue<'a>>)| {
+                    let name: &std::borrow::Cow<'_, str> = Spanned::get_ref(name);
+                    Ok((name.to_string(), self.with(value.get_ref()).value()?))
+                };
+                toml::Value::Table(table.iter().map(inner).collect::<Result<_, ConfigError>>()?)
+            }
+            DeValue::Datetime(_) => return Err(self.wrong_type(allowed)),
+        })
+    }
+
+    /// What is inside, said to stand where the whole does.
+    fn with(&self, value: &'s DeValue<'a>) -> Entry<'s, 'a> {
+        Entry { source: self.source, place: self.place.clone(), value }
+    }
+
     /// A table with keys from `allowed` (empty: any).
     ///
     /// # Errors
@@ -337,7 +384,7 @@ impl<'s, 'a> Entry<'s, 'a> {
 }
 
 /// `key` under `path`, quoted as TOML wants it where it is not a bare key.
-fn join(path: &str, key: &str) -> String {
+pub fn join(path: &str, key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
     let key = if bare { key.to_owned() } else { format!("{key:?}") };
     if path.is_empty() { key } else { format!("{path}.{key}") }
