@@ -1,0 +1,272 @@
+//! Figures: scenarios in a sweep, what is shown of their outcomes, and what must hold of it.
+//!
+//! ```text
+//!   file.toml ──read──▶ Figure ──jobs──▶ scenario texts ──(run by the caller, in parallel)──▶ outcomes
+//!                          └──────────────── assemble ◀──────────────────────────────────────────┘
+//!                                               └──▶ Rows: JSON · CSV · table · picture · claims held or not
+//! ```
+//! | file | answers |
+//! |---|---|
+//! | `read.rs` | which keys does a figure's file have? |
+//! | `keys.rs` | what does a scenario look like before it is read? |
+//! | `metric.rs` | which number of an outcome? |
+//! | `claim.rs` | what must hold of the numbers? |
+//! | `rows.rs` | what comes out, as JSON and CSV |
+//! | `picture.rs` | the same, drawn |
+//! | `embedded.rs` | which figures come with the program? |
+//!
+//! A point of a panel is one scenario: the base, with the panel's keys, the point's and the series' set on top. Points that need the
+//! same scenario share one job, as do the runs of a tenant alone.
+
+mod claim;
+pub mod embedded;
+mod keys;
+mod metric;
+mod picture;
+mod read;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use picture::render;
+pub use rows::{ClaimRow, PanelRow, Row, Rows};
+
+use crate::outcome::Outcome;
+use claim::Claim;
+use keys::Keys;
+use metric::Metric;
+use mqfq_config::{ConfigError, Place};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How much of a figure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extent {
+    /// As the file says.
+    Full,
+    /// With its `quick` settings: fewer points and shorter times, for tests and a first look.
+    Quick,
+}
+
+/// A figure, checked.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// As users name it: `mqfq/8`, or the path of a file.
+    pub id: String,
+    /// One line.
+    pub title: String,
+    /// Which paper and where.
+    pub source: String,
+    /// What a reader should know: what was garbled, what is left out.
+    pub note: Option<String>,
+    extent: Extent,
+    panels: Vec<Panel>,
+    paper: Vec<PaperPoint>,
+    claims: Vec<Claim>,
+    jobs: Vec<Job>,
+    cells: Vec<Cell>,
+}
+
+/// One scenario to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// What it is for, to show while it runs.
+    pub label: String,
+    /// Name of the figure's file: where the paths in a scenario start.
+    pub file: String,
+    /// As [`crate::scenario::Scenario::parse`] reads it.
+    pub scenario: String,
+}
+
+/// Curves, or bars in groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// One curve per series.
+    Lines,
+    /// One group per x, one bar per series.
+    Bars,
+}
+
+/// One part of a figure with axes of its own.
+#[derive(Clone, Debug)]
+struct Panel {
+    name: String,
+    title: String,
+    shape: Shape,
+    x_label: String,
+    y_label: String,
+    log_x: bool,
+    log_y: bool,
+    /// A dashed line at this height, and what it means.
+    ideal: Option<f64>,
+    points: Vec<Point>,
+    series: Vec<Series>,
+    base: Keys,
+    /// Part of the quick extent.
+    quick: bool,
+}
+
+/// A place on the x axis.
+#[derive(Clone, Debug)]
+struct Point {
+    x: X,
+    set: Keys,
+    quick: bool,
+}
+
+/// A curve, or the bars of one colour.
+#[derive(Clone, Debug)]
+struct Series {
+    name: String,
+    set: Keys,
+    metric: Metric,
+    /// Colour of that series, and dashed: the same in another form.
+    like: Option<String>,
+    /// A number above the group of bars instead of a bar.
+    as_text: bool,
+    quick: bool,
+    place: Place,
+}
+
+/// Where on the x axis.
+#[derive(Clone, PartialEq, Debug)]
+pub enum X {
+    /// A number.
+    Number(f64),
+    /// A name.
+    Label(String),
+}
+
+/// A number that the paper states.
+#[derive(Clone, Debug)]
+struct PaperPoint {
+    panel: String,
+    series: String,
+    x: X,
+    y: f64,
+}
+
+/// A point of a series: which run, and what of it.
+#[derive(Clone, Debug)]
+struct Cell {
+    panel: usize,
+    series: usize,
+    point: usize,
+    job: usize,
+    alone: Option<usize>,
+}
+
+impl fmt::Display for X {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            X::Number(number) => write!(f, "{number}"),
+            X::Label(label) => f.write_str(label),
+        }
+    }
+}
+
+impl Figure {
+    /// What has to be run, each once.
+    pub fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+
+    /// The rows, from the outcomes of [`Figure::jobs`] in their order.
+    ///
+    /// # Panics
+    /// If there are not as many outcomes as jobs.
+    pub fn assemble(&self, outcomes: &[Outcome]) -> Rows {
+        assert_eq!(outcomes.len(), self.jobs.len(), "one outcome per job");
+        let row = |cell: &Cell| {
+            let panel = &self.panels[cell.panel];
+            let (series, point) = (&panel.series[cell.series], &panel.points[cell.point]);
+            let paper = self
+                .paper
+                .iter()
+                .find(|paper| paper.panel == panel.name && paper.series == series.name && paper.x == point.x);
+            Row {
+                panel: panel.name.clone(),
+                series: series.name.clone(),
+                x: point.x.clone(),
+                y: series.metric.value(&outcomes[cell.job], cell.alone.map(|alone| &outcomes[alone])),
+                paper_y: paper.map(|paper| paper.y),
+            }
+        };
+        let rows: Vec<Row> = self.cells.iter().map(row).collect();
+        let claims = self.claims.iter().filter_map(|claim| claim.check(&rows)).collect();
+        let panels = self.drawn_panels().map(|panel| PanelRow {
+            panel: panel.name.clone(),
+            title: panel.title.clone(),
+            x_label: panel.x_label.clone(),
+            y_label: panel.y_label.clone(),
+            ideal: panel.ideal,
+        });
+        Rows {
+            figure: self.id.clone(),
+            title: self.title.clone(),
+            source: self.source.clone(),
+            note: self.note.clone(),
+            quick: self.extent == Extent::Quick,
+            panels: panels.collect(),
+            rows,
+            claims,
+        }
+    }
+
+    fn drawn_panels(&self) -> impl Iterator<Item = &Panel> {
+        self.panels.iter().filter(|panel| self.keeps(panel.quick))
+    }
+
+    fn keeps(&self, quick: bool) -> bool {
+        quick || self.extent == Extent::Full
+    }
+
+    /// Fills in jobs and cells; `last` is set over everything.
+    fn expand(&mut self, file: &str, last: &Keys, check: Check<'_>) -> Result<(), ConfigError> {
+        let mut known: BTreeMap<String, usize> = BTreeMap::new();
+        let mut jobs: Vec<Job> = Vec::new();
+        let mut job = |keys: &Keys, label: String, place: &Place| -> Result<usize, ConfigError> {
+            let text = keys.text();
+            if let Some(&index) = known.get(&text) {
+                return Ok(index);
+            }
+            // The text that is read has lines of its own, which say nothing to whoever wrote the figure.
+            check(file, &text).map_err(|error| {
+                let place = keys.place(&error.key).unwrap_or(place);
+                let key = if place.key().ends_with(&error.key) { String::new() } else { format!("{}: ", error.key) };
+                place.error(format!("{key}{} (the scenario of {label})", error.message))
+            })?;
+            known.insert(text.clone(), jobs.len());
+            jobs.push(Job { label, file: file.into(), scenario: text });
+            Ok(jobs.len() - 1)
+        };
+        let mut cells = Vec::new();
+        for (panel_at, panel) in self.panels.iter().enumerate().filter(|(_, panel)| self.keeps(panel.quick)) {
+            for (series_at, series) in panel.series.iter().enumerate().filter(|(_, series)| self.keeps(series.quick)) {
+                for (point_at, point) in panel.points.iter().enumerate().filter(|(_, point)| self.keeps(point.quick)) {
+                    let keys = panel.base.with(&point.set).with(&series.set).with(last);
+                    let tenant = series.metric.tenant.as_deref();
+                    if let Some(tenant) = tenant.filter(|tenant| !keys.tenants().contains(tenant)) {
+                        let known = keys.tenants().join(", ");
+                        return Err(series.place.error(format!("there is no tenant \"{tenant}\", there are {known}")));
+                    }
+                    let label = format!("{}, {} at {}", panel.name, series.name, point.x);
+                    let alone = match tenant.filter(|_| series.metric.needs_alone()) {
+                        Some(tenant) => {
+                            let keys = keys.alone(tenant).with(&series.metric.alone);
+                            Some(job(&keys, format!("{label}, {tenant} alone"), &series.place)?)
+                        }
+                        None => None,
+                    };
+                    let job = job(&keys, label, &series.place)?;
+                    cells.push(Cell { panel: panel_at, series: series_at, point: point_at, job, alone });
+                }
+            }
+        }
+        (self.jobs, self.cells) = (jobs, cells);
+        Ok(())
+    }
+}
+
+/// Reads a scenario's text, its second argument, as that of the file of this name, and says what is wrong with it.
+pub type Check<'a> = &'a dyn Fn(&str, &str) -> Result<(), ConfigError>;

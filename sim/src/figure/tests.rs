@@ -1,0 +1,220 @@
+//! Figures from text to rows, without running anything: outcomes are made up.
+
+use super::*;
+use crate::outcome::{MemoryOutcome, TenantOutcome};
+use crate::scenario::Scenario;
+
+const FIGURE: &str = r#"
+[figure]
+title = "two tenants"
+source = "nowhere"
+y-label = "slowdown"
+kind = "bars"
+
+[scenario.machine]
+preset = "user-space-2"
+[scenario.device]
+kind = "null"
+size = "1GiB"
+[scenario.policy]
+kind = "none"
+[scenario.tenant.a]
+load = "closed"
+[scenario.tenant.b]
+load = "closed"
+depth = 4
+
+[[x.point]]
+x = "nosched"
+[[x.point]]
+x = "mqfq"
+set = { "policy.kind" = "mqfq" }
+quick = false
+
+[metric]
+name = "slowdown"
+alone = { policy.kind = "none" }
+
+[[series]]
+name = "A"
+metric = { tenant = "a" }
+[[series]]
+name = "B"
+metric = { tenant = "b", scale = 10 }
+
+[[paper]]
+series = "A"
+x = "mqfq"
+y = 1.5
+where = "page 1"
+
+[[claim]]
+what = "A under mqfq"
+of = { series = "A", x = "mqfq" }
+at-most = 2
+reason = "because"
+
+[quick]
+set = { "run.measured" = "1ms" }
+"#;
+
+fn read(text: &str, extent: Extent) -> Result<Figure, String> {
+    let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
+    Figure::read("test", "f.toml", text, extent, &check).map_err(|error| error.to_string())
+}
+
+/// Each tenant of a job gets this many bytes per second.
+fn outcome(job: &Job, bytes_per_s: impl Fn(&str) -> f64) -> Outcome {
+    let scenario = Scenario::parse(&job.file, &job.scenario).unwrap();
+    let tenant = |tenant: &crate::scenario::Tenant| TenantOutcome {
+        name: tenant.name.clone(),
+        weight: 100,
+        requests: 1,
+        bytes: 1,
+        requests_per_s: 1.0,
+        bytes_per_s: bytes_per_s(&tenant.name),
+        mean_ns: 1.0,
+        p50_ns: 1,
+        p99_ns: 1,
+        share_deviation_max: 0.0,
+    };
+    Outcome {
+        tenants: scenario.tenants.iter().map(tenant).collect(),
+        measured_ns: 1,
+        requests_per_s: 1.0,
+        bytes_per_s: 1.0,
+        events: 1,
+        kicks_per_s: 0.0,
+        reschedules_per_s: 0.0,
+        throttled_per_s: 0.0,
+        no_token_per_s: 0.0,
+        busy_share: 1.0,
+        memory: MemoryOutcome::default(),
+    }
+}
+
+/// Alone each tenant gets 100; together a gets 50 and b nothing.
+fn rows(figure: &Figure) -> Rows {
+    let outcomes: Vec<Outcome> = figure
+        .jobs()
+        .iter()
+        .map(|job| {
+            let alone = !(job.scenario.contains("tenant.a") && job.scenario.contains("tenant.b"));
+            outcome(job, |name| {
+                if alone {
+                    100.0
+                } else if name == "a" {
+                    50.0
+                } else {
+                    0.0
+                }
+            })
+        })
+        .collect();
+    figure.assemble(&outcomes)
+}
+
+#[test]
+fn a_scenario_that_several_points_need_is_run_once() {
+    let figure = read(FIGURE, Extent::Full).unwrap();
+    // Two policies together; alone each tenant under none only, whatever the point's policy.
+    let labels: Vec<&str> = figure.jobs().iter().map(|job| job.label.as_str()).collect();
+    assert_eq!(
+        labels,
+        ["main, A at nosched, a alone", "main, A at nosched", "main, A at mqfq", "main, B at nosched, b alone"]
+    );
+}
+
+#[test]
+fn rows_follow_series_then_x_with_the_papers_numbers_beside_them() {
+    let rows = rows(&read(FIGURE, Extent::Full).unwrap());
+    let found: Vec<_> =
+        rows.rows.iter().map(|row| (row.series.as_str(), row.x.to_string(), row.y, row.paper_y)).collect();
+    let expected = [
+        ("A", "nosched".into(), Some(2.0), None),
+        ("A", "mqfq".into(), Some(2.0), Some(1.5)),
+        ("B", "nosched".into(), None, None),
+        ("B", "mqfq".into(), None, None),
+    ];
+    assert_eq!(found, expected, "a: 100 / 50; b got nothing, so that its slowdown does not exist");
+    assert!(rows.claims[0].held, "2 is at most 2");
+    assert_eq!(rows.surprises().count(), 0);
+}
+
+#[test]
+fn quick_leaves_points_out_and_claims_with_them() {
+    let quick = read(FIGURE, Extent::Quick).unwrap();
+    let rows = rows(&quick);
+    assert!(rows.quick && rows.rows.iter().all(|row| row.x == X::Label("nosched".into())), "{rows:?}");
+    assert!(rows.claims.is_empty(), "nothing is left to look at");
+    assert!(quick.jobs().iter().all(|job| job.scenario.contains("measured = \"1ms\"")));
+}
+
+#[test]
+fn a_broken_claim_is_a_surprise_unless_its_reason_is_known_and_the_other_way_round() {
+    let surprises = |at_most: &str, known: &str| {
+        let text = FIGURE.replace("at-most = 2", &format!("at-most = {at_most}\n{known}"));
+        rows(&read(&text, Extent::Full).unwrap()).surprises().count()
+    };
+    let known = "not-held-because = \"the model has no such thing\"";
+    assert_eq!((surprises("1", ""), surprises("1", known)), (1, 0));
+    assert_eq!((surprises("2", ""), surprises("2", known)), (0, 1));
+}
+
+#[test]
+fn the_picture_has_every_series_and_says_who_starved() {
+    let figure = read(FIGURE, Extent::Full).unwrap();
+    let text = render(&figure, &rows(&figure)).unwrap();
+    assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
+    for word in ["two tenants", "\nA\n", "\nB\n", "stated in the paper", "nosched", "mqfq", "slowdown"] {
+        assert!(text.contains(word), "{word:?} in {text}");
+    }
+    assert_eq!(text.matches("starved").count(), 2);
+}
+
+#[test]
+fn what_is_wrong_is_said_at_its_line() {
+    let refusal = |from: &str, to: &str| {
+        assert!(FIGURE.contains(from), "{from}");
+        read(&FIGURE.replacen(from, to, 1), Extent::Full).unwrap_err()
+    };
+    assert_eq!(
+        refusal("kind = \"bars\"", "knid = \"bars\""),
+        "f.toml:6: figure.knid: unknown key, allowed are title, source, note, kind, x-label, y-label, log-x, log-y, ideal"
+    );
+    // Of the scenario: where the figure's file set it, not where it stands in the text that was made of it.
+    assert_eq!(
+        refusal("depth = 4", "dpeth = 4").split(" unknown").next().unwrap(),
+        "f.toml:19: scenario.tenant.b.dpeth:"
+    );
+    assert!(refusal("\"policy.kind\" = \"mqfq\"", "\"policy.kind\" = \"fair\"").starts_with("f.toml:25: "));
+    assert_eq!(
+        refusal("tenant = \"a\"", "tenant = \"c\""),
+        "f.toml:32: series: there is no tenant \"c\", there are a, b"
+    );
+    assert_eq!(
+        refusal("series = \"A\"\nx", "series = \"C\"\nx"),
+        "f.toml:40: paper.series: there is no series \"C\", there are A, B"
+    );
+    assert_eq!(
+        refusal("x = \"mqfq\"\ny", "x = \"sfqd\"\ny"),
+        "f.toml:41: paper.x: nothing is simulated at sfqd, there are nosched, mqfq"
+    );
+    assert!(
+        refusal("name = \"slowdown\"", "name = \"slowness\"")
+            .contains("\"slowness\" is not known, allowed are requests-per-s")
+    );
+    assert!(refusal("at-most = 2", "").ends_with("a claim has at-least, at-most or both, or equals alone"));
+}
+
+#[test]
+fn every_embedded_figure_can_be_read_in_both_extents() {
+    for (id, text) in embedded::FIGURES {
+        for extent in [Extent::Full, Extent::Quick] {
+            let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
+            let figure =
+                Figure::read(id, &embedded::file(id), text, extent, &check).unwrap_or_else(|error| panic!("{error}"));
+            assert!(!figure.jobs().is_empty() && !figure.claims.is_empty(), "{id}");
+        }
+    }
+}
