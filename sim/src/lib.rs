@@ -16,5 +16,6 @@ pub mod drive;
 pub mod figure;
 pub mod machine;
 pub mod outcome;
+pub mod rivals;
 pub mod scenario;
 pub mod workload;

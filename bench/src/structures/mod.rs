@@ -1,14 +1,13 @@
 //! `mqfq bench structures`: each of MQFQ's shared structures alone, beside what it is meant to be better than.
 //!
-//! Source: MQFQ sections 3.1 to 3.3 and 4.3.1 to 4.3.3. The losers live here and not in sched.
+//! Source: MQFQ sections 3.1 to 3.3 and 4.3.1 to 4.3.3. The losers live in [`mqfq_sim::rivals`] and not in sched: the simulator runs
+//! the whole policy over them.
 //!
 //! | file | what |
 //! |---|---|
-//! | `array_scan.rs` | the mindicator's rival: the smallest lead by looking at all |
-//! | `atomic_counter.rs`, `scalable_bitmap.rs` | the token tree's rivals: one number; bits spread over lines |
 //! | `virtual_time.rs`, `tokens.rs`, `wake_ups.rs` | the three loads, timed on pinned threads; the third has polling in it |
 //! | `ideal_wake_ups.rs` | the third again in virtual time, on a machine where nothing takes time |
-//! | `lines.rs`, `word.rs` | counting accesses and the cache lines that move, on one thread |
+//! | `lines.rs` | counting accesses and the cache lines that move, on one thread |
 //! | `threads.rs`, `random.rs` | pinned threads for a given time; numbers that look random |
 //! | `report.rs`, `picture.rs` | rows, tables, SVG |
 //!
@@ -18,19 +17,15 @@
 //! a directory of who has which line. A count cannot tell what a transfer costs here; a time cannot tell what 64 cores
 //! would do. bench/README.md says what would make either lie.
 
-pub mod array_scan;
-pub mod atomic_counter;
 pub mod ideal_wake_ups;
 pub mod lines;
 mod picture;
 pub mod random;
 pub mod report;
-pub mod scalable_bitmap;
 pub mod threads;
 pub mod tokens;
 pub mod virtual_time;
 pub mod wake_ups;
-pub mod word;
 
 use crate::progress::Progress;
 use mqfq_blk::machine::{self, Cpu};

@@ -1,7 +1,7 @@
 //! Workers as threads, each pinned to a CPU of its own, for a given time.
 
-use super::word::Padded;
 use mqfq_blk::machine::{self, Cpu};
+use mqfq_sim::rivals::word::Padded;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

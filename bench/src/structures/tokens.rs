@@ -14,14 +14,14 @@
 //! wait percolates, and wakes others if that brought tokens to the root. So as long as one worker is awake, it or whom
 //! it wakes finds a token, and no run comes to a stop.
 
-use super::atomic_counter::AtomicCounter;
 use super::lines::{Counted, Directory};
-use super::scalable_bitmap::{Bit, Hint, ScalableBitmap};
 use super::threads::{self, Stop};
-use super::word::{Padded, Word};
 use mqfq_blk::machine::Cpu;
 use mqfq_sched::topology::Topology;
 use mqfq_sched_watched::watched::{self, Access};
+use mqfq_sim::rivals::atomic_counter::AtomicCounter;
+use mqfq_sim::rivals::scalable_bitmap::{Bit, Hint, ScalableBitmap};
+use mqfq_sim::rivals::word::{Padded, Word};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -116,15 +116,15 @@ impl<W: Word> Tokens for AtomicCounter<W> {
     fn hint(&self, _worker: usize) {}
 
     fn acquire(&self, _worker: usize, (): &mut ()) -> Option<()> {
-        self.acquire().then_some(())
+        self.acquire(1).then_some(())
     }
 
     fn release_own(&self, _worker: usize, (): ()) {
-        self.release();
+        self.release(1);
     }
 
     fn release_toward(&self, _from: usize, _to: usize, (): ()) {
-        self.release();
+        self.release(1);
     }
 
     fn rest(&self, _worker: usize) -> i64 {

@@ -11,16 +11,16 @@
 //! queue shows the same as before publishes nothing and asks nothing. That is a way to use a structure and not the
 //! structure's own, so the arrays get it too.
 
-use super::array_scan::ArrayScan;
 use super::lines::{Counted, Directory};
 use super::random::Random;
 use super::threads::{self, Stop};
-use super::word::Word;
 use mqfq_blk::machine::Cpu;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use mqfq_sched::vtime::{VSpan, VTime};
 use mqfq_sched_watched::watched;
+use mqfq_sim::rivals::array_scan::ArrayScan;
+use mqfq_sim::rivals::word::Word;
 
 /// T: how far ahead of global virtual time a lead may be.
 const WINDOW: VSpan = VSpan::from_bytes(64 * 1024);
@@ -40,16 +40,21 @@ pub trait VirtualTime: Sync {
 
 impl<W: Word, const SLOTS: usize> VirtualTime for ArrayScan<W, SLOTS> {
     fn publish(&self, queue: usize, lead: VTime) {
-        self.publish(queue, lead);
+        self.publish(queue, watched_point(lead));
     }
 
     fn query(&self) -> VTime {
-        self.query()
+        VTime::from_raw(self.query().raw())
     }
 
     fn global_vtime(&self) -> VTime {
-        self.global_vtime()
+        VTime::from_raw(self.global_vtime().raw())
     }
+}
+
+/// The same point as the simulator's scheduler names it: the arrays are its rivals.
+fn watched_point(point: VTime) -> mqfq_sched_watched::vtime::VTime {
+    mqfq_sched_watched::vtime::VTime::from_raw(point.raw())
 }
 
 /// The mindicator that ships, and the same source with counting atomics.
@@ -142,10 +147,10 @@ impl Structure {
                 time(&mqfq_sched::mindicator::Mindicator::new(topology, VTime::ZERO), load, cpus, milliseconds)
             }
             Structure::ArrayScan => {
-                time(&ArrayScan::<AtomicU64, 1>::new(queues, VTime::ZERO), load, cpus, milliseconds)
+                time(&ArrayScan::<AtomicU64, 1>::new(queues, watched_point(VTime::ZERO)), load, cpus, milliseconds)
             }
             Structure::ArrayScanPacked => {
-                time(&ArrayScan::<AtomicU64, 16>::new(queues, VTime::ZERO), load, cpus, milliseconds)
+                time(&ArrayScan::<AtomicU64, 16>::new(queues, watched_point(VTime::ZERO)), load, cpus, milliseconds)
             }
         }
     }
@@ -159,9 +164,11 @@ impl Structure {
                 use mqfq_sched_watched::{mindicator::Mindicator, vtime::VTime};
                 count(&Mindicator::new(&super::counted_topology(topology), VTime::ZERO), load, workers)
             }
-            Structure::ArrayScan => count(&ArrayScan::<watched::AtomicU64, 1>::new(queues, VTime::ZERO), load, workers),
+            Structure::ArrayScan => {
+                count(&ArrayScan::<watched::AtomicU64, 1>::new(queues, watched_point(VTime::ZERO)), load, workers)
+            }
             Structure::ArrayScanPacked => {
-                count(&ArrayScan::<watched::AtomicU64, 16>::new(queues, VTime::ZERO), load, workers)
+                count(&ArrayScan::<watched::AtomicU64, 16>::new(queues, watched_point(VTime::ZERO)), load, workers)
             }
         }
     }
@@ -286,12 +293,46 @@ mod tests {
                 mqfq_sched_watched::vtime::VTime::ZERO,
             );
             assert_eq!(ours, history(&counting, load, workers));
-            let padded = ArrayScan::<std::sync::atomic::AtomicU64, 1>::new(queues, VTime::ZERO);
+            let padded = ArrayScan::<std::sync::atomic::AtomicU64, 1>::new(queues, watched_point(VTime::ZERO));
             assert_eq!(ours, history(&padded, load, workers));
-            let packed = ArrayScan::<std::sync::atomic::AtomicU64, 16>::new(queues, VTime::ZERO);
+            let packed = ArrayScan::<std::sync::atomic::AtomicU64, 16>::new(queues, watched_point(VTime::ZERO));
             assert_eq!(ours, history(&packed, load, workers));
             assert!(ours.is_sorted() && ours.last() > Some(&0));
         }
+    }
+
+    #[test]
+    fn threads_that_raise_together_in_an_array_lose_no_raise_and_pass_no_lead() {
+        const THREADS: u64 = 3;
+        const ROUNDS: u64 = 5000;
+        let array = ArrayScan::<std::sync::atomic::AtomicU64, 1>::new(THREADS as usize, watched_point(VTime::ZERO));
+        (0..THREADS).for_each(|queue| VirtualTime::publish(&array, queue as usize, VTime::ZERO));
+        let barrier = std::sync::Barrier::new(THREADS as usize);
+        let wrong = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (array, barrier) = (&array, &barrier);
+                    scope.spawn(move || {
+                        let mut wrong = Vec::new();
+                        for round in 1..=ROUNDS {
+                            let grains = |count: u64| VTime::from_raw(count * 64);
+                            let lead = grains(round * 8 + (thread + round) % THREADS);
+                            VirtualTime::publish(array, thread as usize, lead);
+                            let passed = lead.is_before(VirtualTime::query(array));
+                            barrier.wait();
+                            // No assertion before the last barrier, or the others would wait for ever.
+                            if passed || VirtualTime::global_vtime(array) != grains(round * 8) {
+                                wrong.push((round, thread, passed));
+                            }
+                            barrier.wait();
+                        }
+                        wrong
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(wrong, [], "rounds that ended with virtual time behind, or beyond a lead (true)");
     }
 
     #[test]

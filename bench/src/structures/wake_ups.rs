@@ -27,7 +27,6 @@
 
 use super::random::Random;
 use super::threads::{self, Stop};
-use super::word::Padded;
 use hdrhistogram::Histogram;
 use mqfq_blk::machine::Cpu;
 use mqfq_sched::mindicator::Mindicator;
@@ -35,6 +34,7 @@ use mqfq_sched::throttle_wheel::ThrottleWheel;
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
 use mqfq_sched::wake::WakeWord;
+use mqfq_sim::rivals::word::Padded;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::thread::{clock_nanosleep_relative, set_current_timer_slack};

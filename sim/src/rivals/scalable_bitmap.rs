@@ -18,14 +18,26 @@
 //! B2. A bit is taken by at most one at a time.
 //!
 //! A search that finds nothing does not prove that nothing is free: a bit may be set behind it while it looks ahead. The
-//! token tree has the same, and both leave it to the caller to mark itself ready and try again.
+//! token tree has the same, and both leave it to the caller to mark itself ready and try again. A bit set behind that
+//! second search is found by whoever set it: it searches the ready set afterwards. No call hides a bit from another.
+//!
+//! # Under the policy
+//! A dispatch token of the policy says how many units it has and not which. So each worker keeps the bits that it took
+//! ([`BitmapTokens`]), in its own memory, and gives the oldest back first. That need not be the bit of the very request
+//! that completed; a worker's bits are alike, and most lie in one word. A token has one unit: bits cannot be owed.
 //!
 //! # Cost
 //! `acquire` with a free bit in the hint's word: one load and one read-modify-write there. Without: one load per word.
-//! `release`: one read-modify-write on the word of the bit.
+//! `release`: one read-modify-write on the word of the bit. `root_units`, which the policy asks for before it wakes others: a
+//! load of each word.
 
 use super::word::{Padded, Word};
+use mqfq_sched_watched::policy::DispatchToken;
+use mqfq_sched_watched::policy::structures::Tokens;
+use mqfq_sched_watched::topology::HctxId;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard};
 
 /// Tokens in words. See the module's text.
 pub struct ScalableBitmap<W> {
@@ -100,6 +112,88 @@ impl<W: Word> ScalableBitmap<W> {
     }
 }
 
+/// A [`ScalableBitmap`] with what its workers remember, as the policy wants it.
+pub struct BitmapTokens<W> {
+    bitmap: ScalableBitmap<W>,
+    /// By hctx. Each is touched by its own worker alone, so the locks are never waited for; they are the plain ones, no part
+    /// of what is compared, and not held across an access to the bitmap.
+    hands: Box<[Mutex<Hand>]>,
+}
+
+struct Hand {
+    hint: Hint,
+    /// Oldest first.
+    held: VecDeque<Bit>,
+}
+
+impl<W: Word> BitmapTokens<W> {
+    /// `depth` tokens, all free, for `workers` workers.
+    pub fn new(depth: u32, workers: usize) -> Self {
+        let bitmap = ScalableBitmap::new(depth, workers);
+        let hand = |worker| Mutex::new(Hand { hint: bitmap.hint(worker), held: VecDeque::new() });
+        let hands = (0..workers).map(hand).collect();
+        BitmapTokens { bitmap, hands }
+    }
+
+    fn hand(&self, hctx: HctxId) -> MutexGuard<'_, Hand> {
+        self.hands[hctx.index()].lock().expect("nothing panics while it is held")
+    }
+
+    fn release(&self, hctx: HctxId, token: DispatchToken) {
+        assert_eq!(token.into_units(), 1, "units of a token");
+        let bit = self.hand(hctx).held.pop_front();
+        self.bitmap.release(bit.expect("a token goes back where it was taken"));
+    }
+}
+
+/// One pool and no paths: nothing is a queue's own, and nothing has to percolate.
+impl<W: Word> Tokens for BitmapTokens<W> {
+    fn acquire_own(&self, _hctx: HctxId, _units: u32) -> Option<DispatchToken> {
+        None
+    }
+
+    fn acquire_batch(&self, hctx: HctxId, units: u32, _spare: u32) -> Option<DispatchToken> {
+        assert_eq!(units, 1, "units of a token");
+        let mut hint = self.hand(hctx).hint;
+        let bit = self.bitmap.acquire(&mut hint)?;
+        let mut hand = self.hand(hctx);
+        hand.hint = hint;
+        hand.held.push_back(bit);
+        Some(DispatchToken::new(1))
+    }
+
+    fn release_local(&self, hctx: HctxId, token: DispatchToken) {
+        self.release(hctx, token);
+    }
+
+    fn release_toward(&self, from: HctxId, _to: HctxId, token: DispatchToken) {
+        self.release(from, token);
+    }
+
+    fn release_root(&self, hctx: HctxId, token: DispatchToken) {
+        self.release(hctx, token);
+        // Pairs with the fence in `ReadySet::mark`.
+        W::fence(Ordering::SeqCst);
+    }
+
+    fn percolate(&self, _hctx: HctxId) {
+        // Pairs with the fence in `ReadySet::mark`: `release_local` has put tokens where all take them, and a search follows.
+        W::fence(Ordering::SeqCst);
+    }
+
+    fn is_in_debt(&self) -> bool {
+        false
+    }
+
+    fn root_units(&self) -> i64 {
+        i64::from(self.bitmap.free())
+    }
+
+    fn total_units(&self) -> i64 {
+        i64::from(self.bitmap.free())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,5 +227,20 @@ mod tests {
         assert_eq!((third.word, fourth.word), (0, 0));
         bitmap.release(third);
         bitmap.release(fourth);
+    }
+
+    #[test]
+    fn a_worker_gives_its_oldest_bit_back_and_keeps_the_place_of_its_newest() {
+        let tokens = BitmapTokens::<AtomicU64>::new(4, 2);
+        let (first, second) = (HctxId(0), HctxId(1));
+        // Bits 0 and 1 of word 0; the third lies in the other worker's word.
+        let taken: Vec<DispatchToken> = (0..3).map(|_| tokens.acquire_batch(first, 1, 31).unwrap()).collect();
+        assert_eq!((tokens.total_units(), tokens.hand(first).hint), (1, Hint(1)));
+        let mut taken = taken.into_iter();
+        tokens.release_toward(first, second, taken.next().unwrap());
+        let free: Vec<u32> = tokens.bitmap.words.iter().map(|word| word.load(Ordering::SeqCst).count_ones()).collect();
+        assert_eq!(free, [1, 1]);
+        taken.for_each(|token| tokens.release_local(first, token));
+        assert_eq!(tokens.total_units(), 4);
     }
 }

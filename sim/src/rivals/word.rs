@@ -1,10 +1,10 @@
-//! The words that the losers are built of: `std`'s atomics to be timed, counting ones to be counted.
+//! The words that the rivals are built of: `std`'s atomics to be timed, watched ones to be counted or simulated.
 
 use mqfq_sched_watched::watched;
 use std::ops::Deref;
 use std::sync::atomic::{self, AtomicU64, Ordering};
 
-/// A 64-bit atomic. Each loser is generic over it, so that what is counted is the source that is timed.
+/// A 64-bit atomic. Each rival is generic over it, so that what is counted and simulated is the source that is timed.
 pub trait Word: Send + Sync {
     /// Holding `value`.
     fn new(value: u64) -> Self;
