@@ -22,7 +22,7 @@ use std::time::Duration;
 pub const WORKERS_MAX: usize = 1024;
 
 /// Most requests that one worker stages on one device, all flows together (about 60 MiB of table). With more flows than
-/// fit at their configured bound, each flow's bound shrinks to its equal part, but never below one request.
+/// fit at their configured bound, each flow's bound shrinks to its equal part, but not below one request.
 const STAGED_REQUESTS_MAX: usize = 1 << 18;
 
 /// One tenant's flow on one device.
@@ -121,7 +121,7 @@ impl Engine {
                 .map_err(|error| format!("device {}: {error}", device.name))?;
             let fair_part = u32::try_from((STAGED_REQUESTS_MAX / device.flows.len()).max(1)).unwrap_or(u32::MAX);
             let limits = device.flows.iter().map(|flow| StageLimits {
-                requests_max: flow.limits.requests_max.clamp(1, fair_part),
+                requests_max: flow.limits.requests_max.min(fair_part),
                 bytes_max: flow.limits.bytes_max,
             });
             devices.push(SharedDevice {
@@ -227,7 +227,9 @@ impl Engine {
         for worker in replies.into_iter().flatten() {
             for (device, (hctx, flows)) in devices.iter_mut().zip(worker) {
                 device.hctxs.push(hctx);
-                device.flows.iter_mut().zip(&flows).for_each(|(sum, flow)| sum.stats.merge(flow));
+                for (sum, flow) in device.flows.iter_mut().zip(flows) {
+                    flow.into_iter().for_each(|flow| sum.stats.merge(&flow));
+                }
             }
         }
         EngineStats { devices }

@@ -36,7 +36,7 @@ pub struct HwCtxOptions<P: Policy> {
     pub device: Box<dyn DeviceQueue>,
     /// Commands on the device queue at once, 1..=65535; the device queue must be as deep.
     pub queue_depth: u16,
-    /// How much each flow may stage here.
+    /// How much each flow may stage here, by [`FlowId`].
     pub limits: Vec<StageLimits>,
     /// What requests cost.
     pub cost: CostModel,
@@ -71,19 +71,22 @@ pub struct HwCtx<P: Policy> {
     cost: CostModel,
     reaped: Vec<Reaped>,
     room: Vec<FlowId>,
-    flow_stats: Vec<FlowStats>,
+    /// By flow; 100 KB each, so they come into being with a flow's first completion here.
+    flow_stats: Vec<Option<Box<FlowStats>>>,
     stats: HctxStats,
 }
 
 impl<P: Policy> HwCtx<P> {
-    /// A context with nothing staged. All of its memory is taken here.
+    /// A context with nothing staged. All of its memory is taken here, but for what is counted of each flow: that comes
+    /// with the flow's first completion.
     pub fn new(options: HwCtxOptions<P>) -> HwCtx<P> {
         let HwCtxOptions { id, policy, device, queue_depth, limits, cost } = options;
         let staged_max: usize = limits.iter().map(|limit| limit.requests_max as usize).sum();
-        let flows = limits.len();
+        let staging = Staging::new(&limits);
         HwCtx {
             id,
-            queue: policy.open_queue(id, staged_max),
+            // A queue that holds nothing cannot be asked for; where no flow submits, one place is not used.
+            queue: policy.open_queue(id, staged_max.max(1)),
             policy,
             device,
             tags: TagSet::new(queue_depth),
@@ -91,11 +94,11 @@ impl<P: Policy> HwCtx<P> {
             refused: None,
             is_held_back: false,
             requests: RequestTable::new(staged_max + queue_depth as usize),
-            staging: Staging::new(limits),
             cost,
             reaped: Vec::with_capacity(queue_depth as usize),
-            room: Vec::with_capacity(flows),
-            flow_stats: vec![FlowStats::default(); flows],
+            room: Vec::with_capacity(staging.flows()),
+            staging,
+            flow_stats: vec![None; limits.len()],
             stats: HctxStats::default(),
         }
     }
@@ -226,7 +229,7 @@ impl<P: Policy> HwCtx<P> {
             if let Some(token) = token {
                 self.policy.complete(&mut self.queue, flow, token, now_ns, &mut counting);
             }
-            self.flow_stats[flow.0 as usize].record(&completion);
+            self.flow_stats[flow.0 as usize].get_or_insert_with(first_completion).record(&completion);
             out.push((owner, completion));
         }
         self.stats.kicks += kicks;
@@ -279,9 +282,9 @@ impl<P: Policy> HwCtx<P> {
         self.is_held_back
     }
 
-    /// Counters per flow, by [`FlowId`].
-    pub fn flow_stats(&mut self) -> &[FlowStats] {
-        self.flow_stats.iter_mut().for_each(FlowStats::settle);
+    /// Counters per flow, by [`FlowId`]; none if nothing of the flow has completed here.
+    pub fn flow_stats(&mut self) -> &[Option<Box<FlowStats>>] {
+        self.flow_stats.iter_mut().flatten().for_each(|stats| stats.settle());
         &self.flow_stats
     }
 
@@ -289,6 +292,11 @@ impl<P: Policy> HwCtx<P> {
     pub fn stats(&self) -> &HctxStats {
         &self.stats
     }
+}
+
+#[cold]
+fn first_completion() -> Box<FlowStats> {
+    Box::default()
 }
 
 fn cost_kind(op: Op) -> CostKind {

@@ -57,8 +57,8 @@ pub enum Mail {
     Stop,
 }
 
-/// One worker's counters: per device, its context's and its flows'.
-pub type WorkerStats = Vec<(HctxStats, Vec<FlowStats>)>;
+/// One worker's counters: per device, its context's and its flows' (see [`crate::hctx::HwCtx::flow_stats`]).
+pub type WorkerStats = Vec<(HctxStats, Vec<Option<Box<FlowStats>>>)>;
 
 /// See the file's text.
 pub trait Host {
