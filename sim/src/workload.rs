@@ -9,9 +9,21 @@
 //!   models    names for both, with where the numbers are from
 //! ```
 
+mod background;
+mod closed;
 pub mod models;
+mod open;
+mod random;
+mod shape;
+#[cfg(test)]
+mod tests;
 pub mod trace;
+mod zipf;
 
+use crate::scenario::{Arrival, Tenant};
+use random::{Random, fnv};
+use shape::{Shape, Shapes};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A request.
@@ -70,4 +82,61 @@ pub struct Trace {
     /// Each has its time. Otherwise times are only the earliest ones (fio's version 2 knows nothing but waits), and requests are asked for
     /// as the depth allows.
     pub timed: bool,
+}
+
+/// The clients of tenant number `number` of as many as `tenant.count` says: one for each thread, then the background's. Equal arguments
+/// give equal requests. No source allocates once it is made.
+///
+/// # Errors
+/// A request that does not fit the device or a thread's part of it.
+pub fn sources(
+    tenant: &Tenant,
+    number: u32,
+    device_size_bytes: u64,
+    seed: u64,
+) -> Result<Vec<Box<dyn Source>>, String> {
+    make(tenant, number, device_size_bytes, seed).map_err(|why| format!("tenant {}: {why}", tenant.name))
+}
+
+/// One thread whose requests are made up.
+fn threads_source(arrival: &Arrival, shape: Shape, start_ns: u64, barrier: &Rc<closed::Barrier>) -> Box<dyn Source> {
+    match *arrival {
+        Arrival::Closed { depth, think_ns } => Box::new(closed::Closed::new(shape, depth, think_ns)),
+        Arrival::Open { rate_per_s, poisson, bursts } => {
+            Box::new(open::Open::new(shape, start_ns, rate_per_s, poisson, bursts))
+        }
+        Arrival::Phases { depth, requests, compute_ns } => {
+            Box::new(closed::Phases::new(shape, depth, requests, compute_ns, barrier.clone()))
+        }
+        Arrival::Trace { .. } => unreachable!("a trace has its own requests"),
+    }
+}
+
+fn make(tenant: &Tenant, number: u32, device_size_bytes: u64, seed: u64) -> Result<Vec<Box<dyn Source>>, String> {
+    let name_hash = fnv(tenant.name.as_bytes());
+    let random = |thread| Random::of(seed, name_hash, number, thread);
+    let (load, threads, start_ns) = (&tenant.load, tenant.threads, tenant.start_ns);
+    let mut sources: Vec<Box<dyn Source>> = Vec::with_capacity(tenant.clients() as usize);
+    if let Arrival::Trace { trace, stretch, depth } = &load.arrival {
+        for thread in 0..threads {
+            sources.push(Box::new(open::Replay::new(trace.clone(), *stretch, *depth, start_ns, thread, threads)));
+        }
+        return Ok(sources);
+    }
+    let tenant_key = random(u32::MAX).below(u64::MAX);
+    let shapes = Shapes::new(load, tenant_key, device_size_bytes)?;
+    let barrier = closed::Barrier::new(threads);
+    for thread in 0..threads {
+        let shape = shapes.thread(random(thread), thread, threads)?;
+        sources.push(threads_source(&load.arrival, shape, start_ns, &barrier));
+    }
+    if let Some(options) = tenant.background {
+        let debt = background::Debt::default();
+        let owe = |source| -> Box<dyn Source> {
+            Box::new(background::Owing { source, debt: debt.clone(), per_request_bytes: options.per_request_bytes })
+        };
+        sources = sources.into_iter().map(owe).collect();
+        sources.push(Box::new(background::Background::new(options, debt, device_size_bytes, random(threads))?));
+    }
+    Ok(sources)
 }

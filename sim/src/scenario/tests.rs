@@ -177,11 +177,15 @@ fn every_field_of_the_latencies_is_a_key() {
     let fields = shown.trim_start_matches("Latencies { ").trim_end_matches(" }").split(", ");
     for field in fields.map(|field| field.split(':').next().unwrap()) {
         let key = field.replace('_', "-");
-        let (value, read) = if key == "two-threads-factor" { ("1.75", "1.75") } else { ("37", "37") };
+        let value = match key.as_str() {
+            "two-threads-factor" => "1.75",
+            "jitter-share" => "0.375",
+            _ => "37",
+        };
         let text = good_with("[device]", &format!("[machine.latency]\n{key} = {value}\n[device]"));
         let scenario = parse(&text).unwrap_or_else(|refused| panic!("{refused}"));
         let now = format!("{:?}", scenario.machine.latency);
-        assert!(now.contains(&format!("{field}: {read}")), "{key} sets {field}: {now}");
+        assert!(now.contains(&format!("{field}: {value}")), "{key} sets {field}: {now}");
     }
 }
 

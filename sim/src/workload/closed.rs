@@ -1,0 +1,128 @@
+//! Closed loops: a number of requests in flight, each followed by another after a time to think; and phases of them.
+
+use super::shape::Shape;
+use super::{Source, Step};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// As many in flight as its depth; each completion is followed by a request `think_ns` later.
+pub struct Closed {
+    shape: Shape,
+    /// Requests that may be asked for now.
+    free: u32,
+    think_ns: u64,
+    /// When further ones may, earliest first. Never more than the depth, for which there is room.
+    thinking: VecDeque<u64>,
+}
+
+impl Closed {
+    /// With `depth` requests free.
+    pub fn new(shape: Shape, depth: u32, think_ns: u64) -> Closed {
+        let thinking = VecDeque::with_capacity(if think_ns == 0 { 0 } else { depth as usize });
+        Closed { shape, free: depth, think_ns, thinking }
+    }
+}
+
+impl Source for Closed {
+    fn next(&mut self, now_ns: u64) -> Step {
+        while self.thinking.front().is_some_and(|at_ns| *at_ns <= now_ns) {
+            self.thinking.pop_front();
+            self.free += 1;
+        }
+        if self.free > 0 {
+            self.free -= 1;
+            return Step::Ask(self.shape.ask(now_ns));
+        }
+        self.thinking.front().map_or(Step::WaitForCompletion, |at_ns| Step::WaitUntil(*at_ns))
+    }
+
+    fn completed(&mut self, now_ns: u64) {
+        match self.think_ns {
+            0 => self.free += 1,
+            think_ns => self.thinking.push_back(now_ns + think_ns),
+        }
+    }
+}
+
+/// How often a thread at the barrier looks whether all have come, if nothing is computed, ns.
+const LOOK_NS: u64 = 5_000;
+
+/// Where the threads of a tenant wait for each other.
+///
+/// A waiting thread cannot be called by the last one that comes, so it looks from time to time. All leave the computing time after
+/// the last one came, so whoever looks once per computing time learns of it before it must leave, and leaves exactly then.
+pub struct Barrier {
+    threads: u32,
+    arrived: Cell<u32>,
+    /// Times that all had come.
+    passed: Cell<u64>,
+    leave_ns: Cell<u64>,
+}
+
+impl Barrier {
+    /// Of so many threads.
+    pub fn new(threads: u32) -> Rc<Barrier> {
+        Rc::new(Barrier { threads, arrived: Cell::new(0), passed: Cell::new(0), leave_ns: Cell::new(0) })
+    }
+
+    /// One thread comes; gives which passing it waits for.
+    fn arrive(&self, now_ns: u64, compute_ns: u64) -> u64 {
+        let mine = self.passed.get() + 1;
+        self.arrived.set(self.arrived.get() + 1);
+        if self.arrived.get() == self.threads {
+            self.arrived.set(0);
+            self.passed.set(mine);
+            self.leave_ns.set(now_ns + compute_ns);
+        }
+        mine
+    }
+}
+
+/// Phases of so many requests at a depth. At the end of one a thread waits for its own, then for the others, then all compute.
+pub struct Phases {
+    shape: Shape,
+    depth: u32,
+    requests: u32,
+    compute_ns: u64,
+    barrier: Rc<Barrier>,
+    asked: u32,
+    in_flight: u32,
+    /// The passing of the barrier that it waits for.
+    waits_for: Option<u64>,
+}
+
+impl Phases {
+    /// In its first phase.
+    pub fn new(shape: Shape, depth: u32, requests: u32, compute_ns: u64, barrier: Rc<Barrier>) -> Phases {
+        Phases { shape, depth, requests, compute_ns, barrier, asked: 0, in_flight: 0, waits_for: None }
+    }
+}
+
+impl Source for Phases {
+    fn next(&mut self, now_ns: u64) -> Step {
+        if self.waits_for.is_none() && self.asked == self.requests && self.in_flight == 0 {
+            self.waits_for = Some(self.barrier.arrive(now_ns, self.compute_ns));
+        }
+        if let Some(passing) = self.waits_for {
+            if self.barrier.passed.get() < passing {
+                return Step::WaitUntil(now_ns + self.compute_ns.max(LOOK_NS));
+            }
+            if now_ns < self.barrier.leave_ns.get() {
+                return Step::WaitUntil(self.barrier.leave_ns.get());
+            }
+            self.waits_for = None;
+            self.asked = 0;
+        }
+        if self.asked == self.requests || self.in_flight == self.depth {
+            return Step::WaitForCompletion;
+        }
+        self.asked += 1;
+        self.in_flight += 1;
+        Step::Ask(self.shape.ask(now_ns))
+    }
+
+    fn completed(&mut self, _now_ns: u64) {
+        self.in_flight -= 1;
+    }
+}
