@@ -413,6 +413,7 @@ impl PolicyVisitor for Interrupted<'_> {
             .collect();
         CHANCE.set(Some(ChaCha8Rng::from_rng(self.rng)));
         let before = watched::watch(Some(perhaps_suspend));
+        let (mut steps, mut completed) = (0, 0);
         loop {
             let may_run: Vec<usize> =
                 (0..hctxs).filter(|&n| !shared.asleep.borrow()[n] || shared.kicked.borrow()[n]).collect();
@@ -425,6 +426,9 @@ impl PolicyVisitor for Interrupted<'_> {
             yielders[next] = YIELDER.get();
             YIELDER.set(std::ptr::null());
             assert!(matches!(result, CoroutineResult::Yield(())), "a worker ended");
+            let last = std::mem::replace(&mut completed, shared.completed.get());
+            steps = if completed == last { steps + 1 } else { 0 };
+            assert!(steps < 1_000_000, "I4: workers go on and on, and {completed} requests is all that they complete");
         }
         watched::watch(before);
         let (completed, all) = (shared.completed.get(), self.requests * hctxs as u32);
