@@ -131,8 +131,8 @@ fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
 /// Field of [`Latencies`] by its key: `FIELD` with hyphens.
 macro_rules! latencies {
     ($($key:literal $field:ident),* $(,)?) => {
-        /// Keys of `[machine.latency]`; those after the first three are times.
-        const LATENCY_KEYS: &[&str] = &["two-threads-factor", "lines-under-lock", "jitter-share", $($key),*];
+        /// Keys of `[machine.latency]`; those after the first four are times.
+        const LATENCY_KEYS: &[&str] = &["two-threads-factor", "lines-under-lock", "jitter-share", "locks-barge", $($key),*];
 
         fn latency_ns<'a>(latency: &'a mut Latencies, key: &str) -> &'a mut f64 {
             match key {
@@ -175,7 +175,8 @@ fn override_latencies(entry: &Entry<'_, '_>, latency: &mut Latencies) -> Result<
         match *key {
             "two-threads-factor" => latency.two_threads_factor = entry.decimal(1.0..=2.0)?,
             "lines-under-lock" => latency.lines_under_lock = entry.number(0..=1000)?,
-            "jitter-share" => latency.jitter_share = entry.decimal(0.0..=1.0)?,
+            "jitter-share" => latency.jitter_share = entry.decimal(0.0..=0.5)?,
+            "locks-barge" => latency.locks_barge = entry.flag()?,
             _ => *latency_ns(latency, key) = entry.decimal(0.0..=1e6)?,
         }
     }

@@ -180,6 +180,13 @@ fn every_field_of_the_latencies_is_a_key() {
         let value = match key.as_str() {
             "two-threads-factor" => "1.75",
             "jitter-share" => "0.375",
+            "locks-barge" => {
+                if latency.locks_barge {
+                    "false"
+                } else {
+                    "true"
+                }
+            }
             _ => "37",
         };
         let text = good_with("[device]", &format!("[machine.latency]\n{key} = {value}\n[device]"));
