@@ -13,6 +13,7 @@
 pub mod coherence;
 pub mod cores;
 pub mod drive;
+pub mod embedded;
 pub mod figure;
 pub mod machine;
 pub mod outcome;

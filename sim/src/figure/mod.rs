@@ -13,13 +13,11 @@
 //! | `claim.rs` | what must hold of the numbers? |
 //! | `rows.rs` | what comes out, as JSON and CSV |
 //! | `picture.rs` | the same, drawn |
-//! | `embedded.rs` | which figures come with the program? |
 //!
 //! A point of a panel is one scenario: the base, with the panel's keys, the point's and the series' set on top. Points that need the
 //! same scenario share one job, as do the runs of a tenant alone.
 
 mod claim;
-pub mod embedded;
 mod keys;
 mod metric;
 mod picture;
@@ -233,7 +231,10 @@ impl Figure {
             // The text that is read has lines of its own, which say nothing to whoever wrote the figure.
             check(file, &text).map_err(|error| {
                 let place = keys.place(&error.key).unwrap_or(place);
-                let key = if place.key().ends_with(&error.key) { String::new() } else { format!("{}: ", error.key) };
+                // Named by its place already, unless the place is only the nearest.
+                let bare = |key: &str| key.replace('"', "");
+                let named = bare(place.key()).ends_with(&bare(&error.key));
+                let key = if named { String::new() } else { format!("{}: ", error.key) };
                 place.error(format!("{key}{} (the scenario of {label})", error.message))
             })?;
             known.insert(text.clone(), jobs.len());

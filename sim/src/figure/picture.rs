@@ -15,8 +15,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-const PANEL_PX: (u32, u32) = (560, 380);
-const COLUMNS_MAX: usize = 2;
+const PANEL_HEIGHT_PX: u32 = 380;
 const TITLE_PX: u32 = 44;
 const LEGEND_LINE_PX: i32 = 17;
 const FONT: &str = "sans-serif";
@@ -45,9 +44,13 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 /// One sentence, if the drawing library fails (it cannot, short of a bug).
 pub fn render(figure: &Figure, rows: &Rows) -> Result<String, String> {
     let panels: Vec<&Panel> = figure.drawn_panels().collect();
-    let columns = panels.len().clamp(1, COLUMNS_MAX);
+    let (columns, panel_px) = match panels.len() {
+        1 => (1, 640),
+        count if count.is_multiple_of(3) => (3, 440),
+        _ => (2, 560),
+    };
     let lines = panels.len().div_ceil(columns).max(1);
-    let size_px = (columns as u32 * PANEL_PX.0, TITLE_PX + lines as u32 * PANEL_PX.1);
+    let size_px = (columns as u32 * panel_px, TITLE_PX + lines as u32 * PANEL_HEIGHT_PX);
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, size_px).into_drawing_area();
@@ -110,8 +113,12 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, rows: &[&Row]) -> Drawn {
 fn draw_legend(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Result<i32, Box<dyn std::error::Error>> {
     let width = area.dim_in_pixel().0 as f64;
     let (mut x, mut y) = (10.0, 24);
-    let mut entries: Vec<(String, Option<&Drawing<'_>>)> =
-        drawings.iter().map(|drawing| (drawing.series.name.clone(), Some(drawing))).collect();
+    // A number above the bars has its name with it.
+    let mut entries: Vec<(String, Option<&Drawing<'_>>)> = drawings
+        .iter()
+        .filter(|drawing| !drawing.series.as_text)
+        .map(|drawing| (drawing.series.name.clone(), Some(drawing)))
+        .collect();
     if drawings.iter().flat_map(|drawing| &drawing.rows).any(|row| row.paper_y.is_some()) {
         entries.push(("stated in the paper".into(), None));
     }
@@ -122,7 +129,6 @@ fn draw_legend(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Resu
         }
         let (left, middle) = (x as i32, y + 7);
         match drawing {
-            Some(drawing) if drawing.series.as_text => area.draw(&Text::new("n", (left + 8, y), font(12)))?,
             Some(drawing) if panel.shape == Shape::Bars => {
                 let corners = [(left + 4, middle - 5), (left + 18, middle + 5)];
                 area.draw(&Rectangle::new(corners, colour_of(drawing).filled()))?;
@@ -203,7 +209,7 @@ fn draw_axes<'a, 'b>(
     let y_label = |y: &f64| match () {
         () if panel.log_y && (y - y.round()).abs() > 1e-6 => String::new(),
         () if panel.log_y => plain(10f64.powf(*y)),
-        () if top < 3.0 => format!("{y:.1}"),
+        () if top < 10.0 => format!("{y:.1}"),
         () => plain(*y),
     };
     let x_labels = if labelled || panel.log_x { 2 * (x.end - x.start).ceil() as usize + 1 } else { 9 };
@@ -266,6 +272,7 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Drawn 
     let y = y_range(panel, drawings);
     let (floor, top) = (y.start, y.end);
     let mut chart = draw_axes(area, panel, -0.5..groups - 0.5, y)?;
+    draw_ideal(&mut chart, panel, -0.5, groups - 0.5)?;
     let (texts, bars): (Vec<_>, Vec<_>) = drawings.iter().partition(|drawing| drawing.series.as_text);
     let wide = 0.8 / bars.len().max(1) as f64;
     let above =
@@ -282,17 +289,26 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Drawn 
                     .draw_series([PathElement::new([(left, stated), (left + wide, stated)], BLACK.stroke_width(3))])?;
             }
             let label = row.y.map_or("starved".into(), |y| format!("{y:.2}"));
-            let clear = row.paper_y.map_or(height, |y| height.max(y_at(panel, y)));
-            chart.draw_series([above(clear + (top - floor) * 0.01, label, middle)])?;
+            let (air, line) = ((top - floor) * 0.01, (top - floor) * 0.07);
+            let stated = row.paper_y.map(|y| (y, y_at(panel, y)));
+            // Our number stays at its bar, unless the mark is in its way; the paper's stands at a mark that is clear of both.
+            let clear = match stated {
+                Some((_, mark)) if (height..height + line).contains(&mark) => mark,
+                _ => height,
+            };
+            chart.draw_series([above(clear + air, label, middle)])?;
+            if let Some((y, mark)) = stated.filter(|(_, mark)| *mark >= height + line) {
+                chart.draw_series([above(mark + air, format!("paper {y}"), middle)])?;
+            }
         }
     }
     for (at, drawing) in texts.iter().enumerate() {
         for row in &drawing.rows {
-            let label = row.y.map_or("-".into(), |y| format!("{}: {}", drawing.series.name, plain(y)));
+            let label = row.y.map_or("-".into(), |y| format!("{} {}", plain(y), drawing.series.name));
             chart.draw_series([above(top * (0.94 - 0.06 * at as f64), label, x_at(panel, &row.x))])?;
         }
     }
-    draw_ideal(&mut chart, panel, -0.5, groups - 0.5)
+    Ok(())
 }
 
 fn draw_ideal(chart: &mut Chart<'_, '_>, panel: &Panel, from: f64, to: f64) -> Drawn {

@@ -209,11 +209,11 @@ fn what_is_wrong_is_said_at_its_line() {
 
 #[test]
 fn every_embedded_figure_can_be_read_in_both_extents() {
-    for (id, text) in embedded::FIGURES {
+    for (id, text) in crate::embedded::FIGURES {
         for extent in [Extent::Full, Extent::Quick] {
             let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
-            let figure =
-                Figure::read(id, &embedded::file(id), text, extent, &check).unwrap_or_else(|error| panic!("{error}"));
+            let figure = Figure::read(id, &crate::embedded::figure_file(id), text, extent, &check)
+                .unwrap_or_else(|error| panic!("{error}"));
             assert!(!figure.jobs().is_empty() && !figure.claims.is_empty(), "{id}");
         }
     }
