@@ -328,6 +328,17 @@ const PLANTED: &[Planted] = &[
         ],
     },
     Planted {
+        rule: "config-keys",
+        broken: &[
+            ("sim/src/scenario/parse.rs", "run.get(\"seed\"); run.get(\"warm-up\");\n"),
+            ("docs/scenarios.md", "# Scenarios\n| `seed` | of all |\n"),
+        ],
+        lawful: &[
+            ("sim/src/scenario/parse.rs", "run.get(\"seed\"); root.get(\"run\");\n"),
+            ("docs/scenarios.md", "# Scenarios\n## [run]\n| `seed` | of all |\n"),
+        ],
+    },
+    Planted {
         rule: "policy-pages",
         broken: &[("sched/src/policy/options.rs", "PolicyKind::None => \"none\",\n")],
         lawful: &[

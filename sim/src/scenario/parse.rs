@@ -1,4 +1,4 @@
-//! A scenario's TOML: everything but the tenants, which are in `tenant.rs`.
+//! A scenario's TOML: everything but the tenants, which are in `tenant.rs`. docs/scenarios.md has every key.
 //!
 //! Each refusal is one sentence with file, line, key, what is wrong and what is allowed. What two keys decide together is
 //! refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.

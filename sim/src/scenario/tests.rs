@@ -3,6 +3,9 @@
 use super::*;
 use crate::machine;
 
+/// What it is described in.
+const PAGE: &str = include_str!("../../../docs/scenarios.md");
+
 /// A scenario that is right, 14 lines; tests add to it or replace a line of it.
 const GOOD: &str = r#"[run]
 seed = 7
@@ -193,7 +196,39 @@ fn every_field_of_the_latencies_is_a_key() {
         let scenario = parse(&text).unwrap_or_else(|refused| panic!("{refused}"));
         let now = format!("{:?}", scenario.machine.latency);
         assert!(now.contains(&format!("{field}: {value}")), "{key} sets {field}: {now}");
+        assert!(PAGE.contains(&format!("`{key}`")), "docs/scenarios.md says nothing about {key}");
     }
+}
+
+#[test]
+fn every_name_stands_on_the_page() {
+    let policies = PolicyKind::ALL.map(PolicyKind::name);
+    let drives = mqfq_nvme::presets::ALL.map(|preset| preset.name);
+    // `ycsb-a` to `ycsb-f` stand there as a range.
+    let models = crate::workload::models::NAMES
+        .iter()
+        .filter(|name| !matches!(**name, "ycsb-b" | "ycsb-c" | "ycsb-d" | "ycsb-e"));
+    for name in policies.iter().chain(&drives).chain(machine::NAMES).chain(models) {
+        assert!(PAGE.contains(&format!("`{name}`")), "docs/scenarios.md says nothing about {name}");
+    }
+}
+
+#[test]
+fn every_example_can_be_run() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+    let mut examples = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.display().to_string();
+        let scenario = Scenario::parse(&name, &std::fs::read_to_string(&path).unwrap());
+        let scenario = scenario.unwrap_or_else(|refused| panic!("{refused}"));
+        for tenant in &scenario.tenants {
+            let sources = crate::workload::sources(tenant, tenant.count - 1, scenario.device.size_bytes, scenario.seed);
+            assert_eq!(sources.map(|made| made.len()), Ok(tenant.clients() as usize), "{name}");
+        }
+        examples += 1;
+    }
+    assert!(examples >= 6, "{examples} examples");
 }
 
 #[test]

@@ -180,18 +180,26 @@ pub fn tests_named(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// `config-keys`: docs/config.md has every key that the config's reader asks for.
+/// What reads keys from TOML, and the page that lists them.
+const KEYS: &[(&str, &str)] = &[
+    ("daemon/src/config/mod.rs", "docs/config.md"),
+    ("sim/src/scenario/parse.rs", "docs/scenarios.md"),
+    ("sim/src/scenario/tenant.rs", "docs/scenarios.md"),
+];
+
+/// `config-keys`: docs/config.md has every key that the config's reader asks for, and docs/scenarios.md those of scenarios.
 pub fn config_keys(tree: &Tree, report: &mut Report) {
-    let (source, page) = ("daemon/src/config/mod.rs", "docs/config.md");
-    let (Some(reader), Some(described)) = (tree.file(source), tree.file(page)) else { return };
-    for (index, line) in reader.text.lines().enumerate() {
-        for asks in [".get(\"", ".require(\"", "located(\""] {
-            for (at, _) in line.match_indices(asks) {
-                let key = line[at + asks.len()..].split('"').next().unwrap_or("");
-                // As a row of a table, or as a section.
-                let forms = [format!("`{key}`"), format!("[{key}]"), format!(".{key}]")];
-                if !forms.iter().any(|form| described.text.contains(form)) {
-                    report.add(source, index + 1, format!("{page} says nothing about the key {key}"));
+    for (source, page) in KEYS {
+        let (Some(reader), Some(described)) = (tree.file(source), tree.file(page)) else { continue };
+        for (index, line) in reader.text.lines().enumerate() {
+            for asks in [".get(\"", ".require(\"", "located(\""] {
+                for (at, _) in line.match_indices(asks) {
+                    let key = line[at + asks.len()..].split('"').next().unwrap_or("");
+                    // As a row of a table, or as a section.
+                    let forms = [format!("`{key}`"), format!("[{key}]"), format!(".{key}]")];
+                    if !forms.iter().any(|form| described.text.contains(form)) {
+                        report.add(source, index + 1, format!("{page} says nothing about the key {key}"));
+                    }
                 }
             }
         }
