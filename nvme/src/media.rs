@@ -32,21 +32,30 @@ use crate::random::Random;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// The link's time for one command: `command_ns` + bytes / `bytes_per_s`.
+/// The link's time for one command: `command_ns` + bytes / `bytes_per_s`, and no less than for `shortest_bytes`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkRate {
     /// Time per command, nanoseconds.
     pub command_ns: u64,
     /// Bandwidth, bytes per second, 1..=2^40.
     pub bytes_per_s: u64,
+    /// A shorter transfer takes as long as one of so many bytes: a flash drive whose commands per second are limited by its
+    /// controller and its pages does no more of 512 bytes than of 4 KiB. 0: none is too short.
+    pub shortest_bytes: u32,
 }
 
 impl LinkRate {
     /// Commands per second that the link can carry when each moves `bytes`.
     pub const fn commands_per_s(&self, bytes: u32) -> u64 {
         // 1 / (c ns + bytes / B s) = B * 10^9 / (c * B + bytes * 10^9), with everything in integers of 128 bits.
-        let per_command = self.command_ns as u128 * self.bytes_per_s as u128 + bytes as u128 * NS_PER_S as u128;
+        let per_command =
+            self.command_ns as u128 * self.bytes_per_s as u128 + self.moved_bytes(bytes) as u128 * NS_PER_S as u128;
         (self.bytes_per_s as u128 * NS_PER_S as u128 / per_command) as u64
+    }
+
+    /// Bytes whose time a transfer of `bytes` takes. What moves none (a flush) is no transfer.
+    const fn moved_bytes(&self, bytes: u32) -> u32 {
+        if bytes > 0 && bytes < self.shortest_bytes { self.shortest_bytes } else { bytes }
     }
 }
 
@@ -88,6 +97,7 @@ impl MediaOptions {
             LinkRate {
                 command_ns: ns(link.command_ns, numerator, denominator),
                 bytes_per_s: (link.bytes_per_s * denominator + numerator / 2) / numerator,
+                ..link
             }
         }
         MediaOptions {
@@ -149,7 +159,7 @@ impl Link {
     fn end(&self, options: &MediaOptions, at_ns: u64, transfer: Transfer) -> (u64, u64) {
         let rate = if transfer.write { &options.write_link } else { &options.read_link };
         // Below 2^32 x 2^30 + 2^40: no overflow.
-        let bytes_ns = u64::from(transfer.bytes) * NS_PER_S + self.carry[usize::from(transfer.write)];
+        let bytes_ns = u64::from(rate.moved_bytes(transfer.bytes)) * NS_PER_S + self.carry[usize::from(transfer.write)];
         let end_ns = at_ns.max(self.busy_until_ns) + rate.command_ns + bytes_ns / rate.bytes_per_s;
         (end_ns, bytes_ns % rate.bytes_per_s)
     }
@@ -257,7 +267,7 @@ impl Media {
 mod tests {
     use super::*;
 
-    const LINK: LinkRate = LinkRate { command_ns: 700, bytes_per_s: 3_000_000_000 };
+    const LINK: LinkRate = LinkRate { command_ns: 700, bytes_per_s: 3_000_000_000, shortest_bytes: 0 };
 
     fn options() -> MediaOptions {
         MediaOptions {
@@ -270,7 +280,7 @@ mod tests {
             deallocate_ns: 6_000,
             write_zeroes_ns: 7_000,
             read_link: LINK,
-            write_link: LinkRate { command_ns: 1_000, bytes_per_s: 1_000_000_000 },
+            write_link: LinkRate { command_ns: 1_000, bytes_per_s: 1_000_000_000, shortest_bytes: 0 },
             inside_max: 1000,
         }
     }

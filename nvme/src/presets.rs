@@ -45,6 +45,7 @@ pub struct Preset {
 /// (AnandTech 11209). MQFQ section 4: saturated at D = 64.
 ///
 /// * Reads: 4096 B / 2.8 GB/s = 1463 ns; 711 ns per command make it 2174 ns = 1 / 460 K.
+/// * Shorter reads are no faster: MQFQ section 4.1 has Aerospike use the full drive with nearly 0.5 M reads of 512 bytes per second.
 /// * Full at 64: 64 x 2174 ns = 139 us, which leaves a die time of 100 us and room for uneven dies.
 /// * Writes: 4096 B / 2 GB/s = 2048 ns; 3666 ns per command make it 5714 ns = 1 / 175 K. Into the cache: 20 us. The
 ///   cache is protected (data sheet: enhanced power-loss data protection), so FUA and flush cost no more.
@@ -63,8 +64,8 @@ pub const FLASH_460K: Preset = Preset {
         flush_ns: 20_000,
         deallocate_ns: 20_000,
         write_zeroes_ns: 20_000,
-        read_link: LinkRate { command_ns: 711, bytes_per_s: 2_800_000_000 },
-        write_link: LinkRate { command_ns: 3_666, bytes_per_s: 2_000_000_000 },
+        read_link: LinkRate { command_ns: 711, bytes_per_s: 2_800_000_000, shortest_bytes: 4096 },
+        write_link: LinkRate { command_ns: 3_666, bytes_per_s: 2_000_000_000, shortest_bytes: 4096 },
         inside_max: 256,
     },
 };
@@ -98,8 +99,8 @@ pub const OPTANE: Preset = Preset {
         flush_ns: 1_000,
         deallocate_ns: 8_000,
         write_zeroes_ns: 8_000,
-        read_link: LinkRate { command_ns: 111, bytes_per_s: 2_400_000_000 },
-        write_link: LinkRate { command_ns: 50, bytes_per_s: 2_100_000_000 },
+        read_link: LinkRate { command_ns: 111, bytes_per_s: 2_400_000_000, shortest_bytes: 0 },
+        write_link: LinkRate { command_ns: 50, bytes_per_s: 2_100_000_000, shortest_bytes: 0 },
         inside_max: 256,
     },
 };
@@ -110,6 +111,7 @@ pub const OPTANE: Preset = Preset {
 /// * 1024 B / 5 GB/s (40 Gbit/s) = 205 ns; 45 ns per command make it 250 ns = 1 / 4 M.
 /// * Full at 128: 128 x 250 ns = 32 us, in the proportion of the P3700's 100 of 139 us: 23 us of network and target.
 /// * Writes go over the same wire into the same memory.
+/// * Nothing but the queues limits what a target takes: 32 queue pairs of 128 commands (SPDK's default of max_queue_depth).
 pub const NVMF_DRAM: Preset = Preset {
     name: "nvmf-dram",
     summary: "NVMe over RDMA from DRAM: 4 M 1 KiB reads/s, 5 GB/s, full at depth 128",
@@ -122,9 +124,9 @@ pub const NVMF_DRAM: Preset = Preset {
         flush_ns: 23_000,
         deallocate_ns: 23_000,
         write_zeroes_ns: 23_000,
-        read_link: LinkRate { command_ns: 45, bytes_per_s: 5_000_000_000 },
-        write_link: LinkRate { command_ns: 45, bytes_per_s: 5_000_000_000 },
-        inside_max: 512,
+        read_link: LinkRate { command_ns: 45, bytes_per_s: 5_000_000_000, shortest_bytes: 0 },
+        write_link: LinkRate { command_ns: 45, bytes_per_s: 5_000_000_000, shortest_bytes: 0 },
+        inside_max: 4096,
     },
 };
 
@@ -147,8 +149,8 @@ pub const ZSSD: Preset = Preset {
         flush_ns: 10_000,
         deallocate_ns: 10_000,
         write_zeroes_ns: 10_000,
-        read_link: LinkRate { command_ns: 53, bytes_per_s: 3_200_000_000 },
-        write_link: LinkRate { command_ns: 4_602, bytes_per_s: 3_200_000_000 },
+        read_link: LinkRate { command_ns: 53, bytes_per_s: 3_200_000_000, shortest_bytes: 0 },
+        write_link: LinkRate { command_ns: 4_602, bytes_per_s: 3_200_000_000, shortest_bytes: 0 },
         inside_max: 256,
     },
 };
