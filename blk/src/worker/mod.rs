@@ -41,6 +41,9 @@ use std::sync::mpsc;
 /// would otherwise keep the worker as long as its clients have requests staged.
 const ROUNDS_MAX: usize = 4;
 
+/// [`WorkerOptions::calls_max`] of real workers: some microseconds of a front end's work, and enough requests for a batch.
+pub(crate) const CALLS_MAX: usize = 16;
+
 /// What a worker is told at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerOptions {
@@ -48,6 +51,10 @@ pub struct WorkerOptions {
     pub spin_ns: u64,
     /// How long a worker that waits for another one spins before it sleeps, ns, as long as that pays; 0: it sleeps at once.
     pub patience_ns: u64,
+    /// Calls of clients after which what they have staged is dispatched, before further clients are called; at least 1. A flow
+    /// with requests staged holds global virtual time where it is, and so may keep the device from others: where clients
+    /// take long, it should not be for the length of a whole turn.
+    pub calls_max: usize,
     /// Operations whose ends one look at the host brings, at most: memory for so many is taken at the start.
     pub ended_max: usize,
 }
@@ -55,7 +62,7 @@ pub struct WorkerOptions {
 impl Default for WorkerOptions {
     /// For a device that says itself when it has something, on real cores.
     fn default() -> WorkerOptions {
-        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, ended_max: 0 }
+        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, calls_max: CALLS_MAX, ended_max: 0 }
     }
 }
 
@@ -106,6 +113,8 @@ pub struct Worker<H: Host, P: Policy = AnyPolicy> {
     completions: Vec<(Owner, Completion)>,
     ended: Vec<Ended>,
     patience: Patience,
+    /// Calls of clients since something was staged.
+    calls: usize,
     drained: Option<mpsc::Sender<()>>,
     draining: bool,
     stopped: bool,
@@ -211,6 +220,17 @@ impl<H: Host, P: Policy> Core<H, P> {
         again
     }
 
+    /// Hands to the devices what the policies grant of what is staged, without looking for completions.
+    fn dispatch(&mut self) {
+        self.staged = false;
+        let Core { host, hctxs, now_ns, .. } = self;
+        for hctx in hctxs {
+            let run = hctx.run(*now_ns, &mut |other: HctxId| host.kick(other));
+            host.dispatched(run.dispatched);
+            self.staged |= run.again;
+        }
+    }
+
     /// A policy holds back what is staged here until another worker has gone on.
     fn is_held_back(&self) -> bool {
         self.hctxs.iter().any(HwCtx::is_held_back)
@@ -258,6 +278,7 @@ impl<H: Host, P: Policy> Worker<H, P> {
             completions: Vec::with_capacity(completions_max),
             ended: Vec::with_capacity(options.ended_max),
             patience: Patience::default(),
+            calls: 0,
             drained: None,
             draining: false,
             stopped: false,
@@ -411,6 +432,7 @@ impl<H: Host, P: Policy> Worker<H, P> {
                         counts.operations -= 1;
                     }
                     self.call(client, |client, context| client.event(context, event));
+                    self.dispatch_if_due();
                 }
                 Some(HostEvent::Device { device, user, result }) => {
                     self.core.hctxs[device as usize].device_mut().ring_event(user, result);
@@ -426,6 +448,7 @@ impl<H: Host, P: Policy> Worker<H, P> {
         for (Owner(client), completion) in completions.drain(..) {
             self.clients[client as usize].counts.requests -= 1;
             self.call(client, |client, context| client.completed(context, completion));
+            self.dispatch_if_due();
         }
         self.completions = completions;
     }
@@ -478,6 +501,19 @@ impl<H: Host, P: Policy> Worker<H, P> {
         if let Some(drained) = self.drained.take_if(|_| done) {
             // An engine that no longer waits needs no answer.
             let _ = drained.send(());
+        }
+    }
+
+    /// After a call of a client: those that follow shall not wait for what this one staged, nor it for them.
+    fn dispatch_if_due(&mut self) {
+        if !self.core.staged {
+            self.calls = 0;
+            return;
+        }
+        self.calls += 1;
+        if self.calls >= self.core.options.calls_max {
+            self.calls = 0;
+            self.core.dispatch();
         }
     }
 
