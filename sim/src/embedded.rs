@@ -15,7 +15,11 @@ pub const FIGURES: &[(&str, &str)] = &[
 /// Name and text of each scenario.
 pub const SCENARIOS: &[(&str, &str)] = &[
     ("two-tenants", include_str!("../scenarios/two-tenants.toml")),
-    ("tenants-100k", include_str!("../scenarios/tenants-100k.toml")),
+    ("antagonist", include_str!("../scenarios/antagonist.toml")),
+    ("weights", include_str!("../scenarios/weights.toml")),
+    ("shallow-reader", include_str!("../scenarios/shallow-reader.toml")),
+    ("store", include_str!("../scenarios/store.toml")),
+    ("hundred-thousand", include_str!("../scenarios/hundred-thousand.toml")),
 ];
 
 /// The text of the figure of this name.
