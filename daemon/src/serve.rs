@@ -74,6 +74,7 @@ pub fn serve(config: &Path, json: bool, print_stats: bool) -> Result<(), String>
     let options = NbdOptions {
         connections_max: server.connections_max,
         socket_mode: server.socket_mode,
+        handshake_timeout: Duration::from_secs(server.handshake_s),
         ..NbdOptions::default()
     };
     let listeners = prepared

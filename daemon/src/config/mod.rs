@@ -66,13 +66,23 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// `socket-mode`: permissions of unix sockets, octal digits in a string. Default "600": only who runs the server.
     pub socket_mode: u32,
+    /// `handshake-s`: a connection that has not ended its handshake after this is closed, 1 to 3600 s. Default 10.
+    pub handshake_s: u64,
     /// `drain-s`: after SIGTERM, clients have this long to take their replies, 1 to 3600 s. Default 30.
     pub drain_s: u64,
 }
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        ServerConfig { workers: None, pin: true, spin_us: 50, connections_max: 1024, socket_mode: 0o600, drain_s: 30 }
+        ServerConfig {
+            workers: None,
+            pin: true,
+            spin_us: 50,
+            connections_max: 1024,
+            socket_mode: 0o600,
+            handshake_s: 10,
+            drain_s: 30,
+        }
     }
 }
 
@@ -233,7 +243,8 @@ impl Config {
 fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
     let default = ServerConfig::default();
     let Some(server) = root.get("server") else { return Ok(default) };
-    let server = server.table(&["workers", "pin", "spin-us", "connections", "socket-mode", "drain-s"])?;
+    let server =
+        server.table(&["workers", "pin", "spin-us", "connections", "socket-mode", "handshake-s", "drain-s"])?;
     let socket_mode = server.get("socket-mode").map(|entry| {
         let text = entry.text("octal digits in a string, \"0\" to \"777\"")?;
         let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777 && !text.starts_with('+'));
@@ -249,6 +260,7 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
             .get("connections")
             .map_or(Ok(default.connections_max), |most| most.number(1..=1_000_000))?,
         socket_mode: socket_mode.transpose()?.unwrap_or(default.socket_mode),
+        handshake_s: server.get("handshake-s").map_or(Ok(default.handshake_s), |limit| limit.number(1..=3600))?,
         drain_s: server.get("drain-s").map_or(Ok(default.drain_s), |drain| drain.number(1..=3600))?,
     })
 }

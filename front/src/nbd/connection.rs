@@ -19,6 +19,7 @@
 //! | `Open` | client left, disconnected, broke a rule, or all is answered while draining | to `Ending` |
 //! | `Ending` | every request is answered and every reply has left | to `Closed`: the socket is shut down |
 //! | any | the socket is broken | to `Closed` at once; completions are dropped |
+//! | any, in the handshake | its time is over | to `Closed` at once: who does not speak may not read either |
 
 use super::NbdOptions;
 use super::inbox::Inbox;
@@ -45,11 +46,13 @@ const QUIET_RECEIVE_BYTES: usize = 16 << 10;
 /// inbox that also brings the next requests is cheaper than a receive that ends with the payload.
 const DIRECT_BYTES: usize = 32 << 10;
 
-/// Names of socket operations. Only one receive is in flight at a time, whichever it is.
+/// Names of socket operations and of the timer. Only one receive is in flight at a time, whichever it is.
 mod user {
     pub const INBOX: u32 = 0;
     pub const PAYLOAD: u32 = 1;
     pub const SEND: u32 = 2;
+    /// The time of the handshake is over, wherever the connection is by now.
+    pub const HANDSHAKE: u32 = 3;
 }
 
 /// One client's connection.
@@ -274,6 +277,13 @@ impl Connection {
         self.replies.error(cookie, rule.errno(command, transmission.session().structured), rule.sentence());
     }
 
+    fn handshake_is_over_time(&mut self, context: &mut dyn Context) {
+        if matches!(self.phase, Phase::Negotiating(_)) && self.life != Life::Closed {
+            self.broke(Rule::HandshakeTooSlow);
+            self.close(context);
+        }
+    }
+
     fn close(&mut self, context: &mut dyn Context) {
         self.life = Life::Closed;
         self.replies.abandon();
@@ -286,6 +296,9 @@ impl Connection {
 
 impl Client for Connection {
     fn start(&mut self, context: &mut dyn Context) {
+        // Saturating: a limit of centuries is none.
+        let timeout_ns = u64::try_from(self.options.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
+        context.timer(context.now_ns().saturating_add(timeout_ns), user::HANDSHAKE);
         self.replies.append(Negotiation::greeting);
         self.pump(context);
     }
@@ -305,7 +318,8 @@ impl Client for Connection {
                     Err(_) => self.close(context),
                 }
             }
-            Event::Accepted { .. } | Event::Timer { .. } => unreachable!("a connection asks for neither"),
+            Event::Timer { .. } => self.handshake_is_over_time(context),
+            Event::Accepted { .. } => unreachable!("a connection does not listen"),
         }
     }
 

@@ -8,6 +8,7 @@ use mqfq_blk::client::DeviceIndex;
 use proptest::prelude::*;
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// The device is twice as long as the export, which begins in its middle.
 const SIZE: usize = 4 << 20;
@@ -447,6 +448,55 @@ fn a_handshake_costs_4_kib_and_a_quiet_connection_16() {
     assert_eq!(peer.fake.receive.as_ref().unwrap().buffer.capacity_bytes(), 16 << 10);
     peer.say(&vec![write(2, 0, &[0; 4096]); 8].concat());
     assert_eq!(peer.fake.receive.as_ref().unwrap().buffer.capacity_bytes(), 128 << 10, "a burst of more than 16 KiB");
+}
+
+#[test]
+fn a_handshake_without_an_end_is_closed_when_its_time_is_over() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let options = NbdOptions { handshake_timeout: Duration::from_secs(10), ..NbdOptions::default() };
+    // Nothing; a part of an option; a whole handshake but for its last byte; one after which the client does not read.
+    let handshake = structured_handshake();
+    let unread = [vec![0, 0, 0, 3], option(option::LIST, b"").repeat(1000)].concat();
+    for (said, reads) in
+        [(&[][..], true), (&handshake[..7], true), (&handshake[..handshake.len() - 1], true), (&unread, false)]
+    {
+        let stats = NbdStats::new();
+        let mut peer = connect_with(options.clone(), &stats);
+        peer.reads = reads;
+        peer.say(said);
+        peer.pass_ns(10 * SECOND_NS - 1);
+        assert!(!peer.fake.shut_down && !peer.client.is_done());
+        peer.pass_ns(1);
+        assert!(peer.fake.shut_down && peer.client.is_done(), "{} bytes", said.len());
+        assert_eq!(stats.broken(Rule::HandshakeTooSlow), 1);
+        peer.reads = true;
+        peer.run();
+        assert!(peer.gone());
+        drop(peer);
+        assert_eq!(stats.counts().connections, 0, "its place is free");
+    }
+}
+
+#[test]
+fn the_time_of_a_handshake_says_nothing_about_what_follows() {
+    let stats = NbdStats::new();
+    let mut peer = connect_with(NbdOptions::default(), &stats);
+    peer.pass_ns(9_000_000_000);
+    peer.ask(&structured_handshake());
+    peer.executes = false;
+    peer.say(&flush(1));
+    peer.pass_ns(3_600_000_000_000);
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&std::mem::take(&mut peer.read)), [(1, 0)]);
+    assert_eq!((stats.broken(Rule::HandshakeTooSlow), peer.fake.shut_down), (0, false));
+
+    // One that ended in time and has gone.
+    let mut peer = connect();
+    peer.end();
+    assert!(peer.gone());
+    peer.pass_ns(3_600_000_000_000);
+    assert!(peer.gone());
 }
 
 #[test]

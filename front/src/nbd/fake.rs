@@ -18,6 +18,7 @@ pub struct Receive {
 /// The worker's side.
 #[derive(Default)]
 pub struct Fake {
+    pub now_ns: u64,
     /// The device's bytes.
     pub store: Vec<u8>,
     /// Requests handed over and not executed.
@@ -38,7 +39,7 @@ pub struct Fake {
 
 impl Context for Fake {
     fn now_ns(&self) -> u64 {
-        0
+        self.now_ns
     }
 
     fn device(&self, _device: DeviceIndex) -> DeviceInfo {
@@ -151,6 +152,18 @@ impl<C: Client> Peer<C> {
     /// Ends the peer's half.
     pub fn end(&mut self) {
         self.ended = true;
+        self.run();
+    }
+
+    /// Time passes: timers that are due by then come.
+    pub fn pass_ns(&mut self, ns: u64) {
+        let now_ns = self.fake.now_ns + ns;
+        self.fake.now_ns = now_ns;
+        let due: Vec<(u64, u32)> = self.fake.timers.extract_if(.., |(at_ns, _)| *at_ns <= now_ns).collect();
+        for (_, user) in due {
+            self.client.event(&mut self.fake, Event::Timer { user });
+            self.client.turn_end(&mut self.fake);
+        }
         self.run();
     }
 

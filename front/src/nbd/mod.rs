@@ -34,6 +34,7 @@ pub use stats::{NbdCounts, NbdStats};
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Takes one line about a connection that was closed for a broken rule.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
@@ -50,6 +51,9 @@ pub struct NbdOptions {
     /// Largest receive buffer of a connection, bytes, at least 4096. A connection has 4 KiB during the handshake,
     /// 16 KiB then, and this much once it fills those. Default 128 KiB.
     pub receive_buffer_bytes: usize,
+    /// From the start of a connection to the end of its handshake; one that takes longer is closed, so that clients who say
+    /// nothing cannot hold all places of `connections_max`. Default 10 s.
+    pub handshake_timeout: Duration,
     /// Permissions of a unix socket. Default 0o600: who may reach a tenant's bytes is for the administrator to say.
     pub socket_mode: u32,
     /// Where lines about broken connections go. Default: nowhere; [`NbdStats`] counts them anyway.
@@ -63,6 +67,7 @@ impl Default for NbdOptions {
             requests_in_flight_max: 256,
             bytes_in_flight_max: 64 << 20,
             receive_buffer_bytes: 128 << 10,
+            handshake_timeout: Duration::from_secs(10),
             socket_mode: 0o600,
             log: None,
         }
@@ -76,6 +81,7 @@ impl fmt::Debug for NbdOptions {
             .field("requests_in_flight_max", &self.requests_in_flight_max)
             .field("bytes_in_flight_max", &self.bytes_in_flight_max)
             .field("receive_buffer_bytes", &self.receive_buffer_bytes)
+            .field("handshake_timeout", &self.handshake_timeout)
             .field("socket_mode", &format_args!("{:#o}", self.socket_mode))
             .field("log", &self.log.is_some())
             .finish()

@@ -18,6 +18,8 @@ pub enum Rule {
     NeedsFixedNewstyle,
     /// Handshake, closes: more options, or more bytes of them, than a handshake needs.
     HandshakeTooLong,
+    /// Handshake, closes at once: it has not come to an end in time.
+    HandshakeTooSlow,
     /// Handshake: an option we do not speak.
     OptionUnsupported,
     /// Handshake: an option with more data than we keep.
@@ -62,11 +64,12 @@ pub enum Rule {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 24] = [
+    pub const ALL: [Rule; 25] = [
         Rule::UnknownClientFlags,
         Rule::BadOptionMagic,
         Rule::NeedsFixedNewstyle,
         Rule::HandshakeTooLong,
+        Rule::HandshakeTooSlow,
         Rule::OptionUnsupported,
         Rule::OptionTooBig,
         Rule::OptionMalformed,
@@ -96,6 +99,7 @@ impl Rule {
             Rule::BadOptionMagic => "bad_option_magic",
             Rule::NeedsFixedNewstyle => "needs_fixed_newstyle",
             Rule::HandshakeTooLong => "handshake_too_long",
+            Rule::HandshakeTooSlow => "handshake_too_slow",
             Rule::OptionUnsupported => "option_unsupported",
             Rule::OptionTooBig => "option_too_big",
             Rule::OptionMalformed => "option_malformed",
@@ -126,6 +130,7 @@ impl Rule {
             Rule::BadOptionMagic => "an option did not begin with IHAVEOPT",
             Rule::NeedsFixedNewstyle => "the client uses options without having agreed to fixed newstyle",
             Rule::HandshakeTooLong => "the handshake has too many options or too much data",
+            Rule::HandshakeTooSlow => "the handshake did not come to an end in time",
             Rule::OptionUnsupported => "this server does not know the option",
             Rule::OptionTooBig => "the option has too much data",
             Rule::OptionMalformed => "the option's data do not have the form that the protocol gives them",
