@@ -10,7 +10,7 @@
 //! | phases | one iteration: each active vertex reads its out-edges; a barrier; the next | FlashX `pagerank`, `graph_engine`: `request_partial_vertices(OUT_EDGE)`, two pthread barriers |
 //! | requests of a phase | 68,993,773 x 4 B / 4 KiB = 67,377 pages, over 4 threads 16,845 | the edge list (`vertex_id_t` is 32 bits) read once; ASSUMED: all vertices active, each page read once |
 //! | size | 4 KiB, all reads | SAFS `PAGE_SIZE`; ASSUMED: no two pages merged |
-//! | pattern | random | vertices are hashed over the threads in ranges of 2^10 (`part_range_size_log`); ASSUMED: a thread's pages are scattered |
+//! | pattern | random | vertices are dealt to the threads in ranges of 2^10 (`part_range_size_log = 10`); ASSUMED: a thread's pages are scattered |
 //! | threads | 4 | `graph_config`: `num_threads = 4` |
 //! | depth | 8, *free* | SAFS bounds a file's requests to 32 (`io_depth_per_file = 32`), here over 4 threads. Section 4.1: "does not maintain a large queue depth" |
 //! | compute | 2 ms, *free* | none; sets which part of the device's throughput it reaches alone |
