@@ -21,9 +21,9 @@
 //!
 //! # Invariants
 //! * A core's time never goes back. A core that is asleep has no entry in the heap but that of its alarm.
-//! * A lock that queues is handed on in the order in which it was asked for. One that barges is free once it is let go: who waits
-//!   sees that a transfer later, and by then the last holder may have it again. Who waits spins and never pays for a system
-//!   call, so no policy that uses a lock is made to look worse than it is.
+//! * A lock that queues (a kernel's spinlock) is handed on in the order in which it was asked for. One that barges (`std`'s, on a
+//!   futex) is free once it is let go: who spins for it sees that a transfer later, by then the last holder may have it again, and who
+//!   was too late sleeps until somebody who lets it go wakes him.
 //!
 //! # Cost
 //! A switch between coroutines is about 10 ns, a heap operation about 20.
@@ -78,8 +78,15 @@ struct Core {
 struct Lock {
     holder: Option<usize>,
     last: Option<usize>,
-    /// Who waits, and since when.
-    waiting: VecDeque<(usize, Ps)>,
+    waiting: VecDeque<Waiter>,
+}
+
+/// Who waits for a lock.
+struct Waiter {
+    core: usize,
+    since: Ps,
+    /// It has tried in vain and must be woken.
+    sleeps: bool,
 }
 
 /// Costs of a core in picoseconds.
@@ -272,17 +279,12 @@ impl Cores {
             self.hold(core, line, last);
             return Made::Yes;
         }
-        let now = self.cores[core].now;
+        let since = self.cores[core].now;
+        let sleeps = self.costs.locks_barge && !is_first_try;
+        lock.waiting.push_back(Waiter { core, since, sleeps });
         if self.costs.locks_barge {
-            // Who waits looks at the word, and so has a copy of it. Who was let try and was too late keeps its place.
-            if is_first_try {
-                lock.waiting.push_back((core, now))
-            } else {
-                lock.waiting.push_front((core, now))
-            }
-            self.cores[core].now = self.memory.access(core, line, Kind::Load, now, &self.distances);
-        } else {
-            lock.waiting.push_back((core, now));
+            // Who waits looks at the word, and so has a copy of it.
+            self.cores[core].now = self.memory.access(core, line, Kind::Load, since, &self.distances);
         }
         self.cores[core].state = State::Locked;
         if self.costs.locks_barge { Made::NotYet } else { Made::Granted }
@@ -304,17 +306,23 @@ impl Cores {
         self.cores[core].now = now;
         let lock = self.locks.get_mut(&address).expect("a lock that is let go was taken");
         lock.holder = None;
-        let Some((next, since)) = lock.waiting.pop_front() else { return };
-        let sees_it_at = if self.costs.locks_barge {
-            now + self.memory.transfer_ps(self.distances.between(core, next))
-        } else {
-            now
+        // Who spins sees it by itself; only if nobody does, somebody must be woken.
+        let spinner = lock.waiting.iter().position(|waiter| !waiter.sleeps);
+        let Some(Waiter { core: next, since, sleeps }) = lock.waiting.remove(spinner.unwrap_or(0)) else { return };
+        let sees_it_at = match (self.costs.locks_barge, sleeps) {
+            (false, _) => now,
+            (true, false) => now + self.memory.transfer_ps(self.distances.between(core, next)),
+            (true, true) => {
+                self.compute(self.costs.kick);
+                self.now() + self.costs.wake_same_socket + self.costs.sleep
+            }
         };
         let waiter = &mut self.cores[next];
         waiter.state = State::Ready;
         waiter.now = waiter.now.max(sees_it_at);
         self.memory.waited_for_lock(waiter.now - since);
         if !self.costs.locks_barge {
+            let lock = self.locks.get_mut(&address).expect("it was there a moment ago");
             lock.holder = Some(next);
             let last = lock.last.replace(next);
             self.hold(next, line, last);

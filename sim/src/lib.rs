@@ -10,13 +10,17 @@
 //!
 //! No clock, no thread, no iteration over a hash map: a scenario and its seed give the same bytes on every machine.
 
+pub mod client;
 pub mod coherence;
 pub mod cores;
 pub mod drive;
 pub mod embedded;
 pub mod figure;
+pub mod host;
 pub mod machine;
 pub mod outcome;
 pub mod rivals;
+pub mod run;
 pub mod scenario;
+pub mod timed;
 pub mod workload;

@@ -55,6 +55,7 @@ const HASWELL: Latencies = Latencies {
     timer_ns: 400.0,
     jitter_share: 0.05,
     locks_barge: false,
+    calls_max: 1,
     // A kernel has no worker that spins: it is interrupted.
     patience_ns: 0.0,
 };
@@ -86,6 +87,7 @@ const USER_SPACE: Latencies = Latencies {
     timer_ns: 500.0,
     jitter_share: 0.05,
     locks_barge: true,
+    calls_max: 16,
     patience_ns: 50_000.0,
 };
 

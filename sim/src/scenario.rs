@@ -8,7 +8,7 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 
-use mqfq_blk_watched::{PolicyKind, Weight};
+use mqfq_blk_watched::{CostModel, PolicyKind, Weight};
 
 /// A whole scenario, checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -99,9 +99,12 @@ pub struct Latencies {
     /// What computing outside the policy takes varies by up to this part of it, 0.0..=0.5: without it cores of equal load fall into a step
     /// in which they meet always or never.
     pub jitter_share: f64,
-    /// A lock goes to whoever asks first after it was let go, as `std::sync::Mutex`; otherwise to who has waited longest, as a
-    /// queued spinlock of a kernel.
+    /// A lock goes to whoever asks first after it was let go, and who was too late sleeps, as with `std::sync::Mutex` on Linux;
+    /// otherwise it goes to who has waited longest, as with a queued spinlock of a kernel.
     pub locks_barge: bool,
+    /// Calls of clients after which what they staged is dispatched ([`mqfq_blk_watched::worker::WorkerOptions::calls_max`]); 1: each request
+    /// by itself, as a kernel does.
+    pub calls_max: u32,
     /// How long a worker that is held back spins before it sleeps, as long as that pays, ns; 0: it sleeps at once.
     pub patience_ns: f64,
 }
@@ -115,6 +118,8 @@ pub struct Device {
     pub size_bytes: u64,
     /// Commands of each worker on the device at once, 1..=65535.
     pub queue_depth: u16,
+    /// What requests cost.
+    pub cost: CostModel,
 }
 
 /// The policy and its options.

@@ -42,7 +42,7 @@ use std::sync::mpsc;
 const ROUNDS_MAX: usize = 4;
 
 /// [`WorkerOptions::calls_max`] of real workers: some microseconds of a front end's work, and enough requests for a batch.
-pub(crate) const CALLS_MAX: usize = 16;
+pub(crate) const CALLS_MAX: usize = 32;
 
 /// What a worker is told at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -131,7 +131,13 @@ impl PolicyOptions {
         let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };
         let lease = self.window.0 / (2 * queues);
         let quarter = self.depth as usize / (4 * hctx_count);
-        let token_batch = if quarter < 2 { 2 } else if quarter > 32 { 32 } else { quarter as u32 };
+        let token_batch = if quarter < 2 {
+            2
+        } else if quarter > 32 {
+            32
+        } else {
+            quarter as u32
+        };
         PolicyOptions {
             quantum: VSpan(quantum),
             lease: VSpan(lease - lease % crate::flow::TAG_GRAIN.0),

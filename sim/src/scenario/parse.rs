@@ -5,7 +5,7 @@
 
 use super::{Device, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant};
 use crate::machine;
-use mqfq_blk_watched::{PolicyKind, PolicyOptions};
+use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
 use mqfq_config::{ConfigError, Entry, Section, Source, duration, size};
 use mqfq_nvme::presets;
 
@@ -132,7 +132,7 @@ fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
 macro_rules! latencies {
     ($($key:literal $field:ident),* $(,)?) => {
         /// Keys of `[machine.latency]`; those after the first four are times.
-        const LATENCY_KEYS: &[&str] = &["two-threads-factor", "lines-under-lock", "jitter-share", "locks-barge", $($key),*];
+        const LATENCY_KEYS: &[&str] = &["two-threads-factor", "lines-under-lock", "jitter-share", "locks-barge", "calls-max", $($key),*];
 
         fn latency_ns<'a>(latency: &'a mut Latencies, key: &str) -> &'a mut f64 {
             match key {
@@ -176,6 +176,7 @@ fn override_latencies(entry: &Entry<'_, '_>, latency: &mut Latencies) -> Result<
             "two-threads-factor" => latency.two_threads_factor = entry.decimal(1.0..=2.0)?,
             "lines-under-lock" => latency.lines_under_lock = entry.number(0..=1000)?,
             "jitter-share" => latency.jitter_share = entry.decimal(0.0..=0.5)?,
+            "calls-max" => latency.calls_max = entry.number(1..=1_000_000)?,
             "locks-barge" => latency.locks_barge = entry.flag()?,
             _ => *latency_ns(latency, key) = entry.decimal(0.0..=1e6)?,
         }
@@ -188,15 +189,33 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     let kind = section.require("kind", "nvme, null")?.choice(&["nvme", "null"])?;
     let is_nvme = kind == "nvme";
     let section = section.with_allowed(if is_nvme {
-        &["kind", "preset", "size", "queue-depth"]
+        &["kind", "preset", "size", "queue-depth", "cost"]
     } else {
-        &["kind", "size", "queue-depth"]
+        &["kind", "size", "queue-depth", "cost"]
     })?;
     let names: Vec<&str> = presets::ALL.iter().map(|preset| preset.name).collect();
     let preset = if is_nvme { Some(section.require("preset", &names.join(", "))?.choice(&names)?) } else { None };
     let size_bytes = blocks(&section.require("size", size::ALLOWED)?, 1 << 20, i64::MAX as u64)?;
     let queue_depth = section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
-    Ok(Device { preset, size_bytes, queue_depth })
+    Ok(Device { preset, size_bytes, queue_depth, cost: cost(&section)? })
+}
+
+/// `[device.cost]`: `read` and `write`, each `{ base = SIZE, per-byte = NUMBER }`, as in the daemon's config.
+fn cost(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
+    let mut model = CostModel::FLAT;
+    let Some(cost) = device.get("cost") else { return Ok(model) };
+    let cost = cost.table(&["read", "write"])?;
+    for (key, term) in [("read", &mut model.read), ("write", &mut model.write)] {
+        let Some(entry) = cost.get(key) else { continue };
+        let entry = entry.table(&["base", "per-byte"])?;
+        if let Some(base) = entry.get("base") {
+            term.base_bytes = base.size(0..=1 << 30)?;
+        }
+        if let Some(per_byte) = entry.get("per-byte") {
+            term.per_byte_256ths = (per_byte.decimal(0.0..=1000.0)? * 256.0).round() as u32;
+        }
+    }
+    Ok(model)
 }
 
 /// A size of whole blocks.

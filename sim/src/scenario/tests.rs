@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::machine;
+use mqfq_blk_watched::CostModel;
 
 /// What it is described in.
 const PAGE: &str = include_str!("../../../docs/scenarios.md");
@@ -47,7 +48,10 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((scenario.seed, scenario.warm_up_ns, scenario.measured_ns), (7, 20_000_000, 100_000_000));
     assert_eq!(scenario.machine.workers, 32, "2 x 8 x 2 hardware threads");
     assert_eq!(scenario.machine, Machine { workers: 32, ..machine::preset("haswell-2x8").unwrap() });
-    assert_eq!(scenario.device, Device { preset: Some("nvmf-dram".into()), size_bytes: 64 << 30, queue_depth: 1024 });
+    assert_eq!(
+        scenario.device,
+        Device { preset: Some("nvmf-dram".into()), size_bytes: 64 << 30, queue_depth: 1024, cost: CostModel::FLAT }
+    );
     assert_eq!(
         (scenario.policy.kind, scenario.policy.depth, scenario.policy.window_bytes),
         (PolicyKind::Mqfq, 64, 65_536)
@@ -130,7 +134,7 @@ size = 512
     let latency = &machine.latency;
     assert_eq!((latency.wake_other_socket_ns, latency.two_threads_factor, latency.fence_ns), (1500.0, 1.3, 12.5));
     assert_eq!(latency.lines_under_lock, 4);
-    assert_eq!(scenario.device, Device { preset: None, size_bytes: 1 << 30, queue_depth: 32 });
+    assert_eq!(scenario.device, Device { preset: None, size_bytes: 1 << 30, queue_depth: 32, cost: CostModel::FLAT });
     let policy = &scenario.policy;
     assert_eq!((policy.depth, policy.window_bytes, policy.token_unit_bytes), (128, 131_072, Some(4096)));
     assert_eq!((policy.quantum_bytes, policy.lease_bytes, policy.token_batch), (Some(32 << 10), Some(1024), Some(8)));
@@ -265,7 +269,7 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
     );
     assert_eq!(
         refusal(&good_with("\"nvme\"", "\"null\"")),
-        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth"
+        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth, cost"
     );
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
     assert_eq!(

@@ -1,0 +1,224 @@
+//! A tenant's thread as a client of the block layer, on a virtual core; and what all tenants were given.
+
+use crate::cores::core;
+use crate::workload::{Ask, Source, Step};
+use hdrhistogram::Histogram;
+use mqfq_blk_watched::FlowId;
+use mqfq_blk_watched::client::{Client, Context, DeviceIndex, Event, Refused};
+use mqfq_blk_watched::request::{Completion, Op, Status, Submission};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Longest latency told apart, ns (100 s).
+const LATENCY_NS_MAX: u64 = 100_000_000_000;
+
+/// What one tenant (or as many as its `count` says) was given in the part of the run that counts.
+pub struct Given {
+    /// Completed.
+    pub requests: u64,
+    /// By number within `count`: bytes completed.
+    pub bytes: Vec<u64>,
+    /// Arrival to completion.
+    pub total_ns: Histogram<u64>,
+    /// Arrival to completion, summed.
+    pub total_ns_sum: u128,
+}
+
+impl Given {
+    /// Nothing, to `count` tenants.
+    pub fn new(count: u32) -> Given {
+        let total_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("1 ns to 100 s is a valid range");
+        Given { requests: 0, bytes: vec![0; count as usize], total_ns, total_ns_sum: 0 }
+    }
+}
+
+/// What all clients of a run write to.
+pub struct Recorder {
+    /// By tenant of the scenario.
+    pub given: Vec<Given>,
+    /// Counted from here, ns.
+    pub from_ns: u64,
+    /// To here, ns; no request is made after it.
+    pub to_ns: u64,
+    /// Requests under way.
+    pub in_flight: u64,
+    /// Requests that failed.
+    pub failed: u64,
+}
+
+/// Whose thread a client is.
+#[derive(Clone, Copy)]
+pub struct Identity {
+    /// Tenant of the scenario.
+    pub tenant: usize,
+    /// Number within its `count`.
+    pub number: u32,
+    /// Its flow.
+    pub flow: FlowId,
+    /// Nothing before this, ns.
+    pub start_ns: u64,
+    /// Nothing new after this, ns.
+    pub stop_ns: u64,
+    /// What it computes before each request, ns. It is the application's time: the core may be interrupted meanwhile.
+    pub cpu_ns: u64,
+}
+
+/// See the file's text.
+pub struct SimClient {
+    identity: Identity,
+    source: Box<dyn Source>,
+    recorder: Rc<RefCell<Recorder>>,
+    refused: Option<Submission>,
+    /// Requests that are being computed, with the time when each will be made.
+    computed: VecDeque<(u64, Ask)>,
+    /// Until then it computes.
+    busy_until_ns: u64,
+    /// The earliest timer that was asked for and has not come.
+    timer_ns: Option<u64>,
+    in_flight: u64,
+    is_over: bool,
+}
+
+impl SimClient {
+    /// A client that makes what `source` says.
+    pub fn new(identity: Identity, source: Box<dyn Source>, recorder: Rc<RefCell<Recorder>>) -> SimClient {
+        SimClient {
+            identity,
+            source,
+            recorder,
+            refused: None,
+            computed: VecDeque::new(),
+            busy_until_ns: 0,
+            timer_ns: None,
+            in_flight: 0,
+            is_over: false,
+        }
+    }
+
+    /// Makes the requests that are due, and asks the source for more until it says to wait.
+    fn pump(&mut self, context: &mut dyn Context) {
+        let now_ns = core::now_ns();
+        while self.refused.is_none()
+            && let Some((_, ask)) = self.computed.pop_front_if(|(at_ns, _)| *at_ns <= now_ns)
+        {
+            self.submit_ask(context, ask);
+        }
+        while self.refused.is_none() && !self.is_over {
+            let now_ns = core::now_ns();
+            if now_ns >= self.identity.stop_ns {
+                self.is_over = true;
+                break;
+            }
+            match self.source.next(now_ns) {
+                Step::Ask(ask) => self.ask(context, ask),
+                Step::WaitUntil(at_ns) => {
+                    if at_ns < self.identity.stop_ns {
+                        self.wake_at(context, at_ns.max(now_ns + 1));
+                    }
+                    break;
+                }
+                Step::WaitForCompletion => break,
+                Step::Done => self.is_over = true,
+            }
+        }
+        if let Some(&(at_ns, _)) = self.computed.front() {
+            self.wake_at(context, at_ns);
+        }
+    }
+
+    fn wake_at(&mut self, context: &mut dyn Context, at_ns: u64) {
+        if self.timer_ns.is_none_or(|timer_ns| at_ns < timer_ns) {
+            self.timer_ns = Some(at_ns);
+            context.timer(at_ns, 0);
+        }
+    }
+
+    fn ask(&mut self, context: &mut dyn Context, ask: Ask) {
+        self.in_flight += 1;
+        self.recorder.borrow_mut().in_flight += 1;
+        if self.identity.cpu_ns == 0 {
+            return self.submit_ask(context, ask);
+        }
+        self.busy_until_ns = self.busy_until_ns.max(core::now_ns()) + self.identity.cpu_ns;
+        self.computed.push_back((self.busy_until_ns, ask));
+    }
+
+    fn submit_ask(&mut self, context: &mut dyn Context, ask: Ask) {
+        let Ask { is_write, offset_bytes, length_bytes, arrived_ns } = ask;
+        self.submit(
+            context,
+            Submission {
+                flow: self.identity.flow,
+                op: if is_write { Op::Write } else { Op::Read },
+                offset_bytes,
+                length_bytes,
+                fua: false,
+                // No bytes move.
+                buffer: None,
+                cookie: arrived_ns,
+            },
+        );
+    }
+
+    fn submit(&mut self, context: &mut dyn Context, submission: Submission) {
+        if let Err(Refused::TenantFull(submission)) = context.submit(DeviceIndex(0), submission) {
+            self.refused = Some(submission);
+        }
+    }
+}
+
+impl Client for SimClient {
+    fn start(&mut self, context: &mut dyn Context) {
+        if self.identity.start_ns == 0 {
+            self.pump(context);
+        } else {
+            self.timer_ns = Some(self.identity.start_ns);
+            context.timer(self.identity.start_ns, 0);
+        }
+    }
+
+    fn event(&mut self, context: &mut dyn Context, event: Event) {
+        if let Event::Timer { .. } = event {
+            self.timer_ns = None;
+            self.pump(context);
+        }
+    }
+
+    fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
+        let now_ns = core::now_ns();
+        self.in_flight -= 1;
+        {
+            let mut recorder = self.recorder.borrow_mut();
+            recorder.in_flight -= 1;
+            recorder.failed += u64::from(completion.status != Status::Ok);
+            if (recorder.from_ns..recorder.to_ns).contains(&now_ns) {
+                let given = &mut recorder.given[self.identity.tenant];
+                let total_ns = now_ns.saturating_sub(completion.cookie);
+                given.requests += 1;
+                given.bytes[self.identity.number as usize] += u64::from(completion.length_bytes);
+                given.total_ns.saturating_record(total_ns);
+                given.total_ns_sum += u128::from(total_ns);
+            }
+        }
+        self.source.completed(now_ns);
+        self.pump(context);
+    }
+
+    fn turn_end(&mut self, _: &mut dyn Context) {}
+
+    fn room(&mut self, context: &mut dyn Context) {
+        if let Some(submission) = self.refused.take() {
+            self.submit(context, submission);
+        }
+        self.pump(context);
+    }
+
+    fn drain(&mut self, _: &mut dyn Context) {
+        self.is_over = true;
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_over && self.in_flight == 0
+    }
+}

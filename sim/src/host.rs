@@ -1,0 +1,176 @@
+//! A virtual core as what a worker runs on ([`Host`]): its clock, its bell, its timers. It has no sockets.
+
+use crate::coherence::{Ps, ps};
+use crate::cores::core;
+use crate::scenario::{Latencies, Unthrottle};
+use mqfq_blk_watched::buffer::Buffer;
+use mqfq_blk_watched::client::{Event, MakeClient, Part};
+use mqfq_blk_watched::host::{Ended, Host, HostEvent, Mail};
+use mqfq_sched_watched::topology::HctxId;
+use mqfq_sched_watched::wake::WakeWord;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+
+/// One core's wake word, alone on its lines as the real one is.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Bell(WakeWord);
+
+/// What the layers above and below the policy cost, picoseconds.
+#[derive(Clone, Copy)]
+struct Costs {
+    doorbell: Ps,
+    turn: Ps,
+    timer: Ps,
+}
+
+/// See the file's text.
+pub struct VirtualHost {
+    bells: Rc<[Bell]>,
+    own: usize,
+    costs: Costs,
+    poll: Option<Ps>,
+    /// When, in which order asked for, whose, which.
+    timers: BinaryHeap<Reverse<(u64, u64, u32, u32)>>,
+    asked: u64,
+    is_told: bool,
+    reschedules: u64,
+}
+
+impl VirtualHost {
+    /// The host of core `own`; it spins up to `patience_ns`, as its worker was told.
+    pub fn new(own: usize, bells: Rc<[Bell]>, latency: &Latencies, unthrottle: Unthrottle) -> VirtualHost {
+        let poll = match unthrottle {
+            Unthrottle::Wheel => None,
+            Unthrottle::Poll { period_ns } => Some(period_ns * 1000),
+        };
+        let costs = Costs { doorbell: ps(latency.doorbell_ns), turn: ps(latency.turn_ns), timer: ps(latency.timer_ns) };
+        VirtualHost { bells, own, costs, poll, timers: BinaryHeap::new(), asked: 0, is_told: false, reschedules: 0 }
+    }
+
+    /// Times that it went on after it had been held back.
+    pub fn reschedules(&self) -> u64 {
+        self.reschedules
+    }
+
+    fn next_timer(&self) -> Option<u64> {
+        self.timers.peek().map(|Reverse((at_ns, ..))| *at_ns)
+    }
+}
+
+impl Host for VirtualHost {
+    fn now_ns(&mut self) -> u64 {
+        core::now_ns()
+    }
+
+    fn kick(&mut self, hctx: HctxId) {
+        let other = hctx.index();
+        if self.bells[other].0.kick() { core::ring(other) } else { core::nudge(other) }
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        self.bells[self.own].0.may_sleep()
+    }
+
+    fn woke(&mut self) {
+        self.bells[self.own].0.woke();
+    }
+
+    fn is_kicked(&mut self) -> bool {
+        self.bells[self.own].0.is_kicked()
+    }
+
+    fn take_mail(&mut self) -> Option<Mail> {
+        let stops = core::is_stopping() && !self.is_told;
+        self.is_told |= stops;
+        stops.then_some(Mail::Stop)
+    }
+
+    fn collect(&mut self, ended: &mut Vec<Ended>) {
+        let now_ns = core::now_ns();
+        while self.next_timer().is_some_and(|at_ns| at_ns <= now_ns) {
+            let Some(Reverse((_, _, client, user))) = self.timers.pop() else { return };
+            ended.push((u64::from(client) << 32 | u64::from(user), 0));
+        }
+    }
+
+    fn resolve(&mut self, (name, _): Ended) -> Option<HostEvent> {
+        Some(HostEvent::Client { client: (name >> 32) as u32, event: Event::Timer { user: name as u32 } })
+    }
+
+    fn has_ended(&mut self) -> bool {
+        core::is_interrupted() || self.next_timer().is_some_and(|at_ns| at_ns <= core::now_ns())
+    }
+
+    fn enter(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn enter_and_wait(&mut self, wait_ns: Option<u64>, is_held_back: bool) -> io::Result<()> {
+        let now = core::now_ns() * 1000;
+        let poll = self.poll.filter(|_| is_held_back);
+        if poll.is_some() {
+            core::compute(self.costs.timer);
+        }
+        let wait = wait_ns.map(|wait_ns| now + wait_ns * 1000);
+        let timer = self.next_timer().map(|at_ns| at_ns * 1000);
+        core::sleep([wait, timer, poll.map(|period| now + period)].into_iter().flatten().min());
+        self.reschedules += u64::from(is_held_back);
+        Ok(())
+    }
+
+    fn spin_hint(&mut self) {
+        // One long look in place of many short ones: whatever ends it would have ended one of those.
+        let now = core::now_ns() * 1000;
+        let timer = self.next_timer().map_or(Ps::MAX, |at_ns| at_ns * 1000);
+        core::spin((now + SPIN).min(timer));
+    }
+
+    fn receive(&mut self, _: u32, _: RawFd, _: Buffer, _: usize, _: usize, _: u32) {
+        unreachable!("a virtual core has no sockets")
+    }
+
+    fn send(&mut self, _: u32, _: RawFd, _: Vec<Part>, _: u32) {
+        unreachable!("a virtual core has no sockets")
+    }
+
+    fn accept(&mut self, _: u32, _: RawFd, _: u32) {
+        unreachable!("a virtual core has no sockets")
+    }
+
+    fn shutdown(&mut self, _: RawFd) {
+        unreachable!("a virtual core has no sockets")
+    }
+
+    fn shutdown_all(&mut self) {}
+
+    fn attach(&mut self, _: MakeClient) {
+        unreachable!("clients are adopted before the run")
+    }
+
+    fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
+        self.asked += 1;
+        self.timers.push(Reverse((at_ns, self.asked, client, user)));
+    }
+
+    fn cancel_timers(&mut self, client: u32) {
+        self.timers.retain(|Reverse((_, _, whose, _))| *whose != client);
+    }
+
+    // What a request costs is spent around the policy's operations (`crate::timed`), one request after the other.
+    fn dispatched(&mut self, count: usize) {
+        if count > 0 {
+            core::compute(self.costs.doorbell);
+        }
+    }
+
+    fn turned(&mut self) {
+        core::compute(self.costs.turn);
+    }
+}
+
+/// How long one look of a worker that spins takes if nothing comes: a tenth of its patience.
+const SPIN: Ps = 5_000_000;

@@ -1,0 +1,205 @@
+//! Runs a scenario.
+//!
+//! Builds what [`blk's engine`](mqfq_blk_watched::worker) builds, a policy, a context and a worker for each hctx, on virtual cores
+//! ([`crate::cores`]) and gives them clients. When nothing will happen any more the run is over; if a request is still under way
+//! then, a wake-up was lost, and that is an error: each run is a test of work conservation (I4) and of conservation of
+//! tokens (I1).
+
+use crate::client::{Given, Identity, Recorder, SimClient};
+use crate::cores::{self, Cores, Finished};
+use crate::drive::{Drive, SimDevice};
+use crate::host::{Bell, VirtualHost};
+use crate::machine::Distances;
+use crate::outcome::{Outcome, TenantOutcome};
+use crate::rivals::{self, Inspect, PolicyVisitor};
+use crate::scenario::{Arrival, Scenario, Tenant};
+use crate::timed::Timed;
+use crate::workload;
+use mqfq_blk_watched::client::Client;
+use mqfq_blk_watched::device::{Device, QueueOptions};
+use mqfq_blk_watched::hctx::{HwCtx, HwCtxOptions};
+use mqfq_blk_watched::stage::StageLimits;
+use mqfq_blk_watched::stats::HctxStats;
+use mqfq_blk_watched::worker::{Worker, WorkerOptions};
+use mqfq_blk_watched::{FlowId, HctxId, Weight};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Requests of an open loop or a trace that one thread may have staged before it is told to wait.
+const STAGED_MAX: u32 = 1024;
+
+/// Runs it.
+///
+/// # Errors
+/// One sentence: options that no policy, device or load can be made of; or a wake-up that was lost.
+pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
+    let distances = Distances::new(&scenario.machine);
+    let weights: Vec<Weight> =
+        scenario.tenants.iter().flat_map(|tenant| (0..tenant.count).map(|_| tenant.weight)).collect();
+    let topology = distances.topology();
+    rivals::with_policy(&scenario.policy, &topology, &weights, Run(scenario))?
+}
+
+struct Run<'a>(&'a Scenario);
+
+impl PolicyVisitor for Run<'_> {
+    type Output = Result<Outcome, String>;
+
+    fn visit<P: Inspect + 'static>(self, policy: Arc<P>) -> Result<Outcome, String> {
+        let Run(scenario) = self;
+        let inside = policy.clone();
+        let policy = Arc::new(Timed::new(policy, &scenario.machine.latency));
+        let workers = scenario.machine.workers;
+        let end_ns = scenario.warm_up_ns + scenario.measured_ns;
+        let recorder = Rc::new(RefCell::new(Recorder {
+            given: scenario.tenants.iter().map(|tenant| Given::new(tenant.count)).collect(),
+            from_ns: scenario.warm_up_ns,
+            to_ns: end_ns,
+            in_flight: 0,
+            failed: 0,
+        }));
+        let flows = scenario.tenants.iter().map(|tenant| tenant.count as usize).sum();
+        let mut limits = vec![vec![StageLimits { requests_max: 0, bytes_max: u64::MAX }; flows]; workers];
+        let mut clients: Vec<Vec<Box<dyn Client>>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut flow = 0;
+        for (index, tenant) in scenario.tenants.iter().enumerate() {
+            for number in 0..tenant.count {
+                let sources = workload::sources(tenant, number, scenario.device.size_bytes, scenario.seed)?;
+                for (thread, source) in sources.into_iter().enumerate() {
+                    let worker = tenant.worker_of(number, thread as u32, workers);
+                    limits[worker][flow].requests_max += staged_max(tenant, thread);
+                    let identity = Identity {
+                        tenant: index,
+                        number,
+                        flow: FlowId(flow as u32),
+                        start_ns: tenant.start_ns,
+                        stop_ns: tenant.stop_ns.unwrap_or(end_ns).min(end_ns),
+                        cpu_ns: tenant.load.cpu_ns,
+                    };
+                    clients[worker].push(Box::new(SimClient::new(identity, source, recorder.clone())));
+                }
+                flow += 1;
+            }
+        }
+        let device = &scenario.device;
+        let drive = match &device.preset {
+            Some(preset) => Drive::nvme(preset, device.size_bytes, workers, device.queue_depth, scenario.seed)?,
+            None => Drive::null(),
+        };
+        let info = SimDevice::new(device.size_bytes, device.preset.is_none());
+        let bells: Rc<[Bell]> = (0..workers).map(|_| Bell::default()).collect();
+        let mut bodies: Vec<Box<dyn FnOnce() -> CoreResult>> = Vec::new();
+        for (worker, (limits, clients)) in limits.into_iter().zip(clients).enumerate() {
+            let hctx = HctxId(worker as u16);
+            let queue = info.open_queue(QueueOptions {
+                hctx,
+                depth: device.queue_depth,
+                // The cores are interrupted by `Drive` itself.
+                interrupt: Arc::new(|_| {}),
+            })?;
+            let context = HwCtx::new(HwCtxOptions {
+                id: hctx,
+                policy: policy.clone(),
+                device: queue,
+                queue_depth: device.queue_depth,
+                limits,
+                cost: device.cost,
+            });
+            let host = VirtualHost::new(worker, bells.clone(), &scenario.machine.latency, scenario.policy.unthrottle);
+            let latency = &scenario.machine.latency;
+            let options = WorkerOptions {
+                spin_ns: 0,
+                patience_ns: latency.patience_ns as u64,
+                calls_max: latency.calls_max as usize,
+                ended_max: 64,
+            };
+            let info = info.info();
+            bodies.push(Box::new(move || {
+                let mut worker = Worker::new(host, vec![context], vec![info], options);
+                clients.into_iter().for_each(|client| worker.adopt(client));
+                worker.work();
+                let (host, contexts) = worker.into_parts();
+                CoreResult { reschedules: host.reschedules(), stats: *contexts[0].stats() }
+            }));
+        }
+        let idle = recorder.clone();
+        let finished = cores::run(Cores::new(&scenario.machine, drive, scenario.seed), bodies, move || {
+            match idle.borrow().in_flight {
+                0 => Ok(()),
+                left => Err(format!("{left} requests are under way and nothing will ever happen: a wake-up was lost")),
+            }
+        })?;
+        if let Some(free) = inside.free_units()
+            && free != i64::from(scenario.policy.depth)
+        {
+            return Err(format!(
+                "{free} units of depth are left of {}: a token was lost or made",
+                scenario.policy.depth
+            ));
+        }
+        let recorder = recorder.borrow();
+        if recorder.failed > 0 {
+            return Err(format!("the device failed {} requests", recorder.failed));
+        }
+        Ok(outcome(scenario, &recorder.given, &finished))
+    }
+}
+
+/// What a core leaves.
+struct CoreResult {
+    reschedules: u64,
+    stats: HctxStats,
+}
+
+/// Room for all that a client can have in flight: back-pressure would hide requests from the scheduler. Open loops and traces without a
+/// depth have no such number, and meet the bound that a tenant's clients meet.
+fn staged_max(tenant: &Tenant, client: usize) -> u32 {
+    if let Some(background) = tenant.background.filter(|_| client == tenant.threads as usize) {
+        return background.depth;
+    }
+    match tenant.load.arrival {
+        Arrival::Closed { depth, .. } | Arrival::Phases { depth, .. } => depth,
+        Arrival::Trace { depth, .. } => depth.unwrap_or(STAGED_MAX),
+        Arrival::Open { .. } => STAGED_MAX,
+    }
+}
+
+fn outcome(scenario: &Scenario, given: &[Given], finished: &Finished<CoreResult>) -> Outcome {
+    let measured_s = scenario.measured_ns as f64 * 1e-9;
+    let all_s = finished.end as f64 * 1e-12;
+    let tenants: Vec<TenantOutcome> =
+        scenario.tenants.iter().zip(given).map(|(tenant, given)| tenant_outcome(tenant, given, measured_s)).collect();
+    let sum = |of: fn(&CoreResult) -> u64| finished.results.iter().map(of).sum::<u64>() as f64 / all_s;
+    Outcome {
+        measured_ns: scenario.measured_ns,
+        requests_per_s: tenants.iter().map(|tenant| tenant.requests_per_s).sum(),
+        bytes_per_s: tenants.iter().map(|tenant| tenant.bytes_per_s).sum(),
+        tenants,
+        events: finished.counts.events,
+        kicks_per_s: finished.counts.kicks as f64 / all_s,
+        reschedules_per_s: sum(|core| core.reschedules),
+        throttled_per_s: sum(|core| core.stats.throttled),
+        no_token_per_s: sum(|core| core.stats.no_token),
+        busy_share: 1.0 - finished.counts.slept as f64 / (finished.end as f64 * scenario.machine.workers as f64),
+        memory: finished.memory,
+    }
+}
+
+fn tenant_outcome(tenant: &Tenant, given: &Given, measured_s: f64) -> TenantOutcome {
+    let bytes: u64 = given.bytes.iter().sum();
+    let mean_bytes = bytes as f64 / f64::from(tenant.count);
+    let deviation = |&bytes: &u64| if mean_bytes > 0.0 { (bytes as f64 / mean_bytes - 1.0).abs() } else { 0.0 };
+    TenantOutcome {
+        name: tenant.name.clone(),
+        weight: tenant.weight.get().into(),
+        requests: given.requests,
+        bytes,
+        requests_per_s: given.requests as f64 / measured_s,
+        bytes_per_s: bytes as f64 / measured_s,
+        mean_ns: if given.requests > 0 { given.total_ns_sum as f64 / given.requests as f64 } else { 0.0 },
+        p50_ns: given.total_ns.value_at_quantile(0.5),
+        p99_ns: given.total_ns.value_at_quantile(0.99),
+        share_deviation_max: given.bytes.iter().map(deviation).fold(0.0, f64::max),
+    }
+}

@@ -1,0 +1,66 @@
+//! A policy with the time that the layers around it take, request by request.
+//!
+//! What a request costs above and below the policy is a parameter of the machine; where it is spent decides who meets whom on a
+//! cache line. In the real loop it is spent between the policy's operations, one request after the other, and so here.
+
+use crate::coherence::{Ps, ps};
+use crate::cores::core;
+use crate::scenario::Latencies;
+use mqfq_sched_watched::flow::{FlowId, Weight};
+use mqfq_sched_watched::policy::{DispatchToken, Entry, Kick, Pick, Policy};
+use mqfq_sched_watched::topology::HctxId;
+use std::sync::Arc;
+
+/// See the file's text.
+pub struct Timed<P> {
+    policy: Arc<P>,
+    submit: Ps,
+    dispatch: Ps,
+    complete: Ps,
+}
+
+impl<P: Policy> Timed<P> {
+    /// A policy on a machine.
+    pub fn new(policy: Arc<P>, latency: &Latencies) -> Timed<P> {
+        let Latencies { submit_ns, dispatch_ns, complete_ns, .. } = *latency;
+        Timed { policy, submit: ps(submit_ns), dispatch: ps(dispatch_ns), complete: ps(complete_ns) }
+    }
+}
+
+impl<P: Policy> Policy for Timed<P> {
+    type Queue = P::Queue;
+
+    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> P::Queue {
+        self.policy.open_queue(hctx, capacity_requests)
+    }
+
+    fn submit(&self, queue: &mut P::Queue, entry: Entry, now_ns: u64, kick: &mut impl Kick) {
+        core::compute(self.submit);
+        self.policy.submit(queue, entry, now_ns, kick);
+    }
+
+    fn pick(&self, queue: &mut P::Queue, now_ns: u64, kick: &mut impl Kick) -> Pick {
+        let pick = self.policy.pick(queue, now_ns, kick);
+        if let Pick::Dispatch(_) = pick {
+            core::compute(self.dispatch);
+        }
+        pick
+    }
+
+    fn complete(&self, queue: &mut P::Queue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
+        core::compute(self.complete);
+        self.policy.complete(queue, flow, token, now_ns, kick);
+    }
+
+    fn pause(&self, queue: &mut P::Queue, kick: &mut impl Kick) {
+        self.policy.pause(queue, kick);
+    }
+
+    fn set_weight(&self, flow: FlowId, weight: Weight) {
+        self.policy.set_weight(flow, weight);
+    }
+
+    fn staged(&self, queue: &P::Queue) -> usize {
+        self.policy.staged(queue)
+    }
+}
