@@ -49,6 +49,7 @@ const RECENT: usize = 4093;
 /// No core.
 const NOBODY: u16 = u16::MAX;
 
+#[derive(Clone, Copy)]
 struct Line {
     /// The only one that has it, or [`NOBODY`].
     owner: u16,
@@ -190,6 +191,16 @@ impl Memory {
     pub fn fence(&mut self, core: usize, now: Ps) -> Ps {
         self.counts.accesses += 1;
         now.max(self.drained_at[core]) + self.costs.fence
+    }
+
+    /// When a line that `core` asked for at `asked_at` leaves where it is: at once, or if it is on its way to somebody, a quarter of our
+    /// transfer after it has arrived there.
+    pub fn leaves_at(&self, core: usize, line: u32, asked_at: Ps, distances: &Distances) -> Ps {
+        let Line { owner, free_at } = self.lines[line as usize];
+        if free_at <= asked_at || owner == NOBODY {
+            return asked_at.max(free_at);
+        }
+        free_at + self.transfer_ps(distances.between(core, owner as usize)) / 4
     }
 
     /// What moving a line over this distance takes.

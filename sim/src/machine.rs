@@ -19,6 +19,7 @@
 //! * Block layer and FIO: section 4 reaches nearly 4 M requests/s of 1 KiB and needs several threads for it, and MQFQ's 3.1 M on
 //!   15 to 19 threads are 71% of the peak. So 16 cores carry about 4.4 M: 3.6 us of a core per request. How they divide among submission,
 //!   dispatch and completion is ASSUMED.
+//! * `user-space-2`: a sleeper on the other virtual core is woken in 25 us, through the hypervisor (measured at depth 1).
 //! * `user-space-*`: calibrated to this project's own measurements with one worker (`mqfq bench scale`, `mqfq bench overhead`);
 //!   what they say of two workers is then a prediction, and is checked (`mqfq bench validate`).
 
@@ -94,8 +95,12 @@ const USER_SPACE: Latencies = Latencies {
 /// The machine of this name, with a worker on each of its hardware threads.
 pub fn preset(name: &str) -> Option<Machine> {
     let at = NAMES.iter().position(|known| *known == name)?;
-    let (sockets, cores_per_socket, threads_per_core, latency) =
-        [(2, 8, 2, HASWELL), (2, 6, 2, HASWELL), (1, 2, 1, USER_SPACE), (8, 128, 1, USER_SPACE)][at];
+    let (sockets, cores_per_socket, threads_per_core, latency) = [
+        (2, 8, 2, HASWELL),
+        (2, 6, 2, HASWELL),
+        (1, 2, 1, Latencies { wake_same_socket_ns: 25_000.0, ..USER_SPACE }),
+        (8, 128, 1, USER_SPACE),
+    ][at];
     let workers = sockets * cores_per_socket * threads_per_core;
     Some(Machine { name: name.to_string(), sockets, cores_per_socket, threads_per_core, workers, latency })
 }

@@ -43,12 +43,12 @@ fn a_shared_counter_is_as_slow_as_its_line_changes_hands() {
     };
     let alone = count(&machine(1, 1));
     assert!((8.0..8.2).contains(&alone), "one locked instruction: {alone} ns");
-    // All at once: the line goes round, and each addition costs one transfer and the instruction.
+    // All at once: the line goes round every 50 ns, and each core adds a few times while it has it.
     let four = count(&machine(1, 4));
-    assert!((45.0..51.0).contains(&four), "{four} ns");
+    assert!((1.3 * alone..25.0).contains(&four), "{four} ns");
+    // In the order of asking, which is that of the cores: two of eight hand-overs cross, and the whole line waits for them.
     let two_sockets = count(&machine(2, 4));
-    // In the order of asking, which is that of the cores: two of eight hand-overs cross, (6 x 42 + 2 x 110) / 8 + 8.
-    assert!((65.0..69.0).contains(&two_sockets), "{two_sockets} ns");
+    assert!((1.1 * four..3.0 * four).contains(&two_sockets), "{two_sockets} ns, {four} ns");
 }
 
 #[test]
@@ -109,22 +109,24 @@ fn a_lock_is_held_by_one_and_handed_on_in_order() {
 
 #[test]
 fn a_lock_that_barges_stays_where_it_is_and_nobody_waits_for_ever() {
-    let per_request_ns = |barge: bool| {
+    let returns = |barge: bool| {
         let mut machine = machine(1, 4);
         machine.latency.locks_barge = barge;
-        let lock = Rc::new(Padded(Mutex::new(0u64)));
-        let count = lock.clone();
-        let finished = each(&machine, move |_| {
+        let lock = Rc::new(Padded(Mutex::new(Vec::new())));
+        let holders = lock.clone();
+        each(&machine, move |core| {
             for _ in 0..500 {
-                *lock.0.lock().unwrap() += 1;
+                lock.0.lock().unwrap().push(core);
                 super::core::compute(5_000);
             }
         });
-        assert_eq!(*count.0.lock().unwrap(), 2000);
-        finished.end as f64 / 1000.0 / 2000.0
+        let holders = holders.0.lock().unwrap();
+        assert_eq!(holders.len(), 2000);
+        holders.windows(2).filter(|pair| pair[0] == pair[1]).count()
     };
-    let (queued, barging) = (per_request_ns(false), per_request_ns(true));
-    assert!(barging < 0.95 * queued, "a holder that comes back needs no hand-over: {barging} ns, {queued} ns");
+    let (queued, barging) = (returns(false), returns(true));
+    assert!(queued < 10, "all four want it, and it goes round: {queued} returns");
+    assert!(barging > 1000, "the holder is back before those that wait have seen it free: {barging} returns");
 }
 
 #[test]
