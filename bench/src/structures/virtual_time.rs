@@ -105,7 +105,8 @@ impl Form {
         let options = PolicyOptions { window: WINDOW, ..PolicyOptions::new(PolicyKind::Mqfq) };
         match self {
             Form::Faithful => u64::MAX,
-            Form::Quantised => !(options.relaxed(queues).quantum.0.max(1) - 1),
+            // Of two queues: T/4, whatever their number, so that numbers of queues can be compared.
+            Form::Quantised => !(options.relaxed(2).quantum.0.max(1) - 1),
         }
     }
 }

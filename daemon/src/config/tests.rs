@@ -203,9 +203,9 @@ fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
         let keys = format!("policy = \"{policy}\"\nform = \"exact\"");
         assert_eq!(scheduler(&keys, 2), (exact, Some("exact")));
     }
-    // T = 64 KiB: a quantum of T/4; a lease of T/2 over 4 workers. D = 64: a quarter of 16.
+    // T = 64 KiB: a quantum and a lease of T/2 over 4 workers. D = 64: a quarter of 16.
     let (options, _) = scheduler("form = \"relaxed\"", 4);
-    assert_eq!((options.quantum.bytes(), options.lease.bytes(), options.token_batch), (16 << 10, 8 << 10, 4));
+    assert_eq!((options.quantum.bytes(), options.lease.bytes(), options.token_batch), (8 << 10, 8 << 10, 4));
     // Without a window there is nothing to round to or to lease.
     let (options, _) = scheduler("window = 0", 4);
     assert_eq!((options.quantum, options.lease, options.token_batch), (VSpan(0), VSpan(0), 4));

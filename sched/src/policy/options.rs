@@ -119,20 +119,21 @@ impl PolicyOptions {
         }
     }
 
-    /// The same in the relaxed form, for `hctx_count` queues. The quantum is T/2, or T/4 if there are several queues
-    /// that it could keep from running ahead of each other (rounded down to a power of two; none for T below 128
-    /// bytes). The lease is T/2 divided by the queues, but at least T/16, so that the leases that eight queues hold on
-    /// one flow lie within T/2. A batch is a quarter of a queue's part of D, but 2 to 32 tokens: queues that take more at once
-    /// keep from each other what the device could use.
+    /// The same in the relaxed form, for `hctx_count` queues.
+    ///
+    /// The lease is T/2 divided by the queues, but at least T/16, so that the leases that eight queues hold on one flow lie
+    /// within T/2. The quantum is that, rounded down to a power of two (none for T below 128 bytes): a queue that waits for
+    /// virtual time waits for the slowest of all, and the more they are, the more of T a step of T/4 would cost. A batch is
+    /// a quarter of a queue's part of D, 1 to 32 tokens: queues that take more at once keep from each other what the device
+    /// could use.
     #[must_use]
     pub const fn relaxed(self, hctx_count: usize) -> Self {
-        let quantum_max = self.window.0 / if hctx_count == 1 { 2 } else { 4 };
-        let quantum = if self.window.0 < VSpan::from_bytes(128).0 { 0 } else { 1 << quantum_max.ilog2() };
         let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };
         let lease = self.window.0 / (2 * queues);
+        let quantum = if self.window.0 < VSpan::from_bytes(128).0 { 0 } else { 1 << lease.ilog2() };
         let quarter = self.depth as usize / (4 * hctx_count);
-        let token_batch = if quarter < 2 {
-            2
+        let token_batch = if quarter < 1 {
+            1
         } else if quarter > 32 {
             32
         } else {
