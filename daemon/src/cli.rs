@@ -44,6 +44,56 @@ pub enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(Bench),
+    /// Simulate: the papers' figures, and machines that are not here. The same input gives the same numbers anywhere.
+    #[command(subcommand)]
+    Sim(Sim),
+}
+
+/// What can be simulated.
+#[derive(Subcommand, Debug)]
+pub enum Sim {
+    /// A figure: its numbers beside the paper's, and what holds of it.
+    Figure {
+        /// A name that `sim list` tells, such as mqfq/8, or the path of a figure's TOML file.
+        figure: String,
+        /// Write the figure as CSV, JSON and SVG into this folder.
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+        /// Scenarios simulated at once, by default one per CPU.
+        #[arg(long, value_parser = jobs)]
+        jobs: Option<usize>,
+        /// Fewer points and shorter times.
+        #[arg(long)]
+        quick: bool,
+        /// Fail if a claim turns out other than the figure's file says.
+        #[arg(long)]
+        check: bool,
+    },
+    /// One scenario: who got what, and what memory cost.
+    Run {
+        /// A name that `sim list` tells, or the path of a scenario's TOML file.
+        scenario: String,
+        /// Write the outcome as JSON and the tenants as CSV into this folder.
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+        /// Simulate each tenant alone as well, for its slowdown.
+        #[arg(long)]
+        alone: bool,
+    },
+    /// One HTML page with all figures that come with the program.
+    Report {
+        /// The page.
+        #[arg(long, value_name = "FILE", default_value = "mqfq-report.html")]
+        out: PathBuf,
+        /// Scenarios simulated at once, by default one per CPU.
+        #[arg(long, value_parser = jobs)]
+        jobs: Option<usize>,
+        /// Fewer points and shorter times.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// The figures, scenarios, machines, drives and applications that come with the program.
+    List,
 }
 
 /// What can be measured.
@@ -184,6 +234,14 @@ pub enum Bench {
         #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=128))]
         workers: u16,
     },
+}
+
+/// A number of simulations at once.
+fn jobs(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(jobs) if (1..=1024).contains(&jobs) => Ok(jobs),
+        _ => Err(format!("{text} is not a number from 1 to 1024")),
+    }
 }
 
 /// A number of workers.

@@ -8,9 +8,10 @@ mod devices;
 mod report;
 mod serve;
 mod signals;
+mod sim;
 mod takeover;
 
-use cli::{Bench, Cli, Command};
+use cli::{Bench, Cli, Command, Sim};
 use mqfq_bench::bound::{self, BoundOptions};
 use mqfq_bench::demo::{self, DemoOptions};
 use mqfq_bench::fairness::{self, FairnessOptions};
@@ -21,6 +22,7 @@ use mqfq_bench::scale::load::Fixed;
 use mqfq_bench::scale::{self, ScaleOptions};
 use mqfq_bench::structures::{self, StructuresOptions};
 use mqfq_bench::transfers::{self, TransfersOptions};
+use sim::{FigureOptions, ReportOptions, RunOptions};
 use std::io;
 use std::process::ExitCode;
 
@@ -83,6 +85,12 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Bench(Bench::Transfers { workers }) => {
             transfers::run(&TransfersOptions { json, workers_max: workers.into() })
         }
+        Command::Sim(Sim::Figure { figure, out, jobs, quick, check }) => {
+            sim::figure(&FigureOptions { figure, out, jobs, quick, check, json })
+        }
+        Command::Sim(Sim::Run { scenario, out, alone }) => sim::run(&RunOptions { scenario, out, alone, json }),
+        Command::Sim(Sim::Report { out, jobs, quick }) => sim::report(&ReportOptions { out, jobs, quick, json }),
+        Command::Sim(Sim::List) => sim::list(json),
     }
 }
 

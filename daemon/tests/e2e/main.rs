@@ -16,4 +16,5 @@ mod kill;
 mod machine;
 mod negotiation;
 mod server;
+mod sim;
 mod tools;

@@ -1,0 +1,57 @@
+//! Golden figures: every figure's claims, in its quick extent.
+//!
+//! Limits, tolerances and the reasons for them stand in the figures' files (sim/figures): a claim that does not hold fails here, and so
+//! does one that holds though its file says that it does not. In virtual time nothing depends on the machine that runs the test.
+
+use mqfq_sim::embedded;
+use mqfq_sim::figure::{Extent, Figure, Rows};
+use mqfq_sim::scenario::Scenario;
+
+/// A figure of the program, simulated.
+fn simulated(name: &str) -> Rows {
+    let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
+    let text = embedded::figure(name).expect("a figure of the program");
+    let figure = Figure::read(name, &embedded::figure_file(name), text, Extent::Quick, &check)
+        .unwrap_or_else(|error| panic!("{error}"));
+    let outcomes = figure.jobs().iter().map(|job| {
+        let scenario = Scenario::parse(&job.file, &job.scenario).unwrap_or_else(|error| panic!("{error}"));
+        mqfq_sim::run::run(&scenario).unwrap_or_else(|error| panic!("{}: {error}", job.label))
+    });
+    figure.assemble(&outcomes.collect::<Vec<_>>())
+}
+
+fn turns_out_as_its_file_says(name: &str) {
+    let rows = simulated(name);
+    assert!(!rows.claims.is_empty(), "the quick extent of {name} leaves nothing to look at");
+    let told = |claim: &mqfq_sim::figure::ClaimRow| {
+        format!("{} ({}): found {:?}, allowed {}", claim.claim, claim.held, claim.value, claim.limits())
+    };
+    let surprises: Vec<String> = rows.surprises().map(told).collect();
+    assert!(surprises.is_empty(), "{name}: {surprises:#?}\n{:#?}", rows.rows);
+}
+
+macro_rules! golden {
+    ($($test:ident $name:literal,)*) => {
+        $(#[test]
+        fn $test() {
+            turns_out_as_its_file_says($name);
+        })*
+
+        #[test]
+        fn every_figure_of_the_program_is_tested() {
+            let tested = [$($name),*];
+            assert!(embedded::FIGURES.iter().map(|(name, _)| *name).eq(tested));
+        }
+    };
+}
+
+golden! {
+    figure_5_fio_against_fio "mqfq/5",
+    figure_6_flashx_against_fio "mqfq/6",
+    figure_7_aerospike_against_fio "mqfq/7",
+    figure_8_throughput_over_cores "mqfq/8",
+    figure_9_virtual_time "mqfq/9",
+    figure_10_unthrottling "mqfq/10",
+    figure_11_dispatch_tokens "mqfq/11",
+    our_own_scaling "ours/scale",
+}
