@@ -141,6 +141,7 @@ pub struct Cores {
     counts: CoreCounts,
     stopping: bool,
     random: u64,
+    memory_is_free: bool,
 }
 
 std::thread_local! {
@@ -204,6 +205,7 @@ impl Cores {
             counts: CoreCounts::default(),
             stopping: false,
             // Spread, and never 0.
+            memory_is_free: machine.memory_is_free,
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         }
     }
@@ -627,7 +629,8 @@ pub fn run<R: 'static>(
     bodies: Vec<Box<dyn FnOnce() -> R>>,
     is_idle: impl Fn() -> Result<(), String>,
 ) -> Result<Finished<R>, String> {
-    let _installed = Installed(watched::watch(Some(on_access)));
+    let watcher: Option<watched::Watcher> = if cores.memory_is_free { None } else { Some(on_access) };
+    let _installed = Installed(watched::watch(watcher));
     CORES.set(Some(cores));
     let mut running: Vec<_> = bodies.into_iter().map(coroutine).collect::<Result<_, String>>()?;
     let mut results: Vec<Option<R>> = running.iter().map(|_| None).collect();

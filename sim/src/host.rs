@@ -25,6 +25,8 @@ struct Costs {
     doorbell: Ps,
     turn: Ps,
     timer: Ps,
+    /// How long the worker spins before it sleeps.
+    patience: Ps,
 }
 
 /// See the file's text.
@@ -41,13 +43,18 @@ pub struct VirtualHost {
 }
 
 impl VirtualHost {
-    /// The host of core `own`; it spins up to `patience_ns`, as its worker was told.
+    /// The host of core `own`.
     pub fn new(own: usize, bells: Rc<[Bell]>, latency: &Latencies, unthrottle: Unthrottle) -> VirtualHost {
         let poll = match unthrottle {
             Unthrottle::Wheel => None,
             Unthrottle::Poll { period_ns } => Some(period_ns * 1000),
         };
-        let costs = Costs { doorbell: ps(latency.doorbell_ns), turn: ps(latency.turn_ns), timer: ps(latency.timer_ns) };
+        let costs = Costs {
+            doorbell: ps(latency.doorbell_ns),
+            turn: ps(latency.turn_ns),
+            timer: ps(latency.timer_ns),
+            patience: ps(latency.patience_ns),
+        };
         VirtualHost { bells, own, costs, poll, timers: BinaryHeap::new(), asked: 0, is_told: false, reschedules: 0 }
     }
 
@@ -126,7 +133,7 @@ impl Host for VirtualHost {
         // One long look in place of many short ones: whatever ends it would have ended one of those.
         let now = core::now_ns() * 1000;
         let timer = self.next_timer().map_or(Ps::MAX, |at_ns| at_ns * 1000);
-        core::spin((now + SPIN).min(timer));
+        core::spin((now + self.costs.patience).min(timer));
     }
 
     fn receive(&mut self, _: u32, _: RawFd, _: Buffer, _: usize, _: usize, _: u32) {
@@ -171,6 +178,3 @@ impl Host for VirtualHost {
         core::compute(self.costs.turn);
     }
 }
-
-/// How long one look of a worker that spins takes if nothing comes: a tenth of its patience.
-const SPIN: Ps = 5_000_000;

@@ -102,7 +102,15 @@ pub fn preset(name: &str) -> Option<Machine> {
         (8, 128, 1, USER_SPACE),
     ][at];
     let workers = sockets * cores_per_socket * threads_per_core;
-    Some(Machine { name: name.to_string(), sockets, cores_per_socket, threads_per_core, workers, latency })
+    Some(Machine {
+        name: name.to_string(),
+        sockets,
+        cores_per_socket,
+        threads_per_core,
+        workers,
+        latency,
+        memory_is_free: false,
+    })
 }
 
 /// Where each worker runs: one thread of each core of the first socket, then of the second, and so on, then the second

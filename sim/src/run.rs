@@ -105,7 +105,8 @@ impl PolicyVisitor for Run<'_> {
                 queue_depth: device.queue_depth,
                 limits,
                 cost: device.cost,
-            });
+            })
+            .without_flow_stats();
             let host = VirtualHost::new(worker, bells.clone(), &scenario.machine.latency, scenario.policy.unthrottle);
             let latency = &scenario.machine.latency;
             let options = WorkerOptions {

@@ -45,6 +45,9 @@ pub struct Machine {
     pub workers: usize,
     /// What things cost.
     pub latency: Latencies,
+    /// Accesses to shared memory cost nothing and an operation of the policy is one step: several times faster to simulate, and right where
+    /// memory is not the question.
+    pub memory_is_free: bool,
 }
 
 /// What a core pays. See `machine.rs` for the presets and the source of every number.

@@ -101,7 +101,7 @@ impl Form {
     }
 
     /// Clears what is below the quantum.
-    fn mask(self, queues: usize) -> u64 {
+    fn mask(self) -> u64 {
         let options = PolicyOptions { window: WINDOW, ..PolicyOptions::new(PolicyKind::Mqfq) };
         match self {
             Form::Faithful => u64::MAX,
@@ -194,7 +194,7 @@ struct Worker {
 impl Worker {
     fn new(load: Load, worker: usize, workers: usize) -> Worker {
         let own = (worker..load.queues).step_by(workers).map(|queue| (queue, VTime::ZERO)).collect();
-        Worker { queues: own, next: 0, random: Random::new(worker), mask: load.form.mask(load.queues) }
+        Worker { queues: own, next: 0, random: Random::new(worker), mask: load.form.mask() }
     }
 
     fn all(load: Load, workers: usize) -> Vec<Worker> {

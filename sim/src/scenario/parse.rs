@@ -85,7 +85,8 @@ fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64), ConfigError> {
 }
 
 /// Keys of `[machine]`.
-const MACHINE_KEYS: &[&str] = &["preset", "workers", "sockets", "cores-per-socket", "threads-per-core", "latency"];
+const MACHINE_KEYS: &[&str] =
+    &["preset", "workers", "sockets", "cores-per-socket", "threads-per-core", "latency", "memory"];
 
 fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
     let names = machine::NAMES.join(", ");
@@ -122,6 +123,9 @@ fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
         }
         None => hardware_threads,
     };
+    if let Some(memory) = section.get("memory") {
+        machine.memory_is_free = memory.choice(&["modelled", "free"])? == "free";
+    }
     if let Some(latency) = section.get("latency") {
         override_latencies(&latency, &mut machine.latency)?;
     }
