@@ -2,7 +2,7 @@
 //!
 //! # What it shows
 //! Under `mqfq` each tenant's part of a saturated drive follows its weight, whatever the size of its requests and the
-//! number of its queues; under `none`, beside it, large requests and many queues take the drive. Four cases on the
+//! number of its queues; under `none`, beside it, large requests and many queues take the drive. Five cases on the
 //! software drive `flash-60k`, ten seconds each.
 //!
 //! # What it measures
@@ -41,7 +41,7 @@ impl Default for FairnessOptions {
 }
 
 /// Time for queues to fill before anything is counted.
-const WARM_UP_MS: u64 = 300;
+pub const WARM_UP_MS: u64 = 300;
 
 /// The policies that are compared.
 pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Mqfq, PolicyKind::None];
@@ -67,11 +67,11 @@ impl Case {
 
 const KIB: u32 = 1024;
 
-/// The four cases.
+/// The five cases.
 ///
 /// # Panics
 /// Never: the weights are constants in range.
-pub fn cases() -> [Case; 4] {
+pub fn cases() -> [Case; 5] {
     let tenant = |name, weight, load: Load| Tenant {
         name,
         weight: Weight::new(weight).expect("a constant between 1 and 10000"),
@@ -110,6 +110,15 @@ pub fn cases() -> [Case; 4] {
             description: "weights 100 and 1000, the same load",
             tenants: [tenant("light", 100, four_queues), tenant("heavy", 1000, second(four_queues))],
             tolerance: 0.03,
+        },
+        Case {
+            name: "writes",
+            description: "equal weights, 4 KiB reads against 16 KiB requests of which 30% write",
+            tenants: [
+                tenant("reads", 100, four_queues),
+                tenant("mixed", 100, second(Load { write_percent: 30, ..Load::random_reads(4, 64, 16 * KIB) })),
+            ],
+            tolerance: 0.02,
         },
     ]
 }
@@ -169,6 +178,11 @@ pub fn measure(options: &FairnessOptions) -> Result<FairnessReport, String> {
     })
 }
 
+/// The policy as it is measured: in the form that ships.
+pub const fn policy(kind: PolicyKind, workers: usize) -> PolicyOptions {
+    harness::as_shipped(PolicyOptions::new(kind), workers)
+}
+
 /// One case under one policy.
 ///
 /// # Errors
@@ -180,7 +194,7 @@ pub fn measure_one(
     measured_ms: u64,
 ) -> Result<FairnessPolicy, String> {
     let workers = harness::workers(transport);
-    let policy = harness::as_shipped(PolicyOptions::new(kind), workers);
+    let policy = policy(kind, workers);
     let mut rig = Rig::start(RigOptions {
         device: drive::demo_drive()?,
         policy,

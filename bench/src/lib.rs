@@ -10,7 +10,7 @@
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
 //! | [`transfers`] | the lines that whole policies move |
-//! | [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`], [`transfers`] | the commands |
+//! | [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`], [`transfers`], [`validate`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
@@ -42,3 +42,4 @@ mod scratch;
 pub mod structures;
 pub mod table;
 pub mod transfers;
+pub mod validate;

@@ -10,6 +10,7 @@ use mqfq_bench::load::Window;
 use mqfq_bench::phases::{self, Lengths};
 use mqfq_bench::report::FormReport;
 use mqfq_bench::structures::{self, StructuresOptions};
+use mqfq_bench::validate::{self, ValidateOptions, ValidateReport};
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -144,6 +145,57 @@ fn a_given_file_is_read_and_stays_as_it_was() {
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
     let missing = FileBenchOptions { file: Some(folder.0.join("missing")), ..options };
     assert!(file::measure(&missing).unwrap_err().contains("no such file"));
+}
+
+#[test]
+fn what_is_simulated_stands_beside_what_was_measured() {
+    let _alone = alone();
+    let folder = Folder::new("validate");
+    let options = ValidateOptions {
+        rounds: 1,
+        measured_ms: 10,
+        out: Some(folder.0.join("out")),
+        record: Some(folder.0.join("record")),
+        host: Some("here".into()),
+        json: true,
+        ..ValidateOptions::default()
+    };
+    validate::run(&options).unwrap();
+    let day = std::fs::read_dir(folder.0.join("record/here")).unwrap().next().unwrap().unwrap().path();
+    let report = std::fs::read_to_string(day.join("validate.json")).unwrap();
+    let report: ValidateReport = serde_json::from_str(&report).unwrap();
+    let scenarios: Vec<(&str, &str)> =
+        report.shares.iter().map(|row| (row.scenario.as_str(), row.policy.as_str())).collect();
+    assert_eq!(scenarios.len(), 10);
+    for case in fairness::cases() {
+        assert!(scenarios.contains(&(case.name, "mqfq")) && scenarios.contains(&(case.name, "none")), "{}", case.name);
+    }
+    // Of this machine, which may be busy, only that it did something; of the simulated one what it always does.
+    for row in &report.shares {
+        let sum: f64 = row.tenants.iter().map(|tenant| tenant.simulated_share).sum();
+        assert!((sum - 1.0).abs() < 1e-9 && row.measured_bytes_per_s > 0.0, "{row:?}");
+        let weight = |at: usize| f64::from(row.tenants[at].weight);
+        let fair = weight(1) / (weight(0) + weight(1));
+        let difference = (row.tenants[1].simulated_share - fair).abs();
+        assert!(difference < 0.02 || row.policy == "none", "{row:?}");
+    }
+    let labels: Vec<&str> = report.coherence.iter().map(|row| row.policy.as_str()).collect();
+    assert_eq!(
+        labels,
+        CONTENDERS.map(|contender| contender.label).repeat(5),
+        "two settings of one worker, three of two"
+    );
+    for row in &report.coherence {
+        assert!(row.measured_requests_per_s > 0.0 && row.simulated_requests_per_s > 1e6, "{row:?}");
+        // Written as text and read again, each number is good to the last digit or so.
+        let ratio = row.simulated_requests_per_s / row.measured_requests_per_s;
+        assert!((row.ratio.unwrap() / ratio - 1.0).abs() < 1e-12, "{row:?}");
+    }
+    let markdown = std::fs::read_to_string(day.join("validate.md")).unwrap();
+    assert!(markdown.starts_with("# ") && markdown.contains("weights 1:10"));
+    for picture in [day.join("validate.svg"), folder.0.join("out/mqfq-validate.svg")] {
+        assert!(std::fs::read_to_string(picture).unwrap().contains("mqfq-serial"));
+    }
 }
 
 #[test]

@@ -234,6 +234,34 @@ pub enum Bench {
         #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=128))]
         workers: u16,
     },
+    /// What the simulator says of this machine beside what the machine does: shares and totals of ten scenarios of `fairness`, and
+    /// requests per second as in `scale`.
+    Validate {
+        /// Most workers of the second part.
+        #[arg(long, default_value_t = 2, value_parser = workers)]
+        workers: usize,
+        /// How often each case of the second part is run.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        rounds: u32,
+        /// Length of each of those measurements; shares are measured ten times as long.
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+        milliseconds: u64,
+        /// Each relaxation of mqfq alone, too.
+        #[arg(long)]
+        relaxations: bool,
+        /// Fail if a share is not within two percentage points, or a total not within 15%.
+        #[arg(long)]
+        check: bool,
+        /// Draw FOLDER/mqfq-validate.svg.
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+        /// Write FOLDER/HOST/DATE/validate.{json,md,svg}.
+        #[arg(long, value_name = "FOLDER")]
+        record: Option<PathBuf>,
+        /// HOST in the record, if not the machine's own name.
+        #[arg(long, requires = "record")]
+        host: Option<String>,
+    },
 }
 
 /// A number of simulations at once.

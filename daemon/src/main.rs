@@ -22,6 +22,7 @@ use mqfq_bench::scale::load::Fixed;
 use mqfq_bench::scale::{self, ScaleOptions};
 use mqfq_bench::structures::{self, StructuresOptions};
 use mqfq_bench::transfers::{self, TransfersOptions};
+use mqfq_bench::validate::{self, ValidateOptions};
 use sim::{FigureOptions, ReportOptions, RunOptions};
 use std::io;
 use std::process::ExitCode;
@@ -84,6 +85,20 @@ fn run(cli: Cli) -> Result<(), String> {
         }
         Command::Bench(Bench::Transfers { workers }) => {
             transfers::run(&TransfersOptions { json, workers_max: workers.into() })
+        }
+        Command::Bench(Bench::Validate { workers, rounds, milliseconds, relaxations, check, out, record, host }) => {
+            let measured_ms = milliseconds;
+            validate::run(&ValidateOptions {
+                workers,
+                relaxations,
+                rounds,
+                measured_ms,
+                check,
+                out,
+                record,
+                host,
+                json,
+            })
         }
         Command::Sim(Sim::Figure { figure, out, jobs, quick, check }) => {
             sim::figure(&FigureOptions { figure, out, jobs, quick, check, json })

@@ -88,7 +88,7 @@ const USER_SPACE: Latencies = Latencies {
     timer_ns: 500.0,
     jitter_share: 0.05,
     locks_barge: true,
-    calls_max: 16,
+    calls_max: 32,
     patience_ns: 50_000.0,
 };
 

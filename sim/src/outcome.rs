@@ -17,6 +17,8 @@ pub struct Outcome {
     pub events: u64,
     /// Kicks of workers that slept, per second.
     pub kicks_per_s: f64,
+    /// Kicks that the policy made, of workers that slept and of others, per second.
+    pub policy_kicks_per_s: f64,
     /// Times that a worker ran because its throttle said so (a kick or a poll), per second.
     pub reschedules_per_s: f64,
     /// Times that a pick ended because the lead was more than T ahead, per second.

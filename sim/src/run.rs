@@ -179,6 +179,7 @@ fn outcome(scenario: &Scenario, given: &[Given], finished: &Finished<CoreResult>
         tenants,
         events: finished.counts.events,
         kicks_per_s: finished.counts.kicks as f64 / all_s,
+        policy_kicks_per_s: sum(|core| core.stats.kicks),
         reschedules_per_s: sum(|core| core.reschedules),
         throttled_per_s: sum(|core| core.stats.throttled),
         no_token_per_s: sum(|core| core.stats.no_token),

@@ -22,7 +22,7 @@ use std::time::Duration;
 pub const REQUEST_BYTES: u32 = 1024;
 
 /// Size of the device, which keeps nothing.
-const DEVICE_BYTES: u64 = 1 << 30;
+pub const DEVICE_BYTES: u64 = 1 << 30;
 
 /// Time for caches and predictors before anything is counted, and for the last client to be attached.
 const WARM_UP_MS: u64 = 30;
@@ -45,6 +45,18 @@ impl Fixed {
     /// device, and the policy has something to decide.
     pub fn in_flight_per_worker(&self) -> u32 {
         2 * u32::from(self.depth_per_worker)
+    }
+
+    /// What each of `flows_here` clients of a worker asks for, on so many workers.
+    pub fn load(&self, workers: usize, flows_here: u32) -> Load {
+        let depth = (self.in_flight_per_worker() / flows_here).max(1) as u16;
+        let write_percent = if self.writes { 100 } else { 0 };
+        Load { write_percent, ..Load::random_reads(workers as u16, depth, REQUEST_BYTES) }
+    }
+
+    /// Commands of each worker on the device: never the limit, for a worker's clients have no more in flight.
+    pub fn queue_depth(&self, flows_here: u32) -> u16 {
+        (self.in_flight_per_worker() as u16).max(flows_here as u16)
     }
 }
 
@@ -70,15 +82,13 @@ pub struct Seen {
 pub fn measure(contender: Contender, setting: Setting, fixed: Fixed) -> Result<Seen, String> {
     let workers = setting.workers;
     let flows_here = setting.flows_of_worker(0).count() as u32;
-    let load_depth = (fixed.in_flight_per_worker() / flows_here).max(1) as u16;
-    let write_percent = if fixed.writes { 100 } else { 0 };
-    let load = Load { write_percent, ..Load::random_reads(workers as u16, load_depth, REQUEST_BYTES) };
+    let load = fixed.load(workers, flows_here);
     let flow = |number: u32| FlowOptions {
         name: format!("flow-{number}"),
         weight: Weight::DEFAULT,
         limits: StageLimits {
-            requests_max: u32::from(load_depth),
-            bytes_max: u64::from(load_depth) * u64::from(REQUEST_BYTES),
+            requests_max: u32::from(load.depth),
+            bytes_max: u64::from(load.depth) * u64::from(REQUEST_BYTES),
         },
     };
     let depth = u32::from(fixed.depth_per_worker) * workers as u32;
@@ -90,8 +100,7 @@ pub fn measure(contender: Contender, setting: Setting, fixed: Fixed) -> Result<S
             name: "null".into(),
             device: drive::null_device(DEVICE_BYTES),
             policy: contender.options(depth, fixed.window_bytes, workers),
-            // Never the limit: a worker's clients have no more in flight.
-            queue_depth: (fixed.in_flight_per_worker() as u16).max(flows_here as u16),
+            queue_depth: fixed.queue_depth(flows_here),
             flows: (0..setting.flows).map(flow).collect(),
             cost: CostModel::FLAT,
         }],

@@ -85,6 +85,7 @@ fn outcome(job: &Job, bytes_per_s: impl Fn(&str) -> f64) -> Outcome {
         bytes_per_s: 1.0,
         events: 1,
         kicks_per_s: 0.0,
+        policy_kicks_per_s: 0.0,
         reschedules_per_s: 0.0,
         throttled_per_s: 0.0,
         no_token_per_s: 0.0,
