@@ -10,6 +10,9 @@
 //!
 //! No clock, no thread, no iteration over a hash map: a scenario and its seed give the same bytes on every machine.
 
+/// The data path as the simulator compiles it, for who drives a queue of [`drive`] by hand.
+pub use mqfq_blk_watched as blk;
+
 pub mod client;
 pub mod coherence;
 pub mod cores;
