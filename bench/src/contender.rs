@@ -51,7 +51,9 @@ impl Form {
             Form::Faithful => faithful,
             Form::Quantum => PolicyOptions { quantum: relaxed.quantum, ..faithful },
             Form::Lease => PolicyOptions { lease: relaxed.lease, ..faithful },
-            Form::Batch => PolicyOptions { token_batch: relaxed.token_batch, ..faithful },
+            Form::Batch => {
+                PolicyOptions { token_batch: relaxed.token_batch, token_share: relaxed.token_share, ..faithful }
+            }
             Form::AllThree => relaxed,
         }
     }

@@ -193,6 +193,7 @@ fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrot
             quantum_bytes: None,
             lease_bytes: None,
             token_batch: None,
+            token_share: None,
             token_unit_bytes: None,
             virtual_time,
             tokens,

@@ -54,6 +54,7 @@ fn random_form(rng: &mut Rng, options: PolicyOptions, hctx_count: usize) -> Poli
             quantum: VSpan(if half == 0 { 0 } else { 1 << rng.below(half.ilog2() as usize + 1) }),
             lease: VSpan((rng.next() % (half + 1)) & !63),
             token_batch: rng.of(&[1, 2, 5, 32]),
+            token_share: rng.of(&[0, 1, 3]),
             ..options
         },
     }

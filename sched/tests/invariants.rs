@@ -150,6 +150,35 @@ fn i4_worker_whose_device_queue_is_full_lets_others_have_its_tokens() {
 }
 
 #[test]
+fn a_worker_with_its_share_of_tokens_gives_them_to_one_that_waits() {
+    // D = 8. a is alone first and takes all of it; then b comes, within T, and waits for tokens. In the paper's form a keeps
+    // them as long as it has requests; with a share of 4 the tokens of its completed requests go to b until b has as many.
+    for (token_share, given) in [(0, 0), (4, 4)] {
+        let options = PolicyOptions { token_share, ..mqfq(8, MIB) };
+        let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 4 * KIB, &[1])];
+        let mut env = Env::flat(options, &tenants);
+        for _ in 0..24 {
+            env.submit(A, hctx(0));
+        }
+        env.run(hctx(0));
+        for _ in 0..24 {
+            env.submit(B, hctx(1));
+        }
+        env.run(hctx(1));
+        assert_eq!((env.in_flight_on(hctx(0)), env.in_flight_on(hctx(1))), (8, 0));
+        for _ in 0..8 {
+            // The oldest is a's: b's come behind them. b is awake before a has done what it has to do with its completion.
+            let completed = env.complete_at(0);
+            env.run_kicked();
+            env.run(completed);
+        }
+        assert_eq!(env.in_flight(), 8, "nothing is lost, and none lies idle");
+        assert_eq!(env.in_flight_on(hctx(1)), given, "share {token_share}");
+        env.drain();
+    }
+}
+
+#[test]
 fn i7_flow_that_keeps_one_request_in_flight_loses_no_more_than_the_window() {
     // Deceptive idleness: b submits its next request when the last one completes, so it is never backlogged at that
     // moment and starts at virtual time again. While its request is staged, virtual time stands there and a dispatches

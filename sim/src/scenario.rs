@@ -142,6 +142,8 @@ pub struct Policy {
     pub lease_bytes: Option<u64>,
     /// Tokens at once; `None`: as `relaxed` says.
     pub token_batch: Option<u32>,
+    /// Requests out from which on a queue gives tokens away; `None`: as `relaxed` says.
+    pub token_share: Option<u32>,
     /// One unit of D per so many bytes; `None`: one per request.
     pub token_unit_bytes: Option<u32>,
     /// What keeps virtual time.

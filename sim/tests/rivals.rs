@@ -33,6 +33,7 @@ fn shipped() -> Policy {
         quantum_bytes: None,
         lease_bytes: None,
         token_batch: None,
+        token_share: None,
         token_unit_bytes: None,
         virtual_time: VirtualTimeKind::Mindicator,
         tokens: TokensKind::TokenTree,

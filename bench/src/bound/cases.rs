@@ -443,6 +443,7 @@ fn relax_somehow(random: &mut Random, options: &mut PolicyOptions) {
         options.lease = VSpan(random.below(half + 1) / TAG_GRAIN.0 * TAG_GRAIN.0);
     }
     options.token_batch = 1 + random.below(64) as u32;
+    options.token_share = random.below(8) as u32;
 }
 
 /// A small machine, a few flows and options, none of them usual.

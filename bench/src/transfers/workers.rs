@@ -472,6 +472,7 @@ fn counting(options: &mqfq_sched::policy::PolicyOptions) -> PolicyOptions {
         quantum: VSpan(options.quantum.0),
         lease: VSpan(options.lease.0),
         token_batch: options.token_batch,
+        token_share: options.token_share,
         start: VTime::from_raw(options.start.raw()),
     }
 }

@@ -98,14 +98,14 @@ fn head(workers: usize, run: &str, device: &str, policy: &PolicyOptions) -> Stri
 
 /// The options as they are, not as a form would make them again.
 fn policy_text(policy: &PolicyOptions) -> String {
-    let PolicyOptions { kind, depth, window, quantum, lease, token_batch, token_unit_bytes, .. } = policy;
+    let PolicyOptions { kind, depth, window, quantum, lease, token_batch, token_share, token_unit_bytes, .. } = policy;
     let mut text = format!("kind = \"{kind}\"\ndepth = {depth}\nwindow = \"{}\"\n", window.bytes());
     if let Some(unit) = token_unit_bytes {
         writeln!(text, "token-unit = \"{unit}\"").expect("a string takes all");
     }
     if matches!(kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial) {
         let (quantum, lease) = (quantum.bytes(), lease.bytes());
-        writeln!(text, "form = \"relaxed\"\nquantum = \"{quantum}\"\nlease = \"{lease}\"\ntoken-batch = {token_batch}")
+        writeln!(text, "form = \"relaxed\"\nquantum = \"{quantum}\"\nlease = \"{lease}\"\ntoken-batch = {token_batch}\ntoken-share = {token_share}")
             .expect("a string takes all");
     }
     text

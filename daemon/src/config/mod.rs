@@ -195,7 +195,7 @@ const KINDS: [&str; 4] = ["null", "memory", "file", "nvme"];
 macro_rules! keys {
     ($($own:literal),*) => {
         &[
-            $($own,)* "policy", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch",
+            $($own,)* "policy", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
             "queue-depth", "cost",
         ]
     };

@@ -11,7 +11,7 @@ use mqfq_config::{ConfigError, Entry, Section, size};
 const FORMS: [&str; 2] = ["relaxed", "exact"];
 
 /// Keys that only a policy with forms has; all but the first only in the relaxed one.
-const FORM_KEYS: [&str; 4] = ["form", "quantum", "lease", "token-batch"];
+const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
 
 /// - `policy`: default mqfq.
 /// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64.
@@ -37,6 +37,8 @@ struct Overrides {
     lease: Option<VSpan>,
     /// `token-batch`: 1..=65535.
     token_batch: Option<u32>,
+    /// `token-share`: 0..=65535.
+    token_share: Option<u32>,
 }
 
 impl PolicyConfig {
@@ -79,12 +81,13 @@ impl PolicyConfig {
 
     /// The scheduler's options for so many workers.
     pub fn options(&self, workers: usize) -> PolicyOptions {
-        let Some(Overrides { quantum, lease, token_batch }) = self.relaxed else { return self.exact };
+        let Some(Overrides { quantum, lease, token_batch, token_share }) = self.relaxed else { return self.exact };
         let relaxed = self.exact.relaxed(workers);
         PolicyOptions {
             quantum: quantum.unwrap_or(relaxed.quantum),
             lease: lease.unwrap_or(relaxed.lease),
             token_batch: token_batch.unwrap_or(relaxed.token_batch),
+            token_share: token_share.unwrap_or(relaxed.token_share),
             ..relaxed
         }
     }
@@ -109,6 +112,10 @@ impl Overrides {
             quantum: device.get("quantum").map(quantum).transpose()?,
             lease: device.get("lease").map(lease).transpose()?,
             token_batch: device.get("token-batch").map(token_batch).transpose()?,
+            token_share: device
+                .get("token-share")
+                .map(|entry| entry.number(0..=PolicyOptions::DEPTH_MAX))
+                .transpose()?,
         })
     }
 }

@@ -140,7 +140,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
-         form, quantum, lease, token-batch, queue-depth, cost"
+         form, quantum, lease, token-batch, token-share, queue-depth, cost"
     );
 }
 
@@ -226,7 +226,7 @@ fn each_number_of_the_relaxed_form_can_be_set_by_hand() {
     assert_eq!(set("lease = 4097"), PolicyOptions { lease: VSpan::from_bytes(4097), ..default });
     assert_eq!(set("token-batch = 65535"), PolicyOptions { token_batch: 65_535, ..default });
     assert_eq!(
-        set("quantum = 0\nlease = 0\ntoken-batch = 1"),
+        set("quantum = 0\nlease = 0\ntoken-batch = 1\ntoken-share = 0"),
         PolicyOptions::new(PolicyKind::Mqfq),
         "each at what the exact form has"
     );
@@ -273,7 +273,9 @@ fn a_number_of_the_relaxed_form_that_does_not_fit_is_refused() {
 fn a_key_that_the_policy_or_the_form_does_not_have_is_refused() {
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for policy in ["none", "sfqd"] {
-        for (key, value) in [("form", "\"exact\""), ("quantum", "0"), ("lease", "0"), ("token-batch", "1")] {
+        for (key, value) in
+            [("form", "\"exact\""), ("quantum", "0"), ("lease", "0"), ("token-batch", "1"), ("token-share", "1")]
+        {
             assert_eq!(
                 refused(&format!("policy = \"{policy}\"\n{key} = {value}")),
                 format!(
@@ -282,7 +284,7 @@ fn a_key_that_the_policy_or_the_form_does_not_have_is_refused() {
             );
         }
     }
-    for (key, value) in [("quantum", "0"), ("lease", "\"4KiB\""), ("token-batch", "1")] {
+    for (key, value) in [("quantum", "0"), ("lease", "\"4KiB\""), ("token-batch", "1"), ("token-share", "1")] {
         assert_eq!(
             refused(&format!("form = \"exact\"\n{key} = {value}")),
             format!("c.toml:4: device.fast.{key}: is fixed by form = \"exact\", allowed with form = \"relaxed\"")

@@ -174,6 +174,8 @@ pub struct Mqfq<S: Structures = Shipped> {
     tokens: S::Tokens,
     wheel: S::Wheel,
     ready: ReadySet,
+    /// From so many requests out on, a queue gives tokens away (`PolicyOptions::token_share`); in the paper's form more than there can be.
+    share: i32,
 }
 
 /// What one worker owns. `P` is its place in the throttle wheel.
@@ -188,6 +190,8 @@ pub struct MqfqQueue<P = WheelSlot> {
     place: Option<P>,
     /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
     is_listed: bool,
+    /// How many more requests it may have on the device before it gives tokens away: `Mqfq::share` less those that it has.
+    room: i32,
 }
 
 /// What a worker of `Mqfq<S>` owns.
@@ -240,6 +244,7 @@ impl<S: Structures> Mqfq<S> {
             tokens,
             wheel,
             ready: ReadySet::new(topology),
+            share: if options.token_share == 0 { i32::MAX } else { options.token_share as i32 },
         }
     }
 
@@ -412,21 +417,40 @@ impl<S: Structures> Mqfq<S> {
         token
     }
 
+    /// A single token goes to the nearest who can use it, over the node that we share. Several may serve several queues, and while the
+    /// root owes, nobody can use any: both go over the root.
+    #[inline]
+    fn is_for_one(&self, token: &DispatchToken) -> bool {
+        token.units() == 1 && !self.tokens.is_in_debt()
+    }
+
+    /// Gives a token to the nearest queue that waits for one; back if there is none.
+    #[inline(never)]
+    fn give_away(&self, hctx: HctxId, token: DispatchToken, kick: &mut impl Kick) -> Option<DispatchToken> {
+        let Some(nearest) = self.ready.take_nearest(hctx) else { return Some(token) };
+        self.tokens.release_toward(hctx, nearest, token);
+        // Our own mark is of no use to anybody: we pick after this.
+        if nearest != hctx {
+            kick.kick(nearest);
+        }
+        None
+    }
+
+    /// After a completion with the own share or more still out: its token, unless another queue waits for one and has got it.
+    #[inline(never)]
+    fn share_out(&self, hctx: HctxId, token: DispatchToken, kick: &mut impl Kick) -> Option<DispatchToken> {
+        if self.is_for_one(&token) { self.give_away(hctx, token, kick) } else { Some(token) }
+    }
+
     /// Gives a token that the own queue cannot use to the nearest that can.
     #[inline(never)]
     fn pass_on(&self, hctx: HctxId, token: DispatchToken, kick: &mut impl Kick) {
-        // A single token goes to the nearest who can use it, over the node that we share. Several may serve several
-        // queues, and while the root owes, nobody can use any: both go over the root.
-        if token.units() == 1 && !self.tokens.is_in_debt() {
+        let mut token = Some(token);
+        if token.as_ref().is_some_and(|token| self.is_for_one(token)) {
             self.ready.unmark(hctx);
-            if let Some(nearest) = self.ready.take_nearest(hctx) {
-                self.tokens.release_toward(hctx, nearest, token);
-                if nearest != hctx {
-                    kick.kick(nearest);
-                }
-                return;
-            }
+            token = token.and_then(|token| self.give_away(hctx, token, kick));
         }
+        let Some(token) = token else { return };
         // Ends with the fence of the first table. Who became ready since we looked is found by the pick that follows.
         self.tokens.release_root(hctx, token);
     }
@@ -439,7 +463,15 @@ impl<S: Structures> Policy for Mqfq<S> {
 
     fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> Queue<S> {
         let stage = StageQueue::new(capacity_requests);
-        MqfqQueue { hctx, stage, shown: self.global_vtime(), is_shown: false, place: None, is_listed: false }
+        MqfqQueue {
+            hctx,
+            stage,
+            shown: self.global_vtime(),
+            is_shown: false,
+            place: None,
+            is_listed: false,
+            room: self.share,
+        }
     }
 
     #[inline(always)]
@@ -486,12 +518,22 @@ impl<S: Structures> Policy for Mqfq<S> {
             };
             queue.stage.drop_first(|flow, lease| self.flows.give_back(flow, lease));
             self.announce(queue, kick);
+            queue.room -= 1;
             return Pick::Dispatch(Grant { handle: Handle(handle), flow: lead.flow, token });
         }
     }
 
     #[inline(always)]
     fn complete(&self, queue: &mut Queue<S>, _flow: FlowId, token: DispatchToken, _now_ns: u64, kick: &mut impl Kick) {
+        queue.room += 1;
+        let token = if queue.room > 0 {
+            token
+        } else {
+            match self.share_out(queue.hctx, token, kick) {
+                Some(token) => token,
+                None => return,
+            }
+        };
         let is_due = |lead| self.wheel.is_due(lead, self.virtual_time.global_vtime());
         if self.options.token_batch > 1 || queue.stage.lead().is_some_and(is_due) {
             // The pick that follows takes it, or passes it on (P2). In the paper's form it takes it: it cannot be

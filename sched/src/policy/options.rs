@@ -89,6 +89,10 @@ pub struct PolicyOptions {
     /// lets a worker keep the tokens of completed requests until the pick that follows. 1: neither, as in the paper.
     /// The bound has no term for it.
     pub token_batch: u32,
+    /// From so many requests of a queue on the device on, a completed one's token goes to the nearest queue that waits for one, and not to
+    /// the own queue's next request (it lies where both look: if the own worker is back first, it may take it again); 0: never, as in the paper. A worker with much to do otherwise keeps more tokens than it can use
+    /// until T stops it, while others sleep. The bound has no term for it: it says who dispatches, not what may be.
+    pub token_share: u32,
     /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
     pub start: VTime,
 }
@@ -115,6 +119,7 @@ impl PolicyOptions {
             quantum: VSpan(0),
             lease: VSpan(0),
             token_batch: 1,
+            token_share: 0,
             start: VTime::ZERO,
         }
     }
@@ -125,7 +130,7 @@ impl PolicyOptions {
     /// within T/2. The quantum is that, rounded down to a power of two (none for T below 128 bytes): a queue that waits for
     /// virtual time waits for the slowest of all, and the more they are, the more of T a step of T/4 would cost. A batch is
     /// a quarter of a queue's part of D, 1 to 32 tokens: queues that take more at once keep from each other what the device
-    /// could use.
+    /// could use. A queue's share of tokens is its part of D, at least 1; none if there is but one queue.
     #[must_use]
     pub const fn relaxed(self, hctx_count: usize) -> Self {
         let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };
@@ -139,10 +144,19 @@ impl PolicyOptions {
         } else {
             quarter as u32
         };
+        let token_share = self.depth / hctx_count as u32;
         PolicyOptions {
             quantum: VSpan(quantum),
             lease: VSpan(lease - lease % crate::flow::TAG_GRAIN.0),
             token_batch,
+            // With one queue there is nobody to give to.
+            token_share: if hctx_count == 1 {
+                0
+            } else if token_share == 0 {
+                1
+            } else {
+                token_share
+            },
             ..self
         }
     }

@@ -115,6 +115,7 @@ pub fn options(policy: &scenario::Policy, hctx_count: usize) -> Result<PolicyOpt
         quantum: policy.quantum_bytes.map_or(form.quantum, VSpan::from_bytes),
         lease: policy.lease_bytes.map_or(form.lease, VSpan::from_bytes),
         token_batch: policy.token_batch.unwrap_or(form.token_batch),
+        token_share: policy.token_share.unwrap_or(form.token_share),
         ..form
     };
     options.validate().map_err(|error| format!("policy: {error}"))?;

@@ -28,7 +28,7 @@ pub(super) const BLOCK_BYTES: u64 = presets::BLOCK_BYTES as u64;
 const FORMS: [&str; 2] = ["relaxed", "exact"];
 
 /// Keys that only a policy with forms has; all but the first only in the relaxed one.
-const FORM_KEYS: [&str; 4] = ["form", "quantum", "lease", "token-batch"];
+const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
 
 /// Keys that replace a part of MQFQ.
 const PART_KEYS: [&str; 3] = ["virtual-time", "tokens", "unthrottle"];
@@ -246,6 +246,7 @@ const POLICY_KEYS: &[&str] = &[
     "quantum",
     "lease",
     "token-batch",
+    "token-share",
     "virtual-time",
     "tokens",
     "unthrottle",
@@ -261,6 +262,7 @@ fn policy(root: &Section<'_, '_>) -> Result<Policy, ConfigError> {
         quantum_bytes: None,
         lease_bytes: None,
         token_batch: None,
+        token_share: None,
         token_unit_bytes: None,
         virtual_time: VirtualTimeKind::Mindicator,
         tokens: TokensKind::TokenTree,
@@ -319,6 +321,9 @@ fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigErro
     }
     if let Some(batch) = section.get("token-batch") {
         policy.token_batch = Some(batch.number(1..=PolicyOptions::TOKEN_BATCH_MAX)?);
+    }
+    if let Some(share) = section.get("token-share") {
+        policy.token_share = Some(share.number(0..=PolicyOptions::DEPTH_MAX)?);
     }
     Ok(())
 }
