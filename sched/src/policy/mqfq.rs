@@ -439,7 +439,12 @@ impl<S: Structures> Mqfq<S> {
     /// After a completion with the own share or more still out: its token, unless another queue waits for one and has got it.
     #[inline(never)]
     fn share_out(&self, hctx: HctxId, token: DispatchToken, kick: &mut impl Kick) -> Option<DispatchToken> {
-        if self.is_for_one(&token) { self.give_away(hctx, token, kick) } else { Some(token) }
+        if !self.is_for_one(&token) {
+            return Some(token);
+        }
+        // Ours would be the nearest. We pick after this and need no mark.
+        self.ready.unmark(hctx);
+        self.give_away(hctx, token, kick)
     }
 
     /// Gives a token that the own queue cannot use to the nearest that can.
