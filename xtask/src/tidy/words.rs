@@ -35,17 +35,25 @@ fn below<'a>(tree: &'a Tree, folders: &[&'static str], except: &[&str]) -> Vec<&
     files.filter(|file| !except.contains(&file.path.as_str())).collect()
 }
 
-/// `clock`: sched and nvme know no clock, not even in tests; blk reads it in one file, front gets `now_ns` from there.
+/// `clock`: sched, nvme and sim know no clock, not even in tests; blk reads it in one file, front gets `now_ns` from there.
 pub fn clock(tree: &Tree, report: &mut Report) {
-    forbid(&below(tree, &["sched", "nvme"], &[]), ALL, CLOCK, "time is passed in as now_ns", report);
+    forbid(&below(tree, &["sched", "nvme", "sim"], &[]), ALL, CLOCK, "time is passed in as now_ns", report);
     let path = below(tree, &["blk/src", "front/src"], &["blk/src/clock.rs"]);
     forbid(&path, SHIPPED, CLOCK, "only blk/src/clock.rs reads the time", report);
 }
 
-/// `threads`: only the worker's host spawns. Tests may, to race the code against itself.
+/// `threads`: only the worker's host spawns. Tests may, to race the code against itself, but for the simulator's: it would not give the same
+/// twice.
 pub fn threads(tree: &Tree, report: &mut Report) {
     let path = below(tree, &["sched", "nvme", "blk", "front"], &["blk/src/worker/thread.rs"]);
     forbid(&path, SHIPPED, THREADS, "only blk/src/worker/thread.rs makes threads", report);
+    forbid(
+        &below(tree, &["sim"], &[]),
+        ALL,
+        THREADS,
+        "a simulation is one thread; who runs many brings the threads",
+        report,
+    );
 }
 
 /// `sleep`: a wait is for an event, in tests above all. What measures (bench) lives in wall time: its tenants start at a
