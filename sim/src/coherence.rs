@@ -41,7 +41,7 @@ pub fn ps(ns: f64) -> Ps {
 }
 
 /// Bytes of a cache line, x86-64.
-const LINE_BYTES: usize = 64;
+pub const LINE_BYTES: usize = 64;
 
 /// Places for lines looked up last. Structures are aligned to two lines, so an odd number spreads them better.
 const RECENT: usize = 4093;

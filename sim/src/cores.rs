@@ -22,14 +22,13 @@
 //!
 //! # Invariants
 //! * A core's time never goes back. A core that is asleep has no entry in the heap but that of its alarm.
-//! * A lock that queues (a kernel's spinlock) is handed on in the order in which it was asked for. One that barges (`std`'s, on a
-//!   futex) is free once it is let go: who spins for it sees that a transfer later, by then the last holder may have it again, and who
-//!   was too late sleeps until somebody who lets it go wakes him.
+//! * A lock that queues (a kernel's spinlock) is handed on in the order in which it was asked for. One that barges is `std`'s
+//!   (`cores/futex.rs`): once it is let go it is whose compare-and-exchange comes first, and that is mostly who had it last.
 //!
 //! # Cost
 //! A switch between coroutines is about 10 ns, a heap operation about 20.
 
-use crate::coherence::{Memory, Need, Ps, ps};
+use crate::coherence::{LINE_BYTES, Memory, Need, Ps, ps};
 use crate::drive::Drive;
 use crate::machine::Distances;
 use crate::outcome::MemoryOutcome;
@@ -77,23 +76,17 @@ struct Core {
     sibling: Option<usize>,
     /// When it asked for the line that it waits for.
     asked_at: Option<Ps>,
-    /// It has waited for the lock that it asks for, and somebody else was faster.
-    has_lost_lock: bool,
 }
 
 #[derive(Default)]
 struct Lock {
     holder: Option<usize>,
     last: Option<usize>,
-    waiting: VecDeque<Waiter>,
-}
-
-/// Who waits for a lock.
-struct Waiter {
-    core: usize,
-    since: Ps,
-    /// It has tried in vain and must be woken.
-    sleeps: bool,
+    /// Who waits in a queued lock, and since when.
+    waiting: VecDeque<(usize, Ps)>,
+    bytes: u32,
+    /// The word of one that barges, and who looks at it or sleeps for it.
+    futex: futex::Futex,
 }
 
 /// Costs of a core in picoseconds.
@@ -111,6 +104,8 @@ struct Costs {
     /// What computing varies by, in 1/1024 to both sides.
     jitter: u64,
     locks_barge: bool,
+    lock_look: Ps,
+    futex: Ps,
 }
 
 /// What the cores counted.
@@ -174,7 +169,6 @@ impl Cores {
             slept: 0,
             sibling: distances.sibling(worker),
             asked_at: None,
-            has_lost_lock: false,
         };
         let cores = (0..workers).map(core).collect();
         let costs = Costs {
@@ -189,6 +183,8 @@ impl Cores {
             beside_sibling: (1024.0 * 2.0 / latency.two_threads_factor).round() as u64,
             jitter: (1024.0 * latency.jitter_share).round() as u64,
             locks_barge: latency.locks_barge,
+            lock_look: ps(latency.lock_look_ns),
+            futex: ps(latency.futex_ns),
         };
         Cores {
             memory: Memory::new(latency, workers),
@@ -212,6 +208,11 @@ impl Cores {
 
     fn now(&self) -> Ps {
         self.cores[self.current].now
+    }
+
+    /// A core runs, and its locks are words on which it can sleep.
+    fn has_futexes(&mut self) -> bool {
+        self.costs.locks_barge && self.current != NO_CORE
     }
 
     /// The current core computes for so long.
@@ -256,7 +257,7 @@ impl Cores {
         self.enqueue(self.current, now);
     }
 
-    fn access(&mut self, Access { kind, address }: Access, is_first_try: bool) -> Made {
+    fn access(&mut self, Access { kind, address, lock_bytes }: Access, is_first_try: bool) -> Made {
         if self.current == NO_CORE {
             return Made::Yes;
         }
@@ -278,7 +279,7 @@ impl Cores {
         }
         self.counts.events += u64::from(need == Need::Transfer);
         match kind {
-            Kind::Lock => return self.lock(address, line),
+            Kind::Lock => return self.lock(address, lock_bytes, line),
             Kind::Unlock => self.unlock(address, line),
             // A store waits in its buffer for the line, and the core does not wait for it.
             Kind::Load | Kind::ReadModifyWrite if need == Need::Transfer => return self.fetch(line, kind),
@@ -323,36 +324,33 @@ impl Cores {
         Made::Yes
     }
 
-    fn lock(&mut self, address: usize, line: u32) -> Made {
+    /// A lock that queues.
+    fn lock(&mut self, address: usize, lock_bytes: u32, line: u32) -> Made {
         let core = self.current;
+        let now = self.cores[core].now;
         let lock = self.locks.entry(address).or_default();
         if lock.holder.is_none() {
-            self.cores[core].has_lost_lock = false;
             lock.holder = Some(core);
-            let last = lock.last.replace(core);
-            self.hold(core, line, last);
+            self.cores[core].now = self.memory.access(core, line, Kind::Lock, now, &self.distances);
+            self.hold(address, lock_bytes, core);
             return Made::Yes;
         }
-        let since = self.cores[core].now;
-        let sleeps = self.costs.locks_barge && self.cores[core].has_lost_lock;
-        self.cores[core].has_lost_lock = true;
-        lock.waiting.push_back(Waiter { core, since, sleeps });
-        if self.costs.locks_barge {
-            // Who waits looks at the word, and so has a copy of it.
-            self.cores[core].now = self.memory.access(core, line, Kind::Load, since, &self.distances);
-        }
+        lock.waiting.push_back((core, now));
+        lock.bytes = lock_bytes;
         self.cores[core].state = State::Locked;
-        if self.costs.locks_barge { Made::NotYet } else { Made::Granted }
+        Made::Granted
     }
 
-    /// The lock's line comes, and the plain ones under it if somebody else had it before.
-    fn hold(&mut self, core: usize, line: u32, last: Option<usize>) {
-        let now = self.cores[core].now;
-        let mut at = self.memory.access(core, line, Kind::Lock, now, &self.distances);
-        if let Some(last) = last {
-            at += self.costs.lines_under_lock * self.memory.transfer_ps(self.distances.between(core, last));
+    /// The plain lines under a lock come if somebody else had it before.
+    fn hold(&mut self, address: usize, lock_bytes: u32, core: usize) {
+        let lock = self.locks.get_mut(&address).expect("it is held");
+        if let Some(last) = lock.last.replace(core) {
+            let transfer = self.memory.transfer_ps(self.distances.between(core, last));
+            // The first line of what the lock is in came with its word.
+            let with_it = u64::from(lock_bytes.saturating_sub(1)) / LINE_BYTES as u64;
+            self.cores[core].now += (with_it + self.costs.lines_under_lock) * transfer;
         }
-        self.cores[core].now = at + self.costs.code_under_lock;
+        self.cores[core].now += self.costs.code_under_lock;
     }
 
     fn unlock(&mut self, address: usize, line: u32) {
@@ -361,28 +359,16 @@ impl Cores {
         self.cores[core].now = now;
         let lock = self.locks.get_mut(&address).expect("a lock that is let go was taken");
         lock.holder = None;
-        // Who spins sees it by itself; only if nobody does, somebody must be woken.
-        let spinner = lock.waiting.iter().position(|waiter| !waiter.sleeps);
-        let Some(Waiter { core: next, since, sleeps }) = lock.waiting.remove(spinner.unwrap_or(0)) else { return };
-        let sees_it_at = match (self.costs.locks_barge, sleeps) {
-            (false, _) => now,
-            (true, false) => now + self.memory.transfer_ps(self.distances.between(core, next)),
-            (true, true) => {
-                self.compute(self.costs.kick);
-                self.now() + self.costs.wake_same_socket + self.costs.sleep
-            }
-        };
+        let Some((next, since)) = lock.waiting.pop_front() else { return };
+        lock.holder = Some(next);
+        let lock_bytes = lock.bytes;
         let waiter = &mut self.cores[next];
         waiter.state = State::Ready;
-        waiter.now = waiter.now.max(sees_it_at);
+        waiter.now = waiter.now.max(now);
         self.memory.waited_for_lock(waiter.now - since);
-        if !self.costs.locks_barge {
-            self.cores[next].has_lost_lock = false;
-            let lock = self.locks.get_mut(&address).expect("it was there a moment ago");
-            lock.holder = Some(next);
-            let last = lock.last.replace(next);
-            self.hold(next, line, last);
-        }
+        let from = self.cores[next].now;
+        self.cores[next].now = self.memory.access(next, line, Kind::Lock, from, &self.distances);
+        self.hold(address, lock_bytes, next);
         let at = self.cores[next].now;
         self.enqueue(next, at);
     }
@@ -393,14 +379,18 @@ impl Cores {
         self.enqueue(core, at);
     }
 
+    /// From the current core's system call to the first instruction of a sleeper.
+    fn wake_latency(&self, core: usize) -> Ps {
+        match self.distances.between(self.current, core) {
+            mqfq_sched_watched::topology::Distance::Machine => self.costs.wake_other_socket,
+            _ => self.costs.wake_same_socket,
+        }
+    }
+
     fn ring(&mut self, core: usize) {
         self.compute(self.costs.kick);
         self.counts.kicks += 1;
-        let latency = match self.distances.between(self.current, core) {
-            mqfq_sched_watched::topology::Distance::Machine => self.costs.wake_other_socket,
-            _ => self.costs.wake_same_socket,
-        };
-        let at = self.now() + latency;
+        let at = self.now() + self.wake_latency(core);
         match self.cores[core].state {
             State::Asleep(_) => self.wake(core, at),
             // It has said that it will sleep, and is on its way there.
@@ -454,6 +444,15 @@ impl Cores {
 
 /// The watcher of a thread that runs virtual cores.
 fn on_access(access: Access) {
+    match access.kind {
+        Kind::Lock if with(Cores::has_futexes) => futex::lock(access.address, access.lock_bytes),
+        Kind::Unlock if with(Cores::has_futexes) => futex::unlock(access.address),
+        _ => make(access),
+    }
+}
+
+/// Makes an access, in its turn.
+fn make(access: Access) {
     let mut is_first_try = true;
     loop {
         match with(|cores| cores.access(access, is_first_try)) {
@@ -689,5 +688,6 @@ fn coroutine<R: 'static>(body: Box<dyn FnOnce() -> R>) -> Result<Running<R>, Str
     Ok((coroutine, place))
 }
 
+mod futex;
 #[cfg(test)]
 mod tests;

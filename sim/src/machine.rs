@@ -20,6 +20,9 @@
 //!   15 to 19 threads are 71% of the peak. So 16 cores carry about 4.4 M: 3.6 us of a core per request. How they divide among submission,
 //!   dispatch and completion is ASSUMED.
 //! * `user-space-2`: a sleeper on the other virtual core is woken in 25 us, through the hypervisor (measured at depth 1).
+//! * `user-space-*`, locks: a futex call that wakes nobody takes 230 ns on that machine, one that does not sleep 290 (measured alone, best of
+//!   200). From look to look of who waits 300 ns: CALIBRATED to two threads there on one `std::sync::Mutex` (`cores/futex.rs` has the figures).
+//!   No plain lines but those in the mutex: `mqfq-serial` has none, `sfqd` its central queue; what that points to (nodes, lists) is left out.
 //! * `user-space-*`: calibrated to this project's own measurements with one worker (`mqfq bench scale`, `mqfq bench overhead`);
 //!   what they say of two workers is then a prediction, and is checked (`mqfq bench validate`).
 
@@ -56,6 +59,8 @@ const HASWELL: Latencies = Latencies {
     timer_ns: 400.0,
     jitter_share: 0.05,
     locks_barge: false,
+    lock_look_ns: 0.0,
+    futex_ns: 0.0,
     calls_max: 1,
     // A kernel has no worker that spins: it is interrupted.
     patience_ns: 0.0,
@@ -74,7 +79,7 @@ const USER_SPACE: Latencies = Latencies {
     two_threads_factor: 1.25,
     code_per_access_ns: 0.6,
     code_under_lock_ns: 2.0,
-    lines_under_lock: 2,
+    lines_under_lock: 0,
     submit_ns: 40.0,
     dispatch_ns: 20.0,
     complete_ns: 40.0,
@@ -88,6 +93,8 @@ const USER_SPACE: Latencies = Latencies {
     timer_ns: 500.0,
     jitter_share: 0.05,
     locks_barge: true,
+    lock_look_ns: 300.0,
+    futex_ns: 250.0,
     calls_max: 32,
     patience_ns: 50_000.0,
 };

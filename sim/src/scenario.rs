@@ -75,7 +75,7 @@ pub struct Latencies {
     pub code_per_access_ns: f64,
     /// Instructions of a policy under its lock that touch plain memory, per time the lock is held, ns.
     pub code_under_lock_ns: f64,
-    /// Plain lines that move with a lock from another core.
+    /// Plain lines that move with a lock from another core, beyond those in which the mutex and what it contains lie.
     pub lines_under_lock: u32,
     /// Block layer and front end: from a client's request to the policy, ns.
     pub submit_ns: f64,
@@ -105,6 +105,10 @@ pub struct Latencies {
     /// A lock goes to whoever asks first after it was let go, and who was too late sleeps, as with `std::sync::Mutex` on Linux;
     /// otherwise it goes to who has waited longest, as with a queued spinlock of a kernel.
     pub locks_barge: bool,
+    /// From one look of who waits for a lock that barges to its next, ns; after 100 it sleeps.
+    pub lock_look_ns: f64,
+    /// A system call of such a lock that wakes nobody or does not sleep, ns.
+    pub futex_ns: f64,
     /// Calls of clients after which what they staged is dispatched ([`mqfq_blk_watched::worker::WorkerOptions::calls_max`]); 1: each request
     /// by itself, as a kernel does.
     pub calls_max: u32,

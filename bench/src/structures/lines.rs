@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn access(kind: Kind, address: usize) -> Access {
-        Access { kind, address }
+        Access { kind, address, lock_bytes: 0 }
     }
 
     #[test]

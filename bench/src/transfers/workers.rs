@@ -494,7 +494,7 @@ mod tests {
     use crate::contender::{CONTENDERS, MQFQ, MQFQ_FAITHFUL, MQFQ_SERIAL, NONE, SFQD};
 
     fn access(kind: Kind, line: usize) -> Access {
-        Access { kind, address: line * 64 }
+        Access { kind, address: line * 64, lock_bytes: 0 }
     }
 
     fn case(contender: Contender, machine: (usize, usize, usize)) -> Case {

@@ -46,6 +46,8 @@ pub struct Access {
     pub kind: Kind,
     /// To which word; 0 for a fence.
     pub address: usize,
+    /// Of [`Kind::Lock`]: bytes of the word and of the plain memory that lies with it under the lock. What that points to is not counted.
+    pub lock_bytes: u32,
 }
 
 /// Called before each access (after, for [`Kind::Unlock`]).
@@ -75,7 +77,7 @@ pub fn record<R>(accesses: &mut Vec<Access>, body: impl FnOnce() -> R) -> R {
 #[inline]
 fn tell(kind: Kind, address: usize) {
     if let Some(watcher) = WATCHER.get() {
-        watcher(Access { kind, address });
+        watcher(Access { kind, address, lock_bytes: 0 });
     }
 }
 
@@ -174,7 +176,9 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         // The word comes first: what may be unsized, and T may, stays behind.
         let address = std::ptr::from_ref(&self.0).addr();
-        tell(Kind::Lock, address);
+        if let Some(watcher) = WATCHER.get() {
+            watcher(Access { kind: Kind::Lock, address, lock_bytes: size_of::<Self>() as u32 });
+        }
         match self.0.lock() {
             Ok(guard) => Ok(MutexGuard { guard: Some(guard), address }),
             Err(poisoned) => Err(PoisonError::new(MutexGuard { guard: Some(poisoned.into_inner()), address })),

@@ -170,6 +170,8 @@ latencies! {
     "interrupt-ns" interrupt_ns,
     "timer-ns" timer_ns,
     "patience-ns" patience_ns,
+    "lock-look-ns" lock_look_ns,
+    "futex-ns" futex_ns,
 }
 
 fn override_latencies(entry: &Entry<'_, '_>, latency: &mut Latencies) -> Result<(), ConfigError> {
