@@ -39,9 +39,11 @@ impl Drop for Folder {
     }
 }
 
-/// The form that `mqfq serve` has on as many workers, for the window of demo and fairness.
-fn shipped_form(kind: PolicyKind, transport: Transport) -> FormReport {
-    let options = harness::as_shipped(PolicyOptions::new(kind), harness::workers(transport));
+/// The form that `mqfq serve` has on as many workers, for the window of demo and fairness and this D.
+fn shipped_form(kind: PolicyKind, depth: Option<u32>, transport: Transport) -> FormReport {
+    let plain = PolicyOptions::new(kind);
+    let plain = PolicyOptions { depth: depth.unwrap_or(plain.depth), ..plain };
+    let options = harness::as_shipped(plain, harness::workers(transport));
     let form = phases::form(&options);
     // With T = 64 KiB nothing of the relaxed form is 0.
     assert_eq!(form.lease_bytes.is_some_and(|lease| lease > 0), form.token_batch.is_some_and(|batch| batch > 1));
@@ -66,7 +68,8 @@ fn the_demo_runs_every_phase_and_draws_it() {
         assert_eq!(policies, ["none", "sfqd", "mqfq"]);
         for policy in &scenario.policies {
             assert_eq!(policy.tenants.len(), 2);
-            assert_eq!(policy.form, shipped_form(policy.policy.parse().unwrap(), Transport::Nbd), "{}", policy.policy);
+            let form = shipped_form(policy.policy.parse().unwrap(), policy.depth, Transport::Nbd);
+            assert_eq!(policy.form, form, "{}", policy.policy);
             let sum: f64 = policy.tenants.iter().map(|tenant| tenant.shared_bytes_per_s).sum();
             assert_eq!(policy.total_bytes_per_s, sum);
             assert!(policy.tenants.iter().all(|tenant| tenant.alone_bytes_per_s > 0.0), "{policy:?}");
@@ -92,7 +95,7 @@ fn saturating_tenants_are_served_inside_and_through_sockets() {
         for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd, PolicyKind::None] {
             let measured = fairness::measure_one(&sizes, kind, transport, 100).unwrap();
             assert!(measured.tenants.iter().all(|tenant| tenant.bytes_per_s > 0.0), "{transport:?}: {measured:?}");
-            assert_eq!(measured.form, shipped_form(kind, transport), "{kind}");
+            assert_eq!(measured.form, shipped_form(kind, measured.depth, transport), "{kind}");
             assert_eq!(measured.within, measured.deviation.is_some_and(|deviation| deviation <= sizes.tolerance));
         }
     }
