@@ -218,3 +218,18 @@ fn the_same_run_gives_the_same_times_wherever_memory_lies() {
     let first = go(0);
     assert!((1..50).all(|size| go(size * 1237) == first));
 }
+
+#[test]
+fn who_sleeps_for_ever_is_an_error_and_leaves_nothing_behind() {
+    let lock = Rc::new(Padded(Mutex::new(0)));
+    let held = lock.clone();
+    let body = Box::new(move || {
+        let _inside = held.0.lock().unwrap();
+        super::core::sleep(None);
+    });
+    let bodies: Vec<Box<dyn FnOnce()>> = vec![body];
+    let said = run(Cores::new(&machine(1, 1), Drive::null(), 1), bodies, || Err("nobody will wake it".into()));
+    assert_eq!(said.err().unwrap(), "nobody will wake it");
+    assert_eq!(Rc::strong_count(&lock), 1, "the core's stack was unwound");
+    assert!(watched::watch(None).is_none(), "nobody watches any more");
+}
