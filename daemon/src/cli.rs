@@ -73,7 +73,7 @@ pub enum Sim {
     Run {
         /// A name that `sim list` tells, or the path of a scenario's TOML file.
         scenario: String,
-        /// Write the outcome as JSON and the tenants as CSV into this folder.
+        /// Write the outcome as JSON, the tenants as CSV and a picture of them into this folder.
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
         /// Simulate each tenant alone as well, for its slowdown.

@@ -74,8 +74,10 @@ pub struct SimClient {
     computed: VecDeque<(u64, Ask)>,
     /// Until then it computes.
     busy_until_ns: u64,
-    /// The earliest timer that was asked for and has not come.
+    /// When the timer that was asked for last will come; earlier ones that have not come are of no meaning any more.
     timer_ns: Option<u64>,
+    /// Its name.
+    timer: u32,
     in_flight: u64,
     is_over: bool,
 }
@@ -91,6 +93,7 @@ impl SimClient {
             computed: VecDeque::new(),
             busy_until_ns: 0,
             timer_ns: None,
+            timer: 0,
             in_flight: 0,
             is_over: false,
         }
@@ -130,7 +133,8 @@ impl SimClient {
     fn wake_at(&mut self, context: &mut dyn Context, at_ns: u64) {
         if self.timer_ns.is_none_or(|timer_ns| at_ns < timer_ns) {
             self.timer_ns = Some(at_ns);
-            context.timer(at_ns, 0);
+            self.timer = self.timer.wrapping_add(1);
+            context.timer(at_ns, self.timer);
         }
     }
 
@@ -173,13 +177,15 @@ impl Client for SimClient {
         if self.identity.start_ns == 0 {
             self.pump(context);
         } else {
-            self.timer_ns = Some(self.identity.start_ns);
-            context.timer(self.identity.start_ns, 0);
+            self.wake_at(context, self.identity.start_ns);
         }
     }
 
     fn event(&mut self, context: &mut dyn Context, event: Event) {
-        if let Event::Timer { .. } = event {
+        // One that a nearer timer has replaced asks for nothing: each would ask for the next, and there would be ever more of them.
+        if let Event::Timer { user } = event
+            && user == self.timer
+        {
             self.timer_ns = None;
             self.pump(context);
         }

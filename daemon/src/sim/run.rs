@@ -2,6 +2,7 @@
 
 use mqfq_bench::table::{Align, Table};
 use mqfq_sim::embedded;
+use mqfq_sim::figure::draw_run;
 use mqfq_sim::outcome::Outcome;
 use mqfq_sim::scenario::Scenario;
 use rayon::prelude::*;
@@ -98,6 +99,7 @@ pub fn run(options: &RunOptions) -> Result<(), String> {
         let json = mqfq_bench::report::json(&simulated)? + "\n";
         files.push(super::write(folder, &format!("{stem}.json"), &json)?);
         files.push(super::write(folder, &format!("{stem}.csv"), &tenants_csv(&simulated)?)?);
+        files.push(super::write(folder, &format!("{stem}.svg"), &picture(&file, &text, &simulated)?)?);
     }
     if options.json {
         println!("{}", mqfq_bench::report::json(&Printed { simulated: &simulated, host: &host, files: &files })?);
@@ -121,6 +123,13 @@ fn alone(file: &str, text: &str, scenario: &Scenario, together: &Outcome) -> Res
         })
     };
     (0..scenario.tenants.len()).into_par_iter().with_max_len(1).map(one).collect()
+}
+
+/// Who got what, drawn.
+fn picture(file: &str, text: &str, simulated: &Simulated) -> Result<String, String> {
+    let Simulated { scenario, policy, workers, machine, outcome, .. } = simulated;
+    let title = format!("{scenario} under {policy}, {workers} workers of {machine}");
+    draw_run(file, text, &title, outcome, &|name, text| Scenario::parse(name, text).map(drop))
 }
 
 /// The columns of a tenant, as text.

@@ -20,12 +20,14 @@
 mod claim;
 mod keys;
 mod metric;
+mod of_run;
 mod picture;
 mod read;
 mod rows;
 #[cfg(test)]
 mod tests;
 
+pub use of_run::draw_run;
 pub use picture::render;
 pub use rows::{ClaimRow, PanelRow, Row, Rows};
 
