@@ -183,3 +183,32 @@ fn cores_that_do_nothing_but_share_a_flow_are_slowed_by_its_lines() {
         (per_worker(8, "exact") / per_worker(1, "exact"), per_worker(8, "relaxed") / per_worker(1, "relaxed"));
     assert!(exact < 0.6 && relaxed > 1.5 * exact, "of one worker's rate: exact {exact}, relaxed {relaxed}");
 }
+
+#[test]
+fn timers_do_not_multiply() {
+    // Arrivals by the clock and computing before each: two things to wait for, and one timer.
+    let text = r#"
+        [run]
+        measured = "20ms"
+        [machine]
+        preset = "haswell-2x8"
+        workers = 1
+        [device]
+        kind = "nvme"
+        preset = "optane"
+        size = "1GiB"
+        [policy]
+        kind = "none"
+        [tenant.service]
+        load = "open"
+        rate = 20000
+        poisson = true
+        burst-on = "1ms"
+        burst-off = "1ms"
+        size = "4KiB"
+        cpu = "5us"
+    "#;
+    let outcome = outcome(text);
+    let per_request = outcome.events as f64 / outcome.tenants[0].requests as f64;
+    assert!(outcome.tenants[0].requests > 100 && per_request < 20.0, "{per_request} events per request");
+}
