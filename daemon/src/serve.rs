@@ -37,11 +37,13 @@ struct ExportReport {
     name: String,
     device: String,
     policy: &'static str,
-    /// `relaxed` or `exact`; this and the next three: `null` for a policy that has but one form.
+    /// `relaxed` or `exact`; this and the next four: `null` for a policy that has but one form.
     form: Option<&'static str>,
     quantum_bytes: Option<u64>,
     lease_bytes: Option<u64>,
     token_batch: Option<u32>,
+    /// Requests of a worker on the device from which on it gives tokens to others.
+    token_share: Option<u32>,
     tenant: String,
     weight: u16,
     offset_bytes: u64,
@@ -200,6 +202,7 @@ impl Prepared {
                 quantum_bytes: form.map(|_| policy.quantum.bytes()),
                 lease_bytes: form.map(|_| policy.lease.bytes()),
                 token_batch: form.map(|_| policy.token_batch),
+                token_share: form.map(|_| policy.token_share),
                 tenant: flow.tenant.clone(),
                 weight: flow.weight.get(),
                 offset_bytes: export.offset_bytes,

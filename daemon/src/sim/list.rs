@@ -56,7 +56,9 @@ pub fn list(json: bool) -> Result<(), String> {
         &[("figure", Align::Left), ("simulations", Align::Right), ("title", Align::Left)],
         list.figures.into_iter().map(|one| vec![one.figure, one.simulations.to_string(), one.title]).collect(),
     );
-    let named = |list: Vec<Listed>| list.into_iter().map(|one| vec![one.name, one.summary]).collect();
+    // The first sentence: the rest is for who opens the file.
+    let first = |summary: String| summary.split_inclusive(". ").next().unwrap_or_default().trim_end().to_string();
+    let named = |list: Vec<Listed>| list.into_iter().map(|one| vec![one.name, first(one.summary)]).collect();
     rows(&[("scenario", Align::Left), ("what", Align::Left)], named(list.scenarios));
     let shape = |one: ListedMachine| {
         vec![one.name, format!("{} x {} x {}", one.sockets, one.cores_per_socket, one.threads_per_core)]

@@ -35,21 +35,29 @@ fn write_and_read_back(mut client: Client, offset_bytes: u64, seed: u8) {
 #[test]
 fn each_form_serves_every_request_and_is_told_with_its_numbers() {
     let _machine = machine::shared();
-    // Form, quantum, lease and token batch for T = 8 KiB and two workers.
-    let cases: [(&str, [Value; 4]); 6] = [
-        ("", [json!("relaxed"), json!(2048), json!(2048), json!(32)]),
-        ("form = \"exact\"", [json!("exact"), json!(0), json!(0), json!(1)]),
-        ("quantum = \"4KiB\"\nlease = 0\ntoken-batch = 2", [json!("relaxed"), json!(4096), json!(0), json!(2)]),
-        ("policy = \"mqfq-serial\"\nlease = \"4KiB\"", [json!("relaxed"), json!(2048), json!(4096), json!(32)]),
-        ("policy = \"mqfq-serial\"\nform = \"exact\"", [json!("exact"), json!(0), json!(0), json!(1)]),
-        ("policy = \"sfqd\"", [Value::Null, Value::Null, Value::Null, Value::Null]),
+    // Form, quantum, lease, token batch and token share for T = 8 KiB, D = 4 and two workers.
+    let cases: [(&str, [Value; 5]); 6] = [
+        ("", [json!("relaxed"), json!(2048), json!(2048), json!(1), json!(2)]),
+        ("form = \"exact\"", [json!("exact"), json!(0), json!(0), json!(1), json!(0)]),
+        (
+            "quantum = \"4KiB\"\nlease = 0\ntoken-batch = 2\ntoken-share = 0",
+            [json!("relaxed"), json!(4096), json!(0), json!(2), json!(0)],
+        ),
+        (
+            "policy = \"mqfq-serial\"\nlease = \"4KiB\"",
+            [json!("relaxed"), json!(2048), json!(4096), json!(1), json!(2)],
+        ),
+        ("policy = \"mqfq-serial\"\nform = \"exact\"", [json!("exact"), json!(0), json!(0), json!(1), json!(0)]),
+        ("policy = \"sfqd\"", [Value::Null, Value::Null, Value::Null, Value::Null, Value::Null]),
     ];
     for (keys, told) in cases {
         let device =
             format!("kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"2MiB\"\ndepth = 4\nwindow = \"8KiB\"\n{keys}");
         let server = Server::of_tenants(&device, &["a", "b"], 1 << 20);
         for export in server.ready["exports"].as_array().unwrap() {
-            for (key, expected) in ["form", "quantum_bytes", "lease_bytes", "token_batch"].iter().zip(&told) {
+            for (key, expected) in
+                ["form", "quantum_bytes", "lease_bytes", "token_batch", "token_share"].iter().zip(&told)
+            {
                 assert_eq!(&export[key], expected, "{keys}: {key}");
             }
         }
