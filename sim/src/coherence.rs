@@ -287,9 +287,9 @@ impl Memory {
 /// The nearer or the farther of two.
 type Choose = fn(Distance, Distance) -> Distance;
 
-/// Lines are numbers already. The standard hash takes longer than all the rest of an access.
+/// Of maps whose keys are lines: those are numbers already, and the standard hash takes longer than all the rest of an access.
 #[derive(Default)]
-struct LineHasher(u64);
+pub struct LineHasher(u64);
 
 impl Hasher for LineHasher {
     fn finish(&self) -> u64 {

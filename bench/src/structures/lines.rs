@@ -16,9 +16,10 @@
 //! had one; [`crate::transfers`] makes distances of that.)
 
 use mqfq_sched_watched::watched::{Access, Kind};
+use mqfq_sim::coherence::LineHasher;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 /// Bytes of a cache line on x86-64 and most others.
 const LINE_BYTES: usize = 64;
@@ -57,25 +58,6 @@ impl Copies {
 /// The number of the line that an access is to.
 pub fn line_of(access: &Access) -> usize {
     access.address / LINE_BYTES
-}
-
-/// Lines are numbers already. The standard hash takes longer than all the rest of an access.
-#[derive(Default)]
-struct LineHasher(u64);
-
-impl Hasher for LineHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_usize(byte.into()));
-    }
-
-    fn write_usize(&mut self, line: usize) {
-        // 2^64 over the golden ratio. The map looks at the upper bits as well as at the lower ones.
-        self.0 = (self.0 ^ line as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
 }
 
 /// What one operation costs on the average, in steps that do not depend on a clock.
