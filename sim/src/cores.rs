@@ -18,7 +18,8 @@
 //! An access that needs a line from elsewhere is made in the order of virtual time over all cores, and those for one line in the order
 //! of asking. One that hits the own cache may be made up to a quarter of a transfer early: a real core that has a line goes on using it
 //! until somebody's request for it has arrived. Without that no compare-and-exchange would succeed on a line that many want. (A locked
-//! addition of many cores to one word takes 10 ns each on the machine of bench/record, where a line takes 40.) Equal times go by the number of the event, so a run is the same on every machine.
+//! addition of many cores to one word takes 10 ns each on the machine of bench/record, where a line takes 40.) Equal times go by the
+//! number of the event, so a run is the same on every machine.
 //!
 //! # Invariants
 //! * A core's time never goes back. A core that is asleep has no entry in the heap but that of its alarm.
@@ -27,6 +28,8 @@
 //!
 //! # Cost
 //! A switch between coroutines is about 10 ns, a heap operation about 20.
+
+mod futex;
 
 use crate::coherence::{LINE_BYTES, Memory, Need, Ps, ps};
 use crate::drive::Drive;
@@ -68,6 +71,8 @@ struct Core {
     state: State,
     /// Entries in the heap of an earlier generation are void.
     generation: u32,
+    /// Of one that sleeps or spins: when it goes on, as far as is known.
+    wakes_at: Ps,
     /// It was rung before it slept.
     rung_at: Option<Ps>,
     /// The device has something for it that it has not looked at.
@@ -133,6 +138,8 @@ pub struct Cores {
     queues: Vec<VecDeque<usize>>,
     ahead: Ps,
     drive: Drive,
+    /// Kept for its room.
+    interrupted: Vec<usize>,
     counts: CoreCounts,
     stopping: bool,
     random: u64,
@@ -164,6 +171,7 @@ impl Cores {
             now: 0,
             state: State::Ready,
             generation: 0,
+            wakes_at: Ps::MAX,
             rung_at: None,
             interrupted_at: None,
             slept: 0,
@@ -198,10 +206,11 @@ impl Cores {
             queues: Vec::new(),
             ahead: ps(latency.transfer_same_socket_ns) / 4,
             drive,
+            interrupted: Vec::new(),
             counts: CoreCounts::default(),
             stopping: false,
-            // Spread, and never 0.
             memory_is_free: machine.memory_is_free,
+            // Spread, and never 0.
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         }
     }
@@ -306,7 +315,7 @@ impl Cores {
             }
             self.cores[core].state = State::Fetching;
             if is_first {
-                self.wake(core, reaches_us_at);
+                self.enqueue(core, reaches_us_at);
             }
             return Made::NotYet;
         }
@@ -319,7 +328,7 @@ impl Cores {
         if let Some(&next) = queue.front() {
             let asked_at = self.cores[next].asked_at.expect("who waits for a line has asked for it");
             let at = self.memory.leaves_at(next, line, asked_at, &self.distances);
-            self.wake(next, at);
+            self.enqueue(next, at);
         }
         Made::Yes
     }
@@ -373,10 +382,22 @@ impl Cores {
         self.enqueue(next, at);
     }
 
-    /// Lets a sleeper go on at `at` or, if something else does so, earlier.
+    /// One that sleeps or spins goes on at `at`, or earlier if something else has it do so.
     fn wake(&mut self, core: usize, at: Ps) {
-        let at = at.max(self.cores[core].now);
-        self.enqueue(core, at);
+        let entry = &mut self.cores[core];
+        let at = at.max(entry.now);
+        if at < entry.wakes_at {
+            entry.wakes_at = at;
+            self.enqueue(core, at);
+        }
+    }
+
+    /// The current core sleeps or spins from now on, and nothing in the heap is its own any more.
+    fn rest(&mut self, state: State) {
+        let entry = &mut self.cores[self.current];
+        entry.state = state;
+        entry.generation += 1;
+        entry.wakes_at = Ps::MAX;
     }
 
     /// From the current core's system call to the first instruction of a sleeper.
@@ -399,19 +420,17 @@ impl Cores {
     }
 
     fn drive_until(&mut self, at: Ps) {
-        let Cores { drive, cores, heap, sequence, costs, .. } = self;
-        drive.advance(at, |core| {
-            let entry = &mut cores[core];
-            entry.interrupted_at.get_or_insert(at);
-            let wakes_at = match entry.state {
-                State::Asleep(_) => at + costs.interrupt,
-                State::Spinning => at,
-                _ => return,
-            };
-            entry.generation += 1;
-            *sequence += 1;
-            heap.push(Reverse((wakes_at.max(entry.now), *sequence, core, entry.generation)));
-        });
+        let mut interrupted = std::mem::take(&mut self.interrupted);
+        self.drive.advance(at, |core| interrupted.push(core));
+        for core in interrupted.drain(..) {
+            self.cores[core].interrupted_at.get_or_insert(at);
+            match self.cores[core].state {
+                State::Asleep(_) => self.wake(core, at + self.costs.interrupt),
+                State::Spinning => self.wake(core, at),
+                _ => {}
+            }
+        }
+        self.interrupted = interrupted;
         self.counts.events += 1;
     }
 
@@ -524,23 +543,16 @@ pub mod core {
     /// Sleeps until it is rung, interrupted, or `until`.
     pub fn sleep(until: Option<Ps>) {
         in_order();
-        let sleeps = with(|cores| {
+        with(|cores| {
             let at = cores.current;
             let core = &mut cores.cores[at];
             let now = core.now;
             let rung = core.rung_at.take();
             let interrupted = core.interrupted_at.map(|at| at + cores.costs.interrupt);
-            core.state = State::Asleep(now);
             let stop = cores.stopping.then_some(now);
-            if let Some(alarm) = [rung, interrupted, until, stop].into_iter().flatten().min() {
-                cores.wake(at, alarm);
-            } else {
-                // Nothing in the heap is this core's any more.
-                cores.cores[at].generation += 1;
-            }
-            true
+            cores.rest(State::Asleep(now));
+            [rung, interrupted, until, stop].into_iter().flatten().for_each(|alarm| cores.wake(at, alarm));
         });
-        debug_assert!(sleeps);
         suspend();
         with(|cores| {
             let time = cores.costs.sleep;
@@ -549,22 +561,21 @@ pub mod core {
         });
     }
 
-    /// Waits for a nudge or an interrupt without letting go of the core. True if one came before `until`.
-    pub fn spin(until: Ps) -> bool {
+    /// Waits for a nudge or an interrupt without letting go of the core, until `until` at most.
+    pub fn spin(until: Ps) {
         in_order();
         let spins = with(|cores| {
             let at = cores.current;
             if cores.cores[at].interrupted_at.is_some() || cores.cores[at].now >= until {
                 return false;
             }
-            cores.cores[at].state = State::Spinning;
+            cores.rest(State::Spinning);
             cores.wake(at, until);
             true
         });
         if spins {
             suspend();
         }
-        with(|cores| cores.now() < until)
     }
 
     /// The device, in the order of virtual time.
@@ -688,6 +699,5 @@ fn coroutine<R: 'static>(body: Box<dyn FnOnce() -> R>) -> Result<Running<R>, Str
     Ok((coroutine, place))
 }
 
-mod futex;
 #[cfg(test)]
 mod tests;

@@ -92,9 +92,7 @@ fn sleep(address: usize) {
         let sleeps = cores.futex(address).word == Word::Contended;
         if sleeps {
             cores.futex(address).sleeping.push_back(core);
-            cores.cores[core].state = State::Locked;
-            // Nothing in the heap is this core's any more.
-            cores.cores[core].generation += 1;
+            cores.rest(State::Locked);
         }
         sleeps
     });

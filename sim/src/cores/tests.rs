@@ -233,3 +233,18 @@ fn who_sleeps_for_ever_is_an_error_and_leaves_nothing_behind() {
     assert_eq!(Rc::strong_count(&lock), 1, "the core's stack was unwound");
     assert!(watched::watch(None).is_none(), "nobody watches any more");
 }
+
+#[test]
+fn a_ring_does_not_put_an_alarm_off() {
+    let finished = each(&machine(2, 1), |core| {
+        if core == 0 {
+            super::core::sleep(Some(5_500_000));
+            return super::core::now_ns();
+        }
+        super::core::compute(5_000_000);
+        super::core::ring(0);
+        0
+    });
+    // The ring would have it awake at 6.25 us; its alarm comes first, then waking up.
+    assert_eq!(finished.results[0], 5500 + 300);
+}
