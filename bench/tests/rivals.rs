@@ -9,7 +9,7 @@
 use mqfq_bench::structures::random::Random;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
-use mqfq_sched_watched::policy::{DispatchToken, Entry, Handle, Pick, PolicyKind};
+use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Handle, Pick, PolicyKind};
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sim::rivals::{Inspect, PolicyVisitor, with_policy};
 use mqfq_sim::scenario::{Policy, TokensKind, Unthrottle, VirtualTimeKind};
@@ -98,7 +98,7 @@ impl<P: Inspect> Machine<P> {
                     submitted += 1;
                     let flow = FlowId(below(WEIGHTS.len()) as u32);
                     let cost = Cost([1, 512, 4096, 4096, 65_536][below(5)]);
-                    self.policy.submit(&mut queue, Entry { flow, cost, handle: Handle(submitted) }, 0, kick);
+                    self.policy.submit(&mut queue, Entry::read(flow, cost, Handle(submitted)), 0, kick);
                 }
             }
             let mut dispatched = false;
@@ -124,7 +124,7 @@ impl<P: Inspect> Machine<P> {
             for _ in 0..finish {
                 let (flow, token) = device.swap_remove(below(device.len()));
                 self.out.fetch_sub(1, SeqCst);
-                self.policy.complete(&mut queue, flow, token, 0, kick);
+                self.policy.complete(&mut queue, Done::read(flow, Handle(0)), token, 0, kick);
                 self.completed.fetch_add(1, SeqCst);
             }
             // With something staged and nothing on the device, only others can end Throttled or NoToken: let them.

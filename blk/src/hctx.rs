@@ -18,7 +18,7 @@ use crate::table::{Owner, Request, RequestTable, State};
 use crate::tag::TagSet;
 use mqfq_sched::cost::{CostKind, CostModel};
 use mqfq_sched::flow::FlowId;
-use mqfq_sched::policy::{Entry, Grant, Handle, Kick, Pick, Policy};
+use mqfq_sched::policy::{Done, Entry, Grant, Handle, Kick, Pick, Policy};
 use mqfq_sched::topology::HctxId;
 use std::sync::Arc;
 
@@ -66,6 +66,8 @@ pub struct HwCtx<P: Policy> {
     /// A command that the device queue did not take although we had a tag for it; goes first next time.
     refused: Option<Command>,
     is_held_back: bool,
+    /// When the policy wants to be asked again, if it holds back what is staged.
+    later_ns: Option<u64>,
     requests: RequestTable,
     staging: Staging,
     cost: CostModel,
@@ -93,6 +95,7 @@ impl<P: Policy> HwCtx<P> {
             by_tag: vec![Handle(0); queue_depth as usize],
             refused: None,
             is_held_back: false,
+            later_ns: None,
             requests: RequestTable::new(staged_max + queue_depth as usize),
             cost,
             reaped: Vec::with_capacity(queue_depth as usize),
@@ -126,11 +129,14 @@ impl<P: Policy> HwCtx<P> {
             self.stats.refused += 1;
             return Err(Full(submission));
         }
-        let cost = self.cost.cost(cost_kind(submission.op), u64::from(length_bytes));
+        let kind = cost_kind(submission.op);
+        let cost = self.cost.cost(kind, u64::from(length_bytes));
+        let (is_sync, offset_bytes) = (is_sync(submission.op, submission.fua), submission.offset_bytes);
         let handle = self.requests.insert(Request::admit(owner, submission, now_ns));
         // The table has a place for each staged request of each flow and for each tag, so `admit` is the only bound.
         let handle = handle.unwrap_or_else(|_| panic!("{:?}: the request table is smaller than its bounds", self.id));
-        self.policy.submit(&mut self.queue, Entry { flow, cost, handle }, now_ns, kick);
+        let entry = Entry { flow, cost, handle, kind, is_sync, offset_bytes, length_bytes };
+        self.policy.submit(&mut self.queue, entry, now_ns, kick);
         Ok(())
     }
 
@@ -145,6 +151,7 @@ impl<P: Policy> HwCtx<P> {
         let mut again = false;
         let mut full = false;
         self.is_held_back = false;
+        self.later_ns = None;
         if let Some(command) = self.refused.take() {
             dispatched += usize::from(self.offer(command));
         }
@@ -163,10 +170,14 @@ impl<P: Policy> HwCtx<P> {
                 Pick::Dispatch(grant) => grant,
                 refusal => {
                     self.tags.release(tag);
-                    self.is_held_back = refusal != Pick::Idle;
+                    self.is_held_back = matches!(refusal, Pick::Throttled | Pick::NoToken);
                     match refusal {
                         Pick::Throttled => self.stats.throttled += 1,
                         Pick::NoToken => self.stats.no_token += 1,
+                        Pick::Later(at_ns) => {
+                            self.later_ns = Some(at_ns);
+                            self.stats.later += 1;
+                        }
                         _ => self.stats.idle += 1,
                     }
                     break;
@@ -224,8 +235,9 @@ impl<P: Policy> HwCtx<P> {
             kick.kick(hctx);
         };
         for Reaped { tag, status, buffer } in self.reaped.drain(..) {
-            let request = self.requests.take(self.by_tag[tag.0 as usize]);
-            let flow = request.flow;
+            let handle = self.by_tag[tag.0 as usize];
+            let request = self.requests.take(handle);
+            let done = done(handle, &request);
             debug_assert!(
                 matches!(request.state, State::Dispatched { tag: ours, .. } if ours == tag),
                 "the device reaped {tag:?}, whose request is {:?}",
@@ -234,9 +246,9 @@ impl<P: Policy> HwCtx<P> {
             self.tags.release(tag);
             let (owner, completion, token) = request.complete(status, buffer, now_ns);
             if let Some(token) = token {
-                self.policy.complete(&mut self.queue, flow, token, now_ns, &mut counting);
+                self.policy.complete(&mut self.queue, done, token, now_ns, &mut counting);
             }
-            if let Some(stats) = self.flow_stats.get_mut(flow.0 as usize) {
+            if let Some(stats) = self.flow_stats.get_mut(done.flow.0 as usize) {
                 stats.get_or_insert_with(first_completion).record(&completion);
             }
             out.push((owner, completion));
@@ -251,9 +263,12 @@ impl<P: Policy> HwCtx<P> {
         self.room.drain(..)
     }
 
-    /// When `reap` must be called next if nothing else happens.
+    /// When [`HwCtx::run`] and [`HwCtx::reap`] must be called next if nothing else happens.
     pub fn next_event_ns(&self) -> Option<u64> {
-        self.device.next_event_ns()
+        match (self.device.next_event_ns(), self.later_ns) {
+            (Some(device), Some(policy)) => Some(device.min(policy)),
+            (device, policy) => device.or(policy),
+        }
     }
 
     /// Commands on the device at once, at most.
@@ -315,6 +330,18 @@ fn cost_kind(op: Op) -> CostKind {
         Op::Flush => CostKind::Flush,
         Op::Discard | Op::WriteZeroes { .. } => CostKind::Discard,
     }
+}
+
+/// Somebody waits for it. A front end cannot say why a client writes; what must be stable at once is waited for, and the rest may be
+/// a cache that is written back.
+fn is_sync(op: Op, fua: bool) -> bool {
+    fua || matches!(op, Op::Read | Op::Flush)
+}
+
+/// A request that the device finished, for the policy.
+fn done(handle: Handle, request: &Request) -> Done {
+    let &Request { flow, op, fua, length_bytes, submitted_ns, dispatched_ns, .. } = request;
+    Done { flow, handle, kind: cost_kind(op), is_sync: is_sync(op, fua), length_bytes, submitted_ns, dispatched_ns }
 }
 
 /// Bytes of memory that a staged request holds.

@@ -122,6 +122,8 @@ pub struct HctxStats {
     pub throttled: u64,
     /// Times that picking ended because the device held D.
     pub no_token: u64,
+    /// Times that picking ended because the policy waits for a better request than those staged.
+    pub later: u64,
     /// Times that picking ended because nothing was staged.
     pub idle: u64,
     /// Submissions refused because the flow had its bound staged.
@@ -137,6 +139,7 @@ impl HctxStats {
         self.doorbells += other.doorbells;
         self.throttled += other.throttled;
         self.no_token += other.no_token;
+        self.later += other.later;
         self.idle += other.idle;
         self.refused += other.refused;
         self.kicks += other.kicks;

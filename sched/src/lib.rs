@@ -6,6 +6,7 @@
 //! Source: Hedayati, Shen, Scott, Marty, "Multi-Queue Fair Queueing", USENIX ATC 2019 (cited as "MQFQ section n").
 
 mod cache_padded;
+pub mod class;
 pub mod cost;
 pub mod flow;
 pub mod mindicator;

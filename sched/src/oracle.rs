@@ -338,7 +338,7 @@ mod tests {
     const B: HctxId = HctxId(1);
 
     fn entry(flow: u32, cost: u64, handle: u32) -> Entry {
-        Entry { flow: FlowId(flow), cost: Cost(cost), handle: Handle(handle) }
+        Entry::read(FlowId(flow), Cost(cost), Handle(handle))
     }
 
     #[test]

@@ -267,7 +267,7 @@ fn on_one_queue_without_a_window_the_order_is_the_oracles() {
                 let handle = mqfq_sched::policy::Handle(next);
                 next += 1;
                 let flow = FlowId(flow as u32);
-                model.submit(hctx, mqfq_sched::policy::Entry { flow, cost, handle });
+                model.submit(hctx, mqfq_sched::policy::Entry::read(flow, cost, handle));
                 env.submit(flow, hctx);
             };
             for n in 0..12 {

@@ -3,7 +3,7 @@
 
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::policy::{AnyPolicy, Done, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -87,11 +87,8 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
         // Bursts, and pauses in which all queues run dry.
         for _ in 0..if round % 1000 < 200 { draw.below(12) } else { 0 } {
             if policy.staged(queue) < CAPACITY {
-                let entry = Entry {
-                    flow: FlowId(draw.below(u64::from(flows)) as u32),
-                    cost: Cost([1, 512, 4096, 65_536][draw.below(4) as usize]),
-                    handle: Handle(round),
-                };
+                let cost = Cost([1, 512, 4096, 65_536][draw.below(4) as usize]);
+                let entry = Entry::read(FlowId(draw.below(u64::from(flows)) as u32), cost, Handle(round));
                 policy.submit(queue, entry, 0, &mut kick);
             }
         }
@@ -109,6 +106,7 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
                 }
                 Pick::Throttled => seen.throttled += 1,
                 Pick::NoToken => seen.no_token += 1,
+                Pick::Later(_) => unreachable!("fair queueing does not wait for time"),
                 Pick::Idle => seen.idle += 1,
             }
             break;
@@ -119,13 +117,15 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
         );
         for _ in 0..draw.below(ROOM as u64 + 1) {
             if let Some(grant) = in_flight[n].pop() {
-                policy.complete(queue, grant.flow, grant.token, 0, &mut kick);
+                policy.complete(queue, Done::read(grant.flow, grant.handle), grant.token, 0, &mut kick);
             }
         }
     }
     let allocated = allocations() - before;
     for (queue, grants) in queues.iter_mut().zip(in_flight) {
-        grants.into_iter().for_each(|grant| policy.complete(queue, grant.flow, grant.token, 0, &mut |_: HctxId| ()));
+        grants.into_iter().for_each(|grant| {
+            policy.complete(queue, Done::read(grant.flow, grant.handle), grant.token, 0, &mut |_: HctxId| ())
+        });
     }
     (allocated, seen)
 }

@@ -7,7 +7,9 @@
 
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::policy::{
+    AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions,
+};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -84,7 +86,7 @@ impl Machine {
                     next_handle += 1;
                     let flow = FlowId(rng.below(4) as u32);
                     let cost = Cost(rng.of(&[1, 512, 4096, 4096, 65_536]));
-                    self.policy.submit(&mut queue, Entry { flow, cost, handle: Handle(next_handle) }, 0, kick);
+                    self.policy.submit(&mut queue, Entry::read(flow, cost, Handle(next_handle)), 0, kick);
                 }
             }
             let mut dispatched = false;
@@ -106,7 +108,7 @@ impl Machine {
             for _ in 0..finish {
                 let (flow, token) = in_flight.swap_remove(rng.below(in_flight.len()));
                 self.out.fetch_sub(1, SeqCst);
-                self.policy.complete(&mut queue, flow, token, 0, kick);
+                self.policy.complete(&mut queue, Done::read(flow, Handle(0)), token, 0, kick);
                 self.completed.fetch_add(1, SeqCst);
             }
             // With something staged and nothing in flight, only others can end Throttled or NoToken: let them.

@@ -7,7 +7,7 @@ use crate::coherence::{Ps, ps};
 use crate::cores::core;
 use crate::scenario::Latencies;
 use mqfq_sched_watched::flow::{FlowId, Weight};
-use mqfq_sched_watched::policy::{DispatchToken, Entry, Kick, Pick, Policy};
+use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Kick, Pick, Policy};
 use mqfq_sched_watched::topology::HctxId;
 use std::sync::Arc;
 
@@ -47,9 +47,9 @@ impl<P: Policy> Policy for Timed<P> {
         pick
     }
 
-    fn complete(&self, queue: &mut P::Queue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
+    fn complete(&self, queue: &mut P::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
         core::compute(self.complete);
-        self.policy.complete(queue, flow, token, now_ns, kick);
+        self.policy.complete(queue, done, token, now_ns, kick);
     }
 
     fn pause(&self, queue: &mut P::Queue, kick: &mut impl Kick) {

@@ -9,7 +9,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::oracle::{Oracle, narrow};
-use mqfq_sched_watched::policy::{DispatchToken, Entry, Grant, Handle, Pick, PolicyKind, PolicyOptions};
+use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Grant, Handle, Pick, PolicyKind, PolicyOptions};
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sched_watched::vtime::VTime;
 use mqfq_sched_watched::watched;
@@ -186,7 +186,7 @@ impl<P: Inspect> Env<'_, P> {
         }
         let flow = FlowId(rng.random_range(0..WEIGHTS.len() as u32));
         let cost = Cost(of(rng, &[1, 512, 4096, 4096, 20_001, 65_536]));
-        let entry = Entry { flow, cost, handle: Handle(self.requests.len() as u32) };
+        let entry = Entry::read(flow, cost, Handle(self.requests.len() as u32));
         self.requests.push((flow, self.options.units(cost)));
         self.is_dispatched.push(false);
         if let Some(oracle) = &mut self.oracle {
@@ -207,7 +207,7 @@ impl<P: Inspect> Env<'_, P> {
             oracle.complete(token.units());
         }
         let Env { policy, queues, awake, .. } = self;
-        policy.complete(&mut queues[hctx], flow, token, 0, &mut |other: HctxId| {
+        policy.complete(&mut queues[hctx], Done::read(flow, Handle(0)), token, 0, &mut |other: HctxId| {
             awake.insert(other.index());
         });
         self.awake.insert(hctx);
@@ -252,6 +252,7 @@ impl<P: Inspect> Env<'_, P> {
                 }
                 Pick::Throttled => assert!(oracle.lead(id).is_some() && !oracle.is_eligible(id)),
                 Pick::NoToken => assert!(oracle.is_eligible(id)),
+                Pick::Later(_) => unreachable!("fair queueing does not wait for time"),
                 Pick::Idle => assert_eq!(oracle.lead(id), None),
             }
         }
@@ -466,7 +467,7 @@ impl<P: Inspect> Worker<P> {
                     next_handle += 1;
                     let flow = FlowId(self.rng.random_range(0..WEIGHTS.len() as u32));
                     let cost = Cost(of(&mut self.rng, &[1, 512, 4096, 4096, 65_536]));
-                    self.policy.submit(&mut self.queue, Entry { flow, cost, handle: Handle(next_handle) }, 0, kick);
+                    self.policy.submit(&mut self.queue, Entry::read(flow, cost, Handle(next_handle)), 0, kick);
                 }
             }
             let mut dispatched = false;
@@ -495,7 +496,7 @@ impl<P: Inspect> Worker<P> {
             for _ in 0..finish {
                 let (flow, token) = device.swap_remove(self.rng.random_range(0..device.len()));
                 shared.out.set(shared.out.get() - 1);
-                self.policy.complete(&mut self.queue, flow, token, 0, kick);
+                self.policy.complete(&mut self.queue, Done::read(flow, Handle(0)), token, 0, kick);
                 shared.completed.set(shared.completed.get() + 1);
             }
             if self.polls && last == Pick::Throttled {

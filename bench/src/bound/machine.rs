@@ -16,7 +16,7 @@
 use super::history::History;
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Entry, Grant, Handle, Pick, Policy, PolicyOptions};
+use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use std::collections::VecDeque;
 
@@ -139,7 +139,7 @@ impl Machine {
         self.requests[handle as usize] = (flow, bytes);
         let hctxs = self.queues.len();
         self.waiting_at[flow as usize * hctxs + usize::from(hctx)] += 1;
-        let entry = Entry { flow: FlowId(flow), cost: Cost(bytes), handle: Handle(handle) };
+        let entry = Entry::read(FlowId(flow), Cost(bytes), Handle(handle));
         let awake = &mut self.awake;
         let queue = &mut self.queues[usize::from(hctx)];
         self.policy.submit(queue, entry, 0, &mut |other: HctxId| awake.insert(other.0));
@@ -169,7 +169,7 @@ impl Machine {
                 self.awake.insert(hctx);
                 Step::Dispatched(flow, bytes)
             }
-            Pick::Throttled | Pick::NoToken | Pick::Idle => {
+            Pick::Throttled | Pick::NoToken | Pick::Later(_) | Pick::Idle => {
                 self.awake.remove(hctx);
                 Step::Sleeps
             }
@@ -186,7 +186,8 @@ impl Machine {
         self.history.completed(flow, bytes);
         let awake = &mut self.awake;
         let queue = &mut self.queues[usize::from(hctx)];
-        self.policy.complete(queue, FlowId(flow), token, 0, &mut |other: HctxId| awake.insert(other.0));
+        self.policy
+            .complete(queue, Done::read(FlowId(flow), Handle(0)), token, 0, &mut |other: HctxId| awake.insert(other.0));
         self.awake.insert(hctx);
         flow
     }

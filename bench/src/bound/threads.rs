@@ -29,7 +29,7 @@ use super::history::{Event, History};
 use mqfq_nvme::random::Random;
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Entry, Handle, Pick, Policy, PolicyOptions};
+use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Handle, Pick, Policy, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -132,7 +132,7 @@ fn work(plan: &ThreadsPlan, policy: &AnyPolicy, shared: &Shared, hctx: u16, seed
             while waiting[flow] < WAITING && !ends {
                 let bytes = plan.flows[flow].1;
                 let handle = Handle(log.len() as u32);
-                policy.submit(&mut queue, Entry { flow: FlowId(flow as u32), cost: Cost(bytes), handle }, 0, kick);
+                policy.submit(&mut queue, Entry::read(FlowId(flow as u32), Cost(bytes), handle), 0, kick);
                 waiting[flow] += 1;
                 let (flow, submitted) = (flow as u32, clock.stamp());
                 log.push(Stamps { flow, bytes, submitted, pick_began: None, dispatched: None, completed: None });
@@ -152,7 +152,7 @@ fn work(plan: &ThreadsPlan, policy: &AnyPolicy, shared: &Shared, hctx: u16, seed
         for _ in 0..random.below(count + 1).max(u64::from(count > 0 && ends)) {
             let (request, token) = device.swap_remove(random.below(device.len() as u64) as usize);
             log[request].completed = Some(clock.stamp());
-            policy.complete(&mut queue, FlowId(log[request].flow), token, 0, kick);
+            policy.complete(&mut queue, Done::read(FlowId(log[request].flow), Handle(0)), token, 0, kick);
         }
         if device.is_empty() {
             std::thread::yield_now();
@@ -175,14 +175,14 @@ fn leave(policy: &AnyPolicy, queue: &mut AnyQueue, shared: &Shared, workers: usi
                 stamps.pick_began = Some(began);
                 stamps.dispatched = Some(shared.clock.stamp());
                 stamps.completed = Some(shared.clock.stamp());
-                policy.complete(queue, grant.flow, grant.token, 0, kick);
+                policy.complete(queue, Done::read(grant.flow, grant.handle), grant.token, 0, kick);
             }
             Pick::Idle if !finished => {
                 finished = true;
                 // Relaxed: as above.
                 shared.finished.fetch_add(1, Ordering::Relaxed);
             }
-            Pick::Throttled | Pick::NoToken | Pick::Idle => std::thread::yield_now(),
+            Pick::Throttled | Pick::NoToken | Pick::Later(_) | Pick::Idle => std::thread::yield_now(),
         }
     }
 }

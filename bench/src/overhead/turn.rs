@@ -14,7 +14,7 @@
 use crate::contender::Contender;
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, AnyQueue, Entry, Grant, Handle, Pick, Policy};
+use mqfq_sched::policy::{AnyPolicy, AnyQueue, Done, Entry, Grant, Handle, Pick, Policy};
 use mqfq_sched::topology::{HctxId, Topology};
 
 /// Requests per turn, and D: the paper's drive (MQFQ section 4), and the largest batch of a worker.
@@ -130,7 +130,7 @@ impl Turns {
 pub fn overhead_submit(turns: &mut Turns) {
     let Turns { policy, queue, completed, .. } = turns;
     for (flow, handle) in completed.drain(..) {
-        policy.submit(queue, Entry { flow, cost: Cost(REQUEST_BYTES), handle }, 0, &mut |_: HctxId| ());
+        policy.submit(queue, Entry::read(flow, Cost(REQUEST_BYTES), handle), 0, &mut |_: HctxId| ());
     }
 }
 
@@ -151,7 +151,7 @@ pub fn overhead_complete(turns: &mut Turns) {
     let Turns { policy, queue, out, completed, .. } = turns;
     for Grant { handle, flow, token } in out.drain(..) {
         completed.push((flow, handle));
-        policy.complete(queue, flow, token, 0, &mut |_: HctxId| ());
+        policy.complete(queue, Done::read(flow, handle), token, 0, &mut |_: HctxId| ());
     }
 }
 

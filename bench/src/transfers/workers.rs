@@ -23,7 +23,9 @@ use crate::structures::random::Random;
 use mqfq_sched::topology::{Distance, HctxId, Topology};
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
-use mqfq_sched_watched::policy::{AnyPolicy, AnyQueue, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched_watched::policy::{
+    AnyPolicy, AnyQueue, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
+};
 use mqfq_sched_watched::vtime::{VSpan, VTime};
 use mqfq_sched_watched::wake::WakeWord;
 use mqfq_sched_watched::watched::{self, Access, Kind};
@@ -394,7 +396,7 @@ impl Machine {
     fn complete(&mut self, worker: usize) {
         let Some(Grant { handle, flow, token }) = self.workers[worker].out.pop_front() else { return };
         self.record(worker, Step::Complete, |policy, queue, bells, rung| {
-            policy.complete(queue, flow, token, 0, &mut |hctx| ring(bells, rung, hctx));
+            policy.complete(queue, Done::read(flow, Handle(0)), token, 0, &mut |hctx| ring(bells, rung, hctx));
         });
         self.requests[Step::Complete as usize] += 1;
         self.workers[worker].idle.push_back((flow, handle));
@@ -403,7 +405,7 @@ impl Machine {
     fn submit(&mut self, worker: usize) {
         let Some((flow, handle)) = self.workers[worker].idle.pop_front() else { return };
         self.workers[worker].phase = Phase::Submit;
-        let entry = Entry { flow, cost: Cost(REQUEST_BYTES), handle };
+        let entry = Entry::read(flow, Cost(REQUEST_BYTES), handle);
         self.record(worker, Step::Submit, |policy, queue, bells, rung| {
             policy.submit(queue, entry, 0, &mut |hctx| ring(bells, rung, hctx));
         });

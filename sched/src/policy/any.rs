@@ -4,9 +4,10 @@
 //! not change while it runs.
 
 use super::{
-    DispatchToken, Entry, Fifo, FifoQueue, Kick, Mqfq, MqfqQueue, MqfqSerial, Pick, Policy, PolicyError, PolicyKind,
-    PolicyOptions, Sfqd, SfqdQueue,
+    DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, Mqfq, MqfqQueue, MqfqSerial, Pick, Policy, PolicyError,
+    PolicyKind, PolicyOptions, Sfqd, SfqdQueue,
 };
+use crate::class::PriorityClass;
 use crate::flow::{FlowId, Weight};
 use crate::topology::{HctxId, Topology};
 use crate::vtime::VTime;
@@ -118,8 +119,8 @@ impl Policy for AnyPolicy {
     }
 
     #[inline]
-    fn complete(&self, queue: &mut AnyQueue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
-        on_each!(self, queue, policy, own => policy.complete(own, flow, token, now_ns, kick));
+    fn complete(&self, queue: &mut AnyQueue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
+        on_each!(self, queue, policy, own => policy.complete(own, done, token, now_ns, kick));
     }
 
     fn pause(&self, queue: &mut AnyQueue, kick: &mut impl Kick) {
@@ -132,6 +133,15 @@ impl Policy for AnyPolicy {
             AnyPolicy::Mqfq(policy) => policy.set_weight(flow, weight),
             AnyPolicy::MqfqSerial(policy) => policy.set_weight(flow, weight),
             AnyPolicy::Sfqd(policy) => policy.set_weight(flow, weight),
+        }
+    }
+
+    fn set_class(&self, flow: FlowId, class: PriorityClass) {
+        match self {
+            AnyPolicy::None(policy) => policy.set_class(flow, class),
+            AnyPolicy::Mqfq(policy) => policy.set_class(flow, class),
+            AnyPolicy::MqfqSerial(policy) => policy.set_class(flow, class),
+            AnyPolicy::Sfqd(policy) => policy.set_class(flow, class),
         }
     }
 

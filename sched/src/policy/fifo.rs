@@ -7,7 +7,7 @@
 //! # Invariants
 //! Requests of one queue leave in the order they came (I9). A queue that holds something always dispatches (I4).
 
-use super::{DispatchToken, Entry, Grant, Kick, Pick, Policy};
+use super::{DispatchToken, Done, Entry, Grant, Kick, Pick, Policy};
 use crate::flow::{FlowId, Weight};
 use crate::topology::HctxId;
 use std::collections::VecDeque;
@@ -46,14 +46,7 @@ impl Policy for Fifo {
         }
     }
 
-    fn complete(
-        &self,
-        _queue: &mut FifoQueue,
-        _flow: FlowId,
-        token: DispatchToken,
-        _now_ns: u64,
-        _kick: &mut impl Kick,
-    ) {
+    fn complete(&self, _queue: &mut FifoQueue, _done: Done, token: DispatchToken, _now_ns: u64, _kick: &mut impl Kick) {
         let units = token.into_units();
         debug_assert_eq!(units, 0, "a token of {units} units came back to a policy that hands out none");
     }

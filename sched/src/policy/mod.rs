@@ -26,7 +26,8 @@ pub use mqfq_serial::MqfqSerial;
 pub use options::{PolicyError, PolicyKind, PolicyOptions, UnknownPolicy};
 pub use sfqd::{Sfqd, SfqdQueue};
 
-use crate::cost::Cost;
+use crate::class::PriorityClass;
+use crate::cost::{Cost, CostKind};
 use crate::flow::{FlowId, Weight};
 use crate::topology::HctxId;
 
@@ -43,6 +44,49 @@ pub struct Entry {
     pub cost: Cost,
     /// The caller's name for it.
     pub handle: Handle,
+    /// What it does.
+    pub kind: CostKind,
+    /// Somebody waits for it: reads, flushes, and writes that must be stable before they complete. What is left are the writes
+    /// that a page cache or a guest's writes back at its leisure.
+    pub is_sync: bool,
+    /// Its first byte on the device.
+    pub offset_bytes: u64,
+    /// Its length; 0 for a flush.
+    pub length_bytes: u32,
+}
+
+impl Entry {
+    /// A read of the device's first bytes, as long as its cost: for callers whose policy looks at flow and cost alone.
+    pub const fn read(flow: FlowId, cost: Cost, handle: Handle) -> Entry {
+        let length_bytes = if cost.0 > u32::MAX as u64 { u32::MAX } else { cost.0 as u32 };
+        Entry { flow, cost, handle, kind: CostKind::Read, is_sync: true, offset_bytes: 0, length_bytes }
+    }
+}
+
+/// A request that the device finished, as the scheduler sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Who was charged.
+    pub flow: FlowId,
+    /// The caller's name for it, as given at submit. It is free for another request after the call that brings this.
+    pub handle: Handle,
+    /// As in [`Entry::kind`].
+    pub kind: CostKind,
+    /// As in [`Entry::is_sync`].
+    pub is_sync: bool,
+    /// As in [`Entry::length_bytes`].
+    pub length_bytes: u32,
+    /// When it was submitted to the policy, ns.
+    pub submitted_ns: u64,
+    /// When it went to the device, ns.
+    pub dispatched_ns: u64,
+}
+
+impl Done {
+    /// The end of an [`Entry::read`], at time 0.
+    pub const fn read(flow: FlowId, handle: Handle) -> Done {
+        Done { flow, handle, kind: CostKind::Read, is_sync: true, length_bytes: 0, submitted_ns: 0, dispatched_ns: 0 }
+    }
 }
 
 /// Permission for requests on the device (the paper's "slot"): must go back by [`Policy::complete`].
@@ -101,6 +145,9 @@ pub enum Pick {
     Throttled,
     /// A request may go as far as fairness is concerned, but the device holds D. A kick will come.
     NoToken,
+    /// Requests are staged, and the policy holds them back until this time, ns, in the hope of a better one. Pick again then, and
+    /// as ever after a submit, a complete or a kick.
+    Later(u64),
     /// Nothing is staged here.
     Idle,
 }
@@ -136,7 +183,7 @@ pub trait Policy: Send + Sync {
     fn pick(&self, queue: &mut Self::Queue, now_ns: u64, kick: &mut impl Kick) -> Pick;
 
     /// The device finished a request that `pick` granted on this queue.
-    fn complete(&self, queue: &mut Self::Queue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
+    fn complete(&self, queue: &mut Self::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
 
     /// The last pick dispatched and the worker cannot pick again yet (its device queue is full). What it could have
     /// used goes to others. After a kick, a paused worker pauses again or picks.
@@ -146,6 +193,11 @@ pub trait Policy: Send + Sync {
 
     /// Changes a flow's weight; requests already staged keep their tags.
     fn set_weight(&self, flow: FlowId, weight: Weight);
+
+    /// Changes a flow's priority class, for policies that have them; the others do not look at it.
+    fn set_class(&self, flow: FlowId, class: PriorityClass) {
+        let _ = (flow, class);
+    }
 
     /// Requests staged in this queue.
     fn staged(&self, queue: &Self::Queue) -> usize;

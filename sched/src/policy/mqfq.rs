@@ -145,7 +145,7 @@
 pub mod structures;
 
 use self::structures::{Shipped, Structures, Tokens, VirtualTime, Wheel};
-use super::{DispatchToken, Entry, Grant, Handle, Kick, Pick, Policy, PolicyError, PolicyOptions};
+use super::{DispatchToken, Done, Entry, Grant, Handle, Kick, Pick, Policy, PolicyError, PolicyOptions};
 use crate::cost::Cost;
 use crate::flow::{FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align};
 use crate::mindicator::Mindicator;
@@ -481,7 +481,7 @@ impl<S: Structures> Policy for Mqfq<S> {
 
     #[inline(always)]
     fn submit(&self, queue: &mut Queue<S>, entry: Entry, _now_ns: u64, kick: &mut impl Kick) {
-        let Entry { flow, cost, handle } = entry;
+        let Entry { flow, cost, handle, .. } = entry;
         let now = self.virtual_time.global_vtime();
         let payload = Waiting { handle: handle.0, units: self.options.units(cost) };
         let Some(mut behind) = queue.stage.behind(flow) else {
@@ -529,7 +529,7 @@ impl<S: Structures> Policy for Mqfq<S> {
     }
 
     #[inline(always)]
-    fn complete(&self, queue: &mut Queue<S>, _flow: FlowId, token: DispatchToken, _now_ns: u64, kick: &mut impl Kick) {
+    fn complete(&self, queue: &mut Queue<S>, _done: Done, token: DispatchToken, _now_ns: u64, kick: &mut impl Kick) {
         queue.room += 1;
         let token = if queue.room > 0 {
             token

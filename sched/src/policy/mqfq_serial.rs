@@ -8,7 +8,7 @@
 //! into the policy would deadlock; the trait has it tell other workers, nothing else.
 
 use super::mqfq::{Mqfq, MqfqQueue};
-use super::{DispatchToken, Entry, Kick, Pick, Policy, PolicyOptions};
+use super::{DispatchToken, Done, Entry, Kick, Pick, Policy, PolicyOptions};
 use crate::flow::{FlowId, Weight};
 use crate::sync::Mutex;
 use crate::topology::{HctxId, Topology};
@@ -56,8 +56,8 @@ impl Policy for MqfqSerial {
     }
 
     #[inline(never)]
-    fn complete(&self, queue: &mut MqfqQueue, flow: FlowId, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
-        self.locked(|mqfq| mqfq.complete(queue, flow, token, now_ns, kick));
+    fn complete(&self, queue: &mut MqfqQueue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
+        self.locked(|mqfq| mqfq.complete(queue, done, token, now_ns, kick));
     }
 
     fn pause(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {

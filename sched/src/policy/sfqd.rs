@@ -23,7 +23,7 @@
 //! # Cost
 //! A lock per operation; O(log flows) under it. That it does not scale is the point of comparison.
 
-use super::{DispatchToken, Entry, Grant, Handle, Kick, Pick, Policy, PolicyOptions};
+use super::{DispatchToken, Done, Entry, Grant, Handle, Kick, Pick, Policy, PolicyOptions};
 use crate::flow::{FlowId, FlowTable, Interval, Weight, align};
 use crate::stage_queue::{StageQueue, Staged};
 use crate::sync::Mutex;
@@ -144,7 +144,7 @@ impl Policy for Sfqd {
     fn submit(&self, queue: &mut SfqdQueue, entry: Entry, _now_ns: u64, _kick: &mut impl Kick) {
         assert!(queue.staged < queue.capacity_requests, "a queue of {} requests is full", queue.capacity_requests);
         queue.staged += 1;
-        let Entry { flow, cost, handle } = entry;
+        let Entry { flow, cost, handle, .. } = entry;
         let central = &mut *self.lock();
         let Interval { start_tag, finish_tag } = self.flows.charge(flow, cost, central.virtual_time);
         let span = VSpan(finish_tag.since(start_tag) as u64);
@@ -172,14 +172,7 @@ impl Policy for Sfqd {
         if queue.staged > 0 { Pick::NoToken } else { Pick::Idle }
     }
 
-    fn complete(
-        &self,
-        _queue: &mut SfqdQueue,
-        _flow: FlowId,
-        token: DispatchToken,
-        _now_ns: u64,
-        _kick: &mut impl Kick,
-    ) {
+    fn complete(&self, _queue: &mut SfqdQueue, _done: Done, token: DispatchToken, _now_ns: u64, _kick: &mut impl Kick) {
         let central = &mut *self.lock();
         central.free_units += i64::from(token.into_units());
         if central.free_units == i64::from(self.options.depth) && central.stage.is_empty() {

@@ -14,7 +14,7 @@ pub fn options(kind: PolicyKind) -> PolicyOptions {
 }
 
 fn submit<P: Policy>(policy: &P, queue: &mut P::Queue, flow: u32) {
-    let entry = Entry { flow: FlowId(flow), cost: Cost(4096), handle: Handle(flow) };
+    let entry = Entry::read(FlowId(flow), Cost(4096), Handle(flow));
     policy.submit(queue, entry, 0, &mut |_| panic!("nobody waits for a submit"));
 }
 
@@ -39,7 +39,7 @@ where
             assert_eq!(hctx, HctxId(1));
             rings += u32::from(their_word.kick());
         };
-        their_policy.complete(&mut zero, flow, token, 0, &mut kick);
+        their_policy.complete(&mut zero, Done::read(flow, Handle(0)), token, 0, &mut kick);
         assert_eq!(their_policy.pick(&mut zero, 0, &mut kick), Pick::Idle);
         rings
     });
@@ -59,6 +59,6 @@ where
         granted = turn(&mut one);
     }
     let Some(Grant { flow, token, .. }) = granted else { panic!("a token is free, and worker 1 got none") };
-    policy.complete(&mut one, flow, token, 0, &mut |_| panic!("nobody waits"));
+    policy.complete(&mut one, Done::read(flow, Handle(0)), token, 0, &mut |_| panic!("nobody waits"));
     assert_eq!(policy.staged(&one), 0);
 }

@@ -11,7 +11,7 @@ use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::oracle::{Oracle, narrow};
 use mqfq_sched::policy::{
-    AnyPolicy, AnyQueue, DispatchToken, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
+    AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
 };
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
@@ -210,7 +210,7 @@ impl Env {
 
     pub fn submit_cost(&mut self, flow: FlowId, hctx: HctxId, cost: Cost) {
         self.steps += 1;
-        let entry = Entry { flow, cost, handle: Handle(self.requests.len() as u32) };
+        let entry = Entry::read(flow, cost, Handle(self.requests.len() as u32));
         self.requests.push((flow, cost));
         self.staged_by[hctx.index()][flow.0 as usize] += 1;
         if self.is_mqfq() {
@@ -257,6 +257,7 @@ impl Env {
                     self.oracle.global_vtime()
                 ),
                 Pick::NoToken => assert!(self.oracle.is_eligible(hctx), "{hctx:?} asks for a token that it cannot use"),
+                Pick::Later(_) => unreachable!("fair queueing does not wait for time"),
                 Pick::Idle => assert_eq!(self.oracle.lead(hctx), None, "{hctx:?} claims to be idle"),
             }
         }
@@ -329,7 +330,7 @@ impl Env {
         }
         let kicked = &mut self.kicked;
         let kicks_sent = &mut self.kicks_sent;
-        self.policy.complete(&mut self.queues[hctx.index()], flow, token, 0, &mut |other| {
+        self.policy.complete(&mut self.queues[hctx.index()], Done::read(flow, Handle(0)), token, 0, &mut |other| {
             assert_ne!(other, hctx, "a worker kicked itself");
             *kicks_sent += 1;
             kicked.insert(other);

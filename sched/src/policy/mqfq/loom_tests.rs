@@ -61,7 +61,7 @@ impl Worker {
     }
 
     fn submit_of(&mut self, mqfq: &Mqfq, flow: FlowId, cost: Cost) {
-        let entry = Entry { flow, cost, handle: Handle(0) };
+        let entry = Entry::read(flow, cost, Handle(0));
         let kicks = &mut self.kicks;
         mqfq.submit(&mut self.queue, entry, 0, &mut |hctx| kicks.push(hctx));
     }
@@ -89,7 +89,7 @@ impl Worker {
     fn complete(&mut self, mqfq: &Mqfq) {
         if let Some((flow, token)) = self.on_device.pop() {
             let kicks = &mut self.kicks;
-            mqfq.complete(&mut self.queue, flow, token, 0, &mut |hctx| kicks.push(hctx));
+            mqfq.complete(&mut self.queue, Done::read(flow, Handle(0)), token, 0, &mut |hctx| kicks.push(hctx));
         }
     }
 
