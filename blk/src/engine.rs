@@ -1,6 +1,8 @@
 //! The engine: devices, their policies and flows, and the workers that run them.
 //!
-//! This is what an embedder starts. Everything is fixed at start; clients come and go.
+//! This is what an embedder starts. Clients come and go; policies and weights can be changed (`engine/change.rs`); all else is fixed at start.
+
+mod change;
 
 use crate::client::MakeClient;
 use crate::clock::Clock;
@@ -14,7 +16,8 @@ use crate::worker::thread::{self, Shared, SharedDevice};
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyOptions};
-use std::sync::{Arc, mpsc};
+use mqfq_sched::topology::Topology;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -96,10 +99,19 @@ pub struct EngineStats {
     pub devices: Vec<DeviceStats>,
 }
 
+/// What a device runs with, as last changed.
+struct Current {
+    policy: PolicyOptions,
+    weights: Vec<Weight>,
+}
+
 /// A running engine. Dropping it stops the workers at once; [`Engine::drain`] first if clients matter.
 pub struct Engine {
     shared: Arc<Shared>,
     options: EngineOptions,
+    topology: Topology,
+    /// What can be changed while the engine runs, by device. Held by whoever changes it, so that changes come one after another.
+    current: Mutex<Vec<Current>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -126,14 +138,19 @@ impl Engine {
             });
             devices.push(SharedDevice {
                 device: device.device.clone(),
-                policy: Arc::new(policy),
+                policy: Mutex::new(Arc::new(policy)),
                 queue_depth: device.queue_depth,
                 limits: limits.collect(),
                 cost: device.cost,
             });
         }
         let shared = Arc::new(Shared::new(Clock::start(), bells, devices, options.spin_ns));
-        let mut engine = Engine { shared, options, threads: Vec::new() };
+        let current = options.devices.iter().map(|device| Current {
+            policy: device.policy,
+            weights: device.flows.iter().map(|flow| flow.weight).collect(),
+        });
+        let current = Mutex::new(current.collect());
+        let mut engine = Engine { shared, options, topology, current, threads: Vec::new() };
         let (sender, started) = mpsc::channel();
         for index in 0..engine.options.workers {
             let pinned = engine.options.pin && engine.options.workers <= cpus.len();
@@ -216,7 +233,8 @@ impl Engine {
 
     /// Counters so far.
     pub fn stats(&self) -> EngineStats {
-        let mut devices: Vec<DeviceStats> = self.options.devices.iter().map(empty_stats).collect();
+        let current: Vec<PolicyOptions> = self.current().iter().map(|current| current.policy).collect();
+        let mut devices: Vec<DeviceStats> = self.options.devices.iter().zip(current).map(empty_stats).collect();
         // A channel for each, so that the answers come in the order of the workers and not in that of their speed.
         let ask = |worker| {
             let (sender, reply) = mpsc::channel::<WorkerStats>();
@@ -248,11 +266,11 @@ impl Drop for Engine {
     }
 }
 
-fn empty_stats(device: &DeviceOptions) -> DeviceStats {
+fn empty_stats((device, policy): (&DeviceOptions, PolicyOptions)) -> DeviceStats {
     let named = |flow: &FlowOptions| NamedFlowStats { name: flow.name.clone(), stats: FlowStats::default() };
     DeviceStats {
         name: device.name.clone(),
-        policy: device.policy.kind.name(),
+        policy: policy.kind.name(),
         flows: device.flows.iter().map(named).collect(),
         hctxs: Vec::new(),
     }

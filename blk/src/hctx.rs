@@ -20,6 +20,7 @@ use mqfq_sched::cost::{CostKind, CostModel};
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{Done, Entry, Grant, Handle, Kick, Pick, Policy};
 use mqfq_sched::topology::HctxId;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Most requests that one [`HwCtx::run`] dispatches: bounds how long a worker stays away from its sockets. 64 is the
@@ -68,6 +69,8 @@ pub struct HwCtx<P: Policy> {
     is_held_back: bool,
     /// When the policy wants to be asked again, if it holds back what is staged.
     later_ns: Option<u64>,
+    /// While the policy takes nothing in: what was admitted since, in order.
+    frozen: Option<VecDeque<Entry>>,
     requests: RequestTable,
     staging: Staging,
     cost: CostModel,
@@ -83,12 +86,11 @@ impl<P: Policy> HwCtx<P> {
     /// with the flow's first completion.
     pub fn new(options: HwCtxOptions<P>) -> HwCtx<P> {
         let HwCtxOptions { id, policy, device, queue_depth, limits, cost } = options;
-        let staged_max: usize = limits.iter().map(|limit| limit.requests_max as usize).sum();
+        let staged_max = Self::capacity_requests(&limits);
         let staging = Staging::new(&limits);
         HwCtx {
             id,
-            // A queue that holds nothing cannot be asked for; where no flow submits, one place is not used.
-            queue: policy.open_queue(id, staged_max.max(1)),
+            queue: policy.open_queue(id, staged_max),
             policy,
             device,
             tags: TagSet::new(queue_depth),
@@ -96,6 +98,7 @@ impl<P: Policy> HwCtx<P> {
             refused: None,
             is_held_back: false,
             later_ns: None,
+            frozen: None,
             requests: RequestTable::new(staged_max + queue_depth as usize),
             cost,
             reaped: Vec::with_capacity(queue_depth as usize),
@@ -136,7 +139,10 @@ impl<P: Policy> HwCtx<P> {
         // The table has a place for each staged request of each flow and for each tag, so `admit` is the only bound.
         let handle = handle.unwrap_or_else(|_| panic!("{:?}: the request table is smaller than its bounds", self.id));
         let entry = Entry { flow, cost, handle, kind, is_sync, offset_bytes, length_bytes };
-        self.policy.submit(&mut self.queue, entry, now_ns, kick);
+        match &mut self.frozen {
+            None => self.policy.submit(&mut self.queue, entry, now_ns, kick),
+            Some(held) => held.push_back(entry),
+        }
         Ok(())
     }
 
@@ -261,6 +267,45 @@ impl<P: Policy> HwCtx<P> {
     pub fn take_room(&mut self) -> std::vec::Drain<'_, FlowId> {
         self.room.iter().for_each(|&flow| self.staging.told(flow));
         self.room.drain(..)
+    }
+
+    /// From now on admitted requests wait outside the policy, until [`HwCtx::thaw`]. What the policy has goes on to the device and back.
+    pub fn freeze(&mut self) {
+        let room = self.requests.room();
+        self.frozen.get_or_insert_with(|| VecDeque::with_capacity(room));
+    }
+
+    /// Frozen, and neither the policy nor the device has anything left of this context.
+    pub fn is_quiet(&self) -> bool {
+        self.frozen.is_some() && self.staged() == 0 && self.in_flight() == 0
+    }
+
+    /// Goes on, with another policy and this context's queue of it if one is given, and stages what has waited, in its order. Call
+    /// [`HwCtx::run`] after it.
+    ///
+    /// # Panics
+    /// If another policy is given while the old one has requests of this context ([`HwCtx::is_quiet`]), or its queue is smaller than the
+    /// old one's: their requests and tokens would be lost.
+    pub fn thaw(&mut self, policy: Option<(Arc<P>, P::Queue)>, now_ns: u64, kick: &mut impl Kick) {
+        if let Some((policy, queue)) = policy {
+            assert!(
+                self.is_quiet(),
+                "{:?}: the policy has {} requests, the device {}",
+                self.id,
+                self.staged(),
+                self.in_flight()
+            );
+            (self.policy, self.queue) = (policy, queue);
+        }
+        for entry in self.frozen.take().into_iter().flatten() {
+            self.policy.submit(&mut self.queue, entry, now_ns, kick);
+        }
+    }
+
+    /// Requests that this context's queue of a policy must be able to stage.
+    pub fn capacity_requests(limits: &[StageLimits]) -> usize {
+        // A queue that holds nothing cannot be asked for; where no flow submits, one place is not used.
+        limits.iter().map(|limit| limit.requests_max as usize).sum::<usize>().max(1)
     }
 
     /// When [`HwCtx::run`] and [`HwCtx::reap`] must be called next if nothing else happens.

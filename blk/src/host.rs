@@ -12,10 +12,11 @@
 use crate::buffer::Buffer;
 use crate::client::{Event, MakeClient, Part};
 use crate::stats::{FlowStats, HctxStats};
+use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 /// An operation that ended, as the host names it, and its result. [`Host::resolve`] says what it means.
 pub type Ended = (u64, i32);
@@ -44,7 +45,7 @@ pub enum HostEvent {
 }
 
 /// A message to a worker.
-pub enum Mail {
+pub enum Mail<P: Policy = AnyPolicy> {
     /// Make a client here.
     Attach(MakeClient),
     /// Ask every client to drain; report when none is left.
@@ -53,6 +54,21 @@ pub enum Mail {
     Abort,
     /// Report counters.
     Snapshot(mpsc::Sender<WorkerStats>),
+    /// Take no more requests into the policy of a device; report when the last that it has is completed.
+    Freeze {
+        /// Index of the device.
+        device: u16,
+        /// Told once.
+        quiet: mpsc::Sender<()>,
+    },
+    /// Go on with a device that was frozen.
+    Thaw {
+        /// Index of the device.
+        device: u16,
+        /// Another policy and this worker's queue of it; only after every worker has reported that it is quiet. `None`: go on with
+        /// the one that was.
+        policy: Option<(Arc<P>, P::Queue)>,
+    },
     /// Leave.
     Stop,
 }
@@ -61,7 +77,7 @@ pub enum Mail {
 pub type WorkerStats = Vec<(HctxStats, Vec<Option<Box<FlowStats>>>)>;
 
 /// See the file's text.
-pub trait Host {
+pub trait Host<P: Policy = AnyPolicy> {
     /// Nanoseconds since the engine started.
     fn now_ns(&mut self) -> u64;
 
@@ -78,7 +94,7 @@ pub trait Host {
     fn is_kicked(&mut self) -> bool;
 
     /// The next message, if there is one. Whoever sent it has rung the bell after.
-    fn take_mail(&mut self) -> Option<Mail>;
+    fn take_mail(&mut self) -> Option<Mail<P>>;
 
     /// Appends what ended since the last call.
     fn collect(&mut self, ended: &mut Vec<Ended>);

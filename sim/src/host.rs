@@ -6,6 +6,7 @@ use crate::scenario::{Latencies, Unthrottle};
 use mqfq_blk_watched::buffer::Buffer;
 use mqfq_blk_watched::client::{Event, MakeClient, Part};
 use mqfq_blk_watched::host::{Ended, Host, HostEvent, Mail};
+use mqfq_sched_watched::policy::Policy;
 use mqfq_sched_watched::topology::HctxId;
 use mqfq_sched_watched::wake::WakeWord;
 use std::cmp::Reverse;
@@ -68,7 +69,7 @@ impl VirtualHost {
     }
 }
 
-impl Host for VirtualHost {
+impl<P: Policy> Host<P> for VirtualHost {
     fn now_ns(&mut self) -> u64 {
         core::now_ns()
     }
@@ -90,7 +91,7 @@ impl Host for VirtualHost {
         self.bells[self.own].0.is_kicked()
     }
 
-    fn take_mail(&mut self) -> Option<Mail> {
+    fn take_mail(&mut self) -> Option<Mail<P>> {
         let stops = core::is_stopping() && !self.is_told;
         self.is_told |= stops;
         stops.then_some(Mail::Stop)

@@ -35,7 +35,7 @@ use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use std::os::fd::RawFd;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 /// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
 /// would otherwise keep the worker as long as its clients have requests staged.
@@ -90,7 +90,7 @@ struct Waiting {
 }
 
 /// Everything that a client may reach through its context.
-struct Core<H: Host, P: Policy> {
+struct Core<H: Host<P>, P: Policy> {
     // Dropped before the device queues, whose memory a host's ring may still point to.
     host: H,
     now_ns: u64,
@@ -105,7 +105,7 @@ struct Core<H: Host, P: Policy> {
 }
 
 /// See the file's text.
-pub struct Worker<H: Host, P: Policy = AnyPolicy> {
+pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     core: Core<H, P>,
     clients: Vec<Slot>,
     free: Vec<u32>,
@@ -116,18 +116,20 @@ pub struct Worker<H: Host, P: Policy = AnyPolicy> {
     /// Calls of clients since something was staged.
     calls: usize,
     drained: Option<mpsc::Sender<()>>,
+    /// Devices that are frozen and not yet quiet, and who waits for that.
+    freezing: Vec<(u16, mpsc::Sender<()>)>,
     draining: bool,
     stopped: bool,
 }
 
 /// The context of one call into one client.
-struct Call<'a, H: Host, P: Policy> {
+struct Call<'a, H: Host<P>, P: Policy> {
     core: &'a mut Core<H, P>,
     counts: &'a mut Counts,
     client: u32,
 }
 
-impl<H: Host, P: Policy> Context for Call<'_, H, P> {
+impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
     fn now_ns(&self) -> u64 {
         self.core.now_ns
     }
@@ -197,7 +199,7 @@ impl Waiting {
     }
 }
 
-impl<H: Host, P: Policy> Core<H, P> {
+impl<H: Host<P>, P: Policy> Core<H, P> {
     fn wait(&mut self, waiting: Waiting) {
         if !self.waiting.contains(&waiting) {
             self.waiting.push(waiting);
@@ -263,7 +265,7 @@ impl<H: Host, P: Policy> Core<H, P> {
     }
 }
 
-impl<H: Host, P: Policy> Worker<H, P> {
+impl<H: Host<P>, P: Policy> Worker<H, P> {
     /// A worker without clients. `hctxs` are its contexts and `infos` what their devices are, both by [`DeviceIndex`].
     pub fn new(mut host: H, hctxs: Vec<HwCtx<P>>, infos: Vec<DeviceInfo>, options: WorkerOptions) -> Worker<H, P> {
         assert_eq!(hctxs.len(), infos.len(), "a context for each device");
@@ -280,6 +282,7 @@ impl<H: Host, P: Policy> Worker<H, P> {
             patience: Patience::default(),
             calls: 0,
             drained: None,
+            freezing: Vec::new(),
             draining: false,
             stopped: false,
         }
@@ -359,6 +362,9 @@ impl<H: Host, P: Policy> Worker<H, P> {
         }
         self.tell_room();
         self.end_turn();
+        if !self.freezing.is_empty() {
+            self.tell_quiet();
+        }
         self.core.host.turned();
         // Clients may have submitted in their last calls.
         again || self.core.staged
@@ -404,8 +410,29 @@ impl<H: Host, P: Policy> Worker<H, P> {
                     // A reader that no longer waits needs no answer.
                     drop(reply.send(stats.collect()));
                 }
+                Mail::Freeze { device, quiet } => {
+                    self.core.hctxs[device as usize].freeze();
+                    self.freezing.push((device, quiet));
+                }
+                Mail::Thaw { device, policy } => self.thaw(device, policy),
                 Mail::Stop => self.stopped = true,
             }
+        }
+    }
+
+    fn thaw(&mut self, device: u16, policy: Option<(Arc<P>, P::Queue)>) {
+        self.freezing.retain(|(freezing, _)| *freezing != device);
+        let Core { host, hctxs, now_ns, staged, .. } = &mut self.core;
+        hctxs[device as usize].thaw(policy, *now_ns, &mut |other: HctxId| host.kick(other));
+        *staged = true;
+    }
+
+    /// Reports the devices that are quiet now.
+    fn tell_quiet(&mut self) {
+        let hctxs = &self.core.hctxs;
+        for (_, waiter) in self.freezing.extract_if(.., |(device, _)| hctxs[*device as usize].is_quiet()) {
+            // Whoever no longer waits thaws us all the same.
+            let _ = waiter.send(());
         }
     }
 

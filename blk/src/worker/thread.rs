@@ -31,10 +31,21 @@ use std::time::Duration;
 /// What a device is to a worker.
 pub(crate) struct SharedDevice {
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) policy: Arc<AnyPolicy>,
+    /// What the workers start with; they keep it, or what they were given since.
+    pub(crate) policy: Mutex<Arc<AnyPolicy>>,
     pub(crate) queue_depth: u16,
     pub(crate) limits: Vec<StageLimits>,
     pub(crate) cost: CostModel,
+}
+
+impl SharedDevice {
+    pub(crate) fn policy(&self) -> Arc<AnyPolicy> {
+        self.policy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_policy(&self, policy: Arc<AnyPolicy>) {
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
 }
 
 /// A worker's mail, away from its neighbours': each worker takes its own lock in every turn of its loop.
@@ -186,7 +197,7 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
         })?;
         hctxs.push(HwCtx::new(HwCtxOptions {
             id,
-            policy: device.policy.clone(),
+            policy: device.policy(),
             device: queue,
             queue_depth: device.queue_depth,
             limits: device.limits.clone(),

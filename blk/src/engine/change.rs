@@ -1,0 +1,113 @@
+//! What can be changed while an engine runs: the policy of a device, and the weights of its flows.
+//!
+//! # Another policy
+//! ```text
+//!   engine:   make the policy, open every queue of it
+//!             Freeze ─▶ all workers      new requests wait outside the policy; the old ones go on
+//!             wait until all are quiet   the old policy and the device have nothing left
+//!             Thaw ─▶ all workers        each takes its new queue and stages what has waited, in its order
+//! ```
+//! Nothing is lost: a request is in the old policy until the device has completed it, or waits in its context and goes into the
+//! new one. Every token of the old policy is back before the new one hands out its first, so the device never has more than
+//! the larger D. A worker that thaws before its neighbour may kick it; a kick of a frozen worker does nothing, and it
+//! looks for itself when it thaws.
+//!
+//! A device that does not give its requests back holds the change up. After the time that the caller gives, the workers go on with the
+//! old policy and the caller is told.
+//!
+//! Cost: the device runs empty once. Requests meanwhile wait, bounded by what tenants may stage.
+
+use super::{Current, Engine};
+use crate::hctx::HwCtx;
+use crate::host::Mail;
+use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::policy::{AnyPolicy, Policy, PolicyOptions};
+use mqfq_sched::topology::HctxId;
+use std::sync::{Arc, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+impl Engine {
+    /// Gives a device another policy, or the same with other options, while requests are under way. Every one of them completes
+    /// once. Waits until it is done; requests that come meanwhile wait, too.
+    ///
+    /// # Errors
+    /// One sentence, and the device goes on as before: options that no policy can be built from, or requests that the device did not
+    /// complete within `patience`.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn set_policy(&self, device: usize, options: PolicyOptions, patience: Duration) -> Result<(), String> {
+        let mut current = self.current();
+        let name = &self.options.devices[device].name;
+        let policy = AnyPolicy::new(&options, &self.topology, &current[device].weights)
+            .map_err(|error| format!("device {name}: {error}"))?;
+        let policy = Arc::new(policy);
+        let shared = &self.shared.devices[device];
+        let capacity_requests = HwCtx::<AnyPolicy>::capacity_requests(&shared.limits);
+        // All of them before the first request: a policy may say so.
+        let queues: Vec<_> =
+            (0..self.workers()).map(|worker| policy.open_queue(HctxId(worker as u16), capacity_requests)).collect();
+        if let Err(reason) = self.freeze(device, patience) {
+            (0..self.workers()).for_each(|worker| self.thaw(device, worker, None));
+            return Err(format!("device {name}: {reason}; it keeps the policy {}", current[device].policy.kind));
+        }
+        for (worker, queue) in queues.into_iter().enumerate() {
+            self.thaw(device, worker, Some((policy.clone(), queue)));
+        }
+        shared.set_policy(policy);
+        current[device].policy = options;
+        Ok(())
+    }
+
+    /// Changes the weight of a flow on a device, at once; requests that are staged keep their tags.
+    ///
+    /// # Panics
+    /// If there is no such device or flow.
+    pub fn set_weight(&self, device: usize, flow: FlowId, weight: Weight) {
+        let mut current = self.current();
+        current[device].weights[flow.0 as usize] = weight;
+        self.shared.devices[device].policy().set_weight(flow, weight);
+    }
+
+    /// The policy of a device, and its options.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn policy(&self, device: usize) -> PolicyOptions {
+        self.current()[device].policy
+    }
+
+    pub(super) fn current(&self) -> MutexGuard<'_, Vec<Current>> {
+        // A change that panicked has not touched what the others read.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn freeze(&self, device: usize, patience: Duration) -> Result<(), String> {
+        let (quiet, is_quiet) = mpsc::channel();
+        for worker in 0..self.workers() {
+            self.shared.send(worker, Mail::Freeze { device: index(device), quiet: quiet.clone() });
+        }
+        drop(quiet);
+        let clock = self.clock();
+        let until_ns = clock.now_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        for _ in 0..self.workers() {
+            is_quiet.recv_timeout(Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()))).map_err(|error| {
+                match error {
+                    mpsc::RecvTimeoutError::Timeout => {
+                        format!("requests did not come back from it within {} s", patience.as_secs_f64())
+                    }
+                    mpsc::RecvTimeoutError::Disconnected => "a worker has ended".to_owned(),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn thaw(&self, device: usize, worker: usize, policy: Option<(Arc<AnyPolicy>, <AnyPolicy as Policy>::Queue)>) {
+        self.shared.send(worker, Mail::Thaw { device: index(device), policy });
+    }
+}
+
+fn index(device: usize) -> u16 {
+    u16::try_from(device).expect("as many devices as `check` allows")
+}
