@@ -4,8 +4,8 @@
 //! not change while it runs.
 
 use super::{
-    DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, Mqfq, MqfqQueue, MqfqSerial, Pick, Policy, PolicyError,
-    PolicyKind, PolicyOptions, Sfqd, SfqdQueue,
+    CentralQueue, DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, Mqfq, MqfqQueue, MqfqSerial, Pick, Policy,
+    PolicyError, PolicyKind, PolicyOptions, Sfqd,
 };
 use crate::class::PriorityClass;
 use crate::flow::{FlowId, Weight};
@@ -33,7 +33,7 @@ pub enum AnyQueue {
     /// Of `mqfq` and `mqfq-serial`.
     Mqfq(MqfqQueue),
     /// Of `sfqd`.
-    Sfqd(SfqdQueue),
+    Central(CentralQueue),
 }
 
 impl AnyPolicy {
@@ -90,7 +90,7 @@ macro_rules! on_each {
             (AnyPolicy::None($policy), AnyQueue::Fifo($own)) => $call,
             (AnyPolicy::Mqfq($policy), AnyQueue::Mqfq($own)) => $call,
             (AnyPolicy::MqfqSerial($policy), AnyQueue::Mqfq($own)) => $call,
-            (AnyPolicy::Sfqd($policy), AnyQueue::Sfqd($own)) => $call,
+            (AnyPolicy::Sfqd($policy), AnyQueue::Central($own)) => $call,
             (policy, _) => panic!("a queue of another policy was given to {}", policy.kind()),
         }
     };
@@ -104,7 +104,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::None(policy) => AnyQueue::Fifo(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::Mqfq(policy) => AnyQueue::Mqfq(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::MqfqSerial(policy) => AnyQueue::Mqfq(policy.open_queue(hctx, capacity_requests)),
-            AnyPolicy::Sfqd(policy) => AnyQueue::Sfqd(policy.open_queue(hctx, capacity_requests)),
+            AnyPolicy::Sfqd(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
         }
     }
 

@@ -11,6 +11,7 @@
 //! `complete`, then the picks.
 
 mod any;
+mod central;
 mod fifo;
 mod mqfq;
 mod mqfq_serial;
@@ -20,11 +21,12 @@ mod sfqd;
 mod sleeper_model;
 
 pub use any::{AnyPolicy, AnyQueue};
+pub use central::CentralQueue;
 pub use fifo::{Fifo, FifoQueue};
 pub use mqfq::{Mqfq, MqfqQueue, structures};
 pub use mqfq_serial::MqfqSerial;
 pub use options::{PolicyError, PolicyKind, PolicyOptions, UnknownPolicy};
-pub use sfqd::{Sfqd, SfqdQueue};
+pub use sfqd::Sfqd;
 
 use crate::class::PriorityClass;
 use crate::cost::{Cost, CostKind};
@@ -146,7 +148,7 @@ pub enum Pick {
     /// A request may go as far as fairness is concerned, but the device holds D. A kick will come.
     NoToken,
     /// Requests are staged, and the policy holds them back until this time, ns, in the hope of a better one. Pick again then, and
-    /// as ever after a submit, a complete or a kick.
+    /// as ever after a submit, a complete or a kick. They need not be this queue's: who is told looks again for all.
     Later(u64),
     /// Nothing is staged here.
     Idle,

@@ -1,7 +1,7 @@
 //! A model of two workers around any policy: one passes on its token while the other falls asleep on its wake word, as
 //! the workers of `blk` do. What is left undone when both have ended, nobody would ever have done.
 
-use super::{Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions};
+use super::{Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions};
 use crate::cost::Cost;
 use crate::flow::FlowId;
 use crate::sync::model::{Arc, thread};

@@ -7,8 +7,8 @@ use crate::policy::PolicyKind;
 use crate::policy::sleeper_model::{one_token_passes_to_a_worker_that_falls_asleep, options};
 use crate::sync::model::Builder;
 
-/// Race: A completes, picks, and grants B's request, while B, which has just found no token, falls asleep (S3).
-/// Shown to fail if `pick` does not kick the owner of a grant, and if the kick is not rung.
+/// Race: A completes, picks, and grants B's request, while B, which has just found no token, falls asleep (C2).
+/// Shown to fail if `Central::pick` does not kick the owner of a grant, and if the kick is not rung.
 #[test]
 fn loom_grant_to_another_worker_meets_it_falling_asleep() {
     Builder::new().check(|| {
