@@ -16,6 +16,7 @@ use crate::scratch::Scratch;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, Weight};
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
@@ -127,6 +128,7 @@ impl Rig {
                 queue_depth: options.queue_depth,
                 flows: options.tenants.iter().map(flow).collect(),
                 cost: CostModel::FLAT,
+                path: PathOptions::default(),
             }],
         })?;
         let attached = match options.transport {

@@ -202,6 +202,8 @@ mod tests {
                 preferred_bytes: 4096,
                 transfer_bytes_max: 1 << 20,
                 volatile_cache: false,
+                segments_max: 1,
+                segment_align_bytes: 1,
             }
         }
 

@@ -18,6 +18,7 @@ use crate::load::{Counted, Requests, Window};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
@@ -131,6 +132,7 @@ impl Model {
                 queue_depth: options.queue_depth,
                 limits: limits.collect(),
                 cost: CostModel::FLAT,
+                path: PathOptions::TIMELESS,
             }));
         }
         let size_bytes = options.device.info().size_bytes;

@@ -123,7 +123,7 @@ fn submit_real(queue: &mut dyn DeviceQueue, batch: &Batch, now_ns: u64) {
             What::Flush => (Op::Flush, false),
         };
         let buffer = (what != What::Flush).then(|| Buffer::new(length_bytes as usize));
-        let command = Command { tag: Tag(tag), op, offset_bytes, length_bytes, fua, buffer };
+        let command = Command { fua, ..Command::new(Tag(tag), op, offset_bytes, length_bytes, buffer) };
         assert!(queue.submit(command).is_ok(), "the queue is as deep as its history is long");
     }
     queue.ring_doorbell(now_ns);
@@ -253,7 +253,10 @@ fn command(&Request { what, offset_bytes, length_bytes, tag }: &Request) -> blk:
         What::Write { fua } => (Op::Write, fua),
         What::Flush => (Op::Flush, false),
     };
-    blk::device::Command { tag: blk::device::Tag(tag), op, offset_bytes, length_bytes, fua, buffer: None }
+    blk::device::Command {
+        fua,
+        ..blk::device::Command::new(blk::device::Tag(tag), op, offset_bytes, length_bytes, None)
+    }
 }
 
 /// By time, then queue; within one of each the order in which they were seen stays.

@@ -10,6 +10,7 @@ use crate::device::{Device, DeviceInfo};
 use crate::host::{Mail, WorkerStats};
 use crate::kick::Bell;
 use crate::machine;
+use crate::path::PathOptions;
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats};
 use crate::worker::thread::{self, Shared, SharedDevice};
@@ -54,6 +55,8 @@ pub struct DeviceOptions {
     pub flows: Vec<FlowOptions>,
     /// What requests cost.
     pub cost: CostModel,
+    /// What is done to requests besides scheduling them.
+    pub path: PathOptions,
 }
 
 /// An engine.
@@ -142,6 +145,7 @@ impl Engine {
                 queue_depth: device.queue_depth,
                 limits: limits.collect(),
                 cost: device.cost,
+                path: device.path,
             });
         }
         let shared = Arc::new(Shared::new(Clock::start(), bells, devices, options.spin_ns));

@@ -10,7 +10,8 @@
 //! must call [`HwCtx::run`] after any `submit`, any `reap` that returned something, and any kick, and again while it
 //! answers [`Run::again`]: the policy counts on a queue with a free token and an eligible request being run (I4).
 
-use crate::device::{Command, DeviceQueue, QueueFull, Reaped};
+use crate::device::{Command, DeviceQueue, QueueFull, Reaped, Segments};
+use crate::path::PathOptions;
 use crate::request::{Completion, Op, Submission};
 use crate::stage::{StageLimits, Staging};
 use crate::stats::{FlowStats, HctxStats};
@@ -41,6 +42,8 @@ pub struct HwCtxOptions<P: Policy> {
     pub limits: Vec<StageLimits>,
     /// What requests cost.
     pub cost: CostModel,
+    /// What is done to requests besides scheduling them.
+    pub path: PathOptions,
 }
 
 /// How a [`HwCtx::run`] ended.
@@ -85,7 +88,7 @@ impl<P: Policy> HwCtx<P> {
     /// A context with nothing staged. All of its memory is taken here, but for what is counted of each flow: that comes
     /// with the flow's first completion.
     pub fn new(options: HwCtxOptions<P>) -> HwCtx<P> {
-        let HwCtxOptions { id, policy, device, queue_depth, limits, cost } = options;
+        let HwCtxOptions { id, policy, device, queue_depth, limits, cost, path: _ } = options;
         let staged_max = Self::capacity_requests(&limits);
         let staging = Staging::new(&limits);
         HwCtx {
@@ -202,6 +205,8 @@ impl<P: Policy> HwCtx<P> {
                 length_bytes: request.length_bytes,
                 fua: request.fua,
                 buffer: request.buffer.take(),
+                more: Segments::NONE,
+                generation: 0,
             };
             if self.staging.leave(flow, payload_bytes(command.op, command.length_bytes)) {
                 self.room.push(flow);
@@ -240,7 +245,7 @@ impl<P: Policy> HwCtx<P> {
             kicks += 1;
             kick.kick(hctx);
         };
-        for Reaped { tag, status, buffer } in self.reaped.drain(..) {
+        for Reaped { tag, status, buffer, .. } in self.reaped.drain(..) {
             let handle = self.by_tag[tag.0 as usize];
             let request = self.requests.take(handle);
             let done = done(handle, &request);

@@ -9,6 +9,7 @@ pub mod client;
 pub mod device;
 pub mod hctx;
 pub mod host;
+pub mod path;
 mod patience;
 pub mod request;
 pub mod stage;

@@ -5,6 +5,7 @@
 
 use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
@@ -45,7 +46,7 @@ impl DeviceQueue for ScriptQueue {
 
     fn reap(&mut self, _: u64, out: &mut Vec<Reaped>) {
         for (_, command) in self.script.done.borrow_mut().extract_if(.., |(hctx, _)| *hctx == self.hctx) {
-            out.push(Reaped { tag: command.tag, status: Status::Ok, buffer: command.buffer });
+            out.push(command.ended(Status::Ok));
         }
     }
 
@@ -103,6 +104,7 @@ impl Env {
                 queue_depth,
                 limits: vec![StageLimits { requests_max: 64, bytes_max: 8 << 20 }; weights.len()],
                 cost: CostModel::FLAT,
+                path: PathOptions::default(),
             })
         };
         let hctxs = (0..hctxs as u16).map(hctx).collect();

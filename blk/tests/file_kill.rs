@@ -43,7 +43,7 @@ impl Queue {
 
     fn submit(&mut self, op: Op, tag: u64, offset_bytes: u64, buffer: Option<Buffer>, length: usize) {
         let length_bytes = length as u32;
-        let command = DeviceCommand { tag: Tag(tag as u16), op, offset_bytes, length_bytes, fua: false, buffer };
+        let command = DeviceCommand::new(Tag(tag as u16), op, offset_bytes, length_bytes, buffer);
         self.queue.submit(command).unwrap();
     }
 

@@ -7,6 +7,7 @@ use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, Weight};
@@ -88,6 +89,7 @@ fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
         queue_depth: 8,
         flows: vec![FlowOptions { name: "a".into(), weight: Weight::DEFAULT, limits: StageLimits::DEFAULT }],
         cost: CostModel::FLAT,
+        path: PathOptions::default(),
     };
     let devices = devices.into_iter().map(options).collect();
     Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap()

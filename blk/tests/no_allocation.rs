@@ -6,6 +6,7 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
@@ -80,6 +81,7 @@ fn contexts(options: &PolicyOptions, flows: u32) -> Vec<HwCtx<AnyPolicy>> {
             queue_depth: QUEUE_DEPTH,
             limits: vec![StageLimits { requests_max: STAGED_MAX, bytes_max: 1 << 20 }; flows as usize],
             cost: CostModel::FLAT,
+            path: PathOptions::default(),
         })
     };
     (0..HCTXS).map(context).collect()
@@ -164,6 +166,7 @@ mod worker {
     use mqfq_blk::client::{Client, Context, DeviceIndex, Event};
     use mqfq_blk::device::null::NullDevice;
     use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+    use mqfq_blk::path::PathOptions;
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
     use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, Weight};
@@ -255,6 +258,7 @@ mod worker {
                     queue_depth: 64,
                     flows: vec![flow("a"), flow("b")],
                     cost: CostModel::FLAT,
+                    path: PathOptions::default(),
                 }],
             })
             .unwrap();

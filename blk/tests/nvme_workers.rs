@@ -38,7 +38,7 @@ fn work(device: &NvmeDevice, machine: &Arc<Machine>, worker: u16) {
         let mut buffer = Buffer::new(4096);
         buffer.as_mut_slice().fill(fill);
         let offset_bytes = block(tag);
-        Command { tag: Tag(tag), op, offset_bytes, length_bytes: 4096, fua: false, buffer: Some(buffer) }
+        Command::new(Tag(tag), op, offset_bytes, 4096, Some(buffer))
     };
     let value = |round: u64| (round * 7 + u64::from(worker) + 1) as u8;
     // By tag: how many of its commands have ended. Even: the next is a write, odd: the read that checks it.

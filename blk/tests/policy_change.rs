@@ -7,6 +7,7 @@ use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, Weight};
@@ -123,6 +124,7 @@ fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine 
         queue_depth: 64,
         flows: (0..FLOWS).map(flow).collect(),
         cost: CostModel::FLAT,
+        path: PathOptions::default(),
     };
     Engine::start(EngineOptions { workers, pin: false, spin_ns: 50_000, devices: vec![device] }).expect("it starts")
 }

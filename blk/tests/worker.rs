@@ -5,6 +5,7 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Part, Refused};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, VSpan, Weight};
@@ -137,6 +138,7 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
         queue_depth: 4,
         flows: vec![flow],
         cost: CostModel::FLAT,
+        path: PathOptions::default(),
     };
     Engine::start(EngineOptions { workers, pin: false, spin_ns: 0, devices: vec![device] }).unwrap()
 }

@@ -15,6 +15,7 @@ use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
 use serde::Serialize;
@@ -177,6 +178,7 @@ impl Prepared {
                 .map(|flow| FlowOptions { name: flow.tenant.clone(), weight: flow.weight, limits: flow.staged })
                 .collect(),
             cost: plan.config.cost,
+            path: PathOptions::default(),
         };
         EngineOptions {
             workers: self.workers,
@@ -324,6 +326,7 @@ mod tests {
                 queue_depth: 8,
                 flows: vec![flow],
                 cost: CostModel::FLAT,
+                path: PathOptions::default(),
             };
             let devices = vec![device];
             let engine = Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap();

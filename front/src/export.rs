@@ -189,7 +189,15 @@ mod tests {
     }
 
     fn device(block_bytes: u32, preferred_bytes: u32, transfer_bytes_max: u32) -> DeviceInfo {
-        DeviceInfo { size_bytes: 1 << 30, block_bytes, preferred_bytes, transfer_bytes_max, volatile_cache: false }
+        DeviceInfo {
+            size_bytes: 1 << 30,
+            block_bytes,
+            preferred_bytes,
+            transfer_bytes_max,
+            volatile_cache: false,
+            segments_max: 1,
+            segment_align_bytes: 1,
+        }
     }
 
     #[test]

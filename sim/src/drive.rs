@@ -106,6 +106,8 @@ impl SimDevice {
             preferred_bytes: 4096,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             volatile_cache: false,
+            segments_max: 1,
+            segment_align_bytes: 1,
         };
         SimDevice { info, is_null }
     }
@@ -159,8 +161,7 @@ impl DeviceQueue for SimQueue {
         }
         self.in_flight += 1;
         if self.is_null {
-            let Command { tag, buffer, .. } = command;
-            self.ended.push(Reaped { tag, status: Status::Ok, buffer });
+            self.ended.push(command.ended(Status::Ok));
             return Ok(());
         }
         self.staged.push(entry(&command));
@@ -184,9 +185,9 @@ impl DeviceQueue for SimQueue {
             let SimQueue { flights, ended, .. } = self;
             core::device(|drive, worker, now| {
                 drive.poll(worker, now, |cid, is_success| {
-                    let Command { tag, buffer, .. } = flights[usize::from(cid)].take().expect("it was in flight");
+                    let command = flights[usize::from(cid)].take().expect("it was in flight");
                     let status = if is_success { Status::Ok } else { Status::Io };
-                    ended.push(Reaped { tag, status, buffer });
+                    ended.push(command.ended(status));
                 });
             });
             core::interrupt_taken();

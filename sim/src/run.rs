@@ -18,6 +18,7 @@ use crate::workload;
 use mqfq_blk_watched::client::Client;
 use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{HwCtx, HwCtxOptions};
+use mqfq_blk_watched::path::PathOptions;
 use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::HctxStats;
 use mqfq_blk_watched::worker::{Worker, WorkerOptions};
@@ -105,6 +106,7 @@ impl PolicyVisitor for Run<'_> {
                 queue_depth: device.queue_depth,
                 limits,
                 cost: device.cost,
+                path: PathOptions::TIMELESS,
             })
             .without_flow_stats();
             let host = VirtualHost::new(worker, bells.clone(), &scenario.machine.latency, scenario.policy.unthrottle);

@@ -13,6 +13,7 @@ use crate::load::{Load, Window};
 use crate::load_inside::{self, Run};
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, Weight};
 use std::sync::mpsc;
@@ -103,6 +104,7 @@ pub fn measure(contender: Contender, setting: Setting, fixed: Fixed) -> Result<S
             queue_depth: fixed.queue_depth(flows_here),
             flows: (0..setting.flows).map(flow).collect(),
             cost: CostModel::FLAT,
+            path: PathOptions::default(),
         }],
     })?;
     let run = Run::new(DeviceIndex(0), Window::from_ms(WARM_UP_MS, fixed.measured_ms));

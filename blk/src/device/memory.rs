@@ -3,6 +3,7 @@
 //! Its bytes end with the process. So nothing that is completed becomes any safer by a flush, there is no cache that a
 //! flush could empty, and `volatile_cache` is false; FUA and flush are accepted and have nothing to do.
 
+use crate::device::null::SEGMENTS_MAX;
 use crate::device::store::SparseStore;
 use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::request::Status;
@@ -31,6 +32,8 @@ impl Device for MemoryDevice {
             preferred_bytes: 4096,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             volatile_cache: false,
+            segments_max: SEGMENTS_MAX,
+            segment_align_bytes: 1,
         }
     }
 
@@ -60,7 +63,7 @@ impl DeviceQueue for MemoryQueue {
     fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
         out.extend(self.submitted.drain(..).map(|mut command| {
             self.store.execute(&mut command);
-            Reaped { tag: command.tag, status: Status::Ok, buffer: command.buffer }
+            command.ended(Status::Ok)
         }));
     }
 
@@ -96,12 +99,12 @@ mod tests {
         let mut buffer = Buffer::new(bytes.len());
         buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
         let length_bytes = bytes.len() as u32;
-        let command = Command { tag: Tag(3), op, offset_bytes, length_bytes, fua: false, buffer: Some(buffer) };
+        let command = Command::new(Tag(3), op, offset_bytes, length_bytes, Some(buffer));
         queue.submit(command).unwrap();
         queue.ring_doorbell(0);
         let mut out = Vec::new();
         queue.reap(0, &mut out);
-        let Reaped { tag, status, buffer } = out.pop().unwrap();
+        let Reaped { tag, status, buffer, .. } = out.pop().unwrap();
         assert_eq!((tag, status), (Tag(3), Status::Ok));
         buffer.unwrap().as_slice()[..bytes.len()].to_vec()
     }
@@ -128,8 +131,7 @@ mod tests {
     #[test]
     fn the_queue_is_as_deep_as_it_was_opened() {
         let mut queue = queue(&MemoryDevice::new(4096), 0);
-        let flush =
-            |tag| Command { tag: Tag(tag), op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false, buffer: None };
+        let flush = |tag| Command::new(Tag(tag), Op::Flush, 0, 0, None);
         (0..4).for_each(|tag| queue.submit(flush(tag)).unwrap());
         let QueueFull(back) = queue.submit(flush(9)).unwrap_err();
         assert_eq!(back.tag, Tag(9));

@@ -6,7 +6,10 @@ pub mod file;
 pub mod memory;
 pub mod null;
 pub mod nvme;
+mod segments;
 pub mod store;
+
+pub use segments::{Segment, Segments};
 
 use crate::buffer::Buffer;
 use crate::request::{Op, Status};
@@ -25,6 +28,10 @@ pub struct DeviceInfo {
     pub transfer_bytes_max: u32,
     /// A completed write may be lost in a crash until a flush completes.
     pub volatile_cache: bool,
+    /// Requests that one command may be made of, each with a buffer of its own; 1: the device cannot.
+    pub segments_max: u16,
+    /// Only requests whose offset and length are multiples of this, a power of two, may share a command.
+    pub segment_align_bytes: u32,
 }
 
 /// Names a request inside one device queue: unique among those in flight, below the queue's depth.
@@ -46,6 +53,25 @@ pub struct Command {
     pub fua: bool,
     /// As in [`crate::request::Submission`]. Travels through the device and comes back in [`Reaped`].
     pub buffer: Option<Buffer>,
+    /// The buffers of the other requests that the command was merged from. They travel with the first.
+    pub more: Segments,
+    /// Which use of the tag this is. Goes back in [`Reaped`], so that the end of an earlier one is not taken for this one's.
+    pub generation: u32,
+}
+
+impl Command {
+    /// A command of one request, not FUA, the first use of its tag.
+    #[inline]
+    pub fn new(tag: Tag, op: Op, offset_bytes: u64, length_bytes: u32, buffer: Option<Buffer>) -> Command {
+        Command { tag, op, offset_bytes, length_bytes, fua: false, buffer, more: Segments::NONE, generation: 0 }
+    }
+
+    /// Its end.
+    #[inline]
+    pub fn ended(self, status: Status) -> Reaped {
+        let Command { tag, buffer, more, generation, .. } = self;
+        Reaped { tag, generation, status, buffer, more }
+    }
 }
 
 /// A finished command.
@@ -53,10 +79,14 @@ pub struct Command {
 pub struct Reaped {
     /// Which.
     pub tag: Tag,
+    /// As in [`Command::generation`].
+    pub generation: u32,
     /// How it ended.
     pub status: Status,
     /// The command's buffer.
     pub buffer: Option<Buffer>,
+    /// The command's further buffers.
+    pub more: Segments,
 }
 
 /// The command did not fit: the device queue is full. Nothing happened; the command comes back.

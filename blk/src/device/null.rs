@@ -6,6 +6,9 @@ use crate::request::{Op, Status};
 /// Largest transfer, bytes: what NBD clients assume of a server that does not say.
 const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 
+/// Requests of one command: what Linux's block layer allows a drive that does not say.
+pub(crate) const SEGMENTS_MAX: u16 = 128;
+
 /// See the file's text. Reads return zeroes, writes and the rest are forgotten.
 #[derive(Clone, Copy, Debug)]
 pub struct NullDevice {
@@ -22,6 +25,8 @@ impl NullDevice {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             // Nothing is kept, so nothing can be lost.
             volatile_cache: false,
+            segments_max: SEGMENTS_MAX,
+            segment_align_bytes: 1,
         })
     }
 
@@ -48,17 +53,15 @@ struct NullQueue {
 }
 
 impl DeviceQueue for NullQueue {
-    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+    fn submit(&mut self, mut command: Command) -> Result<(), QueueFull> {
         if self.ended.len() == self.depth {
             return Err(QueueFull(command));
         }
-        let Command { tag, op, length_bytes, mut buffer, .. } = command;
-        if op == Op::Read {
+        if command.op == Op::Read {
             // A recycled buffer holds a former tenant's bytes.
-            let buffer = buffer.as_mut().expect("a read comes with a buffer");
-            buffer.as_mut_slice()[..length_bytes as usize].fill(0);
+            command.for_each_segment(|_, bytes| bytes.fill(0));
         }
-        self.ended.push(Reaped { tag, status: Status::Ok, buffer });
+        self.ended.push(command.ended(Status::Ok));
         Ok(())
     }
 
@@ -99,7 +102,7 @@ mod tests {
     fn read(tag: u16) -> Command {
         let mut buffer = Buffer::new(8192);
         buffer.as_mut_slice().fill(0xee);
-        Command { tag: Tag(tag), op: Op::Read, offset_bytes: 0, length_bytes: 5000, fua: false, buffer: Some(buffer) }
+        Command::new(Tag(tag), Op::Read, 0, 5000, Some(buffer))
     }
 
     #[test]

@@ -53,6 +53,13 @@ const QUEUE_PAIRS_MAX: u16 = 1024;
 /// Bytes that one Write Zeroes can name; longer ones are several commands, one after the other.
 const WRITE_ZEROES_BYTES_MAX: u32 = BLOCKS_MAX * BLOCK_BYTES;
 
+/// What a list of PRP entries names: whole pages, but at its two ends (NVMe 1.3 section 4.3). Requests of whole pages can always
+/// share one.
+const PAGE_BYTES: u32 = 4096;
+
+/// Requests of one command: the largest transfer, in pages.
+const SEGMENTS_MAX: u16 = (TRANSFER_BYTES_MAX / PAGE_BYTES) as u16;
+
 /// No event: nothing is inside the controller.
 const NEVER: u64 = u64::MAX;
 
@@ -118,6 +125,8 @@ impl NvmeDevice {
             preferred_bytes: preset.media.page_bytes,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             volatile_cache: false,
+            segments_max: SEGMENTS_MAX,
+            segment_align_bytes: PAGE_BYTES,
         };
         let driver = Mutex::new(Driver { controller, owners: Vec::new() });
         let shared = Shared { driver, store: SparseStore::new(size_bytes), next_event_ns: AtomicU64::new(NEVER) };
@@ -250,8 +259,7 @@ impl NvmeQueue {
                 self.shared.store.execute(&mut flight.command);
             }
             self.in_flight -= 1;
-            let Command { tag, buffer, .. } = flight.command;
-            out.push(Reaped { tag, status: translated(status), buffer });
+            out.push(flight.command.ended(translated(status)));
         }
     }
 }
@@ -381,7 +389,7 @@ mod tests {
             buffer.as_mut_slice().fill(fill);
             buffer
         });
-        Command { tag: Tag(tag), op, offset_bytes, length_bytes, fua: false, buffer }
+        Command::new(Tag(tag), op, offset_bytes, length_bytes, buffer)
     }
 
     /// Submits one command and runs until it ended; returns it and when.

@@ -14,7 +14,6 @@
 //! Per chunk touched: one lock, one hash look-up, one copy. Clearing a long range costs its chunks or the existing ones of
 //! the store, whichever are fewer.
 
-use crate::buffer::Buffer;
 use crate::device::Command;
 use crate::request::Op;
 use std::collections::HashMap;
@@ -149,10 +148,10 @@ impl SparseStore {
 
     /// Does what a command asks for to its range. The command is valid and its buffer long enough.
     pub(crate) fn execute(&self, command: &mut Command) {
-        let &mut Command { op, offset_bytes, length_bytes, ref mut buffer, .. } = command;
+        let &mut Command { op, offset_bytes, length_bytes, .. } = command;
         match op {
-            Op::Read => self.read(offset_bytes, &mut payload(buffer, op).as_mut_slice()[..length_bytes as usize]),
-            Op::Write => self.write(offset_bytes, &payload(buffer, op).as_slice()[..length_bytes as usize]),
+            Op::Read => command.for_each_segment(|offset_bytes, bytes| self.read(offset_bytes, bytes)),
+            Op::Write => command.for_each_segment(|offset_bytes, bytes| self.write(offset_bytes, bytes)),
             Op::Flush => {}
             Op::Discard | Op::WriteZeroes { may_unmap: true } => self.discard(offset_bytes, u64::from(length_bytes)),
             Op::WriteZeroes { may_unmap: false } => self.write_zeroes(offset_bytes, u64::from(length_bytes)),
@@ -180,10 +179,6 @@ impl SparseStore {
         let inside = offset_bytes.checked_add(length_bytes).is_some_and(|end_bytes| end_bytes <= self.size_bytes);
         assert!(inside, "{length_bytes} bytes at {offset_bytes} of a store of {}", self.size_bytes);
     }
-}
-
-fn payload(buffer: &mut Option<Buffer>, op: Op) -> &mut Buffer {
-    buffer.as_mut().unwrap_or_else(|| panic!("a command to {op:?} came without its buffer"))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::buffer::Buffer;
 use crate::device::null::NullDevice;
 use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::hctx::HwCtxOptions;
+use crate::path::PathOptions;
 use crate::request::{Op, Status};
 use crate::stage::StageLimits;
 use mqfq_sched::cost::CostModel;
@@ -279,7 +280,7 @@ impl DeviceQueue for Slow {
 
     fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
         for (_, command) in self.rung_ns.extract_if(.., |(rung_ns, _)| *rung_ns + self.latency_ns <= now_ns) {
-            out.push(Reaped { tag: command.tag, status: Status::Ok, buffer: command.buffer });
+            out.push(command.ended(Status::Ok));
         }
     }
 
@@ -317,6 +318,7 @@ fn workers(count: u16, latency_ns: u64, requests_max: u32) -> Vec<Worker<Virtual
             queue_depth: 4,
             limits: vec![StageLimits { requests_max, bytes_max: 1 << 20 }],
             cost: CostModel::FLAT,
+            path: PathOptions::default(),
         });
         Worker::new(VirtualHost::default(), vec![hctx], vec![null.info()], WorkerOptions::default())
     };

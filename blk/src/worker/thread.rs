@@ -15,6 +15,7 @@ use crate::hctx::{HwCtx, HwCtxOptions};
 use crate::host::{Ended, Host, HostEvent, Mail};
 use crate::kick::Bell;
 use crate::machine::{self, Cpu};
+use crate::path::PathOptions;
 use crate::ring::{self, Ring};
 use crate::stage::StageLimits;
 use mqfq_sched::cost::CostModel;
@@ -36,6 +37,7 @@ pub(crate) struct SharedDevice {
     pub(crate) queue_depth: u16,
     pub(crate) limits: Vec<StageLimits>,
     pub(crate) cost: CostModel,
+    pub(crate) path: PathOptions,
 }
 
 impl SharedDevice {
@@ -202,6 +204,7 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
             queue_depth: device.queue_depth,
             limits: device.limits.clone(),
             cost: device.cost,
+            path: device.path.for_device(&device.device.info()),
         }));
     }
     let infos: Vec<DeviceInfo> = shared.devices.iter().map(|device| device.device.info()).collect();

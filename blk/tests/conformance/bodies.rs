@@ -265,7 +265,7 @@ fn random_operations(rig: &Rig, seed: u64) {
             driver.submit(Command { fua, ..command }).expect("eight at most");
         }
         driver.ring_doorbell();
-        for Reaped { tag, status, buffer } in driver.wait_all() {
+        for Reaped { tag, status, buffer, .. } in driver.wait_all() {
             assert_eq!(status, Status::Ok, "seed {seed}, step {step}");
             if let Some((offset, length)) = reads.remove(&tag.0) {
                 let expected = &model[offset as usize..offset as usize + length];

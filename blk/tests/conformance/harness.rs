@@ -175,18 +175,18 @@ pub fn write(tag: u16, offset_bytes: u64, bytes: &[u8]) -> Command {
     let mut buffer = Buffer::new(bytes.len());
     buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
     let length_bytes = bytes.len() as u32;
-    Command { tag: Tag(tag), op: Op::Write, offset_bytes, length_bytes, fua: false, buffer: Some(buffer) }
+    Command::new(Tag(tag), Op::Write, offset_bytes, length_bytes, Some(buffer))
 }
 
 /// A read into a poisoned buffer.
 pub fn read(tag: u16, offset_bytes: u64, length: usize) -> Command {
     let mut buffer = Buffer::new(length);
     buffer.as_mut_slice().fill(POISON);
-    Command { tag: Tag(tag), op: Op::Read, offset_bytes, length_bytes: length as u32, fua: false, buffer: Some(buffer) }
+    Command::new(Tag(tag), Op::Read, offset_bytes, length as u32, Some(buffer))
 }
 
 pub fn plain(tag: u16, op: Op, offset_bytes: u64, length: usize) -> Command {
-    Command { tag: Tag(tag), op, offset_bytes, length_bytes: length as u32, fua: false, buffer: None }
+    Command::new(Tag(tag), op, offset_bytes, length as u32, None)
 }
 
 /// Random numbers for choices, the same for the same seed (SplitMix64).

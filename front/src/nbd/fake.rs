@@ -49,6 +49,8 @@ impl Context for Fake {
             preferred_bytes: 4096,
             transfer_bytes_max: 32 << 20,
             volatile_cache: false,
+            segments_max: 1,
+            segment_align_bytes: 1,
         }
     }
 

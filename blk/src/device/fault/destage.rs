@@ -58,7 +58,7 @@ impl Destage {
         if self.left.is_empty() && is_idle && !self.has_flushed {
             self.has_flushed = true;
             let tag = Tag(self.free.pop().expect("idle: all are free"));
-            return Some(Command { tag, op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false, buffer: None });
+            return Some(Command::new(tag, Op::Flush, 0, 0, None));
         }
         None
     }
@@ -96,7 +96,7 @@ fn write(piece: Piece, tag: Tag) -> Command {
             (Op::Write, Some(buffer))
         }
     };
-    Command { tag, op, offset_bytes: piece.span.start, length_bytes, fua: false, buffer }
+    Command::new(tag, op, piece.span.start, length_bytes, buffer)
 }
 
 /// `piece` in lengths that one command may have.

@@ -11,8 +11,7 @@
 use super::destage::{self, Destage};
 use super::extent::{Payload, Piece};
 use super::{Fault, Interrupt, Shared, State, span_of};
-use crate::buffer::Buffer;
-use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::request::{Op, Status};
 use mqfq_sched::topology::HctxId;
 use std::collections::{HashMap, VecDeque};
@@ -48,6 +47,7 @@ pub(super) struct FaultQueue {
 struct Inside {
     epoch: u64,
     offset_bytes: u64,
+    length_bytes: u32,
     delay_ns: u64,
     /// The end to report in place of the inner device's.
     status: Option<Status>,
@@ -64,8 +64,8 @@ struct Held {
 /// A command that ends when the cache's `span` is stored.
 struct Waiting {
     epoch: u64,
-    tag: Tag,
-    buffer: Option<Buffer>,
+    /// What is handed out then, with the status of then.
+    reaped: Reaped,
     span: Range<u64>,
     delay_ns: u64,
 }
@@ -98,14 +98,14 @@ impl FaultQueue {
     }
 
     /// Draws a command's fault and sends it on its way.
-    fn begin(&mut self, state: &mut State, epoch: u64, command: Command, now_ns: u64) {
+    fn begin(&mut self, state: &mut State, epoch: u64, mut command: Command, now_ns: u64) {
         if epoch != state.epoch {
-            return self.hold(epoch, now_ns, command.tag, Status::Io, command.buffer);
+            return self.hold(epoch, now_ns, command.ended(Status::Io));
         }
         let mut delay_ns = 0;
         match self.shared.draw(state, &command) {
             None => {}
-            Some(Fault::Error(status)) => return self.hold(epoch, now_ns, command.tag, status, command.buffer),
+            Some(Fault::Error(status)) => return self.hold(epoch, now_ns, command.ended(status)),
             Some(Fault::Torn(status)) => return self.tear(state, command, status, now_ns),
             Some(Fault::Delay { ns }) => delay_ns = ns,
             Some(Fault::Stall { ns }) => state.stalled_until_ns = state.stalled_until_ns.max(now_ns.saturating_add(ns)),
@@ -119,11 +119,11 @@ impl FaultQueue {
             return self.send(state, command, delay_ns, None);
         }
         let span = if command.op == Op::Flush { 0..self.shared.info.size_bytes } else { span_of(&command) };
-        cache(state, &command);
+        cache(state, &mut command);
         if command.op == Op::Flush || command.fua {
-            self.to_destage.push_back(Waiting { epoch, tag: command.tag, buffer: command.buffer, span, delay_ns });
+            self.to_destage.push_back(Waiting { epoch, reaped: command.ended(Status::Ok), span, delay_ns });
         } else {
-            self.hold(epoch, now_ns.saturating_add(delay_ns), command.tag, Status::Ok, command.buffer);
+            self.hold(epoch, now_ns.saturating_add(delay_ns), command.ended(Status::Ok));
         }
     }
 
@@ -136,10 +136,10 @@ impl FaultQueue {
         let end = if stored == 0 { span.start } else { (span.start / sector_bytes + stored) * sector_bytes };
         command.length_bytes = (end - span.start) as u32;
         if matches!(command.op, Op::Read | Op::Flush) || command.length_bytes == 0 {
-            self.hold(state.epoch, now_ns, command.tag, status, command.buffer);
+            self.hold(state.epoch, now_ns, command.ended(status));
         } else if self.shared.plan.volatile_cache {
-            cache(state, &command);
-            self.hold(state.epoch, now_ns, command.tag, status, command.buffer);
+            cache(state, &mut command);
+            self.hold(state.epoch, now_ns, command.ended(status));
         } else {
             self.send(state, command, 0, Some(status));
         }
@@ -148,8 +148,9 @@ impl FaultQueue {
     /// To the inner device.
     fn send(&mut self, state: &State, command: Command, delay_ns: u64, status: Option<Status>) {
         let cover = if command.op == Op::Read { state.cache.cover(&span_of(&command)) } else { Vec::new() };
-        let (epoch, offset_bytes) = (state.epoch, command.offset_bytes);
-        self.inside.insert(command.tag.0, Inside { epoch, offset_bytes, delay_ns, status, cover });
+        let epoch = state.epoch;
+        let Command { offset_bytes, length_bytes, .. } = command;
+        self.inside.insert(command.tag.0, Inside { epoch, offset_bytes, length_bytes, delay_ns, status, cover });
         self.offer(command);
     }
 
@@ -160,8 +161,8 @@ impl FaultQueue {
         }
     }
 
-    fn hold(&mut self, epoch: u64, due_ns: u64, tag: Tag, status: Status, buffer: Option<Buffer>) {
-        self.held.push(Held { due_ns, epoch, reaped: Reaped { tag, status, buffer } });
+    fn hold(&mut self, epoch: u64, due_ns: u64, reaped: Reaped) {
+        self.held.push(Held { due_ns, epoch, reaped });
     }
 
     /// Does what can be done now, and rings the inner device's doorbell.
@@ -193,9 +194,9 @@ impl FaultQueue {
                 return true;
             }
             let Some(status) = destage.end(&mut state.cache, state.epoch) else { return false };
-            let (_, Waiting { epoch, tag, buffer, delay_ns, .. }) = self.destage.take().expect("just looked at");
+            let (_, Waiting { epoch, reaped, delay_ns, .. }) = self.destage.take().expect("just looked at");
             state.is_destaging = false;
-            self.hold(epoch, now_ns.saturating_add(delay_ns), tag, status, buffer);
+            self.hold(epoch, now_ns.saturating_add(delay_ns), Reaped { status, ..reaped });
             // Whoever waits goes first, or a queue that never runs out of flushes keeps the turn for ever.
             if state.waiting.is_empty() {
                 return true;
@@ -225,23 +226,22 @@ impl FaultQueue {
     fn collect(&mut self, now_ns: u64) {
         let mut reaped = std::mem::take(&mut self.reaped);
         self.inner.reap(now_ns, &mut reaped);
-        for Reaped { tag, status, mut buffer } in reaped.drain(..) {
+        for mut reaped in reaped.drain(..) {
+            let Reaped { tag, status, .. } = reaped;
             if let Some((destage, _)) = self.destage.as_mut().filter(|(destage, _)| destage.owns(tag)) {
                 destage.ended(tag, status);
                 continue;
             }
             let inside = self.inside.remove(&tag.0).expect("the inner device reaps what it was given, once");
             if status == Status::Ok
-                && let Some(buffer) = &mut buffer
+                && let Some(first) = &mut reaped.buffer
             {
-                for Piece { span, payload, .. } in &inside.cover {
-                    let from = (span.start - inside.offset_bytes) as usize;
-                    let to = (span.end - inside.offset_bytes) as usize;
-                    payload.copy_to(&mut buffer.as_mut_slice()[from..to]);
-                }
+                reaped.more.for_each(first, inside.offset_bytes, inside.length_bytes, |at_bytes, bytes| {
+                    put_over(&inside.cover, at_bytes, bytes);
+                });
             }
             let due_ns = now_ns.saturating_add(inside.delay_ns);
-            self.hold(inside.epoch, due_ns, tag, inside.status.unwrap_or(status), buffer);
+            self.hold(inside.epoch, due_ns, Reaped { status: inside.status.unwrap_or(status), ..reaped });
         }
         self.reaped = reaped;
     }
@@ -271,14 +271,24 @@ impl FaultQueue {
     }
 }
 
+/// Puts the parts of `cover` that lie within `bytes`, which begin at `at_bytes` of the device, over them.
+fn put_over(cover: &[Piece], at_bytes: u64, bytes: &mut [u8]) {
+    let span = at_bytes..at_bytes + bytes.len() as u64;
+    for piece in cover.iter().filter(|piece| piece.span.start < span.end && span.start < piece.span.end) {
+        let Piece { span: Range { start, end }, payload, .. } = piece.clipped(&span);
+        payload.copy_to(&mut bytes[(start - at_bytes) as usize..(end - at_bytes) as usize]);
+    }
+}
+
 /// Puts what a command writes into the cache.
-fn cache(state: &mut State, command: &Command) {
-    let payload = match (&command.op, &command.buffer) {
-        (Op::Write, Some(buffer)) => Payload::bytes(&buffer.as_slice()[..command.length_bytes as usize]),
-        (Op::Discard | Op::WriteZeroes { .. }, _) => Payload::Zeroes,
-        _ => return,
-    };
-    state.cache.write(span_of(command), payload);
+fn cache(state: &mut State, command: &mut Command) {
+    match command.op {
+        Op::Write => command.for_each_segment(|offset_bytes, bytes| {
+            state.cache.write(offset_bytes..offset_bytes + bytes.len() as u64, Payload::bytes(bytes));
+        }),
+        Op::Discard | Op::WriteZeroes { .. } => state.cache.write(span_of(command), Payload::Zeroes),
+        Op::Read | Op::Flush => {}
+    }
 }
 
 impl DeviceQueue for FaultQueue {

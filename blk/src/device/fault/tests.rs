@@ -85,16 +85,16 @@ fn write(tag: u16, offset_bytes: u64, bytes: &[u8]) -> Command {
     let mut buffer = Buffer::new(bytes.len());
     buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
     let length_bytes = bytes.len() as u32;
-    Command { tag: Tag(tag), op: Op::Write, offset_bytes, length_bytes, fua: false, buffer: Some(buffer) }
+    Command::new(Tag(tag), Op::Write, offset_bytes, length_bytes, Some(buffer))
 }
 
 fn read(tag: u16, offset_bytes: u64, length_bytes: u32) -> Command {
     let buffer = Some(Buffer::new(length_bytes as usize));
-    Command { tag: Tag(tag), op: Op::Read, offset_bytes, length_bytes, fua: false, buffer }
+    Command::new(Tag(tag), Op::Read, offset_bytes, length_bytes, buffer)
 }
 
 fn flush(tag: u16) -> Command {
-    Command { tag: Tag(tag), op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false, buffer: None }
+    Command::new(Tag(tag), Op::Flush, 0, 0, None)
 }
 
 #[test]

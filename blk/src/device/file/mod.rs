@@ -117,6 +117,8 @@ impl FileDevice {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             // The page cache, or the drive's: nothing is promised before a flush.
             volatile_cache: true,
+            segments_max: 1,
+            segment_align_bytes: 1,
         };
         Ok(FileDevice { backing: Arc::new(backing), info, warnings })
     }

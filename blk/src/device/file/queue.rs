@@ -3,7 +3,7 @@
 use super::Backing;
 use super::gate::{Gate, Member};
 use super::work::{Next, Target, Work, refusal};
-use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::ring::DeviceRing;
 use std::sync::Arc;
 
@@ -73,7 +73,9 @@ impl FileQueue {
                 {
                     gate.leave(member, hold);
                 }
-                self.done.push(Reaped { tag: Tag(tag), status, buffer: work.command.buffer.take() });
+                let Command { tag, generation, ref mut buffer, ref mut more, .. } = work.command;
+                let (buffer, more) = (buffer.take(), std::mem::take(more));
+                self.done.push(Reaped { tag, generation, status, buffer, more });
                 *slot = None;
             }
         }
@@ -103,7 +105,7 @@ impl DeviceQueue for FileQueue {
         self.in_flight += 1;
         let tag = command.tag.0;
         if let Some(status) = refusal(&command, &self.info) {
-            self.done.push(Reaped { tag: command.tag, status, buffer: command.buffer });
+            self.done.push(command.ended(status));
             return Ok(());
         }
         let slot = &mut self.works[tag as usize];

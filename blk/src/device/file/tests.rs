@@ -231,17 +231,17 @@ fn write(tag: u16, offset_bytes: u64, bytes: &[u8]) -> Command {
     let mut buffer = Buffer::new(bytes.len());
     buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
     let length_bytes = bytes.len() as u32;
-    Command { tag: Tag(tag), op: Op::Write, offset_bytes, length_bytes, fua: false, buffer: Some(buffer) }
+    Command::new(Tag(tag), Op::Write, offset_bytes, length_bytes, Some(buffer))
 }
 
 fn read(tag: u16, offset_bytes: u64, length_bytes: u32) -> Command {
     let mut buffer = Buffer::new(length_bytes as usize);
     buffer.as_mut_slice().fill(0xee);
-    Command { tag: Tag(tag), op: Op::Read, offset_bytes, length_bytes, fua: false, buffer: Some(buffer) }
+    Command::new(Tag(tag), Op::Read, offset_bytes, length_bytes, Some(buffer))
 }
 
 fn plain(tag: u16, op: Op, offset_bytes: u64, length_bytes: u32) -> Command {
-    Command { tag: Tag(tag), op, offset_bytes, length_bytes, fua: false, buffer: None }
+    Command::new(Tag(tag), op, offset_bytes, length_bytes, None)
 }
 
 /// A device on a file of `size_bytes`, all 0xaa. Direct, in blocks of some power of two of at most 4096, unless the

@@ -1,0 +1,106 @@
+//! The further buffers of a command that was merged from several requests.
+//!
+//! # Shape
+//! ```text
+//!   Command.buffer   first request's          Command.more   None: there are no others (8 bytes, nothing behind them)
+//!                                                            Some: length of the first; buffer and length of each other
+//! ```
+//! Requests of one command lie next to each other on the device, in the order of the buffers.
+//!
+//! Cost: nothing for a command of one request. The list of a merged one is made by the data path and used again
+//! (`merge.rs`).
+
+use super::Command;
+use crate::buffer::Buffer;
+
+/// One request's part of a merged command.
+#[derive(Debug)]
+pub struct Segment {
+    /// Its bytes.
+    pub buffer: Buffer,
+    /// How many of them the request is about.
+    pub length_bytes: u32,
+}
+
+/// What is behind [`Segments`].
+#[derive(Debug, Default)]
+pub(crate) struct List {
+    pub(crate) first_bytes: u32,
+    pub(crate) rest: Vec<Segment>,
+}
+
+/// See the file's text.
+#[derive(Debug, Default)]
+pub struct Segments(pub(crate) Option<Box<List>>);
+
+impl Segments {
+    /// Of a command of one request.
+    pub const NONE: Segments = Segments(None);
+
+    /// No further buffers.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Further buffers.
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |list| list.rest.len())
+    }
+
+    /// No further buffers.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// As [`Command::for_each_segment`], of a command of `length_bytes` at `offset_bytes` whose first buffer is `first`.
+    #[inline]
+    pub(crate) fn for_each(
+        &mut self,
+        first: &mut Buffer,
+        offset_bytes: u64,
+        length_bytes: u32,
+        mut each: impl FnMut(u64, &mut [u8]),
+    ) {
+        let Some(list) = &mut self.0 else {
+            return each(offset_bytes, &mut first.as_mut_slice()[..length_bytes as usize]);
+        };
+        let (mut at_bytes, end_bytes) = (offset_bytes, offset_bytes + u64::from(length_bytes));
+        let rest = list.rest.iter_mut().map(|segment| (&mut segment.buffer, segment.length_bytes));
+        for (buffer, segment_bytes) in std::iter::once((first, list.first_bytes)).chain(rest) {
+            let piece_bytes = u64::from(segment_bytes).min(end_bytes - at_bytes);
+            if piece_bytes == 0 {
+                return;
+            }
+            each(at_bytes, &mut buffer.as_mut_slice()[..piece_bytes as usize]);
+            at_bytes += piece_bytes;
+        }
+    }
+}
+
+impl Command {
+    /// Buffers of the command.
+    pub fn segments(&self) -> usize {
+        usize::from(self.buffer.is_some()) + self.more.len()
+    }
+
+    /// Calls `each` with the bytes of each buffer and where on the device they lie, in order, as far as the command's length goes.
+    ///
+    /// # Panics
+    /// If a command that moves bytes came without its buffer, or a buffer is shorter than its part: the layers above validate.
+    #[inline]
+    pub fn for_each_segment(&mut self, each: impl FnMut(u64, &mut [u8])) {
+        let &mut Command { op, offset_bytes, length_bytes, .. } = self;
+        let first = self.buffer.as_mut().unwrap_or_else(|| panic!("a command to {op:?} came without its buffer"));
+        self.more.for_each(first, offset_bytes, length_bytes, each);
+    }
+
+    /// Adds a request's buffer behind those that the command has. For tests of devices: the data path merges in `merge.rs`.
+    #[must_use]
+    pub fn and(mut self, buffer: Buffer, length_bytes: u32) -> Command {
+        let first_bytes = self.length_bytes;
+        let list = self.more.0.get_or_insert_with(|| Box::new(List { first_bytes, rest: Vec::new() }));
+        list.rest.push(Segment { buffer, length_bytes });
+        self.length_bytes += length_bytes;
+        self
+    }
+}
