@@ -13,6 +13,7 @@ use crate::machine;
 use crate::path::PathOptions;
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats};
+use crate::trace::Trace;
 use crate::worker::thread::{self, Shared, SharedDevice};
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
@@ -233,6 +234,23 @@ impl Engine {
             }
         }
         in_time
+    }
+
+    /// Has every worker record the requests that complete on every device from now on: the last `capacity` of each. See
+    /// [`crate::trace`]. What was recorded before is dropped.
+    pub fn start_trace(&self, capacity: usize) {
+        (0..self.threads.len()).for_each(|worker| self.shared.send(worker, Mail::StartTrace { capacity }));
+    }
+
+    /// Stops recording. What was recorded, by worker, then by device; nothing of a worker that has ended.
+    pub fn take_trace(&self) -> Vec<Vec<Trace>> {
+        let ask = |worker| {
+            let (sender, reply) = mpsc::channel();
+            self.shared.send(worker, Mail::TakeTrace(sender));
+            reply
+        };
+        let replies: Vec<_> = (0..self.threads.len()).map(ask).collect();
+        replies.into_iter().map(|reply| reply.recv().unwrap_or_default()).collect()
     }
 
     /// Counters so far.

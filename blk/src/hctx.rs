@@ -17,6 +17,7 @@ use crate::stage::{StageLimits, Staging};
 use crate::stats::{FlowStats, HctxStats};
 use crate::table::{Owner, Request, RequestTable, State};
 use crate::tag::TagSet;
+use crate::trace::{Recorder, Trace, TraceEvent};
 use mqfq_sched::cost::{CostKind, CostModel};
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{Done, Entry, Grant, Handle, Kick, Pick, Policy};
@@ -82,6 +83,9 @@ pub struct HwCtx<P: Policy> {
     /// By flow; 100 KB each, so they come into being with a flow's first completion here.
     flow_stats: Vec<Option<Box<FlowStats>>>,
     stats: HctxStats,
+    /// Since when `stats` counts the time that commands spend on the device.
+    accounted_ns: u64,
+    trace: Option<Box<Recorder>>,
 }
 
 impl<P: Policy> HwCtx<P> {
@@ -109,6 +113,8 @@ impl<P: Policy> HwCtx<P> {
             staging,
             flow_stats: vec![None; limits.len()],
             stats: HctxStats::default(),
+            accounted_ns: 0,
+            trace: None,
         }
     }
 
@@ -156,6 +162,7 @@ impl<P: Policy> HwCtx<P> {
             kicks += 1;
             kick.kick(hctx);
         };
+        self.account(now_ns);
         let mut dispatched = 0;
         let mut again = false;
         let mut full = false;
@@ -180,14 +187,27 @@ impl<P: Policy> HwCtx<P> {
                 refusal => {
                     self.tags.release(tag);
                     self.is_held_back = matches!(refusal, Pick::Throttled | Pick::NoToken);
-                    match refusal {
-                        Pick::Throttled => self.stats.throttled += 1,
-                        Pick::NoToken => self.stats.no_token += 1,
+                    let event = match refusal {
+                        Pick::Throttled => {
+                            self.stats.throttled += 1;
+                            TraceEvent::Throttled
+                        }
+                        Pick::NoToken => {
+                            self.stats.no_token += 1;
+                            TraceEvent::NoToken
+                        }
                         Pick::Later(at_ns) => {
                             self.later_ns = Some(at_ns);
                             self.stats.later += 1;
+                            TraceEvent::Later
                         }
-                        _ => self.stats.idle += 1,
+                        _ => {
+                            self.stats.idle += 1;
+                            break;
+                        }
+                    };
+                    if let Some(trace) = &mut self.trace {
+                        trace.mark(event, now_ns);
                     }
                     break;
                 }
@@ -225,6 +245,15 @@ impl<P: Policy> HwCtx<P> {
         Run { dispatched, again }
     }
 
+    /// Counts the time since the last call towards the commands that were on the device all the while.
+    fn account(&mut self, now_ns: u64) {
+        let elapsed_ns = now_ns.saturating_sub(self.accounted_ns);
+        self.accounted_ns = now_ns;
+        let in_flight = self.tags.in_use() as u64;
+        self.stats.busy_ns += if in_flight > 0 { elapsed_ns } else { 0 };
+        self.stats.in_flight_ns += in_flight * elapsed_ns;
+    }
+
     /// Hands a command to the device queue; keeps it if there is no place.
     fn offer(&mut self, command: Command) -> bool {
         match self.device.submit(command) {
@@ -238,6 +267,7 @@ impl<P: Policy> HwCtx<P> {
 
     /// Collects what the device finished and appends the completions to `out`. Returns how many.
     pub fn reap(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) -> usize {
+        self.account(now_ns);
         self.device.reap(now_ns, &mut self.reaped);
         let count = self.reaped.len();
         let mut kicks = 0;
@@ -254,6 +284,9 @@ impl<P: Policy> HwCtx<P> {
                 "the device reaped {tag:?}, whose request is {:?}",
                 request.state
             );
+            if let Some(trace) = &mut self.trace {
+                trace.completed(&request, status, now_ns);
+            }
             self.tags.release(tag);
             let (owner, completion, token) = request.complete(status, buffer, now_ns);
             if let Some(token) = token {
@@ -275,9 +308,12 @@ impl<P: Policy> HwCtx<P> {
     }
 
     /// From now on admitted requests wait outside the policy, until [`HwCtx::thaw`]. What the policy has goes on to the device and back.
-    pub fn freeze(&mut self) {
+    pub fn freeze(&mut self, now_ns: u64) {
         let room = self.requests.room();
         self.frozen.get_or_insert_with(|| VecDeque::with_capacity(room));
+        if let Some(trace) = &mut self.trace {
+            trace.mark(TraceEvent::Frozen, now_ns);
+        }
     }
 
     /// Frozen, and neither the policy nor the device has anything left of this context.
@@ -301,6 +337,9 @@ impl<P: Policy> HwCtx<P> {
                 self.in_flight()
             );
             (self.policy, self.queue) = (policy, queue);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.mark(TraceEvent::Thawed, now_ns);
         }
         for entry in self.frozen.take().into_iter().flatten() {
             self.policy.submit(&mut self.queue, entry, now_ns, kick);
@@ -362,9 +401,19 @@ impl<P: Policy> HwCtx<P> {
         &self.flow_stats
     }
 
-    /// Counters of this context.
-    pub fn stats(&self) -> &HctxStats {
-        &self.stats
+    /// Counters of this context, as of the last [`HwCtx::run`] or [`HwCtx::reap`].
+    pub fn stats(&self) -> HctxStats {
+        HctxStats { in_flight: self.in_flight() as u64, staged: self.staged() as u64, ..self.stats }
+    }
+
+    /// From now on keeps the last `capacity` requests that complete, and as many marks. What was recorded before is dropped.
+    pub fn start_trace(&mut self, capacity: usize) {
+        self.trace = Some(Box::new(Recorder::new(capacity)));
+    }
+
+    /// Stops recording. What was recorded; nothing if it was off.
+    pub fn take_trace(&mut self) -> Option<Trace> {
+        Some(self.trace.take()?.into_trace(self.requests.iter()))
     }
 }
 

@@ -12,6 +12,7 @@
 use crate::buffer::Buffer;
 use crate::client::{Event, MakeClient, Part};
 use crate::stats::{FlowStats, HctxStats};
+use crate::trace::Trace;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use std::io;
@@ -54,6 +55,13 @@ pub enum Mail<P: Policy = AnyPolicy> {
     Abort,
     /// Report counters.
     Snapshot(mpsc::Sender<WorkerStats>),
+    /// Record requests on every device: see [`crate::hctx::HwCtx::start_trace`].
+    StartTrace {
+        /// Requests that each context keeps.
+        capacity: usize,
+    },
+    /// Stop recording, and hand over what was recorded, by device.
+    TakeTrace(mpsc::Sender<Vec<Trace>>),
     /// Take no more requests into the policy of a device; report when the last that it has is completed.
     Freeze {
         /// Index of the device.

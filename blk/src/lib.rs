@@ -16,6 +16,7 @@ pub mod stage;
 pub mod stats;
 pub mod table;
 pub mod tag;
+pub mod trace;
 pub mod worker;
 
 #[cfg(feature = "uring")]

@@ -19,10 +19,12 @@ const LATENCY_NS_MAX: u64 = 100_000_000_000;
 pub struct FlowStats {
     /// Requests completed, by operation: read, write, flush, discard, write zeroes.
     pub completed: [u64; 5],
+    /// Time from submission to completion of all of them together, ns, by operation.
+    pub total_ns_sum: [u64; 5],
+    /// Bytes asked for in requests that ended well, by operation; a flush has none.
+    pub bytes: [u64; 5],
     /// Of those, requests that ended with an error.
     pub failed: u64,
-    /// Bytes read and written.
-    pub transferred_bytes: u64,
     /// Submitted to dispatched.
     pub queued_ns: Histogram<u64>,
     /// Dispatched to reaped.
@@ -46,8 +48,9 @@ impl Default for FlowStats {
         let histogram = || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).expect("bounds 1..100 s, 2 digits");
         FlowStats {
             completed: [0; 5],
+            total_ns_sum: [0; 5],
+            bytes: [0; 5],
             failed: 0,
-            transferred_bytes: 0,
             queued_ns: histogram(),
             device_ns: histogram(),
             total_ns: histogram(),
@@ -67,10 +70,11 @@ impl FlowStats {
             Op::WriteZeroes { .. } => 4,
         };
         self.completed[index] += 1;
-        if completion.status != Status::Ok {
+        self.total_ns_sum[index] += completion.queued_ns + completion.device_ns;
+        if completion.status == Status::Ok {
+            self.bytes[index] += u64::from(completion.length_bytes);
+        } else {
             self.failed += 1;
-        } else if index < 2 {
-            self.transferred_bytes += u64::from(completion.length_bytes);
         }
         let Run { queued_ns, device_ns, .. } = self.run;
         if (completion.queued_ns, completion.device_ns) != (queued_ns, device_ns) {
@@ -93,9 +97,14 @@ impl FlowStats {
     /// Adds another worker's counts, which are settled.
     pub fn merge(&mut self, other: &FlowStats) {
         debug_assert_eq!(other.run.count, 0, "counts that are merged are settled");
-        self.completed.iter_mut().zip(other.completed).for_each(|(mine, theirs)| *mine += theirs);
+        for (mine, theirs) in [
+            (&mut self.completed, other.completed),
+            (&mut self.total_ns_sum, other.total_ns_sum),
+            (&mut self.bytes, other.bytes),
+        ] {
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
+        }
         self.failed += other.failed;
-        self.transferred_bytes += other.transferred_bytes;
         for (mine, theirs) in [
             (&mut self.queued_ns, &other.queued_ns),
             (&mut self.device_ns, &other.device_ns),
@@ -103,6 +112,11 @@ impl FlowStats {
         ] {
             mine.add(theirs).expect("histograms of one shape");
         }
+    }
+
+    /// Bytes read and written.
+    pub fn transferred_bytes(&self) -> u64 {
+        self.bytes[0] + self.bytes[1]
     }
 
     /// Requests completed, of all kinds.
@@ -114,6 +128,14 @@ impl FlowStats {
 /// What one hctx has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HctxStats {
+    /// Commands on the device now.
+    pub in_flight: u64,
+    /// Requests in the policy's queue now.
+    pub staged: u64,
+    /// Time with at least one command on the device, ns.
+    pub busy_ns: u64,
+    /// Commands on the device times how long they were there, ns: over `busy_ns` it is their mean number.
+    pub in_flight_ns: u64,
     /// Requests handed to the device.
     pub dispatched: u64,
     /// Doorbells rung; `dispatched / doorbells` is the batch size.
@@ -135,6 +157,10 @@ pub struct HctxStats {
 impl HctxStats {
     /// Adds another worker's counts.
     pub fn merge(&mut self, other: &HctxStats) {
+        self.in_flight += other.in_flight;
+        self.staged += other.staged;
+        self.busy_ns += other.busy_ns;
+        self.in_flight_ns += other.in_flight_ns;
         self.dispatched += other.dispatched;
         self.doorbells += other.doorbells;
         self.throttled += other.throttled;
@@ -167,7 +193,7 @@ mod tests {
         b.settle();
         a.merge(&b);
         a.settle();
-        assert_eq!((a.requests(), a.failed, a.transferred_bytes), (2, 1, 4096));
+        assert_eq!((a.requests(), a.failed, a.transferred_bytes(), a.total_ns_sum[0]), (2, 1, 4096, 6000));
         assert_eq!(a.total_ns.len(), 2);
         assert!(a.total_ns.max().abs_diff(3000) <= 30, "1% of 3000");
     }

@@ -176,6 +176,11 @@ impl RequestTable {
         request
     }
 
+    /// Requests held, in no order that means anything.
+    pub fn iter(&self) -> impl Iterator<Item = &Request> {
+        self.slots.iter().flatten()
+    }
+
     /// Room left, in requests.
     pub fn room(&self) -> usize {
         self.free.len()

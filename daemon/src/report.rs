@@ -95,7 +95,7 @@ impl From<&NamedFlowStats> for TenantReport {
             flushes,
             discards,
             write_zeroes,
-            transferred_bytes: flow.stats.transferred_bytes,
+            transferred_bytes: flow.stats.transferred_bytes(),
             queued_ns: (&flow.stats.queued_ns).into(),
             device_ns: (&flow.stats.device_ns).into(),
             total_ns: (&flow.stats.total_ns).into(),
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn the_table_and_the_json_say_the_same() {
         let mut stats = FlowStats::default();
-        (stats.completed, stats.failed, stats.transferred_bytes) = ([7, 3, 1, 0, 0], 2, 40_960);
+        (stats.completed, stats.failed, stats.bytes) = ([7, 3, 1, 0, 0], 2, [28_672, 12_288, 0, 0, 0]);
         for _ in 0..11 {
             stats.total_ns.record(2000).unwrap();
         }

@@ -123,7 +123,7 @@ impl PolicyVisitor for Run<'_> {
                 clients.into_iter().for_each(|client| worker.adopt(client));
                 worker.work();
                 let (host, contexts) = worker.into_parts();
-                CoreResult { reschedules: host.reschedules(), stats: *contexts[0].stats() }
+                CoreResult { reschedules: host.reschedules(), stats: contexts[0].stats() }
             }));
         }
         let idle = recorder.clone();

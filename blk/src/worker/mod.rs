@@ -406,12 +406,20 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 Mail::Drain(done) => self.drain(done),
                 Mail::Abort => self.core.host.shutdown_all(),
                 Mail::Snapshot(reply) => {
-                    let stats = self.core.hctxs.iter_mut().map(|hctx| (*hctx.stats(), hctx.flow_stats().to_vec()));
+                    let stats = self.core.hctxs.iter_mut().map(|hctx| (hctx.stats(), hctx.flow_stats().to_vec()));
                     // A reader that no longer waits needs no answer.
                     drop(reply.send(stats.collect()));
                 }
+                Mail::StartTrace { capacity } => {
+                    self.core.hctxs.iter_mut().for_each(|hctx| hctx.start_trace(capacity));
+                }
+                Mail::TakeTrace(reply) => {
+                    let traces = self.core.hctxs.iter_mut().map(|hctx| hctx.take_trace().unwrap_or_default());
+                    // As above.
+                    drop(reply.send(traces.collect()));
+                }
                 Mail::Freeze { device, quiet } => {
-                    self.core.hctxs[device as usize].freeze();
+                    self.core.hctxs[device as usize].freeze(self.core.now_ns);
                     self.freezing.push((device, quiet));
                 }
                 Mail::Thaw { device, policy } => self.thaw(device, policy),

@@ -1,0 +1,112 @@
+//! What a context counts of its device, and what its recorder keeps.
+
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::{Device, QueueOptions};
+use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
+use mqfq_blk::request::{Op, Status, Submission};
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::table::Owner;
+use mqfq_blk::trace::TraceEvent;
+use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, Weight};
+use mqfq_sched::policy::AnyPolicy;
+use std::sync::Arc;
+
+/// D = 2, one flow, memory.
+fn context() -> HwCtx<AnyPolicy> {
+    let options = PolicyOptions { depth: 2, ..PolicyOptions::new(PolicyKind::Mqfq) };
+    let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT]).unwrap();
+    let queue = QueueOptions {
+        hctx: HctxId(0),
+        depth: 8,
+        #[cfg(feature = "uring")]
+        ring: None,
+        interrupt: Arc::new(|_| {}),
+    };
+    HwCtx::new(HwCtxOptions {
+        id: HctxId(0),
+        policy: Arc::new(policy),
+        device: MemoryDevice::new(1 << 20).open_queue(queue).unwrap(),
+        queue_depth: 8,
+        limits: vec![StageLimits::DEFAULT],
+        cost: CostModel::FLAT,
+    })
+}
+
+fn submit(hctx: &mut HwCtx<AnyPolicy>, op: Op, offset_bytes: u64, now_ns: u64) {
+    let submission = Submission {
+        flow: FlowId(0),
+        op,
+        offset_bytes,
+        length_bytes: 4096,
+        fua: false,
+        buffer: Some(Buffer::new(4096)),
+        cookie: offset_bytes,
+    };
+    hctx.submit(Owner(5), submission, now_ns, &mut |_: HctxId| ()).unwrap();
+}
+
+fn run(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
+    hctx.run(now_ns, &mut |_: HctxId| ()).dispatched
+}
+
+fn reap(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> usize {
+    hctx.reap(now_ns, &mut |_: HctxId| (), &mut Vec::new())
+}
+
+#[test]
+fn time_on_the_device_is_counted_once_and_by_commands() {
+    let mut hctx = context();
+    (0..3).for_each(|n| submit(&mut hctx, Op::Read, n * 4096, 100));
+    assert_eq!(run(&mut hctx, 200), 2, "D = 2");
+    let stats = hctx.stats();
+    assert_eq!((stats.in_flight, stats.staged, stats.busy_ns, stats.in_flight_ns), (2, 1, 0, 0));
+    assert_eq!(reap(&mut hctx, 700), 2);
+    let stats = hctx.stats();
+    assert_eq!((stats.busy_ns, stats.in_flight_ns), (500, 1000), "two commands for 500 ns");
+    assert_eq!(run(&mut hctx, 1700), 1);
+    assert_eq!(reap(&mut hctx, 1800), 1);
+    let stats = hctx.stats();
+    assert_eq!((stats.in_flight, stats.staged), (0, 0));
+    assert_eq!((stats.busy_ns, stats.in_flight_ns), (600, 1100), "nothing was there for 1000 ns, then one for 100");
+    let flow = hctx.flow_stats()[0].as_ref().unwrap();
+    // From 100 to 700 twice, from 100 to 1800.
+    assert_eq!((flow.completed[0], flow.bytes[0], flow.total_ns_sum[0]), (3, 3 * 4096, 2 * 600 + 1700));
+}
+
+#[test]
+fn the_recorder_has_each_step_of_each_request_and_what_held_them_back() {
+    let mut hctx = context();
+    submit(&mut hctx, Op::Read, 0, 10);
+    run(&mut hctx, 20);
+    assert_eq!(hctx.take_trace(), None, "it was off");
+    hctx.start_trace(2);
+    reap(&mut hctx, 30);
+    submit(&mut hctx, Op::Write, 4096, 40);
+    submit(&mut hctx, Op::Write, 8192, 41);
+    submit(&mut hctx, Op::Write, 12288, 42);
+    run(&mut hctx, 50);
+    reap(&mut hctx, 60);
+    run(&mut hctx, 70);
+    submit(&mut hctx, Op::Read, 16384, 80);
+    let trace = hctx.take_trace().unwrap();
+    let steps: Vec<_> = trace
+        .records
+        .iter()
+        .map(|r| (r.op, r.offset_bytes, r.submitted_ns, r.dispatched_ns, r.tag.is_some(), r.completed))
+        .collect();
+    let ok = |at_ns| Some((at_ns, Status::Ok));
+    // The first completed after the start and was overwritten; the last two are under way, in any order.
+    assert_eq!(steps[0], (Op::Write, 4096, 40, Some(50), true, ok(60)));
+    assert_eq!(steps[1], (Op::Write, 8192, 41, Some(50), true, ok(60)));
+    assert!(steps[2..].contains(&(Op::Write, 12288, 42, Some(70), true, None)));
+    assert!(steps[2..].contains(&(Op::Read, 16384, 80, None, false, None)));
+    assert_eq!((steps.len(), trace.records_lost), (4, 1));
+    assert!(trace.records.iter().all(|record| record.owner == Owner(5) && record.flow == FlowId(0)));
+    let marks: Vec<_> = trace.marks.iter().map(|mark| (mark.at_ns, mark.event)).collect();
+    assert_eq!(marks, [(50, TraceEvent::NoToken)]);
+    assert_eq!(hctx.take_trace(), None, "taking it stops it");
+    reap(&mut hctx, 90);
+    run(&mut hctx, 90);
+    reap(&mut hctx, 95);
+}
