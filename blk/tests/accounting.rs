@@ -4,6 +4,7 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
@@ -30,6 +31,7 @@ fn context() -> HwCtx<AnyPolicy> {
         queue_depth: 8,
         limits: vec![StageLimits::DEFAULT],
         cost: CostModel::FLAT,
+        path: PathOptions::default(),
     })
 }
 
