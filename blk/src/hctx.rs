@@ -9,15 +9,28 @@
 //! No clock, thread or ring: the real worker and the simulator both call these three with their own `now_ns`. A worker
 //! must call [`HwCtx::run`] after any `submit`, any `reap` that returned something, and any kick, and again while it
 //! answers [`Run::again`]: the policy counts on a queue with a free token and an eligible request being run (I4).
+//!
+//! | file | answers |
+//! |---|---|
+//! | `hctx/hand_over.rs` | how does a command get to the device queue, and again |
+//! | `hctx/in_flight.rs` | what is a tag used for, and is this end that of its present use |
+//! | `hctx/merge.rs` | which requests share a command, and what becomes of them if it ends badly |
 
-use crate::device::{Command, DeviceQueue, QueueFull, Reaped, Segments};
+mod hand_over;
+mod in_flight;
+mod merge;
+
+use crate::buffer::Buffer;
+use crate::device::{Command, DeviceQueue, Reaped};
 use crate::path::PathOptions;
-use crate::request::{Completion, Op, Submission};
+use crate::request::{Completion, Op, Status, Submission};
 use crate::stage::{StageLimits, Staging};
 use crate::stats::{FlowStats, HctxStats};
 use crate::table::{Owner, Request, RequestTable, State};
 use crate::tag::TagSet;
 use crate::trace::{Recorder, Trace, TraceEvent};
+use in_flight::InFlight;
+use merge::Merging;
 use mqfq_sched::cost::{CostKind, CostModel};
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{Done, Entry, Grant, Handle, Kick, Pick, Policy};
@@ -67,10 +80,13 @@ pub struct HwCtx<P: Policy> {
     queue: P::Queue,
     device: Box<dyn DeviceQueue>,
     tags: TagSet,
-    by_tag: Vec<Handle>,
+    by_tag: Vec<InFlight>,
     /// A command that the device queue did not take although we had a tag for it; goes first next time.
     refused: Option<Command>,
     is_held_back: bool,
+    merging: Merging,
+    /// Requests with tokens that go to the device again, each alone.
+    resend: VecDeque<Handle>,
     /// When the policy wants to be asked again, if it holds back what is staged.
     later_ns: Option<u64>,
     /// While the policy takes nothing in: what was admitted since, in order.
@@ -92,21 +108,24 @@ impl<P: Policy> HwCtx<P> {
     /// A context with nothing staged. All of its memory is taken here, but for what is counted of each flow: that comes
     /// with the flow's first completion.
     pub fn new(options: HwCtxOptions<P>) -> HwCtx<P> {
-        let HwCtxOptions { id, policy, device, queue_depth, limits, cost, path: _ } = options;
+        let HwCtxOptions { id, policy, device, queue_depth, limits, cost, path } = options;
         let staged_max = Self::capacity_requests(&limits);
         let staging = Staging::new(&limits);
+        let merging = Merging::new(&path, queue_depth);
         HwCtx {
             id,
             queue: policy.open_queue(id, staged_max),
             policy,
             device,
             tags: TagSet::new(queue_depth),
-            by_tag: vec![Handle(0); queue_depth as usize],
+            by_tag: vec![InFlight::FREE; queue_depth as usize],
             refused: None,
             is_held_back: false,
             later_ns: None,
             frozen: None,
-            requests: RequestTable::new(staged_max + queue_depth as usize),
+            requests: RequestTable::new(staged_max + queue_depth as usize + merging.extra_max),
+            merging,
+            resend: VecDeque::new(),
             cost,
             reaped: Vec::with_capacity(queue_depth as usize),
             room: Vec::with_capacity(staging.flows()),
@@ -145,7 +164,7 @@ impl<P: Policy> HwCtx<P> {
         let cost = self.cost.cost(kind, u64::from(length_bytes));
         let (is_sync, offset_bytes) = (is_sync(submission.op, submission.fua), submission.offset_bytes);
         let handle = self.requests.insert(Request::admit(owner, submission, now_ns));
-        // The table has a place for each staged request of each flow and for each tag, so `admit` is the only bound.
+        // The table has a place for each staged request of each flow, for each tag and for what shares a tag, so `admit` is the only bound.
         let handle = handle.unwrap_or_else(|_| panic!("{:?}: the request table is smaller than its bounds", self.id));
         let entry = Entry { flow, cost, handle, kind, is_sync, offset_bytes, length_bytes };
         match &mut self.frozen {
@@ -169,7 +188,10 @@ impl<P: Policy> HwCtx<P> {
         self.is_held_back = false;
         self.later_ns = None;
         if let Some(command) = self.refused.take() {
-            dispatched += usize::from(self.offer(command));
+            dispatched += self.offer_again(command);
+        }
+        if !self.resend.is_empty() {
+            dispatched += self.send_again();
         }
         while self.refused.is_none() {
             if dispatched >= BATCH_MAX {
@@ -217,21 +239,18 @@ impl<P: Policy> HwCtx<P> {
             debug_assert_eq!(request.flow, flow, "the policy granted {handle:?} to another flow");
             request.state = State::Dispatched { tag, token };
             request.dispatched_ns = now_ns;
-            self.by_tag[tag.0 as usize] = handle;
-            let command = Command {
-                tag,
-                op: request.op,
-                offset_bytes: request.offset_bytes,
-                length_bytes: request.length_bytes,
-                fua: request.fua,
-                buffer: request.buffer.take(),
-                more: Segments::NONE,
-                generation: 0,
-            };
-            if self.staging.leave(flow, payload_bytes(command.op, command.length_bytes)) {
+            if self.staging.leave(flow, payload_bytes(request.op, request.length_bytes)) {
                 self.room.push(flow);
             }
-            dispatched += usize::from(self.offer(command));
+            if self.merging.is_on() {
+                dispatched += self.gather(tag, handle);
+            } else {
+                let command = self.command(tag, handle);
+                dispatched += usize::from(self.offer(command));
+            }
+        }
+        if self.merging.is_on() && self.refused.is_none() {
+            dispatched += self.close();
         }
         if full || self.refused.is_some() {
             self.policy.pause(&mut self.queue, &mut counting);
@@ -254,51 +273,58 @@ impl<P: Policy> HwCtx<P> {
         self.stats.in_flight_ns += in_flight * elapsed_ns;
     }
 
-    /// Hands a command to the device queue; keeps it if there is no place.
-    fn offer(&mut self, command: Command) -> bool {
-        match self.device.submit(command) {
-            Ok(()) => true,
-            Err(QueueFull(command)) => {
-                self.refused = Some(command);
-                false
-            }
-        }
-    }
-
     /// Collects what the device finished and appends the completions to `out`. Returns how many.
     pub fn reap(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) -> usize {
         self.account(now_ns);
         self.device.reap(now_ns, &mut self.reaped);
-        let count = self.reaped.len();
+        let before = out.len();
         let mut kicks = 0;
         let mut counting = |hctx: HctxId| {
             kicks += 1;
             kick.kick(hctx);
         };
-        for Reaped { tag, status, buffer, .. } in self.reaped.drain(..) {
-            let handle = self.by_tag[tag.0 as usize];
-            let request = self.requests.take(handle);
-            let done = done(handle, &request);
-            debug_assert!(
-                matches!(request.state, State::Dispatched { tag: ours, .. } if ours == tag),
-                "the device reaped {tag:?}, whose request is {:?}",
-                request.state
-            );
-            if let Some(trace) = &mut self.trace {
-                trace.completed(&request, status, now_ns);
-            }
+        let mut all = std::mem::take(&mut self.reaped);
+        for Reaped { tag, generation, status, buffer, more } in all.drain(..) {
+            let Some(head) = self.by_tag[tag.0 as usize].end(generation) else {
+                self.stats.late_completions += 1;
+                continue;
+            };
             self.tags.release(tag);
-            let (owner, completion, token) = request.complete(status, buffer, now_ns);
-            if let Some(token) = token {
-                self.policy.complete(&mut self.queue, done, token, now_ns, &mut counting);
+            if self.merging.extra > 0 && self.requests.get_mut(head).next.is_some() {
+                self.end_merged(head, status, buffer, more, now_ns, &mut counting, out);
+            } else {
+                self.complete(head, status, buffer, now_ns, &mut counting, out);
             }
-            if let Some(stats) = self.flow_stats.get_mut(done.flow.0 as usize) {
-                stats.get_or_insert_with(first_completion).record(&completion);
-            }
-            out.push((owner, completion));
         }
+        self.reaped = all;
         self.stats.kicks += kicks;
-        count
+        out.len() - before
+    }
+
+    /// Completes a request that has a token.
+    #[inline(always)]
+    fn complete(
+        &mut self,
+        handle: Handle,
+        status: Status,
+        buffer: Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        let request = self.requests.take(handle);
+        let done = done(handle, &request);
+        if let Some(trace) = &mut self.trace {
+            trace.completed(&request, status, now_ns);
+        }
+        let (owner, completion, token) = request.complete(status, buffer, now_ns);
+        if let Some(token) = token {
+            self.policy.complete(&mut self.queue, done, token, now_ns, kick);
+        }
+        if let Some(stats) = self.flow_stats.get_mut(done.flow.0 as usize) {
+            stats.get_or_insert_with(first_completion).record(&completion);
+        }
+        out.push((owner, completion));
     }
 
     /// Flows that were refused and have room since the last call.
@@ -318,7 +344,7 @@ impl<P: Policy> HwCtx<P> {
 
     /// Frozen, and neither the policy nor the device has anything left of this context.
     pub fn is_quiet(&self) -> bool {
-        self.frozen.is_some() && self.staged() == 0 && self.in_flight() == 0
+        self.frozen.is_some() && self.staged() == 0 && self.in_flight() == 0 && self.resend.is_empty()
     }
 
     /// Goes on, with another policy and this context's queue of it if one is given, and stages what has waited, in its order. Call
@@ -354,6 +380,9 @@ impl<P: Policy> HwCtx<P> {
 
     /// When [`HwCtx::run`] and [`HwCtx::reap`] must be called next if nothing else happens.
     pub fn next_event_ns(&self) -> Option<u64> {
+        if !self.resend.is_empty() && self.refused.is_none() && self.in_flight() < self.queue_depth() {
+            return Some(0);
+        }
         match (self.device.next_event_ns(), self.later_ns) {
             (Some(device), Some(policy)) => Some(device.min(policy)),
             (device, policy) => device.or(policy),
@@ -363,6 +392,11 @@ impl<P: Policy> HwCtx<P> {
     /// Commands on the device at once, at most.
     pub fn queue_depth(&self) -> usize {
         self.by_tag.len()
+    }
+
+    /// Requests that one reap completes, at most.
+    pub fn completions_max(&self) -> usize {
+        self.by_tag.len() + self.merging.extra_max
     }
 
     /// The device queue, for completions that come through the worker's ring.

@@ -152,6 +152,14 @@ pub struct HctxStats {
     pub refused: u64,
     /// Kicks sent to other workers.
     pub kicks: u64,
+    /// Commands handed to the device: fewer than `dispatched` where requests were merged, more where they went again.
+    pub commands: u64,
+    /// Requests that joined another's command.
+    pub merged: u64,
+    /// Merged commands that ended badly, so that their requests went alone.
+    pub taken_apart: u64,
+    /// Ends that the device reported of commands that it had already given back; ignored.
+    pub late_completions: u64,
 }
 
 impl HctxStats {
@@ -169,6 +177,10 @@ impl HctxStats {
         self.idle += other.idle;
         self.refused += other.refused;
         self.kicks += other.kicks;
+        self.commands += other.commands;
+        self.merged += other.merged;
+        self.taken_apart += other.taken_apart;
+        self.late_completions += other.late_completions;
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Request {
     pub submitted_ns: u64,
     /// When it went to the device.
     pub dispatched_ns: u64,
+    /// The request of the same command that follows it on the device.
+    pub next: Option<Handle>,
     must_complete: MustComplete,
 }
 
@@ -98,6 +100,7 @@ impl Request {
             state: State::Staged,
             submitted_ns: now_ns,
             dispatched_ns: now_ns,
+            next: None,
             must_complete: MustComplete { armed: true },
         }
     }

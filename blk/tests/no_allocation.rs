@@ -6,7 +6,7 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
@@ -62,7 +62,7 @@ fn read(flow: u32, buffer: Buffer) -> Submission {
     }
 }
 
-fn contexts(options: &PolicyOptions, flows: u32) -> Vec<HwCtx<AnyPolicy>> {
+fn contexts(options: &PolicyOptions, flows: u32, merge: Merge) -> Vec<HwCtx<AnyPolicy>> {
     let weights = vec![Weight::DEFAULT; flows as usize];
     let policy = Arc::new(AnyPolicy::new(options, &Topology::flat(usize::from(HCTXS)), &weights).unwrap());
     let device = NullDevice::new(1 << 20);
@@ -81,7 +81,7 @@ fn contexts(options: &PolicyOptions, flows: u32) -> Vec<HwCtx<AnyPolicy>> {
             queue_depth: QUEUE_DEPTH,
             limits: vec![StageLimits { requests_max: STAGED_MAX, bytes_max: 1 << 20 }; flows as usize],
             cost: CostModel::FLAT,
-            path: PathOptions::default(),
+            path: PathOptions { merge, ..PathOptions::default() }.for_device(&device.info()),
         })
     };
     (0..HCTXS).map(context).collect()
@@ -108,7 +108,7 @@ fn complete_one_of_each(contexts: &mut [HwCtx<AnyPolicy>], flows: u32) -> u64 {
 /// Two contexts whose flows fill their bound, are refused, and are told of room only now and then, as by a worker that
 /// makes several rounds in one turn.
 fn churn(options: &PolicyOptions, flows: u32) {
-    let mut contexts = contexts(options, flows);
+    let mut contexts = contexts(options, flows, Merge::None);
     let mut buffers: Vec<Buffer> =
         (0..64 + STAGED_MAX * flows * u32::from(HCTXS)).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
     let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(usize::from(QUEUE_DEPTH));
@@ -156,6 +156,37 @@ fn a_context_takes_no_memory_once_each_flow_has_completed_there() {
             churn(&options, flows);
             churn(&options.relaxed(usize::from(HCTXS)), flows);
         }
+    }
+}
+
+#[test]
+fn merged_commands_take_no_memory_once_as_many_were_under_way() {
+    // Each round: both flows stage four reads that lie next to each other, and the four are one command.
+    for kind in PolicyKind::ALL {
+        let mut context = contexts(&PolicyOptions::new(kind), 2, Merge::Both).remove(0);
+        let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
+        let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(8);
+        let mut kick = |hctx: HctxId| panic!("{hctx:?} has nothing staged, yet it is kicked");
+        let mut before = 0;
+        for round in 0..200u64 {
+            if round == 10 {
+                before = allocations();
+            }
+            for flow in 0..2 {
+                for n in 0..u64::from(STAGED_MAX) {
+                    let offset_bytes = n * u64::from(REQUEST_BYTES);
+                    let buffer = buffers.pop().expect("all are back");
+                    let submission = Submission { offset_bytes, ..read(flow, buffer) };
+                    context.submit(Owner(0), submission, round, &mut kick).expect("within the bound");
+                }
+                context.run(round, &mut kick);
+            }
+            context.reap(round, &mut kick, &mut completions);
+            buffers.extend(completions.drain(..).filter_map(|(_, completion)| completion.buffer));
+        }
+        assert_eq!(allocations() - before, 0, "{kind}");
+        let stats = context.stats();
+        assert_eq!((stats.dispatched, stats.commands, stats.merged), (1600, 400, 1200), "{kind}");
     }
 }
 

@@ -6,7 +6,7 @@ pub mod file;
 pub mod memory;
 pub mod null;
 pub mod nvme;
-mod segments;
+pub(crate) mod segments;
 pub mod store;
 
 pub use segments::{Segment, Segments};

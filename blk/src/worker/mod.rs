@@ -270,7 +270,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     pub fn new(mut host: H, hctxs: Vec<HwCtx<P>>, infos: Vec<DeviceInfo>, options: WorkerOptions) -> Worker<H, P> {
         assert_eq!(hctxs.len(), infos.len(), "a context for each device");
         // What one reap of each device brings at most.
-        let completions_max = hctxs.iter().map(HwCtx::queue_depth).sum();
+        let completions_max = hctxs.iter().map(HwCtx::completions_max).sum();
         let now_ns = host.now_ns();
         Worker {
             core: Core { host, now_ns, hctxs, infos, waiting: Vec::new(), told: None, options, staged: false },

@@ -1,0 +1,250 @@
+//! Contexts of several workers over one device, in virtual time: time goes from event to event, kicks and interrupts are answered,
+//! and every request is accounted for.
+
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::device::{Device, QueueOptions};
+use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
+use mqfq_blk::path::PathOptions;
+use mqfq_blk::request::{Completion, Op, Status, Submission};
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::stats::HctxStats;
+use mqfq_blk::table::Owner;
+use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_sched::policy::AnyPolicy;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+/// A quarter of a MiB: the window of every policy here that has one.
+pub const WINDOW_BYTES: u64 = 256 << 10;
+
+/// What a rig is made of.
+#[derive(Clone)]
+pub struct Setup {
+    pub kind: PolicyKind,
+    pub workers: usize,
+    pub weights: Vec<u64>,
+    /// D.
+    pub depth: u32,
+    pub queue_depth: u16,
+    pub path: PathOptions,
+    /// What each flow may stage on each worker.
+    pub requests_max: u32,
+}
+
+impl Setup {
+    /// One worker and one flow over first come, first served.
+    pub fn plain(path: PathOptions) -> Setup {
+        let (kind, weights) = (PolicyKind::None, vec![100]);
+        Setup { kind, workers: 1, weights, depth: 64, queue_depth: 64, path, requests_max: 256 }
+    }
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub flow: u32,
+    pub op: Op,
+    pub offset_bytes: u64,
+    pub length_bytes: u32,
+    pub fill: u8,
+}
+
+/// A request's end.
+#[derive(Debug)]
+pub struct Ended {
+    pub asked: Asked,
+    pub completion: Completion,
+}
+
+/// Workers that shall look.
+type Due = Arc<Mutex<BTreeSet<usize>>>;
+
+fn wake(due: &Due, worker: HctxId) {
+    due.lock().unwrap().insert(usize::from(worker.0));
+}
+
+pub struct Rig {
+    pub hctxs: Vec<HwCtx<AnyPolicy>>,
+    pub policy: Arc<AnyPolicy>,
+    pub now_ns: u64,
+    pub outstanding: BTreeMap<u64, Asked>,
+    depth: u32,
+    next_cookie: u64,
+    due: Due,
+    completions: Vec<(Owner, Completion)>,
+}
+
+impl Rig {
+    pub fn new(setup: &Setup, device: &dyn Device) -> Rig {
+        let Setup { kind, workers, weights, depth, queue_depth, path, requests_max } = setup.clone();
+        let options = PolicyOptions { depth, window: VSpan::from_bytes(WINDOW_BYTES), ..PolicyOptions::new(kind) };
+        let weights: Vec<Weight> = weights.iter().map(|&weight| Weight::new(weight).unwrap()).collect();
+        let policy = Arc::new(AnyPolicy::new(&options, &Topology::flat(workers), &weights).unwrap());
+        let due = Due::default();
+        let hctx = |number: u16| {
+            let interrupted = due.clone();
+            let queue = device.open_queue(QueueOptions {
+                hctx: HctxId(number),
+                depth: queue_depth,
+                #[cfg(feature = "uring")]
+                ring: None,
+                interrupt: Arc::new(move |hctx| wake(&interrupted, hctx)),
+            });
+            HwCtx::new(HwCtxOptions {
+                id: HctxId(number),
+                policy: policy.clone(),
+                device: queue.unwrap(),
+                queue_depth,
+                limits: vec![StageLimits { requests_max, bytes_max: 64 << 20 }; weights.len()],
+                cost: CostModel::FLAT,
+                path: path.for_device(&device.info()),
+            })
+        };
+        let hctxs = (0..workers as u16).map(hctx).collect();
+        let (outstanding, completions) = (BTreeMap::new(), Vec::new());
+        Rig { hctxs, policy, now_ns: 0, outstanding, depth, next_cookie: 0, due, completions }
+    }
+
+    /// Stages a request. `None`: its flow has its bound staged.
+    pub fn submit(&mut self, worker: usize, asked: Asked, fua: bool) -> Option<u64> {
+        let Asked { flow, op, offset_bytes, length_bytes, fill } = asked;
+        let cookie = self.next_cookie;
+        let buffer = matches!(op, Op::Read | Op::Write).then(|| {
+            let mut buffer = Buffer::new(length_bytes as usize);
+            let letter = if op == Op::Read { 0xee } else { fill };
+            buffer.as_mut_slice()[..length_bytes as usize].fill(letter);
+            buffer
+        });
+        let submission = Submission { flow: FlowId(flow), op, offset_bytes, length_bytes, fua, buffer, cookie };
+        let due = self.due.clone();
+        let mut kick = |to: HctxId| wake(&due, to);
+        match self.hctxs[worker].submit(Owner(flow), submission, self.now_ns, &mut kick) {
+            Ok(()) => {
+                self.next_cookie += 1;
+                self.outstanding.insert(cookie, asked);
+                self.due.lock().unwrap().insert(worker);
+                Some(cookie)
+            }
+            Err(Full(_)) => None,
+        }
+    }
+
+    pub fn read(&mut self, flow: u32, offset_bytes: u64, length_bytes: u32) {
+        self.ask(flow, Op::Read, offset_bytes, length_bytes, 0)
+    }
+
+    pub fn write(&mut self, flow: u32, offset_bytes: u64, length_bytes: u32, fill: u8) {
+        self.ask(flow, Op::Write, offset_bytes, length_bytes, fill)
+    }
+
+    /// On the first worker, not FUA.
+    pub fn ask(&mut self, flow: u32, op: Op, offset_bytes: u64, length_bytes: u32, fill: u8) {
+        self.submit(0, Asked { flow, op, offset_bytes, length_bytes, fill }, false).expect("within the bound");
+    }
+
+    /// Lets every worker that has something to do do it, at this time. Returns what ended.
+    pub fn run(&mut self) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        while let Some(worker) = self.next_due() {
+            let due = self.due.clone();
+            let mut kick = |to: HctxId| wake(&due, to);
+            let hctx = &mut self.hctxs[worker];
+            let run = hctx.run(self.now_ns, &mut kick);
+            let reaped = hctx.reap(self.now_ns, &mut kick, &mut self.completions);
+            hctx.take_room();
+            if run.again || reaped > 0 || hctx.next_event_ns().is_some_and(|at_ns| at_ns == 0) {
+                kick(HctxId(worker as u16));
+            }
+            for (Owner(flow), completion) in self.completions.drain(..) {
+                let cookie = completion.cookie;
+                let asked = self.outstanding.remove(&cookie);
+                let asked = asked.unwrap_or_else(|| panic!("request {cookie} ended twice (I10)"));
+                assert_eq!((asked.flow, asked.op), (flow, completion.op), "to its owner");
+                ended.push(Ended { asked, completion });
+            }
+        }
+        ended
+    }
+
+    fn next_due(&mut self) -> Option<usize> {
+        self.due.lock().unwrap().pop_first()
+    }
+
+    /// When something happens next, if nothing is asked.
+    pub fn next_event_ns(&self) -> Option<u64> {
+        self.hctxs.iter().filter_map(HwCtx::next_event_ns).min()
+    }
+
+    /// Goes on to the next event, if there is one.
+    pub fn advance(&mut self) -> Option<Vec<Ended>> {
+        let next_ns = self.next_event_ns()?;
+        self.now_ns = self.now_ns.max(next_ns);
+        // An interrupt is for one worker, a time for whoever looks: all do.
+        self.wake_all();
+        Some(self.run())
+    }
+
+    /// Every worker has something to do.
+    pub fn wake_all(&self) {
+        self.due.lock().unwrap().extend(0..self.hctxs.len());
+    }
+
+    /// Goes on until nothing is under way.
+    pub fn finish(&mut self) -> Vec<Ended> {
+        let mut all = self.run();
+        let mut idle = 0;
+        while !self.outstanding.is_empty() {
+            let Some(ended) = self.advance() else {
+                panic!("{} requests are under way and nothing will ever happen", self.outstanding.len())
+            };
+            idle = if ended.is_empty() { idle + 1 } else { 0 };
+            assert!(idle < 100_000, "at {} ns: {:?} never end", self.now_ns, self.outstanding);
+            all.extend(ended);
+        }
+        all
+    }
+
+    /// Nothing is left anywhere: no request, no tag, and all units of depth are back.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert!(self.outstanding.is_empty(), "{:?}", self.outstanding);
+        for hctx in &self.hctxs {
+            assert_eq!((hctx.staged(), hctx.admitted(), hctx.in_flight()), (0, 0, 0), "staged, in the table, tags out");
+        }
+        if let Some(free) = self.policy.free_units() {
+            assert_eq!(free, i64::from(self.depth), "units of depth");
+        }
+        assert_eq!(mqfq_blk::table::lost_requests(), 0);
+    }
+
+    /// Counters of all workers.
+    pub fn stats(&self) -> HctxStats {
+        let mut sum = HctxStats::default();
+        self.hctxs.iter().for_each(|hctx| sum.merge(&hctx.stats()));
+        sum
+    }
+}
+
+/// The bytes that a read brought.
+pub fn bytes(ended: &Ended) -> &[u8] {
+    let buffer = ended.completion.buffer.as_ref().expect("a read's end has its buffer");
+    &buffer.as_slice()[..ended.asked.length_bytes as usize]
+}
+
+/// Whether a read brought nothing but `fill`.
+pub fn is_all(ended: &Ended, fill: u8) -> bool {
+    ended.completion.status == Status::Ok && bytes(ended).iter().all(|&byte| byte == fill)
+}
+
+/// SplitMix64 (Steele et al., OOPSLA 2014): enough to draw test cases.
+pub struct Draw(pub u64);
+
+impl Draw {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+}

@@ -1,0 +1,4 @@
+//! What the data path does to requests besides scheduling them, in virtual time: the very contexts that the workers run.
+
+mod harness;
+mod merging;
