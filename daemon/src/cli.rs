@@ -21,13 +21,19 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Serve devices to tenants, as CONFIG says, until SIGTERM or SIGINT (which drain; a second one exits at once).
-    /// SIGUSR1 prints the counters.
+    /// SIGUSR1 prints the counters, SIGUSR2 begins and ends a trace, SIGHUP reads CONFIG again and changes policies and weights.
     Serve {
         /// TOML file with [device.NAME], [tenant.NAME] and [export.NAME] sections.
         config: PathBuf,
         /// Print the counters at the end.
         #[arg(long)]
         stats: bool,
+        /// Where the second SIGUSR2 writes what was traced since the first: for ui.perfetto.dev or chrome://tracing.
+        #[arg(long, value_name = "FILE", default_value = "mqfq-trace.json")]
+        trace: PathBuf,
+        /// Requests that a trace keeps, the last ones, of each worker on each device.
+        #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = trace_requests)]
+        trace_requests: usize,
     },
     /// Check CONFIG as `serve` would, without listening.
     Check {
@@ -269,6 +275,14 @@ fn jobs(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(jobs) if (1..=1024).contains(&jobs) => Ok(jobs),
         _ => Err(format!("{text} is not a number from 1 to 1024")),
+    }
+}
+
+/// A number of requests that a trace keeps.
+fn trace_requests(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(requests) if (1..=mqfq_blk::trace::TRACE_RECORDS_MAX).contains(&requests) => Ok(requests),
+        _ => Err(format!("{text} is not a number from 1 to {}", mqfq_blk::trace::TRACE_RECORDS_MAX)),
     }
 }
 

@@ -5,11 +5,13 @@
 mod cli;
 mod config;
 mod devices;
+mod reload;
 mod report;
 mod serve;
 mod signals;
 mod sim;
 mod takeover;
+mod trace;
 
 use cli::{Bench, Cli, Command, Sim};
 use mqfq_bench::bound::{self, BoundOptions};
@@ -41,7 +43,9 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), String> {
     let json = cli.json;
     match cli.command {
-        Command::Serve { config, stats } => serve::serve(&config, json, stats),
+        Command::Serve { config, stats, trace, trace_requests } => {
+            serve::serve(&serve::ServeOptions { config, json, print_stats: stats, trace, trace_requests })
+        }
         Command::Check { config } => serve::check(&config, json),
         Command::Demo { out } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
         Command::Bench(Bench::Fairness { nbd, seconds }) => {

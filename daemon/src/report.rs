@@ -2,6 +2,7 @@
 
 use hdrhistogram::Histogram;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
+use mqfq_blk::stats::FlowStats;
 use mqfq_front::nbd::NbdCounts;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,6 +32,8 @@ struct ListenerReport {
 struct DeviceReport {
     name: String,
     policy: &'static str,
+    /// All tenants together.
+    operations: Operations,
     tenants: Vec<TenantReport>,
     hctxs: Vec<HctxReport>,
 }
@@ -46,9 +49,47 @@ struct TenantReport {
     discards: u64,
     write_zeroes: u64,
     transferred_bytes: u64,
+    operations: Operations,
     queued_ns: LatencyReport,
     device_ns: LatencyReport,
     total_ns: LatencyReport,
+}
+
+/// By operation, in the spirit of /proc/diskstats.
+#[derive(Serialize, Clone, Copy, Default)]
+struct Operations {
+    read: Operation,
+    write: Operation,
+    flush: Operation,
+    discard: Operation,
+    write_zeroes: Operation,
+}
+
+#[derive(Serialize, Clone, Copy, Default)]
+struct Operation {
+    /// Completed.
+    requests: u64,
+    /// Of those that ended well.
+    bytes: u64,
+    /// From submission to completion, all together.
+    total_ns: u64,
+}
+
+impl Operations {
+    fn of(stats: &FlowStats) -> Operations {
+        let operation = |index: usize| Operation {
+            requests: stats.completed[index],
+            bytes: stats.bytes[index],
+            total_ns: stats.total_ns_sum[index],
+        };
+        let [read, write, flush, discard, write_zeroes] = [0, 1, 2, 3, 4].map(operation);
+        Operations { read, write, flush, discard, write_zeroes }
+    }
+
+    fn named(&self) -> [(&'static str, Operation); 5] {
+        let Operations { read, write, flush, discard, write_zeroes } = *self;
+        [("read", read), ("write", write), ("flush", flush), ("discard", discard), ("write zeroes", write_zeroes)]
+    }
 }
 
 #[derive(Serialize)]
@@ -62,10 +103,15 @@ struct LatencyReport {
 
 #[derive(Serialize)]
 struct HctxReport {
+    in_flight: u64,
+    staged: u64,
+    busy_ns: u64,
+    in_flight_ns: u64,
     dispatched: u64,
     doorbells: u64,
     throttled: u64,
     no_token: u64,
+    later: u64,
     idle: u64,
     refused: u64,
     kicks: u64,
@@ -96,6 +142,7 @@ impl From<&NamedFlowStats> for TenantReport {
             discards,
             write_zeroes,
             transferred_bytes: flow.stats.transferred_bytes(),
+            operations: Operations::of(&flow.stats),
             queued_ns: (&flow.stats.queued_ns).into(),
             device_ns: (&flow.stats.device_ns).into(),
             total_ns: (&flow.stats.total_ns).into(),
@@ -105,11 +152,18 @@ impl From<&NamedFlowStats> for TenantReport {
 
 impl From<&DeviceStats> for DeviceReport {
     fn from(device: &DeviceStats) -> Self {
+        let mut all = FlowStats::default();
+        device.flows.iter().for_each(|flow| all.merge(&flow.stats));
         let hctxs = device.hctxs.iter().map(|hctx| HctxReport {
+            in_flight: hctx.in_flight,
+            staged: hctx.staged,
+            busy_ns: hctx.busy_ns,
+            in_flight_ns: hctx.in_flight_ns,
             dispatched: hctx.dispatched,
             doorbells: hctx.doorbells,
             throttled: hctx.throttled,
             no_token: hctx.no_token,
+            later: hctx.later,
             idle: hctx.idle,
             refused: hctx.refused,
             kicks: hctx.kicks,
@@ -117,6 +171,7 @@ impl From<&DeviceStats> for DeviceReport {
         DeviceReport {
             name: device.name.clone(),
             policy: device.policy,
+            operations: Operations::of(&all),
             tenants: device.flows.iter().map(TenantReport::from).collect(),
             hctxs: hctxs.collect(),
         }
@@ -153,6 +208,13 @@ impl StatsReport {
         for device in &self.devices {
             // Writing into a String cannot fail.
             let _ = writeln!(out, "device {} ({})", device.name, device.policy);
+            let _ = writeln!(out, "  {:<16} {:>12} {:>25} {:>15}", "operation", "requests", "bytes", "mean total us");
+            for (name, Operation { requests, bytes, total_ns }) in device.operations.named() {
+                if requests > 0 {
+                    let mean_us = total_ns as f64 / requests as f64 / 1e3;
+                    let _ = writeln!(out, "  {name:<16} {requests:>12} {bytes:>25} {mean_us:>15.1}");
+                }
+            }
             let _ = writeln!(
                 out,
                 "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
@@ -174,13 +236,19 @@ impl StatsReport {
             let _ = writeln!(
                 out,
                 "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
-                "hctx", "dispatched", "refused", "doorbells", "throttled", "no token", "kicks"
+                "hctx", "dispatched", "in flight", "doorbells", "throttled", "no token", "mean in flight"
             );
             for (index, hctx) in device.hctxs.iter().enumerate() {
                 let _ = writeln!(
                     out,
                     "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
-                    index, hctx.dispatched, hctx.refused, hctx.doorbells, hctx.throttled, hctx.no_token, hctx.kicks
+                    index,
+                    hctx.dispatched,
+                    hctx.in_flight,
+                    hctx.doorbells,
+                    hctx.throttled,
+                    hctx.no_token,
+                    format!("{:.1}", hctx.in_flight_ns as f64 / hctx.busy_ns.max(1) as f64),
                 );
             }
         }
@@ -203,7 +271,7 @@ impl StatsReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqfq_blk::stats::{FlowStats, HctxStats};
+    use mqfq_blk::stats::HctxStats;
 
     #[test]
     fn the_table_and_the_json_say_the_same() {
@@ -233,6 +301,9 @@ mod tests {
         assert_eq!(alice["transferred_bytes"], 40_960);
         assert!(alice["total_ns"]["p99"].as_u64().unwrap().abs_diff(2000) <= 20, "1% of 2000");
         assert_eq!(json["devices"][0]["hctxs"][0]["doorbells"], 5);
+        for operations in [&alice["operations"], &json["devices"][0]["operations"]] {
+            assert_eq!((&operations["read"]["requests"], &operations["write"]["bytes"]), (&7.into(), &12_288.into()));
+        }
 
         assert_eq!(json["listeners"][0]["broken_rules"], serde_json::json!({"unaligned": 2}));
 

@@ -5,12 +5,14 @@
 //!           └─ check ends here ──────────┘    └ nothing is touched before this point
 //! ```
 //! With `--json` each thing that happens is one object on a line of its own: `{"ready":true,…}`, then the counters
-//! (`{"devices":…}`) for each SIGUSR1, `{"draining":true}`, and the counters once more with `--stats`.
+//! (`{"devices":…}`) for each SIGUSR1, `{"tracing":…}` for each SIGUSR2, `{"reloaded":…}` for each SIGHUP, `{"draining":true}`, and
+//! the counters once more with `--stats`.
 
 use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, Plan, RealFiles};
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
-use crate::{devices, plain, takeover};
+use crate::trace::{self, TracedDevice};
+use crate::{devices, plain, reload, takeover};
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
@@ -20,7 +22,7 @@ use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
 use serde::Serialize;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +58,40 @@ struct ExportReport {
 /// How a device is opened: [`devices::open`] or [`devices::open_for_check`].
 type Open = fn(&DevicePlan, &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError>;
 
+/// How a server runs, besides what its config says.
+pub struct ServeOptions {
+    /// The config.
+    pub config: PathBuf,
+    /// JSON on stdout.
+    pub json: bool,
+    /// Print the counters at the end.
+    pub print_stats: bool,
+    /// Where a trace is written.
+    pub trace: PathBuf,
+    /// Requests that it keeps of each worker on each device.
+    pub trace_requests: usize,
+}
+
+/// Said when a trace begins, and when it has ended.
+#[derive(Serialize, Default)]
+struct TraceReport<'a> {
+    tracing: bool,
+    /// The file that was written.
+    trace: Option<&'a Path>,
+    /// Requests in it.
+    requests: Option<u64>,
+    /// Requests that later ones overwrote.
+    requests_lost: Option<u64>,
+}
+
+/// Said after a SIGHUP.
+#[derive(Serialize)]
+struct ReloadReport {
+    reloaded: bool,
+    changes: Vec<reload::Change>,
+    error: Option<String>,
+}
+
 /// Everything that can be made without touching a socket.
 struct Prepared {
     plan: Plan,
@@ -68,13 +104,14 @@ struct Prepared {
 ///
 /// # Errors
 /// One sentence: the config, a device, a socket, or clients that did not let it drain in time.
-pub fn serve(config: &Path, json: bool, print_stats: bool) -> Result<(), String> {
+pub fn serve(options: &ServeOptions) -> Result<(), String> {
+    let &ServeOptions { ref config, json, print_stats, .. } = options;
     // Before any thread exists: they inherit the mask.
     let signals = Signals::block();
     raise_open_files_limit();
-    let prepared = Prepared::from_config(config, devices::open)?;
-    let server = &prepared.plan.server;
-    let options = NbdOptions {
+    let mut prepared = Prepared::from_config(config, devices::open)?;
+    let server = prepared.plan.server.clone();
+    let nbd_options = NbdOptions {
         connections_max: server.connections_max,
         socket_mode: server.socket_mode,
         handshake_timeout: Duration::from_secs(server.handshake_s),
@@ -87,7 +124,7 @@ pub fn serve(config: &Path, json: bool, print_stats: bool) -> Result<(), String>
             if let Address::Unix(path) = address {
                 takeover::wait_for_socket(path);
             }
-            NbdListener::bind(address, table.clone(), options.clone())
+            NbdListener::bind(address, table.clone(), nbd_options.clone())
         })
         .collect::<Result<Vec<_>, _>>()?;
     let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
@@ -102,10 +139,20 @@ pub fn serve(config: &Path, json: bool, print_stats: bool) -> Result<(), String>
         let report = StatsReport::new(&engine.stats(), counts);
         if json { say_json(&report) } else { say(&report.table()) }
     };
-    while signals.wait() == Asked::Report {
-        report();
+    let mut is_tracing = false;
+    loop {
+        match signals.wait() {
+            Asked::Stop => break,
+            Asked::Report => report(),
+            Asked::Reload => say_reloaded(config, &mut prepared.plan, &engine, json),
+            Asked::Trace if is_tracing => is_tracing = end_trace(options, &prepared.plan, &engine),
+            Asked::Trace => is_tracing = begin_trace(options, &engine),
+        }
     }
     signals.stop_waits_no_longer();
+    if is_tracing {
+        end_trace(options, &prepared.plan, &engine);
+    }
     if json {
         say("{\"draining\":true}\n");
     }
@@ -117,6 +164,62 @@ pub fn serve(config: &Path, json: bool, print_stats: bool) -> Result<(), String>
     let drain_s = server.drain_s;
     let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
     if all_answered { Ok(()) } else { Err(sentence()) }
+}
+
+/// Reads the config again, and says what came of it. The server goes on in any case.
+fn say_reloaded(config: &Path, plan: &mut Plan, engine: &Engine, json: bool) {
+    let mut changes = Vec::new();
+    let error = reload::reload(config, plan, engine, &mut changes).err();
+    if let Some(error) = &error {
+        eprintln!("mqfq: not reloaded: {error}");
+    }
+    if json {
+        return say_json(&ReloadReport { reloaded: error.is_none(), changes, error });
+    }
+    let mut text: String = changes.iter().map(|change| format!("reloaded: {}\n", change.sentence())).collect();
+    if changes.is_empty() && error.is_none() {
+        text += "reloaded: nothing is different\n";
+    }
+    say(&text);
+}
+
+/// True: it has begun.
+fn begin_trace(options: &ServeOptions, engine: &Engine) -> bool {
+    engine.start_trace(options.trace_requests);
+    if options.json {
+        say_json(&TraceReport { tracing: true, ..TraceReport::default() });
+    } else {
+        say(&format!("tracing: SIGUSR2 ends it and writes {}\n", options.trace.display()));
+    }
+    true
+}
+
+/// False: it has ended.
+fn end_trace(options: &ServeOptions, plan: &Plan, engine: &Engine) -> bool {
+    let traces = engine.take_trace();
+    let traced = |device: &DevicePlan| TracedDevice {
+        name: device.config.name.clone(),
+        tenants: device.flows.iter().map(|flow| flow.tenant.clone()).collect(),
+    };
+    let devices: Vec<TracedDevice> = plan.devices.iter().map(traced).collect();
+    let path = &options.trace;
+    match trace::write(path, &devices, &traces, engine.clock().now_ns()) {
+        Err(error) => {
+            eprintln!("mqfq: cannot write the trace to {}: {}", path.display(), plain(&error));
+            if options.json {
+                say_json(&TraceReport::default());
+            }
+        }
+        Ok(trace::Written { requests, lost }) if options.json => {
+            let (requests, requests_lost) = (Some(requests), Some(lost));
+            say_json(&TraceReport { tracing: false, trace: Some(path), requests, requests_lost });
+        }
+        Ok(trace::Written { requests, lost }) => say(&format!(
+            "traced: {requests} requests in {} ({lost} earlier ones were overwritten), for ui.perfetto.dev or chrome://tracing\n",
+            path.display()
+        )),
+    }
+    false
 }
 
 /// A worker panicked: its tenants would wait for ever, and soon the others'. What a client was told to be stable is, as after

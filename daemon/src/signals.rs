@@ -15,9 +15,13 @@ pub enum Asked {
     Stop,
     /// SIGUSR1: print the counters.
     Report,
+    /// SIGUSR2: begin to record requests, or end it and write what was recorded.
+    Trace,
+    /// SIGHUP: read the config again.
+    Reload,
 }
 
-/// SIGTERM, SIGINT and SIGUSR1, blocked.
+/// SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP, blocked.
 pub struct Signals {
     all: libc::sigset_t,
     stop: libc::sigset_t,
@@ -26,7 +30,7 @@ pub struct Signals {
 impl Signals {
     /// Blocks them in this thread and in those that it starts from now on.
     pub fn block() -> Signals {
-        let all = set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1]);
+        let all = set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP]);
         let stop = set_of(&[libc::SIGTERM, libc::SIGINT]);
         change_mask(libc::SIG_BLOCK, &all);
         Signals { all, stop }
@@ -40,6 +44,8 @@ impl Signals {
             match signal {
                 libc::SIGTERM | libc::SIGINT => return Asked::Stop,
                 libc::SIGUSR1 => return Asked::Report,
+                libc::SIGUSR2 => return Asked::Trace,
+                libc::SIGHUP => return Asked::Reload,
                 // EINTR: a debugger or a stop-and-continue; nothing was taken.
                 _ => {}
             }

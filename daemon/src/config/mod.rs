@@ -8,6 +8,7 @@
 //! Paths are as the process sees them: relative ones start at the working directory. See `docs` of each struct for
 //! its keys; README has a complete file.
 
+mod change;
 mod check;
 mod policy;
 #[cfg(test)]

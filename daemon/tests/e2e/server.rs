@@ -78,7 +78,8 @@ impl Server {
         let path = folder.join("config.toml");
         std::fs::write(&path, config.replace('@', folder.0.to_str().expect("a temporary folder in UTF-8"))).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_mqfq"))
-            .args(["serve", "--json", "--stats"])
+            .args(["serve", "--json", "--stats", "--trace"])
+            .arg(folder.join("trace.json"))
             .arg(&path)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

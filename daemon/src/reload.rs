@@ -1,0 +1,65 @@
+//! SIGHUP: the config is read again, and what of it can be changed while serving is changed.
+
+use crate::config::{Config, Plan, RealFiles};
+use mqfq_blk::FlowId;
+use mqfq_blk::engine::Engine;
+use serde::Serialize;
+use std::path::Path;
+use std::time::Duration;
+
+/// Something that was changed.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    device: String,
+    /// `None`: it is about the device's policy.
+    tenant: Option<String>,
+    /// `policy` or `weight`.
+    key: &'static str,
+    from: String,
+    to: String,
+}
+
+impl Change {
+    /// In words.
+    pub fn sentence(&self) -> String {
+        let Change { device, tenant, key, from, to } = self;
+        let of = tenant.as_ref().map_or(String::new(), |tenant| format!("tenant {tenant} on "));
+        if from == to {
+            return format!("{of}device {device}: {key} {to}, with other settings");
+        }
+        format!("{of}device {device}: {key} {from} -> {to}")
+    }
+}
+
+/// Reads the config at `path` again and changes `engine`, which runs `plan`, accordingly; `plan` is what it runs then. What was
+/// changed is pushed to `done`, also if something that came after could not be.
+///
+/// # Errors
+/// One sentence: what is wrong with the config or cannot be changed while serving (then nothing was changed), or a device that did
+/// not let go of its requests (then it and those after it are as before).
+pub fn reload(path: &Path, plan: &mut Plan, engine: &Engine, done: &mut Vec<Change>) -> Result<(), String> {
+    let mut new = Config::read(path)?.check(&RealFiles).map_err(|error| error.to_string())?;
+    new.warnings.drain(..).for_each(|warning| eprintln!("mqfq: {warning}"));
+    let changes = plan.changes_to(&new)?;
+    for (device, flow) in changes.weights {
+        let weight = new.devices[device].flows[flow].weight;
+        engine.set_weight(device, FlowId(flow as u32), weight);
+        let device = &mut plan.devices[device];
+        let old = &mut device.flows[flow];
+        let (from, to) = (old.weight.get().to_string(), weight.get().to_string());
+        old.weight = weight;
+        let (device, tenant) = (device.config.name.clone(), Some(old.tenant.clone()));
+        done.push(Change { device, tenant, key: "weight", from, to });
+    }
+    let patience = Duration::from_secs(plan.server.drain_s);
+    for device in changes.policies {
+        let policy = new.devices[device].config.policy;
+        let (from, options) = (engine.policy(device).kind, policy.options(engine.workers()));
+        engine.set_policy(device, options, patience)?;
+        let config = &mut plan.devices[device].config;
+        config.policy = policy;
+        let (from, to) = (from.name().to_owned(), options.kind.name().to_owned());
+        done.push(Change { device: config.name.clone(), tenant: None, key: "policy", from, to });
+    }
+    Ok(())
+}

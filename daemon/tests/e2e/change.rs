@@ -1,0 +1,175 @@
+//! What changes while tenants are served: policies and weights by SIGHUP, a trace by SIGUSR2.
+
+use crate::client::Client;
+use crate::machine;
+use crate::server::{Server, pattern};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const CONFIG: &str = "[server]
+workers = 2
+[device.d]
+kind = \"memory\"
+size = \"8MiB\"
+policy = \"none\"
+[tenant.a]
+[tenant.b]
+weight = 100
+[export.a]
+device = \"d\"
+tenant = \"a\"
+size = \"4MiB\"
+nbd = \"unix:@/a.sock\"
+[export.b]
+device = \"d\"
+tenant = \"b\"
+offset = \"4MiB\"
+nbd = \"unix:@/b.sock\"
+";
+
+fn reload(server: &mut Server, change: impl Fn(String) -> String) -> Value {
+    let path = server.join("config.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, change(text)).unwrap();
+    server.signal(libc::SIGHUP);
+    server.next_line()
+}
+
+fn with_policy(text: String, policy: &str) -> String {
+    let lines = text
+        .lines()
+        .map(|line| if line.starts_with("policy") { format!("policy = \"{policy}\"") } else { line.into() });
+    lines.collect::<Vec<String>>().join("\n")
+}
+
+#[test]
+fn sighup_changes_policies_and_weights_under_clients_that_notice_nothing() {
+    let _machine = machine::shared();
+    let mut server = Server::start(CONFIG);
+    /// Ends the clients even if the test fails, which otherwise would wait for them.
+    struct StopAtEnd<'a>(&'a AtomicBool);
+    impl Drop for StopAtEnd<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let stop = AtomicBool::new(false);
+    let sockets = ["a", "b"].map(|name| (name, server.socket(name)));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = sockets
+            .iter()
+            .map(|(name, socket)| {
+                let stop = &stop;
+                scope.spawn(move || {
+                    let mut client = Client::connect(socket, name);
+                    let mut rounds = 0u64;
+                    while !stop.load(Ordering::Relaxed) {
+                        let bytes = pattern(8192, rounds as u8);
+                        let offset = rounds % 64 * 8192;
+                        client.write(offset, &bytes).unwrap();
+                        assert!(client.read(offset, 8192).unwrap() == bytes, "{name}: round {rounds}");
+                        rounds += 1;
+                    }
+                    rounds
+                })
+            })
+            .collect();
+        let stop = StopAtEnd(&stop);
+        let mut before = "none".to_owned();
+        for policy in ["mqfq", "sfqd", "mqfq-serial", "none"].repeat(3) {
+            let said = reload(&mut server, |text| with_policy(text, policy));
+            assert_eq!(said["reloaded"], true, "{said}");
+            let change = &said["changes"][0];
+            assert_eq!(
+                (&change["device"], &change["key"], &change["tenant"]),
+                (&"d".into(), &"policy".into(), &Value::Null)
+            );
+            assert_eq!((&change["from"], &change["to"]), (&before.as_str().into(), &policy.into()), "{said}");
+            policy.clone_into(&mut before);
+            server.signal(libc::SIGUSR1);
+            assert_eq!(server.next_line()["devices"][0]["policy"], policy);
+        }
+        let said = reload(&mut server, |text| text.replace("weight = 100", "weight = 300"));
+        assert_eq!(said["changes"].as_array().unwrap().len(), 1, "{said}");
+        assert_eq!((&said["changes"][0]["tenant"], &said["changes"][0]["to"]), (&"b".into(), &"300".into()));
+        drop(stop);
+        clients.into_iter().for_each(|client| assert!(client.join().expect("no client noticed") > 0));
+    });
+    let last = server.terminate();
+    assert_eq!(last["devices"][0]["tenants"][0]["failed"], 0);
+}
+
+#[test]
+fn a_config_that_is_wrong_or_asks_for_a_restart_changes_nothing() {
+    let _machine = machine::shared();
+    let mut server = Server::start(CONFIG);
+    let said = reload(&mut server, |text| text.replace("\"none\"", "\"cfq\""));
+    assert_eq!((&said["reloaded"], &said["changes"]), (&false.into(), &Value::Array(Vec::new())));
+    let error = said["error"].as_str().unwrap();
+    assert!(error.contains("config.toml:6: device.d.policy: ") && error.contains("allowed are none"), "{error}");
+    let said = reload(&mut server, |text| text.replace("\"cfq\"", "\"mqfq\"").replace("\"8MiB\"", "\"9MiB\""));
+    let error = said["error"].as_str().unwrap();
+    assert!(error.contains("config.toml:3: device.d: this device cannot change while serving"), "{error}");
+    let said = reload(&mut server, |text| text.replace("\"9MiB\"", "\"8MiB\"").replace("\"mqfq\"", "\"none\""));
+    assert_eq!((&said["reloaded"], said["changes"].as_array().unwrap().len()), (&true.into(), 0));
+    let mut client = Client::connect(&server.socket("a"), "a");
+    assert_eq!(client.read(0, 512).unwrap(), [0; 512]);
+    let last = server.terminate();
+    assert_eq!(last["devices"][0]["policy"], "none");
+}
+
+#[test]
+fn sigusr2_begins_a_trace_and_the_next_one_writes_it() {
+    let _machine = machine::shared();
+    let mut server = Server::start(CONFIG);
+    let mut client = Client::connect(&server.socket("b"), "b");
+    client.read(0, 4096).unwrap();
+    server.signal(libc::SIGUSR2);
+    assert_eq!(server.next_line()["tracing"], true);
+    for block in 0..20 {
+        client.write(block * 4096, &pattern(4096, 1)).unwrap();
+    }
+    client.read(4096, 512).unwrap();
+    client.flush().unwrap();
+    server.signal(libc::SIGUSR2);
+    let said = server.next_line();
+    assert_eq!((&said["tracing"], &said["requests"], &said["requests_lost"]), (&false.into(), &22.into(), &0.into()));
+    let path = server.join("trace.json");
+    assert_eq!(said["trace"].as_str(), path.to_str());
+    let trace: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    // What the format asks of each kind of event, and begin and end in pairs, properly nested.
+    let mut open: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
+    let mut names: BTreeMap<String, u32> = BTreeMap::new();
+    let processes: BTreeMap<u64, &str> = events
+        .iter()
+        .filter(|event| event["ph"] == "M" && event["name"] == "process_name")
+        .map(|event| (event["pid"].as_u64().unwrap(), event["args"]["name"].as_str().unwrap()))
+        .collect();
+    for event in events {
+        let (ph, name) = (event["ph"].as_str().unwrap(), event["name"].as_str().unwrap());
+        match ph {
+            "M" => assert!(event["args"]["name"].is_string()),
+            "i" => assert!(event["ts"].is_number() && event["s"] == "t"),
+            "b" | "e" => {
+                assert_eq!(processes[&event["pid"].as_u64().unwrap()], "tenant b on d");
+                assert!(event["cat"] == "request" && event["tid"].is_u64());
+                let (id, ts) = (event["id"].as_u64().unwrap(), event["ts"].as_f64().unwrap());
+                let open = open.entry(id).or_default();
+                if ph == "b" {
+                    *names.entry(name.to_owned()).or_default() += 1;
+                    open.push((name.to_owned(), ts));
+                } else {
+                    let (began, from) = open.pop().expect("an end after its beginning");
+                    assert!(began == name && from <= ts, "{began} at {from} is ended by {name} at {ts}");
+                }
+            }
+            other => panic!("{other} was not written"),
+        }
+    }
+    assert!(open.values().all(Vec::is_empty));
+    let expected = [("device", 22), ("flush", 1), ("queued", 22), ("read 512", 1), ("write 4096", 20)];
+    assert_eq!(names, expected.map(|(name, count)| (name.to_owned(), count)).into());
+    server.terminate();
+}
