@@ -18,7 +18,7 @@ use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, Weight};
+use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions};
 use std::sync::{Arc, mpsc};
@@ -115,6 +115,7 @@ impl Rig {
         let flow = |tenant: &Tenant| FlowOptions {
             name: tenant.name.to_string(),
             weight: tenant.weight,
+            class: PriorityClass::default(),
             limits: stage_limits(&tenant.load),
         };
         let engine = Engine::start(EngineOptions {

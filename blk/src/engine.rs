@@ -15,6 +15,7 @@ use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats};
 use crate::trace::Trace;
 use crate::worker::thread::{self, Shared, SharedDevice};
+use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyOptions};
@@ -37,6 +38,8 @@ pub struct FlowOptions {
     pub name: String,
     /// Its weight.
     pub weight: Weight,
+    /// Its priority class, for policies that have them: `mq-deadline` and `bfq`.
+    pub class: PriorityClass,
     /// Its bound on each worker.
     pub limits: StageLimits,
 }
@@ -107,6 +110,7 @@ pub struct EngineStats {
 struct Current {
     policy: PolicyOptions,
     weights: Vec<Weight>,
+    classes: Vec<PriorityClass>,
 }
 
 /// A running engine. Dropping it stops the workers at once; [`Engine::drain`] first if clients matter.
@@ -135,6 +139,8 @@ impl Engine {
             let weights: Vec<Weight> = device.flows.iter().map(|flow| flow.weight).collect();
             let policy = AnyPolicy::new(&device.policy, &topology, &weights)
                 .map_err(|error| format!("device {}: {error}", device.name))?;
+            let classes: Vec<PriorityClass> = device.flows.iter().map(|flow| flow.class).collect();
+            change::set_classes(&policy, &classes);
             let fair_part = u32::try_from((STAGED_REQUESTS_MAX / device.flows.len()).max(1)).unwrap_or(u32::MAX);
             let limits = device.flows.iter().map(|flow| StageLimits {
                 requests_max: flow.limits.requests_max.min(fair_part),
@@ -153,6 +159,7 @@ impl Engine {
         let current = options.devices.iter().map(|device| Current {
             policy: device.policy,
             weights: device.flows.iter().map(|flow| flow.weight).collect(),
+            classes: device.flows.iter().map(|flow| flow.class).collect(),
         });
         let current = Mutex::new(current.collect());
         let mut engine = Engine { shared, options, topology, current, threads: Vec::new() };

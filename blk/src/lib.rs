@@ -30,6 +30,7 @@ pub mod machine;
 #[cfg(feature = "uring")]
 pub mod ring;
 
+pub use mqfq_sched::class::PriorityClass;
 pub use mqfq_sched::cost::{CostModel, CostTerm};
 pub use mqfq_sched::flow::{FlowId, Weight, WeightOutOfRange};
 pub use mqfq_sched::policy::{PolicyKind, PolicyOptions};

@@ -10,7 +10,7 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, Weight};
+use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
@@ -87,7 +87,12 @@ fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
         device,
         policy: PolicyOptions::new(PolicyKind::Mqfq),
         queue_depth: 8,
-        flows: vec![FlowOptions { name: "a".into(), weight: Weight::DEFAULT, limits: StageLimits::DEFAULT }],
+        flows: vec![FlowOptions {
+            name: "a".into(),
+            weight: Weight::DEFAULT,
+            class: PriorityClass::default(),
+            limits: StageLimits::DEFAULT,
+        }],
         cost: CostModel::FLAT,
         path: PathOptions::default(),
     };

@@ -200,7 +200,7 @@ mod worker {
     use mqfq_blk::path::PathOptions;
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
-    use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, Weight};
+    use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::{Arc, mpsc};
 
@@ -277,7 +277,12 @@ mod worker {
         let relaxed = faithful.map(|options| options.relaxed(WORKERS));
         for policy in faithful.into_iter().chain(relaxed) {
             let limits = StageLimits { requests_max: IN_FLIGHT, bytes_max: 1 << 20 };
-            let flow = |name: &str| FlowOptions { name: name.into(), weight: Weight::DEFAULT, limits };
+            let flow = |name: &str| FlowOptions {
+                name: name.into(),
+                weight: Weight::DEFAULT,
+                class: PriorityClass::default(),
+                limits,
+            };
             let engine = Engine::start(EngineOptions {
                 workers: WORKERS,
                 pin: false,

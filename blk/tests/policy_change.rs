@@ -10,7 +10,7 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, Weight};
+use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -115,6 +115,7 @@ fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine 
     let flow = |number| FlowOptions {
         name: format!("flow-{number}"),
         weight: Weight::DEFAULT,
+        class: PriorityClass::default(),
         limits: StageLimits { requests_max, bytes_max: 1 << 30 },
     };
     let device = DeviceOptions {

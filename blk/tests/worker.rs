@@ -8,7 +8,7 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, VSpan, Weight};
+use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, VSpan, Weight};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -129,6 +129,7 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
     let flow = FlowOptions {
         name: "toy".to_owned(),
         weight: Weight::DEFAULT,
+        class: PriorityClass::default(),
         limits: StageLimits { requests_max, bytes_max: 1 << 20 },
     };
     let device = DeviceOptions {

@@ -49,6 +49,7 @@ struct ExportReport {
     token_share: Option<u32>,
     tenant: String,
     weight: u16,
+    class: &'static str,
     offset_bytes: u64,
     size_bytes: u64,
     read_only: bool,
@@ -278,7 +279,12 @@ impl Prepared {
             flows: plan
                 .flows
                 .iter()
-                .map(|flow| FlowOptions { name: flow.tenant.clone(), weight: flow.weight, limits: flow.staged })
+                .map(|flow| FlowOptions {
+                    name: flow.tenant.clone(),
+                    weight: flow.weight,
+                    class: flow.class,
+                    limits: flow.staged,
+                })
                 .collect(),
             cost: plan.config.cost,
             path: PathOptions::default(),
@@ -310,6 +316,7 @@ impl Prepared {
                 token_share: form.map(|_| policy.token_share),
                 tenant: flow.tenant.clone(),
                 weight: flow.weight.get(),
+                class: flow.class.name(),
                 offset_bytes: export.offset_bytes,
                 size_bytes: export.size_bytes,
                 read_only: export.read_only,
@@ -397,7 +404,7 @@ mod tests {
     use mqfq_blk::device::null::NullDevice;
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
-    use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, Weight};
+    use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
 
     /// Set only for the process that is to end.
     const VICTIM: &str = "MQFQ_TEST_VICTIM_PANIC";
@@ -421,7 +428,12 @@ mod tests {
     #[test]
     fn a_worker_that_panics_ends_the_process_with_one_sentence() {
         if std::env::var_os(VICTIM).is_some() {
-            let flow = FlowOptions { name: "a".into(), weight: Weight::DEFAULT, limits: StageLimits::DEFAULT };
+            let flow = FlowOptions {
+                name: "a".into(),
+                weight: Weight::DEFAULT,
+                class: PriorityClass::default(),
+                limits: StageLimits::DEFAULT,
+            };
             let device = DeviceOptions {
                 name: "null".into(),
                 device: Arc::new(NullDevice::new(1 << 20)),

@@ -50,6 +50,10 @@ impl PolicyVisitor for Run<'_> {
     fn visit<P: Inspect + 'static>(self, policy: Arc<P>) -> Result<Outcome, String> {
         let Run(scenario) = self;
         let inside = policy.clone();
+        let classes = scenario.tenants.iter().flat_map(|tenant| (0..tenant.count).map(|_| tenant.class));
+        for (class, flow) in classes.zip(0..) {
+            policy.set_class(FlowId(flow), class);
+        }
         let policy = Arc::new(Timed::new(policy, &scenario.machine.latency));
         let workers = scenario.machine.workers;
         let end_ns = scenario.warm_up_ns + scenario.measured_ns;

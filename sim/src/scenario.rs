@@ -8,7 +8,7 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 
-use mqfq_blk_watched::{CostModel, PolicyKind, Weight};
+use mqfq_blk_watched::{CostModel, PolicyKind, PriorityClass, Weight};
 
 /// A whole scenario, checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -201,6 +201,8 @@ pub struct Tenant {
     pub count: u32,
     /// Weight of each.
     pub weight: Weight,
+    /// Priority class of each, for policies that have them.
+    pub class: PriorityClass,
     /// Threads of each, at least 1; with a `background` one client more. Where they run: [`Tenant::worker_of`].
     pub threads: u32,
     /// The worker of the first thread.

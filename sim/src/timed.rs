@@ -6,6 +6,7 @@
 use crate::coherence::{Ps, ps};
 use crate::cores::core;
 use crate::scenario::Latencies;
+use mqfq_sched_watched::class::PriorityClass;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Kick, Pick, Policy};
 use mqfq_sched_watched::topology::HctxId;
@@ -58,6 +59,10 @@ impl<P: Policy> Policy for Timed<P> {
 
     fn set_weight(&self, flow: FlowId, weight: Weight) {
         self.policy.set_weight(flow, weight);
+    }
+
+    fn set_class(&self, flow: FlowId, class: PriorityClass) {
+        self.policy.set_class(flow, class);
     }
 
     fn staged(&self, queue: &P::Queue) -> usize {

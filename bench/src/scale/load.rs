@@ -15,7 +15,7 @@ use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, Weight};
+use mqfq_blk::{CostModel, FlowId, PriorityClass, Weight};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -87,6 +87,7 @@ pub fn measure(contender: Contender, setting: Setting, fixed: Fixed) -> Result<S
     let flow = |number: u32| FlowOptions {
         name: format!("flow-{number}"),
         weight: Weight::DEFAULT,
+        class: PriorityClass::default(),
         limits: StageLimits {
             requests_max: u32::from(load.depth),
             bytes_max: u64::from(load.depth) * u64::from(REQUEST_BYTES),

@@ -20,6 +20,7 @@
 use super::{Current, Engine};
 use crate::hctx::HwCtx;
 use crate::host::Mail;
+use mqfq_sched::class::PriorityClass;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyOptions};
 use mqfq_sched::topology::HctxId;
@@ -41,6 +42,7 @@ impl Engine {
         let name = &self.options.devices[device].name;
         let policy = AnyPolicy::new(&options, &self.topology, &current[device].weights)
             .map_err(|error| format!("device {name}: {error}"))?;
+        set_classes(&policy, &current[device].classes);
         let policy = Arc::new(policy);
         let shared = &self.shared.devices[device];
         let capacity_requests = HwCtx::<AnyPolicy>::capacity_requests(&shared.limits);
@@ -105,6 +107,13 @@ impl Engine {
 
     fn thaw(&self, device: usize, worker: usize, policy: Option<(Arc<AnyPolicy>, <AnyPolicy as Policy>::Queue)>) {
         self.shared.send(worker, Mail::Thaw { device: index(device), policy });
+    }
+}
+
+/// Tells a policy that has just been made which classes its flows have.
+pub(super) fn set_classes(policy: &AnyPolicy, classes: &[PriorityClass]) {
+    for (&class, flow) in classes.iter().zip(0..) {
+        policy.set_class(FlowId(flow), class);
     }
 }
 

@@ -57,8 +57,8 @@ fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
     let DevicePlan { config, size_bytes, flows } = old;
     let DeviceConfig { name, place: _, medium, policy: _, queue_depth, cost } = config;
     let same_flow = |(old, new): (&FlowPlan, &FlowPlan)| {
-        let FlowPlan { tenant, weight: _, staged } = old;
-        (tenant, staged) == (&new.tenant, &new.staged)
+        let FlowPlan { tenant, weight: _, class, staged } = old;
+        (tenant, class, staged) == (&new.tenant, &new.class, &new.staged)
     };
     let same_medium = match (medium, &new.config.medium) {
         (Medium::File { path, size, direct }, Medium::File { path: new_path, size: new_size, direct: new_direct }) => {

@@ -4,8 +4,8 @@
 //! outside the config.
 
 use super::{Config, ConfigError, DeviceConfig, ExportConfig, Located, Medium, Place, ServerConfig};
-use mqfq_blk::Weight;
 use mqfq_blk::stage::StageLimits;
+use mqfq_blk::{PriorityClass, Weight};
 use mqfq_front::nbd::Address;
 use std::collections::BTreeMap;
 use std::io;
@@ -44,6 +44,8 @@ pub struct FlowPlan {
     pub tenant: String,
     /// Its weight.
     pub weight: Weight,
+    /// Its priority class.
+    pub class: PriorityClass,
     /// What may wait in one worker.
     pub staged: StageLimits,
 }
@@ -132,7 +134,12 @@ impl Config {
             for tenant_index in tenants {
                 flow_ids.insert((device_index, tenant_index), (plan.devices.len(), flows.len()));
                 let tenant = &self.tenants[tenant_index];
-                flows.push(FlowPlan { tenant: tenant.name.clone(), weight: tenant.weight, staged: tenant.staged });
+                flows.push(FlowPlan {
+                    tenant: tenant.name.clone(),
+                    weight: tenant.weight,
+                    class: tenant.class,
+                    staged: tenant.staged,
+                });
             }
             plan.devices.push(DevicePlan { config, size_bytes: sizes[device_index], flows });
         }

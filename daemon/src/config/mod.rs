@@ -20,7 +20,7 @@ pub use policy::PolicyConfig;
 
 use mqfq_blk::device::file::Direct;
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, CostTerm, Weight};
+use mqfq_blk::{CostModel, CostTerm, PriorityClass, Weight};
 use mqfq_config::{Entry, Section, Source, size};
 use mqfq_front::nbd::Address;
 use std::ops::RangeInclusive;
@@ -135,13 +135,15 @@ pub enum Medium {
     },
 }
 
-/// `[tenant.NAME]`: `weight`, `staged-requests`, `staged-bytes`.
+/// `[tenant.NAME]`: `weight`, `class`, `staged-requests`, `staged-bytes`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TenantConfig {
     /// NAME.
     pub name: String,
     /// `weight`: 1..=10000, default 100. A tenant with exports on two devices is one flow of this weight on each.
     pub weight: Weight,
+    /// `class`: `"realtime"`, `"best-effort"` (default) or `"idle"`, for policies that have classes; others do not look at it.
+    pub class: PriorityClass,
     /// `staged-requests` and `staged-bytes`: what may wait in one worker, 1..=65535 requests and 64 KiB to 1 TiB. More is
     /// back-pressure on the tenant's own sockets. Default: [`StageLimits::DEFAULT`].
     pub staged: StageLimits,
@@ -325,12 +327,16 @@ fn cost(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
 }
 
 fn tenant((name, section): (String, Section<'_, '_>)) -> Result<TenantConfig, ConfigError> {
-    let section = section.with_allowed(&["weight", "staged-requests", "staged-bytes"])?;
+    let section = section.with_allowed(&["weight", "class", "staged-requests", "staged-bytes"])?;
     let weights = u64::from(Weight::MIN.get())..=u64::from(Weight::MAX.get());
     let weight = section.get("weight").map(|weight| weight.number(weights)).transpose()?;
     Ok(TenantConfig {
         name,
         weight: weight.map_or(Weight::DEFAULT, |weight| Weight::new(weight).expect("in range")),
+        class: section.get("class").map_or(Ok(PriorityClass::default()), |class| {
+            let name = class.choice(&PriorityClass::ALL.map(PriorityClass::name))?;
+            Ok(name.parse().expect("a choice of all names"))
+        })?,
         staged: StageLimits {
             requests_max: section
                 .get("staged-requests")

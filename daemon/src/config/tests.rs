@@ -2,7 +2,7 @@
 
 use super::check::Files;
 use super::*;
-use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
+use mqfq_blk::{PolicyKind, PolicyOptions, PriorityClass, VSpan};
 use std::io;
 use std::path::Path;
 
@@ -127,10 +127,24 @@ pin = false
 }
 
 #[test]
+fn a_tenant_has_a_class() {
+    let class = |text: &str| {
+        let text = good_with("weight = 200", &format!("weight = 200{text}"));
+        Config::parse("c.toml", &text).map(|config| config.tenants[0].class).map_err(|error| error.to_string())
+    };
+    assert_eq!(class(""), Ok(PriorityClass::BestEffort));
+    assert_eq!(class("\nclass = \"realtime\""), Ok(PriorityClass::RealTime));
+    assert_eq!(
+        class("\nclass = \"rt\""),
+        Err("c.toml:7: tenant.alice.class: \"rt\" is not known, allowed are realtime, best-effort, idle".to_owned())
+    );
+}
+
+#[test]
 fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("weight = 200", "wieght = 200")),
-        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, staged-requests, staged-bytes"
+        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, class, staged-requests, staged-bytes"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[devices.x]\n")),

@@ -4,7 +4,7 @@ use super::parse::{BLOCK_BYTES, TIME_MAX_NS, blocks, refuse, whole_blocks};
 use super::{Arrival, Background, Load, Pattern, Tenant};
 use crate::workload::models::{self, Model};
 use crate::workload::trace;
-use mqfq_blk_watched::Weight;
+use mqfq_blk_watched::{PriorityClass, Weight};
 use mqfq_config::{ConfigError, Section, size};
 use mqfq_nvme::presets::TRANSFER_BYTES_MAX;
 use std::path::Path;
@@ -16,7 +16,7 @@ const LOADS: [&str; 4] = ["closed", "open", "phases", "trace"];
 macro_rules! keys {
     ($($own:literal),*) => {
         &[
-            "weight", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", $($own,)*
+            "weight", "class", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", $($own,)*
         ]
     };
 }
@@ -75,6 +75,10 @@ pub(super) fn tenant(
     Ok(Tenant {
         count: section.get("count").map_or(Ok(1), |count| count.number(1..=1_000_000))?,
         weight: weight.map_or(Weight::DEFAULT, |weight| Weight::new(weight).expect("in range")),
+        class: section.get("class").map_or(Ok(PriorityClass::default()), |class| {
+            let name = class.choice(&PriorityClass::ALL.map(PriorityClass::name))?;
+            Ok(name.parse().expect("a choice of all names"))
+        })?,
         threads,
         first_worker: section.get("first-worker").map_or(Ok(0), |worker| worker.number(0..=workers - 1))?,
         on_workers: on_workers(&section, workers)?,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::machine;
-use mqfq_blk_watched::CostModel;
+use mqfq_blk_watched::{CostModel, PriorityClass};
 
 /// What it is described in.
 const PAGE: &str = include_str!("../../../docs/scenarios.md");
@@ -97,6 +97,7 @@ tokens = "scalable-bitmap"
 unthrottle = "poll 2us"
 [tenant.a]
 weight = 300
+class = "idle"
 count = 10
 threads = 6
 first-worker = 11
@@ -143,6 +144,7 @@ size = 512
         (VirtualTimeKind::ArrayScan, TokensKind::ScalableBitmap, Unthrottle::Poll { period_ns: 2000 })
     );
     let [a, b] = &scenario.tenants[..] else { panic!("two tenants") };
+    assert_eq!((a.class, b.class), (PriorityClass::Idle, PriorityClass::BestEffort));
     assert_eq!((a.weight.get(), a.count, a.threads, a.clients(), a.first_worker), (300, 10, 6, 7, 11));
     assert_eq!((a.start_ns, a.stop_ns), (1_000_000, Some(900_000_000)));
     assert_eq!(
@@ -243,7 +245,7 @@ fn an_unknown_key_is_refused_with_those_that_exist() {
     );
     assert_eq!(
         refusal(&tenant("rate = 5")),
-        "s.toml:15: tenant.fio.rate: unknown key, allowed are weight, count, threads, first-worker, on-workers, start, stop, load, \
+        "s.toml:15: tenant.fio.rate: unknown key, allowed are weight, class, count, threads, first-worker, on-workers, start, stop, load, \
          model, cpu, depth, think, size, sizes, read-percent, pattern, theta, background",
         "the rate is an open loop's"
     );
@@ -384,6 +386,10 @@ fn a_tenant_must_do_something_that_can_be_done() {
         );
     };
     out_of_range("weight = 0", "weight", "1 to 10000");
+    assert_eq!(
+        refusal(&tenant("class = \"rt\"")),
+        "s.toml:15: tenant.fio.class: \"rt\" is not known, allowed are realtime, best-effort, idle"
+    );
     out_of_range("count = 0", "count", "1 to 1000000");
     out_of_range("threads = 0", "threads", "1 to 4096");
     out_of_range("first-worker = 32", "first-worker", "0 to 31");
