@@ -17,6 +17,7 @@ use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOptions};
 use mqfq_blk::path::PathOptions;
+use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
@@ -130,6 +131,7 @@ impl Rig {
                 flows: options.tenants.iter().map(flow).collect(),
                 cost: CostModel::FLAT,
                 path: PathOptions::default(),
+                queues: QueueLayout::default(),
             }],
         })?;
         let attached = match options.transport {

@@ -11,6 +11,7 @@ use crate::host::{Mail, WorkerStats};
 use crate::kick::Bell;
 use crate::machine;
 use crate::path::PathOptions;
+use crate::queues::{DeviceQueues, QueueLayout, QueueMap};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats};
 use crate::trace::Trace;
@@ -19,7 +20,7 @@ use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyOptions};
-use mqfq_sched::topology::Topology;
+use mqfq_sched::topology::{HctxId, Topology};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -53,7 +54,7 @@ pub struct DeviceOptions {
     pub device: Arc<dyn Device>,
     /// Who shares it how.
     pub policy: PolicyOptions,
-    /// Commands on each worker's device queue at once, 1..=65535. Policies with a depth D never use more than D.
+    /// Commands on each hardware queue at once, 1..=65535. Policies with a depth D never use more than D.
     pub queue_depth: u16,
     /// The flows, by `FlowId`.
     pub flows: Vec<FlowOptions>,
@@ -61,6 +62,8 @@ pub struct DeviceOptions {
     pub cost: CostModel,
     /// What is done to requests besides scheduling them.
     pub path: PathOptions,
+    /// Which queues the workers share; [`QueueLayout::default`]: none.
+    pub queues: QueueLayout,
 }
 
 /// An engine.
@@ -146,9 +149,16 @@ impl Engine {
                 requests_max: flow.limits.requests_max.min(fair_part),
                 bytes_max: flow.limits.bytes_max,
             });
+            let named = |error: String| format!("device {}: {error}", device.name);
+            device.queues.check_policy(device.policy.kind).map_err(named)?;
+            let map = QueueMap::new(&device.queues, &topology, &*device.device, device.queue_depth).map_err(named)?;
+            let ringing = bells.clone();
+            let interrupt = Arc::new(move |hctx: HctxId| ringing[hctx.index()].kick());
+            let queues = DeviceQueues::open(&*device.device, map, device.queue_depth, interrupt).map_err(named)?;
             devices.push(SharedDevice {
                 device: device.device.clone(),
                 policy: Mutex::new(Arc::new(policy)),
+                queues,
                 queue_depth: device.queue_depth,
                 limits: limits.collect(),
                 cost: device.cost,

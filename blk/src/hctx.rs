@@ -23,6 +23,7 @@ mod merge;
 use crate::buffer::Buffer;
 use crate::device::{Command, DeviceQueue, Reaped};
 use crate::path::PathOptions;
+use crate::queues::RawPath;
 use crate::request::{Completion, Op, Status, Submission};
 use crate::stage::{StageLimits, Staging};
 use crate::stats::{FlowStats, HctxStats};
@@ -96,6 +97,8 @@ pub struct HwCtx<P: Policy> {
     cost: CostModel,
     reaped: Vec<Reaped>,
     room: Vec<FlowId>,
+    /// There is no block layer: everything between client and device is this.
+    raw: Option<Box<RawPath>>,
     /// By flow; 100 KB each, so they come into being with a flow's first completion here.
     flow_stats: Vec<Option<Box<FlowStats>>>,
     stats: HctxStats,
@@ -130,6 +133,7 @@ impl<P: Policy> HwCtx<P> {
             reaped: Vec::with_capacity(queue_depth as usize),
             room: Vec::with_capacity(staging.flows()),
             staging,
+            raw: None,
             flow_stats: vec![None; limits.len()],
             stats: HctxStats::default(),
             accounted_ns: 0,
@@ -144,6 +148,13 @@ impl<P: Policy> HwCtx<P> {
         HwCtx { flow_stats: Vec::new(), ..self }
     }
 
+    /// The same without a block layer: requests go straight to the device queue, and the policy is never asked
+    /// ([`BlockLayer::Raw`](crate::queues::BlockLayer::Raw)).
+    #[must_use]
+    pub fn raw(self) -> HwCtx<P> {
+        HwCtx { raw: Some(Box::new(RawPath::new(self.by_tag.len()))), ..self }.without_flow_stats()
+    }
+
     /// Admits and stages a request, already validated.
     ///
     /// # Errors
@@ -155,6 +166,11 @@ impl<P: Policy> HwCtx<P> {
         now_ns: u64,
         kick: &mut impl Kick,
     ) -> Result<(), Full> {
+        if let Some(raw) = &mut self.raw {
+            let submitted = raw.submit(&mut self.tags, &mut *self.device, owner, submission, now_ns);
+            self.stats.refused += u64::from(submitted.is_err());
+            return submitted.map_err(Full);
+        }
         let (flow, length_bytes) = (submission.flow, submission.length_bytes);
         if !self.staging.admit(flow, payload_bytes(submission.op, length_bytes)) {
             self.stats.refused += 1;
@@ -176,6 +192,12 @@ impl<P: Policy> HwCtx<P> {
 
     /// Dispatches what the policy grants, at most a batch.
     pub fn run(&mut self, now_ns: u64, kick: &mut impl Kick) -> Run {
+        if let Some(raw) = &mut self.raw {
+            let dispatched = raw.ring(&mut *self.device, now_ns);
+            self.stats.doorbells += u64::from(dispatched > 0);
+            self.stats.dispatched += dispatched as u64;
+            return Run { dispatched, again: false };
+        }
         let mut kicks = 0;
         let mut counting = |hctx: HctxId| {
             kicks += 1;
@@ -275,9 +297,13 @@ impl<P: Policy> HwCtx<P> {
 
     /// Collects what the device finished and appends the completions to `out`. Returns how many.
     pub fn reap(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) -> usize {
-        self.account(now_ns);
         self.device.reap(now_ns, &mut self.reaped);
         let before = out.len();
+        if let Some(raw) = &mut self.raw {
+            raw.complete(&mut self.tags, &mut self.reaped, now_ns, &mut self.room, out);
+            return out.len() - before;
+        }
+        self.account(now_ns);
         let mut kicks = 0;
         let mut counting = |hctx: HctxId| {
             kicks += 1;
@@ -411,7 +437,8 @@ impl<P: Policy> HwCtx<P> {
 
     /// Requests admitted and not completed.
     pub fn admitted(&self) -> usize {
-        self.requests.len()
+        // Without a block layer a request that was taken is on the device.
+        if self.raw.is_some() { self.tags.in_use() } else { self.requests.len() }
     }
 
     /// Commands on the device.

@@ -8,6 +8,7 @@ use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
+use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
@@ -95,6 +96,7 @@ fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
         }],
         cost: CostModel::FLAT,
         path: PathOptions::default(),
+        queues: QueueLayout::default(),
     };
     let devices = devices.into_iter().map(options).collect();
     Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap()

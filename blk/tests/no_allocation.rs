@@ -198,6 +198,7 @@ mod worker {
     use mqfq_blk::device::null::NullDevice;
     use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
     use mqfq_blk::path::PathOptions;
+    use mqfq_blk::queues::QueueLayout;
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
     use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
@@ -295,6 +296,7 @@ mod worker {
                     flows: vec![flow("a"), flow("b")],
                     cost: CostModel::FLAT,
                     path: PathOptions::default(),
+                    queues: QueueLayout::default(),
                 }],
             })
             .unwrap();

@@ -8,6 +8,7 @@ use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
+use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
@@ -126,6 +127,7 @@ fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine 
         flows: (0..FLOWS).map(flow).collect(),
         cost: CostModel::FLAT,
         path: PathOptions::default(),
+        queues: QueueLayout::default(),
     };
     Engine::start(EngineOptions { workers, pin: false, spin_ns: 50_000, devices: vec![device] }).expect("it starts")
 }

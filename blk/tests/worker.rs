@@ -6,6 +6,7 @@ use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Part, Refused};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
+use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, VSpan, Weight};
@@ -140,6 +141,7 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
         flows: vec![flow],
         cost: CostModel::FLAT,
         path: PathOptions::default(),
+        queues: QueueLayout::default(),
     };
     Engine::start(EngineOptions { workers, pin: false, spin_ns: 0, devices: vec![device] }).unwrap()
 }

@@ -288,6 +288,7 @@ impl Prepared {
                 .collect(),
             cost: plan.config.cost,
             path: PathOptions::default(),
+            queues: plan.config.queues,
         };
         EngineOptions {
             workers: self.workers,
@@ -402,6 +403,7 @@ mod tests {
     use super::*;
     use mqfq_blk::client::{Client, Context, Event};
     use mqfq_blk::device::null::NullDevice;
+    use mqfq_blk::queues::QueueLayout;
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
     use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
@@ -442,6 +444,7 @@ mod tests {
                 flows: vec![flow],
                 cost: CostModel::FLAT,
                 path: PathOptions::default(),
+                queues: QueueLayout::default(),
             };
             let devices = vec![device];
             let engine = Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap();

@@ -14,7 +14,7 @@ pub mod oracle;
 pub mod policy;
 pub mod ready_set;
 pub mod stage_queue;
-mod sync;
+pub mod sync;
 pub mod throttle_wheel;
 pub mod token_tree;
 pub mod topology;

@@ -1,7 +1,8 @@
 //! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg loom`), counting ones where `bench`
 //! counts what an operation touches (`--cfg watched`, which only the package `watched/sched` sets).
 //!
-//! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships.
+//! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships. It is public
+//! for what `blk` shares between workers, so that the simulator sees that, too.
 //!
 //! Loom runs every interleaving of a small test and lets a load return any value that the memory model allows. Two of
 //! its limits shape the code: it treats `SeqCst` loads and stores as `AcqRel`, so wherever a total order is needed the
@@ -10,21 +11,21 @@
 #![allow(unused_imports, reason = "each structure takes what it needs; a loom build takes less")]
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{
+pub use loom::sync::{
     Mutex,
     atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
 };
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[cfg(not(any(loom, watched)))]
-pub(crate) use std::sync::{
+pub use std::sync::{
     Mutex,
     atomic::{AtomicI64, AtomicU32, AtomicU64, fence},
 };
 #[cfg(loom)]
-pub(crate) use thorough::{AtomicI64, AtomicU64};
+pub use thorough::{AtomicI64, AtomicU64};
 #[cfg(all(watched, not(loom)))]
-pub(crate) use watched::{AtomicI64, AtomicU32, AtomicU64, Mutex, fence};
+pub use watched::{AtomicI64, AtomicU32, AtomicU64, Mutex, fence};
 
 /// The atomics and the lock under the counting ones.
 #[cfg(all(watched, not(loom)))]

@@ -14,6 +14,7 @@ use crate::load_inside::{self, Run};
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
+use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PriorityClass, Weight};
 use std::sync::mpsc;
@@ -106,6 +107,7 @@ pub fn measure(contender: Contender, setting: Setting, fixed: Fixed) -> Result<S
             flows: (0..setting.flows).map(flow).collect(),
             cost: CostModel::FLAT,
             path: PathOptions::default(),
+            queues: QueueLayout::default(),
         }],
     })?;
     let run = Run::new(DeviceIndex(0), Window::from_ms(WARM_UP_MS, fixed.measured_ms));

@@ -38,6 +38,10 @@ impl Device for MemoryDevice {
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        Ok(self.open_shared_queue(options)?)
+    }
+
+    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
         let depth = options.depth as usize;
         Ok(Box::new(MemoryQueue { store: self.store.clone(), submitted: Vec::with_capacity(depth), depth }))
     }

@@ -1,4 +1,4 @@
-//! The lower edge: a device, and the queue of it that one worker owns.
+//! The lower edge: a device, and the queue of it that one worker owns or that several take in turn.
 
 pub mod fault;
 #[cfg(feature = "uring")]
@@ -12,8 +12,9 @@ pub mod store;
 pub use segments::{Segment, Segments};
 
 use crate::buffer::Buffer;
+use crate::queues;
 use crate::request::{Op, Status};
-use mqfq_sched::topology::HctxId;
+use mqfq_sched::topology::{HctxId, Place};
 
 /// What a device is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,10 +107,36 @@ pub struct QueueOptions {
     pub interrupt: std::sync::Arc<dyn Fn(HctxId) + Send + Sync>,
 }
 
+/// What queues a device offers (blk-mq section 3.3: "the number of submission queues that it supports as well as the size of
+/// these queues").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueLimits {
+    /// Queues that can be open at once, at least 1.
+    pub queues_max: u32,
+    /// Commands in flight on one of them, at least 1.
+    pub depth_max: u16,
+}
+
+impl QueueLimits {
+    /// A queue for each worker there can be, as deep as tags go: of a device whose queues are plain memory.
+    pub const UNLIMITED: QueueLimits = QueueLimits { queues_max: 1024, depth_max: u16::MAX };
+}
+
 /// A device, shared by all workers.
 pub trait Device: Send + Sync {
     /// What it is. Constant.
     fn info(&self) -> DeviceInfo;
+
+    /// How many queues it offers, and how deep. Constant.
+    fn queue_limits(&self) -> QueueLimits {
+        QueueLimits::UNLIMITED
+    }
+
+    /// Which of `queues` hardware queues, 1 or more, each worker's requests go to, given the workers' places (blk-mq section 3.3,
+    /// "HW submission queue mapping function"). Every queue must be somebody's.
+    fn map_queues(&self, workers: &[Place], queues: usize) -> Vec<u16> {
+        queues::nearest(workers, queues)
+    }
 
     /// The descriptor that its queues name in entries on the worker's ring, if it is one and the same for all of them.
     /// The worker registers it with the ring, which spares the kernel a look-up and a reference per entry; the ring then
@@ -124,6 +151,16 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// One sentence for the user.
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String>;
+
+    /// A queue that several workers use in turn, under a lock ([`crate::queues`]); called once for each, on any thread. Its
+    /// `interrupt` reaches a worker that looks after the queue, whatever hctx it is called with.
+    ///
+    /// # Errors
+    /// One sentence for the user; as it stands here, that the device has no such queues.
+    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        let _ = options;
+        Err("its queues belong to one worker each: allowed is one hardware queue per core".to_string())
+    }
 }
 
 /// One worker's queue on a device. `submit` any number, then `ring_doorbell` once; `reap` later. Every command

@@ -35,7 +35,7 @@
 //! before the V that A saw (a later command may delay those already inside, never hasten them).
 
 use crate::device::store::SparseStore;
-use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueLimits, QueueOptions, Reaped, Tag};
 use crate::request::{Op, Status};
 use mqfq_nvme::command::BLOCKS_MAX;
 use mqfq_nvme::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
@@ -145,7 +145,16 @@ impl Device for NvmeDevice {
         self.info
     }
 
+    fn queue_limits(&self) -> QueueLimits {
+        // A ring of 65536 entries holds one command fewer.
+        QueueLimits { queues_max: QUEUE_PAIRS_MAX.into(), depth_max: u16::MAX }
+    }
+
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        Ok(self.open_shared_queue(options)?)
+    }
+
+    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
         let QueueOptions { hctx, depth, interrupt, .. } = options;
         let news = Arc::new(AtomicBool::new(false));
         let mut driver = self.shared.lock();

@@ -17,9 +17,10 @@
 //!
 //! Cost: the device runs empty once. Requests meanwhile wait, bounded by what tenants may stage.
 
-use super::{Current, Engine};
+use super::{Current, DeviceOptions, Engine};
 use crate::hctx::HwCtx;
 use crate::host::Mail;
+use crate::queues::BlockLayer;
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyOptions};
@@ -32,14 +33,19 @@ impl Engine {
     /// once. Waits until it is done; requests that come meanwhile wait, too.
     ///
     /// # Errors
-    /// One sentence, and the device goes on as before: options that no policy can be built from, or requests that the device did not
+    /// One sentence, and the device goes on as before: options that no policy can be built from, a policy that the device's queues do
+    /// not take ([`QueueLayout::check_policy`](crate::queues::QueueLayout::check_policy)), or requests that the device did not
     /// complete within `patience`.
     ///
     /// # Panics
     /// If there is no such device.
     pub fn set_policy(&self, device: usize, options: PolicyOptions, patience: Duration) -> Result<(), String> {
         let mut current = self.current();
-        let name = &self.options.devices[device].name;
+        let DeviceOptions { name, queues, .. } = &self.options.devices[device];
+        if queues.layer == BlockLayer::Raw {
+            return Err(format!("device {name}: block layer raw asks no policy, so there is none to change"));
+        }
+        queues.check_policy(options.kind).map_err(|error| format!("device {name}: {error}"))?;
         let policy = AnyPolicy::new(&options, &self.topology, &current[device].weights)
             .map_err(|error| format!("device {name}: {error}"))?;
         set_classes(&policy, &current[device].classes);

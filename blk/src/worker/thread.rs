@@ -16,6 +16,7 @@ use crate::host::{Ended, Host, HostEvent, Mail};
 use crate::kick::Bell;
 use crate::machine::{self, Cpu};
 use crate::path::PathOptions;
+use crate::queues::{BlockLayer, DeviceQueues};
 use crate::ring::{self, Ring};
 use crate::stage::StageLimits;
 use mqfq_sched::cost::CostModel;
@@ -34,6 +35,7 @@ pub(crate) struct SharedDevice {
     pub(crate) device: Arc<dyn Device>,
     /// What the workers start with; they keep it, or what they were given since.
     pub(crate) policy: Mutex<Arc<AnyPolicy>>,
+    pub(crate) queues: DeviceQueues,
     pub(crate) queue_depth: u16,
     pub(crate) limits: Vec<StageLimits>,
     pub(crate) cost: CostModel,
@@ -191,13 +193,16 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
     let mut hctxs = Vec::new();
     for (number, device) in shared.devices.iter().enumerate() {
         let bells = shared.bells.clone();
-        let queue = device.device.open_queue(QueueOptions {
-            hctx: id,
-            depth: device.queue_depth,
-            ring: Some(ring.device_ring(u16::try_from(number).expect("fewer than 65536 devices"))),
-            interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
-        })?;
-        hctxs.push(HwCtx::new(HwCtxOptions {
+        let queue = match device.queues.port(id, device.queue_depth) {
+            Some(port) => port,
+            None => device.device.open_queue(QueueOptions {
+                hctx: id,
+                depth: device.queue_depth,
+                ring: Some(ring.device_ring(u16::try_from(number).expect("fewer than 65536 devices"))),
+                interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
+            })?,
+        };
+        let hctx = HwCtx::new(HwCtxOptions {
             id,
             policy: device.policy(),
             device: queue,
@@ -205,7 +210,8 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
             limits: device.limits.clone(),
             cost: device.cost,
             path: device.path.for_device(&device.device.info()),
-        }));
+        });
+        hctxs.push(if device.queues.map().layer() == BlockLayer::Raw { hctx.raw() } else { hctx });
     }
     let infos: Vec<DeviceInfo> = shared.devices.iter().map(|device| device.device.info()).collect();
     let options = WorkerOptions {

@@ -4,11 +4,13 @@
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::file::solo::SoloRing;
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use mqfq_blk::queues::{DeviceQueues, Interrupt, QueueLayout, QueueMap};
 use mqfq_blk::request::{Op, Status};
-use mqfq_sched::topology::HctxId;
+use mqfq_sched::topology::{HctxId, Topology};
 use std::any::Any;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 /// What a recycled buffer is full of before a read: some other tenant's bytes.
 pub const POISON: u8 = 0xee;
@@ -206,4 +208,43 @@ impl Choices {
 pub fn pattern(offset_bytes: u64, length: usize, salt: u64) -> Vec<u8> {
     let byte = |at: u64| (at.wrapping_mul(31).wrapping_add(at >> 9).wrapping_add(salt * 17) % 199) as u8 + 1;
     (offset_bytes..offset_bytes + length as u64).map(byte).collect()
+}
+
+/// A device through the ports of shared queues.
+pub struct Shared {
+    inner: Arc<dyn Device>,
+    queues: DeviceQueues,
+    interrupts: Arc<Mutex<BTreeMap<HctxId, Interrupt>>>,
+}
+
+/// More queues than a claim opens.
+const PORTS: usize = 64;
+
+/// Tags of a hardware queue: more than the claims that count on theirs have in flight together.
+const TAGS: u16 = 128;
+
+impl Shared {
+    pub fn new(inner: impl Device + 'static, layout: QueueLayout) -> Shared {
+        let interrupts: Arc<Mutex<BTreeMap<HctxId, Interrupt>>> = Arc::default();
+        let known = interrupts.clone();
+        let interrupt: Interrupt = Arc::new(move |hctx| {
+            let interrupt = known.lock().unwrap().get(&hctx).cloned();
+            interrupt.into_iter().for_each(|interrupt| interrupt(hctx));
+        });
+        let map = QueueMap::new(&layout, &Topology::flat(PORTS), &inner, TAGS).unwrap();
+        assert!(!map.is_private());
+        let queues = DeviceQueues::open(&inner, map, TAGS, interrupt).unwrap();
+        Shared { inner: Arc::new(inner), queues, interrupts }
+    }
+}
+
+impl Device for Shared {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        self.interrupts.lock().unwrap().insert(options.hctx, options.interrupt);
+        Ok(self.queues.port(options.hctx, options.depth).expect("it is shared"))
+    }
 }

@@ -6,13 +6,14 @@
 mod bodies;
 mod harness;
 
-use harness::Rig;
+use harness::{Rig, Shared};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_blk::queues::{QueueLayout, Spread};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -157,6 +158,35 @@ conformance!(fault_with_a_volatile_cache, {
     fault(memory(), FaultPlan { seed: 1, volatile_cache: true, ..FaultPlan::default() })
 });
 conformance!(fault_with_a_volatile_cache_over_a_file, fault_over_file());
+
+/// Over one hardware queue that all share, and for `sq` one lock.
+fn shared(inner: impl Device + 'static) -> Option<Rig> {
+    Some(Rig::new(Shared::new(inner, QueueLayout::mq(Spread::PerCore, Spread::Single))))
+}
+
+claims! { shared_null, shared(NullDevice::new(SIZE_BYTES));
+    bytes_never_written_read_as_zero
+    a_command_hands_its_own_buffer_back
+    every_command_is_reaped_once_at_every_depth
+    a_read_fills_every_byte_it_states
+}
+
+conformance!(shared_memory, shared(memory()));
+conformance!(shared_memory_behind_one_software_queue, {
+    Some(Rig::new(Shared::new(memory(), QueueLayout::mq(Spread::Single, Spread::PerCore))))
+});
+conformance!(shared_memory_under_one_lock, Some(Rig::new(Shared::new(memory(), QueueLayout::SQ))));
+conformance!(shared_nvme, {
+    shared(NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes: SIZE_BYTES, seed: 1 }).unwrap())
+});
+conformance!(shared_fault_that_delays_and_reorders, {
+    let rules = vec![FaultRule::any(When::Chance(20_000), Fault::Delay { ns: 10_000 })];
+    shared(FaultDevice::new(Arc::new(memory()), FaultPlan { seed: 1, rules, reorder: 4, ..FaultPlan::default() }))
+});
+conformance!(shared_fault_with_a_volatile_cache, {
+    let plan = FaultPlan { seed: 1, volatile_cache: true, ..FaultPlan::default() };
+    shared(FaultDevice::new(Arc::new(memory()), plan))
+});
 
 #[test]
 fn a_block_device_is_served_once() {

@@ -11,6 +11,7 @@
 mod change;
 mod check;
 mod policy;
+mod queues;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ pub use mqfq_config::{ConfigError, Place};
 pub use policy::PolicyConfig;
 
 use mqfq_blk::device::file::Direct;
+use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, CostTerm, PriorityClass, Weight};
 use mqfq_config::{Entry, Section, Source, size};
@@ -98,8 +100,10 @@ pub struct DeviceConfig {
     pub medium: Medium,
     /// `policy` and its settings.
     pub policy: PolicyConfig,
-    /// `queue-depth`: commands in one worker's device queue, 1..=65535. Default 1024.
+    /// `queue-depth`: commands in one hardware queue, 1..=65535. Default 1024.
     pub queue_depth: u16,
+    /// `block-layer`, `software-queues`, `hardware-queues`. Default: each worker has its own of both.
+    pub queues: QueueLayout,
     /// `[device.NAME.cost]`. Default: bytes.
     pub cost: CostModel,
 }
@@ -199,7 +203,7 @@ macro_rules! keys {
     ($($own:literal),*) => {
         &[
             $($own,)* "policy", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
-            "queue-depth", "cost",
+            "queue-depth", "block-layer", "software-queues", "hardware-queues", "cost",
         ]
     };
 }
@@ -297,11 +301,13 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
             Medium::Nvme { preset, size_bytes: required_size()? }
         }
     };
+    let policy = PolicyConfig::read(&section)?;
     Ok(DeviceConfig {
         name,
         place: section.place().clone(),
         medium,
-        policy: PolicyConfig::read(&section)?,
+        queues: queues::read(&section, policy.options(1).kind)?,
+        policy,
         queue_depth: section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?,
         cost: cost(&section)?,
     })

@@ -154,8 +154,46 @@ fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
-         form, quantum, lease, token-batch, token-share, queue-depth, cost"
+         form, quantum, lease, token-batch, token-share, queue-depth, block-layer, software-queues, hardware-queues, cost"
     );
+}
+
+#[test]
+fn the_queues_of_both_levels_are_read_and_what_cannot_be_is_refused() {
+    use mqfq_blk::queues::{HardwareQueues, QueueLayout, Spread};
+    let with = |keys: &str| good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}"));
+    let queues = |keys: &str| plan(&with(keys)).unwrap().devices[0].config.queues;
+    assert_eq!(queues(""), QueueLayout::default());
+    let sockets = queues("hardware-queues = \"per-socket\"");
+    assert_eq!(sockets, QueueLayout::mq(Spread::PerCore, Spread::PerSocket));
+    assert_eq!(queues("hardware-queues = 2").hardware, HardwareQueues::Count(2));
+    assert_eq!(queues("policy = \"none\"\nblock-layer = \"sq\""), QueueLayout::SQ);
+    assert_eq!(queues("policy = \"none\"\nblock-layer = \"raw\""), QueueLayout::RAW);
+    assert_eq!(
+        queues("policy = \"none\"\nsoftware-queues = \"single\""),
+        QueueLayout::mq(Spread::Single, Spread::PerCore)
+    );
+    for (keys, expected) in [
+        (
+            "block-layer = \"sq\"",
+            "block-layer: block layer sq has one queue for all workers, and policy mqfq stages requests per worker: allowed is policy none",
+        ),
+        (
+            "policy = \"none\"\nblock-layer = \"raw\"\nhardware-queues = 2",
+            "hardware-queues: is fixed by block-layer = \"raw\", allowed with \"mq\"",
+        ),
+        (
+            "hardware-queues = 0",
+            "hardware-queues: 0 is not known, allowed are \"per-core\", \"per-socket\", \"single\", or a number of queues from 1 to 65535",
+        ),
+        (
+            "software-queues = \"percore\"",
+            "software-queues: \"percore\" is not known, allowed are per-core, per-socket, single",
+        ),
+    ] {
+        let message = refusal(&with(keys));
+        assert!(message.ends_with(&format!("device.fast.{expected}")), "{message}");
+    }
 }
 
 #[test]

@@ -27,10 +27,10 @@ mod random;
 #[cfg(test)]
 mod tests;
 
-use super::{Command, Device, DeviceInfo, DeviceQueue, QueueOptions};
+use super::{Command, Device, DeviceInfo, DeviceQueue, QueueLimits, QueueOptions};
 use crate::request::{Op, Status};
 use cache::Cache;
-use mqfq_sched::topology::HctxId;
+use mqfq_sched::topology::{HctxId, Place};
 use random::Random;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -257,7 +257,24 @@ impl Device for FaultDevice {
         self.shared.info
     }
 
+    fn queue_limits(&self) -> QueueLimits {
+        let limits = self.inner.queue_limits();
+        let own = if self.shared.plan.volatile_cache { destage::TAGS } else { 0 };
+        // A device without room for the cache's own commands is refused when its queue is opened.
+        QueueLimits { depth_max: limits.depth_max.saturating_sub(own).max(1), ..limits }
+    }
+
+    fn map_queues(&self, workers: &[Place], queues: usize) -> Vec<u16> {
+        self.inner.map_queues(workers, queues)
+    }
+
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
-        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), &*self.inner, options)?))
+        let open = |options| self.inner.open_queue(options);
+        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), options, open)?))
+    }
+
+    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        let open = |options| self.inner.open_shared_queue(options);
+        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), options, open)?))
     }
 }

@@ -11,7 +11,7 @@
 use super::destage::{self, Destage};
 use super::extent::{Payload, Piece};
 use super::{Fault, Interrupt, Shared, State, span_of};
-use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::request::{Op, Status};
 use mqfq_sched::topology::HctxId;
 use std::collections::{HashMap, VecDeque};
@@ -19,9 +19,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// See the file's text.
-pub(super) struct FaultQueue {
+pub(super) struct FaultQueue<Q: DeviceQueue + ?Sized> {
     shared: Arc<Shared>,
-    inner: Box<dyn DeviceQueue>,
+    inner: Box<Q>,
     hctx: HctxId,
     interrupt: Interrupt,
     depth: u16,
@@ -70,8 +70,13 @@ struct Waiting {
     delay_ns: u64,
 }
 
-impl FaultQueue {
-    pub(super) fn open(shared: Arc<Shared>, inner: &dyn Device, options: QueueOptions) -> Result<FaultQueue, String> {
+impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
+    /// A queue over the inner device's that `open` opens.
+    pub(super) fn open(
+        shared: Arc<Shared>,
+        options: QueueOptions,
+        open: impl FnOnce(QueueOptions) -> Result<Box<Q>, String>,
+    ) -> Result<FaultQueue<Q>, String> {
         let QueueOptions { hctx, depth, interrupt, .. } = &options;
         let (hctx, depth, interrupt) = (*hctx, *depth, interrupt.clone());
         let inner_depth =
@@ -80,7 +85,7 @@ impl FaultQueue {
             })?;
         Ok(FaultQueue {
             shared,
-            inner: inner.open_queue(QueueOptions { depth: inner_depth, ..options })?,
+            inner: open(QueueOptions { depth: inner_depth, ..options })?,
             hctx,
             interrupt,
             depth,
@@ -291,7 +296,7 @@ fn cache(state: &mut State, command: &mut Command) {
     }
 }
 
-impl DeviceQueue for FaultQueue {
+impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
     fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
         if self.in_flight == self.depth as usize {
             return Err(QueueFull(command));
@@ -339,7 +344,7 @@ impl DeviceQueue for FaultQueue {
     }
 }
 
-impl Drop for FaultQueue {
+impl<Q: DeviceQueue + ?Sized> Drop for FaultQueue<Q> {
     fn drop(&mut self) {
         if self.destage.take().is_some() {
             let mut state = self.shared.state();

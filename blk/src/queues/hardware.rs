@@ -1,0 +1,330 @@
+//! A hardware queue that several workers use: the device's queue, its tags, and what waits for them, under one lock.
+//!
+//! Answers: who has which tag, and who gets the next one? Source: blk-mq sections 3.2.2 ("a single dispatch queue will result in cross CPU
+//! locking on the dispatch queue lock") and 3.2.3 (tags that the block layer makes and the device uses).
+//!
+//! # Who looks after it
+//! Whoever rang it last is its *keeper*: it sleeps no longer than until the queue's next event, and is whom the device interrupts. A
+//! worker with commands of its own in flight looks as well. Whoever looks brings back what ended for all, as the one core does that
+//! takes a drive's interrupts (blk-mq section 2.2).
+//!
+//! | step | K: keeper, about to sleep | B: moves the device on from another queue |
+//! |---|---|---|
+//! | 1 | nothing has ended; next event at V | |
+//! | 2 | | posts completions of this queue, then interrupts: sets `news`, kicks the keeper |
+//! | 3 | sleeps until V at most | |
+//!
+//! The kick comes after `news`, and a kicked worker runs a full turn, in which `news` makes it look whoever is the keeper by then. A worker
+//! C that rings between B's two steps becomes the keeper; then C's own look, which comes after its doorbell and under the device's lock,
+//! has seen what B posted, and K finds nothing.
+//!
+//! # Ordering
+//! The three words are hints beside a lock. `news` is set by Release after the completions are there and taken by Acquire before the look.
+//! The keeper is stored before the doorbell, which takes the device's lock; who posts completions after that doorbell has taken the
+//! same lock since, and so reads this keeper or a later one.
+
+use super::Interrupt;
+use super::port::OwnedCommand;
+use crate::device::{Command, DeviceQueue, Reaped, Tag};
+use crate::tag::TagSet;
+use mqfq_sched::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use mqfq_sched::topology::HctxId;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// No event is known.
+const NEVER: u64 = u64::MAX;
+
+/// What the lock protects.
+pub(super) struct State {
+    device: Box<dyn DeviceQueue + Send>,
+    tags: TagSet,
+    /// By tag of this queue.
+    uses: Vec<Use>,
+    /// Workers without a tag, by how long they have waited.
+    waiting: VecDeque<u16>,
+    /// By worker: waits, or a tag that came free is kept for it.
+    claims: Vec<Claim>,
+    /// Commands without a tag, of a software queue that workers share.
+    dispatch: VecDeque<OwnedCommand>,
+    /// Put into the device's queue since its doorbell.
+    rings: bool,
+    reaped: Vec<Reaped>,
+}
+
+/// What a tag is used for, and which use of it that is: a late end of an earlier one is nobody's, as in the contexts above.
+#[derive(Clone, Copy)]
+struct Use {
+    worker: u16,
+    own: Tag,
+    own_generation: u32,
+    /// Odd while the device has the command.
+    generation: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Claim {
+    None,
+    Waits,
+    Kept(Tag),
+}
+
+/// Words that are read without the lock, away from it.
+#[repr(align(128))]
+struct Hints {
+    keeper: AtomicU32,
+    /// Commands on the device.
+    in_flight: AtomicU32,
+    /// When the device next needs a look.
+    next_event_ns: AtomicU64,
+    /// The device has interrupted since the last look.
+    news: AtomicU32,
+}
+
+/// See the file's text.
+#[repr(align(128))]
+pub(super) struct HardwareQueue {
+    state: Mutex<State>,
+    hints: Arc<Hints>,
+}
+
+/// What one look brought.
+#[derive(Default)]
+pub(super) struct Brought {
+    /// The looking worker's own.
+    pub(super) own: Vec<Reaped>,
+    /// Of others.
+    pub(super) others: Vec<(u16, Reaped)>,
+    /// Workers for which a tag is kept now.
+    pub(super) kick: Vec<u16>,
+}
+
+impl HardwareQueue {
+    /// A queue for up to `workers` workers. `open` opens the device's, which it is told how to interrupt.
+    pub(super) fn open(
+        workers: usize,
+        depth: u16,
+        first: HctxId,
+        interrupt: &Interrupt,
+        open: impl FnOnce(Interrupt) -> Result<Box<dyn DeviceQueue + Send>, String>,
+    ) -> Result<Arc<HardwareQueue>, String> {
+        let hints = Arc::new(Hints {
+            keeper: AtomicU32::new(first.0.into()),
+            in_flight: AtomicU32::new(0),
+            next_event_ns: AtomicU64::new(NEVER),
+            news: AtomicU32::new(0),
+        });
+        let (words, kick) = (hints.clone(), interrupt.clone());
+        let device = open(Arc::new(move |_| {
+            // Release, Relaxed: see "Ordering".
+            words.news.store(1, Ordering::Release);
+            kick(HctxId(words.keeper.load(Ordering::Relaxed) as u16));
+        }))?;
+        let state = State {
+            device,
+            tags: TagSet::new(depth),
+            uses: vec![Use { worker: 0, own: Tag(0), own_generation: 0, generation: 0 }; depth.into()],
+            waiting: VecDeque::with_capacity(workers),
+            claims: vec![Claim::None; workers],
+            // Each worker has as many tags of its own.
+            dispatch: VecDeque::with_capacity(workers * usize::from(depth)),
+            rings: false,
+            reaped: Vec::with_capacity(depth.into()),
+        };
+        Ok(Arc::new(HardwareQueue { state: Mutex::new(state), hints }))
+    }
+
+    fn with<R>(&self, action: impl FnOnce(&mut State) -> R) -> R {
+        action(&mut self.state.lock().expect("a worker panicked inside a shared hardware queue"))
+    }
+
+    /// A tag for a command of `worker`'s, which then must be [`HardwareQueue::send`]t. `None`: it waits from now on, and will be kicked when
+    /// a tag is kept for it.
+    pub(super) fn acquire(&self, worker: u16) -> Option<Tag> {
+        self.with(|state| state.acquire(worker))
+    }
+
+    /// Puts commands with tags of this queue into the device's, rings, and looks what has ended.
+    pub(super) fn send(&self, worker: u16, now_ns: u64, commands: &mut Vec<(Tag, Command)>, brought: &mut Brought) {
+        // Relaxed: see "Ordering".
+        self.hints.keeper.store(worker.into(), Ordering::Relaxed);
+        self.with(|state| {
+            commands.drain(..).for_each(|(tag, command)| state.put(tag, OwnedCommand { worker, command }));
+            self.turn(state, worker, now_ns, brought);
+        });
+    }
+
+    /// Takes commands without tags, dispatches as many as there are tags, and looks what has ended.
+    pub(super) fn take(&self, worker: u16, now_ns: u64, commands: &mut Vec<OwnedCommand>, brought: &mut Brought) {
+        // Relaxed: see "Ordering".
+        self.hints.keeper.store(worker.into(), Ordering::Relaxed);
+        self.with(|state| {
+            state.dispatch.extend(commands.drain(..));
+            self.turn(state, worker, now_ns, brought);
+        });
+    }
+
+    /// SQ's insertion.
+    pub(super) fn insert(&self, command: OwnedCommand) {
+        self.with(|state| state.dispatch.push_back(command));
+    }
+
+    /// SQ's dispatch of one command, whoever's. False: there is none, or no tag.
+    pub(super) fn dispatch_one(&self, worker: u16, now_ns: u64) -> bool {
+        // Relaxed: see "Ordering".
+        self.hints.keeper.store(worker.into(), Ordering::Relaxed);
+        self.with(|state| {
+            let dispatched = state.dispatch_next();
+            state.ring(now_ns);
+            self.hint(state);
+            dispatched
+        })
+    }
+
+    /// There may be something to bring back.
+    pub(super) fn is_due(&self, worker: u16, has_own: bool, now_ns: u64) -> bool {
+        self.next_event_ns(worker, has_own).is_some_and(|next_ns| next_ns <= now_ns)
+    }
+
+    /// When `worker` must look, if nothing else happens before.
+    pub(super) fn next_event_ns(&self, worker: u16, has_own: bool) -> Option<u64> {
+        let Hints { keeper, in_flight, next_event_ns, news } = &*self.hints;
+        // Relaxed: a worker has seen its own last store, and others' commands have others who look.
+        if in_flight.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        // Acquire: see "Ordering".
+        if news.load(Ordering::Acquire) != 0 {
+            return Some(0);
+        }
+        // Relaxed: as above.
+        let looks = has_own || keeper.load(Ordering::Relaxed) == u32::from(worker);
+        // Relaxed: as new as what this worker stored last, or newer.
+        let next_ns = next_event_ns.load(Ordering::Relaxed);
+        (looks && next_ns != NEVER).then_some(next_ns)
+    }
+
+    /// Looks what has ended.
+    pub(super) fn reap(&self, worker: u16, now_ns: u64, brought: &mut Brought) {
+        self.with(|state| self.turn(state, worker, now_ns, brought));
+    }
+
+    /// A worker that goes away has no claim any more.
+    pub(super) fn leave(&self, worker: u16) -> Option<u16> {
+        // One that panicked may have left the lock poisoned; then nobody goes on here anyway.
+        let Ok(mut state) = self.state.lock() else { return None };
+        match std::mem::replace(&mut state.claims[usize::from(worker)], Claim::None) {
+            Claim::None => None,
+            Claim::Waits => {
+                state.waiting.retain(|&other| other != worker);
+                None
+            }
+            Claim::Kept(tag) => state.release(tag),
+        }
+    }
+
+    /// Dispatches, rings and reaps until neither moves anything.
+    fn turn(&self, state: &mut State, worker: u16, now_ns: u64, brought: &mut Brought) {
+        loop {
+            while state.dispatch_next() {}
+            state.ring(now_ns);
+            // Acquire: see "Ordering". What is announced after this is found by whoever is kicked for it.
+            if self.hints.news.load(Ordering::Acquire) != 0 {
+                self.hints.news.swap(0, Ordering::Acquire);
+            }
+            if state.reap(worker, now_ns, brought) == 0 || state.dispatch.is_empty() {
+                break;
+            }
+        }
+        self.hint(state);
+    }
+
+    fn hint(&self, state: &State) {
+        // Relaxed: stored under the lock; see `next_event_ns` for who relies on what.
+        self.hints.in_flight.store(state.device.in_flight() as u32, Ordering::Relaxed);
+        self.hints.next_event_ns.store(state.device.next_event_ns().unwrap_or(NEVER), Ordering::Relaxed);
+    }
+}
+
+impl State {
+    fn acquire(&mut self, worker: u16) -> Option<Tag> {
+        let claim = &mut self.claims[usize::from(worker)];
+        let tag = match *claim {
+            Claim::Kept(tag) => Some(tag),
+            Claim::Waits => return None,
+            // Q2: a tag that is free is nobody's.
+            Claim::None => self.tags.acquire(),
+        };
+        match tag {
+            Some(_) => *claim = Claim::None,
+            None => {
+                *claim = Claim::Waits;
+                self.waiting.push_back(worker);
+            }
+        }
+        tag
+    }
+
+    /// The tag's command has ended. Whom the tag is kept for, if anybody waits.
+    fn release(&mut self, tag: Tag) -> Option<u16> {
+        match self.waiting.pop_front() {
+            Some(next) => {
+                self.claims[usize::from(next)] = Claim::Kept(tag);
+                Some(next)
+            }
+            None => {
+                self.tags.release(tag);
+                None
+            }
+        }
+    }
+
+    fn put(&mut self, tag: Tag, OwnedCommand { worker, command }: OwnedCommand) {
+        let of = &mut self.uses[usize::from(tag.0)];
+        let generation = of.generation.wrapping_add(1);
+        *of = Use { worker, own: command.tag, own_generation: command.generation, generation };
+        let command = Command { tag, generation, ..command };
+        // As many places as tags.
+        self.device
+            .submit(command)
+            .unwrap_or_else(|full| panic!("the device's queue has no place for {:?}", full.0.tag));
+        self.rings = true;
+    }
+
+    fn dispatch_next(&mut self) -> bool {
+        if self.dispatch.is_empty() {
+            return false;
+        }
+        let Some(tag) = self.tags.acquire() else { return false };
+        let next = self.dispatch.pop_front().expect("it is not empty");
+        self.put(tag, next);
+        true
+    }
+
+    fn ring(&mut self, now_ns: u64) {
+        if std::mem::take(&mut self.rings) {
+            self.device.ring_doorbell(now_ns);
+        }
+    }
+
+    fn reap(&mut self, worker: u16, now_ns: u64, brought: &mut Brought) -> usize {
+        let mut reaped = std::mem::take(&mut self.reaped);
+        self.device.reap(now_ns, &mut reaped);
+        let mut count = 0;
+        for reaped in reaped.drain(..) {
+            let tag = reaped.tag;
+            let of = &mut self.uses[usize::from(tag.0)];
+            if of.generation != reaped.generation {
+                continue;
+            }
+            of.generation = of.generation.wrapping_add(1);
+            let &mut Use { worker: whose, own, own_generation, .. } = of;
+            brought.kick.extend(self.release(tag));
+            count += 1;
+            let reaped = Reaped { tag: own, generation: own_generation, ..reaped };
+            if whose == worker { brought.own.push(reaped) } else { brought.others.push((whose, reaped)) }
+        }
+        self.reaped = reaped;
+        count
+    }
+}

@@ -1,0 +1,127 @@
+//! The two levels of queues: from workers to software queues to hardware queues.
+//!
+//! Source: Bjørling, Axboe, Nellans, Bonnet, "Linux Block IO: Introducing Multi-queue SSD Access on Multi-core Systems", SYSTOR 2013
+//! (cited as "blk-mq section n"), section 3.2 for the two levels, section 2 for one queue and one lock (SQ).
+//!
+//! # Shape
+//! ```text
+//!   workers            0    1    2    3         a context each ([`crate::hctx`])
+//!   software queues    a    a    b    b         per core (the context's own), per socket, or a single one   ── a lock each
+//!   hardware queues    A    A    B    B         per core (the worker's own), per socket, or a single one    ── a lock each
+//!   device                 one queue each
+//! ```
+//! Where both levels are per core, which is how it ships, nothing of this is built: a context has its policy's queue and the device's,
+//! and no lock. Otherwise each worker gets a [`Port`](port::Port), a [`DeviceQueue`] like any other, and what is shared lies behind it:
+//!
+//! | file | noun |
+//! |---|---|
+//! | `map.rs` | which worker uses which queue of each level |
+//! | `hardware.rs` | a hardware queue: the device's queue, its tags, and what waits for them, under one lock |
+//! | `port.rs` | one worker's way into both, and the inbox by which its completions come back |
+//! | `raw.rs` | no block layer at all, to compare with |
+//!
+//! # Invariants
+//! Q1. A command that a port took is handed out once, by the same port, with the tag that it came with (I10).
+//! Q2. A tag of a hardware queue is free only if nobody waits for one: one that comes free is kept for who has waited longest, who is
+//!     kicked. So no worker starves behind another, and no wake-up is lost: waiting and freeing happen under the same lock.
+//! Q3. What lies in a software queue is dispatched by the worker that put it there, if nobody else did before, in the doorbell that
+//!     follows; what a hardware queue has no tag for, by whoever brings a completion back to it.
+//!
+//! # Cost
+//! Per core: nothing. A shared hardware queue: its lock once per command for the tag, and once per doorbell and per reap that finds
+//! something. A shared software queue: its lock twice per command. SQ: one lock, three times per command. A completion for another
+//! worker: the lock of its inbox and a kick.
+
+mod hardware;
+mod map;
+mod port;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use map::nearest;
+pub use map::{BlockLayer, HardwareQueues, QueueLayout, QueueMap, Spread};
+pub(crate) use raw::RawPath;
+
+use crate::device::{Device, DeviceQueue, QueueOptions};
+use hardware::HardwareQueue;
+use mqfq_sched::sync::Mutex;
+use mqfq_sched::topology::HctxId;
+use port::{Inbox, OwnedCommand, Port, Staging};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Makes the worker of an hctx look at its queues.
+pub type Interrupt = Arc<dyn Fn(HctxId) + Send + Sync>;
+
+/// The shared queues of one device.
+pub struct DeviceQueues {
+    map: QueueMap,
+    /// By software queue; none if each worker has its own.
+    software: Vec<Arc<SoftwareQueue>>,
+    /// By hardware queue; none if each worker has its own.
+    hardware: Vec<Arc<HardwareQueue>>,
+    inboxes: Arc<[Inbox]>,
+    interrupt: Interrupt,
+}
+
+/// Commands that wait for a hardware queue, and whose they are.
+struct SoftwareQueue(Mutex<VecDeque<OwnedCommand>>);
+
+impl DeviceQueues {
+    /// The queues of `map` on `device`, each hardware queue with `depth` tags. `interrupt` must reach every worker of the map.
+    ///
+    /// # Errors
+    /// One sentence: the device has no queues that workers can share.
+    pub fn open(device: &dyn Device, map: QueueMap, depth: u16, interrupt: Interrupt) -> Result<DeviceQueues, String> {
+        let workers = map.workers();
+        let mut queues = DeviceQueues {
+            software: Vec::new(),
+            hardware: Vec::new(),
+            inboxes: (0..workers).map(|_| Inbox::default()).collect(),
+            interrupt,
+            map,
+        };
+        if queues.map.is_private() {
+            return Ok(queues);
+        }
+        for number in 0..queues.map.hardware_queues() {
+            let first = queues.map.worker_of(number);
+            let open = |interrupt: Interrupt| {
+                device.open_shared_queue(QueueOptions {
+                    hctx: first,
+                    depth,
+                    #[cfg(feature = "uring")]
+                    ring: None,
+                    interrupt,
+                })
+            };
+            queues.hardware.push(HardwareQueue::open(workers, depth, first, &queues.interrupt, open)?);
+        }
+        if queues.map.has_shared_software() {
+            let room = workers * usize::from(depth);
+            let software = || Arc::new(SoftwareQueue(Mutex::new(VecDeque::with_capacity(room))));
+            queues.software = (0..queues.map.software_queues()).map(|_| software()).collect();
+        }
+        Ok(queues)
+    }
+
+    /// Who uses what.
+    pub fn map(&self) -> &QueueMap {
+        &self.map
+    }
+
+    /// The worker's way into the shared queues, for its context in place of a queue of the device: `depth` of its commands at once.
+    /// `None`: it has one of its own.
+    pub fn port(&self, hctx: HctxId, depth: u16) -> Option<Box<dyn DeviceQueue>> {
+        let hardware = self.hardware.get(self.map.hardware_of(hctx))?.clone();
+        let staging = match self.map.layer() {
+            BlockLayer::Sq => Staging::UnderOneLock,
+            _ => match self.software.get(self.map.software_of(hctx)) {
+                Some(shared) => Staging::Shared(shared.clone()),
+                None => Staging::Own(Vec::with_capacity(usize::from(depth))),
+            },
+        };
+        Some(Box::new(Port::new(hctx, staging, hardware, self.inboxes.clone(), self.interrupt.clone(), depth)))
+    }
+}

@@ -1,0 +1,104 @@
+//! No block layer: from the client straight to the worker's device queue and back.
+//!
+//! Answers: what would be left if nothing were scheduled, staged or counted? It is the measure of the other two layers (blk-mq section 5:
+//! "a driver which bypasses the Linux block layer as Raw"), not a way to serve tenants: nobody is protected from anybody.
+//!
+//! What remains is what no user of a device queue can do without: a tag, and by tag whom to tell. A client is refused only while there is no
+//! tag. Every request completes once, because its place by tag is emptied by its completion (I10); one whose place is dropped full went
+//! away with its engine.
+
+use crate::device::{Command, DeviceQueue, QueueFull, Reaped};
+use crate::request::{Completion, Op, Submission};
+use crate::table::Owner;
+use crate::tag::TagSet;
+use mqfq_sched::flow::FlowId;
+
+/// A request on the device.
+#[derive(Clone, Copy)]
+struct Flight {
+    owner: Owner,
+    cookie: u64,
+    op: Op,
+    length_bytes: u32,
+    submitted_ns: u64,
+}
+
+/// See the file's text.
+pub(crate) struct RawPath {
+    /// By tag.
+    flights: Box<[Option<Flight>]>,
+    /// Submitted since the last doorbell.
+    fresh: usize,
+    /// Flows that were refused, each once.
+    refused: Vec<FlowId>,
+}
+
+impl RawPath {
+    /// For a device queue of this depth.
+    pub(crate) fn new(depth: usize) -> RawPath {
+        RawPath { flights: vec![None; depth].into(), fresh: 0, refused: Vec::new() }
+    }
+
+    /// Hands it to the device, if there is a tag.
+    pub(crate) fn submit(
+        &mut self,
+        tags: &mut TagSet,
+        device: &mut dyn DeviceQueue,
+        owner: Owner,
+        submission: Submission,
+        now_ns: u64,
+    ) -> Result<(), Submission> {
+        let Some(tag) = tags.acquire() else {
+            if !self.refused.contains(&submission.flow) {
+                self.refused.push(submission.flow);
+            }
+            return Err(submission);
+        };
+        let Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie } = submission;
+        let command = Command { fua, ..Command::new(tag, op, offset_bytes, length_bytes, buffer) };
+        if let Err(QueueFull(Command { buffer, .. })) = device.submit(command) {
+            // The device queue is as deep as there are tags, but may keep places to itself for a while.
+            tags.release(tag);
+            if !self.refused.contains(&flow) {
+                self.refused.push(flow);
+            }
+            return Err(Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie });
+        }
+        let flight = Flight { owner, cookie, op, length_bytes, submitted_ns: now_ns };
+        let before = self.flights[usize::from(tag.0)].replace(flight);
+        debug_assert!(before.is_none(), "{tag:?} was free, yet in use");
+        self.fresh += 1;
+        Ok(())
+    }
+
+    /// Rings for what was submitted since the last time; how many.
+    pub(crate) fn ring(&mut self, device: &mut dyn DeviceQueue, now_ns: u64) -> usize {
+        let fresh = std::mem::take(&mut self.fresh);
+        if fresh > 0 {
+            device.ring_doorbell(now_ns);
+        }
+        fresh
+    }
+
+    /// Ends what the device has finished, and names in `room` the flows that were refused.
+    pub(crate) fn complete(
+        &mut self,
+        tags: &mut TagSet,
+        reaped: &mut Vec<Reaped>,
+        now_ns: u64,
+        room: &mut Vec<FlowId>,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        if !reaped.is_empty() && !self.refused.is_empty() {
+            room.append(&mut self.refused);
+        }
+        for Reaped { tag, status, buffer, .. } in reaped.drain(..) {
+            let flight = self.flights[usize::from(tag.0)].take();
+            let flight = flight.unwrap_or_else(|| panic!("the device reaped {tag:?}, which has no request"));
+            tags.release(tag);
+            let Flight { owner, cookie, op, length_bytes, submitted_ns } = flight;
+            let device_ns = now_ns.saturating_sub(submitted_ns);
+            out.push((owner, Completion { cookie, status, op, length_bytes, buffer, queued_ns: 0, device_ns }));
+        }
+    }
+}

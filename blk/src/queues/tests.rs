@@ -1,0 +1,404 @@
+//! The maps; and the protocol of a shared queue in every order of its workers' steps.
+
+use super::*;
+use crate::buffer::Buffer;
+use crate::device::{Command, DeviceInfo, QueueFull, QueueLimits, Reaped, Tag};
+use crate::request::{Op, Status};
+use mqfq_sched::policy::PolicyKind;
+use mqfq_sched::topology::{Place, Topology};
+
+/// A device that completes a command when it is told to, oldest first.
+struct SlowDevice {
+    limits: QueueLimits,
+    told: Arc<Mutex<Vec<Told>>>,
+}
+
+/// One of its queues, seen from outside.
+#[derive(Clone)]
+struct Told {
+    inside: Arc<Mutex<Inside>>,
+    interrupt: Interrupt,
+}
+
+#[derive(Default)]
+struct Inside {
+    running: VecDeque<Command>,
+    ended: VecDeque<Reaped>,
+}
+
+impl SlowDevice {
+    fn new(queues_max: u32) -> SlowDevice {
+        SlowDevice { limits: QueueLimits { queues_max, depth_max: 64 }, told: Arc::default() }
+    }
+}
+
+impl Device for SlowDevice {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            size_bytes: 1 << 20,
+            block_bytes: 1,
+            preferred_bytes: 4096,
+            transfer_bytes_max: 1 << 20,
+            volatile_cache: false,
+            segments_max: 1,
+            segment_align_bytes: 1,
+        }
+    }
+
+    fn queue_limits(&self) -> QueueLimits {
+        self.limits
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        Ok(self.open_shared_queue(options)?)
+    }
+
+    fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        let told = Told { inside: Arc::default(), interrupt: options.interrupt };
+        self.told.lock().unwrap().push(told.clone());
+        Ok(Box::new(SlowQueue { inside: told.inside, fresh: Vec::new(), depth: options.depth.into() }))
+    }
+}
+
+struct SlowQueue {
+    inside: Arc<Mutex<Inside>>,
+    fresh: Vec<Command>,
+    depth: usize,
+}
+
+impl DeviceQueue for SlowQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        if self.in_flight() == self.depth {
+            return Err(QueueFull(command));
+        }
+        let inside = self.inside.lock().unwrap();
+        assert!(inside.running.iter().chain(&self.fresh).all(|other| other.tag != command.tag), "a tag is out twice");
+        drop(inside);
+        self.fresh.push(command);
+        Ok(())
+    }
+
+    fn ring_doorbell(&mut self, _now_ns: u64) {
+        self.inside.lock().unwrap().running.extend(self.fresh.drain(..));
+    }
+
+    fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
+        out.extend(self.inside.lock().unwrap().ended.drain(..));
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        // It interrupts.
+        None
+    }
+
+    fn in_flight(&self) -> usize {
+        let inside = self.inside.lock().unwrap();
+        self.fresh.len() + inside.running.len() + inside.ended.len()
+    }
+}
+
+fn map(layout: QueueLayout, topology: &Topology, queues_max: u32) -> Result<QueueMap, String> {
+    QueueMap::new(&layout, topology, &SlowDevice::new(queues_max), 8)
+}
+
+fn hardware(map: &QueueMap) -> Vec<usize> {
+    (0..map.workers()).map(|worker| map.hardware_of(HctxId(worker as u16))).collect()
+}
+
+#[test]
+fn each_spread_gives_its_queues() {
+    let topology = Topology::new(2, 3, 1);
+    let queues = |software, hardware| {
+        let map = map(QueueLayout::mq(software, hardware), &topology, 64).unwrap();
+        (map.software_queues(), map.hardware_queues(), map.is_private())
+    };
+    assert_eq!(queues(Spread::PerCore, Spread::PerCore), (6, 6, true));
+    assert_eq!(queues(Spread::PerCore, Spread::PerSocket), (6, 2, false));
+    assert_eq!(queues(Spread::PerSocket, Spread::PerCore), (2, 6, false));
+    assert_eq!(queues(Spread::Single, Spread::Single), (1, 1, false));
+    let sq = map(QueueLayout::SQ, &Topology::flat(1), 64).unwrap();
+    assert!(!sq.is_private(), "one lock, even for one worker");
+    assert!(map(QueueLayout::RAW, &topology, 64).unwrap().is_private());
+}
+
+#[test]
+fn a_socket_keeps_its_queues_together() {
+    // Workers fill the first socket, and half of the second.
+    let uneven: Vec<_> = (0..9).map(|worker| Place { socket: worker / 6, core: worker % 6 }).collect();
+    assert_eq!(nearest(&uneven, 2), [0, 0, 0, 0, 0, 0, 1, 1, 1]);
+    assert_eq!(nearest(&uneven, 3), [0, 0, 0, 1, 1, 1, 2, 2, 2]);
+    assert_eq!(nearest(&uneven, 1), [0; 9]);
+    let eight: Vec<_> = (0..16).map(|worker| Place { socket: worker / 2, core: worker % 2 }).collect();
+    assert_eq!(nearest(&eight, 3), [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2]);
+}
+
+#[test]
+fn every_queue_is_somebodys_on_every_machine() {
+    for sockets in 1..=4u16 {
+        for workers in 1..=13u16 {
+            let places: Vec<_> = (0..workers).map(|worker| Place { socket: worker % sockets, core: worker }).collect();
+            for queues in 1..=usize::from(workers) {
+                let mut used = nearest(&places, queues);
+                used.sort_unstable();
+                used.dedup();
+                assert_eq!(used, (0..queues as u16).collect::<Vec<_>>(), "{workers} workers, {sockets} sockets");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_with_fewer_queues_is_shared_and_a_number_that_is_not_there_is_refused() {
+    let topology = Topology::new(2, 2, 1);
+    let two = map(QueueLayout::default(), &topology, 2).unwrap();
+    assert_eq!((two.is_private(), hardware(&two)), (false, vec![0, 0, 1, 1]));
+    let asked = QueueLayout { hardware: HardwareQueues::Count(3), ..QueueLayout::default() };
+    assert_eq!(hardware(&map(asked, &topology, 64).unwrap()).len(), 4);
+    assert_eq!(
+        map(asked, &topology, 2).unwrap_err(),
+        "3 hardware queues are out of range, allowed is 1 to 2 with 4 workers on a device of 2 queues"
+    );
+    assert_eq!(
+        map(QueueLayout::RAW, &topology, 2).unwrap_err(),
+        "block layer raw needs a hardware queue for each of 4 workers, and the device has 2"
+    );
+    assert_eq!(
+        QueueMap::new(&QueueLayout::default(), &topology, &SlowDevice::new(4), 65).unwrap_err(),
+        "a queue depth of 65 is more than the device has, allowed is 1 to 64"
+    );
+}
+
+#[test]
+fn only_a_policy_without_a_staging_of_its_own_goes_over_shared_software_queues() {
+    let single = QueueLayout::mq(Spread::Single, Spread::PerCore);
+    assert!(single.check_policy(PolicyKind::None).is_ok());
+    assert!(QueueLayout::mq(Spread::PerCore, Spread::Single).check_policy(PolicyKind::Mqfq).is_ok());
+    let what = "a single software queue is one queue for all workers";
+    assert_eq!(
+        single.check_policy(PolicyKind::Mqfq).unwrap_err(),
+        format!("{what}, and policy mqfq stages requests per worker: allowed is policy none")
+    );
+    assert!(QueueLayout::SQ.check_policy(PolicyKind::Sfqd).is_err());
+    assert!(QueueLayout::RAW.check_policy(PolicyKind::MqfqSerial).is_err());
+}
+
+/// Workers in front of ports, in whatever order they are told to go: each step is one call of a port, as a context makes it. A
+/// worker that has nothing to do sleeps, and only a kick or what its port says of time wakes it.
+struct World {
+    ports: Vec<Box<dyn DeviceQueue>>,
+    device: Vec<Told>,
+    workers: Vec<WorkerState>,
+    kicks: Arc<Mutex<Vec<HctxId>>>,
+}
+
+#[derive(Default)]
+struct WorkerState {
+    /// Not yet offered, by tag.
+    left: Vec<u16>,
+    refused: Option<Command>,
+    /// 0 offer, 1 doorbell, 2 reap and perhaps sleep.
+    step: u8,
+    asleep: bool,
+    completed: Vec<u16>,
+    moved: bool,
+}
+
+impl World {
+    fn new(layout: QueueLayout, workers: usize, each: u16, depth: u16) -> World {
+        let device = SlowDevice::new(64);
+        let map = QueueMap::new(&layout, &Topology::flat(workers), &device, depth).unwrap();
+        let kicks: Arc<Mutex<Vec<HctxId>>> = Arc::default();
+        let ring = kicks.clone();
+        let interrupt: Interrupt = Arc::new(move |hctx| ring.lock().unwrap().push(hctx));
+        let queues = DeviceQueues::open(&device, map, depth, interrupt).unwrap();
+        let ports =
+            (0..workers).map(|worker| queues.port(HctxId(worker as u16), depth).expect("it is shared")).collect();
+        let state = || WorkerState { left: (0..each).collect(), ..WorkerState::default() };
+        let told = device.told.lock().unwrap().clone();
+        World { ports, device: told, workers: (0..workers).map(|_| state()).collect(), kicks }
+    }
+
+    /// The actors: workers, then the device's queues.
+    fn actors(&self) -> usize {
+        self.workers.len() + self.device.len()
+    }
+
+    /// One step of one actor; false if it has none to make.
+    fn step(&mut self, actor: usize) -> bool {
+        let moved = match actor.checked_sub(self.workers.len()) {
+            Some(queue) => self.device_step(queue),
+            None => !self.workers[actor].asleep && self.worker_step(actor),
+        };
+        for hctx in std::mem::take(&mut *self.kicks.lock().unwrap()) {
+            // W1: a kick makes a turn that begins after it.
+            let worker = &mut self.workers[hctx.index()];
+            worker.asleep = false;
+            worker.moved = true;
+        }
+        moved
+    }
+
+    fn device_step(&mut self, queue: usize) -> bool {
+        let Told { inside, interrupt } = &self.device[queue];
+        let mut queue = inside.lock().unwrap();
+        let Some(command) = queue.running.pop_front() else { return false };
+        queue.ended.push_back(command.ended(Status::Ok));
+        drop(queue);
+        interrupt(HctxId(0));
+        true
+    }
+
+    fn worker_step(&mut self, worker: usize) -> bool {
+        let (port, state) = (&mut self.ports[worker], &mut self.workers[worker]);
+        match state.step {
+            0 => {
+                let next = state.refused.take().or_else(|| state.left.pop().map(|tag| command(worker, tag)));
+                match next.map(|command| port.submit(command)) {
+                    Some(Err(QueueFull(command))) => state.refused = Some(command),
+                    Some(Ok(())) => state.moved = true,
+                    None => {}
+                }
+            }
+            1 => port.ring_doorbell(0),
+            _ => {
+                let mut out = Vec::new();
+                port.reap(0, &mut out);
+                for Reaped { tag, buffer, .. } in &out {
+                    let bytes = buffer.as_ref().expect("its buffer comes back").as_slice();
+                    assert_eq!((usize::from(bytes[0]), u16::from(bytes[1])), (worker, tag.0), "another's completion");
+                    state.completed.push(tag.0);
+                }
+                let may_sleep = !std::mem::take(&mut state.moved) && out.is_empty();
+                state.asleep = may_sleep && port.next_event_ns().is_none();
+            }
+        }
+        state.step = (state.step + 1) % 3;
+        true
+    }
+
+    /// Lets everybody go on until nobody can, and looks whether all is done.
+    fn finish(mut self, each: u16, history: &[usize]) {
+        while (0..self.actors()).filter(|&actor| self.step(actor)).count() > 0 {}
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            worker.completed.sort_unstable();
+            let expected: Vec<u16> = (0..each).collect();
+            assert_eq!(
+                worker.completed, expected,
+                "worker {number} after {history:?}: lost, doubled, or asleep for ever"
+            );
+            assert_eq!(self.ports[number].in_flight(), 0);
+        }
+    }
+}
+
+fn command(worker: usize, tag: u16) -> Command {
+    let mut buffer = Buffer::new(2);
+    buffer.as_mut_slice()[..2].copy_from_slice(&[worker as u8, tag as u8]);
+    Command::new(Tag(tag), Op::Read, 0, 2, Some(buffer))
+}
+
+/// Every order of the first `length` steps.
+fn in_every_order(layout: QueueLayout, workers: usize, each: u16, depth: u16, length: usize) {
+    let actors = World::new(layout, workers, each, depth).actors();
+    let mut history = vec![0; length];
+    let mut runs = 0;
+    loop {
+        let mut world = World::new(layout, workers, each, depth);
+        // What comes after a step that does nothing is found in another history.
+        let idle = history.iter().position(|&actor| !world.step(actor));
+        if idle.is_none() {
+            world.finish(each, &history);
+            runs += 1;
+        }
+        // The next history: what follows the idle step makes no difference.
+        let last = idle.unwrap_or(length - 1);
+        history[last + 1..].fill(0);
+        let Some(at) = (0..=last).rev().find(|&at| history[at] + 1 < actors) else { break };
+        history[at] += 1;
+        history[at + 1..].fill(0);
+    }
+    assert!(runs > 100, "only {runs} orders were tried");
+}
+
+const SHARED_HARDWARE: QueueLayout = QueueLayout::mq(Spread::PerCore, Spread::Single);
+
+#[test]
+fn two_workers_and_one_tag_lose_nothing_in_any_order() {
+    in_every_order(SHARED_HARDWARE, 2, 2, 1, 13);
+}
+
+#[test]
+fn three_workers_and_two_tags_lose_nothing_in_any_order() {
+    in_every_order(SHARED_HARDWARE, 3, 2, 2, 9);
+}
+
+#[test]
+fn a_shared_software_queue_loses_nothing_in_any_order() {
+    in_every_order(QueueLayout::mq(Spread::Single, Spread::Single), 2, 2, 2, 11);
+    in_every_order(QueueLayout::mq(Spread::Single, Spread::PerCore), 2, 2, 2, 11);
+}
+
+#[test]
+fn one_lock_loses_nothing_in_any_order() {
+    in_every_order(QueueLayout::SQ, 2, 2, 2, 11);
+}
+
+#[test]
+fn a_tag_that_comes_free_goes_to_who_has_waited_longest() {
+    let mut world = World::new(SHARED_HARDWARE, 3, 8, 1);
+    let submit = |world: &mut World, worker: usize, tag| world.ports[worker].submit(command(worker, tag)).is_ok();
+    assert!(submit(&mut world, 0, 0));
+    world.ports[0].ring_doorbell(0);
+    assert!(!submit(&mut world, 2, 0) && !submit(&mut world, 1, 0), "in this order");
+    let reaped_by = |world: &mut World, worker: usize| {
+        world.device_step(0);
+        let mut out = Vec::new();
+        world.ports[worker].reap(0, &mut out);
+        (out.len(), std::mem::take(&mut *world.kicks.lock().unwrap()).last().map(|hctx| hctx.0))
+    };
+    assert_eq!(reaped_by(&mut world, 0), (1, Some(2)));
+    assert!(!submit(&mut world, 0, 1), "it is kept for 2");
+    assert!(!submit(&mut world, 1, 0), "and 1 comes after 2");
+    assert!(submit(&mut world, 2, 0));
+    world.ports[2].ring_doorbell(0);
+    assert_eq!(reaped_by(&mut world, 2), (1, Some(1)));
+}
+
+#[test]
+fn an_end_of_an_earlier_use_of_a_tag_is_nobodys() {
+    let mut world = World::new(SHARED_HARDWARE, 2, 8, 1);
+    let ends = |world: &mut World, worker: usize, again: bool| {
+        let Told { inside, .. } = &world.device[0];
+        let mut queue = inside.lock().unwrap();
+        let first = queue.running.pop_front().unwrap();
+        let (tag, generation) = (first.tag, first.generation);
+        queue.ended.push_back(first.ended(Status::Ok));
+        if again {
+            queue.ended.push_back(Reaped { generation, ..Command::new(tag, Op::Flush, 0, 0, None).ended(Status::Io) });
+        }
+        drop(queue);
+        (world.device[0].interrupt)(HctxId(0));
+        let mut out = Vec::new();
+        world.ports[worker].reap(0, &mut out);
+        out.iter().map(|reaped| (reaped.tag, reaped.generation, reaped.status)).collect::<Vec<_>>()
+    };
+    for (worker, generation) in [(0, 1), (1, 7), (0, 3)] {
+        world.ports[worker].submit(Command { generation, ..command(worker, 5) }).unwrap();
+        world.ports[worker].ring_doorbell(0);
+        assert_eq!(ends(&mut world, worker, true), [(Tag(5), generation, Status::Ok)], "once, under its own names");
+    }
+}
+
+#[test]
+fn a_worker_that_goes_away_leaves_its_tag_to_the_next() {
+    let mut world = World::new(SHARED_HARDWARE, 3, 8, 1);
+    world.ports[0].submit(command(0, 0)).unwrap();
+    world.ports[0].ring_doorbell(0);
+    assert!(world.ports[1].submit(command(1, 0)).is_err() && world.ports[2].submit(command(2, 0)).is_err());
+    world.device_step(0);
+    world.ports[0].reap(0, &mut Vec::new());
+    world.kicks.lock().unwrap().clear();
+    drop(world.ports.remove(1));
+    assert_eq!(*world.kicks.lock().unwrap(), [HctxId(2)]);
+    assert!(world.ports[1].submit(command(2, 0)).is_ok());
+}
