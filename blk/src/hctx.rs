@@ -15,10 +15,12 @@
 //! | `hctx/hand_over.rs` | how does a command get to the device queue, and again |
 //! | `hctx/in_flight.rs` | what is a tag used for, and is this end that of its present use |
 //! | `hctx/merge.rs` | which requests share a command, and what becomes of them if it ends badly |
+//! | `hctx/timeout.rs` | what becomes of a command that the device does not end |
 
 mod hand_over;
 mod in_flight;
 mod merge;
+mod timeout;
 
 use crate::buffer::Buffer;
 use crate::device::{Command, DeviceQueue, Reaped};
@@ -38,6 +40,7 @@ use mqfq_sched::policy::{Done, Entry, Grant, Handle, Kick, Pick, Policy};
 use mqfq_sched::topology::HctxId;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use timeout::Expiry;
 
 /// Most requests that one [`HwCtx::run`] dispatches: bounds how long a worker stays away from its sockets. 64 is the
 /// depth D of the paper's drive (MQFQ section 4), so one batch can fill it.
@@ -86,6 +89,7 @@ pub struct HwCtx<P: Policy> {
     refused: Option<Command>,
     is_held_back: bool,
     merging: Merging,
+    expiry: Expiry,
     /// Requests with tokens that go to the device again, each alone.
     resend: VecDeque<Handle>,
     /// When the policy wants to be asked again, if it holds back what is staged.
@@ -128,6 +132,7 @@ impl<P: Policy> HwCtx<P> {
             frozen: None,
             requests: RequestTable::new(staged_max + queue_depth as usize + merging.extra_max),
             merging,
+            expiry: Expiry::new(&path),
             resend: VecDeque::new(),
             cost,
             reaped: Vec::with_capacity(queue_depth as usize),
@@ -210,10 +215,10 @@ impl<P: Policy> HwCtx<P> {
         self.is_held_back = false;
         self.later_ns = None;
         if let Some(command) = self.refused.take() {
-            dispatched += self.offer_again(command);
+            dispatched += self.offer_again(command, now_ns);
         }
         if !self.resend.is_empty() {
-            dispatched += self.send_again();
+            dispatched += self.send_again(now_ns);
         }
         while self.refused.is_none() {
             if dispatched >= BATCH_MAX {
@@ -279,6 +284,7 @@ impl<P: Policy> HwCtx<P> {
         }
         if dispatched > 0 {
             self.device.ring_doorbell(now_ns);
+            self.expiry.arm(now_ns);
             self.stats.doorbells += 1;
             self.stats.dispatched += dispatched as u64;
         }
@@ -323,6 +329,9 @@ impl<P: Policy> HwCtx<P> {
             }
         }
         self.reaped = all;
+        if self.expiry.is_due(now_ns) {
+            self.look(now_ns, &mut counting, out);
+        }
         self.stats.kicks += kicks;
         out.len() - before
     }
@@ -409,10 +418,8 @@ impl<P: Policy> HwCtx<P> {
         if !self.resend.is_empty() && self.refused.is_none() && self.in_flight() < self.queue_depth() {
             return Some(0);
         }
-        match (self.device.next_event_ns(), self.later_ns) {
-            (Some(device), Some(policy)) => Some(device.min(policy)),
-            (device, policy) => device.or(policy),
-        }
+        let look_ns = if self.in_flight() > 0 { self.expiry.look_ns() } else { None };
+        [self.device.next_event_ns(), self.later_ns, look_ns].into_iter().flatten().min()
     }
 
     /// Commands on the device at once, at most.

@@ -36,6 +36,8 @@ pub enum Status {
     Unsupported,
     /// The device or engine is going away.
     Shutdown,
+    /// The device did not end it in time, and gave it up.
+    TimedOut,
 }
 
 impl Status {
@@ -48,6 +50,7 @@ impl Status {
             Status::Invalid => 22,
             Status::Unsupported => 95,
             Status::Shutdown => 108,
+            Status::TimedOut => 110,
         }
     }
 }
@@ -61,6 +64,7 @@ impl fmt::Display for Status {
             Status::Invalid => "invalid request",
             Status::Unsupported => "operation not supported",
             Status::Shutdown => "device is shutting down",
+            Status::TimedOut => "the device did not answer in time",
         })
     }
 }

@@ -158,6 +158,16 @@ pub struct HctxStats {
     pub merged: u64,
     /// Merged commands that ended badly, so that their requests went alone.
     pub taken_apart: u64,
+    /// Commands that were on the device for longer than the timeout.
+    pub timeouts: u64,
+    /// Of those, commands that the device could be asked to give up.
+    pub aborts: u64,
+    /// Resets of the device queue, after aborts that did not help.
+    pub resets: u64,
+    /// Requests that went to the device again after a reset.
+    pub replays: u64,
+    /// Commands that timed out and that the device neither ended, gave up, nor gave back by a reset. They wait on.
+    pub stuck: u64,
     /// Ends that the device reported of commands that it had already given back; ignored.
     pub late_completions: u64,
 }
@@ -180,6 +190,11 @@ impl HctxStats {
         self.commands += other.commands;
         self.merged += other.merged;
         self.taken_apart += other.taken_apart;
+        self.timeouts += other.timeouts;
+        self.aborts += other.aborts;
+        self.resets += other.resets;
+        self.replays += other.replays;
+        self.stuck += other.stuck;
         self.late_completions += other.late_completions;
     }
 }

@@ -64,6 +64,8 @@ pub struct Request {
     pub dispatched_ns: u64,
     /// The request of the same command that follows it on the device.
     pub next: Option<Handle>,
+    /// Times that it went to the device again after a reset.
+    pub retries: u8,
     must_complete: MustComplete,
 }
 
@@ -101,6 +103,7 @@ impl Request {
             submitted_ns: now_ns,
             dispatched_ns: now_ns,
             next: None,
+            retries: 0,
             must_complete: MustComplete { armed: true },
         }
     }

@@ -65,6 +65,10 @@ pub enum TraceEvent {
     NoToken,
     /// The policy held back what is staged: it waits for a better request.
     Later,
+    /// A command was on the device for longer than its timeout, and was aborted.
+    TimedOut,
+    /// The device queue was reset.
+    Reset,
     /// The policy is being changed.
     Frozen,
     /// It has been changed, or not.
@@ -78,6 +82,8 @@ impl TraceEvent {
             TraceEvent::Throttled => "throttled",
             TraceEvent::NoToken => "no token",
             TraceEvent::Later => "later",
+            TraceEvent::TimedOut => "timed out",
+            TraceEvent::Reset => "reset",
             TraceEvent::Frozen => "frozen",
             TraceEvent::Thawed => "thawed",
         }

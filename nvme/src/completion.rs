@@ -24,6 +24,8 @@ impl Status {
     pub const INVALID_FIELD: Status = Status::generic(0x02, true);
     /// Generic, 04h: data or a list could not be transferred.
     pub const DATA_TRANSFER_ERROR: Status = Status::generic(0x04, true);
+    /// Generic, 07h: an Abort command named this command.
+    pub const ABORT_REQUESTED: Status = Status::generic(0x07, false);
     /// Generic, 0Bh: no such namespace.
     pub const INVALID_NAMESPACE: Status = Status::generic(0x0b, true);
     /// Generic, 80h: beyond the end of the namespace.
@@ -76,6 +78,7 @@ impl fmt::Display for Status {
             Status::INVALID_OPCODE => "invalid command opcode",
             Status::INVALID_FIELD => "invalid field in command",
             Status::DATA_TRANSFER_ERROR => "data transfer error",
+            Status::ABORT_REQUESTED => "command abort requested",
             Status::INVALID_NAMESPACE => "invalid namespace or format",
             Status::LBA_OUT_OF_RANGE => "LBA out of range",
             Status::INVALID_QUEUE_IDENTIFIER => "invalid queue identifier",

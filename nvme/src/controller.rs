@@ -48,6 +48,8 @@ struct Inside {
     queue: u16,
     cid: u16,
     status: Status,
+    /// Its completion was posted, or its queue is gone: only its place inside is left, until the medium is done with it.
+    is_over: bool,
 }
 
 /// See the file's text.
@@ -86,7 +88,11 @@ impl Controller {
             pairs_max,
             candidates: QueueSet::new(pairs_max),
             news: QueueSet::new(pairs_max),
-            inside: vec![Inside { queue: 0, cid: 0, status: Status::SUCCESS }; media.inside_max as usize].into(),
+            inside: vec![
+                Inside { queue: 0, cid: 0, status: Status::SUCCESS, is_over: true };
+                media.inside_max as usize
+            ]
+            .into(),
             free: (0..media.inside_max).rev().collect(),
             now_ns: 0,
         }
@@ -109,6 +115,39 @@ impl Controller {
         let id = QueueId::from_index(self.pairs.len());
         self.pairs.push(QueuePair::new(id, options)?);
         Ok(id)
+    }
+
+    /// Abort (NVMe 1.3 section 5.1): the command ends with [`Status::ABORT_REQUESTED`], at once if it is inside (its place there stays
+    /// taken until the medium is done with it), when it is fetched if it waits in its ring. False, dword 0 of the completion
+    /// of an Abort being 1: there is no such command, or it has ended.
+    ///
+    /// A real controller may do less; one that does nothing is `blk`'s fault device.
+    pub fn abort(&mut self, queue: QueueId, cid: u16, now_ns: u64) -> bool {
+        self.advance(now_ns);
+        let Some(index) = queue.index().filter(|&index| index < self.pairs.len()) else { return false };
+        let is_it = |inside: &&mut Inside| !inside.is_over && inside.queue as usize == index && inside.cid == cid;
+        let Some(inside) = self.inside.iter_mut().find(is_it) else { return self.pairs[index].abort_waiting(cid) };
+        inside.is_over = true;
+        self.pairs[index].post(cid, Status::ABORT_REQUESTED, self.now_ns);
+        self.news.set(index, true);
+        true
+    }
+
+    /// Delete I/O Submission Queue and Delete I/O Completion Queue (NVMe 1.3 sections 5.6 and 5.5), and both created again with the same
+    /// identifier and size: what a driver does about a queue that no longer answers. Commands of the queue are not completed
+    /// any more; those inside keep their places until the medium is done with them.
+    ///
+    /// # Panics
+    /// If there is no such queue.
+    pub fn recreate_io_queue_pair(&mut self, queue: QueueId, now_ns: u64) {
+        self.advance(now_ns);
+        let pair = self.pair_mut(queue);
+        let options = QueuePairOptions { entries: pair.entries(), class: pair.class() };
+        *pair = QueuePair::new(queue, options).expect("it was created with these options before");
+        let index = queue.index().expect("pair_mut found it");
+        self.inside.iter_mut().filter(|inside| inside.queue as usize == index).for_each(|inside| inside.is_over = true);
+        self.candidates.set(index, false);
+        self.news.set(index, false);
     }
 
     /// Arbitration class of a queue.
@@ -191,11 +230,14 @@ impl Controller {
         let now_ns = self.now_ns.max(now_ns);
         while let Some((ended_ns, slot)) = self.media.next_ended(now_ns) {
             self.now_ns = ended_ns;
-            let Inside { queue, cid, status } = self.inside[slot as usize];
+            let Inside { queue, cid, status, is_over } = self.inside[slot as usize];
+            self.inside[slot as usize].is_over = true;
             self.free.push(slot);
-            let index = queue as usize;
-            self.pairs[index].post(cid, status, ended_ns);
-            self.news.set(index, true);
+            if !is_over {
+                let index = queue as usize;
+                self.pairs[index].post(cid, status, ended_ns);
+                self.news.set(index, true);
+            }
             self.fetch();
         }
         self.now_ns = now_ns;
@@ -207,11 +249,14 @@ impl Controller {
             let Some(index) = self.arbiter.pick(&self.candidates) else { return };
             self.free.pop();
             let pair = &mut self.pairs[index];
-            let entry = pair.fetch();
+            let (entry, is_aborted) = pair.fetch();
             self.candidates.set(index, pair.is_candidate());
-            let decoded = decode(&entry, &self.namespace, |prp1| pair.range(prp1));
+            let decoded = match is_aborted {
+                false => decode(&entry, &self.namespace, |prp1| pair.range(prp1)),
+                true => Err(Status::ABORT_REQUESTED),
+            };
             let status = decoded.err().unwrap_or(Status::SUCCESS);
-            self.inside[slot as usize] = Inside { queue: index as u16, cid: entry.cid(), status };
+            self.inside[slot as usize] = Inside { queue: index as u16, cid: entry.cid(), status, is_over: false };
             self.media.begin(decoded.ok(), slot, self.now_ns);
         }
     }
@@ -356,6 +401,41 @@ mod tests {
         controller.take_interrupts(|id| named.push(id));
         assert_eq!(named, [QueueId(1), QueueId(3)]);
         controller.take_interrupts(|id| panic!("{id:?} was already named"));
+    }
+
+    #[test]
+    fn an_aborted_command_ends_once_wherever_it_is() {
+        // Room for two inside: 0 and 1 are there, 2 and 3 wait in the ring.
+        let mut controller = controller(2);
+        let mut host = queue(&mut controller, 16);
+        (0..4).for_each(|cid| host.submit(&mut controller, SubmissionEntry::read(cid, 0, 8, 0)).unwrap());
+        host.ring(&mut controller, 0);
+        assert!(controller.abort(host.id(), 1, 10) && controller.abort(host.id(), 3, 10));
+        assert!(!controller.abort(host.id(), 1, 10) && !controller.abort(host.id(), 9, 10), "ended, and never there");
+        let first = host.poll(&mut controller).unwrap();
+        assert_eq!((first.cid, first.status, first.posted_ns), (1, Status::ABORT_REQUESTED, 10));
+        assert_eq!(controller.inside(), 2, "the die is still busy with it");
+        controller.advance(1_000_000_000);
+        let mut ended: Vec<_> = std::iter::from_fn(|| host.poll(&mut controller)).map(|e| (e.cid, e.status)).collect();
+        ended.sort_by_key(|&(cid, _)| cid);
+        assert_eq!(ended, [(0, Status::SUCCESS), (2, Status::SUCCESS), (3, Status::ABORT_REQUESTED)]);
+        assert_eq!(controller.inside(), 0);
+    }
+
+    #[test]
+    fn a_queue_that_was_deleted_and_created_again_completes_nothing_of_before() {
+        let mut controller = controller(2);
+        let mut host = queue(&mut controller, 8);
+        (0..4).for_each(|cid| host.submit(&mut controller, SubmissionEntry::read(cid, 0, 8, 0)).unwrap());
+        host.ring(&mut controller, 0);
+        host.recreate(&mut controller, 10);
+        assert_eq!(controller.inside(), 2, "the dies are still busy");
+        host.submit(&mut controller, SubmissionEntry::flush(0)).unwrap();
+        host.ring(&mut controller, 10);
+        controller.advance(1_000_000_000);
+        let ended: Vec<_> = std::iter::from_fn(|| host.poll(&mut controller)).map(|e| (e.cid, e.status)).collect();
+        assert_eq!(ended, [(0, Status::SUCCESS)], "the flush, and once");
+        assert_eq!(controller.inside(), 0);
     }
 
     #[test]

@@ -47,16 +47,27 @@ impl HostQueuePair {
     /// The controller's status.
     pub fn create(controller: &mut Controller, options: QueuePairOptions) -> Result<HostQueuePair, Status> {
         let id = controller.create_io_queue_pair(options)?;
-        Ok(HostQueuePair {
+        Ok(HostQueuePair::empty(id, options.entries))
+    }
+
+    fn empty(id: QueueId, entries: u32) -> HostQueuePair {
+        HostQueuePair {
             id,
-            entries: options.entries,
+            entries,
             submission_tail: 0,
             rung_tail: 0,
             submission_head: 0,
             completion_head: 0,
             rung_head: 0,
             phase: true,
-        })
+        }
+    }
+
+    /// Deletes the pair and creates it again ([`Controller::recreate_io_queue_pair`]): nothing of before is in its rings.
+    pub fn recreate(&mut self, controller: &mut Controller, now_ns: u64) {
+        controller.recreate_io_queue_pair(self.id, now_ns);
+        let &mut HostQueuePair { id, entries, .. } = self;
+        *self = HostQueuePair::empty(id, entries);
     }
 
     /// Which pair it is.

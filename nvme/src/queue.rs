@@ -123,6 +123,8 @@ pub(crate) struct QueuePair {
     id: QueueId,
     class: ArbClass,
     submissions: Box<[SubmissionEntry]>,
+    /// By slot of the submission ring: an Abort named the command before it was fetched.
+    aborted: Box<[bool]>,
     ranges: Box<[DatasetRange]>,
     completions: Box<[CompletionEntry]>,
     posted_ns: Box<[u64]>,
@@ -147,6 +149,7 @@ impl QueuePair {
             id,
             class,
             submissions: vec![SubmissionEntry::default(); entries].into_boxed_slice(),
+            aborted: vec![false; entries].into_boxed_slice(),
             ranges: vec![DatasetRange::default(); entries].into_boxed_slice(),
             completions: vec![CompletionEntry::default(); entries].into_boxed_slice(),
             posted_ns: vec![0; entries].into_boxed_slice(),
@@ -207,13 +210,27 @@ impl QueuePair {
         self.submission.occupied() > 0 && self.completion.free() > self.reserved
     }
 
-    /// Takes the next command; its completion has a slot from here on.
-    pub(crate) fn fetch(&mut self) -> SubmissionEntry {
+    /// Marks a command that waits in the submission ring: it will be completed as aborted when it is fetched. False: there is none.
+    pub(crate) fn abort_waiting(&mut self, cid: u16) -> bool {
+        let mut slot = self.submission.head;
+        while slot != self.submission.tail {
+            if self.submissions[slot as usize].cid() == cid && !self.aborted[slot as usize] {
+                self.aborted[slot as usize] = true;
+                return true;
+            }
+            slot = self.submission.after(slot);
+        }
+        false
+    }
+
+    /// Takes the next command, and whether it was aborted; its completion has a slot from here on.
+    pub(crate) fn fetch(&mut self) -> (SubmissionEntry, bool) {
         debug_assert!(self.is_candidate(), "{:?} fetched from without a command or a completion slot", self.id);
         let entry = self.submissions[self.submission.head as usize];
+        let is_aborted = std::mem::take(&mut self.aborted[self.submission.head as usize]);
         self.submission.head = self.submission.after(self.submission.head);
         self.reserved += 1;
-        entry
+        (entry, is_aborted)
     }
 
     /// Ends a fetched command.

@@ -5,7 +5,7 @@
 
 use crate::device::null::SEGMENTS_MAX;
 use crate::device::store::SparseStore;
-use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
 use crate::request::Status;
 use std::sync::Arc;
 
@@ -71,6 +71,16 @@ impl DeviceQueue for MemoryQueue {
         }));
     }
 
+    fn abort(&mut self, tag: Tag, _now_ns: u64) -> bool {
+        // It ends with the next reap.
+        self.submitted.iter().any(|command| command.tag == tag)
+    }
+
+    fn reset(&mut self, _now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
+        given_back.extend(self.submitted.drain(..).map(|command| command.ended(Status::TimedOut)));
+        true
+    }
+
     fn next_event_ns(&self) -> Option<u64> {
         (!self.submitted.is_empty()).then_some(0)
     }
@@ -84,7 +94,6 @@ impl DeviceQueue for MemoryQueue {
 mod tests {
     use super::*;
     use crate::buffer::Buffer;
-    use crate::device::Tag;
     use crate::request::Op;
     use mqfq_sched::topology::HctxId;
 

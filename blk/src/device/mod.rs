@@ -185,6 +185,22 @@ pub trait DeviceQueue {
     /// Commands in flight.
     fn in_flight(&self) -> usize;
 
+    /// The command of `tag` shall end now, it has taken too long. If the device could give it up, it ends with
+    /// [`Status::TimedOut`] and is not carried out afterwards (it may have been before); if it ended by itself meanwhile, as it did.
+    /// Either end is reaped, now or later. False: the device cannot ask for that, or has no such command, and nothing happened.
+    fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
+        let _ = (tag, now_ns);
+        false
+    }
+
+    /// The queue shall begin anew. Every command that has not ended comes back in `given_back`, with its buffers (its status there means
+    /// nothing), and none of them is carried out afterwards. What has ended is reaped as ever. False: the device cannot, and nothing
+    /// happened.
+    fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
+        let _ = (now_ns, given_back);
+        false
+    }
+
     /// An operation that this queue put on the worker's ring (`ring::DeviceRing`) ended: `user` as given there, `result` as
     /// the kernel's CQE says. Its command is handed out by the next `reap`.
     fn ring_event(&mut self, user: u32, result: i32) {

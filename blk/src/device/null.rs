@@ -75,6 +75,11 @@ impl DeviceQueue for NullQueue {
         out.append(&mut self.ended);
     }
 
+    fn reset(&mut self, _now_ns: u64, _given_back: &mut Vec<Reaped>) -> bool {
+        // Everything has ended.
+        true
+    }
+
     fn next_event_ns(&self) -> Option<u64> {
         (!self.ended.is_empty()).then_some(0)
     }

@@ -209,8 +209,8 @@ struct NvmeQueue {
 }
 
 impl NvmeQueue {
-    /// One hold of the lock: puts what is staged into the ring, moves the controller to `now_ns`, takes what ended.
-    fn drive(&mut self, now_ns: u64) {
+    /// One hold of the lock: puts what is staged into the ring, moves the controller to `now_ns`, aborts, takes what ended.
+    fn drive(&mut self, now_ns: u64, abort: Option<Tag>) {
         let mut driver = self.shared.lock();
         let Driver { controller, owners } = &mut *driver;
         for entry in self.staged.drain(..) {
@@ -223,6 +223,10 @@ impl NvmeQueue {
         }
         self.host.ring(controller, now_ns);
         controller.advance(now_ns);
+        if let Some(Tag(cid)) = abort {
+            // It has ended if there is no such command, which the next line finds.
+            controller.abort(self.host.id(), cid, now_ns);
+        }
         while let Some(completion) = self.host.poll(controller) {
             self.ended.push((completion.cid, completion.status));
         }
@@ -309,6 +313,7 @@ fn translated(status: mqfq_nvme::Status) -> Status {
     use mqfq_nvme::Status as Nvme;
     match status {
         status if status.is_success() => Status::Ok,
+        Nvme::ABORT_REQUESTED => Status::TimedOut,
         Nvme::INVALID_OPCODE => Status::Unsupported,
         Nvme::INVALID_FIELD | Nvme::LBA_OUT_OF_RANGE => Status::Invalid,
         _ => Status::Io,
@@ -331,7 +336,7 @@ impl DeviceQueue for NvmeQueue {
 
     fn ring_doorbell(&mut self, now_ns: u64) {
         if !self.staged.is_empty() {
-            self.drive(now_ns);
+            self.drive(now_ns, None);
         }
     }
 
@@ -341,13 +346,40 @@ impl DeviceQueue for NvmeQueue {
         }
         // Relaxed: as in `next_event_ns`.
         if self.has_news() || self.shared.next_event_ns.load(Ordering::Relaxed) <= now_ns {
-            self.drive(now_ns);
+            self.drive(now_ns, None);
         }
         self.finish(out);
         if !self.staged.is_empty() {
             // The rest of a long Write Zeroes. What it may already have ended waits for the next reap.
-            self.drive(now_ns);
+            self.drive(now_ns, None);
         }
+    }
+
+    fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
+        let is_inside = self.flights.get(tag.0 as usize).is_some_and(Option::is_some);
+        if is_inside {
+            self.drive(now_ns, Some(tag));
+        }
+        is_inside
+    }
+
+    fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
+        // What has ended by now has.
+        self.drive(now_ns, None);
+        let mut driver = self.shared.lock();
+        self.host.recreate(&mut driver.controller, now_ns);
+        // Relaxed: as in `drive`.
+        self.shared.next_event_ns.store(driver.controller.next_event_ns().unwrap_or(NEVER), Ordering::Relaxed);
+        drop(driver);
+        for (tag, place) in self.flights.iter_mut().enumerate() {
+            if self.ended.iter().all(|&(cid, _)| cid as usize != tag)
+                && let Some(flight) = place.take()
+            {
+                self.in_flight -= 1;
+                given_back.push(flight.command.ended(Status::TimedOut));
+            }
+        }
+        true
     }
 
     fn next_event_ns(&self) -> Option<u64> {
@@ -499,6 +531,32 @@ mod tests {
         assert_eq!(out.len(), 1);
         assert_eq!(a.next_event_ns(), None);
         assert!(a_interrupted.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_reset_gives_back_what_has_not_ended_and_none_of_it_is_carried_out() {
+        let device = device(MIB);
+        let (mut queue, _) = queue(&device, 0, 8);
+        (0..4).for_each(|tag| queue.submit(command(tag, Op::Write, u64::from(tag) * 4096, 4096, 7)).unwrap());
+        queue.ring_doorbell(0);
+        // One has ended by the time of the reset, and is reaped as ever.
+        let first_ns = queue.next_event_ns().unwrap();
+        let (mut given_back, mut out) = (Vec::new(), Vec::new());
+        assert!(queue.reset(first_ns, &mut given_back));
+        assert_eq!((given_back.len(), queue.in_flight()), (3, 1));
+        assert!(given_back.iter().all(|reaped| reaped.buffer.is_some()));
+        let again = command(given_back[0].tag.0, Op::Flush, 0, 0, 0);
+        queue.submit(again).unwrap();
+        queue.ring_doorbell(first_ns);
+        queue.reap(1_000_000_000, &mut out);
+        assert_eq!(out.iter().map(|reaped| reaped.status).collect::<Vec<_>>(), [Status::Ok; 2]);
+        assert_eq!((queue.in_flight(), queue.next_event_ns()), (0, None));
+        let written = (0..4).filter(|tag| {
+            let mut bytes = [0; 4096];
+            device.shared.store.read(tag * 4096, &mut bytes);
+            bytes == [7; 4096]
+        });
+        assert_eq!(written.count(), 1);
     }
 
     #[test]

@@ -18,15 +18,19 @@ impl<P: Policy> HwCtx<P> {
 
     /// Hands over what the device had no place for. Returns its requests, or 0 if there still is none.
     #[cold]
-    pub(super) fn offer_again(&mut self, command: Command) -> usize {
-        let head = self.by_tag[command.tag.0 as usize].head;
-        let requests = self.requests_of(head);
-        if self.offer(command) { requests } else { 0 }
+    pub(super) fn offer_again(&mut self, command: Command, now_ns: u64) -> usize {
+        let (tag, generation) = (command.tag, command.generation);
+        let requests = self.requests_of(self.by_tag[tag.0 as usize].head);
+        if !self.offer(command) {
+            return 0;
+        }
+        self.expiry.begins_at(tag, generation, now_ns);
+        requests
     }
 
     /// Hands over requests that go again, as far as there are tags. They were counted as dispatched before, and have their tokens.
     #[cold]
-    pub(super) fn send_again(&mut self) -> usize {
+    pub(super) fn send_again(&mut self, now_ns: u64) -> usize {
         let mut handed_over = 0;
         while self.refused.is_none()
             && let Some(&handle) = self.resend.front()
@@ -37,6 +41,7 @@ impl<P: Policy> HwCtx<P> {
                 *old = tag;
             }
             let command = self.command(tag, handle);
+            self.expiry.begins_at(tag, command.generation, now_ns);
             handed_over += usize::from(self.offer(command));
         }
         handed_over

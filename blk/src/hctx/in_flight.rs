@@ -23,6 +23,11 @@ pub(super) struct InFlight {
 impl InFlight {
     pub(super) const FREE: InFlight = InFlight { head: Handle(u32::MAX), generation: 0 };
 
+    /// The device has a command of this tag, or will have it.
+    pub(super) fn is_out(&self) -> bool {
+        !self.generation.is_multiple_of(2)
+    }
+
     /// The tag is used for a command that begins with this request. Returns which use it is.
     #[inline(always)]
     pub(super) fn begin(&mut self, head: Handle) -> u32 {

@@ -209,6 +209,17 @@ impl HardwareQueue {
         self.with(|state| self.turn(state, worker, now_ns, brought));
     }
 
+    /// Asks the device to give up a command of `worker`'s, by the tag that it has there.
+    pub(super) fn abort(&self, worker: u16, own: Tag, now_ns: u64) -> bool {
+        self.with(|state| {
+            let is_it = |of: &Use| of.worker == worker && of.own == own && !of.generation.is_multiple_of(2);
+            let Some(tag) = state.uses.iter().position(is_it) else { return false };
+            let asked = state.device.abort(Tag(tag as u16), now_ns);
+            self.hint(state);
+            asked
+        })
+    }
+
     /// A worker that goes away has no claim any more.
     pub(super) fn leave(&self, worker: u16) -> Option<u16> {
         // One that panicked may have left the lock poisoned; then nobody goes on here anyway.

@@ -201,6 +201,11 @@ impl DeviceQueue for Port {
         self.in_flight -= out.len() - before;
     }
 
+    fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
+        // A shared queue is not reset: it has commands of others, who did not ask for that.
+        self.hardware.abort(self.worker, tag, now_ns)
+    }
+
     fn next_event_ns(&self) -> Option<u64> {
         if self.may_retry || !self.brought.own.is_empty() || self.inbox().has_news() {
             return Some(0);

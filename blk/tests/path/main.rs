@@ -1,4 +1,6 @@
 //! What the data path does to requests besides scheduling them, in virtual time: the very contexts that the workers run.
 
+mod faults;
 mod harness;
 mod merging;
+mod timeouts;

@@ -173,7 +173,7 @@ impl Rule {
 pub fn errno_of_status(status: Status) -> Option<Errno> {
     match status {
         Status::Ok => None,
-        Status::Io => Some(Errno::Io),
+        Status::Io | Status::TimedOut => Some(Errno::Io),
         Status::NoSpace => Some(Errno::NoSpc),
         Status::Invalid | Status::Unsupported => Some(Errno::Inval),
         Status::Shutdown => Some(Errno::Shutdown),

@@ -9,13 +9,17 @@
 //! | delay | it took longer |
 //! | stall | nothing at all completed for a while |
 //! | torn write | its first sectors are stored, the rest is not, and it failed |
-//! | forget | it never completes |
+//! | forget | it is not carried out and never completes |
+//! | lose | it is carried out and never completes |
+//! | what an abort does | nothing; or the forgotten command comes back, now or later; or it comes back and completes once more, which breaks what a device promises |
+//! | what a reset does | gives all back; or nothing; or gives all back and completes it later, which breaks what a device promises |
 //! | reorder | completions come in another order |
 //! | volatile cache, power cut | acknowledged writes that no flush or FUA covered are gone, or partly |
 //!
 //! # Invariants
 //! X1. Without rules, reordering and cache the device is the inner one.
-//! X2. A command is submitted to the inner device at most once, and reaped exactly once unless forgotten.
+//! X2. A command is submitted to the inner device at most once, and reaped exactly once unless forgotten, lost, or the plan says that
+//!     it completes late.
 //! X3. With a volatile cache, what an acknowledged flush or FUA covered survives every cut ([`cache`]: V1).
 
 mod cache;
@@ -53,8 +57,45 @@ pub enum Fault {
     /// A write, write zeroes or discard stores some of its first sectors (512 bytes, or the inner device's block if that
     /// is larger), none or all but one included, and ends with this status. Any other command is not carried out.
     Torn(Status),
-    /// It never ends. Its place in the queue stays taken.
+    /// It is not carried out and never ends. Its place in the queue stays taken.
     Forget,
+    /// It is carried out and never ends. Its place in the queue stays taken.
+    Lose,
+}
+
+/// What becomes of a command that is aborted. One that has only not ended yet ends as it would have, whatever this says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnAbort {
+    /// The device says that it will, and does nothing.
+    #[default]
+    Ignored,
+    /// The device says that it cannot.
+    Refused,
+    /// A forgotten or lost command comes back so many nanoseconds later.
+    Ends {
+        /// Nanoseconds.
+        after_ns: u64,
+    },
+    /// A forgotten or lost command comes back, and completes well once more so many nanoseconds later.
+    EndsTwice {
+        /// Nanoseconds.
+        after_ns: u64,
+    },
+}
+
+/// What a reset of a queue does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnReset {
+    /// All commands come back, if the inner device can.
+    #[default]
+    Works,
+    /// The device says that it cannot.
+    Refused,
+    /// All commands come back, and complete well so many nanoseconds later.
+    EndsLate {
+        /// Nanoseconds.
+        after_ns: u64,
+    },
 }
 
 /// Which of the commands that a rule fits have the fault.
@@ -138,6 +179,10 @@ pub struct FaultPlan {
     pub reorder: usize,
     /// Writes stay in a cache that [`FaultDevice::power_cut`] empties until a flush or FUA covers them.
     pub volatile_cache: bool,
+    /// What an abort does.
+    pub on_abort: OnAbort,
+    /// What a reset does.
+    pub on_reset: OnReset,
 }
 
 /// See the file's text.
@@ -194,7 +239,7 @@ impl FaultDevice {
         state.stalled_until_ns = state.stalled_until_ns.max(ns);
     }
 
-    /// Commands that will never complete.
+    /// Commands that will never complete unless they are aborted or reset.
     pub fn forgotten(&self) -> usize {
         self.shared.state().forgotten
     }

@@ -5,13 +5,13 @@
 //!   submit ─▶ fresh ─doorbell: draw a fault─┬─▶ inner device ─reap─▶ held ─due, not stalled, shuffled─▶ out
 //!                                           ├─▶ held                        (error; write into the cache)
 //!                                           ├─▶ to_destage ─▶ destage ─▶ held (flush and FUA of the cache)
-//!                                           └─▶ forgotten
+//!                                           └─▶ silent    (forgotten, or lost after it came back from the inner device)
 //! ```
 
 use super::destage::{self, Destage};
 use super::extent::{Payload, Piece};
-use super::{Fault, Interrupt, Shared, State, span_of};
-use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use super::{Fault, Interrupt, OnAbort, OnReset, Shared, State, span_of};
+use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped, Segments, Tag};
 use crate::request::{Op, Status};
 use mqfq_sched::topology::HctxId;
 use std::collections::{HashMap, VecDeque};
@@ -39,7 +39,10 @@ pub(super) struct FaultQueue<Q: DeviceQueue + ?Sized> {
     /// Flushes and FUA commands of the cache that wait for their turn.
     to_destage: VecDeque<Waiting>,
     destage: Option<(Destage, Waiting)>,
-    forgotten: Vec<Command>,
+    /// Will not end by themselves.
+    silent: Vec<Reaped>,
+    /// Ends of commands that were given back, and when they are told. Against the rules of a device.
+    late: Vec<(u64, Tag, u32)>,
     reaped: Vec<Reaped>,
 }
 
@@ -49,6 +52,8 @@ struct Inside {
     offset_bytes: u64,
     length_bytes: u32,
     delay_ns: u64,
+    /// Its end is not told.
+    is_lost: bool,
     /// The end to report in place of the inner device's.
     status: Option<Status>,
     /// What covered the bytes read when the read began. Later writes are in nobody's right to be seen.
@@ -68,6 +73,7 @@ struct Waiting {
     reaped: Reaped,
     span: Range<u64>,
     delay_ns: u64,
+    is_lost: bool,
 }
 
 impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
@@ -97,7 +103,8 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
             held: Vec::new(),
             to_destage: VecDeque::new(),
             destage: None,
-            forgotten: Vec::new(),
+            silent: Vec::new(),
+            late: Vec::new(),
             reaped: Vec::new(),
         })
     }
@@ -107,26 +114,26 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         if epoch != state.epoch {
             return self.hold(epoch, now_ns, command.ended(Status::Io));
         }
-        let mut delay_ns = 0;
+        let (mut delay_ns, mut is_lost) = (0, false);
         match self.shared.draw(state, &command) {
             None => {}
             Some(Fault::Error(status)) => return self.hold(epoch, now_ns, command.ended(status)),
             Some(Fault::Torn(status)) => return self.tear(state, command, status, now_ns),
             Some(Fault::Delay { ns }) => delay_ns = ns,
             Some(Fault::Stall { ns }) => state.stalled_until_ns = state.stalled_until_ns.max(now_ns.saturating_add(ns)),
-            Some(Fault::Forget) => {
-                state.forgotten += 1;
-                // Its buffer stays with it: a device that has not answered may still write there.
-                return self.forgotten.push(command);
-            }
+            Some(Fault::Forget) => return self.silence(state, command.ended(Status::TimedOut)),
+            Some(Fault::Lose) => is_lost = true,
         }
         if !self.shared.plan.volatile_cache || command.op == Op::Read {
-            return self.send(state, command, delay_ns, None);
+            return self.send(state, command, delay_ns, is_lost, None);
         }
         let span = if command.op == Op::Flush { 0..self.shared.info.size_bytes } else { span_of(&command) };
         cache(state, &mut command);
+        if is_lost && !(command.op == Op::Flush || command.fua) {
+            return self.silence(state, command.ended(Status::TimedOut));
+        }
         if command.op == Op::Flush || command.fua {
-            self.to_destage.push_back(Waiting { epoch, reaped: command.ended(Status::Ok), span, delay_ns });
+            self.to_destage.push_back(Waiting { epoch, reaped: command.ended(Status::Ok), span, delay_ns, is_lost });
         } else {
             self.hold(epoch, now_ns.saturating_add(delay_ns), command.ended(Status::Ok));
         }
@@ -146,16 +153,17 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
             cache(state, &mut command);
             self.hold(state.epoch, now_ns, command.ended(status));
         } else {
-            self.send(state, command, 0, Some(status));
+            self.send(state, command, 0, false, Some(status));
         }
     }
 
     /// To the inner device.
-    fn send(&mut self, state: &State, command: Command, delay_ns: u64, status: Option<Status>) {
+    fn send(&mut self, state: &State, command: Command, delay_ns: u64, is_lost: bool, status: Option<Status>) {
         let cover = if command.op == Op::Read { state.cache.cover(&span_of(&command)) } else { Vec::new() };
         let epoch = state.epoch;
         let Command { offset_bytes, length_bytes, .. } = command;
-        self.inside.insert(command.tag.0, Inside { epoch, offset_bytes, length_bytes, delay_ns, status, cover });
+        self.inside
+            .insert(command.tag.0, Inside { epoch, offset_bytes, length_bytes, delay_ns, is_lost, status, cover });
         self.offer(command);
     }
 
@@ -164,6 +172,12 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
             Ok(()) => self.rings = true,
             Err(QueueFull(command)) => self.refused.push_back(command),
         }
+    }
+
+    /// Keeps a command that will not end by itself. Its buffer stays with it: a device that has not answered may still write there.
+    fn silence(&mut self, state: &mut State, reaped: Reaped) {
+        state.forgotten += 1;
+        self.silent.push(reaped);
     }
 
     fn hold(&mut self, epoch: u64, due_ns: u64, reaped: Reaped) {
@@ -199,9 +213,13 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
                 return true;
             }
             let Some(status) = destage.end(&mut state.cache, state.epoch) else { return false };
-            let (_, Waiting { epoch, reaped, delay_ns, .. }) = self.destage.take().expect("just looked at");
+            let (_, Waiting { epoch, reaped, delay_ns, is_lost, .. }) = self.destage.take().expect("just looked at");
             state.is_destaging = false;
-            self.hold(epoch, now_ns.saturating_add(delay_ns), Reaped { status, ..reaped });
+            if is_lost {
+                self.silence(state, Reaped { status: Status::TimedOut, ..reaped });
+            } else {
+                self.hold(epoch, now_ns.saturating_add(delay_ns), Reaped { status, ..reaped });
+            }
             // Whoever waits goes first, or a queue that never runs out of flushes keeps the turn for ever.
             if state.waiting.is_empty() {
                 return true;
@@ -244,6 +262,11 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
                 reaped.more.for_each(first, inside.offset_bytes, inside.length_bytes, |at_bytes, bytes| {
                     put_over(&inside.cover, at_bytes, bytes);
                 });
+            }
+            if inside.is_lost {
+                let shared = self.shared.clone();
+                self.silence(&mut shared.state(), Reaped { status: Status::TimedOut, ..reaped });
+                continue;
             }
             let due_ns = now_ns.saturating_add(inside.delay_ns);
             self.hold(inside.epoch, due_ns, Reaped { status: inside.status.unwrap_or(status), ..reaped });
@@ -321,6 +344,9 @@ impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
             self.in_flight -= 1;
             out.push(reaped);
         }
+        for (_, tag, generation) in self.late.extract_if(.., |(due_ns, ..)| *due_ns <= now_ns) {
+            out.push(Reaped { tag, generation, status: Status::Ok, buffer: None, more: Segments::NONE });
+        }
     }
 
     fn next_event_ns(&self) -> Option<u64> {
@@ -332,7 +358,67 @@ impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
         let last = if self.expects_more() { enough } else { enough.min(dues_ns.len()) };
         let due_ns =
             last.checked_sub(1).and_then(|last| dues_ns.get(last)).map(|due_ns| (*due_ns).max(stalled_until_ns));
-        due_ns.into_iter().chain(self.inner.next_event_ns()).min()
+        let late_ns = self.late.iter().map(|(due_ns, ..)| *due_ns);
+        due_ns.into_iter().chain(self.inner.next_event_ns()).chain(late_ns).min()
+    }
+
+    fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
+        let (after_ns, again_ns) = match self.shared.plan.on_abort {
+            OnAbort::Refused => return false,
+            OnAbort::Ignored => return true,
+            OnAbort::Ends { after_ns } => (after_ns, None),
+            OnAbort::EndsTwice { after_ns } => (0, Some(after_ns)),
+        };
+        if let Some(place) = self.silent.iter().position(|silent| silent.tag == tag) {
+            let silent = self.silent.swap_remove(place);
+            self.late.extend(again_ns.map(|again_ns| (now_ns.saturating_add(again_ns), tag, silent.generation)));
+            let mut state = self.shared.state();
+            state.forgotten -= 1;
+            let epoch = state.epoch;
+            drop(state);
+            self.hold(epoch, now_ns.saturating_add(after_ns), silent);
+        }
+        true
+    }
+
+    fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
+        let late_ns = match self.shared.plan.on_reset {
+            OnReset::Refused => return false,
+            OnReset::Works => None,
+            OnReset::EndsLate { after_ns } => Some(now_ns.saturating_add(after_ns)),
+        };
+        let mut inner = Vec::new();
+        if !self.inner.reset(now_ns, &mut inner) {
+            return false;
+        }
+        // What ended inside and was not told.
+        self.collect(now_ns);
+        let shared = self.shared.clone();
+        let mut state = shared.state();
+        state.forgotten -= self.silent.len();
+        let before = given_back.len();
+        given_back.extend(inner.into_iter().filter(|reaped| reaped.tag.0 < self.depth));
+        given_back.extend(self.refused.drain(..).filter(|c| c.tag.0 < self.depth).map(|c| c.ended(Status::TimedOut)));
+        given_back.extend(self.fresh.drain(..).map(|(_, command)| command.ended(Status::TimedOut)));
+        given_back.append(&mut self.silent);
+        given_back.extend(self.held.drain(..).map(|held| held.reaped));
+        given_back.extend(self.to_destage.drain(..).map(|waiting| waiting.reaped));
+        self.inside.clear();
+        let mut woken = Vec::new();
+        if let Some((_, waiting)) = self.destage.take() {
+            given_back.push(waiting.reaped);
+            state.is_destaging = false;
+            woken = std::mem::take(&mut state.waiting);
+        }
+        drop(state);
+        for (hctx, interrupt) in woken {
+            interrupt(hctx);
+        }
+        self.in_flight -= given_back.len() - before;
+        let given_back = &given_back[before..];
+        self.late
+            .extend(late_ns.into_iter().flat_map(|at_ns| given_back.iter().map(move |r| (at_ns, r.tag, r.generation))));
+        true
     }
 
     fn in_flight(&self) -> usize {

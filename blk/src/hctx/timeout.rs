@@ -1,0 +1,207 @@
+//! Commands that the device does not end.
+//!
+//! # A command's way
+//! ```text
+//!             dispatched
+//!                 │
+//!                 ▼            ends by itself
+//!             ON THE DEVICE ─────────────────────────────────────────▶ its own status
+//!                 │ timeout: counted, told, `DeviceQueue::abort`           ▲
+//!                 ▼            ends by itself after all                    │
+//!             ABORTED ─────────────────────────────────────────────────────┤
+//!                 │ └── the device gives it up ──▶ TimedOut, once          │
+//!                 │ another timeout: `DeviceQueue::reset`                  │
+//!                 ├── the device cannot ─▶ STUCK: counted, told, waits on ─┘
+//!                 ▼
+//!             GIVEN BACK with all others of the queue: whoever timed out fails with TimedOut; the others are replayed,
+//!                        at most `retries` times, then they fail with TimedOut. Never both.
+//! ```
+//! A merged command that times out is taken apart (`merge.rs`): its requests go alone, and only one that does so again fails.
+//!
+//! # Replays
+//! A replayed request may have been carried out before the reset, and is then carried out twice. That changes nothing that anybody was
+//! promised: all of the requests are such that doing one twice is doing it once, and until it has completed, nothing was said of
+//! its order with others that are under way. A flush that was acknowledged covers what had completed before it; none of that is
+//! replayed. A request that failed is never carried out after its failure was told, so a client may write again what it was told
+//! is not written.
+//!
+//! # Late ends
+//! An end that comes after the command was given back has the number of an earlier use of its tag (`in_flight.rs`): ignored, counted.
+//!
+//! # When it is looked
+//! When a command goes to an idle device, a look is due one timeout later. It looks at every tag, and sets the next one to when
+//! the oldest command expires, but not nearer than an eighth of the timeout: so a command is noticed at most that much late.
+//! Cost on the path: a comparison per run and one per reap. Off, no look is ever due.
+
+use super::HwCtx;
+use crate::device::{Reaped, Tag};
+use crate::path::PathOptions;
+use crate::request::{Completion, Status};
+use crate::table::Owner;
+use crate::trace::TraceEvent;
+use mqfq_sched::policy::{Handle, Kick, Policy};
+
+/// No look is due.
+const NEVER: u64 = u64::MAX;
+
+/// Where a command is that is not simply on the device since it was dispatched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// On the device, for a second time or later than its dispatch.
+    Again,
+    /// The device was asked to give it up.
+    Aborted,
+    /// Nothing helped.
+    Stuck,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Special {
+    tag: Tag,
+    generation: u32,
+    since_ns: u64,
+    phase: Phase,
+}
+
+/// One context's watch over its commands.
+#[derive(Debug)]
+pub(super) struct Expiry {
+    /// 0: off.
+    timeout_ns: u64,
+    retries: u8,
+    look_ns: u64,
+    /// Few, and none on most days.
+    specials: Vec<Special>,
+}
+
+impl Expiry {
+    pub(super) fn new(path: &PathOptions) -> Expiry {
+        let &PathOptions { timeout_ns, retries, .. } = path;
+        Expiry { timeout_ns, retries, look_ns: NEVER, specials: Vec::new() }
+    }
+
+    /// Commands went to the device.
+    #[inline(always)]
+    pub(super) fn arm(&mut self, now_ns: u64) {
+        if self.look_ns == NEVER && self.timeout_ns > 0 {
+            self.look_ns = now_ns.saturating_add(self.timeout_ns);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.look_ns
+    }
+
+    /// When a look is due.
+    pub(super) fn look_ns(&self) -> Option<u64> {
+        (self.look_ns != NEVER).then_some(self.look_ns)
+    }
+
+    /// The time of this command counts from now, not from its dispatch.
+    pub(super) fn begins_at(&mut self, tag: Tag, generation: u32, now_ns: u64) {
+        if self.timeout_ns > 0 {
+            self.set(Special { tag, generation, since_ns: now_ns, phase: Phase::Again });
+        }
+    }
+
+    fn set(&mut self, special: Special) {
+        match self.specials.iter_mut().find(|other| other.tag == special.tag) {
+            Some(other) => *other = special,
+            None => self.specials.push(special),
+        }
+    }
+}
+
+impl<P: Policy> HwCtx<P> {
+    /// Looks at every command on the device.
+    #[cold]
+    pub(super) fn look(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
+        let Self { expiry, by_tag, .. } = self;
+        // Commands that have ended are no longer special.
+        expiry.specials.retain(|special| by_tag[special.tag.0 as usize].generation == special.generation);
+        let timeout_ns = expiry.timeout_ns;
+        let (mut next_ns, mut resets) = (NEVER, false);
+        for tag in (0..self.by_tag.len() as u16).map(Tag) {
+            let slot = self.by_tag[tag.0 as usize];
+            // What waits for a place in the queue is not on the device yet; its time begins when it gets there.
+            if !slot.is_out() || self.refused.as_ref().is_some_and(|command| command.tag == tag) {
+                continue;
+            }
+            let special = self.expiry.specials.iter().find(|special| special.tag == tag).copied();
+            let since_ns = special.map_or_else(|| self.requests.get_mut(slot.head).dispatched_ns, |s| s.since_ns);
+            let due_ns = since_ns.saturating_add(timeout_ns);
+            if now_ns < due_ns {
+                next_ns = next_ns.min(due_ns);
+                continue;
+            }
+            match special.map_or(Phase::Again, |special| special.phase) {
+                Phase::Again => self.expire(tag, slot.head, now_ns),
+                Phase::Aborted => resets = true,
+                Phase::Stuck => {}
+            }
+        }
+        if resets {
+            self.reset(now_ns, kick, out);
+        }
+        if !self.expiry.specials.is_empty() || self.refused.is_some() || !self.resend.is_empty() {
+            next_ns = next_ns.min(now_ns.saturating_add(timeout_ns));
+        }
+        let soonest_ns = now_ns.saturating_add((timeout_ns / 8).max(1));
+        self.expiry.look_ns = if next_ns == NEVER { NEVER } else { next_ns.max(soonest_ns) };
+    }
+
+    /// A command has been on the device for too long.
+    fn expire(&mut self, tag: Tag, head: Handle, now_ns: u64) {
+        self.stats.timeouts += 1;
+        self.on_timeout(head, now_ns);
+        self.stats.aborts += u64::from(self.device.abort(tag, now_ns));
+        let generation = self.by_tag[tag.0 as usize].generation;
+        self.expiry.set(Special { tag, generation, since_ns: now_ns, phase: Phase::Aborted });
+    }
+
+    /// Told of each command that times out, by its first request.
+    fn on_timeout(&mut self, _head: Handle, now_ns: u64) {
+        if let Some(trace) = &mut self.trace {
+            trace.mark(TraceEvent::TimedOut, now_ns);
+        }
+    }
+
+    /// Aborting did not help: all commands come back, whatever becomes of them then.
+    fn reset(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
+        let mut given_back = Vec::new();
+        if !self.device.reset(now_ns, &mut given_back) {
+            for special in self.expiry.specials.iter_mut().filter(|special| special.phase == Phase::Aborted) {
+                special.phase = Phase::Stuck;
+                self.stats.stuck += 1;
+            }
+            return;
+        }
+        self.stats.resets += 1;
+        if let Some(trace) = &mut self.trace {
+            trace.mark(TraceEvent::Reset, now_ns);
+        }
+        for Reaped { tag, generation, buffer, more, .. } in given_back {
+            let Some(head) = self.by_tag[tag.0 as usize].end(generation) else {
+                self.stats.late_completions += 1;
+                continue;
+            };
+            self.tags.release(tag);
+            let has_timed_out =
+                self.expiry.specials.iter().any(|special| special.tag == tag && special.phase != Phase::Again);
+            let request = self.requests.get_mut(head);
+            if request.next.is_some() {
+                self.take_apart(head, buffer, more);
+            } else if has_timed_out || request.retries >= self.expiry.retries {
+                self.complete(head, Status::TimedOut, buffer, now_ns, kick, out);
+            } else {
+                request.retries += 1;
+                request.buffer = buffer;
+                self.resend.push_back(head);
+                self.stats.replays += 1;
+            }
+        }
+        let by_tag = &self.by_tag;
+        self.expiry.specials.retain(|special| by_tag[special.tag.0 as usize].generation == special.generation);
+    }
+}

@@ -1,0 +1,249 @@
+//! Every fault on every policy: three tenants on two workers, of which one alone meets the faults. Each request ends once with a status
+//! that the fault explains, nothing is missing in the end, the others get their shares, and what was acknowledged is there.
+//!
+//! The device is the software drive behind the fault device, so time is the drive's. A policy that is new joins by
+//! [`PolicyKind::ALL`].
+
+use crate::harness::{Asked, Draw, Ended, Rig, Setup, WINDOW_BYTES, bytes};
+use mqfq_blk::PolicyKind;
+use mqfq_blk::device::Device;
+use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
+use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::request::{Op, Status};
+use proptest::prelude::{ProptestConfig, any, proptest};
+use std::sync::Arc;
+
+const BLOCK: u32 = 4096;
+/// Of each tenant.
+const BLOCKS: u64 = 512;
+const TENANTS: u32 = 3;
+const WORKERS: usize = 2;
+/// D, and more than tenant 0 can have out: its forgotten requests hold tokens until they are given up.
+const DEPTH: u32 = 24;
+/// Requests that each tenant keeps under way on each worker.
+const UNDER_WAY: [u32; TENANTS as usize] = [4, 16, 16];
+const TIMEOUT_NS: u64 = 1_000_000;
+const RUN_NS: u64 = 12_000_000;
+
+/// A kind of trouble.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    name: &'static str,
+    fault: Fault,
+    when: When,
+    on_abort: OnAbort,
+    on_reset: OnReset,
+    reorder: usize,
+}
+
+const fn trouble(name: &'static str, fault: Fault) -> Trouble {
+    let (on_abort, on_reset) = (OnAbort::Ends { after_ns: 0 }, OnReset::Works);
+    Trouble { name, fault, when: When::Chance(2000), on_abort, on_reset, reorder: 0 }
+}
+
+const LATE_NS: u64 = TIMEOUT_NS / 3;
+
+const TROUBLES: [Trouble; 12] = [
+    trouble("error", Fault::Error(Status::Io)),
+    trouble("delay", Fault::Delay { ns: TIMEOUT_NS / 2 }),
+    trouble("delay beyond the timeout", Fault::Delay { ns: TIMEOUT_NS * 3 / 2 }),
+    Trouble { when: When::Nth(9), ..trouble("stall", Fault::Stall { ns: TIMEOUT_NS * 3 / 2 }) },
+    trouble("torn", Fault::Torn(Status::Io)),
+    Trouble { reorder: 6, ..trouble("reorder", Fault::Delay { ns: 0 }) },
+    trouble("forget, back by abort", Fault::Forget),
+    trouble("lose, back by abort", Fault::Lose),
+    Trouble { on_abort: OnAbort::EndsTwice { after_ns: LATE_NS }, ..trouble("late end after abort", Fault::Forget) },
+    Trouble { when: When::Nth(9), on_abort: OnAbort::Ignored, ..trouble("abort ignored, reset", Fault::Forget) },
+    Trouble { when: When::Nth(9), on_abort: OnAbort::Refused, ..trouble("abort refused, reset", Fault::Lose) },
+    Trouble {
+        when: When::Nth(9),
+        on_abort: OnAbort::Ignored,
+        on_reset: OnReset::EndsLate { after_ns: LATE_NS },
+        ..trouble("late ends after reset", Fault::Lose)
+    },
+];
+
+/// Closed loops of reads and writes over each tenant's own blocks, and what must be read there.
+struct Load {
+    rig: Rig,
+    draw: Draw,
+    /// By block of the device; `None`: a write that failed leaves either.
+    model: Vec<Option<u8>>,
+    served_bytes: [u64; TENANTS as usize],
+    failed: u64,
+    last_ns: [u64; TENANTS as usize],
+}
+
+impl Load {
+    fn new(setup: &Setup, device: &dyn Device, seed: u64) -> Load {
+        let model = vec![Some(0); (u64::from(TENANTS) * BLOCKS) as usize];
+        let (rig, draw) = (Rig::new(setup, device), Draw(seed));
+        Load { rig, draw, model, served_bytes: [0; 3], failed: 0, last_ns: [0; 3] }
+    }
+
+    /// One more request of this tenant, of a block of which none is under way.
+    fn ask(&mut self, worker: usize, flow: u32) {
+        let offset_bytes = loop {
+            let block = u64::from(flow) * BLOCKS + self.draw.below(BLOCKS);
+            let offset_bytes = block * u64::from(BLOCK);
+            if self.rig.outstanding.values().all(|asked| asked.offset_bytes != offset_bytes) {
+                break offset_bytes;
+            }
+        };
+        let op = if self.draw.below(2) == 0 { Op::Read } else { Op::Write };
+        let (fill, fua) = (self.draw.below(255) as u8 + 1, op == Op::Write && self.draw.below(8) == 0);
+        let asked = Asked { flow, op, offset_bytes, length_bytes: BLOCK, fill };
+        self.rig.submit(worker, asked, fua).expect("within the bound");
+    }
+
+    fn take(&mut self, ended: &Ended, context: &str) {
+        let Ended { asked, completion } = ended;
+        let block = (asked.offset_bytes / u64::from(BLOCK)) as usize;
+        let flow = asked.flow as usize;
+        self.last_ns[flow] = self.rig.now_ns;
+        if completion.status != Status::Ok {
+            assert_eq!(flow, 0, "{context}: tenant {flow} met no fault, yet: {}", completion.status);
+            self.failed += 1;
+            if asked.op == Op::Write {
+                self.model[block] = None;
+            }
+            return;
+        }
+        self.served_bytes[flow] += u64::from(asked.length_bytes);
+        match (asked.op, self.model[block]) {
+            (Op::Write, _) => self.model[block] = Some(asked.fill),
+            (_, Some(fill)) => {
+                assert!(bytes(ended).iter().all(|&byte| byte == fill), "{context}: block {block} is not {fill}");
+            }
+            (_, None) => {}
+        }
+    }
+
+    /// Keeps the loops going until `until_ns`, then lets them run out.
+    fn run(&mut self, until_ns: u64, context: &str) {
+        for worker in 0..WORKERS {
+            for flow in 0..TENANTS {
+                (0..UNDER_WAY[flow as usize]).for_each(|_| self.ask(worker, flow));
+            }
+        }
+        let mut ended = self.rig.run();
+        while self.rig.now_ns < until_ns {
+            for (n, ended) in ended.iter().enumerate() {
+                self.take(ended, context);
+                self.ask(n % WORKERS, ended.asked.flow);
+            }
+            ended = self.rig.run();
+            if ended.is_empty() {
+                ended = self.rig.advance().unwrap_or_else(|| panic!("{context}: nothing will ever happen"));
+            }
+        }
+        ended.extend(self.rig.finish());
+        ended.iter().for_each(|ended| self.take(ended, context));
+    }
+
+    /// Reads back every block.
+    fn check(&mut self, context: &str) {
+        for block in 0..self.model.len() as u64 {
+            let asked = Asked {
+                flow: (block / BLOCKS) as u32,
+                op: Op::Read,
+                offset_bytes: block * u64::from(BLOCK),
+                length_bytes: BLOCK,
+                fill: 0,
+            };
+            if self.rig.submit(0, asked, false).is_none() || block % 64 == 63 {
+                self.rig.finish().iter().for_each(|ended| self.take(ended, context));
+            }
+        }
+        self.rig.finish().iter().for_each(|ended| self.take(ended, context));
+    }
+}
+
+fn setup(kind: PolicyKind, path: PathOptions, queue_depth: u16) -> Setup {
+    let weights = vec![100; TENANTS as usize];
+    Setup { kind, workers: WORKERS, weights, depth: DEPTH, queue_depth, path, requests_max: 256 }
+}
+
+fn device(trouble: &Trouble, seed: u64) -> FaultDevice {
+    let size_bytes = u64::from(TENANTS) * BLOCKS * u64::from(BLOCK);
+    let inner = NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes, seed }).unwrap();
+    let &Trouble { fault, when, on_abort, on_reset, reorder, .. } = trouble;
+    let rule = |kind| FaultRule {
+        bytes: Some(0..BLOCKS * u64::from(BLOCK)),
+        ..FaultRule { kind: Some(kind), ..FaultRule::any(when, fault) }
+    };
+    // Two stalls, one after the other, would last beyond a reset, and then everybody's requests rightly fail.
+    let kinds: &[Kind] = if matches!(fault, Fault::Stall { .. }) { &[Kind::Write] } else { &[Kind::Write, Kind::Read] };
+    let rules = kinds.iter().map(|&kind| rule(kind)).collect();
+    FaultDevice::new(Arc::new(inner), FaultPlan { seed, rules, reorder, on_abort, on_reset, ..FaultPlan::default() })
+}
+
+#[test]
+fn every_fault_on_every_policy_harms_its_own_tenant_alone() {
+    for kind in PolicyKind::ALL {
+        for trouble in &TROUBLES {
+            let context = &format!("{} on {kind}", trouble.name);
+            let device = device(trouble, 11);
+            let path = PathOptions { timeout_ns: TIMEOUT_NS, ..PathOptions::default() };
+            let mut load = Load::new(&setup(kind, path, 32), &device, 5);
+            load.run(RUN_NS, context);
+            load.rig.assert_clean();
+            let (stats, served) = (load.rig.stats(), load.served_bytes);
+            // The fault was met, and what it led to is what the plan says.
+            let fails = matches!(trouble.fault, Fault::Error(_) | Fault::Torn(_) | Fault::Forget | Fault::Lose);
+            assert_eq!(load.failed > 0, fails, "{context}: {} failed", load.failed);
+            let hangs = matches!(trouble.fault, Fault::Forget | Fault::Lose);
+            let resets = hangs && !matches!(trouble.on_abort, OnAbort::Ends { .. } | OnAbort::EndsTwice { .. });
+            assert_eq!(stats.resets > 0, resets, "{context}: {stats:?}");
+            let is_late = matches!(trouble.on_abort, OnAbort::EndsTwice { .. })
+                || matches!(trouble.on_reset, OnReset::EndsLate { .. });
+            assert_eq!(stats.late_completions > 0, is_late, "{context}: {stats:?}");
+            assert_eq!((stats.stuck, device.forgotten()), (0, 0), "{context}");
+            // The others went on to the end, and where the policy gives shares, to equal ones.
+            assert!(load.last_ns[1].min(load.last_ns[2]) > RUN_NS * 9 / 10, "{context}: {:?}", load.last_ns);
+            if [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd].contains(&kind) {
+                // I6 with equal weights, and requests that all cost a block.
+                let bound = 2 * WINDOW_BYTES + u64::from(DEPTH + 1) * 2 * u64::from(BLOCK);
+                assert!(served[1] > 3 * bound, "{context}: {served:?} is too short a run to say anything");
+                assert!(served[1].abs_diff(served[2]) <= bound, "{context}: {served:?}");
+            }
+            let served_all: u64 = served[1..].iter().sum();
+            assert!(served_all > 4 << 20, "{context}: {served:?}");
+            load.check(context);
+            load.rig.assert_clean();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// The same with anything else drawn: merging, depth of the queues, how the device answers aborts and resets, and when.
+    #[test]
+    fn any_fault_on_any_policy_with_any_options_ends_every_request_once(
+        policy in 0..PolicyKind::ALL.len(),
+        trouble in 0..TROUBLES.len(),
+        merge in 0..Merge::ALL.len(),
+        queue_depth in 1..40u16,
+        answers in 0..4usize,
+        seed in any::<u64>(),
+    ) {
+        let (kind, merge, mut trouble) = (PolicyKind::ALL[policy], Merge::ALL[merge], TROUBLES[trouble]);
+        trouble.on_abort = [
+            trouble.on_abort,
+            OnAbort::Ends { after_ns: LATE_NS },
+            OnAbort::EndsTwice { after_ns: LATE_NS },
+            OnAbort::Ends { after_ns: 2 * TIMEOUT_NS },
+        ][answers];
+        let context = &format!("{} on {kind}, merge {merge}, depth {queue_depth}, seed {seed}", trouble.name);
+        let device = device(&trouble, seed);
+        let path = PathOptions { timeout_ns: TIMEOUT_NS, merge, ..PathOptions::default() };
+        let mut load = Load::new(&setup(kind, path, queue_depth), &device, seed);
+        load.run(RUN_NS / 6, context);
+        load.rig.assert_clean();
+        load.check(context);
+        load.rig.assert_clean();
+        assert_eq!(device.forgotten(), 0, "{context}");
+    }
+}

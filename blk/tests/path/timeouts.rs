@@ -1,0 +1,253 @@
+//! Commands that the device does not end: each request ends once all the same, with the right status, and tags and tokens are back.
+
+use crate::harness::{Asked, Ended, Rig, Setup, is_all};
+use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::request::{Op, Status};
+use std::sync::Arc;
+
+const BLOCK: u32 = 4096;
+const MIB: u64 = 1 << 20;
+const TIMEOUT_NS: u64 = 1_000_000;
+
+fn path() -> PathOptions {
+    PathOptions { timeout_ns: TIMEOUT_NS, ..PathOptions::default() }
+}
+
+fn device(rules: Vec<FaultRule>, on_abort: OnAbort, on_reset: OnReset) -> FaultDevice {
+    let plan = FaultPlan { seed: 1, rules, on_abort, on_reset, ..FaultPlan::default() };
+    FaultDevice::new(Arc::new(MemoryDevice::new(MIB)), plan)
+}
+
+fn nth_write(n: u64, fault: Fault) -> FaultRule {
+    FaultRule::of(Kind::Write, When::Nth(n), fault)
+}
+
+fn at(block: u64) -> u64 {
+    block * u64::from(BLOCK)
+}
+
+/// The status and end of the request that asked for this block.
+#[track_caller]
+fn end_of(ended: &[Ended], block: u64) -> (Status, u64) {
+    let [only] = &ended.iter().filter(|e| e.asked.offset_bytes == at(block)).collect::<Vec<_>>()[..] else {
+        panic!("not exactly one end of block {block}: {ended:?}")
+    };
+    (only.completion.status, only.completion.device_ns)
+}
+
+#[test]
+fn a_forgotten_request_is_aborted_and_fails_once() {
+    let rules = vec![nth_write(1, Fault::Forget)];
+    let device = device(rules, OnAbort::Ends { after_ns: 70 }, OnReset::Refused);
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    (0..3).for_each(|block| rig.write(0, at(block), BLOCK, 1));
+    let ended = rig.finish();
+    assert_eq!(end_of(&ended, 0), (Status::Ok, 0));
+    assert_eq!(end_of(&ended, 1), (Status::TimedOut, TIMEOUT_NS + 70));
+    rig.assert_clean();
+    let stats = rig.stats();
+    assert_eq!((stats.timeouts, stats.aborts, stats.resets, stats.replays, stats.stuck), (1, 1, 0, 0, 0));
+    assert_eq!(device.forgotten(), 0);
+}
+
+#[test]
+fn a_command_that_ends_after_all_counts_as_it_ended() {
+    for on_abort in [OnAbort::Ignored, OnAbort::Refused, OnAbort::Ends { after_ns: 0 }] {
+        let rules = vec![nth_write(0, Fault::Delay { ns: TIMEOUT_NS * 3 / 2 })];
+        let device = device(rules, on_abort, OnReset::Works);
+        let mut rig = Rig::new(&Setup::plain(path()), &device);
+        rig.write(0, 0, BLOCK, 7);
+        assert_eq!(end_of(&rig.finish(), 0), (Status::Ok, TIMEOUT_NS * 3 / 2));
+        let stats = rig.stats();
+        assert_eq!((stats.timeouts, stats.resets, stats.stuck), (1, 0, 0), "{on_abort:?}");
+        rig.read(0, 0, BLOCK);
+        assert!(is_all(&rig.finish()[0], 7));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_device_that_stalls_and_returns_loses_nothing() {
+    let rules = vec![nth_write(0, Fault::Stall { ns: TIMEOUT_NS * 3 / 2 })];
+    let device = device(rules, OnAbort::Ends { after_ns: 0 }, OnReset::Works);
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    (0..20).for_each(|block| rig.write(0, at(block), BLOCK, block as u8 + 1));
+    let ended = rig.finish();
+    assert!(ended.len() == 20 && ended.iter().all(|ended| ended.completion.status == Status::Ok));
+    (0..20).for_each(|block| rig.read(0, at(block), BLOCK));
+    assert!(rig.finish().iter().all(|ended| is_all(ended, (ended.asked.offset_bytes / at(1)) as u8 + 1)));
+    rig.assert_clean();
+}
+
+/// Block 0 is forgotten; block 1 is sent later, so that it has not timed out when the queue is reset, and takes `delay_ns`.
+fn a_reset(device: &FaultDevice, path: PathOptions) -> (Rig, Vec<Ended>) {
+    let mut rig = Rig::new(&Setup::plain(path), device);
+    rig.write(0, at(0), BLOCK, 1);
+    rig.run();
+    // The look at one timeout.
+    rig.advance();
+    rig.now_ns = TIMEOUT_NS * 3 / 2;
+    rig.write(0, at(1), BLOCK, 2);
+    let ended = rig.finish();
+    (rig, ended)
+}
+
+#[test]
+fn after_a_reset_the_request_that_timed_out_fails_and_the_others_are_replayed() {
+    for how in [Fault::Forget, Fault::Lose] {
+        for on_abort in [OnAbort::Ignored, OnAbort::Refused] {
+            let rules = vec![nth_write(0, how), nth_write(1, Fault::Forget)];
+            let device = device(rules, on_abort, OnReset::Works);
+            let (mut rig, ended) = a_reset(&device, path());
+            assert_eq!(end_of(&ended, 0), (Status::TimedOut, 2 * TIMEOUT_NS), "aborted after one, reset after another");
+            assert_eq!(end_of(&ended, 1).0, Status::Ok);
+            let stats = rig.stats();
+            assert_eq!((stats.resets, stats.replays, stats.late_completions, device.forgotten()), (1, 1, 0, 0));
+            rig.read(0, at(1), BLOCK);
+            assert!(is_all(&rig.finish()[0], 2));
+            rig.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn a_request_that_may_not_be_replayed_fails_instead_and_never_both() {
+    let rules = vec![nth_write(0, Fault::Forget), nth_write(1, Fault::Forget)];
+    let device = device(rules, OnAbort::Ignored, OnReset::Works);
+    let (rig, ended) = a_reset(&device, PathOptions { retries: 0, ..path() });
+    assert_eq!((end_of(&ended, 0).0, end_of(&ended, 1).0), (Status::TimedOut, Status::TimedOut));
+    assert_eq!((rig.stats().resets, rig.stats().replays, rig.stats().commands), (1, 0, 2));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_device_that_can_do_nothing_is_waited_for() {
+    let rules = vec![nth_write(0, Fault::Delay { ns: 9 * TIMEOUT_NS })];
+    let device = device(rules, OnAbort::Refused, OnReset::Refused);
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    rig.write(0, 0, BLOCK, 1);
+    assert_eq!(end_of(&rig.finish(), 0), (Status::Ok, 9 * TIMEOUT_NS));
+    let stats = rig.stats();
+    assert_eq!((stats.timeouts, stats.aborts, stats.resets, stats.stuck), (1, 0, 0, 1));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_late_end_of_an_earlier_use_of_a_tag_ends_nobody() {
+    // One tag. Block 0 is given up; block 1 takes the tag next, for half a timeout, and the device says "ended" of block 0 meanwhile.
+    let late = TIMEOUT_NS / 4;
+    let after_abort = (OnAbort::EndsTwice { after_ns: late }, OnReset::Refused);
+    let after_reset = (OnAbort::Ignored, OnReset::EndsLate { after_ns: late });
+    for (on_abort, on_reset) in [after_abort, after_reset] {
+        let rules = vec![nth_write(0, Fault::Forget), nth_write(1, Fault::Delay { ns: TIMEOUT_NS / 2 })];
+        let device = device(rules, on_abort, on_reset);
+        let mut rig = Rig::new(&Setup { queue_depth: 1, ..Setup::plain(path()) }, &device);
+        rig.write(0, at(0), BLOCK, 1);
+        rig.write(0, at(1), BLOCK, 2);
+        let ended = rig.finish();
+        assert_eq!(end_of(&ended, 0).0, Status::TimedOut);
+        assert_eq!(end_of(&ended, 1), (Status::Ok, TIMEOUT_NS / 2), "{on_abort:?}: by its own end and no other");
+        assert_eq!(rig.stats().late_completions, 1);
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_replay_takes_back_nothing_that_a_flush_covered() {
+    // Block 0 is written and flushed. Then a write of block 1 is lost, one of block 2 is under way, and the queue is reset. Block 0 is
+    // written by nobody again, block 2 is replayed; block 1 failed and is written anew, and flushed. A cut of power takes nothing back, and
+    // no write of before the reset comes later.
+    for late in [OnReset::Works, OnReset::EndsLate { after_ns: 10 }] {
+        for how in [Fault::Forget, Fault::Lose] {
+            let plan = FaultPlan {
+                seed: 1,
+                rules: vec![nth_write(1, how), nth_write(2, Fault::Lose)],
+                volatile_cache: true,
+                on_reset: late,
+                ..FaultPlan::default()
+            };
+            let device = FaultDevice::new(Arc::new(MemoryDevice::new(MIB)), plan);
+            let mut rig = Rig::new(&Setup::plain(path()), &device);
+            let flush = |rig: &mut Rig| {
+                rig.ask(0, Op::Flush, 0, 0, 0);
+                assert!(rig.finish().iter().all(|ended| ended.completion.status == Status::Ok));
+            };
+            rig.write(0, at(0), BLOCK, 10);
+            rig.finish();
+            flush(&mut rig);
+            let begin_ns = rig.now_ns;
+            rig.write(0, at(1), BLOCK, 11);
+            rig.run();
+            rig.advance();
+            rig.now_ns = begin_ns + TIMEOUT_NS * 3 / 2;
+            rig.write(0, at(2), BLOCK, 12);
+            let ended = rig.finish();
+            assert_eq!((end_of(&ended, 1).0, end_of(&ended, 2).0), (Status::TimedOut, Status::Ok));
+            assert_eq!((rig.stats().resets, rig.stats().replays), (1, 1));
+            rig.write(0, at(1), BLOCK, 21);
+            rig.finish();
+            flush(&mut rig);
+            device.power_cut();
+            (0..3).for_each(|block| rig.read(0, at(block), BLOCK));
+            for ended in rig.finish() {
+                let fill = [10, 21, 12][(ended.asked.offset_bytes / at(1)) as usize];
+                assert!(is_all(&ended, fill), "{how:?} {late:?}: block at {}", ended.asked.offset_bytes);
+            }
+            rig.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn a_merged_command_that_hangs_is_taken_apart_and_only_the_culprit_fails() {
+    for (on_abort, on_reset) in [(OnAbort::Ends { after_ns: 0 }, OnReset::Refused), (OnAbort::Ignored, OnReset::Works)]
+    {
+        let rule = FaultRule { bytes: Some(at(3)..at(3) + 1), ..FaultRule::any(When::Always, Fault::Forget) };
+        let device = device(vec![rule], on_abort, on_reset);
+        let mut rig = Rig::new(&Setup::plain(PathOptions { merge: Merge::Both, ..path() }), &device);
+        (0..6).for_each(|block| rig.write(0, at(block), BLOCK, block as u8 + 1));
+        let ended = rig.finish();
+        for block in 0..6 {
+            let status = if block == 3 { Status::TimedOut } else { Status::Ok };
+            assert_eq!(end_of(&ended, block).0, status, "{on_abort:?}: block {block}");
+        }
+        assert_eq!((rig.stats().taken_apart, rig.stats().commands), (1, 7));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn the_software_drive_gives_up_what_it_is_asked_to() {
+    // A timeout shorter than a read: all 8 time out. Those that the drive still has are aborted, none is carried out.
+    let options = NvmeDeviceOptions { preset: "flash-460k", size_bytes: 16 * MIB, seed: 1 };
+    let device = NvmeDevice::new(options).unwrap();
+    let mut rig = Rig::new(&Setup::plain(PathOptions { timeout_ns: 1_000, ..path() }), &device);
+    (0..8).for_each(|block| rig.write(0, at(block), BLOCK, 1));
+    let ended = rig.finish();
+    assert_eq!(ended.len(), 8);
+    assert!(ended.iter().all(|ended| ended.completion.status == Status::TimedOut), "{ended:?}");
+    assert_eq!((rig.stats().timeouts, rig.stats().aborts, rig.stats().resets), (8, 8, 0));
+    rig.assert_clean();
+    // The same drive, and enough time.
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    (0..8).for_each(|block| rig.read(0, at(block), BLOCK));
+    assert!(rig.finish().iter().all(|ended| is_all(ended, 0)), "an aborted write was carried out");
+    rig.assert_clean();
+}
+
+#[test]
+fn without_a_timeout_nothing_is_ever_looked_at() {
+    let device = device(vec![nth_write(0, Fault::Forget)], OnAbort::Ends { after_ns: 0 }, OnReset::Works);
+    let mut rig = Rig::new(&Setup::plain(PathOptions::TIMELESS), &device);
+    let asked = Asked { flow: 0, op: Op::Write, offset_bytes: 0, length_bytes: BLOCK, fill: 1 };
+    rig.submit(0, asked, false).unwrap();
+    assert!(rig.run().is_empty());
+    assert_eq!(rig.next_event_ns(), None);
+    rig.now_ns = u64::MAX / 2;
+    rig.wake_all();
+    assert!(rig.run().is_empty());
+    assert_eq!((rig.stats().timeouts, device.forgotten()), (0, 1));
+}
