@@ -66,6 +66,9 @@ const fn contender(label: &'static str, kind: PolicyKind, form: Form) -> Contend
 /// What does not schedule: the others cost so much more than this.
 pub const NONE: Contender = contender("none", PolicyKind::None, Form::Faithful);
 
+/// The elevator with deadlines.
+pub const MQ_DEADLINE: Contender = contender("mq-deadline", PolicyKind::MqDeadline, Form::Faithful);
+
 /// SFQ(D).
 pub const SFQD: Contender = contender("sfqd", PolicyKind::Sfqd, Form::Faithful);
 
@@ -79,7 +82,7 @@ pub const MQFQ_FAITHFUL: Contender = contender("mqfq-faithful", PolicyKind::Mqfq
 pub const MQFQ: Contender = contender("mqfq", PolicyKind::Mqfq, Form::AllThree);
 
 /// Those that are always measured, in the order in which tables show them.
-pub const CONTENDERS: [Contender; 5] = [NONE, SFQD, MQFQ_SERIAL, MQFQ_FAITHFUL, MQFQ];
+pub const CONTENDERS: [Contender; 6] = [NONE, MQ_DEADLINE, SFQD, MQFQ_SERIAL, MQFQ_FAITHFUL, MQFQ];
 
 /// Those, and with `relaxations` what each relaxation does alone, and what the lock does to the paper's form.
 pub fn contenders(relaxations: bool) -> Vec<Contender> {
@@ -105,12 +108,12 @@ impl Contender {
 
     /// It has a D.
     pub fn has_depth(&self) -> bool {
-        self.kind != PolicyKind::None
+        self.kind.has_depth()
     }
 
     /// It has a T.
     pub fn has_window(&self) -> bool {
-        matches!(self.kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial)
+        self.kind.has_window()
     }
 }
 

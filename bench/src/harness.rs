@@ -19,7 +19,7 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOp
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
+use mqfq_blk::{CostModel, FlowId, PolicyOptions, PriorityClass, Weight};
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions};
 use std::sync::{Arc, mpsc};
@@ -101,10 +101,7 @@ pub fn workers(transport: Transport) -> usize {
 
 /// `policy` in the form that `mqfq serve` gives it on so many workers if its config says nothing.
 pub const fn as_shipped(policy: PolicyOptions, workers: usize) -> PolicyOptions {
-    match policy.kind {
-        PolicyKind::Mqfq | PolicyKind::MqfqSerial => policy.relaxed(workers),
-        PolicyKind::None | PolicyKind::Sfqd => policy,
-    }
+    if policy.kind.has_window() { policy.relaxed(workers) } else { policy }
 }
 
 impl Rig {

@@ -4,7 +4,7 @@ use crate::harness::Rig;
 use crate::load::{Counted, SERIES_STEP_NS, Window};
 use crate::plot::{Column, Curve};
 use crate::report::{FormReport, PolicyReport, TenantReport};
-use mqfq_blk::{PolicyKind, PolicyOptions};
+use mqfq_blk::PolicyOptions;
 
 /// Length of a step of the picture. Shallow tenants complete a request every few milliseconds; in shorter steps one sees
 /// single requests and no bandwidth.
@@ -80,22 +80,19 @@ pub fn report(policy: &PolicyOptions, who: &[(&str, u16)], measured: &[Measured]
 
 /// D and T of a policy, where it has them.
 pub fn limits(policy: &PolicyOptions) -> (Option<u32>, Option<u64>) {
-    match policy.kind {
-        PolicyKind::None => (None, None),
-        PolicyKind::Sfqd => (Some(policy.depth), None),
-        PolicyKind::Mqfq | PolicyKind::MqfqSerial => (Some(policy.depth), Some(policy.window.bytes())),
-    }
+    let (depth, window_bytes) = (policy.depth, policy.window.bytes());
+    (policy.kind.has_depth().then_some(depth), policy.kind.has_window().then_some(window_bytes))
 }
 
 /// The form of a policy, where it has several.
 pub fn form(policy: &PolicyOptions) -> FormReport {
-    match policy.kind {
-        PolicyKind::None | PolicyKind::Sfqd => FormReport::default(),
-        PolicyKind::Mqfq | PolicyKind::MqfqSerial => FormReport {
-            quantum_bytes: Some(policy.quantum.bytes()),
-            lease_bytes: Some(policy.lease.bytes()),
-            token_batch: Some(policy.token_batch),
-        },
+    if !policy.kind.has_window() {
+        return FormReport::default();
+    }
+    FormReport {
+        quantum_bytes: Some(policy.quantum.bytes()),
+        lease_bytes: Some(policy.lease.bytes()),
+        token_batch: Some(policy.token_batch),
     }
 }
 
@@ -135,6 +132,7 @@ fn per_step(counted: &Counted, steps: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mqfq_blk::PolicyKind;
 
     /// A tenant that completes `bytes` every 10 ms of a window of 100 ms warm-up and 100 ms measured.
     fn steady(bytes: u32) -> Counted {

@@ -10,6 +10,7 @@ pub mod class;
 pub mod cost;
 pub mod flow;
 pub mod mindicator;
+pub mod offset_order;
 pub mod oracle;
 pub mod policy;
 pub mod ready_set;

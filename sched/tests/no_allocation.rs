@@ -1,9 +1,10 @@
 //! After the last `open_queue`, no policy allocates: the data path of a busy device must not wait for an allocator, and
 //! a full machine must still be able to complete what it has.
 
-use mqfq_sched::cost::Cost;
+use mqfq_sched::class::PriorityClass;
+use mqfq_sched::cost::{Cost, CostKind};
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, Done, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::policy::{AnyPolicy, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -56,6 +57,7 @@ struct Seen {
     dispatched: u64,
     throttled: u64,
     no_token: u64,
+    later: u64,
     idle: u64,
     paused: u64,
     kicked: u64,
@@ -65,6 +67,21 @@ const HCTXS: u16 = 4;
 const CAPACITY: usize = 64;
 /// Commands that a device queue takes.
 const ROOM: usize = 4;
+
+/// The request of a round: every kind, waited for or not, anywhere on the device.
+fn entry(flow: u32, cost: Cost, round: u32, number: u64) -> Entry {
+    let kinds = [CostKind::Read, CostKind::Read, CostKind::Write, CostKind::Write, CostKind::Discard, CostKind::Flush];
+    let kind = kinds[round as usize % kinds.len()];
+    let is_sync = matches!(kind, CostKind::Read | CostKind::Flush) || round.is_multiple_of(4);
+    Entry { kind, is_sync, offset_bytes: number % 1000 * 4096, ..Entry::read(FlowId(flow), cost, Handle(round)) }
+}
+
+/// The end of a request; one in a hundred was under way since the start.
+fn done(grant: &Grant, now_ns: u64) -> Done {
+    let Entry { kind, is_sync, .. } = entry(grant.flow.0, Cost(1), grant.handle.0, 0);
+    let began_ns = if grant.handle.0.is_multiple_of(100) { 0 } else { now_ns };
+    Done { kind, is_sync, submitted_ns: began_ns, dispatched_ns: began_ns, ..Done::read(grant.flow, grant.handle) }
+}
 
 /// Drives a policy through every operation and counts what it allocates once its queues are open.
 fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
@@ -76,6 +93,7 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
     let mut seen = Seen::default();
     let before = allocations();
     for round in 0..rounds {
+        let now_ns = u64::from(round) * 1_000_000;
         // Whoever was kicked comes first.
         let n = kicked.iter().position(|&kicked| kicked).unwrap_or(draw.below(u64::from(HCTXS)) as usize);
         kicked[n] = false;
@@ -88,8 +106,8 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
         for _ in 0..if round % 1000 < 200 { draw.below(12) } else { 0 } {
             if policy.staged(queue) < CAPACITY {
                 let cost = Cost([1, 512, 4096, 65_536][draw.below(4) as usize]);
-                let entry = Entry::read(FlowId(draw.below(u64::from(flows)) as u32), cost, Handle(round));
-                policy.submit(queue, entry, 0, &mut kick);
+                let entry = entry(draw.below(u64::from(flows)) as u32, cost, round, draw.below(1 << 20));
+                policy.submit(queue, entry, now_ns, &mut kick);
             }
         }
         loop {
@@ -98,7 +116,7 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
                 seen.paused += 1;
                 break;
             }
-            match policy.pick(queue, 0, &mut kick) {
+            match policy.pick(queue, now_ns, &mut kick) {
                 Pick::Dispatch(grant) => {
                     seen.dispatched += 1;
                     in_flight[n].push(grant);
@@ -106,7 +124,7 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
                 }
                 Pick::Throttled => seen.throttled += 1,
                 Pick::NoToken => seen.no_token += 1,
-                Pick::Later(_) => unreachable!("fair queueing does not wait for time"),
+                Pick::Later(_) => seen.later += 1,
                 Pick::Idle => seen.idle += 1,
             }
             break;
@@ -115,17 +133,21 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
             FlowId(draw.below(u64::from(flows)) as u32),
             Weight::new(1 + draw.below(u64::from(Weight::MAX.get()))).unwrap(),
         );
+        policy.set_class(
+            FlowId(draw.below(u64::from(flows)) as u32),
+            PriorityClass::ALL[if draw.below(20) == 0 { draw.below(3) as usize } else { 1 }],
+        );
         for _ in 0..draw.below(ROOM as u64 + 1) {
             if let Some(grant) = in_flight[n].pop() {
-                policy.complete(queue, Done::read(grant.flow, grant.handle), grant.token, 0, &mut kick);
+                policy.complete(queue, done(&grant, now_ns), grant.token, now_ns, &mut kick);
             }
         }
     }
     let allocated = allocations() - before;
     for (queue, grants) in queues.iter_mut().zip(in_flight) {
-        grants.into_iter().for_each(|grant| {
-            policy.complete(queue, Done::read(grant.flow, grant.handle), grant.token, 0, &mut |_: HctxId| ())
-        });
+        grants
+            .into_iter()
+            .for_each(|grant| policy.complete(queue, done(&grant, 0), grant.token, 0, &mut |_: HctxId| ()));
     }
     (allocated, seen)
 }
@@ -153,6 +175,9 @@ fn nothing_allocates_after_the_queues_are_open() {
                     }
                     if matches!(kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial) {
                         often.push(seen.throttled);
+                    }
+                    if kind == PolicyKind::MqDeadline {
+                        often.push(seen.later);
                     }
                     assert!(often.iter().all(|&count| count >= 10), "{flows} flows, {options:?}: too rarely, {seen:?}");
                 }

@@ -7,7 +7,9 @@ mod parse;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod tunables;
 
+use mqfq_blk_watched::tunables::MqDeadlineOptions;
 use mqfq_blk_watched::{CostModel, PolicyKind, PriorityClass, Weight};
 
 /// A whole scenario, checked.
@@ -156,6 +158,8 @@ pub struct Policy {
     pub tokens: TokensKind,
     /// How a throttled queue is let go.
     pub unthrottle: Unthrottle,
+    /// What only `mq-deadline` looks at.
+    pub mq_deadline: MqDeadlineOptions,
 }
 
 /// What keeps virtual time.

@@ -9,7 +9,9 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::oracle::{Oracle, narrow};
-use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Grant, Handle, Pick, PolicyKind, PolicyOptions};
+use mqfq_sched_watched::policy::{
+    DispatchToken, Done, Entry, Grant, Handle, MqDeadlineOptions, Pick, PolicyKind, PolicyOptions,
+};
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sched_watched::vtime::VTime;
 use mqfq_sched_watched::watched;
@@ -38,6 +40,7 @@ fn shipped() -> Policy {
         virtual_time: VirtualTimeKind::Mindicator,
         tokens: TokensKind::TokenTree,
         unthrottle: Unthrottle::Wheel,
+        mq_deadline: MqDeadlineOptions::DEFAULT,
     }
 }
 

@@ -23,9 +23,7 @@ use crate::structures::random::Random;
 use mqfq_sched::topology::{Distance, HctxId, Topology};
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
-use mqfq_sched_watched::policy::{
-    AnyPolicy, AnyQueue, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
-};
+use mqfq_sched_watched::policy::{AnyPolicy, AnyQueue, Done, Entry, Grant, Handle, Pick, Policy, PolicyOptions};
 use mqfq_sched_watched::vtime::{VSpan, VTime};
 use mqfq_sched_watched::wake::WakeWord;
 use mqfq_sched_watched::watched::{self, Access, Kind};
@@ -459,15 +457,9 @@ fn ring(bells: &[Bell], rung: &mut Rung, hctx: mqfq_sched_watched::topology::Hct
 
 /// The same options for the source that counts.
 fn counting(options: &mqfq_sched::policy::PolicyOptions) -> PolicyOptions {
-    use mqfq_sched::policy::PolicyKind as Kind;
-    let kind = match options.kind {
-        Kind::None => PolicyKind::None,
-        Kind::Mqfq => PolicyKind::Mqfq,
-        Kind::MqfqSerial => PolicyKind::MqfqSerial,
-        Kind::Sfqd => PolicyKind::Sfqd,
-    };
+    // The tunables of the elevators are their defaults in both.
+    let kind = options.kind.name().parse().expect("both sources have the same policies");
     PolicyOptions {
-        kind,
         depth: options.depth,
         window: VSpan(options.window.0),
         token_unit_bytes: options.token_unit_bytes,
@@ -476,6 +468,7 @@ fn counting(options: &mqfq_sched::policy::PolicyOptions) -> PolicyOptions {
         token_batch: options.token_batch,
         token_share: options.token_share,
         start: VTime::from_raw(options.start.raw()),
+        ..PolicyOptions::new(kind)
     }
 }
 

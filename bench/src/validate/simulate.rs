@@ -9,7 +9,7 @@ use crate::fairness::Case;
 use crate::load::{Load, Window};
 use crate::scale::load::{DEVICE_BYTES, Fixed, REQUEST_BYTES};
 use crate::scale::setting::{Placement, Setting};
-use mqfq_blk::{PolicyKind, PolicyOptions};
+use mqfq_blk::PolicyOptions;
 use mqfq_sim::outcome::Outcome;
 use mqfq_sim::run::run;
 use mqfq_sim::scenario::Scenario;
@@ -103,7 +103,7 @@ fn policy_text(policy: &PolicyOptions) -> String {
     if let Some(unit) = token_unit_bytes {
         writeln!(text, "token-unit = \"{unit}\"").expect("a string takes all");
     }
-    if matches!(kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial) {
+    if kind.has_window() {
         let (quantum, lease) = (quantum.bytes(), lease.bytes());
         writeln!(text, "form = \"relaxed\"\nquantum = \"{quantum}\"\nlease = \"{lease}\"\ntoken-batch = {token_batch}\ntoken-share = {token_share}")
             .expect("a string takes all");

@@ -14,6 +14,7 @@ mod policy;
 mod queues;
 #[cfg(test)]
 mod tests;
+mod tunables;
 
 pub use check::{DevicePlan, ExportPlan, Plan, RealFiles};
 pub use mqfq_config::{ConfigError, Place};
@@ -203,7 +204,8 @@ macro_rules! keys {
     ($($own:literal),*) => {
         &[
             $($own,)* "policy", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
-            "queue-depth", "block-layer", "software-queues", "hardware-queues", "cost",
+            "read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire", "queue-depth", "block-layer",
+            "software-queues", "hardware-queues", "cost",
         ]
     };
 }
@@ -301,14 +303,15 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
             Medium::Nvme { preset, size_bytes: required_size()? }
         }
     };
-    let policy = PolicyConfig::read(&section)?;
+    let queue_depth = section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
+    let policy = PolicyConfig::read(&section, queue_depth)?;
     Ok(DeviceConfig {
         name,
         place: section.place().clone(),
         medium,
         queues: queues::read(&section, policy.options(1).kind)?,
         policy,
-        queue_depth: section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?,
+        queue_depth,
         cost: cost(&section)?,
     })
 }

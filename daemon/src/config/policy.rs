@@ -4,6 +4,7 @@
 //! config and the machine were looked at. So this keeps what was written, and [`PolicyConfig::options`] makes the
 //! scheduler's options of it. What was written is checked here, where its place is known; the defaults need no check.
 
+use super::tunables;
 use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
 use mqfq_config::{ConfigError, Entry, Section, size};
 
@@ -14,12 +15,13 @@ const FORMS: [&str; 2] = ["relaxed", "exact"];
 const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
 
 /// - `policy`: default mqfq.
-/// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64.
+/// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64; of the elevators, `queue-depth`.
 /// - `window`: T, in bytes at the default weight, 0 to 1 TiB. Default 64 KiB.
 /// - `token-unit`: `"request"` (default: each request takes one unit of depth) or a size, 512 to 1 GiB (a request
 ///   takes one unit per that many bytes of its cost).
 /// - `form`: `"relaxed"` (default) or `"exact"`, as the paper has it. Only with `mqfq` and `mqfq-serial`, and the
 ///   [`Overrides`] only in the relaxed form.
+/// - The elevators' own keys: `tunables.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyConfig {
     /// All but the relaxed form's numbers.
@@ -42,11 +44,11 @@ struct Overrides {
 }
 
 impl PolicyConfig {
-    /// The settings in the section of a device.
+    /// The settings in the section of a device with so deep a device queue per worker.
     ///
     /// # Errors
     /// A value out of range, or a key that the policy or the form does not have.
-    pub fn read(device: &Section<'_, '_>) -> Result<PolicyConfig, ConfigError> {
+    pub fn read(device: &Section<'_, '_>, queue_depth: u16) -> Result<PolicyConfig, ConfigError> {
         let kind = match device.get("policy") {
             Some(entry) => {
                 let name = entry.choice(&PolicyKind::ALL.map(PolicyKind::name))?;
@@ -55,6 +57,9 @@ impl PolicyConfig {
             None => PolicyKind::Mqfq,
         };
         let mut exact = PolicyOptions::new(kind);
+        if tunables::is_elevator(kind) {
+            exact.depth = queue_depth.into();
+        }
         if let Some(depth) = device.get("depth") {
             exact.depth = depth.number(1..=PolicyOptions::DEPTH_MAX)?;
         }
@@ -67,7 +72,8 @@ impl PolicyConfig {
                 _ => Some(unit.size(512..=1 << 30)? as u32),
             };
         }
-        if !has_forms(kind) {
+        tunables::read(device, &mut exact)?;
+        if !kind.has_window() {
             refuse(device, &FORM_KEYS, &format!("is no setting of policy {kind}, allowed with mqfq and mqfq-serial"))?;
             return Ok(PolicyConfig { exact, relaxed: None });
         }
@@ -94,7 +100,7 @@ impl PolicyConfig {
 
     /// The form's name; `None` for a policy that has but one.
     pub fn form(&self) -> Option<&'static str> {
-        has_forms(self.exact.kind).then_some(if self.relaxed.is_some() { FORMS[0] } else { FORMS[1] })
+        self.exact.kind.has_window().then_some(if self.relaxed.is_some() { FORMS[0] } else { FORMS[1] })
     }
 }
 
@@ -120,11 +126,6 @@ impl Overrides {
     }
 }
 
-/// The policy has more than one form.
-const fn has_forms(kind: PolicyKind) -> bool {
-    matches!(kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial)
-}
-
 /// A size whose bound is half the window.
 fn within_window(entry: &Entry<'_, '_>, fits: impl Fn(u64) -> bool, allowed: &str) -> Result<VSpan, ConfigError> {
     let bytes = entry.size(0..=u64::MAX)?;
@@ -136,7 +137,7 @@ fn within_window(entry: &Entry<'_, '_>, fits: impl Fn(u64) -> bool, allowed: &st
 }
 
 /// None of `keys` is there, or the first one is refused.
-fn refuse(device: &Section<'_, '_>, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
+pub(super) fn refuse(device: &Section<'_, '_>, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
     match keys.iter().find_map(|key| device.get(key)) {
         Some(entry) => Err(entry.place().error(why)),
         None => Ok(()),

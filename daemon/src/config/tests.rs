@@ -2,6 +2,7 @@
 
 use super::check::Files;
 use super::*;
+use mqfq_blk::tunables::MqDeadlineOptions;
 use mqfq_blk::{PolicyKind, PolicyOptions, PriorityClass, VSpan};
 use std::io;
 use std::path::Path;
@@ -154,7 +155,8 @@ fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
-         form, quantum, lease, token-batch, token-share, queue-depth, block-layer, software-queues, hardware-queues, cost"
+         form, quantum, lease, token-batch, token-share, read-expire, write-expire, writes-starved, fifo-batch, \
+         prio-aging-expire, queue-depth, block-layer, software-queues, hardware-queues, cost"
     );
 }
 
@@ -345,6 +347,64 @@ fn a_key_that_the_policy_or_the_form_does_not_have_is_refused() {
 }
 
 #[test]
+fn the_elevators_have_their_constants_and_the_depth_of_the_device_queue() {
+    let elevator = |keys: &str| scheduler(keys, 2).0;
+    let default = PolicyOptions { depth: 1024, ..PolicyOptions::new(PolicyKind::MqDeadline) };
+    assert_eq!(elevator("policy = \"mq-deadline\""), default);
+    let keys = "policy = \"mq-deadline\"\nqueue-depth = 31\n";
+    assert_eq!(elevator(keys), PolicyOptions { depth: 31, ..default });
+    assert_eq!(elevator(&format!("{keys}depth = 7")), PolicyOptions { depth: 7, ..default });
+    assert_eq!(scheduler("queue-depth = 31", 2).0.depth, 64, "fair queueing has a D of its own");
+}
+
+#[test]
+fn each_tunable_of_an_elevator_can_be_set() {
+    let keys = "policy = \"mq-deadline\"\nread-expire = \"100ms\"\nwrite-expire = \"0s\"\nwrites-starved = 0\nfifo-batch = 1\n\
+                prio-aging-expire = \"3600s\"";
+    let expected = MqDeadlineOptions {
+        read_expire_ns: 100_000_000,
+        write_expire_ns: 0,
+        writes_starved: 0,
+        fifo_batch: 1,
+        prio_aging_expire_ns: 3_600_000_000_000,
+    };
+    assert_eq!(scheduler(keys, 2).0.mq_deadline, expected);
+}
+
+#[test]
+fn a_tunable_out_of_range_or_of_another_policy_is_refused() {
+    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
+    let deadline = |keys: &str| refused(&format!("policy = \"mq-deadline\"\n{keys}"));
+    assert_eq!(
+        deadline("fifo-batch = 0"),
+        "c.toml:4: device.fast.fifo-batch: 0 is out of range, allowed is 1 to 65535"
+    );
+    assert_eq!(
+        deadline("read-expire = \"3601s\""),
+        "c.toml:4: device.fast.read-expire: \"3601s\" is out of range, allowed is 0s to 3600s"
+    );
+    for key in [
+        "read-expire = \"1s\"",
+        "write-expire = \"1s\"",
+        "writes-starved = 2",
+        "fifo-batch = 16",
+        "prio-aging-expire = \"1s\"",
+    ] {
+        let name = key.split(' ').next().unwrap();
+        for policy in ["none", "sfqd", "mqfq-serial", "mqfq"] {
+            assert_eq!(
+                refused(&format!("policy = \"{policy}\"\n{key}")),
+                format!("c.toml:4: device.fast.{name}: is no setting of policy {policy}, allowed with mq-deadline")
+            );
+        }
+    }
+    assert_eq!(
+        deadline("quantum = 0"),
+        "c.toml:4: device.fast.quantum: is no setting of policy mq-deadline, allowed with mqfq and mqfq-serial"
+    );
+}
+
+#[test]
 fn a_zero_size_is_refused() {
     assert_eq!(
         refusal(&good_with("size = \"256KiB\"", "size = 0")),
@@ -368,7 +428,7 @@ fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
     );
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"bfq\"")),
-        "c.toml:3: device.fast.policy: \"bfq\" is not known, allowed are none, sfqd, mqfq-serial, mqfq"
+        "c.toml:3: device.fast.policy: \"bfq\" is not known, allowed are none, mq-deadline, sfqd, mqfq-serial, mqfq"
     );
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MB\"")),

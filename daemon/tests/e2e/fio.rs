@@ -66,6 +66,17 @@ fn fio_finds_every_checksum_on_the_software_controller() {
     verifies("kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"32MiB\"", |_| {});
 }
 
+#[test]
+fn fio_finds_every_checksum_under_policies_of_one_queue() {
+    need!("fio");
+    let _machine = machine::shared();
+    for policy in ["sfqd", "mq-deadline"] {
+        // A depth of 8 for 64 requests in flight, so that the policy has something to order.
+        let keys = format!("policy = \"{policy}\"\ndepth = 8");
+        verifies(&format!("kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"32MiB\"\n{keys}"), |_| {});
+    }
+}
+
 /// Two tenants that both ask for more than the drive has get bandwidth by weight: 1:3. One run measures both at the same
 /// time, so the machine's speed cancels out.
 ///

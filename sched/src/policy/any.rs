@@ -1,11 +1,11 @@
 //! One type for every policy, so that the choice is a line in a config and not a type parameter of the block layer.
 //!
-//! A match on four arms per operation, which the branch predictor has learnt after the first: a device's policy does
+//! A match per operation, which the branch predictor has learnt after the first: a device's policy does
 //! not change while it runs.
 
 use super::{
-    CentralQueue, DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, Mqfq, MqfqQueue, MqfqSerial, Pick, Policy,
-    PolicyError, PolicyKind, PolicyOptions, Sfqd,
+    CentralQueue, DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, MqDeadline, Mqfq, MqfqQueue, MqfqSerial, Pick,
+    Policy, PolicyError, PolicyKind, PolicyOptions, Sfqd,
 };
 use crate::class::PriorityClass;
 use crate::flow::{FlowId, Weight};
@@ -23,6 +23,8 @@ pub enum AnyPolicy {
     MqfqSerial(MqfqSerial),
     /// `sfqd`
     Sfqd(Sfqd),
+    /// `mq-deadline`
+    MqDeadline(MqDeadline),
 }
 
 /// A worker's queue of an [`AnyPolicy`].
@@ -32,7 +34,7 @@ pub enum AnyQueue {
     Fifo(FifoQueue),
     /// Of `mqfq` and `mqfq-serial`.
     Mqfq(MqfqQueue),
-    /// Of `sfqd`.
+    /// Of `sfqd` and `mq-deadline`.
     Central(CentralQueue),
 }
 
@@ -48,6 +50,9 @@ impl AnyPolicy {
             PolicyKind::Mqfq => AnyPolicy::Mqfq(Mqfq::new(options, topology, flows)),
             PolicyKind::MqfqSerial => AnyPolicy::MqfqSerial(MqfqSerial::new(options, topology, flows)),
             PolicyKind::Sfqd => AnyPolicy::Sfqd(Sfqd::new(options, topology.hctx_count(), flows)),
+            PolicyKind::MqDeadline => {
+                AnyPolicy::MqDeadline(MqDeadline::new(options, topology.hctx_count(), flows.len()))
+            }
         })
     }
 
@@ -58,13 +63,14 @@ impl AnyPolicy {
             AnyPolicy::Mqfq(_) => PolicyKind::Mqfq,
             AnyPolicy::MqfqSerial(_) => PolicyKind::MqfqSerial,
             AnyPolicy::Sfqd(_) => PolicyKind::Sfqd,
+            AnyPolicy::MqDeadline(_) => PolicyKind::MqDeadline,
         }
     }
 
     /// Virtual time, of a policy that has one.
     pub fn global_vtime(&self) -> Option<VTime> {
         match self {
-            AnyPolicy::None(_) => None,
+            AnyPolicy::None(_) | AnyPolicy::MqDeadline(_) => None,
             AnyPolicy::Mqfq(policy) => Some(policy.global_vtime()),
             AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().global_vtime()),
             AnyPolicy::Sfqd(policy) => Some(policy.virtual_time()),
@@ -79,6 +85,7 @@ impl AnyPolicy {
             AnyPolicy::Mqfq(policy) => Some(policy.free_units()),
             AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().free_units()),
             AnyPolicy::Sfqd(policy) => Some(policy.free_units()),
+            AnyPolicy::MqDeadline(policy) => Some(policy.free_units()),
         }
     }
 }
@@ -91,6 +98,7 @@ macro_rules! on_each {
             (AnyPolicy::Mqfq($policy), AnyQueue::Mqfq($own)) => $call,
             (AnyPolicy::MqfqSerial($policy), AnyQueue::Mqfq($own)) => $call,
             (AnyPolicy::Sfqd($policy), AnyQueue::Central($own)) => $call,
+            (AnyPolicy::MqDeadline($policy), AnyQueue::Central($own)) => $call,
             (policy, _) => panic!("a queue of another policy was given to {}", policy.kind()),
         }
     };
@@ -105,6 +113,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::Mqfq(policy) => AnyQueue::Mqfq(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::MqfqSerial(policy) => AnyQueue::Mqfq(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::Sfqd(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
+            AnyPolicy::MqDeadline(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
         }
     }
 
@@ -133,6 +142,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::Mqfq(policy) => policy.set_weight(flow, weight),
             AnyPolicy::MqfqSerial(policy) => policy.set_weight(flow, weight),
             AnyPolicy::Sfqd(policy) => policy.set_weight(flow, weight),
+            AnyPolicy::MqDeadline(policy) => policy.set_weight(flow, weight),
         }
     }
 
@@ -142,6 +152,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::Mqfq(policy) => policy.set_class(flow, class),
             AnyPolicy::MqfqSerial(policy) => policy.set_class(flow, class),
             AnyPolicy::Sfqd(policy) => policy.set_class(flow, class),
+            AnyPolicy::MqDeadline(policy) => policy.set_class(flow, class),
         }
     }
 

@@ -93,7 +93,6 @@ pub(super) enum Next {
     /// This request goes; it has been taken out of the order.
     Request(FlowId, Waiting),
     /// Nothing goes before this time, ns.
-    #[allow(dead_code, reason = "for policies that hold back")]
     Later(u64),
     /// Nothing can go.
     Nothing,

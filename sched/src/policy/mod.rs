@@ -13,20 +13,24 @@
 mod any;
 mod central;
 mod fifo;
+mod mq_deadline;
 mod mqfq;
 mod mqfq_serial;
 mod options;
 mod sfqd;
 #[cfg(all(test, loom))]
 mod sleeper_model;
+pub mod tunables;
 
 pub use any::{AnyPolicy, AnyQueue};
 pub use central::CentralQueue;
 pub use fifo::{Fifo, FifoQueue};
+pub use mq_deadline::MqDeadline;
 pub use mqfq::{Mqfq, MqfqQueue, structures};
 pub use mqfq_serial::MqfqSerial;
 pub use options::{PolicyError, PolicyKind, PolicyOptions, UnknownPolicy};
 pub use sfqd::Sfqd;
+pub use tunables::MqDeadlineOptions;
 
 use crate::class::PriorityClass;
 use crate::cost::{Cost, CostKind};

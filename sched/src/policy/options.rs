@@ -1,5 +1,6 @@
 //! What a policy is built from: which one, the depth D, the window T, and what a request takes of D.
 
+use super::tunables::MqDeadlineOptions;
 use crate::cost::Cost;
 use crate::flow::Weight;
 use crate::vtime::{VSpan, VTime};
@@ -17,11 +18,14 @@ pub enum PolicyKind {
     MqfqSerial,
     /// SFQ(D): one queue, one lock, strict order of start tags.
     Sfqd,
+    /// Sector order in batches, and expiry times: one queue, one lock.
+    MqDeadline,
 }
 
 impl PolicyKind {
     /// All of them, in the order in which tables show them.
-    pub const ALL: [PolicyKind; 4] = [PolicyKind::None, PolicyKind::Sfqd, PolicyKind::MqfqSerial, PolicyKind::Mqfq];
+    pub const ALL: [PolicyKind; 5] =
+        [PolicyKind::None, PolicyKind::MqDeadline, PolicyKind::Sfqd, PolicyKind::MqfqSerial, PolicyKind::Mqfq];
 
     /// The name in configs and tables.
     pub const fn name(self) -> &'static str {
@@ -30,7 +34,23 @@ impl PolicyKind {
             PolicyKind::Mqfq => "mqfq",
             PolicyKind::MqfqSerial => "mqfq-serial",
             PolicyKind::Sfqd => "sfqd",
+            PolicyKind::MqDeadline => "mq-deadline",
         }
+    }
+
+    /// It bounds what is on the device: it has a D.
+    pub const fn has_depth(self) -> bool {
+        !matches!(self, PolicyKind::None)
+    }
+
+    /// It has a T, and an exact and a relaxed form.
+    pub const fn has_window(self) -> bool {
+        matches!(self, PolicyKind::Mqfq | PolicyKind::MqfqSerial)
+    }
+
+    /// It has virtual time, and gives flows shares by their weights.
+    pub const fn is_fair(self) -> bool {
+        matches!(self, PolicyKind::Mqfq | PolicyKind::MqfqSerial | PolicyKind::Sfqd)
     }
 }
 
@@ -93,6 +113,8 @@ pub struct PolicyOptions {
     /// the own queue's next request (it lies where both look: if the own worker is back first, it may take it again); 0: never, as in the paper. A worker with much to do otherwise keeps more tokens than it can use
     /// until T stops it, while others sleep. The bound has no term for it: it says who dispatches, not what may be.
     pub token_share: u32,
+    /// What only `mq-deadline` looks at.
+    pub mq_deadline: MqDeadlineOptions,
     /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
     pub start: VTime,
 }
@@ -120,6 +142,7 @@ impl PolicyOptions {
             lease: VSpan(0),
             token_batch: 1,
             token_share: 0,
+            mq_deadline: MqDeadlineOptions::DEFAULT,
             start: VTime::ZERO,
         }
     }
@@ -184,7 +207,7 @@ impl PolicyOptions {
         if self.token_batch == 0 || self.token_batch > Self::TOKEN_BATCH_MAX {
             return Err(PolicyError::TokenBatchOutOfRange(self.token_batch));
         }
-        Ok(())
+        self.mq_deadline.validate()
     }
 
     /// Checks every field, and the number of flows.
@@ -234,6 +257,21 @@ pub enum PolicyError {
     },
     /// The token batch is 0 or too large.
     TokenBatchOutOfRange(u32),
+    /// A tunable of one policy is out of range.
+    TunableOutOfRange {
+        /// Whose.
+        kind: PolicyKind,
+        /// Its name in configs.
+        name: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// What follows each number: a space and the unit, or nothing.
+        unit: &'static str,
+        /// Smallest allowed.
+        least: u64,
+        /// Largest allowed.
+        most: u64,
+    },
     /// There are no flows.
     NoFlows,
     /// There are more flows than can be numbered: 2^32 - 1.
@@ -269,6 +307,9 @@ impl fmt::Display for PolicyError {
             PolicyError::TokenBatchOutOfRange(batch) => {
                 write!(f, "token batch {batch} is out of range, allowed is 1 to {}", PolicyOptions::TOKEN_BATCH_MAX)
             }
+            PolicyError::TunableOutOfRange { kind, name, value, unit, least, most } => {
+                write!(f, "{name} of {value}{unit} is out of range for {kind}, allowed is {least} to {most}{unit}")
+            }
             PolicyError::NoFlows => write!(f, "a scheduler needs at least one flow"),
             PolicyError::TooManyFlows(count) => write!(f, "{count} flows are too many, allowed is up to {}", u32::MAX),
         }
@@ -287,7 +328,7 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
         let error = "cfq".parse::<PolicyKind>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown policy \"cfq\", allowed are none, sfqd, mqfq-serial, mqfq");
+        assert_eq!(error.to_string(), "unknown policy \"cfq\", allowed are none, mq-deadline, sfqd, mqfq-serial, mqfq");
     }
 
     #[test]

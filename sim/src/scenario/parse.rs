@@ -3,7 +3,9 @@
 //! Each refusal is one sentence with file, line, key, what is wrong and what is allowed. What two keys decide together is
 //! refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
 
-use super::{Device, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant};
+use super::{
+    Device, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant, tunables,
+};
 use crate::machine;
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
 use mqfq_config::{ConfigError, Entry, Section, Source, duration, size};
@@ -48,7 +50,7 @@ impl Scenario {
         let (seed, warm_up_ns, measured_ns) = run(&root)?;
         let machine = machine(&root)?;
         let device = device(&root)?;
-        let policy = policy(&root)?;
+        let policy = policy(&root, device.queue_depth)?;
         let end_ns = warm_up_ns + measured_ns;
         let folder = std::path::Path::new(file).parent().unwrap_or(std::path::Path::new(""));
         let mut tenants = Vec::new();
@@ -252,9 +254,14 @@ const POLICY_KEYS: &[&str] = &[
     "virtual-time",
     "tokens",
     "unthrottle",
+    "read-expire",
+    "write-expire",
+    "writes-starved",
+    "fifo-batch",
+    "prio-aging-expire",
 ];
 
-fn policy(root: &Section<'_, '_>) -> Result<Policy, ConfigError> {
+fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigError> {
     let defaults = PolicyOptions::new(PolicyKind::Mqfq);
     let mut policy = Policy {
         kind: PolicyKind::Mqfq,
@@ -269,12 +276,17 @@ fn policy(root: &Section<'_, '_>) -> Result<Policy, ConfigError> {
         virtual_time: VirtualTimeKind::Mindicator,
         tokens: TokensKind::TokenTree,
         unthrottle: Unthrottle::Wheel,
+        mq_deadline: defaults.mq_deadline,
     };
     let Some(section) = root.get("policy") else { return Ok(policy) };
     let section = section.table(POLICY_KEYS)?;
     if let Some(kind) = section.get("kind") {
         policy.kind = kind.choice(&PolicyKind::ALL.map(PolicyKind::name))?.parse().expect("a choice of all names");
     }
+    if tunables::is_elevator(policy.kind) {
+        policy.depth = queue_depth.into();
+    }
+    tunables::read(&section, &mut policy)?;
     if let Some(depth) = section.get("depth") {
         policy.depth = depth.number(1..=PolicyOptions::DEPTH_MAX)?;
     }
@@ -294,7 +306,7 @@ fn policy(root: &Section<'_, '_>) -> Result<Policy, ConfigError> {
 
 /// The form and, in the relaxed one, its numbers.
 fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
-    if !matches!(policy.kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial) {
+    if !policy.kind.has_window() {
         policy.relaxed = false;
         let why = format!("is no setting of policy {}, allowed with mqfq and mqfq-serial", policy.kind);
         return refuse(section, &FORM_KEYS, &why);

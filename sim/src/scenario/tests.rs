@@ -276,7 +276,7 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
     assert_eq!(
         policy("kind = \"bfq\""),
-        "s.toml:16: policy.kind: \"bfq\" is not known, allowed are none, sfqd, mqfq-serial, mqfq"
+        "s.toml:16: policy.kind: \"bfq\" is not known, allowed are none, mq-deadline, sfqd, mqfq-serial, mqfq"
     );
     assert_eq!(
         policy("virtual-time = \"scan\""),
@@ -339,6 +339,25 @@ fn an_impossible_topology_is_refused() {
 }
 
 #[test]
+fn the_tunables_of_an_elevator_are_read_and_its_depth_is_the_device_queues() {
+    let policy = |lines: &str| parse(&format!("{GOOD}[policy]\n{lines}\n")).unwrap().policy;
+    let plain = policy("kind = \"mq-deadline\"");
+    assert_eq!((plain.depth, plain.relaxed, plain.mq_deadline), (1024, false, MqDeadlineOptions::DEFAULT));
+    assert_eq!(policy("kind = \"mq-deadline\"\ndepth = 3").depth, 3);
+    let keys = "read-expire = \"1ms\"\nwrite-expire = \"2ms\"\nwrites-starved = 3\nfifo-batch = 4\nprio-aging-expire = \"5ms\"";
+    let expected = MqDeadlineOptions {
+        read_expire_ns: 1_000_000,
+        write_expire_ns: 2_000_000,
+        writes_starved: 3,
+        fifo_batch: 4,
+        prio_aging_expire_ns: 5_000_000,
+    };
+    let set = policy(&format!("kind = \"mq-deadline\"\n{keys}"));
+    assert_eq!(set.mq_deadline, expected);
+    assert_eq!(crate::rivals::options(&set, 2).unwrap().mq_deadline.fifo_batch, 4, "and arrive in the policy");
+}
+
+#[test]
 fn a_policys_settings_belong_to_it() {
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
     assert_eq!(policy("depth = 0"), "s.toml:16: policy.depth: 0 is out of range, allowed is 1 to 65535");
@@ -353,6 +372,14 @@ fn a_policys_settings_belong_to_it() {
     assert_eq!(
         policy("kind = \"mqfq-serial\"\ntokens = \"token-tree\""),
         "s.toml:17: policy.tokens: is no setting of policy mqfq-serial, allowed with mqfq"
+    );
+    assert_eq!(
+        policy("kind = \"sfqd\"\nfifo-batch = 4"),
+        "s.toml:17: policy.fifo-batch: is no setting of policy sfqd, allowed with mq-deadline"
+    );
+    assert_eq!(
+        policy("kind = \"mq-deadline\"\nread-expire = \"3601s\""),
+        "s.toml:17: policy.read-expire: \"3601s\" is out of range, allowed is 0s to 3600s"
     );
     assert_eq!(
         policy("quantum = \"48KiB\""),

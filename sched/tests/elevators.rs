@@ -1,0 +1,190 @@
+//! Generated histories of the elevators: workers that sleep and run only when something wakes them, requests of every kind, in any
+//! order and at any pace. Each request leaves once, everything comes out, no token is lost, nobody stands still.
+
+mod elevator_rig;
+use elevator_rig::*;
+use mqfq_sched::class::PriorityClass;
+use mqfq_sched::cost::CostKind;
+use mqfq_sched::flow::FlowId;
+use mqfq_sched::policy::{Handle, MqDeadlineOptions, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::topology::HctxId;
+use std::collections::BTreeSet;
+
+const ELEVATORS: [PolicyKind; 1] = [PolicyKind::MqDeadline];
+
+const FLOWS: usize = 5;
+
+/// Options, none of them usual.
+fn options(kind: PolicyKind, rng: &mut Rng) -> PolicyOptions {
+    let mq_deadline = MqDeadlineOptions {
+        read_expire_ns: rng.of(&[0, MS, 500 * MS]),
+        write_expire_ns: rng.of(&[0, MS, 5 * SECOND]),
+        writes_starved: rng.of(&[0, 1, 2, 100]),
+        fifo_batch: rng.of(&[1, 2, 16, 1000]),
+        prio_aging_expire_ns: rng.of(&[0, 20 * MS, 10 * SECOND]),
+    };
+    PolicyOptions {
+        depth: rng.of(&[1, 2, 3, 16, 64]),
+        token_unit_bytes: rng.of(&[None, None, Some(4096)]),
+        mq_deadline,
+        ..PolicyOptions::new(kind)
+    }
+}
+
+fn random_io(rng: &mut Rng) -> Io {
+    let kind = rng.of(&[
+        CostKind::Read,
+        CostKind::Read,
+        CostKind::Read,
+        CostKind::Write,
+        CostKind::Write,
+        CostKind::Discard,
+        CostKind::Flush,
+    ]);
+    let length_bytes = if kind == CostKind::Flush { 0 } else { rng.of(&[512, 4096, 4096, 128 << 10]) };
+    Io {
+        flow: rng.below(FLOWS) as u32,
+        kind,
+        is_sync: matches!(kind, CostKind::Read | CostKind::Flush) || rng.below(3) == 0,
+        offset_bytes: rng.below(64) as u64 * 4096,
+        length_bytes,
+    }
+}
+
+/// Workers that are awake: kicked, or with something to do of their own.
+struct History {
+    rig: Rig,
+    awake: BTreeSet<HctxId>,
+    /// Its device queue was full when it last ran.
+    paused: BTreeSet<HctxId>,
+}
+
+impl History {
+    fn new(kind: PolicyKind, rng: &mut Rng) -> History {
+        let rig = Rig::new(options(kind, rng), rng.of(&[1, 2, 3, 8]), FLOWS);
+        let room = rng.of(&[usize::MAX, usize::MAX, 1, 3]);
+        History { rig: rig.device_depth(room), awake: BTreeSet::new(), paused: BTreeSet::new() }
+    }
+
+    /// One step of one worker that is awake: it picks once, and sleeps if there was nothing, or pauses if its device
+    /// queue is full.
+    fn step(&mut self, rng: &mut Rng) {
+        self.awake.append(&mut self.rig.kicked);
+        let awake: Vec<HctxId> = self.awake.iter().copied().collect();
+        if awake.is_empty() {
+            return;
+        }
+        let hctx = rng.of(&awake);
+        if !self.rig.has_room(hctx) {
+            self.rig.pause(hctx);
+            self.paused.insert(hctx);
+            self.awake.remove(&hctx);
+        } else {
+            self.paused.remove(&hctx);
+            if !matches!(self.rig.pick(hctx), Picked::Dispatched(_)) {
+                self.awake.remove(&hctx);
+            }
+        }
+        self.awake.append(&mut self.rig.kicked);
+    }
+
+    /// Lets them all go to sleep, in any order, and sees that none has left anything undone (I4).
+    fn settle(&mut self, rng: &mut Rng) {
+        let mut steps = 0;
+        while !self.awake.is_empty() || !self.rig.kicked.is_empty() {
+            self.step(rng);
+            steps += 1;
+            assert!(steps < 20_000, "workers kick each other without end");
+        }
+        let staged = self.rig.staged();
+        // Those whose device queue is full are excused: they look again when it has room.
+        if staged > 0 && self.paused.is_empty() && self.rig.later.is_empty() {
+            assert!(!self.rig.in_flight.is_empty(), "{staged} are staged, the device is idle, and everybody sleeps");
+            if self.rig.options.kind == PolicyKind::MqDeadline {
+                let free = self.rig.policy.free_units().unwrap();
+                assert!(free <= 0, "{free} units are free, {staged} are staged, and everybody sleeps");
+            }
+        }
+    }
+
+    fn finish(&mut self, handle: Handle) {
+        let hctx = self.rig.finish(handle);
+        self.awake.insert(hctx);
+    }
+
+    fn finish_any(&mut self, rng: &mut Rng) {
+        let handle = rng.of(&self.rig.in_flight);
+        self.finish(handle);
+    }
+
+    /// Time goes on; whoever was told to look again does.
+    fn pass(&mut self, ns: u64) {
+        self.rig.now_ns += ns;
+        let now_ns = self.rig.now_ns;
+        self.awake.extend(self.rig.later.iter().filter(|&(_, &at_ns)| at_ns <= now_ns).map(|(&hctx, _)| hctx));
+    }
+
+    fn run(&mut self, rng: &mut Rng, steps: usize) {
+        let (submit, complete) = (1 + rng.below(5), 1 + rng.below(5));
+        let pace_ns = rng.of(&[1_000, 100_000, 10 * MS]);
+        for _ in 0..steps {
+            match rng.below(submit + complete + 4) {
+                n if n < submit => {
+                    let hctx = HctxId(rng.below(self.rig.queues.len()) as u16);
+                    if self.rig.staged_at(hctx) < 60 {
+                        self.rig.submit(hctx.0, random_io(rng));
+                        self.awake.insert(hctx);
+                    }
+                }
+                n if n < submit + complete => {
+                    if !self.rig.in_flight.is_empty() {
+                        self.finish_any(rng);
+                    }
+                }
+                _ => self.step(rng),
+            }
+            self.pass(rng.below(pace_ns as usize) as u64);
+            if rng.below(40) == 0 {
+                self.settle(rng);
+            }
+            if rng.below(100) == 0 {
+                self.rig.policy.set_class(FlowId(rng.below(FLOWS) as u32), rng.of(&PriorityClass::ALL));
+            }
+        }
+        self.settle(rng);
+        // From here on only the device and the clock act. Everything must come out.
+        while !self.rig.in_flight.is_empty() || !self.rig.later.is_empty() {
+            if self.rig.in_flight.is_empty() {
+                let at_ns = *self.rig.later.values().min().unwrap();
+                self.pass(at_ns.saturating_sub(self.rig.now_ns));
+            } else {
+                self.finish_any(rng);
+                self.pass(1_000);
+            }
+            self.settle(rng);
+        }
+        assert_eq!(self.rig.staged(), 0, "requests are staged, the device is empty, and everybody sleeps");
+        assert_eq!(
+            self.rig.policy.free_units(),
+            Some(i64::from(self.rig.options.depth)),
+            "I1: tokens were lost or made"
+        );
+    }
+}
+
+#[test]
+fn every_request_of_a_generated_history_leaves_once_and_nobody_stands_still() {
+    let count = if cfg!(debug_assertions) { 150 } else { 1500 };
+    for kind in ELEVATORS {
+        for seed in 0..count {
+            let outcome = std::panic::catch_unwind(|| {
+                let rng = &mut Rng::new(seed);
+                History::new(kind, rng).run(rng, [100, 1000][seed as usize % 2]);
+            });
+            if let Err(panic) = outcome {
+                eprintln!("the failing history is that of {kind} with seed {seed}");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The elevators' keys of `[policy]`: what only one policy looks at. As in the daemon's config.
+
+use super::Policy;
+use super::parse::refuse;
+use mqfq_blk_watched::PolicyKind;
+use mqfq_blk_watched::tunables::{COUNT_MAX, TIME_MAX_NS};
+use mqfq_config::{ConfigError, Section};
+
+/// Who has which.
+const KEYS: [(PolicyKind, &[&str]); 1] =
+    [(PolicyKind::MqDeadline, &["read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire"])];
+
+/// It stands where an operating system has its elevator, with the device's queue below: its D is what the device takes.
+pub fn is_elevator(kind: PolicyKind) -> bool {
+    KEYS.iter().any(|&(owner, _)| owner == kind)
+}
+
+/// - `read-expire`, `write-expire`, `prio-aging-expire`: durations up to an hour. Default 500 ms, 5 s, 10 s.
+/// - `writes-starved`: 0..=65535 batches. Default 2.
+/// - `fifo-batch`: 1..=65535 requests. Default 16.
+///
+/// # Errors
+/// A value out of range, or a key of another policy.
+pub fn read(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
+    for (owner, keys) in KEYS.iter().filter(|(owner, _)| *owner != policy.kind) {
+        refuse(section, keys, &format!("is no setting of policy {}, allowed with {owner}", policy.kind))?;
+    }
+    let time = |key: &'static str, ns: &mut u64| -> Result<(), ConfigError> {
+        if let Some(entry) = section.get(key) {
+            *ns = entry.duration_ns(0..=TIME_MAX_NS)?;
+        }
+        Ok(())
+    };
+    let count = |key: &'static str, least: u32, count: &mut u32| -> Result<(), ConfigError> {
+        if let Some(entry) = section.get(key) {
+            *count = entry.number(least..=COUNT_MAX)?;
+        }
+        Ok(())
+    };
+    let deadline = &mut policy.mq_deadline;
+    time("read-expire", &mut deadline.read_expire_ns)?;
+    time("write-expire", &mut deadline.write_expire_ns)?;
+    count("writes-starved", 0, &mut deadline.writes_starved)?;
+    count("fifo-batch", 1, &mut deadline.fifo_batch)?;
+    time("prio-aging-expire", &mut deadline.prio_aging_expire_ns)?;
+    Ok(())
+}
