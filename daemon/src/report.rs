@@ -115,6 +115,15 @@ struct HctxReport {
     idle: u64,
     refused: u64,
     kicks: u64,
+    commands: u64,
+    merged: u64,
+    taken_apart: u64,
+    timeouts: u64,
+    aborts: u64,
+    resets: u64,
+    replays: u64,
+    stuck: u64,
+    late_completions: u64,
 }
 
 impl From<&Histogram<u64>> for LatencyReport {
@@ -167,6 +176,15 @@ impl From<&DeviceStats> for DeviceReport {
             idle: hctx.idle,
             refused: hctx.refused,
             kicks: hctx.kicks,
+            commands: hctx.commands,
+            merged: hctx.merged,
+            taken_apart: hctx.taken_apart,
+            timeouts: hctx.timeouts,
+            aborts: hctx.aborts,
+            resets: hctx.resets,
+            replays: hctx.replays,
+            stuck: hctx.stuck,
+            late_completions: hctx.late_completions,
         });
         DeviceReport {
             name: device.name.clone(),
@@ -250,6 +268,22 @@ impl StatsReport {
                     hctx.no_token,
                     format!("{:.1}", hctx.in_flight_ns as f64 / hctx.busy_ns.max(1) as f64),
                 );
+            }
+        }
+        for device in &self.devices {
+            let sum = |of: fn(&HctxReport) -> u64| device.hctxs.iter().map(of).sum::<u64>();
+            let trouble = [
+                ("timed out", sum(|hctx| hctx.timeouts)),
+                ("aborts", sum(|hctx| hctx.aborts)),
+                ("resets", sum(|hctx| hctx.resets)),
+                ("replays", sum(|hctx| hctx.replays)),
+                ("stuck", sum(|hctx| hctx.stuck)),
+                ("late completions", sum(|hctx| hctx.late_completions)),
+            ];
+            let told: Vec<_> =
+                trouble.iter().filter(|(_, times)| *times > 0).map(|(what, times)| format!("{what} {times}")).collect();
+            if !told.is_empty() {
+                let _ = writeln!(out, "device {}: {}", device.name, told.join(", "));
             }
         }
         for listener in &self.listeners {
