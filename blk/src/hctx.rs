@@ -90,6 +90,7 @@ pub struct HwCtx<P: Policy> {
     is_held_back: bool,
     merging: Merging,
     expiry: Expiry,
+    plug: u32,
     /// Requests with tokens that go to the device again, each alone.
     resend: VecDeque<Handle>,
     /// When the policy wants to be asked again, if it holds back what is staged.
@@ -133,6 +134,7 @@ impl<P: Policy> HwCtx<P> {
             requests: RequestTable::new(staged_max + queue_depth as usize + merging.extra_max),
             merging,
             expiry: Expiry::new(&path),
+            plug: path.plug.max(1),
             resend: VecDeque::new(),
             cost,
             reaped: Vec::with_capacity(queue_depth as usize),
@@ -425,6 +427,11 @@ impl<P: Policy> HwCtx<P> {
     /// Commands on the device at once, at most.
     pub fn queue_depth(&self) -> usize {
         self.by_tag.len()
+    }
+
+    /// Calls of clients that gather before a dispatch.
+    pub fn plug(&self) -> u32 {
+        self.plug
     }
 
     /// Requests that one reap completes, at most.

@@ -72,8 +72,8 @@ impl MergeBounds {
 pub struct PathOptions {
     /// Which requests are merged, if the device can.
     pub merge: Merge,
-    /// Calls of clients that gather, once one of them has staged a request, before what they staged is dispatched; at least 1,
-    /// which gathers nothing. The end of a worker's turn ends it, too.
+    /// Calls of clients that gather, from the one on that staged the first request, before what they staged is dispatched; at least
+    /// 1, which gathers what one call stages. The end of a worker's turn ends it, too.
     pub plug: u32,
     /// A command that the device has not ended after this time is aborted, ns; 0: none ever is.
     pub timeout_ns: u64,

@@ -17,7 +17,6 @@ use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
-use mqfq_blk::path::PathOptions;
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
 use serde::Serialize;
@@ -287,7 +286,7 @@ impl Prepared {
                 })
                 .collect(),
             cost: plan.config.cost,
-            path: PathOptions::default(),
+            path: plan.config.path,
             queues: plan.config.queues,
         };
         EngineOptions {
@@ -403,6 +402,7 @@ mod tests {
     use super::*;
     use mqfq_blk::client::{Client, Context, Event};
     use mqfq_blk::device::null::NullDevice;
+    use mqfq_blk::path::PathOptions;
     use mqfq_blk::queues::QueueLayout;
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;

@@ -110,17 +110,12 @@ impl PolicyVisitor for Run<'_> {
                 queue_depth: device.queue_depth,
                 limits,
                 cost: device.cost,
-                path: PathOptions::TIMELESS,
+                path: PathOptions { plug: scenario.machine.latency.calls_max, ..PathOptions::TIMELESS },
             })
             .without_flow_stats();
             let host = VirtualHost::new(worker, bells.clone(), &scenario.machine.latency, scenario.policy.unthrottle);
             let latency = &scenario.machine.latency;
-            let options = WorkerOptions {
-                spin_ns: 0,
-                patience_ns: latency.patience_ns as u64,
-                calls_max: latency.calls_max as usize,
-                ended_max: 64,
-            };
+            let options = WorkerOptions { spin_ns: 0, patience_ns: latency.patience_ns as u64, ended_max: 64 };
             let info = info.info();
             bodies.push(Box::new(move || {
                 let mut worker = Worker::new(host, vec![context], vec![info], options);

@@ -41,9 +41,6 @@ use std::sync::{Arc, mpsc};
 /// would otherwise keep the worker as long as its clients have requests staged.
 const ROUNDS_MAX: usize = 4;
 
-/// [`WorkerOptions::calls_max`] of real workers: some microseconds of a front end's work, and enough requests for a batch.
-pub(crate) const CALLS_MAX: usize = 32;
-
 /// What a worker is told at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerOptions {
@@ -51,10 +48,6 @@ pub struct WorkerOptions {
     pub spin_ns: u64,
     /// How long a worker that waits for another one spins before it sleeps, ns, as long as that pays; 0: it sleeps at once.
     pub patience_ns: u64,
-    /// Calls of clients after which what they have staged is dispatched, before further clients are called; at least 1. A flow
-    /// with requests staged holds global virtual time where it is, and so may keep the device from others: where clients
-    /// take long, it should not be for the length of a whole turn.
-    pub calls_max: usize,
     /// Operations whose ends one look at the host brings, at most: memory for so many is taken at the start.
     pub ended_max: usize,
 }
@@ -62,7 +55,7 @@ pub struct WorkerOptions {
 impl Default for WorkerOptions {
     /// For a device that says itself when it has something, on real cores.
     fn default() -> WorkerOptions {
-        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, calls_max: CALLS_MAX, ended_max: 0 }
+        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, ended_max: 0 }
     }
 }
 
@@ -102,6 +95,26 @@ struct Core<H: Host<P>, P: Policy> {
     options: WorkerOptions,
     /// A request was staged since the last run.
     staged: bool,
+    /// By device.
+    plugs: Vec<Plug>,
+}
+
+/// Requests of one device gather while clients are called, so that one doorbell is for many and neighbours find each other. Not for
+/// long: a flow with requests staged holds global virtual time where it is, and so may keep the device from others. Where clients
+/// take long, it should not be for the length of a whole turn.
+struct Plug {
+    /// Calls of clients that gather ([`crate::path::PathOptions::plug`]).
+    calls_max: u32,
+    /// Calls since the first request, that call included.
+    calls: u32,
+    /// Something has gathered.
+    is_in: bool,
+}
+
+impl Plug {
+    fn pull(&mut self) {
+        (self.calls, self.is_in) = (0, false);
+    }
 }
 
 /// See the file's text.
@@ -113,8 +126,6 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     completions: Vec<(Owner, Completion)>,
     ended: Vec<Ended>,
     patience: Patience,
-    /// Calls of clients since something was staged.
-    calls: usize,
     drained: Option<mpsc::Sender<()>>,
     /// Devices that are frozen and not yet quiet, and who waits for that.
     freezing: Vec<(u16, mpsc::Sender<()>)>,
@@ -154,6 +165,7 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
         match hctx.submit(Owner(self.client), submission, core.now_ns, &mut |hctx| host.kick(hctx)) {
             Ok(()) => {
                 core.staged = true;
+                core.plugs[device.0 as usize].is_in = true;
                 self.counts.requests += 1;
                 Ok(())
             }
@@ -210,6 +222,7 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
     fn run_devices(&mut self, completions: &mut Vec<(Owner, Completion)>) -> bool {
         let mut again = false;
         self.staged = false;
+        self.plugs.iter_mut().for_each(Plug::pull);
         let Core { host, hctxs, now_ns, .. } = self;
         for hctx in hctxs {
             let run = hctx.run(*now_ns, &mut |other: HctxId| host.kick(other));
@@ -222,15 +235,22 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         again
     }
 
-    /// Hands to the devices what the policies grant of what is staged, without looking for completions.
-    fn dispatch(&mut self) {
-        self.staged = false;
-        let Core { host, hctxs, now_ns, .. } = self;
-        for hctx in hctxs {
-            let run = hctx.run(*now_ns, &mut |other: HctxId| host.kick(other));
-            host.dispatched(run.dispatched);
-            self.staged |= run.again;
+    /// A client was called. Hands to the devices for which enough has gathered what their policies grant, without looking for
+    /// completions.
+    fn dispatch_if_due(&mut self) {
+        let Core { host, hctxs, now_ns, plugs, staged, .. } = self;
+        let mut more = false;
+        for (hctx, plug) in hctxs.iter_mut().zip(plugs) {
+            plug.calls += u32::from(plug.is_in);
+            if plug.is_in && plug.calls >= plug.calls_max {
+                plug.pull();
+                let run = hctx.run(*now_ns, &mut |other: HctxId| host.kick(other));
+                host.dispatched(run.dispatched);
+                more |= run.again;
+            }
+            more |= plug.is_in;
         }
+        *staged = more;
     }
 
     /// A policy holds back what is staged here until another worker has gone on.
@@ -272,15 +292,16 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         // What one reap of each device brings at most.
         let completions_max = hctxs.iter().map(HwCtx::completions_max).sum();
         let now_ns = host.now_ns();
+        let plug = |hctx: &HwCtx<P>| Plug { calls_max: hctx.plug(), calls: 0, is_in: false };
+        let plugs = hctxs.iter().map(plug).collect();
         Worker {
-            core: Core { host, now_ns, hctxs, infos, waiting: Vec::new(), told: None, options, staged: false },
+            core: Core { host, now_ns, hctxs, infos, waiting: Vec::new(), told: None, options, staged: false, plugs },
             clients: Vec::new(),
             free: Vec::new(),
             called: Vec::new(),
             completions: Vec::with_capacity(completions_max),
             ended: Vec::with_capacity(options.ended_max),
             patience: Patience::default(),
-            calls: 0,
             drained: None,
             freezing: Vec::new(),
             draining: false,
@@ -541,14 +562,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 
     /// After a call of a client: those that follow shall not wait for what this one staged, nor it for them.
     fn dispatch_if_due(&mut self) {
-        if !self.core.staged {
-            self.calls = 0;
-            return;
-        }
-        self.calls += 1;
-        if self.calls >= self.core.options.calls_max {
-            self.calls = 0;
-            self.core.dispatch();
+        if self.core.staged {
+            self.core.dispatch_if_due();
         }
     }
 

@@ -216,7 +216,6 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
     let infos: Vec<DeviceInfo> = shared.devices.iter().map(|device| device.device.info()).collect();
     let options = WorkerOptions {
         spin_ns: shared.spin_ns,
-        calls_max: super::CALLS_MAX,
         ended_max: ring::COMPLETION_ENTRIES as usize,
         ..WorkerOptions::default()
     };

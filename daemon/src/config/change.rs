@@ -55,7 +55,7 @@ impl Plan {
 /// The same but for the policy and weights. Every field is named, so that a new one is a decision.
 fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
     let DevicePlan { config, size_bytes, flows } = old;
-    let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, cost } = config;
+    let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost } = config;
     let same_flow = |(old, new): (&FlowPlan, &FlowPlan)| {
         let FlowPlan { tenant, weight: _, class, staged } = old;
         (tenant, class, staged) == (&new.tenant, &new.class, &new.staged)
@@ -67,8 +67,8 @@ fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
         }
         (old, new) => old == new,
     };
-    (name, queue_depth, queues, cost)
-        == (&new.config.name, &new.config.queue_depth, &new.config.queues, &new.config.cost)
+    (name, queue_depth, queues, path, cost)
+        == (&new.config.name, &new.config.queue_depth, &new.config.queues, &new.config.path, &new.config.cost)
         && same_medium
         && *size_bytes == new.size_bytes
         && flows.len() == new.flows.len()

@@ -10,6 +10,7 @@
 
 mod change;
 mod check;
+mod path;
 mod policy;
 mod queues;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use mqfq_config::{ConfigError, Place};
 pub use policy::PolicyConfig;
 
 use mqfq_blk::device::file::Direct;
+use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, CostTerm, PriorityClass, Weight};
@@ -105,6 +107,8 @@ pub struct DeviceConfig {
     pub queue_depth: u16,
     /// `block-layer`, `software-queues`, `hardware-queues`. Default: each worker has its own of both.
     pub queues: QueueLayout,
+    /// `merge`, `plug`, `timeout`, `retries`.
+    pub path: PathOptions,
     /// `[device.NAME.cost]`. Default: bytes.
     pub cost: CostModel,
 }
@@ -205,7 +209,7 @@ macro_rules! keys {
         &[
             $($own,)* "policy", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
             "read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire", "queue-depth", "block-layer",
-            "software-queues", "hardware-queues", "cost",
+            "software-queues", "hardware-queues", "merge", "plug", "timeout", "retries", "cost",
         ]
     };
 }
@@ -310,6 +314,7 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
         place: section.place().clone(),
         medium,
         queues: queues::read(&section, policy.options(1).kind)?,
+        path: path::read(&section)?,
         policy,
         queue_depth,
         cost: cost(&section)?,

@@ -2,6 +2,7 @@
 
 use super::check::Files;
 use super::*;
+use mqfq_blk::path::Merge;
 use mqfq_blk::tunables::MqDeadlineOptions;
 use mqfq_blk::{PolicyKind, PolicyOptions, PriorityClass, VSpan};
 use std::io;
@@ -156,7 +157,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
         refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
          form, quantum, lease, token-batch, token-share, read-expire, write-expire, writes-starved, fifo-batch, \
-         prio-aging-expire, queue-depth, block-layer, software-queues, hardware-queues, cost"
+         prio-aging-expire, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, cost"
     );
 }
 
@@ -532,6 +533,26 @@ fn an_export_past_its_devices_end_is_refused() {
     );
     let wraps = good_with("size = \"256KiB\"", "size = 9223372036854775807\noffset = 9223372036854775807");
     assert!(refusal(&wraps).contains("past the end"), "the sum does not wrap");
+}
+
+#[test]
+fn merging_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
+    let path = |keys: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
+    let read = path("merge = \"both\"\nplug = 1\ntimeout = \"50ms\"\nretries = 0").unwrap().devices[0].config.path;
+    let expected =
+        PathOptions { merge: Merge::Both, plug: 1, timeout_ns: 50_000_000, retries: 0, ..PathOptions::default() };
+    assert_eq!(read, expected);
+    assert_eq!(path("").unwrap().devices[0].config.path, PathOptions::default());
+    assert_eq!(path("timeout = \"off\"").unwrap().devices[0].config.path.timeout_ns, 0);
+    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
+    for (keys, sentence) in [
+        ("merge = \"front\"", "c.toml:3: device.fast.merge: \"front\" is not known, allowed are none, back, both"),
+        ("plug = 0", "c.toml:3: device.fast.plug: 0 is out of range, allowed is 1 to 4096"),
+        ("timeout = \"10us\"", "c.toml:3: device.fast.timeout: \"10us\" is out of range, allowed is 1ms to 86400s"),
+        ("retries = 256", "c.toml:3: device.fast.retries: 256 is out of range, allowed is 0 to 255"),
+    ] {
+        assert_eq!(refused(keys), sentence);
+    }
 }
 
 #[test]
