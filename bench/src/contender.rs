@@ -69,6 +69,9 @@ pub const NONE: Contender = contender("none", PolicyKind::None, Form::Faithful);
 /// The elevator with deadlines.
 pub const MQ_DEADLINE: Contender = contender("mq-deadline", PolicyKind::MqDeadline, Form::Faithful);
 
+/// Budget fair queueing.
+pub const BFQ: Contender = contender("bfq", PolicyKind::Bfq, Form::Faithful);
+
 /// SFQ(D).
 pub const SFQD: Contender = contender("sfqd", PolicyKind::Sfqd, Form::Faithful);
 
@@ -82,7 +85,7 @@ pub const MQFQ_FAITHFUL: Contender = contender("mqfq-faithful", PolicyKind::Mqfq
 pub const MQFQ: Contender = contender("mqfq", PolicyKind::Mqfq, Form::AllThree);
 
 /// Those that are always measured, in the order in which tables show them.
-pub const CONTENDERS: [Contender; 6] = [NONE, MQ_DEADLINE, SFQD, MQFQ_SERIAL, MQFQ_FAITHFUL, MQFQ];
+pub const CONTENDERS: [Contender; 7] = [NONE, MQ_DEADLINE, BFQ, SFQD, MQFQ_SERIAL, MQFQ_FAITHFUL, MQFQ];
 
 /// Those, and with `relaxations` what each relaxation does alone, and what the lock does to the paper's form.
 pub fn contenders(relaxations: bool) -> Vec<Contender> {

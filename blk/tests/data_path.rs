@@ -79,6 +79,7 @@ struct Env {
     completions: Vec<(Owner, Completion)>,
     outstanding: BTreeMap<u64, u32>,
     next_cookie: u64,
+    now_ns: u64,
     depth: u32,
 }
 
@@ -109,7 +110,7 @@ impl Env {
         };
         let hctxs = (0..hctxs as u16).map(hctx).collect();
         let (completions, outstanding) = (Vec::new(), BTreeMap::new());
-        Env { hctxs, script, kicked: RefCell::default(), completions, outstanding, next_cookie: 0, depth }
+        Env { hctxs, script, kicked: RefCell::default(), completions, outstanding, next_cookie: 0, now_ns: 0, depth }
     }
 
     fn submit(&mut self, hctx: usize, flow: u32, length_bytes: u32) -> bool {
@@ -125,7 +126,7 @@ impl Env {
         };
         let kicked = &self.kicked;
         let mut kick = |hctx: HctxId| kicked.borrow_mut().push(hctx.0);
-        match self.hctxs[hctx].submit(Owner(flow), submission, 0, &mut kick) {
+        match self.hctxs[hctx].submit(Owner(flow), submission, self.now_ns, &mut kick) {
             Ok(()) => {
                 self.next_cookie += 1;
                 self.outstanding.insert(cookie, flow);
@@ -144,14 +145,14 @@ impl Env {
             assert_ne!(to.0 as usize, hctx, "a kick of oneself");
             kicked.borrow_mut().push(to.0);
         };
-        while self.hctxs[hctx].run(0, &mut kick).again {}
+        while self.hctxs[hctx].run(self.now_ns, &mut kick).again {}
     }
 
     /// What a worker does after a reap: run. The caller runs the kicked ones.
     fn reap(&mut self, hctx: usize) {
         let kicked = &self.kicked;
         let mut kick = |to: HctxId| kicked.borrow_mut().push(to.0);
-        self.hctxs[hctx].reap(0, &mut kick, &mut self.completions);
+        self.hctxs[hctx].reap(self.now_ns, &mut kick, &mut self.completions);
         for (Owner(flow), completion) in self.completions.drain(..) {
             let submitted = self.outstanding.remove(&completion.cookie);
             assert_eq!(submitted, Some(flow), "a request completes once, to its owner (I10)");
@@ -170,6 +171,20 @@ impl Env {
             drop(kicked);
             self.run(hctx as usize);
         }
+    }
+
+    /// Lets time pass until a policy that holds back wants to be asked again. False if none does.
+    fn wait(&mut self, draw: &mut Draw) -> bool {
+        let Some(next_ns) = self.hctxs.iter().filter_map(HwCtx::next_event_ns).min() else { return false };
+        assert!(next_ns > self.now_ns, "a worker is to come back at {next_ns} at {}", self.now_ns);
+        self.now_ns = next_ns;
+        for hctx in 0..self.hctxs.len() {
+            if self.hctxs[hctx].next_event_ns() == Some(next_ns) {
+                self.run(hctx);
+                self.settle(draw);
+            }
+        }
+        true
     }
 
     fn finish_one(&mut self, draw: &mut Draw) {
@@ -211,11 +226,11 @@ fn under_any_interleaving_every_request_completes_once_and_the_device_holds_at_m
                 }
             }
             while !env.outstanding.is_empty() {
-                assert!(
-                    !env.script.held.borrow().is_empty(),
-                    "{kind} seed {seed}: work is left, the device is idle (I4)"
-                );
-                env.finish_one(draw);
+                if env.script.held.borrow().is_empty() {
+                    assert!(env.wait(draw), "{kind} seed {seed}: work is left, the device is idle (I4)");
+                } else {
+                    env.finish_one(draw);
+                }
             }
             assert_eq!(env.staged(), 0);
             if kind != PolicyKind::None {

@@ -10,7 +10,7 @@ use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
-use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
 use mqfq_sched::policy::AnyPolicy;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -60,6 +60,11 @@ fn read(flow: u32, buffer: Buffer) -> Submission {
         buffer: Some(buffer),
         cookie: 0,
     }
+}
+
+/// A policy that does not wait for a flow's next request while others have some.
+fn at_once(kind: PolicyKind) -> PolicyOptions {
+    PolicyOptions { bfq: BfqOptions { slice_idle_ns: 0, ..BfqOptions::DEFAULT }, ..PolicyOptions::new(kind) }
 }
 
 fn contexts(options: &PolicyOptions, flows: u32, merge: Merge) -> Vec<HwCtx<AnyPolicy>> {
@@ -152,7 +157,7 @@ fn churn(options: &PolicyOptions, flows: u32) {
 fn a_context_takes_no_memory_once_each_flow_has_completed_there() {
     for kind in PolicyKind::ALL {
         for flows in [1, 8, 1000] {
-            let options = PolicyOptions { depth: 8, window: VSpan::from_bytes(16 << 10), ..PolicyOptions::new(kind) };
+            let options = PolicyOptions { depth: 8, window: VSpan::from_bytes(16 << 10), ..at_once(kind) };
             churn(&options, flows);
             churn(&options.relaxed(usize::from(HCTXS)), flows);
         }
@@ -163,7 +168,7 @@ fn a_context_takes_no_memory_once_each_flow_has_completed_there() {
 fn merged_commands_take_no_memory_once_as_many_were_under_way() {
     // Each round: both flows stage four reads that lie next to each other, and the four are one command.
     for kind in PolicyKind::ALL {
-        let mut context = contexts(&PolicyOptions::new(kind), 2, Merge::Both).remove(0);
+        let mut context = contexts(&at_once(kind), 2, Merge::Both).remove(0);
         let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
         let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(8);
         let mut kick = |hctx: HctxId| panic!("{hctx:?} has nothing staged, yet it is kicked");

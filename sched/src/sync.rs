@@ -34,6 +34,16 @@ use std::sync as plain;
 #[cfg(all(watched, not(loom)))]
 pub mod watched;
 
+/// Tells a watcher that plain memory under a lock is read and written; otherwise nothing. A policy that keeps more under its lock than lies
+/// with the lock itself says so with this, once per step and place, and is charged for what it does and not by a constant.
+#[inline(always)]
+pub(crate) fn touch<T>(place: &T) {
+    #[cfg(all(watched, not(loom)))]
+    watched::touch(place);
+    #[cfg(not(all(watched, not(loom))))]
+    let _ = place;
+}
+
 /// Loom's atomics, with every order of a load and another thread's write tried.
 ///
 /// Loom 0.7.2 decides which orders of two accesses to try by looking at the *last* access to the word only. So when one

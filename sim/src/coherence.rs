@@ -171,6 +171,12 @@ impl Memory {
                 self.add(core, line);
                 arrives_at + self.costs.load_hit
             }
+            Kind::Touch if is_hit => now + self.costs.load_hit,
+            Kind::Touch => {
+                let arrives_at = self.transfer(core, line, now, Ord::max, distances);
+                self.take(core, line, arrives_at);
+                arrives_at + self.costs.load_hit
+            }
             Kind::Store if is_hit => now + self.costs.store_hit,
             Kind::Store => {
                 let arrives_at = self.transfer(core, line, now, Ord::max, distances);

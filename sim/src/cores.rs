@@ -291,7 +291,9 @@ impl Cores {
             Kind::Lock => return self.lock(address, lock_bytes, line),
             Kind::Unlock => self.unlock(address, line),
             // A store waits in its buffer for the line, and the core does not wait for it.
-            Kind::Load | Kind::ReadModifyWrite if need == Need::Transfer => return self.fetch(line, kind),
+            Kind::Load | Kind::Touch | Kind::ReadModifyWrite if need == Need::Transfer => {
+                return self.fetch(line, kind);
+            }
             _ => self.cores[core].now = self.memory.access(core, line, kind, now, &self.distances),
         }
         Made::Yes

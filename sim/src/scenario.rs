@@ -10,7 +10,7 @@ mod tests;
 mod tunables;
 
 use mqfq_blk_watched::tunables::MqDeadlineOptions;
-use mqfq_blk_watched::{CostModel, PolicyKind, PriorityClass, Weight};
+use mqfq_blk_watched::{BfqOptions, CostModel, PolicyKind, PriorityClass, Weight};
 
 /// A whole scenario, checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -160,6 +160,8 @@ pub struct Policy {
     pub unthrottle: Unthrottle,
     /// What only `mq-deadline` looks at.
     pub mq_deadline: MqDeadlineOptions,
+    /// What only `bfq` looks at.
+    pub bfq: BfqOptions,
 }
 
 /// What keeps virtual time.

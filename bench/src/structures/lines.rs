@@ -131,7 +131,8 @@ impl Directory {
                 *self.taken.entry(line).or_default() += 1;
             }
             match access.kind {
-                Kind::Load => self.loads += 1,
+                // Only under a lock, and nobody else is there: what it costs is the line.
+                Kind::Load | Kind::Touch => self.loads += 1,
                 Kind::Store => self.stores += 1,
                 Kind::ReadModifyWrite | Kind::Lock | Kind::Unlock => {
                     self.read_modify_writes += 1;

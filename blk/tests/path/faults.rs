@@ -209,7 +209,9 @@ fn every_fault_on_every_policy_harms_its_own_tenant_alone() {
                 assert!(served[1].abs_diff(served[2]) <= bound, "{context}: {served:?}");
             }
             let served_all: u64 = served[1..].iter().sum();
-            assert!(served_all > 4 << 20, "{context}: {served:?}");
+            // bfq has one queue at a time on the device, and waits.
+            let least = if kind == PolicyKind::Bfq { 1 << 20 } else { 4 << 20 };
+            assert!(served_all > least, "{context}: {served:?}");
             load.check(context);
             load.rig.assert_clean();
         }

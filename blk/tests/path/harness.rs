@@ -9,7 +9,7 @@ use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::stats::HctxStats;
 use mqfq_blk::table::Owner;
-use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
 use mqfq_sched::policy::AnyPolicy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -77,7 +77,16 @@ pub struct Rig {
 impl Rig {
     pub fn new(setup: &Setup, device: &dyn Device) -> Rig {
         let Setup { kind, workers, weights, depth, queue_depth, path, requests_max } = setup.clone();
-        let options = PolicyOptions { depth, window: VSpan::from_bytes(WINDOW_BYTES), ..PolicyOptions::new(kind) };
+        // Turns that are short beside a test's few milliseconds, so that everybody gets some of them.
+        let bfq = BfqOptions {
+            slice_idle_ns: 100_000,
+            timeout_sync_ns: 1_000_000,
+            max_budget_bytes: 1,
+            low_latency: false,
+            ..BfqOptions::DEFAULT
+        };
+        let window = VSpan::from_bytes(WINDOW_BYTES);
+        let options = PolicyOptions { depth, window, bfq, ..PolicyOptions::new(kind) };
         let weights: Vec<Weight> = weights.iter().map(|&weight| Weight::new(weight).unwrap()).collect();
         let policy = Arc::new(AnyPolicy::new(&options, &Topology::flat(workers), &weights).unwrap());
         let due = Due::default();

@@ -4,7 +4,7 @@ use super::check::Files;
 use super::*;
 use mqfq_blk::path::Merge;
 use mqfq_blk::tunables::MqDeadlineOptions;
-use mqfq_blk::{PolicyKind, PolicyOptions, PriorityClass, VSpan};
+use mqfq_blk::{BfqOptions, PolicyKind, PolicyOptions, PriorityClass, VSpan};
 use std::io;
 use std::path::Path;
 
@@ -157,7 +157,8 @@ fn an_unknown_key_is_named_with_those_that_exist() {
         refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
          form, quantum, lease, token-batch, token-share, read-expire, write-expire, writes-starved, fifo-batch, \
-         prio-aging-expire, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, cost"
+         prio-aging-expire, slice-idle, timeout-sync, max-budget, low-latency, strict-guarantees, fifo-expire-sync, \
+         fifo-expire-async, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, cost"
     );
 }
 
@@ -406,6 +407,51 @@ fn a_tunable_out_of_range_or_of_another_policy_is_refused() {
 }
 
 #[test]
+fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
+    let default = PolicyOptions { depth: 1024, ..PolicyOptions::new(PolicyKind::Bfq) };
+    assert_eq!(scheduler("policy = \"bfq\"", 2).0, default);
+    let keys = [
+        "slice-idle = \"0\"",
+        "timeout-sync = \"1ms\"",
+        "max-budget = \"1MiB\"",
+        "low-latency = false",
+        "strict-guarantees = true",
+        "fifo-expire-sync = \"2ms\"",
+        "fifo-expire-async = \"100s\"",
+    ];
+    let expected = BfqOptions {
+        slice_idle_ns: 0,
+        timeout_sync_ns: 1_000_000,
+        max_budget_bytes: 1 << 20,
+        low_latency: false,
+        strict_guarantees: true,
+        fifo_expire_sync_ns: 2_000_000,
+        fifo_expire_async_ns: 100_000_000_000,
+    };
+    assert_eq!(scheduler(&format!("policy = \"bfq\"\n{}", keys.join("\n")), 2).0.bfq, expected);
+    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
+    for key in keys {
+        let name = key.split(' ').next().unwrap();
+        assert_eq!(
+            refused(&format!("policy = \"mq-deadline\"\n{key}")),
+            format!("c.toml:4: device.fast.{name}: is no setting of policy mq-deadline, allowed with bfq")
+        );
+    }
+    for (key, value, allowed) in [
+        ("slice-idle", "1001ms", "0s to 1s"),
+        ("timeout-sync", "999us", "1ms to 10s"),
+        ("max-budget", "2TiB", "0 to 1TiB"),
+        ("fifo-expire-sync", "0s", "1ms to 100s"),
+        ("fifo-expire-async", "101s", "1ms to 100s"),
+    ] {
+        assert_eq!(
+            refused(&format!("policy = \"bfq\"\n{key} = \"{value}\"")),
+            format!("c.toml:4: device.fast.{key}: \"{value}\" is out of range, allowed is {allowed}")
+        );
+    }
+}
+
+#[test]
 fn a_zero_size_is_refused() {
     assert_eq!(
         refusal(&good_with("size = \"256KiB\"", "size = 0")),
@@ -428,8 +474,8 @@ fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
         "c.toml:2: device.fast.kind: \"ram\" is not known, allowed are null, memory, file, nvme"
     );
     assert_eq!(
-        refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"bfq\"")),
-        "c.toml:3: device.fast.policy: \"bfq\" is not known, allowed are none, mq-deadline, sfqd, mqfq-serial, mqfq"
+        refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"cfq\"")),
+        "c.toml:3: device.fast.policy: \"cfq\" is not known, allowed are none, mq-deadline, bfq, sfqd, mqfq-serial, mqfq"
     );
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MB\"")),

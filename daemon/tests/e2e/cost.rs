@@ -21,7 +21,7 @@ fn rows(report: &Value) -> &Vec<Value> {
     report["rows"].as_array().expect("rows is a list")
 }
 
-const POLICIES: [&str; 6] = ["none", "mq-deadline", "sfqd", "mqfq-serial", "mqfq-faithful", "mqfq"];
+const POLICIES: [&str; 7] = ["none", "mq-deadline", "bfq", "sfqd", "mqfq-serial", "mqfq-faithful", "mqfq"];
 
 #[test]
 fn overhead_has_a_row_for_each_policy_number_of_flows_and_step() {

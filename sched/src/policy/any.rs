@@ -4,8 +4,8 @@
 //! not change while it runs.
 
 use super::{
-    CentralQueue, DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, MqDeadline, Mqfq, MqfqQueue, MqfqSerial, Pick,
-    Policy, PolicyError, PolicyKind, PolicyOptions, Sfqd,
+    Bfq, CentralQueue, DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, MqDeadline, Mqfq, MqfqQueue, MqfqSerial,
+    Pick, Policy, PolicyError, PolicyKind, PolicyOptions, Sfqd,
 };
 use crate::class::PriorityClass;
 use crate::flow::{FlowId, Weight};
@@ -25,6 +25,8 @@ pub enum AnyPolicy {
     Sfqd(Sfqd),
     /// `mq-deadline`
     MqDeadline(MqDeadline),
+    /// `bfq`
+    Bfq(Bfq),
 }
 
 /// A worker's queue of an [`AnyPolicy`].
@@ -34,7 +36,7 @@ pub enum AnyQueue {
     Fifo(FifoQueue),
     /// Of `mqfq` and `mqfq-serial`.
     Mqfq(MqfqQueue),
-    /// Of `sfqd` and `mq-deadline`.
+    /// Of `sfqd`, `mq-deadline` and `bfq`.
     Central(CentralQueue),
 }
 
@@ -53,6 +55,7 @@ impl AnyPolicy {
             PolicyKind::MqDeadline => {
                 AnyPolicy::MqDeadline(MqDeadline::new(options, topology.hctx_count(), flows.len()))
             }
+            PolicyKind::Bfq => AnyPolicy::Bfq(Bfq::new(options, topology.hctx_count(), flows)),
         })
     }
 
@@ -64,13 +67,14 @@ impl AnyPolicy {
             AnyPolicy::MqfqSerial(_) => PolicyKind::MqfqSerial,
             AnyPolicy::Sfqd(_) => PolicyKind::Sfqd,
             AnyPolicy::MqDeadline(_) => PolicyKind::MqDeadline,
+            AnyPolicy::Bfq(_) => PolicyKind::Bfq,
         }
     }
 
     /// Virtual time, of a policy that has one.
     pub fn global_vtime(&self) -> Option<VTime> {
         match self {
-            AnyPolicy::None(_) | AnyPolicy::MqDeadline(_) => None,
+            AnyPolicy::None(_) | AnyPolicy::MqDeadline(_) | AnyPolicy::Bfq(_) => None,
             AnyPolicy::Mqfq(policy) => Some(policy.global_vtime()),
             AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().global_vtime()),
             AnyPolicy::Sfqd(policy) => Some(policy.virtual_time()),
@@ -86,6 +90,7 @@ impl AnyPolicy {
             AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().free_units()),
             AnyPolicy::Sfqd(policy) => Some(policy.free_units()),
             AnyPolicy::MqDeadline(policy) => Some(policy.free_units()),
+            AnyPolicy::Bfq(policy) => Some(policy.free_units()),
         }
     }
 }
@@ -99,6 +104,7 @@ macro_rules! on_each {
             (AnyPolicy::MqfqSerial($policy), AnyQueue::Mqfq($own)) => $call,
             (AnyPolicy::Sfqd($policy), AnyQueue::Central($own)) => $call,
             (AnyPolicy::MqDeadline($policy), AnyQueue::Central($own)) => $call,
+            (AnyPolicy::Bfq($policy), AnyQueue::Central($own)) => $call,
             (policy, _) => panic!("a queue of another policy was given to {}", policy.kind()),
         }
     };
@@ -114,6 +120,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::MqfqSerial(policy) => AnyQueue::Mqfq(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::Sfqd(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::MqDeadline(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
+            AnyPolicy::Bfq(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
         }
     }
 
@@ -143,6 +150,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::MqfqSerial(policy) => policy.set_weight(flow, weight),
             AnyPolicy::Sfqd(policy) => policy.set_weight(flow, weight),
             AnyPolicy::MqDeadline(policy) => policy.set_weight(flow, weight),
+            AnyPolicy::Bfq(policy) => policy.set_weight(flow, weight),
         }
     }
 
@@ -153,6 +161,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::MqfqSerial(policy) => policy.set_class(flow, class),
             AnyPolicy::Sfqd(policy) => policy.set_class(flow, class),
             AnyPolicy::MqDeadline(policy) => policy.set_class(flow, class),
+            AnyPolicy::Bfq(policy) => policy.set_class(flow, class),
         }
     }
 

@@ -67,6 +67,11 @@ pub struct CentralQueue {
 }
 
 impl CentralQueue {
+    /// Its worker.
+    pub(super) fn hctx(&self) -> HctxId {
+        self.hctx
+    }
+
     /// Requests in it.
     pub(super) fn staged(&self) -> usize {
         self.staged

@@ -11,6 +11,7 @@
 //! `complete`, then the picks.
 
 mod any;
+mod bfq;
 mod central;
 mod fifo;
 mod mq_deadline;
@@ -23,6 +24,7 @@ mod sleeper_model;
 pub mod tunables;
 
 pub use any::{AnyPolicy, AnyQueue};
+pub use bfq::{Bfq, BfqOptions};
 pub use central::CentralQueue;
 pub use fifo::{Fifo, FifoQueue};
 pub use mq_deadline::MqDeadline;

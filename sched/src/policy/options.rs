@@ -1,5 +1,6 @@
 //! What a policy is built from: which one, the depth D, the window T, and what a request takes of D.
 
+use super::BfqOptions;
 use super::tunables::MqDeadlineOptions;
 use crate::cost::Cost;
 use crate::flow::Weight;
@@ -20,12 +21,20 @@ pub enum PolicyKind {
     Sfqd,
     /// Sector order in batches, and expiry times: one queue, one lock.
     MqDeadline,
+    /// Budget fair queueing: one lock, and the device for one queue at a time.
+    Bfq,
 }
 
 impl PolicyKind {
     /// All of them, in the order in which tables show them.
-    pub const ALL: [PolicyKind; 5] =
-        [PolicyKind::None, PolicyKind::MqDeadline, PolicyKind::Sfqd, PolicyKind::MqfqSerial, PolicyKind::Mqfq];
+    pub const ALL: [PolicyKind; 6] = [
+        PolicyKind::None,
+        PolicyKind::MqDeadline,
+        PolicyKind::Bfq,
+        PolicyKind::Sfqd,
+        PolicyKind::MqfqSerial,
+        PolicyKind::Mqfq,
+    ];
 
     /// The name in configs and tables.
     pub const fn name(self) -> &'static str {
@@ -35,6 +44,7 @@ impl PolicyKind {
             PolicyKind::MqfqSerial => "mqfq-serial",
             PolicyKind::Sfqd => "sfqd",
             PolicyKind::MqDeadline => "mq-deadline",
+            PolicyKind::Bfq => "bfq",
         }
     }
 
@@ -115,6 +125,8 @@ pub struct PolicyOptions {
     pub token_share: u32,
     /// What only `mq-deadline` looks at.
     pub mq_deadline: MqDeadlineOptions,
+    /// Tunables of `bfq`.
+    pub bfq: BfqOptions,
     /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
     pub start: VTime,
 }
@@ -143,6 +155,7 @@ impl PolicyOptions {
             token_batch: 1,
             token_share: 0,
             mq_deadline: MqDeadlineOptions::DEFAULT,
+            bfq: BfqOptions::DEFAULT,
             start: VTime::ZERO,
         }
     }
@@ -207,7 +220,10 @@ impl PolicyOptions {
         if self.token_batch == 0 || self.token_batch > Self::TOKEN_BATCH_MAX {
             return Err(PolicyError::TokenBatchOutOfRange(self.token_batch));
         }
-        self.mq_deadline.validate()
+        if let Err(error) = self.mq_deadline.validate() {
+            return Err(error);
+        }
+        self.bfq.validate()
     }
 
     /// Checks every field, and the number of flows.
@@ -328,7 +344,10 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
         let error = "cfq".parse::<PolicyKind>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown policy \"cfq\", allowed are none, mq-deadline, sfqd, mqfq-serial, mqfq");
+        assert_eq!(
+            error.to_string(),
+            "unknown policy \"cfq\", allowed are none, mq-deadline, bfq, sfqd, mqfq-serial, mqfq"
+        );
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub enum Kind {
     Store,
     /// Read and written in one step. A failed compare-and-exchange is one too: on x86-64 it takes the line as its own.
     ReadModifyWrite,
+    /// A line of plain memory under a lock is read and written, with ordinary instructions: the core waits for the line and makes it its own.
+    Touch,
     /// A sequentially consistent fence, which has no address.
     Fence,
     /// A lock is taken: a read-modify-write of its word, as it is on Linux while nobody waits for it. A watcher that runs several
@@ -78,6 +80,18 @@ pub fn record<R>(accesses: &mut Vec<Access>, body: impl FnOnce() -> R) -> R {
 fn tell(kind: Kind, address: usize) {
     if let Some(watcher) = WATCHER.get() {
         watcher(Access { kind, address, lock_bytes: 0 });
+    }
+}
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Plain memory under a lock, read and written: each line of it is told as a [`Kind::Touch`].
+pub fn touch<T>(place: &T) {
+    let address = std::ptr::from_ref(place).addr();
+    if WATCHER.get().is_some() {
+        let lines = address / LINE_BYTES..=(address + size_of::<T>().max(1) - 1) / LINE_BYTES;
+        lines.for_each(|line| tell(Kind::Touch, (line * LINE_BYTES).max(address)));
     }
 }
 

@@ -259,6 +259,13 @@ const POLICY_KEYS: &[&str] = &[
     "writes-starved",
     "fifo-batch",
     "prio-aging-expire",
+    "slice-idle",
+    "timeout-sync",
+    "max-budget",
+    "low-latency",
+    "strict-guarantees",
+    "fifo-expire-sync",
+    "fifo-expire-async",
 ];
 
 fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigError> {
@@ -277,6 +284,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         tokens: TokensKind::TokenTree,
         unthrottle: Unthrottle::Wheel,
         mq_deadline: defaults.mq_deadline,
+        bfq: defaults.bfq,
     };
     let Some(section) = root.get("policy") else { return Ok(policy) };
     let section = section.table(POLICY_KEYS)?;

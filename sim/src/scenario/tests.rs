@@ -275,8 +275,8 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
     );
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
     assert_eq!(
-        policy("kind = \"bfq\""),
-        "s.toml:16: policy.kind: \"bfq\" is not known, allowed are none, mq-deadline, sfqd, mqfq-serial, mqfq"
+        policy("kind = \"cfq\""),
+        "s.toml:16: policy.kind: \"cfq\" is not known, allowed are none, mq-deadline, bfq, sfqd, mqfq-serial, mqfq"
     );
     assert_eq!(
         policy("virtual-time = \"scan\""),
@@ -355,6 +355,28 @@ fn the_tunables_of_an_elevator_are_read_and_its_depth_is_the_device_queues() {
     let set = policy(&format!("kind = \"mq-deadline\"\n{keys}"));
     assert_eq!(set.mq_deadline, expected);
     assert_eq!(crate::rivals::options(&set, 2).unwrap().mq_deadline.fifo_batch, 4, "and arrive in the policy");
+}
+
+#[test]
+fn the_tunables_of_bfq_are_read_and_arrive_in_the_policy() {
+    let policy = |lines: &str| parse(&format!("{GOOD}[policy]\nkind = \"bfq\"\n{lines}\n")).unwrap().policy;
+    assert_eq!((policy("").depth, policy("").bfq), (1024, BfqOptions::DEFAULT));
+    let keys = "slice-idle = \"1ms\"\ntimeout-sync = \"2ms\"\nmax-budget = \"3MiB\"\nlow-latency = false\nstrict-guarantees = true\n\
+                fifo-expire-sync = \"4ms\"\nfifo-expire-async = \"5ms\"";
+    let expected = BfqOptions {
+        slice_idle_ns: 1_000_000,
+        timeout_sync_ns: 2_000_000,
+        max_budget_bytes: 3 << 20,
+        low_latency: false,
+        strict_guarantees: true,
+        fifo_expire_sync_ns: 4_000_000,
+        fifo_expire_async_ns: 5_000_000,
+    };
+    assert_eq!(crate::rivals::options(&policy(keys), 2).unwrap().bfq, expected);
+    assert_eq!(
+        refusal(&format!("{GOOD}[policy]\nkind = \"sfqd\"\nslice-idle = \"1ms\"\n")),
+        "s.toml:17: policy.slice-idle: is no setting of policy sfqd, allowed with bfq"
+    );
 }
 
 #[test]

@@ -1,0 +1,106 @@
+//! The tunables of `bfq`.
+
+use crate::policy::{PolicyError, PolicyKind};
+
+/// Tunables of `bfq`; the defaults are Linux's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BfqOptions {
+    /// How long the device is kept for a queue that has become empty, ns, 0..=1 s; 0: not at all, and shares are lost.
+    pub slice_idle_ns: u64,
+    /// How long a queue may keep the device, ns, 1 ms..=10 s.
+    pub timeout_sync_ns: u64,
+    /// The largest budget, bytes, up to 1 TiB; 0: what the device does within the timeout at its peak rate.
+    pub max_budget_bytes: u64,
+    /// Raise the weights of flows that come back from idleness.
+    pub low_latency: bool,
+    /// One request on the device at a time, and always wait.
+    pub strict_guarantees: bool,
+    /// A sync request that is older goes first in its queue, ns, 1 ms..=100 s.
+    pub fifo_expire_sync_ns: u64,
+    /// The same for the others.
+    pub fifo_expire_async_ns: u64,
+}
+
+/// A millisecond.
+const MS: u64 = 1_000_000;
+
+impl BfqOptions {
+    /// Longest [`BfqOptions::slice_idle_ns`].
+    pub const SLICE_IDLE_MAX_NS: u64 = 1000 * MS;
+    /// Shortest [`BfqOptions::timeout_sync_ns`].
+    pub const TIMEOUT_SYNC_MIN_NS: u64 = MS;
+    /// Longest [`BfqOptions::timeout_sync_ns`].
+    pub const TIMEOUT_SYNC_MAX_NS: u64 = 10_000 * MS;
+    /// Largest [`BfqOptions::max_budget_bytes`].
+    pub const MAX_BUDGET_MAX_BYTES: u64 = 1 << 40;
+    /// Shortest expiry.
+    pub const FIFO_EXPIRE_MIN_NS: u64 = MS;
+    /// Longest expiry.
+    pub const FIFO_EXPIRE_MAX_NS: u64 = 100_000 * MS;
+
+    /// Linux's.
+    pub const DEFAULT: BfqOptions = BfqOptions {
+        slice_idle_ns: 8 * MS,
+        timeout_sync_ns: 125 * MS,
+        max_budget_bytes: 0,
+        low_latency: true,
+        strict_guarantees: false,
+        fifo_expire_sync_ns: 125 * MS,
+        fifo_expire_async_ns: 250 * MS,
+    };
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub const fn validate(&self) -> Result<(), PolicyError> {
+        let (expire_least, expire_most) = (Self::FIFO_EXPIRE_MIN_NS, Self::FIFO_EXPIRE_MAX_NS);
+        let (timeout_least, timeout_most) = (Self::TIMEOUT_SYNC_MIN_NS, Self::TIMEOUT_SYNC_MAX_NS);
+        let all = [
+            ("slice-idle", self.slice_idle_ns, " ns", 0, Self::SLICE_IDLE_MAX_NS),
+            ("timeout-sync", self.timeout_sync_ns, " ns", timeout_least, timeout_most),
+            ("max-budget", self.max_budget_bytes, " bytes", 0, Self::MAX_BUDGET_MAX_BYTES),
+            ("fifo-expire-sync", self.fifo_expire_sync_ns, " ns", expire_least, expire_most),
+            ("fifo-expire-async", self.fifo_expire_async_ns, " ns", expire_least, expire_most),
+        ];
+        let mut at = 0;
+        while at < all.len() {
+            let (name, value, unit, least, most) = all[at];
+            if value < least || value > most {
+                return Err(PolicyError::TunableOutOfRange { kind: PolicyKind::Bfq, name, value, unit, least, most });
+            }
+            at += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Default for BfqOptions {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tunable_out_of_range_is_named() {
+        let good = BfqOptions::DEFAULT;
+        assert_eq!(good.validate(), Ok(()));
+        let sentence = |options: BfqOptions| options.validate().unwrap_err().to_string();
+        assert_eq!(
+            sentence(BfqOptions { slice_idle_ns: 1_000_000_001, ..good }),
+            "slice-idle of 1000000001 ns is out of range for bfq, allowed is 0 to 1000000000 ns"
+        );
+        for (options, name) in [
+            (BfqOptions { timeout_sync_ns: 0, ..good }, "timeout-sync"),
+            (BfqOptions { max_budget_bytes: u64::MAX, ..good }, "max-budget"),
+            (BfqOptions { fifo_expire_sync_ns: 0, ..good }, "fifo-expire-sync"),
+            (BfqOptions { fifo_expire_async_ns: 0, ..good }, "fifo-expire-async"),
+        ] {
+            assert!(sentence(options).starts_with(&format!("{name} of ")), "{}", sentence(options));
+        }
+    }
+}
