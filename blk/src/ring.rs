@@ -60,14 +60,24 @@ impl DeviceRing {
         self.registered
     }
 
+    /// Asks the kernel to end an operation that was put on the ring as `user`. Its own end comes as ever; that of the asking comes as
+    /// `asks`.
+    pub fn cancel(&self, user: u32, asks: u32) {
+        let entry = opcode::AsyncCancel::new(user_data(self.device, user)).build();
+        self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, asks)));
+    }
+
     /// Puts an operation on the ring. Its end comes by [`crate::device::DeviceQueue::ring_event`] with `user`.
     ///
     /// # Safety
     /// Every pointer and descriptor in `entry` must stay valid until that call. (The entry's own user_data is replaced.)
     pub unsafe fn push(&self, entry: squeue::Entry, user: u32) {
-        let user_data = KIND_DEVICE << 56 | u64::from(self.device) << 32 | u64::from(user);
-        self.pending.borrow_mut().entries.push(entry.user_data(user_data));
+        self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, user)));
     }
+}
+
+fn user_data(device: u16, user: u32) -> u64 {
+    KIND_DEVICE << 56 | u64::from(device) << 32 | u64::from(user)
 }
 
 /// The device index and the `user` in the user_data of a device's operation.

@@ -10,7 +10,7 @@
 //! Cost: nothing for a command of one request. The list of a merged one is made by the data path and used again
 //! (`merge.rs`).
 
-use super::Command;
+use super::{Command, Reaped};
 use crate::buffer::Buffer;
 
 /// One request's part of a merged command.
@@ -40,6 +40,14 @@ impl Segments {
     /// No further buffers.
     pub fn is_none(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// The lengths of all parts and the room of the further ones, if there are further ones: first, then each.
+    #[cfg(feature = "uring")]
+    pub(crate) fn lengths(&self) -> Option<(u32, impl Iterator<Item = (u32, usize)>)> {
+        let list = self.0.as_ref()?;
+        let rest = list.rest.iter().map(|segment| (segment.length_bytes, segment.buffer.capacity_bytes()));
+        Some((list.first_bytes, rest))
     }
 
     /// Further buffers.
@@ -74,6 +82,14 @@ impl Segments {
             each(at_bytes, &mut buffer.as_mut_slice()[..piece_bytes as usize]);
             at_bytes += piece_bytes;
         }
+    }
+}
+
+impl Reaped {
+    /// The command's buffers, in order.
+    pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        let rest = self.more.0.iter().flat_map(|list| &list.rest).map(|segment| &segment.buffer);
+        self.buffer.iter().chain(rest)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What every device promises, one claim per function.
 
 use crate::harness::{Choices, Driver, POISON, Rig, pattern, plain, read, write};
+use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{Command, QueueFull, Reaped};
 use mqfq_blk::request::{Op, Status};
 use std::collections::{BTreeSet, HashMap};
@@ -216,6 +217,43 @@ pub fn a_queue_sees_what_another_was_told_is_written(rig: &Rig) {
         expect_bytes(&reader.read(offset, length), &bytes, "written by the other queue");
         writer.ok(plain(0, Op::Discard, offset, rig.block() as usize));
         expect_bytes(&reader.read(offset, rig.block() as usize), &vec![0; rig.block() as usize], "discarded by it");
+    }
+}
+
+pub fn a_command_of_several_requests_moves_the_bytes_of_each(rig: &Rig) {
+    let info = rig.info();
+    let unit = info.segment_align_bytes.max(info.block_bytes).max(512) as usize;
+    if info.segments_max < 3 {
+        return;
+    }
+    let mut driver = rig.open(0, 8);
+    // Three parts of different lengths, each with bytes of its own, beside each other.
+    let lengths = [2 * unit, unit, 3 * unit];
+    let offset_bytes = 4 * unit as u64;
+    let buffer = |fill: u8, length: usize| {
+        let mut buffer = Buffer::new(length);
+        buffer.as_mut_slice()[..length].fill(fill);
+        buffer
+    };
+    for fua in [false, true] {
+        let fill = |part: u8| part + if fua { 10 } else { 1 };
+        let command = write(0, offset_bytes, &vec![fill(0); lengths[0]])
+            .and(buffer(fill(1), lengths[1]), lengths[1] as u32)
+            .and(buffer(fill(2), lengths[2]), lengths[2] as u32);
+        driver.ok(Command { fua, ..command });
+        let expected: Vec<u8> =
+            (0..3).flat_map(|part| std::iter::repeat_n(fill(part), lengths[part as usize])).collect();
+        let around = driver.read(offset_bytes - unit as u64, 8 * unit);
+        assert!(around[unit..7 * unit] == expected[..], "what was written in three parts is read as one");
+        assert!(around[..unit].iter().chain(&around[7 * unit..]).all(|&byte| byte == 0), "and nothing beside it");
+        let command = read(0, offset_bytes, lengths[0])
+            .and(buffer(POISON, lengths[1]), lengths[1] as u32)
+            .and(buffer(POISON, lengths[2]), lengths[2] as u32);
+        let reaped = driver.run(command);
+        assert_eq!((reaped.status, reaped.buffers().count()), (Status::Ok, 3));
+        for ((part, buffer), length) in (0..).zip(reaped.buffers()).zip(lengths) {
+            assert!(buffer.as_slice()[..length].iter().all(|&byte| byte == fill(part)), "part {part}, FUA {fua}");
+        }
     }
 }
 

@@ -55,6 +55,7 @@ macro_rules! conformance {
             a_queue_sees_what_another_was_told_is_written
             random_operations_agree_with_an_array
             neighbours_in_one_block_lose_nothing_to_each_other
+            a_command_of_several_requests_moves_the_bytes_of_each
         }
     };
 }

@@ -9,6 +9,8 @@
 //! F3. Bytes never written, discarded or zeroed read as zero, whether or not the file system can punch holes.
 //! F4. A read fills its whole length, whatever the kernel returned at a time.
 //! F5. Memory that the kernel may still touch is never freed: a queue dropped with commands in flight leaks them.
+//! F7. A command of several requests is one readv or writev. One that is aborted is cancelled where the kernel can; it ends once, and none
+//!     of its steps begins after that. A queue cannot be reset: the kernel owns the buffers until it is done.
 //! F6. One daemon at a time: the file is locked while it is open, a block device opened exclusively.
 //!
 //! | file | answers |
@@ -44,6 +46,9 @@ use std::sync::atomic::AtomicBool;
 /// Largest read or write, bytes: what NBD clients may assume that a server takes (NBD protocol, "Block size
 /// constraints").
 const TRANSFER_BYTES_MAX: u32 = 32 << 20;
+
+/// Requests of one command: what Linux's block layer allows a drive that does not say; a readv takes 1024.
+const SEGMENTS_MAX: u16 = 128;
 
 /// Best size and alignment where the drive's own block is smaller, bytes: a page, the unit of file systems and caches.
 const PREFERRED_BYTES_MIN: u32 = 4096;
@@ -117,8 +122,8 @@ impl FileDevice {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             // The page cache, or the drive's: nothing is promised before a flush.
             volatile_cache: true,
-            segments_max: 1,
-            segment_align_bytes: 1,
+            segments_max: SEGMENTS_MAX,
+            segment_align_bytes: backing.align_bytes,
         };
         Ok(FileDevice { backing: Arc::new(backing), info, warnings })
     }

@@ -3,9 +3,13 @@
 use super::Backing;
 use super::gate::{Gate, Member};
 use super::work::{Next, Target, Work, refusal};
-use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use crate::request::Status;
 use crate::ring::DeviceRing;
 use std::sync::Arc;
+
+/// In the name of an entry on the ring: it asks to cancel that of the tag.
+const CANCEL: u32 = 1 << 31;
 
 /// See the file's text.
 pub(super) struct FileQueue {
@@ -20,6 +24,8 @@ pub(super) struct FileQueue {
     /// Submitted since the last doorbell.
     fresh: Vec<u16>,
     granted: Vec<u16>,
+    /// Lists of vectors for reuse: they keep their memory.
+    spare_vectors: Vec<Vec<libc::iovec>>,
     done: Vec<Reaped>,
     in_flight: usize,
 }
@@ -37,6 +43,7 @@ impl FileQueue {
             works: (0..depth).map(|_| None).collect(),
             fresh: Vec::with_capacity(depth as usize),
             granted: Vec::new(),
+            spare_vectors: Vec::new(),
             done: Vec::with_capacity(depth as usize),
             in_flight: 0,
         })
@@ -58,6 +65,9 @@ impl FileQueue {
     fn follow(&mut self, tag: u16, next: Next) {
         let slot = &mut self.works[tag as usize];
         match next {
+            Next::Entry(_) if slot.as_ref().is_some_and(|work| work.is_aborted) => {
+                self.follow(tag, Next::End(Status::TimedOut));
+            }
             Next::Entry(entry) => {
                 slot.as_mut().expect("a step belongs to a command").is_on_ring = true;
                 // SAFETY: the entry points into buffers that the work owns (K1). It stays in `works` until `ring_event`
@@ -75,6 +85,10 @@ impl FileQueue {
                 }
                 let Command { tag, generation, ref mut buffer, ref mut more, .. } = work.command;
                 let (buffer, more) = (buffer.take(), std::mem::take(more));
+                let vectors = std::mem::take(&mut work.vectors);
+                if vectors.capacity() > 0 {
+                    self.spare_vectors.push(vectors);
+                }
                 self.done.push(Reaped { tag, generation, status, buffer, more });
                 *slot = None;
             }
@@ -110,7 +124,13 @@ impl DeviceQueue for FileQueue {
         }
         let slot = &mut self.works[tag as usize];
         assert!(slot.is_none(), "tag {tag} is in flight twice");
-        *slot = Some(Work::new(command, &self.backing, self.target));
+        let is_merged = !command.more.is_none();
+        let mut work = Work::new(command, &self.backing, self.target);
+        if is_merged {
+            let vectors = self.spare_vectors.pop();
+            work.vectors = vectors.unwrap_or_else(|| Vec::with_capacity(usize::from(self.info.segments_max)));
+        }
+        *slot = Some(work);
         self.fresh.push(tag);
         Ok(())
     }
@@ -139,7 +159,19 @@ impl DeviceQueue for FileQueue {
         self.in_flight
     }
 
+    fn abort(&mut self, tag: Tag, _now_ns: u64) -> bool {
+        // One that waits at the gate waits for another, and begins when that has ended.
+        let Some(work) = self.works[tag.0 as usize].as_mut().filter(|work| work.is_on_ring) else { return false };
+        work.is_aborted = true;
+        self.ring.cancel(u32::from(tag.0), CANCEL | u32::from(tag.0));
+        true
+    }
+
     fn ring_event(&mut self, user: u32, result: i32) {
+        if user & CANCEL != 0 {
+            // Found or not, the command's own end says what became of it.
+            return;
+        }
         let tag = user as u16;
         let work = self.works[tag as usize].as_mut().expect("an entry ends before its command does");
         work.is_on_ring = false;

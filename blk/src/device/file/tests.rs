@@ -586,3 +586,114 @@ fn without_a_ring_there_is_no_queue() {
     let options = QueueOptions { hctx: HctxId(0), depth: 1, ring: None, interrupt: Arc::new(|_| {}) };
     assert_eq!(device.open_queue(options).err(), Some("a file device needs a worker with an io_uring".to_string()));
 }
+
+// Commands of several requests, and those that are aborted.
+
+const READV: u8 = 1;
+const WRITEV: u8 = 2;
+const ASYNC_CANCEL: u8 = 14;
+
+fn device_of(folder: &TempDir, size_bytes: u64) -> FileDevice {
+    FileDevice::open(&FileOptions::new(file_of(folder, size_bytes))).unwrap()
+}
+
+/// Blocks filled with 1, 2, 3, as one command.
+fn write_of_three(tag: u16) -> Command {
+    write(tag, 0, &[1; 4096]).and(block_of(2), 4096).and(block_of(3), 4096)
+}
+
+fn block_of(fill: u8) -> Buffer {
+    let mut buffer = Buffer::new(4096);
+    buffer.as_mut_slice().fill(fill);
+    buffer
+}
+
+/// First bytes of a reaped command's blocks.
+fn fills(mut reaped: Reaped) -> Vec<u8> {
+    let (mut fills, mut first) = (Vec::new(), reaped.buffer.take().unwrap());
+    reaped.more.for_each(&mut first, 0, 3 * 4096, |_, bytes| {
+        assert!(bytes.len() == 4096 && bytes.iter().all(|byte| *byte == bytes[0]));
+        fills.push(bytes[0]);
+    });
+    fills
+}
+
+#[test]
+fn a_command_of_several_requests_is_one_vectored_transfer_and_goes_on_where_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = device_of(&folder, MIB);
+    let mut hand = Hand::new(&device, 1);
+    hand.submit(0, write_of_three(0));
+    let pushed = hand.one_pushed(WRITEV);
+    // 5000 bytes at first, as the kernel may; the rest follows.
+    hand.kernel(&pushed);
+    hand.answer(&pushed, 5000);
+    let rest = hand.one_pushed(WRITEV);
+    let moved = hand.kernel(&rest);
+    let done = if device.direct_block_bytes().is_some() { 4608 } else { 5000 };
+    assert_eq!(moved, 3 * 4096 - done);
+    hand.answer(&rest, moved);
+    assert_eq!(hand.reap(0).pop().unwrap().status, Status::Ok);
+    hand.submit(0, read(1, 0, 4096).and(block_of(9), 4096).and(block_of(9), 4096));
+    let pushed = hand.one_pushed(READV);
+    hand.carry_out(&pushed);
+    let reaped = hand.reap(0).pop().unwrap();
+    assert_eq!((reaped.status, reaped.tag), (Status::Ok, Tag(1)));
+    assert_eq!(fills(reaped), [1, 2, 3]);
+}
+
+#[test]
+fn a_vectored_read_at_the_end_of_the_file_is_filled_with_zeroes() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = device_of(&folder, MIB);
+    let mut hand = Hand::new(&device, 1);
+    hand.submit(0, read(0, 0, 4096).and(block_of(9), 4096).and(block_of(9), 4096));
+    let pushed = hand.one_pushed(READV);
+    // The kernel says that the file ended after the first block.
+    hand.kernel(&pushed);
+    hand.answer(&pushed, 4096);
+    let rest = hand.one_pushed(READV);
+    hand.answer(&rest, 0);
+    assert_eq!(fills(hand.reap(0).pop().unwrap()), [0, 0, 0]);
+}
+
+#[test]
+fn a_merged_command_whose_parts_do_not_fit_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = device_of(&folder, MIB);
+    let mut hand = Hand::new(&device, 1);
+    // The second part is longer than its buffer.
+    hand.submit(0, write(0, 0, &[1; 4096]).and(block_of(2), 8192));
+    assert_eq!((hand.pushed().len(), hand.reap_one(0).0), (0, Status::Invalid));
+}
+
+#[test]
+fn an_aborted_command_is_cancelled_and_ends_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = device_of(&folder, MIB);
+    let mut hand = Hand::new(&device, 1);
+    for (answer, status) in [
+        (-libc::ECANCELED, Status::TimedOut),
+        (-libc::EINTR, Status::TimedOut),
+        (4096, Status::Ok),
+        (-libc::EIO, Status::Io),
+    ] {
+        assert!(!hand.queues[0].abort(Tag(3), 0), "there is no such command");
+        hand.submit(0, write(3, 0, &[1; 4096]));
+        let pushed = hand.one_pushed(WRITE);
+        assert!(hand.queues[0].abort(Tag(3), 0));
+        let cancel = hand.one_pushed(ASYNC_CANCEL);
+        assert!(hand.reap(0).is_empty(), "the kernel still has its buffer");
+        hand.answer(&cancel, 0);
+        hand.answer(&pushed, answer);
+        assert_eq!(hand.reap_one(0).0, status);
+        assert_eq!((hand.pushed().len(), hand.queues[0].in_flight()), (0, 0));
+    }
+    // Cut short after its first block, and no further step begins.
+    hand.submit(0, write_of_three(0));
+    let pushed = hand.one_pushed(WRITEV);
+    assert!(hand.queues[0].abort(Tag(0), 0));
+    hand.one_pushed(ASYNC_CANCEL);
+    hand.answer(&pushed, 4096);
+    assert_eq!((hand.pushed().len(), hand.reap(0).pop().unwrap().status), (0, Status::TimedOut));
+}

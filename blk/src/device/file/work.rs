@@ -20,7 +20,8 @@
 //! ```
 //!
 //! # Invariants
-//! K1. An entry points only into the command's buffer or the bounce buffer, which this work owns until the entry ended.
+//! K1. An entry points only into the command's buffers, the bounce buffer, or the list of vectors that names the former, which this work
+//!     owns until the entry ended, and does not change while it is on the ring.
 //! K2. A transfer that ended early goes on where it stopped, at a whole block. A read that ends inside a block, or with
 //!     nothing, has met the end of the file; the rest is zeroes (F3, F4).
 //! K3. A work with a patch that reads holds its regions alone, one that only writes shares them ([`super::gate`]).
@@ -85,7 +86,19 @@ pub(super) fn refusal(command: &Command, info: &DeviceInfo) -> Option<Status> {
     let has_buffer = match op {
         Op::Read | Op::Write => {
             let capacity_bytes = command.buffer.as_ref().map_or(0, Buffer::capacity_bytes);
-            length_bytes <= info.transfer_bytes_max && length_bytes as usize <= capacity_bytes
+            let fits = match command.more.lengths() {
+                None => length_bytes as usize <= capacity_bytes,
+                Some((first_bytes, rest)) => {
+                    let align_bytes = info.segment_align_bytes;
+                    let mut all = std::iter::once((first_bytes, capacity_bytes)).chain(rest);
+                    let sum = all.try_fold(0u64, |sum, (part_bytes, room)| {
+                        let fits = part_bytes as usize <= room && part_bytes.is_multiple_of(align_bytes);
+                        fits.then_some(sum + u64::from(part_bytes))
+                    });
+                    sum == Some(u64::from(length_bytes)) && offset_bytes.is_multiple_of(u64::from(align_bytes))
+                }
+            };
+            length_bytes <= info.transfer_bytes_max && fits
         }
         Op::Flush | Op::Discard | Op::WriteZeroes { .. } => true,
     };
@@ -116,6 +129,10 @@ pub(super) struct Work {
     pub(super) hold: Option<Hold>,
     /// An entry is with the kernel, or on its way there.
     pub(super) is_on_ring: bool,
+    /// No further step begins.
+    pub(super) is_aborted: bool,
+    /// Of a command with several buffers: what of them is still to be moved.
+    pub(super) vectors: Vec<libc::iovec>,
     target: Target,
     stage: Stage,
     transfer: Transfer,
@@ -135,6 +152,8 @@ impl Work {
             command,
             hold: None,
             is_on_ring: false,
+            is_aborted: false,
+            vectors: Vec::new(),
             target,
             stage: Stage::Waiting,
             transfer: NO_TRANSFER,
@@ -173,7 +192,7 @@ impl Work {
             _ if self.command.length_bytes == 0 => Next::End(Status::Ok),
             Op::Read => self.start_read(backing),
             Op::Write if self.is_aligned(backing) => {
-                let memory = self.command.buffer.as_mut().expect("checked by refusal").as_mut_ptr();
+                let memory = self.memory();
                 self.transfer(true, self.span(), memory)
             }
             Op::Write => self.start_patch(backing, self.span()),
@@ -191,6 +210,9 @@ impl Work {
 
     /// The entry on the ring ended with `result`.
     pub(super) fn ended(&mut self, backing: &Backing, result: i32) -> Next {
+        if self.is_aborted && [-libc::ECANCELED, -libc::EINTR, -libc::EAGAIN].contains(&result) {
+            return Next::End(Status::TimedOut);
+        }
         if result == -libc::EINTR || result == -libc::EAGAIN {
             self.retries += 1;
             if self.retries > RETRIES_MAX {
@@ -215,11 +237,11 @@ impl Work {
     }
 
     /// What the stage asks of the kernel.
-    fn entry(&self) -> squeue::Entry {
+    fn entry(&mut self) -> squeue::Entry {
         let file = types::Fd(self.target.number);
-        let fallocate = |mode: i32| {
-            opcode::Fallocate::new(file, self.clear.end - self.clear.start).offset(self.clear.start).mode(mode).build()
-        };
+        let clear = self.clear.clone();
+        let fallocate =
+            |mode: i32| opcode::Fallocate::new(file, clear.end - clear.start).offset(clear.start).mode(mode).build();
         let entry = match self.stage {
             Stage::Punch => fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE),
             Stage::ZeroRange => fallocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE),
@@ -228,7 +250,16 @@ impl Work {
                 let Transfer { is_write, offset_bytes, memory, length_bytes, done_bytes } = self.transfer;
                 let memory = memory.wrapping_add(done_bytes as usize);
                 let (offset_bytes, left_bytes) = (offset_bytes + u64::from(done_bytes), length_bytes - done_bytes);
-                if is_write {
+                if self.is_vectored() {
+                    self.fill_vectors(done_bytes);
+                    let (vectors, count) = (self.vectors.as_ptr(), self.vectors.len() as u32);
+                    let flags = if self.command.fua { libc::RWF_DSYNC } else { 0 };
+                    if is_write {
+                        opcode::Writev::new(file, vectors, count).offset(offset_bytes).rw_flags(flags).build()
+                    } else {
+                        opcode::Readv::new(file, vectors, count).offset(offset_bytes).build()
+                    }
+                } else if is_write {
                     // Zeroes are followed by a sync of their own, once for all pieces.
                     let is_stable = self.command.fua && self.command.op == Op::Write;
                     let flags = if is_stable { libc::RWF_DSYNC } else { 0 };
@@ -240,6 +271,31 @@ impl Work {
             Stage::Waiting => unreachable!("{:?} has no step to ask for", self.command.tag),
         };
         entry.flags(self.target.flags)
+    }
+
+    /// The transfer is between the file and the command's own buffers, of which there are several.
+    fn is_vectored(&self) -> bool {
+        self.stage == Stage::Transfer && !self.command.more.is_none()
+    }
+
+    /// The command's buffers without their first `done_bytes`.
+    fn fill_vectors(&mut self, done_bytes: u32) {
+        let Work { vectors, command, .. } = self;
+        let mut skip = done_bytes as usize;
+        vectors.clear();
+        command.for_each_segment(|_, bytes| {
+            let done = skip.min(bytes.len());
+            skip -= done;
+            let left = &mut bytes[done..];
+            if !left.is_empty() {
+                vectors.push(libc::iovec { iov_base: left.as_mut_ptr().cast(), iov_len: left.len() });
+            }
+        });
+    }
+
+    /// Where an aligned transfer goes: the command's buffer. Of several, the vectors say where.
+    fn memory(&mut self) -> *mut u8 {
+        self.command.buffer.as_mut().expect("checked by refusal").as_mut_ptr()
     }
 
     fn step(&mut self, stage: Stage) -> Next {
@@ -285,6 +341,14 @@ impl Work {
         if is_write {
             return Some(Next::End(Status::Io));
         }
+        if self.is_vectored() {
+            let zeroes_at = self.command.offset_bytes + u64::from(reached);
+            self.command.for_each_segment(|at_bytes, bytes| {
+                let from = zeroes_at.saturating_sub(at_bytes).min(bytes.len() as u64);
+                bytes[from as usize..].fill(0);
+            });
+            return None;
+        }
         let rest = (length_bytes - reached) as usize;
         // SAFETY: memory has room for length_bytes (start_read, start_patch), of which `reached` are read; the entry
         // ended, so the kernel no longer touches it.
@@ -314,6 +378,11 @@ impl Work {
     // Reads that are not aligned.
 
     fn start_read(&mut self, backing: &Backing) -> Next {
+        if !self.command.more.is_none() {
+            // Aligned: checked by refusal.
+            let memory = self.memory();
+            return self.transfer(false, self.span(), memory);
+        }
         let align_bytes = u64::from(backing.align_bytes);
         let cover = round_out(self.span(), align_bytes);
         let buffer = self.command.buffer.as_mut().expect("checked by refusal");
