@@ -1,0 +1,184 @@
+//! Timeouts, resets and merging on real threads: an engine over a device that forgets commands, and one over a file.
+#![cfg(feature = "uring")]
+
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::{Client, Context, DeviceIndex, Event};
+use mqfq_blk::device::Device;
+use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, OnAbort, OnReset, When};
+use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::queues::QueueLayout;
+use mqfq_blk::request::{Completion, Op, Status, Submission};
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::stats::HctxStats;
+use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+const BLOCK: u32 = 4096;
+const CLIENTS: usize = 4;
+/// Requests of each client: first it writes its blocks, then it reads them.
+const BLOCKS: u64 = 400;
+/// In one go, next to each other.
+const BATCH: u64 = 16;
+
+/// Writes its blocks, batch by batch, then reads them; tells how many requests ended with which status, or with wrong bytes.
+struct WriteThenRead {
+    number: u64,
+    submitted: u64,
+    in_flight: u64,
+    ends: [u64; 3],
+    /// Blocks whose write failed.
+    unknown: Vec<bool>,
+    report: Option<mpsc::Sender<[u64; 3]>>,
+}
+
+impl WriteThenRead {
+    fn next_batch(&mut self, context: &mut dyn Context) {
+        for _ in 0..BATCH.min(2 * BLOCKS - self.submitted) {
+            let (block, op) = (self.submitted % BLOCKS, if self.submitted < BLOCKS { Op::Write } else { Op::Read });
+            let mut buffer = Buffer::new(BLOCK as usize);
+            buffer.as_mut_slice().fill(if op == Op::Write { block as u8 ^ self.number as u8 } else { 0xee });
+            let submission = Submission {
+                flow: FlowId(self.number as u32 % 2),
+                op,
+                offset_bytes: (self.number * BLOCKS + block) * u64::from(BLOCK),
+                length_bytes: BLOCK,
+                fua: false,
+                buffer: Some(buffer),
+                cookie: block,
+            };
+            context.submit(DeviceIndex(0), submission).expect("within the bound");
+            (self.submitted, self.in_flight) = (self.submitted + 1, self.in_flight + 1);
+        }
+    }
+}
+
+impl Client for WriteThenRead {
+    fn start(&mut self, context: &mut dyn Context) {
+        self.next_batch(context);
+    }
+
+    fn event(&mut self, _context: &mut dyn Context, event: Event) {
+        unreachable!("asked for no event, got {event:?}");
+    }
+
+    fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
+        let block = completion.cookie as usize;
+        let bytes = completion.buffer.expect("it comes back");
+        let is_right = bytes.as_slice()[..BLOCK as usize].iter().all(|&byte| byte == block as u8 ^ self.number as u8);
+        match completion.status {
+            Status::Ok if completion.op == Op::Read && !is_right && !self.unknown[block] => self.ends[2] += 1,
+            Status::Ok => self.ends[0] += 1,
+            Status::TimedOut => {
+                self.ends[1] += 1;
+                self.unknown[block] |= completion.op == Op::Write;
+            }
+            other => panic!("{other}"),
+        }
+        self.in_flight -= 1;
+        if self.in_flight > 0 {
+            return;
+        }
+        self.next_batch(context);
+        if self.in_flight == 0
+            && let Some(report) = self.report.take()
+        {
+            report.send(self.ends).expect("the test waits for it");
+        }
+    }
+
+    fn turn_end(&mut self, _context: &mut dyn Context) {}
+
+    fn room(&mut self, _context: &mut dyn Context) {}
+
+    fn drain(&mut self, _context: &mut dyn Context) {}
+
+    fn is_done(&self) -> bool {
+        self.report.is_none()
+    }
+}
+
+/// Runs all clients on two workers. Sums of how requests ended, and the counters.
+fn run(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions) -> ([u64; 3], HctxStats) {
+    let flow = |name: &str| FlowOptions {
+        name: name.into(),
+        weight: Weight::DEFAULT,
+        class: PriorityClass::default(),
+        limits: StageLimits::DEFAULT,
+    };
+    let device = DeviceOptions {
+        name: "device".into(),
+        device,
+        policy: PolicyOptions::new(kind),
+        queue_depth: 64,
+        flows: vec![flow("a"), flow("b")],
+        cost: CostModel::FLAT,
+        path,
+        queues: QueueLayout::default(),
+    };
+    let options = EngineOptions { workers: 2, pin: false, spin_ns: 0, devices: vec![device] };
+    let engine = Engine::start(options).unwrap();
+    let (sender, ends) = mpsc::channel();
+    for number in 0..CLIENTS as u64 {
+        let report = Some(sender.clone());
+        let unknown = vec![false; BLOCKS as usize];
+        let client = WriteThenRead { number, submitted: 0, in_flight: 0, ends: [0; 3], unknown, report };
+        engine.attach_to(number as usize % 2, Box::new(move || Box::new(client)));
+    }
+    let mut sum = [0; 3];
+    for _ in 0..CLIENTS {
+        let ends = ends.recv().expect("the workers live");
+        sum.iter_mut().zip(ends).for_each(|(sum, end)| *sum += end);
+    }
+    let mut stats = HctxStats::default();
+    engine.stats().devices[0].hctxs.iter().for_each(|hctx| stats.merge(hctx));
+    assert!(engine.drain(Duration::from_secs(60)), "every request has ended");
+    (sum, stats)
+}
+
+const REQUESTS: u64 = CLIENTS as u64 * BLOCKS * 2;
+
+#[test]
+fn a_device_that_forgets_commands_holds_nobody_up_for_ever() {
+    for kind in PolicyKind::ALL {
+        for (on_abort, on_reset) in
+            [(OnAbort::Ends { after_ns: 0 }, OnReset::Refused), (OnAbort::Ignored, OnReset::Works)]
+        {
+            let rules =
+                vec![FaultRule::any(When::Nth(100), Fault::Forget), FaultRule::any(When::Nth(900), Fault::Lose)];
+            let plan = FaultPlan { seed: 1, rules, on_abort, on_reset, ..FaultPlan::default() };
+            let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), plan));
+            // Memory answers at once; but a worker of a busy machine may be stopped for longer than any timeout, and then
+            // finds that much has expired. So how many time out is not counted, only that those are that fail.
+            let path = PathOptions { timeout_ns: 20_000_000, ..PathOptions::default() };
+            let (ends, stats) = run(kind, device.clone(), path);
+            assert_eq!((ends.iter().sum::<u64>(), ends[2]), (REQUESTS, 0), "{kind}: each ends once, with its bytes");
+            assert!((2..=stats.timeouts).contains(&ends[1]), "{kind}: {ends:?} {stats:?}");
+            assert_eq!(stats.resets > 0, on_reset == OnReset::Works, "{kind}: {stats:?}");
+            assert_eq!((device.forgotten(), stats.stuck, stats.late_completions), (0, 0, 0), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn merged_requests_of_a_file_are_fewer_commands_and_the_same_bytes() {
+    for direct in [Direct::Auto, Direct::Never] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = FileOptions {
+            size_bytes: Some(64 << 20),
+            direct,
+            create: true,
+            ..FileOptions::new(folder.path().join("disk"))
+        };
+        let device = Arc::new(FileDevice::open(&options).expect("free, and in a folder of ours"));
+        let path = PathOptions { merge: Merge::Both, ..PathOptions::default() };
+        let (ends, stats) = run(PolicyKind::Mqfq, device, path);
+        assert_eq!(ends, [REQUESTS, 0, 0]);
+        assert_eq!(stats.commands + stats.merged, REQUESTS);
+        // Each client stages 16 neighbours in one call, and each worker has clients of one flow.
+        assert!(stats.merged > REQUESTS / 4, "{stats:?}");
+    }
+}
