@@ -109,8 +109,9 @@ mod thorough {
 
     macro_rules! thorough {
         ($name:ident, $number:ty) => {
+            /// As the one of loom.
             #[derive(Debug)]
-            pub(crate) struct $name {
+            pub struct $name {
                 word: atomic::$name,
                 shadows: Shadows,
             }

@@ -70,7 +70,7 @@ fn fio_finds_every_checksum_on_the_software_controller() {
 fn fio_finds_every_checksum_under_policies_of_one_queue() {
     need!("fio");
     let _machine = machine::shared();
-    for policy in ["sfqd", "mq-deadline"] {
+    for policy in ["sfqd", "mq-deadline", "bfq"] {
         // A depth of 8 for 64 requests in flight, so that the policy has something to order.
         let keys = format!("policy = \"{policy}\"\ndepth = 8");
         verifies(&format!("kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"32MiB\"\n{keys}"), |_| {});
