@@ -68,6 +68,31 @@ fn what_only_one_core_touches_costs_the_same_on_any_machine() {
 }
 
 #[test]
+fn plain_lines_under_a_lock_come_from_who_had_the_lock_before() {
+    const TIMES: u64 = 200;
+    const LINES: usize = 10;
+    // Each core in turn takes the lock and touches so many lines.
+    let run = |workers: usize, lines: usize| {
+        let shared = Rc::new((Padded(Mutex::new(())), Padded([[0u64; 8]; LINES])));
+        let finished = each(&machine(1, workers), move |_| {
+            for _ in 0..TIMES {
+                let guard = shared.0.0.lock().unwrap();
+                shared.1.0[..lines].iter().for_each(watched::touch);
+                drop(guard);
+            }
+        });
+        (finished.end as f64 / 1000.0 / (TIMES * workers as u64) as f64, finished.memory)
+    };
+    // Alone: a load that hits, each (and from memory once).
+    let (alone, alone_touching) = (run(1, 0).0, run(1, LINES).0);
+    assert!((8.0..15.0).contains(&(alone_touching - alone)), "{alone} ns, {alone_touching} ns with lines");
+    // Four: a transfer of 42 ns and the load, each.
+    let ((four, _), (touching, memory)) = (run(4, 0), run(4, LINES));
+    assert!((420.0..440.0).contains(&(touching - four)), "{four} ns, {touching} ns with lines");
+    assert_eq!(memory.waited_for_line_ns, 0, "who has the lock waits for nobody's use of the lines");
+}
+
+#[test]
 fn compare_and_exchange_fails_when_another_core_was_first() {
     let word = Rc::new(Padded(AtomicU64::new(0)));
     let finished = each(&machine(1, 4), move |_| {
