@@ -69,6 +69,9 @@ pub const NONE: Contender = contender("none", PolicyKind::None, Form::Faithful);
 /// The elevator with deadlines.
 pub const MQ_DEADLINE: Contender = contender("mq-deadline", PolicyKind::MqDeadline, Form::Faithful);
 
+/// The elevator with latency targets.
+pub const KYBER: Contender = contender("kyber", PolicyKind::Kyber, Form::Faithful);
+
 /// Budget fair queueing.
 pub const BFQ: Contender = contender("bfq", PolicyKind::Bfq, Form::Faithful);
 
@@ -85,7 +88,7 @@ pub const MQFQ_FAITHFUL: Contender = contender("mqfq-faithful", PolicyKind::Mqfq
 pub const MQFQ: Contender = contender("mqfq", PolicyKind::Mqfq, Form::AllThree);
 
 /// Those that are always measured, in the order in which tables show them.
-pub const CONTENDERS: [Contender; 7] = [NONE, MQ_DEADLINE, BFQ, SFQD, MQFQ_SERIAL, MQFQ_FAITHFUL, MQFQ];
+pub const CONTENDERS: [Contender; 8] = [NONE, MQ_DEADLINE, KYBER, BFQ, SFQD, MQFQ_SERIAL, MQFQ_FAITHFUL, MQFQ];
 
 /// Those, and with `relaxations` what each relaxation does alone, and what the lock does to the paper's form.
 pub fn contenders(relaxations: bool) -> Vec<Contender> {

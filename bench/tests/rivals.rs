@@ -9,7 +9,9 @@
 use mqfq_bench::structures::random::Random;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
-use mqfq_sched_watched::policy::{BfqOptions, DispatchToken, Done, Entry, Handle, MqDeadlineOptions, Pick, PolicyKind};
+use mqfq_sched_watched::policy::{
+    BfqOptions, DispatchToken, Done, Entry, Handle, KyberOptions, MqDeadlineOptions, Pick, PolicyKind,
+};
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sim::rivals::{Inspect, PolicyVisitor, with_policy};
 use mqfq_sim::scenario::{Policy, TokensKind, Unthrottle, VirtualTimeKind};
@@ -199,6 +201,7 @@ fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrot
             tokens,
             unthrottle,
             mq_deadline: MqDeadlineOptions::DEFAULT,
+            kyber: KyberOptions::DEFAULT,
             bfq: BfqOptions::DEFAULT,
         };
         let visitor = Stress { policy: &policy, workers: topology.hctx_count() };

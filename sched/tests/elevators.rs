@@ -6,11 +6,13 @@ use elevator_rig::*;
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostKind;
 use mqfq_sched::flow::FlowId;
-use mqfq_sched::policy::{Handle, MqDeadlineOptions, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::policy::{
+    AnyPolicy, Handle, Kyber, KyberDomain, KyberOptions, MqDeadlineOptions, Policy, PolicyKind, PolicyOptions,
+};
 use mqfq_sched::topology::HctxId;
 use std::collections::BTreeSet;
 
-const ELEVATORS: [PolicyKind; 1] = [PolicyKind::MqDeadline];
+const ELEVATORS: [PolicyKind; 2] = [PolicyKind::MqDeadline, PolicyKind::Kyber];
 
 const FLOWS: usize = 5;
 
@@ -23,10 +25,20 @@ fn options(kind: PolicyKind, rng: &mut Rng) -> PolicyOptions {
         fifo_batch: rng.of(&[1, 2, 16, 1000]),
         prio_aging_expire_ns: rng.of(&[0, 20 * MS, 10 * SECOND]),
     };
+    let kyber = KyberOptions {
+        read_latency_ns: rng.of(&[1, 100_000, 2 * MS]),
+        write_latency_ns: rng.of(&[1, 100_000, 10 * MS]),
+        discard_latency_ns: rng.of(&[1, 5 * SECOND]),
+        read_depth: rng.of(&[1, 2, 7, 256]),
+        write_depth: rng.of(&[1, 3, 128]),
+        discard_depth: rng.of(&[1, 2, 64]),
+        other_depth: rng.of(&[1, 2, 16]),
+    };
     PolicyOptions {
-        depth: rng.of(&[1, 2, 3, 16, 64]),
+        depth: rng.of(&[1, 2, 3, 16, 64, 1000]),
         token_unit_bytes: rng.of(&[None, None, Some(4096)]),
         mq_deadline,
+        kyber,
         ..PolicyOptions::new(kind)
     }
 }
@@ -97,12 +109,34 @@ impl History {
             assert!(steps < 20_000, "workers kick each other without end");
         }
         let staged = self.rig.staged();
+        if let AnyPolicy::Kyber(kyber) = &self.rig.policy {
+            self.check_tokens(kyber);
+        }
         // Those whose device queue is full are excused: they look again when it has room.
         if staged > 0 && self.paused.is_empty() && self.rig.later.is_empty() {
             assert!(!self.rig.in_flight.is_empty(), "{staged} are staged, the device is idle, and everybody sleeps");
             if self.rig.options.kind == PolicyKind::MqDeadline {
                 let free = self.rig.policy.free_units().unwrap();
                 assert!(free <= 0, "{free} units are free, {staged} are staged, and everybody sleeps");
+            }
+        }
+    }
+
+    /// With all workers asleep, each token of a domain that is out belongs to a request on the device, or to one that waits for
+    /// another token: at most one per worker. And the depth of a domain holds.
+    fn check_tokens(&self, kyber: &Kyber) {
+        for (domain, kind) in [
+            (KyberDomain::Read, CostKind::Read),
+            (KyberDomain::Write, CostKind::Write),
+            (KyberDomain::Discard, CostKind::Discard),
+            (KyberDomain::Other, CostKind::Flush),
+        ] {
+            let out = kyber.domain_out(domain) as usize;
+            let on_device = self.rig.in_flight_of(|_, io| io.kind == kind);
+            let spare = out.checked_sub(on_device).expect("a request has a token");
+            assert!(spare <= self.rig.queues.len(), "{domain:?}: {out} tokens are out for {on_device} requests");
+            if self.rig.staged() == 0 {
+                assert_eq!(spare, 0, "{domain:?}: {out} tokens are out for {on_device} requests, and none waits");
             }
         }
     }

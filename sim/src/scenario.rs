@@ -9,7 +9,7 @@ mod tenant;
 mod tests;
 mod tunables;
 
-use mqfq_blk_watched::tunables::MqDeadlineOptions;
+use mqfq_blk_watched::tunables::{KyberOptions, MqDeadlineOptions};
 use mqfq_blk_watched::{BfqOptions, CostModel, PolicyKind, PriorityClass, Weight};
 
 /// A whole scenario, checked.
@@ -160,6 +160,8 @@ pub struct Policy {
     pub unthrottle: Unthrottle,
     /// What only `mq-deadline` looks at.
     pub mq_deadline: MqDeadlineOptions,
+    /// What only `kyber` looks at.
+    pub kyber: KyberOptions,
     /// What only `bfq` looks at.
     pub bfq: BfqOptions,
 }

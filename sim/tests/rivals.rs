@@ -10,7 +10,8 @@ use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::oracle::{Oracle, narrow};
 use mqfq_sched_watched::policy::{
-    BfqOptions, DispatchToken, Done, Entry, Grant, Handle, MqDeadlineOptions, Pick, PolicyKind, PolicyOptions,
+    BfqOptions, DispatchToken, Done, Entry, Grant, Handle, KyberOptions, MqDeadlineOptions, Pick, PolicyKind,
+    PolicyOptions,
 };
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sched_watched::vtime::VTime;
@@ -41,6 +42,7 @@ fn shipped() -> Policy {
         tokens: TokensKind::TokenTree,
         unthrottle: Unthrottle::Wheel,
         mq_deadline: MqDeadlineOptions::DEFAULT,
+        kyber: KyberOptions::DEFAULT,
         bfq: BfqOptions::DEFAULT,
     }
 }

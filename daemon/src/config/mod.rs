@@ -208,7 +208,7 @@ macro_rules! keys {
     ($($own:literal),*) => {
         &[
             $($own,)* "policy", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
-            "read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire", "slice-idle", "timeout-sync", "max-budget", "low-latency", "strict-guarantees", "fifo-expire-sync", "fifo-expire-async",
+            "read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire", "read-latency", "write-latency", "slice-idle", "timeout-sync", "max-budget", "low-latency", "strict-guarantees", "fifo-expire-sync", "fifo-expire-async",
             "queue-depth", "block-layer",
             "software-queues", "hardware-queues", "merge", "plug", "timeout", "retries", "cost",
         ]

@@ -3,7 +3,7 @@
 use super::check::Files;
 use super::*;
 use mqfq_blk::path::Merge;
-use mqfq_blk::tunables::MqDeadlineOptions;
+use mqfq_blk::tunables::{KyberOptions, MqDeadlineOptions};
 use mqfq_blk::{BfqOptions, PolicyKind, PolicyOptions, PriorityClass, VSpan};
 use std::io;
 use std::path::Path;
@@ -157,7 +157,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
         refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
          form, quantum, lease, token-batch, token-share, read-expire, write-expire, writes-starved, fifo-batch, \
-         prio-aging-expire, slice-idle, timeout-sync, max-budget, low-latency, strict-guarantees, fifo-expire-sync, \
+         prio-aging-expire, read-latency, write-latency, slice-idle, timeout-sync, max-budget, low-latency, strict-guarantees, fifo-expire-sync, \
          fifo-expire-async, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, cost"
     );
 }
@@ -356,6 +356,7 @@ fn the_elevators_have_their_constants_and_the_depth_of_the_device_queue() {
     let keys = "policy = \"mq-deadline\"\nqueue-depth = 31\n";
     assert_eq!(elevator(keys), PolicyOptions { depth: 31, ..default });
     assert_eq!(elevator(&format!("{keys}depth = 7")), PolicyOptions { depth: 7, ..default });
+    assert_eq!(elevator("policy = \"kyber\""), PolicyOptions { depth: 1024, ..PolicyOptions::new(PolicyKind::Kyber) });
     assert_eq!(scheduler("queue-depth = 31", 2).0.depth, 64, "fair queueing has a D of its own");
 }
 
@@ -371,6 +372,8 @@ fn each_tunable_of_an_elevator_can_be_set() {
         prio_aging_expire_ns: 3_600_000_000_000,
     };
     assert_eq!(scheduler(keys, 2).0.mq_deadline, expected);
+    let kyber = scheduler("policy = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ns\"", 2).0.kyber;
+    assert_eq!(kyber, KyberOptions { read_latency_ns: 75_000, write_latency_ns: 1, ..KyberOptions::DEFAULT });
 }
 
 #[test]
@@ -393,12 +396,24 @@ fn a_tunable_out_of_range_or_of_another_policy_is_refused() {
         "prio-aging-expire = \"1s\"",
     ] {
         let name = key.split(' ').next().unwrap();
-        for policy in ["none", "sfqd", "mqfq-serial", "mqfq"] {
+        for policy in ["none", "kyber", "sfqd", "mqfq-serial", "mqfq"] {
             assert_eq!(
                 refused(&format!("policy = \"{policy}\"\n{key}")),
                 format!("c.toml:4: device.fast.{name}: is no setting of policy {policy}, allowed with mq-deadline")
             );
         }
+    }
+    for key in ["read-latency", "write-latency"] {
+        for policy in ["none", "sfqd", "mq-deadline", "mqfq-serial", "mqfq"] {
+            assert_eq!(
+                refused(&format!("policy = \"{policy}\"\n{key} = \"1ms\"")),
+                format!("c.toml:4: device.fast.{key}: is no setting of policy {policy}, allowed with kyber")
+            );
+        }
+        assert_eq!(
+            refused(&format!("policy = \"kyber\"\n{key} = \"0s\"")),
+            format!("c.toml:4: device.fast.{key}: \"0s\" is out of range, allowed is 1ns to 3600s")
+        );
     }
     assert_eq!(
         deadline("quantum = 0"),
@@ -475,7 +490,7 @@ fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
     );
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"cfq\"")),
-        "c.toml:3: device.fast.policy: \"cfq\" is not known, allowed are none, mq-deadline, bfq, sfqd, mqfq-serial, mqfq"
+        "c.toml:3: device.fast.policy: \"cfq\" is not known, allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq"
     );
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MB\"")),

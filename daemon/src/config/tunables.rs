@@ -6,8 +6,9 @@ use mqfq_blk::{BfqOptions, PolicyKind, PolicyOptions};
 use mqfq_config::{ConfigError, Section};
 
 /// Who has which.
-const KEYS: [(PolicyKind, &[&str]); 2] = [
+const KEYS: [(PolicyKind, &[&str]); 3] = [
     (PolicyKind::MqDeadline, &["read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire"]),
+    (PolicyKind::Kyber, &["read-latency", "write-latency"]),
     (
         PolicyKind::Bfq,
         &[
@@ -30,6 +31,7 @@ pub fn is_elevator(kind: PolicyKind) -> bool {
 /// - `read-expire`, `write-expire`, `prio-aging-expire`: durations up to an hour. Default 500 ms, 5 s, 10 s.
 /// - `writes-starved`: 0..=65535 batches. Default 2.
 /// - `fifo-batch`: 1..=65535 requests. Default 16.
+/// - `read-latency`, `write-latency`: durations of 1 ns to an hour. Default 2 ms, 10 ms.
 /// - `slice-idle`: a duration up to 1 s. Default 8 ms. `timeout-sync`: 1 ms to 10 s. Default 125 ms.
 /// - `max-budget`: a size up to 1 TiB. Default 0: by the device's peak rate.
 /// - `low-latency`: default true. `strict-guarantees`: default false.
@@ -41,9 +43,9 @@ pub fn read(device: &Section<'_, '_>, options: &mut PolicyOptions) -> Result<(),
     for (owner, keys) in KEYS.iter().filter(|(owner, _)| *owner != options.kind) {
         refuse(device, keys, &format!("is no setting of policy {}, allowed with {owner}", options.kind))?;
     }
-    let time = |key: &'static str, ns: &mut u64| -> Result<(), ConfigError> {
+    let time = |key: &'static str, least_ns: u64, ns: &mut u64| -> Result<(), ConfigError> {
         if let Some(entry) = device.get(key) {
-            *ns = entry.duration_ns(0..=TIME_MAX_NS)?;
+            *ns = entry.duration_ns(least_ns..=TIME_MAX_NS)?;
         }
         Ok(())
     };
@@ -54,11 +56,13 @@ pub fn read(device: &Section<'_, '_>, options: &mut PolicyOptions) -> Result<(),
         Ok(())
     };
     let deadline = &mut options.mq_deadline;
-    time("read-expire", &mut deadline.read_expire_ns)?;
-    time("write-expire", &mut deadline.write_expire_ns)?;
+    time("read-expire", 0, &mut deadline.read_expire_ns)?;
+    time("write-expire", 0, &mut deadline.write_expire_ns)?;
     count("writes-starved", 0, &mut deadline.writes_starved)?;
     count("fifo-batch", 1, &mut deadline.fifo_batch)?;
-    time("prio-aging-expire", &mut deadline.prio_aging_expire_ns)?;
+    time("prio-aging-expire", 0, &mut deadline.prio_aging_expire_ns)?;
+    time("read-latency", 1, &mut options.kyber.read_latency_ns)?;
+    time("write-latency", 1, &mut options.kyber.write_latency_ns)?;
     let bfq = &mut options.bfq;
     let expire = BfqOptions::FIFO_EXPIRE_MIN_NS..=BfqOptions::FIFO_EXPIRE_MAX_NS;
     let times = [

@@ -21,7 +21,7 @@ fn rows(report: &Value) -> &Vec<Value> {
     report["rows"].as_array().expect("rows is a list")
 }
 
-const POLICIES: [&str; 7] = ["none", "mq-deadline", "bfq", "sfqd", "mqfq-serial", "mqfq-faithful", "mqfq"];
+const POLICIES: [&str; 8] = ["none", "mq-deadline", "kyber", "bfq", "sfqd", "mqfq-serial", "mqfq-faithful", "mqfq"];
 
 #[test]
 fn overhead_has_a_row_for_each_policy_number_of_flows_and_step() {

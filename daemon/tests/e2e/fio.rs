@@ -67,10 +67,10 @@ fn fio_finds_every_checksum_on_the_software_controller() {
 }
 
 #[test]
-fn fio_finds_every_checksum_under_policies_of_one_queue() {
+fn fio_finds_every_checksum_under_each_elevator() {
     need!("fio");
     let _machine = machine::shared();
-    for policy in ["sfqd", "mq-deadline", "bfq"] {
+    for policy in ["mq-deadline", "kyber", "bfq"] {
         // A depth of 8 for 64 requests in flight, so that the policy has something to order.
         let keys = format!("policy = \"{policy}\"\ndepth = 8");
         verifies(&format!("kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"32MiB\"\n{keys}"), |_| {});

@@ -36,7 +36,7 @@ fn write_and_read_back(mut client: Client, offset_bytes: u64, seed: u8) {
 fn each_form_serves_every_request_and_is_told_with_its_numbers() {
     let _machine = machine::shared();
     // Form, quantum, lease, token batch and token share for T = 8 KiB, D = 4 and two workers.
-    let cases: [(&str, [Value; 5]); 7] = [
+    let cases: [(&str, [Value; 5]); 8] = [
         ("", [json!("relaxed"), json!(2048), json!(2048), json!(1), json!(2)]),
         ("form = \"exact\"", [json!("exact"), json!(0), json!(0), json!(1), json!(0)]),
         (
@@ -49,6 +49,10 @@ fn each_form_serves_every_request_and_is_told_with_its_numbers() {
         ),
         ("policy = \"mqfq-serial\"\nform = \"exact\"", [json!("exact"), json!(0), json!(0), json!(1), json!(0)]),
         ("policy = \"sfqd\"", [Value::Null, Value::Null, Value::Null, Value::Null, Value::Null]),
+        (
+            "policy = \"kyber\"\nread-latency = \"100us\"",
+            [Value::Null, Value::Null, Value::Null, Value::Null, Value::Null],
+        ),
         ("policy = \"mq-deadline\"\nfifo-batch = 2", [Value::Null, Value::Null, Value::Null, Value::Null, Value::Null]),
     ];
     for (keys, told) in cases {

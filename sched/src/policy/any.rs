@@ -4,8 +4,8 @@
 //! not change while it runs.
 
 use super::{
-    Bfq, CentralQueue, DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, MqDeadline, Mqfq, MqfqQueue, MqfqSerial,
-    Pick, Policy, PolicyError, PolicyKind, PolicyOptions, Sfqd,
+    Bfq, CentralQueue, DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, Kyber, KyberQueue, MqDeadline, Mqfq,
+    MqfqQueue, MqfqSerial, Pick, Policy, PolicyError, PolicyKind, PolicyOptions, Sfqd,
 };
 use crate::class::PriorityClass;
 use crate::flow::{FlowId, Weight};
@@ -25,6 +25,8 @@ pub enum AnyPolicy {
     Sfqd(Sfqd),
     /// `mq-deadline`
     MqDeadline(MqDeadline),
+    /// `kyber`
+    Kyber(Kyber),
     /// `bfq`
     Bfq(Bfq),
 }
@@ -38,6 +40,8 @@ pub enum AnyQueue {
     Mqfq(MqfqQueue),
     /// Of `sfqd`, `mq-deadline` and `bfq`.
     Central(CentralQueue),
+    /// Of `kyber`.
+    Kyber(KyberQueue),
 }
 
 impl AnyPolicy {
@@ -55,6 +59,7 @@ impl AnyPolicy {
             PolicyKind::MqDeadline => {
                 AnyPolicy::MqDeadline(MqDeadline::new(options, topology.hctx_count(), flows.len()))
             }
+            PolicyKind::Kyber => AnyPolicy::Kyber(Kyber::new(options, topology.hctx_count())),
             PolicyKind::Bfq => AnyPolicy::Bfq(Bfq::new(options, topology.hctx_count(), flows)),
         })
     }
@@ -67,6 +72,7 @@ impl AnyPolicy {
             AnyPolicy::MqfqSerial(_) => PolicyKind::MqfqSerial,
             AnyPolicy::Sfqd(_) => PolicyKind::Sfqd,
             AnyPolicy::MqDeadline(_) => PolicyKind::MqDeadline,
+            AnyPolicy::Kyber(_) => PolicyKind::Kyber,
             AnyPolicy::Bfq(_) => PolicyKind::Bfq,
         }
     }
@@ -74,7 +80,7 @@ impl AnyPolicy {
     /// Virtual time, of a policy that has one.
     pub fn global_vtime(&self) -> Option<VTime> {
         match self {
-            AnyPolicy::None(_) | AnyPolicy::MqDeadline(_) | AnyPolicy::Bfq(_) => None,
+            AnyPolicy::None(_) | AnyPolicy::MqDeadline(_) | AnyPolicy::Kyber(_) | AnyPolicy::Bfq(_) => None,
             AnyPolicy::Mqfq(policy) => Some(policy.global_vtime()),
             AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().global_vtime()),
             AnyPolicy::Sfqd(policy) => Some(policy.virtual_time()),
@@ -90,6 +96,7 @@ impl AnyPolicy {
             AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().free_units()),
             AnyPolicy::Sfqd(policy) => Some(policy.free_units()),
             AnyPolicy::MqDeadline(policy) => Some(policy.free_units()),
+            AnyPolicy::Kyber(policy) => Some(policy.free_units()),
             AnyPolicy::Bfq(policy) => Some(policy.free_units()),
         }
     }
@@ -104,6 +111,7 @@ macro_rules! on_each {
             (AnyPolicy::MqfqSerial($policy), AnyQueue::Mqfq($own)) => $call,
             (AnyPolicy::Sfqd($policy), AnyQueue::Central($own)) => $call,
             (AnyPolicy::MqDeadline($policy), AnyQueue::Central($own)) => $call,
+            (AnyPolicy::Kyber($policy), AnyQueue::Kyber($own)) => $call,
             (AnyPolicy::Bfq($policy), AnyQueue::Central($own)) => $call,
             (policy, _) => panic!("a queue of another policy was given to {}", policy.kind()),
         }
@@ -120,6 +128,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::MqfqSerial(policy) => AnyQueue::Mqfq(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::Sfqd(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::MqDeadline(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
+            AnyPolicy::Kyber(policy) => AnyQueue::Kyber(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::Bfq(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
         }
     }
@@ -150,6 +159,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::MqfqSerial(policy) => policy.set_weight(flow, weight),
             AnyPolicy::Sfqd(policy) => policy.set_weight(flow, weight),
             AnyPolicy::MqDeadline(policy) => policy.set_weight(flow, weight),
+            AnyPolicy::Kyber(policy) => policy.set_weight(flow, weight),
             AnyPolicy::Bfq(policy) => policy.set_weight(flow, weight),
         }
     }
@@ -161,6 +171,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::MqfqSerial(policy) => policy.set_class(flow, class),
             AnyPolicy::Sfqd(policy) => policy.set_class(flow, class),
             AnyPolicy::MqDeadline(policy) => policy.set_class(flow, class),
+            AnyPolicy::Kyber(policy) => policy.set_class(flow, class),
             AnyPolicy::Bfq(policy) => policy.set_class(flow, class),
         }
     }

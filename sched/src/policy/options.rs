@@ -1,7 +1,7 @@
 //! What a policy is built from: which one, the depth D, the window T, and what a request takes of D.
 
 use super::BfqOptions;
-use super::tunables::MqDeadlineOptions;
+use super::tunables::{KyberOptions, MqDeadlineOptions};
 use crate::cost::Cost;
 use crate::flow::Weight;
 use crate::vtime::{VSpan, VTime};
@@ -21,15 +21,18 @@ pub enum PolicyKind {
     Sfqd,
     /// Sector order in batches, and expiry times: one queue, one lock.
     MqDeadline,
+    /// Tokens per kind of request, as many as latency targets allow.
+    Kyber,
     /// Budget fair queueing: one lock, and the device for one queue at a time.
     Bfq,
 }
 
 impl PolicyKind {
     /// All of them, in the order in which tables show them.
-    pub const ALL: [PolicyKind; 6] = [
+    pub const ALL: [PolicyKind; 7] = [
         PolicyKind::None,
         PolicyKind::MqDeadline,
+        PolicyKind::Kyber,
         PolicyKind::Bfq,
         PolicyKind::Sfqd,
         PolicyKind::MqfqSerial,
@@ -44,6 +47,7 @@ impl PolicyKind {
             PolicyKind::MqfqSerial => "mqfq-serial",
             PolicyKind::Sfqd => "sfqd",
             PolicyKind::MqDeadline => "mq-deadline",
+            PolicyKind::Kyber => "kyber",
             PolicyKind::Bfq => "bfq",
         }
     }
@@ -125,6 +129,8 @@ pub struct PolicyOptions {
     pub token_share: u32,
     /// What only `mq-deadline` looks at.
     pub mq_deadline: MqDeadlineOptions,
+    /// What only `kyber` looks at.
+    pub kyber: KyberOptions,
     /// Tunables of `bfq`.
     pub bfq: BfqOptions,
     /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
@@ -155,6 +161,7 @@ impl PolicyOptions {
             token_batch: 1,
             token_share: 0,
             mq_deadline: MqDeadlineOptions::DEFAULT,
+            kyber: KyberOptions::DEFAULT,
             bfq: BfqOptions::DEFAULT,
             start: VTime::ZERO,
         }
@@ -221,6 +228,9 @@ impl PolicyOptions {
             return Err(PolicyError::TokenBatchOutOfRange(self.token_batch));
         }
         if let Err(error) = self.mq_deadline.validate() {
+            return Err(error);
+        }
+        if let Err(error) = self.kyber.validate() {
             return Err(error);
         }
         self.bfq.validate()
@@ -346,7 +356,7 @@ mod tests {
         let error = "cfq".parse::<PolicyKind>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown policy \"cfq\", allowed are none, mq-deadline, bfq, sfqd, mqfq-serial, mqfq"
+            "unknown policy \"cfq\", allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq"
         );
     }
 

@@ -74,6 +74,83 @@ impl Default for MqDeadlineOptions {
     }
 }
 
+/// Tunables of `kyber`. Source of the constants: as the kernel's has them; there only the first two can be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KyberOptions {
+    /// Target of a read, from submission to completion, and on the device, ns, 1 or more.
+    pub read_latency_ns: u64,
+    /// The same of a write.
+    pub write_latency_ns: u64,
+    /// The same of a discard.
+    pub discard_latency_ns: u64,
+    /// Reads on the device, at most, 1 or more.
+    pub read_depth: u32,
+    /// Writes.
+    pub write_depth: u32,
+    /// Discards and writes of zeroes.
+    pub discard_depth: u32,
+    /// The rest.
+    pub other_depth: u32,
+}
+
+impl KyberOptions {
+    /// As it is known: 2 ms, 10 ms, 5 s; 256, 128, 64, 16.
+    pub const DEFAULT: KyberOptions = KyberOptions {
+        read_latency_ns: 2_000_000,
+        write_latency_ns: 10_000_000,
+        discard_latency_ns: 5_000_000_000,
+        read_depth: 256,
+        write_depth: 128,
+        discard_depth: 64,
+        other_depth: 16,
+    };
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub const fn validate(&self) -> Result<(), PolicyError> {
+        let times = [
+            ("read-latency", self.read_latency_ns),
+            ("write-latency", self.write_latency_ns),
+            ("discard-latency", self.discard_latency_ns),
+        ];
+        let mut n = 0;
+        while n < times.len() {
+            let (name, value) = times[n];
+            if value == 0 || value > TIME_MAX_NS {
+                return Err(Self::refused(name, value, " ns", TIME_MAX_NS));
+            }
+            n += 1;
+        }
+        let depths = [
+            ("read-depth", self.read_depth),
+            ("write-depth", self.write_depth),
+            ("discard-depth", self.discard_depth),
+            ("other-depth", self.other_depth),
+        ];
+        n = 0;
+        while n < depths.len() {
+            let (name, value) = depths[n];
+            if value == 0 || value > COUNT_MAX {
+                return Err(Self::refused(name, value as u64, "", COUNT_MAX as u64));
+            }
+            n += 1;
+        }
+        Ok(())
+    }
+
+    const fn refused(name: &'static str, value: u64, unit: &'static str, most: u64) -> PolicyError {
+        PolicyError::TunableOutOfRange { kind: PolicyKind::Kyber, name, value, unit, least: 1, most }
+    }
+}
+
+impl Default for KyberOptions {
+    fn default() -> Self {
+        KyberOptions::DEFAULT
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -87,6 +164,37 @@ mod tests {
             [500_000_000, 5_000_000_000, 10_000_000_000]
         );
         assert_eq!([writes_starved, fifo_batch], [2, 16]);
+    }
+
+    #[test]
+    fn kyber_has_the_constants_that_it_is_known_for() {
+        let options = KyberOptions::default();
+        assert_eq!([options.read_latency_ns, options.write_latency_ns], [2_000_000, 10_000_000]);
+        assert_eq!(options.discard_latency_ns, 5_000_000_000);
+        let KyberOptions { read_depth, write_depth, discard_depth, other_depth, .. } = options;
+        assert_eq!([read_depth, write_depth, discard_depth, other_depth], [256, 128, 64, 16]);
+    }
+
+    #[test]
+    fn what_kyber_cannot_have_is_named() {
+        let good = KyberOptions::DEFAULT;
+        assert_eq!(good.validate(), Ok(()));
+        let sentence = |options: KyberOptions| options.validate().unwrap_err().to_string();
+        assert_eq!(
+            sentence(KyberOptions { read_latency_ns: 0, ..good }),
+            "read-latency of 0 ns is out of range for kyber, allowed is 1 to 3600000000000 ns"
+        );
+        assert_eq!(
+            sentence(KyberOptions { write_latency_ns: TIME_MAX_NS + 1, ..good }),
+            "write-latency of 3600000000001 ns is out of range for kyber, allowed is 1 to 3600000000000 ns"
+        );
+        let depth = |options, name| {
+            assert_eq!(sentence(options), format!("{name} of 0 is out of range for kyber, allowed is 1 to 65535"));
+        };
+        depth(KyberOptions { read_depth: 0, ..good }, "read-depth");
+        depth(KyberOptions { write_depth: 0, ..good }, "write-depth");
+        depth(KyberOptions { discard_depth: 0, ..good }, "discard-depth");
+        depth(KyberOptions { other_depth: 0, ..good }, "other-depth");
     }
 
     #[test]

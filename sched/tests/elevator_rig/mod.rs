@@ -293,6 +293,11 @@ impl Rig {
         self.request(handle).io
     }
 
+    /// Whose worker has it.
+    pub fn hctx(&self, handle: Handle) -> HctxId {
+        self.request(handle).hctx
+    }
+
     pub fn is_dispatched(&self, handle: Handle) -> bool {
         self.request(handle).dispatched_ns.is_some()
     }

@@ -109,6 +109,7 @@ pub fn options(policy: &scenario::Policy, hctx_count: usize) -> Result<PolicyOpt
         window: VSpan::from_bytes(policy.window_bytes),
         token_unit_bytes: policy.token_unit_bytes,
         mq_deadline: policy.mq_deadline,
+        kyber: policy.kyber,
         bfq: policy.bfq,
         ..PolicyOptions::new(policy.kind)
     };

@@ -259,6 +259,8 @@ const POLICY_KEYS: &[&str] = &[
     "writes-starved",
     "fifo-batch",
     "prio-aging-expire",
+    "read-latency",
+    "write-latency",
     "slice-idle",
     "timeout-sync",
     "max-budget",
@@ -284,6 +286,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         tokens: TokensKind::TokenTree,
         unthrottle: Unthrottle::Wheel,
         mq_deadline: defaults.mq_deadline,
+        kyber: defaults.kyber,
         bfq: defaults.bfq,
     };
     let Some(section) = root.get("policy") else { return Ok(policy) };

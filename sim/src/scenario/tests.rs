@@ -276,7 +276,7 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
     assert_eq!(
         policy("kind = \"cfq\""),
-        "s.toml:16: policy.kind: \"cfq\" is not known, allowed are none, mq-deadline, bfq, sfqd, mqfq-serial, mqfq"
+        "s.toml:16: policy.kind: \"cfq\" is not known, allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq"
     );
     assert_eq!(
         policy("virtual-time = \"scan\""),
@@ -354,6 +354,8 @@ fn the_tunables_of_an_elevator_are_read_and_its_depth_is_the_device_queues() {
     };
     let set = policy(&format!("kind = \"mq-deadline\"\n{keys}"));
     assert_eq!(set.mq_deadline, expected);
+    let kyber = policy("kind = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ms\"").kyber;
+    assert_eq!(kyber, KyberOptions { read_latency_ns: 75_000, write_latency_ns: 1_000_000, ..KyberOptions::DEFAULT });
     assert_eq!(crate::rivals::options(&set, 2).unwrap().mq_deadline.fifo_batch, 4, "and arrive in the policy");
 }
 

@@ -7,8 +7,9 @@ use mqfq_blk_watched::{BfqOptions, PolicyKind};
 use mqfq_config::{ConfigError, Section};
 
 /// Who has which.
-const KEYS: [(PolicyKind, &[&str]); 2] = [
+const KEYS: [(PolicyKind, &[&str]); 3] = [
     (PolicyKind::MqDeadline, &["read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire"]),
+    (PolicyKind::Kyber, &["read-latency", "write-latency"]),
     (
         PolicyKind::Bfq,
         &[
@@ -31,6 +32,7 @@ pub fn is_elevator(kind: PolicyKind) -> bool {
 /// - `read-expire`, `write-expire`, `prio-aging-expire`: durations up to an hour. Default 500 ms, 5 s, 10 s.
 /// - `writes-starved`: 0..=65535 batches. Default 2.
 /// - `fifo-batch`: 1..=65535 requests. Default 16.
+/// - `read-latency`, `write-latency`: durations of 1 ns to an hour. Default 2 ms, 10 ms.
 /// - `slice-idle`: a duration up to 1 s. Default 8 ms. `timeout-sync`: 1 ms to 10 s. Default 125 ms.
 /// - `max-budget`: a size up to 1 TiB. Default 0: by the device's peak rate.
 /// - `low-latency`: default true. `strict-guarantees`: default false.
@@ -42,9 +44,9 @@ pub fn read(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), Config
     for (owner, keys) in KEYS.iter().filter(|(owner, _)| *owner != policy.kind) {
         refuse(section, keys, &format!("is no setting of policy {}, allowed with {owner}", policy.kind))?;
     }
-    let time = |key: &'static str, ns: &mut u64| -> Result<(), ConfigError> {
+    let time = |key: &'static str, least_ns: u64, ns: &mut u64| -> Result<(), ConfigError> {
         if let Some(entry) = section.get(key) {
-            *ns = entry.duration_ns(0..=TIME_MAX_NS)?;
+            *ns = entry.duration_ns(least_ns..=TIME_MAX_NS)?;
         }
         Ok(())
     };
@@ -55,11 +57,13 @@ pub fn read(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), Config
         Ok(())
     };
     let deadline = &mut policy.mq_deadline;
-    time("read-expire", &mut deadline.read_expire_ns)?;
-    time("write-expire", &mut deadline.write_expire_ns)?;
+    time("read-expire", 0, &mut deadline.read_expire_ns)?;
+    time("write-expire", 0, &mut deadline.write_expire_ns)?;
     count("writes-starved", 0, &mut deadline.writes_starved)?;
     count("fifo-batch", 1, &mut deadline.fifo_batch)?;
-    time("prio-aging-expire", &mut deadline.prio_aging_expire_ns)?;
+    time("prio-aging-expire", 0, &mut deadline.prio_aging_expire_ns)?;
+    time("read-latency", 1, &mut policy.kyber.read_latency_ns)?;
+    time("write-latency", 1, &mut policy.kyber.write_latency_ns)?;
     let bfq = &mut policy.bfq;
     let expire = BfqOptions::FIFO_EXPIRE_MIN_NS..=BfqOptions::FIFO_EXPIRE_MAX_NS;
     let times = [
