@@ -10,11 +10,12 @@
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
 //! | [`transfers`] | the lines that whole policies move |
-//! | [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`], [`transfers`], [`validate`] | the commands |
+//! | [`blkmq`], [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`], [`transfers`], [`validate`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
 
+pub mod blkmq;
 pub mod bound;
 pub mod contender;
 mod cpu_time;

@@ -211,7 +211,7 @@ fn free_machine() -> Machine {
 fn simulated(preset: &str, seed: u64, history: &[Batch]) -> Completions {
     let depth = depth(history);
     let drive = Drive::nvme(preset, SIZE_BYTES, QUEUES, depth, seed).unwrap();
-    let device = SimDevice::new(SIZE_BYTES, false);
+    let device = SimDevice::new(SIZE_BYTES, false, 0);
     let seen = Rc::new(RefCell::new(Vec::new()));
     let body = |number: usize| -> Box<dyn FnOnce()> {
         let hctx = blk::HctxId(number as u16);

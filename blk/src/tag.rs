@@ -30,6 +30,11 @@ impl TagSet {
         self.free.push(tag);
     }
 
+    /// Tags that are not out.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
     /// Tags that are out.
     pub fn in_use(&self) -> usize {
         self.depth as usize - self.free.len()

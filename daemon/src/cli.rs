@@ -215,6 +215,28 @@ pub enum Bench {
         #[arg(long, requires = "record")]
         host: Option<String>,
     },
+    /// Figures 6, 7, 9 and 10 and Table 2 of the blk-mq paper on the null device of this machine: one queue under one lock, two levels
+    /// of queues, and no block layer.
+    Blkmq {
+        /// Most workers; by default one per CPU.
+        #[arg(long, value_parser = workers)]
+        workers: Option<usize>,
+        /// How often each case is run.
+        #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        rounds: u32,
+        /// Length of each measurement.
+        #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+        milliseconds: u64,
+        /// Draw FOLDER/mqfq-blkmq.svg.
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+        /// Write FOLDER/HOST/DATE/blkmq.{json,md,svg}.
+        #[arg(long, value_name = "FOLDER")]
+        record: Option<PathBuf>,
+        /// HOST in the record, if not the machine's own name.
+        #[arg(long, requires = "record")]
+        host: Option<String>,
+    },
     /// The shared structures alone, each beside its rivals: mindicator and array scan, token tree and counter and
     /// bitmap, throttle wheel and polling.
     Structures {

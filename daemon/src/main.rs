@@ -14,6 +14,7 @@ mod takeover;
 mod trace;
 
 use cli::{Bench, Cli, Command, Sim};
+use mqfq_bench::blkmq::{self, BlkmqOptions};
 use mqfq_bench::bound::{self, BoundOptions};
 use mqfq_bench::demo::{self, DemoOptions};
 use mqfq_bench::fairness::{self, FairnessOptions};
@@ -82,6 +83,9 @@ fn run(cli: Cli) -> Result<(), String> {
             let window_bytes = window_kib << 10;
             let fixed = Fixed { measured_ms: milliseconds, window_bytes, depth_per_worker: depth, writes };
             scale::run(&ScaleOptions { json, workers, flows, relaxations, rounds, fixed, out, record, host })
+        }
+        Command::Bench(Bench::Blkmq { workers, rounds, milliseconds, out, record, host }) => {
+            blkmq::run(&BlkmqOptions { json, workers, rounds, measured_ms: milliseconds, out, record, host })
         }
         Command::Bench(Bench::Structures { workers, queues, rounds, milliseconds, out }) => {
             let (workers, queues) = (workers.map(usize::from), queues.map(usize::from));

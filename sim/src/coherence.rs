@@ -24,10 +24,9 @@
 //! # Cost
 //! One look into a hash map and a few comparisons per access; a word of bits per line and 64 cores.
 
-use crate::machine::Distances;
+use crate::machine::{Distance, Distances};
 use crate::outcome::MemoryOutcome;
 use crate::scenario::Latencies;
-use mqfq_sched_watched::topology::Distance;
 use mqfq_sched_watched::watched::Kind;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -67,6 +66,7 @@ struct Costs {
     same_core: Ps,
     same_socket: Ps,
     other_socket: Ps,
+    other_board: Ps,
 }
 
 /// All lines. See the file's text.
@@ -105,6 +105,7 @@ impl Memory {
             same_core: ps(latency.transfer_same_core_ns),
             same_socket: ps(latency.transfer_same_socket_ns),
             other_socket: ps(latency.transfer_other_socket_ns),
+            other_board: ps(latency.transfer_other_board_ns),
         };
         Memory {
             costs,
@@ -216,7 +217,8 @@ impl Memory {
             Distance::Own => 0,
             Distance::Core => self.costs.same_core,
             Distance::Socket => self.costs.same_socket,
-            Distance::Machine => self.costs.other_socket,
+            Distance::Board => self.costs.other_socket,
+            Distance::Machine => self.costs.other_board,
         }
     }
 
@@ -242,7 +244,7 @@ impl Memory {
             Distance::Own => {}
             Distance::Core => self.counts.transfers_same_core += 1,
             Distance::Socket => self.counts.transfers_same_socket += 1,
-            Distance::Machine => self.counts.transfers_other_socket += 1,
+            Distance::Board | Distance::Machine => self.counts.transfers_other_socket += 1,
         }
         start + self.transfer_ps(distance)
     }

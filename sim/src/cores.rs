@@ -33,7 +33,7 @@ mod futex;
 
 use crate::coherence::{LINE_BYTES, Memory, Need, Ps, ps};
 use crate::drive::Drive;
-use crate::machine::Distances;
+use crate::machine::{Distance, Distances};
 use crate::outcome::MemoryOutcome;
 use crate::scenario::Machine;
 use corosensei::stack::DefaultStack;
@@ -109,6 +109,7 @@ struct Costs {
     /// What computing varies by, in 1/1024 to both sides.
     jitter: u64,
     locks_barge: bool,
+    locks_ticket: bool,
     lock_look: Ps,
     futex: Ps,
 }
@@ -191,6 +192,7 @@ impl Cores {
             beside_sibling: (1024.0 * 2.0 / latency.two_threads_factor).round() as u64,
             jitter: (1024.0 * latency.jitter_share).round() as u64,
             locks_barge: latency.locks_barge,
+            locks_ticket: latency.locks_ticket,
             lock_look: ps(latency.lock_look_ns),
             futex: ps(latency.futex_ns),
         };
@@ -239,11 +241,15 @@ impl Cores {
         if jitter == 0 {
             return self.compute(time);
         }
-        // xorshift64 (Marsaglia 2003).
+        self.draw();
+        self.compute(time - jitter + self.random % (2 * jitter + 1));
+    }
+
+    /// The next random number: xorshift64 (Marsaglia 2003).
+    fn draw(&mut self) {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        self.compute(time - jitter + self.random % (2 * jitter + 1));
     }
 
     /// When the next thing happens on another core or in the device.
@@ -370,6 +376,8 @@ impl Cores {
         self.cores[core].now = now;
         let lock = self.locks.get_mut(&address).expect("a lock that is let go was taken");
         lock.holder = None;
+        let now = now + if self.costs.locks_ticket { self.ticket_delay(address) } else { 0 };
+        let lock = self.locks.get_mut(&address).expect("a lock that is let go was taken");
         let Some((next, since)) = lock.waiting.pop_front() else { return };
         lock.holder = Some(next);
         let lock_bytes = lock.bytes;
@@ -382,6 +390,21 @@ impl Cores {
         self.hold(address, lock_bytes, next);
         let at = self.cores[next].now;
         self.enqueue(next, at);
+    }
+
+    /// What handing on a ticket lock takes beyond one transfer: the line is taken from all who look at it, and who is next reads it after
+    /// some of the others, by chance.
+    fn ticket_delay(&mut self, address: usize) -> Ps {
+        let waiting = &self.locks[&address].waiting;
+        let others = waiting.len().saturating_sub(1) as u64;
+        if others == 0 {
+            return 0;
+        }
+        let core = self.current;
+        let ways = waiting.iter().map(|&(waiter, _)| self.memory.transfer_ps(self.distances.between(core, waiter)));
+        let (sum, farthest) = ways.fold((0, 0), |(sum, farthest), way| (sum + way, way.max(farthest)));
+        self.draw();
+        farthest + self.random % (others + 1) * (sum / (others + 1))
     }
 
     /// One that sleeps or spins goes on at `at`, or earlier if something else has it do so.
@@ -405,7 +428,7 @@ impl Cores {
     /// From the current core's system call to the first instruction of a sleeper.
     fn wake_latency(&self, core: usize) -> Ps {
         match self.distances.between(self.current, core) {
-            mqfq_sched_watched::topology::Distance::Machine => self.costs.wake_other_socket,
+            Distance::Board | Distance::Machine => self.costs.wake_other_socket,
             _ => self.costs.wake_same_socket,
         }
     }

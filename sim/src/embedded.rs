@@ -9,6 +9,12 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("mqfq/9", include_str!("../figures/mqfq/9.toml")),
     ("mqfq/10", include_str!("../figures/mqfq/10.toml")),
     ("mqfq/11", include_str!("../figures/mqfq/11.toml")),
+    ("blkmq/4", include_str!("../figures/blkmq/4.toml")),
+    ("blkmq/6", include_str!("../figures/blkmq/6.toml")),
+    ("blkmq/7", include_str!("../figures/blkmq/7.toml")),
+    ("blkmq/8", include_str!("../figures/blkmq/8.toml")),
+    ("blkmq/9", include_str!("../figures/blkmq/9.toml")),
+    ("blkmq/10", include_str!("../figures/blkmq/10.toml")),
     ("ours/scale", include_str!("../figures/ours/scale.toml")),
 ];
 

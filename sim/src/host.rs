@@ -6,7 +6,9 @@ use crate::scenario::{Latencies, Unthrottle};
 use mqfq_blk_watched::buffer::Buffer;
 use mqfq_blk_watched::client::{Event, MakeClient, Part};
 use mqfq_blk_watched::host::{Ended, Host, HostEvent, Mail};
+use mqfq_blk_watched::queues::{BlockLayer, Interrupt};
 use mqfq_sched_watched::policy::Policy;
+use mqfq_sched_watched::sync::{AtomicU64, Ordering};
 use mqfq_sched_watched::topology::HctxId;
 use mqfq_sched_watched::wake::WakeWord;
 use std::cmp::Reverse;
@@ -14,6 +16,7 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// One core's wake word, alone on its lines as the real one is.
 #[derive(Default)]
@@ -28,11 +31,49 @@ struct Costs {
     timer: Ps,
     /// How long the worker spins before it sleeps.
     patience: Ps,
+    /// Without a block layer nobody else spends the time of a request.
+    raw: Option<(Ps, Ps)>,
+}
+
+/// A word of the layers above that all cores write, alone on its lines.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct SharedWord(AtomicU64);
+
+/// What cores share besides the block layer.
+#[derive(Clone)]
+pub struct Common {
+    /// By worker.
+    pub bells: Arc<[Bell]>,
+    /// Written at each submission and each completion.
+    pub words: Rc<[SharedWord]>,
+}
+
+impl Common {
+    /// For so many workers.
+    pub fn new(workers: usize, latency: &Latencies) -> Common {
+        Common {
+            bells: (0..workers).map(|_| Bell::default()).collect(),
+            words: (0..latency.shared_words).map(|_| SharedWord::default()).collect(),
+        }
+    }
+
+    /// Kicks the worker of this number from the current core.
+    pub fn kick(bells: &[Bell], worker: usize) {
+        if bells[worker].0.kick() { core::ring(worker) } else { core::nudge(worker) }
+    }
+
+    fn touch(&self) {
+        // Relaxed: it is only counted, by nobody; that the line moves is all.
+        self.words.iter().for_each(|word| {
+            word.0.fetch_add(1, Ordering::Relaxed);
+        });
+    }
 }
 
 /// See the file's text.
 pub struct VirtualHost {
-    bells: Rc<[Bell]>,
+    common: Common,
     own: usize,
     costs: Costs,
     poll: Option<Ps>,
@@ -41,11 +82,19 @@ pub struct VirtualHost {
     asked: u64,
     is_told: bool,
     reschedules: u64,
+    /// Of a shared hardware queue: tells it that the drive has interrupted this core.
+    news: Option<Interrupt>,
 }
 
 impl VirtualHost {
     /// The host of core `own`.
-    pub fn new(own: usize, bells: Rc<[Bell]>, latency: &Latencies, unthrottle: Unthrottle) -> VirtualHost {
+    pub fn new(
+        own: usize,
+        common: Common,
+        latency: &Latencies,
+        unthrottle: Unthrottle,
+        layer: BlockLayer,
+    ) -> VirtualHost {
         let poll = match unthrottle {
             Unthrottle::Wheel => None,
             Unthrottle::Poll { period_ns } => Some(period_ns * 1000),
@@ -55,8 +104,25 @@ impl VirtualHost {
             turn: ps(latency.turn_ns),
             timer: ps(latency.timer_ns),
             patience: ps(latency.patience_ns),
+            raw: (layer == BlockLayer::Raw).then(|| (ps(latency.submit_ns), ps(latency.complete_ns))),
         };
-        VirtualHost { bells, own, costs, poll, timers: BinaryHeap::new(), asked: 0, is_told: false, reschedules: 0 }
+        VirtualHost {
+            common,
+            own,
+            costs,
+            poll,
+            timers: BinaryHeap::new(),
+            asked: 0,
+            is_told: false,
+            reschedules: 0,
+            news: None,
+        }
+    }
+
+    /// The same for a worker whose hardware queue is shared: `news` is what the drive's interrupt calls.
+    #[must_use]
+    pub fn with_news(self, news: Interrupt) -> VirtualHost {
+        VirtualHost { news: Some(news), ..self }
     }
 
     /// Times that it went on after it had been held back.
@@ -75,20 +141,19 @@ impl<P: Policy> Host<P> for VirtualHost {
     }
 
     fn kick(&mut self, hctx: HctxId) {
-        let other = hctx.index();
-        if self.bells[other].0.kick() { core::ring(other) } else { core::nudge(other) }
+        Common::kick(&self.common.bells, hctx.index());
     }
 
     fn may_sleep(&mut self) -> bool {
-        self.bells[self.own].0.may_sleep()
+        self.common.bells[self.own].0.may_sleep()
     }
 
     fn woke(&mut self) {
-        self.bells[self.own].0.woke();
+        self.common.bells[self.own].0.woke();
     }
 
     fn is_kicked(&mut self) -> bool {
-        self.bells[self.own].0.is_kicked()
+        self.common.bells[self.own].0.is_kicked()
     }
 
     fn take_mail(&mut self) -> Option<Mail<P>> {
@@ -98,6 +163,11 @@ impl<P: Policy> Host<P> for VirtualHost {
     }
 
     fn collect(&mut self, ended: &mut Vec<Ended>) {
+        if let Some(news) = self.news.as_ref().filter(|_| core::is_interrupted()) {
+            news(HctxId(self.own as u16));
+            // The queue knows now, and somebody else may already have looked.
+            core::interrupt_taken();
+        }
         let now_ns = core::now_ns();
         while self.next_timer().is_some_and(|at_ns| at_ns <= now_ns) {
             let Some(Reverse((_, _, client, user))) = self.timers.pop() else { return };
@@ -166,6 +236,22 @@ impl<P: Policy> Host<P> for VirtualHost {
 
     fn cancel_timers(&mut self, client: u32) {
         self.timers.retain(|Reverse((_, _, whose, _))| *whose != client);
+    }
+
+    fn submitted(&mut self) {
+        self.common.touch();
+        if let Some((submit, _)) = self.costs.raw {
+            core::compute(submit);
+        }
+    }
+
+    fn completed(&mut self, count: usize) {
+        for _ in 0..count {
+            if let Some((_, complete)) = self.costs.raw {
+                core::compute(complete);
+            }
+            self.common.touch();
+        }
     }
 
     // What a request costs is spent around the policy's operations (`crate::timed`), one request after the other.

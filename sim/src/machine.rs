@@ -6,6 +6,10 @@
 //! | `haswell-2x6` | 2 x 6 x 2 | MQFQ section 4, MQ-SSD setup: Xeon E5-2620 v3, 2.4 GHz, the same |
 //! | `user-space-2` | 1 x 2 x 1 | the virtual machine of bench/record: our own worker loop, load inside the workers |
 //! | `user-space-8x128` | 8 x 128 x 1 | our own worker loop on a machine that nobody here has |
+//! | `sandy-bridge-1x6` | 1 x 6 x 1 | blk-mq table 1: i7-3930K, 3.2 GHz, Linux 3.10 |
+//! | `westmere-2x6` | 2 x 6 x 1 | blk-mq table 1: X5690, 3.46 GHz, the same |
+//! | `nehalem-4x8` | 4 x 8 x 1 | blk-mq table 1: X7560, 2.66 GHz, the same |
+//! | `westmere-8x10` | 8 x 10 x 1 | blk-mq table 1: E7-2870, 2.4 GHz, the same; two boards of four sockets |
 //!
 //! # Sources
 //! * Atomics, Haswell: a locked instruction takes 18 to 19 cycles, `mfence` 33, a load that hits L1 4 (Agner Fog, instruction
@@ -23,14 +27,35 @@
 //! * `user-space-*`, locks: a futex call that wakes nobody takes 230 ns on that machine, one that does not sleep 290 (measured alone, best of
 //!   200). From look to look of who waits 300 ns: CALIBRATED to two threads there on one `std::sync::Mutex` (`cores/futex.rs` has the figures).
 //!   No plain lines but those in the mutex: `mqfq-serial` has none, `sfqd` its central queue; what that points to (nodes, lists) is left out.
+//! * blk-mq's machines, kernel path: "a single CPU core can sustain an IO submission rate of around 800 thousand IOPS" (section 1) on the
+//!   machine with one socket, and of that MQ is 22% below Raw there (section 5.1): 1.25 us of a core per request, and `dispatch-ns` is what Raw leaves
+//!   out. CALIBRATED to these two, and to nothing else that the figures show; between submission and completion the rest is split in half,
+//!   ASSUMED. On the other machines the same number of cycles (table 1 has the clocks), ASSUMED; instructions under a lock likewise,
+//!   from those of MQFQ's machines.
+//! * blk-mq's machines, lines: with one and two sockets 28 ns within a socket and 106 ns to the other (Molka, Hackenberg, Schöne, Müller, "Memory
+//!   Performance and Cache Coherency Effects on an Intel Nehalem Multiprocessor System", PACT 2009: a modified line, X5570, their predecessor),
+//!   with four and eight 51, 136 and 188 ns (David, Guerraoui, Trigonakis, "Everything You Always Wanted to Know About Synchronization but Were
+//!   Afraid to Ask", SOSP 2013, table 2: 109, 289 and 400 cycles at 2.13 GHz on an eight-socket Westmere-EX, none, one and two hops). That another
+//!   board is two hops away is ASSUMED.
+//! * blk-mq's machines, locks: Linux 3.10 has ticket locks, which take longer to hand on the more cores wait (Boyd-Wickizer, Kaashoek, Morris, Zeldovich,
+//!   "Non-scalable locks are dangerous", Linux Symposium 2012): who is next reads the line after half of the others, on average.
 //! * `user-space-*`: calibrated to this project's own measurements with one worker (`mqfq bench scale`, `mqfq bench overhead`);
 //!   what they say of two workers is then a prediction, and is checked (`mqfq bench validate`).
 
 use crate::scenario::{Latencies, Machine};
-use mqfq_sched_watched::topology::{Distance, Place, Topology};
+use mqfq_sched_watched::topology::{Place, Topology};
 
 /// Presets, in the order of the table.
-pub const NAMES: &[&str] = &["haswell-2x8", "haswell-2x6", "user-space-2", "user-space-8x128"];
+pub const NAMES: &[&str] = &[
+    "haswell-2x8",
+    "haswell-2x6",
+    "user-space-2",
+    "user-space-8x128",
+    "sandy-bridge-1x6",
+    "westmere-2x6",
+    "nehalem-4x8",
+    "westmere-8x10",
+];
 
 /// The figures of MQFQ's two machines.
 const HASWELL: Latencies = Latencies {
@@ -41,6 +66,7 @@ const HASWELL: Latencies = Latencies {
     transfer_same_core_ns: 5.0,
     transfer_same_socket_ns: 42.0,
     transfer_other_socket_ns: 110.0,
+    transfer_other_board_ns: 110.0,
     memory_ns: 90.0,
     two_threads_factor: 1.25,
     code_per_access_ns: 1.5,
@@ -59,6 +85,8 @@ const HASWELL: Latencies = Latencies {
     timer_ns: 400.0,
     jitter_share: 0.05,
     locks_barge: false,
+    locks_ticket: false,
+    shared_words: 0,
     lock_look_ns: 0.0,
     futex_ns: 0.0,
     calls_max: 1,
@@ -75,6 +103,7 @@ const USER_SPACE: Latencies = Latencies {
     transfer_same_core_ns: 5.0,
     transfer_same_socket_ns: 40.0,
     transfer_other_socket_ns: 120.0,
+    transfer_other_board_ns: 120.0,
     memory_ns: 80.0,
     two_threads_factor: 1.25,
     code_per_access_ns: 0.6,
@@ -93,25 +122,58 @@ const USER_SPACE: Latencies = Latencies {
     timer_ns: 500.0,
     jitter_share: 0.05,
     locks_barge: true,
+    locks_ticket: false,
+    shared_words: 0,
     lock_look_ns: 300.0,
     futex_ns: 250.0,
     calls_max: 32,
     patience_ns: 50_000.0,
 };
 
+/// Clock of the machine that the kernel's path was calibrated on, GHz: Sandy Bridge-E of blk-mq table 1.
+const CALIBRATED_GHZ: f64 = 3.2;
+
+/// The figures of one of blk-mq's machines: the same instructions at another clock, and its own way between caches.
+const fn linux_3_10(ghz: f64, same_socket_ns: f64, other_socket_ns: f64, other_board_ns: f64) -> Latencies {
+    let slower = CALIBRATED_GHZ / ghz;
+    Latencies {
+        load_hit_ns: 0.6 * slower,
+        store_hit_ns: 0.6 * slower,
+        rmw_hit_ns: 6.0 * slower,
+        fence_ns: 10.0 * slower,
+        transfer_same_socket_ns: same_socket_ns,
+        transfer_other_socket_ns: other_socket_ns,
+        transfer_other_board_ns: other_board_ns,
+        code_per_access_ns: 1.1 * slower,
+        code_under_lock_ns: 22.0 * slower,
+        submit_ns: 440.0 * slower,
+        dispatch_ns: 230.0 * slower,
+        complete_ns: 440.0 * slower,
+        doorbell_ns: 0.0,
+        turn_ns: 40.0 * slower,
+        locks_ticket: true,
+        ..HASWELL
+    }
+}
+
 /// The machine of this name, with a worker on each of its hardware threads.
 pub fn preset(name: &str) -> Option<Machine> {
     let at = NAMES.iter().position(|known| *known == name)?;
-    let (sockets, cores_per_socket, threads_per_core, latency) = [
-        (2, 8, 2, HASWELL),
-        (2, 6, 2, HASWELL),
-        (1, 2, 1, Latencies { wake_same_socket_ns: 25_000.0, ..USER_SPACE }),
-        (8, 128, 1, USER_SPACE),
+    let (boards, sockets, cores_per_socket, threads_per_core, latency) = [
+        (1, 2, 8, 2, HASWELL),
+        (1, 2, 6, 2, HASWELL),
+        (1, 1, 2, 1, Latencies { wake_same_socket_ns: 25_000.0, ..USER_SPACE }),
+        (1, 8, 128, 1, USER_SPACE),
+        (1, 1, 6, 1, linux_3_10(3.2, 28.0, 106.0, 106.0)),
+        (1, 2, 6, 1, linux_3_10(3.46, 28.0, 106.0, 106.0)),
+        (1, 4, 8, 1, linux_3_10(2.66, 51.0, 136.0, 136.0)),
+        (2, 8, 10, 1, linux_3_10(2.4, 51.0, 136.0, 188.0)),
     ][at];
     let workers = sockets * cores_per_socket * threads_per_core;
     Some(Machine {
         name: name.to_string(),
         sockets,
+        boards,
         cores_per_socket,
         threads_per_core,
         workers,
@@ -134,23 +196,41 @@ pub fn places(machine: &Machine) -> Vec<Place> {
 /// Who is how far from whom, and who shares a core with whom.
 pub struct Distances {
     places: Vec<Place>,
+    sockets_per_board: u16,
+}
+
+/// How far apart two workers are; nearer is less.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Distance {
+    /// They are the same.
+    Own,
+    /// Hardware threads of one core.
+    Core,
+    /// Cores of one socket.
+    Socket,
+    /// Sockets of one board.
+    Board,
+    /// Different boards.
+    Machine,
 }
 
 impl Distances {
     /// Of the workers of a machine.
     pub fn new(machine: &Machine) -> Distances {
-        Distances { places: places(machine) }
+        Distances { places: places(machine), sockets_per_board: machine.sockets.div_ceil(machine.boards) as u16 }
     }
 
-    /// As [`Topology::distance`], without its table.
+    /// How far apart two workers are.
     #[inline]
     pub fn between(&self, a: usize, b: usize) -> Distance {
         if a == b {
             return Distance::Own;
         }
+        let board = |place: Place| place.socket / self.sockets_per_board;
         match (self.places[a], self.places[b]) {
             (a, b) if a == b => Distance::Core,
             (a, b) if a.socket == b.socket => Distance::Socket,
+            (a, b) if board(a) == board(b) => Distance::Board,
             _ => Distance::Machine,
         }
     }
@@ -185,8 +265,18 @@ mod tests {
         let distances = Distances::new(&machine);
         assert_eq!(distances.between(0, 16), Distance::Core);
         assert_eq!(distances.between(0, 7), Distance::Socket);
-        assert_eq!(distances.between(0, 8), Distance::Machine);
+        assert_eq!(distances.between(0, 8), Distance::Board);
         assert_eq!((distances.sibling(3), distances.sibling(19)), (Some(19), Some(3)));
+    }
+
+    #[test]
+    fn sockets_of_two_boards_are_farther_apart_than_those_of_one() {
+        let distances = Distances::new(&preset("westmere-8x10").unwrap());
+        let between = |a, b| distances.between(a, b);
+        assert_eq!(
+            [between(0, 9), between(0, 10), between(0, 39), between(0, 40), between(79, 40)],
+            [Distance::Socket, Distance::Board, Distance::Board, Distance::Machine, Distance::Board]
+        );
     }
 
     #[test]

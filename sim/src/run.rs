@@ -6,9 +6,10 @@
 //! tokens (I1).
 
 use crate::client::{Given, Identity, Recorder, SimClient};
+use crate::coherence::ps;
 use crate::cores::{self, Cores, Finished};
 use crate::drive::{Drive, SimDevice};
-use crate::host::{Bell, VirtualHost};
+use crate::host::{Common, VirtualHost};
 use crate::machine::Distances;
 use crate::outcome::{Outcome, TenantOutcome};
 use crate::rivals::{self, Inspect, PolicyVisitor};
@@ -19,6 +20,7 @@ use mqfq_blk_watched::client::Client;
 use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{HwCtx, HwCtxOptions};
 use mqfq_blk_watched::path::PathOptions;
+use mqfq_blk_watched::queues::{BlockLayer, DeviceQueues, QueueMap};
 use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::HctxStats;
 use mqfq_blk_watched::worker::{Worker, WorkerOptions};
@@ -54,7 +56,8 @@ impl PolicyVisitor for Run<'_> {
         for (class, flow) in classes.zip(0..) {
             policy.set_class(FlowId(flow), class);
         }
-        let policy = Arc::new(Timed::new(policy, &scenario.machine.latency));
+        let layer = scenario.device.queues.layer;
+        let policy = Arc::new(Timed::new(policy, &scenario.machine.latency, layer == BlockLayer::Sq));
         let workers = scenario.machine.workers;
         let end_ns = scenario.warm_up_ns + scenario.measured_ns;
         let recorder = Rc::new(RefCell::new(Recorder {
@@ -88,21 +91,33 @@ impl PolicyVisitor for Run<'_> {
             }
         }
         let device = &scenario.device;
+        // What SQ does for a dispatch it does under its lock; the others do it before (`Timed`).
+        let under_lock = if layer == BlockLayer::Sq { ps(scenario.machine.latency.dispatch_ns) } else { 0 };
+        let info = SimDevice::new(device.size_bytes, device.preset.is_none(), under_lock);
+        let topology = Distances::new(&scenario.machine).topology();
+        let map = QueueMap::new(&device.queues, &topology, &info, device.queue_depth)?;
         let drive = match &device.preset {
-            Some(preset) => Drive::nvme(preset, device.size_bytes, workers, device.queue_depth, scenario.seed)?,
+            Some(preset) => {
+                Drive::nvme(preset, device.size_bytes, map.hardware_queues(), device.queue_depth, scenario.seed)?
+            }
             None => Drive::null(),
         };
-        let info = SimDevice::new(device.size_bytes, device.preset.is_none());
-        let bells: Rc<[Bell]> = (0..workers).map(|_| Bell::default()).collect();
+        let common = Common::new(workers, &scenario.machine.latency);
+        let bells = common.bells.clone();
+        let interrupt = Arc::new(move |hctx: HctxId| Common::kick(&bells, hctx.index()));
+        let queues = DeviceQueues::open(&info, map, device.queue_depth, interrupt)?;
         let mut bodies: Vec<Box<dyn FnOnce() -> CoreResult>> = Vec::new();
         for (worker, (limits, clients)) in limits.into_iter().zip(clients).enumerate() {
             let hctx = HctxId(worker as u16);
-            let queue = info.open_queue(QueueOptions {
-                hctx,
-                depth: device.queue_depth,
-                // The cores are interrupted by `Drive` itself.
-                interrupt: Arc::new(|_| {}),
-            })?;
+            let queue = match queues.port(hctx, device.queue_depth) {
+                Some(port) => port,
+                None => info.open_queue(QueueOptions {
+                    hctx,
+                    depth: device.queue_depth,
+                    // The cores are interrupted by `Drive` itself.
+                    interrupt: Arc::new(|_| {}),
+                })?,
+            };
             let context = HwCtx::new(HwCtxOptions {
                 id: hctx,
                 policy: policy.clone(),
@@ -113,8 +128,13 @@ impl PolicyVisitor for Run<'_> {
                 path: PathOptions { plug: scenario.machine.latency.calls_max, ..PathOptions::TIMELESS },
             })
             .without_flow_stats();
-            let host = VirtualHost::new(worker, bells.clone(), &scenario.machine.latency, scenario.policy.unthrottle);
+            let context = if layer == BlockLayer::Raw { context.raw() } else { context };
             let latency = &scenario.machine.latency;
+            let host = VirtualHost::new(worker, common.clone(), latency, scenario.policy.unthrottle, layer);
+            let host = match queues.map().is_private() {
+                true => host,
+                false => host.with_news(info.interrupt_of(queues.map().hardware_of(hctx))),
+            };
             let options = WorkerOptions { spin_ns: 0, patience_ns: latency.patience_ns as u64, ended_max: 64 };
             let info = info.info();
             bodies.push(Box::new(move || {

@@ -9,6 +9,7 @@ mod tenant;
 mod tests;
 mod tunables;
 
+use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::tunables::{KyberOptions, MqDeadlineOptions};
 use mqfq_blk_watched::{BfqOptions, CostModel, PolicyKind, PriorityClass, Weight};
 
@@ -40,6 +41,8 @@ pub struct Machine {
     pub sockets: usize,
     /// Of each socket, 1..=1024.
     pub cores_per_socket: usize,
+    /// Circuit boards that the sockets are spread over evenly, 1..=`sockets`.
+    pub boards: usize,
     /// Hardware threads of each core, 1..=2.
     pub threads_per_core: usize,
     /// Workers, 1..=all hardware threads, at most 1024. They fill one thread of each core of the first socket, then of the second, and so
@@ -69,6 +72,8 @@ pub struct Latencies {
     pub transfer_same_socket_ns: f64,
     /// A line from another socket, ns.
     pub transfer_other_socket_ns: f64,
+    /// A line from a socket of another board, ns.
+    pub transfer_other_board_ns: f64,
     /// A line that nobody has, ns.
     pub memory_ns: f64,
     /// What two busy threads of a core do together, of what one does alone: 1.0..=2.0.
@@ -107,6 +112,11 @@ pub struct Latencies {
     /// A lock goes to whoever asks first after it was let go, and who was too late sleeps, as with `std::sync::Mutex` on Linux;
     /// otherwise it goes to who has waited longest, as with a queued spinlock of a kernel.
     pub locks_barge: bool,
+    /// A lock that queues is handed on as a ticket lock is: all who wait look at its one line, which must be taken from all of them, and who
+    /// is next reads it after some of the others. Otherwise who is next has a line of its own to look at.
+    pub locks_ticket: bool,
+    /// Words of the layers above the block layer that every core writes, once at each submission and once at each completion.
+    pub shared_words: u32,
     /// From one look of who waits for a lock that barges to its next, ns; after 100 it sleeps.
     pub lock_look_ns: f64,
     /// A system call of such a lock that wakes nobody or does not sleep, ns.
@@ -125,8 +135,10 @@ pub struct Device {
     pub preset: Option<String>,
     /// Bytes.
     pub size_bytes: u64,
-    /// Commands of each worker on the device at once, 1..=65535.
+    /// Commands on each hardware queue at once, 1..=65535.
     pub queue_depth: u16,
+    /// Which queues workers share.
+    pub queues: QueueLayout,
     /// What requests cost.
     pub cost: CostModel,
 }

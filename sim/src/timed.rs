@@ -21,10 +21,15 @@ pub struct Timed<P> {
 }
 
 impl<P: Policy> Timed<P> {
-    /// A policy on a machine.
-    pub fn new(policy: Arc<P>, latency: &Latencies) -> Timed<P> {
+    /// A policy on a machine. `under_lock`: what a dispatch takes is spent elsewhere, under the one lock of the block layer.
+    pub fn new(policy: Arc<P>, latency: &Latencies, under_lock: bool) -> Timed<P> {
         let Latencies { submit_ns, dispatch_ns, complete_ns, .. } = *latency;
-        Timed { policy, submit: ps(submit_ns), dispatch: ps(dispatch_ns), complete: ps(complete_ns) }
+        Timed {
+            policy,
+            submit: ps(submit_ns),
+            dispatch: if under_lock { 0 } else { ps(dispatch_ns) },
+            complete: ps(complete_ns),
+        }
     }
 }
 
@@ -42,7 +47,7 @@ impl<P: Policy> Policy for Timed<P> {
 
     fn pick(&self, queue: &mut P::Queue, now_ns: u64, kick: &mut impl Kick) -> Pick {
         let pick = self.policy.pick(queue, now_ns, kick);
-        if let Pick::Dispatch(_) = pick {
+        if matches!(pick, Pick::Dispatch(_)) && self.dispatch > 0 {
             core::compute(self.dispatch);
         }
         pick

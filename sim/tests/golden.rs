@@ -53,5 +53,11 @@ golden! {
     figure_9_virtual_time "mqfq/9",
     figure_10_unthrottling "mqfq/10",
     figure_11_dispatch_tokens "mqfq/11",
+    blkmq_figure_4_one_queue "blkmq/4",
+    blkmq_figure_6_throughput "blkmq/6",
+    blkmq_figure_7_latency "blkmq/7",
+    blkmq_figure_8_libaio "blkmq/8",
+    blkmq_figure_9_one_software_queue "blkmq/9",
+    blkmq_figure_10_software_queues_per_core "blkmq/10",
     our_own_scaling "ours/scale",
 }

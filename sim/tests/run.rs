@@ -212,3 +212,46 @@ fn timers_do_not_multiply() {
     let per_request = outcome.events as f64 / outcome.tenants[0].requests as f64;
     assert!(outcome.tenants[0].requests > 100 && per_request < 20.0, "{per_request} events per request");
 }
+
+/// A run ends with an error if a request is left under way, so each of these is a test that no wake-up was lost.
+#[test]
+fn no_layout_of_queues_loses_a_wake_up_on_a_drive_or_the_null_device() {
+    let devices = ["kind = \"null\"", "kind = \"nvme\"\npreset = \"nvmf-dram\""];
+    let layouts = [
+        ("none", "block-layer = \"sq\""),
+        ("none", "block-layer = \"raw\""),
+        ("none", "hardware-queues = \"per-socket\""),
+        ("none", "hardware-queues = 3"),
+        ("none", "software-queues = \"per-socket\"\nhardware-queues = \"per-socket\""),
+        ("none", "software-queues = \"single\""),
+        ("none", "software-queues = \"single\"\nhardware-queues = \"single\""),
+        ("mqfq", "hardware-queues = \"single\""),
+        ("sfqd", "hardware-queues = \"per-socket\""),
+    ];
+    for device in devices {
+        for (policy, layout) in layouts {
+            let outcome = outcome(&format!(
+                "[run]\nwarm-up = \"100us\"\nmeasured = \"300us\"\n[machine]\npreset = \"westmere-2x6\"\n[device]\n{device}\n\
+                 size = \"1GiB\"\nqueue-depth = 10\n{layout}\n[policy]\nkind = \"{policy}\"\n[tenant.a]\nload = \"closed\"\ndepth = 8\n\
+                 threads = 12\n"
+            ));
+            assert!(outcome.tenants[0].requests > 10, "{policy} with {layout} on {device}");
+        }
+    }
+}
+
+#[test]
+fn a_ticket_lock_takes_longer_to_hand_on_the_more_cores_wait() {
+    let sq = |workers: usize, ticket: bool| {
+        let text = format!(
+            "[run]\nwarm-up = \"1ms\"\nmeasured = \"2ms\"\n[machine]\npreset = \"nehalem-4x8\"\nworkers = {workers}\n[machine.latency]\n\
+             locks-ticket = {ticket}\n[device]\nkind = \"null\"\nsize = \"1GiB\"\nblock-layer = \"sq\"\n[policy]\nkind = \"none\"\n\
+             [tenant.a]\nload = \"closed\"\nthreads = {workers}\n"
+        );
+        outcome(&text).requests_per_s
+    };
+    let alone = sq(1, true) / sq(1, false);
+    assert!((0.99..=1.01).contains(&alone), "with nobody waiting they are the same: {alone}");
+    let (few, many) = (sq(3, true) / sq(3, false), sq(8, true) / sq(8, false));
+    assert!(many < 0.8 * few && few < 1.0, "{few} of a queued lock with three cores, {many} with eight");
+}

@@ -35,21 +35,78 @@ use std::sync::Arc;
 /// No event is known.
 const NEVER: u64 = u64::MAX;
 
-/// What the lock protects.
+/// Tags that a worker may have beside the lock.
+const SPARES: usize = 4;
+
+/// No tags. A tag is less than a queue's depth, which is 65535 at most.
+const NO_SPARES: u64 = u64::MAX;
+
+/// What the lock protects. It moves between cores with the lock, so what is seldom needed lies elsewhere.
 pub(super) struct State {
     device: Box<dyn DeviceQueue + Send>,
     tags: TagSet,
     /// By tag of this queue.
-    uses: Vec<Use>,
+    uses: Box<[Use]>,
+    reaped: Vec<Reaped>,
+    queued: Box<Queued>,
+    /// As many as `queued` has of each.
+    waiting: u32,
+    dispatch: u32,
+    /// Put into the device's queue since its doorbell.
+    rings: bool,
+    keeps_spares: bool,
+}
+
+/// What waits for tags.
+struct Queued {
     /// Workers without a tag, by how long they have waited.
     waiting: VecDeque<u16>,
     /// By worker: waits, or a tag that came free is kept for it.
     claims: Vec<Claim>,
     /// Commands without a tag, of a software queue that workers share.
     dispatch: VecDeque<OwnedCommand>,
-    /// Put into the device's queue since its doorbell.
-    rings: bool,
-    reaped: Vec<Reaped>,
+}
+
+/// Free tags that one worker may take without the lock, 16 bits each, the next in the lowest; a compare-and-exchange of the worker's takes
+/// one. Put there by the worker itself, under the lock, while nobody waits; and taken from there under the lock, all at once, by
+/// whoever else would have to wait (Q2).
+///
+/// Relaxed everywhere: a tag is a number, and what it names is touched under the lock alone.
+#[repr(align(128))]
+struct Spares(AtomicU64);
+
+impl Spares {
+    fn take(&self) -> Option<Tag> {
+        // Relaxed: see above.
+        let mut seen = self.0.load(Ordering::Relaxed);
+        while seen != NO_SPARES {
+            let left = seen >> 16 | NO_SPARES << 48;
+            // Relaxed: see above.
+            match self.0.compare_exchange(seen, left, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(Tag(seen as u16)),
+                Err(now) => seen = now,
+            }
+        }
+        None
+    }
+
+    /// By the worker itself, under the lock: nobody else changes it meanwhile. False: there is no room.
+    fn put(&self, tag: Tag) -> bool {
+        // Relaxed: see above.
+        let seen = self.0.load(Ordering::Relaxed);
+        let has_room = seen >> 48 == NO_SPARES >> 48;
+        if has_room {
+            // Relaxed: see above.
+            self.0.store(seen << 16 | u64::from(tag.0), Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    fn take_all(&self) -> impl Iterator<Item = Tag> + use<> {
+        // Relaxed: see above.
+        let taken = self.0.swap(NO_SPARES, Ordering::Relaxed);
+        (0..SPARES).map(move |at| (taken >> (16 * at)) as u16).take_while(|&tag| tag != u16::MAX).map(Tag)
+    }
 }
 
 /// What a tag is used for, and which use of it that is: a late end of an earlier one is nobody's, as in the contexts above.
@@ -86,6 +143,8 @@ struct Hints {
 pub(super) struct HardwareQueue {
     state: Mutex<State>,
     hints: Arc<Hints>,
+    /// By worker.
+    spares: Box<[Spares]>,
 }
 
 /// What one look brought.
@@ -105,6 +164,7 @@ impl HardwareQueue {
         workers: usize,
         depth: u16,
         first: HctxId,
+        keeps_spares: bool,
         interrupt: &Interrupt,
         open: impl FnOnce(Interrupt) -> Result<Box<dyn DeviceQueue + Send>, String>,
     ) -> Result<Arc<HardwareQueue>, String> {
@@ -123,15 +183,21 @@ impl HardwareQueue {
         let state = State {
             device,
             tags: TagSet::new(depth),
-            uses: vec![Use { worker: 0, own: Tag(0), own_generation: 0, generation: 0 }; depth.into()],
-            waiting: VecDeque::with_capacity(workers),
-            claims: vec![Claim::None; workers],
-            // Each worker has as many tags of its own.
-            dispatch: VecDeque::with_capacity(workers * usize::from(depth)),
+            uses: vec![Use { worker: 0, own: Tag(0), own_generation: 0, generation: 0 }; depth.into()].into(),
+            queued: Box::new(Queued {
+                waiting: VecDeque::with_capacity(workers),
+                claims: vec![Claim::None; workers],
+                // Each worker has as many tags of its own.
+                dispatch: VecDeque::with_capacity(workers * usize::from(depth)),
+            }),
+            waiting: 0,
+            dispatch: 0,
             rings: false,
+            keeps_spares,
             reaped: Vec::with_capacity(depth.into()),
         };
-        Ok(Arc::new(HardwareQueue { state: Mutex::new(state), hints }))
+        let spares = (0..workers).map(|_| Spares(AtomicU64::new(NO_SPARES))).collect();
+        Ok(Arc::new(HardwareQueue { state: Mutex::new(state), hints, spares }))
     }
 
     fn with<R>(&self, action: impl FnOnce(&mut State) -> R) -> R {
@@ -141,7 +207,8 @@ impl HardwareQueue {
     /// A tag for a command of `worker`'s, which then must be [`HardwareQueue::send`]t. `None`: it waits from now on, and will be kicked when
     /// a tag is kept for it.
     pub(super) fn acquire(&self, worker: u16) -> Option<Tag> {
-        self.with(|state| state.acquire(worker))
+        let own = &self.spares[usize::from(worker)];
+        own.take().or_else(|| self.with(|state| state.acquire(worker, &self.spares)))
     }
 
     /// Puts commands with tags of this queue into the device's, rings, and looks what has ended.
@@ -159,14 +226,18 @@ impl HardwareQueue {
         // Relaxed: see "Ordering".
         self.hints.keeper.store(worker.into(), Ordering::Relaxed);
         self.with(|state| {
-            state.dispatch.extend(commands.drain(..));
+            state.dispatch += commands.len() as u32;
+            state.queued.dispatch.extend(commands.drain(..));
             self.turn(state, worker, now_ns, brought);
         });
     }
 
     /// SQ's insertion.
     pub(super) fn insert(&self, command: OwnedCommand) {
-        self.with(|state| state.dispatch.push_back(command));
+        self.with(|state| {
+            state.dispatch += 1;
+            state.queued.dispatch.push_back(command);
+        });
     }
 
     /// SQ's dispatch of one command, whoever's. False: there is none, or no tag.
@@ -220,17 +291,20 @@ impl HardwareQueue {
         })
     }
 
-    /// A worker that goes away has no claim any more.
+    /// A worker that goes away has no claim and no tags any more. For whom they are kept now.
     pub(super) fn leave(&self, worker: u16) -> Option<u16> {
         // One that panicked may have left the lock poisoned; then nobody goes on here anyway.
         let Ok(mut state) = self.state.lock() else { return None };
-        match std::mem::replace(&mut state.claims[usize::from(worker)], Claim::None) {
+        // Nobody waits if there are any.
+        self.spares[usize::from(worker)].take_all().for_each(|tag| state.tags.release(tag));
+        match std::mem::replace(&mut state.queued.claims[usize::from(worker)], Claim::None) {
             Claim::None => None,
             Claim::Waits => {
-                state.waiting.retain(|&other| other != worker);
+                state.queued.waiting.retain(|&other| other != worker);
+                state.waiting -= 1;
                 None
             }
-            Claim::Kept(tag) => state.release(tag),
+            Claim::Kept(tag) => state.release(tag, None),
         }
     }
 
@@ -243,7 +317,8 @@ impl HardwareQueue {
             if self.hints.news.load(Ordering::Acquire) != 0 {
                 self.hints.news.swap(0, Ordering::Acquire);
             }
-            if state.reap(worker, now_ns, brought) == 0 || state.dispatch.is_empty() {
+            let own = Some(&self.spares[usize::from(worker)]).filter(|_| state.keeps_spares);
+            if state.reap(worker, own, now_ns, brought) == 0 || state.dispatch == 0 {
                 break;
             }
         }
@@ -258,36 +333,54 @@ impl HardwareQueue {
 }
 
 impl State {
-    fn acquire(&mut self, worker: u16) -> Option<Tag> {
-        let claim = &mut self.claims[usize::from(worker)];
-        let tag = match *claim {
-            Claim::Kept(tag) => Some(tag),
-            Claim::Waits => return None,
-            // Q2: a tag that is free is nobody's.
-            Claim::None => self.tags.acquire(),
-        };
-        match tag {
-            Some(_) => *claim = Claim::None,
-            None => {
-                *claim = Claim::Waits;
-                self.waiting.push_back(worker);
+    fn acquire(&mut self, worker: u16, spares: &[Spares]) -> Option<Tag> {
+        let claim = &mut self.queued.claims[usize::from(worker)];
+        match *claim {
+            Claim::Kept(tag) => {
+                *claim = Claim::None;
+                return Some(tag);
             }
+            Claim::Waits => return None,
+            Claim::None => {}
+        }
+        // Q2: a tag that is free is nobody's.
+        if let Some(tag) = self.tags.acquire() {
+            // More for the rest of a batch, while there is enough for everybody's.
+            while self.tags.free() > SPARES * spares.len()
+                && let Some(more) = self.tags.acquire()
+            {
+                if !spares[usize::from(worker)].put(more) {
+                    self.tags.release(more);
+                    break;
+                }
+            }
+            return Some(tag);
+        }
+        for spares in spares {
+            spares.take_all().for_each(|tag| self.tags.release(tag));
+        }
+        let tag = self.tags.acquire();
+        if tag.is_none() {
+            *claim = Claim::Waits;
+            self.waiting += 1;
+            self.queued.waiting.push_back(worker);
         }
         tag
     }
 
-    /// The tag's command has ended. Whom the tag is kept for, if anybody waits.
-    fn release(&mut self, tag: Tag) -> Option<u16> {
-        match self.waiting.pop_front() {
-            Some(next) => {
-                self.claims[usize::from(next)] = Claim::Kept(tag);
-                Some(next)
-            }
-            None => {
+    /// The tag's command has ended. Whom the tag is kept for, if anybody waits; otherwise it goes to the spares of who looks, if they
+    /// have room.
+    fn release(&mut self, tag: Tag, spares: Option<&Spares>) -> Option<u16> {
+        if self.waiting == 0 {
+            if !spares.is_some_and(|spares| spares.put(tag)) {
                 self.tags.release(tag);
-                None
             }
+            return None;
         }
+        self.waiting -= 1;
+        let next = self.queued.waiting.pop_front().expect("as many as were counted");
+        self.queued.claims[usize::from(next)] = Claim::Kept(tag);
+        Some(next)
     }
 
     fn put(&mut self, tag: Tag, OwnedCommand { worker, command }: OwnedCommand) {
@@ -303,11 +396,12 @@ impl State {
     }
 
     fn dispatch_next(&mut self) -> bool {
-        if self.dispatch.is_empty() {
+        if self.dispatch == 0 {
             return false;
         }
         let Some(tag) = self.tags.acquire() else { return false };
-        let next = self.dispatch.pop_front().expect("it is not empty");
+        self.dispatch -= 1;
+        let next = self.queued.dispatch.pop_front().expect("as many as were counted");
         self.put(tag, next);
         true
     }
@@ -318,7 +412,7 @@ impl State {
         }
     }
 
-    fn reap(&mut self, worker: u16, now_ns: u64, brought: &mut Brought) -> usize {
+    fn reap(&mut self, worker: u16, spares: Option<&Spares>, now_ns: u64, brought: &mut Brought) -> usize {
         let mut reaped = std::mem::take(&mut self.reaped);
         self.device.reap(now_ns, &mut reaped);
         let mut count = 0;
@@ -330,7 +424,7 @@ impl State {
             }
             of.generation = of.generation.wrapping_add(1);
             let &mut Use { worker: whose, own, own_generation, .. } = of;
-            brought.kick.extend(self.release(tag));
+            brought.kick.extend(self.release(tag, spares));
             count += 1;
             let reaped = Reaped { tag: own, generation: own_generation, ..reaped };
             if whose == worker { brought.own.push(reaped) } else { brought.others.push((whose, reaped)) }

@@ -22,14 +22,14 @@
 //!
 //! # Invariants
 //! Q1. A command that a port took is handed out once, by the same port, with the tag that it came with (I10).
-//! Q2. A tag of a hardware queue is free only if nobody waits for one: one that comes free is kept for who has waited longest, who is
+//! Q2. A tag of a hardware queue is free, or spare, only if nobody waits for one: one that comes free is kept for who has waited longest, who is
 //!     kicked. So no worker starves behind another, and no wake-up is lost: waiting and freeing happen under the same lock.
 //! Q3. What lies in a software queue is dispatched by the worker that put it there, if nobody else did before, in the doorbell that
 //!     follows; what a hardware queue has no tag for, by whoever brings a completion back to it.
 //!
 //! # Cost
-//! Per core: nothing. A shared hardware queue: its lock once per command for the tag, and once per doorbell and per reap that finds
-//! something. A shared software queue: its lock twice per command. SQ: one lock, three times per command. A completion for another
+//! Per core: nothing. A shared hardware queue: its lock once per doorbell and per reap that finds something, and once per five commands of a
+//! batch for tags. A shared software queue: its lock twice per command. SQ: one lock, three times per command. A completion for another
 //! worker: the lock of its inbox and a kick.
 
 mod hardware;
@@ -85,6 +85,8 @@ impl DeviceQueues {
         if queues.map.is_private() {
             return Ok(queues);
         }
+        // Where a worker asks for tags itself.
+        let keeps_spares = queues.map.layer() == BlockLayer::Mq && !queues.map.has_shared_software();
         for number in 0..queues.map.hardware_queues() {
             let first = queues.map.worker_of(number);
             let open = |interrupt: Interrupt| {
@@ -96,7 +98,7 @@ impl DeviceQueues {
                     interrupt,
                 })
             };
-            queues.hardware.push(HardwareQueue::open(workers, depth, first, &queues.interrupt, open)?);
+            queues.hardware.push(HardwareQueue::open(workers, depth, first, keeps_spares, &queues.interrupt, open)?);
         }
         if queues.map.has_shared_software() {
             let room = workers * usize::from(depth);

@@ -7,6 +7,7 @@ use super::{
     Device, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant, tunables,
 };
 use crate::machine;
+use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
 use mqfq_config::{ConfigError, Entry, Section, Source, duration, size};
 use mqfq_nvme::presets;
@@ -49,8 +50,9 @@ impl Scenario {
         let root = Section::root(&source, root.get_ref(), &["run", "machine", "device", "policy", "tenant"])?;
         let (seed, warm_up_ns, measured_ns) = run(&root)?;
         let machine = machine(&root)?;
-        let device = device(&root)?;
+        let mut device = device(&root)?;
         let policy = policy(&root, device.queue_depth)?;
+        device.queues = queues(&root, &machine, policy.kind)?;
         let end_ns = warm_up_ns + measured_ns;
         let folder = std::path::Path::new(file).parent().unwrap_or(std::path::Path::new(""));
         let mut tenants = Vec::new();
@@ -88,7 +90,7 @@ fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64), ConfigError> {
 
 /// Keys of `[machine]`.
 const MACHINE_KEYS: &[&str] =
-    &["preset", "workers", "sockets", "cores-per-socket", "threads-per-core", "latency", "memory"];
+    &["preset", "workers", "sockets", "boards", "cores-per-socket", "threads-per-core", "latency", "memory"];
 
 fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
     let names = machine::NAMES.join(", ");
@@ -97,6 +99,10 @@ fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
     let mut machine = machine::preset(&preset).expect("a choice of its names");
     if let Some(sockets) = section.get("sockets") {
         machine.sockets = sockets.number(1..=8)?;
+        machine.boards = machine.boards.min(machine.sockets);
+    }
+    if let Some(boards) = section.get("boards") {
+        machine.boards = boards.number(1..=machine.sockets)?;
     }
     if let Some(cores) = section.get("cores-per-socket") {
         machine.cores_per_socket = cores.number(1..=WORKERS_MAX)?;
@@ -138,7 +144,7 @@ fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
 macro_rules! latencies {
     ($($key:literal $field:ident),* $(,)?) => {
         /// Keys of `[machine.latency]`; those after the first four are times.
-        const LATENCY_KEYS: &[&str] = &["two-threads-factor", "lines-under-lock", "jitter-share", "locks-barge", "calls-max", $($key),*];
+        const LATENCY_KEYS: &[&str] = &["two-threads-factor", "lines-under-lock", "jitter-share", "locks-barge", "locks-ticket", "shared-words", "calls-max", $($key),*];
 
         fn latency_ns<'a>(latency: &'a mut Latencies, key: &str) -> &'a mut f64 {
             match key {
@@ -157,6 +163,7 @@ latencies! {
     "transfer-same-core-ns" transfer_same_core_ns,
     "transfer-same-socket-ns" transfer_same_socket_ns,
     "transfer-other-socket-ns" transfer_other_socket_ns,
+    "transfer-other-board-ns" transfer_other_board_ns,
     "memory-ns" memory_ns,
     "code-per-access-ns" code_per_access_ns,
     "code-under-lock-ns" code_under_lock_ns,
@@ -186,26 +193,69 @@ fn override_latencies(entry: &Entry<'_, '_>, latency: &mut Latencies) -> Result<
             "jitter-share" => latency.jitter_share = entry.decimal(0.0..=0.5)?,
             "calls-max" => latency.calls_max = entry.number(1..=1_000_000)?,
             "locks-barge" => latency.locks_barge = entry.flag()?,
+            "locks-ticket" => latency.locks_ticket = entry.flag()?,
+            "shared-words" => latency.shared_words = entry.number(0..=16)?,
             _ => *latency_ns(latency, key) = entry.decimal(0.0..=1e6)?,
         }
     }
     Ok(())
 }
 
+/// Keys of `[device]`; the first is a drive's alone.
+const DEVICE_KEYS: &[&str] =
+    &["preset", "kind", "size", "queue-depth", "block-layer", "software-queues", "hardware-queues", "cost"];
+
+/// `block-layer`, `software-queues` and `hardware-queues`, as in the daemon's config.
+fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Result<QueueLayout, ConfigError> {
+    let device = &root.require("device", "a table with kind and size")?.table(&[])?.with_allowed(DEVICE_KEYS)?;
+    const KEYS: [&str; 3] = ["block-layer", "software-queues", "hardware-queues"];
+    let names = BlockLayer::ALL.map(BlockLayer::name);
+    let layer = device.get(KEYS[0]).map(|entry| entry.choice(&names)).transpose()?;
+    let mut layout = match layer.as_deref() {
+        Some("sq") => QueueLayout::SQ,
+        Some("raw") => QueueLayout::RAW,
+        _ => QueueLayout::default(),
+    };
+    if layout.layer != BlockLayer::Mq {
+        let name = layout.layer.name();
+        refuse(device, &KEYS[1..], &format!("is fixed by block-layer = \"{name}\", allowed with \"mq\""))?;
+    }
+    if let Some(entry) = device.get(KEYS[1]) {
+        let chosen = entry.choice(&Spread::ALL.map(Spread::name))?;
+        layout.software =
+            Spread::ALL.into_iter().find(|spread| spread.name() == chosen).expect("a choice of all names");
+    }
+    if let Some(entry) = device.get(KEYS[2]) {
+        let value = entry.value()?;
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+        let allowed = "\"per-core\", \"per-socket\", \"single\", or a number of queues from 1 to 65535";
+        let wrong = |()| entry.place().error(format!("{value} is not known, allowed are {allowed}"));
+        layout.hardware = text.parse::<HardwareQueues>().map_err(wrong)?;
+    }
+    let Some(chosen) = KEYS.iter().find_map(|key| device.get(key)) else { return Ok(layout) };
+    layout.check_policy(policy).map_err(|why| chosen.place().error(why))?;
+    let per_core = HardwareQueues::Spread(Spread::PerCore);
+    let shares = layout.layer != BlockLayer::Raw && (layout.software, layout.hardware) != (Spread::PerCore, per_core);
+    if shares && machine.memory_is_free {
+        return Err(chosen
+            .place()
+            .error("queues that workers share have locks, allowed is machine.memory = \"modelled\""));
+    }
+    Ok(layout)
+}
+
 fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     let section = root.require("device", "a table with kind and size")?.table(&[])?;
     let kind = section.require("kind", "nvme, null")?.choice(&["nvme", "null"])?;
     let is_nvme = kind == "nvme";
-    let section = section.with_allowed(if is_nvme {
-        &["kind", "preset", "size", "queue-depth", "cost"]
-    } else {
-        &["kind", "size", "queue-depth", "cost"]
-    })?;
+    let section = section.with_allowed(if is_nvme { DEVICE_KEYS } else { &DEVICE_KEYS[1..] })?;
     let names: Vec<&str> = presets::ALL.iter().map(|preset| preset.name).collect();
     let preset = if is_nvme { Some(section.require("preset", &names.join(", "))?.choice(&names)?) } else { None };
     let size_bytes = blocks(&section.require("size", size::ALLOWED)?, 1 << 20, i64::MAX as u64)?;
     let queue_depth = section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
-    Ok(Device { preset, size_bytes, queue_depth, cost: cost(&section)? })
+    // Whether they can be shared depends on the policy, which is read next.
+    let queues = QueueLayout::default();
+    Ok(Device { preset, size_bytes, queue_depth, queues, cost: cost(&section)? })
 }
 
 /// `[device.cost]`: `read` and `write`, each `{ base = SIZE, per-byte = NUMBER }`, as in the daemon's config.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::machine;
+use mqfq_blk_watched::queues::{QueueLayout, Spread};
 use mqfq_blk_watched::{CostModel, PriorityClass};
 
 /// What it is described in.
@@ -50,7 +51,13 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(scenario.machine, Machine { workers: 32, ..machine::preset("haswell-2x8").unwrap() });
     assert_eq!(
         scenario.device,
-        Device { preset: Some("nvmf-dram".into()), size_bytes: 64 << 30, queue_depth: 1024, cost: CostModel::FLAT }
+        Device {
+            preset: Some("nvmf-dram".into()),
+            size_bytes: 64 << 30,
+            queue_depth: 1024,
+            queues: QueueLayout::default(),
+            cost: CostModel::FLAT
+        }
     );
     assert_eq!(
         (scenario.policy.kind, scenario.policy.depth, scenario.policy.window_bytes),
@@ -135,7 +142,16 @@ size = 512
     let latency = &machine.latency;
     assert_eq!((latency.wake_other_socket_ns, latency.two_threads_factor, latency.fence_ns), (1500.0, 1.3, 12.5));
     assert_eq!(latency.lines_under_lock, 4);
-    assert_eq!(scenario.device, Device { preset: None, size_bytes: 1 << 30, queue_depth: 32, cost: CostModel::FLAT });
+    assert_eq!(
+        scenario.device,
+        Device {
+            preset: None,
+            size_bytes: 1 << 30,
+            queue_depth: 32,
+            queues: QueueLayout::default(),
+            cost: CostModel::FLAT
+        }
+    );
     let policy = &scenario.policy;
     assert_eq!((policy.depth, policy.window_bytes, policy.token_unit_bytes), (128, 131_072, Some(4096)));
     assert_eq!((policy.quantum_bytes, policy.lease_bytes, policy.token_batch), (Some(32 << 10), Some(1024), Some(8)));
@@ -196,6 +212,14 @@ fn every_field_of_the_latencies_is_a_key() {
                     "true"
                 }
             }
+            "locks-ticket" => {
+                if latency.locks_ticket {
+                    "false"
+                } else {
+                    "true"
+                }
+            }
+            "shared-words" => "7",
             _ => "37",
         };
         let text = good_with("[device]", &format!("[machine.latency]\n{key} = {value}\n[device]"));
@@ -203,6 +227,43 @@ fn every_field_of_the_latencies_is_a_key() {
         let now = format!("{:?}", scenario.machine.latency);
         assert!(now.contains(&format!("{field}: {value}")), "{key} sets {field}: {now}");
         assert!(PAGE.contains(&format!("`{key}`")), "docs/scenarios.md says nothing about {key}");
+    }
+}
+
+#[test]
+fn queues_that_workers_share_are_read_and_what_cannot_be_is_refused() {
+    let with = |device: &str, policy: &str, machine: &str| {
+        parse(&format!(
+            "[machine]\npreset = \"user-space-2\"\n{machine}\n[device]\nkind = \"null\"\nsize = \"1GiB\"\n{device}\n[policy]\nkind = \"{policy}\"\n\
+             [tenant.a]\nload = \"closed\"\n"
+        ))
+    };
+    let queues = |device: &str| with(device, "none", "").unwrap().device.queues;
+    assert_eq!(queues("block-layer = \"sq\""), QueueLayout::SQ);
+    assert_eq!(queues("block-layer = \"raw\""), QueueLayout::RAW);
+    assert_eq!(queues("hardware-queues = \"single\""), QueueLayout::mq(Spread::PerCore, Spread::Single));
+    assert_eq!(queues("software-queues = \"per-socket\""), QueueLayout::mq(Spread::PerSocket, Spread::PerCore));
+    for (device, policy, machine, expected) in [
+        (
+            "software-queues = \"single\"",
+            "mqfq",
+            "",
+            "s.toml:7: device.software-queues: a single software queue is one queue for all workers, and policy mqfq stages requests per worker: allowed is policy none",
+        ),
+        (
+            "block-layer = \"sq\"\nhardware-queues = 1",
+            "none",
+            "",
+            "s.toml:8: device.hardware-queues: is fixed by block-layer = \"sq\", allowed with \"mq\"",
+        ),
+        (
+            "hardware-queues = \"single\"",
+            "none",
+            "memory = \"free\"",
+            "s.toml:7: device.hardware-queues: queues that workers share have locks, allowed is machine.memory = \"modelled\"",
+        ),
+    ] {
+        assert_eq!(with(device, policy, machine).unwrap_err().to_string(), expected);
     }
 }
 
@@ -271,7 +332,7 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
     );
     assert_eq!(
         refusal(&good_with("\"nvme\"", "\"null\"")),
-        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth, cost"
+        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth, block-layer, software-queues, hardware-queues, cost"
     );
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
     assert_eq!(
