@@ -28,7 +28,7 @@ fn loom_domain_token_meets_a_worker_that_falls_asleep() {
 }
 
 /// Race: the only token that is out stays out; A raises the limit while B, which has found no token, falls asleep (K3).
-/// Shown to fail without the fence in `set_limit` or the look after it.
+/// Shown to fail without the fence in `set_limit` or that in `wait`, and if a gift is not kicked for.
 #[test]
 fn loom_raised_depth_meets_a_worker_that_falls_asleep() {
     Builder::new().check(|| {
