@@ -13,7 +13,7 @@ use crate::machine;
 use crate::path::PathOptions;
 use crate::queues::{DeviceQueues, QueueLayout, QueueMap};
 use crate::stage::StageLimits;
-use crate::stats::{FlowStats, HctxStats};
+use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::trace::Trace;
 use crate::worker::thread::{self, Shared, SharedDevice};
 use mqfq_sched::class::PriorityClass;
@@ -208,6 +208,12 @@ impl Engine {
     /// that can be repaired from outside. Ending the process is the right action of a server.
     pub fn on_worker_panic(&self, action: impl FnOnce(usize) + Send + 'static) {
         self.shared.on_panic(Box::new(action));
+    }
+
+    /// Has `action` called whenever a worker finds that commands of a device take too long: on that worker's thread, with the device's index
+    /// and what has happened. It must not take long.
+    pub fn on_trouble(&self, action: impl FnMut(usize, Trouble) + Send + 'static) {
+        self.shared.on_trouble(Box::new(action));
     }
 
     /// What a device is, by its index.

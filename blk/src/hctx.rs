@@ -338,6 +338,20 @@ impl<P: Policy> HwCtx<P> {
         out.len() - before
     }
 
+    /// As `complete`, away from the path of requests that are alone in their command.
+    #[inline(never)]
+    fn complete_apart(
+        &mut self,
+        handle: Handle,
+        status: Status,
+        buffer: Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        self.complete(handle, status, buffer, now_ns, kick, out);
+    }
+
     /// Completes a request that has a token.
     #[inline(always)]
     fn complete(

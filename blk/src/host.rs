@@ -11,7 +11,7 @@
 
 use crate::buffer::Buffer;
 use crate::client::{Event, MakeClient, Part};
-use crate::stats::{FlowStats, HctxStats};
+use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::trace::Trace;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
@@ -169,6 +169,11 @@ pub trait Host<P: Policy = AnyPolicy> {
     #[inline(always)]
     fn completed(&mut self, count: usize) {
         let _ = count;
+    }
+
+    /// Commands of this device take too long.
+    fn troubled(&mut self, device: usize, trouble: Trouble) {
+        let _ = (device, trouble);
     }
 
     /// A turn of the loop is over.

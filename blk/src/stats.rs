@@ -172,6 +172,17 @@ pub struct HctxStats {
     pub late_completions: u64,
 }
 
+/// Commands in trouble on one device queue, since it was last told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trouble {
+    /// As in [`HctxStats::timeouts`].
+    pub timeouts: u64,
+    /// As in [`HctxStats::resets`].
+    pub resets: u64,
+    /// As in [`HctxStats::stuck`].
+    pub stuck: u64,
+}
+
 impl HctxStats {
     /// Adds another worker's counts.
     pub fn merge(&mut self, other: &HctxStats) {

@@ -156,7 +156,9 @@ fn a_device_that_forgets_commands_holds_nobody_up_for_ever() {
             let path = PathOptions { timeout_ns: 20_000_000, ..PathOptions::default() };
             let (ends, stats) = run(kind, device.clone(), path);
             assert_eq!((ends.iter().sum::<u64>(), ends[2]), (REQUESTS, 0), "{kind}: each ends once, with its bytes");
-            assert!((2..=stats.timeouts).contains(&ends[1]), "{kind}: {ends:?} {stats:?}");
+            // A reset for the first may save the second.
+            let least = if on_reset == OnReset::Works { 1 } else { 2 };
+            assert!((least..=stats.timeouts).contains(&ends[1]), "{kind}: {ends:?} {stats:?}");
             assert_eq!(stats.resets > 0, on_reset == OnReset::Works, "{kind}: {stats:?}");
             assert_eq!((device.forgotten(), stats.stuck, stats.late_completions), (0, 0, 0), "{kind}");
         }

@@ -12,6 +12,7 @@ mod signals;
 mod sim;
 mod takeover;
 mod trace;
+mod trouble;
 
 use cli::{Bench, Cli, Command, Sim};
 use mqfq_bench::blkmq::{self, BlkmqOptions};

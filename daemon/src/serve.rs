@@ -12,6 +12,7 @@ use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, Plan, RealFiles
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
+use crate::trouble::TroubleLog;
 use crate::{devices, plain, reload, takeover};
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
@@ -131,6 +132,12 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
     let nbd_stats: Vec<Arc<NbdStats>> = listeners.iter().map(NbdListener::stats).collect();
     let engine = Engine::start(prepared.engine_options())?;
     engine.on_worker_panic(end_process);
+    let (clock, mut log) = (engine.clock(), TroubleLog::new(prepared.device_names()));
+    engine.on_trouble(move |device, trouble| {
+        if let Some(line) = log.note(device, trouble, clock.now_ns()) {
+            eprintln!("mqfq: {line}");
+        }
+    });
     listeners.into_iter().for_each(|listener| engine.attach(listener.into_client()));
     prepared.say(true, &addresses, json);
 
@@ -267,6 +274,10 @@ impl Prepared {
                 .get(),
         };
         Ok(Prepared { plan, devices, tables, workers })
+    }
+
+    fn device_names(&self) -> Vec<String> {
+        self.plan.devices.iter().map(|plan| plan.config.name.clone()).collect()
     }
 
     fn engine_options(&self) -> EngineOptions {

@@ -21,7 +21,7 @@ impl<P: Policy> HwCtx<P> {
     pub(super) fn offer_again(&mut self, command: Command, now_ns: u64) -> usize {
         let (tag, generation) = (command.tag, command.generation);
         let requests = self.requests_of(self.by_tag[tag.0 as usize].head);
-        if !self.offer(command) {
+        if !self.offer_rarely(command) {
             return 0;
         }
         self.expiry.begins_at(tag, generation, now_ns);
@@ -42,12 +42,19 @@ impl<P: Policy> HwCtx<P> {
             }
             let command = self.command(tag, handle);
             self.expiry.begins_at(tag, command.generation, now_ns);
-            handed_over += usize::from(self.offer(command));
+            handed_over += usize::from(self.offer_rarely(command));
         }
         handed_over
     }
 
-    /// Hands a command to the device queue; keeps it if there is no place.
+    /// As `offer`, from where few commands come.
+    #[inline(never)]
+    pub(super) fn offer_rarely(&mut self, command: Command) -> bool {
+        self.offer(command)
+    }
+
+    /// Hands a command to the device queue; keeps it if there is no place. In line: a command is several words, which need not be moved.
+    #[inline(always)]
     pub(super) fn offer(&mut self, command: Command) -> bool {
         match self.device.submit(command) {
             Ok(()) => {

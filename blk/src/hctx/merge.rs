@@ -200,7 +200,7 @@ impl<P: Policy> HwCtx<P> {
         let Some(open) = self.merging.open.take() else { return 0 };
         let generation = self.by_tag[open.tag.0 as usize].begin(open.head);
         let command = self.merging.seal(&open, &mut self.requests, generation);
-        if self.offer(command) { usize::from(open.requests) } else { 0 }
+        if self.offer_rarely(command) { usize::from(open.requests) } else { 0 }
     }
 
     /// Requests of a command, by the first of them.
@@ -252,12 +252,12 @@ impl<P: Policy> HwCtx<P> {
         let mut segments = list.as_mut().map(|list| list.rest.drain(..));
         let (mut handle, mut buffer) = (head, buffer);
         while let Some(next) = self.requests.get_mut(handle).next {
-            self.complete(handle, status, buffer, now_ns, kick, out);
+            self.complete_apart(handle, status, buffer, now_ns, kick, out);
             self.merging.extra -= 1;
             buffer = segments.as_mut().and_then(Iterator::next).map(|segment| segment.buffer);
             handle = next;
         }
-        self.complete(handle, status, buffer, now_ns, kick, out);
+        self.complete_apart(handle, status, buffer, now_ns, kick, out);
         drop(segments);
         if let Some(list) = list {
             self.merging.recycle(list);

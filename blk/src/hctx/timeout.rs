@@ -37,6 +37,7 @@ use super::HwCtx;
 use crate::device::{Reaped, Tag};
 use crate::path::PathOptions;
 use crate::request::{Completion, Status};
+use crate::stats::{HctxStats, Trouble};
 use crate::table::Owner;
 use crate::trace::TraceEvent;
 use mqfq_sched::policy::{Handle, Kick, Policy};
@@ -72,12 +73,14 @@ pub(super) struct Expiry {
     look_ns: u64,
     /// Few, and none on most days.
     specials: Vec<Special>,
+    /// Not told yet.
+    trouble: Option<Trouble>,
 }
 
 impl Expiry {
     pub(super) fn new(path: &PathOptions) -> Expiry {
         let &PathOptions { timeout_ns, retries, .. } = path;
-        Expiry { timeout_ns, retries, look_ns: NEVER, specials: Vec::new() }
+        Expiry { timeout_ns, retries, look_ns: NEVER, specials: Vec::new(), trouble: None }
     }
 
     /// Commands went to the device.
@@ -121,7 +124,7 @@ impl<P: Policy> HwCtx<P> {
         // Commands that have ended are no longer special.
         expiry.specials.retain(|special| by_tag[special.tag.0 as usize].generation == special.generation);
         let timeout_ns = expiry.timeout_ns;
-        let (mut next_ns, mut resets) = (NEVER, false);
+        let (before, mut next_ns, mut resets) = (self.stats, NEVER, false);
         for tag in (0..self.by_tag.len() as u16).map(Tag) {
             let slot = self.by_tag[tag.0 as usize];
             // What waits for a place in the queue is not on the device yet; its time begins when it gets there.
@@ -144,11 +147,31 @@ impl<P: Policy> HwCtx<P> {
         if resets {
             self.reset(now_ns, kick, out);
         }
+        self.note_trouble(&before);
         if !self.expiry.specials.is_empty() || self.refused.is_some() || !self.resend.is_empty() {
             next_ns = next_ns.min(now_ns.saturating_add(timeout_ns));
         }
         let soonest_ns = now_ns.saturating_add((timeout_ns / 8).max(1));
         self.expiry.look_ns = if next_ns == NEVER { NEVER } else { next_ns.max(soonest_ns) };
+    }
+
+    /// What a look counted will be told.
+    fn note_trouble(&mut self, before: &HctxStats) {
+        let after = &self.stats;
+        let (timeouts, resets) = (after.timeouts - before.timeouts, after.resets - before.resets);
+        let stuck = after.stuck - before.stuck;
+        if timeouts + resets + stuck > 0 {
+            let trouble = self.expiry.trouble.get_or_insert_default();
+            trouble.timeouts += timeouts;
+            trouble.resets += resets;
+            trouble.stuck += stuck;
+        }
+    }
+
+    /// What has gone wrong with commands since the last call.
+    #[inline(always)]
+    pub fn take_trouble(&mut self) -> Option<Trouble> {
+        self.expiry.trouble.take()
     }
 
     /// A command has been on the device for too long.
@@ -193,7 +216,7 @@ impl<P: Policy> HwCtx<P> {
             if request.next.is_some() {
                 self.take_apart(head, buffer, more);
             } else if has_timed_out || request.retries >= self.expiry.retries {
-                self.complete(head, Status::TimedOut, buffer, now_ns, kick, out);
+                self.complete_apart(head, Status::TimedOut, buffer, now_ns, kick, out);
             } else {
                 request.retries += 1;
                 request.buffer = buffer;

@@ -224,11 +224,14 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         self.staged = false;
         self.plugs.iter_mut().for_each(Plug::pull);
         let Core { host, hctxs, now_ns, .. } = self;
-        for hctx in hctxs {
+        for (device, hctx) in hctxs.iter_mut().enumerate() {
             let run = hctx.run(*now_ns, &mut |other: HctxId| host.kick(other));
             host.dispatched(run.dispatched);
             let reaped = hctx.reap(*now_ns, &mut |other: HctxId| host.kick(other), completions);
             host.completed(reaped);
+            if let Some(trouble) = hctx.take_trouble() {
+                host.troubled(device, trouble);
+            }
             // A reap frees tags and tokens, which only the next run can use.
             again |= run.again || reaped > 0;
         }

@@ -19,6 +19,7 @@ use crate::path::PathOptions;
 use crate::queues::{BlockLayer, DeviceQueues};
 use crate::ring::{self, Ring};
 use crate::stage::StageLimits;
+use crate::stats::Trouble;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::policy::AnyPolicy;
 use mqfq_sched::topology::HctxId;
@@ -70,6 +71,9 @@ struct Letters {
 /// Called with the index of a worker that panicked.
 pub(crate) type OnPanic = Box<dyn FnOnce(usize) + Send>;
 
+/// Called with the index of a device whose commands take too long, on the worker's thread.
+pub(crate) type OnTrouble = Box<dyn FnMut(usize, Trouble) + Send>;
+
 /// What is to be done when the first worker panics, and whether that has happened.
 #[derive(Default)]
 struct Alarm {
@@ -94,12 +98,22 @@ pub(crate) struct Shared {
     pub(crate) spin_ns: u64,
     next_worker: AtomicUsize,
     alarm: Mutex<Alarm>,
+    on_trouble: Mutex<Option<OnTrouble>>,
 }
 
 impl Shared {
     pub(crate) fn new(clock: Clock, bells: Vec<Arc<Bell>>, devices: Vec<SharedDevice>, spin_ns: u64) -> Shared {
         let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
-        Shared { clock, bells, mailboxes, devices, spin_ns, next_worker: AtomicUsize::new(0), alarm: Mutex::default() }
+        Shared {
+            clock,
+            bells,
+            mailboxes,
+            devices,
+            spin_ns,
+            next_worker: AtomicUsize::new(0),
+            alarm: Mutex::default(),
+            on_trouble: Mutex::default(),
+        }
     }
 
     pub(crate) fn send(&self, worker: usize, mail: Mail) {
@@ -128,6 +142,11 @@ impl Shared {
     /// Has `action` called once if a worker panics, or has already.
     pub(crate) fn on_panic(&self, action: OnPanic) {
         self.raise_alarm(|alarm| alarm.action = Some(action));
+    }
+
+    /// Has `action` called whenever commands take too long.
+    pub(crate) fn on_trouble(&self, action: OnTrouble) {
+        *self.on_trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(action);
     }
 
     fn raise_alarm(&self, change: impl FnOnce(&mut Alarm)) {
@@ -312,6 +331,13 @@ impl Host for ThreadHost {
 
     fn attach(&mut self, make: MakeClient) {
         self.shared.attach(make);
+    }
+
+    fn troubled(&mut self, device: usize, trouble: Trouble) {
+        let mut action = self.shared.on_trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(action) = &mut *action {
+            action(device, trouble);
+        }
     }
 
     fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
