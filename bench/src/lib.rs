@@ -10,7 +10,7 @@
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
 //! | [`transfers`] | the lines that whole policies move |
-//! | [`blkmq`], [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`file`](mod@file), [`overhead`], [`scale`], [`structures`], [`transfers`], [`validate`] | the commands |
+//! | [`blkmq`], [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
@@ -21,10 +21,12 @@ pub mod contender;
 mod cpu_time;
 pub mod demo;
 pub mod drive;
+pub mod elevators;
 pub mod fairness;
 pub mod file;
 mod fio;
 pub mod harness;
+pub mod kernel;
 pub mod load;
 pub mod load_inside;
 pub mod load_nbd;
@@ -39,6 +41,7 @@ pub mod plot;
 pub mod progress;
 pub mod report;
 pub mod scale;
+pub mod schedulers;
 mod scratch;
 pub mod structures;
 pub mod table;

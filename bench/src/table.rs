@@ -31,6 +31,11 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// There is more than a header.
+    pub fn has_rows(&self) -> bool {
+        !self.rows.is_empty()
+    }
+
     /// The table as lines, each ended by a newline, none by a space.
     pub fn render(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();

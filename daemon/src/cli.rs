@@ -145,6 +145,37 @@ pub enum Bench {
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=600_000))]
         milliseconds: u64,
     },
+    /// Instructions that a scheduler adds to a request: the kernel's, in a QEMU guest that counts them, and ours. Says why where it
+    /// cannot run.
+    Elevators {
+        /// A kernel package, unpacked (dpkg-deb -x): it has boot/vmlinuz-* and the modules.
+        #[arg(long, value_name = "FOLDER")]
+        kernel: Option<PathBuf>,
+        /// Write FOLDER/HOST/DATE/elevators.{json,md}.
+        #[arg(long, value_name = "FOLDER")]
+        record: Option<PathBuf>,
+        /// HOST in the record, if not the machine's own name.
+        #[arg(long, requires = "record")]
+        host: Option<String>,
+    },
+    /// The kernel's schedulers and ours on one block device, read by fio and by us. Root on Linux; says why where it cannot run.
+    Kernel {
+        /// A block device, which is only read. Without it a loop device over a file in memory is made.
+        #[arg(long, value_name = "PATH")]
+        device: Option<PathBuf>,
+        /// How often each case is run.
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+        rounds: u32,
+        /// Length of each measurement.
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=600_000))]
+        milliseconds: u64,
+        /// Write FOLDER/HOST/DATE/kernel.{json,md}.
+        #[arg(long, value_name = "FOLDER")]
+        record: Option<PathBuf>,
+        /// HOST in the record, if not the machine's own name.
+        #[arg(long, requires = "record")]
+        host: Option<String>,
+    },
     /// NBD requests per second at depth 1 and 32, beside nbdkit and qemu-storage-daemon.
     Nbd {
         /// How often each server is run.
@@ -237,6 +268,46 @@ pub enum Bench {
         #[arg(long, requires = "record")]
         host: Option<String>,
     },
+    /// Which scheduler for which drive: latency, throughput, CPU time, energy and fairness of every policy, and the answer in three
+    /// sentences.
+    Schedulers {
+        /// Run on this file or block device, by the clock; it is only read.
+        #[arg(long, value_name = "PATH")]
+        device: Option<PathBuf>,
+        /// Write to the device, too. This destroys what is on it.
+        #[arg(long, requires = "device", requires = "confirm_data_loss")]
+        write: bool,
+        /// What is on the device may be destroyed.
+        #[arg(long, requires = "write")]
+        confirm_data_loss: bool,
+        /// A software drive: optane, zssd, flash-460k, flash-60k, nvmf-dram. May be repeated; by default the first two and flash-60k.
+        #[arg(long, value_name = "NAME", conflicts_with = "device")]
+        preset: Vec<String>,
+        /// Fewer depths and requests.
+        #[arg(long)]
+        quick: bool,
+        /// With --device: how often each cell is measured.
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+        rounds: u32,
+        /// With --device: length of each measurement.
+        #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(20..=600_000))]
+        milliseconds: u64,
+        /// Without --device: what an instruction takes, 0.01 to 10 ns.
+        #[arg(long, default_value_t = mqfq_bench::schedulers::NS_PER_INSTRUCTION, value_parser = ns_per_instruction)]
+        ns_per_instruction: f64,
+        /// Write schedulers.{json,md} and pictures into this folder.
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+        /// Write the same into FOLDER/HOST/DATE.
+        #[arg(long, value_name = "FOLDER")]
+        record: Option<PathBuf>,
+        /// HOST in the record, if not the machine's own name.
+        #[arg(long, requires = "record")]
+        host: Option<String>,
+        /// Be what callgrind counts the instructions of, and print nothing.
+        #[arg(long, hide = true)]
+        probe: bool,
+    },
     /// The shared structures alone, each beside its rivals: mindicator and array scan, token tree and counter and
     /// bitmap, throttle wheel and polling.
     Structures {
@@ -305,6 +376,14 @@ fn trace_requests(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(requests) if (1..=mqfq_blk::trace::TRACE_RECORDS_MAX).contains(&requests) => Ok(requests),
         _ => Err(format!("{text} is not a number from 1 to {}", mqfq_blk::trace::TRACE_RECORDS_MAX)),
+    }
+}
+
+/// What an instruction takes.
+fn ns_per_instruction(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(ns) if (0.01..=10.0).contains(&ns) => Ok(ns),
+        _ => Err(format!("{text} is not a number from 0.01 to 10")),
     }
 }
 

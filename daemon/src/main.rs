@@ -18,12 +18,15 @@ use cli::{Bench, Cli, Command, Sim};
 use mqfq_bench::blkmq::{self, BlkmqOptions};
 use mqfq_bench::bound::{self, BoundOptions};
 use mqfq_bench::demo::{self, DemoOptions};
+use mqfq_bench::elevators::{self, ElevatorsOptions};
 use mqfq_bench::fairness::{self, FairnessOptions};
 use mqfq_bench::file::{self, FileBenchOptions};
+use mqfq_bench::kernel::{self, KernelOptions};
 use mqfq_bench::nbd_record::{self, NbdRecordOptions};
 use mqfq_bench::overhead::{self, OverheadOptions};
 use mqfq_bench::scale::load::Fixed;
 use mqfq_bench::scale::{self, ScaleOptions};
+use mqfq_bench::schedulers::{self, SchedulersOptions};
 use mqfq_bench::structures::{self, StructuresOptions};
 use mqfq_bench::transfers::{self, TransfersOptions};
 use mqfq_bench::validate::{self, ValidateOptions};
@@ -59,6 +62,12 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Bench(Bench::File { file, size, rounds, milliseconds }) => {
             file::run(&FileBenchOptions { file, size_bytes: size, rounds, measured_ms: milliseconds, json })
         }
+        Command::Bench(Bench::Elevators { kernel, record, host }) => {
+            elevators::run(&ElevatorsOptions { kernel, record, host, json })
+        }
+        Command::Bench(Bench::Kernel { device, rounds, milliseconds, record, host }) => {
+            kernel::run(&KernelOptions { device, rounds, measured_ms: milliseconds, record, host, json })
+        }
         Command::Bench(Bench::Nbd { rounds, milliseconds, record, host }) => {
             let options = NbdRecordOptions { json, rounds, measured_ms: milliseconds, record, host, mqfq: None };
             nbd_record::run(&options)
@@ -87,6 +96,36 @@ fn run(cli: Cli) -> Result<(), String> {
         }
         Command::Bench(Bench::Blkmq { workers, rounds, milliseconds, out, record, host }) => {
             blkmq::run(&BlkmqOptions { json, workers, rounds, measured_ms: milliseconds, out, record, host })
+        }
+        Command::Bench(Bench::Schedulers {
+            device,
+            write,
+            confirm_data_loss: _,
+            preset: presets,
+            quick,
+            rounds,
+            milliseconds: measured_ms,
+            ns_per_instruction,
+            out,
+            record,
+            host,
+            probe,
+        }) => {
+            let options = SchedulersOptions {
+                device,
+                write,
+                presets,
+                quick,
+                rounds,
+                measured_ms,
+                ns_per_instruction,
+                out,
+                record,
+                host,
+                json,
+                ..SchedulersOptions::default()
+            };
+            if probe { schedulers::probe(&options) } else { schedulers::run(&options) }
         }
         Command::Bench(Bench::Structures { workers, queues, rounds, milliseconds, out }) => {
             let (workers, queues) = (workers.map(usize::from), queues.map(usize::from));

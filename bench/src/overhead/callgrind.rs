@@ -59,6 +59,14 @@ pub fn probe(cases: &[Case], window_bytes: u64) -> Result<(), String> {
 /// # Errors
 /// One sentence, for the report: nothing else depends on it.
 pub fn count(program: &Path, arguments: &[String], cases: &[Case]) -> Result<Vec<Instructions>, String> {
+    counted(&profile(program, arguments)?, cases.len())
+}
+
+/// The profile of `program` with `arguments`, a part for all that was executed up to each [`overhead_boundary`].
+///
+/// # Errors
+/// One sentence.
+pub(crate) fn profile(program: &Path, arguments: &[String]) -> Result<String, String> {
     let scratch = Scratch::new()?;
     let profile = scratch.path().join("callgrind");
     let mut out_file = std::ffi::OsString::from("--callgrind-out-file=");
@@ -79,12 +87,11 @@ pub fn count(program: &Path, arguments: &[String], cases: &[Case]) -> Result<Vec
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(format!("valgrind failed: {}", said.trim().lines().last().unwrap_or_default()));
     }
-    let profile = std::fs::read_to_string(&profile).map_err(|error| format!("callgrind left no profile: {error}"))?;
-    counted(&profile, cases.len())
+    std::fs::read_to_string(&profile).map_err(|error| format!("callgrind left no profile: {error}"))
 }
 
-/// The counted part of each case: every second one, from the second on.
-fn counted(profile: &str, cases: usize) -> Result<Vec<Instructions>, String> {
+/// Of a profile, the second of each pair of parts: what lies between the boundaries of each case.
+pub(crate) fn between_boundaries(profile: &str, cases: usize) -> Result<Vec<&str>, String> {
     // What stands before the first part is the head; after the last boundary comes the end of the program.
     let parts: Vec<&str> = profile.split("\npart: ").skip(1).collect();
     if parts.len() < 2 * cases {
@@ -94,7 +101,11 @@ fn counted(profile: &str, cases: usize) -> Result<Vec<Instructions>, String> {
             2 * cases
         ));
     }
-    (0..cases).map(|case| of_part(parts[2 * case + 1])).collect()
+    Ok((0..cases).map(|case| parts[2 * case + 1]).collect())
+}
+
+fn counted(profile: &str, cases: usize) -> Result<Vec<Instructions>, String> {
+    between_boundaries(profile, cases)?.into_iter().map(of_part).collect()
 }
 
 fn of_part(part: &str) -> Result<Instructions, String> {
@@ -105,9 +116,18 @@ fn of_part(part: &str) -> Result<Instructions, String> {
     })
 }
 
-/// Instructions inside `function` over the requests of the turns that count. Of a call the profile has three lines: the
-/// callee, `calls=COUNT LINE`, and `LINE INSTRUCTIONS`, those of the callee's callees included.
+/// Instructions inside `function` over the requests of the turns that count.
 fn per_request(part: &str, function: &str) -> Result<f64, String> {
+    let (calls, instructions) = inside(part, function)?;
+    if calls != u64::from(COUNTED_TURNS) {
+        return Err(format!("callgrind saw {calls} calls of {function} instead of {COUNTED_TURNS}"));
+    }
+    Ok(instructions as f64 / (calls * TURN as u64) as f64)
+}
+
+/// Calls of `function` in a part, and instructions inside them. Of a call the profile has three lines: the callee, `calls=COUNT
+/// LINE`, and `LINE INSTRUCTIONS`, those of the callee's callees included.
+pub(crate) fn inside(part: &str, function: &str) -> Result<(u64, u64), String> {
     let (mut calls, mut instructions) = (0u64, 0u64);
     let mut lines = part.lines();
     while let Some(line) = lines.next() {
@@ -122,10 +142,7 @@ fn per_request(part: &str, function: &str) -> Result<f64, String> {
         calls += count;
         instructions += cost;
     }
-    if calls != u64::from(COUNTED_TURNS) {
-        return Err(format!("callgrind saw {calls} calls of {function} instead of {COUNTED_TURNS}"));
-    }
-    Ok(instructions as f64 / (calls * TURN as u64) as f64)
+    Ok((calls, instructions))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod hostile;
 mod kill;
 mod machine;
 mod negotiation;
+mod schedulers;
 mod server;
 mod sim;
 mod tools;

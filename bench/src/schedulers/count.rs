@@ -1,0 +1,120 @@
+//! What a request costs in instructions, cell by cell: the path of each cell again, under callgrind.
+//!
+//! # Shape
+//! As in [`crate::overhead::callgrind`]: the program is started with [`super::PROBE_ARGUMENT`] and walks through all cells. Of each it
+//! completes some requests to warm up, calls the boundary, completes those that count, and calls it again. The costs that the
+//! path charges meanwhile are the same for all policies ([`NOMINAL`]), so that what is counted does not depend on what was
+//! counted before: how many requests a worker reaps at once follows from the drive and the workload.
+
+use super::cell::Cell;
+use super::path::{Costs, Path, PathOptions};
+use crate::overhead::callgrind::{self, overhead_boundary};
+use mqfq_blk::device::Device;
+
+/// Requests before those that count: every queue has been full once.
+const WARM_UP_REQUESTS: u64 = 300;
+
+/// Requests that count.
+const COUNTED_REQUESTS: u64 = 1000;
+
+/// What the path charges while it is counted: a few hundred instructions, as all policies here take.
+const NOMINAL: Costs = Costs { to_device_ps: 100_000, back_ps: 50_000 };
+
+/// Instructions per request.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Instructions {
+    /// Submission, picking (the refused picks included), dispatch.
+    pub to_device: f64,
+    /// Completion.
+    pub back: f64,
+}
+
+impl Instructions {
+    /// There and back.
+    pub fn all(&self) -> f64 {
+        self.to_device + self.back
+    }
+
+    /// What they take at `ns` each.
+    pub fn costs(&self, ns: f64) -> Costs {
+        let ps = |instructions: f64| (instructions * ns * 1000.0).round() as u64;
+        Costs { to_device_ps: ps(self.to_device), back_ps: ps(self.back) }
+    }
+}
+
+/// What the program does under callgrind.
+///
+/// # Errors
+/// One sentence.
+pub fn probe(cells: &[Cell], device: &dyn Fn() -> Result<Box<dyn Device>, String>) -> Result<(), String> {
+    for cell in cells {
+        let (tenants, device) = (cell.workload.tenants(cell.depth), device()?);
+        let mut path = Path::new(PathOptions {
+            device: &*device,
+            policy: cell.policy(),
+            queue_depth: super::QUEUE_DEPTH,
+            tenants: &tenants,
+            workers: cell.workers(),
+            costs: NOMINAL,
+        })?;
+        path.pass(WARM_UP_REQUESTS);
+        overhead_boundary();
+        path.pass(COUNTED_REQUESTS);
+        overhead_boundary();
+    }
+    Ok(())
+}
+
+/// Counts: `arguments` make `program` call [`probe`] for the same cells.
+///
+/// # Errors
+/// One sentence.
+pub fn count(program: &std::path::Path, arguments: &[String], cells: usize) -> Result<Vec<Instructions>, String> {
+    let profile = callgrind::profile(program, arguments)?;
+    callgrind::between_boundaries(&profile, cells)?.into_iter().map(of_part).collect()
+}
+
+/// A worker's step may end more than one request, so up to a queue more than asked for complete; the profile says how many
+/// submissions there were, and in a closed loop each completion is followed by one.
+fn of_part(part: &str) -> Result<Instructions, String> {
+    let inside = |function: &str| callgrind::inside(part, function);
+    let (requests, submit) = inside("schedulers_submit")?;
+    if requests == 0 {
+        return Err("callgrind saw no submission: the program lacks symbols".into());
+    }
+    let (_, run) = inside("schedulers_run")?;
+    let (_, reap) = inside("schedulers_reap")?;
+    let (_, device_submit) = inside("schedulers_device_submit")?;
+    let (_, doorbell) = inside("schedulers_device_doorbell")?;
+    let (_, device_reap) = inside("schedulers_device_reap")?;
+    let per_request = |instructions: u64| instructions as f64 / requests as f64;
+    Ok(Instructions {
+        to_device: per_request((submit + run).saturating_sub(device_submit + doorbell)),
+        back: per_request(reap.saturating_sub(device_reap)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drive_is_taken_out_and_every_caller_of_a_function_counts() {
+        let call = |name: &str, calls: u64, cost: u64| format!("cfn=mqfq::{name}\ncalls={calls} 7\n13 {cost}\n");
+        let part = [
+            call("schedulers_submit", 10, 1_000),
+            call("schedulers_run", 12, 3_000),
+            call("schedulers_run", 3, 500),
+            call("schedulers_device_submit", 10, 200),
+            call("schedulers_device_doorbell", 9, 1_800),
+            call("schedulers_reap", 11, 9_000),
+            call("schedulers_device_reap", 11, 8_000),
+        ]
+        .concat();
+        // (1000 + 3500 - 200 - 1800) / 10 and (9000 - 8000) / 10.
+        let found = of_part(&part).unwrap();
+        assert_eq!(found, Instructions { to_device: 250.0, back: 100.0 });
+        assert_eq!(found.costs(0.3), Costs { to_device_ps: 75_000, back_ps: 30_000 });
+        assert!(of_part("").unwrap_err().contains("lacks symbols"));
+    }
+}
