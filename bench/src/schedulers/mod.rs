@@ -8,7 +8,7 @@
 //! # How
 //! On the software drives ([`path`]): virtual time. What a request costs is *counted* first, cell by cell, under callgrind
 //! ([`count`]), and charged at a stated time per instruction; so the same numbers come out on a busy machine. On a file or block
-//! device ([`real`]): real time, interleaved rounds, the best of which is nothing special: the median counts.
+//! device ([`real`]): real time, interleaved rounds, whose median counts.
 //!
 //! # What would make it lie
 //! Instructions are not time, and waiting for other cores is not in them. See bench/README.md.
@@ -421,7 +421,7 @@ fn measure_real(options: &SchedulersOptions, path: &Path, report: &mut Scheduler
     Ok(())
 }
 
-/// Writes `NAME.json`, `NAME.md` and the pictures; the pictures' paths come back.
+/// Writes `NAME.json`, the tables as Markdown and the pictures; the pictures' paths come back.
 fn write_all(report: &SchedulersReport, folder: &Path, name: &str) -> Result<Vec<String>, String> {
     std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     let write = |name: String, text: &str| {
