@@ -6,6 +6,8 @@
 //! policies. Requests per second, median and 99th percentile, and CPU time of the process that asks, user and system, per request. The
 //! work of the kernel's own threads (a loop device has one) is in neither family.
 //!
+//! On a loop device of its own it also runs RocksDB's `db_bench` over each elevator, where that is installed ([`lookups`]).
+//!
 //! # Cleaning up
 //! A loop device is attached, opened, and detached at once: the kernel keeps it for as long as it is open, so it goes when this process
 //! does, however that ends. The elevator is put back by a shell that waits for the end of a pipe: it comes when this process ends.
@@ -14,6 +16,7 @@
 //! Without root, fio, losetup, or a kernel that offers a choice, the report says that it was skipped and why, and that is no error.
 
 mod device;
+pub mod lookups;
 
 use crate::cpu_time::process_cpu_ns;
 use crate::fio;
@@ -24,6 +27,7 @@ use crate::nbd_record::median;
 use crate::progress::Progress;
 use crate::table::{Align, Table};
 use device::Target;
+use lookups::{Lookups, Store, THREADS};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{FileDevice, FileOptions};
 use mqfq_blk::{PolicyKind, Weight};
@@ -62,6 +66,10 @@ pub struct KernelReport {
     pub skipped: Option<String>,
     /// One row per family, scheduler and depth.
     pub rows: Vec<KernelRow>,
+    /// `db_bench`'s look-ups over each of the kernel's schedulers.
+    pub lookups: Vec<LookupRow>,
+    /// Why there are none; `null` if there are.
+    pub lookups_skipped: Option<String>,
     /// `loop`, or the device that was given.
     pub device: String,
     /// Schedulers that the kernel offers for it.
@@ -99,6 +107,27 @@ pub struct KernelRow {
     pub p99_ns: f64,
     /// CPU time of the process that asks, per request.
     pub cpu_ns_per_io: f64,
+}
+
+/// Look-ups over one of the kernel's schedulers, medians of the rounds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LookupRow {
+    /// The scheduler.
+    pub policy: String,
+    /// Threads that look up.
+    pub threads: u16,
+    /// Look-ups per second.
+    pub lookups_per_s: f64,
+    /// Smallest of the rounds.
+    pub lookups_per_s_min: f64,
+    /// Largest of the rounds.
+    pub lookups_per_s_max: f64,
+    /// Over those of `none` with as many threads: median of the rounds' ratios.
+    pub over_none: f64,
+    /// Median latency.
+    pub p50_ns: f64,
+    /// 99th percentile.
+    pub p99_ns: f64,
 }
 
 /// Measures, prints and records.
@@ -153,6 +182,8 @@ pub fn measure(options: &KernelOptions) -> Result<KernelReport, String> {
     let mut report = KernelReport {
         skipped: None,
         rows: Vec::new(),
+        lookups: Vec::new(),
+        lookups_skipped: None,
         device: options.device.as_ref().map_or("loop".into(), |path| path.display().to_string()),
         offered: Vec::new(),
         rounds: rounds as u32,
@@ -166,6 +197,7 @@ pub fn measure(options: &KernelOptions) -> Result<KernelReport, String> {
     let target = match why_not().map_or_else(|| Target::open(options.device.as_deref()), Err) {
         Ok(target) => target,
         Err(reason) => {
+            report.lookups_skipped = Some(reason.clone());
             report.skipped = Some(reason);
             return Ok(report);
         }
@@ -193,7 +225,59 @@ pub fn measure(options: &KernelOptions) -> Result<KernelReport, String> {
     }
     progress.finish();
     report.rows = (0..cases.len()).map(|at| row(&cases, &seen, at)).collect();
+    look_up(options, &target, &mut report)?;
     Ok(report)
+}
+
+/// The part with `db_bench`: it makes a file system, so only on a device that is ours.
+fn look_up(options: &KernelOptions, target: &Target, report: &mut KernelReport) -> Result<(), String> {
+    if options.device.is_some() {
+        report.lookups_skipped =
+            Some("db_bench needs a file system, which is not made on a device that was given".into());
+        return Ok(());
+    }
+    target.choose("none")?;
+    let store = match Store::fill(target) {
+        Ok(store) => store,
+        Err(reason) => {
+            report.lookups_skipped = Some(reason);
+            return Ok(());
+        }
+    };
+    let cases: Vec<(&String, u16)> =
+        THREADS.iter().flat_map(|&threads| report.offered.iter().map(move |name| (name, threads))).collect();
+    let rounds = options.rounds.max(1) as usize;
+    let mut progress = Progress::new(rounds * cases.len());
+    let mut seen: Vec<Vec<Lookups>> = vec![Vec::new(); cases.len()];
+    for round in 0..rounds {
+        for step in 0..cases.len() {
+            // As above.
+            let at = (round + step) % cases.len();
+            let (name, threads) = cases[at];
+            progress.step(&format!("db_bench over {name}, {threads} threads, round {}", round + 1));
+            target.choose(name)?;
+            seen[at].push(store.look_up(threads, options.measured_ms.div_ceil(1000))?);
+        }
+    }
+    progress.finish();
+    let rows = (0..cases.len()).map(|at| {
+        let (name, threads) = cases[at];
+        let none = cases.iter().position(|&(other, its)| other == "none" && its == threads).unwrap_or(at);
+        let of = |value: fn(&Lookups) -> f64| sorted(seen[at].iter().map(value));
+        let rates = of(|seen| seen.per_s);
+        LookupRow {
+            policy: name.clone(),
+            threads,
+            lookups_per_s: median(&rates),
+            lookups_per_s_min: rates[0],
+            lookups_per_s_max: rates[rates.len() - 1],
+            over_none: median(&sorted(seen[at].iter().zip(&seen[none]).map(|(ours, none)| ours.per_s / none.per_s))),
+            p50_ns: median(&of(|seen| seen.p50_ns)),
+            p99_ns: median(&of(|seen| seen.p99_ns)),
+        }
+    });
+    report.lookups = rows.collect();
+    Ok(())
 }
 
 /// Why it cannot run on this machine at all.
@@ -352,6 +436,40 @@ impl KernelReport {
         table
     }
 
+    fn lookup_table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("threads", Align::Right),
+            ("scheduler", Align::Left),
+            ("look-ups/s", Align::Right),
+            ("smallest", Align::Right),
+            ("largest", Align::Right),
+            ("/ none", Align::Right),
+            ("p50 us", Align::Right),
+            ("p99 us", Align::Right),
+        ]);
+        for row in &self.lookups {
+            table.row(vec![
+                row.threads.to_string(),
+                row.policy.clone(),
+                format!("{:.0}", row.lookups_per_s),
+                format!("{:.0}", row.lookups_per_s_min),
+                format!("{:.0}", row.lookups_per_s_max),
+                format!("{:.3}", row.over_none),
+                format!("{:.1}", row.p50_ns / 1e3),
+                format!("{:.1}", row.p99_ns / 1e3),
+            ]);
+        }
+        table
+    }
+
+    /// What stands over the table of look-ups.
+    fn lookup_head(&self) -> String {
+        match &self.lookups_skipped {
+            Some(reason) => format!("RocksDB's db_bench was skipped: {reason}"),
+            None => "RocksDB's db_bench, readrandom, direct reads, over each of the kernel's schedulers:".into(),
+        }
+    }
+
     fn head(&self) -> Vec<String> {
         let machine = &self.machine;
         vec![
@@ -373,7 +491,13 @@ impl KernelReport {
     pub fn text(&self) -> String {
         match &self.skipped {
             Some(reason) => format!("skipped: {reason}\n"),
-            None => format!("{}\n\n{}", self.head().join("\n"), self.table().render()),
+            None => format!(
+                "{}\n\n{}\n{}\n\n{}",
+                self.head().join("\n"),
+                self.table().render(),
+                self.lookup_head(),
+                if self.lookups.is_empty() { String::new() } else { self.lookup_table().render() }
+            ),
         }
     }
 
@@ -382,8 +506,10 @@ impl KernelReport {
         let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
         let body =
             self.skipped.as_ref().map_or_else(|| self.table().render_markdown(), |why| format!("Skipped: {why}\n"));
+        let lookups = if self.lookups.is_empty() { String::new() } else { self.lookup_table().render_markdown() };
+        let lookup_head = self.lookup_head();
         format!(
-            "# The kernel's schedulers beside ours\n\n{head}\n{body}\nWhat would make these numbers lie: see bench/README.md, \
+            "# The kernel's schedulers beside ours\n\n{head}\n{body}\n{lookup_head}\n\n{lookups}\nWhat would make these numbers lie: see bench/README.md, \
              `mqfq bench kernel`.\n"
         )
     }

@@ -11,7 +11,7 @@
 //!   device                 one queue each
 //! ```
 //! Where both levels are per core, which is how it ships, nothing of this is built: a context has its policy's queue and the device's,
-//! and no lock. Otherwise each worker gets a [`Port`](port::Port), a [`DeviceQueue`] like any other, and what is shared lies behind it:
+//! and no lock. Otherwise each worker gets a [`Port`], a [`DeviceQueue`] like any other, and what is shared lies behind it:
 //!
 //! | file | noun |
 //! |---|---|
