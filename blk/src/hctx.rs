@@ -100,6 +100,7 @@ pub struct HwCtx<P: Policy> {
     requests: RequestTable,
     staging: Staging,
     cost: CostModel,
+    async_writes: bool,
     reaped: Vec<Reaped>,
     room: Vec<FlowId>,
     /// There is no block layer: everything between client and device is this.
@@ -137,6 +138,7 @@ impl<P: Policy> HwCtx<P> {
             plug: path.plug.max(1),
             resend: VecDeque::new(),
             cost,
+            async_writes: path.async_writes,
             reaped: Vec::with_capacity(queue_depth as usize),
             room: Vec::with_capacity(staging.flows()),
             staging,
@@ -185,7 +187,7 @@ impl<P: Policy> HwCtx<P> {
         }
         let kind = cost_kind(submission.op);
         let cost = self.cost.cost(kind, u64::from(length_bytes));
-        let (is_sync, offset_bytes) = (is_sync(submission.op, submission.fua), submission.offset_bytes);
+        let (is_sync, offset_bytes) = (self.is_sync(submission.op, submission.fua), submission.offset_bytes);
         let handle = self.requests.insert(Request::admit(owner, submission, now_ns));
         // The table has a place for each staged request of each flow, for each tag and for what shares a tag, so `admit` is the only bound.
         let handle = handle.unwrap_or_else(|_| panic!("{:?}: the request table is smaller than its bounds", self.id));
@@ -352,6 +354,24 @@ impl<P: Policy> HwCtx<P> {
         self.complete(handle, status, buffer, now_ns, kick, out);
     }
 
+    /// Somebody waits for it, as far as one can know here.
+    #[inline(always)]
+    fn is_sync(&self, op: Op, fua: bool) -> bool {
+        fua || match op {
+            Op::Read | Op::Flush => true,
+            Op::Write => !self.async_writes,
+            Op::Discard | Op::WriteZeroes { .. } => false,
+        }
+    }
+
+    /// A request that the device finished, for the policy.
+    #[inline(always)]
+    fn done(&self, handle: Handle, request: &Request) -> Done {
+        let &Request { flow, op, fua, length_bytes, submitted_ns, dispatched_ns, .. } = request;
+        let (kind, is_sync) = (cost_kind(op), self.is_sync(op, fua));
+        Done { flow, handle, kind, is_sync, length_bytes, submitted_ns, dispatched_ns }
+    }
+
     /// Completes a request that has a token.
     #[inline(always)]
     fn complete(
@@ -364,7 +384,7 @@ impl<P: Policy> HwCtx<P> {
         out: &mut Vec<(Owner, Completion)>,
     ) {
         let request = self.requests.take(handle);
-        let done = done(handle, &request);
+        let done = self.done(handle, &request);
         if let Some(trace) = &mut self.trace {
             trace.completed(&request, status, now_ns);
         }
@@ -518,18 +538,6 @@ fn cost_kind(op: Op) -> CostKind {
         Op::Flush => CostKind::Flush,
         Op::Discard | Op::WriteZeroes { .. } => CostKind::Discard,
     }
-}
-
-/// Somebody waits for it. A front end cannot say why a client writes; what must be stable at once is waited for, and the rest may be
-/// a cache that is written back.
-fn is_sync(op: Op, fua: bool) -> bool {
-    fua || matches!(op, Op::Read | Op::Flush)
-}
-
-/// A request that the device finished, for the policy.
-fn done(handle: Handle, request: &Request) -> Done {
-    let &Request { flow, op, fua, length_bytes, submitted_ns, dispatched_ns, .. } = request;
-    Done { flow, handle, kind: cost_kind(op), is_sync: is_sync(op, fua), length_bytes, submitted_ns, dispatched_ns }
 }
 
 /// Bytes of memory that a staged request holds.

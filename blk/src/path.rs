@@ -5,6 +5,7 @@
 //! | `merge` | requests that become one command | `merge.rs` |
 //! | `plug` | requests that gather before they are dispatched, so that merges and batches find partners | `worker/mod.rs` |
 //! | `timeout_ns`, `retries` | commands that the device does not end | `timeout.rs` |
+//! | `async_writes` | what the policy is told of writes | here |
 
 use crate::device::DeviceInfo;
 use std::fmt;
@@ -79,6 +80,9 @@ pub struct PathOptions {
     pub timeout_ns: u64,
     /// Times that a request is given to the device again after resets, before it fails.
     pub retries: u8,
+    /// Nobody waits for a write without FUA: it is a cache's that is written back. A front end cannot know. Off, all writes are waited for, as
+    /// direct writes are in Linux, which is how hypervisors write for their guests.
+    pub async_writes: bool,
     /// What the device can. [`PathOptions::for_device`] knows.
     pub bounds: MergeBounds,
 }
@@ -102,6 +106,7 @@ impl PathOptions {
         plug: PathOptions::PLUG,
         timeout_ns: 0,
         retries: PathOptions::RETRIES,
+        async_writes: false,
         bounds: MergeBounds::NOTHING,
     };
 

@@ -16,7 +16,10 @@ use std::sync::Arc;
 /// D = 2, one flow, memory.
 fn context() -> HwCtx<AnyPolicy> {
     let options = PolicyOptions { depth: 2, ..PolicyOptions::new(PolicyKind::Mqfq) };
-    let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT]).unwrap();
+    context_of(AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT]).unwrap(), PathOptions::default())
+}
+
+fn context_of(policy: AnyPolicy, path: PathOptions) -> HwCtx<AnyPolicy> {
     let queue = QueueOptions {
         hctx: HctxId(0),
         depth: 8,
@@ -31,17 +34,21 @@ fn context() -> HwCtx<AnyPolicy> {
         queue_depth: 8,
         limits: vec![StageLimits::DEFAULT],
         cost: CostModel::FLAT,
-        path: PathOptions::default(),
+        path,
     })
 }
 
 fn submit(hctx: &mut HwCtx<AnyPolicy>, op: Op, offset_bytes: u64, now_ns: u64) {
+    submit_with(hctx, op, offset_bytes, false, now_ns);
+}
+
+fn submit_with(hctx: &mut HwCtx<AnyPolicy>, op: Op, offset_bytes: u64, fua: bool, now_ns: u64) {
     let submission = Submission {
         flow: FlowId(0),
         op,
         offset_bytes,
         length_bytes: 4096,
-        fua: false,
+        fua,
         buffer: Some(Buffer::new(4096)),
         cookie: offset_bytes,
     };
@@ -111,4 +118,23 @@ fn the_recorder_has_each_step_of_each_request_and_what_held_them_back() {
     reap(&mut hctx, 90);
     run(&mut hctx, 90);
     reap(&mut hctx, 95);
+}
+
+/// Three quarters of kyber's D are for what nobody waits for.
+#[test]
+fn writes_are_waited_for_unless_the_device_says_that_a_cache_writes_them_back() {
+    for (async_writes, fua, on_device) in [(false, false, 8), (true, false, 6), (true, true, 8)] {
+        let options = PolicyOptions { depth: 8, ..PolicyOptions::new(PolicyKind::Kyber) };
+        let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT]).unwrap();
+        let path = PathOptions { async_writes, ..PathOptions::default() };
+        let mut hctx = context_of(policy, path);
+        for n in 0..8 {
+            submit_with(&mut hctx, Op::Write, n * 4096, fua, 0);
+        }
+        assert_eq!(run(&mut hctx, 10), on_device, "async {async_writes}, FUA {fua}");
+        while hctx.admitted() > 0 {
+            reap(&mut hctx, 20);
+            run(&mut hctx, 20);
+        }
+    }
 }

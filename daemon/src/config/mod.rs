@@ -107,7 +107,7 @@ pub struct DeviceConfig {
     pub queue_depth: u16,
     /// `block-layer`, `software-queues`, `hardware-queues`. Default: each worker has its own of both.
     pub queues: QueueLayout,
-    /// `merge`, `plug`, `timeout`, `retries`.
+    /// `merge`, `plug`, `timeout`, `retries`, `async-writes`.
     pub path: PathOptions,
     /// `[device.NAME.cost]`. Default: bytes.
     pub cost: CostModel,
@@ -210,7 +210,7 @@ macro_rules! keys {
             $($own,)* "policy", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
             "read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire", "read-latency", "write-latency", "slice-idle", "timeout-sync", "max-budget", "low-latency", "strict-guarantees", "fifo-expire-sync", "fifo-expire-async",
             "queue-depth", "block-layer",
-            "software-queues", "hardware-queues", "merge", "plug", "timeout", "retries", "cost",
+            "software-queues", "hardware-queues", "merge", "plug", "timeout", "retries", "async-writes", "cost",
         ]
     };
 }

@@ -1,4 +1,4 @@
-//! `merge`, `plug`, `timeout` and `retries` of a device: what is done to its requests besides scheduling them.
+//! `merge`, `plug`, `timeout`, `retries` and `async-writes` of a device: what is done to its requests besides scheduling them.
 
 use super::{ConfigError, Section};
 use mqfq_blk::path::{Merge, PathOptions};
@@ -12,6 +12,7 @@ const TIMEOUT_ALLOWED: &str = "\"off\" or a duration like \"30s\"";
 /// - `merge`: requests that lie next to each other become one command: `"none"` (default), `"back"`, `"both"`.
 /// - `plug`: calls of clients that gather before their requests are dispatched, 1..=4096. Default 32.
 /// - `timeout`: a command that takes longer is aborted, `"1ms"` to `"86400s"`, or `"off"`. Default `"30s"`.
+/// - `async-writes`: writes without FUA are a cache's that is written back, and nobody waits for them. Default false.
 /// - `retries`: times that a request goes to the device again after resets, 0..=255. Default 5.
 ///
 /// # Errors
@@ -29,6 +30,9 @@ pub fn read(device: &Section<'_, '_>) -> Result<PathOptions, ConfigError> {
             "off" | "0" => 0,
             _ => entry.duration_ns(TIMEOUT_NS)?,
         };
+    }
+    if let Some(entry) = device.get("async-writes") {
+        path.async_writes = entry.flag()?;
     }
     if let Some(entry) = device.get("retries") {
         path.retries = entry.number(0..=u8::MAX)?;

@@ -158,7 +158,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
          form, quantum, lease, token-batch, token-share, read-expire, write-expire, writes-starved, fifo-batch, \
          prio-aging-expire, read-latency, write-latency, slice-idle, timeout-sync, max-budget, low-latency, strict-guarantees, fifo-expire-sync, \
-         fifo-expire-async, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, cost"
+         fifo-expire-async, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, async-writes, cost"
     );
 }
 
@@ -599,9 +599,18 @@ fn an_export_past_its_devices_end_is_refused() {
 #[test]
 fn merging_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
     let path = |keys: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
-    let read = path("merge = \"both\"\nplug = 1\ntimeout = \"50ms\"\nretries = 0").unwrap().devices[0].config.path;
-    let expected =
-        PathOptions { merge: Merge::Both, plug: 1, timeout_ns: 50_000_000, retries: 0, ..PathOptions::default() };
+    let read =
+        path("merge = \"both\"\nplug = 1\ntimeout = \"50ms\"\nretries = 0\nasync-writes = true").unwrap().devices[0]
+            .config
+            .path;
+    let expected = PathOptions {
+        merge: Merge::Both,
+        plug: 1,
+        timeout_ns: 50_000_000,
+        retries: 0,
+        async_writes: true,
+        ..PathOptions::default()
+    };
     assert_eq!(read, expected);
     assert_eq!(path("").unwrap().devices[0].config.path, PathOptions::default());
     assert_eq!(path("timeout = \"off\"").unwrap().devices[0].config.path.timeout_ns, 0);

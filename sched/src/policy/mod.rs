@@ -56,8 +56,7 @@ pub struct Entry {
     pub handle: Handle,
     /// What it does.
     pub kind: CostKind,
-    /// Somebody waits for it: reads, flushes, and writes that must be stable before they complete. What is left are the writes
-    /// that a page cache or a guest's writes back at its leisure.
+    /// Somebody waits for it: not so for what a page cache writes back at its leisure, nor for discards.
     pub is_sync: bool,
     /// Its first byte on the device.
     pub offset_bytes: u64,
