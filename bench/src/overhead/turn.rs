@@ -198,8 +198,8 @@ mod tests {
             let mut turns = Turns::new(case, 64 << 10).unwrap();
             turns.run(3);
             let mut served = BTreeMap::new();
-            if contender.kind == PolicyKind::Bfq {
-                // One flow at a time: a turn of ours may be all one flow's.
+            if matches!(contender.kind, PolicyKind::Bfq | PolicyKind::MqDeadline) {
+                // One flow at a time, so a turn of ours may be all one flow's; or by offset, whosever it is.
                 for _ in 0..40 {
                     turns.run(1);
                     turns.out.iter().for_each(|grant| *served.entry(grant.flow).or_insert(0) += 1);
