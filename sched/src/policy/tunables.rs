@@ -2,13 +2,73 @@
 //!
 //! Each is as its policy is known with unless it says otherwise, and names the first of its fields that is out of range.
 
-use super::{PolicyError, PolicyKind};
+use super::{BfqOptions, PolicyError, PolicyKind};
+use std::ops::RangeInclusive;
 
 /// Longest time that any of them takes, ns: an hour.
 pub const TIME_MAX_NS: u64 = 3_600_000_000_000;
 
 /// Largest number that any of them takes.
 pub const COUNT_MAX: u32 = 65_535;
+
+/// What configs call the tunables, by the policy that they belong to.
+pub const KEYS: [(PolicyKind, &[&str]); 3] = [
+    (PolicyKind::MqDeadline, &["read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire"]),
+    (PolicyKind::Kyber, &["read-latency", "write-latency"]),
+    (
+        PolicyKind::Bfq,
+        &[
+            "slice-idle",
+            "timeout-sync",
+            "max-budget",
+            "low-latency",
+            "strict-guarantees",
+            "fifo-expire-sync",
+            "fifo-expire-async",
+        ],
+    ),
+];
+
+/// A tunable by its key: where its value goes, and which values are allowed.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Tunable<'a> {
+    /// A time, ns.
+    Time(&'a mut u64, RangeInclusive<u64>),
+    /// A number.
+    Count(&'a mut u32, RangeInclusive<u32>),
+    /// A size, bytes.
+    Size(&'a mut u64, RangeInclusive<u64>),
+    /// On or off.
+    Flag(&'a mut bool),
+}
+
+/// The tunable of this key. `None`: it is not one of [`KEYS`].
+pub fn tunable<'a>(
+    key: &str,
+    deadline: &'a mut MqDeadlineOptions,
+    kyber: &'a mut KyberOptions,
+    bfq: &'a mut BfqOptions,
+) -> Option<Tunable<'a>> {
+    let fifo_expire = BfqOptions::FIFO_EXPIRE_MIN_NS..=BfqOptions::FIFO_EXPIRE_MAX_NS;
+    let timeout_sync = BfqOptions::TIMEOUT_SYNC_MIN_NS..=BfqOptions::TIMEOUT_SYNC_MAX_NS;
+    Some(match key {
+        "read-expire" => Tunable::Time(&mut deadline.read_expire_ns, 0..=TIME_MAX_NS),
+        "write-expire" => Tunable::Time(&mut deadline.write_expire_ns, 0..=TIME_MAX_NS),
+        "writes-starved" => Tunable::Count(&mut deadline.writes_starved, 0..=COUNT_MAX),
+        "fifo-batch" => Tunable::Count(&mut deadline.fifo_batch, 1..=COUNT_MAX),
+        "prio-aging-expire" => Tunable::Time(&mut deadline.prio_aging_expire_ns, 0..=TIME_MAX_NS),
+        "read-latency" => Tunable::Time(&mut kyber.read_latency_ns, 1..=TIME_MAX_NS),
+        "write-latency" => Tunable::Time(&mut kyber.write_latency_ns, 1..=TIME_MAX_NS),
+        "slice-idle" => Tunable::Time(&mut bfq.slice_idle_ns, 0..=BfqOptions::SLICE_IDLE_MAX_NS),
+        "timeout-sync" => Tunable::Time(&mut bfq.timeout_sync_ns, timeout_sync),
+        "max-budget" => Tunable::Size(&mut bfq.max_budget_bytes, 0..=BfqOptions::MAX_BUDGET_MAX_BYTES),
+        "low-latency" => Tunable::Flag(&mut bfq.low_latency),
+        "strict-guarantees" => Tunable::Flag(&mut bfq.strict_guarantees),
+        "fifo-expire-sync" => Tunable::Time(&mut bfq.fifo_expire_sync_ns, fifo_expire),
+        "fifo-expire-async" => Tunable::Time(&mut bfq.fifo_expire_async_ns, fifo_expire),
+        _ => return None,
+    })
+}
 
 /// Tunables of `mq-deadline`. Source of the constants: the kernel's documentation of deadline-iosched, and its default for the
 /// ageing of classes.
@@ -154,6 +214,36 @@ impl Default for KyberOptions {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::policy::PolicyOptions;
+
+    #[test]
+    fn every_key_is_a_tunable_and_its_range_is_the_one_that_is_validated() {
+        for (kind, keys) in KEYS {
+            for key in keys {
+                let refused = |past: fn(&RangeInclusive<u64>) -> Option<u64>| {
+                    let mut options = PolicyOptions::new(kind);
+                    let PolicyOptions { mq_deadline, kyber, bfq, .. } = &mut options;
+                    match tunable(key, mq_deadline, kyber, bfq).expect("it is a key") {
+                        Tunable::Time(value, allowed) | Tunable::Size(value, allowed) => *value = past(&allowed)?,
+                        Tunable::Count(value, allowed) => {
+                            *value = past(&(u64::from(*allowed.start())..=u64::from(*allowed.end())))? as u32;
+                        }
+                        Tunable::Flag(_) => return None,
+                    }
+                    Some(options.validate())
+                };
+                for (past, is_allowed) in [
+                    ((|range| Some(*range.start())) as fn(&RangeInclusive<u64>) -> Option<u64>, true),
+                    (|range| Some(*range.end()), true),
+                    (|range| range.start().checked_sub(1), false),
+                    (|range| Some(range.end() + 1), false),
+                ] {
+                    let Some(validated) = refused(past) else { continue };
+                    assert_eq!(validated.is_ok(), is_allowed, "{kind} {key}: {validated:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn mq_deadline_has_the_constants_that_it_is_known_for() {
