@@ -188,7 +188,7 @@ impl<P: Policy> HwCtx<P> {
         let kind = cost_kind(submission.op);
         let cost = self.cost.cost(kind, u64::from(length_bytes));
         let (is_sync, offset_bytes) = (self.is_sync(submission.op, submission.fua), submission.offset_bytes);
-        let handle = self.requests.insert(Request::admit(owner, submission, now_ns));
+        let handle = self.requests.insert(Request::admit(owner, submission, cost, now_ns));
         // The table has a place for each staged request of each flow, for each tag and for what shares a tag, so `admit` is the only bound.
         let handle = handle.unwrap_or_else(|_| panic!("{:?}: the request table is smaller than its bounds", self.id));
         let entry = Entry { flow, cost, handle, kind, is_sync, offset_bytes, length_bytes };
@@ -367,9 +367,9 @@ impl<P: Policy> HwCtx<P> {
     /// A request that the device finished, for the policy.
     #[inline(always)]
     fn done(&self, handle: Handle, request: &Request) -> Done {
-        let &Request { flow, op, fua, length_bytes, submitted_ns, dispatched_ns, .. } = request;
+        let &Request { flow, op, fua, length_bytes, cost, submitted_ns, dispatched_ns, .. } = request;
         let (kind, is_sync) = (cost_kind(op), self.is_sync(op, fua));
-        Done { flow, handle, kind, is_sync, length_bytes, submitted_ns, dispatched_ns }
+        Done { flow, handle, kind, is_sync, length_bytes, cost, submitted_ns, dispatched_ns }
     }
 
     /// Completes a request that has a token.

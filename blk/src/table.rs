@@ -7,6 +7,7 @@
 use crate::buffer::Buffer;
 use crate::device::Tag;
 use crate::request::{Completion, Op, Status, Submission};
+use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{DispatchToken, Handle};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +53,8 @@ pub struct Request {
     pub offset_bytes: u64,
     /// Length.
     pub length_bytes: u32,
+    /// What its flow is charged.
+    pub cost: Cost,
     /// Stable before completion.
     pub fua: bool,
     /// Payload while the request is staged; on the device the command holds it.
@@ -88,7 +91,7 @@ impl Drop for MustComplete {
 impl Request {
     /// The request of a submission admitted at `now_ns`.
     #[inline(always)]
-    pub fn admit(owner: Owner, submission: Submission, now_ns: u64) -> Request {
+    pub fn admit(owner: Owner, submission: Submission, cost: Cost, now_ns: u64) -> Request {
         let Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie } = submission;
         Request {
             owner,
@@ -97,6 +100,7 @@ impl Request {
             op,
             offset_bytes,
             length_bytes,
+            cost,
             fua,
             buffer,
             state: State::Staged,
@@ -228,7 +232,7 @@ mod tests {
             buffer: None,
             cookie: 7,
         };
-        Request::admit(Owner(1), submission, 100)
+        Request::admit(Owner(1), submission, Cost(4096), 100)
     }
 
     #[test]

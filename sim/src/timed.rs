@@ -7,8 +7,9 @@ use crate::coherence::{Ps, ps};
 use crate::cores::core;
 use crate::scenario::Latencies;
 use mqfq_sched_watched::class::PriorityClass;
+use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
-use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Kick, Pick, Policy};
+use mqfq_sched_watched::policy::{ClassWeights, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass};
 use mqfq_sched_watched::topology::HctxId;
 use std::sync::Arc;
 
@@ -60,6 +61,26 @@ impl<P: Policy> Policy for Timed<P> {
 
     fn pause(&self, queue: &mut P::Queue, kick: &mut impl Kick) {
         self.policy.pause(queue, kick);
+    }
+
+    fn is_direct(&self) -> bool {
+        self.policy.is_direct()
+    }
+
+    fn class_of(&self, queue: &P::Queue, flow: FlowId, now_ns: u64) -> QueueClass {
+        core::compute(self.submit);
+        self.policy.class_of(queue, flow, now_ns)
+    }
+
+    fn dispatched(&self, queue: &mut P::Queue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
+        self.policy.dispatched(queue, flow, cost, class, now_ns);
+        if self.dispatch > 0 {
+            core::compute(self.dispatch);
+        }
+    }
+
+    fn adjust(&self, queue: &mut P::Queue, now_ns: u64) -> Option<ClassWeights> {
+        self.policy.adjust(queue, now_ns)
     }
 
     fn set_weight(&self, flow: FlowId, weight: Weight) {

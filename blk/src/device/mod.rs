@@ -14,6 +14,7 @@ pub use segments::{Segment, Segments};
 use crate::buffer::Buffer;
 use crate::queues;
 use crate::request::{Op, Status};
+use mqfq_sched::policy::{ClassWeights, QueueClass};
 use mqfq_sched::topology::{HctxId, Place};
 
 /// What a device is.
@@ -58,13 +59,16 @@ pub struct Command {
     pub more: Segments,
     /// Which use of the tag this is. Goes back in [`Reaped`], so that the end of an earlier one is not taken for this one's.
     pub generation: u32,
+    /// Which queue of a set it goes to ([`Device::open_class_queues`]). Queues that are no sets do not look at it.
+    pub class: QueueClass,
 }
 
 impl Command {
     /// A command of one request, not FUA, the first use of its tag.
     #[inline]
     pub fn new(tag: Tag, op: Op, offset_bytes: u64, length_bytes: u32, buffer: Option<Buffer>) -> Command {
-        Command { tag, op, offset_bytes, length_bytes, fua: false, buffer, more: Segments::NONE, generation: 0 }
+        let (more, class) = (Segments::NONE, QueueClass::default());
+        Command { tag, op, offset_bytes, length_bytes, fua: false, buffer, more, generation: 0, class }
     }
 
     /// Its end.
@@ -161,6 +165,23 @@ pub trait Device: Send + Sync {
         let _ = options;
         Err("its queues belong to one worker each: allowed is one hardware queue per core".to_string())
     }
+
+    /// It says that it arbitrates among queues of different classes by their weights (CAP.AMS of NVMe). That it does is measured
+    /// ([`crate::probe`]). Constant.
+    fn has_class_queues(&self) -> bool {
+        false
+    }
+
+    /// A set of three queues, one of each class, which takes `depth` commands in each: a command goes to the queue of its
+    /// [`Command::class`], and its tag is below three times the depth. The weights of the classes are equal until they are set
+    /// ([`DeviceQueue::set_class_weights`]). Dropped, the queues are deleted. It counts as three of [`QueueLimits::queues_max`].
+    ///
+    /// # Errors
+    /// One sentence for the user; as it stands here, that the device has none.
+    fn open_class_queues(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        let _ = options;
+        Err("it has no weighted round robin among classes of queues".to_string())
+    }
 }
 
 /// One worker's queue on a device. `submit` any number, then `ring_doorbell` once; `reap` later. Every command
@@ -198,6 +219,12 @@ pub trait DeviceQueue {
     /// happened.
     fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
         let _ = (now_ns, given_back);
+        false
+    }
+
+    /// Sets the weights of the device's class queues, for all sets of it, from now on. False: it has none, and nothing happened.
+    fn set_class_weights(&mut self, weights: ClassWeights, now_ns: u64) -> bool {
+        let _ = (weights, now_ns);
         false
     }
 

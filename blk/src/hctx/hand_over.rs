@@ -3,7 +3,7 @@
 use super::HwCtx;
 use crate::device::{Command, QueueFull, Segments, Tag};
 use crate::table::{Request, State};
-use mqfq_sched::policy::{Handle, Policy};
+use mqfq_sched::policy::{Handle, Policy, QueueClass};
 
 impl<P: Policy> HwCtx<P> {
     /// The command of a request alone.
@@ -13,7 +13,8 @@ impl<P: Policy> HwCtx<P> {
         let request = self.requests.get_mut(handle);
         let &mut Request { op, offset_bytes, length_bytes, fua, .. } = request;
         let buffer = request.buffer.take();
-        Command { tag, op, offset_bytes, length_bytes, fua, buffer, more: Segments::NONE, generation }
+        let (more, class) = (Segments::NONE, QueueClass::default());
+        Command { tag, op, offset_bytes, length_bytes, fua, buffer, more, generation, class }
     }
 
     /// Hands over what the device had no place for. Returns its requests, or 0 if there still is none.

@@ -32,7 +32,7 @@ use crate::path::{Merge, MergeBounds, PathOptions};
 use crate::request::{Completion, Op, Status};
 use crate::table::{Owner, Request, RequestTable, State};
 use mqfq_sched::flow::FlowId;
-use mqfq_sched::policy::{Handle, Kick, Policy};
+use mqfq_sched::policy::{Handle, Kick, Policy, QueueClass};
 
 /// Requests in flight beyond one for each tag, at most: what the table has room for. 64 commands of 64 requests.
 const EXTRA_MAX: usize = 4096;
@@ -154,7 +154,8 @@ impl Merging {
             more = Segments(Some(list));
         }
         let length_bytes = (end_bytes - start_bytes) as u32;
-        Command { tag, op, offset_bytes: start_bytes, length_bytes, fua, buffer, more, generation }
+        let class = QueueClass::default();
+        Command { tag, op, offset_bytes: start_bytes, length_bytes, fua, buffer, more, generation, class }
     }
 
     /// Keeps an empty list for the next merged command.

@@ -4,10 +4,12 @@
 //! not change while it runs.
 
 use super::{
-    Bfq, CentralQueue, DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, Kyber, KyberQueue, MqDeadline, Mqfq,
-    MqfqQueue, MqfqSerial, Pick, Policy, PolicyError, PolicyKind, PolicyOptions, Sfqd,
+    Bfq, CentralQueue, ClassWeights, D2fq, D2fqQueue, DispatchToken, Done, Entry, Fifo, FifoQueue, Kick, Kyber,
+    KyberQueue, MqDeadline, Mqfq, MqfqQueue, MqfqSerial, Pick, Policy, PolicyError, PolicyKind, PolicyOptions,
+    QueueClass, Sfqd,
 };
 use crate::class::PriorityClass;
+use crate::cost::Cost;
 use crate::flow::{FlowId, Weight};
 use crate::topology::{HctxId, Topology};
 use crate::vtime::VTime;
@@ -29,6 +31,8 @@ pub enum AnyPolicy {
     Kyber(Kyber),
     /// `bfq`
     Bfq(Bfq),
+    /// `d2fq`
+    D2fq(D2fq),
 }
 
 /// A worker's queue of an [`AnyPolicy`].
@@ -42,6 +46,8 @@ pub enum AnyQueue {
     Central(CentralQueue),
     /// Of `kyber`.
     Kyber(KyberQueue),
+    /// Of `d2fq`.
+    D2fq(D2fqQueue),
 }
 
 impl AnyPolicy {
@@ -61,6 +67,7 @@ impl AnyPolicy {
             }
             PolicyKind::Kyber => AnyPolicy::Kyber(Kyber::new(options, topology.hctx_count())),
             PolicyKind::Bfq => AnyPolicy::Bfq(Bfq::new(options, topology.hctx_count(), flows)),
+            PolicyKind::D2fq => AnyPolicy::D2fq(D2fq::new(options, topology.hctx_count(), flows)),
         })
     }
 
@@ -74,6 +81,7 @@ impl AnyPolicy {
             AnyPolicy::MqDeadline(_) => PolicyKind::MqDeadline,
             AnyPolicy::Kyber(_) => PolicyKind::Kyber,
             AnyPolicy::Bfq(_) => PolicyKind::Bfq,
+            AnyPolicy::D2fq(_) => PolicyKind::D2fq,
         }
     }
 
@@ -84,6 +92,7 @@ impl AnyPolicy {
             AnyPolicy::Mqfq(policy) => Some(policy.global_vtime()),
             AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().global_vtime()),
             AnyPolicy::Sfqd(policy) => Some(policy.virtual_time()),
+            AnyPolicy::D2fq(policy) => Some(policy.global_vtime()),
         }
     }
 
@@ -91,7 +100,7 @@ impl AnyPolicy {
     /// paid off. Exact while no worker is inside the policy.
     pub fn free_units(&self) -> Option<i64> {
         match self {
-            AnyPolicy::None(_) => None,
+            AnyPolicy::None(_) | AnyPolicy::D2fq(_) => None,
             AnyPolicy::Mqfq(policy) => Some(policy.free_units()),
             AnyPolicy::MqfqSerial(policy) => Some(policy.mqfq().free_units()),
             AnyPolicy::Sfqd(policy) => Some(policy.free_units()),
@@ -116,6 +125,7 @@ macro_rules! on_each {
                     (AnyPolicy::MqDeadline($policy), AnyQueue::Central($own)) => $call,
                     (AnyPolicy::Kyber($policy), AnyQueue::Kyber($own)) => $call,
                     (AnyPolicy::Bfq($policy), AnyQueue::Central($own)) => $call,
+                    (AnyPolicy::D2fq($policy), AnyQueue::D2fq($own)) => $call,
                     (policy, _) => panic!("a queue of another policy was given to {}", policy.kind()),
                 },
             },
@@ -135,6 +145,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::MqDeadline(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::Kyber(policy) => AnyQueue::Kyber(policy.open_queue(hctx, capacity_requests)),
             AnyPolicy::Bfq(policy) => AnyQueue::Central(policy.open_queue(hctx, capacity_requests)),
+            AnyPolicy::D2fq(policy) => AnyQueue::D2fq(policy.open_queue(hctx, capacity_requests)),
         }
     }
 
@@ -157,6 +168,34 @@ impl Policy for AnyPolicy {
         on_each!(self, queue, policy, own => policy.pause(own, kick));
     }
 
+    fn is_direct(&self) -> bool {
+        matches!(self, AnyPolicy::D2fq(_))
+    }
+
+    #[inline]
+    fn class_of(&self, queue: &AnyQueue, flow: FlowId, now_ns: u64) -> QueueClass {
+        match (self, queue) {
+            (AnyPolicy::D2fq(policy), AnyQueue::D2fq(own)) => policy.class_of(own, flow, now_ns),
+            (policy, _) => panic!("{} names no class queues, or the queue is another policy's", policy.kind()),
+        }
+    }
+
+    #[inline]
+    fn dispatched(&self, queue: &mut AnyQueue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
+        match (self, queue) {
+            (AnyPolicy::D2fq(policy), AnyQueue::D2fq(own)) => policy.dispatched(own, flow, cost, class, now_ns),
+            (policy, _) => panic!("{} names no class queues, or the queue is another policy's", policy.kind()),
+        }
+    }
+
+    #[inline]
+    fn adjust(&self, queue: &mut AnyQueue, now_ns: u64) -> Option<ClassWeights> {
+        match (self, queue) {
+            (AnyPolicy::D2fq(policy), AnyQueue::D2fq(own)) => policy.adjust(own, now_ns),
+            _ => None,
+        }
+    }
+
     fn set_weight(&self, flow: FlowId, weight: Weight) {
         match self {
             AnyPolicy::None(policy) => policy.set_weight(flow, weight),
@@ -166,6 +205,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::MqDeadline(policy) => policy.set_weight(flow, weight),
             AnyPolicy::Kyber(policy) => policy.set_weight(flow, weight),
             AnyPolicy::Bfq(policy) => policy.set_weight(flow, weight),
+            AnyPolicy::D2fq(policy) => policy.set_weight(flow, weight),
         }
     }
 
@@ -178,6 +218,7 @@ impl Policy for AnyPolicy {
             AnyPolicy::MqDeadline(policy) => policy.set_class(flow, class),
             AnyPolicy::Kyber(policy) => policy.set_class(flow, class),
             AnyPolicy::Bfq(policy) => policy.set_class(flow, class),
+            AnyPolicy::D2fq(policy) => policy.set_class(flow, class),
         }
     }
 

@@ -4,6 +4,11 @@
 //! its own thread: [`Policy::submit`] for each admitted request, [`Policy::pick`] until it no longer dispatches,
 //! [`Policy::complete`] for each request that the device finished. What workers share is inside the policy.
 //!
+//! # Policies that stage nothing
+//! One that leaves arbitration to the device ([`Policy::is_direct`]) is never asked to submit or pick. For each request the worker asks
+//! [`Policy::class_of`], hands the request to that queue of the device, says so by [`Policy::dispatched`], and later calls
+//! [`Policy::complete`] as ever; from time to time it asks [`Policy::adjust`].
+//!
 //! # What a worker owes the others
 //! Work conservation (I4) is the policies' promise, and it rests on this: after a `submit`, a `complete` or a kick, and
 //! before it sleeps, a worker picks until the answer is not [`Pick::Dispatch`]. A worker that cannot (its device queue
@@ -13,6 +18,8 @@
 mod any;
 mod bfq;
 mod central;
+mod class_queue;
+mod d2fq;
 mod fifo;
 mod kyber;
 mod mq_deadline;
@@ -27,6 +34,8 @@ pub mod tunables;
 pub use any::{AnyPolicy, AnyQueue};
 pub use bfq::{Bfq, BfqOptions};
 pub use central::CentralQueue;
+pub use class_queue::{ClassWeights, QueueClass};
+pub use d2fq::{D2fq, D2fqOptions, D2fqQueue};
 pub use fifo::{Fifo, FifoQueue};
 pub use kyber::{Kyber, KyberDomain, KyberQueue};
 pub use mq_deadline::MqDeadline;
@@ -85,6 +94,8 @@ pub struct Done {
     pub is_sync: bool,
     /// As in [`Entry::length_bytes`].
     pub length_bytes: u32,
+    /// As in [`Entry::cost`].
+    pub cost: Cost,
     /// When it was submitted to the policy, ns.
     pub submitted_ns: u64,
     /// When it went to the device, ns.
@@ -94,7 +105,8 @@ pub struct Done {
 impl Done {
     /// The end of an [`Entry::read`], at time 0.
     pub const fn read(flow: FlowId, handle: Handle) -> Done {
-        Done { flow, handle, kind: CostKind::Read, is_sync: true, length_bytes: 0, submitted_ns: 0, dispatched_ns: 0 }
+        let (kind, cost) = (CostKind::Read, Cost(0));
+        Done { flow, handle, kind, is_sync: true, length_bytes: 0, cost, submitted_ns: 0, dispatched_ns: 0 }
     }
 }
 
@@ -198,6 +210,29 @@ pub trait Policy: Send + Sync {
     /// used goes to others. After a kick, a paused worker pauses again or picks.
     fn pause(&self, queue: &mut Self::Queue, kick: &mut impl Kick) {
         let _ = (queue, kick);
+    }
+
+    /// It stages nothing and has no token: it names a class queue of the device for each request, which goes there at once. Constant.
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// The class queue that a request of this flow goes to now, of a direct policy.
+    fn class_of(&self, queue: &Self::Queue, flow: FlowId, now_ns: u64) -> QueueClass {
+        let _ = (queue, flow, now_ns);
+        unreachable!("only a direct policy names class queues")
+    }
+
+    /// A request of this flow was admitted for the queue that [`Policy::class_of`] named, of a direct policy.
+    fn dispatched(&self, queue: &mut Self::Queue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
+        let _ = (queue, flow, cost, class, now_ns);
+        unreachable!("only a direct policy is told of requests that it did not pick")
+    }
+
+    /// Asked at least once per reap of a direct policy: weights that the device's class queues shall have from now on, if they change.
+    fn adjust(&self, queue: &mut Self::Queue, now_ns: u64) -> Option<ClassWeights> {
+        let _ = (queue, now_ns);
+        None
     }
 
     /// Changes a flow's weight; requests already staged keep their tags.

@@ -1,7 +1,7 @@
 //! What a policy is built from: which one, the depth D, the window T, and what a request takes of D.
 
-use super::BfqOptions;
 use super::tunables::{KyberOptions, MqDeadlineOptions};
+use super::{BfqOptions, D2fqOptions};
 use crate::cost::Cost;
 use crate::flow::Weight;
 use crate::vtime::{VSpan, VTime};
@@ -25,11 +25,13 @@ pub enum PolicyKind {
     Kyber,
     /// Budget fair queueing: one lock, and the device for one queue at a time.
     Bfq,
+    /// Device-direct fair queueing: the device arbitrates, among queues of three classes.
+    D2fq,
 }
 
 impl PolicyKind {
     /// All of them, in the order in which tables show them.
-    pub const ALL: [PolicyKind; 7] = [
+    pub const ALL: [PolicyKind; 8] = [
         PolicyKind::None,
         PolicyKind::MqDeadline,
         PolicyKind::Kyber,
@@ -37,6 +39,7 @@ impl PolicyKind {
         PolicyKind::Sfqd,
         PolicyKind::MqfqSerial,
         PolicyKind::Mqfq,
+        PolicyKind::D2fq,
     ];
 
     /// The name in configs and tables.
@@ -49,12 +52,13 @@ impl PolicyKind {
             PolicyKind::MqDeadline => "mq-deadline",
             PolicyKind::Kyber => "kyber",
             PolicyKind::Bfq => "bfq",
+            PolicyKind::D2fq => "d2fq",
         }
     }
 
     /// It bounds what is on the device: it has a D.
     pub const fn has_depth(self) -> bool {
-        !matches!(self, PolicyKind::None)
+        !matches!(self, PolicyKind::None | PolicyKind::D2fq)
     }
 
     /// It has a T, and an exact and a relaxed form.
@@ -62,9 +66,14 @@ impl PolicyKind {
         matches!(self, PolicyKind::Mqfq | PolicyKind::MqfqSerial)
     }
 
+    /// It leaves arbitration to the device, whose queues then have classes: requests are not staged.
+    pub const fn is_direct(self) -> bool {
+        matches!(self, PolicyKind::D2fq)
+    }
+
     /// It has virtual time, and gives flows shares by their weights.
     pub const fn is_fair(self) -> bool {
-        matches!(self, PolicyKind::Mqfq | PolicyKind::MqfqSerial | PolicyKind::Sfqd)
+        matches!(self, PolicyKind::Mqfq | PolicyKind::MqfqSerial | PolicyKind::Sfqd | PolicyKind::D2fq)
     }
 }
 
@@ -133,6 +142,8 @@ pub struct PolicyOptions {
     pub kyber: KyberOptions,
     /// Tunables of `bfq`.
     pub bfq: BfqOptions,
+    /// Tunables of `d2fq`.
+    pub d2fq: D2fqOptions,
     /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
     pub start: VTime,
 }
@@ -163,6 +174,7 @@ impl PolicyOptions {
             mq_deadline: MqDeadlineOptions::DEFAULT,
             kyber: KyberOptions::DEFAULT,
             bfq: BfqOptions::DEFAULT,
+            d2fq: D2fqOptions::DEFAULT,
             start: VTime::ZERO,
         }
     }
@@ -233,7 +245,10 @@ impl PolicyOptions {
         if let Err(error) = self.kyber.validate() {
             return Err(error);
         }
-        self.bfq.validate()
+        if let Err(error) = self.bfq.validate() {
+            return Err(error);
+        }
+        self.d2fq.validate()
     }
 
     /// Checks every field, and the number of flows.
@@ -356,7 +371,7 @@ mod tests {
         let error = "cfq".parse::<PolicyKind>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown policy \"cfq\", allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq"
+            "unknown policy \"cfq\", allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq, d2fq"
         );
     }
 

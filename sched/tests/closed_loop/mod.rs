@@ -326,6 +326,7 @@ impl Env {
             kind: if is_sync { CostKind::Read } else { CostKind::Write },
             is_sync,
             length_bytes: bytes,
+            cost: Cost(bytes.into()),
             submitted_ns: request.submitted_ns,
             dispatched_ns: request.dispatched_ns,
         };

@@ -6,7 +6,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use mqfq_sched::cost::{CostKind, CostModel};
+use mqfq_sched::cost::{Cost, CostKind, CostModel};
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
@@ -232,6 +232,7 @@ impl Rig {
             kind: io.kind,
             is_sync: io.is_sync,
             length_bytes: io.length_bytes,
+            cost: Cost(io.length_bytes.max(1).into()),
             submitted_ns,
             dispatched_ns: request.dispatched_ns.expect("it is on the device"),
         };

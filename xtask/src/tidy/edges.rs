@@ -20,6 +20,7 @@ const EDGES: &[Edges] = &[
     Edges { folder: "config", package: "mqfq-config", on: &[], or_fewer: false },
     Edges { folder: "sched", package: "mqfq-sched", on: &[], or_fewer: false },
     Edges { folder: "nvme", package: "mqfq-nvme", on: &[], or_fewer: false },
+    Edges { folder: "cpu", package: "mqfq-cpu", on: &[], or_fewer: false },
     Edges { folder: "blk", package: "mqfq-blk", on: &["sched", "nvme"], or_fewer: false },
     Edges { folder: "front", package: "mqfq-front", on: &["blk"], or_fewer: false },
     // Only daemon may depend on bench, so that nothing that ships leans on a measuring tool.
@@ -35,7 +36,7 @@ const EDGES: &[Edges] = &[
     Edges {
         folder: "sim",
         package: "mqfq-sim",
-        on: &["watched/blk", "watched/sched", "nvme", "config"],
+        on: &["watched/blk", "watched/sched", "nvme", "cpu", "config"],
         or_fewer: true,
     },
     Edges { folder: "daemon", package: "mqfq", on: &["front", "blk", "bench", "sim", "config"], or_fewer: true },
@@ -43,7 +44,7 @@ const EDGES: &[Edges] = &[
 ];
 
 /// Crates that may use nothing but `std`, `core` and these packages where they ship.
-const BARE: &[(&str, &[&str])] = &[("sched", &[]), ("nvme", &[]), ("config", &["toml"])];
+const BARE: &[(&str, &[&str])] = &[("sched", &[]), ("nvme", &[]), ("cpu", &[]), ("config", &["toml"])];
 
 /// Crates with the data path in them: their worker's loop is their own.
 const NO_RUNTIME: &[&str] = &["sched", "nvme", "blk", "front"];
