@@ -3,6 +3,13 @@
 //! Answers: who has which tag, and who gets the next one? Source: blk-mq sections 3.2.2 ("a single dispatch queue will result in cross CPU
 //! locking on the dispatch queue lock") and 3.2.3 (tags that the block layer makes and the device uses).
 //!
+//! # Sets
+//! A *set* is three of the device's queues, one of each class ([`Device::open_class_queues`](crate::device::Device::open_class_queues)),
+//! under one lock and with one doorbell. Each class has tags and a line of its own, so a class whose tags are all out, with a throttled
+//! tenant's commands, keeps nobody from those of another. Workers hand their commands over without tags: a request of a direct policy has
+//! been given to the device when it was submitted, and waits for a tag where it would wait for the device. A queue that is no set has one
+//! class, whatever its commands say.
+//!
 //! # Who looks after it
 //! Whoever rang it last is its *keeper*: it sleeps no longer than until the queue's next event, and is whom the device interrupts. A
 //! worker with commands of its own in flight looks as well. Whoever looks brings back what ended for all, as the one core does that
@@ -27,6 +34,7 @@ use super::Interrupt;
 use super::port::OwnedCommand;
 use crate::device::{Command, DeviceQueue, Reaped, Tag};
 use crate::tag::TagSet;
+use mqfq_sched::policy::{ClassWeights, QueueClass};
 use mqfq_sched::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use mqfq_sched::topology::HctxId;
 use std::collections::VecDeque;
@@ -44,12 +52,15 @@ const NO_SPARES: u64 = u64::MAX;
 /// What the lock protects. It moves between cores with the lock, so what is seldom needed lies elsewhere.
 pub(super) struct State {
     device: Box<dyn DeviceQueue + Send>,
-    tags: TagSet,
+    /// By class: those of the first are 0..depth, those of the second depth..2 * depth.
+    tags: Box<[TagSet]>,
+    /// Tags of a class.
+    depth: u16,
     /// By tag of this queue.
     uses: Box<[Use]>,
     reaped: Vec<Reaped>,
     queued: Box<Queued>,
-    /// As many as `queued` has of each.
+    /// As many as `queued` has of each, all classes together.
     waiting: u32,
     dispatch: u32,
     /// Put into the device's queue since its doorbell.
@@ -63,8 +74,8 @@ struct Queued {
     waiting: VecDeque<u16>,
     /// By worker: waits, or a tag that came free is kept for it.
     claims: Vec<Claim>,
-    /// Commands without a tag, of a software queue that workers share.
-    dispatch: VecDeque<OwnedCommand>,
+    /// Commands without a tag, of a software queue that workers share or for a set, by class.
+    dispatch: Box<[VecDeque<OwnedCommand>]>,
 }
 
 /// Free tags that one worker may take without the lock, 16 bits each, the next in the lowest; a compare-and-exchange of the worker's takes
@@ -158,16 +169,29 @@ pub(super) struct Brought {
     pub(super) kick: Vec<u16>,
 }
 
+/// What a hardware queue is like.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Workers that there are.
+    pub(super) workers: usize,
+    /// Tags of each class.
+    pub(super) depth: u16,
+    /// It is a set of three.
+    pub(super) is_set: bool,
+    /// Workers ask for tags themselves, and may have some to spare.
+    pub(super) keeps_spares: bool,
+}
+
 impl HardwareQueue {
-    /// A queue for up to `workers` workers. `open` opens the device's, which it is told how to interrupt.
+    /// A queue that `first` is the first worker of. `open` opens the device's, which it is told how to interrupt.
     pub(super) fn open(
-        workers: usize,
-        depth: u16,
+        Shape { workers, depth, is_set, keeps_spares }: Shape,
         first: HctxId,
-        keeps_spares: bool,
         interrupt: &Interrupt,
         open: impl FnOnce(Interrupt) -> Result<Box<dyn DeviceQueue + Send>, String>,
     ) -> Result<Arc<HardwareQueue>, String> {
+        let classes = if is_set { QueueClass::ALL.len() } else { 1 };
+        let tags = classes * usize::from(depth);
         let hints = Arc::new(Hints {
             keeper: AtomicU32::new(first.0.into()),
             in_flight: AtomicU32::new(0),
@@ -182,19 +206,20 @@ impl HardwareQueue {
         }))?;
         let state = State {
             device,
-            tags: TagSet::new(depth),
-            uses: vec![Use { worker: 0, own: Tag(0), own_generation: 0, generation: 0 }; depth.into()].into(),
+            tags: (0..classes).map(|_| TagSet::new(depth)).collect(),
+            depth,
+            uses: vec![Use { worker: 0, own: Tag(0), own_generation: 0, generation: 0 }; tags].into(),
             queued: Box::new(Queued {
                 waiting: VecDeque::with_capacity(workers),
                 claims: vec![Claim::None; workers],
                 // Each worker has as many tags of its own.
-                dispatch: VecDeque::with_capacity(workers * usize::from(depth)),
+                dispatch: (0..classes).map(|_| VecDeque::with_capacity(workers * usize::from(depth))).collect(),
             }),
             waiting: 0,
             dispatch: 0,
             rings: false,
             keeps_spares,
-            reaped: Vec::with_capacity(depth.into()),
+            reaped: Vec::with_capacity(tags),
         };
         let spares = (0..workers).map(|_| Spares(AtomicU64::new(NO_SPARES))).collect();
         Ok(Arc::new(HardwareQueue { state: Mutex::new(state), hints, spares }))
@@ -226,18 +251,14 @@ impl HardwareQueue {
         // Relaxed: see "Ordering".
         self.hints.keeper.store(worker.into(), Ordering::Relaxed);
         self.with(|state| {
-            state.dispatch += commands.len() as u32;
-            state.queued.dispatch.extend(commands.drain(..));
+            commands.drain(..).for_each(|command| state.queue(command));
             self.turn(state, worker, now_ns, brought);
         });
     }
 
     /// SQ's insertion.
     pub(super) fn insert(&self, command: OwnedCommand) {
-        self.with(|state| {
-            state.dispatch += 1;
-            state.queued.dispatch.push_back(command);
-        });
+        self.with(|state| state.queue(command));
     }
 
     /// SQ's dispatch of one command, whoever's. False: there is none, or no tag.
@@ -296,7 +317,7 @@ impl HardwareQueue {
         // One that panicked may have left the lock poisoned; then nobody goes on here anyway.
         let Ok(mut state) = self.state.lock() else { return None };
         // Nobody waits if there are any.
-        self.spares[usize::from(worker)].take_all().for_each(|tag| state.tags.release(tag));
+        self.spares[usize::from(worker)].take_all().for_each(|tag| state.tags[0].release(tag));
         match std::mem::replace(&mut state.queued.claims[usize::from(worker)], Claim::None) {
             Claim::None => None,
             Claim::Waits => {
@@ -306,6 +327,16 @@ impl HardwareQueue {
             }
             Claim::Kept(tag) => state.release(tag, None),
         }
+    }
+
+    /// Sets the weights of the device's classes.
+    pub(super) fn set_class_weights(&self, weights: ClassWeights, now_ns: u64) -> bool {
+        self.with(|state| {
+            let is_set = state.device.set_class_weights(weights, now_ns);
+            // The device may have moved.
+            self.hint(state);
+            is_set
+        })
     }
 
     /// Dispatches, rings and reaps until neither moves anything.
@@ -333,6 +364,19 @@ impl HardwareQueue {
 }
 
 impl State {
+    /// Which of `tags` and of `queued.dispatch` a command goes by.
+    fn class(&self, command: &Command) -> usize {
+        if self.tags.len() > 1 { command.class.index() } else { 0 }
+    }
+
+    /// Puts a command without a tag behind those of its class.
+    fn queue(&mut self, command: OwnedCommand) {
+        let class = self.class(&command.command);
+        self.dispatch += 1;
+        self.queued.dispatch[class].push_back(command);
+    }
+
+    /// A tag for `worker`, of a queue that is no set.
     fn acquire(&mut self, worker: u16, spares: &[Spares]) -> Option<Tag> {
         let claim = &mut self.queued.claims[usize::from(worker)];
         match *claim {
@@ -344,22 +388,23 @@ impl State {
             Claim::None => {}
         }
         // Q2: a tag that is free is nobody's.
-        if let Some(tag) = self.tags.acquire() {
+        let tags = &mut self.tags[0];
+        if let Some(tag) = tags.acquire() {
             // More for the rest of a batch, while there is enough for everybody's.
-            while self.tags.free() > SPARES * spares.len()
-                && let Some(more) = self.tags.acquire()
+            while tags.free() > SPARES * spares.len()
+                && let Some(more) = tags.acquire()
             {
                 if !spares[usize::from(worker)].put(more) {
-                    self.tags.release(more);
+                    tags.release(more);
                     break;
                 }
             }
             return Some(tag);
         }
         for spares in spares {
-            spares.take_all().for_each(|tag| self.tags.release(tag));
+            spares.take_all().for_each(|tag| tags.release(tag));
         }
-        let tag = self.tags.acquire();
+        let tag = tags.acquire();
         if tag.is_none() {
             *claim = Claim::Waits;
             self.waiting += 1;
@@ -373,7 +418,7 @@ impl State {
     fn release(&mut self, tag: Tag, spares: Option<&Spares>) -> Option<u16> {
         if self.waiting == 0 {
             if !spares.is_some_and(|spares| spares.put(tag)) {
-                self.tags.release(tag);
+                self.free(tag);
             }
             return None;
         }
@@ -381,6 +426,13 @@ impl State {
         let next = self.queued.waiting.pop_front().expect("as many as were counted");
         self.queued.claims[usize::from(next)] = Claim::Kept(tag);
         Some(next)
+    }
+
+    fn free(&mut self, Tag(number): Tag) {
+        if number < self.depth {
+            return self.tags[0].release(Tag(number));
+        }
+        self.tags[usize::from(number / self.depth)].release(Tag(number % self.depth));
     }
 
     fn put(&mut self, tag: Tag, OwnedCommand { worker, command }: OwnedCommand) {
@@ -395,15 +447,22 @@ impl State {
         self.rings = true;
     }
 
+    /// Dispatches one command of each class that has a tag for it. False: there was none.
     fn dispatch_next(&mut self) -> bool {
         if self.dispatch == 0 {
             return false;
         }
-        let Some(tag) = self.tags.acquire() else { return false };
-        self.dispatch -= 1;
-        let next = self.queued.dispatch.pop_front().expect("as many as were counted");
-        self.put(tag, next);
-        true
+        let before = self.dispatch;
+        for class in 0..self.tags.len() {
+            if self.queued.dispatch[class].is_empty() {
+                continue;
+            }
+            let Some(Tag(number)) = self.tags[class].acquire() else { continue };
+            let next = self.queued.dispatch[class].pop_front().expect("it is not empty");
+            self.dispatch -= 1;
+            self.put(Tag(class as u16 * self.depth + number), next);
+        }
+        self.dispatch < before
     }
 
     fn ring(&mut self, now_ns: u64) {

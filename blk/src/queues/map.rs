@@ -5,9 +5,13 @@
 //!
 //! A device with fewer queues than asked for gets as many as it has: what one queue per core or per socket means on it. A number of
 //! queues that is not there is refused, because whoever wrote it counted on it.
+//!
+//! A policy that names class queues needs a *set* of three for each worker, one of each class, and then everything here counts sets: a
+//! device of 32 queues has 10. With more workers than sets, neighbours share one (D2FQ section 5, "Realistic workload": "we group three
+//! queues of three adjacent cores").
 
 use crate::device::{Device, QueueLimits};
-use mqfq_sched::policy::PolicyKind;
+use mqfq_sched::policy::{PolicyKind, QueueClass};
 use mqfq_sched::topology::{HctxId, Place, Topology};
 use std::str::FromStr;
 
@@ -148,7 +152,15 @@ pub struct QueueMap {
     software: Vec<u16>,
     /// By worker.
     hardware: Vec<u16>,
+    /// Each hardware queue is a set of three.
+    is_of_sets: bool,
 }
+
+/// Queues of a set: one of each class.
+const SET: u32 = QueueClass::ALL.len() as u32;
+
+/// Deepest class of a set: its tags count through all three, and are 16 bits.
+pub const SET_DEPTH_MAX: u16 = u16::MAX / SET as u16;
 
 impl QueueMap {
     /// The map of `layout` for the workers of `topology` on `device`, whose queues are to be `depth` deep.
@@ -156,9 +168,49 @@ impl QueueMap {
     /// # Errors
     /// One sentence: more queues, or deeper ones, than the device or the machine has.
     pub fn new(layout: &QueueLayout, topology: &Topology, device: &dyn Device, depth: u16) -> Result<QueueMap, String> {
+        QueueMap::of(layout, topology, device, depth, false)
+    }
+
+    /// The same of queue sets: three of the device's queues make one, which takes `depth` commands of each class.
+    ///
+    /// # Errors
+    /// One sentence: more sets, or deeper ones, than the device or the machine has; a layout that has no place for them.
+    pub fn of_sets(
+        layout: &QueueLayout,
+        topology: &Topology,
+        device: &dyn Device,
+        depth: u16,
+    ) -> Result<QueueMap, String> {
+        if layout.layer == BlockLayer::Sq || layout.software != Spread::PerCore {
+            return Err("queue sets are fed by the workers themselves, allowed is a software queue per core".to_owned());
+        }
+        let QueueLimits { queues_max, depth_max } = device.queue_limits();
+        if queues_max < SET {
+            return Err(format!("a queue set is {SET} queues, one of each class, and the device has {queues_max}"));
+        }
+        if depth > SET_DEPTH_MAX.min(depth_max) {
+            let most = SET_DEPTH_MAX.min(depth_max);
+            return Err(format!(
+                "a queue depth of {depth} is too deep for each queue of a set, allowed is 1 to {most}"
+            ));
+        }
+        QueueMap::of(layout, topology, device, depth, true)
+    }
+
+    fn of(
+        layout: &QueueLayout,
+        topology: &Topology,
+        device: &dyn Device,
+        depth: u16,
+        is_of_sets: bool,
+    ) -> Result<QueueMap, String> {
+        let QueueLimits { queues_max: device_queues, depth_max } = device.queue_limits();
+        let (queues_max, what, each) = match is_of_sets {
+            true => (device_queues / SET, "queue sets", ", three to a set"),
+            false => (device_queues, "hardware queues", ""),
+        };
         let workers = topology.hctx_count();
         let places: Vec<Place> = (0..workers).map(|worker| topology.place(HctxId(worker as u16))).collect();
-        let QueueLimits { queues_max, depth_max } = device.queue_limits();
         if depth > depth_max {
             return Err(format!("a queue depth of {depth} is more than the device has, allowed is 1 to {depth_max}"));
         }
@@ -178,7 +230,7 @@ impl QueueMap {
                 let most = workers.min(queues_max as usize);
                 if usize::from(count) > most {
                     return Err(format!(
-                        "{count} hardware queues are out of range, allowed is 1 to {most} with {workers} workers on a device of {queues_max} queues"
+                        "{count} {what} are out of range, allowed is 1 to {most} with {workers} workers on a device of {device_queues} queues{each}"
                     ));
                 }
                 usize::from(count)
@@ -198,13 +250,18 @@ impl QueueMap {
             (BlockLayer::Mq, Spread::PerSocket) => per_socket,
             (BlockLayer::Raw, _) | (BlockLayer::Mq, Spread::PerCore) => own,
         };
-        Ok(QueueMap { layer: layout.layer, software, hardware })
+        Ok(QueueMap { layer: layout.layer, software, hardware, is_of_sets })
     }
 
     /// Each worker with queues of its own: no lock.
     pub fn private(workers: usize) -> QueueMap {
         let own: Vec<u16> = (0..workers as u16).collect();
-        QueueMap { layer: BlockLayer::Mq, software: own.clone(), hardware: own }
+        QueueMap { layer: BlockLayer::Mq, software: own.clone(), hardware: own, is_of_sets: false }
+    }
+
+    /// Each hardware queue is a set of three, one of each class.
+    pub fn is_of_sets(&self) -> bool {
+        self.is_of_sets
     }
 
     /// Which block layer.

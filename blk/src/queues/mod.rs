@@ -10,6 +10,8 @@
 //!   hardware queues    A    A    B    B         per core (the worker's own), per socket, or a single one    ── a lock each
 //!   device                 one queue each
 //! ```
+//! For a policy that names class queues a hardware queue is a *set* of three of the device's ([`QueueMap::of_sets`]); the rest is as above.
+//!
 //! Where both levels are per core, which is how it ships, nothing of this is built: a context has its policy's queue and the device's,
 //! and no lock. Otherwise each worker gets a [`Port`], a [`DeviceQueue`] like any other, and what is shared lies behind it:
 //!
@@ -27,9 +29,11 @@
 //! Q3. What lies in a software queue is dispatched by the worker that put it there, if nobody else did before, in the doorbell that
 //!     follows; what a hardware queue has no tag for, by whoever brings a completion back to it.
 //!
+//! In a set all of this holds for each class by itself: a class without tags keeps none of another's commands waiting.
+//!
 //! # Cost
 //! Per core: nothing. A shared hardware queue: its lock once per doorbell and per reap that finds something, and once per five commands of a
-//! batch for tags. A shared software queue: its lock twice per command. SQ: one lock, three times per command. A completion for another
+//! batch for tags; a shared set needs no lock for tags. A shared software queue: its lock twice per command. SQ: one lock, three times per command. A completion for another
 //! worker: the lock of its inbox and a kick.
 
 mod hardware;
@@ -40,11 +44,12 @@ mod raw;
 mod tests;
 
 pub(crate) use map::nearest;
-pub use map::{BlockLayer, HardwareQueues, QueueLayout, QueueMap, Spread};
+pub use map::{BlockLayer, HardwareQueues, QueueLayout, QueueMap, SET_DEPTH_MAX, Spread};
 pub(crate) use raw::RawPath;
 
 use crate::device::{Device, DeviceQueue, QueueOptions};
-use hardware::HardwareQueue;
+use hardware::{HardwareQueue, Shape};
+use mqfq_sched::policy::QueueClass;
 use mqfq_sched::sync::Mutex;
 use mqfq_sched::topology::HctxId;
 use port::{Inbox, OwnedCommand, Port, Staging};
@@ -69,7 +74,8 @@ pub struct DeviceQueues {
 struct SoftwareQueue(Mutex<VecDeque<OwnedCommand>>);
 
 impl DeviceQueues {
-    /// The queues of `map` on `device`, each hardware queue with `depth` tags. `interrupt` must reach every worker of the map.
+    /// The queues of `map` on `device`, each hardware queue with `depth` tags, each set with so many of each class. `interrupt` must reach
+    /// every worker of the map.
     ///
     /// # Errors
     /// One sentence: the device has no queues that workers can share.
@@ -85,20 +91,23 @@ impl DeviceQueues {
         if queues.map.is_private() {
             return Ok(queues);
         }
+        let is_set = queues.map.is_of_sets();
         // Where a worker asks for tags itself.
-        let keeps_spares = queues.map.layer() == BlockLayer::Mq && !queues.map.has_shared_software();
+        let keeps_spares = queues.map.layer() != BlockLayer::Sq && !queues.map.has_shared_software() && !is_set;
+        let shape = Shape { workers, depth, is_set, keeps_spares };
         for number in 0..queues.map.hardware_queues() {
             let first = queues.map.worker_of(number);
             let open = |interrupt: Interrupt| {
-                device.open_shared_queue(QueueOptions {
+                let options = QueueOptions {
                     hctx: first,
                     depth,
                     #[cfg(feature = "uring")]
                     ring: None,
                     interrupt,
-                })
+                };
+                if is_set { device.open_class_queues(options) } else { device.open_shared_queue(options) }
             };
-            queues.hardware.push(HardwareQueue::open(workers, depth, first, keeps_spares, &queues.interrupt, open)?);
+            queues.hardware.push(HardwareQueue::open(shape, first, &queues.interrupt, open)?);
         }
         if queues.map.has_shared_software() {
             let room = workers * usize::from(depth);
@@ -113,15 +122,18 @@ impl DeviceQueues {
         &self.map
     }
 
-    /// The worker's way into the shared queues, for its context in place of a queue of the device: `depth` of its commands at once.
-    /// `None`: it has one of its own.
+    /// The worker's way into the shared queues, for its context in place of a queue of the device: `depth` of its commands at once, in a
+    /// set of each class. `None`: it has one of its own.
     pub fn port(&self, hctx: HctxId, depth: u16) -> Option<Box<dyn DeviceQueue>> {
         let hardware = self.hardware.get(self.map.hardware_of(hctx))?.clone();
+        let is_set = self.map.is_of_sets();
+        let depth = usize::from(depth) * if is_set { QueueClass::ALL.len() } else { 1 };
         let staging = match self.map.layer() {
+            _ if is_set => Staging::Set(Vec::with_capacity(depth)),
             BlockLayer::Sq => Staging::UnderOneLock,
             _ => match self.software.get(self.map.software_of(hctx)) {
                 Some(shared) => Staging::Shared(shared.clone()),
-                None => Staging::Own(Vec::with_capacity(usize::from(depth))),
+                None => Staging::Own(Vec::with_capacity(depth)),
             },
         };
         Some(Box::new(Port::new(hctx, staging, hardware, self.inboxes.clone(), self.interrupt.clone(), depth)))

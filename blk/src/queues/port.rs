@@ -7,6 +7,7 @@
 //! ```text
 //!   submit    own staging ──▶ tag of the hardware queue, or refused and kicked later
 //!             shared staging ──▶ software queue (lock)               SQ ──▶ the one queue (the one lock)
+//!             set ──▶ gathered for the doorbell, which puts them into the lines of their classes
 //!   doorbell  ──▶ hardware queue (lock): device, doorbell, reap ──┬──▶ own completions
 //!   reap      ──▶ inbox; hardware queue, if it is due ────────────┴──▶ another's inbox (its lock), kick
 //! ```
@@ -16,6 +17,7 @@
 use super::hardware::{Brought, HardwareQueue};
 use super::{Interrupt, SoftwareQueue};
 use crate::device::{Command, DeviceQueue, QueueFull, Reaped, Tag};
+use mqfq_sched::policy::ClassWeights;
 use mqfq_sched::sync::{AtomicU32, Mutex, Ordering};
 use mqfq_sched::topology::HctxId;
 use std::sync::Arc;
@@ -65,6 +67,8 @@ pub(super) enum Staging {
     Shared(Arc<SoftwareQueue>),
     /// In the hardware queue itself.
     UnderOneLock,
+    /// Until the doorbell here, then in the hardware queue, which is a set.
+    Set(Vec<OwnedCommand>),
 }
 
 /// See the file's text.
@@ -91,10 +95,9 @@ impl Port {
         hardware: Arc<HardwareQueue>,
         inboxes: Arc<[Inbox]>,
         interrupt: Interrupt,
-        depth: u16,
+        depth: usize,
     ) -> Port {
         let batch = Vec::with_capacity(if matches!(staging, Staging::Shared(_)) { BATCH_MAX } else { 0 });
-        let depth = usize::from(depth);
         let brought = Brought {
             own: Vec::with_capacity(depth),
             others: Vec::with_capacity(depth),
@@ -157,6 +160,7 @@ impl DeviceQueue for Port {
                 software.0.lock().expect("a worker panicked at a software queue").push_back(command);
             }
             Staging::UnderOneLock => self.hardware.insert(OwnedCommand { worker: self.worker, command }),
+            Staging::Set(fresh) => fresh.push(OwnedCommand { worker: self.worker, command }),
         }
         self.may_retry = false;
         self.in_flight += 1;
@@ -184,6 +188,11 @@ impl DeviceQueue for Port {
                 hardware.take(*worker, now_ns, batch, brought);
             },
             Staging::UnderOneLock => while hardware.dispatch_one(*worker, now_ns) {},
+            Staging::Set(fresh) => {
+                if !fresh.is_empty() {
+                    hardware.take(*worker, now_ns, fresh, brought);
+                }
+            }
         }
         self.deliver();
     }
@@ -204,6 +213,10 @@ impl DeviceQueue for Port {
     fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
         // A shared queue is not reset: it has commands of others, who did not ask for that.
         self.hardware.abort(self.worker, tag, now_ns)
+    }
+
+    fn set_class_weights(&mut self, weights: ClassWeights, now_ns: u64) -> bool {
+        self.hardware.set_class_weights(weights, now_ns)
     }
 
     fn next_event_ns(&self) -> Option<u64> {

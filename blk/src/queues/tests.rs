@@ -4,7 +4,7 @@ use super::*;
 use crate::buffer::Buffer;
 use crate::device::{Command, DeviceInfo, QueueFull, QueueLimits, Reaped, Tag};
 use crate::request::{Op, Status};
-use mqfq_sched::policy::PolicyKind;
+use mqfq_sched::policy::{ClassWeights, PolicyKind, QueueClass};
 use mqfq_sched::topology::{Place, Topology};
 
 /// A device that completes a command when it is told to, oldest first.
@@ -22,6 +22,8 @@ struct Told {
 
 #[derive(Default)]
 struct Inside {
+    /// Given since.
+    weights: Option<ClassWeights>,
     running: VecDeque<Command>,
     ended: VecDeque<Reaped>,
 }
@@ -56,7 +58,17 @@ impl Device for SlowDevice {
     fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
         let told = Told { inside: Arc::default(), interrupt: options.interrupt };
         self.told.lock().unwrap().push(told.clone());
-        Ok(Box::new(SlowQueue { inside: told.inside, fresh: Vec::new(), depth: options.depth.into() }))
+        Ok(Box::new(SlowQueue { inside: told.inside, fresh: Vec::new(), depth: options.depth.into(), is_set: false }))
+    }
+
+    fn has_class_queues(&self) -> bool {
+        true
+    }
+
+    fn open_class_queues(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        let told = Told { inside: Arc::default(), interrupt: options.interrupt };
+        self.told.lock().unwrap().push(told.clone());
+        Ok(Box::new(SlowQueue { inside: told.inside, fresh: Vec::new(), depth: options.depth.into(), is_set: true }))
     }
 }
 
@@ -64,13 +76,25 @@ struct SlowQueue {
     inside: Arc<Mutex<Inside>>,
     fresh: Vec<Command>,
     depth: usize,
+    is_set: bool,
+}
+
+impl SlowQueue {
+    /// Commands that count against the depth together with one of this class.
+    fn beside(&self, class: QueueClass) -> usize {
+        let inside = self.inside.lock().unwrap();
+        let running = inside.running.iter().chain(&self.fresh).filter(|other| !self.is_set || other.class == class);
+        running.count() + if self.is_set { 0 } else { inside.ended.len() }
+    }
 }
 
 impl DeviceQueue for SlowQueue {
     fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
-        if self.in_flight() == self.depth {
+        if self.beside(command.class) == self.depth {
             return Err(QueueFull(command));
         }
+        let tags = self.depth * if self.is_set { 3 } else { 1 };
+        assert!(usize::from(command.tag.0) < tags, "tag {} of a queue that has {tags}", command.tag.0);
         let inside = self.inside.lock().unwrap();
         assert!(inside.running.iter().chain(&self.fresh).all(|other| other.tag != command.tag), "a tag is out twice");
         drop(inside);
@@ -94,6 +118,11 @@ impl DeviceQueue for SlowQueue {
     fn in_flight(&self) -> usize {
         let inside = self.inside.lock().unwrap();
         self.fresh.len() + inside.running.len() + inside.ended.len()
+    }
+
+    fn set_class_weights(&mut self, weights: ClassWeights, _now_ns: u64) -> bool {
+        self.inside.lock().unwrap().weights = Some(weights);
+        self.is_set
     }
 }
 
@@ -169,6 +198,49 @@ fn a_device_with_fewer_queues_is_shared_and_a_number_that_is_not_there_is_refuse
 }
 
 #[test]
+fn a_set_is_three_queues_and_neighbours_share_one() {
+    let sets = |workers, layout: QueueLayout, queues| {
+        QueueMap::of_sets(&layout, &Topology::flat(workers), &SlowDevice::new(queues), 8)
+    };
+    let default = QueueLayout::default();
+    let own = sets(4, default, 12).unwrap();
+    assert!(own.is_private() && own.is_of_sets());
+    // D2FQ's second machine: 24 cores, 32 queues.
+    let shared = sets(24, default, 32).unwrap();
+    assert_eq!((shared.hardware_queues(), shared.is_private()), (10, false));
+    let of = hardware(&shared);
+    assert!(of.is_sorted(), "neighbours share: {of:?}");
+    assert!((0..10).all(|set| (2..=3).contains(&of.iter().filter(|&&other| other == set).count())), "{of:?}");
+    // As there: three cores to a set.
+    let groups = QueueLayout { hardware: HardwareQueues::Count(8), ..default };
+    assert_eq!(hardware(&sets(24, groups, 32).unwrap()), (0..24).map(|worker| worker / 3).collect::<Vec<_>>());
+    assert_eq!(hardware(&sets(3, default, 3).unwrap()), [0, 0, 0]);
+}
+
+#[test]
+fn sets_that_are_not_there_are_refused() {
+    let sets = |layout: QueueLayout, queues, depth| {
+        QueueMap::of_sets(&layout, &Topology::flat(64), &SlowDevice::new(queues), depth).unwrap_err()
+    };
+    let asked = QueueLayout { hardware: HardwareQueues::Count(40), ..QueueLayout::default() };
+    assert_eq!(
+        sets(asked, 32, 8),
+        "40 queue sets are out of range, allowed is 1 to 10 with 64 workers on a device of 32 queues, three to a set"
+    );
+    let default = QueueLayout::default();
+    assert_eq!(sets(default, 2, 8), "a queue set is 3 queues, one of each class, and the device has 2");
+    assert_eq!(sets(default, 32, 65), "a queue depth of 65 is too deep for each queue of a set, allowed is 1 to 64");
+    let deep = SlowDevice { limits: QueueLimits::UNLIMITED, ..SlowDevice::new(0) };
+    assert_eq!(
+        QueueMap::of_sets(&default, &Topology::flat(1), &deep, 21_846).unwrap_err(),
+        "a queue depth of 21846 is too deep for each queue of a set, allowed is 1 to 21845"
+    );
+    for layout in [QueueLayout::SQ, QueueLayout::mq(Spread::Single, Spread::PerCore)] {
+        assert!(sets(layout, 32, 8).ends_with("allowed is a software queue per core"));
+    }
+}
+
+#[test]
 fn only_a_policy_without_a_staging_of_its_own_goes_over_shared_software_queues() {
     let single = QueueLayout::mq(Spread::Single, Spread::PerCore);
     assert!(single.check_policy(PolicyKind::None).is_ok());
@@ -207,10 +279,22 @@ impl World {
     fn new(layout: QueueLayout, workers: usize, each: u16, depth: u16) -> World {
         let device = SlowDevice::new(64);
         let map = QueueMap::new(&layout, &Topology::flat(workers), &device, depth).unwrap();
+        World::of(&device, map, each, depth)
+    }
+
+    fn of_sets(sets: u32, workers: usize, each: u16, depth: u16) -> World {
+        let device = SlowDevice::new(3 * sets);
+        let layout = QueueLayout::default();
+        let map = QueueMap::of_sets(&layout, &Topology::flat(workers), &device, depth).unwrap();
+        World::of(&device, map, each, depth)
+    }
+
+    fn of(device: &SlowDevice, map: QueueMap, each: u16, depth: u16) -> World {
+        let workers = map.workers();
         let kicks: Arc<Mutex<Vec<HctxId>>> = Arc::default();
         let ring = kicks.clone();
         let interrupt: Interrupt = Arc::new(move |hctx| ring.lock().unwrap().push(hctx));
-        let queues = DeviceQueues::open(&device, map, depth, interrupt).unwrap();
+        let queues = DeviceQueues::open(device, map, depth, interrupt).unwrap();
         let ports =
             (0..workers).map(|worker| queues.port(HctxId(worker as u16), depth).expect("it is shared")).collect();
         let state = || WorkerState { left: (0..each).collect(), ..WorkerState::default() };
@@ -294,16 +378,22 @@ impl World {
 fn command(worker: usize, tag: u16) -> Command {
     let mut buffer = Buffer::new(2);
     buffer.as_mut_slice()[..2].copy_from_slice(&[worker as u8, tag as u8]);
-    Command::new(Tag(tag), Op::Read, 0, 2, Some(buffer))
+    // Queues that are no sets do not look at the class.
+    Command { class: QueueClass::ALL[usize::from(tag) % 3], ..Command::new(Tag(tag), Op::Read, 0, 2, Some(buffer)) }
 }
 
 /// Every order of the first `length` steps.
 fn in_every_order(layout: QueueLayout, workers: usize, each: u16, depth: u16, length: usize) {
-    let actors = World::new(layout, workers, each, depth).actors();
+    in_every_order_of(|| World::new(layout, workers, each, depth), each, length);
+}
+
+fn in_every_order_of(world: impl Fn() -> World, each: u16, length: usize) {
+    let actors = world().actors();
     let mut history = vec![0; length];
     let mut runs = 0;
+    let new = world;
     loop {
-        let mut world = World::new(layout, workers, each, depth);
+        let mut world = new();
         // What comes after a step that does nothing is found in another history.
         let idle = history.iter().position(|&actor| !world.step(actor));
         if idle.is_none() {
@@ -421,4 +511,77 @@ fn a_worker_that_goes_away_leaves_its_tag_to_the_next() {
     drop(world.ports.remove(1));
     assert_eq!(*world.kicks.lock().unwrap(), [HctxId(2)]);
     assert!(world.ports[1].submit(command(2, 0)).is_ok());
+}
+
+#[test]
+fn workers_that_share_a_set_lose_nothing_in_any_order() {
+    // One tag of each class, and four commands of three classes each: each class waits for tags by itself.
+    in_every_order_of(|| World::of_sets(1, 2, 4, 1), 4, 9);
+    in_every_order_of(|| World::of_sets(1, 3, 4, 1), 4, 7);
+    // Two sets for three workers.
+    in_every_order_of(|| World::of_sets(2, 3, 3, 1), 3, 8);
+}
+
+#[test]
+fn a_class_without_tags_keeps_no_other_class_waiting() {
+    let mut world = World::of_sets(1, 3, 8, 2);
+    let give = |world: &mut World, worker: usize, tags: &[u16]| {
+        tags.iter().for_each(|&tag| world.ports[worker].submit(command(worker, tag)).unwrap());
+        world.ports[worker].ring_doorbell(0);
+    };
+    let running = |world: &World| {
+        let inside = world.device[0].inside.lock().unwrap();
+        QueueClass::ALL.map(|class| inside.running.iter().filter(|command| command.class == class).count())
+    };
+    let (high, low) = ([0, 3], [2, 5, 8, 11]);
+    give(&mut world, 0, &low);
+    give(&mut world, 1, &low);
+    assert_eq!(running(&world), [0, 0, 2], "six wait for a tag of theirs");
+    give(&mut world, 2, &high);
+    give(&mut world, 1, &[1]);
+    assert_eq!(running(&world), [2, 1, 2], "the others pass them");
+    // Everything but the low class ends, a few times over; what the low class holds back is still only its own.
+    for round in 0..5 {
+        let ended = {
+            let mut inside = world.device[0].inside.lock().unwrap();
+            let all = std::mem::take(&mut inside.running);
+            let (low, others): (VecDeque<_>, VecDeque<_>) =
+                all.into_iter().partition(|command| command.class == QueueClass::Low);
+            inside.running = low;
+            let count = others.len();
+            inside.ended.extend(others.into_iter().map(|command| command.ended(Status::Ok)));
+            count
+        };
+        assert!(ended >= 2, "round {round}");
+        (world.device[0].interrupt)(HctxId(0));
+        let mut out = Vec::new();
+        world.ports[2].reap(0, &mut out);
+        assert_eq!(out.len(), 2, "round {round}: both of worker 2");
+        give(&mut world, 2, &high);
+        assert_eq!(running(&world)[0], 2, "round {round}: at once");
+    }
+    // And each that waited is dispatched in its turn, the first worker's first.
+    let mut whose = Vec::new();
+    while running(&world)[2] > 0 {
+        let ended = {
+            let mut inside = world.device[0].inside.lock().unwrap();
+            let at = inside.running.iter().position(|command| command.class == QueueClass::Low).unwrap();
+            inside.running.remove(at).unwrap()
+        };
+        whose.push(ended.buffer.as_ref().unwrap().as_slice()[0]);
+        world.device[0].inside.lock().unwrap().ended.push_back(ended.ended(Status::Ok));
+        (world.device[0].interrupt)(HctxId(0));
+        world.ports[2].reap(0, &mut Vec::new());
+    }
+    assert_eq!(whose, [0, 0, 0, 0, 1, 1, 1, 1]);
+}
+
+#[test]
+fn weights_of_the_classes_reach_the_device_over_a_shared_set() {
+    let mut world = World::of_sets(1, 2, 1, 1);
+    let weights = ClassWeights { high: 16, medium: 4, low: 1 };
+    assert!(world.ports[1].set_class_weights(weights, 0));
+    assert_eq!(world.device[0].inside.lock().unwrap().weights, Some(weights));
+    let mut plain = World::new(SHARED_HARDWARE, 2, 1, 1);
+    assert!(!plain.ports[0].set_class_weights(weights, 0), "no sets");
 }
