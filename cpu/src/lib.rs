@@ -2,3 +2,6 @@
 //!
 //! Source: "Preemptive Multi-Queue Fair Queuing" (P-MQFQ). No clock and no thread: whoever drives a policy says what time it is and what the
 //! threads do, which in this project is the simulator.
+
+pub mod by_hand;
+pub mod scheduler;
