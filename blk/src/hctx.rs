@@ -12,11 +12,15 @@
 //!
 //! | file | answers |
 //! |---|---|
+//! | `hctx/bypass.rs` | what if there is no block layer |
+//! | `hctx/direct.rs` | what if the policy stages nothing |
 //! | `hctx/hand_over.rs` | how does a command get to the device queue, and again |
 //! | `hctx/in_flight.rs` | what is a tag used for, and is this end that of its present use |
 //! | `hctx/merge.rs` | which requests share a command, and what becomes of them if it ends badly |
 //! | `hctx/timeout.rs` | what becomes of a command that the device does not end |
 
+mod bypass;
+mod direct;
 mod hand_over;
 mod in_flight;
 mod merge;
@@ -32,6 +36,7 @@ use crate::stats::{FlowStats, HctxStats};
 use crate::table::{Owner, Request, RequestTable, State};
 use crate::tag::TagSet;
 use crate::trace::{Recorder, Trace, TraceEvent};
+use direct::Direct;
 use in_flight::InFlight;
 use merge::Merging;
 use mqfq_sched::cost::{CostKind, CostModel};
@@ -89,6 +94,7 @@ pub struct HwCtx<P: Policy> {
     refused: Option<Command>,
     is_held_back: bool,
     merging: Merging,
+    direct: Direct,
     expiry: Expiry,
     plug: u32,
     /// Requests with tokens that go to the device again, each alone.
@@ -121,6 +127,7 @@ impl<P: Policy> HwCtx<P> {
         let staged_max = Self::capacity_requests(&limits);
         let staging = Staging::new(&limits);
         let merging = Merging::new(&path, queue_depth);
+        let direct = Direct::new(policy.is_direct(), staged_max);
         HwCtx {
             id,
             queue: policy.open_queue(id, staged_max),
@@ -134,6 +141,7 @@ impl<P: Policy> HwCtx<P> {
             frozen: None,
             requests: RequestTable::new(staged_max + queue_depth as usize + merging.extra_max),
             merging,
+            direct,
             expiry: Expiry::new(&path),
             plug: path.plug.max(1),
             resend: VecDeque::new(),
@@ -164,6 +172,20 @@ impl<P: Policy> HwCtx<P> {
         HwCtx { raw: Some(Box::new(RawPath::new(self.by_tag.len()))), ..self }.without_flow_stats()
     }
 
+    /// The same on a set of class queues ([`Device::open_class_queues`](crate::device::Device::open_class_queues)), each as deep as
+    /// `queue_depth` says.
+    ///
+    /// # Panics
+    /// If that is more than [`TagSet::CLASS_DEPTH_MAX`].
+    #[must_use]
+    pub fn with_class_queues(self) -> HwCtx<P> {
+        let tags = TagSet::with_classes(self.by_tag.len() as u16);
+        let all = tags.all();
+        let requests = RequestTable::new(self.requests.room() + all - self.by_tag.len());
+        let raw = self.raw.map(|_| Box::new(RawPath::new(all)));
+        HwCtx { tags, by_tag: vec![InFlight::FREE; all], requests, raw, reaped: Vec::with_capacity(all), ..self }
+    }
+
     /// Admits and stages a request, already validated.
     ///
     /// # Errors
@@ -175,10 +197,8 @@ impl<P: Policy> HwCtx<P> {
         now_ns: u64,
         kick: &mut impl Kick,
     ) -> Result<(), Full> {
-        if let Some(raw) = &mut self.raw {
-            let submitted = raw.submit(&mut self.tags, &mut *self.device, owner, submission, now_ns);
-            self.stats.refused += u64::from(submitted.is_err());
-            return submitted.map_err(Full);
+        if self.raw.is_some() {
+            return self.submit_raw(owner, submission, now_ns);
         }
         let (flow, length_bytes) = (submission.flow, submission.length_bytes);
         if !self.staging.admit(flow, payload_bytes(submission.op, length_bytes)) {
@@ -193,6 +213,7 @@ impl<P: Policy> HwCtx<P> {
         let handle = handle.unwrap_or_else(|_| panic!("{:?}: the request table is smaller than its bounds", self.id));
         let entry = Entry { flow, cost, handle, kind, is_sync, offset_bytes, length_bytes };
         match &mut self.frozen {
+            None if self.direct.is_on => self.go(handle, flow, cost, now_ns),
             None => self.policy.submit(&mut self.queue, entry, now_ns, kick),
             Some(held) => held.push_back(entry),
         }
@@ -201,10 +222,13 @@ impl<P: Policy> HwCtx<P> {
 
     /// Dispatches what the policy grants, at most a batch.
     pub fn run(&mut self, now_ns: u64, kick: &mut impl Kick) -> Run {
-        if let Some(raw) = &mut self.raw {
-            let dispatched = raw.ring(&mut *self.device, now_ns);
-            self.stats.doorbells += u64::from(dispatched > 0);
-            self.stats.dispatched += dispatched as u64;
+        if self.raw.is_some() {
+            return Run { dispatched: self.ring_raw(now_ns), again: false };
+        }
+        self.account(now_ns);
+        if self.direct.is_on {
+            let dispatched = self.run_direct(now_ns);
+            self.ring(dispatched, now_ns);
             return Run { dispatched, again: false };
         }
         let mut kicks = 0;
@@ -212,7 +236,6 @@ impl<P: Policy> HwCtx<P> {
             kicks += 1;
             kick.kick(hctx);
         };
-        self.account(now_ns);
         let mut dispatched = 0;
         let mut again = false;
         let mut full = false;
@@ -286,14 +309,20 @@ impl<P: Policy> HwCtx<P> {
         if full || self.refused.is_some() {
             self.policy.pause(&mut self.queue, &mut counting);
         }
+        self.ring(dispatched, now_ns);
+        self.stats.kicks += kicks;
+        Run { dispatched, again }
+    }
+
+    /// Tells the device of what was handed over, if anything was.
+    #[inline(always)]
+    fn ring(&mut self, dispatched: usize, now_ns: u64) {
         if dispatched > 0 {
             self.device.ring_doorbell(now_ns);
             self.expiry.arm(now_ns);
             self.stats.doorbells += 1;
             self.stats.dispatched += dispatched as u64;
         }
-        self.stats.kicks += kicks;
-        Run { dispatched, again }
     }
 
     /// Counts the time since the last call towards the commands that were on the device all the while.
@@ -309,8 +338,8 @@ impl<P: Policy> HwCtx<P> {
     pub fn reap(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) -> usize {
         self.device.reap(now_ns, &mut self.reaped);
         let before = out.len();
-        if let Some(raw) = &mut self.raw {
-            raw.complete(&mut self.tags, &mut self.reaped, now_ns, &mut self.room, out);
+        if self.raw.is_some() {
+            self.complete_raw(now_ns, kick, out);
             return out.len() - before;
         }
         self.account(now_ns);
@@ -336,8 +365,19 @@ impl<P: Policy> HwCtx<P> {
         if self.expiry.is_due(now_ns) {
             self.look(now_ns, &mut counting, out);
         }
+        if self.direct.is_on {
+            self.adjust(now_ns);
+        }
         self.stats.kicks += kicks;
         out.len() - before
+    }
+
+    /// Gives the device the weights of classes that the policy wants.
+    #[inline(always)]
+    fn adjust(&mut self, now_ns: u64) {
+        if let Some(weights) = self.policy.adjust(&mut self.queue, now_ns) {
+            self.device.set_class_weights(weights, now_ns);
+        }
     }
 
     /// As `complete`, away from the path of requests that are alone in their command.
@@ -433,13 +473,17 @@ impl<P: Policy> HwCtx<P> {
                 self.staged(),
                 self.in_flight()
             );
+            self.direct = Direct::new(policy.is_direct(), self.requests.room());
             (self.policy, self.queue) = (policy, queue);
         }
         if let Some(trace) = &mut self.trace {
             trace.mark(TraceEvent::Thawed, now_ns);
         }
         for entry in self.frozen.take().into_iter().flatten() {
-            self.policy.submit(&mut self.queue, entry, now_ns, kick);
+            match self.direct.is_on {
+                true => self.go(entry.handle, entry.flow, entry.cost, now_ns),
+                false => self.policy.submit(&mut self.queue, entry, now_ns, kick),
+            }
         }
     }
 
@@ -458,7 +502,7 @@ impl<P: Policy> HwCtx<P> {
         [self.device.next_event_ns(), self.later_ns, look_ns].into_iter().flatten().min()
     }
 
-    /// Commands on the device at once, at most.
+    /// Commands on the device at once, at most, of all class queues if it has them.
     pub fn queue_depth(&self) -> usize {
         self.by_tag.len()
     }
@@ -480,7 +524,7 @@ impl<P: Policy> HwCtx<P> {
 
     /// The policy's state of this context, for tests and reports.
     pub fn staged(&self) -> usize {
-        self.policy.staged(&self.queue)
+        self.policy.staged(&self.queue) + self.direct.waiting()
     }
 
     /// Requests admitted and not completed.

@@ -4,40 +4,107 @@
 //! the device's per-tag state in cache.
 
 use crate::device::Tag;
+use mqfq_sched::policy::QueueClass;
 
-/// The tags of one device queue, 0..depth.
+/// The tags of one device queue, 0..depth; or of a set of three class queues, each with as many of its own:
+///
+/// | class | medium | high | low |
+/// |---|---|---|---|
+/// | tags | 0..depth | depth..2 depth | 2 depth..3 depth |
+///
+/// So a class whose queue is full takes nothing from another, and requests that know no classes use those of the medium one.
 #[derive(Debug)]
 pub struct TagSet {
     free: Vec<Tag>,
     depth: u16,
+    /// Of the high and the low queue; empty without class queues.
+    others: [Vec<Tag>; 2],
+    /// Tags of these that are out.
+    others_out: usize,
+    has_classes: bool,
 }
 
 impl TagSet {
+    /// Deepest class queue: tags have 16 bits.
+    pub const CLASS_DEPTH_MAX: u16 = u16::MAX / 3;
+
     /// All of `depth` tags free.
     pub fn new(depth: u16) -> TagSet {
-        TagSet { free: (0..depth).rev().map(Tag).collect(), depth }
+        let free = (0..depth).rev().map(Tag).collect();
+        TagSet { free, depth, others: [Vec::new(), Vec::new()], others_out: 0, has_classes: false }
     }
 
-    /// A free tag, if one is left. Give it back with [`TagSet::release`].
+    /// All of `depth` tags of each class free.
+    ///
+    /// # Panics
+    /// If that is more than [`TagSet::CLASS_DEPTH_MAX`].
+    pub fn with_classes(depth: u16) -> TagSet {
+        assert!(depth <= TagSet::CLASS_DEPTH_MAX, "class queues of {depth} commands have no tags");
+        let of = |first: u16| (first..first + depth).rev().map(Tag).collect();
+        TagSet { others: [of(depth), of(2 * depth)], has_classes: true, ..TagSet::new(depth) }
+    }
+
+    /// There is a queue for each class.
+    pub fn has_classes(&self) -> bool {
+        self.has_classes
+    }
+
+    /// A free tag, of the medium queue if there are classes, if one is left. Give it back with [`TagSet::release`].
     pub fn acquire(&mut self) -> Option<Tag> {
         self.free.pop()
     }
 
+    /// A free tag of the queue of this class, or of the only queue.
+    #[inline(always)]
+    pub fn acquire_of(&mut self, class: QueueClass) -> Option<Tag> {
+        if class == QueueClass::Medium || !self.has_classes {
+            return self.acquire();
+        }
+        let tag = self.others[usize::from(class == QueueClass::Low)].pop();
+        self.others_out += usize::from(tag.is_some());
+        tag
+    }
+
+    /// The queue that a tag is of.
+    pub fn class_of(&self, tag: Tag) -> QueueClass {
+        match tag.0 / self.depth {
+            0 => QueueClass::Medium,
+            1 => QueueClass::High,
+            _ => QueueClass::Low,
+        }
+    }
+
     /// The command of this tag was reaped.
     pub fn release(&mut self, tag: Tag) {
-        assert!(tag.0 < self.depth, "tag {} released into a set of {}", tag.0, self.depth);
+        if tag.0 >= self.depth {
+            return self.release_other(tag);
+        }
         assert!(self.free.len() < self.depth as usize, "tag {} released, yet none is out", tag.0);
         self.free.push(tag);
     }
 
-    /// Tags that are not out.
+    fn release_other(&mut self, tag: Tag) {
+        let all = self.all();
+        assert!(usize::from(tag.0) < all, "tag {} released into a set of {all}", tag.0);
+        let others = &mut self.others[usize::from(self.has_classes && tag.0 >= 2 * self.depth)];
+        assert!(others.len() < self.depth as usize, "tag {} released, yet none is out", tag.0);
+        others.push(tag);
+        self.others_out -= 1;
+    }
+
+    /// Tags, out or not.
+    pub fn all(&self) -> usize {
+        usize::from(self.depth) * if self.has_classes { 3 } else { 1 }
+    }
+
+    /// Tags that are not out, of the queue that [`TagSet::acquire`] takes from.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
     /// Tags that are out.
     pub fn in_use(&self) -> usize {
-        self.depth as usize - self.free.len()
+        self.depth as usize - self.free.len() + self.others_out
     }
 }
 
@@ -60,5 +127,35 @@ mod tests {
     #[should_panic(expected = "none is out")]
     fn a_tag_released_twice_is_our_bug() {
         TagSet::new(2).release(Tag(0));
+    }
+
+    #[test]
+    fn a_class_has_tags_of_its_own() {
+        let mut tags = TagSet::with_classes(2);
+        let mut take = |class| std::iter::from_fn(|| tags.acquire_of(class)).map(|tag| tag.0).collect::<Vec<_>>();
+        assert_eq!(take(QueueClass::Low), [4, 5]);
+        assert_eq!((take(QueueClass::High), take(QueueClass::Medium)), (vec![2, 3], vec![0, 1]));
+        assert_eq!((tags.in_use(), tags.all()), (6, 6));
+        let classes = [QueueClass::Medium, QueueClass::High, QueueClass::Low].into_iter();
+        for (class, number) in classes.flat_map(|class| [class; 2]).zip(0..6) {
+            assert_eq!(tags.class_of(Tag(number)), class);
+            tags.release(Tag(number));
+        }
+        assert_eq!(tags.in_use(), 0);
+        assert_eq!(tags.acquire_of(QueueClass::High), Some(Tag(3)));
+    }
+
+    #[test]
+    fn without_class_queues_every_class_takes_of_the_same() {
+        let mut tags = TagSet::new(2);
+        assert_eq!(tags.acquire_of(QueueClass::Low), Some(Tag(0)));
+        assert_eq!(tags.acquire_of(QueueClass::High), Some(Tag(1)));
+        assert_eq!((tags.acquire_of(QueueClass::Medium), tags.in_use()), (None, 2));
+    }
+
+    #[test]
+    #[should_panic(expected = "released into a set of 2")]
+    fn a_tag_of_no_queue_is_our_bug() {
+        TagSet::new(2).release(Tag(2));
     }
 }

@@ -233,7 +233,7 @@ fn under_any_interleaving_every_request_completes_once_and_the_device_holds_at_m
                 }
             }
             assert_eq!(env.staged(), 0);
-            if kind != PolicyKind::None {
+            if kind.has_depth() {
                 assert!(env.script.most_held.get() <= env.depth as usize, "{kind} seed {seed}: I2");
             }
         }

@@ -57,7 +57,11 @@ impl PolicyVisitor for Run<'_> {
             policy.set_class(FlowId(flow), class);
         }
         let layer = scenario.device.queues.layer;
-        let policy = Arc::new(Timed::new(policy, &scenario.machine.latency, layer == BlockLayer::Sq));
+        let policy = Arc::new(Timed::new(
+            policy,
+            &scenario.machine.latency,
+            matches!(layer, BlockLayer::Sq | BlockLayer::LowLatency),
+        ));
         let workers = scenario.machine.workers;
         let end_ns = scenario.warm_up_ns + scenario.measured_ns;
         let recorder = Rc::new(RefCell::new(Recorder {
@@ -128,7 +132,7 @@ impl PolicyVisitor for Run<'_> {
                 path: PathOptions { plug: scenario.machine.latency.calls_max, ..PathOptions::TIMELESS },
             })
             .without_flow_stats();
-            let context = if layer == BlockLayer::Raw { context.raw() } else { context };
+            let context = if layer.is_bypass() { context.raw() } else { context };
             let latency = &scenario.machine.latency;
             let host = VirtualHost::new(worker, common.clone(), latency, scenario.policy.unthrottle, layer);
             let host = match queues.map().is_private() {

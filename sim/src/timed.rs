@@ -22,13 +22,14 @@ pub struct Timed<P> {
 }
 
 impl<P: Policy> Timed<P> {
-    /// A policy on a machine. `under_lock`: what a dispatch takes is spent elsewhere, under the one lock of the block layer.
-    pub fn new(policy: Arc<P>, latency: &Latencies, under_lock: bool) -> Timed<P> {
+    /// A policy on a machine. `is_elsewhere`: what a dispatch takes is spent under the one lock of the block layer, or nowhere, because there
+    /// is none.
+    pub fn new(policy: Arc<P>, latency: &Latencies, is_elsewhere: bool) -> Timed<P> {
         let Latencies { submit_ns, dispatch_ns, complete_ns, .. } = *latency;
         Timed {
             policy,
             submit: ps(submit_ns),
-            dispatch: if under_lock { 0 } else { ps(dispatch_ns) },
+            dispatch: if is_elsewhere { 0 } else { ps(dispatch_ns) },
             complete: ps(complete_ns),
         }
     }

@@ -253,7 +253,7 @@ fn table2(rows: &[BlkmqRow]) -> Vec<MaximumRow> {
         let own = rows.iter().filter(|row| matches!(row.figure, 6 | 7) && row.layer == layer.name());
         MaximumRow { layer: layer.name().into(), max_ns: own.map(|row| row.max_ns).max().unwrap_or(0) }
     };
-    BlockLayer::ALL.map(of).into()
+    [BlockLayer::Sq, BlockLayer::Mq, BlockLayer::Raw].map(of).into()
 }
 
 fn sorted(mut values: Vec<f64>) -> Vec<f64> {

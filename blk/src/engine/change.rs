@@ -42,8 +42,16 @@ impl Engine {
     pub fn set_policy(&self, device: usize, options: PolicyOptions, patience: Duration) -> Result<(), String> {
         let mut current = self.current();
         let DeviceOptions { name, queues, .. } = &self.options.devices[device];
-        if queues.layer == BlockLayer::Raw {
-            return Err(format!("device {name}: block layer raw asks no policy, so there is none to change"));
+        match queues.layer {
+            BlockLayer::Raw => {
+                return Err(format!("device {name}: block layer raw asks no policy, so there is none to change"));
+            }
+            BlockLayer::LowLatency => {
+                return Err(format!(
+                    "device {name}: block layer low-latency has nowhere to keep requests while a policy changes"
+                ));
+            }
+            BlockLayer::Sq | BlockLayer::Mq => {}
         }
         queues.check_policy(options.kind).map_err(|error| format!("device {name}: {error}"))?;
         let policy = AnyPolicy::new(&options, &self.topology, &current[device].weights)

@@ -169,7 +169,10 @@ impl<P: Policy> HwCtx<P> {
     /// Joins a granted request to the open command, or hands that to the device and opens another. Returns requests handed over.
     pub(super) fn gather(&mut self, tag: Tag, handle: Handle) -> usize {
         let Self { merging, requests, .. } = self;
-        let Some(side) = merging.side(requests.get_mut(handle)) else {
+        let side = merging.side(requests.get_mut(handle));
+        // What goes to another class queue is another command.
+        let is_same = merging.open.as_ref().is_some_and(|open| self.tags.class_of(open.tag) == self.tags.class_of(tag));
+        let Some(side) = side.filter(|_| is_same) else {
             let handed_over = self.close();
             self.merging.open = Some(self.merging.open(tag, handle, self.requests.get_mut(handle)));
             return handed_over;
@@ -200,7 +203,8 @@ impl<P: Policy> HwCtx<P> {
     pub(super) fn close(&mut self) -> usize {
         let Some(open) = self.merging.open.take() else { return 0 };
         let generation = self.by_tag[open.tag.0 as usize].begin(open.head);
-        let command = self.merging.seal(&open, &mut self.requests, generation);
+        let mut command = self.merging.seal(&open, &mut self.requests, generation);
+        command.class = self.tags.class_of(open.tag);
         if self.offer_rarely(command) { usize::from(open.requests) } else { 0 }
     }
 

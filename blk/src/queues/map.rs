@@ -25,11 +25,18 @@ pub enum BlockLayer {
     Sq,
     /// None: requests go straight to the worker's device queue. No staging, no policy, no counters per tenant.
     Raw,
+    /// The same with a policy that stages nothing: it names a class queue for each request, and that is all (D2FQ section 4.3).
+    LowLatency,
 }
 
 impl BlockLayer {
     /// In the order of the papers' figures.
-    pub const ALL: [BlockLayer; 3] = [BlockLayer::Sq, BlockLayer::Mq, BlockLayer::Raw];
+    pub const ALL: [BlockLayer; 4] = [BlockLayer::Sq, BlockLayer::Mq, BlockLayer::Raw, BlockLayer::LowLatency];
+
+    /// There are no queues but the device's, one for each worker.
+    pub const fn is_bypass(self) -> bool {
+        matches!(self, BlockLayer::Raw | BlockLayer::LowLatency)
+    }
 
     /// As configured.
     pub const fn name(self) -> &'static str {
@@ -37,6 +44,7 @@ impl BlockLayer {
             BlockLayer::Mq => "mq",
             BlockLayer::Sq => "sq",
             BlockLayer::Raw => "raw",
+            BlockLayer::LowLatency => "low-latency",
         }
     }
 }
@@ -133,6 +141,13 @@ impl QueueLayout {
         let what = match (self.layer, self.software) {
             (BlockLayer::Sq, _) => "block layer sq has one queue for all workers",
             (BlockLayer::Raw, _) => "block layer raw has no queue",
+            (BlockLayer::LowLatency, _) if policy.is_direct() => return Ok(()),
+            (BlockLayer::LowLatency, _) => {
+                return Err(format!(
+                    "block layer low-latency has no queue to schedule in, so it needs a policy that stages nothing: allowed is policy {}, not {policy}",
+                    PolicyKind::D2fq
+                ));
+            }
             (BlockLayer::Mq, Spread::PerSocket) => "a software queue per socket is one queue for several workers",
             (BlockLayer::Mq, Spread::Single) => "a single software queue is one queue for all workers",
             (BlockLayer::Mq, Spread::PerCore) => return Ok(()),
@@ -218,12 +233,13 @@ impl QueueMap {
         let sockets = count(&per_socket);
         let asked = match (layout.layer, layout.hardware) {
             (BlockLayer::Sq, _) => 1,
-            (BlockLayer::Raw, _) if (queues_max as usize) < workers => {
+            (layer, _) if layer.is_bypass() && (queues_max as usize) < workers => {
                 return Err(format!(
-                    "block layer raw needs a hardware queue for each of {workers} workers, and the device has {queues_max}"
+                    "block layer {} needs a hardware queue for each of {workers} workers, and the device has {queues_max}",
+                    layer.name()
                 ));
             }
-            (BlockLayer::Raw, _) | (_, HardwareQueues::Spread(Spread::PerCore)) => workers,
+            (BlockLayer::Raw | BlockLayer::LowLatency, _) | (_, HardwareQueues::Spread(Spread::PerCore)) => workers,
             (_, HardwareQueues::Spread(Spread::PerSocket)) => sockets,
             (_, HardwareQueues::Spread(Spread::Single)) => 1,
             (_, HardwareQueues::Count(count)) => {
@@ -248,7 +264,7 @@ impl QueueMap {
         let software = match (layout.layer, layout.software) {
             (BlockLayer::Sq, _) | (BlockLayer::Mq, Spread::Single) => vec![0; workers],
             (BlockLayer::Mq, Spread::PerSocket) => per_socket,
-            (BlockLayer::Raw, _) | (BlockLayer::Mq, Spread::PerCore) => own,
+            (BlockLayer::Raw | BlockLayer::LowLatency, _) | (BlockLayer::Mq, Spread::PerCore) => own,
         };
         Ok(QueueMap { layer: layout.layer, software, hardware, is_of_sets })
     }

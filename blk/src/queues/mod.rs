@@ -45,7 +45,7 @@ mod tests;
 
 pub(crate) use map::nearest;
 pub use map::{BlockLayer, HardwareQueues, QueueLayout, QueueMap, SET_DEPTH_MAX, Spread};
-pub(crate) use raw::RawPath;
+pub(crate) use raw::{Charge, Flight, RawPath};
 
 use crate::device::{Device, DeviceQueue, QueueOptions};
 use hardware::{HardwareQueue, Shape};

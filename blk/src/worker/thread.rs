@@ -16,7 +16,7 @@ use crate::host::{Ended, Host, HostEvent, Mail};
 use crate::kick::Bell;
 use crate::machine::{self, Cpu};
 use crate::path::PathOptions;
-use crate::queues::{BlockLayer, DeviceQueues};
+use crate::queues::DeviceQueues;
 use crate::ring::{self, Ring};
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
@@ -230,7 +230,7 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
             cost: device.cost,
             path: device.path.for_device(&device.device.info()),
         });
-        hctxs.push(if device.queues.map().layer() == BlockLayer::Raw { hctx.raw() } else { hctx });
+        hctxs.push(if device.queues.map().layer().is_bypass() { hctx.raw() } else { hctx });
     }
     let infos: Vec<DeviceInfo> = shared.devices.iter().map(|device| device.device.info()).collect();
     let options = WorkerOptions {

@@ -235,7 +235,7 @@ fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Resu
     let Some(chosen) = KEYS.iter().find_map(|key| device.get(key)) else { return Ok(layout) };
     layout.check_policy(policy).map_err(|why| chosen.place().error(why))?;
     let per_core = HardwareQueues::Spread(Spread::PerCore);
-    let shares = layout.layer != BlockLayer::Raw && (layout.software, layout.hardware) != (Spread::PerCore, per_core);
+    let shares = !layout.layer.is_bypass() && (layout.software, layout.hardware) != (Spread::PerCore, per_core);
     if shares && machine.memory_is_free {
         return Err(chosen
             .place()

@@ -1,0 +1,326 @@
+//! A policy that stages nothing: where its requests go, and what they wait for. The policy here names the class queue by the flow, so that
+//! each test sees the path and not a scheduler.
+
+use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
+use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
+use mqfq_blk::path::{Merge, MergeBounds, PathOptions};
+use mqfq_blk::request::{Completion, Op, Status, Submission};
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::table::Owner;
+use mqfq_blk::{CostModel, FlowId, HctxId, Weight};
+use mqfq_sched::cost::Cost;
+use mqfq_sched::policy::{ClassWeights, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+/// Flow n goes to the nth class; weights are given once, at the first completion.
+#[derive(Default)]
+struct ByFlow {
+    calls: Mutex<Vec<String>>,
+}
+
+impl ByFlow {
+    fn note(&self, call: String) {
+        self.calls.lock().unwrap().push(call);
+    }
+}
+
+impl Policy for ByFlow {
+    type Queue = u32;
+
+    fn open_queue(&self, _: HctxId, _: usize) -> u32 {
+        0
+    }
+
+    fn submit(&self, _: &mut u32, _: Entry, _: u64, _: &mut impl Kick) {
+        panic!("a direct policy was asked to stage a request");
+    }
+
+    fn pick(&self, _: &mut u32, _: u64, _: &mut impl Kick) -> Pick {
+        panic!("a direct policy was asked to arbitrate");
+    }
+
+    fn complete(&self, queue: &mut u32, done: Done, token: DispatchToken, _: u64, _: &mut impl Kick) {
+        assert_eq!(token.into_units(), 0, "nobody gave a token out");
+        *queue += 1;
+        self.note(format!("complete {} {}", done.flow.0, done.cost.0));
+    }
+
+    fn is_direct(&self) -> bool {
+        true
+    }
+
+    fn class_of(&self, _: &u32, flow: FlowId, _: u64) -> QueueClass {
+        QueueClass::ALL[flow.0 as usize % 3]
+    }
+
+    fn dispatched(&self, _: &mut u32, flow: FlowId, cost: Cost, class: QueueClass, _: u64) {
+        self.note(format!("dispatched {} {} {}", flow.0, cost.0, class.name()));
+    }
+
+    fn adjust(&self, queue: &mut u32, _: u64) -> Option<ClassWeights> {
+        (*queue == 1).then_some(ClassWeights { high: 9, medium: 3, low: 1 })
+    }
+
+    fn set_weight(&self, _: FlowId, _: Weight) {}
+
+    fn staged(&self, _: &u32) -> usize {
+        0
+    }
+}
+
+/// What the device was given and told.
+#[derive(Default)]
+struct Seen {
+    held: Vec<Command>,
+    ended: Vec<Reaped>,
+    doorbells: usize,
+    weights: Option<ClassWeights>,
+    refuses: bool,
+}
+
+struct SeenQueue(Rc<RefCell<Seen>>);
+
+impl DeviceQueue for SeenQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        let mut seen = self.0.borrow_mut();
+        if seen.refuses {
+            return Err(QueueFull(command));
+        }
+        seen.held.push(command);
+        Ok(())
+    }
+
+    fn ring_doorbell(&mut self, _: u64) {
+        self.0.borrow_mut().doorbells += 1;
+    }
+
+    fn reap(&mut self, _: u64, out: &mut Vec<Reaped>) {
+        out.append(&mut self.0.borrow_mut().ended);
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.borrow().held.len()
+    }
+
+    fn set_class_weights(&mut self, weights: ClassWeights, _: u64) -> bool {
+        self.0.borrow_mut().weights = Some(weights);
+        true
+    }
+}
+
+struct Rig {
+    hctx: HwCtx<ByFlow>,
+    policy: Arc<ByFlow>,
+    seen: Rc<RefCell<Seen>>,
+    completions: Vec<(Owner, Completion)>,
+    cookie: u64,
+}
+
+impl Rig {
+    fn new(
+        depth: u16,
+        requests_max: u32,
+        path: PathOptions,
+        shape: impl FnOnce(HwCtx<ByFlow>) -> HwCtx<ByFlow>,
+    ) -> Rig {
+        let (policy, seen) = (Arc::new(ByFlow::default()), Rc::new(RefCell::new(Seen::default())));
+        let hctx = HwCtx::new(HwCtxOptions {
+            id: HctxId(0),
+            policy: policy.clone(),
+            device: Box::new(SeenQueue(seen.clone())),
+            queue_depth: depth,
+            limits: vec![StageLimits { requests_max, bytes_max: 1 << 20 }; 6],
+            cost: CostModel::FLAT,
+            path,
+        });
+        Rig { hctx: shape(hctx), policy, seen, completions: Vec::new(), cookie: 0 }
+    }
+
+    fn plain(depth: u16, requests_max: u32) -> Rig {
+        Rig::new(depth, requests_max, PathOptions::TIMELESS, HwCtx::with_class_queues)
+    }
+
+    fn submit_at(&mut self, flow: u32, offset_bytes: u64) -> bool {
+        let cookie = self.cookie;
+        let (flow, op, length_bytes) = (FlowId(flow), Op::Read, 4096);
+        let submission = Submission { flow, op, offset_bytes, length_bytes, fua: false, buffer: None, cookie };
+        match self.hctx.submit(Owner(flow.0), submission, 0, &mut |_| panic!("nobody is kicked")) {
+            Ok(()) => {
+                self.cookie += 1;
+                true
+            }
+            Err(Full(back)) => {
+                assert_eq!(back.cookie, cookie, "a refused submission comes back whole");
+                false
+            }
+        }
+    }
+
+    fn submit(&mut self, flow: u32) -> bool {
+        self.submit_at(flow, self.cookie * 8192)
+    }
+
+    fn run(&mut self) -> usize {
+        let run = self.hctx.run(0, &mut |_| panic!("nobody is kicked"));
+        assert!(!run.again, "there is nothing to arbitrate");
+        run.dispatched
+    }
+
+    /// What the device holds of each class.
+    fn held(&self) -> [usize; 3] {
+        QueueClass::ALL.map(|class| self.seen.borrow().held.iter().filter(|command| command.class == class).count())
+    }
+
+    /// The device ends the oldest command of a class; the worker reaps and runs.
+    fn end(&mut self, class: QueueClass) {
+        let mut seen = self.seen.borrow_mut();
+        let at = seen.held.iter().position(|command| command.class == class).expect("it holds one of this class");
+        let command = seen.held.remove(at);
+        seen.ended.push(command.ended(Status::Ok));
+        drop(seen);
+        self.hctx.reap(0, &mut |_| panic!("nobody is kicked"), &mut self.completions);
+        self.run();
+    }
+
+    fn cookies(&mut self) -> Vec<u64> {
+        self.completions.drain(..).map(|(_, completion)| completion.cookie).collect()
+    }
+}
+
+#[test]
+fn a_request_is_in_the_devices_queue_before_submit_returns_and_the_doorbell_follows_once() {
+    let mut rig = Rig::plain(8, 64);
+    (0..3).for_each(|flow| assert!(rig.submit(flow)));
+    assert_eq!(rig.held(), [1, 1, 1], "by class, with nothing run yet");
+    assert_eq!((rig.hctx.staged(), rig.seen.borrow().doorbells), (0, 0));
+    assert_eq!(rig.run(), 3);
+    assert_eq!(rig.run(), 0);
+    assert_eq!(rig.seen.borrow().doorbells, 1, "no doorbell without news");
+    for class in QueueClass::ALL {
+        rig.end(class);
+    }
+    assert_eq!(rig.cookies(), [0, 1, 2]);
+    let calls = [
+        "dispatched 0 4096 high",
+        "dispatched 1 4096 medium",
+        "dispatched 2 4096 low",
+        "complete 0 4096",
+        "complete 1 4096",
+        "complete 2 4096",
+    ];
+    assert_eq!(*rig.policy.calls.lock().unwrap(), calls);
+    assert_eq!(rig.seen.borrow().weights, Some(ClassWeights { high: 9, medium: 3, low: 1 }));
+}
+
+#[test]
+fn a_full_class_keeps_nothing_from_another_and_goes_on_in_order() {
+    let mut rig = Rig::plain(2, 64);
+    (0..5).for_each(|_| assert!(rig.submit(2)));
+    assert!(rig.submit(0) && rig.submit(1));
+    assert_eq!((rig.run(), rig.held(), rig.hctx.staged()), (4, [1, 1, 2], 3));
+    assert_eq!(rig.hctx.in_flight(), 4);
+    for left in [2, 1, 0, 0, 0] {
+        rig.end(QueueClass::Low);
+        assert_eq!((rig.hctx.staged(), rig.held()[0]), (left, 1));
+    }
+    assert_eq!(rig.cookies(), [0, 1, 2, 3, 4]);
+    rig.end(QueueClass::High);
+    rig.end(QueueClass::Medium);
+    assert_eq!((rig.hctx.in_flight(), rig.hctx.admitted()), (0, 0));
+}
+
+#[test]
+fn what_waits_for_a_place_is_bounded_per_flow_and_the_flow_is_told_of_room() {
+    let mut rig = Rig::plain(1, 4);
+    (0..5).for_each(|_| assert!(rig.submit(2)));
+    assert!(!rig.submit(2), "one on the device, four wait");
+    assert!(rig.submit(5), "another flow of the same class has a bound of its own");
+    assert!(rig.submit(0), "and the other classes are free");
+    assert_eq!(rig.hctx.take_room().next(), None);
+    rig.end(QueueClass::Low);
+    assert_eq!(rig.hctx.take_room().collect::<Vec<_>>(), [FlowId(2)]);
+}
+
+#[test]
+fn a_device_queue_that_refuses_keeps_the_order() {
+    let mut rig = Rig::plain(8, 64);
+    rig.seen.borrow_mut().refuses = true;
+    (0..4).for_each(|_| assert!(rig.submit(1)));
+    assert_eq!((rig.run(), rig.hctx.is_blocked()), (0, true));
+    rig.seen.borrow_mut().refuses = false;
+    assert_eq!((rig.run(), rig.hctx.is_blocked(), rig.held()), (4, false, [0, 4, 0]));
+    (0..4).for_each(|_| rig.end(QueueClass::Medium));
+    assert_eq!(rig.cookies(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn neighbours_of_one_class_share_a_command_and_those_of_two_do_not() {
+    let bounds = MergeBounds { segments_max: 8, align_bytes: 4096, bytes_max: 1 << 20 };
+    let path = PathOptions { merge: Merge::Back, bounds, ..PathOptions::TIMELESS };
+    let mut rig = Rig::new(8, 64, path, HwCtx::with_class_queues);
+    // Flows 0 and 3 are both of the high class, yet two tenants; 1 is of another class.
+    for (flow, block) in [(0, 0), (0, 1), (0, 2), (1, 3), (3, 4), (3, 5)] {
+        assert!(rig.submit_at(flow, block * 4096));
+    }
+    assert_eq!(rig.run(), 6);
+    let lengths: Vec<_> = rig.seen.borrow().held.iter().map(|command| (command.class, command.length_bytes)).collect();
+    assert_eq!(lengths, [(QueueClass::High, 12288), (QueueClass::Medium, 4096), (QueueClass::High, 8192)]);
+    [QueueClass::High, QueueClass::Medium, QueueClass::High].map(|class| rig.end(class));
+    assert_eq!(rig.cookies(), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn what_came_while_the_policy_was_changed_goes_when_it_is_done() {
+    let mut rig = Rig::plain(2, 64);
+    assert!(rig.submit(0));
+    rig.hctx.freeze(0);
+    (0..4).for_each(|_| assert!(rig.submit(0)));
+    assert_eq!((rig.held(), rig.hctx.is_quiet()), ([1, 0, 0], false));
+    rig.end(QueueClass::High);
+    assert!(rig.hctx.is_quiet());
+    let policy = Arc::new(ByFlow::default());
+    rig.hctx.thaw(Some((policy.clone(), 0)), 0, &mut |_| panic!("nobody is kicked"));
+    assert_eq!((rig.run(), rig.held(), rig.hctx.staged()), (2, [2, 0, 0], 2));
+    (0..4).for_each(|_| rig.end(QueueClass::High));
+    assert_eq!(rig.cookies(), [0, 1, 2, 3, 4]);
+    assert_eq!(policy.calls.lock().unwrap().len(), 8, "four of each");
+}
+
+#[test]
+fn without_class_queues_all_classes_are_one_queue_in_one_order() {
+    let mut rig = Rig::new(2, 64, PathOptions::TIMELESS, |hctx| hctx);
+    for flow in [2, 1, 0, 0] {
+        assert!(rig.submit(flow));
+    }
+    assert_eq!((rig.run(), rig.hctx.staged()), (2, 2));
+    let ended = |rig: &mut Rig| {
+        let class = rig.seen.borrow().held[0].class;
+        rig.end(class);
+    };
+    (0..4).for_each(|_| ended(&mut rig));
+    assert_eq!(rig.cookies(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn the_low_latency_layer_asks_for_the_class_and_counts_nothing_else() {
+    let mut rig = Rig::new(1, 64, PathOptions::TIMELESS, |hctx| hctx.with_class_queues().raw());
+    (0..3).for_each(|flow| assert!(rig.submit(flow)));
+    assert_eq!((rig.held(), rig.hctx.admitted()), ([1, 1, 1], 3));
+    assert!(!rig.submit(2), "no place, and nowhere to wait");
+    assert_eq!(rig.policy.calls.lock().unwrap().len(), 3, "the policy was not told of what was refused");
+    assert_eq!(rig.run(), 3);
+    rig.end(QueueClass::Low);
+    assert_eq!(rig.hctx.take_room().collect::<Vec<_>>(), [FlowId(2)]);
+    assert!(rig.submit(2));
+    rig.run();
+    [QueueClass::Low, QueueClass::High, QueueClass::Medium].map(|class| rig.end(class));
+    assert_eq!((rig.cookies(), rig.hctx.in_flight()), (vec![2, 3, 0, 1], 0));
+    assert_eq!(rig.seen.borrow().weights, Some(ClassWeights { high: 9, medium: 3, low: 1 }));
+    assert!(rig.hctx.flow_stats().is_empty());
+}
