@@ -271,7 +271,9 @@ fn neighbours_of_one_class_share_a_command_and_those_of_two_do_not() {
     assert_eq!(rig.run(), 6);
     let lengths: Vec<_> = rig.seen.borrow().held.iter().map(|command| (command.class, command.length_bytes)).collect();
     assert_eq!(lengths, [(QueueClass::High, 12288), (QueueClass::Medium, 4096), (QueueClass::High, 8192)]);
-    [QueueClass::High, QueueClass::Medium, QueueClass::High].map(|class| rig.end(class));
+    for class in [QueueClass::High, QueueClass::Medium, QueueClass::High] {
+        rig.end(class);
+    }
     assert_eq!(rig.cookies(), [0, 1, 2, 3, 4, 5]);
 }
 
@@ -319,7 +321,9 @@ fn the_low_latency_layer_asks_for_the_class_and_counts_nothing_else() {
     assert_eq!(rig.hctx.take_room().collect::<Vec<_>>(), [FlowId(2)]);
     assert!(rig.submit(2));
     rig.run();
-    [QueueClass::Low, QueueClass::High, QueueClass::Medium].map(|class| rig.end(class));
+    for class in [QueueClass::Low, QueueClass::High, QueueClass::Medium] {
+        rig.end(class);
+    }
     assert_eq!((rig.cookies(), rig.hctx.in_flight()), (vec![2, 3, 0, 1], 0));
     assert_eq!(rig.seen.borrow().weights, Some(ClassWeights { high: 9, medium: 3, low: 1 }));
     assert!(rig.hctx.flow_stats().is_empty());
