@@ -26,14 +26,20 @@ impl Status {
     pub const DATA_TRANSFER_ERROR: Status = Status::generic(0x04, true);
     /// Generic, 07h: an Abort command named this command.
     pub const ABORT_REQUESTED: Status = Status::generic(0x07, false);
+    /// Generic, 08h: the submission queue of this command was deleted. Never posted: see
+    /// [`crate::Controller::delete_io_queue_pair`].
+    pub const ABORTED_SQ_DELETION: Status = Status::generic(0x08, false);
     /// Generic, 0Bh: no such namespace.
     pub const INVALID_NAMESPACE: Status = Status::generic(0x0b, true);
     /// Generic, 80h: beyond the end of the namespace.
     pub const LBA_OUT_OF_RANGE: Status = Status::generic(0x80, true);
-    /// Command specific, 01h: Create I/O Queue with an identifier beyond what the controller has.
+    /// Command specific, 01h: Create I/O Queue with an identifier beyond what the controller has, or Delete I/O Queue with one
+    /// that does not exist.
     pub const INVALID_QUEUE_IDENTIFIER: Status = Status::new(1, 0x01, true);
     /// Command specific, 02h: Create I/O Queue with a size of 0 or beyond the controller's limit.
     pub const INVALID_QUEUE_SIZE: Status = Status::new(1, 0x02, true);
+    /// Command specific, 0Dh: Set Features asked to save a feature that cannot be saved.
+    pub const FEATURE_NOT_SAVEABLE: Status = Status::new(1, 0x0d, true);
 
     const fn generic(code: u8, do_not_retry: bool) -> Status {
         Status::new(0, code, do_not_retry)
@@ -79,9 +85,11 @@ impl fmt::Display for Status {
             Status::INVALID_FIELD => "invalid field in command",
             Status::DATA_TRANSFER_ERROR => "data transfer error",
             Status::ABORT_REQUESTED => "command abort requested",
+            Status::ABORTED_SQ_DELETION => "command aborted due to SQ deletion",
             Status::INVALID_NAMESPACE => "invalid namespace or format",
             Status::LBA_OUT_OF_RANGE => "LBA out of range",
             Status::INVALID_QUEUE_IDENTIFIER => "invalid queue identifier",
+            Status::FEATURE_NOT_SAVEABLE => "feature identifier not saveable",
             Status::INVALID_QUEUE_SIZE => "invalid queue size",
             _ => "unknown status",
         })

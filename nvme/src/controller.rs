@@ -19,8 +19,9 @@
 //! # Cost
 //! Per command: one bitmap look-up, the media model's heap, 64 + 16 bytes of ring. No allocation except for new queues.
 
-use crate::arbitration::round_robin::RoundRobin;
-use crate::arbitration::{Arbiter, ArbitrationBurst};
+use crate::arbitration::{
+    Arbiter, Arbitration, ArbitrationBurst, ArbitrationFeature, ArbitrationWeights, Mechanism, UnsupportedMechanism,
+};
 use crate::command::{DatasetRange, Namespace, SubmissionEntry, decode};
 use crate::completion::{CompletionEntry, Status};
 use crate::media::{Media, MediaOptions};
@@ -36,7 +37,9 @@ pub struct ControllerOptions {
     pub namespace: Namespace,
     /// Most queue pairs that can be created, 1..=65535.
     pub queue_pairs_max: u16,
-    /// Commands fetched from a queue per turn.
+    /// What CAP.AMS offers, and what the drive makes of it.
+    pub arbitration: Arbitration,
+    /// Commands fetched from a queue per turn, until Set Features says otherwise.
     pub arbitration_burst: ArbitrationBurst,
     /// Of the model's random numbers.
     pub seed: u64,
@@ -52,16 +55,32 @@ struct Inside {
     is_over: bool,
 }
 
+/// Which value of a feature Get Features asks for: its SEL field (NVMe 1.3 section 5.14.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Select {
+    /// 000b: what holds now.
+    Current,
+    /// 001b: what held when the controller was enabled.
+    Default,
+    /// 010b: what a reset brings back. No feature here can be saved, and then it is the default (section 7.8).
+    Saved,
+    /// 011b: bit 0 it can be saved, bit 1 it is per namespace, bit 2 it can be changed.
+    Capabilities,
+}
+
 /// See the file's text.
 #[derive(Debug)]
 pub struct Controller {
     namespace: Namespace,
     media: Media,
+    arbitration: Arbitration,
+    /// CC.AMS.
+    mechanism: Mechanism,
+    default_feature: ArbitrationFeature,
+    /// Who is fetched from next; it knows the queues that can be.
     arbiter: Arbiter,
-    pairs: Vec<QueuePair>,
-    pairs_max: usize,
-    /// Queues that can be fetched from.
-    candidates: QueueSet,
+    /// By queue identifier minus one; `None`: not created, or deleted.
+    pairs: Box<[Option<QueuePair>]>,
     /// Queues with completions posted since interrupts were last taken.
     news: QueueSet,
     inside: Box<[Inside]>,
@@ -70,23 +89,25 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller without queues, at time 0.
+    /// A controller without queues, at time 0, enabled with round robin ([`Controller::enable`] chooses anew).
     ///
     /// # Panics
     /// If an option is outside its range: options come from a preset or a test, never from a user.
     pub fn new(options: ControllerOptions) -> Controller {
-        let ControllerOptions { media, namespace, queue_pairs_max, arbitration_burst, seed } = options;
+        let ControllerOptions { media, namespace, queue_pairs_max, arbitration, arbitration_burst, seed } = options;
         let block_bytes = namespace.block_bytes;
         assert!(block_bytes.is_power_of_two() && (512..=4096).contains(&block_bytes), "block of {block_bytes} bytes");
         assert!(namespace.blocks > 0 && queue_pairs_max > 0, "no blocks or no queues: {options:?}");
         let pairs_max = queue_pairs_max as usize;
+        let default_feature = ArbitrationFeature { burst: arbitration_burst, weights: ArbitrationWeights::EQUAL };
         Controller {
             namespace,
             media: Media::new(media, seed),
-            arbiter: Arbiter::RoundRobin(RoundRobin::new(arbitration_burst)),
-            pairs: Vec::with_capacity(pairs_max),
-            pairs_max,
-            candidates: QueueSet::new(pairs_max),
+            arbitration,
+            mechanism: Mechanism::RoundRobin,
+            default_feature,
+            arbiter: Arbiter::new(false, default_feature, pairs_max),
+            pairs: (0..pairs_max).map(|_| None).collect(),
             news: QueueSet::new(pairs_max),
             inside: vec![
                 Inside { queue: 0, cid: 0, status: Status::SUCCESS, is_over: true };
@@ -103,18 +124,105 @@ impl Controller {
         self.namespace
     }
 
-    /// Create I/O Completion Queue and Create I/O Submission Queue in one (NVMe 1.3 sections 5.3 and 5.4).
+    /// CAP.AMS: does it offer this mechanism (NVMe 1.3 section 3.1.1)?
+    pub fn offers(&self, mechanism: Mechanism) -> bool {
+        self.arbitration.offers(mechanism)
+    }
+
+    /// CC.AMS: what it was enabled with.
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    /// Disables the controller and enables it with this arbitration: CC.EN to 0, CC.AMS, CC.EN to 1 (NVMe 1.3 sections 3.1.5
+    /// and 7.6.1; AMS may change only while EN is 0). That is a controller reset (section 7.3.2): every I/O queue is deleted,
+    /// features have their defaults. Commands inside keep their places until the medium is done with them.
+    ///
+    /// # Errors
+    /// [`UnsupportedMechanism`], and nothing changed.
+    pub fn enable(&mut self, mechanism: Mechanism, now_ns: u64) -> Result<(), UnsupportedMechanism> {
+        if !self.offers(mechanism) {
+            return Err(UnsupportedMechanism);
+        }
+        self.advance(now_ns);
+        self.pairs.fill_with(|| None);
+        self.inside.iter_mut().for_each(|inside| inside.is_over = true);
+        self.news.drain(|_| ());
+        let is_weighted = mechanism == Mechanism::Weighted && self.arbitration == Arbitration::Weighted;
+        self.arbiter = Arbiter::new(is_weighted, self.default_feature, self.pairs.len());
+        self.mechanism = mechanism;
+        Ok(())
+    }
+
+    /// Get Features (NVMe 1.3 section 5.14): dword 0 of its completion. The one feature is [`ArbitrationFeature`].
+    ///
+    /// # Errors
+    /// [`Status::INVALID_FIELD`]: no such feature.
+    pub fn get_features(&self, feature: u8, select: Select) -> Result<u32, Status> {
+        match (feature, select) {
+            (ArbitrationFeature::ID, Select::Current) => Ok(self.arbiter.feature().to_dword()),
+            (ArbitrationFeature::ID, Select::Default | Select::Saved) => Ok(self.default_feature.to_dword()),
+            (ArbitrationFeature::ID, Select::Capabilities) => Ok(1 << 2),
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    /// Set Features (NVMe 1.3 section 5.21) with this dword 11, and the SV bit if `save`. It holds from the next fetch on, in
+    /// the middle of a round too (A1 of [`crate::arbitration`]); a drive that ignores weighted round robin takes it and shows
+    /// it, and only its burst has an effect.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_FIELD`]: no such feature. [`Status::FEATURE_NOT_SAVEABLE`]. Nothing changed.
+    pub fn set_features(&mut self, feature: u8, dword: u32, save: bool, now_ns: u64) -> Result<(), Status> {
+        if feature != ArbitrationFeature::ID {
+            return Err(Status::INVALID_FIELD);
+        }
+        if save {
+            return Err(Status::FEATURE_NOT_SAVEABLE);
+        }
+        // What was fetched before the command was fetched by the old values.
+        self.advance(now_ns);
+        self.arbiter.set_feature(ArbitrationFeature::from_dword(dword));
+        Ok(())
+    }
+
+    /// Create I/O Completion Queue and Create I/O Submission Queue in one (NVMe 1.3 sections 5.3 and 5.4), with the lowest
+    /// identifier that is free. QPRIO is the class; round robin does not look at it.
     ///
     /// # Errors
     /// The status that these commands end with: [`Status::INVALID_QUEUE_IDENTIFIER`] if all are in use,
     /// [`Status::INVALID_QUEUE_SIZE`].
     pub fn create_io_queue_pair(&mut self, options: QueuePairOptions) -> Result<QueueId, Status> {
-        if self.pairs.len() == self.pairs_max {
-            return Err(Status::INVALID_QUEUE_IDENTIFIER);
-        }
-        let id = QueueId::from_index(self.pairs.len());
-        self.pairs.push(QueuePair::new(id, options)?);
+        let free = self.pairs.iter().position(Option::is_none).ok_or(Status::INVALID_QUEUE_IDENTIFIER)?;
+        let id = QueueId::from_index(free);
+        self.pairs[free] = Some(QueuePair::new(id, options)?);
         Ok(id)
+    }
+
+    /// Delete I/O Submission Queue, then Delete I/O Completion Queue (NVMe 1.3 sections 5.6 and 5.5). Says how many commands
+    /// were outstanding: announced by a doorbell, and without a completion.
+    ///
+    /// They end with [`Status::ABORTED_SQ_DELETION`], which is not posted: the success of the first command *is* that status
+    /// for all of them (section 5.6 forbids to post it afterwards). Completions posted and not read go with their ring.
+    /// The order, submission queue first, is the specification's: a completion queue that a submission queue still names ends
+    /// its deletion with Invalid Queue Deletion (section 5.5). A pair as one unit cannot break it. Those inside keep their
+    /// places until the medium is done with them. The identifier is free again.
+    ///
+    /// # Errors
+    /// [`Status::INVALID_QUEUE_IDENTIFIER`]: there is no such queue.
+    pub fn delete_io_queue_pair(&mut self, queue: QueueId, now_ns: u64) -> Result<u32, Status> {
+        self.advance(now_ns);
+        let index = self.index(queue).ok_or(Status::INVALID_QUEUE_IDENTIFIER)?;
+        let Some(pair) = self.pairs[index].take() else { unreachable!("`index` found it") };
+        self.forget(index, pair.class());
+        Ok(pair.outstanding())
+    }
+
+    /// The queue of this index was deleted.
+    fn forget(&mut self, index: usize, class: ArbClass) {
+        self.inside.iter_mut().filter(|inside| inside.queue as usize == index).for_each(|inside| inside.is_over = true);
+        self.arbiter.set_candidate(index, class, false);
+        self.news.set(index, false);
     }
 
     /// Abort (NVMe 1.3 section 5.1): the command ends with [`Status::ABORT_REQUESTED`], at once if it is inside (its place there stays
@@ -124,11 +232,12 @@ impl Controller {
     /// A real controller may do less; one that does nothing is `blk`'s fault device.
     pub fn abort(&mut self, queue: QueueId, cid: u16, now_ns: u64) -> bool {
         self.advance(now_ns);
-        let Some(index) = queue.index().filter(|&index| index < self.pairs.len()) else { return false };
+        let Some(index) = self.index(queue) else { return false };
         let is_it = |inside: &&mut Inside| !inside.is_over && inside.queue as usize == index && inside.cid == cid;
-        let Some(inside) = self.inside.iter_mut().find(is_it) else { return self.pairs[index].abort_waiting(cid) };
+        let Some(inside) = self.inside.iter_mut().find(is_it) else { return self.pair_mut(queue).abort_waiting(cid) };
         inside.is_over = true;
-        self.pairs[index].post(cid, Status::ABORT_REQUESTED, self.now_ns);
+        let now_ns = self.now_ns;
+        self.pair_mut(queue).post(cid, Status::ABORT_REQUESTED, now_ns);
         self.news.set(index, true);
         true
     }
@@ -144,20 +253,17 @@ impl Controller {
         let pair = self.pair_mut(queue);
         let options = QueuePairOptions { entries: pair.entries(), class: pair.class() };
         *pair = QueuePair::new(queue, options).expect("it was created with these options before");
-        let index = queue.index().expect("pair_mut found it");
-        self.inside.iter_mut().filter(|inside| inside.queue as usize == index).for_each(|inside| inside.is_over = true);
-        self.candidates.set(index, false);
-        self.news.set(index, false);
+        self.forget(queue.index().expect("pair_mut found it"), options.class);
     }
 
     /// Arbitration class of a queue.
     pub fn queue_class(&self, queue: QueueId) -> Option<ArbClass> {
-        Some(self.pairs.get(queue.index()?)?.class())
+        Some(self.pairs.get(queue.index()?)?.as_ref()?.class())
     }
 
     /// Entries of a queue's rings.
     pub fn queue_entries(&self, queue: QueueId) -> Option<u32> {
-        Some(self.pairs.get(queue.index()?)?.entries())
+        Some(self.pairs.get(queue.index()?)?.as_ref()?.entries())
     }
 
     /// Host memory: writes a slot of the submission ring. The controller looks at it only after the doorbell.
@@ -218,9 +324,10 @@ impl Controller {
     ) -> Result<(), DoorbellError> {
         // What happened before the doorbell happens first.
         self.advance(now_ns);
-        let index = queue.index().filter(|&index| index < self.pairs.len()).ok_or(DoorbellError::InvalidRegister)?;
-        ring(&mut self.pairs[index])?;
-        self.candidates.set(index, self.pairs[index].is_candidate());
+        let index = queue.index().ok_or(DoorbellError::InvalidRegister)?;
+        let pair = self.pairs.get_mut(index).and_then(Option::as_mut).ok_or(DoorbellError::InvalidRegister)?;
+        ring(pair)?;
+        self.arbiter.set_candidate(index, pair.class(), pair.is_candidate());
         self.fetch();
         Ok(())
     }
@@ -235,7 +342,7 @@ impl Controller {
             self.free.push(slot);
             if !is_over {
                 let index = queue as usize;
-                self.pairs[index].post(cid, status, ended_ns);
+                self.pair_at(index).post(cid, status, ended_ns);
                 self.news.set(index, true);
             }
             self.fetch();
@@ -246,11 +353,11 @@ impl Controller {
     /// Fetches while there is room inside and something to fetch.
     fn fetch(&mut self) {
         while let Some(&slot) = self.free.last() {
-            let Some(index) = self.arbiter.pick(&self.candidates) else { return };
+            let Some(index) = self.arbiter.pick() else { return };
             self.free.pop();
-            let pair = &mut self.pairs[index];
+            let pair = self.pairs[index].as_mut().expect("a queue that can be fetched from exists");
             let (entry, is_aborted) = pair.fetch();
-            self.candidates.set(index, pair.is_candidate());
+            self.arbiter.set_candidate(index, pair.class(), pair.is_candidate());
             let decoded = match is_aborted {
                 false => decode(&entry, &self.namespace, |prp1| pair.range(prp1)),
                 true => Err(Status::ABORT_REQUESTED),
@@ -277,12 +384,23 @@ impl Controller {
         self.inside.len() - self.free.len()
     }
 
+    /// Where a queue that exists is.
+    fn index(&self, queue: QueueId) -> Option<usize> {
+        queue.index().filter(|&index| self.pairs.get(index).is_some_and(Option::is_some))
+    }
+
     fn pair(&self, queue: QueueId) -> &QueuePair {
-        queue.index().and_then(|index| self.pairs.get(index)).unwrap_or_else(|| panic!("there is no {queue:?}"))
+        let pair = queue.index().and_then(|index| self.pairs.get(index)?.as_ref());
+        pair.unwrap_or_else(|| panic!("there is no {queue:?}"))
     }
 
     fn pair_mut(&mut self, queue: QueueId) -> &mut QueuePair {
-        queue.index().and_then(|index| self.pairs.get_mut(index)).unwrap_or_else(|| panic!("there is no {queue:?}"))
+        let pair = queue.index().and_then(|index| self.pairs.get_mut(index)?.as_mut());
+        pair.unwrap_or_else(|| panic!("there is no {queue:?}"))
+    }
+
+    fn pair_at(&mut self, index: usize) -> &mut QueuePair {
+        self.pairs[index].as_mut().expect("a queue with a command inside that is not over exists")
     }
 }
 
@@ -299,6 +417,7 @@ mod tests {
             media,
             namespace,
             queue_pairs_max: 4,
+            arbitration: Arbitration::RoundRobin,
             arbitration_burst: ArbitrationBurst::ONE,
             seed: 1,
         })
@@ -436,6 +555,110 @@ mod tests {
         let ended: Vec<_> = std::iter::from_fn(|| host.poll(&mut controller)).map(|e| (e.cid, e.status)).collect();
         assert_eq!(ended, [(0, Status::SUCCESS)], "the flush, and once");
         assert_eq!(controller.inside(), 0);
+    }
+
+    /// One that offers weighted round robin, with room for one inside, so that it arbitrates every command.
+    fn weighted(arbitration: Arbitration) -> Controller {
+        let media = MediaOptions { inside_max: 1, ..FLASH_460K.media };
+        let namespace = Namespace { blocks: 1 << 20, block_bytes: 512, transfer_bytes_max: 128 << 10 };
+        let burst = ArbitrationBurst::ONE;
+        let (queue_pairs_max, seed) = (4, 1);
+        let options =
+            ControllerOptions { media, namespace, queue_pairs_max, arbitration, arbitration_burst: burst, seed };
+        Controller::new(options)
+    }
+
+    /// Flushes of a low and of a high queue, one of the low ahead, with 3 high to 1 low: in which order do they end?
+    fn order_of_ends(controller: &mut Controller, now_ns: u64) -> String {
+        let weights = ArbitrationWeights::new(3, 1, 1).unwrap();
+        let dword = ArbitrationFeature { burst: ArbitrationBurst::ONE, weights }.to_dword();
+        controller.set_features(ArbitrationFeature::ID, dword, false, now_ns).unwrap();
+        let classes = [(ArbClass::Low, "l"), (ArbClass::High, "h")];
+        let mut hosts = classes.map(|(class, letter)| {
+            let mut host = HostQueuePair::create(controller, QueuePairOptions { entries: 16, class }).unwrap();
+            (0..6).for_each(|cid| host.submit(controller, SubmissionEntry::flush(cid)).unwrap());
+            host.ring(controller, now_ns);
+            (host, letter)
+        });
+        controller.advance(now_ns + 1_000_000_000);
+        let mut ended = Vec::new();
+        for (host, letter) in &mut hosts {
+            ended.extend(std::iter::from_fn(|| host.poll(controller)).map(|end| (end.posted_ns, *letter)));
+        }
+        ended.sort_unstable();
+        ended.into_iter().map(|(_, letter)| letter).collect()
+    }
+
+    #[test]
+    fn cc_ams_chooses_the_mechanism_and_the_classes_count_under_weighted_only() {
+        let mut controller = weighted(Arbitration::Weighted);
+        assert_eq!(controller.mechanism(), Mechanism::RoundRobin);
+        assert_eq!(order_of_ends(&mut controller, 0), "lhlhlhlhlhlh", "round robin does not look at classes");
+        controller.enable(Mechanism::Weighted, 1_000_000_000).unwrap();
+        assert_eq!(controller.mechanism(), Mechanism::Weighted);
+        assert_eq!(order_of_ends(&mut controller, 1_000_000_000), "lhhhlhhhllll", "the first low was alone");
+        let mut ignorant = weighted(Arbitration::WeightedIgnored);
+        ignorant.enable(Mechanism::Weighted, 0).unwrap();
+        assert_eq!(order_of_ends(&mut ignorant, 0), "lhlhlhlhlhlh", "it takes all and does nothing");
+    }
+
+    #[test]
+    fn a_mechanism_that_cap_does_not_offer_is_refused() {
+        let mut controller = weighted(Arbitration::RoundRobin);
+        let host = queue(&mut controller, 8);
+        assert!(controller.offers(Mechanism::RoundRobin) && !controller.offers(Mechanism::Weighted));
+        assert_eq!(controller.enable(Mechanism::Weighted, 0), Err(UnsupportedMechanism));
+        assert_eq!(controller.queue_entries(host.id()), Some(8), "nothing changed");
+        assert_eq!(controller.enable(Mechanism::RoundRobin, 0), Ok(()));
+        assert_eq!(controller.queue_entries(host.id()), None, "a reset deletes the queues");
+    }
+
+    #[test]
+    fn the_arbitration_feature_is_set_and_read_back_and_a_reset_brings_the_default() {
+        let mut controller = weighted(Arbitration::Weighted);
+        controller.enable(Mechanism::Weighted, 0).unwrap();
+        let id = ArbitrationFeature::ID;
+        assert_eq!(controller.get_features(id, Select::Current), Ok(0), "equal weights, a burst of one");
+        assert_eq!(controller.set_features(id, 0x0f03_0002, false, 0), Ok(()));
+        let selects = [Select::Current, Select::Default, Select::Saved, Select::Capabilities];
+        let values = selects.map(|select| controller.get_features(id, select).unwrap());
+        assert_eq!(values, [0x0f03_0002, 0, 0, 4], "it can be changed and not saved");
+        assert_eq!(controller.set_features(id, 0, true, 0), Err(Status::FEATURE_NOT_SAVEABLE));
+        assert_eq!(controller.set_features(0x02, 0, false, 0), Err(Status::INVALID_FIELD));
+        assert_eq!(controller.get_features(0x02, Select::Current), Err(Status::INVALID_FIELD));
+        assert_eq!(controller.get_features(id, Select::Current), Ok(0x0f03_0002), "neither changed it");
+        controller.enable(Mechanism::Weighted, 0).unwrap();
+        assert_eq!(controller.get_features(id, Select::Current), Ok(0));
+    }
+
+    #[test]
+    fn a_deleted_queue_completes_nothing_and_its_identifier_is_free() {
+        let mut controller = controller(2);
+        let mut hosts = [8, 8].map(|entries| queue(&mut controller, entries));
+        for host in &mut hosts {
+            (0..4).for_each(|cid| host.submit(&mut controller, SubmissionEntry::read(cid, 0, 8, 0)).unwrap());
+            host.ring(&mut controller, 0);
+        }
+        let [first, mut second] = hosts;
+        let id = first.id();
+        assert_eq!(first.delete(&mut controller, 10), 4, "two inside and two in the ring");
+        assert_eq!(controller.inside(), 2, "the dies are still busy");
+        assert_eq!(controller.ring_submission_doorbell(id, 1, 10), Err(DoorbellError::InvalidRegister));
+        assert!(!controller.abort(id, 0, 10));
+        assert_eq!(controller.delete_io_queue_pair(id, 10), Err(Status::INVALID_QUEUE_IDENTIFIER));
+        let mut again = queue(&mut controller, 8);
+        assert_eq!(again.id(), id);
+        again.submit(&mut controller, SubmissionEntry::flush(7)).unwrap();
+        again.ring(&mut controller, 10);
+        controller.advance(1_000_000_000);
+        assert_eq!(again.poll(&mut controller).map(|end| end.cid), Some(7));
+        assert_eq!(again.poll(&mut controller), None, "nothing of the queue before");
+        assert_eq!(std::iter::from_fn(|| second.poll(&mut controller)).count(), 4);
+        assert_eq!(controller.inside(), 0);
+        assert_eq!(second.delete(&mut controller, 1_000_000_000), 0);
+        let mut named = 0;
+        controller.take_interrupts(|_| named += 1);
+        assert_eq!(named, 1, "of the queue that is still there");
     }
 
     #[test]

@@ -70,6 +70,12 @@ impl HostQueuePair {
         *self = HostQueuePair::empty(id, entries);
     }
 
+    /// Deletes the pair ([`Controller::delete_io_queue_pair`]): says how many commands were outstanding. None of them is completed.
+    pub fn delete(self, controller: &mut Controller, now_ns: u64) -> u32 {
+        let deleted = controller.delete_io_queue_pair(self.id, now_ns);
+        deleted.unwrap_or_else(|status| panic!("{:?}: {status}", self.id))
+    }
+
     /// Which pair it is.
     pub fn id(&self) -> QueueId {
         self.id

@@ -40,9 +40,10 @@ pub mod queue;
 pub mod queue_set;
 pub mod random;
 
+pub use arbitration::{Arbitration, ArbitrationFeature, ArbitrationWeights, Mechanism};
 pub use command::{DatasetRange, SubmissionEntry};
 pub use completion::{CompletionEntry, Status};
-pub use controller::{Controller, ControllerOptions};
+pub use controller::{Controller, ControllerOptions, Select};
 pub use host::{Completion, HostQueuePair, RingFull};
 pub use presets::Preset;
 pub use queue::{ArbClass, DoorbellError, QueueId, QueuePairOptions};

@@ -12,8 +12,10 @@
 //! before the link (MQFQ section 4 measures the parallelism as a whole, which is D). So are the latencies of flush,
 //! deallocate and Write Zeroes, of which no source speaks: on drives whose cache survives a power cut they are
 //! controller work, and are given the time of a cached write.
+//!
+//! Of these drives only the SZ985 has weighted round robin (D2FQ, FAST'21, Table 1); the others have round robin.
 
-use crate::arbitration::ArbitrationBurst;
+use crate::arbitration::{Arbitration, ArbitrationBurst};
 use crate::command::Namespace;
 use crate::controller::ControllerOptions;
 use crate::media::{LinkRate, MediaOptions};
@@ -36,6 +38,8 @@ pub struct Preset {
     pub summary: &'static str,
     /// Its times.
     pub media: MediaOptions,
+    /// Whether it has weighted round robin.
+    pub arbitration: Arbitration,
 }
 
 /// The Intel SSD DC P3700 of MQFQ's experiments.
@@ -68,6 +72,7 @@ pub const FLASH_460K: Preset = Preset {
         write_link: LinkRate { command_ns: 3_666, bytes_per_s: 2_000_000_000, shortest_bytes: 4096 },
         inside_max: 256,
     },
+    arbitration: Arbitration::RoundRobin,
 };
 
 /// [`FLASH_460K`] in slow motion: every time x 7.7, hence the same D and the same ratios, and slow enough that two cores
@@ -76,6 +81,7 @@ pub const FLASH_60K: Preset = Preset {
     name: "flash-60k",
     summary: "flash-460k with every time x 7.7: 60 K 4 KiB reads/s, 364 MB/s, full at depth 64",
     media: FLASH_460K.media.slowed(77, 10),
+    arbitration: Arbitration::RoundRobin,
 };
 
 /// An Intel Optane SSD DC P4800X.
@@ -103,6 +109,7 @@ pub const OPTANE: Preset = Preset {
         write_link: LinkRate { command_ns: 50, bytes_per_s: 2_100_000_000, shortest_bytes: 0 },
         inside_max: 256,
     },
+    arbitration: Arbitration::RoundRobin,
 };
 
 /// MQFQ's second setup (section 4): an NVMe over RDMA target that serves from DRAM, nearly 4 M reads/s of 1 KiB, internal
@@ -128,6 +135,7 @@ pub const NVMF_DRAM: Preset = Preset {
         write_link: LinkRate { command_ns: 45, bytes_per_s: 5_000_000_000, shortest_bytes: 0 },
         inside_max: 4096,
     },
+    arbitration: Arbitration::RoundRobin,
 };
 
 /// A Samsung SZ985 Z-SSD of 800 GB, D2FQ's drive, the one with weighted round robin.
@@ -153,6 +161,7 @@ pub const ZSSD: Preset = Preset {
         write_link: LinkRate { command_ns: 4_602, bytes_per_s: 3_200_000_000, shortest_bytes: 0 },
         inside_max: 256,
     },
+    arbitration: Arbitration::Weighted,
 };
 
 /// All of them.
@@ -190,6 +199,7 @@ impl Preset {
                 transfer_bytes_max: TRANSFER_BYTES_MAX,
             },
             queue_pairs_max,
+            arbitration: self.arbitration,
             arbitration_burst: ArbitrationBurst::ONE,
             seed,
         }

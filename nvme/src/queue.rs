@@ -168,6 +168,11 @@ impl QueuePair {
         self.submission.entries
     }
 
+    /// Commands announced, fetched or not, that have no completion yet.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.submission.occupied() + self.reserved
+    }
+
     /// Host memory: an entry of the submission ring.
     pub(crate) fn write_submission(&mut self, slot: u16, entry: SubmissionEntry) {
         self.submissions[slot as usize] = entry;

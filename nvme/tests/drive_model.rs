@@ -2,11 +2,13 @@
 
 mod closed_loop;
 
-use closed_loop::{Got, Reader, run};
+use closed_loop::{Got, Reader, run, run_on};
 use mqfq_nvme::arbitration::ArbitrationBurst;
 use mqfq_nvme::media::{LinkRate, MediaOptions};
-use mqfq_nvme::presets::{self, FLASH_60K, FLASH_460K, NVMF_DRAM, OPTANE};
-use mqfq_nvme::{ControllerOptions, Preset};
+use mqfq_nvme::presets::{self, FLASH_60K, FLASH_460K, NVMF_DRAM, OPTANE, ZSSD};
+use mqfq_nvme::{
+    ArbClass, Arbitration, ArbitrationFeature, ArbitrationWeights, Controller, ControllerOptions, Mechanism, Preset,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -127,6 +129,40 @@ fn each_queue_alone_is_as_fast_whatever_its_number() {
     let one = alone(FLASH_460K, Reader { queues: 1, depth: 128, bytes: 4096 }, 50 * MS);
     let four = alone(FLASH_460K, Reader { queues: 4, depth: 32, bytes: 4096 }, 50 * MS);
     assert_within(one.bytes_per_s, four.bytes_per_s, 0.01);
+}
+
+/// Three equal readers, one of each class, of which each could saturate the drive alone: their bytes per second.
+fn by_class(arbitration: Arbitration, preset: Preset, depth: u16, weights: [u16; 3]) -> [f64; 3] {
+    let mut controller = Controller::new(ControllerOptions { arbitration, ..options(preset) });
+    controller.enable(Mechanism::Weighted, 0).unwrap();
+    let [high, medium, low] = weights;
+    let weights = ArbitrationWeights::new(high, medium, low).unwrap();
+    let dword = ArbitrationFeature { burst: ArbitrationBurst::ONE, weights }.to_dword();
+    controller.set_features(ArbitrationFeature::ID, dword, false, 0).unwrap();
+    let classes = [ArbClass::High, ArbClass::Medium, ArbClass::Low];
+    let got = run_on(controller, &[Reader { queues: 1, depth, bytes: 4096 }; 3], &classes, 200 * MS);
+    [0, 1, 2].map(|reader| got[reader].bytes_per_s)
+}
+
+#[test]
+fn weighted_round_robin_shares_bandwidth_by_the_weights() {
+    // 256 fit inside, so each of three readers of depth 512 always has commands that wait. 150 K reads in 200 ms; what is
+    // inside at the end, 256 of them by other shares than those that ended, is the tolerance.
+    let [high, medium, low] = by_class(Arbitration::Weighted, ZSSD, 512, [16, 4, 1]);
+    assert_within(high / medium, 4.0, 0.02);
+    assert_within(medium / low, 4.0, 0.05);
+    let [high, medium, low] = by_class(Arbitration::Weighted, ZSSD, 512, [1, 1, 1]);
+    assert_within(high / medium, 1.0, 0.01);
+    assert_within(medium / low, 1.0, 0.01);
+}
+
+#[test]
+fn a_drive_that_ignores_weights_and_one_with_room_inside_share_equally() {
+    for (arbitration, preset) in [(Arbitration::WeightedIgnored, ZSSD), (Arbitration::Weighted, NVMF_DRAM)] {
+        // 3 x 512 fit inside the RDMA target's 4096: nothing ever waits, and nothing is arbitrated.
+        let [high, _, low] = by_class(arbitration, preset, 512, [16, 4, 1]);
+        assert_within(high / low, 1.0, 0.02);
+    }
 }
 
 /// An independent model of the same two stages (a page of Python, in floating point, without rings) with 700 ns per command:

@@ -5,7 +5,8 @@ use mqfq_nvme::command::Namespace;
 use mqfq_nvme::media::MediaOptions;
 use mqfq_nvme::presets::FLASH_460K;
 use mqfq_nvme::{
-    ArbClass, Controller, ControllerOptions, DatasetRange, HostQueuePair, QueuePairOptions, Status, SubmissionEntry,
+    ArbClass, Arbitration, ArbitrationFeature, ArbitrationWeights, Controller, ControllerOptions, DatasetRange,
+    HostQueuePair, Mechanism, QueuePairOptions, Status, SubmissionEntry,
 };
 use proptest::prelude::*;
 
@@ -83,12 +84,19 @@ fn controller(inside_max: u16, seed: u64, burst: u8) -> (Controller, Vec<HostQue
         media: MediaOptions { inside_max, ..FLASH_460K.media },
         // Small enough for commands above it to be common here.
         namespace: Namespace { transfer_bytes_max: 2 << 20, ..whole.namespace },
+        arbitration: Arbitration::Weighted,
         arbitration_burst: ArbitrationBurst::from_field(burst).unwrap(),
         ..whole
     };
     let mut controller = Controller::new(options);
-    let pair = QueuePairOptions { entries: ENTRIES, class: ArbClass::default() };
-    let hosts = (0..QUEUES).map(|_| HostQueuePair::create(&mut controller, pair).unwrap()).collect();
+    // Every other seed with weighted round robin, the queues in three neighbouring classes.
+    if seed % 2 == 1 {
+        controller.enable(Mechanism::Weighted, 0).unwrap();
+    }
+    let classes = [ArbClass::Urgent, ArbClass::High, ArbClass::Medium, ArbClass::Low];
+    let class = |queue| classes[(queue + seed as usize / 2) % 4];
+    let pair = |queue| QueuePairOptions { entries: ENTRIES, class: class(queue) };
+    let hosts = (0..QUEUES).map(|queue| HostQueuePair::create(&mut controller, pair(queue)).unwrap()).collect();
     (controller, hosts)
 }
 
@@ -112,7 +120,7 @@ fn history(bursts: &[(u64, usize, Vec<Ask>)], poll: Poll, seed: u64) -> Vec<Vec<
     let mut now_ns = 0;
     let ends = bursts.iter().map(|(gap_ns, queue, asks)| (*gap_ns, *queue, &asks[..]));
     // Two long silences at the end: the first drains what had room in the completion rings, the second the rest.
-    for (gap_ns, queue, asks) in ends.chain([(1 << 40, 0, &[][..]), (1 << 40, 1, &[])]) {
+    for (turn, (gap_ns, queue, asks)) in ends.chain([(1 << 40, 0, &[][..]), (1 << 40, 1, &[])]).enumerate() {
         let until_ns = now_ns + gap_ns;
         match poll {
             Poll::AtEvents => {
@@ -133,6 +141,13 @@ fn history(bursts: &[(u64, usize, Vec<Ask>)], poll: Poll, seed: u64) -> Vec<Vec<
                 free[queue].push(completion.cid);
             }
             host.ring_completions(&mut controller, now_ns);
+        }
+        // Other weights in every third burst; the same ones in each run of the history.
+        if turn % 3 == 2 {
+            let [high, medium, low] = [turn, turn / 3, 1].map(|weight| weight as u16);
+            let (burst, weights) = (ArbitrationBurst::ONE, ArbitrationWeights::new(high, medium.max(1), low).unwrap());
+            let dword = ArbitrationFeature { burst, weights }.to_dword();
+            controller.set_features(ArbitrationFeature::ID, dword, false, now_ns).unwrap();
         }
         for &ask in asks {
             let Some(cid) = free[queue].pop() else { break };

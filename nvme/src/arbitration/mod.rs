@@ -1,16 +1,24 @@
 //! Which submission queue the controller fetches from next.
 //!
-//! Source: NVMe 1.3 section 4.11. CC.AMS selects the mechanism when a controller is enabled. Round robin, which every
-//! controller has, is [`round_robin`]. Weighted round robin with urgent class gets a file of its own beside it: each
-//! queue already carries its class ([`crate::ArbClass`]), and `Arbiter::pick` is all that the controller asks.
+//! Source: NVMe 1.3 section 4.11. CC.AMS selects the mechanism when a controller is enabled (section 3.1.5), from those that
+//! CAP.AMS offers (section 3.1.1). Every controller has round robin ([`round_robin`]); weighted round robin with urgent
+//! priority class is optional ([`weighted`]). Each queue carries its class in either ([`crate::ArbClass`]).
 //!
 //! Arbitration decides the order of *fetching*. A drive with room inside fetches at once and arbitrates nothing: only
 //! when it is full inside do the submission queues compete.
+//!
+//! # Invariant
+//! A1. What Set Features changes holds from the next fetch on. The arbiter counts what was granted, not what is left: a
+//!     class or queue whose turn it is has used up as much as it was granted since the turn began, and goes on to the new
+//!     limit, or has had its turn if it is at or past it. Nothing else of the state changes.
 
 pub mod round_robin;
+pub mod weighted;
 
-use crate::queue_set::QueueSet;
+use crate::queue::ArbClass;
 use round_robin::RoundRobin;
+use std::fmt;
+use weighted::WeightedRoundRobin;
 
 /// Most commands fetched from one queue before the next has its turn: AB of the Arbitration feature (NVMe 1.3 section
 /// 5.21.1.1), which holds a power of two, or 7 for no limit.
@@ -34,18 +42,184 @@ impl ArbitrationBurst {
     }
 }
 
-/// The mechanism in force.
+/// Commands of each class per arbitration round, 1..=256: HPW, MPW and LPW of the Arbitration feature, which are 0's based.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ArbitrationWeights {
+    high: u8,
+    medium: u8,
+    low: u8,
+}
+
+impl ArbitrationWeights {
+    /// One command of each class per round: what a controller begins with.
+    pub const EQUAL: ArbitrationWeights = ArbitrationWeights { high: 0, medium: 0, low: 0 };
+
+    /// From commands per round. `None`: one is not in 1..=256.
+    pub const fn new(high: u16, medium: u16, low: u16) -> Option<ArbitrationWeights> {
+        if high < 1 || high > 256 || medium < 1 || medium > 256 || low < 1 || low > 256 {
+            return None;
+        }
+        Some(ArbitrationWeights { high: (high - 1) as u8, medium: (medium - 1) as u8, low: (low - 1) as u8 })
+    }
+
+    /// Commands per round of high, medium and low.
+    pub const fn commands(self) -> [u32; 3] {
+        [self.high as u32 + 1, self.medium as u32 + 1, self.low as u32 + 1]
+    }
+}
+
+/// The Arbitration feature (NVMe 1.3 section 5.21.1.1): what Set Features writes in dword 11 and Get Features returns in
+/// dword 0.
+///
+/// ```text
+///  HPW 31:24   MPW 23:16   LPW 15:8   reserved 7:3   AB 2:0
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ArbitrationFeature {
+    /// AB. Holds under either mechanism.
+    pub burst: ArbitrationBurst,
+    /// HPW, MPW, LPW. Kept under round robin, but without consequence there.
+    pub weights: ArbitrationWeights,
+}
+
+impl ArbitrationFeature {
+    /// FID.
+    pub const ID: u8 = 0x01;
+
+    /// As in the command. Reserved bits are ignored.
+    pub const fn from_dword(dword: u32) -> ArbitrationFeature {
+        let [fields, low, medium, high] = dword.to_le_bytes();
+        ArbitrationFeature { burst: ArbitrationBurst(fields & 7), weights: ArbitrationWeights { high, medium, low } }
+    }
+
+    /// As in the command.
+    pub const fn to_dword(self) -> u32 {
+        let ArbitrationWeights { high, medium, low } = self.weights;
+        u32::from_le_bytes([self.burst.0, low, medium, high])
+    }
+}
+
+/// CC.AMS (NVMe 1.3 section 3.1.5): the mechanism that a controller is enabled with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mechanism {
+    /// 000b.
+    RoundRobin,
+    /// 001b: weighted round robin with urgent priority class.
+    Weighted,
+}
+
+/// What a drive says of its arbitration in CAP.AMS (NVMe 1.3 section 3.1.1), and what it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arbitration {
+    /// CAP.AMS has no bit set: round robin only.
+    RoundRobin,
+    /// CAP.AMS offers weighted round robin, and the drive does it.
+    Weighted,
+    /// CAP.AMS offers weighted round robin, the drive takes classes and weights, and goes on with round robin. Such drives
+    /// were sold.
+    WeightedIgnored,
+}
+
+impl Arbitration {
+    /// All, with the names that configurations give them.
+    pub const ALL: [(&'static str, Arbitration); 3] = [
+        ("rr", Arbitration::RoundRobin),
+        ("wrr", Arbitration::Weighted),
+        ("wrr-ignored", Arbitration::WeightedIgnored),
+    ];
+
+    /// As in a configuration.
+    ///
+    /// # Errors
+    /// [`UnknownArbitration`].
+    pub fn by_name(name: &str) -> Result<Arbitration, UnknownArbitration> {
+        let found = Arbitration::ALL.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, arbitration)| arbitration).ok_or_else(|| UnknownArbitration(name.to_owned()))
+    }
+
+    /// Its name in configurations.
+    pub fn name(self) -> &'static str {
+        Arbitration::ALL.into_iter().find(|&(_, known)| known == self).map_or("", |(name, _)| name)
+    }
+
+    /// Does CAP.AMS have the bit of this mechanism? Round robin has none; it is always there.
+    pub fn offers(self, mechanism: Mechanism) -> bool {
+        mechanism == Mechanism::RoundRobin || self != Arbitration::RoundRobin
+    }
+}
+
+/// There is no arbitration of this name. Its sentence names those that there are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownArbitration(pub String);
+
+impl fmt::Display for UnknownArbitration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = Arbitration::ALL.map(|(name, _)| name).join(", ");
+        write!(f, "unknown arbitration {:?}: choose one of {names}", self.0)
+    }
+}
+
+impl std::error::Error for UnknownArbitration {}
+
+/// CC.AMS names a mechanism that CAP.AMS does not offer. Section 3.1.5 calls what follows undefined; this controller is not
+/// enabled and stays as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnsupportedMechanism;
+
+impl fmt::Display for UnsupportedMechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the controller offers no weighted round robin (CAP.AMS)")
+    }
+}
+
+impl std::error::Error for UnsupportedMechanism {}
+
+/// The mechanism in force, and the queues that can be fetched from.
 #[derive(Debug)]
-pub(crate) enum Arbiter {
-    /// CC.AMS = 000b.
+pub(crate) struct Arbiter {
+    feature: ArbitrationFeature,
+    order: Order,
+}
+
+#[derive(Debug)]
+enum Order {
     RoundRobin(RoundRobin),
+    Weighted(WeightedRoundRobin),
 }
 
 impl Arbiter {
+    /// For queue indices below `bound`, none of them a candidate.
+    pub(crate) fn new(is_weighted: bool, feature: ArbitrationFeature, bound: usize) -> Arbiter {
+        let order = match is_weighted {
+            false => Order::RoundRobin(RoundRobin::new(bound)),
+            true => Order::Weighted(WeightedRoundRobin::new(bound)),
+        };
+        Arbiter { feature, order }
+    }
+
+    pub(crate) fn feature(&self) -> ArbitrationFeature {
+        self.feature
+    }
+
+    /// See A1.
+    pub(crate) fn set_feature(&mut self, feature: ArbitrationFeature) {
+        self.feature = feature;
+    }
+
+    /// Says whether a queue, which is of this class, can be fetched from.
+    pub(crate) fn set_candidate(&mut self, index: usize, class: ArbClass, is_candidate: bool) {
+        match &mut self.order {
+            Order::RoundRobin(order) => order.set_candidate(index, is_candidate),
+            Order::Weighted(order) => order.set_candidate(index, class, is_candidate),
+        }
+    }
+
     /// Chooses one of the queues with something to fetch and counts the fetch; `None` if there is none.
-    pub(crate) fn pick(&mut self, candidates: &QueueSet) -> Option<usize> {
-        match self {
-            Arbiter::RoundRobin(round_robin) => round_robin.pick(candidates),
+    pub(crate) fn pick(&mut self) -> Option<usize> {
+        let burst_commands = self.feature.burst.commands();
+        match &mut self.order {
+            Order::RoundRobin(order) => order.pick(burst_commands),
+            Order::Weighted(order) => order.pick(burst_commands, self.feature.weights.commands()),
         }
     }
 }
@@ -59,5 +233,31 @@ mod tests {
         let commands = [0, 1, 6, 7].map(|field| ArbitrationBurst::from_field(field).unwrap().commands());
         assert_eq!(commands, [1, 2, 64, u32::MAX]);
         assert_eq!(ArbitrationBurst::from_field(8), None, "the field has 3 bits");
+    }
+
+    #[test]
+    fn the_feature_lies_in_its_dword_where_the_specification_puts_it() {
+        let weights = ArbitrationWeights::new(256, 16, 1).unwrap();
+        let feature = ArbitrationFeature { burst: ArbitrationBurst::from_field(3).unwrap(), weights };
+        assert_eq!(feature.to_dword(), 0xff0f_0003, "HPW 255, MPW 15, LPW 0 (0's based), AB 3");
+        assert_eq!(ArbitrationFeature::from_dword(0xff0f_0003), feature);
+        assert_eq!(ArbitrationFeature::from_dword(0xff0f_00fb), feature, "reserved bits are ignored");
+        assert_eq!(weights.commands(), [256, 16, 1]);
+    }
+
+    #[test]
+    fn weights_outside_the_fields_are_refused() {
+        for bad in [(0, 1, 1), (1, 0, 1), (1, 1, 0), (257, 1, 1), (1, 257, 1), (1, 1, 257)] {
+            assert_eq!(ArbitrationWeights::new(bad.0, bad.1, bad.2), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        for (name, arbitration) in Arbitration::ALL {
+            assert_eq!((Arbitration::by_name(name), arbitration.name()), (Ok(arbitration), name));
+        }
+        let sentence = Arbitration::by_name("fifo").unwrap_err().to_string();
+        assert_eq!(sentence, "unknown arbitration \"fifo\": choose one of rr, wrr, wrr-ignored");
     }
 }

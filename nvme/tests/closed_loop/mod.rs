@@ -27,11 +27,15 @@ struct Queue {
 
 /// Runs the readers together for `duration_ns` of virtual time.
 pub fn run(options: ControllerOptions, readers: &[Reader], duration_ns: u64) -> Vec<Got> {
-    let mut controller = Controller::new(options);
+    run_on(Controller::new(options), readers, &vec![ArbClass::default(); readers.len()], duration_ns)
+}
+
+/// The same on a controller without queues, with the class of each reader's queues.
+pub fn run_on(mut controller: Controller, readers: &[Reader], classes: &[ArbClass], duration_ns: u64) -> Vec<Got> {
     let mut queues = Vec::new();
     for (reader, &Reader { queues: count, depth, bytes }) in readers.iter().enumerate() {
         for _ in 0..count {
-            let pair = QueuePairOptions { entries: u32::from(depth) + 1, class: ArbClass::default() };
+            let pair = QueuePairOptions { entries: u32::from(depth) + 1, class: classes[reader] };
             let mut host = HostQueuePair::create(&mut controller, pair).expect("room for all queues");
             for cid in 0..depth {
                 host.submit(&mut controller, read(cid, bytes)).expect("a ring of depth + 1 entries");
