@@ -124,6 +124,7 @@ impl Rig {
                 name: "device".into(),
                 device: options.device,
                 policy: options.policy,
+                fallback: None,
                 queue_depth: options.queue_depth,
                 flows: options.tenants.iter().map(flow).collect(),
                 cost: CostModel::FLAT,

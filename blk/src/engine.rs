@@ -3,6 +3,9 @@
 //! This is what an embedder starts. Clients come and go; policies and weights can be changed (`engine/change.rs`); all else is fixed at start.
 
 mod change;
+mod classes;
+
+pub use classes::Settled;
 
 use crate::client::MakeClient;
 use crate::clock::Clock;
@@ -54,7 +57,11 @@ pub struct DeviceOptions {
     pub device: Arc<dyn Device>,
     /// Who shares it how.
     pub policy: PolicyOptions,
-    /// Commands on each hardware queue at once, 1..=65535. Policies with a depth D never use more than D.
+    /// In its place if the device has not the class queues that it needs, or if they have no effect; `None`: then the engine does not
+    /// start.
+    pub fallback: Option<PolicyOptions>,
+    /// Commands on each hardware queue at once, 1..=65535, in a set of class queues on each of the three up to
+    /// [`TagSet::CLASS_DEPTH_MAX`](crate::tag::TagSet::CLASS_DEPTH_MAX). Policies with a depth D never use more than D.
     pub queue_depth: u16,
     /// The flows, by `FlowId`.
     pub flows: Vec<FlowOptions>,
@@ -121,6 +128,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     options: EngineOptions,
     topology: Topology,
+    /// By device.
+    settled: Vec<Settled>,
     /// What can be changed while the engine runs, by device. Held by whoever changes it, so that changes come one after another.
     current: Mutex<Vec<Current>>,
     threads: Vec<JoinHandle<()>>,
@@ -137,10 +146,13 @@ impl Engine {
         let topology = machine::topology(&cpus, options.workers);
         let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
+        let clock = Clock::start();
         let mut devices = Vec::new();
+        let mut settled = Vec::new();
         for device in &options.devices {
+            let at_start = device.settle()?;
             let weights: Vec<Weight> = device.flows.iter().map(|flow| flow.weight).collect();
-            let policy = AnyPolicy::new(&device.policy, &topology, &weights)
+            let policy = AnyPolicy::new(&at_start.policy, &topology, &weights)
                 .map_err(|error| format!("device {}: {error}", device.name))?;
             let classes: Vec<PriorityClass> = device.flows.iter().map(|flow| flow.class).collect();
             change::set_classes(&policy, &classes);
@@ -150,8 +162,10 @@ impl Engine {
                 bytes_max: flow.limits.bytes_max,
             });
             let named = |error: String| format!("device {}: {error}", device.name);
-            device.queues.check_policy(device.policy.kind).map_err(named)?;
-            let map = QueueMap::new(&device.queues, &topology, &*device.device, device.queue_depth).map_err(named)?;
+            device.queues.check_policy(at_start.policy.kind).map_err(named)?;
+            let make_map = if at_start.policy.kind.is_direct() { QueueMap::of_sets } else { QueueMap::new };
+            let map = make_map(&device.queues, &topology, &*device.device, device.queue_depth).map_err(named)?;
+            settled.push(at_start);
             let ringing = bells.clone();
             let interrupt = Arc::new(move |hctx: HctxId| ringing[hctx.index()].kick());
             let queues = DeviceQueues::open(&*device.device, map, device.queue_depth, interrupt).map_err(named)?;
@@ -165,14 +179,14 @@ impl Engine {
                 path: device.path,
             });
         }
-        let shared = Arc::new(Shared::new(Clock::start(), bells, devices, options.spin_ns));
-        let current = options.devices.iter().map(|device| Current {
-            policy: device.policy,
+        let shared = Arc::new(Shared::new(clock, bells, devices, options.spin_ns));
+        let current = options.devices.iter().zip(&settled).map(|(device, settled)| Current {
+            policy: settled.policy,
             weights: device.flows.iter().map(|flow| flow.weight).collect(),
             classes: device.flows.iter().map(|flow| flow.class).collect(),
         });
         let current = Mutex::new(current.collect());
-        let mut engine = Engine { shared, options, topology, current, threads: Vec::new() };
+        let mut engine = Engine { shared, options, topology, settled, current, threads: Vec::new() };
         let (sender, started) = mpsc::channel();
         for index in 0..engine.options.workers {
             let pinned = engine.options.pin && engine.options.workers <= cpus.len();

@@ -87,6 +87,7 @@ fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
         name: "device".into(),
         device,
         policy: PolicyOptions::new(PolicyKind::Mqfq),
+        fallback: None,
         queue_depth: 8,
         flows: vec![FlowOptions {
             name: "a".into(),

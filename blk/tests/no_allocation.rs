@@ -297,6 +297,7 @@ mod worker {
                     name: "null".into(),
                     device: Arc::new(NullDevice::new(1 << 20)),
                     policy,
+                    fallback: None,
                     queue_depth: 64,
                     flows: vec![flow("a"), flow("b")],
                     cost: CostModel::FLAT,

@@ -113,6 +113,7 @@ fn run(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions) -> ([u64; 3
         name: "device".into(),
         device,
         policy: PolicyOptions::new(kind),
+        fallback: None,
         queue_depth: 64,
         flows: vec![flow("a"), flow("b")],
         cost: CostModel::FLAT,

@@ -112,7 +112,9 @@ impl Client for Writer {
     }
 }
 
+/// Its queues are sets if there can be any.
 fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine {
+    let kind = if device.has_class_queues() { PolicyKind::D2fq } else { PolicyKind::None };
     let flow = |number| FlowOptions {
         name: format!("flow-{number}"),
         weight: Weight::DEFAULT,
@@ -122,7 +124,8 @@ fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine 
     let device = DeviceOptions {
         name: "device".into(),
         device,
-        policy: PolicyOptions::new(PolicyKind::None),
+        policy: PolicyOptions::new(kind),
+        fallback: None,
         queue_depth: 64,
         flows: (0..FLOWS).map(flow).collect(),
         cost: CostModel::FLAT,
@@ -154,12 +157,13 @@ fn wait_for(shared: &Shared, requests: u64) {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Goes from each policy to each other one, in both forms of `mqfq`, while `device` is kept busy.
+/// Goes from each policy that the device takes to each other one, in both forms of `mqfq`, while `device` is kept busy.
 fn change_all(device: Arc<dyn Device>, requests_max: u32) {
     let engine = engine(device, 2, requests_max);
     let shared = Arc::new(Shared::default());
     let done = attach(&engine, &shared);
-    let mut forms: Vec<PolicyOptions> = PolicyKind::ALL.into_iter().map(PolicyOptions::new).collect();
+    let is_taken = |kind: &PolicyKind| engine.has_class_queues(0) || !kind.is_direct();
+    let mut forms: Vec<PolicyOptions> = PolicyKind::ALL.into_iter().filter(is_taken).map(PolicyOptions::new).collect();
     forms.push(PolicyOptions::new(PolicyKind::Mqfq).relaxed(2));
     forms.push(PolicyOptions { depth: 3, ..PolicyOptions::new(PolicyKind::Mqfq) });
     for from in 0..forms.len() {

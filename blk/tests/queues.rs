@@ -142,6 +142,7 @@ fn options(device: Arc<dyn Device>, kind: PolicyKind, queues: QueueLayout) -> En
         name: "d".to_owned(),
         device,
         policy,
+        fallback: None,
         queue_depth: QUEUE_DEPTH,
         flows: vec![flow],
         cost: CostModel::FLAT,

@@ -137,6 +137,7 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
         name: "memory".to_owned(),
         device: Arc::new(MemoryDevice::new(1 << 20)),
         policy: PolicyOptions { kind, depth: 2, window: VSpan::from_bytes(64 << 10), ..PolicyOptions::new(kind) },
+        fallback: None,
         queue_depth: 4,
         flows: vec![flow],
         cost: CostModel::FLAT,

@@ -285,6 +285,7 @@ impl Prepared {
             name: plan.config.name.clone(),
             device: device.clone(),
             policy: plan.config.policy.options(self.workers),
+            fallback: None,
             queue_depth: plan.config.queue_depth,
             flows: plan
                 .flows
@@ -451,6 +452,7 @@ mod tests {
                 name: "null".into(),
                 device: Arc::new(NullDevice::new(1 << 20)),
                 policy: PolicyOptions::new(PolicyKind::Mqfq),
+                fallback: None,
                 queue_depth: 8,
                 flows: vec![flow],
                 cost: CostModel::FLAT,

@@ -166,6 +166,7 @@ pub fn measure(queues: QueueLayout, workers: usize, depth: u16, measured_ms: u64
             name: "null".into(),
             device: drive::null_device(DEVICE_BYTES),
             policy: PolicyOptions::new(PolicyKind::None),
+            fallback: None,
             queue_depth: if queues == QueueLayout::default() || queues == QueueLayout::RAW {
                 depth
             } else {

@@ -103,6 +103,7 @@ pub fn measure(contender: Contender, setting: Setting, fixed: Fixed) -> Result<S
             name: "null".into(),
             device: drive::null_device(DEVICE_BYTES),
             policy: contender.options(depth, fixed.window_bytes, workers),
+            fallback: None,
             queue_depth: fixed.queue_depth(flows_here),
             flows: (0..setting.flows).map(flow).collect(),
             cost: CostModel::FLAT,

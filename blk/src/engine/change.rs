@@ -34,7 +34,8 @@ impl Engine {
     ///
     /// # Errors
     /// One sentence, and the device goes on as before: options that no policy can be built from, a policy that the device's queues do
-    /// not take ([`QueueLayout::check_policy`](crate::queues::QueueLayout::check_policy)), or requests that the device did not
+    /// not take ([`QueueLayout::check_policy`](crate::queues::QueueLayout::check_policy), and [`Engine::has_class_queues`] for those that need
+    /// them), or requests that the device did not
     /// complete within `patience`.
     ///
     /// # Panics
@@ -54,6 +55,13 @@ impl Engine {
             BlockLayer::Sq | BlockLayer::Mq => {}
         }
         queues.check_policy(options.kind).map_err(|error| format!("device {name}: {error}"))?;
+        if options.kind.is_direct() && !self.has_class_queues(device) {
+            let policy = current[device].policy.kind;
+            return Err(format!(
+                "device {name}: policy {} needs class queues, and they are made at the start, when it is the policy then; it keeps the policy {policy}",
+                options.kind
+            ));
+        }
         let policy = AnyPolicy::new(&options, &self.topology, &current[device].weights)
             .map_err(|error| format!("device {name}: {error}"))?;
         set_classes(&policy, &current[device].classes);

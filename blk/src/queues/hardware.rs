@@ -52,10 +52,7 @@ const NO_SPARES: u64 = u64::MAX;
 /// What the lock protects. It moves between cores with the lock, so what is seldom needed lies elsewhere.
 pub(super) struct State {
     device: Box<dyn DeviceQueue + Send>,
-    /// By class: those of the first are 0..depth, those of the second depth..2 * depth.
-    tags: Box<[TagSet]>,
-    /// Tags of a class.
-    depth: u16,
+    tags: TagSet,
     /// By tag of this queue.
     uses: Box<[Use]>,
     reaped: Vec<Reaped>,
@@ -74,7 +71,7 @@ struct Queued {
     waiting: VecDeque<u16>,
     /// By worker: waits, or a tag that came free is kept for it.
     claims: Vec<Claim>,
-    /// Commands without a tag, of a software queue that workers share or for a set, by class.
+    /// Commands without a tag, of a software queue that workers share, or of a set, by class.
     dispatch: Box<[VecDeque<OwnedCommand>]>,
 }
 
@@ -191,7 +188,8 @@ impl HardwareQueue {
         open: impl FnOnce(Interrupt) -> Result<Box<dyn DeviceQueue + Send>, String>,
     ) -> Result<Arc<HardwareQueue>, String> {
         let classes = if is_set { QueueClass::ALL.len() } else { 1 };
-        let tags = classes * usize::from(depth);
+        let tags = if is_set { TagSet::with_classes(depth) } else { TagSet::new(depth) };
+        let all = tags.all();
         let hints = Arc::new(Hints {
             keeper: AtomicU32::new(first.0.into()),
             in_flight: AtomicU32::new(0),
@@ -206,9 +204,8 @@ impl HardwareQueue {
         }))?;
         let state = State {
             device,
-            tags: (0..classes).map(|_| TagSet::new(depth)).collect(),
-            depth,
-            uses: vec![Use { worker: 0, own: Tag(0), own_generation: 0, generation: 0 }; tags].into(),
+            tags,
+            uses: vec![Use { worker: 0, own: Tag(0), own_generation: 0, generation: 0 }; all].into(),
             queued: Box::new(Queued {
                 waiting: VecDeque::with_capacity(workers),
                 claims: vec![Claim::None; workers],
@@ -219,7 +216,7 @@ impl HardwareQueue {
             dispatch: 0,
             rings: false,
             keeps_spares,
-            reaped: Vec::with_capacity(tags),
+            reaped: Vec::with_capacity(all),
         };
         let spares = (0..workers).map(|_| Spares(AtomicU64::new(NO_SPARES))).collect();
         Ok(Arc::new(HardwareQueue { state: Mutex::new(state), hints, spares }))
@@ -317,7 +314,7 @@ impl HardwareQueue {
         // One that panicked may have left the lock poisoned; then nobody goes on here anyway.
         let Ok(mut state) = self.state.lock() else { return None };
         // Nobody waits if there are any.
-        self.spares[usize::from(worker)].take_all().for_each(|tag| state.tags[0].release(tag));
+        self.spares[usize::from(worker)].take_all().for_each(|tag| state.tags.release(tag));
         match std::mem::replace(&mut state.queued.claims[usize::from(worker)], Claim::None) {
             Claim::None => None,
             Claim::Waits => {
@@ -364,16 +361,11 @@ impl HardwareQueue {
 }
 
 impl State {
-    /// Which of `tags` and of `queued.dispatch` a command goes by.
-    fn class(&self, command: &Command) -> usize {
-        if self.tags.len() > 1 { command.class.index() } else { 0 }
-    }
-
     /// Puts a command without a tag behind those of its class.
     fn queue(&mut self, command: OwnedCommand) {
-        let class = self.class(&command.command);
+        let line = if self.tags.has_classes() { command.command.class.index() } else { 0 };
         self.dispatch += 1;
-        self.queued.dispatch[class].push_back(command);
+        self.queued.dispatch[line].push_back(command);
     }
 
     /// A tag for `worker`, of a queue that is no set.
@@ -388,7 +380,7 @@ impl State {
             Claim::None => {}
         }
         // Q2: a tag that is free is nobody's.
-        let tags = &mut self.tags[0];
+        let tags = &mut self.tags;
         if let Some(tag) = tags.acquire() {
             // More for the rest of a batch, while there is enough for everybody's.
             while tags.free() > SPARES * spares.len()
@@ -418,7 +410,7 @@ impl State {
     fn release(&mut self, tag: Tag, spares: Option<&Spares>) -> Option<u16> {
         if self.waiting == 0 {
             if !spares.is_some_and(|spares| spares.put(tag)) {
-                self.free(tag);
+                self.tags.release(tag);
             }
             return None;
         }
@@ -426,13 +418,6 @@ impl State {
         let next = self.queued.waiting.pop_front().expect("as many as were counted");
         self.queued.claims[usize::from(next)] = Claim::Kept(tag);
         Some(next)
-    }
-
-    fn free(&mut self, Tag(number): Tag) {
-        if number < self.depth {
-            return self.tags[0].release(Tag(number));
-        }
-        self.tags[usize::from(number / self.depth)].release(Tag(number % self.depth));
     }
 
     fn put(&mut self, tag: Tag, OwnedCommand { worker, command }: OwnedCommand) {
@@ -453,14 +438,14 @@ impl State {
             return false;
         }
         let before = self.dispatch;
-        for class in 0..self.tags.len() {
-            if self.queued.dispatch[class].is_empty() {
+        for (line, class) in QueueClass::ALL.into_iter().enumerate().take(self.queued.dispatch.len()) {
+            if self.queued.dispatch[line].is_empty() {
                 continue;
             }
-            let Some(Tag(number)) = self.tags[class].acquire() else { continue };
-            let next = self.queued.dispatch[class].pop_front().expect("it is not empty");
+            let Some(tag) = self.tags.acquire_of(class) else { continue };
+            let next = self.queued.dispatch[line].pop_front().expect("it is not empty");
             self.dispatch -= 1;
-            self.put(Tag(class as u16 * self.depth + number), next);
+            self.put(tag, next);
         }
         self.dispatch < before
     }

@@ -11,6 +11,7 @@
 //! queues of three adjacent cores").
 
 use crate::device::{Device, QueueLimits};
+use crate::tag::TagSet;
 use mqfq_sched::policy::{PolicyKind, QueueClass};
 use mqfq_sched::topology::{HctxId, Place, Topology};
 use std::str::FromStr;
@@ -174,9 +175,6 @@ pub struct QueueMap {
 /// Queues of a set: one of each class.
 const SET: u32 = QueueClass::ALL.len() as u32;
 
-/// Deepest class of a set: its tags count through all three, and are 16 bits.
-pub const SET_DEPTH_MAX: u16 = u16::MAX / SET as u16;
-
 impl QueueMap {
     /// The map of `layout` for the workers of `topology` on `device`, whose queues are to be `depth` deep.
     ///
@@ -203,8 +201,8 @@ impl QueueMap {
         if queues_max < SET {
             return Err(format!("a queue set is {SET} queues, one of each class, and the device has {queues_max}"));
         }
-        if depth > SET_DEPTH_MAX.min(depth_max) {
-            let most = SET_DEPTH_MAX.min(depth_max);
+        let most = TagSet::CLASS_DEPTH_MAX.min(depth_max);
+        if depth > most {
             return Err(format!(
                 "a queue depth of {depth} is too deep for each queue of a set, allowed is 1 to {most}"
             ));
@@ -221,8 +219,8 @@ impl QueueMap {
     ) -> Result<QueueMap, String> {
         let QueueLimits { queues_max: device_queues, depth_max } = device.queue_limits();
         let (queues_max, what, each) = match is_of_sets {
-            true => (device_queues / SET, "queue sets", ", three to a set"),
-            false => (device_queues, "hardware queues", ""),
+            true => (device_queues / SET, "queue set", ", three to a set"),
+            false => (device_queues, "hardware queue", ""),
         };
         let workers = topology.hctx_count();
         let places: Vec<Place> = (0..workers).map(|worker| topology.place(HctxId(worker as u16))).collect();
@@ -235,7 +233,7 @@ impl QueueMap {
             (BlockLayer::Sq, _) => 1,
             (layer, _) if layer.is_bypass() && (queues_max as usize) < workers => {
                 return Err(format!(
-                    "block layer {} needs a hardware queue for each of {workers} workers, and the device has {queues_max}",
+                    "block layer {} needs a {what} for each of {workers} workers, and the device has {queues_max}",
                     layer.name()
                 ));
             }
@@ -246,7 +244,7 @@ impl QueueMap {
                 let most = workers.min(queues_max as usize);
                 if usize::from(count) > most {
                     return Err(format!(
-                        "{count} {what} are out of range, allowed is 1 to {most} with {workers} workers on a device of {device_queues} queues{each}"
+                        "{count} {what}s are out of range, allowed is 1 to {most} with {workers} workers on a device of {device_queues} queues{each}"
                     ));
                 }
                 usize::from(count)

@@ -44,7 +44,7 @@ mod raw;
 mod tests;
 
 pub(crate) use map::nearest;
-pub use map::{BlockLayer, HardwareQueues, QueueLayout, QueueMap, SET_DEPTH_MAX, Spread};
+pub use map::{BlockLayer, HardwareQueues, QueueLayout, QueueMap, Spread};
 pub(crate) use raw::{Charge, Flight, RawPath};
 
 use crate::device::{Device, DeviceQueue, QueueOptions};

@@ -212,14 +212,22 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
     let mut hctxs = Vec::new();
     for (number, device) in shared.devices.iter().enumerate() {
         let bells = shared.bells.clone();
+        let is_of_sets = device.queues.map().is_of_sets();
         let queue = match device.queues.port(id, device.queue_depth) {
             Some(port) => port,
-            None => device.device.open_queue(QueueOptions {
-                hctx: id,
-                depth: device.queue_depth,
-                ring: Some(ring.device_ring(u16::try_from(number).expect("fewer than 65536 devices"))),
-                interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
-            })?,
+            None => {
+                let options = QueueOptions {
+                    hctx: id,
+                    depth: device.queue_depth,
+                    ring: Some(ring.device_ring(u16::try_from(number).expect("fewer than 65536 devices"))),
+                    interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
+                };
+                if is_of_sets {
+                    device.device.open_class_queues(options)?
+                } else {
+                    device.device.open_queue(options)?
+                }
+            }
         };
         let hctx = HwCtx::new(HwCtxOptions {
             id,
@@ -230,6 +238,7 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
             cost: device.cost,
             path: device.path.for_device(&device.device.info()),
         });
+        let hctx = if is_of_sets { hctx.with_class_queues() } else { hctx };
         hctxs.push(if device.queues.map().layer().is_bypass() { hctx.raw() } else { hctx });
     }
     let infos: Vec<DeviceInfo> = shared.devices.iter().map(|device| device.device.info()).collect();

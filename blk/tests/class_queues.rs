@@ -1,0 +1,66 @@
+//! Policies that leave the arbitration to the device: which devices start with one, and what becomes of the others.
+
+#![cfg(feature = "uring")]
+
+use mqfq_blk::device::Device;
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::path::PathOptions;
+use mqfq_blk::queues::QueueLayout;
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn start(device: Arc<dyn Device>, kind: PolicyKind, fallback: Option<PolicyKind>) -> Result<Engine, String> {
+    let flow = FlowOptions {
+        name: "a".to_owned(),
+        weight: Weight::DEFAULT,
+        class: PriorityClass::default(),
+        limits: StageLimits::DEFAULT,
+    };
+    let device = DeviceOptions {
+        name: "d".to_owned(),
+        device,
+        policy: PolicyOptions::new(kind),
+        fallback: fallback.map(PolicyOptions::new),
+        queue_depth: 64,
+        flows: vec![flow],
+        cost: CostModel::FLAT,
+        path: PathOptions::default(),
+        queues: QueueLayout::default(),
+    };
+    Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 50_000, devices: vec![device] })
+}
+
+fn memory() -> Arc<dyn Device> {
+    Arc::new(MemoryDevice::new(1 << 20))
+}
+
+const HAS_NONE: &str = "policy d2fq needs weighted round robin among the device's queues, and this one has none";
+
+#[test]
+fn a_device_without_class_queues_is_refused_or_falls_back() {
+    let error = start(memory(), PolicyKind::D2fq, None).err().expect("refused");
+    assert_eq!(error, format!("device d: {HAS_NONE}; allowed is another policy, or one to fall back to"));
+    let engine = start(memory(), PolicyKind::D2fq, Some(PolicyKind::Mqfq)).unwrap();
+    assert_eq!(engine.settled(0).fell_back.as_deref(), Some(HAS_NONE));
+    assert_eq!((engine.policy(0).kind, engine.stats().devices[0].policy), (PolicyKind::Mqfq, "mqfq"));
+    assert!(!engine.has_class_queues(0));
+    let error = start(memory(), PolicyKind::D2fq, Some(PolicyKind::D2fq)).err().expect("refused");
+    assert_eq!(
+        error,
+        "device d: policy d2fq needs what it is to replace: allowed is a policy that schedules by itself"
+    );
+}
+
+#[test]
+fn a_device_that_was_opened_without_class_queues_does_not_change_to_a_policy_that_needs_them() {
+    let engine = start(memory(), PolicyKind::Mqfq, None).unwrap();
+    let error = engine.set_policy(0, PolicyOptions::new(PolicyKind::D2fq), Duration::from_secs(1)).unwrap_err();
+    assert_eq!(
+        error,
+        "device d: policy d2fq needs class queues, and they are made at the start, when it is the policy then; it keeps the policy mqfq"
+    );
+    assert_eq!(engine.policy(0).kind, PolicyKind::Mqfq);
+}
