@@ -293,6 +293,17 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "is pinned elsewhere")]
+    fn a_policy_that_does_not_look_at_pins_is_caught() {
+        let machine = Machine::new(2, 1).unwrap();
+        let mut tasks = Tasks::default();
+        let program = tasks.add_program(Tasks::WEIGHT_DEFAULT);
+        let thread = tasks.add_thread(program, Some(CoreId(1)));
+        let policy = RoundRobin { idle: vec![CoreId(0)], ..RoundRobin::default() };
+        ByHand::new(policy, &machine, &tasks).wake(thread);
+    }
+
+    #[test]
     #[should_panic(expected = "only a thread that runs can block")]
     fn a_history_that_cannot_be_is_caught() {
         let (mut by_hand, threads) = three_on(1, false);

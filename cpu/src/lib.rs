@@ -4,4 +4,7 @@
 //! threads do, which in this project is the simulator.
 
 pub mod by_hand;
+pub mod cfs;
+pub mod core_set;
+pub mod decay;
 pub mod scheduler;

@@ -1,0 +1,418 @@
+//! Which thread of this core has had least? A scheduler in the manner of Linux's CFS.
+//!
+//! Sources: P-MQFQ section 2.2 and 3.2; "CFS Scheduler" in the kernel's documentation (design, not source); Lozi et al., "The Linux
+//! Scheduler: a Decade of Wasted Cores", EuroSys 2016, section 2, for placement and balancing. Where they differ, P-MQFQ wins,
+//! because this is what P-MQFQ is compared with. It is no copy of any version of Linux.
+//!
+//! # Shape
+//! Each core has a queue of its own, ordered by *vruntime*: the time a thread has run, over its weight. The core runs the first one for a slice
+//! and knows nothing of other cores. The queue's virtual time, *min_vruntime*, is the largest vruntime that has been running, brought up at
+//! ticks and stops. Between queues there is [`balance`] alone.
+//!
+//! ```text
+//!   wake:   vruntime = max(own, min_vruntime)          the share that was not used is gone
+//!   slice:  latency x weight / weights of the queue    6 ms over all that want the core
+//!   tick:   slice used up? another one far behind?     then the core picks again
+//! ```
+//!
+//! The first line is *deceptive idleness* (P-MQFQ section 2.3): who blocks often comes back beside who ran on, each time, and waits for a
+//! slice to end before it runs for as long as its critical section takes.
+//!
+//! # Choices
+//! * A waking thread gets no credit for having slept, as P-MQFQ says. Linux's documentation tells of half a latency;
+//!   [`CfsOptions::sleeper_credit_ns`] is that.
+//! * Latency is 6 ms on any number of cores, as P-MQFQ says. The default of Linux grows with the logarithm of the cores.
+//! * A thread's weight is its program's. There are no groups of threads: P-MQFQ's point is what happens without them.
+
+mod balance;
+#[cfg(test)]
+mod tests;
+
+use crate::core_set::CoreSet;
+use crate::decay::Decay;
+use crate::scheduler::{CoreId, Effects, Machine, Run, Scheduler, Stop, Tasks, ThreadId};
+use std::collections::BTreeSet;
+
+/// What can be set. [`CfsOptions::new`] is what P-MQFQ was compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CfsOptions {
+    /// In this time each thread of a queue runs once.
+    pub latency_ns: u64,
+    /// No slice is shorter.
+    pub min_granularity_ns: u64,
+    /// A waking thread takes the core from one whose vruntime is so much larger.
+    pub wakeup_granularity_ns: u64,
+    /// How often a running core looks at the time.
+    pub tick_ns: u64,
+    /// A waking thread is put so far before min_vruntime at most.
+    pub sleeper_credit_ns: u64,
+    /// A thread may be woken on its waker's core in place of its own.
+    pub wake_affine: bool,
+    /// How often a core that runs something looks for more.
+    pub balance_ns: u64,
+    /// A queue is too long if its load is over this part of ours, in 100.
+    pub imbalance_percent: u32,
+    /// Who ran less than this ago is still in its core's cache and is not moved.
+    pub cache_hot_ns: u64,
+    /// Who was stopped against its will stays where it is for so long. 0 for Linux's own threads; a virtual CPU needs over 1 ms (P-MQFQ
+    /// section 4.2).
+    pub preempted_stays_ns: u64,
+}
+
+impl CfsOptions {
+    /// On the bare machine. 6 ms and 1 ms are P-MQFQ's words (section 3.2 and 4.2). 0.75 ms, 1 ms and 0.5 ms are the documented base values of
+    /// `sched_min_granularity_ns`, `sched_wakeup_granularity_ns` and `sched_migration_cost_ns`; 4 ms is Lozi et al.'s; 25% is the
+    /// documented `imbalance_pct`.
+    pub fn new() -> CfsOptions {
+        CfsOptions {
+            latency_ns: 6_000_000,
+            min_granularity_ns: 750_000,
+            wakeup_granularity_ns: 1_000_000,
+            tick_ns: 1_000_000,
+            sleeper_credit_ns: 0,
+            wake_affine: true,
+            balance_ns: 4_000_000,
+            imbalance_percent: 125,
+            cache_hot_ns: 500_000,
+            preempted_stays_ns: 0,
+        }
+    }
+
+    /// Under KVM: the same scheduler, and virtual CPUs that cannot move at once. "More than 1 ms" (P-MQFQ section 4.2) is 1.2 ms here.
+    pub fn kvm() -> CfsOptions {
+        CfsOptions { preempted_stays_ns: 1_200_000, ..CfsOptions::new() }
+    }
+
+    /// # Errors
+    /// One sentence.
+    pub fn check(&self) -> Result<(), String> {
+        let positive = [("latency", self.latency_ns), ("tick", self.tick_ns), ("balance", self.balance_ns)];
+        if let Some((name, _)) = positive.iter().find(|(_, ns)| *ns == 0) {
+            return Err(format!("{name} is 0, allowed is 1 ns and more"));
+        }
+        if self.min_granularity_ns > self.latency_ns {
+            return Err(format!(
+                "min-granularity is {} ns, allowed is at most latency, {} ns",
+                self.min_granularity_ns, self.latency_ns
+            ));
+        }
+        if self.imbalance_percent < 100 {
+            return Err(format!("imbalance is {}%, allowed is 100% and more", self.imbalance_percent));
+        }
+        Ok(())
+    }
+}
+
+impl Default for CfsOptions {
+    fn default() -> CfsOptions {
+        CfsOptions::new()
+    }
+}
+
+/// The scheduler.
+pub struct Cfs {
+    options: CfsOptions,
+    machine: Machine,
+    queues: Vec<Queue>,
+    threads: Vec<Entity>,
+    /// They run nothing and nothing waits for them.
+    idle: CoreSet,
+    /// Something waits for them.
+    crowded: CoreSet,
+}
+
+/// One core.
+#[derive(Default)]
+struct Queue {
+    /// Who waits, by vruntime; of two that have had the same, the one with the smaller number.
+    order: BTreeSet<(i64, ThreadId)>,
+    min_vruntime: i64,
+    running: Option<Running>,
+    /// Of all that wait or run.
+    weight: u64,
+    /// The same over time, and with those who block meanwhile.
+    load: Decay,
+    /// When it looks for more, in its socket and in the machine.
+    balance_at_ns: [u64; 2],
+}
+
+#[derive(Clone, Copy)]
+struct Running {
+    thread: ThreadId,
+    /// Its vruntime is that of this time.
+    charged_ns: u64,
+}
+
+/// A thread.
+struct Entity {
+    weight: u32,
+    pin: Option<CoreId>,
+    /// On the axis of its core.
+    vruntime: i64,
+    core: CoreId,
+    is_runnable: bool,
+    /// When it last left a core.
+    stopped_ns: u64,
+    /// Before this it stays.
+    stays_until_ns: u64,
+    load: Decay,
+}
+
+impl Entity {
+    /// Service as virtual time.
+    fn span(&self, ns: u64) -> i64 {
+        (u128::from(ns) * u128::from(Tasks::WEIGHT_DEFAULT) / u128::from(self.weight)) as i64
+    }
+}
+
+impl Cfs {
+    /// # Errors
+    /// One sentence.
+    pub fn new(machine: &Machine, tasks: &Tasks, options: CfsOptions) -> Result<Cfs, String> {
+        options.check()?;
+        let cores = machine.cores();
+        let mut idle = CoreSet::none(cores);
+        machine.all().for_each(|core| idle.set(core, true));
+        let thread = |thread: u32| {
+            let thread = ThreadId(thread);
+            let pin = tasks.pin(thread);
+            // Linux forks to the idlest core; with all blocked at first, one after the other is that.
+            let core = pin.unwrap_or(CoreId((thread.index() % cores) as u16));
+            Entity {
+                weight: tasks.weight_of(thread),
+                pin,
+                vruntime: 0,
+                core,
+                is_runnable: false,
+                stopped_ns: 0,
+                stays_until_ns: 0,
+                load: Decay::default(),
+            }
+        };
+        let queue = |core: CoreId| {
+            // They do not all look at the same instant.
+            let offset = core.index() as u64 * options.balance_ns / cores as u64;
+            Queue { balance_at_ns: [offset; 2], ..Queue::default() }
+        };
+        Ok(Cfs {
+            options,
+            machine: *machine,
+            queues: machine.all().map(queue).collect(),
+            threads: (0..tasks.threads() as u32).map(thread).collect(),
+            idle,
+            crowded: CoreSet::none(cores),
+        })
+    }
+
+    /// What was set.
+    pub fn options(&self) -> &CfsOptions {
+        &self.options
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Virtual time of that core.
+    pub fn min_vruntime(&self, core: CoreId) -> i64 {
+        self.queues[core.index()].min_vruntime
+    }
+
+    /// Of the thread, on the axis of [`Cfs::core_of`].
+    pub fn vruntime(&self, thread: ThreadId) -> i64 {
+        self.threads[thread.index()].vruntime
+    }
+
+    /// Where it runs, waits, or last did.
+    pub fn core_of(&self, thread: ThreadId) -> CoreId {
+        self.threads[thread.index()].core
+    }
+
+    /// Who runs there.
+    pub fn running(&self, core: CoreId) -> Option<ThreadId> {
+        self.queues[core.index()].running.map(|running| running.thread)
+    }
+
+    /// Who waits there, the next one first.
+    pub fn waiting(&self, core: CoreId) -> impl DoubleEndedIterator<Item = ThreadId> {
+        self.queues[core.index()].order.iter().map(|(_, thread)| *thread)
+    }
+
+    /// Those for which somebody waits.
+    pub fn crowded(&self) -> &CoreSet {
+        &self.crowded
+    }
+
+    /// Those that run nothing and for which nobody waits.
+    pub fn idle(&self) -> &CoreSet {
+        &self.idle
+    }
+
+    /// It could run there now: pins allow it and it has been off its core for long enough.
+    pub fn may_move(&self, thread: ThreadId, to: CoreId, now_ns: u64) -> bool {
+        let entity = &self.threads[thread.index()];
+        entity.pin.is_none_or(|pin| pin == to) && now_ns >= entity.stays_until_ns
+    }
+
+    /// Decaying load of a core.
+    pub fn load(&self, core: CoreId, now_ns: u64) -> u64 {
+        self.queues[core.index()].load.load(now_ns)
+    }
+
+    /// `thread`, which waits or is blocked, belongs to `to` from now on, at `vruntime` on that core's axis. If it waits, it waits there.
+    ///
+    /// # Panics
+    /// If it runs.
+    pub fn place(&mut self, thread: ThreadId, to: CoreId, vruntime: i64, now_ns: u64) {
+        let entity = &mut self.threads[thread.index()];
+        let from = entity.core;
+        let waits = entity.is_runnable;
+        if waits {
+            let was_there = self.queues[from.index()].order.remove(&(entity.vruntime, thread));
+            assert!(was_there, "{thread:?} runs and cannot be placed");
+        }
+        entity.vruntime = vruntime;
+        if from != to {
+            entity.core = to;
+            self.queues[from.index()].load.subtract(&mut entity.load, now_ns);
+            self.queues[to.index()].load.add(&mut entity.load, now_ns);
+        }
+        if waits {
+            let weight = u64::from(entity.weight);
+            self.queues[from.index()].weight -= weight;
+            self.queues[to.index()].weight += weight;
+            self.queues[to.index()].order.insert((vruntime, thread));
+        }
+        self.note(from);
+        self.note(to);
+    }
+
+    /// The same place relative to the other core's virtual time.
+    pub fn vruntime_on(&self, thread: ThreadId, to: CoreId) -> i64 {
+        let entity = &self.threads[thread.index()];
+        entity.vruntime - self.min_vruntime(entity.core) + self.min_vruntime(to)
+    }
+
+    /// Its slice on the core that it is on.
+    pub fn slice_ns(&self, thread: ThreadId) -> u64 {
+        let entity = &self.threads[thread.index()];
+        let queue = &self.queues[entity.core.index()];
+        let runnable = queue.order.len() as u64 + u64::from(queue.running.is_some());
+        let period = self.options.latency_ns.max(runnable * self.options.min_granularity_ns);
+        let slice = u128::from(period) * u128::from(entity.weight) / u128::from(queue.weight.max(1));
+        (slice as u64).max(1)
+    }
+
+    /// Keeps the two sets.
+    fn note(&mut self, core: CoreId) {
+        let queue = &self.queues[core.index()];
+        self.idle.set(core, queue.order.is_empty() && queue.running.is_none());
+        self.crowded.set(core, !queue.order.is_empty());
+    }
+
+    /// What runs there has run until now.
+    fn charge(&mut self, core: CoreId, now_ns: u64) {
+        let Some(running) = &mut self.queues[core.index()].running else { return };
+        let entity = &mut self.threads[running.thread.index()];
+        entity.vruntime += entity.span(now_ns - running.charged_ns);
+        running.charged_ns = now_ns;
+    }
+
+    /// Charges and brings virtual time up, as at a tick.
+    fn bring_up(&mut self, core: CoreId, now_ns: u64) {
+        self.charge(core, now_ns);
+        let queue = &mut self.queues[core.index()];
+        if let Some(running) = queue.running {
+            queue.min_vruntime = queue.min_vruntime.max(self.threads[running.thread.index()].vruntime);
+        }
+    }
+
+    fn set_runnable(&mut self, thread: ThreadId, is_runnable: bool, now_ns: u64) {
+        let entity = &mut self.threads[thread.index()];
+        let queue = &mut self.queues[entity.core.index()];
+        let weight = u64::from(entity.weight);
+        entity.is_runnable = is_runnable;
+        entity.load.set_level(if is_runnable { weight } else { 0 }, now_ns);
+        if is_runnable {
+            queue.weight += weight;
+        } else {
+            queue.weight -= weight;
+        }
+        let level = queue.weight;
+        queue.load.set_level(level, now_ns);
+    }
+
+    /// Does the waking `thread` take the core from what runs there?
+    fn preempts(&mut self, thread: ThreadId, core: CoreId, now_ns: u64) -> bool {
+        self.charge(core, now_ns);
+        let Some(running) = self.queues[core.index()].running else { return true };
+        let waking = &self.threads[thread.index()];
+        let behind = self.threads[running.thread.index()].vruntime - waking.vruntime;
+        behind > waking.span(self.options.wakeup_granularity_ns)
+    }
+}
+
+impl Scheduler for Cfs {
+    fn wake(&mut self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64, out: &mut dyn Effects) {
+        let core = self.core_for(thread, waker, now_ns);
+        let own = self.vruntime_on(thread, core);
+        let credit = self.threads[thread.index()].span(self.options.sleeper_credit_ns);
+        let vruntime = own.max(self.min_vruntime(core) - credit);
+        self.place(thread, core, vruntime, now_ns);
+        self.set_runnable(thread, true, now_ns);
+        self.queues[core.index()].order.insert((vruntime, thread));
+        self.note(core);
+        if self.preempts(thread, core, now_ns) {
+            out.reschedule(core);
+        }
+    }
+
+    fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, _: u64, now_ns: u64, _: &mut dyn Effects) {
+        self.bring_up(core, now_ns);
+        let stopped = self.queues[core.index()].running.take();
+        debug_assert_eq!(stopped.map(|running| running.thread), Some(thread), "what stops was picked");
+        let entity = &mut self.threads[thread.index()];
+        entity.stopped_ns = now_ns;
+        if why.is_runnable() {
+            entity.stays_until_ns = now_ns + self.options.preempted_stays_ns;
+            self.queues[core.index()].order.insert((entity.vruntime, thread));
+        } else {
+            self.set_runnable(thread, false, now_ns);
+        }
+        if why == Stop::Exited {
+            let entity = &mut self.threads[thread.index()];
+            self.queues[core.index()].load.subtract(&mut entity.load, now_ns);
+            entity.load = Decay::default();
+        }
+        self.note(core);
+    }
+
+    fn pick(&mut self, core: CoreId, now_ns: u64, out: &mut dyn Effects) -> Option<Run> {
+        if self.queues[core.index()].order.is_empty() {
+            self.pull_because_idle(core, now_ns, out);
+        }
+        let queue = &mut self.queues[core.index()];
+        let picked = queue.order.pop_first().map(|(_, thread)| thread);
+        queue.running = picked.map(|thread| Running { thread, charged_ns: now_ns });
+        self.note(core);
+        picked.map(|thread| Run { thread, until_ns: None })
+    }
+
+    fn tick_ns(&self) -> Option<u64> {
+        Some(self.options.tick_ns)
+    }
+
+    fn tick(&mut self, core: CoreId, thread: ThreadId, ran_ns: u64, now_ns: u64, out: &mut dyn Effects) {
+        self.bring_up(core, now_ns);
+        self.balance(core, now_ns, out);
+        let queue = &self.queues[core.index()];
+        let Some((first, _)) = queue.order.first() else { return };
+        let slice_ns = self.slice_ns(thread);
+        let entity = &self.threads[thread.index()];
+        let far_ahead = ran_ns >= self.options.min_granularity_ns && entity.vruntime - first > slice_ns as i64;
+        if ran_ns >= slice_ns || far_ahead {
+            out.reschedule(core);
+        }
+    }
+}
