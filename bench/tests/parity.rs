@@ -20,7 +20,7 @@ use mqfq_sim::blk::device::Device as _;
 use mqfq_sim::cores::{self, Cores, core};
 use mqfq_sim::drive::{Drive, SimDevice};
 use mqfq_sim::machine;
-use mqfq_sim::scenario::Machine;
+use mqfq_sim::scenario::{Device as Described, Machine};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -210,8 +210,9 @@ fn free_machine() -> Machine {
 /// The simulated drive: a virtual core per queue that rings when its history says so and looks when it is interrupted.
 fn simulated(preset: &str, seed: u64, history: &[Batch]) -> Completions {
     let depth = depth(history);
-    let drive = Drive::nvme(preset, SIZE_BYTES, QUEUES, depth, seed).unwrap();
-    let device = SimDevice::new(SIZE_BYTES, false, 0);
+    let described = Described::new(Some(preset), SIZE_BYTES, depth);
+    let drive = Drive::nvme(&described, QUEUES, false, seed).unwrap();
+    let device = SimDevice::new(&described, 0);
     let seen = Rc::new(RefCell::new(Vec::new()));
     let body = |number: usize| -> Box<dyn FnOnce()> {
         let hctx = blk::HctxId(number as u16);

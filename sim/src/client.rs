@@ -1,6 +1,7 @@
 //! A tenant's thread as a client of the block layer, on a virtual core; and what all tenants were given.
 
 use crate::cores::core;
+use crate::outcome::WindowOutcome;
 use crate::workload::{Ask, Source, Step};
 use hdrhistogram::Histogram;
 use mqfq_blk_watched::FlowId;
@@ -23,13 +24,15 @@ pub struct Given {
     pub total_ns: Histogram<u64>,
     /// Arrival to completion, summed.
     pub total_ns_sum: u128,
+    /// What completed in each part of the whole run.
+    pub windows: Vec<WindowOutcome>,
 }
 
 impl Given {
     /// Nothing, to `count` tenants.
     pub fn new(count: u32) -> Given {
         let total_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("1 ns to 100 s is a valid range");
-        Given { requests: 0, bytes: vec![0; count as usize], total_ns, total_ns_sum: 0 }
+        Given { requests: 0, bytes: vec![0; count as usize], total_ns, total_ns_sum: 0, windows: Vec::new() }
     }
 }
 
@@ -41,10 +44,27 @@ pub struct Recorder {
     pub from_ns: u64,
     /// To here, ns; no request is made after it.
     pub to_ns: u64,
+    /// Length of the parts of the run that are told apart, ns.
+    pub window_ns: Option<u64>,
     /// Requests under way.
     pub in_flight: u64,
     /// Requests that failed.
     pub failed: u64,
+}
+
+impl Recorder {
+    /// A request of so many bytes completed: adds it to its part of the run.
+    fn window(&mut self, tenant: usize, now_ns: u64, bytes: u32) {
+        let Some(window_ns) = self.window_ns.filter(|_| now_ns < self.to_ns) else { return };
+        let windows = &mut self.given[tenant].windows;
+        let at = (now_ns / window_ns) as usize;
+        if windows.len() <= at {
+            // All of them at once: a tenant that gets nothing later on has zeros there.
+            windows.resize(self.to_ns.div_ceil(window_ns) as usize, WindowOutcome::default());
+        }
+        windows[at].requests += 1;
+        windows[at].bytes += u64::from(bytes);
+    }
 }
 
 /// Whose thread a client is.
@@ -198,6 +218,7 @@ impl Client for SimClient {
             let mut recorder = self.recorder.borrow_mut();
             recorder.in_flight -= 1;
             recorder.failed += u64::from(completion.status != Status::Ok);
+            recorder.window(self.identity.tenant, now_ns, completion.length_bytes);
             if (recorder.from_ns..recorder.to_ns).contains(&now_ns) {
                 let given = &mut recorder.given[self.identity.tenant];
                 let total_ns = now_ns.saturating_sub(completion.cookie);

@@ -6,22 +6,33 @@
 
 use crate::coherence::Ps;
 use crate::cores::core;
-use mqfq_blk_watched::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use crate::outcome::WeightsOutcome;
+use crate::scenario;
+use mqfq_blk_watched::device::{
+    Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueLimits, QueueOptions, Reaped,
+};
 use mqfq_blk_watched::queues::Interrupt;
 use mqfq_blk_watched::request::{Op, Status};
+use mqfq_nvme::arbitration::ArbitrationBurst;
 use mqfq_nvme::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
-use mqfq_nvme::{ArbClass, Controller, HostQueuePair, Preset, QueuePairOptions, SubmissionEntry};
-use std::sync::{Mutex, PoisonError};
+use mqfq_nvme::{
+    ArbClass, ArbitrationFeature, ArbitrationWeights, Controller, HostQueuePair, Mechanism, Preset, QueuePairOptions,
+    SubmissionEntry,
+};
+use mqfq_sched_watched::policy::{ClassWeights, QueueClass};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Queue pairs that the controller can make: one per worker.
-const QUEUE_PAIRS_MAX: u16 = 1024;
+/// Queues of a set, one of each class.
+const CLASSES: usize = QueueClass::ALL.len();
 
 /// What the cores share.
 pub struct Drive {
     /// `None`: the null device.
     controller: Option<Controller>,
-    /// By hardware queue.
+    /// By hardware queue, and by class if each is a set of three.
     pairs: Vec<HostQueuePair>,
+    /// Queue pairs of one hardware queue: 1, or one of each class.
+    of_each: usize,
     /// By hardware queue: the worker that rang it last, which is interrupted for it.
     keepers: Vec<usize>,
     next_event: Ps,
@@ -30,24 +41,43 @@ pub struct Drive {
 impl Drive {
     /// The null device.
     pub fn null() -> Drive {
-        Drive { controller: None, pairs: Vec::new(), keepers: Vec::new(), next_event: Ps::MAX }
+        Drive { controller: None, pairs: Vec::new(), of_each: 1, keepers: Vec::new(), next_event: Ps::MAX }
     }
 
-    /// A drive with so many queue pairs.
+    /// A drive with so many hardware queues, each a queue pair, or, with `has_classes`, one of each class.
     ///
     /// # Errors
     /// One sentence: a preset that is not there (it lists them), a depth that the controller does not take.
-    pub fn nvme(preset: &str, size_bytes: u64, queues: usize, queue_depth: u16, seed: u64) -> Result<Drive, String> {
+    pub fn nvme(device: &scenario::Device, queues: usize, has_classes: bool, seed: u64) -> Result<Drive, String> {
+        let &scenario::Device { size_bytes, queue_depth, inside_max, slowed, .. } = device;
+        let preset = device.preset.as_deref().ok_or("the null device has no controller")?;
         let preset = Preset::by_name(preset).map_err(|unknown| unknown.to_string())?;
-        let mut controller = Controller::new(preset.controller(size_bytes, QUEUE_PAIRS_MAX, seed));
+        let mut options = preset.controller(size_bytes, scenario::Device::QUEUE_PAIRS, seed);
+        options.media = options.media.slowed(slowed.into(), 1);
+        options.media.inside_max = inside_max.unwrap_or(options.media.inside_max);
+        options.arbitration = device.arbitration.unwrap_or(options.arbitration);
+        let mut controller = Controller::new(options);
+        if has_classes {
+            let refused =
+                |_| "this drive offers no weighted round robin, which queues of several classes need".to_string();
+            controller.enable(Mechanism::Weighted, 0).map_err(refused)?;
+        }
+        let classes: &[ArbClass] = match has_classes {
+            true => &[ArbClass::High, ArbClass::Medium, ArbClass::Low],
+            false => &[ArbClass::Medium],
+        };
         let mut pairs = Vec::new();
         for _ in 0..queues {
-            let options = QueuePairOptions { entries: u32::from(queue_depth) + 1, class: ArbClass::default() };
-            let pair = HostQueuePair::create(&mut controller, options)
-                .map_err(|status| format!("the NVMe controller refused a queue of depth {queue_depth}: {status}"))?;
-            pairs.push(pair);
+            for &class in classes {
+                let options = QueuePairOptions { entries: u32::from(queue_depth) + 1, class };
+                let pair = HostQueuePair::create(&mut controller, options).map_err(|status| {
+                    format!("the NVMe controller refused a queue of depth {queue_depth}: {status}")
+                })?;
+                pairs.push(pair);
+            }
         }
-        Ok(Drive { controller: Some(controller), pairs, keepers: (0..queues).collect(), next_event: Ps::MAX })
+        let (of_each, keepers) = (classes.len(), (0..queues).collect());
+        Ok(Drive { controller: Some(controller), pairs, of_each, keepers, next_event: Ps::MAX })
     }
 
     /// When the controller next does something by itself.
@@ -61,7 +91,7 @@ impl Drive {
         let controller = self.controller.as_mut().expect("the null device has no events");
         controller.advance(at / 1000);
         // Queue identifiers begin at 1 and are given out in order.
-        controller.take_interrupts(|queue| interrupt(self.keepers[usize::from(queue.0) - 1]));
+        controller.take_interrupts(|queue| interrupt(self.keepers[(usize::from(queue.0) - 1) / self.of_each]));
         self.look_ahead();
     }
 
@@ -70,28 +100,42 @@ impl Drive {
         self.next_event = next.map_or(Ps::MAX, |ns| ns * 1000);
     }
 
-    /// Puts commands into a queue's ring and rings its doorbell.
-    fn ring(&mut self, queue: usize, worker: usize, now: Ps, entries: &mut Vec<SubmissionEntry>) {
+    /// Puts commands into the rings of a hardware queue's classes and rings the doorbell of each that got some.
+    fn ring(&mut self, queue: usize, worker: usize, now: Ps, staged: &mut [Vec<SubmissionEntry>]) {
         let controller = self.controller.as_mut().expect("a drive");
         self.keepers[queue] = worker;
-        let pair = &mut self.pairs[queue];
-        for entry in entries.drain(..) {
-            // As many slots as tags; the queue keeps count.
-            pair.submit(controller, entry).unwrap_or_else(|full| panic!("no slot for {full:?}"));
+        let pairs = &mut self.pairs[queue * self.of_each..][..self.of_each];
+        for (pair, entries) in pairs.iter_mut().zip(staged).filter(|(_, entries)| !entries.is_empty()) {
+            for entry in entries.drain(..) {
+                // As many slots as tags; the queue keeps count.
+                pair.submit(controller, entry).unwrap_or_else(|full| panic!("no slot for {full:?}"));
+            }
+            // Rounded down: the controller has been moved to its events up to here, and not beyond.
+            pair.ring(controller, now / 1000);
         }
-        // Rounded down: the controller has been moved to its events up to here, and not beyond.
-        pair.ring(controller, now / 1000);
         self.look_ahead();
     }
 
-    /// Takes what ended from a queue's ring.
+    /// Set Features: the weights of the classes, from now on.
+    fn set_class_weights(&mut self, weights: ClassWeights, now: Ps) {
+        let controller = self.controller.as_mut().expect("a drive");
+        let [high, medium, low] = weights.by_class();
+        let weights = ArbitrationWeights::new(high, medium, low).expect("a policy's weights are 1 to 256");
+        let feature = ArbitrationFeature { burst: ArbitrationBurst::ONE, weights };
+        let set = controller.set_features(ArbitrationFeature::ID, feature.to_dword(), false, now / 1000);
+        set.expect("a controller that was enabled has this feature");
+        self.look_ahead();
+    }
+
+    /// Takes what ended from the rings of a hardware queue.
     fn poll(&mut self, queue: usize, now: Ps, mut each: impl FnMut(u16, bool)) {
         let controller = self.controller.as_mut().expect("a drive");
-        let pair = &mut self.pairs[queue];
-        while let Some(completion) = pair.poll(controller) {
-            each(completion.cid, completion.status.is_success());
+        for pair in &mut self.pairs[queue * self.of_each..][..self.of_each] {
+            while let Some(completion) = pair.poll(controller) {
+                each(completion.cid, completion.status.is_success());
+            }
+            pair.ring_completions(controller, now / 1000);
         }
-        pair.ring_completions(controller, now / 1000);
         self.look_ahead();
     }
 }
@@ -100,6 +144,11 @@ impl Drive {
 pub struct SimDevice {
     info: DeviceInfo,
     is_null: bool,
+    limits: QueueLimits,
+    /// It arbitrates among queues of different classes by their weights.
+    has_classes: bool,
+    /// What the weights were set to so far.
+    class_weights: Arc<Mutex<Vec<WeightsOutcome>>>,
     /// What a core does for each command it gives to the device, before it lets go of what it holds.
     submit: Ps,
     /// What the interrupt of each queue opened calls.
@@ -107,10 +156,11 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
-    /// A device of so many bytes.
-    pub fn new(size_bytes: u64, is_null: bool, submit: Ps) -> SimDevice {
+    /// What a scenario says of it. `submit`: what a core does for each command.
+    pub fn new(device: &scenario::Device, submit: Ps) -> SimDevice {
+        let is_null = device.preset.is_none();
         let info = DeviceInfo {
-            size_bytes,
+            size_bytes: device.size_bytes,
             block_bytes: if is_null { 1 } else { BLOCK_BYTES },
             preferred_bytes: 4096,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
@@ -118,7 +168,36 @@ impl SimDevice {
             segments_max: 1,
             segment_align_bytes: 1,
         };
-        SimDevice { info, is_null, submit, interrupts: Mutex::default() }
+        let limits = QueueLimits { queues_max: device.queue_pairs.into(), ..QueueLimits::UNLIMITED };
+        let preset = device.preset.as_deref().and_then(|name| Preset::by_name(name).ok());
+        let arbitration = preset.map(|preset| device.arbitration.unwrap_or(preset.arbitration));
+        let has_classes = arbitration.is_some_and(|arbitration| arbitration.offers(Mechanism::Weighted));
+        let (class_weights, interrupts) = Default::default();
+        SimDevice { info, is_null, limits, has_classes, class_weights, submit, interrupts }
+    }
+
+    /// What the weights of its class queues were set to.
+    pub fn class_weights(&self) -> Vec<WeightsOutcome> {
+        self.class_weights.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The next queue, with so many classes. Queues are opened in the order of their numbers.
+    fn open(&self, options: QueueOptions, classes: usize) -> Box<SimQueue> {
+        let depth = usize::from(options.depth);
+        let mut interrupts = self.interrupts.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = interrupts.len();
+        interrupts.push(options.interrupt);
+        Box::new(SimQueue {
+            number,
+            submit: self.submit,
+            is_null: self.is_null,
+            depth,
+            flights: (0..classes * depth).map(|_| None).collect(),
+            in_flight: vec![0; classes].into(),
+            staged: (0..classes).map(|_| Vec::with_capacity(depth)).collect(),
+            ended: Vec::with_capacity(classes * depth),
+            class_weights: self.class_weights.clone(),
+        })
     }
 }
 
@@ -134,40 +213,49 @@ impl Device for SimDevice {
         self.info
     }
 
+    fn queue_limits(&self) -> QueueLimits {
+        self.limits
+    }
+
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         Ok(self.open_shared_queue(options)?)
     }
 
-    /// Queues are opened in the order of their numbers.
     fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
-        let depth = usize::from(options.depth);
-        let mut interrupts = self.interrupts.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = interrupts.len();
-        interrupts.push(options.interrupt);
-        let flights = (0..depth).map(|_| None).collect();
-        let ended = Vec::with_capacity(depth);
-        Ok(Box::new(SimQueue {
-            number,
-            submit: self.submit,
-            is_null: self.is_null,
-            flights,
-            in_flight: 0,
-            staged: Vec::with_capacity(depth),
-            ended,
-        }))
+        Ok(self.open(options, 1))
+    }
+
+    fn has_class_queues(&self) -> bool {
+        self.has_classes
+    }
+
+    fn open_class_queues(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        Ok(self.open(options, CLASSES))
     }
 }
 
-/// One queue.
+/// One hardware queue, or a set of three.
 struct SimQueue {
     number: usize,
     submit: Ps,
     is_null: bool,
-    /// By tag.
+    /// Of each class.
+    depth: usize,
+    /// By tag: a tag names a command among those of all classes.
     flights: Box<[Option<Command>]>,
-    in_flight: usize,
-    staged: Vec<SubmissionEntry>,
+    /// By class.
+    in_flight: Box<[usize]>,
+    /// By class.
+    staged: Box<[Vec<SubmissionEntry>]>,
     ended: Vec<Reaped>,
+    class_weights: Arc<Mutex<Vec<WeightsOutcome>>>,
+}
+
+impl SimQueue {
+    /// Which of its queues a command is for.
+    fn class(&self, command: &Command) -> usize {
+        if self.staged.len() == 1 { 0 } else { command.class.index() }
+    }
 }
 
 fn entry(command: &Command) -> SubmissionEntry {
@@ -183,10 +271,11 @@ fn entry(command: &Command) -> SubmissionEntry {
 
 impl DeviceQueue for SimQueue {
     fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
-        if self.in_flight == self.flights.len() {
+        let class = self.class(&command);
+        if self.in_flight[class] == self.depth {
             return Err(QueueFull(command));
         }
-        self.in_flight += 1;
+        self.in_flight[class] += 1;
         if self.submit > 0 {
             core::compute(self.submit);
         }
@@ -194,7 +283,7 @@ impl DeviceQueue for SimQueue {
             self.ended.push(command.ended(Status::Ok));
             return Ok(());
         }
-        self.staged.push(entry(&command));
+        self.staged[class].push(entry(&command));
         let tag = usize::from(command.tag.0);
         let before = self.flights[tag].replace(command);
         assert!(before.is_none(), "tag {tag} is already in flight");
@@ -202,27 +291,30 @@ impl DeviceQueue for SimQueue {
     }
 
     fn ring_doorbell(&mut self, _now_ns: u64) {
-        if !self.staged.is_empty() {
+        if self.staged.iter().any(|entries| !entries.is_empty()) {
             core::device(|drive, worker, now| drive.ring(self.number, worker, now, &mut self.staged));
         }
     }
 
     fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
-        if self.in_flight == 0 {
+        if self.in_flight() == 0 {
             return;
         }
-        if !self.is_null {
-            let SimQueue { flights, ended, number, .. } = self;
+        if self.is_null {
+            self.in_flight[0] -= self.ended.len();
+        } else {
+            let SimQueue { flights, ended, number, in_flight, .. } = self;
+            let has_classes = in_flight.len() > 1;
             core::device(|drive, _, now| {
                 drive.poll(*number, now, |cid, is_success| {
                     let command = flights[usize::from(cid)].take().expect("it was in flight");
+                    in_flight[if has_classes { command.class.index() } else { 0 }] -= 1;
                     let status = if is_success { Status::Ok } else { Status::Io };
                     ended.push(command.ended(status));
                 });
             });
             core::interrupt_taken();
         }
-        self.in_flight -= self.ended.len();
         out.append(&mut self.ended);
     }
 
@@ -232,6 +324,17 @@ impl DeviceQueue for SimQueue {
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight
+        self.in_flight.iter().sum()
+    }
+
+    fn set_class_weights(&mut self, weights: ClassWeights, now_ns: u64) -> bool {
+        if self.staged.len() == 1 {
+            return false;
+        }
+        core::device(|drive, _, now| drive.set_class_weights(weights, now));
+        let ClassWeights { high, medium, low } = weights;
+        let mut set = self.class_weights.lock().unwrap_or_else(PoisonError::into_inner);
+        set.push(WeightsOutcome { at_ns: now_ns, high, medium, low });
+        true
     }
 }

@@ -10,6 +10,8 @@
 //! | `westmere-2x6` | 2 x 6 x 1 | blk-mq table 1: X5690, 3.46 GHz, the same |
 //! | `nehalem-4x8` | 4 x 8 x 1 | blk-mq table 1: X7560, 2.66 GHz, the same |
 //! | `westmere-8x10` | 8 x 10 x 1 | blk-mq table 1: E7-2870, 2.4 GHz, the same; two boards of four sockets |
+//! | `skylake-2x4` | 2 x 4 x 1 | D2FQ table 1, machine A: Xeon Gold 5112, 3.6 GHz, 8 cores, Linux 5.3 block layer under FIO |
+//! | `cascade-lake-2x12` | 2 x 12 x 1 | D2FQ table 1, machine B: Xeon Gold 6226, 2.7 GHz, 24 cores, the same |
 //!
 //! # Sources
 //! * Atomics, Haswell: a locked instruction takes 18 to 19 cycles, `mfence` 33, a load that hits L1 4 (Agner Fog, instruction
@@ -39,6 +41,14 @@
 //!   board is two hops away is ASSUMED.
 //! * blk-mq's machines, locks: Linux 3.10 has ticket locks, which take longer to hand on the more cores wait (Boyd-Wickizer, Kaashoek, Morris, Zeldovich,
 //!   "Non-scalable locks are dangerous", Linux Symposium 2012): who is next reads the line after half of the others, on average.
+//! * D2FQ's machines, cores: a Gold 5112 has 4 cores and a Gold 6226 has 12 (Intel ARK), and the paper speaks of "cores/sockets" (section 4.2) and of
+//!   "cross-socket communication" beyond 12 cores (section 4.3): two sockets each, without second threads.
+//! * D2FQ's machines, kernel path: one core is full at a depth of 9, and of 14 without the block layer (section 4.3, figure 16), which then
+//!   does up to 54% more. Let c be a core's time per request and L what a lone request waits for besides: 9 c = L + c, and 14 c' = L + c' with
+//!   c = 1.54 c'. All three hold within 5% with L = 28 us, c = 3.5 us, c' = 2.25 us; of L the drive takes 18 us for 8 KiB. So 3.5 us for each request, CALIBRATED; `dispatch-ns` is what the low-latency path leaves out (1.25 us), and
+//!   between submission and completion the rest is split in half, ASSUMED. On machine B the same cycles at 2.7 GHz, ASSUMED.
+//! * D2FQ's machines, lines: 50 ns within a socket and 130 ns to the other, ASSUMED: the mesh of this generation is somewhat slower than
+//!   Haswell's ring. Locked instructions take 18 cycles (Agner Fog, instruction tables, Skylake-X), a fence 33.
 //! * `user-space-*`: calibrated to this project's own measurements with one worker (`mqfq bench scale`, `mqfq bench overhead`);
 //!   what they say of two workers is then a prediction, and is checked (`mqfq bench validate`).
 
@@ -55,6 +65,8 @@ pub const NAMES: &[&str] = &[
     "westmere-2x6",
     "nehalem-4x8",
     "westmere-8x10",
+    "skylake-2x4",
+    "cascade-lake-2x12",
 ];
 
 /// The figures of MQFQ's two machines.
@@ -156,6 +168,31 @@ const fn linux_3_10(ghz: f64, same_socket_ns: f64, other_socket_ns: f64, other_b
     }
 }
 
+/// Clock of D2FQ's machine A, on which the kernel's path of its figure 16 was measured, GHz.
+const MACHINE_A_GHZ: f64 = 3.6;
+
+/// The figures of one of D2FQ's machines.
+const fn linux_5_3(ghz: f64) -> Latencies {
+    let slower = MACHINE_A_GHZ / ghz;
+    Latencies {
+        load_hit_ns: 0.6 * slower,
+        store_hit_ns: 0.6 * slower,
+        rmw_hit_ns: 5.0 * slower,
+        fence_ns: 9.0 * slower,
+        transfer_same_socket_ns: 50.0,
+        transfer_other_socket_ns: 130.0,
+        transfer_other_board_ns: 130.0,
+        code_per_access_ns: 1.0 * slower,
+        code_under_lock_ns: 20.0 * slower,
+        submit_ns: 1125.0 * slower,
+        dispatch_ns: 1250.0 * slower,
+        complete_ns: 1125.0 * slower,
+        doorbell_ns: 100.0,
+        turn_ns: 40.0 * slower,
+        ..HASWELL
+    }
+}
+
 /// The machine of this name, with a worker on each of its hardware threads.
 pub fn preset(name: &str) -> Option<Machine> {
     let at = NAMES.iter().position(|known| *known == name)?;
@@ -168,6 +205,8 @@ pub fn preset(name: &str) -> Option<Machine> {
         (1, 2, 6, 1, linux_3_10(3.46, 28.0, 106.0, 106.0)),
         (1, 4, 8, 1, linux_3_10(2.66, 51.0, 136.0, 136.0)),
         (2, 8, 10, 1, linux_3_10(2.4, 51.0, 136.0, 188.0)),
+        (1, 2, 4, 1, linux_5_3(MACHINE_A_GHZ)),
+        (1, 2, 12, 1, linux_5_3(2.7)),
     ][at];
     let workers = sockets * cores_per_socket * threads_per_core;
     Some(Machine {

@@ -1,9 +1,9 @@
-//! What a run gave.
+//! What a run gave: in all, by tenant, and by part of the run.
 
 use serde::Serialize;
 
 /// A whole run. The same scenario gives the same outcome to the last bit.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Outcome {
     /// By tenant of the scenario; those of a `count` are one entry (and `share_deviation_max` tells them apart).
     pub tenants: Vec<TenantOutcome>,
@@ -27,12 +27,20 @@ pub struct Outcome {
     pub no_token_per_s: f64,
     /// Part of the cores' time that was not slept, 0..=1.
     pub busy_share: f64,
+    /// Time that cores were not asleep for each request that completed, ns; `null` if none did.
+    pub cpu_ns_per_request: Option<f64>,
+    /// The same for each KiB.
+    pub cpu_ns_per_kib: Option<f64>,
     /// What memory cost.
     pub memory: MemoryOutcome,
+    /// Length of each of the tenants' `windows`; `null` if the scenario asks for none.
+    pub window_ns: Option<u64>,
+    /// What the weights of the device's class queues were set to, in the order of time.
+    pub class_weights: Vec<WeightsOutcome>,
 }
 
 /// One tenant, or the sum of as many as its `count` says.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct TenantOutcome {
     /// Its name.
     pub name: String,
@@ -50,10 +58,46 @@ pub struct TenantOutcome {
     pub mean_ns: f64,
     /// Median.
     pub p50_ns: u64,
+    /// 90th percentile.
+    pub p90_ns: u64,
     /// 99th percentile.
     pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p99_9_ns: u64,
+    /// 99.99th percentile.
+    pub p99_99_ns: u64,
+    /// Longest.
+    pub max_ns: u64,
+    /// Its part, by weight, of the bytes per second of all.
+    pub ideal_bytes_per_s: f64,
+    /// What it sent to the high, medium and low queues, bytes; 0 if the policy does not choose among them.
+    pub class_bytes: [u64; 3],
+    /// What completed in each part of the run, warm-up included, from its start.
+    pub windows: Vec<WindowOutcome>,
     /// Largest deviation of one of `count` tenants from their mean service, of that mean; 0 for one.
     pub share_deviation_max: f64,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct WindowOutcome {
+    /// Completed.
+    pub requests: u64,
+    /// Read and written.
+    pub bytes: u64,
+}
+
+/// Weights of the class queues, from a moment on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct WeightsOutcome {
+    /// Since the start of the run.
+    pub at_ns: u64,
+    /// Of the high queues.
+    pub high: u16,
+    /// Of the medium queues.
+    pub medium: u16,
+    /// Of the low queues.
+    pub low: u16,
 }
 
 /// Accesses to lines that workers share.

@@ -11,10 +11,10 @@ use crate::cores::{self, Cores, Finished};
 use crate::drive::{Drive, SimDevice};
 use crate::host::{Common, VirtualHost};
 use crate::machine::Distances;
-use crate::outcome::{Outcome, TenantOutcome};
+use crate::outcome::{Outcome, TenantOutcome, WeightsOutcome};
 use crate::rivals::{self, Inspect, PolicyVisitor};
 use crate::scenario::{Arrival, Scenario, Tenant};
-use crate::timed::Timed;
+use crate::timed::{Counted, Timed};
 use crate::workload;
 use mqfq_blk_watched::client::Client;
 use mqfq_blk_watched::device::{Device, QueueOptions};
@@ -25,6 +25,7 @@ use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::HctxStats;
 use mqfq_blk_watched::worker::{Worker, WorkerOptions};
 use mqfq_blk_watched::{FlowId, HctxId, Weight};
+use mqfq_sched_watched::policy::Policy;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,17 +58,15 @@ impl PolicyVisitor for Run<'_> {
             policy.set_class(FlowId(flow), class);
         }
         let layer = scenario.device.queues.layer;
-        let policy = Arc::new(Timed::new(
-            policy,
-            &scenario.machine.latency,
-            matches!(layer, BlockLayer::Sq | BlockLayer::LowLatency),
-        ));
         let workers = scenario.machine.workers;
         let end_ns = scenario.warm_up_ns + scenario.measured_ns;
+        let counted = Counted { flows: scenario.flows() as usize, from_ns: scenario.warm_up_ns, to_ns: end_ns };
+        let timed = Arc::new(Timed::new(policy, &scenario.machine.latency, layer, counted));
         let recorder = Rc::new(RefCell::new(Recorder {
             given: scenario.tenants.iter().map(|tenant| Given::new(tenant.count)).collect(),
             from_ns: scenario.warm_up_ns,
             to_ns: end_ns,
+            window_ns: scenario.window_ns,
             in_flight: 0,
             failed: 0,
         }));
@@ -97,13 +96,16 @@ impl PolicyVisitor for Run<'_> {
         let device = &scenario.device;
         // What SQ does for a dispatch it does under its lock; the others do it before (`Timed`).
         let under_lock = if layer == BlockLayer::Sq { ps(scenario.machine.latency.dispatch_ns) } else { 0 };
-        let info = SimDevice::new(device.size_bytes, device.preset.is_none(), under_lock);
+        let info = SimDevice::new(device, under_lock);
         let topology = Distances::new(&scenario.machine).topology();
-        let map = QueueMap::new(&device.queues, &topology, &info, device.queue_depth)?;
+        // On a device without classes a direct policy has one queue like any other.
+        let has_classes = timed.is_direct() && info.has_class_queues();
+        let map = match has_classes {
+            true => QueueMap::of_sets(&device.queues, &topology, &info, device.queue_depth)?,
+            false => QueueMap::new(&device.queues, &topology, &info, device.queue_depth)?,
+        };
         let drive = match &device.preset {
-            Some(preset) => {
-                Drive::nvme(preset, device.size_bytes, map.hardware_queues(), device.queue_depth, scenario.seed)?
-            }
+            Some(_) => Drive::nvme(device, map.hardware_queues(), has_classes, scenario.seed)?,
             None => Drive::null(),
         };
         let common = Common::new(workers, &scenario.machine.latency);
@@ -115,16 +117,15 @@ impl PolicyVisitor for Run<'_> {
             let hctx = HctxId(worker as u16);
             let queue = match queues.port(hctx, device.queue_depth) {
                 Some(port) => port,
-                None => info.open_queue(QueueOptions {
-                    hctx,
-                    depth: device.queue_depth,
+                None => {
                     // The cores are interrupted by `Drive` itself.
-                    interrupt: Arc::new(|_| {}),
-                })?,
+                    let options = QueueOptions { hctx, depth: device.queue_depth, interrupt: Arc::new(|_| {}) };
+                    if has_classes { info.open_class_queues(options)? } else { info.open_queue(options)? }
+                }
             };
             let context = HwCtx::new(HwCtxOptions {
                 id: hctx,
-                policy: policy.clone(),
+                policy: timed.clone(),
                 device: queue,
                 queue_depth: device.queue_depth,
                 limits,
@@ -132,6 +133,7 @@ impl PolicyVisitor for Run<'_> {
                 path: PathOptions { plug: scenario.machine.latency.calls_max, ..PathOptions::TIMELESS },
             })
             .without_flow_stats();
+            let context = if has_classes { context.with_class_queues() } else { context };
             let context = if layer.is_bypass() { context.raw() } else { context };
             let latency = &scenario.machine.latency;
             let host = VirtualHost::new(worker, common.clone(), latency, scenario.policy.unthrottle, layer);
@@ -140,9 +142,9 @@ impl PolicyVisitor for Run<'_> {
                 false => host.with_news(info.interrupt_of(queues.map().hardware_of(hctx))),
             };
             let options = WorkerOptions { spin_ns: 0, patience_ns: latency.patience_ns as u64, ended_max: 64 };
-            let info = info.info();
+            let described = info.info();
             bodies.push(Box::new(move || {
-                let mut worker = Worker::new(host, vec![context], vec![info], options);
+                let mut worker = Worker::new(host, vec![context], vec![described], options);
                 clients.into_iter().for_each(|client| worker.adopt(client));
                 worker.work();
                 let (host, contexts) = worker.into_parts();
@@ -168,7 +170,8 @@ impl PolicyVisitor for Run<'_> {
         if recorder.failed > 0 {
             return Err(format!("the device failed {} requests", recorder.failed));
         }
-        Ok(outcome(scenario, &recorder.given, &finished))
+        let class_bytes = timed.class_bytes();
+        Ok(outcome(scenario, &recorder.given, &finished, &class_bytes, info.class_weights()))
     }
 }
 
@@ -191,16 +194,36 @@ fn staged_max(tenant: &Tenant, client: usize) -> u32 {
     }
 }
 
-fn outcome(scenario: &Scenario, given: &[Given], finished: &Finished<CoreResult>) -> Outcome {
+fn outcome(
+    scenario: &Scenario,
+    given: &[Given],
+    finished: &Finished<CoreResult>,
+    class_bytes: &[[u64; 3]],
+    class_weights: Vec<WeightsOutcome>,
+) -> Outcome {
     let measured_s = scenario.measured_ns as f64 * 1e-9;
     let all_s = finished.end as f64 * 1e-12;
-    let tenants: Vec<TenantOutcome> =
+    let mut tenants: Vec<TenantOutcome> =
         scenario.tenants.iter().zip(given).map(|(tenant, given)| tenant_outcome(tenant, given, measured_s)).collect();
+    let bytes_per_s: f64 = tenants.iter().map(|tenant| tenant.bytes_per_s).sum();
+    let requests_per_s: f64 = tenants.iter().map(|tenant| tenant.requests_per_s).sum();
+    let weight = |tenant: &Tenant| f64::from(tenant.weight.get()) * f64::from(tenant.count);
+    let weights: f64 = scenario.tenants.iter().map(weight).sum();
+    let mut class_bytes = class_bytes.iter();
+    for (tenant, outcome) in scenario.tenants.iter().zip(&mut tenants) {
+        outcome.ideal_bytes_per_s = bytes_per_s * weight(tenant) / weights;
+        for by_class in class_bytes.by_ref().take(tenant.count as usize) {
+            outcome.class_bytes.iter_mut().zip(by_class).for_each(|(sum, bytes)| *sum += bytes);
+        }
+    }
+    let cores = scenario.machine.workers as f64;
+    let busy_share = 1.0 - finished.counts.slept as f64 / (finished.end as f64 * cores);
+    let cpu_ns_per_s = busy_share * cores * 1e9;
     let sum = |of: fn(&CoreResult) -> u64| finished.results.iter().map(of).sum::<u64>() as f64 / all_s;
     Outcome {
         measured_ns: scenario.measured_ns,
-        requests_per_s: tenants.iter().map(|tenant| tenant.requests_per_s).sum(),
-        bytes_per_s: tenants.iter().map(|tenant| tenant.bytes_per_s).sum(),
+        requests_per_s,
+        bytes_per_s,
         tenants,
         events: finished.counts.events,
         kicks_per_s: finished.counts.kicks as f64 / all_s,
@@ -208,8 +231,12 @@ fn outcome(scenario: &Scenario, given: &[Given], finished: &Finished<CoreResult>
         reschedules_per_s: sum(|core| core.reschedules),
         throttled_per_s: sum(|core| core.stats.throttled),
         no_token_per_s: sum(|core| core.stats.no_token),
-        busy_share: 1.0 - finished.counts.slept as f64 / (finished.end as f64 * scenario.machine.workers as f64),
+        busy_share,
+        cpu_ns_per_request: (requests_per_s > 0.0).then(|| cpu_ns_per_s / requests_per_s),
+        cpu_ns_per_kib: (bytes_per_s > 0.0).then(|| cpu_ns_per_s / (bytes_per_s / 1024.0)),
         memory: finished.memory,
+        window_ns: scenario.window_ns,
+        class_weights,
     }
 }
 
@@ -226,7 +253,15 @@ fn tenant_outcome(tenant: &Tenant, given: &Given, measured_s: f64) -> TenantOutc
         bytes_per_s: bytes as f64 / measured_s,
         mean_ns: if given.requests > 0 { given.total_ns_sum as f64 / given.requests as f64 } else { 0.0 },
         p50_ns: given.total_ns.value_at_quantile(0.5),
+        p90_ns: given.total_ns.value_at_quantile(0.9),
         p99_ns: given.total_ns.value_at_quantile(0.99),
+        p99_9_ns: given.total_ns.value_at_quantile(0.999),
+        p99_99_ns: given.total_ns.value_at_quantile(0.9999),
+        max_ns: given.total_ns.max(),
+        // Of all tenants together: `outcome`.
+        ideal_bytes_per_s: 0.0,
+        class_bytes: [0; 3],
+        windows: given.windows.clone(),
         share_deviation_max: given.bytes.iter().map(deviation).fold(0.0, f64::max),
     }
 }

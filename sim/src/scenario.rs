@@ -12,6 +12,7 @@ mod tunables;
 use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::tunables::{KyberOptions, MqDeadlineOptions};
 use mqfq_blk_watched::{BfqOptions, CostModel, PolicyKind, PriorityClass, Weight};
+use mqfq_nvme::Arbitration;
 
 /// A whole scenario, checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -30,6 +31,8 @@ pub struct Scenario {
     pub warm_up_ns: u64,
     /// How long it is counted after that.
     pub measured_ns: u64,
+    /// Length of the parts of the run that are told apart; `None`: it is told as a whole.
+    pub window_ns: Option<u64>,
 }
 
 /// Cores and what they cost.
@@ -135,12 +138,40 @@ pub struct Device {
     pub preset: Option<String>,
     /// Bytes.
     pub size_bytes: u64,
-    /// Commands on each hardware queue at once, 1..=65535.
+    /// Commands on each hardware queue at once, 1..=65535; on each of three, of a policy that uses class queues.
     pub queue_depth: u16,
+    /// Queue pairs that it has.
+    pub queue_pairs: u16,
+    /// How the controller chooses among queues that have commands; `None`: as its preset says.
+    pub arbitration: Option<Arbitration>,
+    /// Commands that the controller takes inside; `None`: as its preset says.
+    pub inside_max: Option<u16>,
+    /// Every time of the drive is multiplied by this.
+    pub slowed: u32,
     /// Which queues workers share.
     pub queues: QueueLayout,
     /// What requests cost.
     pub cost: CostModel,
+}
+
+impl Device {
+    /// Queue pairs of a device of which nothing is said, and most that can be.
+    pub const QUEUE_PAIRS: u16 = 3 * 1024;
+
+    /// A drive of a preset, or the null device, as it is if nothing more is said of it.
+    pub fn new(preset: Option<&str>, size_bytes: u64, queue_depth: u16) -> Device {
+        Device {
+            preset: preset.map(str::to_string),
+            size_bytes,
+            queue_depth,
+            queue_pairs: Device::QUEUE_PAIRS,
+            arbitration: None,
+            inside_max: None,
+            slowed: 1,
+            queues: QueueLayout::default(),
+            cost: CostModel::FLAT,
+        }
+    }
 }
 
 /// The policy and its options.

@@ -6,32 +6,58 @@
 use crate::coherence::{Ps, ps};
 use crate::cores::core;
 use crate::scenario::Latencies;
+use mqfq_blk_watched::queues::BlockLayer;
 use mqfq_sched_watched::class::PriorityClass;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::policy::{ClassWeights, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass};
 use mqfq_sched_watched::topology::HctxId;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is counted of what passes.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    /// Flows.
+    pub flows: usize,
+    /// From here, ns.
+    pub from_ns: u64,
+    /// To here, ns.
+    pub to_ns: u64,
+}
 
 /// See the file's text.
 pub struct Timed<P> {
     policy: Arc<P>,
+    counted: Counted,
+    /// By flow: bytes by class. What the simulator counts costs the virtual cores nothing.
+    class_bytes: Box<[[AtomicU64; 3]]>,
     submit: Ps,
     dispatch: Ps,
     complete: Ps,
 }
 
 impl<P: Policy> Timed<P> {
-    /// A policy on a machine. `is_elsewhere`: what a dispatch takes is spent under the one lock of the block layer, or nowhere, because there
-    /// is none.
-    pub fn new(policy: Arc<P>, latency: &Latencies, is_elsewhere: bool) -> Timed<P> {
+    /// A policy on a machine. What a dispatch takes is spent elsewhere in the block layer `sq`, under its one lock, and is what `low-latency`
+    /// leaves out.
+    pub fn new(policy: Arc<P>, latency: &Latencies, layer: BlockLayer, counted: Counted) -> Timed<P> {
         let Latencies { submit_ns, dispatch_ns, complete_ns, .. } = *latency;
+        let is_elsewhere = matches!(layer, BlockLayer::Sq | BlockLayer::LowLatency);
         Timed {
             policy,
+            counted,
+            class_bytes: (0..counted.flows).map(|_| Default::default()).collect(),
             submit: ps(submit_ns),
             dispatch: if is_elsewhere { 0 } else { ps(dispatch_ns) },
             complete: ps(complete_ns),
         }
+    }
+
+    /// By flow: bytes that went to the high, medium and low queues in the time that counts.
+    pub fn class_bytes(&self) -> Vec<[u64; 3]> {
+        // Relaxed: all on one thread.
+        let read = |by_class: &[AtomicU64; 3]| by_class.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
+        self.class_bytes.iter().map(read).collect()
     }
 }
 
@@ -74,6 +100,11 @@ impl<P: Policy> Policy for Timed<P> {
     }
 
     fn dispatched(&self, queue: &mut P::Queue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
+        if (self.counted.from_ns..self.counted.to_ns).contains(&now_ns) {
+            let bytes = &self.class_bytes[flow.0 as usize][class.index()];
+            // Relaxed: all on one thread.
+            bytes.fetch_add(cost.0, Ordering::Relaxed);
+        }
         self.policy.dispatched(queue, flow, cost, class, now_ns);
         if self.dispatch > 0 {
             core::compute(self.dispatch);

@@ -255,3 +255,22 @@ fn a_ticket_lock_takes_longer_to_hand_on_the_more_cores_wait() {
     let (few, many) = (sq(3, true) / sq(3, false), sq(8, true) / sq(8, false));
     assert!(many < 0.8 * few && few < 1.0, "{few} of a queued lock with three cores, {many} with eight");
 }
+
+#[test]
+fn the_parts_of_a_run_sum_to_the_whole_and_percentiles_are_in_order() {
+    let outcome = outcome(&two("kind = \"none\"").replace("[run]", "[run]\nwindows = \"1ms\""));
+    let count = (outcome.measured_ns / 1_000_000) as usize;
+    for tenant in &outcome.tenants {
+        let counted = &tenant.windows[tenant.windows.len() - count..];
+        assert_eq!(counted.iter().map(|window| window.bytes).sum::<u64>(), tenant.bytes, "{}", tenant.name);
+        assert_eq!(counted.iter().map(|window| window.requests).sum::<u64>(), tenant.requests);
+        let tail = [tenant.p50_ns, tenant.p90_ns, tenant.p99_ns, tenant.p99_9_ns, tenant.p99_99_ns, tenant.max_ns];
+        assert!(tail.is_sorted() && tail[0] > 0, "{tail:?}");
+        assert_eq!(tenant.class_bytes, [0; 3], "none chooses no class");
+    }
+    let ideal: f64 = outcome.tenants.iter().map(|tenant| tenant.ideal_bytes_per_s).sum();
+    assert!((ideal / outcome.bytes_per_s - 1.0).abs() < 1e-9);
+    let workers = 8.0;
+    let busy_ns = outcome.cpu_ns_per_request.unwrap() * outcome.requests_per_s;
+    assert!((busy_ns / (outcome.busy_share * workers * 1e9) - 1.0).abs() < 1e-9, "{busy_ns}");
+}

@@ -49,6 +49,10 @@ pub struct Operand {
     pub series: Vec<String>,
     /// Places; empty: all.
     pub xs: Vec<X>,
+    /// Of places that are numbers, only those from here on.
+    pub from: Option<f64>,
+    /// Of places that are numbers, only those before this.
+    pub to: Option<f64>,
     /// How they become one.
     pub reduce: Reduce,
 }
@@ -70,8 +74,16 @@ impl Operand {
             self.panels.contains(&row.panel)
                 && self.series.contains(&row.series)
                 && (self.xs.is_empty() || self.xs.contains(&row.x))
+                && self.is_within(&row.x)
         };
         rows.iter().filter(named).collect()
+    }
+
+    fn is_within(&self, x: &X) -> bool {
+        match x {
+            X::Number(x) => self.from.is_none_or(|from| *x >= from) && self.to.is_none_or(|to| *x < to),
+            X::Label(_) => true,
+        }
     }
 
     /// `None` if one of the numbers does not exist.
@@ -170,7 +182,7 @@ mod tests {
 
     fn operand(series: &str, xs: &[f64], reduce: Reduce) -> Operand {
         let xs = xs.iter().map(|&x| X::Number(x)).collect();
-        Operand { panels: vec!["p".into()], series: vec![series.into()], xs, reduce }
+        Operand { panels: vec!["p".into()], series: vec![series.into()], xs, from: None, to: None, reduce }
     }
 
     fn claim(of: Operand, over: Option<Operand>) -> Claim {
@@ -209,6 +221,16 @@ mod tests {
         assert!(!held(Some(10.5), None, 0.0) && held(Some(10.5), None, 0.05), "10 >= 9.975");
         assert!(!held(None, Some(9.6), 0.0) && held(None, Some(9.6), 0.05), "10 <= 10.08");
         assert!(held(Some(10.0), Some(10.0), 0.0));
+    }
+
+    #[test]
+    fn a_range_takes_its_start_and_leaves_its_end() {
+        let within = |from, to| {
+            let of = Operand { from, to, ..operand("a", &[], Reduce::Max) };
+            claim(of, None).check(&rows()).and_then(|row| row.value)
+        };
+        assert_eq!((within(Some(1.0), Some(2.0)), within(Some(2.0), None)), (Some(10.0), Some(30.0)));
+        assert_eq!(within(Some(2.5), None), None, "nothing to look at");
     }
 
     #[test]

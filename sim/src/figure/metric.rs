@@ -1,7 +1,8 @@
-//! What a figure shows of a run: one number of its outcome.
+//! What a figure shows of a run: one number of its outcome, of a part of it, or one percentile of its latencies.
 
+use super::X;
 use super::keys::Keys;
-use crate::outcome::{Outcome, TenantOutcome};
+use crate::outcome::{Outcome, TenantOutcome, WindowOutcome};
 
 /// Which number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,8 +19,38 @@ pub enum Kind {
     MeanNs,
     /// The same, median.
     P50Ns,
+    /// The same, 90th percentile.
+    P90Ns,
     /// The same, 99th percentile.
     P99Ns,
+    /// The same, 99.9th percentile.
+    P99_9Ns,
+    /// The same, 99.99th percentile.
+    P99_99Ns,
+    /// The same, longest.
+    MaxNs,
+    /// The same, the percentile that x is.
+    LatencyNs,
+    /// A tenant's bytes per second, over its part by weight of those of all.
+    OfIdeal,
+    /// How far that is from 1.
+    IdealDeviation,
+    /// Part of a tenant's bytes that went to the high queues, 0..=1.
+    HighShare,
+    /// The same of the medium queues.
+    MediumShare,
+    /// The same of the low queues.
+    LowShare,
+    /// Weight of the high queues over that of the low ones, as last set.
+    HighLowRatio,
+    /// Standard deviation of a tenant's bytes in the windows that count, over their mean.
+    WindowVariation,
+    /// From this window's start on, each tenant has its ideal to a tenth in every window, s.
+    FairFromS,
+    /// Time of the cores for each request, ns.
+    CpuNsPerRequest,
+    /// Time of the cores for each KiB, ns.
+    CpuNsPerKib,
     /// How far one of a tenant's `count` is from their mean.
     ShareDeviationMax,
     /// Kicks of sleepers per second.
@@ -50,7 +81,22 @@ pub const KINDS: &[(&str, Whose, Kind)] = &[
     ("share", Whose::Tenant, Kind::Share),
     ("mean-ns", Whose::Tenant, Kind::MeanNs),
     ("p50-ns", Whose::Tenant, Kind::P50Ns),
+    ("p90-ns", Whose::Tenant, Kind::P90Ns),
     ("p99-ns", Whose::Tenant, Kind::P99Ns),
+    ("p99.9-ns", Whose::Tenant, Kind::P99_9Ns),
+    ("p99.99-ns", Whose::Tenant, Kind::P99_99Ns),
+    ("max-ns", Whose::Tenant, Kind::MaxNs),
+    ("latency-ns", Whose::Tenant, Kind::LatencyNs),
+    ("of-ideal", Whose::Tenant, Kind::OfIdeal),
+    ("ideal-deviation", Whose::Either, Kind::IdealDeviation),
+    ("high-share", Whose::Tenant, Kind::HighShare),
+    ("medium-share", Whose::Tenant, Kind::MediumShare),
+    ("low-share", Whose::Tenant, Kind::LowShare),
+    ("high-low-ratio", Whose::All, Kind::HighLowRatio),
+    ("window-variation", Whose::Tenant, Kind::WindowVariation),
+    ("fair-from-s", Whose::All, Kind::FairFromS),
+    ("cpu-ns-per-request", Whose::All, Kind::CpuNsPerRequest),
+    ("cpu-ns-per-kib", Whose::All, Kind::CpuNsPerKib),
     ("share-deviation-max", Whose::Tenant, Kind::ShareDeviationMax),
     ("kicks-per-s", Whose::All, Kind::KicksPerS),
     ("reschedules-per-s", Whose::All, Kind::ReschedulesPerS),
@@ -74,6 +120,15 @@ pub enum Whose {
     Either,
 }
 
+/// What can be told of a part of a run.
+pub const OF_WINDOWS: &[&str] = &["requests-per-s", "bytes-per-s", "of-ideal", "high-low-ratio"];
+
+/// The percentiles that an outcome has, in the order of their names.
+pub const PERCENTILES: &[f64] = &[50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
+
+/// How near its ideal a tenant is in a window that is called fair.
+const FAIR: f64 = 0.1;
+
 /// A number of an outcome, times `scale`.
 #[derive(Clone, Debug)]
 pub struct Metric {
@@ -93,8 +148,8 @@ impl Metric {
         self.kind == Kind::Slowdown
     }
 
-    /// The number; `None` if it does not exist (slowdown of a tenant that got nothing).
-    pub fn value(&self, together: &Outcome, alone: Option<&Outcome>) -> Option<f64> {
+    /// The number; `None` if it does not exist (slowdown of a tenant that got nothing). `x`: where on the axis it is shown.
+    pub fn value(&self, together: &Outcome, alone: Option<&Outcome>, x: &X) -> Option<f64> {
         let of = |outcome: &Outcome| self.tenant.as_ref().and_then(|name| tenant(outcome, name).cloned());
         let whole = together;
         let requests_per_s = whole.requests_per_s;
@@ -115,7 +170,26 @@ impl Metric {
             }
             Kind::MeanNs => served(of(whole)?)?.mean_ns,
             Kind::P50Ns => served(of(whole)?)?.p50_ns as f64,
+            Kind::P90Ns => served(of(whole)?)?.p90_ns as f64,
             Kind::P99Ns => served(of(whole)?)?.p99_ns as f64,
+            Kind::P99_9Ns => served(of(whole)?)?.p99_9_ns as f64,
+            Kind::P99_99Ns => served(of(whole)?)?.p99_99_ns as f64,
+            Kind::MaxNs => served(of(whole)?)?.max_ns as f64,
+            Kind::LatencyNs => percentile(&served(of(whole)?)?, x)? as f64,
+            Kind::OfIdeal => of_ideal(&of(whole)?)?,
+            Kind::IdealDeviation if self.tenant.is_some() => (of_ideal(&of(whole)?)? - 1.0).abs(),
+            Kind::IdealDeviation => {
+                let of_all: Option<Vec<f64>> = whole.tenants.iter().map(of_ideal).collect();
+                of_all?.into_iter().map(|part| (part - 1.0).abs()).fold(0.0, f64::max)
+            }
+            Kind::HighShare => class_share(&of(whole)?, 0)?,
+            Kind::MediumShare => class_share(&of(whole)?, 1)?,
+            Kind::LowShare => class_share(&of(whole)?, 2)?,
+            Kind::HighLowRatio => ratio_at(whole, u64::MAX)?,
+            Kind::WindowVariation => variation(whole, &of(whole)?)?,
+            Kind::FairFromS => fair_from_s(whole)?,
+            Kind::CpuNsPerRequest => whole.cpu_ns_per_request?,
+            Kind::CpuNsPerKib => whole.cpu_ns_per_kib?,
             Kind::ShareDeviationMax => of(whole)?.share_deviation_max,
             Kind::KicksPerS => whole.kicks_per_s,
             Kind::ReschedulesPerS => whole.reschedules_per_s,
@@ -133,6 +207,88 @@ impl Metric {
     }
 }
 
+impl Metric {
+    /// The number of one window, of those that [`OF_WINDOWS`] names.
+    pub fn of_window(&self, outcome: &Outcome, at: usize) -> Option<f64> {
+        let window_ns = outcome.window_ns?;
+        let chosen = |tenant: &&TenantOutcome| self.tenant.as_ref().is_none_or(|name| tenant.name == *name);
+        let sum = |of: fn(&WindowOutcome) -> u64| {
+            let tenants = outcome.tenants.iter().filter(chosen);
+            let total: u64 = tenants.filter_map(|tenant| tenant.windows.get(at)).map(of).sum();
+            total as f64 * 1e9 / window_ns as f64
+        };
+        let value = match self.kind {
+            Kind::RequestsPerS => sum(|window| window.requests),
+            Kind::BytesPerS => sum(|window| window.bytes),
+            Kind::OfIdeal => {
+                let tenant = outcome.tenants.iter().find(chosen)?;
+                window_of_ideal(outcome, tenant, at)?
+            }
+            Kind::HighLowRatio => ratio_at(outcome, (at as u64 + 1) * window_ns)?,
+            other => unreachable!("{other:?} is refused where the figure is read"),
+        };
+        Some(value * self.scale)
+    }
+}
+
+/// A tenant's latency at the percentile that `x` is.
+fn percentile(tenant: &TenantOutcome, x: &X) -> Option<u64> {
+    let &TenantOutcome { p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns, max_ns, .. } = tenant;
+    let X::Number(asked) = x else { return None };
+    let at = PERCENTILES.iter().position(|known| known == asked)?;
+    Some([p50_ns, p90_ns, p99_ns, p99_9_ns, p99_99_ns, max_ns][at])
+}
+
+/// Of its part by weight.
+fn of_ideal(tenant: &TenantOutcome) -> Option<f64> {
+    (tenant.ideal_bytes_per_s > 0.0).then(|| tenant.bytes_per_s / tenant.ideal_bytes_per_s)
+}
+
+/// The same of one window: its part of what all got then.
+fn window_of_ideal(outcome: &Outcome, tenant: &TenantOutcome, at: usize) -> Option<f64> {
+    let bytes = |tenant: &TenantOutcome| tenant.windows.get(at).map_or(0, |window| window.bytes) as f64;
+    let (all, of_run) = (outcome.tenants.iter().map(bytes).sum::<f64>(), outcome.bytes_per_s);
+    let ideal = all * tenant.ideal_bytes_per_s / of_run;
+    (ideal > 0.0).then(|| bytes(tenant) / ideal)
+}
+
+fn class_share(tenant: &TenantOutcome, class: usize) -> Option<f64> {
+    let all: u64 = tenant.class_bytes.iter().sum();
+    (all > 0).then(|| tenant.class_bytes[class] as f64 / all as f64)
+}
+
+/// As set last before `before_ns`.
+fn ratio_at(outcome: &Outcome, before_ns: u64) -> Option<f64> {
+    let set = outcome.class_weights.iter().rfind(|weights| weights.at_ns < before_ns)?;
+    Some(f64::from(set.high) / f64::from(set.low))
+}
+
+/// The windows that lie in the measured time, by number.
+fn counted_windows(outcome: &Outcome) -> Option<std::ops::Range<usize>> {
+    let window_ns = outcome.window_ns?;
+    let all = outcome.tenants.iter().map(|tenant| tenant.windows.len()).max()?;
+    let warm_up = all - ((outcome.measured_ns / window_ns) as usize).min(all);
+    Some(warm_up..all)
+}
+
+fn variation(outcome: &Outcome, tenant: &TenantOutcome) -> Option<f64> {
+    let windows = tenant.windows.get(counted_windows(outcome)?)?;
+    let count = windows.len() as f64;
+    let mean = windows.iter().map(|window| window.bytes as f64).sum::<f64>() / count;
+    let squares: f64 = windows.iter().map(|window| (window.bytes as f64 - mean).powi(2)).sum();
+    (mean > 0.0).then(|| (squares / count).sqrt() / mean)
+}
+
+fn fair_from_s(outcome: &Outcome) -> Option<f64> {
+    let windows = counted_windows(outcome)?;
+    let is_fair = |at: usize| {
+        let near = |tenant| window_of_ideal(outcome, tenant, at).is_some_and(|part| (part - 1.0).abs() <= FAIR);
+        outcome.tenants.iter().all(near)
+    };
+    let first = windows.clone().rev().take_while(|&at| is_fair(at)).last()?;
+    Some(first as f64 * outcome.window_ns? as f64 * 1e-9)
+}
+
 fn tenant<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a TenantOutcome> {
     outcome.tenants.iter().find(|tenant| tenant.name == name)
 }
@@ -140,4 +296,57 @@ fn tenant<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a TenantOutcome> {
 /// A latency is told only of who was served.
 fn served(tenant: TenantOutcome) -> Option<TenantOutcome> {
     (tenant.requests > 0).then_some(tenant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two equal tenants; in windows of 1 s, of which the first is warm-up, the first of them gets so many bytes of 100.
+    fn two(first: &[u64]) -> Outcome {
+        let tenant = |name: &str, bytes: Vec<u64>| TenantOutcome {
+            name: name.into(),
+            bytes_per_s: bytes[1..].iter().sum::<u64>() as f64,
+            ideal_bytes_per_s: 50.0 * (first.len() - 1) as f64,
+            class_bytes: [30, 10, 60],
+            windows: bytes.into_iter().map(|bytes| WindowOutcome { requests: 1, bytes }).collect(),
+            ..TenantOutcome::default()
+        };
+        let others = first.iter().map(|bytes| 100 - bytes).collect();
+        Outcome {
+            tenants: vec![tenant("a", first.to_vec()), tenant("b", others)],
+            bytes_per_s: 100.0 * (first.len() - 1) as f64,
+            measured_ns: (first.len() - 1) as u64 * 1_000_000_000,
+            window_ns: Some(1_000_000_000),
+            ..Outcome::default()
+        }
+    }
+
+    fn value(kind: Kind, tenant: Option<&str>, outcome: &Outcome) -> Option<f64> {
+        let metric = Metric { kind, tenant: tenant.map(str::to_string), alone: Keys::default(), scale: 1.0 };
+        metric.value(outcome, None, &X::Number(0.0))
+    }
+
+    #[test]
+    fn it_is_fair_from_the_first_window_after_which_nobody_is_a_tenth_off() {
+        let from = |first: &[u64]| value(Kind::FairFromS, None, &two(first));
+        assert_eq!(from(&[90, 80, 54, 46, 50]), Some(2.0));
+        assert_eq!(from(&[50, 50, 50, 56, 50]), Some(4.0), "56 of 50 is more than a tenth off");
+        assert_eq!(from(&[50, 50, 60]), None, "not at the end");
+        assert_eq!(from(&[50, 50, 50]), Some(1.0), "warm-up does not count");
+    }
+
+    #[test]
+    fn deviation_variation_and_classes() {
+        let outcome = two(&[99, 60, 40, 80]);
+        assert_eq!(value(Kind::OfIdeal, Some("a"), &outcome), Some(1.2), "180 of 150");
+        let close = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-12;
+        assert!(close(value(Kind::IdealDeviation, Some("b"), &outcome), 0.2), "120 of 150");
+        assert!(close(value(Kind::IdealDeviation, None, &outcome), 0.2));
+        // Mean 60, deviations 0, 20, 20.
+        assert!(close(value(Kind::WindowVariation, Some("a"), &outcome), (800.0f64 / 3.0).sqrt() / 60.0));
+        assert_eq!(value(Kind::HighShare, Some("a"), &outcome), Some(0.3));
+        assert_eq!(value(Kind::LowShare, Some("a"), &outcome), Some(0.6));
+        assert_eq!(value(Kind::HighLowRatio, None, &outcome), None, "never set");
+    }
 }

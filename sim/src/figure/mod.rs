@@ -99,11 +99,23 @@ struct Panel {
     log_y: bool,
     /// A dashed line at this height, and what it means.
     ideal: Option<f64>,
+    axis: Axis,
     points: Vec<Point>,
     series: Vec<Series>,
     base: Keys,
     /// Part of the quick extent.
     quick: bool,
+}
+
+/// What x is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Axis {
+    /// A scenario each.
+    Scenarios,
+    /// The time of one run, s; its windows. The panel has one point, which sets their length.
+    Time,
+    /// The percentiles of one run.
+    Percentiles,
 }
 
 /// A place on the x axis.
@@ -177,22 +189,7 @@ impl Figure {
     /// If there are not as many outcomes as jobs.
     pub fn assemble(&self, outcomes: &[Outcome]) -> Rows {
         assert_eq!(outcomes.len(), self.jobs.len(), "one outcome per job");
-        let row = |cell: &Cell| {
-            let panel = &self.panels[cell.panel];
-            let (series, point) = (&panel.series[cell.series], &panel.points[cell.point]);
-            let paper = self
-                .paper
-                .iter()
-                .find(|paper| paper.panel == panel.name && paper.series == series.name && paper.x == point.x);
-            Row {
-                panel: panel.name.clone(),
-                series: series.name.clone(),
-                x: point.x.clone(),
-                y: series.metric.value(&outcomes[cell.job], cell.alone.map(|alone| &outcomes[alone])),
-                paper_y: paper.map(|paper| paper.y),
-            }
-        };
-        let rows: Vec<Row> = self.cells.iter().map(row).collect();
+        let rows: Vec<Row> = self.cells.iter().flat_map(|cell| self.rows_of(cell, outcomes)).collect();
         let claims = self.claims.iter().filter_map(|claim| claim.check(&rows)).collect();
         let panels = self.drawn_panels().map(|panel| PanelRow {
             panel: panel.name.clone(),
@@ -211,6 +208,27 @@ impl Figure {
             rows,
             claims,
         }
+    }
+
+    /// One row; of a panel over time as many as the run has windows.
+    fn rows_of(&self, cell: &Cell, outcomes: &[Outcome]) -> Vec<Row> {
+        let panel = &self.panels[cell.panel];
+        let (series, point) = (&panel.series[cell.series], &panel.points[cell.point]);
+        let outcome = &outcomes[cell.job];
+        let row = |x: X, y: Option<f64>| {
+            let is_here =
+                |paper: &&PaperPoint| paper.panel == panel.name && paper.series == series.name && paper.x == x;
+            let paper_y = self.paper.iter().find(is_here).map(|paper| paper.y);
+            Row { panel: panel.name.clone(), series: series.name.clone(), x, y, paper_y }
+        };
+        if panel.axis != Axis::Time {
+            let alone = cell.alone.map(|alone| &outcomes[alone]);
+            return vec![row(point.x.clone(), series.metric.value(outcome, alone, &point.x))];
+        }
+        let windows = outcome.tenants.iter().map(|tenant| tenant.windows.len()).max().unwrap_or(0);
+        let length_ns = outcome.window_ns.unwrap_or(0);
+        let at_s = |at: usize| X::Number((at as u64 * length_ns) as f64 / 1e9);
+        (0..windows).map(|at| row(at_s(at), series.metric.of_window(outcome, at))).collect()
     }
 
     fn drawn_panels(&self) -> impl Iterator<Item = &Panel> {

@@ -9,7 +9,7 @@
 //! ```
 //! Axes are linear for the drawing library: logarithms are taken here, and labels give them back.
 
-use super::{Figure, Panel, Row, Rows, Series, Shape, X};
+use super::{Axis, Figure, Panel, Row, Rows, Series, Shape, X};
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -164,7 +164,8 @@ fn x_at(panel: &Panel, x: &X) -> f64 {
 }
 
 fn all_numbers(panel: &Panel) -> bool {
-    panel.points.iter().all(|point| matches!(point.x, X::Number(_)))
+    // The tail of a distribution would be one point on a linear axis.
+    panel.axis != Axis::Percentiles && panel.points.iter().all(|point| matches!(point.x, X::Number(_)))
 }
 
 fn y_at(panel: &Panel, y: f64) -> f64 {
@@ -200,6 +201,7 @@ fn draw_axes<'a, 'b>(
             () if labelled && whole => {
                 panel.points.get(x.round() as usize).map_or(String::new(), |point| point.x.to_string())
             }
+            () if panel.axis == Axis::Time => plain(*x),
             () if labelled || !whole => String::new(),
             () if panel.log_x => format!("{}", x.exp2().round()),
             () => format!("{x:.0}"),
@@ -242,7 +244,8 @@ fn draw_lines(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Drawn
     if first > last {
         return Ok(());
     }
-    let air = ((last - first) * 0.03).max(0.1);
+    let least = if panel.axis == Axis::Time { 0.0 } else { 0.1 };
+    let air = ((last - first) * 0.03).max(least);
     let mut chart = draw_axes(area, panel, first - air..last + air, y_range(panel, drawings))?;
     draw_ideal(&mut chart, panel, first - air, last + air)?;
     for drawing in drawings {
@@ -259,7 +262,9 @@ fn draw_lines(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Drawn
             chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, colour.stroke_width(1))))?;
         } else {
             chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
-            chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, colour.filled())))?;
+            // Over time there is a point each few pixels.
+            let marked = if panel.axis == Axis::Time { &[] } else { &points[..] };
+            chart.draw_series(marked.iter().map(|&point| Circle::new(point, 3, colour.filled())))?;
         }
         let stated = drawing.rows.iter().filter_map(|row| Some((x_at(panel, &row.x), y_at(panel, row.paper_y?))));
         chart.draw_series(stated.map(|point| Cross::new(point, 6, colour.stroke_width(3))))?;

@@ -5,8 +5,8 @@
 
 use super::claim::{Claim, Operand, Reduce};
 use super::keys::{Keys, split};
-use super::metric::{KINDS, Metric, Whose};
-use super::{Check, Extent, Figure, Panel, PaperPoint, Point, Series, Shape, X};
+use super::metric::{KINDS, Kind, Metric, OF_WINDOWS, PERCENTILES, Whose};
+use super::{Axis, Check, Extent, Figure, Panel, PaperPoint, Point, Series, Shape, X};
 use mqfq_config::{ConfigError, Entry, Place, Section, Source};
 use toml::Value;
 
@@ -16,7 +16,7 @@ const PANEL: &[&str] = &[
     "name", "title", "kind", "x-label", "y-label", "log-x", "log-y", "ideal", "scenario", "x", "metric", "series",
     "quick",
 ];
-const X_AXIS: &[&str] = &["keys", "values", "quick", "point"];
+const X_AXIS: &[&str] = &["keys", "values", "quick", "point", "windows", "percentiles"];
 const POINT: &[&str] = &["x", "set", "quick"];
 const METRIC: &[&str] = &["name", "tenant", "alone", "scale"];
 const SERIES: &[&str] = &["name", "set", "metric", "like", "text", "quick"];
@@ -36,7 +36,7 @@ const CLAIM: &[&str] = &[
     "not-held-because",
     "quick",
 ];
-const OPERAND: &[&str] = &["panel", "series", "x", "reduce"];
+const OPERAND: &[&str] = &["panel", "series", "x", "from", "to", "reduce"];
 
 /// Any number that a figure may state.
 const NUMBERS: std::ops::RangeInclusive<f64> = 0.0..=1e15;
@@ -82,7 +82,7 @@ impl Figure {
 #[derive(Default)]
 struct Common {
     scenario: Keys,
-    points: Option<Vec<Point>>,
+    points: Option<(Axis, Vec<Point>)>,
     metric: PartialMetric,
     series: Option<Vec<PartialSeries>>,
     shape: Option<Shape>,
@@ -109,7 +109,7 @@ impl Common {
         let scenario = content.get("scenario").map(|entry| Keys::read(&entry, false)).transpose()?;
         Ok(Common {
             scenario: scenario.map_or_else(|| self.scenario.clone(), |own| self.scenario.with(&own)),
-            points: content.get("x").map(|x| points(&x)).transpose()?.or_else(|| self.points.clone()),
+            points: content.get("x").map(|x| x_axis(&x)).transpose()?.or_else(|| self.points.clone()),
             metric: match content.get("metric") {
                 Some(metric) => self.metric.with(&metric)?,
                 None => self.metric.clone(),
@@ -133,14 +133,17 @@ impl Common {
                 .inside(key)
                 .error(format!("this key is missing, for the panel or the whole figure, allowed is {allowed}"))
         };
-        let points = self.points.filter(|points| !points.is_empty());
-        let points = points.ok_or_else(|| missing("x", "a table with keys and values, or with points"))?;
+        let points = self.points.filter(|(_, points)| !points.is_empty());
+        let (axis, points) = points.ok_or_else(|| missing("x", "a table with keys and values, or with points"))?;
         let mut series: Vec<Series> = Vec::new();
         for partial in self.series.ok_or_else(|| missing("series", "a list of tables"))? {
             if series.iter().any(|known| known.name == partial.name) {
                 return Err(partial.place.error(format!("there are two series \"{}\", allowed is one", partial.name)));
             }
-            series.push(partial.whole(&self.metric)?);
+            let place = partial.place.clone();
+            let whole = partial.whole(&self.metric)?;
+            fits(axis, &whole.metric, &place)?;
+            series.push(whole);
         }
         for like in &series {
             if let Some(name) = &like.like
@@ -159,6 +162,7 @@ impl Common {
             log_x: self.log_x,
             log_y: self.log_y,
             ideal: self.ideal,
+            axis,
             points,
             series,
             base: self.scenario,
@@ -188,9 +192,49 @@ fn panels(root: &Section<'_, '_>, head: &Section<'_, '_>) -> Result<Vec<Panel>, 
     Ok(panels)
 }
 
-/// `[x]`: points one by one, or values of keys.
-fn points(entry: &Entry<'_, '_>) -> Result<Vec<Point>, ConfigError> {
+/// The metric can be told over such an axis.
+fn fits(axis: Axis, metric: &Metric, place: &Place) -> Result<(), ConfigError> {
+    let name = KINDS.iter().find(|(_, _, kind)| *kind == metric.kind).map_or("", |(name, ..)| name);
+    match axis {
+        Axis::Time if !OF_WINDOWS.contains(&name) => Err(place.error(format!(
+            "the metric {name} is not told of a part of a run, allowed with x.windows are {}",
+            OF_WINDOWS.join(", ")
+        ))),
+        Axis::Percentiles if metric.kind != Kind::LatencyNs => {
+            Err(place.error(format!("the metric {name} has no percentiles, allowed with x.percentiles is latency-ns")))
+        }
+        Axis::Scenarios if metric.kind == Kind::LatencyNs => {
+            Err(place.error("the metric latency-ns is that of a percentile, allowed is it with x.percentiles"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `[x]`: scenarios, or the time or the percentiles of one.
+fn x_axis(entry: &Entry<'_, '_>) -> Result<(Axis, Vec<Point>), ConfigError> {
     let section = entry.table(X_AXIS)?;
+    if let Some(windows) = section.get("windows") {
+        let mut set = Keys::default();
+        set.set(split("run.windows"), windows.value()?, windows.place());
+        return Ok((Axis::Time, vec![Point { x: X::Number(0.0), set, quick: true }]));
+    }
+    if let Some(list) = section.get("percentiles") {
+        let point = |entry: &Entry<'_, '_>| {
+            let percent = entry.decimal(0.0..=100.0)?;
+            if !PERCENTILES.contains(&percent) {
+                let known = PERCENTILES.iter().map(f64::to_string).collect::<Vec<_>>().join(", ");
+                return Err(entry.place().error(format!("{percent} is not kept, allowed are {known}")));
+            }
+            Ok(Point { x: X::Number(percent), set: Keys::default(), quick: true })
+        };
+        let points = list.items_or_one().iter().map(point).collect::<Result<_, _>>()?;
+        return Ok((Axis::Percentiles, points));
+    }
+    Ok((Axis::Scenarios, points(&section)?))
+}
+
+/// Points one by one, or values of keys.
+fn points(section: &Section<'_, '_>) -> Result<Vec<Point>, ConfigError> {
     let mut points = Vec::new();
     if let Some(list) = section.get("point") {
         for entry in list.items("a list of tables with x and set")? {
@@ -430,7 +474,9 @@ fn operand(entry: &Entry<'_, '_>, panels: &[Panel]) -> Result<Operand, ConfigErr
             Some("max") => Reduce::Max,
             _ => Reduce::Mean,
         };
-    Ok(Operand { panels: names, series: series.collect::<Result<_, _>>()?, xs, reduce })
+    let number = |key| section.get(key).map(|entry: Entry<'_, '_>| entry.decimal(NUMBERS)).transpose();
+    let (from, to) = (number("from")?, number("to")?);
+    Ok(Operand { panels: names, series: series.collect::<Result<_, _>>()?, xs, from, to, reduce })
 }
 
 /// The panels that are named; the only one, if none is.
@@ -461,6 +507,9 @@ fn known_series(entry: &Entry<'_, '_>, name: &str, panels: &[&Panel]) -> Result<
 
 fn known_x(entry: &Entry<'_, '_>, panels: &[&Panel]) -> Result<X, ConfigError> {
     let x = x(entry)?;
+    if panels.iter().any(|panel| panel.axis == Axis::Time) {
+        return Err(entry.place().error("the windows of a run are not named one by one, allowed are from and to"));
+    }
     if panels.iter().flat_map(|panel| &panel.points).any(|point| point.x == x) {
         return Ok(x);
     }

@@ -1,7 +1,7 @@
 //! Figures from text to rows, without running anything: outcomes are made up.
 
 use super::*;
-use crate::outcome::{MemoryOutcome, TenantOutcome};
+use crate::outcome::{TenantOutcome, WeightsOutcome, WindowOutcome};
 use crate::scenario::Scenario;
 
 const FIGURE: &str = r#"
@@ -73,25 +73,10 @@ fn outcome(job: &Job, bytes_per_s: impl Fn(&str) -> f64) -> Outcome {
         bytes: 1,
         requests_per_s: 1.0,
         bytes_per_s: bytes_per_s(&tenant.name),
-        mean_ns: 1.0,
-        p50_ns: 1,
-        p99_ns: 1,
-        share_deviation_max: 0.0,
+        ..TenantOutcome::default()
     };
-    Outcome {
-        tenants: scenario.tenants.iter().map(tenant).collect(),
-        measured_ns: 1,
-        requests_per_s: 1.0,
-        bytes_per_s: 1.0,
-        events: 1,
-        kicks_per_s: 0.0,
-        policy_kicks_per_s: 0.0,
-        reschedules_per_s: 0.0,
-        throttled_per_s: 0.0,
-        no_token_per_s: 0.0,
-        busy_share: 1.0,
-        memory: MemoryOutcome::default(),
-    }
+    let tenants = scenario.tenants.iter().map(tenant).collect();
+    Outcome { tenants, measured_ns: 1, requests_per_s: 1.0, bytes_per_s: 1.0, ..Outcome::default() }
 }
 
 /// Alone each tenant gets 100; together a gets 50 and b nothing.
@@ -140,6 +125,98 @@ fn rows_follow_series_then_x_with_the_papers_numbers_beside_them() {
     assert_eq!(found, expected, "a: 100 / 50; b got nothing, so that its slowdown does not exist");
     assert!(rows.claims[0].held, "2 is at most 2");
     assert_eq!(rows.surprises().count(), 0);
+}
+
+/// Two runs in one panel each: one over time, one over percentiles.
+fn of_one_run() -> String {
+    let head = FIGURE.split("[[x.point]]").next().unwrap();
+    let tail = r#"
+[[panel]]
+name = "time"
+kind = "lines"
+x = { windows = "1ms" }
+metric = { name = "bytes-per-s" }
+[[panel.series]]
+name = "A"
+metric = { tenant = "a" }
+[[panel.series]]
+name = "ratio"
+metric = { name = "high-low-ratio" }
+[[panel]]
+name = "tail"
+x = { percentiles = [50, 99.9] }
+metric = { name = "latency-ns", tenant = "b" }
+[[panel.series]]
+name = "B"
+
+[[claim]]
+what = "A has little from 1 ms on"
+of = { panel = "time", series = "A", from = 0.001, to = 0.003, reduce = "max" }
+at-most = 3e6
+reason = "because"
+"#;
+    format!("{head}{tail}")
+}
+
+#[test]
+fn the_parts_of_a_run_and_its_percentiles_are_points_of_one_run() {
+    let figure = read(&of_one_run(), Extent::Full).unwrap();
+    let labels: Vec<&str> = figure.jobs().iter().map(|job| job.label.as_str()).collect();
+    assert_eq!(labels, ["time, A at 0", "tail, B at 50"], "the windows are part of the scenario");
+    let bytes = [9_000, 2_000, 3_000, 4_000].map(|bytes| WindowOutcome { requests: 1, bytes }).to_vec();
+    let weights = |at_ns, high| WeightsOutcome { at_ns, high, medium: 2, low: 2 };
+    let outcomes: Vec<Outcome> = figure
+        .jobs()
+        .iter()
+        .map(|job| {
+            let mut outcome = outcome(job, |_| 1.0);
+            outcome.tenants[0].windows = bytes.clone();
+            (outcome.tenants[1].p50_ns, outcome.tenants[1].p99_9_ns) = (7, 70);
+            outcome.window_ns = Some(1_000_000);
+            outcome.class_weights = vec![weights(500_000, 8), weights(2_000_000, 5)];
+            outcome
+        })
+        .collect();
+    let rows = figure.assemble(&outcomes);
+    let found = |series: &str| -> Vec<(String, Option<f64>)> {
+        rows.rows.iter().filter(|row| row.series == series).map(|row| (row.x.to_string(), row.y)).collect()
+    };
+    let at = |x: &str, y: f64| (x.to_string(), Some(y));
+    assert_eq!(found("A"), [at("0", 9e6), at("0.001", 2e6), at("0.002", 3e6), at("0.003", 4e6)]);
+    assert_eq!(found("ratio"), [at("0", 4.0), at("0.001", 4.0), at("0.002", 2.5), at("0.003", 2.5)]);
+    assert_eq!(found("B"), [at("50", 7.0), at("99.9", 70.0)]);
+    assert_eq!((rows.claims[0].value, rows.claims[0].held), (Some(3e6), true));
+    let text = render(&figure, &rows).unwrap();
+    assert!(text.contains("99.9") && text.contains("0.0010") | text.contains("1.0e-3"), "{text}");
+}
+
+#[test]
+fn a_metric_must_go_with_its_axis() {
+    let refusal = |from: &str, to: &str| {
+        let text = of_one_run();
+        assert!(text.contains(from), "{from}");
+        read(&text.replacen(from, to, 1), Extent::Full).unwrap_err()
+    };
+    assert_eq!(
+        refusal("\"bytes-per-s\"", "\"p99-ns\""),
+        "f.toml:27: panel.series: the metric p99-ns is not told of a part of a run, allowed with x.windows are requests-per-s, \
+         bytes-per-s, of-ideal, high-low-ratio"
+    );
+    assert_eq!(
+        refusal("\"latency-ns\"", "\"p99-ns\""),
+        "f.toml:37: panel.series: the metric p99-ns has no percentiles, allowed with x.percentiles is latency-ns"
+    );
+    assert_eq!(
+        refusal("[50, 99.9]", "[50, 95]"),
+        "f.toml:35: panel.x.percentiles: 95 is not kept, allowed are 50, 90, 99, 99.9, 99.99, 100"
+    );
+    assert_eq!(
+        refusal("from = 0.001, ", "x = 0, "),
+        "f.toml:42: claim.of.x: the windows of a run are not named one by one, allowed are from and to"
+    );
+    let over_policies = FIGURE.replace("name = \"slowdown\"", "name = \"latency-ns\"");
+    let refused = read(&over_policies, Extent::Full).unwrap_err();
+    assert!(refused.ends_with("the metric latency-ns is that of a percentile, allowed is it with x.percentiles"));
 }
 
 #[test]

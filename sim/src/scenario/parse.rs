@@ -10,16 +10,22 @@ use crate::machine;
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
 use mqfq_config::{ConfigError, Entry, Section, Source, duration, size};
-use mqfq_nvme::presets;
+use mqfq_nvme::{Arbitration, presets};
 
 /// Most workers that the scheduler's masks have room for.
 pub(super) const WORKERS_MAX: usize = 1024;
+
+/// How much slower than itself a drive can be.
+const SLOWED_MAX: u32 = 1000;
 
 /// Most flows of one scenario.
 const FLOWS_MAX: u64 = 1 << 20;
 
 /// Most clients of one scenario.
 const CLIENTS_MAX: u64 = 1 << 22;
+
+/// Most parts of a run that are told apart.
+const WINDOWS_MAX: u64 = 100_000;
 
 /// Longest time of anything, ns: an hour.
 pub(super) const TIME_MAX_NS: u64 = 3_600_000_000_000;
@@ -48,7 +54,7 @@ impl Scenario {
         let source = Source { file, text };
         let root = source.parse()?;
         let root = Section::root(&source, root.get_ref(), &["run", "machine", "device", "policy", "tenant"])?;
-        let (seed, warm_up_ns, measured_ns) = run(&root)?;
+        let (seed, warm_up_ns, measured_ns, window_ns) = run(&root)?;
         let machine = machine(&root)?;
         let mut device = device(&root)?;
         let policy = policy(&root, device.queue_depth)?;
@@ -72,20 +78,30 @@ impl Scenario {
         if tenants.is_empty() {
             return Err(root.place().error("no [tenant.NAME] section, at least one is needed"));
         }
-        Ok(Scenario { machine, device, policy, tenants, seed, warm_up_ns, measured_ns })
+        Ok(Scenario { machine, device, policy, tenants, seed, warm_up_ns, measured_ns, window_ns })
     }
 }
 
-/// `[run]`: seed, warm-up and measured time.
-fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64), ConfigError> {
-    let (mut seed, mut warm_up_ns, mut measured_ns) = (1, 20_000_000, 100_000_000);
+/// `[run]`: seed, warm-up and measured time, and the parts that are told apart.
+fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64, Option<u64>), ConfigError> {
+    let (mut seed, mut warm_up_ns, mut measured_ns, mut window_ns) = (1, 20_000_000, 100_000_000, None);
     if let Some(run) = root.get("run") {
-        let run = run.table(&["seed", "warm-up", "measured"])?;
+        let run = run.table(&["seed", "warm-up", "measured", "windows"])?;
         seed = run.get("seed").map_or(Ok(seed), |seed| seed.number(0..=i64::MAX as u64))?;
         warm_up_ns = run.get("warm-up").map_or(Ok(warm_up_ns), |time| time.duration_ns(0..=TIME_MAX_NS))?;
         measured_ns = run.get("measured").map_or(Ok(measured_ns), |time| time.duration_ns(1_000..=TIME_MAX_NS))?;
+        if let Some(windows) = run.get("windows") {
+            let length_ns = windows.duration_ns(1_000..=TIME_MAX_NS)?;
+            let count = (warm_up_ns + measured_ns).div_ceil(length_ns);
+            if count > WINDOWS_MAX {
+                return Err(windows
+                    .place()
+                    .error(format!("the run has {count} windows of this length, allowed are {WINDOWS_MAX}")));
+            }
+            window_ns = Some(length_ns);
+        }
     }
-    Ok((seed, warm_up_ns, measured_ns))
+    Ok((seed, warm_up_ns, measured_ns, window_ns))
 }
 
 /// Keys of `[machine]`.
@@ -201,9 +217,24 @@ fn override_latencies(entry: &Entry<'_, '_>, latency: &mut Latencies) -> Result<
     Ok(())
 }
 
-/// Keys of `[device]`; the first is a drive's alone.
-const DEVICE_KEYS: &[&str] =
-    &["preset", "kind", "size", "queue-depth", "block-layer", "software-queues", "hardware-queues", "cost"];
+/// Keys of `[device]`; the first are a drive's alone.
+const DEVICE_KEYS: &[&str] = &[
+    "preset",
+    "arbitration",
+    "inside-max",
+    "slowed",
+    "kind",
+    "size",
+    "queue-depth",
+    "queue-pairs",
+    "block-layer",
+    "software-queues",
+    "hardware-queues",
+    "cost",
+];
+
+/// So many of them are of no meaning without a drive.
+const DRIVE_KEYS: usize = 4;
 
 /// `block-layer`, `software-queues` and `hardware-queues`, as in the daemon's config.
 fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Result<QueueLayout, ConfigError> {
@@ -214,6 +245,7 @@ fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Resu
     let mut layout = match layer.as_deref() {
         Some("sq") => QueueLayout::SQ,
         Some("raw") => QueueLayout::RAW,
+        Some("low-latency") => QueueLayout { layer: BlockLayer::LowLatency, ..QueueLayout::RAW },
         _ => QueueLayout::default(),
     };
     if layout.layer != BlockLayer::Mq {
@@ -248,14 +280,22 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     let section = root.require("device", "a table with kind and size")?.table(&[])?;
     let kind = section.require("kind", "nvme, null")?.choice(&["nvme", "null"])?;
     let is_nvme = kind == "nvme";
-    let section = section.with_allowed(if is_nvme { DEVICE_KEYS } else { &DEVICE_KEYS[1..] })?;
+    let section = section.with_allowed(if is_nvme { DEVICE_KEYS } else { &DEVICE_KEYS[DRIVE_KEYS..] })?;
     let names: Vec<&str> = presets::ALL.iter().map(|preset| preset.name).collect();
     let preset = if is_nvme { Some(section.require("preset", &names.join(", "))?.choice(&names)?) } else { None };
     let size_bytes = blocks(&section.require("size", size::ALLOWED)?, 1 << 20, i64::MAX as u64)?;
     let queue_depth = section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
-    // Whether they can be shared depends on the policy, which is read next.
-    let queues = QueueLayout::default();
-    Ok(Device { preset, size_bytes, queue_depth, queues, cost: cost(&section)? })
+    let queue_pairs =
+        section.get("queue-pairs").map_or(Ok(Device::QUEUE_PAIRS), |pairs| pairs.number(1..=Device::QUEUE_PAIRS))?;
+    let of_drive = |key| if is_nvme { section.get(key) } else { None };
+    let inside_max = of_drive("inside-max").map(|most| most.number(1..=u16::MAX)).transpose()?;
+    let slowed = of_drive("slowed").map_or(Ok(1), |times| times.number(1..=SLOWED_MAX))?;
+    let names = Arbitration::ALL.map(|(name, _)| name);
+    let arbitration = of_drive("arbitration").map(|entry| entry.choice(&names)).transpose()?;
+    let arbitration = arbitration.map(|name| Arbitration::by_name(&name).expect("a choice of all names"));
+    // Which queues can be shared depends on the policy, which is read next.
+    let plain = Device::new(preset.as_deref(), size_bytes, queue_depth);
+    Ok(Device { queue_pairs, arbitration, inside_max, slowed, cost: cost(&section)?, ..plain })
 }
 
 /// `[device.cost]`: `read` and `write`, each `{ base = SIZE, per-byte = NUMBER }`, as in the daemon's config.

@@ -55,6 +55,10 @@ fn what_is_left_out_has_its_default() {
             preset: Some("nvmf-dram".into()),
             size_bytes: 64 << 30,
             queue_depth: 1024,
+            queue_pairs: 3072,
+            arbitration: None,
+            inside_max: None,
+            slowed: 1,
             queues: QueueLayout::default(),
             cost: CostModel::FLAT
         }
@@ -79,6 +83,7 @@ fn every_key_is_read() {
 seed = 3
 warm-up = "5ms"
 measured = "1s"
+windows = "10ms"
 [machine]
 preset = "haswell-2x6"
 workers = 12
@@ -90,6 +95,7 @@ latency = { wake-other-socket-ns = 1500, two-threads-factor = 1.3, lines-under-l
 kind = "null"
 size = "1GiB"
 queue-depth = 32
+queue-pairs = 7
 [policy]
 kind = "mqfq"
 depth = 128
@@ -133,6 +139,7 @@ size = 512
     )
     .unwrap();
     assert_eq!((scenario.seed, scenario.warm_up_ns, scenario.measured_ns), (3, 5_000_000, 1_000_000_000));
+    assert_eq!(scenario.window_ns, Some(10_000_000));
     let machine = &scenario.machine;
     assert_eq!(
         (machine.sockets, machine.cores_per_socket, machine.threads_per_core, machine.workers),
@@ -148,6 +155,10 @@ size = 512
             preset: None,
             size_bytes: 1 << 30,
             queue_depth: 32,
+            queue_pairs: 7,
+            arbitration: None,
+            inside_max: None,
+            slowed: 1,
             queues: QueueLayout::default(),
             cost: CostModel::FLAT
         }
@@ -298,7 +309,7 @@ fn every_example_can_be_run() {
 fn an_unknown_key_is_refused_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("seed", "sead")),
-        "s.toml:2: run.sead: unknown key, allowed are seed, warm-up, measured"
+        "s.toml:2: run.sead: unknown key, allowed are seed, warm-up, measured, windows"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[figure]\n")),
@@ -332,12 +343,12 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
     );
     assert_eq!(
         refusal(&good_with("\"nvme\"", "\"null\"")),
-        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth, block-layer, software-queues, hardware-queues, cost"
+        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth, queue-pairs, block-layer, software-queues, hardware-queues, cost"
     );
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
     assert_eq!(
         policy("kind = \"cfq\""),
-        "s.toml:16: policy.kind: \"cfq\" is not known, allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq"
+        "s.toml:16: policy.kind: \"cfq\" is not known, allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq, d2fq"
     );
     assert_eq!(
         policy("virtual-time = \"scan\""),
@@ -440,6 +451,39 @@ fn the_tunables_of_bfq_are_read_and_arrive_in_the_policy() {
         refusal(&format!("{GOOD}[policy]\nkind = \"sfqd\"\nslice-idle = \"1ms\"\n")),
         "s.toml:17: policy.slice-idle: is no setting of policy sfqd, allowed with bfq"
     );
+}
+
+#[test]
+fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_weight() {
+    let device =
+        |lines: &str| parse(&good_with("size = \"64GiB\"", &format!("size = \"64GiB\"\n{lines}"))).unwrap().device;
+    let set = device("arbitration = \"wrr-ignored\"\ninside-max = 16\nslowed = 10\nqueue-pairs = 32");
+    assert_eq!((set.arbitration, set.inside_max, set.slowed), (Some(Arbitration::WeightedIgnored), Some(16), 10));
+    assert_eq!(set.queue_pairs, 32);
+    let refused = |line: &str| refusal(&good_with("size = \"64GiB\"", &format!("size = \"64GiB\"\n{line}")));
+    assert_eq!(
+        refused("arbitration = \"urgent\""),
+        "s.toml:11: device.arbitration: \"urgent\" is not known, allowed are rr, wrr, wrr-ignored"
+    );
+    assert_eq!(refused("inside-max = 0"), "s.toml:11: device.inside-max: 0 is out of range, allowed is 1 to 65535");
+    assert_eq!(refused("slowed = 1001"), "s.toml:11: device.slowed: 1001 is out of range, allowed is 1 to 1000");
+    assert_eq!(
+        refused("queue-pairs = 3073"),
+        "s.toml:11: device.queue-pairs: 3073 is out of range, allowed is 1 to 3072"
+    );
+    let null = "[machine]\npreset = \"haswell-2x8\"\n[device]\nkind = \"null\"\nslowed = 2";
+    assert_eq!(
+        refusal(null),
+        "s.toml:5: device.slowed: unknown key, allowed are kind, size, queue-depth, queue-pairs, block-layer, software-queues, \
+         hardware-queues, cost"
+    );
+}
+
+#[test]
+fn a_run_has_so_many_windows_at_most() {
+    let refused = |windows: &str| refusal(&good_with("seed = 7", &format!("seed = 7\nwindows = \"{windows}\"")));
+    assert_eq!(refused("1us"), "s.toml:3: run.windows: the run has 120000 windows of this length, allowed are 100000");
+    assert_eq!(refused("1ns"), "s.toml:3: run.windows: \"1ns\" is out of range, allowed is 1us to 3600s");
 }
 
 #[test]
