@@ -3,8 +3,13 @@
 //! Source: "Preemptive Multi-Queue Fair Queuing" (P-MQFQ). No clock and no thread: whoever drives a policy says what time it is and what the
 //! threads do, which in this project is the simulator.
 
+pub mod bound;
 pub mod by_hand;
+mod central;
 pub mod cfs;
 pub mod core_set;
 pub mod decay;
+pub mod ideal;
+mod order;
 pub mod scheduler;
+pub mod tag;

@@ -1,0 +1,436 @@
+//! One queue for all cores: which request is next, and what does its program owe afterwards?
+//!
+//! Source: P-MQFQ sections 2.1 and 3; what [`crate::ideal`] and [`crate::fair_queue`] have in common. A *request* is a thread's wish for one
+//! quantum on a core.
+//!
+//! # Where the paper is silent: the finish tag of a program whose threads still run
+//! A request begins at its program's last finish tag (equation 2, rule 2), and a finish tag needs a length (equation 1). A network has
+//! packets of known length, one at a time. Here several requests of one program are in service at once and nobody knows how long they will
+//! run. Three readings are possible:
+//!
+//! * *The finish tag of the request that ended last.* Then requests that arrive together share a start tag, each thread's tags follow its own
+//!   service only, and a program with n threads gets n times what a program with one gets. That is fairness between threads, which section 1
+//!   sets out to replace (`read_by_the_letter_a_program_of_n_threads_gets_n_shares` in cpu/tests/printed.rs).
+//! * *What all its requests used so far, added up.* Fair in the long run, but a burst of n requests still shares one start tag.
+//! * *A chain*, which is what we do. A request that is put on a core is charged for all that it may run, at once, so that the next one of
+//!   its program begins where it would end. When it ends after less, what it did not use is given back, and all that was computed from its
+//!   finish tag, the program's later requests in service and its last finish tag, moves back by as much. For a request that nothing of its
+//!   program follows this is rule 4 to the letter: its finish tag is its start tag plus what it ran over the weight.
+//!
+//! ```text
+//!   three in service, at most 10 each     the second ends after 4: the chain closes up
+//!    0        10        20        30       0        10   14        24
+//!    |---a----|----b----|----c----|F       |---a----|-b--|----c----|F
+//! ```
+//!
+//! A start tag is therefore computed when the request comes to the head of its program, and queued requests need no tags of their own.
+//! In a chain no start tag in service is beyond the last finish tag; so of rule 2's maximum the finish tag is always the larger one.
+//!
+//! A request may have a *floor*: the virtual time at its arrival, below which it does not begin. A floor that held a request up is where a
+//! correction of those before it ends (`slack`).
+//!
+//! # Other choices
+//! * Ties (section 2.1: "broken arbitrarily"): the request that arrived first.
+//! * With nothing in service virtual time is the largest finish tag, as in start-time fair queueing: who used an idle machine owes nothing.
+//! * A thread that is stopped before its quantum is over asks for what is left of it, and goes before its siblings: it was before them. It
+//!   cannot starve them so, for the quantum is not renewed until it is used up. Only then, and after it blocked, is it behind them.
+//!
+//! # Cost
+//! Arrival and dispatch: logarithmic in the programs that wait. End: also linear in the program's requests in service. Memory is taken in
+//! construction alone, for as many threads as there are.
+
+use crate::order::Order;
+use crate::scheduler::{CoreId, Machine, ProgramId, Tasks, ThreadId};
+use crate::tag::{Rate, Span, Tag};
+use std::array::from_fn;
+use std::collections::VecDeque;
+
+/// A queue with `CHAINS` tags per request, of which the first decides and the next ones break its ties.
+#[derive(Clone, Debug)]
+pub(crate) struct CentralQueue<const CHAINS: usize> {
+    programs: Vec<Program<CHAINS>>,
+    /// Of each thread.
+    program_of: Vec<ProgramId>,
+    /// Of each core.
+    in_service: Vec<Option<InService<CHAINS>>>,
+    /// Where each thread ran last.
+    last_core: Vec<Option<CoreId>>,
+    /// Cores that were told to pick and have not yet.
+    pub asked: Vec<bool>,
+    order: Order<Key<CHAINS>>,
+    /// The largest finish tags of programs that had nothing left in service.
+    served: [Tag; CHAINS],
+    arrivals: u64,
+    dispatches: u64,
+    waiting: usize,
+}
+
+type Key<const CHAINS: usize> = ([Tag; CHAINS], u64);
+
+#[derive(Clone, Debug)]
+struct Program<const CHAINS: usize> {
+    rate: Rate,
+    finish: [Tag; CHAINS],
+    waiting: VecDeque<Waiting<CHAINS>>,
+    /// What all that wait may run.
+    waiting_ns: u64,
+    /// Its requests in service, in the order of their dispatch.
+    first: Option<CoreId>,
+    last: Option<CoreId>,
+    running: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting<const CHAINS: usize> {
+    thread: ThreadId,
+    floor: [Tag; CHAINS],
+    left_ns: u64,
+    arrival: u64,
+}
+
+/// A request on a core.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InService<const CHAINS: usize> {
+    pub thread: ThreadId,
+    pub program: ProgramId,
+    pub start: [Tag; CHAINS],
+    pub since_ns: u64,
+    /// For how long, at most.
+    pub granted_ns: u64,
+    /// What was left of its quantum when it began; not less than what was granted.
+    pub left_ns: u64,
+    /// Number of the dispatch.
+    pub dispatch: u64,
+    /// The program's next request in service.
+    next: Option<CoreId>,
+    /// By how much the tag after it may still move back.
+    slack: [Span; CHAINS],
+}
+
+impl<const CHAINS: usize> CentralQueue<CHAINS> {
+    /// Nothing waits and nothing is in service.
+    ///
+    /// # Errors
+    /// One sentence: one queue for all cores cannot keep a thread on one of them.
+    pub fn new(machine: &Machine, tasks: &Tasks) -> Result<CentralQueue<CHAINS>, String> {
+        let threads = || (0..tasks.threads() as u32).map(ThreadId);
+        if let Some((thread, pin)) = threads().find_map(|thread| Some((thread, tasks.pin(thread)?))) {
+            return Err(format!(
+                "thread {} is pinned to core {}, and a scheduler with one queue for all cores allows no pinned thread",
+                thread.0, pin.0
+            ));
+        }
+        let programs = (0..tasks.programs() as u16).map(ProgramId).map(|program| Program {
+            rate: Rate::of(tasks.weight(program)),
+            finish: [Tag::ZERO; CHAINS],
+            waiting: VecDeque::with_capacity(tasks.threads_of(program).len()),
+            waiting_ns: 0,
+            first: None,
+            last: None,
+            running: 0,
+        });
+        Ok(CentralQueue {
+            programs: programs.collect(),
+            program_of: threads().map(|thread| tasks.program_of(thread)).collect(),
+            in_service: vec![None; machine.cores()],
+            last_core: vec![None; tasks.threads()],
+            asked: vec![false; machine.cores()],
+            order: Order::new(tasks.programs()),
+            served: [Tag::ZERO; CHAINS],
+            arrivals: 0,
+            dispatches: 0,
+            waiting: 0,
+        })
+    }
+
+    pub fn program_of(&self, thread: ThreadId) -> ProgramId {
+        self.program_of[thread.index()]
+    }
+
+    pub fn rate(&self, program: ProgramId) -> Rate {
+        self.programs[program.index()].rate
+    }
+
+    /// The program's last finish tags.
+    pub fn finish(&self, program: ProgramId) -> [Tag; CHAINS] {
+        self.programs[program.index()].finish
+    }
+
+    /// Nothing of it waits or is in service: it is not backlogged in the words of rule 2.
+    pub fn is_idle(&self, program: ProgramId) -> bool {
+        let program = &self.programs[program.index()];
+        program.running == 0 && program.waiting.is_empty()
+    }
+
+    /// Requests that wait, of all programs.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// The thread that would be dispatched now, and its start tag in the chain that decides.
+    pub fn first(&self) -> Option<(ThreadId, Tag)> {
+        let ((start, _), program) = self.order.first()?;
+        Some((self.programs[program].waiting.front()?.thread, start[0]))
+    }
+
+    /// The request on that core.
+    pub fn on(&self, core: CoreId) -> Option<&InService<CHAINS>> {
+        self.in_service[core.index()].as_ref()
+    }
+
+    /// All requests in service.
+    pub fn all_in_service(&self) -> impl Iterator<Item = (CoreId, &InService<CHAINS>)> {
+        self.in_service.iter().enumerate().filter_map(|(at, on)| Some((CoreId(at as u16), on.as_ref()?)))
+    }
+
+    /// The largest start tag in service of that chain, or where it stays while nothing is.
+    pub fn largest_in_service(&self, chain: usize) -> Tag {
+        self.all_in_service().map(|(_, on)| on.start[chain]).max().unwrap_or(self.served[chain])
+    }
+
+    /// What the program was charged for so far, without what is charged ahead.
+    pub fn progress(&self, program: ProgramId, chain: usize, now_ns: u64) -> Tag {
+        let Program { finish, rate, .. } = self.programs[program.index()];
+        let ahead = |on: &InService<CHAINS>| on.granted_ns.saturating_sub(now_ns - on.since_ns);
+        let of_it = self.all_in_service().filter(|(_, on)| on.program == program);
+        finish[chain].minus(rate.span(of_it.map(|(_, on)| ahead(on)).sum()))
+    }
+
+    /// An idle core, that nobody was sent to, for `thread`: where it ran last if that is one, else the first. It is taken.
+    pub fn take_idle_core(&mut self, thread: ThreadId) -> Option<CoreId> {
+        let is_idle = |core: &CoreId| self.in_service[core.index()].is_none() && !self.asked[core.index()];
+        let last = self.last_core[thread.index()].filter(is_idle);
+        let core = last.or_else(|| (0..self.asked.len() as u16).map(CoreId).find(is_idle))?;
+        self.asked[core.index()] = true;
+        Some(core)
+    }
+
+    /// The program's next request does not begin before these.
+    pub fn align(&mut self, program: ProgramId, to: [Tag; CHAINS]) {
+        let program = &mut self.programs[program.index()];
+        debug_assert!(program.running == 0 && program.waiting.is_empty(), "only an idle program is aligned");
+        program.finish = larger(program.finish, to);
+    }
+
+    /// A request behind all others of its program. Returns where it would begin if those before it ran for all that they may; floors apart.
+    pub fn push_back(&mut self, thread: ThreadId, floor: [Tag; CHAINS], left_ns: u64) -> [Tag; CHAINS] {
+        let arrival = self.next_arrival();
+        let at = self.program_of(thread).index();
+        let program = &mut self.programs[at];
+        let before = program.rate.span(program.waiting_ns);
+        program.waiting.push_back(Waiting { thread, floor, left_ns, arrival });
+        program.waiting_ns += left_ns;
+        let start = program.finish.map(|finish| finish.plus(before));
+        self.reorder(at);
+        start
+    }
+
+    /// A request before all others of its program. Returns where it would begin, floors apart.
+    pub fn push_front(&mut self, thread: ThreadId, floor: [Tag; CHAINS], left_ns: u64) -> [Tag; CHAINS] {
+        let at = self.program_of(thread).index();
+        let arrival = self.next_arrival();
+        let program = &mut self.programs[at];
+        program.waiting.push_front(Waiting { thread, floor, left_ns, arrival });
+        program.waiting_ns += left_ns;
+        let start = program.finish;
+        self.reorder(at);
+        start
+    }
+
+    fn next_arrival(&mut self) -> u64 {
+        self.waiting += 1;
+        self.arrivals += 1;
+        self.arrivals
+    }
+
+    /// Takes the first request of all and puts it on `core`, for `slice_ns` at most.
+    pub fn dispatch(&mut self, core: CoreId, now_ns: u64, slice_ns: u64) -> Option<&InService<CHAINS>> {
+        let (_, at) = self.order.first()?;
+        let program = &mut self.programs[at];
+        let Waiting { thread, floor, left_ns, .. } = program.waiting.pop_front()?;
+        program.waiting_ns -= left_ns;
+        self.waiting -= 1;
+        let granted_ns = left_ns.min(slice_ns);
+        let start = larger(program.finish, floor);
+        if let Some(before) = program.last.and_then(|last| self.in_service[last.index()].as_mut()) {
+            before.next = Some(core);
+            let finish = program.finish;
+            before.slack = from_fn(|chain| before.slack[chain].min(finish[chain].ahead_of(floor[chain])));
+        }
+        program.finish = start.map(|start| start.plus(program.rate.span(granted_ns)));
+        program.first = program.first.or(Some(core));
+        program.last = Some(core);
+        program.running += 1;
+        self.reorder(at);
+        self.dispatches += 1;
+        self.last_core[thread.index()] = Some(core);
+        let on = &mut self.in_service[core.index()];
+        assert!(on.is_none(), "{core:?} picks while it runs something");
+        Some(on.insert(InService {
+            thread,
+            program: ProgramId(at as u16),
+            start,
+            since_ns: now_ns,
+            granted_ns,
+            left_ns,
+            dispatch: self.dispatches,
+            next: None,
+            slack: [Span::ENDLESS; CHAINS],
+        }))
+    }
+
+    /// The request on `core` ended after `ran_ns`; what was charged ahead and not used goes back.
+    pub fn end(&mut self, core: CoreId, ran_ns: u64) -> InService<CHAINS> {
+        let mut ended = self.in_service[core.index()].take().expect("a core that stops ran something");
+        let at = ended.program.index();
+        let program = &mut self.programs[at];
+        let unused = program.rate.span(ended.granted_ns.saturating_sub(ran_ns));
+        let mut back = [unused; CHAINS];
+        pass_on(&mut back, &mut ended.slack);
+        let mut before = None;
+        let mut walk = program.first;
+        while let Some(other) = walk.filter(|other| *other != core) {
+            before = Some(other);
+            walk = self.in_service[other.index()].as_ref().and_then(|on| on.next);
+        }
+        match before.and_then(|before: CoreId| self.in_service[before.index()].as_mut()) {
+            Some(before) => {
+                before.next = ended.next;
+                before.slack = from_fn(|chain| before.slack[chain].min(ended.slack[chain]));
+            }
+            None => program.first = ended.next,
+        }
+        if program.last == Some(core) {
+            program.last = before;
+        }
+        let mut walk = ended.next;
+        while let Some(later) = walk.and_then(|later| self.in_service[later.index()].as_mut()) {
+            later.start = from_fn(|chain| later.start[chain].minus(back[chain]));
+            pass_on(&mut back, &mut later.slack);
+            walk = later.next;
+        }
+        // A driver that stopped it late: it pays for that, too.
+        let late = program.rate.span(ran_ns.saturating_sub(ended.granted_ns));
+        program.finish = from_fn(|chain| program.finish[chain].minus(back[chain]).plus(late));
+        program.running -= 1;
+        if program.running == 0 {
+            self.served = larger(self.served, program.finish);
+        }
+        self.reorder(at);
+        ended
+    }
+
+    /// The program's place among those that wait, after its tags or its head changed.
+    fn reorder(&mut self, at: usize) {
+        let program = &self.programs[at];
+        match program.waiting.front() {
+            Some(head) => self.order.set(at, (larger(program.finish, head.floor), head.arrival)),
+            None => self.order.remove(at),
+        }
+    }
+}
+
+fn larger<const CHAINS: usize>(a: [Tag; CHAINS], b: [Tag; CHAINS]) -> [Tag; CHAINS] {
+    from_fn(|chain| a[chain].max(b[chain]))
+}
+
+/// What is left of a correction on its way over a link with this slack.
+fn pass_on<const CHAINS: usize>(back: &mut [Span; CHAINS], slack: &mut [Span; CHAINS]) {
+    for chain in 0..CHAINS {
+        back[chain] = back[chain].min(slack[chain]);
+        slack[chain] = slack[chain].minus(back[chain]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: [Tag; 1] = [Tag::ZERO];
+
+    /// One program of so many threads, at the default weight.
+    fn queue(threads: usize) -> CentralQueue<1> {
+        let mut tasks = Tasks::default();
+        let program = tasks.add_program(Tasks::WEIGHT_DEFAULT);
+        for _ in 0..threads {
+            tasks.add_thread(program, None);
+        }
+        CentralQueue::new(&Machine::new(4, 1).unwrap(), &tasks).unwrap()
+    }
+
+    fn at(ns: u64) -> Tag {
+        Tag::ZERO.plus(Rate::of(Tasks::WEIGHT_DEFAULT).span(ns))
+    }
+
+    fn starts(queue: &CentralQueue<1>) -> Vec<u64> {
+        queue.all_in_service().map(|(_, on)| on.start[0].whole_ns()).collect()
+    }
+
+    #[test]
+    fn a_chain_closes_up_when_one_of_it_ends_early() {
+        let mut queue = queue(3);
+        for thread in 0..3 {
+            queue.push_back(ThreadId(thread), NONE, 10);
+            queue.dispatch(CoreId(thread as u16), 0, 10);
+        }
+        assert_eq!((starts(&queue), queue.finish(ProgramId(0))[0].whole_ns()), (vec![0, 10, 20], 30));
+        queue.end(CoreId(1), 4);
+        assert_eq!((starts(&queue), queue.finish(ProgramId(0))[0].whole_ns()), (vec![0, 14], 24));
+        // Of the last one it is rule 4: 14 + 3.
+        queue.end(CoreId(2), 3);
+        assert_eq!(queue.finish(ProgramId(0))[0].whole_ns(), 17);
+        queue.end(CoreId(0), 10);
+        assert_eq!(queue.finish(ProgramId(0))[0].whole_ns(), 17, "10 + 4 + 3");
+        assert_eq!(queue.largest_in_service(0).whole_ns(), 17, "nothing is in service");
+    }
+
+    #[test]
+    fn a_correction_ends_at_a_floor_that_held_a_request_up() {
+        // The second began at its floor of 25, not at 10 where the first would end: that the first ends early is no news to it, whether it
+        // is still there or not.
+        for second_is_there in [true, false] {
+            let mut queue = queue(3);
+            queue.push_back(ThreadId(0), NONE, 10);
+            queue.dispatch(CoreId(0), 0, 10);
+            queue.push_back(ThreadId(1), [at(25)], 10);
+            queue.dispatch(CoreId(1), 0, 10);
+            if !second_is_there {
+                queue.end(CoreId(1), 10);
+            }
+            queue.end(CoreId(0), 1);
+            assert_eq!(queue.finish(ProgramId(0))[0].whole_ns(), 35);
+        }
+        // A floor of 7 leaves 3 of the way back.
+        let mut queue = queue(2);
+        queue.push_back(ThreadId(0), NONE, 10);
+        queue.dispatch(CoreId(0), 0, 10);
+        queue.push_back(ThreadId(1), [at(7)], 10);
+        queue.dispatch(CoreId(1), 0, 10);
+        queue.end(CoreId(0), 1);
+        assert_eq!((starts(&queue), queue.finish(ProgramId(0))[0].whole_ns()), (vec![7], 17));
+    }
+
+    #[test]
+    fn progress_is_what_ran_and_not_what_is_charged_ahead() {
+        let mut queue = queue(2);
+        queue.push_back(ThreadId(0), NONE, 10);
+        queue.push_back(ThreadId(1), NONE, 10);
+        queue.dispatch(CoreId(0), 0, 10);
+        queue.dispatch(CoreId(1), 2, 10);
+        assert_eq!(queue.progress(ProgramId(0), 0, 5).whole_ns(), 5 + 3);
+        queue.end(CoreId(0), 10);
+        assert_eq!(queue.progress(ProgramId(0), 0, 10).whole_ns(), 10 + 8);
+    }
+
+    #[test]
+    fn a_request_tells_where_it_would_begin_behind_those_that_wait() {
+        let mut queue = queue(3);
+        let start = |start: [Tag; 1]| start[0].whole_ns();
+        assert_eq!(start(queue.push_back(ThreadId(0), NONE, 10)), 0);
+        assert_eq!(start(queue.push_back(ThreadId(1), NONE, 10)), 10);
+        assert_eq!(start(queue.push_front(ThreadId(2), NONE, 4)), 0);
+        assert_eq!(queue.first().map(|(thread, _)| thread), Some(ThreadId(2)));
+        assert_eq!(queue.dispatch(CoreId(0), 0, 10).unwrap().granted_ns, 4);
+        assert_eq!(queue.first(), Some((ThreadId(0), at(4))));
+    }
+}

@@ -1,0 +1,282 @@
+//! P-MQFQ as its paper defines it: one queue for all cores, and a lagging program may take a core from one that is ahead.
+//!
+//! Source: P-MQFQ section 3, rules 1 to 4 and "Fairness Analysis". How finish tags are computed while several requests of a program are in
+//! service, ties, and what becomes of a preempted thread: see `central.rs`.
+//!
+//! # The rules
+//! 1. System virtual time v is the largest start tag in service; a program's virtual time is the largest of its own in service.
+//! 2. A request of a backlogged program (one that has a request on a core or waiting) begins at the program's last finish tag; that of another
+//!    program is aligned to v: it begins at v, or at the program's last finish tag if that is later. The paper says "aligned" only; equation 2
+//!    has the maximum, and without it a program that is ahead could go back to v by blocking for an instant
+//!    (`a_program_that_is_ahead_gains_nothing_by_blocking_for_an_instant`).
+//! 3. A request that arrives with a start tag below v preempts the request with the largest start tag in service.
+//! 4. The preempted request is charged for what it ran; v is then the second largest.
+//!
+//! # Choices
+//! * An idle core is used first: nobody is preempted while one is free.
+//! * *Minimum slice.* Who has run for less than `min_slice_ns` cannot be preempted. The request with the largest start tag of those that may be
+//!   is preempted; if none may, the one whose slice is over first, at that moment and if somebody then still is before it. With 0 this is
+//!   rule 3.
+//! * A quantum that expires is an arrival as well (section 3: the thread "immediately re-submits"). Its core is free then and takes the first
+//!   request of all; only if that is another one may the new request preempt elsewhere.
+//! * Corrections of tags are no arrivals: a waiting program whose sibling ended early has a smaller tag then, and preempts nobody for it.
+//! * A core that was told to stop and has not yet is as good as preempted: v leaves it out.
+//!
+//! # How unfair it can be
+//! Section 3 gives (D + 1)(l_min/phi_f + l_min/phi_g) for any interval throughout which both are backlogged. **That does not hold for the rules
+//! as they are printed**, and cpu/tests/printed.rs has the histories:
+//!
+//! * Rule 3 acts on arrivals, and between two arrivals a request may run for its quantum l_max. Two hogs on one core take turns of l_max
+//!   whatever l_min is. ("At any time", says the analysis; rule 3 does not.)
+//! * A program with fewer threads than its share of the cores is backlogged in the words of rule 2 and falls behind without end. When it then
+//!   wakes more threads, rule 2 lets it make up for all of it, and the other gets nothing for as long: what section 2.4 reproaches
+//!   Min-SFQ(D) with.
+//!
+//! What does hold is this. Say that a program *wants more* while one of its threads waits or all cores run it. Let q be the most that a request
+//! may run at once: `min_slice_ns` with [`Preemption::EverySlice`], `quantum_ns` else. Say that f and g are *level* when neither's tags, with
+//! all that it has in service, lie further beyond the other's progress than q/phi of its own and D - 1 times q/phi of the other. Then over
+//! every interval throughout which both want more and at whose beginning they are level
+//!
+//! ```text
+//!   | w_f/phi_f - w_g/phi_g |  <=  D (q/phi_f + q/phi_g)
+//! ```
+//!
+//! *Why.* Let P be a program's progress (what it ran over its weight) and F its last finish tag: P <= F, for F is P plus what is charged ahead.
+//! A core is given to f at time s only if F_f <= F_g then, for g, which wants more, has a request in the queue at that moment (it does not run
+//! on all cores: one is being given away). Let t be any time and s the last time before it at which f was given a core. Nothing of f begins
+//! after s, so P_f(t) <= F_f(s) + q/phi_f. And P_g(t) >= P_g(s) >= F_g(s) - (D - 1) q/phi_g, for at most D - 1 cores run g. So f is ahead by at
+//! most q/phi_f + (D - 1) q/phi_g; g likewise, by q/phi_g + (D - 1) q/phi_f. Over an interval the difference moves from one of these ends to
+//! the other at most, and their sum is the bound. Before f was given any core in the interval, being level says the same of it. Preemption
+//! only gives cores to who has the smaller tag.
+//!
+//! With q = l_min this is the printed bound, with D for D + 1. The programs become level: until then the one that is ahead is given no core.
+//! Checked over every interval of generated histories by [`crate::bound`].
+//!
+//! What preemption on arrival (rule 3) gives is not a better bound but a short wait: a woken thread of a program that lags is on a core within
+//! l_min, however long quanta are. That is what ends deceptive idleness.
+//!
+//! # Cost
+//! Logarithmic in the programs that wait, and linear in the cores for an arrival that finds none idle. No memory after construction.
+
+use crate::central::CentralQueue;
+use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop, Tasks, ThreadId};
+use crate::tag::Tag;
+use std::cmp::Reverse;
+
+/// Of a request in service: its start tag, and the number of its dispatch, which tells two of one tag apart.
+type Place = (Tag, u64);
+
+/// When a request may lose its core before its quantum is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Preemption {
+    /// Never. Not P-MQFQ: for comparison.
+    Never,
+    /// When another one arrives: rule 3.
+    OnArrival,
+    /// At the end of each minimum slice it is charged, and goes on only if it still is first: the "at any time" of the fairness analysis.
+    EverySlice,
+}
+
+/// What an administrator may choose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IdealOptions {
+    /// Longest that a thread runs before its siblings have their turn: l_max.
+    pub quantum_ns: u64,
+    /// Shortest that it runs before it can be preempted: l_min.
+    pub min_slice_ns: u64,
+    /// When it is.
+    pub preemption: Preemption,
+}
+
+impl Default for IdealOptions {
+    /// The rules as printed. 6 ms and 0.75 ms are the latency and the granularity that CFS begins with before it scales them by the cores; the
+    /// paper names no values.
+    fn default() -> IdealOptions {
+        IdealOptions { quantum_ns: 6_000_000, min_slice_ns: 750_000, preemption: Preemption::OnArrival }
+    }
+}
+
+impl IdealOptions {
+    fn check(&self) -> Result<(), String> {
+        let IdealOptions { quantum_ns, min_slice_ns, preemption } = *self;
+        if quantum_ns == 0 {
+            return Err("a quantum of 0 ns, allowed is 1 or more".into());
+        }
+        if min_slice_ns > quantum_ns {
+            return Err(format!(
+                "a minimum slice of {min_slice_ns} ns, allowed is at most the quantum of {quantum_ns} ns"
+            ));
+        }
+        if min_slice_ns == 0 && preemption == Preemption::EverySlice {
+            return Err("a minimum slice of 0 ns, allowed is 1 or more if every slice is to end".into());
+        }
+        Ok(())
+    }
+
+    /// The most that a request may run at once: the length that bounds unfairness.
+    pub fn slice_ns(&self) -> u64 {
+        match self.preemption {
+            Preemption::EverySlice => self.min_slice_ns,
+            Preemption::Never | Preemption::OnArrival => self.quantum_ns,
+        }
+    }
+}
+
+/// The ideal scheduler.
+#[derive(Clone, Debug)]
+pub struct Ideal {
+    options: IdealOptions,
+    queue: CentralQueue<1>,
+    /// Cores on which somebody waits for the minimum slice to be over, and when it is.
+    due_ns: Vec<Option<u64>>,
+    preempted: u64,
+}
+
+impl Ideal {
+    /// For these threads on these cores.
+    ///
+    /// # Errors
+    /// One sentence: options that contradict each other, or a thread that is pinned.
+    pub fn new(machine: &Machine, tasks: &Tasks, options: IdealOptions) -> Result<Ideal, String> {
+        options.check()?;
+        let queue = CentralQueue::new(machine, tasks)?;
+        Ok(Ideal { options, queue, due_ns: vec![None; machine.cores()], preempted: 0 })
+    }
+
+    /// Its options.
+    pub fn options(&self) -> &IdealOptions {
+        &self.options
+    }
+
+    /// v: the largest start tag in service; with nothing in service, the largest finish tag.
+    pub fn virtual_time(&self) -> Tag {
+        self.queue.largest_in_service(0)
+    }
+
+    /// The program's virtual time: its largest start tag in service.
+    pub fn program_virtual_time(&self, program: ProgramId) -> Option<Tag> {
+        self.queue.all_in_service().filter(|(_, on)| on.program == program).map(|(_, on)| on.start[0]).max()
+    }
+
+    /// The start tag of the request in service there.
+    pub fn start_tag(&self, core: CoreId) -> Option<Tag> {
+        self.queue.on(core).map(|on| on.start[0])
+    }
+
+    /// The program's last finish tag, with all that it has in service charged ahead.
+    pub fn finish_tag(&self, program: ProgramId) -> Tag {
+        self.queue.finish(program)[0]
+    }
+
+    /// What the program was charged for by now.
+    pub fn progress(&self, program: ProgramId, now_ns: u64) -> Tag {
+        self.queue.progress(program, 0, now_ns)
+    }
+
+    /// Requests that lost their core to one that arrived.
+    pub fn preempted(&self) -> u64 {
+        self.preempted
+    }
+
+    /// These two are level: see the head of this file.
+    pub fn are_level(&self, f: ProgramId, g: ProgramId, now_ns: u64) -> bool {
+        let cores = self.due_ns.len() as u64;
+        let slice = |program| self.queue.rate(program).span(self.options.slice_ns());
+        let may_lead = |a, b| slice(a).plus(slice(b).times(cores - 1));
+        let leads = |a, b| self.finish_tag(a).ahead_of(self.progress(b, now_ns));
+        leads(f, g) <= may_lead(f, g) && leads(g, f) <= may_lead(g, f)
+    }
+
+    /// Rule 3, for a request that arrived with this start tag and found no idle core.
+    fn preempt(&mut self, start: Tag, now_ns: u64, out: &mut dyn Effects) {
+        let mut largest: Option<(Place, CoreId)> = None;
+        let mut soonest: Option<(u64, Reverse<Place>, CoreId)> = None;
+        for (core, on) in self.queue.all_in_service() {
+            if on.start[0] <= start || self.queue.asked[core.index()] || self.due_ns[core.index()].is_some() {
+                continue;
+            }
+            // Of two with one start tag, the one that was dispatched last.
+            let key = (on.start[0], on.dispatch);
+            let over_ns = on.since_ns + self.options.min_slice_ns;
+            if over_ns <= now_ns {
+                largest = largest.max(Some((key, core)));
+            } else if soonest.is_none_or(|(other_ns, other, _)| (over_ns, Reverse(key)) < (other_ns, other)) {
+                soonest = Some((over_ns, Reverse(key), core));
+            }
+        }
+        if let Some((_, core)) = largest {
+            self.take(core, out);
+        } else if let Some((over_ns, _, core)) = soonest {
+            self.due_ns[core.index()] = Some(over_ns);
+        }
+    }
+
+    fn take(&mut self, core: CoreId, out: &mut dyn Effects) {
+        self.queue.asked[core.index()] = true;
+        self.preempted += 1;
+        out.reschedule(core);
+    }
+}
+
+impl Scheduler for Ideal {
+    fn wake(&mut self, thread: ThreadId, _: Option<CoreId>, now_ns: u64, out: &mut dyn Effects) {
+        let program = self.queue.program_of(thread);
+        if self.queue.is_idle(program) {
+            let now = self.virtual_time();
+            self.queue.align(program, [now]);
+        }
+        let [start] = self.queue.push_back(thread, [Tag::ZERO], self.options.quantum_ns);
+        if let Some(core) = self.queue.take_idle_core(thread) {
+            out.reschedule(core);
+        } else if self.options.preemption == Preemption::OnArrival {
+            self.preempt(start, now_ns, out);
+        }
+    }
+
+    fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, ran_ns: u64, now_ns: u64, out: &mut dyn Effects) {
+        self.due_ns[core.index()] = None;
+        let left_ns = self.queue.end(core, ran_ns).left_ns.saturating_sub(ran_ns);
+        if !why.is_runnable() {
+            return;
+        }
+        // What is too short to be worth a slice is not kept.
+        let [start] = if left_ns >= self.options.min_slice_ns.max(1) {
+            self.queue.push_front(thread, [Tag::ZERO], left_ns)
+        } else {
+            self.queue.push_back(thread, [Tag::ZERO], self.options.quantum_ns)
+        };
+        let stays = self.queue.first().is_some_and(|(first, _)| first == thread);
+        if self.options.preemption == Preemption::OnArrival && !stays {
+            self.preempt(start, now_ns, out);
+        }
+    }
+
+    fn pick(&mut self, core: CoreId, now_ns: u64, _: &mut dyn Effects) -> Option<Run> {
+        self.queue.asked[core.index()] = false;
+        let on = self.queue.dispatch(core, now_ns, self.options.slice_ns())?;
+        Some(Run { thread: on.thread, until_ns: Some(now_ns + on.granted_ns) })
+    }
+
+    fn next_timer_ns(&self) -> Option<u64> {
+        self.due_ns.iter().flatten().min().copied()
+    }
+
+    fn timer(&mut self, now_ns: u64, out: &mut dyn Effects) {
+        for at in 0..self.due_ns.len() {
+            let core = CoreId(at as u16);
+            if self.due_ns[at].is_none_or(|due_ns| due_ns > now_ns) {
+                continue;
+            }
+            self.due_ns[at] = None;
+            // Each core that was asked takes one of those that wait; who came for this core may have found another one meanwhile.
+            let somebody_is_left = self.queue.waiting() > self.queue.asked.iter().filter(|asked| **asked).count();
+            let is_behind = match (self.queue.first(), self.queue.on(core)) {
+                (Some((_, first)), Some(on)) => first < on.start[0],
+                _ => false,
+            };
+            if somebody_is_left && is_behind {
+                self.take(core, out);
+            }
+        }
+    }
+}

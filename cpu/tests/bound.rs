@@ -1,0 +1,207 @@
+//! The bound of P-MQFQ over every interval of generated histories, and that the check would notice if it did not hold.
+
+mod history;
+
+use history::random::Random;
+use history::{Habit, History, ideal, tasks};
+use mqfq_cpu::bound::{BoundChecker, PairUnfairness, bound, rounding};
+use mqfq_cpu::ideal::{Ideal, IdealOptions, Preemption};
+use mqfq_cpu::scheduler::Machine;
+
+const US: u64 = 1000;
+const MS: u64 = 1000 * US;
+
+/// What is held against a history.
+struct Verdict {
+    intervals: u64,
+    /// Largest unfairness over the bound D (q/phi_f + q/phi_g), in thousandths.
+    worst_permille: u128,
+}
+
+/// Judges a history by the bound that ideal.rs proves; `printed` also by the paper's, which has D + 1 and l_min.
+fn judge(what: &str, cores: usize, habits: &[Habit], options: IdealOptions, history: History<Ideal>) -> Verdict {
+    let (pairs, intervals) = history.finish();
+    let mut worst_permille = 0;
+    for PairUnfairness { first, second, worst, served_ns } in pairs {
+        let (f, g) = (habits[first].weight, habits[second].weight);
+        let limit = bound(cores as u64, options.slice_ns(), f, g);
+        assert!(
+            worst <= limit + rounding(served_ns, f, g),
+            "{what}: programs {first} and {second} differ by {worst} ns times weight, allowed is {limit}; {cores} cores, {options:?}, {habits:?}"
+        );
+        if options.preemption == Preemption::EverySlice {
+            assert!(worst <= bound(cores as u64 + 1, options.min_slice_ns, f, g), "{what}: the printed bound");
+        }
+        worst_permille = worst_permille.max(worst * 1000 / limit);
+    }
+    Verdict { intervals, worst_permille }
+}
+
+/// A scheduler that believes in other weights than those of the programs.
+fn misled(cores: usize, habits: &[Habit], believed: &[Habit], options: IdealOptions) -> History<Ideal> {
+    let machine = Machine::new(cores, 1).unwrap();
+    History::new(Ideal::new(&machine, &tasks(believed), options).unwrap(), cores, habits, 1)
+}
+
+fn weight(random: &mut Random) -> u32 {
+    match random.below(4) {
+        0 => 1024,
+        1 => 1 << random.below(14),
+        _ => random.between(1, 10_000) as u32,
+    }
+}
+
+fn habit(random: &mut Random, cores: usize, quantum_ns: u64) -> Habit {
+    let threads = random.between(1, 3 * cores as u64) as usize;
+    let most = *[quantum_ns / 10, quantum_ns, 5 * quantum_ns].get(random.below(3) as usize).unwrap();
+    let sleep = *[1, quantum_ns / 4, 4 * quantum_ns].get(random.below(3) as usize).unwrap();
+    Habit {
+        weight: weight(random),
+        threads,
+        computes_ns: (random.below(3) != 0).then_some((1, most.max(1))),
+        sleeps_ns: (1, sleep),
+        begins_ns: (0, random.below(3) * 10 * quantum_ns),
+    }
+}
+
+fn options(random: &mut Random) -> IdealOptions {
+    let quantum_ns = random.between(100 * US, 6 * MS);
+    let preemption = if random.below(2) == 0 { Preemption::EverySlice } else { Preemption::OnArrival };
+    let min_slice_ns = match random.below(3) {
+        0 if preemption == Preemption::OnArrival => 0,
+        1 => quantum_ns,
+        _ => random.between(quantum_ns / 20, quantum_ns),
+    };
+    IdealOptions { quantum_ns, min_slice_ns, preemption }
+}
+
+#[test]
+fn the_bound_holds_over_every_interval_of_generated_histories() {
+    let (mut intervals, mut worst) = (0, 0);
+    for seed in 0..120 {
+        let mut random = Random::new(seed);
+        let cores = random.between(1, 8) as usize * if random.below(8) == 0 { 8 } else { 1 };
+        let options = options(&mut random);
+        let programs = random.between(2, 5);
+        let habits: Vec<Habit> = (0..programs).map(|_| habit(&mut random, cores, options.quantum_ns)).collect();
+        let mut history = ideal(cores, &habits, options, seed);
+        let steps = 300 / cores as u64 + 10;
+        history.run_to(steps * options.slice_ns());
+        let verdict = judge(&format!("seed {seed}"), cores, &habits, options, history);
+        intervals += verdict.intervals;
+        worst = worst.max(verdict.worst_permille);
+    }
+    println!("{intervals} intervals, at most {worst} thousandths of the bound");
+    assert!(intervals >= 1_000_000, "{intervals} intervals");
+    assert!(worst >= 500, "a bound of which at most {worst} thousandths are reached says little");
+}
+
+#[test]
+fn the_check_finds_a_scheduler_that_takes_a_weight_for_another() {
+    let habits = [Habit::hog(1024, 6), Habit::hog(2048, 6)];
+    let believed = [Habit::hog(1024, 6), Habit::hog(1900, 6)];
+    let options = IdealOptions { quantum_ns: MS, min_slice_ns: MS, preemption: Preemption::EverySlice };
+    let worst = |believed: &[Habit]| {
+        let mut history = misled(4, &habits, believed, options);
+        history.run_to(500 * MS);
+        history.finish().0[0].worst
+    };
+    let limit = bound(4, MS, 1024, 2048);
+    assert!(worst(&habits) <= limit);
+    assert!(worst(&believed) > limit, "7% off is more than the bound within half a second");
+}
+
+#[test]
+fn the_check_finds_that_preemption_is_switched_off() {
+    // Programs that block and wake, so that there is somebody to preempt, and hogs. What is held against all of them is the bound with l_min.
+    let habits = [
+        Habit { computes_ns: Some((MS / 10, 2 * MS)), sleeps_ns: (1, MS), ..Habit::hog(1024, 12) },
+        Habit::hog(1024, 8),
+        Habit::hog(512, 5),
+    ];
+    for (preemption, holds) in
+        [(Preemption::EverySlice, true), (Preemption::OnArrival, false), (Preemption::Never, false)]
+    {
+        let options = IdealOptions { quantum_ns: 6 * MS, min_slice_ns: MS / 4, preemption };
+        let mut history = ideal(4, &habits, options, 7);
+        history.run_to(400 * MS);
+        let (pairs, _) = history.finish();
+        assert_eq!(pairs.len(), 3);
+        let within = |pair: &PairUnfairness| {
+            pair.worst <= bound(4 + 1, MS / 4, habits[pair.first].weight, habits[pair.second].weight)
+        };
+        assert_eq!(pairs.iter().all(within), holds, "{preemption:?}: {pairs:?}");
+    }
+}
+
+#[test]
+fn gangs_that_start_and_stop_together_do_not_pass_the_bound() {
+    // All threads of both programs begin at the same instant and block after just a little more than a slice, so that as much as possible is
+    // in service when the other begins to want.
+    let mut intervals = 0;
+    for cores in [1, 2, 3, 8, 64] {
+        for (extra, seed) in [(0, 1), (1, 2), (MS / 2, 3)] {
+            let gang = |weight, threads| Habit {
+                computes_ns: Some((MS + extra, MS + extra)),
+                sleeps_ns: (1, 1),
+                ..Habit::hog(weight, threads)
+            };
+            let habits = [gang(1024, 2 * cores), gang(1, 2 * cores), Habit::hog(333, 2 * cores)];
+            for preemption in [Preemption::EverySlice, Preemption::OnArrival] {
+                let options = IdealOptions { quantum_ns: MS, min_slice_ns: MS, preemption };
+                let mut history = ideal(cores, &habits, options, seed);
+                history.run_to(if cores == 64 { 20 * MS } else { 60 * MS });
+                let what = format!("gangs of {} on {cores} cores, {extra} more, {preemption:?}", 2 * cores);
+                intervals += judge(&what, cores, &habits, options, history).intervals;
+            }
+        }
+    }
+    assert!(intervals >= 100_000, "{intervals} intervals");
+}
+
+/// Every interval one by one.
+fn one_by_one(moments: &[(u64, [u16; 2], [bool; 2], bool)], weights: [u32; 2]) -> (Option<u128>, u64) {
+    let (mut worst, mut intervals): (Option<u128>, u64) = (None, 0);
+    let (mut served, mut running, mut now) = ([0i128; 2], [0u16; 2], 0);
+    let mut stretch: Vec<(u64, i128)> = Vec::new();
+    for &(at, next, wants, level) in moments {
+        let ends = !wants[0] || !wants[1];
+        (0..2).for_each(|p| served[p] += i128::from(at - now) * i128::from(running[p]));
+        (now, running) = (at, next);
+        let x = served[0] * i128::from(weights[1]) - served[1] * i128::from(weights[0]);
+        if (!stretch.is_empty() || (level && !ends)) && stretch.last().is_none_or(|(last, _)| *last < at) {
+            for (_, before) in &stretch {
+                worst = worst.max(Some((x - before).unsigned_abs()));
+                intervals += 1;
+            }
+            stretch.push((at, x));
+            worst = worst.max(Some(0));
+        }
+        if ends {
+            stretch.clear();
+        }
+    }
+    (worst, intervals)
+}
+
+#[test]
+fn one_pass_finds_what_every_interval_one_by_one_does() {
+    for seed in 0..500 {
+        let mut random = Random::new(seed);
+        let weights = [1 + random.below(2000) as u32, 1 + random.below(2000) as u32];
+        let mut now = 0;
+        let moments: Vec<_> = (0..60)
+            .map(|_| {
+                now += random.below(3) * random.below(50);
+                let mut flag = || random.below(8) != 0;
+                let (wants, level) = ([flag(), flag()], flag());
+                (now, [random.below(4) as u16, random.below(4) as u16], wants, level)
+            })
+            .collect();
+        let mut checker = BoundChecker::new(&weights);
+        moments.iter().for_each(|(at, running, wants, level)| checker.moment(*at, running, wants, |_, _| *level));
+        let (pairs, intervals) = checker.finish();
+        let found = (pairs.first().map(|pair| pair.worst), intervals);
+        assert_eq!(found, one_by_one(&moments, weights), "seed {seed}");
+    }
+}
