@@ -106,7 +106,9 @@ fn depth(history: &[Batch]) -> u16 {
 
 /// The drive that workers use, one queue per worker.
 fn real_queues(preset: &str, seed: u64, depth: u16) -> Vec<Box<dyn DeviceQueue>> {
-    let device = NvmeDevice::new(NvmeDeviceOptions { preset, size_bytes: SIZE_BYTES, seed }).unwrap();
+    let device =
+        NvmeDevice::new(NvmeDeviceOptions { preset, size_bytes: SIZE_BYTES, seed, ..NvmeDeviceOptions::default() })
+            .unwrap();
     let open = |queue: usize| {
         let hctx = HctxId(queue as u16);
         // Every queue is looked at whenever anything happens.

@@ -89,7 +89,13 @@ fn sleep(queue: &dyn DeviceQueue, machine: &Machine, worker: u16) {
 #[test]
 fn each_worker_gets_its_own_commands_back_whoever_moves_the_controller() {
     let size_bytes = u64::from(WORKERS) * REGION_BYTES;
-    let device = NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes, seed: 11 }).expect("a preset");
+    let device = NvmeDevice::new(NvmeDeviceOptions {
+        preset: "flash-460k",
+        size_bytes,
+        seed: 11,
+        ..NvmeDeviceOptions::default()
+    })
+    .expect("a preset");
     let machine = Arc::new(Machine { now_ns: AtomicU64::new(0), bells: [const { AtomicBool::new(false) }; 3] });
     std::thread::scope(|scope| {
         for worker in 0..WORKERS {

@@ -204,7 +204,7 @@ fn a_policy_changes_while_tenants_are_refused_for_want_of_room() {
 
 #[test]
 fn a_policy_changes_under_load_on_a_drive_that_takes_its_time() {
-    let options = NvmeDeviceOptions { preset: "optane", size_bytes: 1 << 30, seed: 1 };
+    let options = NvmeDeviceOptions { preset: "optane", size_bytes: 1 << 30, seed: 1, ..NvmeDeviceOptions::default() };
     change_all(Arc::new(NvmeDevice::new(options).expect("a preset")), 256);
 }
 

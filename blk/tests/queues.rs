@@ -211,7 +211,8 @@ fn memory() -> Arc<dyn Device> {
 }
 
 fn nvme() -> Arc<dyn Device> {
-    let options = NvmeDeviceOptions { preset: "nvmf-dram", size_bytes: SIZE_BYTES, seed: 3 };
+    let options =
+        NvmeDeviceOptions { preset: "nvmf-dram", size_bytes: SIZE_BYTES, seed: 3, ..NvmeDeviceOptions::default() };
     Arc::new(NvmeDevice::new(options).unwrap())
 }
 

@@ -28,7 +28,8 @@ pub fn open(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Dev
             Arc::new(device)
         }
         Medium::Nvme { preset, size_bytes } => {
-            let options = NvmeDeviceOptions { preset, size_bytes: *size_bytes, seed: NVME_SEED };
+            let options =
+                NvmeDeviceOptions { preset, size_bytes: *size_bytes, seed: NVME_SEED, ..NvmeDeviceOptions::default() };
             Arc::new(NvmeDevice::new(options).map_err(|why| plan.config.place.error(why))?)
         }
     })

@@ -252,7 +252,9 @@ impl Controller {
         self.advance(now_ns);
         let pair = self.pair_mut(queue);
         let options = QueuePairOptions { entries: pair.entries(), class: pair.class() };
+        let ranges = pair.range_entries();
         *pair = QueuePair::new(queue, options).expect("it was created with these options before");
+        pair.reserve_ranges(ranges);
         self.forget(queue.index().expect("pair_mut found it"), options.class);
     }
 
@@ -274,7 +276,16 @@ impl Controller {
         self.pair_mut(queue).write_submission(slot, entry);
     }
 
-    /// Host memory: writes an entry of the queue's table of ranges, of as many entries as its rings. A Dataset Management
+    /// Host memory: makes the queue's table of ranges at least so long, while no command names an entry of it. It begins with as
+    /// many entries as the rings have.
+    ///
+    /// # Panics
+    /// If there is no such queue.
+    pub fn reserve_dataset_ranges(&mut self, queue: QueueId, entries: usize) {
+        self.pair_mut(queue).reserve_ranges(entries);
+    }
+
+    /// Host memory: writes an entry of the queue's table of ranges. A Dataset Management
     /// command names it by its index; it must stay as it is until the command is completed.
     ///
     /// # Panics

@@ -70,6 +70,11 @@ impl HostQueuePair {
         *self = HostQueuePair::empty(id, entries);
     }
 
+    /// Allows [`HostQueuePair::submit_deallocate`] identifiers below this; without it, below the ring's size.
+    pub fn reserve_deallocates(&self, controller: &mut Controller, cids: usize) {
+        controller.reserve_dataset_ranges(self.id, cids);
+    }
+
     /// Deletes the pair ([`Controller::delete_io_queue_pair`]): says how many commands were outstanding. None of them is completed.
     pub fn delete(self, controller: &mut Controller, now_ns: u64) -> u32 {
         let deleted = controller.delete_io_queue_pair(self.id, now_ns);
@@ -96,7 +101,7 @@ impl HostQueuePair {
     }
 
     /// Puts a deallocate of `range` into the ring. Its identifier is also its place in the range table, so it must be
-    /// below the ring's size.
+    /// below the ring's size, or what [`HostQueuePair::reserve_deallocates`] said.
     ///
     /// # Errors
     /// [`RingFull`] with the command.

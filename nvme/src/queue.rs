@@ -178,6 +178,17 @@ impl QueuePair {
         self.submissions[slot as usize] = entry;
     }
 
+    /// Host memory: the range table has at least so many entries.
+    pub(crate) fn reserve_ranges(&mut self, entries: usize) {
+        if entries > self.ranges.len() {
+            self.ranges = vec![DatasetRange::default(); entries].into_boxed_slice();
+        }
+    }
+
+    pub(crate) fn range_entries(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Host memory: an entry of the range table.
     pub(crate) fn write_range(&mut self, index: u16, range: DatasetRange) {
         self.ranges[index as usize] = range;

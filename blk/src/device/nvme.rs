@@ -10,6 +10,11 @@
 //! Nobody's thread belongs to the controller: whichever worker looks moves it on, for all. Commands of one lock-step are
 //! written and read together; bytes are copied after the lock is released, on the thread of the worker whose they are.
 //!
+//! # Class queues
+//! A set is three queue pairs, one of each class, behind one [`DeviceQueue`]: submissions go to the pair of their class, completions
+//! are taken from all three, and there is one doorbell, one interrupt and one reset for them. Weights are the controller's and hold for
+//! all sets. A controller that offers weighted round robin is enabled with it, whether somebody opens a set or not.
+//!
 //! # When bytes move
 //! At the reap, for reads and writes alike. Before the reap nobody was told that the command ended, so any order among
 //! commands in flight together is one that a drive may choose; after it every later command sees them (S1 of the store).
@@ -37,18 +42,26 @@
 use crate::device::store::SparseStore;
 use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueLimits, QueueOptions, Reaped, Tag};
 use crate::request::{Op, Status};
+use crate::tag::TagSet;
 use mqfq_nvme::command::BLOCKS_MAX;
 use mqfq_nvme::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};
-use mqfq_nvme::{ArbClass, Controller, DatasetRange, HostQueuePair, QueuePairOptions, SubmissionEntry};
+use mqfq_nvme::{
+    ArbClass, ArbitrationFeature, ArbitrationWeights, Controller, ControllerOptions, DatasetRange, HostQueuePair,
+    Mechanism, QueuePairOptions, Select, SubmissionEntry,
+};
+use mqfq_sched::policy::ClassWeights;
 use mqfq_sched::topology::HctxId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-pub use mqfq_nvme::Preset;
 pub use mqfq_nvme::presets::ALL as PRESETS;
+pub use mqfq_nvme::{Arbitration, Preset};
 
-/// Most workers that can open a queue.
+/// Queue pairs of a drive of which the options say nothing else: one for each worker there can be.
 const QUEUE_PAIRS_MAX: u16 = 1024;
+
+/// By [`mqfq_sched::policy::QueueClass::index`].
+const CLASSES: [ArbClass; 3] = [ArbClass::High, ArbClass::Medium, ArbClass::Low];
 
 /// Bytes that one Write Zeroes can name; longer ones are several commands, one after the other.
 const WRITE_ZEROES_BYTES_MAX: u32 = BLOCKS_MAX * BLOCK_BYTES;
@@ -64,7 +77,7 @@ const SEGMENTS_MAX: u16 = (TRANSFER_BYTES_MAX / PAGE_BYTES) as u16;
 const NEVER: u64 = u64::MAX;
 
 /// What a software drive is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NvmeDeviceOptions<'a> {
     /// Name of one of [`PRESETS`].
     pub preset: &'a str,
@@ -72,6 +85,10 @@ pub struct NvmeDeviceOptions<'a> {
     pub size_bytes: u64,
     /// Of the model's random numbers.
     pub seed: u64,
+    /// Whether it has weighted round robin; `None`: as the preset says.
+    pub arbitration: Option<Arbitration>,
+    /// Queue pairs that there can be, at least 1; `None`: 1024. A set of class queues takes three. (D2FQ's drive had 32.)
+    pub queue_pairs_max: Option<u16>,
 }
 
 /// A software NVMe drive. See the file's text.
@@ -85,15 +102,19 @@ struct Shared {
     store: SparseStore,
     /// When the controller's next completion comes, or [`NEVER`]: as of the last time that anybody held the lock.
     next_event_ns: AtomicU64,
+    /// CAP.AMS offers weighted round robin.
+    has_class_queues: bool,
+    queue_pairs_max: u16,
 }
 
 /// What the lock protects.
 struct Driver {
     controller: Controller,
-    /// By queue identifier minus one.
-    owners: Vec<Owner>,
+    /// By queue identifier minus one; `None`: deleted.
+    owners: Vec<Option<Owner>>,
 }
 
+#[derive(Clone)]
 struct Owner {
     hctx: HctxId,
     /// The owner's completion ring may hold something new.
@@ -106,8 +127,10 @@ impl NvmeDevice {
     /// # Errors
     /// One sentence: unknown preset (it lists them) or a size that is no multiple of the block.
     pub fn new(options: NvmeDeviceOptions<'_>) -> Result<NvmeDevice, String> {
-        let NvmeDeviceOptions { preset, size_bytes, seed } = options;
-        NvmeDevice::with_preset(Preset::by_name(preset).map_err(|unknown| unknown.to_string())?, size_bytes, seed)
+        let NvmeDeviceOptions { preset, size_bytes, seed, arbitration, queue_pairs_max } = options;
+        let preset = Preset::by_name(preset).map_err(|unknown| unknown.to_string())?;
+        let preset = Preset { arbitration: arbitration.unwrap_or(preset.arbitration), ..preset };
+        NvmeDevice::build(preset, size_bytes, queue_pairs_max.unwrap_or(QUEUE_PAIRS_MAX), seed)
     }
 
     /// A drive with times of one's own.
@@ -115,10 +138,21 @@ impl NvmeDevice {
     /// # Errors
     /// One sentence: a size that is no multiple of the block.
     pub fn with_preset(preset: Preset, size_bytes: u64, seed: u64) -> Result<NvmeDevice, String> {
+        NvmeDevice::build(preset, size_bytes, QUEUE_PAIRS_MAX, seed)
+    }
+
+    fn build(preset: Preset, size_bytes: u64, queue_pairs_max: u16, seed: u64) -> Result<NvmeDevice, String> {
         if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(BLOCK_BYTES)) {
             return Err(format!("an nvme device's size is a multiple of {BLOCK_BYTES} bytes, not {size_bytes}"));
         }
-        let controller = Controller::new(preset.controller(size_bytes, QUEUE_PAIRS_MAX, seed));
+        if queue_pairs_max == 0 {
+            return Err("an nvme device has at least 1 queue pair, not 0".to_string());
+        }
+        let options: ControllerOptions = preset.controller(size_bytes, queue_pairs_max, seed);
+        let mut controller = Controller::new(options);
+        // Weights are equal and the burst is one until somebody sets them, and then it differs from round robin by nothing: a queue
+        // that is no set is a medium one.
+        let has_class_queues = controller.enable(Mechanism::Weighted, 0).is_ok();
         let info = DeviceInfo {
             size_bytes,
             block_bytes: BLOCK_BYTES,
@@ -129,8 +163,9 @@ impl NvmeDevice {
             segment_align_bytes: PAGE_BYTES,
         };
         let driver = Mutex::new(Driver { controller, owners: Vec::new() });
-        let shared = Shared { driver, store: SparseStore::new(size_bytes), next_event_ns: AtomicU64::new(NEVER) };
-        Ok(NvmeDevice { shared: Arc::new(shared), info })
+        let (store, next_event_ns) = (SparseStore::new(size_bytes), AtomicU64::new(NEVER));
+        let shared = Arc::new(Shared { driver, store, next_event_ns, has_class_queues, queue_pairs_max });
+        Ok(NvmeDevice { shared, info })
     }
 }
 
@@ -147,7 +182,7 @@ impl Device for NvmeDevice {
 
     fn queue_limits(&self) -> QueueLimits {
         // A ring of 65536 entries holds one command fewer.
-        QueueLimits { queues_max: QUEUE_PAIRS_MAX.into(), depth_max: u16::MAX }
+        QueueLimits { queues_max: self.shared.queue_pairs_max.into(), depth_max: u16::MAX }
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
@@ -155,27 +190,83 @@ impl Device for NvmeDevice {
     }
 
     fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        Ok(Box::new(self.open([ArbClass::default()], options)?))
+    }
+
+    fn has_class_queues(&self) -> bool {
+        self.shared.has_class_queues
+    }
+
+    fn open_class_queues(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        if !self.shared.has_class_queues {
+            return Err("it has no weighted round robin among classes of queues".to_string());
+        }
+        if options.depth > TagSet::CLASS_DEPTH_MAX {
+            let (depth, max) = (options.depth, TagSet::CLASS_DEPTH_MAX);
+            return Err(format!(
+                "three class queues of {depth} commands each have no tags: allowed are up to {max} each"
+            ));
+        }
+        Ok(Box::new(self.open(CLASSES, options)?))
+    }
+}
+
+impl NvmeDevice {
+    /// A queue pair for each of these classes, all of them or none.
+    fn open<const N: usize>(&self, classes: [ArbClass; N], options: QueueOptions) -> Result<NvmeQueue<N>, String> {
         let QueueOptions { hctx, depth, interrupt, .. } = options;
         let news = Arc::new(AtomicBool::new(false));
+        let tags = N * depth as usize;
         let mut driver = self.shared.lock();
-        // A ring holds one command fewer than it has entries.
-        let pair = QueuePairOptions { entries: u32::from(depth) + 1, class: ArbClass::default() };
-        let host = HostQueuePair::create(&mut driver.controller, pair)
-            .map_err(|status| format!("the NVMe controller refused a queue of depth {depth}: {status}"))?;
-        driver.owners.push(Owner { hctx, news: news.clone() });
+        let Driver { controller, owners } = &mut *driver;
+        let mut hosts = Vec::with_capacity(N);
+        for class in classes {
+            // A ring holds one command fewer than it has entries.
+            match HostQueuePair::create(controller, QueuePairOptions { entries: u32::from(depth) + 1, class }) {
+                Ok(host) => {
+                    // A command's identifier is its tag, which in a set can be beyond the ring of its queue.
+                    host.reserve_deallocates(controller, tags);
+                    hosts.push(host);
+                }
+                Err(status) => {
+                    // Time 0: nothing happens that has not.
+                    for host in hosts {
+                        host.delete(controller, 0);
+                    }
+                    return Err(self.refusal(N, depth, status));
+                }
+            }
+        }
+        for host in &hosts {
+            let index = host.id().0 as usize - 1;
+            owners.resize(owners.len().max(index + 1), None);
+            owners[index] = Some(Owner { hctx, news: news.clone() });
+        }
         drop(driver);
-        let depth = depth as usize;
-        Ok(Box::new(NvmeQueue {
+        let hosts: [HostQueuePair; N] = hosts.try_into().unwrap_or_else(|_| unreachable!("one for each class"));
+        Ok(NvmeQueue {
             shared: self.shared.clone(),
-            host,
+            hosts,
             news,
             interrupt,
-            flights: (0..depth).map(|_| None).collect(),
-            in_flight: 0,
-            staged: Vec::with_capacity(depth),
-            ended: Vec::with_capacity(depth),
-            others: Vec::with_capacity(QUEUE_PAIRS_MAX as usize),
-        }))
+            depth: depth as usize,
+            flights: (0..tags).map(|_| None).collect(),
+            in_flight: [0; N],
+            staged: Vec::with_capacity(tags),
+            ended: Vec::with_capacity(tags),
+            others: Vec::with_capacity(self.shared.queue_pairs_max as usize),
+        })
+    }
+
+    fn refusal(&self, queues: usize, depth: u16, status: mqfq_nvme::Status) -> String {
+        let what = if queues == 1 { "a queue".to_string() } else { format!("a set of {queues} queues") };
+        let why = match status {
+            mqfq_nvme::Status::INVALID_QUEUE_IDENTIFIER => {
+                format!("fewer than {queues} of its {} queue pairs are free", self.shared.queue_pairs_max)
+            }
+            status => status.to_string(),
+        };
+        format!("the NVMe controller refused {what} of depth {depth}: {why}")
     }
 }
 
@@ -192,14 +283,19 @@ enum Entry {
     Deallocate { cid: u16, range: DatasetRange },
 }
 
-struct NvmeQueue {
+/// One queue pair, or a set of one for each class. What is done per pair is unrolled for either, so one alone pays for no set.
+struct NvmeQueue<const N: usize> {
     shared: Arc<Shared>,
-    host: HostQueuePair,
+    /// By lane: the command's class in a set, else 0.
+    hosts: [HostQueuePair; N],
     news: Arc<AtomicBool>,
     interrupt: Arc<dyn Fn(HctxId) + Send + Sync>,
+    /// Commands that each lane takes.
+    depth: usize,
     /// By tag, which is also the command identifier.
     flights: Box<[Option<Flight>]>,
-    in_flight: usize,
+    /// By lane.
+    in_flight: [usize; N],
     /// For the next doorbell.
     staged: Vec<Entry>,
     /// Taken from the completion ring, not yet worked on.
@@ -208,36 +304,71 @@ struct NvmeQueue {
     others: Vec<HctxId>,
 }
 
-impl NvmeQueue {
-    /// One hold of the lock: puts what is staged into the ring, moves the controller to `now_ns`, aborts, takes what ended.
-    fn drive(&mut self, now_ns: u64, abort: Option<Tag>) {
+/// What else one hold of the lock is for.
+enum Ask {
+    Nothing,
+    Abort(Tag),
+    Weights(ArbitrationWeights),
+}
+
+impl<const N: usize> NvmeQueue<N> {
+    fn lane(command: &Command) -> usize {
+        if N == 1 { 0 } else { command.class.index() }
+    }
+
+    /// The lane of a command in flight.
+    fn lane_of(flights: &[Option<Flight>], tag: u16) -> usize {
+        if N == 1 {
+            return 0;
+        }
+        flights[tag as usize].as_ref().map_or_else(|| panic!("{tag} is not in flight"), |it| Self::lane(&it.command))
+    }
+
+    fn total_in_flight(&self) -> usize {
+        self.in_flight.iter().sum()
+    }
+
+    /// One hold of the lock: puts what is staged into the rings, moves the controller to `now_ns`, asks, takes what ended.
+    fn drive(&mut self, now_ns: u64, ask: Ask) {
         let mut driver = self.shared.lock();
         let Driver { controller, owners } = &mut *driver;
         for entry in self.staged.drain(..) {
+            let host = &mut self.hosts[Self::lane_of(&self.flights, entry.cid())];
             let submitted = match entry {
-                Entry::Plain(entry) => self.host.submit(controller, entry),
-                Entry::Deallocate { cid, range } => self.host.submit_deallocate(controller, cid, range),
+                Entry::Plain(entry) => host.submit(controller, entry),
+                Entry::Deallocate { cid, range } => host.submit_deallocate(controller, cid, range),
             };
             // As many slots as commands may be in flight, and the SQHD of a command's completion frees its slot.
-            submitted.unwrap_or_else(|full| panic!("{:?}: no slot for {full:?}", self.host.id()));
+            submitted.unwrap_or_else(|full| panic!("{:?}: no slot for {full:?}", host.id()));
         }
-        self.host.ring(controller, now_ns);
+        for host in &mut self.hosts {
+            host.ring(controller, now_ns);
+        }
         controller.advance(now_ns);
-        if let Some(Tag(cid)) = abort {
-            // It has ended if there is no such command, which the next line finds.
-            controller.abort(self.host.id(), cid, now_ns);
+        match ask {
+            Ask::Nothing => {}
+            Ask::Abort(Tag(cid)) => {
+                // It has ended if there is no such command, which the next lines find.
+                controller.abort(self.hosts[Self::lane_of(&self.flights, cid)].id(), cid, now_ns);
+            }
+            Ask::Weights(weights) => set_weights(controller, weights, now_ns),
         }
-        while let Some(completion) = self.host.poll(controller) {
-            self.ended.push((completion.cid, completion.status));
+        for host in &mut self.hosts {
+            while let Some(completion) = host.poll(controller) {
+                self.ended.push((completion.cid, completion.status));
+            }
+            host.ring_completions(controller, now_ns);
         }
-        self.host.ring_completions(controller, now_ns);
-        let own = self.host.id();
+        let own = self.hosts.each_ref().map(HostQueuePair::id);
         controller.take_interrupts(|queue| {
-            if queue != own {
-                let owner = &owners[queue.0 as usize - 1];
+            if !own.contains(&queue) {
+                let owner = owners[queue.0 as usize - 1].as_ref().expect("a deleted queue has no news");
                 // Release: pairs with the Acquire in `has_news`. The completions themselves are under the lock.
                 owner.news.store(true, Ordering::Release);
-                self.others.push(owner.hctx);
+                // A set has news in up to three queues, and is interrupted once.
+                if self.others.last() != Some(&owner.hctx) {
+                    self.others.push(owner.hctx);
+                }
             }
         });
         // Relaxed: stored under the lock, and set only under the lock; what it announced was taken above.
@@ -271,8 +402,27 @@ impl NvmeQueue {
             if status.is_success() {
                 self.shared.store.execute(&mut flight.command);
             }
-            self.in_flight -= 1;
+            self.in_flight[Self::lane(&flight.command)] -= 1;
             out.push(flight.command.ended(translated(status)));
+        }
+    }
+}
+
+/// Set Features of the Arbitration feature: other weights, the same burst.
+fn set_weights(controller: &mut Controller, weights: ArbitrationWeights, now_ns: u64) {
+    let current = controller.get_features(ArbitrationFeature::ID, Select::Current);
+    let set = current.and_then(|dword| {
+        let feature = ArbitrationFeature { weights, ..ArbitrationFeature::from_dword(dword) };
+        controller.set_features(ArbitrationFeature::ID, feature.to_dword(), false, now_ns)
+    });
+    set.unwrap_or_else(|status| panic!("every controller has the Arbitration feature: {status}"));
+}
+
+impl Entry {
+    fn cid(&self) -> u16 {
+        match self {
+            Entry::Plain(entry) => entry.cid(),
+            Entry::Deallocate { cid, .. } => *cid,
         }
     }
 }
@@ -320,9 +470,10 @@ fn translated(status: mqfq_nvme::Status) -> Status {
     }
 }
 
-impl DeviceQueue for NvmeQueue {
+impl<const N: usize> DeviceQueue for NvmeQueue<N> {
     fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
-        if self.in_flight == self.flights.len() {
+        let lane = Self::lane(&command);
+        if self.in_flight[lane] == self.depth {
             return Err(QueueFull(command));
         }
         let tag = command.tag.0 as usize;
@@ -330,44 +481,46 @@ impl DeviceQueue for NvmeQueue {
         self.staged.push(flight.next_entry());
         let before = self.flights[tag].replace(flight);
         assert!(before.is_none(), "tag {tag} is already in flight");
-        self.in_flight += 1;
+        self.in_flight[lane] += 1;
         Ok(())
     }
 
     fn ring_doorbell(&mut self, now_ns: u64) {
         if !self.staged.is_empty() {
-            self.drive(now_ns, None);
+            self.drive(now_ns, Ask::Nothing);
         }
     }
 
     fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
-        if self.in_flight == 0 {
+        if self.total_in_flight() == 0 {
             return;
         }
         // Relaxed: as in `next_event_ns`.
         if self.has_news() || self.shared.next_event_ns.load(Ordering::Relaxed) <= now_ns {
-            self.drive(now_ns, None);
+            self.drive(now_ns, Ask::Nothing);
         }
         self.finish(out);
         if !self.staged.is_empty() {
             // The rest of a long Write Zeroes. What it may already have ended waits for the next reap.
-            self.drive(now_ns, None);
+            self.drive(now_ns, Ask::Nothing);
         }
     }
 
     fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
         let is_inside = self.flights.get(tag.0 as usize).is_some_and(Option::is_some);
         if is_inside {
-            self.drive(now_ns, Some(tag));
+            self.drive(now_ns, Ask::Abort(tag));
         }
         is_inside
     }
 
     fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
         // What has ended by now has.
-        self.drive(now_ns, None);
+        self.drive(now_ns, Ask::Nothing);
         let mut driver = self.shared.lock();
-        self.host.recreate(&mut driver.controller, now_ns);
+        for host in &mut self.hosts {
+            host.recreate(&mut driver.controller, now_ns);
+        }
         // Relaxed: as in `drive`.
         self.shared.next_event_ns.store(driver.controller.next_event_ns().unwrap_or(NEVER), Ordering::Relaxed);
         drop(driver);
@@ -375,7 +528,7 @@ impl DeviceQueue for NvmeQueue {
             if self.ended.iter().all(|&(cid, _)| cid as usize != tag)
                 && let Some(flight) = place.take()
             {
-                self.in_flight -= 1;
+                self.in_flight[Self::lane(&flight.command)] -= 1;
                 given_back.push(flight.command.ended(Status::TimedOut));
             }
         }
@@ -383,7 +536,7 @@ impl DeviceQueue for NvmeQueue {
     }
 
     fn next_event_ns(&self) -> Option<u64> {
-        if self.in_flight == 0 {
+        if self.total_in_flight() == 0 {
             return None;
         }
         if self.has_news() || !self.ended.is_empty() {
@@ -395,221 +548,37 @@ impl DeviceQueue for NvmeQueue {
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight
+        self.total_in_flight()
+    }
+
+    fn set_class_weights(&mut self, weights: ClassWeights, now_ns: u64) -> bool {
+        if !self.shared.has_class_queues {
+            return false;
+        }
+        let ClassWeights { high, medium, low } = weights;
+        let weights = ArbitrationWeights::new(high, medium, low);
+        self.drive(
+            now_ns,
+            Ask::Weights(weights.unwrap_or_else(|| panic!("weights of 1 to 256, not {high}:{medium}:{low}"))),
+        );
+        true
+    }
+}
+
+/// Delete I/O Submission and Completion Queue: what is in flight ends with the queue and is not carried out.
+impl<const N: usize> Drop for NvmeQueue<N> {
+    fn drop(&mut self) {
+        // After a panic inside the controller nobody goes on.
+        let Ok(mut driver) = self.shared.driver.lock() else { return };
+        let Driver { controller, owners } = &mut *driver;
+        for host in &self.hosts {
+            // Time 0: a queue ends at whatever time the controller has come to.
+            let deleted = controller.delete_io_queue_pair(host.id(), 0);
+            debug_assert!(deleted.is_ok(), "{:?} was deleted by somebody else", host.id());
+            owners[host.id().0 as usize - 1] = None;
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::buffer::Buffer;
-
-    const MIB: u64 = 1 << 20;
-
-    fn device(size_bytes: u64) -> NvmeDevice {
-        NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes, seed: 1 }).unwrap()
-    }
-
-    /// A queue whose interrupts are recorded.
-    fn queue(device: &NvmeDevice, hctx: u16, depth: u16) -> (Box<dyn DeviceQueue>, Arc<Mutex<Vec<HctxId>>>) {
-        let interrupted = Arc::new(Mutex::new(Vec::new()));
-        let record = interrupted.clone();
-        let options = QueueOptions {
-            hctx: HctxId(hctx),
-            depth,
-            #[cfg(feature = "uring")]
-            ring: None,
-            interrupt: Arc::new(move |hctx| record.lock().unwrap().push(hctx)),
-        };
-        (device.open_queue(options).unwrap(), interrupted)
-    }
-
-    fn command(tag: u16, op: Op, offset_bytes: u64, length_bytes: u32, fill: u8) -> Command {
-        let buffer = matches!(op, Op::Read | Op::Write).then(|| {
-            let mut buffer = Buffer::new(length_bytes as usize);
-            buffer.as_mut_slice().fill(fill);
-            buffer
-        });
-        Command::new(Tag(tag), op, offset_bytes, length_bytes, buffer)
-    }
-
-    /// Submits one command and runs until it ended; returns it and when.
-    fn run(queue: &mut dyn DeviceQueue, command: Command, now_ns: u64) -> (Reaped, u64) {
-        queue.submit(command).unwrap();
-        queue.ring_doorbell(now_ns);
-        let mut out = Vec::new();
-        loop {
-            let event_ns = queue.next_event_ns().expect("a command is in flight");
-            queue.reap(event_ns - 1, &mut out);
-            assert!(out.is_empty(), "ended before its time");
-            queue.reap(event_ns, &mut out);
-            if let Some(reaped) = out.pop() {
-                assert!(out.is_empty());
-                return (reaped, event_ns);
-            }
-        }
-    }
-
-    #[test]
-    fn bytes_come_back_and_each_command_takes_its_time() {
-        let device = device(MIB);
-        let (mut queue, _) = queue(&device, 0, 4);
-        let (written, write_ns) = run(&mut *queue, command(0, Op::Write, 8192, 8192, 7), 0);
-        assert_eq!(written.status, Status::Ok);
-        // Two pages of 20 us +- 10% at once, then 3666 ns + 8192 B / 2 GB/s = 7762 ns.
-        assert!((18_000 + 7_762..=22_000 + 7_762).contains(&write_ns), "{write_ns}");
-        let (read, read_ns) = run(&mut *queue, command(1, Op::Read, 8192 - 512, 4096, 0xee), write_ns);
-        let bytes = &read.buffer.as_ref().unwrap().as_slice()[..4096];
-        assert!(bytes[..512].iter().all(|&byte| byte == 0) && bytes[512..].iter().all(|&byte| byte == 7));
-        // 100 us +- 10%, then 2174 ns.
-        assert!((92_173..=112_174).contains(&(read_ns - write_ns)), "{}", read_ns - write_ns);
-    }
-
-    #[test]
-    fn discarded_and_zeroed_bytes_read_as_zero() {
-        let device = device(MIB);
-        let (mut queue, _) = queue(&device, 0, 4);
-        let mut now_ns = 0;
-        for op in [Op::Discard, Op::WriteZeroes { may_unmap: true }, Op::WriteZeroes { may_unmap: false }] {
-            for step in [command(3, Op::Write, 0, 1536, 7), command(3, op, 512, 512, 0), command(2, Op::Flush, 0, 0, 0)]
-            {
-                let (reaped, at_ns) = run(&mut *queue, step, now_ns);
-                assert_eq!(reaped.status, Status::Ok);
-                now_ns = at_ns;
-            }
-            let (reaped, at_ns) = run(&mut *queue, command(3, Op::Read, 0, 1536, 0xee), now_ns);
-            let bytes = reaped.buffer.unwrap();
-            assert_eq!([511, 512, 1023, 1024].map(|at| bytes.as_slice()[at]), [7, 0, 0, 7], "{op:?}");
-            now_ns = at_ns;
-        }
-    }
-
-    #[test]
-    fn a_large_read_is_one_command() {
-        // 128 KiB as one command: one time per command, 711 ns + 46811 ns, after 32 dies at once.
-        let device = device(64 * MIB);
-        let (mut queue, _) = queue(&device, 0, 4);
-        let (_, at_ns) = run(&mut *queue, command(0, Op::Read, 0, 128 << 10, 0), 0);
-        assert!((90_000 + 47_522..=110_000 + 47_523).contains(&at_ns), "{at_ns}");
-        assert_eq!(device.info().transfer_bytes_max, 32 << 20);
-        let (reaped, _) = run(&mut *queue, command(0, Op::Read, 0, 32 << 20, 0xee), at_ns);
-        assert_eq!(reaped.status, Status::Ok);
-        assert!(reaped.buffer.unwrap().as_slice()[..32 << 20].iter().all(|&byte| byte == 0), "never written");
-    }
-
-    #[test]
-    fn a_long_write_zeroes_is_several_commands_and_one_completion() {
-        // 100 MiB are 32 + 32 + 32 + 4 MiB: four times 20 us + 711 ns, one after the other.
-        let device = device(200 * MIB);
-        let (mut queue, _) = queue(&device, 0, 1);
-        let (_, start_ns) = run(&mut *queue, command(0, Op::Write, 100 * MIB - 512, 1024, 7), 0);
-        let zeroes = command(0, Op::WriteZeroes { may_unmap: true }, 0, 100 << 20, 0);
-        let (reaped, at_ns) = run(&mut *queue, zeroes, start_ns);
-        assert_eq!((reaped.status, at_ns - start_ns), (Status::Ok, 4 * 20_711));
-        assert_eq!(queue.in_flight(), 0);
-        let (reaped, _) = run(&mut *queue, command(0, Op::Read, 100 * MIB - 512, 1024, 0xee), at_ns);
-        let bytes = reaped.buffer.unwrap();
-        assert_eq!([0, 511, 512, 1023].map(|at| bytes.as_slice()[at]), [0, 0, 7, 7]);
-    }
-
-    #[test]
-    fn whoever_moves_the_controller_interrupts_the_owners_of_what_ended() {
-        let device = device(MIB);
-        let (mut a, a_interrupted) = queue(&device, 4, 8);
-        let (mut b, b_interrupted) = queue(&device, 7, 8);
-        a.submit(command(0, Op::Read, 0, 4096, 0)).unwrap();
-        a.ring_doorbell(0);
-        assert_eq!(b.next_event_ns(), None, "nothing of its own is in flight");
-        // B's doorbell a second later finds that A's read has long ended.
-        b.submit(command(0, Op::Flush, 0, 0, 0)).unwrap();
-        b.ring_doorbell(1_000_000_000);
-        assert_eq!(*b_interrupted.lock().unwrap(), [HctxId(4)]);
-        assert_eq!(a.next_event_ns(), Some(0), "at once");
-        let mut out = Vec::new();
-        // A's clock is behind; its completion is there all the same.
-        a.reap(0, &mut out);
-        assert_eq!(out.len(), 1);
-        assert_eq!(a.next_event_ns(), None);
-        assert!(a_interrupted.lock().unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_reset_gives_back_what_has_not_ended_and_none_of_it_is_carried_out() {
-        let device = device(MIB);
-        let (mut queue, _) = queue(&device, 0, 8);
-        (0..4).for_each(|tag| queue.submit(command(tag, Op::Write, u64::from(tag) * 4096, 4096, 7)).unwrap());
-        queue.ring_doorbell(0);
-        // One has ended by the time of the reset, and is reaped as ever.
-        let first_ns = queue.next_event_ns().unwrap();
-        let (mut given_back, mut out) = (Vec::new(), Vec::new());
-        assert!(queue.reset(first_ns, &mut given_back));
-        assert_eq!((given_back.len(), queue.in_flight()), (3, 1));
-        assert!(given_back.iter().all(|reaped| reaped.buffer.is_some()));
-        let again = command(given_back[0].tag.0, Op::Flush, 0, 0, 0);
-        queue.submit(again).unwrap();
-        queue.ring_doorbell(first_ns);
-        queue.reap(1_000_000_000, &mut out);
-        assert_eq!(out.iter().map(|reaped| reaped.status).collect::<Vec<_>>(), [Status::Ok; 2]);
-        assert_eq!((queue.in_flight(), queue.next_event_ns()), (0, None));
-        let written = (0..4).filter(|tag| {
-            let mut bytes = [0; 4096];
-            device.shared.store.read(tag * 4096, &mut bytes);
-            bytes == [7; 4096]
-        });
-        assert_eq!(written.count(), 1);
-    }
-
-    #[test]
-    fn a_full_queue_gives_the_command_back() {
-        let device = device(MIB);
-        let (mut queue, _) = queue(&device, 0, 2);
-        (0..2).for_each(|tag| queue.submit(command(tag, Op::Read, 0, 512, 0)).unwrap());
-        let QueueFull(back) = queue.submit(command(5, Op::Read, 0, 512, 0)).unwrap_err();
-        assert_eq!((back.tag, queue.in_flight()), (Tag(5), 2));
-        assert_eq!(queue.next_event_ns(), None, "the doorbell was not rung");
-    }
-
-    #[test]
-    fn a_full_queue_of_random_work_ends_once_each_over_many_passes_of_the_rings() {
-        // 3000 commands through rings of 17 entries, reaped late or early as it falls.
-        let device = device(64 * MIB);
-        let (mut queue, _) = queue(&device, 0, 16);
-        let mut random = mqfq_nvme::random::Random::new(3);
-        let (mut free, mut out): (Vec<u16>, Vec<_>) = ((0..16).collect(), Vec::new());
-        let (mut submitted, mut ended, mut now_ns) = (0, 0, 0);
-        while ended < 3000 {
-            while submitted < 3000 && random.below(4) > 0 {
-                let Some(tag) = free.pop() else { break };
-                let op = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes { may_unmap: false }];
-                let op = op[random.below(5) as usize];
-                let length_bytes = if op == Op::Flush { 0 } else { 512 << random.below(8) };
-                queue.submit(command(tag, op, random.below(1000) * 4096, length_bytes, 1)).unwrap();
-                submitted += 1;
-            }
-            queue.ring_doorbell(now_ns);
-            now_ns += random.below(60_000);
-            queue.reap(now_ns, &mut out);
-            for reaped in out.drain(..) {
-                assert_eq!(reaped.status, Status::Ok);
-                assert!(!free.contains(&reaped.tag.0), "{:?} ended twice", reaped.tag);
-                free.push(reaped.tag.0);
-                ended += 1;
-            }
-            assert_eq!(queue.in_flight(), 16 - free.len());
-        }
-        assert_eq!(free.len(), 16);
-    }
-
-    #[test]
-    fn bad_options_are_answered_with_a_sentence() {
-        let named = |preset, size_bytes| NvmeDevice::new(NvmeDeviceOptions { preset, size_bytes, seed: 0 }).err();
-        assert_eq!(
-            named("floppy", MIB).unwrap(),
-            "unknown preset \"floppy\": choose one of flash-460k, flash-60k, optane, nvmf-dram, zssd"
-        );
-        let sentence = "an nvme device's size is a multiple of 512 bytes, not 1000";
-        assert_eq!(named("zssd", 1000).unwrap(), sentence);
-        assert!(named("zssd", 0).is_some());
-        assert!(PRESETS.iter().all(|preset| named(preset.name, MIB).is_none()));
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@ use mqfq_blk::device::file::solo::SoloRing;
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
 use mqfq_blk::queues::{DeviceQueues, Interrupt, QueueLayout, QueueMap};
 use mqfq_blk::request::{Op, Status};
+use mqfq_sched::policy::QueueClass;
 use mqfq_sched::topology::{HctxId, Topology};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -246,5 +247,56 @@ impl Device for Shared {
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         self.interrupts.lock().unwrap().insert(options.hctx, options.interrupt);
         Ok(self.queues.port(options.hctx, options.depth).expect("it is shared"))
+    }
+}
+
+/// A device with class queues, through sets of them: commands go round the classes by their tags, each time it has run empty
+/// with another one first.
+pub struct Classes(pub Arc<dyn Device>);
+
+struct ClassesQueue {
+    set: Box<dyn DeviceQueue + Send>,
+    depth: usize,
+    shift: usize,
+}
+
+impl Device for Classes {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        let depth = options.depth;
+        // No class has more of the tags below the depth than these.
+        let set = self.0.open_class_queues(QueueOptions { depth: depth.div_ceil(3), ..options })?;
+        Ok(Box::new(ClassesQueue { set, depth: depth.into(), shift: 0 }))
+    }
+}
+
+impl DeviceQueue for ClassesQueue {
+    fn submit(&mut self, mut command: Command) -> Result<(), QueueFull> {
+        match self.set.in_flight() {
+            0 => self.shift += 1,
+            full if full == self.depth => return Err(QueueFull(command)),
+            _ => {}
+        }
+        command.class = QueueClass::ALL[(usize::from(command.tag.0) + self.shift) % 3];
+        self.set.submit(command)
+    }
+
+    fn ring_doorbell(&mut self, now_ns: u64) {
+        self.set.ring_doorbell(now_ns);
+    }
+
+    fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
+        self.set.reap(now_ns, out);
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        self.set.next_event_ns()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.set.in_flight()
     }
 }

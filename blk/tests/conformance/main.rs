@@ -6,7 +6,7 @@
 mod bodies;
 mod harness;
 
-use harness::{Rig, Shared};
+use harness::{Classes, Rig, Shared};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
@@ -65,7 +65,10 @@ fn memory() -> MemoryDevice {
 }
 
 fn nvme(preset: &str) -> Option<Rig> {
-    Some(Rig::new(NvmeDevice::new(NvmeDeviceOptions { preset, size_bytes: SIZE_BYTES, seed: 1 }).unwrap()))
+    Some(Rig::new(
+        NvmeDevice::new(NvmeDeviceOptions { preset, size_bytes: SIZE_BYTES, seed: 1, ..NvmeDeviceOptions::default() })
+            .unwrap(),
+    ))
 }
 
 fn fault(inner: impl Device + 'static, plan: FaultPlan) -> Option<Rig> {
@@ -178,7 +181,15 @@ conformance!(shared_memory_behind_one_software_queue, {
 });
 conformance!(shared_memory_under_one_lock, Some(Rig::new(Shared::new(memory(), QueueLayout::SQ))));
 conformance!(shared_nvme, {
-    shared(NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes: SIZE_BYTES, seed: 1 }).unwrap())
+    shared(
+        NvmeDevice::new(NvmeDeviceOptions {
+            preset: "flash-460k",
+            size_bytes: SIZE_BYTES,
+            seed: 1,
+            ..NvmeDeviceOptions::default()
+        })
+        .unwrap(),
+    )
 });
 conformance!(shared_fault_that_delays_and_reorders, {
     let rules = vec![FaultRule::any(When::Chance(20_000), Fault::Delay { ns: 10_000 })];
@@ -187,6 +198,19 @@ conformance!(shared_fault_that_delays_and_reorders, {
 conformance!(shared_fault_with_a_volatile_cache, {
     let plan = FaultPlan { seed: 1, volatile_cache: true, ..FaultPlan::default() };
     shared(FaultDevice::new(Arc::new(memory()), plan))
+});
+
+/// A drive of the preset that has weighted round robin, under queues of all classes.
+fn zssd() -> NvmeDevice {
+    let options = NvmeDeviceOptions { preset: "zssd", size_bytes: SIZE_BYTES, ..NvmeDeviceOptions::default() };
+    NvmeDevice::new(options).unwrap()
+}
+
+conformance!(class_queues, Some(Rig::new(Classes(Arc::new(zssd())))));
+conformance!(class_queues_that_delay_and_reorder, {
+    let rules = vec![FaultRule::any(When::Chance(20_000), Fault::Delay { ns: 10_000 })];
+    let plan = FaultPlan { seed: 1, rules, reorder: 4, ..FaultPlan::default() };
+    Some(Rig::new(Classes(Arc::new(FaultDevice::new(Arc::new(zssd()), plan)))))
 });
 
 #[test]

@@ -167,7 +167,9 @@ fn setup(kind: PolicyKind, path: PathOptions, queue_depth: u16) -> Setup {
 
 fn device(trouble: &Trouble, seed: u64) -> FaultDevice {
     let size_bytes = u64::from(TENANTS) * BLOCKS * u64::from(BLOCK);
-    let inner = NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes, seed }).unwrap();
+    let inner =
+        NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes, seed, ..NvmeDeviceOptions::default() })
+            .unwrap();
     let &Trouble { fault, when, on_abort, on_reset, reorder, .. } = trouble;
     let rule = |kind| FaultRule {
         bytes: Some(0..BLOCKS * u64::from(BLOCK)),

@@ -137,8 +137,13 @@ fn a_bad_sector_fails_only_the_request_that_covers_it() {
 fn a_sequential_tenant_at_depth_32_makes_a_thirtieth_of_the_commands() {
     // A closed loop in batches, as behind a plug: 32 reads end together, 32 follow.
     let count = |merge| {
-        let device =
-            NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes: 64 * MIB, seed: 1 }).unwrap();
+        let device = NvmeDevice::new(NvmeDeviceOptions {
+            preset: "flash-460k",
+            size_bytes: 64 * MIB,
+            seed: 1,
+            ..NvmeDeviceOptions::default()
+        })
+        .unwrap();
         let mut rig = Rig::new(&Setup::plain(path(merge)), &device);
         for batch in 0..50 {
             (0..32).for_each(|n| rig.read(0, (batch * 32 + n) * u64::from(BLOCK), BLOCK));
@@ -157,8 +162,13 @@ fn shares_of_a_sequential_and_a_random_tenant_are_those_of_their_weights_merged_
     // Two tenants of weights 300 and 100 keep 128 reads of 4 KiB staged or out; the first reads on and on, the other anywhere. The
     // policy grants them three to one, so three reads of the first are one command.
     for merge in [Merge::None, Merge::Both] {
-        let device =
-            NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes: 256 * MIB, seed: 1 }).unwrap();
+        let device = NvmeDevice::new(NvmeDeviceOptions {
+            preset: "flash-460k",
+            size_bytes: 256 * MIB,
+            seed: 1,
+            ..NvmeDeviceOptions::default()
+        })
+        .unwrap();
         let setup = Setup { kind: PolicyKind::Mqfq, weights: vec![300, 100], ..Setup::plain(path(merge)) };
         let (mut rig, mut draw) = (Rig::new(&setup, &device), Draw(5));
         let (mut at_block, mut served) = (0, [0u64; 2]);
@@ -199,9 +209,15 @@ fn data_is_right_under_every_policy_on_every_device_whatever_is_merged() {
             let size_bytes = BLOCKS * u64::from(BLOCK);
             let device: Arc<dyn Device> = match number {
                 0 => Arc::new(MemoryDevice::new(size_bytes)),
-                1 => {
-                    Arc::new(NvmeDevice::new(NvmeDeviceOptions { preset: "flash-460k", size_bytes, seed: 1 }).unwrap())
-                }
+                1 => Arc::new(
+                    NvmeDevice::new(NvmeDeviceOptions {
+                        preset: "flash-460k",
+                        size_bytes,
+                        seed: 1,
+                        ..NvmeDeviceOptions::default()
+                    })
+                    .unwrap(),
+                ),
                 _ => {
                     let plan = FaultPlan { seed: 3, reorder: 4, volatile_cache: true, ..FaultPlan::default() };
                     Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(size_bytes)), plan))

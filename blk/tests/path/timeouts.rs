@@ -222,7 +222,8 @@ fn a_merged_command_that_hangs_is_taken_apart_and_only_the_culprit_fails() {
 #[test]
 fn the_software_drive_gives_up_what_it_is_asked_to() {
     // A timeout shorter than a read: all 8 time out. Those that the drive still has are aborted, none is carried out.
-    let options = NvmeDeviceOptions { preset: "flash-460k", size_bytes: 16 * MIB, seed: 1 };
+    let options =
+        NvmeDeviceOptions { preset: "flash-460k", size_bytes: 16 * MIB, seed: 1, ..NvmeDeviceOptions::default() };
     let device = NvmeDevice::new(options).unwrap();
     let mut rig = Rig::new(&Setup::plain(PathOptions { timeout_ns: 1_000, ..path() }), &device);
     (0..8).for_each(|block| rig.write(0, at(block), BLOCK, 1));

@@ -34,6 +34,7 @@ mod tests;
 use super::{Command, Device, DeviceInfo, DeviceQueue, QueueLimits, QueueOptions};
 use crate::request::{Op, Status};
 use cache::Cache;
+use mqfq_sched::policy::QueueClass;
 use mqfq_sched::topology::{HctxId, Place};
 use random::Random;
 use std::ops::Range;
@@ -315,11 +316,25 @@ impl Device for FaultDevice {
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         let open = |options| self.inner.open_queue(options);
-        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), options, open)?))
+        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), 1, options, open)?))
     }
 
     fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
         let open = |options| self.inner.open_shared_queue(options);
-        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), options, open)?))
+        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), 1, options, open)?))
+    }
+
+    /// With a cache that is written back by commands of its own there are none: they would need a class.
+    fn has_class_queues(&self) -> bool {
+        self.inner.has_class_queues() && !self.shared.plan.volatile_cache
+    }
+
+    fn open_class_queues(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
+        if self.shared.plan.volatile_cache {
+            return Err("a fault device with a volatile cache has no class queues".to_string());
+        }
+        let open = |options| self.inner.open_class_queues(options);
+        let lanes = QueueClass::ALL.len();
+        Ok(Box::new(queue::FaultQueue::open(self.shared.clone(), lanes, options, open)?))
     }
 }

@@ -13,6 +13,7 @@ use super::extent::{Payload, Piece};
 use super::{Fault, Interrupt, OnAbort, OnReset, Shared, State, span_of};
 use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped, Segments, Tag};
 use crate::request::{Op, Status};
+use mqfq_sched::policy::ClassWeights;
 use mqfq_sched::topology::HctxId;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -24,8 +25,12 @@ pub(super) struct FaultQueue<Q: DeviceQueue + ?Sized> {
     inner: Box<Q>,
     hctx: HctxId,
     interrupt: Interrupt,
+    /// Commands that each lane takes.
     depth: u16,
-    in_flight: usize,
+    /// By lane: the command's class in a set of class queues, else 0.
+    in_flight: Box<[usize]>,
+    /// By tag: the lane of the command in flight.
+    lanes: Box<[u8]>,
     /// Submitted, with the epoch of then.
     fresh: VecDeque<(u64, Command)>,
     /// For the inner device, which had no place.
@@ -77,9 +82,10 @@ struct Waiting {
 }
 
 impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
-    /// A queue over the inner device's that `open` opens.
+    /// A queue of so many lanes over the inner device's that `open` opens.
     pub(super) fn open(
         shared: Arc<Shared>,
+        lanes: usize,
         options: QueueOptions,
         open: impl FnOnce(QueueOptions) -> Result<Box<Q>, String>,
     ) -> Result<FaultQueue<Q>, String> {
@@ -95,7 +101,8 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
             hctx,
             interrupt,
             depth,
-            in_flight: 0,
+            in_flight: vec![0; lanes].into(),
+            lanes: vec![0; lanes * usize::from(depth)].into(),
             fresh: VecDeque::new(),
             refused: VecDeque::new(),
             rings: false,
@@ -245,6 +252,16 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         true
     }
 
+    /// The tag of a command of the layers above, not of a destage.
+    fn is_own(&self, tag: Tag) -> bool {
+        usize::from(tag.0) < self.lanes.len()
+    }
+
+    /// A command is no longer in flight.
+    fn leave(&mut self, tag: Tag) {
+        self.in_flight[usize::from(self.lanes[tag.0 as usize])] -= 1;
+    }
+
     /// Takes what ended on the inner device.
     fn collect(&mut self, now_ns: u64) {
         let mut reaped = std::mem::take(&mut self.reaped);
@@ -321,10 +338,12 @@ fn cache(state: &mut State, command: &mut Command) {
 
 impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
     fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
-        if self.in_flight == self.depth as usize {
+        let lane = if self.in_flight.len() == 1 { 0 } else { command.class.index() };
+        if self.in_flight[lane] == self.depth as usize {
             return Err(QueueFull(command));
         }
-        self.in_flight += 1;
+        self.in_flight[lane] += 1;
+        self.lanes[command.tag.0 as usize] = lane as u8;
         let epoch = self.shared.state().epoch;
         self.fresh.push_back((epoch, command));
         Ok(())
@@ -341,7 +360,7 @@ impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
         let shared = self.shared.clone();
         let mut state = shared.state();
         while let Some(reaped) = self.hand_out(&mut state, now_ns) {
-            self.in_flight -= 1;
+            self.leave(reaped.tag);
             out.push(reaped);
         }
         for (_, tag, generation) in self.late.extract_if(.., |(due_ns, ..)| *due_ns <= now_ns) {
@@ -397,8 +416,9 @@ impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
         let mut state = shared.state();
         state.forgotten -= self.silent.len();
         let before = given_back.len();
-        given_back.extend(inner.into_iter().filter(|reaped| reaped.tag.0 < self.depth));
-        given_back.extend(self.refused.drain(..).filter(|c| c.tag.0 < self.depth).map(|c| c.ended(Status::TimedOut)));
+        let refused = std::mem::take(&mut self.refused);
+        given_back.extend(inner.into_iter().filter(|reaped| self.is_own(reaped.tag)));
+        given_back.extend(refused.into_iter().filter(|c| self.is_own(c.tag)).map(|c| c.ended(Status::TimedOut)));
         given_back.extend(self.fresh.drain(..).map(|(_, command)| command.ended(Status::TimedOut)));
         given_back.append(&mut self.silent);
         given_back.extend(self.held.drain(..).map(|held| held.reaped));
@@ -414,15 +434,19 @@ impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
         for (hctx, interrupt) in woken {
             interrupt(hctx);
         }
-        self.in_flight -= given_back.len() - before;
         let given_back = &given_back[before..];
+        given_back.iter().for_each(|reaped| self.leave(reaped.tag));
         self.late
             .extend(late_ns.into_iter().flat_map(|at_ns| given_back.iter().map(move |r| (at_ns, r.tag, r.generation))));
         true
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight
+        self.in_flight.iter().sum()
+    }
+
+    fn set_class_weights(&mut self, weights: ClassWeights, now_ns: u64) -> bool {
+        self.inner.set_class_weights(weights, now_ns)
     }
 
     fn ring_event(&mut self, user: u32, result: i32) {
