@@ -19,6 +19,7 @@ pub mod blkmq;
 pub mod bound;
 pub mod contender;
 mod cpu_time;
+pub mod d2fq;
 pub mod demo;
 pub mod drive;
 pub mod elevators;

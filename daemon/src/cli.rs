@@ -308,6 +308,37 @@ pub enum Bench {
         #[arg(long, hide = true)]
         probe: bool,
     },
+    /// Fair queueing by the device (d2fq) beside fair queueing by the host and none: the paper's figures, instructions per request, a lone
+    /// tenant's latency, and requests per second on this machine.
+    D2fq {
+        /// Fewer points and depths, shorter times.
+        #[arg(long)]
+        quick: bool,
+        /// Without the simulator's figures.
+        #[arg(long)]
+        no_figures: bool,
+        /// Rounds of what is measured by the clock; 0: none.
+        #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(0..=1000))]
+        rounds: u32,
+        /// Length of each of these measurements.
+        #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(20..=600_000))]
+        milliseconds: u64,
+        /// What an instruction takes for the lone tenant, 0.01 to 10 ns.
+        #[arg(long, default_value_t = mqfq_bench::schedulers::NS_PER_INSTRUCTION, value_parser = ns_per_instruction)]
+        ns_per_instruction: f64,
+        /// Write d2fq.{json,md} and a picture of each figure into this folder.
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+        /// Write the same into FOLDER/HOST/DATE.
+        #[arg(long, value_name = "FOLDER")]
+        record: Option<PathBuf>,
+        /// HOST in the record, if not the machine's own name.
+        #[arg(long, requires = "record")]
+        host: Option<String>,
+        /// Be what callgrind counts the instructions of, and print nothing.
+        #[arg(long, hide = true)]
+        probe: bool,
+    },
     /// The shared structures alone, each beside its rivals: mindicator and array scan, token tree and counter and
     /// bitmap, throttle wheel and polling.
     Structures {

@@ -17,6 +17,7 @@ mod trouble;
 use cli::{Bench, Cli, Command, Sim};
 use mqfq_bench::blkmq::{self, BlkmqOptions};
 use mqfq_bench::bound::{self, BoundOptions};
+use mqfq_bench::d2fq::{self, D2fqBenchOptions};
 use mqfq_bench::demo::{self, DemoOptions};
 use mqfq_bench::elevators::{self, ElevatorsOptions};
 use mqfq_bench::fairness::{self, FairnessOptions};
@@ -126,6 +127,32 @@ fn run(cli: Cli) -> Result<(), String> {
                 ..SchedulersOptions::default()
             };
             if probe { schedulers::probe(&options) } else { schedulers::run(&options) }
+        }
+        Command::Bench(Bench::D2fq {
+            quick,
+            no_figures,
+            rounds,
+            milliseconds: measured_ms,
+            ns_per_instruction,
+            out,
+            record,
+            host,
+            probe,
+        }) => {
+            let figures = !no_figures;
+            let options = D2fqBenchOptions {
+                mqfq: None,
+                quick,
+                figures,
+                rounds,
+                measured_ms,
+                ns_per_instruction,
+                out,
+                record,
+                host,
+                json,
+            };
+            if probe { d2fq::probe(&options) } else { d2fq::run(&options) }
         }
         Command::Bench(Bench::Structures { workers, queues, rounds, milliseconds, out }) => {
             let (workers, queues) = (workers.map(usize::from), queues.map(usize::from));

@@ -178,7 +178,7 @@ fn rows(theirs: &[Counted], ours: &[Counted]) -> Vec<ElevatorRow> {
                     .map(|one| one.instructions)
             };
             let added = |of: &[Counted], policy: &str| Some(find(of, policy)? - find(of, "none")?);
-            for kind in PolicyKind::ALL {
+            for kind in PolicyKind::STAGED {
                 let policy = kind.name();
                 let (kernel_added, our_added) = (added(theirs, policy), added(ours, policy));
                 rows.push(ElevatorRow {

@@ -28,7 +28,7 @@ impl Cell {
         let mut all = Vec::new();
         for workload in Workload::all() {
             for depth in workload.depths(depths) {
-                all.extend(PolicyKind::ALL.map(|kind| Cell { kind, workload, depth }));
+                all.extend(PolicyKind::STAGED.map(|kind| Cell { kind, workload, depth }));
             }
         }
         all

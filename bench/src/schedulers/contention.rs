@@ -16,6 +16,7 @@ use super::workload::REQUEST_BYTES;
 use crate::harness::as_shipped;
 use crate::load::Load;
 use mqfq_blk::device::Device;
+use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::{PolicyKind, PolicyOptions};
 
 /// What a greedy tenant does, and who suffers.
@@ -126,6 +127,7 @@ impl Drive<'_> {
         let path = Path::new(PathOptions {
             device: &*device,
             policy,
+            layer: BlockLayer::Mq,
             queue_depth: crate::drive::DEMO_QUEUE_DEPTH,
             tenants,
             workers: WORKERS,

@@ -10,6 +10,7 @@ use super::cell::Cell;
 use super::path::{Costs, Path, PathOptions};
 use crate::overhead::callgrind::{self, overhead_boundary};
 use mqfq_blk::device::Device;
+use mqfq_blk::queues::BlockLayer;
 
 /// Requests before those that count: every queue has been full once.
 const WARM_UP_REQUESTS: u64 = 300;
@@ -18,7 +19,7 @@ const WARM_UP_REQUESTS: u64 = 300;
 const COUNTED_REQUESTS: u64 = 1000;
 
 /// What the path charges while it is counted: a few hundred instructions, as all policies here take.
-const NOMINAL: Costs = Costs { to_device_ps: 100_000, back_ps: 50_000 };
+pub const NOMINAL: Costs = Costs { to_device_ps: 100_000, back_ps: 50_000 };
 
 /// Instructions per request.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -52,6 +53,7 @@ pub fn probe(cells: &[Cell], device: &dyn Fn() -> Result<Box<dyn Device>, String
         let mut path = Path::new(PathOptions {
             device: &*device,
             policy: cell.policy(),
+            layer: BlockLayer::Mq,
             queue_depth: super::QUEUE_DEPTH,
             tenants: &tenants,
             workers: cell.workers(),
@@ -76,7 +78,7 @@ pub fn count(program: &std::path::Path, arguments: &[String], cells: usize) -> R
 
 /// A worker's step may end more than one request, so up to a queue more than asked for complete; the profile says how many
 /// submissions there were, and in a closed loop each completion is followed by one.
-fn of_part(part: &str) -> Result<Instructions, String> {
+pub(crate) fn of_part(part: &str) -> Result<Instructions, String> {
     let inside = |function: &str| callgrind::inside(part, function);
     let (requests, submit) = inside("schedulers_submit")?;
     if requests == 0 {

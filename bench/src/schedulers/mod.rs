@@ -35,6 +35,7 @@ use count::Instructions;
 use mqfq_blk::PolicyKind;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::nvme::{NvmeDevice, Preset};
+use mqfq_blk::queues::BlockLayer;
 use path::{Path as DataPath, PathOptions, Until};
 use power::Power;
 use report::{ContendedRow, Latency, Row, SchedulersReport, TagsRow};
@@ -203,7 +204,7 @@ pub fn measure(options: &SchedulersOptions) -> Result<SchedulersReport, String> 
 
 fn measure_presets(options: &SchedulersOptions, report: &mut SchedulersReport) -> Result<(), String> {
     let (presets, cells) = (presets(options)?, cells(options));
-    let kinds = PolicyKind::ALL.len();
+    let kinds = PolicyKind::STAGED.len();
     let mut progress = Progress::new(presets.len() * (2 + cells.len() / kinds));
     for preset in presets {
         progress.step(&format!("{}: instructions, under callgrind", preset.name));
@@ -255,6 +256,7 @@ fn row(options: &SchedulersOptions, preset: Preset, cell: &Cell, counted: Instru
     let path = DataPath::new(PathOptions {
         device: &*device,
         policy: cell.policy(),
+        layer: BlockLayer::Mq,
         queue_depth: QUEUE_DEPTH,
         tenants: &tenants,
         workers: cell.workers(),
@@ -302,7 +304,7 @@ fn table_1(report: &mut SchedulersReport, device: &str) {
             write_over_none_percent: writes_ns.map(|(ns, none_ns)| over(ns, none_ns)),
         })
     };
-    let lines: Vec<Latency> = PolicyKind::ALL.into_iter().filter_map(line).collect();
+    let lines: Vec<Latency> = PolicyKind::STAGED.into_iter().filter_map(line).collect();
     report.table_1.extend(lines);
 }
 
@@ -326,7 +328,7 @@ fn contend(
     let depth = drive.knee(costs_of(PolicyKind::None), costs_of(PolicyKind::Mqfq))?;
     for antagonist in Antagonist::ALL {
         let run = |kind: PolicyKind| drive.contend(antagonist, fair_policy(kind, depth), costs_of(kind));
-        let all: Vec<Contended> = PolicyKind::ALL.into_iter().map(run).collect::<Result<_, _>>()?;
+        let all: Vec<Contended> = PolicyKind::STAGED.into_iter().map(run).collect::<Result<_, _>>()?;
         let none = all.iter().find(|one| one.kind == PolicyKind::None).map_or(1.0, |one| one.total_bytes_per_s);
         report.contended.extend(all.iter().map(|one| {
             let policy = fair_policy(one.kind, depth);
@@ -348,7 +350,7 @@ fn contend(
     let ns = if options.quick { QUICK_TAGS_NS } else { TAGS_NS };
     let run = |kind, form| tags::run(&device, kind, form, costs_of(kind), ns).map(|tags| (kind, form, tags));
     let mut all = Vec::new();
-    for kind in PolicyKind::ALL {
+    for kind in PolicyKind::STAGED {
         all.push(run(kind, Form::Requests)?);
         if kind != PolicyKind::None && !cell::is_of_linux(kind) {
             all.push(run(kind, Form::Work(depth))?);
@@ -379,7 +381,7 @@ fn measure_real(options: &SchedulersOptions, path: &Path, report: &mut Scheduler
     let rounds = options.rounds.max(1) as usize;
     let mut progress = Progress::new(rounds * cells.len());
     let mut seen: Vec<Vec<Row>> = vec![Vec::new(); cells.len()];
-    let kinds = PolicyKind::ALL.len();
+    let kinds = PolicyKind::STAGED.len();
     for round in 0..rounds {
         for first in (0..cells.len()).step_by(kinds) {
             // Each round begins with another policy, so that a drift of the machine falls on all alike.

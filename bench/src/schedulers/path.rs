@@ -23,8 +23,9 @@
 use crate::load::{Load, Requests};
 use crate::schedulers::watch::{self, WatchedQueue};
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::{Device, QueueOptions};
+use mqfq_blk::device::{Device, DeviceQueue, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
+use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::request::{Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
@@ -74,6 +75,8 @@ pub struct PathOptions<'a> {
     pub device: &'a dyn Device,
     /// Who goes first.
     pub policy: PolicyOptions,
+    /// What stands between clients and the drive.
+    pub layer: BlockLayer,
     /// Commands on each worker's device queue.
     pub queue_depth: u16,
     /// Who asks; each is a flow of the default weight.
@@ -161,7 +164,7 @@ impl<'a> Path<'a> {
         for index in 0..options.workers {
             let id = HctxId(index as u16);
             let heard = news.clone();
-            let device = options.device.open_queue(QueueOptions {
+            let queue = QueueOptions {
                 hctx: id,
                 depth: options.queue_depth,
                 ring: None,
@@ -169,7 +172,13 @@ impl<'a> Path<'a> {
                     // Relaxed: one thread.
                     heard.fetch_or(1 << to, Ordering::Relaxed);
                 }),
-            })?;
+            };
+            let has_classes = options.policy.kind.is_direct() && options.device.has_class_queues();
+            let device: Box<dyn DeviceQueue> = if has_classes {
+                options.device.open_class_queues(queue)?
+            } else {
+                options.device.open_queue(queue)?
+            };
             let hctx = HwCtx::new(HwCtxOptions {
                 id,
                 policy: policy.clone(),
@@ -181,6 +190,8 @@ impl<'a> Path<'a> {
             })
             // What is counted of each flow is for `mqfq ctl`; here it would be 100 KB for each of 128 tenants on each worker.
             .without_flow_stats();
+            let hctx = if has_classes { hctx.with_class_queues() } else { hctx };
+            let hctx = if options.layer.is_bypass() { hctx.raw() } else { hctx };
             workers.push(Worker { hctx, free_ps: 0, arrivals: BinaryHeap::new(), must_run: false });
         }
         let mut path = Path {
@@ -386,7 +397,8 @@ mod tests {
         let device = NvmeDevice::with_preset(preset, watch::STORED_BYTES, 1).unwrap();
         let tenants = [Tenant { load: Load::random_reads(1, depth, 4096), think_ns: 0 }];
         let (policy, queue_depth) = (PolicyOptions::new(kind), 256);
-        let options = PathOptions { device: &device, policy, queue_depth, tenants: &tenants, workers: 1, costs };
+        let (layer, workers) = (BlockLayer::Mq, 1);
+        let options = PathOptions { device: &device, policy, layer, queue_depth, tenants: &tenants, workers, costs };
         Path::new(options).unwrap().finish_together(Until::Requests(20_000))
     }
 

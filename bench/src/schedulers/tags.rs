@@ -14,6 +14,7 @@ use super::workload::REQUEST_BYTES;
 use crate::harness::as_shipped;
 use crate::load::Load;
 use mqfq_blk::device::Device;
+use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::{PolicyKind, PolicyOptions};
 
 /// Tags of the device, for both tenants together.
@@ -77,6 +78,7 @@ pub fn run(
         let path = Path::new(PathOptions {
             device: &*device,
             policy: form.of(kind),
+            layer: BlockLayer::Mq,
             queue_depth: TAGS,
             tenants,
             workers: 1,

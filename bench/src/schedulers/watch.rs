@@ -8,7 +8,7 @@ use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
 use mqfq_blk::hctx::{HwCtx, Run};
 use mqfq_blk::request::{Completion, Submission};
 use mqfq_blk::table::Owner;
-use mqfq_sched::policy::{AnyPolicy, Kick};
+use mqfq_sched::policy::{AnyPolicy, ClassWeights, Kick};
 
 /// Admission and staging.
 ///
@@ -70,6 +70,10 @@ impl DeviceQueue for WatchedQueue {
     fn in_flight(&self) -> usize {
         self.0.in_flight()
     }
+
+    fn set_class_weights(&mut self, weights: ClassWeights, now_ns: u64) -> bool {
+        schedulers_device_weights(&mut *self.0, weights, now_ns)
+    }
 }
 
 #[inline(never)]
@@ -80,6 +84,11 @@ fn schedulers_device_submit(queue: &mut dyn DeviceQueue, command: Command) -> Re
 #[inline(never)]
 fn schedulers_device_doorbell(queue: &mut dyn DeviceQueue, now_ns: u64) {
     queue.ring_doorbell(now_ns);
+}
+
+#[inline(never)]
+fn schedulers_device_weights(queue: &mut dyn DeviceQueue, weights: ClassWeights, now_ns: u64) -> bool {
+    queue.set_class_weights(weights, now_ns)
 }
 
 #[inline(never)]

@@ -89,6 +89,32 @@ fn no_policy_executes_more_instructions_than_it_did() {
 }
 
 #[test]
+fn leaving_arbitration_to_the_device_costs_hardly_more_than_no_scheduler() {
+    need!("valgrind");
+    if cfg!(debug_assertions) {
+        println!("skipped: the limits are those of a release build");
+        return;
+    }
+    let _machine = machine::shared();
+    let report = report(&["bench", "d2fq", "--json", "--quick", "--no-figures", "--rounds", "0"]);
+    let cost = report["cost"].as_array().expect("cost is a list");
+    let instructions = |stack: &str| {
+        let row = cost.iter().find(|row| row["stack"] == stack).unwrap_or_else(|| panic!("{stack}: {report}"));
+        row["instructions_per_request"].as_f64().expect("a number")
+    };
+    let [none, d2fq, low_latency, mqfq] = ["none", "d2fq", "ll-d2fq", "mqfq"].map(instructions);
+    assert!(none > 100.0 && d2fq <= 1.1 * none, "d2fq {d2fq:.0}, none {none:.0}");
+    assert!(low_latency < d2fq, "without staging and counters it is less: {low_latency:.0}, {d2fq:.0}");
+    assert!(d2fq - none <= 0.55 * (mqfq - none), "d2fq {d2fq:.0}, mqfq {mqfq:.0}, none {none:.0}");
+    // Virtual time: the same on every machine.
+    for row in report["lone"].as_array().expect("lone is a list").iter().filter(|row| row["stack"] == "ll-d2fq") {
+        assert!(row["bandwidth_over_none"].as_f64() >= Some(1.0), "{row}");
+        assert!(row["latency_over_none"].as_f64() <= Some(1.0), "{row}");
+    }
+    assert_eq!(report["iops"].as_array().map(Vec::len), Some(0), "not asked for");
+}
+
+#[test]
 fn scale_has_a_row_for_each_policy_placement_and_number_of_workers() {
     let _machine = machine::shared();
     let folder = Folder::new();

@@ -42,6 +42,17 @@ impl PolicyKind {
         PolicyKind::D2fq,
     ];
 
+    /// Those that stage requests, and so need of a device no more than a queue: all but `d2fq`.
+    pub const STAGED: [PolicyKind; 7] = [
+        PolicyKind::None,
+        PolicyKind::MqDeadline,
+        PolicyKind::Kyber,
+        PolicyKind::Bfq,
+        PolicyKind::Sfqd,
+        PolicyKind::MqfqSerial,
+        PolicyKind::Mqfq,
+    ];
+
     /// The name in configs and tables.
     pub const fn name(self) -> &'static str {
         match self {
