@@ -10,7 +10,7 @@ use mqfq_bench::structures::random::Random;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::policy::{
-    BfqOptions, DispatchToken, Done, Entry, Handle, KyberOptions, MqDeadlineOptions, Pick, PolicyKind,
+    BfqOptions, D2fqOptions, DispatchToken, Done, Entry, Handle, KyberOptions, MqDeadlineOptions, Pick, PolicyKind,
 };
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sim::rivals::{Inspect, PolicyVisitor, with_policy};
@@ -203,6 +203,7 @@ fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrot
             mq_deadline: MqDeadlineOptions::DEFAULT,
             kyber: KyberOptions::DEFAULT,
             bfq: BfqOptions::DEFAULT,
+            d2fq: D2fqOptions::DEFAULT,
         };
         let visitor = Stress { policy: &policy, workers: topology.hctx_count() };
         with_policy(&policy, &topology, &weights, visitor).unwrap();

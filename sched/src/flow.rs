@@ -148,7 +148,7 @@ impl Default for Weight {
 pub const TAG_GRAIN: VSpan = VSpan(64);
 
 /// Bits of fraction in `units_per_cost`.
-const FRACTION_BITS: u32 = 32;
+pub(crate) const FRACTION_BITS: u32 = 32;
 
 /// log2 of the grain, in the fixed point of `carry`.
 const GRAIN_BITS: u32 = FRACTION_BITS + TAG_GRAIN.0.trailing_zeros();
@@ -194,9 +194,9 @@ struct Charged {
     credit: AtomicU64,
 }
 
-/// What a charge only reads.
+/// What a charge only reads: the weight, as a reciprocal.
 #[repr(align(64))]
-struct Rate {
+pub(crate) struct Rate {
     units_per_cost: AtomicU64,
     weight: AtomicU32,
 }
@@ -253,10 +253,7 @@ impl FlowTable {
                 carry: AtomicU64::new(0),
                 credit: AtomicU64::new(0),
             },
-            rate: Rate {
-                units_per_cost: AtomicU64::new(units_per_cost(weight)),
-                weight: AtomicU32::new(u32::from(weight.0)),
-            },
+            rate: Rate::new(weight),
         };
         FlowTable { cells: weights.iter().map(cell).collect(), refreshed: AtomicU64::new(octant(start)) }
     }
@@ -381,10 +378,7 @@ impl FlowTable {
     /// # Panics
     /// If the flow is unknown.
     pub fn set_weight(&self, flow: FlowId, weight: Weight) {
-        let cell = self.cell(flow);
-        // Relaxed: two words that nobody reads together; `weight` is only what `FlowTable::weight` reports.
-        cell.rate.weight.store(u32::from(weight.0), Relaxed);
-        cell.rate.units_per_cost.store(units_per_cost(weight), Relaxed);
+        self.cell(flow).rate.set(weight);
     }
 
     /// The weight set last.
@@ -392,8 +386,7 @@ impl FlowTable {
     /// # Panics
     /// If the flow is unknown.
     pub fn weight(&self, flow: FlowId) -> Weight {
-        // Relaxed: a report.
-        Weight(self.cell(flow).rate.weight.load(Relaxed) as u16)
+        self.cell(flow).rate.weight()
     }
 
     /// Finish tag of the last request submitted.
@@ -439,12 +432,36 @@ pub(crate) const fn align(point: VTime) -> VTime {
 }
 
 impl Rate {
+    /// The rate of this weight.
+    pub(crate) fn new(weight: Weight) -> Self {
+        Rate { units_per_cost: AtomicU64::new(units_per_cost(weight)), weight: AtomicU32::new(u32::from(weight.0)) }
+    }
+
+    /// Charges at this weight from now on.
+    pub(crate) fn set(&self, weight: Weight) {
+        // Relaxed: two words that nobody reads together; `weight` is only what is reported.
+        self.weight.store(u32::from(weight.0), Relaxed);
+        self.units_per_cost.store(units_per_cost(weight), Relaxed);
+    }
+
+    /// The weight set last.
+    pub(crate) fn weight(&self) -> Weight {
+        // Relaxed: a report.
+        Weight(self.weight.load(Relaxed) as u16)
+    }
+
+    /// `cost / weight` in 2^-[`FRACTION_BITS`]ths of a unit, of any cost.
+    #[inline]
+    pub(crate) fn span_fixed(&self, cost: Cost) -> u128 {
+        // Relaxed: whichever of two concurrent weights we meet, the request is charged at one of them.
+        u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed))
+    }
+
     /// `cost / weight` in grains, and what is left in 2^-32ths of a unit.
     #[inline]
     fn grains(&self, cost: Cost) -> (u64, u64) {
         assert!(cost.0 >= 1 && cost <= COST_MAX, "cost {} is out of range, allowed is 1 to {}", cost.0, COST_MAX.0);
-        // Relaxed: whichever of two concurrent weights we meet, the request is charged at one of them.
-        let span_fixed = u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed));
+        let span_fixed = self.span_fixed(cost);
         ((span_fixed >> GRAIN_BITS) as u64, span_fixed as u64 & FRACTION_MASK)
     }
 }

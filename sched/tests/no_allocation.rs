@@ -4,7 +4,9 @@
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::{Cost, CostKind};
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, BfqOptions, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::policy::{
+    AnyPolicy, BfqOptions, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
+};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -152,9 +154,62 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
     (allocated, seen)
 }
 
+/// The same for a direct policy, which has other operations. Returns also how often each class was named, and a ratio set.
+fn churn_direct(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, [u64; 3], u64) {
+    let policy = AnyPolicy::new(options, &Topology::new(2, 2, 1), &vec![Weight::DEFAULT; flows as usize]).unwrap();
+    let mut queues: Vec<_> = (0..HCTXS).map(|n| policy.open_queue(HctxId(n), CAPACITY)).collect();
+    let mut in_flight: Vec<Vec<(u32, Cost)>> = (0..HCTXS).map(|_| Vec::with_capacity(CAPACITY)).collect();
+    let mut draw = Draw(u64::from(flows));
+    let (mut named, mut adjusted) = ([0; 3], 0);
+    let before = allocations();
+    for round in 0..rounds {
+        let now_ns = u64::from(round) * 1_000_000;
+        let n = draw.below(u64::from(HCTXS)) as usize;
+        // Bursts, and pauses past the grace period.
+        for _ in 0..if round % 1000 < 800 { draw.below(12) } else { 0 } {
+            if in_flight[n].len() < CAPACITY {
+                // The last flow asks for little, so the others are ahead of it.
+                let flow = draw.below(u64::from(flows)) as u32;
+                let cost = Cost(if flow + 1 == flows { 512 } else { 1 << (9 + draw.below(16)) });
+                let class = policy.class_of(&queues[n], FlowId(flow), now_ns);
+                named[class.index()] += 1;
+                policy.dispatched(&mut queues[n], FlowId(flow), cost, class, now_ns);
+                in_flight[n].push((flow, cost));
+            }
+        }
+        policy.set_weight(
+            FlowId(draw.below(u64::from(flows)) as u32),
+            Weight::new(1 + draw.below(u64::from(Weight::MAX.get()))).unwrap(),
+        );
+        for _ in 0..draw.below(12) {
+            if let Some((flow, cost)) = in_flight[n].pop() {
+                let done = Done { cost, ..Done::read(FlowId(flow), Handle(0)) };
+                policy.complete(&mut queues[n], done, DispatchToken::new(0), now_ns, &mut |_: HctxId| ());
+            }
+        }
+        adjusted += u64::from(policy.adjust(&mut queues[n], now_ns).is_some());
+    }
+    (allocations() - before, named, adjusted)
+}
+
+#[test]
+fn nothing_allocates_after_the_queues_of_a_direct_policy_are_open() {
+    for kind in PolicyKind::ALL.into_iter().filter(|kind| kind.is_direct()) {
+        for flows in [1, 8, 1000] {
+            // Virtual time wraps on the way.
+            let options = PolicyOptions { start: VTime::from_raw(u64::MAX - (1 << 34)), ..PolicyOptions::new(kind) };
+            let (allocated, named, adjusted) = churn_direct(&options, flows, 20_000);
+            assert_eq!(allocated, 0, "{kind} with {flows} flows");
+            let expected = if flows == 1 { &named[..1] } else { &named[..] };
+            assert!(expected.iter().all(|&count| count >= 10) && adjusted >= 2, "{flows}: {named:?} {adjusted}");
+        }
+    }
+}
+
 #[test]
 fn nothing_allocates_after_the_queues_are_open() {
-    for kind in PolicyKind::ALL {
+    // A direct policy is never asked to submit or pick: the test above.
+    for kind in PolicyKind::ALL.into_iter().filter(|kind| !kind.is_direct()) {
         for flows in [1, 8, 1000] {
             for token_unit_bytes in [None, Some(4096)] {
                 // Virtual time wraps and all flows are refreshed on the way; D is small enough to starve queues of tokens,

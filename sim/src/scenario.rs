@@ -11,7 +11,7 @@ mod tunables;
 
 use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::tunables::{KyberOptions, MqDeadlineOptions};
-use mqfq_blk_watched::{BfqOptions, CostModel, PolicyKind, PriorityClass, Weight};
+use mqfq_blk_watched::{BfqOptions, CostModel, D2fqOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_nvme::Arbitration;
 
 /// A whole scenario, checked.
@@ -207,6 +207,8 @@ pub struct Policy {
     pub kyber: KyberOptions,
     /// What only `bfq` looks at.
     pub bfq: BfqOptions,
+    /// Of `d2fq`.
+    pub d2fq: D2fqOptions,
 }
 
 /// What keeps virtual time.

@@ -10,8 +10,8 @@ use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::oracle::{Oracle, narrow};
 use mqfq_sched_watched::policy::{
-    BfqOptions, DispatchToken, Done, Entry, Grant, Handle, KyberOptions, MqDeadlineOptions, Pick, PolicyKind,
-    PolicyOptions,
+    BfqOptions, D2fqOptions, DispatchToken, Done, Entry, Grant, Handle, KyberOptions, MqDeadlineOptions, Pick,
+    PolicyKind, PolicyOptions,
 };
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sched_watched::vtime::VTime;
@@ -44,6 +44,7 @@ fn shipped() -> Policy {
         mq_deadline: MqDeadlineOptions::DEFAULT,
         kyber: KyberOptions::DEFAULT,
         bfq: BfqOptions::DEFAULT,
+        d2fq: D2fqOptions::DEFAULT,
     }
 }
 

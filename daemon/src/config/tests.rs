@@ -4,7 +4,7 @@ use super::check::Files;
 use super::*;
 use mqfq_blk::path::Merge;
 use mqfq_blk::tunables::{KyberOptions, MqDeadlineOptions};
-use mqfq_blk::{BfqOptions, PolicyKind, PolicyOptions, PriorityClass, VSpan};
+use mqfq_blk::{BfqOptions, D2fqOptions, PolicyKind, PolicyOptions, PriorityClass, VSpan};
 use std::io;
 use std::path::Path;
 
@@ -158,7 +158,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
          form, quantum, lease, token-batch, token-share, read-expire, write-expire, writes-starved, fifo-batch, \
          prio-aging-expire, read-latency, write-latency, slice-idle, timeout-sync, max-budget, low-latency, strict-guarantees, fifo-expire-sync, \
-         fifo-expire-async, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, async-writes, cost"
+         fifo-expire-async, low-threshold, class-ratio, adjust-period, grace-period, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, async-writes, cost"
     );
 }
 
@@ -467,6 +467,38 @@ fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
 }
 
 #[test]
+fn each_tunable_of_d2fq_can_be_set_within_its_range_and_only_there() {
+    assert_eq!(scheduler("policy = \"d2fq\"", 2).0, PolicyOptions::new(PolicyKind::D2fq));
+    let keys = ["low-threshold = \"1MiB\"", "class-ratio = 3", "adjust-period = \"100ms\"", "grace-period = \"200ms\""];
+    let expected = D2fqOptions {
+        low_threshold_bytes: 1 << 20,
+        class_ratio: 3,
+        adjust_period_ns: 100_000_000,
+        grace_period_ns: 200_000_000,
+    };
+    assert_eq!(scheduler(&format!("policy = \"d2fq\"\n{}", keys.join("\n")), 2).0.d2fq, expected);
+    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
+    for key in keys {
+        let name = key.split(' ').next().unwrap();
+        assert_eq!(
+            refused(&format!("policy = \"mqfq\"\n{key}")),
+            format!("c.toml:4: device.fast.{name}: is no setting of policy mqfq, allowed with d2fq")
+        );
+    }
+    for (key, value, allowed) in [
+        ("low-threshold", "\"63KiB\"", "64KiB to 1TiB"),
+        ("class-ratio", "257", "0 to 256"),
+        ("adjust-period", "\"999us\"", "1ms to 3600s"),
+        ("grace-period", "\"11s\"", "0s to 10s"),
+    ] {
+        assert_eq!(
+            refused(&format!("policy = \"d2fq\"\n{key} = {value}")),
+            format!("c.toml:4: device.fast.{key}: {value} is out of range, allowed is {allowed}")
+        );
+    }
+}
+
+#[test]
 fn a_zero_size_is_refused() {
     assert_eq!(
         refusal(&good_with("size = \"256KiB\"", "size = 0")),
@@ -490,7 +522,7 @@ fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
     );
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"cfq\"")),
-        "c.toml:3: device.fast.policy: \"cfq\" is not known, allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq"
+        "c.toml:3: device.fast.policy: \"cfq\" is not known, allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq, d2fq"
     );
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MB\"")),

@@ -67,7 +67,7 @@ impl AnyPolicy {
             }
             PolicyKind::Kyber => AnyPolicy::Kyber(Kyber::new(options, topology.hctx_count())),
             PolicyKind::Bfq => AnyPolicy::Bfq(Bfq::new(options, topology.hctx_count(), flows)),
-            PolicyKind::D2fq => AnyPolicy::D2fq(D2fq::new(options, topology.hctx_count(), flows)),
+            PolicyKind::D2fq => AnyPolicy::D2fq(D2fq::new(options, topology.hctx_count(), flows)?),
         })
     }
 

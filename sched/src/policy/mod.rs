@@ -35,7 +35,7 @@ pub use any::{AnyPolicy, AnyQueue};
 pub use bfq::{Bfq, BfqOptions};
 pub use central::CentralQueue;
 pub use class_queue::{ClassWeights, QueueClass};
-pub use d2fq::{D2fq, D2fqOptions, D2fqQueue};
+pub use d2fq::{D2fq, D2fqOptions, D2fqQueue, GlobalVtime, Gvt, Thresholds};
 pub use fifo::{Fifo, FifoQueue};
 pub use kyber::{Kyber, KyberDomain, KyberQueue};
 pub use mq_deadline::MqDeadline;

@@ -328,6 +328,15 @@ pub enum PolicyError {
     NoFlows,
     /// There are more flows than can be numbered: 2^32 - 1.
     TooManyFlows(usize),
+    /// There are more flows than one policy can tell apart.
+    TooManyFlowsOf {
+        /// Which.
+        kind: PolicyKind,
+        /// How many.
+        count: usize,
+        /// Most allowed.
+        most: usize,
+    },
 }
 
 impl fmt::Display for PolicyError {
@@ -363,6 +372,9 @@ impl fmt::Display for PolicyError {
                 write!(f, "{name} of {value}{unit} is out of range for {kind}, allowed is {least} to {most}{unit}")
             }
             PolicyError::NoFlows => write!(f, "a scheduler needs at least one flow"),
+            PolicyError::TooManyFlowsOf { kind, count, most } => {
+                write!(f, "{count} flows are too many for {kind}, allowed is up to {most}")
+            }
             PolicyError::TooManyFlows(count) => write!(f, "{count} flows are too many, allowed is up to {}", u32::MAX),
         }
     }

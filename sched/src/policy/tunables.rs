@@ -2,7 +2,7 @@
 //!
 //! Each is as its policy is known with unless it says otherwise, and names the first of its fields that is out of range.
 
-use super::{BfqOptions, PolicyError, PolicyKind};
+use super::{BfqOptions, D2fqOptions, PolicyError, PolicyKind};
 use std::ops::RangeInclusive;
 
 /// Longest time that any of them takes, ns: an hour.
@@ -12,7 +12,7 @@ pub const TIME_MAX_NS: u64 = 3_600_000_000_000;
 pub const COUNT_MAX: u32 = 65_535;
 
 /// What configs call the tunables, by the policy that they belong to.
-pub const KEYS: [(PolicyKind, &[&str]); 3] = [
+pub const KEYS: [(PolicyKind, &[&str]); 4] = [
     (PolicyKind::MqDeadline, &["read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire"]),
     (PolicyKind::Kyber, &["read-latency", "write-latency"]),
     (
@@ -27,6 +27,7 @@ pub const KEYS: [(PolicyKind, &[&str]); 3] = [
             "fifo-expire-async",
         ],
     ),
+    (PolicyKind::D2fq, &["low-threshold", "class-ratio", "adjust-period", "grace-period"]),
 ];
 
 /// A tunable by its key: where its value goes, and which values are allowed.
@@ -48,9 +49,12 @@ pub fn tunable<'a>(
     deadline: &'a mut MqDeadlineOptions,
     kyber: &'a mut KyberOptions,
     bfq: &'a mut BfqOptions,
+    d2fq: &'a mut D2fqOptions,
 ) -> Option<Tunable<'a>> {
     let fifo_expire = BfqOptions::FIFO_EXPIRE_MIN_NS..=BfqOptions::FIFO_EXPIRE_MAX_NS;
     let timeout_sync = BfqOptions::TIMEOUT_SYNC_MIN_NS..=BfqOptions::TIMEOUT_SYNC_MAX_NS;
+    let low_threshold = D2fqOptions::LOW_THRESHOLD_MIN_BYTES..=D2fqOptions::LOW_THRESHOLD_MAX_BYTES;
+    let adjust_period = D2fqOptions::ADJUST_PERIOD_MIN_NS..=TIME_MAX_NS;
     Some(match key {
         "read-expire" => Tunable::Time(&mut deadline.read_expire_ns, 0..=TIME_MAX_NS),
         "write-expire" => Tunable::Time(&mut deadline.write_expire_ns, 0..=TIME_MAX_NS),
@@ -66,6 +70,10 @@ pub fn tunable<'a>(
         "strict-guarantees" => Tunable::Flag(&mut bfq.strict_guarantees),
         "fifo-expire-sync" => Tunable::Time(&mut bfq.fifo_expire_sync_ns, fifo_expire),
         "fifo-expire-async" => Tunable::Time(&mut bfq.fifo_expire_async_ns, fifo_expire),
+        "low-threshold" => Tunable::Size(&mut d2fq.low_threshold_bytes, low_threshold),
+        "class-ratio" => Tunable::Count(&mut d2fq.class_ratio, 0..=D2fqOptions::CLASS_RATIO_MAX),
+        "adjust-period" => Tunable::Time(&mut d2fq.adjust_period_ns, adjust_period),
+        "grace-period" => Tunable::Time(&mut d2fq.grace_period_ns, 0..=D2fqOptions::GRACE_PERIOD_MAX_NS),
         _ => return None,
     })
 }
@@ -222,8 +230,8 @@ mod tests {
             for key in keys {
                 let refused = |past: fn(&RangeInclusive<u64>) -> Option<u64>| {
                     let mut options = PolicyOptions::new(kind);
-                    let PolicyOptions { mq_deadline, kyber, bfq, .. } = &mut options;
-                    match tunable(key, mq_deadline, kyber, bfq).expect("it is a key") {
+                    let PolicyOptions { mq_deadline, kyber, bfq, d2fq, .. } = &mut options;
+                    match tunable(key, mq_deadline, kyber, bfq, d2fq).expect("it is a key") {
                         Tunable::Time(value, allowed) | Tunable::Size(value, allowed) => *value = past(&allowed)?,
                         Tunable::Count(value, allowed) => {
                             *value = past(&(u64::from(*allowed.start())..=u64::from(*allowed.end())))? as u32;

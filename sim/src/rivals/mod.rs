@@ -111,6 +111,7 @@ pub fn options(policy: &scenario::Policy, hctx_count: usize) -> Result<PolicyOpt
         mq_deadline: policy.mq_deadline,
         kyber: policy.kyber,
         bfq: policy.bfq,
+        d2fq: policy.d2fq,
         ..PolicyOptions::new(policy.kind)
     };
     let form = if policy.relaxed { faithful.relaxed(hctx_count) } else { faithful };

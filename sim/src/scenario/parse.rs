@@ -358,6 +358,10 @@ const POLICY_KEYS: &[&str] = &[
     "strict-guarantees",
     "fifo-expire-sync",
     "fifo-expire-async",
+    "low-threshold",
+    "class-ratio",
+    "adjust-period",
+    "grace-period",
 ];
 
 fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigError> {
@@ -378,6 +382,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         mq_deadline: defaults.mq_deadline,
         kyber: defaults.kyber,
         bfq: defaults.bfq,
+        d2fq: defaults.d2fq,
     };
     let Some(section) = root.get("policy") else { return Ok(policy) };
     let section = section.table(POLICY_KEYS)?;

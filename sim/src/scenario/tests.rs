@@ -480,6 +480,24 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
 }
 
 #[test]
+fn the_tunables_of_d2fq_are_read_and_arrive_in_the_policy() {
+    let policy = |lines: &str| parse(&format!("{GOOD}[policy]\nkind = \"d2fq\"\n{lines}\n")).unwrap().policy;
+    assert_eq!((policy("").depth, policy("").d2fq), (64, D2fqOptions::DEFAULT));
+    let keys = "low-threshold = \"1MiB\"\nclass-ratio = 3\nadjust-period = \"100ms\"\ngrace-period = \"1ms\"";
+    let expected = D2fqOptions {
+        low_threshold_bytes: 1 << 20,
+        class_ratio: 3,
+        adjust_period_ns: 100_000_000,
+        grace_period_ns: 1_000_000,
+    };
+    assert_eq!(crate::rivals::options(&policy(keys), 2).unwrap().d2fq, expected);
+    assert_eq!(
+        refusal(&format!("{GOOD}[policy]\nkind = \"mqfq\"\nclass-ratio = 3\n")),
+        "s.toml:17: policy.class-ratio: is no setting of policy mqfq, allowed with d2fq"
+    );
+}
+
+#[test]
 fn a_run_has_so_many_windows_at_most() {
     let refused = |windows: &str| refusal(&good_with("seed = 7", &format!("seed = 7\nwindows = \"{windows}\"")));
     assert_eq!(refused("1us"), "s.toml:3: run.windows: the run has 120000 windows of this length, allowed are 100000");

@@ -1,4 +1,4 @@
-//! The elevators' keys of `[policy]`: what only one policy looks at. Which there are and what they may be is said beside the policies.
+//! Keys of `[policy]` that only one policy looks at: the elevators' and those of d2fq. Which there are and what they may be is said beside the policies.
 
 use super::Policy;
 use super::parse::refuse;
@@ -8,7 +8,7 @@ use mqfq_config::{ConfigError, Section};
 
 /// It stands where an operating system has its elevator, with the device's queue below: its D is what the device takes.
 pub fn is_elevator(kind: PolicyKind) -> bool {
-    KEYS.iter().any(|&(owner, _)| owner == kind)
+    kind.has_depth() && KEYS.iter().any(|&(owner, _)| owner == kind)
 }
 
 /// The keys of the policy that there is; their ranges are the policies' own ([`tunable`]).
@@ -23,7 +23,8 @@ pub fn read(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), Config
         }
         for key in keys {
             let Some(entry) = section.get(key) else { continue };
-            let found = tunable(key, &mut policy.mq_deadline, &mut policy.kyber, &mut policy.bfq);
+            let Policy { mq_deadline, kyber, bfq, d2fq, .. } = policy;
+            let found = tunable(key, mq_deadline, kyber, bfq, d2fq);
             match found.expect("every one of KEYS has a tunable") {
                 Tunable::Time(ns, allowed_ns) => *ns = entry.duration_ns(allowed_ns)?,
                 Tunable::Count(count, allowed) => *count = entry.number(allowed)?,

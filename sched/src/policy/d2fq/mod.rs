@@ -1,41 +1,317 @@
 //! Policy `d2fq`: device-direct fair queueing.
 //!
-//! Source: Woo, Ahn, Lee, Jeong, "D2FQ: Device-Direct Fair Queueing for NVMe SSDs", FAST 2021.
+//! Answers: to which of three classes of device queues does the next request of this flow go, so that flows are served by their weights though
+//! nothing waits in the scheduler? Source: Woo, Ahn, Lee, Jeong, "D2FQ: Device-Direct Fair Queueing for NVMe SSDs", FAST 2021 (cited as "D2FQ
+//! section n").
+//!
+//! # Shape
+//! ```text
+//!   submit ──▶ class_of: flow.vt - gvt        < tau_m          < tau_l         otherwise          equation 1
+//!                                               │                │                │
+//!              the worker's device queues      high           medium             low         weights: the ratio, its root, 1
+//!                                               └────────────────┼────────────────┘
+//!                                                 weighted round robin in the device
+//!                                                                │
+//!   complete ◀── flow.vt += cost / weight, then gvt follows ◀────┘                                  Figure 10
+//!   adjust   ──▶ once per period, one worker: the ratio by equations 2 and 3
+//! ```
+//! | part | file |
+//! |---|---|
+//! | global virtual time (gvt): Figure 9, ids that cannot alias | `gvt.rs` |
+//! | flows: virtual time, activity, grace period | `flow_state.rs` |
+//! | the ratio, equations 2 and 3 | `ratio.rs` |
+//!
+//! No queue, no token and no throttle: submit is dispatch, and the only thing decided is the class.
+//!
+//! # Grace period
+//! A flow with nothing in flight keeps its place for so long, because one that asks for the next thing when it has the last one is idle in
+//! between only seemingly. Nobody has a timer for its end, so it is found when it matters: by the flow's own next request, which then starts at
+//! gvt; and, of the flow that holds gvt, by the workers, each of which looks at the holder at a completion once per quarter of the period.
+//! Until then an absent holder stops gvt, and all others run ahead of it: at 3 GB/s, past tau_l after 2.8 ms. So 2 ms, and not 200 as the
+//! published code has. It should not be much shorter than the device needs for tau_m (1.4 ms) either: whoever stays away longer is forgiven
+//! what it is ahead, up to tau_m of which it got from the high queues, and the others should have been served as much meanwhile.
+//!
+//! # Virtual time for ever
+//! It is compared by signed distance on a circle of 2^64 units ([`VTime`]), which half an hour may go round once. What could leave the half that
+//! compares is moved:
+//! * A flow more than a quarter of that (2^61 units, 2 PiB of service at the default weight) ahead of gvt is put there. It got all that
+//!   while nobody behind it used the device, and stays in the low class.
+//! * A flow more than a quarter behind is put there: its one request took so long that others were served 2 PiB meanwhile. Each queue looks
+//!   for such flows when gvt has come into another eighth of the circle, so none is ever much more than half behind. One that is idle is
+//!   moved as well, so that its number means something.
+//!
+//! # Invariants
+//! G1 to G3 of `gvt.rs`, F1 to F3 of `flow_state.rs`, and
+//! D1. A flow at or behind gvt gets the high class; an inactive one would be at gvt, and gets it.
+//! D2. A flow that is alone keeps gvt with it and gets the high class always.
+//! D3. A change of a weight changes what completions from then on charge. No virtual time jumps.
+//!
+//! There is no bound on unfairness: what the classes are worth is the device's affair, and the ratio follows by seconds.
+//!
+//! # Cost
+//! A request of a flow that has others in flight at this worker: a few loads and stores of the worker's own, one add on the flow's line, one
+//! multiplication, and a compare-and-exchange on gvt if the flow holds it or is behind. The first one in flight at a worker and the last:
+//! an add each on the flow's line. No division, no allocation.
 
+mod flow_state;
+mod gvt;
 mod options;
+mod ratio;
 
+pub use gvt::{GlobalVtime, Gvt};
 pub use options::D2fqOptions;
 
-use super::{ClassWeights, DispatchToken, Done, Entry, Kick, Pick, Policy, PolicyOptions, QueueClass};
+use self::flow_state::{Block, Flow, QueueFlow};
+use self::ratio::{Adjuster, Sample};
+use super::{
+    ClassWeights, DispatchToken, Done, Entry, Kick, Pick, Policy, PolicyError, PolicyKind, PolicyOptions, QueueClass,
+};
+use crate::cache_padded::CachePadded;
 use crate::cost::Cost;
 use crate::flow::{FlowId, Weight};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::topology::HctxId;
-use crate::vtime::VTime;
+use crate::vtime::{VSpan, VTime};
 
-/// See the file's text.
-pub struct D2fq {}
+/// How far a flow may be from gvt: a quarter of what compares.
+const DISTANCE_MAX: VSpan = VSpan(1 << 61);
+
+/// Longest charge that is added without a look at where it leads: the queues that there may be, each with one, stay within what compares.
+const SPAN_MAX: u64 = 1 << 50;
+
+const _: () = assert!(SPAN_MAX * crate::topology::HCTXS_MAX as u64 <= DISTANCE_MAX.0);
+const _: () = assert!(2 * D2fqOptions::LOW_THRESHOLD_MAX_BYTES <= DISTANCE_MAX.bytes());
+
+/// tau_m, tau_l and tau_w of the paper.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Thresholds {
+    /// From so far ahead of global virtual time on requests go to the medium queues.
+    pub medium: VSpan,
+    /// To the low ones.
+    pub low: VSpan,
+    /// The ratio of the classes is too small.
+    pub unfair: VSpan,
+}
+
+/// Device-direct fair queueing over the global virtual time that ships unless `G` says otherwise. See the module's text.
+pub struct D2fq<G: GlobalVtime = Gvt> {
+    flows: Box<[Flow]>,
+    /// Of each queue, four flows to a block.
+    queue_flows: Box<[Block]>,
+    blocks_per_queue: usize,
+    medium: i64,
+    low: i64,
+    grace_ns: u64,
+    look_every_ns: u64,
+    adjust_period_ns: u64,
+    gvt: G,
+    next_adjust_ns: CachePadded<AtomicU64>,
+    /// For reports.
+    ratio: AtomicU32,
+    adjuster: Mutex<Adjuster>,
+}
 
 /// One worker's part.
-pub struct D2fqQueue {}
+pub struct D2fqQueue {
+    /// Where its blocks begin.
+    first_block: usize,
+    /// When it looks at the holder of gvt again.
+    next_look_ns: u64,
+    /// The eighth of the circle that gvt was in when it looked last.
+    octant: u64,
+}
 
 impl D2fq {
-    /// The policy for so many queues, and one flow per weight.
-    pub fn new(options: &PolicyOptions, hctx_count: usize, flows: &[Weight]) -> D2fq {
-        let _ = (options, hctx_count, flows);
-        D2fq {}
+    /// The policy for so many queues, and one flow per weight. The options have been validated.
+    ///
+    /// # Errors
+    /// More flows than have names of their own.
+    pub fn new(options: &PolicyOptions, hctx_count: usize, flows: &[Weight]) -> Result<D2fq, PolicyError> {
+        if flows.len() > Gvt::FLOWS_MAX {
+            let (kind, count, most) = (PolicyKind::D2fq, flows.len(), Gvt::FLOWS_MAX);
+            return Err(PolicyError::TooManyFlowsOf { kind, count, most });
+        }
+        D2fq::with_gvt(options, hctx_count, flows, Gvt::new(options.start))
     }
 
-    /// Virtual time of the flow that holds it.
-    pub fn global_vtime(&self) -> VTime {
-        VTime::ZERO
+    /// Where virtual time starts with these options: all flows, and whatever keeps the global one.
+    pub const fn start(options: &PolicyOptions) -> VTime {
+        VTime::from_raw(options.start.raw() & !(Gvt::GRAIN.0 - 1))
     }
 }
 
-impl Policy for D2fq {
+impl<G: GlobalVtime> D2fq<G> {
+    /// The same over another global virtual time, which stands where [`D2fq::start`] says.
+    ///
+    /// # Errors
+    /// What is wrong with the options, or no flows.
+    pub fn with_gvt(
+        options: &PolicyOptions,
+        hctx_count: usize,
+        flows: &[Weight],
+        gvt: G,
+    ) -> Result<D2fq<G>, PolicyError> {
+        options.validate_for(flows)?;
+        let tunables = &options.d2fq;
+        let start = D2fq::start(options);
+        let blocks_per_queue = flows.len().div_ceil(Block::LEN);
+        let adjuster = Adjuster::new(tunables.class_ratio, flows.len(), start);
+        let low = VSpan::from_bytes(tunables.low_threshold_bytes).0 as i64;
+        Ok(D2fq {
+            flows: flows.iter().map(|&weight| Flow::new(weight, start, tunables.grace_period_ns)).collect(),
+            queue_flows: (0..hctx_count * blocks_per_queue).map(|_| Block::new()).collect(),
+            blocks_per_queue,
+            medium: low / 2,
+            low,
+            grace_ns: tunables.grace_period_ns,
+            look_every_ns: tunables.grace_period_ns / 4,
+            // A ratio that is fixed is told once.
+            adjust_period_ns: if tunables.class_ratio == 0 { tunables.adjust_period_ns } else { u64::MAX },
+            gvt,
+            next_adjust_ns: CachePadded::new(AtomicU64::new(0)),
+            ratio: AtomicU32::new(adjuster.ratio()),
+            adjuster: Mutex::new(adjuster),
+        })
+    }
+
+    /// Virtual time of the flow that holds it, rounded down to [`Gvt::GRAIN`].
+    pub fn global_vtime(&self) -> VTime {
+        self.gvt.now()
+    }
+
+    /// The structure that keeps it.
+    pub fn gvt(&self) -> &G {
+        &self.gvt
+    }
+
+    /// The three thresholds.
+    pub fn thresholds(&self) -> Thresholds {
+        let low = self.low as u64;
+        Thresholds { medium: VSpan(low / 2), low: VSpan(low), unfair: VSpan(2 * low) }
+    }
+
+    /// The H/L ratio now.
+    pub fn ratio(&self) -> u32 {
+        // Relaxed: a report.
+        self.ratio.load(Relaxed)
+    }
+
+    /// The weights of the classes now.
+    pub fn class_weights(&self) -> ClassWeights {
+        ratio::class_weights(self.ratio())
+    }
+
+    /// Virtual time of a flow. Of an inactive one: where it was.
+    ///
+    /// # Panics
+    /// If the flow is unknown.
+    pub fn flow_vtime(&self, flow: FlowId) -> VTime {
+        self.flow(flow).vtime()
+    }
+
+    /// It has something in flight, or is within its grace period.
+    ///
+    /// # Panics
+    /// If the flow is unknown.
+    pub fn is_active(&self, flow: FlowId, now_ns: u64) -> bool {
+        !self.flow(flow).is_inactive(now_ns, self.grace_ns)
+    }
+
+    /// What a flow has submitted so far to each class, bytes of cost by [`QueueClass::index`].
+    ///
+    /// # Panics
+    /// If the flow is unknown.
+    pub fn class_bytes(&self, flow: FlowId) -> [u64; 3] {
+        let _ = self.flow(flow);
+        let mut sum = [0u64; 3];
+        for blocks in self.queue_flows.chunks(self.blocks_per_queue) {
+            let own = blocks[flow.0 as usize / Block::LEN].0[flow.0 as usize % Block::LEN].class_bytes();
+            sum.iter_mut().zip(own).for_each(|(sum, own)| *sum = sum.wrapping_add(own));
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn flow(&self, flow: FlowId) -> &Flow {
+        let count = self.flows.len();
+        self.flows.get(flow.0 as usize).unwrap_or_else(|| panic!("flow {} does not exist, there are {count}", flow.0))
+    }
+
+    /// A queue's part of a flow that exists.
+    #[inline(always)]
+    fn own(&self, queue: &D2fqQueue, flow: FlowId) -> &QueueFlow {
+        let block = &self.queue_flows[queue.first_block + flow.0 as usize / Block::LEN];
+        &block.0[flow.0 as usize % Block::LEN]
+    }
+
+    /// Charges what is too long to be added blindly: never further ahead of gvt than is allowed.
+    #[cold]
+    fn charge_much(&self, flow: &Flow, units: u128) -> VTime {
+        let latest = self.gvt.now().plus(DISTANCE_MAX);
+        let mut left = units.min(u128::from(DISTANCE_MAX.0)) as u64;
+        loop {
+            let step = left.min(SPAN_MAX);
+            let vtime = flow.charge(VSpan(step));
+            left -= step;
+            if latest.is_before(vtime) {
+                flow.clamp_to(latest);
+                return latest;
+            }
+            if left == 0 {
+                return vtime;
+            }
+        }
+    }
+
+    /// Once per quarter of the grace period: a holder of gvt that went away, and flows that are about to be too far behind to compare.
+    #[inline(never)]
+    fn look(&self, queue: &mut D2fqQueue, now_ns: u64) {
+        queue.next_look_ns = now_ns.saturating_add(self.look_every_ns);
+        self.gvt.release_inactive(|flow| self.flow(flow).is_inactive(now_ns, self.grace_ns));
+        let gvt = self.gvt.now();
+        if octant(gvt) != queue.octant {
+            queue.octant = octant(gvt);
+            let earliest = gvt.minus(DISTANCE_MAX);
+            self.flows.iter().for_each(|flow| flow.raise_to(earliest));
+        }
+    }
+
+    /// A period may have ended.
+    #[cold]
+    fn end_period(&self, due_ns: u64, now_ns: u64) -> Option<ClassWeights> {
+        let next_ns = now_ns.saturating_add(self.adjust_period_ns);
+        // Relaxed: it says who does it, what it works on is under the lock.
+        self.next_adjust_ns.compare_exchange(due_ns, next_ns, Relaxed, Relaxed).ok()?;
+        let mut adjuster = self.adjuster.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let gvt = self.gvt.now();
+        let told = adjuster.period_ends(gvt, self.thresholds(), |n| {
+            let flow = &self.flows[n];
+            Sample {
+                vtime: flow.vtime(),
+                is_active: !flow.is_inactive(now_ns, self.grace_ns),
+                // Relaxed: a change that is seen late counts in the next period.
+                activations: flow.activations.load(Relaxed),
+                class_bytes: self.class_bytes(FlowId(n as u32)),
+            }
+        });
+        // Relaxed: a report.
+        self.ratio.store(adjuster.ratio(), Relaxed);
+        told
+    }
+}
+
+/// The eighth of the circle that a point lies in.
+const fn octant(point: VTime) -> u64 {
+    point.raw() >> 61
+}
+
+impl<G: GlobalVtime> Policy for D2fq<G> {
     type Queue = D2fqQueue;
 
-    fn open_queue(&self, _hctx: HctxId, _capacity_requests: usize) -> D2fqQueue {
-        D2fqQueue {}
+    fn open_queue(&self, hctx: HctxId, _capacity_requests: usize) -> D2fqQueue {
+        let first_block = hctx.index() * self.blocks_per_queue;
+        assert!(first_block < self.queue_flows.len(), "queue {} does not exist", hctx.index());
+        D2fqQueue { first_block, next_look_ns: 0, octant: octant(self.gvt.now()) }
     }
 
     fn submit(&self, _queue: &mut D2fqQueue, _entry: Entry, _now_ns: u64, _kick: &mut impl Kick) {
@@ -46,28 +322,82 @@ impl Policy for D2fq {
         Pick::Idle
     }
 
-    fn complete(&self, _queue: &mut D2fqQueue, _done: Done, token: DispatchToken, _now_ns: u64, _kick: &mut impl Kick) {
+    #[inline]
+    fn complete(&self, queue: &mut D2fqQueue, done: Done, token: DispatchToken, now_ns: u64, _kick: &mut impl Kick) {
         let units = token.into_units();
         debug_assert_eq!(units, 0, "a token of {units} units came back to a policy that hands out none");
+        let flow = self.flow(done.flow);
+        let own = self.own(queue, done.flow);
+        let span = own.whole(flow.rate.span_fixed(done.cost));
+        let vtime =
+            if span <= u128::from(SPAN_MAX) { flow.charge(VSpan(span as u64)) } else { self.charge_much(flow, span) };
+        // Relaxed: only this worker reads and writes it.
+        let in_flight = own.in_flight.load(Relaxed);
+        debug_assert_ne!(in_flight, 0, "flow {} completed more than it dispatched", done.flow.0);
+        own.in_flight.store(in_flight.wrapping_sub(1), Relaxed);
+        if in_flight == 1 {
+            flow.leave(now_ns);
+        }
+        if now_ns >= queue.next_look_ns {
+            self.look(queue, now_ns);
+        }
+        if self.gvt.update(done.flow, vtime) > DISTANCE_MAX.0 as i64 {
+            flow.clamp_to(self.gvt.now().plus(DISTANCE_MAX));
+        }
     }
 
     fn is_direct(&self) -> bool {
         true
     }
 
-    fn class_of(&self, _queue: &D2fqQueue, _flow: FlowId, _now_ns: u64) -> QueueClass {
-        QueueClass::High
+    /// Equation 1.
+    #[inline]
+    fn class_of(&self, queue: &D2fqQueue, flow: FlowId, now_ns: u64) -> QueueClass {
+        let shared = self.flow(flow);
+        // Relaxed: only this worker writes it.
+        if self.own(queue, flow).in_flight.load(Relaxed) == 0 && shared.is_inactive(now_ns, self.grace_ns) {
+            return QueueClass::High;
+        }
+        let gap = shared.vtime().since(self.gvt.now());
+        if gap < self.medium {
+            QueueClass::High
+        } else if gap < self.low {
+            QueueClass::Medium
+        } else {
+            QueueClass::Low
+        }
     }
 
-    fn dispatched(&self, _queue: &mut D2fqQueue, _flow: FlowId, _cost: Cost, _class: QueueClass, _now_ns: u64) {}
-
-    fn adjust(&self, _queue: &mut D2fqQueue, _now_ns: u64) -> Option<ClassWeights> {
-        None
+    #[inline]
+    fn dispatched(&self, queue: &mut D2fqQueue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
+        let shared = self.flow(flow);
+        let own = self.own(queue, flow);
+        // Relaxed: only this worker reads and writes it.
+        let in_flight = own.in_flight.load(Relaxed);
+        if in_flight == 0 {
+            shared.enter(now_ns, self.grace_ns, &self.gvt);
+        }
+        own.in_flight.store(in_flight.wrapping_add(1), Relaxed);
+        own.submitted(class, cost.0);
     }
 
-    fn set_weight(&self, _flow: FlowId, _weight: Weight) {}
+    #[inline]
+    fn adjust(&self, _queue: &mut D2fqQueue, now_ns: u64) -> Option<ClassWeights> {
+        // Relaxed: a hint; `end_period` decides.
+        let due_ns = self.next_adjust_ns.load(Relaxed);
+        if now_ns < due_ns { None } else { self.end_period(due_ns, now_ns) }
+    }
+
+    fn set_weight(&self, flow: FlowId, weight: Weight) {
+        self.flow(flow).rate.set(weight);
+    }
 
     fn staged(&self, _queue: &D2fqQueue) -> usize {
         0
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

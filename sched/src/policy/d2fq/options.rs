@@ -1,20 +1,92 @@
 //! Tunables of `d2fq`.
 
-use super::super::PolicyError;
+use crate::policy::tunables::TIME_MAX_NS;
+use crate::policy::{ClassWeights, PolicyError, PolicyKind};
 
 /// Tunables of `d2fq`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct D2fqOptions {}
+pub struct D2fqOptions {
+    /// tau_l: a flow whose virtual time is so far ahead of global virtual time goes to the low queues, bytes-equivalent at the default
+    /// weight, 64 KiB..=1 TiB. tau_m, from which on it goes to the medium ones, is half of it; tau_w, from which on the ratio of the
+    /// classes is found too small, twice.
+    pub low_threshold_bytes: u64,
+    /// H/L: the weight of the high queues over that of the low ones, 1..=256. 0: what equations 2 and 3 find, from 256 on.
+    pub class_ratio: u32,
+    /// Time between two looks at whether the ratio fits, ns, 1 ms..=1 h.
+    pub adjust_period_ns: u64,
+    /// A flow that has nothing in flight keeps its place for so long, ns, 0..=10 s.
+    pub grace_period_ns: u64,
+}
 
 impl D2fqOptions {
-    /// As in the paper.
-    pub const DEFAULT: D2fqOptions = D2fqOptions {};
+    /// Smallest [`D2fqOptions::low_threshold_bytes`]: 512 times what global virtual time is rounded down to.
+    pub const LOW_THRESHOLD_MIN_BYTES: u64 = 64 << 10;
+    /// Largest [`D2fqOptions::low_threshold_bytes`]: far below what virtual time can compare.
+    pub const LOW_THRESHOLD_MAX_BYTES: u64 = 1 << 40;
+    /// Largest [`D2fqOptions::class_ratio`]: the low queues have weight 1.
+    pub const CLASS_RATIO_MAX: u32 = ClassWeights::MAX as u32;
+    /// Shortest [`D2fqOptions::adjust_period_ns`].
+    pub const ADJUST_PERIOD_MIN_NS: u64 = 1_000_000;
+    /// Longest [`D2fqOptions::grace_period_ns`].
+    pub const GRACE_PERIOD_MAX_NS: u64 = 10_000_000_000;
+
+    /// The paper's (section 4.1), and 2 ms of grace, which it gives no number for: the file's text of [`D2fq`](super::D2fq) says why.
+    pub const DEFAULT: D2fqOptions = D2fqOptions {
+        low_threshold_bytes: 8 << 20,
+        class_ratio: 0,
+        adjust_period_ns: 1_000_000_000,
+        grace_period_ns: 2_000_000,
+    };
 
     /// Checks every field.
     ///
     /// # Errors
     /// The first field that is out of range.
     pub const fn validate(&self) -> Result<(), PolicyError> {
+        let (threshold_least, threshold_most) = (Self::LOW_THRESHOLD_MIN_BYTES, Self::LOW_THRESHOLD_MAX_BYTES);
+        let all = [
+            ("low-threshold", self.low_threshold_bytes, " bytes", threshold_least, threshold_most),
+            ("class-ratio", self.class_ratio as u64, "", 0, Self::CLASS_RATIO_MAX as u64),
+            ("adjust-period", self.adjust_period_ns, " ns", Self::ADJUST_PERIOD_MIN_NS, TIME_MAX_NS),
+            ("grace-period", self.grace_period_ns, " ns", 0, Self::GRACE_PERIOD_MAX_NS),
+        ];
+        let mut at = 0;
+        while at < all.len() {
+            let (name, value, unit, least, most) = all[at];
+            if value < least || value > most {
+                return Err(PolicyError::TunableOutOfRange { kind: PolicyKind::D2fq, name, value, unit, least, most });
+            }
+            at += 1;
+        }
         Ok(())
+    }
+}
+
+impl Default for D2fqOptions {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tunable_out_of_range_is_named() {
+        let good = D2fqOptions::DEFAULT;
+        assert_eq!(good.validate(), Ok(()));
+        let sentence = |options: D2fqOptions| options.validate().unwrap_err().to_string();
+        assert_eq!(
+            sentence(D2fqOptions { class_ratio: 257, ..good }),
+            "class-ratio of 257 is out of range for d2fq, allowed is 0 to 256"
+        );
+        for (options, name) in [
+            (D2fqOptions { low_threshold_bytes: 65_535, ..good }, "low-threshold"),
+            (D2fqOptions { adjust_period_ns: 999_999, ..good }, "adjust-period"),
+            (D2fqOptions { grace_period_ns: 10_000_000_001, ..good }, "grace-period"),
+        ] {
+            assert!(sentence(options).starts_with(&format!("{name} of ")), "{}", sentence(options));
+        }
     }
 }

@@ -1,0 +1,133 @@
+//! The global virtual time of `d2fq`: one word that names the flow which holds it.
+//!
+//! Answers: what is the smallest virtual time among the active flows, nearly? Source: D2FQ section 3.4 and Figure 9.
+//!
+//! # Shape
+//! ```text
+//!   63                                        17 16             0
+//!  |  virtual time of the holder, 47 bits       |  holder, 17 bits |        units of virtual time; all ones: nobody
+//! ```
+//! The holder alone moves it up; any other flow takes it by being behind. Who leaves is taken off it, and then whoever completes a
+//! request first takes it. So it follows the minimum without ever looking at more than one flow, and is now and then not the
+//! minimum: the holder overtakes another flow, or a flow that is ahead takes what nobody holds. Either ends with the next completion of
+//! a flow that is behind.
+//!
+//! # What differs from the paper
+//! * 17 bits of holder and not 16: 131,071 flows have names of their own, and more are refused, so no two can be taken for each other.
+//! * The virtual time is that of the flow with the low 17 bits left out: a grain of 128 bytes at the default weight, where the thresholds
+//!   are 64 KiB at the least. The word then covers the whole circle of [`VTime`] and compares as that does, by signed distance, and
+//!   needs no shift. (A grain of 64 units as elsewhere would leave a circle of 2^53 units, which a flow of weight 1 goes half round in
+//!   44 GB: ten seconds of a fast drive. A flow whose one request takes longer would seem to be ahead.) A flow of a large weight also
+//!   writes the shared line less than once per request.
+//!
+//! # Invariants
+//! G1. It moves back only by a flow that is behind it and not its holder, which becomes its holder.
+//! G2. After [`update`](GlobalVtime::update) of a flow, as long as nobody else calls anything, it is at most that flow's virtual time, and
+//!     at most a grain below it if the flow holds it.
+//! G3. A release changes the holder and not the time.
+//!
+//! # Orderings
+//! Relaxed: the word says all by itself, and no other memory is published through it.
+//!
+//! # Cost
+//! An update: a load and a comparison, and for the holder that moved by a grain or a flow that is behind a compare-and-exchange.
+
+use crate::cache_padded::CachePadded;
+use crate::flow::FlowId;
+use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::vtime::{VSpan, VTime};
+
+/// What `d2fq` asks of a global virtual time: what ships is [`Gvt`], a comparison puts another in its place.
+pub trait GlobalVtime: Send + Sync {
+    /// Where it stands. Called for each request.
+    fn now(&self) -> VTime;
+
+    /// A request of `flow` completed and its virtual time is `vtime` now: moves global virtual time if that follows from it. Returns how far
+    /// `vtime` was ahead of it before, in units; less than 0 if behind. Called for each request.
+    fn update(&self, flow: FlowId, vtime: VTime) -> i64;
+
+    /// Called by each queue every quarter of the grace period at most, while it completes requests: whichever flow keeps global virtual time
+    /// from moving and is inactive by `is_inactive` does not from here on, until its next `update`. That is the paper's release, on
+    /// behalf of a flow that went away.
+    fn release_inactive(&self, is_inactive: impl Fn(FlowId) -> bool);
+}
+
+/// Bits that name the holder.
+const ID_BITS: u32 = 17;
+const ID_MASK: u64 = (1 << ID_BITS) - 1;
+/// Nobody holds it.
+const NO_HOLDER: u64 = ID_MASK;
+
+/// Global virtual time as in Figure 9. See the file's text.
+pub struct Gvt {
+    word: CachePadded<AtomicU64>,
+}
+
+impl Gvt {
+    /// What a virtual time is rounded down to.
+    pub const GRAIN: VSpan = VSpan(1 << ID_BITS);
+
+    /// Most flows that have names of their own.
+    pub const FLOWS_MAX: usize = NO_HOLDER as usize;
+
+    /// Held by nobody, at `start` rounded down.
+    pub fn new(start: VTime) -> Gvt {
+        Gvt { word: CachePadded::new(AtomicU64::new(start.raw() & !ID_MASK | NO_HOLDER)) }
+    }
+
+    /// Who holds it.
+    pub fn holder(&self) -> Option<FlowId> {
+        // Relaxed: see the file's text.
+        let id = self.word.load(Relaxed) & ID_MASK;
+        (id != NO_HOLDER).then_some(FlowId(id as u32))
+    }
+
+    /// If `flow` holds it, nobody does, at the same time.
+    pub fn release(&self, flow: FlowId) {
+        // Relaxed: see the file's text.
+        let mut old = self.word.load(Relaxed);
+        while old & ID_MASK == u64::from(flow.0) {
+            match self.word.compare_exchange_weak(old, old | NO_HOLDER, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(now) => old = now,
+            }
+        }
+    }
+}
+
+impl GlobalVtime for Gvt {
+    #[inline(always)]
+    fn now(&self) -> VTime {
+        // Relaxed: see the file's text.
+        VTime::from_raw(self.word.load(Relaxed) & !ID_MASK)
+    }
+
+    #[inline(always)]
+    fn update(&self, flow: FlowId, vtime: VTime) -> i64 {
+        let my_id = u64::from(flow.0);
+        debug_assert!(my_id < NO_HOLDER, "flow {my_id} has no name in a word of {ID_BITS} bits");
+        let my_vt = vtime.raw() & !ID_MASK;
+        // Relaxed: see the file's text.
+        let mut old = self.word.load(Relaxed);
+        loop {
+            let old_id = old & ID_MASK;
+            let ahead = my_vt.wrapping_sub(old & !ID_MASK) as i64;
+            let moves = if old_id == my_id { ahead > 0 } else { ahead < 0 || old_id == NO_HOLDER };
+            if !moves {
+                return ahead;
+            }
+            // Relaxed: see the file's text.
+            match self.word.compare_exchange_weak(old, my_vt | my_id, Relaxed, Relaxed) {
+                Ok(_) => return ahead,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    #[inline]
+    fn release_inactive(&self, is_inactive: impl Fn(FlowId) -> bool) {
+        if let Some(holder) = self.holder().filter(|&holder| is_inactive(holder)) {
+            self.release(holder);
+        }
+    }
+}
