@@ -188,6 +188,15 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         self.all_in_service().map(|(_, on)| on.start[chain]).max().unwrap_or(self.served[chain])
     }
 
+    /// The smallest start tag of that chain of all that waits or is in service, or where it stays while there is nothing.
+    pub fn smallest_outstanding(&self, chain: usize) -> Tag {
+        let of = |program: &Program<CHAINS>| match program.first {
+            Some(core) => self.in_service[core.index()].as_ref().map(|on| on.start[chain]),
+            None => program.waiting.front().map(|head| program.finish[chain].max(head.floor[chain])),
+        };
+        self.programs.iter().filter_map(of).min().unwrap_or(self.served[chain])
+    }
+
     /// What the program was charged for so far, without what is charged ahead.
     pub fn progress(&self, program: ProgramId, chain: usize, now_ns: u64) -> Tag {
         let Program { finish, rate, .. } = self.programs[program.index()];

@@ -3,8 +3,9 @@
 mod history;
 
 use history::random::Random;
-use history::{Habit, History, ideal, tasks};
+use history::{Habit, History, fair_queue, ideal, tasks};
 use mqfq_cpu::bound::{BoundChecker, PairUnfairness, bound, rounding};
+use mqfq_cpu::fair_queue::FairQueueKind;
 use mqfq_cpu::ideal::{Ideal, IdealOptions, Preemption};
 use mqfq_cpu::scheduler::Machine;
 
@@ -85,7 +86,7 @@ fn the_bound_holds_over_every_interval_of_generated_histories() {
         let programs = random.between(2, 5);
         let habits: Vec<Habit> = (0..programs).map(|_| habit(&mut random, cores, options.quantum_ns)).collect();
         let mut history = ideal(cores, &habits, options, seed);
-        let steps = 300 / cores as u64 + 10;
+        let steps = 150 / cores as u64 + 10;
         history.run_to(steps * options.slice_ns());
         let verdict = judge(&format!("seed {seed}"), cores, &habits, options, history);
         intervals += verdict.intervals;
@@ -131,6 +132,33 @@ fn the_check_finds_that_preemption_is_switched_off() {
             pair.worst <= bound(4 + 1, MS / 4, habits[pair.first].weight, habits[pair.second].weight)
         };
         assert_eq!(pairs.iter().all(within), holds, "{preemption:?}: {pairs:?}");
+    }
+}
+
+#[test]
+fn sfq_keeps_the_bound_with_a_quantum_and_not_the_one_with_a_minimum_slice() {
+    for kind in FairQueueKind::ALL {
+        let mut intervals = 0;
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            let cores = random.between(1, 6) as usize;
+            let programs = random.between(2, 4);
+            let threads = |random: &mut Random| random.between(cores as u64 + 1, 3 * cores as u64) as usize;
+            let habits: Vec<Habit> =
+                (0..programs).map(|_| Habit::hog(random.between(100, 1000) as u32, threads(&mut random))).collect();
+            let mut history = fair_queue(cores, &habits, kind, 6 * MS, seed);
+            history.run_to(2000 * MS);
+            let (pairs, covered) = history.finish();
+            intervals += covered;
+            for pair in pairs {
+                let (f, g) = (habits[pair.first].weight, habits[pair.second].weight);
+                let own = bound(cores as u64 + 1, 6 * MS, f, g);
+                assert!(pair.worst <= own, "{}, seed {seed}: {pair:?}, allowed is {own}", kind.name());
+                let of_p_mqfq = bound(cores as u64 + 1, MS / 2, f, g);
+                assert!(pair.worst > of_p_mqfq, "{}, seed {seed}: {pair:?}, {of_p_mqfq}", kind.name());
+            }
+        }
+        assert!(intervals >= 1_000_000, "{intervals} intervals");
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod random;
 
 use mqfq_cpu::bound::{BoundChecker, PairUnfairness};
+use mqfq_cpu::fair_queue::{FairQueue, FairQueueKind};
 use mqfq_cpu::ideal::{Ideal, IdealOptions};
 use mqfq_cpu::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Spent, Stop, Tasks, ThreadId};
 use random::Random;
@@ -39,6 +40,13 @@ pub trait Levels: Scheduler {
 impl Levels for Ideal {
     fn are_level(&self, f: ProgramId, g: ProgramId, now_ns: u64) -> bool {
         Ideal::are_level(self, f, g, now_ns)
+    }
+}
+
+/// For histories of hogs only, who owe each other nothing.
+impl Levels for FairQueue {
+    fn are_level(&self, _: ProgramId, _: ProgramId, _: u64) -> bool {
+        true
     }
 }
 
@@ -95,6 +103,19 @@ pub fn tasks(habits: &[Habit]) -> Tasks {
 pub fn ideal(cores: usize, habits: &[Habit], options: IdealOptions, seed: u64) -> History<Ideal> {
     let machine = Machine::new(cores, 1).unwrap();
     History::new(Ideal::new(&machine, &tasks(habits), options).unwrap(), cores, habits, seed)
+}
+
+/// One of the others through a history of hogs.
+pub fn fair_queue(
+    cores: usize,
+    habits: &[Habit],
+    kind: FairQueueKind,
+    quantum_ns: u64,
+    seed: u64,
+) -> History<FairQueue> {
+    assert!(habits.iter().all(|habit| habit.computes_ns.is_none()), "hogs only");
+    let machine = Machine::new(cores, 1).unwrap();
+    History::new(FairQueue::new(&machine, &tasks(habits), kind, quantum_ns).unwrap(), cores, habits, seed)
 }
 
 impl<S: Levels> History<S> {
