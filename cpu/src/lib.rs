@@ -13,5 +13,7 @@ pub mod fair_queue;
 pub mod ideal;
 pub mod lag;
 mod order;
+pub mod pmqfq;
+pub mod run_queues;
 pub mod scheduler;
 pub mod tag;

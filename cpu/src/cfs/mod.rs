@@ -25,6 +25,7 @@
 //! * A thread's weight is its program's. There are no groups of threads: P-MQFQ's point is what happens without them.
 
 mod balance;
+mod hooks;
 #[cfg(test)]
 mod tests;
 
@@ -351,13 +352,19 @@ impl Cfs {
         let behind = self.threads[running.thread.index()].vruntime - waking.vruntime;
         behind > waking.span(self.options.wakeup_granularity_ns)
     }
-}
 
-impl Scheduler for Cfs {
-    fn wake(&mut self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64, out: &mut dyn Effects) {
+    /// It wakes, and is put before virtual time by what it is behind, up to `credit_ns`.
+    fn wake_with(
+        &mut self,
+        thread: ThreadId,
+        waker: Option<CoreId>,
+        credit_ns: u64,
+        now_ns: u64,
+        out: &mut dyn Effects,
+    ) {
         let core = self.core_for(thread, waker, now_ns);
         let own = self.vruntime_on(thread, core);
-        let credit = self.threads[thread.index()].span(self.options.sleeper_credit_ns);
+        let credit = self.threads[thread.index()].span(credit_ns);
         let vruntime = own.max(self.min_vruntime(core) - credit);
         self.place(thread, core, vruntime, now_ns);
         self.set_runnable(thread, true, now_ns);
@@ -366,6 +373,12 @@ impl Scheduler for Cfs {
         if self.preempts(thread, core, now_ns) {
             out.reschedule(core);
         }
+    }
+}
+
+impl Scheduler for Cfs {
+    fn wake(&mut self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64, out: &mut dyn Effects) {
+        self.wake_with(thread, waker, self.options.sleeper_credit_ns, now_ns, out);
     }
 
     fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, _: u64, now_ns: u64, _: &mut dyn Effects) {

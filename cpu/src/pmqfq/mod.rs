@@ -1,0 +1,280 @@
+//! P-MQFQ on the queues of a scheduler that has one per core: what of the ideal can be had without a queue for all.
+//!
+//! Source: P-MQFQ section 3.1 and 3.2. The ideal is [`crate::ideal`]; the base below, which still decides everything that is not said here, is
+//! whatever has [`RunQueues`]: CFS, KVM, Xen's credit scheduler.
+//!
+//! # Shape
+//! ```text
+//!   a thread's quantum is over    [migrate]  to the queue that advances fastest and runs another program
+//!                                 [preempt]  there it runs at once
+//!   a thread blocks before that   [switch]   a waiting sibling takes its place, and the rest of the quantum
+//!   a thread wakes                [arrive]   it keeps what it is behind; else as if its quantum were over    (not in the paper)
+//! ```
+//! The ideal's two virtual times are gone. That of the system becomes [`progress`]: not who has had most since ever, but which queue advanced
+//! most in the last 3 ms. That of the program becomes SWITCH: a program that has a core keeps it while one of its threads can run.
+//!
+//! # What is not in the paper, and why
+//! Section 3.1 moves threads when a quantum ends and when a thread blocks. Rules 2 and 3 of section 3 act when a request *arrives*, and a thread
+//! that wakes is the arrival that matters: that "threads blocked due to synchronization can have requests immediately scheduled after waking
+//! up" is what section 3 says ends deceptive idleness. With the base's wake-ups as section 2.2 tells them (vruntime = the larger of its own and
+//! the minimum), a woken thread waits for a tick or a slice of a hog on each core, and programs that synchronise more often than once a slice
+//! never get to the operations of 3.1 (`what_the_paper_prints_helps_and_what_is_added_brings_the_fair_share`). So there are two additions, each
+//! with a switch of its own; [`PmqfqOptions::as_printed`] has neither:
+//!
+//! * [`PmqfqOptions::arrive`]: rules 2 and 3 for a thread that wakes, see [`arrive`].
+//! * [`PmqfqOptions::trade`]: MIGRATE exchanges places with a sibling where there is one, as SWITCH does, see [`migrate`].
+//!
+//! # Invariants
+//! * Only a thread of another program is ever preempted by what is here.
+//! * What is here moves threads that wait or are blocked. It never leaves a core without work that had some, but to give it to who preempts.
+//! * A thread that was chosen for a core (`Core::next`) is checked again when the core picks: the base may have moved it meanwhile.
+//!
+//! # Cost
+//! A look at up to `scan_max` queues, nearest socket first, when a thread blocks, wakes without getting a core, or has used its quantum; told to the
+//! driver as [`Spent::Scan`]. A move locks two queues, [`Spent::DoubleLock`].
+
+mod arrive;
+mod migrate;
+mod preempt;
+pub mod progress;
+mod switch;
+#[cfg(test)]
+mod tests;
+
+use crate::run_queues::RunQueues;
+use crate::scheduler::{CoreId, Effects, ProgramId, Run, Scheduler, Spent, Stop, Tasks, ThreadId};
+use preempt::Next;
+use progress::Progress;
+
+/// What can be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PmqfqOptions {
+    /// Over this time a queue's advance is measured.
+    pub window_ns: u64,
+    /// A queue is faster only if it advanced by so much more in the window.
+    pub margin_ns: u64,
+    /// At most so many queues are looked at.
+    pub scan_max: u16,
+    /// MIGRATE and PPREEMPT.
+    pub migrate: bool,
+    /// SWITCH.
+    pub switch: bool,
+    /// Ours: MIGRATE trades places with a sibling of the other queue, if there is one.
+    pub trade: bool,
+    /// Ours: rules 2 and 3 for threads that wake.
+    pub arrive: bool,
+    /// Ours, with `arrive`: a waking thread is behind its queue by this at most.
+    pub lag_ns: u64,
+}
+
+impl PmqfqOptions {
+    /// The three operations and both additions, for ticks of 1 ms. 3 ms is section 3.2's window. A queue's virtual time is known up to a tick, so
+    /// less than a tick is no difference. What a thread may be behind is the same window: older unfairness is forgotten.
+    pub fn new() -> PmqfqOptions {
+        PmqfqOptions {
+            window_ns: 3_000_000,
+            margin_ns: 1_000_000,
+            scan_max: u16::MAX,
+            migrate: true,
+            switch: true,
+            trade: true,
+            arrive: true,
+            lag_ns: 3_000_000,
+        }
+    }
+
+    /// The three operations as section 3.1 and 3.2 tell them, and nothing else.
+    pub fn as_printed() -> PmqfqOptions {
+        PmqfqOptions { trade: false, arrive: false, ..PmqfqOptions::new() }
+    }
+
+    /// None of the operations: the base, seen through.
+    pub fn off() -> PmqfqOptions {
+        PmqfqOptions { migrate: false, switch: false, ..PmqfqOptions::as_printed() }
+    }
+
+    /// # Errors
+    /// One sentence.
+    pub fn check(&self) -> Result<(), String> {
+        if self.window_ns == 0 {
+            return Err("window is 0, allowed is 1 ns and more".into());
+        }
+        if self.margin_ns >= self.window_ns {
+            return Err(format!(
+                "margin is {} ns, allowed is less than window, {} ns: no queue advances by more",
+                self.margin_ns, self.window_ns
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Default for PmqfqOptions {
+    fn default() -> PmqfqOptions {
+        PmqfqOptions::new()
+    }
+}
+
+/// The practical P-MQFQ over a base.
+pub struct Pmqfq<B> {
+    base: B,
+    options: PmqfqOptions,
+    tasks: Tasks,
+    progress: Progress,
+    cores: Vec<Core>,
+    programs: Vec<Program>,
+}
+
+/// What is added to a core.
+#[derive(Clone, Copy, Default)]
+struct Core {
+    /// Of the quantum, before the thread that runs began.
+    used_ns: u64,
+    /// Who runs next, whoever the base would pick.
+    next: Option<Next>,
+    /// The base asked the core to pick because its thread's quantum is over.
+    has_expired: bool,
+    /// Nobody preempts here before this.
+    left_alone_until_ns: u64,
+}
+
+/// What is added to a program. Counts, so that a core need not look for who is not there.
+#[derive(Clone, Copy, Default)]
+struct Program {
+    running: u32,
+    waiting: u32,
+}
+
+impl<B: RunQueues> Pmqfq<B> {
+    /// # Errors
+    /// One sentence.
+    pub fn new(base: B, tasks: &Tasks, options: PmqfqOptions) -> Result<Pmqfq<B>, String> {
+        options.check()?;
+        let cores = base.machine().cores();
+        Ok(Pmqfq {
+            base,
+            options,
+            tasks: tasks.clone(),
+            progress: Progress::new(cores, options.window_ns),
+            cores: vec![Core::default(); cores],
+            programs: vec![Program::default(); tasks.programs()],
+        })
+    }
+
+    /// What it extends.
+    pub fn base(&self) -> &B {
+        &self.base
+    }
+
+    fn program_of(&self, thread: ThreadId) -> ProgramId {
+        self.tasks.program_of(thread)
+    }
+
+    /// The order in which `core` looks at queues: its own, those of its socket, those of the next sockets.
+    fn near_first(&self, core: CoreId) -> impl Iterator<Item = CoreId> + use<B> {
+        let machine = *self.base.machine();
+        let socket = machine.socket_of(core);
+        let (each, sockets) = (socket.len(), machine.sockets());
+        let (own, at) = (core.index() / each, core.index() - socket.start);
+        (0..sockets).flat_map(move |distance| {
+            let first = (own + distance) % sockets * each;
+            (0..each).map(move |step| CoreId((first + (at + step) % each) as u16))
+        })
+    }
+}
+
+/// Passes on what the base asks for, and notes who is to pick.
+struct Overheard<'a> {
+    out: &'a mut dyn Effects,
+    core: Option<CoreId>,
+    asked: bool,
+}
+
+impl<'a> Overheard<'a> {
+    /// `core`: listen for that one only.
+    fn new(out: &'a mut dyn Effects, core: Option<CoreId>) -> Overheard<'a> {
+        Overheard { out, core, asked: false }
+    }
+}
+
+impl Effects for Overheard<'_> {
+    fn reschedule(&mut self, core: CoreId) {
+        self.asked |= self.core.is_none_or(|only| only == core);
+        self.out.reschedule(core);
+    }
+
+    fn spent(&mut self, core: CoreId, what: Spent) {
+        self.out.spent(core, what);
+    }
+}
+
+impl<B: RunQueues> Scheduler for Pmqfq<B> {
+    fn wake(&mut self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64, out: &mut dyn Effects) {
+        let program = self.programs[self.program_of(thread).index()];
+        let is_backlogged = program.running + program.waiting > 0;
+        if self.options.arrive && is_backlogged {
+            self.arrive(thread, waker, now_ns, out);
+        } else {
+            self.base.wake(thread, waker, now_ns, out);
+        }
+        self.programs[self.tasks.program_of(thread).index()].waiting += 1;
+    }
+
+    fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, ran_ns: u64, now_ns: u64, out: &mut dyn Effects) {
+        let at = core.index();
+        let quantum_ns = self.base.slice_ns(thread);
+        let used_ns = self.cores[at].used_ns + ran_ns;
+        let has_expired = std::mem::take(&mut self.cores[at].has_expired) || why == Stop::Expired;
+        self.base.stop(core, thread, why, ran_ns, now_ns, out);
+        self.progress.note(core, self.base.virtual_time(core), now_ns);
+        let program = &mut self.programs[self.tasks.program_of(thread).index()];
+        program.running -= 1;
+        program.waiting += u32::from(why.is_runnable());
+        if why == Stop::Blocked && self.options.switch && used_ns < quantum_ns {
+            self.switch(core, thread, used_ns, now_ns, out);
+        }
+        if why.is_runnable() && has_expired && self.options.migrate {
+            self.migrate_expired(core, thread, now_ns, out);
+        }
+    }
+
+    fn pick(&mut self, core: CoreId, now_ns: u64, out: &mut dyn Effects) -> Option<Run> {
+        let run = match self.take_next(core) {
+            Some(Next { thread, used_ns }) => {
+                self.cores[core.index()].used_ns = used_ns;
+                Some(self.base.run(core, thread, used_ns, now_ns))
+            }
+            None => {
+                self.cores[core.index()].used_ns = 0;
+                self.base.pick(core, now_ns, out)
+            }
+        };
+        if let Some(Run { thread, .. }) = run {
+            let program = &mut self.programs[self.tasks.program_of(thread).index()];
+            program.waiting -= 1;
+            program.running += 1;
+        }
+        run
+    }
+
+    fn tick_ns(&self) -> Option<u64> {
+        self.base.tick_ns()
+    }
+
+    fn tick(&mut self, core: CoreId, thread: ThreadId, ran_ns: u64, now_ns: u64, out: &mut dyn Effects) {
+        let used_ns = self.cores[core.index()].used_ns + ran_ns;
+        let mut overheard = Overheard::new(out, Some(core));
+        self.base.tick(core, thread, used_ns, now_ns, &mut overheard);
+        // The base may also ask because somebody else is far behind: then the quantum is not over.
+        self.cores[core.index()].has_expired = overheard.asked && used_ns >= self.base.slice_ns(thread);
+        self.progress.note(core, self.base.virtual_time(core), now_ns);
+    }
+
+    fn next_timer_ns(&self) -> Option<u64> {
+        self.base.next_timer_ns()
+    }
+
+    fn timer(&mut self, now_ns: u64, out: &mut dyn Effects) {
+        self.base.timer(now_ns, out);
+    }
+}
