@@ -11,6 +11,7 @@ pub mod hctx;
 pub mod host;
 pub mod path;
 mod patience;
+pub mod probe;
 pub mod queues;
 pub mod request;
 pub mod stage;
