@@ -17,3 +17,4 @@ pub mod pmqfq;
 pub mod run_queues;
 pub mod scheduler;
 pub mod tag;
+pub mod xen_credit;
