@@ -16,6 +16,7 @@ pub use mqfq_blk_watched as blk;
 pub mod client;
 pub mod coherence;
 pub mod cores;
+pub mod cpu;
 pub mod drive;
 pub mod embedded;
 pub mod figure;

@@ -13,7 +13,7 @@ mod background;
 mod closed;
 pub mod models;
 mod open;
-mod random;
+pub(crate) mod random;
 mod shape;
 #[cfg(test)]
 mod tests;

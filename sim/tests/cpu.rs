@@ -1,0 +1,252 @@
+//! What schedulers do to parallel programs, in the simulator.
+
+use mqfq_sim::cpu::body::{Body, Role, Step, Time, Waiting};
+use mqfq_sim::cpu::profiles::{self, Parameters};
+use mqfq_sim::cpu::scenario::{Costs, Pin, Program};
+use mqfq_sim::cpu::schedulers::SchedulerKind;
+use mqfq_sim::cpu::{Outcome, Scenario, run};
+
+const MS: u64 = 1_000_000;
+const US: u64 = 1_000;
+
+fn of_body(name: &str, body: Body) -> Program {
+    Program { name: name.into(), body, weight: 1024, pin: Pin::Nowhere }
+}
+
+fn program(name: &str, profile: &str, threads: usize) -> Program {
+    of_body(name, profiles::find(profile).unwrap().body(Parameters::of(threads as u32)))
+}
+
+fn scenario(scheduler: &str, cores: usize, programs: Vec<Program>) -> Scenario {
+    Scenario {
+        machine: mqfq_sim::cpu::Cores::new(cores, 1).unwrap(),
+        costs: Costs::NATIVE,
+        scheduler: SchedulerKind::of(scheduler).unwrap(),
+        programs,
+        seed: 1,
+        warm_up_ns: 100 * MS,
+        measured_ns: 300 * MS,
+        start_spread_ns: 10 * MS,
+        window_ns: None,
+    }
+}
+
+fn beside_hogs(scheduler: &str, profile: &str, cores: usize) -> Outcome {
+    run(&scenario(scheduler, cores, vec![program("app", profile, cores), program("hogs", "hog", cores)])).unwrap()
+}
+
+/// No time is lost or made: what ran and what was idle is the machine's time.
+fn assert_all_time_is_there(outcome: &Outcome) {
+    let ran_ns: u64 = outcome.programs.iter().map(|program| program.cpu_ns).sum();
+    assert_eq!(ran_ns + outcome.idle_ns, outcome.measured_ns * u64::from(outcome.cores));
+    for program in &outcome.programs {
+        assert_eq!(program.cpu_ns, program.useful_ns + program.spun_ns + program.overhead_ns, "{}", program.name);
+        assert_eq!(program.cpu_ns, program.by_thread.iter().map(|thread| thread.cpu_ns).sum::<u64>());
+    }
+}
+
+#[test]
+fn streamcluster_falls_far_under_its_half_as_cores_grow_and_ep_has_its_half() {
+    let mut last = 0.25;
+    for cores in [12, 24, 48] {
+        let outcome = beside_hogs("cfs", "streamcluster", cores);
+        assert_all_time_is_there(&outcome);
+        let share = outcome.program("app").share;
+        assert!(share < last, "{share} of 0.5 on {cores} cores, {last} on fewer");
+        last = share;
+        let ep = beside_hogs("cfs", "ep", cores).program("app").share;
+        assert!((ep - 0.5).abs() < 0.02, "{ep} of 0.5 on {cores} cores");
+    }
+}
+
+#[test]
+fn streamcluster_alone_uses_about_fourteen_of_48_cores() {
+    let outcome = run(&scenario("cfs", 48, vec![program("app", "streamcluster", 48)])).unwrap();
+    assert_all_time_is_there(&outcome);
+    let used = outcome.programs[0].cores_used;
+    assert!((12.5..15.5).contains(&used), "{used}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
+    let bytes = |seed| {
+        let programs = vec![program("app", "dedup", 8), program("hogs", "hog", 8)];
+        let scenario = Scenario { seed, window_ns: Some((0, u64::MAX)), ..scenario("cfs", 8, programs) };
+        serde_json::to_string(&run(&scenario).unwrap()).unwrap()
+    };
+    assert_eq!(bytes(1), bytes(1));
+    assert_ne!(bytes(1), bytes(2));
+}
+
+#[test]
+fn weights_are_proportions_between_programs_that_always_run() {
+    let heavy = Program { weight: 3072, ..program("heavy", "hog", 4) };
+    // Pinned, so that nothing but the weights decides.
+    let programs = [heavy, program("light", "hog", 4)].map(|program| Program { pin: Pin::OneToOne, ..program });
+    let outcome = run(&scenario("cfs", 4, programs.into())).unwrap();
+    let share = outcome.program("heavy").share;
+    assert!((share - 0.75).abs() < 0.02, "{share}");
+    assert_eq!(outcome.program("heavy").migrations + outcome.program("light").migrations, 0);
+}
+
+#[test]
+fn who_spins_keeps_its_share_and_wastes_it() {
+    let spinning = Body { waiting: Waiting::Spin, ..profiles::find("streamcluster").unwrap().body(Parameters::of(8)) };
+    let outcome = run(&scenario("cfs", 8, vec![of_body("app", spinning), program("hogs", "hog", 8)])).unwrap();
+    assert_all_time_is_there(&outcome);
+    let app = outcome.program("app");
+    assert!((app.share - 0.5).abs() < 0.03, "{}", app.share);
+    assert!(app.spun_ns > app.useful_ns, "{} spun, {} useful", app.spun_ns, app.useful_ns);
+    assert_eq!(app.blocks, 0);
+}
+
+#[test]
+fn who_spins_before_it_blocks_blocks_less() {
+    let blocks = |waiting| {
+        let body = Body { waiting, ..profiles::find("barrier-loop").unwrap().body(Parameters::of(4)) };
+        let outcome = run(&scenario("cfs", 4, vec![of_body("app", body)])).unwrap();
+        assert_all_time_is_there(&outcome);
+        (outcome.programs[0].blocks, outcome.programs[0].spun_ns, outcome.programs[0].items)
+    };
+    let (at_once, little, much) =
+        (blocks(Waiting::Block), blocks(Waiting::SpinThenBlock(5 * US)), blocks(Waiting::SpinThenBlock(100 * US)));
+    assert_eq!(at_once.1, 0);
+    assert!(at_once.0 > little.0 && little.0 > much.0, "{at_once:?} {little:?} {much:?}");
+    assert!(much.2 > at_once.2, "on cores of its own it pays");
+}
+
+#[test]
+fn one_mutex_is_held_by_one_thread_at_a_time() {
+    for (hand_off, waiting) in [(false, Waiting::Block), (true, Waiting::Block), (false, Waiting::Spin)] {
+        let body = Body {
+            mutexes: 1,
+            hand_off,
+            waiting,
+            ..Body::of(
+                8,
+                vec![
+                    Step::Compute(Time::Fixed(10 * US)),
+                    Step::Lock { first: 0, count: 1 },
+                    Step::Compute(Time::Fixed(10 * US)),
+                    Step::Unlock,
+                    Step::Done,
+                ],
+            )
+        };
+        let scenario = Scenario { costs: Costs::NONE, ..scenario("cfs", 8, vec![of_body("app", body)]) };
+        let items = run(&scenario).unwrap().programs[0].items;
+        // 300 ms of sections of 10 us each are 30000, and with free switches nothing comes between.
+        assert!((29_900..=30_001).contains(&items), "{items} with hand_off {hand_off}, {waiting:?}");
+    }
+}
+
+#[test]
+fn a_mutex_that_is_handed_on_makes_a_convoy_where_a_free_one_does_not() {
+    let items = |hand_off| {
+        let body = Body {
+            hand_off,
+            ..profiles::find("mutex-loop").unwrap().body(Parameters {
+                threads: 8,
+                compute_ns: Some(10 * US),
+                critical_ns: Some(2 * US),
+            })
+        };
+        // Whoever is handed the mutex waits for a hog first, with it.
+        run(&scenario("cfs", 4, vec![of_body("app", body), program("hogs", "hog", 4)])).unwrap().programs[0].items
+    };
+    let (free, handed) = (items(false), items(true));
+    assert!(free > handed, "{free} and {handed}");
+}
+
+#[test]
+fn a_condition_wakes_who_waits_and_gives_the_mutex_back() {
+    // One makes, three take turns at being told: wait lets go of the mutex, and has it again afterwards.
+    let lock = Step::Lock { first: 0, count: 1 };
+    let teller = vec![
+        Step::Compute(Time::Fixed(20 * US)),
+        lock.clone(),
+        Step::Compute(Time::Fixed(US)),
+        Step::Broadcast(0),
+        Step::Unlock,
+    ];
+    let told = vec![lock, Step::Wait(0), Step::Compute(Time::Fixed(US)), Step::Unlock, Step::Done];
+    let body = Body {
+        roles: vec![Role { threads: 1, steps: teller }, Role { threads: 3, steps: told }],
+        mutexes: 1,
+        conditions: 1,
+        ..Body::of(0, Vec::new())
+    };
+    let scenario = Scenario { costs: Costs::NONE, ..scenario("cfs", 4, vec![of_body("app", body)]) };
+    let items = run(&scenario).unwrap().programs[0].items;
+    // A round takes the teller 21 us; the first takers of the mutex may delay it by 3 us.
+    assert!((3 * 300 * MS / (25 * US)..=3 * 300 * MS / (21 * US) + 3).contains(&items), "{items}");
+}
+
+#[test]
+fn programs_whose_threads_all_wait_for_each_other_are_refused_in_a_sentence() {
+    let steps = vec![Step::Compute(Time::Fixed(US)), Step::Down(0)];
+    let body = Body { semaphores: vec![0], ..Body::of(2, steps) };
+    let refusal = run(&scenario("cfs", 2, vec![of_body("app", body)])).unwrap_err();
+    assert_eq!(refusal, "every thread waits for another one, and nothing will ever happen");
+    let circle = Body::of(1, vec![Step::Repeat(u32::MAX, vec![Step::Done]), Step::Compute(Time::Fixed(US))]);
+    let refusal = run(&scenario("cfs", 1, vec![of_body("app", circle)])).unwrap_err();
+    assert_eq!(refusal, "program app takes 1048576 steps and no time passes");
+}
+
+#[test]
+fn a_window_shows_who_ran_where_without_gaps_or_overlaps() {
+    let window_ns = Some((150 * MS, 170 * MS));
+    let programs = vec![program("app", "streamcluster", 4), program("hogs", "hog", 4)];
+    let outcome = run(&Scenario { window_ns, ..scenario("cfs", 4, programs) }).unwrap();
+    for core in 0..4 {
+        let mut stretches: Vec<_> = outcome.timeline.iter().filter(|stretch| stretch.core == core).collect();
+        stretches.sort_by_key(|stretch| stretch.from_ns);
+        assert_eq!((stretches[0].from_ns, stretches.last().unwrap().to_ns), (150 * MS, 170 * MS), "a hog fills it");
+        assert!(stretches.windows(2).all(|two| two[0].to_ns == two[1].from_ns), "core {core}");
+    }
+}
+
+#[test]
+fn ten_thousand_threads_on_256_cores_are_simulated() {
+    let programs = vec![program("app", "streamcluster", 5_000), program("hogs", "hog", 5_000)];
+    let scenario = Scenario { warm_up_ns: 10 * MS, measured_ns: 20 * MS, ..scenario("cfs", 256, programs) };
+    let outcome = run(&scenario).unwrap();
+    assert_all_time_is_there(&outcome);
+    assert_eq!(outcome.programs.iter().map(|program| program.threads).sum::<u32>(), 10_000);
+    assert_eq!(outcome.idle_ns, 0, "there are hogs enough");
+    assert!(outcome.events > 256 * 20, "a tick a millisecond on each core: {}", outcome.events);
+}
+
+#[test]
+fn under_xen_streamcluster_gets_less_than_under_cfs() {
+    for cores in [24, 48] {
+        let share = |scheduler| {
+            let outcome = beside_hogs(scheduler, "streamcluster", cores);
+            assert_all_time_is_there(&outcome);
+            outcome.program("app").share
+        };
+        let (cfs, xen) = (share("cfs"), share("xen-credit"));
+        assert!(xen < cfs / 2.0, "{xen} and {cfs} on {cores} cores: slices of 30 ms in place of 3");
+    }
+}
+
+#[test]
+fn threads_that_block_often_are_stacked_on_few_cores_and_others_are_not() {
+    // The hogs move to cores of their own one by one, whenever a core is idle for a moment, and leave the others to each other.
+    let cores_of = |profile| {
+        let programs = vec![program("app", profile, 12), program("hogs", "hog", 12)];
+        let scenario = Scenario { measured_ns: 1_000 * MS, ..scenario("xen-credit", 12, programs) };
+        run(&scenario).unwrap().program("app").cores_last_mean
+    };
+    let (streamcluster, ep) = (cores_of("streamcluster"), cores_of("ep"));
+    assert!(streamcluster < 4.0 && ep > 8.0, "12 threads of each on {streamcluster} and {ep} cores");
+}
+
+#[test]
+fn kvm_runs_what_cfs_runs_and_its_switches_cost_more() {
+    let programs = || vec![program("app", "streamcluster", 12)];
+    let native = run(&scenario("cfs", 12, programs())).unwrap();
+    let kvm = run(&Scenario { costs: Costs::VIRTUAL, ..scenario("kvm", 12, programs()) }).unwrap();
+    assert_all_time_is_there(&kvm);
+    assert!(kvm.programs[0].items < native.programs[0].items);
+}
