@@ -78,9 +78,9 @@ impl Flow {
     /// A worker that has nothing of it in flight is about to have: the paper's activation.
     pub(super) fn enter(&self, now_ns: u64, grace_ns: u64, gvt: &impl GlobalVtime) {
         loop {
-            // Relaxed: the compare-and-exchange below says whether it still is. It comes before the look at activity: a charge or another
-            // worker's activation after it is seen by that.
-            let seen = self.vt.load(Relaxed);
+            // Acquire: pairs with `charge`. If a charge is in it, the look at activity that follows sees who charged it. One that comes after
+            // makes the compare-and-exchange fail.
+            let seen = self.vt.load(Acquire);
             if !self.is_inactive(now_ns, grace_ns) {
                 break;
             }
@@ -104,8 +104,8 @@ impl Flow {
     /// Charges so much, and returns the virtual time after it.
     #[inline(always)]
     pub(super) fn charge(&self, span: VSpan) -> VTime {
-        // Relaxed: a sum.
-        VTime::from_raw(self.vt.fetch_add(span.0, Relaxed)).plus(span)
+        // Release: pairs with `enter`.
+        VTime::from_raw(self.vt.fetch_add(span.0, Release)).plus(span)
     }
 
     /// If it is later than `latest`, it is that.

@@ -24,17 +24,21 @@
 //! G1. It moves back only by a flow that is behind it and not its holder, which becomes its holder.
 //! G2. After [`update`](GlobalVtime::update) of a flow, as long as nobody else calls anything, it is at most that flow's virtual time, and
 //!     at most a grain below it if the flow holds it.
-//! G3. A release changes the holder and not the time.
+//! G3. A release changes the holder and not the time, and takes it off nobody who has completed something since it was found inactive: else a
+//!     flow that is ahead could take global virtual time past one that has just come back.
 //!
 //! # Orderings
-//! Relaxed: the word says all by itself, and no other memory is published through it.
+//! Relaxed where it is read for its value. A release must not find inactive whom an update shows to be active: update releases, release acquires.
 //!
 //! # Cost
 //! An update: a load and a comparison, and for the holder that moved by a grain or a flow that is behind a compare-and-exchange.
 
 use crate::cache_padded::CachePadded;
 use crate::flow::FlowId;
-use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use crate::vtime::{VSpan, VTime};
 
 /// What `d2fq` asks of a global virtual time: what ships is [`Gvt`], a comparison puts another in its place.
@@ -81,18 +85,6 @@ impl Gvt {
         let id = self.word.load(Relaxed) & ID_MASK;
         (id != NO_HOLDER).then_some(FlowId(id as u32))
     }
-
-    /// If `flow` holds it, nobody does, at the same time.
-    pub fn release(&self, flow: FlowId) {
-        // Relaxed: see the file's text.
-        let mut old = self.word.load(Relaxed);
-        while old & ID_MASK == u64::from(flow.0) {
-            match self.word.compare_exchange_weak(old, old | NO_HOLDER, Relaxed, Relaxed) {
-                Ok(_) => return,
-                Err(now) => old = now,
-            }
-        }
-    }
 }
 
 impl GlobalVtime for Gvt {
@@ -116,18 +108,23 @@ impl GlobalVtime for Gvt {
             if !moves {
                 return ahead;
             }
-            // Relaxed: see the file's text.
-            match self.word.compare_exchange_weak(old, my_vt | my_id, Relaxed, Relaxed) {
+            // Release: pairs with `release_inactive`.
+            match self.word.compare_exchange_weak(old, my_vt | my_id, Release, Relaxed) {
                 Ok(_) => return ahead,
                 Err(now) => old = now,
             }
         }
     }
 
+    /// Figure 9's release, but tried once: if the word has moved since, its holder is back, or has none to give up.
     #[inline]
     fn release_inactive(&self, is_inactive: impl Fn(FlowId) -> bool) {
-        if let Some(holder) = self.holder().filter(|&holder| is_inactive(holder)) {
-            self.release(holder);
+        // Acquire: pairs with `update`. Whoever moved the word to what is seen here was active, and `is_inactive` sees that.
+        let old = self.word.load(Acquire);
+        let holder = old & ID_MASK;
+        if holder != NO_HOLDER && is_inactive(FlowId(holder as u32)) {
+            // Relaxed: it publishes nothing, and a word that has moved is as good as one that was released.
+            let _ = self.word.compare_exchange(old, old | NO_HOLDER, Relaxed, Relaxed);
         }
     }
 }
