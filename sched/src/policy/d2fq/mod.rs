@@ -370,12 +370,13 @@ impl<G: GlobalVtime> Policy for D2fq<G> {
 
     #[inline]
     fn dispatched(&self, queue: &mut D2fqQueue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
-        let shared = self.flow(flow);
+        // That the flow exists was seen by `class_of`.
+        debug_assert!((flow.0 as usize) < self.flows.len(), "flow {} does not exist", flow.0);
         let own = self.own(queue, flow);
         // Relaxed: only this worker reads and writes it.
         let in_flight = own.in_flight.load(Relaxed);
         if in_flight == 0 {
-            shared.enter(now_ns, self.grace_ns, &self.gvt);
+            self.flow(flow).enter(now_ns, self.grace_ns, &self.gvt);
         }
         own.in_flight.store(in_flight.wrapping_add(1), Relaxed);
         own.submitted(class, cost.0);
@@ -399,5 +400,7 @@ impl<G: GlobalVtime> Policy for D2fq<G> {
 
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod oracle_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
