@@ -144,28 +144,20 @@ impl Engine {
         check(&options)?;
         let cpus = machine::allowed_cpus();
         let topology = machine::topology(&cpus, options.workers);
+        let clock = Clock::start();
+        let prepared = prepare(&options, &topology)?;
         let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
-        let clock = Clock::start();
         let mut devices = Vec::new();
         let mut settled = Vec::new();
-        for device in &options.devices {
-            let at_start = device.settle()?;
-            let weights: Vec<Weight> = device.flows.iter().map(|flow| flow.weight).collect();
-            let policy = AnyPolicy::new(&at_start.policy, &topology, &weights)
-                .map_err(|error| format!("device {}: {error}", device.name))?;
-            let classes: Vec<PriorityClass> = device.flows.iter().map(|flow| flow.class).collect();
-            change::set_classes(&policy, &classes);
+        for (device, Prepared { settled: at_start, policy, map }) in options.devices.iter().zip(prepared) {
+            settled.push(at_start);
             let fair_part = u32::try_from((STAGED_REQUESTS_MAX / device.flows.len()).max(1)).unwrap_or(u32::MAX);
             let limits = device.flows.iter().map(|flow| StageLimits {
                 requests_max: flow.limits.requests_max.min(fair_part),
                 bytes_max: flow.limits.bytes_max,
             });
             let named = |error: String| format!("device {}: {error}", device.name);
-            device.queues.check_policy(at_start.policy.kind).map_err(named)?;
-            let make_map = if at_start.policy.kind.is_direct() { QueueMap::of_sets } else { QueueMap::new };
-            let map = make_map(&device.queues, &topology, &*device.device, device.queue_depth).map_err(named)?;
-            settled.push(at_start);
             let ringing = bells.clone();
             let interrupt = Arc::new(move |hctx: HctxId| ringing[hctx.index()].kick());
             let queues = DeviceQueues::open(&*device.device, map, device.queue_depth, interrupt).map_err(named)?;
@@ -199,6 +191,16 @@ impl Engine {
             started.recv().map_err(|_| "a worker ended before it had started".to_owned())??;
         }
         Ok(engine)
+    }
+
+    /// All that [`Engine::start`] refuses without opening a queue to stay; what each device would start with.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn check(options: &EngineOptions) -> Result<Vec<Settled>, String> {
+        check(options)?;
+        let topology = machine::topology(&machine::allowed_cpus(), options.workers);
+        Ok(prepare(options, &topology)?.into_iter().map(|prepared| prepared.settled).collect())
     }
 
     /// Makes a client live on one of the workers, round robin.
@@ -333,6 +335,29 @@ fn empty_stats((device, policy): (&DeviceOptions, PolicyOptions)) -> DeviceStats
         flows: device.flows.iter().map(named).collect(),
         hctxs: Vec::new(),
     }
+}
+
+/// A device before any of its queues is opened.
+struct Prepared {
+    settled: Settled,
+    policy: AnyPolicy,
+    map: QueueMap,
+}
+
+fn prepare(options: &EngineOptions, topology: &Topology) -> Result<Vec<Prepared>, String> {
+    let prepare = |device: &DeviceOptions| {
+        let settled = device.settle()?;
+        let named = |error: String| format!("device {}: {error}", device.name);
+        let weights: Vec<Weight> = device.flows.iter().map(|flow| flow.weight).collect();
+        let policy = AnyPolicy::new(&settled.policy, topology, &weights).map_err(|error| named(error.to_string()))?;
+        let classes: Vec<PriorityClass> = device.flows.iter().map(|flow| flow.class).collect();
+        change::set_classes(&policy, &classes);
+        device.queues.check_policy(settled.policy.kind).map_err(named)?;
+        let make_map = if settled.policy.kind.is_direct() { QueueMap::of_sets } else { QueueMap::new };
+        let map = make_map(&device.queues, topology, &*device.device, device.queue_depth).map_err(named)?;
+        Ok(Prepared { settled, policy, map })
+    };
+    options.devices.iter().map(prepare).collect()
 }
 
 fn check(options: &EngineOptions) -> Result<(), String> {

@@ -200,7 +200,9 @@ mod worker {
     use super::{REQUEST_BYTES, allocations, read};
     use mqfq_blk::buffer::Buffer;
     use mqfq_blk::client::{Client, Context, DeviceIndex, Event};
+    use mqfq_blk::device::Device;
     use mqfq_blk::device::null::NullDevice;
+    use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
     use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
     use mqfq_blk::path::PathOptions;
     use mqfq_blk::queues::QueueLayout;
@@ -289,13 +291,19 @@ mod worker {
                 class: PriorityClass::default(),
                 limits,
             };
+            // What leaves the arbitration to the device needs one that has any.
+            let drive = NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, ..NvmeDeviceOptions::default() };
+            let device: Arc<dyn Device> = match policy.kind.is_direct() {
+                true => Arc::new(NvmeDevice::new(drive).unwrap()),
+                false => Arc::new(NullDevice::new(1 << 20)),
+            };
             let engine = Engine::start(EngineOptions {
                 workers: WORKERS,
                 pin: false,
                 spin_ns: 0,
                 devices: vec![DeviceOptions {
                     name: "null".into(),
-                    device: Arc::new(NullDevice::new(1 << 20)),
+                    device,
                     policy,
                     fallback: None,
                     queue_depth: 64,

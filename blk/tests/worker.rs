@@ -3,7 +3,9 @@
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Part, Refused};
+use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
@@ -133,9 +135,15 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
         class: PriorityClass::default(),
         limits: StageLimits { requests_max, bytes_max: 1 << 20 },
     };
+    // What leaves the arbitration to the device needs one that has any.
+    let drive = NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, ..NvmeDeviceOptions::default() };
+    let held: Arc<dyn Device> = match kind.is_direct() {
+        true => Arc::new(NvmeDevice::new(drive).unwrap()),
+        false => Arc::new(MemoryDevice::new(1 << 20)),
+    };
     let device = DeviceOptions {
         name: "memory".to_owned(),
-        device: Arc::new(MemoryDevice::new(1 << 20)),
+        device: held,
         policy: PolicyOptions { kind, depth: 2, window: VSpan::from_bytes(64 << 10), ..PolicyOptions::new(kind) },
         fallback: None,
         queue_depth: 4,

@@ -27,9 +27,14 @@ pub fn open(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Dev
             warnings.extend(device.warnings().iter().map(|warning| path.place.error(warning).to_string()));
             Arc::new(device)
         }
-        Medium::Nvme { preset, size_bytes } => {
-            let options =
-                NvmeDeviceOptions { preset, size_bytes: *size_bytes, seed: NVME_SEED, ..NvmeDeviceOptions::default() };
+        Medium::Nvme { preset, size_bytes, arbitration, queue_pairs } => {
+            let options = NvmeDeviceOptions {
+                preset,
+                size_bytes: *size_bytes,
+                seed: NVME_SEED,
+                arbitration: *arbitration,
+                queue_pairs_max: *queue_pairs,
+            };
             Arc::new(NvmeDevice::new(options).map_err(|why| plan.config.place.error(why))?)
         }
     })

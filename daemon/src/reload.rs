@@ -54,7 +54,10 @@ pub fn reload(path: &Path, plan: &mut Plan, engine: &Engine, done: &mut Vec<Chan
     let patience = Duration::from_secs(plan.server.drain_s);
     for device in changes.policies {
         let policy = new.devices[device].config.policy;
-        let (from, options) = (engine.policy(device).kind, policy.options(engine.workers()));
+        let (from, wanted) = (engine.policy(device).kind, policy.options(engine.workers()));
+        // What would start on it now.
+        let fallback = policy.fallback(engine.workers()).filter(|_| !engine.has_class_queues(device));
+        let options = fallback.filter(|_| wanted.kind.is_direct()).unwrap_or(wanted);
         engine.set_policy(device, options, patience)?;
         let config = &mut plan.devices[device].config;
         config.policy = policy;

@@ -17,7 +17,7 @@ use crate::{devices, plain, reload, takeover};
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
-use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Settled};
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
 use serde::Serialize;
@@ -32,7 +32,18 @@ struct ReadyReport {
     ready: bool,
     pid: u32,
     workers: usize,
+    devices: Vec<DeviceReady>,
     exports: Vec<ExportReport>,
+}
+
+/// What was found of a device before the first request.
+#[derive(Serialize)]
+struct DeviceReady {
+    name: String,
+    /// What it runs.
+    policy: &'static str,
+    /// Why that is not the policy that the config names.
+    fell_back: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -139,7 +150,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
         }
     });
     listeners.into_iter().for_each(|listener| engine.attach(listener.into_client()));
-    prepared.say(true, &addresses, json);
+    let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
+    prepared.say_settled(&settled);
+    prepared.say(true, &addresses, &settled, json);
 
     let report = || {
         let counts = addresses.iter().cloned().zip(nbd_stats.iter().map(|stats| stats.counts()));
@@ -243,7 +256,9 @@ fn end_process(worker: usize) {
 pub fn check(config: &Path, json: bool) -> Result<(), String> {
     let prepared = Prepared::from_config(config, devices::open_for_check)?;
     let addresses: Vec<String> = prepared.tables.iter().map(|(address, _)| address.to_string()).collect();
-    prepared.say(false, &addresses, json);
+    let settled = Engine::check(&prepared.engine_options())?;
+    prepared.say_settled(&settled);
+    prepared.say(false, &addresses, &settled, json);
     Ok(())
 }
 
@@ -285,7 +300,7 @@ impl Prepared {
             name: plan.config.name.clone(),
             device: device.clone(),
             policy: plan.config.policy.options(self.workers),
-            fallback: None,
+            fallback: plan.config.policy.fallback(self.workers),
             queue_depth: plan.config.queue_depth,
             flows: plan
                 .flows
@@ -309,14 +324,23 @@ impl Prepared {
         }
     }
 
+    /// What was found of devices, for people.
+    fn say_settled(&self, settled: &[Settled]) {
+        for (name, settled) in self.device_names().iter().zip(settled) {
+            if let Some(reason) = &settled.fell_back {
+                eprintln!("mqfq: device {name}: {reason}; it runs policy {}", settled.policy.kind);
+            }
+        }
+    }
+
     /// A line per export. `addresses` are those of the listeners, with the ports that the kernel chose.
-    fn say(&self, ready: bool, addresses: &[String], json: bool) {
+    fn say(&self, ready: bool, addresses: &[String], settled: &[Settled], json: bool) {
         let exports = self.plan.exports.iter().enumerate().map(|(index, export)| {
             let device = &self.plan.devices[export.device];
             let flow = &device.flows[export.flow];
             let listeners = self.plan.listeners.iter().zip(addresses);
-            let policy = device.config.policy.options(self.workers);
-            let form = device.config.policy.form();
+            let policy = settled[export.device].policy;
+            let form = device.config.policy.form(policy.kind);
             ExportReport {
                 name: export.name.clone(),
                 device: device.config.name.clone(),
@@ -338,7 +362,16 @@ impl Prepared {
                     .collect(),
             }
         });
-        let report = ReadyReport { ready, pid: std::process::id(), workers: self.workers, exports: exports.collect() };
+        let devices = self.device_names().into_iter().zip(settled).map(|(name, Settled { policy, fell_back, .. })| {
+            DeviceReady { name, policy: policy.kind.name(), fell_back: fell_back.clone() }
+        });
+        let report = ReadyReport {
+            ready,
+            pid: std::process::id(),
+            workers: self.workers,
+            devices: devices.collect(),
+            exports: exports.collect(),
+        };
         if json {
             return say_json(&report);
         }

@@ -19,7 +19,7 @@ impl DeviceOptions {
     ///
     /// # Errors
     /// One sentence: the device has not what its policy needs, and there is no fallback.
-    pub fn settle(&self) -> Result<Settled, String> {
+    pub(super) fn settle(&self) -> Result<Settled, String> {
         let DeviceOptions { name, device, policy, fallback, .. } = self;
         if let Some(fallback) = fallback.filter(|fallback| fallback.kind.is_direct()) {
             return Err(format!(

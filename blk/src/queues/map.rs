@@ -137,7 +137,7 @@ impl QueueLayout {
     /// Whether this policy can run on it.
     ///
     /// # Errors
-    /// One sentence: every policy but `none` stages requests itself, per worker.
+    /// One sentence: every policy but `none` stages requests itself, or names class queues, per worker.
     pub fn check_policy(&self, policy: PolicyKind) -> Result<(), String> {
         let what = match (self.layer, self.software) {
             (BlockLayer::Sq, _) => "block layer sq has one queue for all workers",
@@ -155,6 +155,9 @@ impl QueueLayout {
         };
         match policy {
             PolicyKind::None => Ok(()),
+            policy if policy.is_direct() => Err(format!(
+                "{what}, and policy {policy} fills class queues of each worker's own: allowed is policy none"
+            )),
             policy => Err(format!("{what}, and policy {policy} stages requests per worker: allowed is policy none")),
         }
     }

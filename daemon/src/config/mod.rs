@@ -22,12 +22,14 @@ pub use mqfq_config::{ConfigError, Place};
 pub use policy::PolicyConfig;
 
 use mqfq_blk::device::file::Direct;
+use mqfq_blk::device::nvme::{Arbitration, PRESETS};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, CostTerm, PriorityClass, Weight};
 use mqfq_config::{Entry, Section, Source, size};
 use mqfq_front::nbd::Address;
+
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -141,6 +143,10 @@ pub enum Medium {
         preset: String,
         /// `size`.
         size_bytes: u64,
+        /// `arbitration`: `"rr"`, `"wrr"`, `"wrr-ignored"`. Default: the preset's.
+        arbitration: Option<Arbitration>,
+        /// `queue-pairs`: I/O queues that the controller has, 1..=1024. Default: the preset's.
+        queue_pairs: Option<u16>,
     },
 }
 
@@ -200,6 +206,9 @@ fn address(entry: &Entry<'_, '_>, text: &str) -> Result<Address, ConfigError> {
     }
 }
 
+/// Most queue pairs of an `nvme` device: one for each worker that there can be.
+const QUEUE_PAIRS_MAX: u16 = 1024;
+
 /// Names that a device's kind goes by.
 const KINDS: [&str; 4] = ["null", "memory", "file", "nvme"];
 
@@ -207,7 +216,7 @@ const KINDS: [&str; 4] = ["null", "memory", "file", "nvme"];
 macro_rules! keys {
     ($($own:literal),*) => {
         &[
-            $($own,)* "policy", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
+            $($own,)* "policy", "without-wrr", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
             "read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire", "read-latency", "write-latency", "slice-idle", "timeout-sync", "max-budget", "low-latency", "strict-guarantees", "fifo-expire-sync", "fifo-expire-async",
             "low-threshold", "class-ratio", "adjust-period", "grace-period",
             "queue-depth", "block-layer",
@@ -221,7 +230,7 @@ const DEVICE_KEYS: [&[&str]; 4] = [
     keys!["kind", "size"],
     keys!["kind", "size"],
     keys!["kind", "path", "size", "direct"],
-    keys!["kind", "preset", "size"],
+    keys!["kind", "preset", "size", "arbitration", "queue-pairs"],
 ];
 
 const EXPORT_KEYS: &[&str] = &["device", "tenant", "offset", "size", "nbd", "read-only", "shared", "description"];
@@ -304,18 +313,36 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
             Medium::File { path: Located { value, place: path.place() }, size: size.transpose()?, direct }
         }
         _ => {
-            let presets: Vec<&str> = mqfq_blk::device::nvme::PRESETS.iter().map(|preset| preset.name).collect();
+            let presets: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
             let preset = section.require("preset", &presets.join(", "))?.choice(&presets)?;
-            Medium::Nvme { preset, size_bytes: required_size()? }
+            let arbitration = section.get("arbitration").map(|entry| {
+                let name = entry.choice(&Arbitration::ALL.map(|(name, _)| name))?;
+                Ok(Arbitration::by_name(&name).expect("a choice of all names"))
+            });
+            let queue_pairs = section.get("queue-pairs").map(|pairs| pairs.number(1..=QUEUE_PAIRS_MAX));
+            Medium::Nvme {
+                preset,
+                size_bytes: required_size()?,
+                arbitration: arbitration.transpose()?,
+                queue_pairs: queue_pairs.transpose()?,
+            }
         }
     };
     let queue_depth = section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
     let policy = PolicyConfig::read(&section, queue_depth)?;
+    let wanted = policy.options(1).kind;
+    if wanted.is_direct() && policy.fallback(1).is_none() && KINDS[index] != "nvme" {
+        let place = section.get("policy").expect("it is not the default").place();
+        return Err(place.error(format!(
+            "policy {wanted} needs weighted round robin among the device's queues, which kind = \"{kind}\" has not, allowed is kind = \"nvme\" or without-wrr = \"mqfq\""
+        )));
+    }
+    let policies: Vec<_> = std::iter::once(wanted).chain(policy.fallback(1).map(|fallback| fallback.kind)).collect();
     Ok(DeviceConfig {
         name,
         place: section.place().clone(),
         medium,
-        queues: queues::read(&section, policy.options(1).kind)?,
+        queues: queues::read(&section, &policies)?,
         path: path::read(&section)?,
         policy,
         queue_depth,

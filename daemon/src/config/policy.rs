@@ -14,6 +14,9 @@ const FORMS: [&str; 2] = ["relaxed", "exact"];
 /// Keys that only a policy with forms has; all but the first only in the relaxed one.
 const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
 
+/// What `without-wrr` takes, the default first.
+const WITHOUT_WRR: [&str; 2] = ["refuse", "mqfq"];
+
 /// - `policy`: default mqfq.
 /// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64; of the elevators, `queue-depth`.
 /// - `window`: T, in bytes at the default weight, 0 to 1 TiB. Default 64 KiB.
@@ -21,9 +24,19 @@ const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-
 ///   takes one unit per that many bytes of its cost).
 /// - `form`: `"relaxed"` (default) or `"exact"`, as the paper has it. Only with `mqfq` and `mqfq-serial`, and the
 ///   [`Overrides`] only in the relaxed form.
-/// - The elevators' own keys: `tunables.rs`.
+/// - Keys that only one policy has: `tunables.rs`.
+/// - `without-wrr`: what a device without weighted round robin, or with one that has no effect, does with a policy that needs it: `"refuse"`
+///   (default) or `"mqfq"`, and then the keys of `mqfq` are for that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyConfig {
+    wanted: Chosen,
+    /// In its place where the device has not what it needs.
+    fallback: Option<Chosen>,
+}
+
+/// One policy's settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Chosen {
     /// All but the relaxed form's numbers.
     exact: PolicyOptions,
     /// `None`: it stays exact.
@@ -56,7 +69,45 @@ impl PolicyConfig {
             }
             None => PolicyKind::Mqfq,
         };
-        let mut exact = PolicyOptions::new(kind);
+        let without_wrr = device.get("without-wrr");
+        if let Some(entry) = without_wrr.as_ref().filter(|_| !kind.is_direct()) {
+            return Err(entry.place().error(format!("is no setting of policy {kind}, allowed with d2fq")));
+        }
+        let falls_back = match without_wrr {
+            Some(entry) => entry.choice(&WITHOUT_WRR)? == WITHOUT_WRR[1],
+            None => false,
+        };
+        let mut own = PolicyOptions::new(kind);
+        tunables::read(device, &mut own)?;
+        if !falls_back {
+            return Ok(PolicyConfig { wanted: Chosen::read(device, own, queue_depth)?, fallback: None });
+        }
+        let fallback = Chosen::read(device, PolicyOptions::new(PolicyKind::Mqfq), queue_depth)?;
+        Ok(PolicyConfig { wanted: Chosen { exact: own, relaxed: None }, fallback: Some(fallback) })
+    }
+
+    /// The scheduler's options for so many workers.
+    pub fn options(&self, workers: usize) -> PolicyOptions {
+        self.wanted.options(workers)
+    }
+
+    /// The same of what takes its place on a device without what it needs.
+    pub fn fallback(&self, workers: usize) -> Option<PolicyOptions> {
+        self.fallback.map(|fallback| fallback.options(workers))
+    }
+
+    /// The form's name, if the device runs with `kind`; `None` for a policy that has but one.
+    pub fn form(&self, kind: PolicyKind) -> Option<&'static str> {
+        let both = [Some(self.wanted), self.fallback];
+        let running = both.into_iter().flatten().find(|chosen| chosen.exact.kind == kind)?;
+        kind.has_window().then_some(if running.relaxed.is_some() { FORMS[0] } else { FORMS[1] })
+    }
+}
+
+impl Chosen {
+    /// D, T and the form, of a policy whose own settings are known.
+    fn read(device: &Section<'_, '_>, own: PolicyOptions, queue_depth: u16) -> Result<Chosen, ConfigError> {
+        let (kind, mut exact) = (own.kind, own);
         if tunables::is_elevator(kind) {
             exact.depth = queue_depth.into();
         }
@@ -72,21 +123,19 @@ impl PolicyConfig {
                 _ => Some(unit.size(512..=1 << 30)? as u32),
             };
         }
-        tunables::read(device, &mut exact)?;
         if !kind.has_window() {
             refuse(device, &FORM_KEYS, &format!("is no setting of policy {kind}, allowed with mqfq and mqfq-serial"))?;
-            return Ok(PolicyConfig { exact, relaxed: None });
+            return Ok(Chosen { exact, relaxed: None });
         }
         let form = device.get("form").map(|form| form.choice(&FORMS)).transpose()?;
         if form.as_deref() == Some(FORMS[1]) {
             refuse(device, &FORM_KEYS[1..], "is fixed by form = \"exact\", allowed with form = \"relaxed\"")?;
-            return Ok(PolicyConfig { exact, relaxed: None });
+            return Ok(Chosen { exact, relaxed: None });
         }
-        Ok(PolicyConfig { exact, relaxed: Some(Overrides::read(device, exact.window)?) })
+        Ok(Chosen { exact, relaxed: Some(Overrides::read(device, exact.window)?) })
     }
 
-    /// The scheduler's options for so many workers.
-    pub fn options(&self, workers: usize) -> PolicyOptions {
+    fn options(&self, workers: usize) -> PolicyOptions {
         let Some(Overrides { quantum, lease, token_batch, token_share }) = self.relaxed else { return self.exact };
         let relaxed = self.exact.relaxed(workers);
         PolicyOptions {
@@ -96,11 +145,6 @@ impl PolicyConfig {
             token_share: token_share.unwrap_or(relaxed.token_share),
             ..relaxed
         }
-    }
-
-    /// The form's name; `None` for a policy that has but one.
-    pub fn form(&self) -> Option<&'static str> {
-        self.exact.kind.has_window().then_some(if self.relaxed.is_some() { FORMS[0] } else { FORMS[1] })
     }
 }
 

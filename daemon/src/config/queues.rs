@@ -10,16 +10,17 @@ pub const KEYS: [&str; 3] = ["block-layer", "software-queues", "hardware-queues"
 /// What `hardware-queues` takes.
 const HARDWARE: &str = "\"per-core\", \"per-socket\", \"single\", or a number of queues";
 
-/// The layout that a device's section asks for, if its policy can run on it.
+/// The layout that a device's section asks for, if each of the policies that it may get can run on it.
 ///
 /// # Errors
 /// An unknown name; a number of queues with a block layer that has no choice; a policy that cannot.
-pub fn read(section: &Section<'_, '_>, policy: PolicyKind) -> Result<QueueLayout, ConfigError> {
+pub fn read(section: &Section<'_, '_>, policies: &[PolicyKind]) -> Result<QueueLayout, ConfigError> {
     let names = BlockLayer::ALL.map(BlockLayer::name);
     let layer = section.get("block-layer").map(|entry| entry.choice(&names)).transpose()?;
     let mut layout = match layer.as_deref() {
         Some("sq") => QueueLayout::SQ,
         Some("raw") => QueueLayout::RAW,
+        Some("low-latency") => QueueLayout { layer: BlockLayer::LowLatency, ..QueueLayout::default() },
         _ => QueueLayout::default(),
     };
     for key in &KEYS[1..] {
@@ -40,7 +41,7 @@ pub fn read(section: &Section<'_, '_>, policy: PolicyKind) -> Result<QueueLayout
         layout.hardware = text.parse::<HardwareQueues>().map_err(wrong)?;
     }
     let chosen = KEYS.iter().find_map(|key| section.get(key));
-    match (layout.check_policy(policy), chosen) {
+    match (policies.iter().try_for_each(|&policy| layout.check_policy(policy)), chosen) {
         (Err(why), Some(entry)) => Err(entry.place().error(why)),
         _ => Ok(layout),
     }

@@ -3,6 +3,7 @@
 use super::check::Files;
 use super::*;
 use mqfq_blk::path::Merge;
+use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::tunables::{KyberOptions, MqDeadlineOptions};
 use mqfq_blk::{BfqOptions, D2fqOptions, PolicyKind, PolicyOptions, PriorityClass, VSpan};
 use std::io;
@@ -155,11 +156,79 @@ fn an_unknown_key_is_named_with_those_that_exist() {
     // A key of another kind of device is as unknown as a typo.
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
-        "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, depth, window, token-unit, \
+        "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, without-wrr, depth, window, token-unit, \
          form, quantum, lease, token-batch, token-share, read-expire, write-expire, writes-starved, fifo-batch, \
          prio-aging-expire, read-latency, write-latency, slice-idle, timeout-sync, max-budget, low-latency, strict-guarantees, fifo-expire-sync, \
          fifo-expire-async, low-threshold, class-ratio, adjust-period, grace-period, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, async-writes, cost"
     );
+}
+
+#[test]
+fn d2fq_asks_for_a_device_that_may_have_what_it_needs_or_for_a_fallback() {
+    let device = |keys: &str| good_with("kind = \"memory\"", keys);
+    let config =
+        |keys: &str| plan(&device(keys)).unwrap_or_else(|error| panic!("{keys}: {error}")).devices.remove(0).config;
+    let nvme = "kind = \"nvme\"\npreset = \"zssd\"\npolicy = \"d2fq\"";
+    let d2fq = config(nvme);
+    assert_eq!((d2fq.policy.options(4).kind, d2fq.policy.fallback(4)), (PolicyKind::D2fq, None));
+    assert_eq!(d2fq.policy.form(PolicyKind::D2fq), None);
+    let falls_back =
+        config(&format!("{nvme}\nwithout-wrr = \"mqfq\"\ndepth = 13\nwindow = \"32KiB\"\ntoken-batch = 2"));
+    let fallback = falls_back.policy.fallback(4).unwrap();
+    let mqfq = PolicyOptions { depth: 13, window: VSpan::from_bytes(32 << 10), ..PolicyOptions::new(PolicyKind::Mqfq) };
+    assert_eq!(fallback, PolicyOptions { token_batch: 2, ..mqfq.relaxed(4) });
+    assert_eq!(falls_back.policy.form(PolicyKind::Mqfq), Some("relaxed"));
+    assert_eq!(falls_back.policy.options(4), d2fq.policy.options(4), "the keys are the fallback's");
+    // Any device may fall back.
+    assert!(config("kind = \"memory\"\npolicy = \"d2fq\"\nwithout-wrr = \"mqfq\"").policy.fallback(1).is_some());
+    let low_latency = config(&format!("{nvme}\nblock-layer = \"low-latency\""));
+    assert_eq!(low_latency.queues.layer, BlockLayer::LowLatency);
+    for (keys, expected) in [
+        (
+            "kind = \"memory\"\npolicy = \"d2fq\"".to_owned(),
+            "policy: policy d2fq needs weighted round robin among the device's queues, which kind = \"memory\" has not, allowed is kind = \"nvme\" or without-wrr = \"mqfq\"",
+        ),
+        (
+            "kind = \"memory\"\nwithout-wrr = \"mqfq\"".to_owned(),
+            "without-wrr: is no setting of policy mqfq, allowed with d2fq",
+        ),
+        (format!("{nvme}\nwithout-wrr = \"none\""), "without-wrr: \"none\" is not known, allowed are refuse, mqfq"),
+        (format!("{nvme}\nform = \"exact\""), "form: is no setting of policy d2fq, allowed with mqfq and mqfq-serial"),
+        (
+            format!("{nvme}\nblock-layer = \"low-latency\"\nwithout-wrr = \"mqfq\""),
+            "block-layer: block layer low-latency has no queue to schedule in, so it needs a policy that stages nothing: allowed is policy d2fq, not mqfq",
+        ),
+        (
+            format!("{nvme}\nsoftware-queues = \"single\""),
+            "software-queues: a single software queue is one queue for all workers, and policy d2fq fills class queues of each worker's own: allowed is policy none",
+        ),
+    ] {
+        let message = refusal(&device(&keys));
+        assert!(message.ends_with(&format!("device.fast.{expected}")), "{message}");
+    }
+}
+
+#[test]
+fn a_drive_has_its_presets_arbitration_unless_another_is_named() {
+    let medium = |keys: &str| {
+        let text = good_with("kind = \"memory\"", &format!("kind = \"nvme\"\npreset = \"flash-60k\"\n{keys}"));
+        plan(&text).map(|mut plan| plan.devices.remove(0).config.medium)
+    };
+    let with = |arbitration, queue_pairs| Medium::Nvme {
+        preset: "flash-60k".to_owned(),
+        size_bytes: 1 << 20,
+        arbitration,
+        queue_pairs,
+    };
+    assert_eq!(medium(""), Ok(with(None, None)));
+    assert_eq!(medium("arbitration = \"wrr\"\nqueue-pairs = 32"), Ok(with(Some(Arbitration::Weighted), Some(32))));
+    assert_eq!(medium("arbitration = \"wrr-ignored\""), Ok(with(Some(Arbitration::WeightedIgnored), None)));
+    for (key, expected) in [
+        ("arbitration = \"urgent\"", "arbitration: \"urgent\" is not known, allowed are rr, wrr, wrr-ignored"),
+        ("queue-pairs = 0", "queue-pairs: 0 is out of range, allowed is 1 to 1024"),
+    ] {
+        assert_eq!(medium(key), Err(format!("c.toml:4: device.fast.{expected}")));
+    }
 }
 
 #[test]
@@ -236,11 +305,12 @@ fn a_number_out_of_range_is_refused_with_its_range_and_never_clamped() {
 
 /// The scheduler's options for a device with these keys, and its form.
 fn scheduler(keys: &str, workers: usize) -> (PolicyOptions, Option<&'static str>) {
-    let text = good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}"));
+    // A drive that may have whatever a policy needs.
+    let text = good_with("kind = \"memory\"", &format!("kind = \"nvme\"\npreset = \"zssd\"\n{keys}"));
     let policy = plan(&text).unwrap_or_else(|error| panic!("{keys}: {error}")).devices[0].config.policy;
     let options = policy.options(workers);
     assert_eq!(options.validate(), Ok(()), "{keys}, {workers} workers");
-    (options, policy.form())
+    (options, policy.form(options.kind))
 }
 
 #[test]

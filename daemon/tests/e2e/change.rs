@@ -28,7 +28,7 @@ offset = \"4MiB\"
 nbd = \"unix:@/b.sock\"
 ";
 
-fn reload(server: &mut Server, change: impl Fn(String) -> String) -> Value {
+pub fn reload(server: &mut Server, change: impl Fn(String) -> String) -> Value {
     let path = server.join("config.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, change(text)).unwrap();
@@ -36,7 +36,7 @@ fn reload(server: &mut Server, change: impl Fn(String) -> String) -> Value {
     server.next_line()
 }
 
-fn with_policy(text: String, policy: &str) -> String {
+pub fn with_policy(text: String, policy: &str) -> String {
     let lines = text
         .lines()
         .map(|line| if line.starts_with("policy") { format!("policy = \"{policy}\"") } else { line.into() });

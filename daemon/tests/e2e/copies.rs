@@ -8,10 +8,15 @@ use crate::tools::{need, run_ok, uri};
 const MIB: u64 = 1 << 20;
 
 /// The devices that keep what is written.
-fn devices() -> [(&'static str, String); 3] {
+fn devices() -> [(&'static str, String); 4] {
     [
         ("memory", "kind = \"memory\"\nsize = \"16MiB\"".into()),
         ("nvme", "kind = \"nvme\"\npreset = \"flash-460k\"\nsize = \"16MiB\"".into()),
+        // One set of class queues for all workers.
+        (
+            "nvme, d2fq",
+            "kind = \"nvme\"\npreset = \"zssd\"\nsize = \"16MiB\"\npolicy = \"d2fq\"\nqueue-pairs = 3".into(),
+        ),
         ("file", "kind = \"file\"\npath = \"@/disk\"".into()),
     ]
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 const MIB: u64 = 1 << 20;
 
 /// Runs the job file `text` and returns fio's own report.
-fn fio(folder: &Folder, text: &str) -> Value {
+pub fn fio(folder: &Folder, text: &str) -> Value {
     let path = folder.join("job.fio");
     std::fs::write(&path, text).unwrap();
     // fio leaves verify state files where it runs; here they would lie in the source tree.
@@ -20,7 +20,7 @@ fn fio(folder: &Folder, text: &str) -> Value {
 }
 
 /// Random writes of mixed sizes on four connections at once, then every block read back and its checksum compared.
-fn verifies(keys: &str, prepare: impl FnOnce(&Folder)) {
+pub fn verifies(keys: &str, prepare: impl FnOnce(&Folder)) {
     let folder = Folder::new();
     prepare(&folder);
     let config = format!(

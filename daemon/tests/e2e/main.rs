@@ -9,6 +9,7 @@ mod client;
 mod config_errors;
 mod copies;
 mod cost;
+mod d2fq;
 mod drain;
 mod fio;
 mod forms;
