@@ -358,7 +358,7 @@ mod tests {
     const NONE: [Tag; 1] = [Tag::ZERO];
 
     /// One program of so many threads, at the default weight.
-    fn queue(threads: usize) -> CentralQueue<1> {
+    fn one_program(threads: usize) -> CentralQueue<1> {
         let mut tasks = Tasks::default();
         let program = tasks.add_program(Tasks::WEIGHT_DEFAULT);
         for _ in 0..threads {
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_chain_closes_up_when_one_of_it_ends_early() {
-        let mut queue = queue(3);
+        let mut queue = one_program(3);
         for thread in 0..3 {
             queue.push_back(ThreadId(thread), NONE, 10);
             queue.dispatch(CoreId(thread as u16), 0, 10);
@@ -398,7 +398,7 @@ mod tests {
         // The second began at its floor of 25, not at 10 where the first would end: that the first ends early is no news to it, whether it
         // is still there or not.
         for second_is_there in [true, false] {
-            let mut queue = queue(3);
+            let mut queue = one_program(3);
             queue.push_back(ThreadId(0), NONE, 10);
             queue.dispatch(CoreId(0), 0, 10);
             queue.push_back(ThreadId(1), [at(25)], 10);
@@ -409,8 +409,18 @@ mod tests {
             queue.end(CoreId(0), 1);
             assert_eq!(queue.finish(ProgramId(0))[0].whole_ns(), 35);
         }
+        // Nor if there was one between them that is gone.
+        let mut queue = one_program(3);
+        for (thread, floor) in [NONE, NONE, [at(25)]].into_iter().enumerate() {
+            queue.push_back(ThreadId(thread as u32), floor, 10);
+            queue.dispatch(CoreId(thread as u16), 0, 10);
+        }
+        assert_eq!(starts(&queue), [0, 10, 25]);
+        queue.end(CoreId(1), 10);
+        queue.end(CoreId(0), 1);
+        assert_eq!((starts(&queue), queue.finish(ProgramId(0))[0].whole_ns()), (vec![25], 35));
         // A floor of 7 leaves 3 of the way back.
-        let mut queue = queue(2);
+        let mut queue = one_program(2);
         queue.push_back(ThreadId(0), NONE, 10);
         queue.dispatch(CoreId(0), 0, 10);
         queue.push_back(ThreadId(1), [at(7)], 10);
@@ -421,7 +431,7 @@ mod tests {
 
     #[test]
     fn progress_is_what_ran_and_not_what_is_charged_ahead() {
-        let mut queue = queue(2);
+        let mut queue = one_program(2);
         queue.push_back(ThreadId(0), NONE, 10);
         queue.push_back(ThreadId(1), NONE, 10);
         queue.dispatch(CoreId(0), 0, 10);
@@ -433,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_request_tells_where_it_would_begin_behind_those_that_wait() {
-        let mut queue = queue(3);
+        let mut queue = one_program(3);
         let start = |start: [Tag; 1]| start[0].whole_ns();
         assert_eq!(start(queue.push_back(ThreadId(0), NONE, 10)), 0);
         assert_eq!(start(queue.push_back(ThreadId(1), NONE, 10)), 10);

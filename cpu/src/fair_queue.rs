@@ -107,7 +107,8 @@ impl Scheduler for FairQueue {
         if !why.is_runnable() {
             return;
         }
-        if left_ns > 0 {
+        if why == Stop::Preempted && left_ns > 0 {
+            // Not by us: its driver took the core.
             self.queue.push_front(thread, floor, left_ns);
         } else {
             self.queue.push_back(thread, floor, self.quantum_ns);

@@ -235,10 +235,13 @@ impl Scheduler for Ideal {
 
     fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, ran_ns: u64, now_ns: u64, out: &mut dyn Effects) {
         self.due_ns[core.index()] = None;
-        let left_ns = self.queue.end(core, ran_ns).left_ns.saturating_sub(ran_ns);
+        let ended = self.queue.end(core, ran_ns);
         if !why.is_runnable() {
             return;
         }
+        // What it was granted is used up when it expires, even if the machine took a part of it for the switch: else it might never be.
+        let used_ns = if why == Stop::Expired { ended.granted_ns } else { ran_ns };
+        let left_ns = ended.left_ns.saturating_sub(used_ns);
         // What is too short to be worth a slice is not kept.
         let [start] = if left_ns >= self.options.min_slice_ns.max(1) {
             self.queue.push_front(thread, [Tag::ZERO], left_ns)

@@ -104,6 +104,22 @@ fn virtual_time_becomes_the_second_largest_start_tag_when_the_largest_is_preempt
 }
 
 #[test]
+fn it_is_the_largest_start_tag_that_loses_its_core_wherever_that_is() {
+    let (mut by_hand, threads) = machine(3, &[(1024, 2), (4096, 2)], 0);
+    by_hand.wake(threads[1][0]);
+    threads[0].iter().for_each(|thread| by_hand.wake(*thread));
+    by_hand.run_to(50);
+    by_hand.block(threads[0][0]);
+    by_hand.wake(threads[0][0]);
+    // F's second moved back to 50 when its first ended after 50, and the first began again behind it.
+    assert_eq!((start(&by_hand, 0), start(&by_hand, 1), start(&by_hand, 2)), (0, 150, 50));
+    // G's other thread begins at 25: a quantum at four times the weight.
+    by_hand.wake(threads[1][1]);
+    assert_eq!((by_hand.core_of(threads[1][1]), by_hand.core_of(threads[0][0])), (Some(CoreId(1)), None));
+    assert_eq!((start(&by_hand, 1), v(&by_hand)), (25, 50));
+}
+
+#[test]
 fn a_preempted_thread_goes_on_before_its_siblings_with_what_is_left_of_its_quantum() {
     let (mut by_hand, threads) = machine(3, &[(1024, 3), (1024, 2)], 0);
     by_hand.wake(threads[1][0]);
