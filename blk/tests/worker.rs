@@ -174,7 +174,8 @@ fn talk(socket: &mut UnixStream) {
 
 #[test]
 fn every_request_of_every_client_is_answered_under_each_policy() {
-    for kind in PolicyKind::ALL {
+    // Those that may run on a device without class queues, as memory is.
+    for kind in PolicyKind::STAGED {
         for workers in [1, 3] {
             let engine = engine(kind, workers, 1024);
             let mut sockets: Vec<_> = (0..5).map(|_| attach(&engine)).collect();
