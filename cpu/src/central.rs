@@ -36,7 +36,7 @@
 //!   cannot starve them so, for the quantum is not renewed until it is used up. Only then, and after it blocked, is it behind them.
 //!
 //! # Cost
-//! Arrival and dispatch: logarithmic in the programs that wait. End: also linear in the program's requests in service. Memory is taken in
+//! Arrival and dispatch: logarithmic in the programs. End: also linear in the program's requests in service. Memory is taken in
 //! construction alone, for as many threads as there are.
 
 use crate::order::Order;
@@ -58,6 +58,8 @@ pub(crate) struct CentralQueue<const CHAINS: usize> {
     /// Cores that were told to pick and have not yet.
     pub asked: Vec<bool>,
     order: Order<Key<CHAINS>>,
+    /// Programs by their smallest start tag of the last chain, waiting or in service; kept only if there are several chains.
+    outstanding: Order<Tag>,
     /// The largest finish tags of programs that had nothing left in service.
     served: [Tag; CHAINS],
     arrivals: u64,
@@ -136,6 +138,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
             last_core: vec![None; tasks.threads()],
             asked: vec![false; machine.cores()],
             order: Order::new(tasks.programs()),
+            outstanding: Order::new(tasks.programs()),
             served: [Tag::ZERO; CHAINS],
             arrivals: 0,
             dispatches: 0,
@@ -188,13 +191,19 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         self.all_in_service().map(|(_, on)| on.start[chain]).max().unwrap_or(self.served[chain])
     }
 
-    /// The smallest start tag of that chain of all that waits or is in service, or where it stays while there is nothing.
-    pub fn smallest_outstanding(&self, chain: usize) -> Tag {
-        let of = |program: &Program<CHAINS>| match program.first {
-            Some(core) => self.in_service[core.index()].as_ref().map(|on| on.start[chain]),
-            None => program.waiting.front().map(|head| program.finish[chain].max(head.floor[chain])),
-        };
-        self.programs.iter().filter_map(of).min().unwrap_or(self.served[chain])
+    /// The smallest start tag of the last chain of all that waits or is in service, or where it stays while there is nothing. Kept only with
+    /// several chains.
+    pub fn smallest_outstanding(&self) -> Tag {
+        self.outstanding.first().map_or(self.served[CHAINS - 1], |(smallest, _)| smallest)
+    }
+
+    /// The same of one program. Start tags of a program never decrease, and those of its requests that wait are the latest.
+    fn smallest_of(&self, program: &Program<CHAINS>) -> Option<Tag> {
+        const { assert!(CHAINS > 0) };
+        match program.first {
+            Some(core) => self.in_service[core.index()].as_ref().map(|on| on.start[CHAINS - 1]),
+            None => program.waiting.front().map(|head| larger(program.finish, head.floor)[CHAINS - 1]),
+        }
     }
 
     /// What the program was charged for so far, without what is charged ahead.
@@ -270,12 +279,11 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         program.first = program.first.or(Some(core));
         program.last = Some(core);
         program.running += 1;
-        self.reorder(at);
         self.dispatches += 1;
         self.last_core[thread.index()] = Some(core);
         let on = &mut self.in_service[core.index()];
         assert!(on.is_none(), "{core:?} picks while it runs something");
-        Some(on.insert(InService {
+        *on = Some(InService {
             thread,
             program: ProgramId(at as u16),
             start,
@@ -285,7 +293,9 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
             dispatch: self.dispatches,
             next: None,
             slack: [Span::ENDLESS; CHAINS],
-        }))
+        });
+        self.reorder(at);
+        self.on(core)
     }
 
     /// The request on `core` ended after `ran_ns`; what was charged ahead and not used goes back.
@@ -329,9 +339,15 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         ended
     }
 
-    /// The program's place among those that wait, after its tags or its head changed.
+    /// The program's place among the others, after its tags, its head or what it has in service changed.
     fn reorder(&mut self, at: usize) {
         let program = &self.programs[at];
+        if CHAINS > 1 {
+            match self.smallest_of(program) {
+                Some(smallest) => self.outstanding.set(at, smallest),
+                None => self.outstanding.remove(at),
+            }
+        }
         match program.waiting.front() {
             Some(head) => self.order.set(at, (larger(program.finish, head.floor), head.arrival)),
             None => self.order.remove(at),
@@ -354,6 +370,7 @@ fn pass_on<const CHAINS: usize>(back: &mut [Span; CHAINS], slack: &mut [Span; CH
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const NONE: [Tag; 1] = [Tag::ZERO];
 
@@ -451,5 +468,36 @@ mod tests {
         assert_eq!(queue.first().map(|(thread, _)| thread), Some(ThreadId(2)));
         assert_eq!(queue.dispatch(CoreId(0), 0, 10).unwrap().granted_ns, 4);
         assert_eq!(queue.first(), Some((ThreadId(0), at(4))));
+    }
+
+    proptest! {
+        #[test]
+        fn the_smallest_outstanding_tag_is_that_of_a_search_through_all(
+            steps in prop::collection::vec((0u32..12, 0u64..60, 0u64..=10), 1..200)
+        ) {
+            let mut tasks = Tasks::default();
+            for weight in [1024, 512, 256, 4096] {
+                let program = tasks.add_program(weight);
+                (0..3).for_each(|_| { tasks.add_thread(program, None); });
+            }
+            let mut queue: CentralQueue<2> = CentralQueue::new(&Machine::new(4, 1).unwrap(), &tasks).unwrap();
+            let mut blocked: Vec<ThreadId> = (0..12).map(ThreadId).collect();
+            for (choice, floor, ran_ns) in steps {
+                let core = CoreId((choice % 4) as u16);
+                if queue.on(core).is_some() && choice % 3 == 0 {
+                    blocked.push(queue.end(core, ran_ns).thread);
+                } else if queue.on(core).is_none() && choice % 2 == 0 {
+                    queue.dispatch(core, 0, 10);
+                } else if !blocked.is_empty() {
+                    let thread = blocked.swap_remove(choice as usize % blocked.len());
+                    queue.push_back(thread, [at(floor), at(floor / 2)], 10);
+                }
+                let waiting = queue.programs.iter().filter_map(|program| {
+                    Some(program.finish[1].max(program.waiting.front()?.floor[1]))
+                });
+                let smallest = waiting.chain(queue.all_in_service().map(|(_, on)| on.start[1])).min();
+                prop_assert_eq!(queue.smallest_outstanding(), smallest.unwrap_or(queue.served[1]));
+            }
+        }
     }
 }

@@ -15,8 +15,7 @@
 //! It says of dispatched requests "dispatched yet completed", and means those not completed.
 //!
 //! # Cost
-//! Logarithmic in the programs that wait; an arrival is also linear in the cores, and, but for SFQ(D), in the programs. No memory after
-//! construction.
+//! Logarithmic in the programs; an arrival is also linear in the cores. No memory after construction.
 
 use crate::central::CentralQueue;
 use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop, Tasks, ThreadId};
@@ -86,8 +85,8 @@ impl FairQueue {
     fn floor(&self) -> [Tag; 2] {
         match self.kind {
             FairQueueKind::SfqD => [self.queue.largest_in_service(0); 2],
-            FairQueueKind::MinSfqD => [self.queue.smallest_outstanding(0); 2],
-            FairQueueKind::FsfqD => [self.queue.largest_in_service(0), self.queue.smallest_outstanding(1)],
+            FairQueueKind::MinSfqD => [self.queue.smallest_outstanding(); 2],
+            FairQueueKind::FsfqD => [self.queue.largest_in_service(0), self.queue.smallest_outstanding()],
         }
     }
 }

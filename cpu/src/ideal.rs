@@ -56,7 +56,7 @@
 //! l_min, however long quanta are. That is what ends deceptive idleness.
 //!
 //! # Cost
-//! Logarithmic in the programs that wait, and linear in the cores for an arrival that finds none idle. No memory after construction.
+//! Logarithmic in the programs that wait, and linear in the cores. No memory after construction.
 
 use crate::central::CentralQueue;
 use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop, Tasks, ThreadId};
