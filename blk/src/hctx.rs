@@ -365,10 +365,10 @@ impl<P: Policy> HwCtx<P> {
         if self.expiry.is_due(now_ns) {
             self.look(now_ns, &mut counting, out);
         }
-        if self.direct.is_on {
+        self.stats.kicks += kicks;
+        if self.direct.is_on && out.len() > before {
             self.adjust(now_ns);
         }
-        self.stats.kicks += kicks;
         out.len() - before
     }
 

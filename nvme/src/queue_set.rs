@@ -1,25 +1,29 @@
 //! A set of queues as a bitmap of fixed size: who has commands to fetch, who has completions to look at.
 
-/// Queue indices below a bound fixed at construction. All operations cost at most one pass over bound / 64 words.
+/// Queue indices below a bound fixed at construction. All operations cost at most one pass over bound / 64 words, and nothing if it is
+/// empty: a controller asks after each command, and most of the time no queue of most classes has one.
 #[derive(Clone, Debug)]
 pub struct QueueSet {
     words: Box<[u64]>,
+    members: usize,
 }
 
 impl QueueSet {
     /// The empty set of indices below `bound`.
     pub fn new(bound: usize) -> QueueSet {
-        QueueSet { words: vec![0; bound.div_ceil(64)].into_boxed_slice() }
+        QueueSet { words: vec![0; bound.div_ceil(64)].into_boxed_slice(), members: 0 }
     }
 
     /// Adds an index or takes it out.
     pub fn set(&mut self, index: usize, member: bool) {
+        let word = &mut self.words[index / 64];
         let bit = 1 << (index % 64);
-        if member {
-            self.words[index / 64] |= bit;
-        } else {
-            self.words[index / 64] &= !bit;
+        match (*word & bit != 0, member) {
+            (false, true) => self.members += 1,
+            (true, false) => self.members -= 1,
+            _ => return,
         }
+        *word ^= bit;
     }
 
     /// Is it in the set?
@@ -29,11 +33,11 @@ impl QueueSet {
 
     /// The first member at or after `start`, going round to 0 at the end.
     pub fn next_from(&self, start: usize) -> Option<usize> {
-        let (first, bit) = (start / 64, start % 64);
-        let words = self.words.len();
-        if words == 0 {
+        if self.members == 0 {
             return None;
         }
+        let (first, bit) = (start / 64, start % 64);
+        let words = self.words.len();
         let first = first % words;
         let above = self.words[first] & (u64::MAX << bit);
         if above != 0 {
@@ -48,6 +52,9 @@ impl QueueSet {
 
     /// Takes every member out, in ascending order.
     pub fn drain(&mut self, mut each: impl FnMut(usize)) {
+        if std::mem::take(&mut self.members) == 0 {
+            return;
+        }
         for (word, bits) in self.words.iter_mut().enumerate() {
             let mut left = std::mem::take(bits);
             while left != 0 {

@@ -46,6 +46,9 @@ impl<P: Policy> HwCtx<P> {
     pub(super) fn complete_raw(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
         let Self { raw, tags, reaped, room, policy, queue, direct, .. } = self;
         let raw = raw.as_mut().expect("asked only of a context without a block layer");
+        if reaped.is_empty() {
+            return;
+        }
         if !direct.is_on {
             return raw.complete(tags, reaped, now_ns, room, out, |_| {});
         }

@@ -3,7 +3,7 @@
 //! Answers: where does a request go whose policy leaves arbitration to the device? Source: D2FQ section 1 and Figure 1b.
 //!
 //! ```text
-//!   submit ──▶ admit ──▶ policy.class_of ──▶ tag of that class ──▶ device.submit        (no arbitration, no token, no throttle)
+//!   submit ──▶ admit ──▶ policy.direct ──▶ tag of that class ──▶ device.submit        (no arbitration, no token, no throttle)
 //!   run    ──▶ ring_doorbell
 //! ```
 //!
@@ -55,8 +55,7 @@ impl<P: Policy> HwCtx<P> {
     /// An admitted request goes to the device's queue that the policy names.
     #[inline(always)]
     pub(super) fn go(&mut self, handle: Handle, flow: FlowId, cost: Cost, now_ns: u64) {
-        let class = self.policy.class_of(&self.queue, flow, now_ns);
-        self.policy.dispatched(&mut self.queue, flow, cost, class, now_ns);
+        let class = self.policy.direct(&mut self.queue, flow, cost, now_ns);
         let lane = self.lane(class);
         if self.refused.is_none()
             && self.direct.waiting[lane].is_empty()

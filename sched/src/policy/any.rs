@@ -191,6 +191,14 @@ impl Policy for AnyPolicy {
     }
 
     #[inline]
+    fn direct(&self, queue: &mut AnyQueue, flow: FlowId, cost: Cost, now_ns: u64) -> QueueClass {
+        match (self, queue) {
+            (AnyPolicy::D2fq(policy), AnyQueue::D2fq(own)) => policy.direct(own, flow, cost, now_ns),
+            (policy, _) => panic!("{} names no class queues, or the queue is another policy's", policy.kind()),
+        }
+    }
+
+    #[inline]
     fn adjust(&self, queue: &mut AnyQueue, now_ns: u64) -> Option<ClassWeights> {
         match (self, queue) {
             (AnyPolicy::D2fq(policy), AnyQueue::D2fq(own)) => policy.adjust(own, now_ns),

@@ -6,8 +6,8 @@
 //!
 //! # Policies that stage nothing
 //! One that leaves arbitration to the device ([`Policy::is_direct`]) is never asked to submit or pick. For each request the worker asks
-//! [`Policy::class_of`], hands the request to that queue of the device, says so by [`Policy::dispatched`], and later calls
-//! [`Policy::complete`] as ever; from time to time it asks [`Policy::adjust`].
+//! [`Policy::class_of`], hands the request to that queue of the device, says so by [`Policy::dispatched`] ([`Policy::direct`] is both), and later
+//! calls [`Policy::complete`] as ever; after completions it asks [`Policy::adjust`].
 //!
 //! # What a worker owes the others
 //! Work conservation (I4) is the policies' promise, and it rests on this: after a `submit`, a `complete` or a kick, and
@@ -229,7 +229,15 @@ pub trait Policy: Send + Sync {
         unreachable!("only a direct policy is told of requests that it did not pick")
     }
 
-    /// Asked at least once per reap of a direct policy: weights that the device's class queues shall have from now on, if they change.
+    /// Both in one: [`Policy::class_of`] now, and [`Policy::dispatched`] for it.
+    #[inline(always)]
+    fn direct(&self, queue: &mut Self::Queue, flow: FlowId, cost: Cost, now_ns: u64) -> QueueClass {
+        let class = self.class_of(queue, flow, now_ns);
+        self.dispatched(queue, flow, cost, class, now_ns);
+        class
+    }
+
+    /// Asked of a direct policy after each reap that brought something: weights that the device's class queues shall have from now on, if they change.
     fn adjust(&self, queue: &mut Self::Queue, now_ns: u64) -> Option<ClassWeights> {
         let _ = (queue, now_ns);
         None
