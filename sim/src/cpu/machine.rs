@@ -510,6 +510,8 @@ impl<'a, S: Scheduler> Machine<'a, S> {
         core.settled_ns = now_ns;
         let Some(run) = run else {
             core.tick_ns = NEVER;
+            // To leave idleness is a switch as well.
+            core.last = None;
             core.debt_ns = 0;
             self.hear(Some(at));
             self.cores[at].debt_ns = 0;
@@ -517,8 +519,14 @@ impl<'a, S: Scheduler> Machine<'a, S> {
         };
         let number = run.thread.0;
         let thread = &mut self.threads[number as usize];
-        if thread.state != State::Queued || !self.tasks.may_run(run.thread, CoreId(at as u16)) {
-            return Err(format!("the policy picked thread {number} for core {at}, which is {:?} there", thread.state));
+        let wrong = match thread.state {
+            State::Queued if self.tasks.may_run(run.thread, CoreId(at as u16)) => None,
+            State::Queued => Some("is pinned elsewhere".to_string()),
+            State::Running(core) => Some(format!("runs on core {core}")),
+            State::Blocked => Some("is blocked".to_string()),
+        };
+        if let Some(wrong) = wrong {
+            return Err(format!("the policy picked for core {at} thread {number}, which {wrong}"));
         }
         if run.until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
             return Err(format!("the policy gave thread {number} a slice without length"));

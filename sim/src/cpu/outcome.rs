@@ -54,7 +54,7 @@ pub struct ProgramOutcome {
     pub migrations: u64,
     /// Times that a thread lost its core while it could have gone on.
     pub preemptions: u64,
-    /// Times that a core began to run a thread of it after having run another one.
+    /// Times that a core began to run a thread of it after having run another one, or nothing.
     pub context_switches: u64,
     /// Times that a thread blocked.
     pub blocks: u64,

@@ -54,7 +54,7 @@ pub enum Pin {
 /// What things cost, ns. The cost of a cache that must be filled again is in those of switching and moving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
-    /// A core runs another thread than before.
+    /// A core runs another thread than before, or one after having been idle.
     pub context_switch_ns: u64,
     /// A thread runs on another core of its socket.
     pub migration_ns: u64,
