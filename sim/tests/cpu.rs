@@ -7,6 +7,7 @@ use mqfq_sim::cpu::profiles::{self, Parameters};
 use mqfq_sim::cpu::scenario::{Costs, Pin, Program};
 use mqfq_sim::cpu::schedulers::SchedulerKind;
 use mqfq_sim::cpu::{Outcome, Scenario, run};
+use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
@@ -309,4 +310,61 @@ fn a_policy_that_breaks_a_promise_ends_the_run_with_a_sentence() {
     let known = ["thread 0, which is blocked", "thread 0, which runs on core 0", "thread 0, which runs on core 1"];
     assert!(known.iter().any(|known| refusal.ends_with(known)), "{refusal}");
     assert!(refusal.starts_with("the policy picked for core "), "{refusal}");
+}
+
+/// One of the things that all threads of a program do in each round, in a form that cannot deadlock.
+fn piece() -> impl Strategy<Value = Vec<Step>> {
+    let time = prop_oneof![
+        (1u64..200_000).prop_map(Time::Fixed),
+        (1u64..100_000).prop_map(|ns| Time::Uniform(ns, 2 * ns)),
+        (1u64..100_000).prop_map(Time::Exponential),
+    ];
+    let inside = (1u64..20_000).prop_map(|ns| Step::Compute(Time::Fixed(ns)));
+    prop_oneof![
+        time.clone().prop_map(|time| vec![Step::Compute(time)]),
+        time.prop_map(|time| vec![Step::Sleep(time)]),
+        (0u32..3, 1u32..3, inside.clone()).prop_map(|(first, count, inside)| vec![
+            Step::Lock { first, count },
+            inside,
+            Step::Unlock
+        ]),
+        inside.clone().prop_map(|inside| vec![Step::Barrier(0), inside]),
+        // At most two are between.
+        inside.prop_map(|inside| vec![Step::Down(0), inside, Step::Up(0)]),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+
+    /// Whatever programs do, under each scheduler: no time is lost or made, nobody is forgotten, and all are as far as their barrier lets them.
+    #[test]
+    fn no_time_and_no_thread_is_lost_whatever_programs_do(
+        pieces in prop::collection::vec(piece(), 1..6), threads in 1u32..9, cores in 1usize..9,
+        scheduler in prop::sample::select(SchedulerKind::NAMES), hand_off in any::<bool>(), seed in any::<u32>(),
+        waiting in prop::sample::select(vec![Waiting::Block, Waiting::Spin, Waiting::SpinThenBlock(20_000)]),
+        costs in prop::sample::select(vec![Costs::NONE, Costs::NATIVE, Costs::VIRTUAL]),
+    ) {
+        let mut steps = pieces.concat();
+        steps.extend([Step::Compute(Time::Fixed(10 * US)), Step::Barrier(0), Step::Done]);
+        let body = Body {
+            mutexes: 4,
+            barriers: vec![threads],
+            semaphores: vec![2],
+            waiting,
+            hand_off,
+            ..Body::of(threads, steps)
+        };
+        let scenario = Scenario {
+            costs, seed: seed.into(), warm_up_ns: 0, measured_ns: 500 * MS, start_spread_ns: 0,
+            ..scenario(scheduler, cores, vec![of_body("app", body)])
+        };
+        let outcome = run(&scenario).map_err(TestCaseError::fail)?;
+        assert_all_time_is_there(&outcome);
+        let app = &outcome.programs[0];
+        prop_assert!(app.items > 0, "nothing was done");
+        // Each round is one item of each thread, and they are at most one round apart.
+        let rounds = app.items / u64::from(threads);
+        prop_assert!(app.by_thread.iter().all(|thread| thread.cpu_ns >= rounds * 10 * US), "{rounds} rounds, {:?}", app.by_thread);
+    }
 }

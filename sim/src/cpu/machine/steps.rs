@@ -173,6 +173,7 @@ impl<S: Scheduler> Machine<'_, S> {
             State::Running(core) => {
                 // It spins, and sees it now.
                 let core = core as usize;
+                self.settle(core);
                 self.cores[core].end_ns = self.now_ns + self.cores[core].debt_ns;
                 self.plan(core);
             }
