@@ -21,8 +21,8 @@ use crate::trace::Trace;
 use crate::worker::thread::{self, Shared, SharedDevice};
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostModel;
-use mqfq_sched::flow::Weight;
-use mqfq_sched::policy::{AnyPolicy, PolicyOptions};
+use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::policy::{AnyPolicy, ClassWeights, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
@@ -94,6 +94,8 @@ pub struct NamedFlowStats {
     pub name: String,
     /// Its counters.
     pub stats: FlowStats,
+    /// What it has submitted to the high, medium and low queues since the policy was made, bytes of cost, of a policy that names them.
+    pub class_bytes: Option<[u64; 3]>,
 }
 
 /// Counters of one device.
@@ -103,6 +105,8 @@ pub struct DeviceStats {
     pub name: String,
     /// The policy's name.
     pub policy: &'static str,
+    /// The weights of the device's class queues, of a policy that sets them.
+    pub class_weights: Option<ClassWeights>,
     /// By flow.
     pub flows: Vec<NamedFlowStats>,
     /// By hctx, which is by worker.
@@ -139,13 +143,27 @@ impl Engine {
     /// Starts the workers.
     ///
     /// # Errors
-    /// One sentence: a number out of range, a policy's options, a device queue or ring that could not be opened.
+    /// One sentence: a number out of range, a policy's options, a device that has not what its policy needs, a device queue or ring that
+    /// could not be opened.
     pub fn start(options: EngineOptions) -> Result<Engine, String> {
+        let clock = Clock::start();
+        Engine::start_with(options, clock, Some(clock))
+    }
+
+    /// The same, but a device that says that it has class queues is believed. For measurements of the path on a device that completes at
+    /// once, where no weight can have an effect.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_without_probe(options: EngineOptions) -> Result<Engine, String> {
+        Engine::start_with(options, Clock::start(), None)
+    }
+
+    fn start_with(options: EngineOptions, clock: Clock, probe: Option<Clock>) -> Result<Engine, String> {
         check(&options)?;
         let cpus = machine::allowed_cpus();
         let topology = machine::topology(&cpus, options.workers);
-        let clock = Clock::start();
-        let prepared = prepare(&options, &topology)?;
+        let prepared = prepare(&options, &topology, probe)?;
         let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
         let mut devices = Vec::new();
@@ -200,7 +218,7 @@ impl Engine {
     pub fn check(options: &EngineOptions) -> Result<Vec<Settled>, String> {
         check(options)?;
         let topology = machine::topology(&machine::allowed_cpus(), options.workers);
-        Ok(prepare(options, &topology)?.into_iter().map(|prepared| prepared.settled).collect())
+        Ok(prepare(options, &topology, Some(Clock::start()))?.into_iter().map(|prepared| prepared.settled).collect())
     }
 
     /// Makes a client live on one of the workers, round robin.
@@ -296,6 +314,13 @@ impl Engine {
     pub fn stats(&self) -> EngineStats {
         let current: Vec<PolicyOptions> = self.current().iter().map(|current| current.policy).collect();
         let mut devices: Vec<DeviceStats> = self.options.devices.iter().zip(current).map(empty_stats).collect();
+        for (stats, shared) in devices.iter_mut().zip(&self.shared.devices) {
+            let policy = shared.policy();
+            stats.class_weights = policy.class_weights();
+            for (flow, number) in stats.flows.iter_mut().zip(0..) {
+                flow.class_bytes = policy.class_bytes(FlowId(number));
+            }
+        }
         // A channel for each, so that the answers come in the order of the workers and not in that of their speed.
         let ask = |worker| {
             let (sender, reply) = mpsc::channel::<WorkerStats>();
@@ -328,10 +353,12 @@ impl Drop for Engine {
 }
 
 fn empty_stats((device, policy): (&DeviceOptions, PolicyOptions)) -> DeviceStats {
-    let named = |flow: &FlowOptions| NamedFlowStats { name: flow.name.clone(), stats: FlowStats::default() };
+    let named =
+        |flow: &FlowOptions| NamedFlowStats { name: flow.name.clone(), stats: FlowStats::default(), class_bytes: None };
     DeviceStats {
         name: device.name.clone(),
         policy: policy.kind.name(),
+        class_weights: None,
         flows: device.flows.iter().map(named).collect(),
         hctxs: Vec::new(),
     }
@@ -344,10 +371,14 @@ struct Prepared {
     map: QueueMap,
 }
 
-fn prepare(options: &EngineOptions, topology: &Topology) -> Result<Vec<Prepared>, String> {
+fn prepare(options: &EngineOptions, topology: &Topology, probe: Option<Clock>) -> Result<Vec<Prepared>, String> {
     let prepare = |device: &DeviceOptions| {
-        let settled = device.settle()?;
         let named = |error: String| format!("device {}: {error}", device.name);
+        if device.policy.kind.is_direct() && device.device.has_class_queues() {
+            // What is wrong with the numbers comes before what is measured.
+            QueueMap::of_sets(&device.queues, topology, &*device.device, device.queue_depth).map_err(named)?;
+        }
+        let settled = device.settle(probe)?;
         let weights: Vec<Weight> = device.flows.iter().map(|flow| flow.weight).collect();
         let policy = AnyPolicy::new(&settled.policy, topology, &weights).map_err(|error| named(error.to_string()))?;
         let classes: Vec<PriorityClass> = device.flows.iter().map(|flow| flow.class).collect();

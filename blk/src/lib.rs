@@ -35,6 +35,6 @@ pub mod ring;
 pub use mqfq_sched::class::PriorityClass;
 pub use mqfq_sched::cost::{CostModel, CostTerm};
 pub use mqfq_sched::flow::{FlowId, Weight, WeightOutOfRange};
-pub use mqfq_sched::policy::{BfqOptions, D2fqOptions, PolicyKind, PolicyOptions, tunables};
+pub use mqfq_sched::policy::{BfqOptions, ClassWeights, D2fqOptions, PolicyKind, PolicyOptions, tunables};
 pub use mqfq_sched::topology::{HctxId, Topology};
 pub use mqfq_sched::vtime::{VSpan, VTime};

@@ -4,6 +4,7 @@
 
 use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::nvme::{Arbitration, NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
@@ -52,6 +53,34 @@ fn a_device_without_class_queues_is_refused_or_falls_back() {
         error,
         "device d: policy d2fq needs what it is to replace: allowed is a policy that schedules by itself"
     );
+}
+
+fn zssd(arbitration: Arbitration) -> Arc<dyn Device> {
+    let arbitration = Some(arbitration);
+    let options =
+        NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, arbitration, ..NvmeDeviceOptions::default() };
+    Arc::new(NvmeDevice::new(options).unwrap())
+}
+
+#[test]
+fn a_device_that_ignores_weights_is_found_out() {
+    let works = start(zssd(Arbitration::Weighted), PolicyKind::D2fq, Some(PolicyKind::Mqfq)).unwrap();
+    assert!(works.settled(0).probe.unwrap().unwrap().has_effect());
+    assert_eq!((works.settled(0).fell_back.as_deref(), works.policy(0).kind), (None, PolicyKind::D2fq));
+    assert!(works.has_class_queues(0));
+    let ignored = start(zssd(Arbitration::WeightedIgnored), PolicyKind::D2fq, Some(PolicyKind::Mqfq)).unwrap();
+    assert!(!ignored.settled(0).probe.unwrap().unwrap().has_effect());
+    assert_eq!((ignored.policy(0).kind, ignored.has_class_queues(0)), (PolicyKind::Mqfq, false));
+    let reason = ignored.settled(0).fell_back.clone().unwrap();
+    assert!(reason.contains("on this one it has no effect: high to low weights of 16:1 gave "), "{reason}");
+    let error = start(zssd(Arbitration::WeightedIgnored), PolicyKind::D2fq, None).err().expect("refused");
+    assert!(
+        error.starts_with("device d: ") && error.ends_with("allowed is another policy, or one to fall back to"),
+        "{error}"
+    );
+    // Who asks for nothing of the kind is asked for no reads.
+    let plain = start(zssd(Arbitration::WeightedIgnored), PolicyKind::Mqfq, None).unwrap();
+    assert_eq!(plain.settled(0).probe, None);
 }
 
 #[test]

@@ -239,6 +239,37 @@ fn every_request_over_a_drive_completes_once_with_its_bytes() {
 }
 
 #[test]
+fn every_request_over_sets_of_class_queues_completes_once_with_its_bytes() {
+    // A set for each of three workers, two for three, and one.
+    for (queue_pairs, hardware) in [
+        (9, HardwareQueues::default()),
+        (6, HardwareQueues::default()),
+        (6, HardwareQueues::Count(1)),
+        (3, HardwareQueues::default()),
+    ] {
+        let drive = NvmeDeviceOptions {
+            preset: "zssd",
+            size_bytes: SIZE_BYTES,
+            queue_pairs_max: Some(queue_pairs),
+            ..NvmeDeviceOptions::default()
+        };
+        let layout = QueueLayout { hardware, ..QueueLayout::default() };
+        let device = Arc::new(NvmeDevice::new(drive).unwrap());
+        let engine = Engine::start(options(device, PolicyKind::D2fq, layout)).unwrap();
+        let reports = attach(&engine, Some(600), true);
+        assert_eq!(reports.iter().take(WORKERS).collect::<Vec<u64>>(), [600; WORKERS], "{queue_pairs}, {hardware:?}");
+        // The policy changes over them while they are full, to one that knows no classes and back.
+        let reports = attach(&engine, None, true);
+        for kind in [PolicyKind::Mqfq, PolicyKind::None, PolicyKind::D2fq] {
+            engine.set_policy(0, PolicyOptions::new(kind), Duration::from_secs(60)).unwrap();
+        }
+        assert!(engine.drain(Duration::from_secs(60)), "{queue_pairs}, {hardware:?}");
+        assert_eq!(reports.iter().count(), WORKERS, "{queue_pairs}, {hardware:?}");
+    }
+    assert_eq!(lost_requests(), 0);
+}
+
+#[test]
 fn every_request_over_delays_and_reordering_completes_once_with_its_bytes() {
     each_completes_once(&fault, PolicyKind::None, 600, true);
     each_completes_once(&fault, PolicyKind::Sfqd, 600, true);

@@ -32,10 +32,25 @@ struct ListenerReport {
 struct DeviceReport {
     name: String,
     policy: &'static str,
+    /// Of the device's class queues; `null`: the policy names none.
+    class_weights: Option<ByClass>,
     /// All tenants together.
     operations: Operations,
     tenants: Vec<TenantReport>,
     hctxs: Vec<HctxReport>,
+}
+
+#[derive(Serialize, Clone, Copy)]
+struct ByClass {
+    high: u64,
+    medium: u64,
+    low: u64,
+}
+
+impl From<[u64; 3]> for ByClass {
+    fn from([high, medium, low]: [u64; 3]) -> ByClass {
+        ByClass { high, medium, low }
+    }
 }
 
 #[derive(Serialize)]
@@ -49,6 +64,8 @@ struct TenantReport {
     discards: u64,
     write_zeroes: u64,
     transferred_bytes: u64,
+    /// Bytes of cost that went to each class since the policy was made.
+    class_bytes: Option<ByClass>,
     operations: Operations,
     queued_ns: LatencyReport,
     device_ns: LatencyReport,
@@ -151,6 +168,7 @@ impl From<&NamedFlowStats> for TenantReport {
             discards,
             write_zeroes,
             transferred_bytes: flow.stats.transferred_bytes(),
+            class_bytes: flow.class_bytes.map(ByClass::from),
             operations: Operations::of(&flow.stats),
             queued_ns: (&flow.stats.queued_ns).into(),
             device_ns: (&flow.stats.device_ns).into(),
@@ -189,6 +207,7 @@ impl From<&DeviceStats> for DeviceReport {
         DeviceReport {
             name: device.name.clone(),
             policy: device.policy,
+            class_weights: device.class_weights.map(|weights| weights.by_class().map(u64::from).into()),
             operations: Operations::of(&all),
             tenants: device.flows.iter().map(TenantReport::from).collect(),
             hctxs: hctxs.collect(),
@@ -226,6 +245,14 @@ impl StatsReport {
         for device in &self.devices {
             // Writing into a String cannot fail.
             let _ = writeln!(out, "device {} ({})", device.name, device.policy);
+            if let Some(ByClass { high, medium, low }) = device.class_weights {
+                let _ = writeln!(out, "  class weights: high {high}, medium {medium}, low {low}");
+                for TenantReport { name, class_bytes, .. } in &device.tenants {
+                    if let Some(ByClass { high, medium, low }) = class_bytes {
+                        let _ = writeln!(out, "  {name:<16} bytes by class: high {high}, medium {medium}, low {low}");
+                    }
+                }
+            }
             let _ = writeln!(out, "  {:<16} {:>12} {:>25} {:>15}", "operation", "requests", "bytes", "mean total us");
             for (name, Operation { requests, bytes, total_ns }) in device.operations.named() {
                 if requests > 0 {
@@ -305,6 +332,7 @@ impl StatsReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mqfq_blk::ClassWeights;
     use mqfq_blk::stats::HctxStats;
 
     #[test]
@@ -315,8 +343,9 @@ mod tests {
             stats.total_ns.record(2000).unwrap();
         }
         let hctx = HctxStats { dispatched: 11, doorbells: 5, ..Default::default() };
-        let flows = vec![NamedFlowStats { name: "alice".into(), stats }];
-        let device = DeviceStats { name: "fast".into(), policy: "mqfq", flows, hctxs: vec![hctx] };
+        let flows = vec![NamedFlowStats { name: "alice".into(), stats, class_bytes: Some([5, 6, 7]) }];
+        let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
+        let device = DeviceStats { name: "fast".into(), policy: "d2fq", class_weights, flows, hctxs: vec![hctx] };
         let listener = NbdCounts {
             connections: 1,
             connections_total: 4,
@@ -341,9 +370,14 @@ mod tests {
 
         assert_eq!(json["listeners"][0]["broken_rules"], serde_json::json!({"unaligned": 2}));
 
+        assert_eq!(alice["class_bytes"], serde_json::json!({"high": 5, "medium": 6, "low": 7}));
+        assert_eq!(json["devices"][0]["class_weights"], serde_json::json!({"high": 16, "medium": 4, "low": 1}));
+
         let table = report.table();
+        assert!(table.contains("\n  class weights: high 16, medium 4, low 1\n"), "{table}");
+        assert!(table.contains("\n  alice            bytes by class: high 5, medium 6, low 7\n"), "{table}");
         assert!(table.ends_with("unix:/a: 1 connections, 4 in all, 0 refused; broken rules: unaligned 2\n"), "{table}");
-        let line = table.lines().find(|line| line.trim_start().starts_with("alice")).unwrap();
+        let line = table.lines().filter(|line| line.trim_start().starts_with("alice")).nth(1).unwrap();
         let columns: Vec<_> = line.split_whitespace().collect();
         assert_eq!(columns[..4], ["alice", "11", "2", "40960"]);
     }

@@ -18,6 +18,7 @@ use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Settled};
+use mqfq_blk::probe::Finding;
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
 use serde::Serialize;
@@ -44,6 +45,28 @@ struct DeviceReady {
     policy: &'static str,
     /// Why that is not the policy that the config names.
     fell_back: Option<String>,
+    /// `None`: nothing was to be found out, or nothing was found.
+    wrr: Option<WrrReport>,
+}
+
+/// What weighted round robin does on a device.
+#[derive(Serialize)]
+struct WrrReport {
+    has_effect: bool,
+    /// What high to low weights ask for, and what came of it; the same with equal weights.
+    expected_ratio: f64,
+    weighted_ratio: f64,
+    equal_ratio: f64,
+    requests: u64,
+    elapsed_ns: u64,
+}
+
+impl From<Finding> for WrrReport {
+    fn from(finding: Finding) -> WrrReport {
+        let Finding { expected_ratio, weighted_ratio, equal_ratio, requests, elapsed_ns, .. } = finding;
+        let has_effect = finding.has_effect();
+        WrrReport { has_effect, expected_ratio, weighted_ratio, equal_ratio, requests, elapsed_ns }
+    }
 }
 
 #[derive(Serialize)]
@@ -329,6 +352,8 @@ impl Prepared {
         for (name, settled) in self.device_names().iter().zip(settled) {
             if let Some(reason) = &settled.fell_back {
                 eprintln!("mqfq: device {name}: {reason}; it runs policy {}", settled.policy.kind);
+            } else if let Some(Ok(finding)) = &settled.probe {
+                eprintln!("mqfq: {}", finding.sentence(name));
             }
         }
     }
@@ -362,9 +387,11 @@ impl Prepared {
                     .collect(),
             }
         });
-        let devices = self.device_names().into_iter().zip(settled).map(|(name, Settled { policy, fell_back, .. })| {
-            DeviceReady { name, policy: policy.kind.name(), fell_back: fell_back.clone() }
-        });
+        let devices =
+            self.device_names().into_iter().zip(settled).map(|(name, Settled { policy, probe, fell_back })| {
+                let wrr = probe.and_then(Result::ok).map(WrrReport::from);
+                DeviceReady { name, policy: policy.kind.name(), fell_back: fell_back.clone(), wrr }
+            });
         let report = ReadyReport {
             ready,
             pid: std::process::id(),

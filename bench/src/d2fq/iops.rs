@@ -146,7 +146,7 @@ fn once(name: &str, workers: usize, stack: Stack, measured_ms: u64) -> Result<f6
         class: PriorityClass::default(),
         limits: StageLimits { requests_max: u32::from(DEPTH), bytes_max: u64::from(DEPTH) * u64::from(REQUEST_BYTES) },
     };
-    let engine = Engine::start(EngineOptions {
+    let engine = Engine::start_without_probe(EngineOptions {
         workers,
         pin: true,
         spin_ns: if name == "null" { 0 } else { SPIN_NS },

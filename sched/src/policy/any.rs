@@ -96,6 +96,23 @@ impl AnyPolicy {
         }
     }
 
+    /// The weights of the device's classes now, of a policy that sets them.
+    pub fn class_weights(&self) -> Option<ClassWeights> {
+        match self {
+            AnyPolicy::D2fq(policy) => Some(policy.class_weights()),
+            _ => None,
+        }
+    }
+
+    /// What a flow has submitted to each class since the policy was made, bytes of cost by [`QueueClass::index`], of a policy that names
+    /// classes.
+    pub fn class_bytes(&self, flow: FlowId) -> Option<[u64; 3]> {
+        match self {
+            AnyPolicy::D2fq(policy) => Some(policy.class_bytes(flow)),
+            _ => None,
+        }
+    }
+
     /// Units of D that no request holds, of a policy that has a depth. Negative while a request of several units is
     /// paid off. Exact while no worker is inside the policy.
     pub fn free_units(&self) -> Option<i64> {
