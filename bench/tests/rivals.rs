@@ -14,7 +14,7 @@ use mqfq_sched_watched::policy::{
 };
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sim::rivals::{Inspect, PolicyVisitor, with_policy};
-use mqfq_sim::scenario::{Policy, TokensKind, Unthrottle, VirtualTimeKind};
+use mqfq_sim::scenario::{GvtKind, Policy, TokensKind, Unthrottle, VirtualTimeKind};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -204,6 +204,7 @@ fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrot
             kyber: KyberOptions::DEFAULT,
             bfq: BfqOptions::DEFAULT,
             d2fq: D2fqOptions::DEFAULT,
+            global_vtime: GvtKind::Sloppy,
         };
         let visitor = Stress { policy: &policy, workers: topology.hctx_count() };
         with_policy(&policy, &topology, &weights, visitor).unwrap();

@@ -209,6 +209,8 @@ pub struct Policy {
     pub bfq: BfqOptions,
     /// Of `d2fq`.
     pub d2fq: D2fqOptions,
+    /// What keeps `d2fq`'s global virtual time.
+    pub global_vtime: GvtKind,
 }
 
 /// What keeps virtual time.
@@ -219,6 +221,19 @@ pub enum VirtualTimeKind {
     /// A scan of all leads after each change (MQFQ section 4.3.1).
     ArrayScan,
     /// Nothing: no queue is ever throttled (MQFQ section 4.3.3 disables virtual time to compare tokens).
+    Off,
+}
+
+/// What keeps the global virtual time of `d2fq`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GvtKind {
+    /// What ships: one word that a flow holds.
+    Sloppy,
+    /// A leaf for each flow.
+    Mindicator,
+    /// A scan of all flows at each access.
+    SerialScan,
+    /// Nothing.
     Off,
 }
 

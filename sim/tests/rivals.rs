@@ -17,7 +17,7 @@ use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sched_watched::vtime::VTime;
 use mqfq_sched_watched::watched;
 use mqfq_sim::rivals::{self, Inspect, PolicyVisitor, with_policy};
-use mqfq_sim::scenario::{Policy, TokensKind, Unthrottle, VirtualTimeKind};
+use mqfq_sim::scenario::{GvtKind, Policy, TokensKind, Unthrottle, VirtualTimeKind};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cell::{Cell, RefCell};
@@ -45,6 +45,7 @@ fn shipped() -> Policy {
         kyber: KyberOptions::DEFAULT,
         bfq: BfqOptions::DEFAULT,
         d2fq: D2fqOptions::DEFAULT,
+        global_vtime: GvtKind::Sloppy,
     }
 }
 

@@ -29,14 +29,15 @@ mod tests;
 
 pub use of_run::draw_run;
 pub use picture::render;
-pub use rows::{ClaimRow, PanelRow, Row, Rows};
+pub use rows::{ClaimRow, PanelRow, Row, Rows, ShareRow};
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, TenantOutcome};
 use claim::Claim;
 use keys::Keys;
 use metric::Metric;
+use mqfq_blk_watched::PolicyKind;
 use mqfq_config::{ConfigError, Place};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// How much of a figure.
@@ -168,6 +169,17 @@ struct Cell {
     alone: Option<usize>,
 }
 
+impl Job {
+    /// The policy that it runs, as its scenario names it.
+    pub fn policy(&self) -> &str {
+        let named = |text: &str| {
+            let table: toml::Table = text.parse().ok()?;
+            Some(table.get("policy")?.get("kind")?.as_str()?.parse::<PolicyKind>().ok()?.name())
+        };
+        named(&self.scenario).unwrap_or(PolicyKind::Mqfq.name())
+    }
+}
+
 impl fmt::Display for X {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -208,6 +220,32 @@ impl Figure {
             rows,
             claims,
         }
+    }
+
+    /// Who got what of the drive in each of the figure's runs, beside what its weight says; from the outcomes of [`Figure::jobs`] in their order.
+    /// A run that several series of a panel show is told once, by the first of them.
+    ///
+    /// # Panics
+    /// If there are not as many outcomes as jobs.
+    pub fn shares(&self, outcomes: &[Outcome]) -> Vec<ShareRow> {
+        assert_eq!(outcomes.len(), self.jobs.len(), "one outcome per job");
+        let mut told = BTreeSet::new();
+        let mut rows = Vec::new();
+        for cell in self.cells.iter().filter(|cell| told.insert((cell.panel, cell.job))) {
+            let panel = &self.panels[cell.panel];
+            let row = |tenant: &TenantOutcome| ShareRow {
+                panel: panel.name.clone(),
+                series: panel.series[cell.series].name.clone(),
+                x: panel.points[cell.point].x.clone(),
+                policy: self.jobs[cell.job].policy().to_string(),
+                tenant: tenant.name.clone(),
+                weight: tenant.weight,
+                bytes_per_s: tenant.bytes_per_s,
+                ideal_bytes_per_s: tenant.ideal_bytes_per_s,
+            };
+            rows.extend(outcomes[cell.job].tenants.iter().map(row));
+        }
+        rows
     }
 
     /// One row; of a panel over time as many as the run has windows.

@@ -54,6 +54,27 @@ pub struct Row {
     pub paper_y: Option<f64>,
 }
 
+/// What a tenant got in one run, and what it should have.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ShareRow {
+    /// Of this panel.
+    pub panel: String,
+    /// The first series that shows the run.
+    pub series: String,
+    /// Where on its axis; 0 where that is the time of the run.
+    pub x: X,
+    /// Which policy.
+    pub policy: String,
+    /// Who.
+    pub tenant: String,
+    /// Of each, if there are several such tenants.
+    pub weight: u32,
+    /// In the time that counts; of all such tenants.
+    pub bytes_per_s: f64,
+    /// Its part of what all got, by weight.
+    pub ideal_bytes_per_s: f64,
+}
+
 /// A claim and what was found.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ClaimRow {

@@ -220,6 +220,30 @@ fn a_metric_must_go_with_its_axis() {
 }
 
 #[test]
+fn shares_are_told_once_for_each_run() {
+    let figure = read(
+        &FIGURE.replace("name = \"slowdown\"\nalone = { policy.kind = \"none\" }", "name = \"bytes-per-s\""),
+        Extent::Full,
+    );
+    let figure = figure.unwrap();
+    let outcomes: Vec<Outcome> = figure.jobs().iter().map(|job| outcome(job, |name| f64::from(name == "a"))).collect();
+    let found: Vec<_> = figure
+        .shares(&outcomes)
+        .into_iter()
+        .map(|row| (row.x.to_string(), row.policy, row.tenant, row.bytes_per_s))
+        .collect();
+    let row =
+        |x: &str, policy: &str, tenant: &str, bytes| (x.to_string(), policy.to_string(), tenant.to_string(), bytes);
+    let expected = [
+        row("nosched", "none", "a", 1.0),
+        row("nosched", "none", "b", 0.0),
+        row("mqfq", "mqfq", "a", 1.0),
+        row("mqfq", "mqfq", "b", 0.0),
+    ];
+    assert_eq!(found, expected, "two runs, which both series show");
+}
+
+#[test]
 fn quick_leaves_points_out_and_claims_with_them() {
     let quick = read(FIGURE, Extent::Quick).unwrap();
     let rows = rows(&quick);

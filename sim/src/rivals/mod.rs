@@ -8,6 +8,7 @@
 //! | throttle wheel | looking again after a while | `polling.rs` |
 //! | token tree | one counter; a scalable bitmap | `atomic_counter.rs`, `scalable_bitmap.rs` |
 //! | virtual time, to see the tokens alone | nothing | `off.rs` |
+//! | d2fq's global virtual time | a mindicator; a scan of all flows; nothing | `gvt.rs` |
 //!
 //! The policy is the same source each time, over the promises of `sched/src/policy/mqfq/structures.rs`; what is replaced is
 //! built of the same watched words (`word.rs`), so the machine charges it in the same way. With all three as they ship, the
@@ -19,6 +20,7 @@
 mod any;
 pub mod array_scan;
 pub mod atomic_counter;
+pub mod gvt;
 pub mod off;
 pub mod polling;
 pub mod scalable_bitmap;
@@ -26,13 +28,14 @@ pub mod word;
 
 pub use any::{Any, AnyTokens, AnyVirtualTime, AnyWheel};
 
-use crate::scenario::{self, TokensKind, Unthrottle, VirtualTimeKind};
+use crate::scenario::{self, GvtKind, TokensKind, Unthrottle, VirtualTimeKind};
 use array_scan::ArrayScan;
 use atomic_counter::AtomicCounter;
+use gvt::AnyGvt;
 use mqfq_sched_watched::flow::{TAG_GRAIN, Weight};
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::policy::structures::Structures;
-use mqfq_sched_watched::policy::{AnyPolicy, Mqfq, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched_watched::policy::{AnyPolicy, D2fq, Mqfq, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched_watched::throttle_wheel::ThrottleWheel;
 use mqfq_sched_watched::token_tree::TokenTree;
 use mqfq_sched_watched::topology::Topology;
@@ -70,6 +73,16 @@ impl<S: Structures> Inspect for Mqfq<S> {
     }
 }
 
+impl Inspect for D2fq<AnyGvt> {
+    fn free_units(&self) -> Option<i64> {
+        None
+    }
+
+    fn global_vtime(&self) -> Option<VTime> {
+        Some(self.global_vtime())
+    }
+}
+
 /// What to do with the policy of a scenario, whose type depends on it.
 pub trait PolicyVisitor {
     /// What comes of it.
@@ -92,6 +105,11 @@ pub fn with_policy<V: PolicyVisitor>(
     if is_shipped(policy) {
         let policy = AnyPolicy::new(&options, topology, weights).map_err(|error| format!("policy: {error}"))?;
         return Ok(visitor.visit(Arc::new(policy)));
+    }
+    if policy.kind == PolicyKind::D2fq {
+        let gvt = AnyGvt::new(policy.global_vtime, &options, topology, weights.len())?;
+        let d2fq = D2fq::with_gvt(&options, topology.hctx_count(), weights, gvt);
+        return Ok(visitor.visit(Arc::new(d2fq.map_err(|error| format!("policy: {error}"))?)));
     }
     let structures = structures(policy, &options, topology);
     let mqfq = Mqfq::<Any>::with_structures(&options, topology, weights, structures);
@@ -131,10 +149,12 @@ fn is_shipped(policy: &scenario::Policy) -> bool {
     policy.virtual_time == VirtualTimeKind::Mindicator
         && policy.tokens == TokensKind::TokenTree
         && policy.unthrottle == Unthrottle::Wheel
+        && policy.global_vtime == GvtKind::Sloppy
 }
 
 fn goes_together(policy: &scenario::Policy) -> Result<(), String> {
-    if !is_shipped(policy) && policy.kind != PolicyKind::Mqfq {
+    let is_d2fq = policy.kind == PolicyKind::D2fq && policy.global_vtime != GvtKind::Sloppy;
+    if !is_shipped(policy) && policy.kind != PolicyKind::Mqfq && !is_d2fq {
         return Err(format!(
             "policy: structures can be replaced under kind \"{}\" only, not under \"{}\"",
             PolicyKind::Mqfq,

@@ -4,7 +4,8 @@
 //! refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
 
 use super::{
-    Device, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant, tunables,
+    Device, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant,
+    tunables,
 };
 use crate::machine;
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
@@ -344,6 +345,7 @@ const POLICY_KEYS: &[&str] = &[
     "virtual-time",
     "tokens",
     "unthrottle",
+    "global-vtime",
     "read-expire",
     "write-expire",
     "writes-starved",
@@ -383,6 +385,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         kyber: defaults.kyber,
         bfq: defaults.bfq,
         d2fq: defaults.d2fq,
+        global_vtime: GvtKind::Sloppy,
     };
     let Some(section) = root.get("policy") else { return Ok(policy) };
     let section = section.table(POLICY_KEYS)?;
@@ -448,8 +451,18 @@ fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// The parts of MQFQ that can be replaced by what they are compared with.
+/// The parts of MQFQ and of D2FQ that can be replaced by what they are compared with.
 fn parts(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
+    if policy.kind != PolicyKind::D2fq {
+        refuse(section, &["global-vtime"], &format!("is no setting of policy {}, allowed with d2fq", policy.kind))?;
+    } else if let Some(entry) = section.get("global-vtime") {
+        policy.global_vtime = match entry.choice(&["sloppy", "mindicator", "serial-scan", "off"])?.as_str() {
+            "sloppy" => GvtKind::Sloppy,
+            "mindicator" => GvtKind::Mindicator,
+            "serial-scan" => GvtKind::SerialScan,
+            _ => GvtKind::Off,
+        };
+    }
     if policy.kind != PolicyKind::Mqfq {
         return refuse(section, &PART_KEYS, &format!("is no setting of policy {}, allowed with mqfq", policy.kind));
     }

@@ -529,6 +529,14 @@ fn a_policys_settings_belong_to_it() {
         "s.toml:17: policy.read-expire: \"3601s\" is out of range, allowed is 0s to 3600s"
     );
     assert_eq!(
+        policy("kind = \"mqfq\"\nglobal-vtime = \"off\""),
+        "s.toml:17: policy.global-vtime: is no setting of policy mqfq, allowed with d2fq"
+    );
+    assert_eq!(
+        policy("kind = \"d2fq\"\nglobal-vtime = \"exact\""),
+        "s.toml:17: policy.global-vtime: \"exact\" is not known, allowed are sloppy, mindicator, serial-scan, off"
+    );
+    assert_eq!(
         policy("quantum = \"48KiB\""),
         "s.toml:16: policy.quantum: 48KiB is out of range, allowed is 0 or a power of two up to 32KiB, half the window"
     );
