@@ -1,5 +1,6 @@
 //! What schedulers do to parallel programs, in the simulator.
 
+use mqfq_cpu::cfs::CfsOptions;
 use mqfq_cpu::scheduler::{CoreId, Effects, Run, Scheduler, Stop, ThreadId};
 use mqfq_sim::cpu::body::{Body, Role, Step, Time, Waiting};
 use mqfq_sim::cpu::machine::run_with;
@@ -276,6 +277,24 @@ fn threads_that_block_often_are_stacked_on_few_cores_and_others_are_not() {
     };
     let (streamcluster, ep) = (cores_of("streamcluster"), cores_of("ep"));
     assert!(streamcluster < 4.0 && ep > 8.0, "12 threads of each on {streamcluster} and {ep} cores");
+}
+
+#[test]
+fn under_cfs_wake_ups_stack_threads_and_balancing_undoes_it_in_part() {
+    // With credit for sleepers, so that they run often enough to be moved.
+    let cores_of = |balance_ns| {
+        let options = CfsOptions { sleeper_credit_ns: 3 * MS, balance_ns, ..CfsOptions::new() };
+        let programs = vec![program("app", "streamcluster", 24), program("hogs", "hog", 24)];
+        let scenario = Scenario {
+            scheduler: SchedulerKind::Cfs(options),
+            warm_up_ns: 500 * MS,
+            measured_ns: 500 * MS,
+            ..scenario("cfs", 24, programs)
+        };
+        run(&scenario).unwrap().program("app").cores_last_mean
+    };
+    let (without, with) = (cores_of(3_600_000 * MS), cores_of(4 * MS));
+    assert!(without < 14.0 && with > 18.0, "24 threads on {without} cores without balancing and on {with} with it");
 }
 
 #[test]

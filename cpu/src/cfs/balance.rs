@@ -11,8 +11,9 @@
 //!   busiest socket, until half of the difference in load has moved. If an idle core exists while threads wait, it is told.
 //!
 //! # CPU stacking
-//! Nothing here stacks threads on purpose. A thread that blocks often has little load. To even out the load of two cores many such threads must
-//! move where one that always runs would do, and a wake-up finds its waker's core lightly loaded because those who block are there.
+//! Nothing here stacks threads on purpose. Threads that block often leave their cores lightly loaded, and who wakes another one has just run on such
+//! a core: so the woken ones go where their wakers are, to fewer and fewer cores. Balancing undoes that in part, slowly, because a thread
+//! that blocks often has little load to move. `sim/tests/cpu.rs` holds both.
 
 use super::Cfs;
 use crate::scheduler::{CoreId, Effects, Spent, ThreadId};
