@@ -339,7 +339,7 @@ impl<P: Policy> HwCtx<P> {
         self.device.reap(now_ns, &mut self.reaped);
         let before = out.len();
         if self.raw.is_some() {
-            self.complete_raw(now_ns, kick, out);
+            self.complete_raw(now_ns, out);
             return out.len() - before;
         }
         self.account(now_ns);
@@ -424,15 +424,22 @@ impl<P: Policy> HwCtx<P> {
         out: &mut Vec<(Owner, Completion)>,
     ) {
         let request = self.requests.take(handle);
+        let (flow, cost) = (request.flow, request.cost);
         let done = self.done(handle, &request);
         if let Some(trace) = &mut self.trace {
             trace.completed(&request, status, now_ns);
         }
         let (owner, completion, token) = request.complete(status, buffer, now_ns);
-        if let Some(token) = token {
-            self.policy.complete(&mut self.queue, done, token, now_ns, kick);
+        match token {
+            Some(token) if self.direct.is_on => {
+                let units = token.into_units();
+                debug_assert_eq!(units, 0, "a direct policy hands out no tokens");
+                self.policy.ended(&mut self.queue, flow, cost, now_ns);
+            }
+            Some(token) => self.policy.complete(&mut self.queue, done, token, now_ns, kick),
+            None => {}
         }
-        if let Some(stats) = self.flow_stats.get_mut(done.flow.0 as usize) {
+        if let Some(stats) = self.flow_stats.get_mut(flow.0 as usize) {
             stats.get_or_insert_with(first_completion).record(&completion);
         }
         out.push((owner, completion));

@@ -41,10 +41,13 @@ impl Policy for ByFlow {
         panic!("a direct policy was asked to arbitrate");
     }
 
-    fn complete(&self, queue: &mut u32, done: Done, token: DispatchToken, _: u64, _: &mut impl Kick) {
-        assert_eq!(token.into_units(), 0, "nobody gave a token out");
+    fn complete(&self, _: &mut u32, _: Done, _: DispatchToken, _: u64, _: &mut impl Kick) {
+        panic!("a direct policy was given a token back");
+    }
+
+    fn ended(&self, queue: &mut u32, flow: FlowId, cost: Cost, _: u64) {
         *queue += 1;
-        self.note(format!("complete {} {}", done.flow.0, done.cost.0));
+        self.note(format!("ended {} {}", flow.0, cost.0));
     }
 
     fn is_direct(&self) -> bool {
@@ -210,9 +213,9 @@ fn a_request_is_in_the_devices_queue_before_submit_returns_and_the_doorbell_foll
         "dispatched 0 4096 high",
         "dispatched 1 4096 medium",
         "dispatched 2 4096 low",
-        "complete 0 4096",
-        "complete 1 4096",
-        "complete 2 4096",
+        "ended 0 4096",
+        "ended 1 4096",
+        "ended 2 4096",
     ];
     assert_eq!(*rig.policy.calls.lock().unwrap(), calls);
     assert_eq!(rig.seen.borrow().weights, Some(ClassWeights { high: 9, medium: 3, low: 1 }));

@@ -111,6 +111,11 @@ impl<P: Policy> Policy for Timed<P> {
         }
     }
 
+    fn ended(&self, queue: &mut P::Queue, flow: FlowId, cost: Cost, now_ns: u64) {
+        core::compute(self.complete);
+        self.policy.ended(queue, flow, cost, now_ns);
+    }
+
     fn adjust(&self, queue: &mut P::Queue, now_ns: u64) -> Option<ClassWeights> {
         self.policy.adjust(queue, now_ns)
     }

@@ -3,10 +3,10 @@
 //! A policy that stages nothing may still name the class queue of each request (block layer low-latency); any other is never asked.
 
 use super::{Full, HwCtx, cost_kind};
-use crate::queues::{Charge, Flight};
+use crate::queues::Charge;
 use crate::request::{Completion, Submission};
 use crate::table::Owner;
-use mqfq_sched::policy::{DispatchToken, Done, Handle, Kick, Policy};
+use mqfq_sched::policy::Policy;
 
 impl<P: Policy> HwCtx<P> {
     /// [`HwCtx::submit`], there.
@@ -43,7 +43,7 @@ impl<P: Policy> HwCtx<P> {
     }
 
     /// What [`HwCtx::reap`] does there with what the device has finished.
-    pub(super) fn complete_raw(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
+    pub(super) fn complete_raw(&mut self, now_ns: u64, out: &mut Vec<(Owner, Completion)>) {
         let Self { raw, tags, reaped, room, policy, queue, direct, .. } = self;
         let raw = raw.as_mut().expect("asked only of a context without a block layer");
         if reaped.is_empty() {
@@ -52,18 +52,7 @@ impl<P: Policy> HwCtx<P> {
         if !direct.is_on {
             return raw.complete(tags, reaped, now_ns, room, out, |_| {});
         }
-        raw.complete(
-            tags,
-            reaped,
-            now_ns,
-            room,
-            out,
-            |&Flight { flow, op, length_bytes, cost, submitted_ns, .. }| {
-                let (handle, kind, dispatched_ns) = (Handle(0), cost_kind(op), submitted_ns);
-                let done = Done { flow, handle, kind, is_sync: true, length_bytes, cost, submitted_ns, dispatched_ns };
-                policy.complete(queue, done, DispatchToken::new(0), now_ns, kick);
-            },
-        );
+        raw.complete(tags, reaped, now_ns, room, out, |flight| policy.ended(queue, flight.flow, flight.cost, now_ns));
         self.adjust(now_ns);
     }
 }

@@ -45,7 +45,7 @@ mod tests;
 
 pub(crate) use map::nearest;
 pub use map::{BlockLayer, HardwareQueues, QueueLayout, QueueMap, Spread};
-pub(crate) use raw::{Charge, Flight, RawPath};
+pub(crate) use raw::{Charge, RawPath};
 
 use crate::device::{Device, DeviceQueue, QueueOptions};
 use hardware::{HardwareQueue, Shape};

@@ -39,10 +39,10 @@ pub(crate) struct Flight {
     owner: Owner,
     cookie: u64,
     pub(crate) flow: FlowId,
-    pub(crate) op: Op,
-    pub(crate) length_bytes: u32,
+    op: Op,
+    length_bytes: u32,
     pub(crate) cost: Cost,
-    pub(crate) submitted_ns: u64,
+    submitted_ns: u64,
 }
 
 /// See the file's text.

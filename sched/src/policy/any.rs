@@ -132,20 +132,18 @@ impl AnyPolicy {
 macro_rules! on_each {
     ($self:expr, $queue:expr, $policy:ident, $own:ident => $call:expr) => {
         match ($self, $queue) {
-            // These three by themselves, so that each is a comparison and not a jump through the table of all.
+            // These two by themselves, so that each is a comparison and not a jump through the table of all.
             (AnyPolicy::Mqfq($policy), AnyQueue::Mqfq($own)) => $call,
             (policy, queue) => match (policy, queue) {
                 (AnyPolicy::None($policy), AnyQueue::Fifo($own)) => $call,
                 (policy, queue) => match (policy, queue) {
+                    (AnyPolicy::MqfqSerial($policy), AnyQueue::Mqfq($own)) => $call,
+                    (AnyPolicy::Sfqd($policy), AnyQueue::Central($own)) => $call,
+                    (AnyPolicy::MqDeadline($policy), AnyQueue::Central($own)) => $call,
+                    (AnyPolicy::Kyber($policy), AnyQueue::Kyber($own)) => $call,
+                    (AnyPolicy::Bfq($policy), AnyQueue::Central($own)) => $call,
                     (AnyPolicy::D2fq($policy), AnyQueue::D2fq($own)) => $call,
-                    (policy, queue) => match (policy, queue) {
-                        (AnyPolicy::MqfqSerial($policy), AnyQueue::Mqfq($own)) => $call,
-                        (AnyPolicy::Sfqd($policy), AnyQueue::Central($own)) => $call,
-                        (AnyPolicy::MqDeadline($policy), AnyQueue::Central($own)) => $call,
-                        (AnyPolicy::Kyber($policy), AnyQueue::Kyber($own)) => $call,
-                        (AnyPolicy::Bfq($policy), AnyQueue::Central($own)) => $call,
-                        (policy, _) => panic!("a queue of another policy was given to {}", policy.kind()),
-                    },
+                    (policy, _) => panic!("a queue of another policy was given to {}", policy.kind()),
                 },
             },
         }
@@ -211,6 +209,14 @@ impl Policy for AnyPolicy {
     fn direct(&self, queue: &mut AnyQueue, flow: FlowId, cost: Cost, now_ns: u64) -> QueueClass {
         match (self, queue) {
             (AnyPolicy::D2fq(policy), AnyQueue::D2fq(own)) => policy.direct(own, flow, cost, now_ns),
+            (policy, _) => panic!("{} names no class queues, or the queue is another policy's", policy.kind()),
+        }
+    }
+
+    #[inline]
+    fn ended(&self, queue: &mut AnyQueue, flow: FlowId, cost: Cost, now_ns: u64) {
+        match (self, queue) {
+            (AnyPolicy::D2fq(policy), AnyQueue::D2fq(own)) => policy.ended(own, flow, cost, now_ns),
             (policy, _) => panic!("{} names no class queues, or the queue is another policy's", policy.kind()),
         }
     }

@@ -7,7 +7,7 @@
 //! # Policies that stage nothing
 //! One that leaves arbitration to the device ([`Policy::is_direct`]) is never asked to submit or pick. For each request the worker asks
 //! [`Policy::class_of`], hands the request to that queue of the device, says so by [`Policy::dispatched`] ([`Policy::direct`] is both), and later
-//! calls [`Policy::complete`] as ever; after completions it asks [`Policy::adjust`].
+//! calls [`Policy::ended`]; after completions it asks [`Policy::adjust`].
 //!
 //! # What a worker owes the others
 //! Work conservation (I4) is the policies' promise, and it rests on this: after a `submit`, a `complete` or a kick, and
@@ -226,6 +226,13 @@ pub trait Policy: Send + Sync {
     /// A request of this flow was admitted for the queue that [`Policy::class_of`] named, of a direct policy.
     fn dispatched(&self, queue: &mut Self::Queue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
         let _ = (queue, flow, cost, class, now_ns);
+        unreachable!("only a direct policy is told of requests that it did not pick")
+    }
+
+    /// The device finished a request of this flow that [`Policy::dispatched`] was told of on this queue: [`Policy::complete`] of a direct
+    /// policy, which looks at nothing else.
+    fn ended(&self, queue: &mut Self::Queue, flow: FlowId, cost: Cost, now_ns: u64) {
+        let _ = (queue, flow, cost, now_ns);
         unreachable!("only a direct policy is told of requests that it did not pick")
     }
 

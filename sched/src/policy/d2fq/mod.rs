@@ -322,27 +322,36 @@ impl<G: GlobalVtime> Policy for D2fq<G> {
         Pick::Idle
     }
 
-    #[inline]
     fn complete(&self, queue: &mut D2fqQueue, done: Done, token: DispatchToken, now_ns: u64, _kick: &mut impl Kick) {
         let units = token.into_units();
         debug_assert_eq!(units, 0, "a token of {units} units came back to a policy that hands out none");
-        let flow = self.flow(done.flow);
-        let own = self.own(queue, done.flow);
-        let span = own.whole(flow.rate.span_fixed(done.cost));
-        let vtime =
-            if span <= u128::from(SPAN_MAX) { flow.charge(VSpan(span as u64)) } else { self.charge_much(flow, span) };
+        self.ended(queue, done.flow, done.cost, now_ns);
+    }
+
+    // A worker knows that its policy is direct and asks for this at once. In the choice among all policies it would take registers that every
+    // other policy then had to save.
+    #[inline]
+    fn ended(&self, queue: &mut D2fqQueue, flow: FlowId, cost: Cost, now_ns: u64) {
+        let shared = self.flow(flow);
+        let own = self.own(queue, flow);
+        let span = own.whole(shared.rate.span_fixed(cost));
+        let vtime = if span <= u128::from(SPAN_MAX) {
+            shared.charge(VSpan(span as u64))
+        } else {
+            self.charge_much(shared, span)
+        };
         // Relaxed: only this worker reads and writes it.
         let in_flight = own.in_flight.load(Relaxed);
-        debug_assert_ne!(in_flight, 0, "flow {} completed more than it dispatched", done.flow.0);
+        debug_assert_ne!(in_flight, 0, "flow {} completed more than it dispatched", flow.0);
         own.in_flight.store(in_flight.wrapping_sub(1), Relaxed);
         if in_flight == 1 {
-            flow.leave(now_ns);
+            shared.leave(now_ns);
         }
         if now_ns >= queue.next_look_ns {
             self.look(queue, now_ns);
         }
-        if self.gvt.update(done.flow, vtime) > DISTANCE_MAX.0 as i64 {
-            flow.clamp_to(self.gvt.now().plus(DISTANCE_MAX));
+        if self.gvt.update(flow, vtime) > DISTANCE_MAX.0 as i64 {
+            shared.clamp_to(self.gvt.now().plus(DISTANCE_MAX));
         }
     }
 
