@@ -11,6 +11,7 @@
 //! gave up or lost by blocking.
 
 use crate::scheduler::{CoreId, Effects, Machine, Run, Scheduler, ThreadId};
+use std::ops::Range;
 
 /// A scheduler with a queue per core.
 pub trait RunQueues: Scheduler {
@@ -45,6 +46,10 @@ pub trait RunQueues: Scheduler {
     /// Each of the two, neither of which runs, takes the other's core and its place there.
     fn exchange(&mut self, a: ThreadId, b: ThreadId, now_ns: u64);
 
+    /// From now on `thread` may run on those cores alone. If it is elsewhere and does not run, it goes to [`spread`]; if it runs, it stays until it
+    /// stops.
+    fn confine(&mut self, thread: ThreadId, cores: Range<usize>, now_ns: u64);
+
     /// `thread`, which does not run, is behind its queue's virtual time by `most_ns` of service at most.
     fn limit_lag(&mut self, thread: ThreadId, most_ns: u64, now_ns: u64);
 
@@ -61,4 +66,9 @@ pub trait RunQueues: Scheduler {
     /// `thread`, which waits on `core`, runs there next, whoever would be first; `used_ns` of its slice are gone already. In place of
     /// [`Scheduler::pick`].
     fn run(&mut self, core: CoreId, thread: ThreadId, used_ns: u64, now_ns: u64) -> Run;
+}
+
+/// Where a thread that has to go to `cores` goes: by its number, so that many are spread evenly.
+pub fn spread(thread: ThreadId, cores: &Range<usize>) -> CoreId {
+    CoreId((cores.start + thread.index() % cores.len()) as u16)
 }

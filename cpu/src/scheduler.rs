@@ -186,6 +186,11 @@ impl Tasks {
         self.programs.len()
     }
 
+    /// All programs, in order.
+    pub fn all_programs(&self) -> impl Iterator<Item = ProgramId> + use<> {
+        (0..self.programs.len()).map(|program| ProgramId(program as u16))
+    }
+
     /// Whose it is.
     pub fn program_of(&self, thread: ThreadId) -> ProgramId {
         self.threads[thread.index()].program

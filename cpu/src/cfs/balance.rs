@@ -30,18 +30,18 @@ impl Cfs {
     /// Where a waking thread goes.
     pub(super) fn core_for(&self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64) -> CoreId {
         let entity = &self.threads[thread.index()];
-        if let Some(pin) = entity.pin {
-            return pin;
-        }
+        let allowed = &entity.allowed;
         let near = match waker {
-            Some(waker) if self.options.wake_affine && waker != entity.core => {
+            Some(waker) if self.options.wake_affine && waker != entity.core && allowed.contains(&waker.index()) => {
                 // Its own load counts where it is, and would count there.
                 let there = self.load(waker, now_ns) + entity.load.load(now_ns);
                 if there < self.load(entity.core, now_ns) { waker } else { entity.core }
             }
             _ => entity.core,
         };
-        self.idle.next_from(near, self.machine.socket_of(near)).unwrap_or(near)
+        let socket = self.machine.socket_of(near);
+        let reach = socket.start.max(allowed.start)..socket.end.min(allowed.end);
+        self.idle.next_from(near, reach).unwrap_or(near)
     }
 
     /// `core` has nothing to run.

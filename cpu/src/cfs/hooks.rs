@@ -1,8 +1,9 @@
 //! What extensions see of CFS's queues: a place is a vruntime.
 
 use super::{Cfs, Running};
-use crate::run_queues::RunQueues;
+use crate::run_queues::{RunQueues, spread};
 use crate::scheduler::{CoreId, Effects, Machine, Run, ThreadId};
+use std::ops::Range;
 
 impl RunQueues for Cfs {
     fn machine(&self) -> &Machine {
@@ -48,6 +49,14 @@ impl RunQueues for Cfs {
         let (core_b, vruntime_b) = (Cfs::core_of(self, b), self.vruntime(b));
         self.place(a, core_b, vruntime_b, now_ns);
         self.place(b, core_a, vruntime_a, now_ns);
+    }
+
+    fn confine(&mut self, thread: ThreadId, cores: Range<usize>, now_ns: u64) {
+        let core = Cfs::core_of(self, thread);
+        self.threads[thread.index()].allowed = cores.clone();
+        if !cores.contains(&core.index()) && Cfs::running(self, core) != Some(thread) {
+            RunQueues::migrate(self, thread, spread(thread, &cores), now_ns);
+        }
     }
 
     fn limit_lag(&mut self, thread: ThreadId, most_ns: u64, now_ns: u64) {

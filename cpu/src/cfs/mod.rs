@@ -33,6 +33,7 @@ use crate::core_set::CoreSet;
 use crate::decay::Decay;
 use crate::scheduler::{CoreId, Effects, Machine, Run, Scheduler, Stop, Tasks, ThreadId};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// What can be set. [`CfsOptions::new`] is what P-MQFQ was compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,7 +148,8 @@ struct Running {
 /// A thread.
 struct Entity {
     weight: u32,
-    pin: Option<CoreId>,
+    /// The cores that it may run on, as indices.
+    allowed: Range<usize>,
     /// On the axis of its core.
     vruntime: i64,
     core: CoreId,
@@ -181,7 +183,7 @@ impl Cfs {
             let core = pin.unwrap_or(CoreId((thread.index() % cores) as u16));
             Entity {
                 weight: tasks.weight_of(thread),
-                pin,
+                allowed: pin.map_or(0..cores, |pin| pin.index()..pin.index() + 1),
                 vruntime: 0,
                 core,
                 is_runnable: false,
@@ -253,7 +255,7 @@ impl Cfs {
     /// It could run there now: pins allow it and it has been off its core for long enough.
     pub fn may_move(&self, thread: ThreadId, to: CoreId, now_ns: u64) -> bool {
         let entity = &self.threads[thread.index()];
-        entity.pin.is_none_or(|pin| pin == to) && now_ns >= entity.stays_until_ns
+        entity.allowed.contains(&to.index()) && now_ns >= entity.stays_until_ns
     }
 
     /// Decaying load of a core.
