@@ -12,6 +12,7 @@ pub mod decay;
 pub mod fair_queue;
 pub mod gleaner;
 pub mod ideal;
+pub mod kinds;
 pub mod lag;
 mod order;
 pub mod pin;

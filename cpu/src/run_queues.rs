@@ -37,6 +37,11 @@ pub trait RunQueues: Scheduler {
     /// Only its advance means something; two queues' values do not compare.
     fn virtual_time(&self, core: CoreId) -> i64;
 
+    /// When the queues' virtual times were last brought up.
+    fn as_of_ns(&self, now_ns: u64) -> u64 {
+        now_ns
+    }
+
     /// How long the thread, which waits or runs, may run at a time where it is.
     fn slice_ns(&self, thread: ThreadId) -> u64;
 

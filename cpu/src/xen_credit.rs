@@ -23,9 +23,12 @@
 //!   be had with wake-ups that preempt. [`XenCreditOptions::boost`] is off, and can be had.
 //! * ASSUMED: debt is bounded by one slice, so that a program that had the machine for itself is not shut out for long.
 
+mod hooks;
+
 use crate::core_set::CoreSet;
 use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Spent, Stop, Tasks, ThreadId};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// What can be set. [`XenCreditOptions::new`] is what P-MQFQ was compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +98,8 @@ struct Core {
     charged_ns: u64,
     /// Credit that was taken away at the last accounting.
     discarded_ns: u64,
+    /// Over all accountings: the period less what was discarded.
+    advance_ns: i64,
 }
 
 struct Vcpu {
@@ -104,6 +109,8 @@ struct Vcpu {
     /// Since the last accounting.
     has_run: bool,
     core: CoreId,
+    /// The cores that it may run on, as indices.
+    allowed: Range<usize>,
 }
 
 impl XenCredit {
@@ -115,8 +122,14 @@ impl XenCredit {
         machine.all().for_each(|core| idle.set(core, true));
         let vcpu = |number: u32| {
             let thread = ThreadId(number);
-            let core = tasks.pin(thread).unwrap_or(CoreId((thread.index() % machine.cores()) as u16));
-            Vcpu { credit_ns: options.slice_ns as i64, priority: Priority::Under, has_run: false, core }
+            let pin = tasks.pin(thread);
+            Vcpu {
+                credit_ns: options.slice_ns as i64,
+                priority: Priority::Under,
+                has_run: false,
+                core: pin.unwrap_or(CoreId((thread.index() % machine.cores()) as u16)),
+                allowed: pin.map_or(0..machine.cores(), |pin| pin.index()..pin.index() + 1),
+            }
         };
         Ok(XenCredit {
             options,
@@ -133,6 +146,10 @@ impl XenCredit {
     /// Of the virtual CPU, in ns of CPU time.
     pub fn credit_ns(&self, thread: ThreadId) -> i64 {
         self.vcpus[thread.index()].credit_ns
+    }
+
+    fn may_run(&self, thread: ThreadId, core: CoreId) -> bool {
+        self.vcpus[thread.index()].allowed.contains(&core.index())
     }
 
     /// Of the virtual CPU.
@@ -223,7 +240,7 @@ impl XenCredit {
             }
             for from in &order {
                 let queue = &self.cores[from.index()].waiting[priority as usize];
-                let found = queue.iter().copied().find(|thread| self.tasks.may_run(*thread, core));
+                let found = queue.iter().copied().find(|thread| self.may_run(*thread, core));
                 if let Some(thread) = found {
                     out.spent(core, Spent::DoubleLock);
                     self.place(thread, core, true);
@@ -272,6 +289,9 @@ impl XenCredit {
             if vcpu.priority != Priority::Boost {
                 vcpu.priority = if vcpu.credit_ns < 0 { Priority::Over } else { Priority::Under };
             }
+        }
+        for core in &mut self.cores {
+            core.advance_ns += self.options.accounting_ns as i64 - core.discarded_ns as i64;
         }
     }
 }

@@ -57,13 +57,12 @@ impl<B: RunQueues> Pmqfq<B> {
 
     /// The queue that advanced most, if that is more than that of `core`; and how many were looked at.
     fn fastest(&self, core: CoreId, thread: ThreadId, now_ns: u64) -> (Option<CoreId>, u16) {
-        let advance = |core| self.progress.advance(core, self.base.virtual_time(core), now_ns);
-        let mut at_least = advance(core) + self.options.margin_ns as i64;
+        let mut at_least = self.advance(core, now_ns) + self.options.margin_ns as i64;
         let (mut fastest, mut scanned) = (None, 0);
         for other in self.near_first(core).skip(1).take(self.options.scan_max.into()) {
             scanned += 1;
-            if self.may_preempt(thread, other, now_ns) && advance(other) > at_least {
-                at_least = advance(other);
+            if self.may_preempt(thread, other, now_ns) && self.advance(other, now_ns) > at_least {
+                at_least = self.advance(other, now_ns);
                 fastest = Some(other);
             }
         }

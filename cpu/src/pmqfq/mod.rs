@@ -83,9 +83,20 @@ impl PmqfqOptions {
         }
     }
 
+    /// The same for Xen: the window is an accounting period (section 3.2), and a tick 10 ms.
+    pub fn xen() -> PmqfqOptions {
+        PmqfqOptions { window_ns: 30_000_000, margin_ns: 10_000_000, lag_ns: 30_000_000, ..PmqfqOptions::new() }
+    }
+
+    /// Without the additions: the three operations as section 3.1 and 3.2 tell them, and nothing else.
+    #[must_use]
+    pub fn printed(self) -> PmqfqOptions {
+        PmqfqOptions { trade: false, arrive: false, ..self }
+    }
+
     /// The three operations as section 3.1 and 3.2 tell them, and nothing else.
     pub fn as_printed() -> PmqfqOptions {
-        PmqfqOptions { trade: false, arrive: false, ..PmqfqOptions::new() }
+        PmqfqOptions::new().printed()
     }
 
     /// None of the operations: the base, seen through.
@@ -170,6 +181,15 @@ impl<B: RunQueues> Pmqfq<B> {
         self.tasks.program_of(thread)
     }
 
+    fn note_progress(&mut self, core: CoreId, now_ns: u64) {
+        self.progress.note(core, self.base.virtual_time(core), self.base.as_of_ns(now_ns));
+    }
+
+    /// What the queue advanced by in the last window.
+    fn advance(&self, core: CoreId, now_ns: u64) -> i64 {
+        self.progress.advance(core, self.base.virtual_time(core), self.base.as_of_ns(now_ns))
+    }
+
     /// The order in which `core` looks at queues: its own, those of its socket, those of the next sockets.
     fn near_first(&self, core: CoreId) -> impl Iterator<Item = CoreId> + use<B> {
         let machine = *self.base.machine();
@@ -226,7 +246,7 @@ impl<B: RunQueues> Scheduler for Pmqfq<B> {
         let used_ns = self.cores[at].used_ns + ran_ns;
         let has_expired = std::mem::take(&mut self.cores[at].has_expired) || why == Stop::Expired;
         self.base.stop(core, thread, why, ran_ns, now_ns, out);
-        self.progress.note(core, self.base.virtual_time(core), now_ns);
+        self.note_progress(core, now_ns);
         let program = &mut self.programs[self.tasks.program_of(thread).index()];
         program.running -= 1;
         program.waiting += u32::from(why.is_runnable());
@@ -267,7 +287,7 @@ impl<B: RunQueues> Scheduler for Pmqfq<B> {
         self.base.tick(core, thread, used_ns, now_ns, &mut overheard);
         // The base may also ask because somebody else is far behind: then the quantum is not over.
         self.cores[core.index()].has_expired = overheard.asked && used_ns >= self.base.slice_ns(thread);
-        self.progress.note(core, self.base.virtual_time(core), now_ns);
+        self.note_progress(core, now_ns);
     }
 
     fn next_timer_ns(&self) -> Option<u64> {
