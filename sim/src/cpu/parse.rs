@@ -5,7 +5,7 @@
 use super::body::Waiting;
 use super::profiles::{self, Parameters};
 use super::scenario::{Costs, Pin, Program, Scenario};
-use super::schedulers::SchedulerKind;
+use super::schedulers::{self, SchedulerKind};
 use mqfq_config::{ConfigError, Section, Source};
 use mqfq_cpu::scheduler::{Machine, Tasks};
 
@@ -29,40 +29,6 @@ const MACHINE_KEYS: &[&str] = &[
     "interrupt",
 ];
 
-/// Keys of `[scheduler]`: `kind`, those of CFS and KVM, those of Xen.
-const SCHEDULER_KEYS: &[&str] = &[
-    "kind",
-    "latency",
-    "min-granularity",
-    "wakeup-granularity",
-    "tick",
-    "sleeper-credit",
-    "wake-affine",
-    "balance",
-    "imbalance",
-    "cache-hot",
-    "preempted-stays",
-    "slice",
-    "accounting",
-    "boost",
-];
-
-/// Of those, what only the one has.
-const CFS_KEYS: &[&str] = &[
-    "latency",
-    "min-granularity",
-    "wakeup-granularity",
-    "sleeper-credit",
-    "wake-affine",
-    "balance",
-    "imbalance",
-    "cache-hot",
-    "preempted-stays",
-];
-
-/// Of those, what only the other has.
-const XEN_KEYS: &[&str] = &["slice", "accounting", "boost"];
-
 /// Keys of a `[program.NAME]`.
 const PROGRAM_KEYS: &[&str] = &["profile", "threads", "weight", "pin", "compute", "critical", "wait", "hand-off"];
 
@@ -84,7 +50,7 @@ impl Scenario {
         let root = source.parse()?;
         let root = Section::root(&source, root.get_ref(), &["kind", "run", "machine", "scheduler", "program"])?;
         root.require("kind", "cpu")?.choice(&["cpu"])?;
-        let scheduler = scheduler(&root)?;
+        let scheduler = schedulers::parse(&root)?;
         let (machine, costs) = machine(&root, &scheduler)?;
         let mut scenario = Scenario {
             machine,
@@ -160,8 +126,8 @@ fn machine(root: &Section<'_, '_>, scheduler: &SchedulerKind) -> Result<(Machine
         Some("none") => Costs::NONE,
         Some("native") => Costs::NATIVE,
         Some(_) => Costs::VIRTUAL,
-        None if matches!(scheduler, SchedulerKind::Cfs(_)) => Costs::NATIVE,
-        None => Costs::VIRTUAL,
+        None if scheduler.is_virtual() => Costs::VIRTUAL,
+        None => Costs::NATIVE,
     };
     for (key, cost) in [
         ("context-switch", &mut costs.context_switch_ns),
@@ -177,53 +143,6 @@ fn machine(root: &Section<'_, '_>, scheduler: &SchedulerKind) -> Result<(Machine
         }
     }
     Ok((machine, costs))
-}
-
-/// `[scheduler]`.
-fn scheduler(root: &Section<'_, '_>) -> Result<SchedulerKind, ConfigError> {
-    let names = SchedulerKind::NAMES;
-    let section = root.require("scheduler", "a table with a kind")?.table(SCHEDULER_KEYS)?;
-    let kind = section.require("kind", &names.join(", "))?.choice(names)?;
-    let mut scheduler = SchedulerKind::of(&kind).expect("a choice of its names");
-    let time = |key: &'static str, ns: &mut u64, least: u64| {
-        section.get(key).map_or(Ok(()), |entry| entry.duration_ns(least..=TIME_MAX_NS).map(|read| *ns = read))
-    };
-    let refuse = |keys: &[&'static str], with: &str| match keys.iter().find_map(|key| section.get(key)) {
-        Some(entry) => Err(entry.place().error(format!("is no setting of {kind}, allowed with {with}"))),
-        None => Ok(()),
-    };
-    let checked = match &mut scheduler {
-        SchedulerKind::Cfs(options) | SchedulerKind::Kvm(options) => {
-            refuse(XEN_KEYS, "xen-credit")?;
-            time("latency", &mut options.latency_ns, 1)?;
-            time("min-granularity", &mut options.min_granularity_ns, 0)?;
-            time("wakeup-granularity", &mut options.wakeup_granularity_ns, 0)?;
-            time("tick", &mut options.tick_ns, 1_000)?;
-            time("sleeper-credit", &mut options.sleeper_credit_ns, 0)?;
-            time("balance", &mut options.balance_ns, 1_000)?;
-            time("cache-hot", &mut options.cache_hot_ns, 0)?;
-            time("preempted-stays", &mut options.preempted_stays_ns, 0)?;
-            if let Some(entry) = section.get("wake-affine") {
-                options.wake_affine = entry.flag()?;
-            }
-            if let Some(entry) = section.get("imbalance") {
-                options.imbalance_percent = entry.number(100..=10_000)?;
-            }
-            options.check()
-        }
-        SchedulerKind::XenCredit(options) => {
-            refuse(CFS_KEYS, "cfs and kvm")?;
-            time("slice", &mut options.slice_ns, 1_000)?;
-            time("tick", &mut options.tick_ns, 1_000)?;
-            time("accounting", &mut options.accounting_ns, 1_000)?;
-            if let Some(entry) = section.get("boost") {
-                options.boost = entry.flag()?;
-            }
-            options.check()
-        }
-    };
-    checked.map_err(|why| section.place().error(why))?;
-    Ok(scheduler)
 }
 
 /// A `[program.NAME]`.
@@ -269,6 +188,7 @@ fn program(name: String, section: Section<'_, '_>, machine: &Machine) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mqfq_cpu::kinds::Base;
 
     /// What it is described in.
     const PAGE: &str = include_str!("../../../docs/scenarios.md");
@@ -342,7 +262,9 @@ profile = "hog"
         assert_eq!((scenario.seed, scenario.warm_up_ns, scenario.measured_ns), (7, 1_000_000, 2_000_000));
         assert_eq!((scenario.start_spread_ns, scenario.window_ns), (3_000, Some((4_000, 5_000))));
         assert_eq!(scenario.costs, Costs { wake_ns: 9_000, ..Costs::NONE });
-        let SchedulerKind::Kvm(options) = &scenario.scheduler else { panic!("{:?}", scenario.scheduler) };
+        let SchedulerKind::PerCore(_, Base::Kvm(options)) = &scenario.scheduler else {
+            panic!("{:?}", scenario.scheduler)
+        };
         assert_eq!((options.latency_ns, options.preempted_stays_ns), (24_000_000, 2_000_000));
         assert_eq!((options.wake_affine, options.imbalance_percent), (false, 110));
         let a = &scenario.programs[0];
@@ -361,16 +283,40 @@ profile = "hog"
                 "cores = 4\nsockets = 3",
                 "s.toml:3: machine.sockets: 4 cores on 3 sockets, allowed is a number of sockets that divides the cores evenly",
             ),
-            ("\"cfs\"", "\"bfs\"", "s.toml:7: scheduler.kind: \"bfs\" is not known, allowed are cfs, kvm, xen-credit"),
+            (
+                "\"cfs\"",
+                "\"bfs\"",
+                "s.toml:7: scheduler.kind: \"bfs\" is not known, allowed are cfs, kvm, xen-credit, pmqfq-cfs, pmqfq-kvm, pmqfq-xen, pmqfq-printed-cfs, pmqfq-printed-kvm, pmqfq-printed-xen, pin-cfs, pin-kvm, pin-xen, relaxed-co-cfs, relaxed-co-kvm, relaxed-co-xen, gleaner-cfs, gleaner-kvm, gleaner-xen, ideal, sfqd, min-sfqd, fsfqd",
+            ),
+            (
+                "\"cfs\"",
+                "\"pmqfq-cfs\"\nskew-limit = \"3ms\"",
+                "s.toml:8: scheduler.skew-limit: is no setting of pmqfq-cfs, allowed with relaxed-co",
+            ),
+            (
+                "\"cfs\"",
+                "\"pmqfq-cfs\"\nmargin = \"3ms\"",
+                "s.toml:6: scheduler: margin is 3000000 ns, allowed is less than window, 3000000 ns: no queue advances by more",
+            ),
+            (
+                "\"cfs\"",
+                "\"ideal\"\ntick = \"3ms\"",
+                "s.toml:8: scheduler.tick: is no setting of ideal, allowed with all but ideal, sfqd, min-sfqd and fsfqd",
+            ),
+            (
+                "\"cfs\"",
+                "\"ideal\"\nmin-slice = \"7ms\"",
+                "s.toml:6: scheduler: min-slice is 7000000 ns, allowed is at most quantum, 6000000 ns",
+            ),
             (
                 "\"cfs\"",
                 "\"cfs\"\nslice = \"30ms\"",
-                "s.toml:8: scheduler.slice: is no setting of cfs, allowed with xen-credit",
+                "s.toml:8: scheduler.slice: is no setting of cfs, allowed with xen-credit, and what is built on it",
             ),
             (
                 "\"cfs\"",
                 "\"xen-credit\"\nlatency = \"6ms\"",
-                "s.toml:8: scheduler.latency: is no setting of xen-credit, allowed with cfs and kvm",
+                "s.toml:8: scheduler.latency: is no setting of xen-credit, allowed with cfs and kvm, and what is built on them",
             ),
             (
                 "\"cfs\"",
@@ -431,7 +377,7 @@ profile = "hog"
     #[test]
     fn every_key_is_in_the_page() {
         let run = ["start-spread", "window"];
-        for key in MACHINE_KEYS.iter().chain(SCHEDULER_KEYS).chain(PROGRAM_KEYS).chain(&run) {
+        for key in MACHINE_KEYS.iter().chain(schedulers::KEYS).chain(PROGRAM_KEYS).chain(&run) {
             assert!(PAGE.contains(&format!("`{key}`")), "{key}");
         }
         for name in profiles::ALL.iter().map(|profile| profile.name).chain(SchedulerKind::NAMES.iter().copied()) {
