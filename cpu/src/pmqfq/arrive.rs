@@ -20,17 +20,14 @@
 //! # What it costs
 //! A scan for each wake-up that does not get a core at once; a preemption for most that do.
 
-use super::{Overheard, Pmqfq};
+use super::Pmqfq;
 use crate::run_queues::RunQueues;
 use crate::scheduler::{CoreId, Effects, ThreadId};
 
 impl<B: RunQueues> Pmqfq<B> {
-    /// `thread`, of a program that has others running or waiting, wakes.
+    /// `thread`, of a program that has others running or waiting, has woken and kept its lag, and no core was told to run it.
     pub(super) fn arrive(&mut self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64, out: &mut dyn Effects) {
-        let mut overheard = Overheard::new(out, None);
-        self.base.wake_behind(thread, waker, self.options.lag_ns, now_ns, &mut overheard);
-        let has_core = overheard.asked;
-        if !has_core && self.options.migrate {
+        if self.options.migrate {
             let core = self.base.core_of(thread);
             self.migrate(core, thread, waker.unwrap_or(core), now_ns, out);
         }

@@ -145,6 +145,8 @@ struct Core {
     next: Option<Next>,
     /// The base asked the core to pick because its thread's quantum is over.
     has_expired: bool,
+    /// It was told to pick for a thread that woke or came here, and has not yet.
+    is_told: bool,
     /// Nobody preempts here before this.
     left_alone_until_ns: u64,
 }
@@ -206,20 +208,18 @@ impl<B: RunQueues> Pmqfq<B> {
 /// Passes on what the base asks for, and notes who is to pick.
 struct Overheard<'a> {
     out: &'a mut dyn Effects,
-    core: Option<CoreId>,
-    asked: bool,
+    asked: Vec<CoreId>,
 }
 
 impl<'a> Overheard<'a> {
-    /// `core`: listen for that one only.
-    fn new(out: &'a mut dyn Effects, core: Option<CoreId>) -> Overheard<'a> {
-        Overheard { out, core, asked: false }
+    fn new(out: &'a mut dyn Effects) -> Overheard<'a> {
+        Overheard { out, asked: Vec::new() }
     }
 }
 
 impl Effects for Overheard<'_> {
     fn reschedule(&mut self, core: CoreId) {
-        self.asked |= self.core.is_none_or(|only| only == core);
+        self.asked.push(core);
         self.out.reschedule(core);
     }
 
@@ -232,10 +232,19 @@ impl<B: RunQueues> Scheduler for Pmqfq<B> {
     fn wake(&mut self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64, out: &mut dyn Effects) {
         let program = self.programs[self.program_of(thread).index()];
         let is_backlogged = program.running + program.waiting > 0;
-        if self.options.arrive && is_backlogged {
-            self.arrive(thread, waker, now_ns, out);
+        let arrives = self.options.arrive && is_backlogged;
+        let mut overheard = Overheard::new(out);
+        if arrives {
+            self.base.wake_behind(thread, waker, self.options.lag_ns, now_ns, &mut overheard);
         } else {
-            self.base.wake(thread, waker, now_ns, out);
+            self.base.wake(thread, waker, now_ns, &mut overheard);
+        }
+        let has_core = !overheard.asked.is_empty();
+        for core in overheard.asked {
+            self.cores[core.index()].is_told = true;
+        }
+        if arrives && !has_core {
+            self.arrive(thread, waker, now_ns, out);
         }
         self.programs[self.tasks.program_of(thread).index()].waiting += 1;
     }
@@ -259,6 +268,7 @@ impl<B: RunQueues> Scheduler for Pmqfq<B> {
     }
 
     fn pick(&mut self, core: CoreId, now_ns: u64, out: &mut dyn Effects) -> Option<Run> {
+        self.cores[core.index()].is_told = false;
         let run = match self.take_next(core) {
             Some(Next { thread, used_ns }) => {
                 self.cores[core.index()].used_ns = used_ns;
@@ -283,10 +293,10 @@ impl<B: RunQueues> Scheduler for Pmqfq<B> {
 
     fn tick(&mut self, core: CoreId, thread: ThreadId, ran_ns: u64, now_ns: u64, out: &mut dyn Effects) {
         let used_ns = self.cores[core.index()].used_ns + ran_ns;
-        let mut overheard = Overheard::new(out, Some(core));
+        let mut overheard = Overheard::new(out);
         self.base.tick(core, thread, used_ns, now_ns, &mut overheard);
         // The base may also ask because somebody else is far behind: then the quantum is not over.
-        self.cores[core.index()].has_expired = overheard.asked && used_ns >= self.base.slice_ns(thread);
+        self.cores[core.index()].has_expired = overheard.asked.contains(&core) && used_ns >= self.base.slice_ns(thread);
         self.note_progress(core, now_ns);
     }
 

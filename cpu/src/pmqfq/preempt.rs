@@ -47,6 +47,7 @@ impl<B: RunQueues> Pmqfq<B> {
         let there = &mut self.cores[core.index()];
         there.next = Some(Next { thread, used_ns: 0 });
         there.left_alone_until_ns = now_ns + self.options.window_ns;
+        there.is_told = true;
         out.reschedule(core);
     }
 

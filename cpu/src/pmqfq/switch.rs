@@ -16,6 +16,10 @@
 //! # What it gives up
 //! Which sibling is critical. It takes the nearest queue that has one, and of that queue the first. When nobody waits, the quantum is lost as before.
 //!
+//! # Who is not taken
+//! Who waits on a core that was told to pick: that thread woke a microsecond ago and is about to run, where its cache is. To take it costs two
+//! migrations and the other core's interrupt, for nothing. Without this, programs with steps of some 20 us on 48 cores are moved more than they run.
+//!
 //! # What it costs
 //! A scan whenever a thread blocks early, until a sibling is found. Two locks and two migrations if that waits elsewhere; one of them is of a
 //! thread that is blocked, and costs when it wakes.
@@ -57,7 +61,8 @@ impl<B: RunQueues> Pmqfq<B> {
             let is_fit =
                 |sibling: &ThreadId| self.program_of(*sibling) == program && self.base.may_move(*sibling, core, now_ns);
             // The blocked thread goes there in exchange.
-            if self.base.may_move(thread, other, now_ns)
+            if !self.cores[other.index()].is_told
+                && self.base.may_move(thread, other, now_ns)
                 && let Some(sibling) = self.base.waiting(other).find(is_fit)
             {
                 return (Some(sibling), scanned);
