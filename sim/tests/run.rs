@@ -274,3 +274,85 @@ fn the_parts_of_a_run_sum_to_the_whole_and_percentiles_are_in_order() {
     let busy_ns = outcome.cpu_ns_per_request.unwrap() * outcome.requests_per_s;
     assert!((busy_ns / (outcome.busy_share * workers * 1e9) - 1.0).abs() < 1e-9, "{busy_ns}");
 }
+
+/// Three of weight 3 beside one of weight 1, each with a core, on a drive that takes few commands inside; `drive` and `policy` are lines of those
+/// sections.
+fn four_on_a_narrow_drive(memory: &str, drive: &str, policy: &str) -> Outcome {
+    outcome(&format!(
+        r#"
+        [run]
+        warm-up = "60ms"
+        measured = "60ms"
+        [machine]
+        preset = "skylake-2x4"
+        memory = "{memory}"
+        workers = 4
+        [device]
+        kind = "nvme"
+        preset = "zssd"
+        size = "1GiB"
+        inside-max = 16
+        {drive}
+        [policy]
+        kind = "d2fq"
+        low-threshold = "1MiB"
+        {policy}
+        [tenant.light]
+        load = "closed"
+        depth = 64
+        weight = 25
+        [tenant.heavy]
+        load = "closed"
+        count = 3
+        first-worker = 1
+        depth = 64
+        weight = 75
+        "#
+    ))
+}
+
+/// Bytes of one of `heavy` over those of `light`.
+fn heavy_over_light(outcome: &Outcome) -> f64 {
+    outcome.tenants[1].bytes as f64 / 3.0 / outcome.tenants[0].bytes as f64
+}
+
+#[test]
+fn a_drive_that_weighs_classes_keeps_to_weights_and_is_told_the_ratio() {
+    let outcome = four_on_a_narrow_drive("free", "", "class-ratio = 16");
+    let ratio = heavy_over_light(&outcome);
+    assert!((2.9..3.1).contains(&ratio), "{ratio}");
+    let told: Vec<_> = outcome.class_weights.iter().map(|told| (told.high, told.medium, told.low)).collect();
+    assert_eq!(told, [(16, 4, 1)], "a fixed ratio is told once");
+    let [light, heavy] = &outcome.tenants[..] else { panic!("two") };
+    assert_eq!(heavy.class_bytes[1..], [0, 0], "who is behind goes to the high queues");
+    assert!(light.class_bytes[1] + light.class_bytes[2] > light.class_bytes[0], "{:?}", light.class_bytes);
+    for tenant in [light, heavy] {
+        // What was submitted in the time that counts is what completed in it, but for what was in flight at its ends.
+        let submitted: u64 = tenant.class_bytes.iter().sum();
+        assert!(submitted.abs_diff(tenant.bytes) <= 3 * 64 * 4096, "{submitted} and {}", tenant.bytes);
+    }
+}
+
+#[test]
+fn workers_that_share_sets_of_queues_lose_nothing_and_keep_to_weights() {
+    let outcome = four_on_a_narrow_drive("modelled", "queue-pairs = 7", "class-ratio = 16");
+    let ratio = heavy_over_light(&outcome);
+    assert!((2.9..3.1).contains(&ratio), "two sets of three for four workers: {ratio}");
+}
+
+#[test]
+fn a_drive_without_classes_is_shared_by_its_own_turns_and_told_nothing() {
+    for drive in ["arbitration = \"rr\"", "arbitration = \"wrr-ignored\""] {
+        let outcome = four_on_a_narrow_drive("free", drive, "class-ratio = 16");
+        let ratio = heavy_over_light(&outcome);
+        assert!((0.95..1.05).contains(&ratio), "{drive}: each queue in turn, {ratio}");
+    }
+    assert!(four_on_a_narrow_drive("free", "arbitration = \"rr\"", "").class_weights.is_empty());
+}
+
+#[test]
+fn without_a_block_layer_classes_are_named_all_the_same() {
+    let outcome = four_on_a_narrow_drive("free", "block-layer = \"low-latency\"", "class-ratio = 16");
+    let ratio = heavy_over_light(&outcome);
+    assert!((2.9..3.1).contains(&ratio), "{ratio}");
+}

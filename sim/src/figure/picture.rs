@@ -211,7 +211,7 @@ fn draw_axes<'a, 'b>(
     let y_label = |y: &f64| match () {
         () if panel.log_y && (y - y.round()).abs() > 1e-6 => String::new(),
         () if panel.log_y => plain(10f64.powf(*y)),
-        () if top < 10.0 => format!("{y:.1}"),
+        () if (0.5..10.0).contains(&top) => format!("{y:.1}"),
         () => plain(*y),
     };
     let x_labels = if labelled || panel.log_x { 2 * (x.end - x.start).ceil() as usize + 1 } else { 9 };

@@ -60,6 +60,7 @@ impl Scenario {
         let mut device = device(&root)?;
         let policy = policy(&root, device.queue_depth)?;
         device.queues = queues(&root, &machine, policy.kind)?;
+        shared_by_shortage(&root, &machine, &device, policy.kind)?;
         let end_ns = warm_up_ns + measured_ns;
         let folder = std::path::Path::new(file).parent().unwrap_or(std::path::Path::new(""));
         let mut tenants = Vec::new();
@@ -297,6 +298,26 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     // Which queues can be shared depends on the policy, which is read next.
     let plain = Device::new(preset.as_deref(), size_bytes, queue_depth);
     Ok(Device { queue_pairs, arbitration, inside_max, slowed, cost: cost(&section)?, ..plain })
+}
+
+/// With fewer queue pairs than workers need they share queues, which have locks.
+fn shared_by_shortage(
+    root: &Section<'_, '_>,
+    machine: &Machine,
+    device: &Device,
+    policy: PolicyKind,
+) -> Result<(), ConfigError> {
+    let of_each = if policy.is_direct() { 3 } else { 1 };
+    if !machine.memory_is_free || usize::from(device.queue_pairs) >= machine.workers * of_each {
+        return Ok(());
+    }
+    let place = root.place().inside("device").inside("queue-pairs");
+    let section = root.require("device", "a table with kind and size")?.table(&[])?.with_allowed(DEVICE_KEYS)?;
+    let place = section.get("queue-pairs").map_or(place, |entry| entry.place());
+    Err(place.error(format!(
+        "{} for {} workers, which need {of_each} each, means that they share queues, which have locks, allowed is machine.memory = \"modelled\"",
+        device.queue_pairs, machine.workers
+    )))
 }
 
 /// `[device.cost]`: `read` and `write`, each `{ base = SIZE, per-byte = NUMBER }`, as in the daemon's config.

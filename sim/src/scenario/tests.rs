@@ -471,6 +471,14 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
         refused("queue-pairs = 3073"),
         "s.toml:11: device.queue-pairs: 3073 is out of range, allowed is 1 to 3072"
     );
+    let free = "[machine]\npreset = \"skylake-2x4\"\nmemory = \"free\"\n[device]\nkind = \"null\"\nsize = \"1GiB\"\nqueue-pairs = 23\n\
+                [policy]\nkind = \"d2fq\"\n[tenant.a]\nload = \"closed\"";
+    assert_eq!(
+        refusal(free),
+        "s.toml:7: device.queue-pairs: 23 for 8 workers, which need 3 each, means that they share queues, which have locks, allowed is \
+         machine.memory = \"modelled\""
+    );
+    assert!(parse(&free.replace("23", "24")).is_ok(), "a set for each worker");
     let null = "[machine]\npreset = \"haswell-2x8\"\n[device]\nkind = \"null\"\nslowed = 2";
     assert_eq!(
         refusal(null),
