@@ -21,7 +21,7 @@
 //! for next. (P-MQFQ section 4.2: it "could not guarantee the simultaneous progress of all threads".)
 //!
 //! # Cost
-//! A look at all of the program's threads at each of its ticks.
+//! A look at all of the program's threads at each instant at which some of them have a tick.
 
 use crate::run_queues::RunQueues;
 use crate::scheduler::{CoreId, Effects, ProgramId, Run, Scheduler, Spent, Stop, Tasks, ThreadId};
@@ -65,6 +65,8 @@ pub struct RelaxedCo<B> {
     threads: Vec<Thread>,
     cores: Vec<Core>,
     held: Vec<ThreadId>,
+    /// By program: the slowest at an instant.
+    slowest: Vec<(u64, Option<ThreadId>)>,
     check_at_ns: u64,
 }
 
@@ -105,6 +107,7 @@ impl<B: RunQueues> RelaxedCo<B> {
             threads: vec![Thread { state: State::Blocked, since_ns: 0, progress_ns: 0 }; tasks.threads()],
             cores: vec![Core::default(); cores],
             held: Vec::new(),
+            slowest: vec![(0, None); tasks.programs()],
             check_at_ns: 0,
         })
     }
@@ -132,15 +135,21 @@ impl<B: RunQueues> RelaxedCo<B> {
         self.threads[thread.index()] = Thread { state, since_ns: now_ns, progress_ns };
     }
 
-    /// Of the program's threads that are not gone.
-    fn slowest(&self, program: ProgramId, now_ns: u64) -> Option<ThreadId> {
+    /// Of the program's threads that are not gone. At one instant a change of state changes nobody's progress, so it is looked for once.
+    fn slowest(&mut self, program: ProgramId, now_ns: u64) -> Option<ThreadId> {
+        let (at_ns, known) = self.slowest[program.index()];
+        if at_ns == now_ns && known.is_some_and(|known| self.threads[known.index()].state != State::Gone) {
+            return known;
+        }
         let all = self.tasks.threads_of(program).iter().copied();
         let there = all.filter(|thread| self.threads[thread.index()].state != State::Gone);
-        there.min_by_key(|thread| self.progress_ns(*thread, now_ns))
+        let slowest = there.min_by_key(|thread| self.progress_ns(*thread, now_ns));
+        self.slowest[program.index()] = (now_ns, slowest);
+        slowest
     }
 
     /// What `thread` is ahead of its slowest sibling, and which that is.
-    fn lead_ns(&self, thread: ThreadId, now_ns: u64) -> Option<(u64, ThreadId)> {
+    fn lead_ns(&mut self, thread: ThreadId, now_ns: u64) -> Option<(u64, ThreadId)> {
         let slowest = self.slowest(self.tasks.program_of(thread), now_ns)?;
         Some((self.progress_ns(thread, now_ns).saturating_sub(self.progress_ns(slowest, now_ns)), slowest))
     }
