@@ -25,7 +25,8 @@ fn suites(has_all_tools: bool) -> Vec<Suite> {
         whole.env("MQFQ_REQUIRE_TOOLS", "1");
     }
     // The pure crates again with debug assertions and overflow checks, which the release build leaves out.
-    let checked = cargo("test -p mqfq-sched -p mqfq-nvme -p mqfq-blk -p mqfq-front --lib --tests --no-fail-fast");
+    let checked =
+        cargo("test -p mqfq-sched -p mqfq-nvme -p mqfq-cpu -p mqfq-blk -p mqfq-front --lib --tests --no-fail-fast");
     vec![
         Suite { name: "workspace, as it ships", command: whole },
         Suite { name: "with debug assertions", command: checked },

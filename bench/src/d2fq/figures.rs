@@ -4,7 +4,7 @@
 
 use crate::progress::Progress;
 use mqfq_sim::embedded;
-use mqfq_sim::figure::{ClaimRow, Extent, Figure, Job, Rows, X};
+use mqfq_sim::figure::{ClaimRow, Extent, Figure, Job, Rows, ShareRow, X};
 use mqfq_sim::outcome::Outcome;
 use mqfq_sim::scenario::Scenario;
 use rayon::prelude::*;
@@ -98,7 +98,7 @@ pub fn simulate(quick: bool) -> Result<Figures, String> {
         let rows = figure.assemble(&outcomes);
         let number = figure.id.trim_start_matches(PREFIX);
         add_points(&mut found.rows, number, &rows);
-        add_bandwidths(&mut found.rows, number, figure.jobs(), &outcomes)?;
+        add_bandwidths(&mut found.rows, figure, number, &outcomes);
         found.claims.extend(rows.claims.iter().map(|claim| of_claim(&figure.id, claim, &rows)));
         found.pictures.push((figure.id.replace('/', "-"), mqfq_sim::figure::render(figure, &rows)?));
     }
@@ -136,36 +136,17 @@ fn add_points(all: &mut BTreeMap<String, Vec<FigureRow>>, number: &str, rows: &R
     }
 }
 
-/// Bandwidths of the figures that are about them: 11, whose panels are the three ways to be unequal.
-fn add_bandwidths(
-    all: &mut BTreeMap<String, Vec<FigureRow>>,
-    number: &str,
-    jobs: &[Job],
-    outcomes: &[Outcome],
-) -> Result<(), String> {
+/// Bandwidths of the figure that is about them: 11, whose panels are the three ways to be unequal. In place of its points, which say less.
+fn add_bandwidths(all: &mut BTreeMap<String, Vec<FigureRow>>, figure: &Figure, number: &str, outcomes: &[Outcome]) {
     if number != BANDWIDTHS {
-        return Ok(());
+        return;
     }
     let mut of_panel: BTreeMap<String, Vec<FigureRow>> = BTreeMap::new();
-    for (job, outcome) in jobs.iter().zip(outcomes) {
-        // A label begins with the panel's name.
-        let panel = job.label.split(',').next().unwrap_or_default();
-        let scenario = Scenario::parse(&job.file, &job.scenario).map_err(|error| error.to_string())?;
-        let weights: u32 = scenario.tenants.iter().map(|tenant| u32::from(tenant.weight.get()) * tenant.count).sum();
-        for (tenant, got) in scenario.tenants.iter().zip(&outcome.tenants) {
-            let share = f64::from(got.weight * tenant.count) / f64::from(weights);
-            of_panel.entry(key(number, panel)).or_default().push(FigureRow::Bandwidth(BandwidthRow {
-                policy: scenario.policy.kind.name().into(),
-                tenant: got.name.clone(),
-                weight: got.weight,
-                bytes_per_s: got.bytes_per_s,
-                ideal_bytes_per_s: outcome.bytes_per_s * share,
-            }));
-        }
+    for ShareRow { panel, policy, tenant, weight, bytes_per_s, ideal_bytes_per_s, .. } in figure.shares(outcomes) {
+        let row = BandwidthRow { policy, tenant, weight, bytes_per_s, ideal_bytes_per_s };
+        of_panel.entry(key(number, &panel)).or_default().push(FigureRow::Bandwidth(row));
     }
-    // In place of the points, which say the same.
     all.extend(of_panel);
-    Ok(())
 }
 
 /// The figure of bandwidths.
@@ -190,5 +171,43 @@ impl Figures {
                 FigureRow::Point(_) => None,
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panels_named_by_letters_are_parts_of_the_figure_and_others_are_the_figure() {
+        assert_eq!([key("11", "c"), key("15", "e"), key("5", "latency"), key("6", "")], ["11c", "15e", "5", "6"]);
+    }
+
+    #[test]
+    fn figure_11_is_who_got_what_beside_what_the_weight_says() {
+        let extent = Extent::Quick;
+        let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
+        let text = embedded::figure("d2fq/11").expect("it comes with the program");
+        let figure = Figure::read("d2fq/11", &embedded::figure_file("d2fq/11"), text, extent, &check).unwrap();
+        let progress = Mutex::new(Progress::new(figure.jobs().len()));
+        let outcomes = run(figure.jobs(), &progress).unwrap();
+        let mut rows = BTreeMap::new();
+        add_points(&mut rows, "11", &figure.assemble(&outcomes));
+        add_bandwidths(&mut rows, &figure, "11", &outcomes);
+        let json = serde_json::to_value(&rows["11c"]).unwrap();
+        let all = json.as_array().unwrap();
+        let mut sums = BTreeMap::new();
+        for row in all {
+            let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row}"));
+            assert!(row["tenant"].is_string() && number("weight") >= 1.0, "{row}");
+            let sum: &mut [f64; 2] = sums.entry(row["policy"].as_str().unwrap().to_string()).or_default();
+            sum[0] += number("bytes_per_s");
+            sum[1] += number("ideal_bytes_per_s");
+            let off = number("bytes_per_s") / number("ideal_bytes_per_s") - 1.0;
+            assert!(row["policy"] != "d2fq" || off.abs() <= 0.03, "{row}");
+        }
+        assert!(sums.contains_key("none") && sums.contains_key("d2fq"), "{sums:?}");
+        // What is shared out is what there was.
+        assert!(sums.values().all(|[got, ideal]| (got / ideal - 1.0).abs() < 1e-9), "{sums:?}");
     }
 }

@@ -273,3 +273,51 @@ impl D2fqReport {
         text + "\nWhat would make these numbers lie: see bench/README.md, `mqfq bench d2fq`.\n"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(stack: &str, instructions_per_request: f64) -> CostRow {
+        CostRow {
+            stack: stack.into(),
+            to_device_instructions: 0.0,
+            back_instructions: instructions_per_request,
+            instructions_per_request,
+            over_none: 1.0,
+        }
+    }
+
+    #[test]
+    fn what_is_asked_is_held_against_what_was_found() {
+        let rows = [cost("none", 1000.0), cost("d2fq", 1090.0), cost("mqfq", 1200.0)];
+        let found = verdicts(&Figures::default(), &rows, &[], &[]);
+        // 1.09 of none; 110 of mqfq's 200 instructions saved.
+        let values: Vec<(f64, bool)> = found.iter().map(|verdict| (verdict.value, verdict.held)).collect();
+        assert_eq!(values.len(), 2);
+        assert!((values[0].0 - 1.09).abs() < 1e-9 && values[0].1);
+        assert!((values[1].0 - 0.55).abs() < 1e-9 && values[1].1);
+        let dear = [cost("none", 1000.0), cost("d2fq", 1150.0), cost("mqfq", 1200.0)];
+        let held: Vec<bool> =
+            verdicts(&Figures::default(), &dear, &[], &[]).iter().map(|verdict| verdict.held).collect();
+        assert_eq!(held, [false, false], "15% more, and only a quarter saved");
+        let none = verdicts(&Figures::default(), &[], &[], &[]);
+        assert!(none.is_empty(), "nothing is said of what was not measured");
+    }
+
+    #[test]
+    fn iops_are_asked_of_d2fq_on_each_device_and_number_of_workers() {
+        let row = |stack: &str, workers, over_none| IopsRow {
+            device: "null".into(),
+            workers,
+            stack: stack.into(),
+            requests_per_s: 1e6,
+            smallest: 1e6,
+            largest: 1e6,
+            over_none,
+        };
+        let rows = [row("none", 1, 1.0), row("d2fq", 1, 0.98), row("d2fq", 2, 0.9), row("mqfq", 1, 0.5)];
+        let found = verdicts(&Figures::default(), &[], &[], &rows);
+        assert_eq!(found.iter().map(|verdict| verdict.held).collect::<Vec<_>>(), [true, false]);
+    }
+}
