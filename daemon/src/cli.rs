@@ -79,12 +79,15 @@ pub enum Sim {
     Run {
         /// A name that `sim list` tells, or the path of a scenario's TOML file.
         scenario: String,
-        /// Write the outcome as JSON, the tenants as CSV and a picture of them into this folder.
+        /// Write the outcome as JSON, the tenants or programs as CSV, a picture of them, and of programs a timeline into this folder.
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
-        /// Simulate each tenant alone as well, for its slowdown.
+        /// Simulate each tenant or program alone as well, for its slowdown.
         #[arg(long)]
         alone: bool,
+        /// Of a scenario of programs: another scheduler than the scenario's.
+        #[arg(long, value_name = "KIND")]
+        scheduler: Option<String>,
     },
     /// One HTML page with all figures that come with the program.
     Report {

@@ -178,7 +178,9 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Sim(Sim::Figure { figure, out, jobs, quick, check }) => {
             sim::figure(&FigureOptions { figure, out, jobs, quick, check, json })
         }
-        Command::Sim(Sim::Run { scenario, out, alone }) => sim::run(&RunOptions { scenario, out, alone, json }),
+        Command::Sim(Sim::Run { scenario, out, alone, scheduler }) => {
+            sim::run(&RunOptions { scenario, out, alone, scheduler, json })
+        }
         Command::Sim(Sim::Report { out, jobs, quick }) => sim::report(&ReportOptions { out, jobs, quick, json }),
         Command::Sim(Sim::List) => sim::list(json),
     }

@@ -13,6 +13,7 @@
 /// The data path as the simulator compiles it, for who drives a queue of [`drive`] by hand.
 pub use mqfq_blk_watched as blk;
 
+pub mod any;
 pub mod client;
 pub mod coherence;
 pub mod cores;

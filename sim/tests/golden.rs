@@ -3,20 +3,19 @@
 //! Limits, tolerances and the reasons for them stand in the figures' files (sim/figures): a claim that does not hold fails here, and so
 //! does one that holds though its file says that it does not. In virtual time nothing depends on the machine that runs the test.
 
+use mqfq_sim::any;
 use mqfq_sim::embedded;
 use mqfq_sim::figure::{Extent, Figure, Rows};
-use mqfq_sim::scenario::Scenario;
 
 /// A figure of the program, simulated.
 fn simulated(name: &str) -> Rows {
-    let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
     let text = embedded::figure(name).expect("a figure of the program");
-    let figure = Figure::read(name, &embedded::figure_file(name), text, Extent::Quick, &check)
+    let figure = Figure::read(name, &embedded::figure_file(name), text, Extent::Quick, &any::check)
         .unwrap_or_else(|error| panic!("{error}"));
-    let outcomes = figure.jobs().iter().map(|job| {
-        let scenario = Scenario::parse(&job.file, &job.scenario).unwrap_or_else(|error| panic!("{error}"));
-        mqfq_sim::run::run(&scenario).unwrap_or_else(|error| panic!("{}: {error}", job.label))
-    });
+    let outcomes = figure
+        .jobs()
+        .iter()
+        .map(|job| any::run(&job.file, &job.scenario).unwrap_or_else(|error| panic!("{}: {error}", job.label)));
     figure.assemble(&outcomes.collect::<Vec<_>>())
 }
 
@@ -73,4 +72,17 @@ golden! {
     d2fq_figure_18_ycsb_bandwidth "d2fq/18",
     d2fq_figure_19_ycsb_latency "d2fq/19",
     our_own_scaling "ours/scale",
+    pmqfq_figure_1_unfairness "p-mqfq/1",
+    pmqfq_figure_3_allocation_on_linux "p-mqfq/3",
+    pmqfq_figure_4_allocation_of_parsec "p-mqfq/4",
+    pmqfq_figure_5_allocation_of_npb "p-mqfq/5",
+    pmqfq_figure_6_performance_on_linux "p-mqfq/6",
+    pmqfq_figure_7_performance_of_parsec "p-mqfq/7",
+    pmqfq_figure_8_performance_of_npb "p-mqfq/8",
+    pmqfq_figure_9_weighted_speedup_on_linux "p-mqfq/9",
+    pmqfq_figure_10_weighted_speedup_of_parsec "p-mqfq/10",
+    pmqfq_figure_11_weighted_speedup_of_npb "p-mqfq/11",
+    pmqfq_table_1_weights "p-mqfq/table-1",
+    pmqfq_equation_3 "p-mqfq/equation-3",
+    pmqfq_practical_against_ideal "p-mqfq/ideal",
 }

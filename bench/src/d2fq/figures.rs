@@ -3,6 +3,7 @@
 //! The figures are those of `mqfq sim figure d2fq/N`, run by the same code; see their files in `sim/figures/d2fq` for what each is made of.
 
 use crate::progress::Progress;
+use mqfq_sim::any::AnyOutcome;
 use mqfq_sim::embedded;
 use mqfq_sim::figure::{ClaimRow, Extent, Figure, Job, Rows, ShareRow, X};
 use mqfq_sim::outcome::Outcome;
@@ -95,7 +96,7 @@ pub fn simulate(quick: bool) -> Result<Figures, String> {
     let mut found = Figures::default();
     for figure in &read {
         let outcomes = run(figure.jobs(), &progress)?;
-        let rows = figure.assemble(&outcomes);
+        let rows = figure.assemble(&outcomes.iter().cloned().map(AnyOutcome::from).collect::<Vec<_>>());
         let number = figure.id.trim_start_matches(PREFIX);
         add_points(&mut found.rows, number, &rows);
         add_bandwidths(&mut found.rows, figure, number, &outcomes);

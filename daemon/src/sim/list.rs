@@ -1,6 +1,8 @@
 //! `mqfq sim list`: what comes with the program.
 
 use mqfq_bench::table::{Align, Table};
+use mqfq_sim::cpu::profiles;
+use mqfq_sim::cpu::schedulers::SchedulerKind;
 use mqfq_sim::figure::Extent;
 use mqfq_sim::{embedded, machine, workload::models};
 use serde::Serialize;
@@ -12,6 +14,8 @@ struct List {
     machines: Vec<ListedMachine>,
     drives: Vec<Listed>,
     applications: Vec<&'static str>,
+    programs: Vec<Listed>,
+    schedulers: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -66,7 +70,9 @@ pub fn list(json: bool) -> Result<(), String> {
     let machines = list.machines.into_iter().map(shape).collect();
     rows(&[("machine", Align::Left), ("sockets x cores x threads", Align::Left)], machines);
     rows(&[("drive", Align::Left), ("what", Align::Left)], named(list.drives));
+    rows(&[("program", Align::Left), ("what", Align::Left)], named(list.programs));
     println!("applications: {}", list.applications.join(", "));
+    println!("schedulers of programs: {}", list.schedulers.join(", "));
     Ok(())
 }
 
@@ -93,5 +99,10 @@ fn gather() -> Result<List, String> {
         machines: machine::NAMES.iter().map(machine).collect(),
         drives: drives.map(|drive| Listed { name: drive.name.into(), summary: drive.summary.into() }).collect(),
         applications: models::NAMES.to_vec(),
+        programs: profiles::ALL
+            .iter()
+            .map(|profile| Listed { name: profile.name.into(), summary: profile.what.into() })
+            .collect(),
+        schedulers: SchedulerKind::NAMES.to_vec(),
     })
 }

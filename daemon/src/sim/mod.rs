@@ -6,6 +6,7 @@
 mod figure;
 mod html;
 mod list;
+mod programs;
 mod report;
 mod run;
 #[cfg(test)]
@@ -17,16 +18,15 @@ pub use report::{ReportOptions, report};
 pub use run::{RunOptions, run};
 
 use mqfq_bench::progress::Progress;
+use mqfq_sim::any::{self, AnyOutcome};
 use mqfq_sim::embedded;
 use mqfq_sim::figure::{Extent, Figure, Job};
-use mqfq_sim::outcome::Outcome;
-use mqfq_sim::scenario::Scenario;
 use rayon::prelude::*;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Runs every job, `threads` at once (`None`: one per CPU). The outcomes come in the order of the jobs.
-fn simulate(jobs: &[Job], threads: Option<usize>) -> Result<Vec<Outcome>, String> {
+fn simulate(jobs: &[Job], threads: Option<usize>) -> Result<Vec<AnyOutcome>, String> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads.unwrap_or(0))
         .build()
@@ -34,20 +34,18 @@ fn simulate(jobs: &[Job], threads: Option<usize>) -> Result<Vec<Outcome>, String
     let progress = Mutex::new(Progress::new(jobs.len()));
     let one = |job: &Job| {
         progress.lock().unwrap_or_else(PoisonError::into_inner).step(&job.label);
-        let scenario = Scenario::parse(&job.file, &job.scenario).map_err(|error| error.to_string())?;
-        mqfq_sim::run::run(&scenario).map_err(|error| format!("{}: {error}", job.label))
+        any::run(&job.file, &job.scenario).map_err(|error| format!("{}: {error}", job.label))
     };
     // One by one, since one scenario may take as long as all others.
-    let outcomes: Vec<Result<Outcome, String>> = pool.install(|| jobs.par_iter().with_max_len(1).map(one).collect());
+    let outcomes: Vec<Result<AnyOutcome, String>> = pool.install(|| jobs.par_iter().with_max_len(1).map(one).collect());
     progress.lock().unwrap_or_else(PoisonError::into_inner).finish();
     outcomes.into_iter().collect()
 }
 
 /// The figure that the program has under this name, or the file of this path.
 fn read_figure(name: &str, extent: Extent) -> Result<Figure, String> {
-    let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
     let read =
-        |file: &str, text: &str| Figure::read(name, file, text, extent, &check).map_err(|error| error.to_string());
+        |file: &str, text: &str| Figure::read(name, file, text, extent, &any::check).map_err(|error| error.to_string());
     match embedded::figure(name) {
         Some(text) => read(&embedded::figure_file(name), text),
         None => read(name, &read_file(name, "figure", embedded::FIGURES)?),

@@ -1,6 +1,7 @@
 //! `mqfq sim run`: one scenario, who got what, and what it cost.
 
 use mqfq_bench::table::{Align, Table};
+use mqfq_sim::any::{self, AnyScenario};
 use mqfq_sim::embedded;
 use mqfq_sim::figure::draw_run;
 use mqfq_sim::outcome::Outcome;
@@ -18,6 +19,8 @@ pub struct RunOptions {
     pub out: Option<PathBuf>,
     /// Each tenant alone as well, for its slowdown.
     pub alone: bool,
+    /// In place of the scenario's own; of programs only.
+    pub scheduler: Option<String>,
     /// One JSON object on stdout.
     pub json: bool,
 }
@@ -46,13 +49,36 @@ struct Alone {
 
 /// What the simulation cost this machine, and so different each time.
 #[derive(Serialize)]
-struct Host {
+pub(super) struct Host {
     /// Of the scenario alone, without the runs of single tenants.
     wall_s: f64,
     events_per_wall_s: f64,
     wall_s_per_virtual_s: f64,
     /// Of the whole process so far.
     peak_memory_bytes: Option<u64>,
+}
+
+impl Host {
+    pub(super) fn since(begun: Instant, events: u64, virtual_ns: u64) -> Host {
+        let wall_s = begun.elapsed().as_secs_f64();
+        Host {
+            wall_s,
+            events_per_wall_s: events as f64 / wall_s,
+            wall_s_per_virtual_s: wall_s / (virtual_ns as f64 / 1e9),
+            peak_memory_bytes: peak_memory_bytes(),
+        }
+    }
+
+    /// One line.
+    pub(super) fn show(&self) -> String {
+        let peak = self.peak_memory_bytes.map_or("unknown".into(), |bytes| format!("{:.1} MB", bytes as f64 / 1e6));
+        format!(
+            "simulated in {:.2} s, {:.2} million events/s, {:.1} s per virtual second, peak memory {peak}\n",
+            self.wall_s,
+            self.events_per_wall_s / 1e6,
+            self.wall_s_per_virtual_s,
+        )
+    }
 }
 
 #[derive(Serialize)]
@@ -73,18 +99,21 @@ pub fn run(options: &RunOptions) -> Result<(), String> {
         Some(text) => (embedded::scenario_file(name), text.to_owned()),
         None => (name.clone(), super::read_file(name, "scenario", embedded::SCENARIOS)?),
     };
-    let scenario = Scenario::parse(&file, &text).map_err(|error| error.to_string())?;
+    match AnyScenario::parse(&file, &text).map_err(|error| error.to_string())? {
+        AnyScenario::Block(_) if options.scheduler.is_some() => {
+            Err(format!("--scheduler is for a scenario of programs (kind = \"cpu\"), and {name} has tenants"))
+        }
+        AnyScenario::Block(scenario) => run_tenants(options, &file, &text, &scenario),
+        AnyScenario::Cpu(scenario) => super::programs::run(options, &file, &text, &scenario),
+    }
+}
+
+fn run_tenants(options: &RunOptions, file: &str, text: &str, scenario: &Scenario) -> Result<(), String> {
+    let name = &options.scenario;
     let begun = Instant::now();
-    let outcome = mqfq_sim::run::run(&scenario)?;
-    let wall_s = begun.elapsed().as_secs_f64();
-    let virtual_s = (scenario.warm_up_ns + scenario.measured_ns) as f64 / 1e9;
-    let host = Host {
-        wall_s,
-        events_per_wall_s: outcome.events as f64 / wall_s,
-        wall_s_per_virtual_s: wall_s / virtual_s,
-        peak_memory_bytes: peak_memory_bytes(),
-    };
-    let alone = if options.alone { Some(alone(&file, &text, &scenario, &outcome)?) } else { None };
+    let outcome = mqfq_sim::run::run(scenario)?;
+    let host = Host::since(begun, outcome.events, scenario.warm_up_ns + scenario.measured_ns);
+    let alone = if options.alone { Some(alone(file, text, scenario, &outcome)?) } else { None };
     let simulated = Simulated {
         scenario: name.clone(),
         machine: scenario.machine.name.clone(),
@@ -99,12 +128,12 @@ pub fn run(options: &RunOptions) -> Result<(), String> {
         let json = mqfq_bench::report::json(&simulated)? + "\n";
         files.push(super::write(folder, &format!("{stem}.json"), &json)?);
         files.push(super::write(folder, &format!("{stem}.csv"), &tenants_csv(&simulated)?)?);
-        files.push(super::write(folder, &format!("{stem}.svg"), &picture(&file, &text, &simulated)?)?);
+        files.push(super::write(folder, &format!("{stem}.svg"), &picture(file, text, &simulated)?)?);
     }
     if options.json {
         println!("{}", mqfq_bench::report::json(&Printed { simulated: &simulated, host: &host, files: &files })?);
     } else {
-        print!("{}", show(&simulated, &scenario, &host));
+        print!("{}", show(&simulated, scenario, &host));
         files.iter().for_each(|file| println!("written: {file}"));
     }
     Ok(())
@@ -129,7 +158,7 @@ fn alone(file: &str, text: &str, scenario: &Scenario, together: &Outcome) -> Res
 fn picture(file: &str, text: &str, simulated: &Simulated) -> Result<String, String> {
     let Simulated { scenario, policy, workers, machine, outcome, .. } = simulated;
     let title = format!("{scenario} under {policy}, {workers} workers of {machine}");
-    draw_run(file, text, &title, outcome, &|name, text| Scenario::parse(name, text).map(drop))
+    draw_run(file, text, &title, &outcome.clone().into(), &any::check)
 }
 
 /// The columns of a tenant, as text.
@@ -196,14 +225,12 @@ fn show(simulated: &Simulated, scenario: &Scenario, host: &Host) -> String {
     let requests: u64 = outcome.tenants.iter().map(|tenant| tenant.requests).sum();
     let per_request =
         |count: u64| if requests == 0 { "-".into() } else { format!("{:.2}", count as f64 / requests as f64) };
-    let peak = host.peak_memory_bytes.map_or("unknown".into(), |bytes| format!("{:.1} MB", bytes as f64 / 1e6));
     format!(
         "{} under {} on {} workers of {}\n\n{}\n\
          all tenants: {:.0} requests/s, {:.1} MB/s; cores busy {:.1}%\n\
          per second: {:.0} kicks, {:.0} reschedules, {:.0} throttled, {:.0} without a token\n\
          per request: {} accesses; lines from the same core {}, socket {}, another socket {}; waited {} ns for lines, {} ns for locks\n\
-         measured {:.6} s of virtual time after {:.6} s; {} events\n\
-         simulated in {:.2} s, {:.2} million events/s, {:.1} s per virtual second, peak memory {peak}\n",
+         measured {:.6} s of virtual time after {:.6} s; {} events\n{}",
         simulated.scenario,
         simulated.policy,
         simulated.workers,
@@ -225,9 +252,7 @@ fn show(simulated: &Simulated, scenario: &Scenario, host: &Host) -> String {
         outcome.measured_ns as f64 / 1e9,
         scenario.warm_up_ns as f64 / 1e9,
         outcome.events,
-        host.wall_s,
-        host.events_per_wall_s / 1e6,
-        host.wall_s_per_virtual_s,
+        host.show(),
     )
 }
 

@@ -19,6 +19,7 @@ pub mod profiles;
 pub mod scenario;
 pub mod schedulers;
 pub mod sync;
+pub mod timeline;
 
 pub use machine::run;
 pub use mqfq_cpu::scheduler::Machine as Cores;

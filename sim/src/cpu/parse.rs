@@ -326,7 +326,7 @@ profile = "hog"
             (
                 "\"streamcluster\"",
                 "\"sc\"",
-                "s.toml:10: program.app.profile: \"sc\" is not known, allowed are hog, ep, streamcluster, dedup, mutex-loop, barrier-loop",
+                "s.toml:10: program.app.profile: \"sc\" is not known, allowed are hog, ep, streamcluster, dedup, blackscholes, bodytrack, canneal, facesim, ferret, fluidanimate, raytrace, swaptions, vips, x264, bt, cg, ft, is, lu, mg, sp, ua, critical-loop, mutex-loop, barrier-loop",
             ),
             (
                 "\"streamcluster\"",

@@ -4,6 +4,9 @@
 //! (see each profile); the rest is ASSUMED and fitted to those statements, and a scenario may set it again. Work is of fixed size, as the native
 //! inputs of the suites are: of more threads each does less between two synchronisations.
 
+mod npb;
+mod parsec;
+
 use super::body::{Body, Role, Step, Time};
 
 /// What a scenario may set of a profile.
@@ -57,6 +60,55 @@ pub const ALL: &[Profile] = &[
         what: "PARSEC dedup: a pipeline of five stages with bounded queues",
         threads_min: 5,
         body: dedup,
+    },
+    Profile { name: "blackscholes", what: "PARSEC: hardly ever a barrier", threads_min: 1, body: parsec::blackscholes },
+    Profile {
+        name: "bodytrack",
+        what: "PARSEC: tasks behind a mutex, a barrier after each phase",
+        threads_min: 1,
+        body: parsec::bodytrack,
+    },
+    Profile { name: "canneal", what: "PARSEC: one mutex, often, and barriers", threads_min: 1, body: parsec::canneal },
+    Profile { name: "facesim", what: "PARSEC: a barrier after each phase", threads_min: 1, body: parsec::facesim },
+    Profile { name: "ferret", what: "PARSEC: a pipeline of six stages", threads_min: 6, body: parsec::ferret },
+    Profile {
+        name: "fluidanimate",
+        what: "PARSEC: many mutexes, a barrier after each phase",
+        threads_min: 1,
+        body: parsec::fluidanimate,
+    },
+    Profile {
+        name: "raytrace",
+        what: "PARSEC: tiles behind a mutex, a barrier a frame",
+        threads_min: 1,
+        body: parsec::raytrace,
+    },
+    Profile { name: "swaptions", what: "PARSEC: never waits", threads_min: 1, body: parsec::swaptions },
+    Profile { name: "vips", what: "PARSEC: tiles behind a mutex", threads_min: 1, body: parsec::vips },
+    Profile {
+        name: "x264",
+        what: "PARSEC: frames that wait for rows of the one before",
+        threads_min: 2,
+        body: parsec::x264,
+    },
+    Profile { name: "bt", what: "NPB: a barrier after each long loop", threads_min: 1, body: npb::bt },
+    Profile { name: "cg", what: "NPB: a barrier and a sum after each loop", threads_min: 1, body: npb::cg },
+    Profile { name: "ft", what: "NPB: a barrier after each long loop", threads_min: 1, body: npb::ft },
+    Profile { name: "is", what: "NPB: a barrier after each loop", threads_min: 1, body: npb::is },
+    Profile { name: "lu", what: "NPB: a barrier after each loop", threads_min: 1, body: npb::lu },
+    Profile {
+        name: "mg",
+        what: "NPB: a barrier after each loop, of very different length",
+        threads_min: 1,
+        body: npb::mg,
+    },
+    Profile { name: "sp", what: "NPB: a barrier after each loop", threads_min: 1, body: npb::sp },
+    Profile { name: "ua", what: "NPB: a barrier after each loop, and mutexes", threads_min: 1, body: npb::ua },
+    Profile {
+        name: "critical-loop",
+        what: "the program of equation 3: all compute, then one computes while the others wait",
+        threads_min: 2,
+        body: critical_loop,
     },
     Profile { name: "mutex-loop", what: "compute, then compute with the one mutex", threads_min: 1, body: mutex_loop },
     Profile { name: "barrier-loop", what: "compute, then wait for all", threads_min: 1, body: barrier_loop },
@@ -112,7 +164,7 @@ fn dedup(given: Parameters) -> Body {
     let compress = (middle * 7 / 10).clamp(1, middle - 2);
     let refine = ((middle - compress) * 2 / 3).clamp(1, middle - compress - 1);
     let look_up = middle - compress - refine;
-    let compute_ns = given.compute_ns.unwrap_or(20_000);
+    let compute_ns = given.compute_ns.unwrap_or(100_000);
     let critical_ns = given.critical_ns.unwrap_or(2_000);
     let time = |part: u64| Step::Compute(Time::around(compute_ns * part / 4, 30));
     // Semaphores of queue n: 2n are places, 2n + 1 are items.
@@ -154,7 +206,24 @@ fn dedup(given: Parameters) -> Body {
     Body { roles, mutexes: 4 + 64, semaphores, ..Body::of(0, Vec::new()) }
 }
 
-/// The program of P-MQFQ's equation 3: a non-critical section, then the one critical section.
+/// The program of P-MQFQ's equation 3 (section 2.4): every thread computes for l_nc; when all have, one of them computes alone for as long as a
+/// quantum, which the paper says is when others get a core again, and then wakes all.
+fn critical_loop(given: Parameters) -> Body {
+    let others = given.threads - 1;
+    let compute = Step::Compute(Time::Fixed(given.compute_ns.unwrap_or(600_000)));
+    let first = vec![
+        compute.clone(),
+        Step::Repeat(others, vec![Step::Down(0)]),
+        Step::Compute(Time::Fixed(given.critical_ns.unwrap_or(6_000_000))),
+        Step::Repeat(others, vec![Step::Up(1)]),
+        Step::Done,
+    ];
+    let other = vec![compute, Step::Up(0), Step::Down(1)];
+    let roles = vec![Role { threads: 1, steps: first }, Role { threads: others, steps: other }];
+    Body { roles, semaphores: vec![0, 0], ..Body::of(0, Vec::new()) }
+}
+
+/// A non-critical section, then the one critical section.
 fn mutex_loop(given: Parameters) -> Body {
     let steps = vec![
         Step::Compute(Time::around(given.compute_ns.unwrap_or(100_000), 10)),

@@ -10,6 +10,9 @@ use toml::{Table, Value};
 /// Names from the root to a value.
 pub type Path = Vec<String>;
 
+/// Sections that name, one by one, who competes.
+const MEMBERS: [&str; 2] = ["tenant", "program"];
+
 /// Keys with values that are no tables; only a table without keys stands for itself.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
@@ -63,21 +66,20 @@ impl Keys {
         keys
     }
 
-    /// These keys without the tenants other than `tenant`.
+    /// These keys without the tenants or programs other than `one`.
     #[must_use]
-    pub fn alone(&self, tenant: &str) -> Keys {
-        let others =
-            |path: &Path| path.first().is_some_and(|name| name == "tenant") && path.get(1) != Some(&tenant.into());
+    pub fn alone(&self, one: &str) -> Keys {
+        let others = |path: &Path| MEMBERS.contains(&path[0].as_str()) && path.get(1).is_none_or(|name| name != one);
         let values = self.values.iter().filter(|(path, _)| !others(path));
         Keys { values: values.map(|(path, value)| (path.clone(), value.clone())).collect() }
     }
 
-    /// Names of the tenants, sorted.
-    pub fn tenants(&self) -> Vec<&str> {
+    /// Names of the tenants, or of what else `section` names one by one, sorted.
+    pub fn names(&self, section: &str) -> Vec<&str> {
         let mut names: Vec<&str> = self
             .values
             .keys()
-            .filter(|path| path[0] == "tenant")
+            .filter(|path| path[0] == section)
             .filter_map(|path| Some(path.get(1)?.as_str()))
             .collect();
         names.dedup();
@@ -134,7 +136,7 @@ mod tests {
         let over = keys("[k]\n\"policy.kind\" = \"mqfq\"\ntenant.a.weight = 3", true);
         let expected = "[policy]\ndepth = 64\nkind = \"mqfq\"\n\n[tenant.a]\nweight = 3\n\n[tenant.b]\nweight = 2\n";
         assert_eq!(base.with(&over).text(), expected);
-        assert_eq!(base.with(&over).tenants(), ["a", "b"]);
+        assert_eq!(base.with(&over).names("tenant"), ["a", "b"]);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use super::X;
 use super::keys::Keys;
+use super::programs::{self, OfPrograms};
+use crate::any::AnyOutcome;
 use crate::outcome::{Outcome, TenantOutcome, WindowOutcome};
 
 /// Which number.
@@ -71,6 +73,8 @@ pub enum Kind {
     LineWaitNsPerRequest,
     /// Waiting for a lock, ns per request.
     LockWaitNsPerRequest,
+    /// Of a scenario whose competitors are programs.
+    Programs(OfPrograms),
 }
 
 /// Names in figure files. The second column: whose it is.
@@ -107,6 +111,19 @@ pub const KINDS: &[(&str, Whose, Kind)] = &[
     ("far-transfers-per-request", Whose::All, Kind::FarTransfersPerRequest),
     ("line-wait-ns-per-request", Whose::All, Kind::LineWaitNsPerRequest),
     ("lock-wait-ns-per-request", Whose::All, Kind::LockWaitNsPerRequest),
+    ("cpu-share", Whose::Tenant, Kind::Programs(OfPrograms::CpuShare)),
+    ("cores-used", Whose::Either, Kind::Programs(OfPrograms::CoresUsed)),
+    ("of-fair", Whose::Tenant, Kind::Programs(OfPrograms::OfFair)),
+    ("of-due", Whose::Tenant, Kind::Programs(OfPrograms::OfDue)),
+    ("lag", Whose::Tenant, Kind::Programs(OfPrograms::Lag)),
+    ("equation-3", Whose::Tenant, Kind::Programs(OfPrograms::Equation3)),
+    ("items-per-s", Whose::Tenant, Kind::Programs(OfPrograms::ItemsPerS)),
+    ("speedup", Whose::Tenant, Kind::Programs(OfPrograms::Speedup)),
+    ("relative-time", Whose::Tenant, Kind::Programs(OfPrograms::RelativeTime)),
+    ("weighted-speedup", Whose::All, Kind::Programs(OfPrograms::WeightedSpeedup)),
+    ("migrations-per-s", Whose::Either, Kind::Programs(OfPrograms::MigrationsPerS)),
+    ("blocks-per-s", Whose::Either, Kind::Programs(OfPrograms::BlocksPerS)),
+    ("utilisation", Whose::All, Kind::Programs(OfPrograms::Utilisation)),
 ];
 
 /// Whether a metric is told of one tenant.
@@ -129,37 +146,79 @@ pub const PERCENTILES: &[f64] = &[50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
 /// How near its ideal a tenant is in a window that is called fair.
 const FAIR: f64 = 0.1;
 
+/// What a metric compares the run with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reference {
+    /// Nothing.
+    None,
+    /// The same one with nobody else.
+    Alone,
+    /// The same scenario with other keys.
+    Baseline,
+}
+
 /// A number of an outcome, times `scale`.
 #[derive(Clone, Debug)]
 pub struct Metric {
     /// Which.
     pub kind: Kind,
-    /// Whose.
-    pub tenant: Option<String>,
-    /// What differs in the run with this tenant alone; slowdown only.
+    /// Whose: a tenant's or a program's.
+    pub member: Option<String>,
+    /// What differs in the run with this one alone.
     pub alone: Keys,
+    /// What differs in the run that this one is compared with.
+    pub baseline: Keys,
     /// From the outcome's unit to the figure's.
     pub scale: f64,
 }
 
 impl Metric {
-    /// It compares with the tenant alone.
-    pub fn needs_alone(&self) -> bool {
-        self.kind == Kind::Slowdown
+    /// As figure files write it.
+    pub fn name(&self) -> &'static str {
+        KINDS.iter().find(|(_, _, kind)| *kind == self.kind).map_or("", |(name, ..)| name)
+    }
+
+    /// The section of a scenario that names its members.
+    pub fn section(&self) -> &'static str {
+        if matches!(self.kind, Kind::Programs(_)) { "program" } else { "tenant" }
+    }
+
+    /// What it compares with.
+    pub fn reference(&self) -> Reference {
+        match self.kind {
+            Kind::Slowdown => Reference::Alone,
+            Kind::Programs(kind) => kind.reference(),
+            _ => Reference::None,
+        }
     }
 
     /// The number; `None` if it does not exist (slowdown of a tenant that got nothing). `x`: where on the axis it is shown.
-    pub fn value(&self, together: &Outcome, alone: Option<&Outcome>, x: &X) -> Option<f64> {
-        let of = |outcome: &Outcome| self.tenant.as_ref().and_then(|name| tenant(outcome, name).cloned());
+    pub fn value(&self, together: &AnyOutcome, reference: Option<&AnyOutcome>, x: &X) -> Option<f64> {
+        let value = match (self.kind, together, reference) {
+            (Kind::Programs(kind), AnyOutcome::Cpu(run), None) => {
+                programs::value(kind, self.member.as_deref(), run, None, x)?
+            }
+            (Kind::Programs(kind), AnyOutcome::Cpu(run), Some(AnyOutcome::Cpu(other))) => {
+                programs::value(kind, self.member.as_deref(), run, Some(other), x)?
+            }
+            (_, AnyOutcome::Block(run), None) => self.of_tenants(run, None, x)?,
+            (_, AnyOutcome::Block(run), Some(AnyOutcome::Block(alone))) => self.of_tenants(run, Some(alone), x)?,
+            _ => return None,
+        };
+        Some(value * self.scale)
+    }
+
+    fn of_tenants(&self, together: &Outcome, alone: Option<&Outcome>, x: &X) -> Option<f64> {
+        let of = |outcome: &Outcome| self.member.as_ref().and_then(|name| tenant(outcome, name).cloned());
         let whole = together;
         let requests_per_s = whole.requests_per_s;
         let total_requests: u64 = whole.tenants.iter().map(|tenant| tenant.requests).sum();
         let per_request = |count: u64| (total_requests > 0).then(|| count as f64 / total_requests as f64);
         let memory = &whole.memory;
         let value = match self.kind {
-            Kind::RequestsPerS if self.tenant.is_some() => of(whole)?.requests_per_s,
+            Kind::RequestsPerS if self.member.is_some() => of(whole)?.requests_per_s,
             Kind::RequestsPerS => requests_per_s,
-            Kind::BytesPerS if self.tenant.is_some() => of(whole)?.bytes_per_s,
+            Kind::BytesPerS if self.member.is_some() => of(whole)?.bytes_per_s,
             Kind::BytesPerS => whole.bytes_per_s,
             Kind::Slowdown => {
                 let shared = of(whole)?.bytes_per_s;
@@ -177,7 +236,7 @@ impl Metric {
             Kind::MaxNs => served(of(whole)?)?.max_ns as f64,
             Kind::LatencyNs => percentile(&served(of(whole)?)?, x)? as f64,
             Kind::OfIdeal => of_ideal(&of(whole)?)?,
-            Kind::IdealDeviation if self.tenant.is_some() => (of_ideal(&of(whole)?)? - 1.0).abs(),
+            Kind::IdealDeviation if self.member.is_some() => (of_ideal(&of(whole)?)? - 1.0).abs(),
             Kind::IdealDeviation => {
                 let of_all: Option<Vec<f64>> = whole.tenants.iter().map(of_ideal).collect();
                 of_all?.into_iter().map(|part| (part - 1.0).abs()).fold(0.0, f64::max)
@@ -202,8 +261,9 @@ impl Metric {
             Kind::FarTransfersPerRequest => per_request(memory.transfers_other_socket)?,
             Kind::LineWaitNsPerRequest => per_request(memory.waited_for_line_ns)?,
             Kind::LockWaitNsPerRequest => per_request(memory.waited_for_lock_ns)?,
+            Kind::Programs(_) => return None,
         };
-        Some(value * self.scale)
+        Some(value)
     }
 }
 
@@ -211,7 +271,7 @@ impl Metric {
     /// The number of one window, of those that [`OF_WINDOWS`] names.
     pub fn of_window(&self, outcome: &Outcome, at: usize) -> Option<f64> {
         let window_ns = outcome.window_ns?;
-        let chosen = |tenant: &&TenantOutcome| self.tenant.as_ref().is_none_or(|name| tenant.name == *name);
+        let chosen = |tenant: &&TenantOutcome| self.member.as_ref().is_none_or(|name| tenant.name == *name);
         let sum = |of: fn(&WindowOutcome) -> u64| {
             let tenants = outcome.tenants.iter().filter(chosen);
             let total: u64 = tenants.filter_map(|tenant| tenant.windows.get(at)).map(of).sum();
@@ -323,8 +383,9 @@ mod tests {
     }
 
     fn value(kind: Kind, tenant: Option<&str>, outcome: &Outcome) -> Option<f64> {
-        let metric = Metric { kind, tenant: tenant.map(str::to_string), alone: Keys::default(), scale: 1.0 };
-        metric.value(outcome, None, &X::Number(0.0))
+        let (alone, baseline) = (Keys::default(), Keys::default());
+        let metric = Metric { kind, member: tenant.map(str::to_string), alone, baseline, scale: 1.0 };
+        metric.value(&outcome.clone().into(), None, &X::Number(0.0))
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! | `read.rs` | which keys does a figure's file have? |
 //! | `keys.rs` | what does a scenario look like before it is read? |
 //! | `metric.rs` | which number of an outcome? |
+//! | `programs.rs` | which number of an outcome whose competitors are programs on cores? |
 //! | `claim.rs` | what must hold of the numbers? |
 //! | `rows.rs` | what comes out, as JSON and CSV |
 //! | `picture.rs` | the same, drawn |
@@ -22,6 +23,7 @@ mod keys;
 mod metric;
 mod of_run;
 mod picture;
+mod programs;
 mod read;
 mod rows;
 #[cfg(test)]
@@ -31,10 +33,11 @@ pub use of_run::draw_run;
 pub use picture::render;
 pub use rows::{ClaimRow, PanelRow, Row, Rows, ShareRow};
 
-use crate::outcome::{Outcome, TenantOutcome};
+use crate::any::AnyOutcome;
+use crate::outcome::TenantOutcome;
 use claim::Claim;
 use keys::Keys;
-use metric::Metric;
+use metric::{Metric, Reference};
 use mqfq_blk_watched::PolicyKind;
 use mqfq_config::{ConfigError, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +78,7 @@ pub struct Job {
     pub label: String,
     /// Name of the figure's file: where the paths in a scenario start.
     pub file: String,
-    /// As [`crate::scenario::Scenario::parse`] reads it.
+    /// As [`crate::any::AnyScenario::parse`] reads it.
     pub scenario: String,
 }
 
@@ -166,7 +169,8 @@ struct Cell {
     series: usize,
     point: usize,
     job: usize,
-    alone: Option<usize>,
+    /// What it is compared with.
+    reference: Option<usize>,
 }
 
 impl Job {
@@ -199,7 +203,7 @@ impl Figure {
     ///
     /// # Panics
     /// If there are not as many outcomes as jobs.
-    pub fn assemble(&self, outcomes: &[Outcome]) -> Rows {
+    pub fn assemble(&self, outcomes: &[AnyOutcome]) -> Rows {
         assert_eq!(outcomes.len(), self.jobs.len(), "one outcome per job");
         let rows: Vec<Row> = self.cells.iter().flat_map(|cell| self.rows_of(cell, outcomes)).collect();
         let claims = self.claims.iter().filter_map(|claim| claim.check(&rows)).collect();
@@ -227,11 +231,12 @@ impl Figure {
     ///
     /// # Panics
     /// If there are not as many outcomes as jobs.
-    pub fn shares(&self, outcomes: &[Outcome]) -> Vec<ShareRow> {
+    pub fn shares(&self, outcomes: &[AnyOutcome]) -> Vec<ShareRow> {
         assert_eq!(outcomes.len(), self.jobs.len(), "one outcome per job");
         let mut told = BTreeSet::new();
         let mut rows = Vec::new();
         for cell in self.cells.iter().filter(|cell| told.insert((cell.panel, cell.job))) {
+            let AnyOutcome::Block(outcome) = &outcomes[cell.job] else { continue };
             let panel = &self.panels[cell.panel];
             let row = |tenant: &TenantOutcome| ShareRow {
                 panel: panel.name.clone(),
@@ -243,13 +248,13 @@ impl Figure {
                 bytes_per_s: tenant.bytes_per_s,
                 ideal_bytes_per_s: tenant.ideal_bytes_per_s,
             };
-            rows.extend(outcomes[cell.job].tenants.iter().map(row));
+            rows.extend(outcome.tenants.iter().map(row));
         }
         rows
     }
 
     /// One row; of a panel over time as many as the run has windows.
-    fn rows_of(&self, cell: &Cell, outcomes: &[Outcome]) -> Vec<Row> {
+    fn rows_of(&self, cell: &Cell, outcomes: &[AnyOutcome]) -> Vec<Row> {
         let panel = &self.panels[cell.panel];
         let (series, point) = (&panel.series[cell.series], &panel.points[cell.point]);
         let outcome = &outcomes[cell.job];
@@ -260,9 +265,10 @@ impl Figure {
             Row { panel: panel.name.clone(), series: series.name.clone(), x, y, paper_y }
         };
         if panel.axis != Axis::Time {
-            let alone = cell.alone.map(|alone| &outcomes[alone]);
-            return vec![row(point.x.clone(), series.metric.value(outcome, alone, &point.x))];
+            let reference = cell.reference.map(|reference| &outcomes[reference]);
+            return vec![row(point.x.clone(), series.metric.value(outcome, reference, &point.x))];
         }
+        let AnyOutcome::Block(outcome) = outcome else { return Vec::new() };
         let windows = outcome.tenants.iter().map(|tenant| tenant.windows.len()).max().unwrap_or(0);
         let length_ns = outcome.window_ns.unwrap_or(0);
         let at_s = |at: usize| X::Number((at as u64 * length_ns) as f64 / 1e9);
@@ -304,21 +310,33 @@ impl Figure {
             for (series_at, series) in panel.series.iter().enumerate().filter(|(_, series)| self.keeps(series.quick)) {
                 for (point_at, point) in panel.points.iter().enumerate().filter(|(_, point)| self.keeps(point.quick)) {
                     let keys = panel.base.with(&point.set).with(&series.set).with(last);
-                    let tenant = series.metric.tenant.as_deref();
-                    if let Some(tenant) = tenant.filter(|tenant| !keys.tenants().contains(tenant)) {
-                        let known = keys.tenants().join(", ");
-                        return Err(series.place.error(format!("there is no tenant \"{tenant}\", there are {known}")));
+                    let (section, member) = (series.metric.section(), series.metric.member.as_deref());
+                    let known = keys.names(section);
+                    if known.is_empty() {
+                        let name = series.metric.name();
+                        let none = format!("the metric {name} is of {section}s, and the scenario has none");
+                        return Err(series.place.error(none));
+                    }
+                    if let Some(member) = member.filter(|member| !known.contains(member)) {
+                        let known = known.join(", ");
+                        return Err(series
+                            .place
+                            .error(format!("there is no {section} \"{member}\", there are {known}")));
                     }
                     let label = format!("{}, {} at {}", panel.name, series.name, point.x);
-                    let alone = match tenant.filter(|_| series.metric.needs_alone()) {
-                        Some(tenant) => {
-                            let keys = keys.alone(tenant).with(&series.metric.alone);
-                            Some(job(&keys, format!("{label}, {tenant} alone"), &series.place)?)
+                    let reference = match (series.metric.reference(), member) {
+                        (Reference::Alone, Some(member)) => {
+                            let keys = keys.alone(member).with(&series.metric.alone);
+                            Some(job(&keys, format!("{label}, {member} alone"), &series.place)?)
                         }
-                        None => None,
+                        (Reference::Baseline, _) => {
+                            let keys = keys.with(&series.metric.baseline);
+                            Some(job(&keys, format!("{label}, baseline"), &series.place)?)
+                        }
+                        _ => None,
                     };
                     let job = job(&keys, label, &series.place)?;
-                    cells.push(Cell { panel: panel_at, series: series_at, point: point_at, job, alone });
+                    cells.push(Cell { panel: panel_at, series: series_at, point: point_at, job, reference });
                 }
             }
         }

@@ -45,6 +45,7 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 pub fn render(figure: &Figure, rows: &Rows) -> Result<String, String> {
     let panels: Vec<&Panel> = figure.drawn_panels().collect();
     let (columns, panel_px) = match panels.len() {
+        _ if panels.iter().any(|panel| bars_of(panel) > BARS_OF_A_COLUMN) => (1, 1180),
         1 => (1, 640),
         count if count.is_multiple_of(3) => (3, 440),
         _ => (2, 560),
@@ -71,6 +72,19 @@ fn draw(root: &Area<'_>, figure: &Figure, rows: &Rows, panels: &[&Panel], grid: 
         draw_panel(area, panel, &own)?;
     }
     Ok(())
+}
+
+/// Bars that one column of panels has room for.
+const BARS_OF_A_COLUMN: usize = 36;
+
+/// Bars narrower than this have no number above them: the table has it.
+const NUMBERED_BAR_PX: f64 = 22.0;
+
+fn bars_of(panel: &Panel) -> usize {
+    match panel.shape {
+        Shape::Lines => 0,
+        Shape::Bars => panel.points.len() * panel.series.iter().filter(|series| !series.as_text).count(),
+    }
 }
 
 /// A series as it is drawn.
@@ -280,6 +294,8 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Drawn 
     draw_ideal(&mut chart, panel, -0.5, groups - 0.5)?;
     let (texts, bars): (Vec<_>, Vec<_>) = drawings.iter().partition(|drawing| drawing.series.as_text);
     let wide = 0.8 / bars.len().max(1) as f64;
+    let bar_px = wide * f64::from(area.dim_in_pixel().0.saturating_sub(76)) / groups;
+    let is_numbered = bar_px >= NUMBERED_BAR_PX || bars_of(panel) <= BARS_OF_A_COLUMN;
     let above =
         |y: f64, text: String, x: f64| Text::new(text, (x, y), font(11).pos(Pos::new(HPos::Center, VPos::Bottom)));
     for (at, drawing) in bars.iter().enumerate() {
@@ -292,6 +308,9 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Drawn 
             if let Some(stated) = row.paper_y.map(|y| y_at(panel, y)) {
                 chart
                     .draw_series([PathElement::new([(left, stated), (left + wide, stated)], BLACK.stroke_width(3))])?;
+            }
+            if !is_numbered {
+                continue;
             }
             let label = row.y.map_or("starved".into(), |y| format!("{y:.2}"));
             let (air, line) = ((top - floor) * 0.01, (top - floor) * 0.07);

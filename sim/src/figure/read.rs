@@ -18,7 +18,7 @@ const PANEL: &[&str] = &[
 ];
 const X_AXIS: &[&str] = &["keys", "values", "quick", "point", "windows", "percentiles"];
 const POINT: &[&str] = &["x", "set", "quick"];
-const METRIC: &[&str] = &["name", "tenant", "alone", "scale"];
+const METRIC: &[&str] = &["name", "tenant", "program", "alone", "baseline", "scale"];
 const SERIES: &[&str] = &["name", "set", "metric", "like", "text", "quick"];
 const PAPER: &[&str] = &["panel", "series", "x", "y", "where"];
 const CLAIM: &[&str] = &[
@@ -194,7 +194,7 @@ fn panels(root: &Section<'_, '_>, head: &Section<'_, '_>) -> Result<Vec<Panel>, 
 
 /// The metric can be told over such an axis.
 fn fits(axis: Axis, metric: &Metric, place: &Place) -> Result<(), ConfigError> {
-    let name = KINDS.iter().find(|(_, _, kind)| *kind == metric.kind).map_or("", |(name, ..)| name);
+    let name = metric.name();
     match axis {
         Axis::Time if !OF_WINDOWS.contains(&name) => Err(place.error(format!(
             "the metric {name} is not told of a part of a run, allowed with x.windows are {}",
@@ -303,7 +303,9 @@ fn x(entry: &Entry<'_, '_>) -> Result<X, ConfigError> {
 struct PartialMetric {
     kind: Option<usize>,
     tenant: Option<String>,
+    program: Option<String>,
     alone: Keys,
+    baseline: Keys,
     scale: Option<f64>,
 }
 
@@ -319,8 +321,14 @@ impl PartialMetric {
         if let Some(tenant) = section.get("tenant") {
             metric.tenant = Some(tenant.text("the name of a tenant")?);
         }
+        if let Some(program) = section.get("program") {
+            metric.program = Some(program.text("the name of a program")?);
+        }
         if let Some(alone) = section.get("alone") {
             metric.alone = Keys::read(&alone, true)?;
+        }
+        if let Some(baseline) = section.get("baseline") {
+            metric.baseline = Keys::read(&baseline, true)?;
         }
         if let Some(scale) = section.get("scale") {
             metric.scale = Some(scale.decimal(NUMBERS)?);
@@ -332,15 +340,24 @@ impl PartialMetric {
         let names = || KINDS.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
         let missing = || place.inside("metric.name").error(format!("this key is missing, allowed is {}", names()));
         let (name, whose, kind) = KINDS[self.kind.ok_or_else(missing)?];
-        match (whose, &self.tenant) {
-            (Whose::Tenant, None) => Err(place.error(format!("the metric {name} needs a tenant, none is named"))),
-            (Whose::All, Some(tenant)) => {
-                Err(place.error(format!("the metric {name} is the whole run's and not that of \"{tenant}\"")))
+        let (section, own, stranger, other) = match kind {
+            Kind::Programs(_) => ("program", &self.program, "tenant", &self.tenant),
+            _ => ("tenant", &self.tenant, "program", &self.program),
+        };
+        if let Some(other) = other {
+            let message = format!("the metric {name} is that of a {section}, and \"{other}\" is named as a {stranger}");
+            return Err(place.error(message));
+        }
+        match (whose, own) {
+            (Whose::Tenant, None) => Err(place.error(format!("the metric {name} needs a {section}, none is named"))),
+            (Whose::All, Some(own)) => {
+                Err(place.error(format!("the metric {name} is the whole run's and not that of \"{own}\"")))
             }
             _ => Ok(Metric {
                 kind,
-                tenant: self.tenant.clone(),
+                member: own.clone(),
                 alone: self.alone.clone(),
+                baseline: self.baseline.clone(),
                 scale: self.scale.unwrap_or(1.0),
             }),
         }
@@ -369,7 +386,9 @@ impl PartialSeries {
                     kind: own.kind.or(common.kind),
                     // Another metric may be one that no tenant has.
                     tenant: own.tenant.or_else(|| common.tenant.clone().filter(|_| same_kind)),
+                    program: own.program.or_else(|| common.program.clone().filter(|_| same_kind)),
                     alone: common.alone.with(&own.alone),
+                    baseline: common.baseline.with(&own.baseline),
                     scale: own.scale.or(common.scale.filter(|_| same_kind)),
                 }
             }

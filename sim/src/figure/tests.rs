@@ -1,7 +1,7 @@
 //! Figures from text to rows, without running anything: outcomes are made up.
 
 use super::*;
-use crate::outcome::{TenantOutcome, WeightsOutcome, WindowOutcome};
+use crate::outcome::{Outcome, TenantOutcome, WeightsOutcome, WindowOutcome};
 use crate::scenario::Scenario;
 
 const FIGURE: &str = r#"
@@ -59,12 +59,12 @@ set = { "run.measured" = "1ms" }
 "#;
 
 fn read(text: &str, extent: Extent) -> Result<Figure, String> {
-    let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
+    let check = crate::any::check;
     Figure::read("test", "f.toml", text, extent, &check).map_err(|error| error.to_string())
 }
 
 /// Each tenant of a job gets this many bytes per second.
-fn outcome(job: &Job, bytes_per_s: impl Fn(&str) -> f64) -> Outcome {
+fn outcome(job: &Job, bytes_per_s: impl Fn(&str) -> f64) -> AnyOutcome {
     let scenario = Scenario::parse(&job.file, &job.scenario).unwrap();
     let tenant = |tenant: &crate::scenario::Tenant| TenantOutcome {
         name: tenant.name.clone(),
@@ -76,12 +76,12 @@ fn outcome(job: &Job, bytes_per_s: impl Fn(&str) -> f64) -> Outcome {
         ..TenantOutcome::default()
     };
     let tenants = scenario.tenants.iter().map(tenant).collect();
-    Outcome { tenants, measured_ns: 1, requests_per_s: 1.0, bytes_per_s: 1.0, ..Outcome::default() }
+    Outcome { tenants, measured_ns: 1, requests_per_s: 1.0, bytes_per_s: 1.0, ..Outcome::default() }.into()
 }
 
 /// Alone each tenant gets 100; together a gets 50 and b nothing.
 fn rows(figure: &Figure) -> Rows {
-    let outcomes: Vec<Outcome> = figure
+    let outcomes: Vec<AnyOutcome> = figure
         .jobs()
         .iter()
         .map(|job| {
@@ -165,16 +165,16 @@ fn the_parts_of_a_run_and_its_percentiles_are_points_of_one_run() {
     assert_eq!(labels, ["time, A at 0", "tail, B at 50"], "the windows are part of the scenario");
     let bytes = [9_000, 2_000, 3_000, 4_000].map(|bytes| WindowOutcome { requests: 1, bytes }).to_vec();
     let weights = |at_ns, high| WeightsOutcome { at_ns, high, medium: 2, low: 2 };
-    let outcomes: Vec<Outcome> = figure
+    let outcomes: Vec<AnyOutcome> = figure
         .jobs()
         .iter()
         .map(|job| {
-            let mut outcome = outcome(job, |_| 1.0);
+            let AnyOutcome::Block(mut outcome) = outcome(job, |_| 1.0) else { unreachable!() };
             outcome.tenants[0].windows = bytes.clone();
             (outcome.tenants[1].p50_ns, outcome.tenants[1].p99_9_ns) = (7, 70);
             outcome.window_ns = Some(1_000_000);
             outcome.class_weights = vec![weights(500_000, 8), weights(2_000_000, 5)];
-            outcome
+            AnyOutcome::Block(outcome)
         })
         .collect();
     let rows = figure.assemble(&outcomes);
@@ -226,7 +226,8 @@ fn shares_are_told_once_for_each_run() {
         Extent::Full,
     );
     let figure = figure.unwrap();
-    let outcomes: Vec<Outcome> = figure.jobs().iter().map(|job| outcome(job, |name| f64::from(name == "a"))).collect();
+    let outcomes: Vec<AnyOutcome> =
+        figure.jobs().iter().map(|job| outcome(job, |name| f64::from(name == "a"))).collect();
     let found: Vec<_> = figure
         .shares(&outcomes)
         .into_iter()
@@ -313,7 +314,7 @@ fn what_is_wrong_is_said_at_its_line() {
 fn every_embedded_figure_can_be_read_in_both_extents() {
     for (id, text) in crate::embedded::FIGURES {
         for extent in [Extent::Full, Extent::Quick] {
-            let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
+            let check = crate::any::check;
             let figure = Figure::read(id, &crate::embedded::figure_file(id), text, extent, &check)
                 .unwrap_or_else(|error| panic!("{error}"));
             assert!(!figure.jobs().is_empty() && !figure.claims.is_empty(), "{id}");
