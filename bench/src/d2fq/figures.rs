@@ -3,11 +3,9 @@
 //! The figures are those of `mqfq sim figure d2fq/N`, run by the same code; see their files in `sim/figures/d2fq` for what each is made of.
 
 use crate::progress::Progress;
-use mqfq_sim::any::AnyOutcome;
+use mqfq_sim::any::{self, AnyOutcome};
 use mqfq_sim::embedded;
 use mqfq_sim::figure::{ClaimRow, Extent, Figure, Job, Rows, ShareRow, X};
-use mqfq_sim::outcome::Outcome;
-use mqfq_sim::scenario::Scenario;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -86,17 +84,16 @@ pub struct FigureClaim {
 /// One sentence.
 pub fn simulate(quick: bool) -> Result<Figures, String> {
     let extent = if quick { Extent::Quick } else { Extent::Full };
-    let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
     let mut read = Vec::new();
     for (name, text) in embedded::FIGURES.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
-        let figure = Figure::read(name, &embedded::figure_file(name), text, extent, &check);
+        let figure = Figure::read(name, &embedded::figure_file(name), text, extent, &any::check);
         read.push(figure.map_err(|error| error.to_string())?);
     }
     let progress = Mutex::new(Progress::new(read.iter().map(|figure| figure.jobs().len()).sum()));
     let mut found = Figures::default();
     for figure in &read {
         let outcomes = run(figure.jobs(), &progress)?;
-        let rows = figure.assemble(&outcomes.iter().cloned().map(AnyOutcome::from).collect::<Vec<_>>());
+        let rows = figure.assemble(&outcomes);
         let number = figure.id.trim_start_matches(PREFIX);
         add_points(&mut found.rows, number, &rows);
         add_bandwidths(&mut found.rows, figure, number, &outcomes);
@@ -107,13 +104,12 @@ pub fn simulate(quick: bool) -> Result<Figures, String> {
     Ok(found)
 }
 
-fn run(jobs: &[Job], progress: &Mutex<Progress>) -> Result<Vec<Outcome>, String> {
+fn run(jobs: &[Job], progress: &Mutex<Progress>) -> Result<Vec<AnyOutcome>, String> {
     let one = |job: &Job| {
         progress.lock().unwrap_or_else(PoisonError::into_inner).step(&job.label);
-        let scenario = Scenario::parse(&job.file, &job.scenario).map_err(|error| error.to_string())?;
-        mqfq_sim::run::run(&scenario).map_err(|error| format!("{}: {error}", job.label))
+        any::run(&job.file, &job.scenario).map_err(|error| format!("{}: {error}", job.label))
     };
-    let outcomes: Vec<Result<Outcome, String>> = jobs.par_iter().with_max_len(1).map(one).collect();
+    let outcomes: Vec<Result<AnyOutcome, String>> = jobs.par_iter().with_max_len(1).map(one).collect();
     outcomes.into_iter().collect()
 }
 
@@ -138,7 +134,7 @@ fn add_points(all: &mut BTreeMap<String, Vec<FigureRow>>, number: &str, rows: &R
 }
 
 /// Bandwidths of the figure that is about them: 11, whose panels are the three ways to be unequal. In place of its points, which say less.
-fn add_bandwidths(all: &mut BTreeMap<String, Vec<FigureRow>>, figure: &Figure, number: &str, outcomes: &[Outcome]) {
+fn add_bandwidths(all: &mut BTreeMap<String, Vec<FigureRow>>, figure: &Figure, number: &str, outcomes: &[AnyOutcome]) {
     if number != BANDWIDTHS {
         return;
     }
@@ -187,9 +183,8 @@ mod tests {
     #[test]
     fn figure_11_is_who_got_what_beside_what_the_weight_says() {
         let extent = Extent::Quick;
-        let check = |file: &str, text: &str| Scenario::parse(file, text).map(|_| ());
         let text = embedded::figure("d2fq/11").expect("it comes with the program");
-        let figure = Figure::read("d2fq/11", &embedded::figure_file("d2fq/11"), text, extent, &check).unwrap();
+        let figure = Figure::read("d2fq/11", &embedded::figure_file("d2fq/11"), text, extent, &any::check).unwrap();
         let progress = Mutex::new(Progress::new(figure.jobs().len()));
         let outcomes = run(figure.jobs(), &progress).unwrap();
         let mut rows = BTreeMap::new();
