@@ -217,6 +217,7 @@ fn draw_axes<'a, 'b>(
             }
             () if panel.axis == Axis::Time => plain(*x),
             () if labelled || !whole => String::new(),
+            () if panel.log_x && *x < 0.0 => plain(x.exp2()),
             () if panel.log_x => format!("{}", x.exp2().round()),
             () => format!("{x:.0}"),
         }
