@@ -52,6 +52,7 @@ pub const SCENARIOS: &[(&str, &str)] = &[
     ("shallow-reader", include_str!("../scenarios/shallow-reader.toml")),
     ("store", include_str!("../scenarios/store.toml")),
     ("hundred-thousand", include_str!("../scenarios/hundred-thousand.toml")),
+    ("ten-thousand-threads", include_str!("../scenarios/ten-thousand-threads.toml")),
     ("deceptive-idleness", include_str!("../scenarios/deceptive-idleness.toml")),
 ];
 

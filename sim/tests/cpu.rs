@@ -15,7 +15,7 @@ const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
 
 fn of_body(name: &str, body: Body) -> Program {
-    Program { name: name.into(), body, weight: 1024, pin: Pin::Nowhere }
+    Program { name: name.into(), body, weight: 100, pin: Pin::Nowhere }
 }
 
 fn program(name: &str, profile: &str, threads: usize) -> Program {
@@ -85,7 +85,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
 
 #[test]
 fn weights_are_proportions_between_programs_that_always_run() {
-    let heavy = Program { weight: 3072, ..program("heavy", "hog", 4) };
+    let heavy = Program { weight: 300, ..program("heavy", "hog", 4) };
     // Pinned, so that nothing but the weights decides.
     let programs = [heavy, program("light", "hog", 4)].map(|program| Program { pin: Pin::OneToOne, ..program });
     let outcome = run(&scenario("cfs", 4, programs.into())).unwrap();

@@ -10,7 +10,7 @@ const MS: u64 = 1_000_000;
 
 fn program(name: &str, profile: &str, threads: usize) -> Program {
     let body = profiles::find(profile).unwrap().body(Parameters::of(threads as u32));
-    Program { name: name.into(), body, weight: 1024, pin: Pin::Nowhere }
+    Program { name: name.into(), body, weight: 100, pin: Pin::Nowhere }
 }
 
 /// Twelve cores to a socket.

@@ -7,7 +7,7 @@ use super::profiles::{self, Parameters};
 use super::scenario::{Costs, Pin, Program, Scenario};
 use super::schedulers::{self, SchedulerKind};
 use mqfq_config::{ConfigError, Section, Source};
-use mqfq_cpu::scheduler::{Machine, Tasks};
+use mqfq_cpu::scheduler::Machine;
 
 /// Longest time of anything, ns: an hour.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
@@ -157,7 +157,7 @@ fn program(name: String, section: Section<'_, '_>, machine: &Machine) -> Result<
         None => (machine.cores() as u32).max(profile.threads_min),
     };
     let weight =
-        section.get("weight").map_or(Ok(Tasks::WEIGHT_DEFAULT), |weight| weight.number(1..=Tasks::WEIGHT_MAX))?;
+        section.get("weight").map_or(Ok(Program::WEIGHT_DEFAULT), |weight| weight.number(1..=Program::WEIGHT_MAX))?;
     let pin = match section.get("pin") {
         Some(entry) if entry.choice(&["none", "one-to-one"])? == "one-to-one" => {
             let cores = machine.cores();
@@ -222,7 +222,7 @@ profile = "streamcluster"
         assert_eq!(scenario.scheduler, SchedulerKind::of("cfs").unwrap());
         assert_eq!((scenario.seed, scenario.warm_up_ns, scenario.measured_ns), (1, 200_000_000, 1_000_000_000));
         let app = &scenario.programs[0];
-        assert_eq!((app.name.as_str(), app.weight, app.pin, app.body.threads()), ("app", 1024, Pin::Nowhere, 4));
+        assert_eq!((app.name.as_str(), app.weight, app.pin, app.body.threads()), ("app", 100, Pin::Nowhere, 4));
         let kvm = parse(&GOOD.replace("cfs", "kvm")).unwrap();
         assert_eq!(kvm.costs, Costs::VIRTUAL, "its threads are virtual CPUs");
     }
@@ -250,7 +250,7 @@ preempted-stays = "2ms"
 [program.a]
 profile = "mutex-loop"
 threads = 3
-weight = 2048
+weight = 200
 pin = "one-to-one"
 wait = "spin 10us"
 hand-off = true
@@ -268,7 +268,7 @@ profile = "hog"
         assert_eq!((options.latency_ns, options.preempted_stays_ns), (24_000_000, 2_000_000));
         assert_eq!((options.wake_affine, options.imbalance_percent), (false, 110));
         let a = &scenario.programs[0];
-        assert_eq!((a.weight, a.pin, a.body.threads(), a.body.hand_off), (2048, Pin::OneToOne, 3, true));
+        assert_eq!((a.weight, a.pin, a.body.threads(), a.body.hand_off), (200, Pin::OneToOne, 3, true));
         assert_eq!(a.body.waiting, Waiting::SpinThenBlock(10_000));
         assert_eq!(scenario.programs[1].body.threads(), 24, "as many as cores");
     }
@@ -331,7 +331,7 @@ profile = "hog"
             (
                 "\"streamcluster\"",
                 "\"hog\"\nweight = 0",
-                "s.toml:11: program.app.weight: 0 is out of range, allowed is 1 to 1048576",
+                "s.toml:11: program.app.weight: 0 is out of range, allowed is 1 to 10000",
             ),
             (
                 "\"streamcluster\"",

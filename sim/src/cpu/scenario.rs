@@ -36,10 +36,22 @@ pub struct Program {
     pub name: String,
     /// What its threads do.
     pub body: Body,
-    /// Its weight, 1 to [`Tasks::WEIGHT_MAX`].
+    /// Its weight, 1 to [`Program::WEIGHT_MAX`]: as cgroup v2's `cpu.weight`, and as a tenant's of the block layer.
     pub weight: u32,
     /// Where its threads may run.
     pub pin: Pin,
+}
+
+impl Program {
+    /// The weight of who has none of its own.
+    pub const WEIGHT_DEFAULT: u32 = 100;
+    /// Largest weight.
+    pub const WEIGHT_MAX: u32 = 10_000;
+
+    /// The weight in the units of schedulers, whose default is that of Linux's nice 0: in proportion, rounded.
+    fn scheduler_weight(&self) -> u32 {
+        (self.weight * Tasks::WEIGHT_DEFAULT + Self::WEIGHT_DEFAULT / 2) / Self::WEIGHT_DEFAULT
+    }
 }
 
 /// Where threads may run.
@@ -105,7 +117,7 @@ impl Scenario {
     pub fn tasks(&self) -> Tasks {
         let mut tasks = Tasks::default();
         for program in &self.programs {
-            let id = tasks.add_program(program.weight);
+            let id = tasks.add_program(program.scheduler_weight());
             for thread in 0..program.body.threads() {
                 let pin = match program.pin {
                     Pin::Nowhere => None,
