@@ -1,8 +1,8 @@
-//! What is compared: four ways from a client to the drive.
+//! What is compared: five ways from a client to the drive.
 
 use crate::harness::as_shipped;
 use mqfq_blk::queues::BlockLayer;
-use mqfq_blk::{PolicyKind, PolicyOptions};
+use mqfq_blk::{D2fqOptions, PolicyKind, PolicyOptions};
 
 /// A policy, and the block layer that it stands in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,7 +11,9 @@ pub enum Stack {
     None,
     /// The device does.
     D2fq,
-    /// The same without staging, merging and counters: LL-D2FQ (D2FQ section 4.3).
+    /// The same as published: global virtual time is written with each completion of its holder.
+    D2fqExact,
+    /// As `d2fq`, without staging, merging and counters: LL-D2FQ (D2FQ section 4.3).
     LowLatency,
     /// The host does.
     Mqfq,
@@ -19,13 +21,14 @@ pub enum Stack {
 
 impl Stack {
     /// All of them; the others are read as ratios to the first.
-    pub const ALL: [Stack; 4] = [Stack::None, Stack::D2fq, Stack::LowLatency, Stack::Mqfq];
+    pub const ALL: [Stack; 5] = [Stack::None, Stack::D2fq, Stack::D2fqExact, Stack::LowLatency, Stack::Mqfq];
 
     /// Its name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Stack::None => "none",
             Stack::D2fq => "d2fq",
+            Stack::D2fqExact => "d2fq-exact",
             Stack::LowLatency => "ll-d2fq",
             Stack::Mqfq => "mqfq",
         }
@@ -43,10 +46,11 @@ impl Stack {
     pub fn policy(self, workers: usize) -> PolicyOptions {
         let kind = match self {
             Stack::None => PolicyKind::None,
-            Stack::D2fq | Stack::LowLatency => PolicyKind::D2fq,
+            Stack::D2fq | Stack::D2fqExact | Stack::LowLatency => PolicyKind::D2fq,
             Stack::Mqfq => PolicyKind::Mqfq,
         };
-        as_shipped(PolicyOptions::new(kind), workers)
+        let d2fq = if self == Stack::D2fqExact { D2fqOptions::DEFAULT } else { D2fqOptions::SHIPPED };
+        as_shipped(PolicyOptions { d2fq, ..PolicyOptions::new(kind) }, workers)
     }
 }
 

@@ -218,7 +218,7 @@ macro_rules! keys {
         &[
             $($own,)* "policy", "without-wrr", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
             "read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire", "read-latency", "write-latency", "slice-idle", "timeout-sync", "max-budget", "low-latency", "strict-guarantees", "fifo-expire-sync", "fifo-expire-async",
-            "low-threshold", "class-ratio", "adjust-period", "grace-period",
+            "low-threshold", "class-ratio", "adjust-period", "grace-period", "vtime-quantum",
             "queue-depth", "block-layer",
             "software-queues", "hardware-queues", "merge", "plug", "timeout", "retries", "async-writes", "cost",
         ]

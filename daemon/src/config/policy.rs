@@ -5,7 +5,7 @@
 //! scheduler's options of it. What was written is checked here, where its place is known; the defaults need no check.
 
 use super::tunables;
-use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
+use mqfq_blk::{D2fqOptions, PolicyKind, PolicyOptions, VSpan};
 use mqfq_config::{ConfigError, Entry, Section, size};
 
 /// Names of the forms, the default first.
@@ -78,6 +78,9 @@ impl PolicyConfig {
             None => false,
         };
         let mut own = PolicyOptions::new(kind);
+        if kind.is_direct() {
+            own.d2fq = D2fqOptions::SHIPPED;
+        }
         tunables::read(device, &mut own)?;
         if !falls_back {
             return Ok(PolicyConfig { wanted: Chosen::read(device, own, queue_depth)?, fallback: None });

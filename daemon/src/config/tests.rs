@@ -159,7 +159,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
         "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, without-wrr, depth, window, token-unit, \
          form, quantum, lease, token-batch, token-share, read-expire, write-expire, writes-starved, fifo-batch, \
          prio-aging-expire, read-latency, write-latency, slice-idle, timeout-sync, max-budget, low-latency, strict-guarantees, fifo-expire-sync, \
-         fifo-expire-async, low-threshold, class-ratio, adjust-period, grace-period, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, async-writes, cost"
+         fifo-expire-async, low-threshold, class-ratio, adjust-period, grace-period, vtime-quantum, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, async-writes, cost"
     );
 }
 
@@ -538,13 +538,21 @@ fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
 
 #[test]
 fn each_tunable_of_d2fq_can_be_set_within_its_range_and_only_there() {
-    assert_eq!(scheduler("policy = \"d2fq\"", 2).0, PolicyOptions::new(PolicyKind::D2fq));
-    let keys = ["low-threshold = \"1MiB\"", "class-ratio = 3", "adjust-period = \"100ms\"", "grace-period = \"200ms\""];
+    let shipped = PolicyOptions { d2fq: D2fqOptions::SHIPPED, ..PolicyOptions::new(PolicyKind::D2fq) };
+    assert_eq!(scheduler("policy = \"d2fq\"", 2).0, shipped);
+    let keys = [
+        "low-threshold = \"1MiB\"",
+        "class-ratio = 3",
+        "adjust-period = \"100ms\"",
+        "grace-period = \"200ms\"",
+        "vtime-quantum = \"0\"",
+    ];
     let expected = D2fqOptions {
         low_threshold_bytes: 1 << 20,
         class_ratio: 3,
         adjust_period_ns: 100_000_000,
         grace_period_ns: 200_000_000,
+        vtime_quantum_bytes: 0,
     };
     assert_eq!(scheduler(&format!("policy = \"d2fq\"\n{}", keys.join("\n")), 2).0.d2fq, expected);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
@@ -560,6 +568,7 @@ fn each_tunable_of_d2fq_can_be_set_within_its_range_and_only_there() {
         ("class-ratio", "257", "0 to 256"),
         ("adjust-period", "\"999us\"", "1ms to 3600s"),
         ("grace-period", "\"11s\"", "0s to 10s"),
+        ("vtime-quantum", "\"2MiB\"", "0 to 1MiB"),
     ] {
         assert_eq!(
             refused(&format!("policy = \"d2fq\"\n{key} = {value}")),

@@ -27,7 +27,7 @@ pub const KEYS: [(PolicyKind, &[&str]); 4] = [
             "fifo-expire-async",
         ],
     ),
-    (PolicyKind::D2fq, &["low-threshold", "class-ratio", "adjust-period", "grace-period"]),
+    (PolicyKind::D2fq, &["low-threshold", "class-ratio", "adjust-period", "grace-period", "vtime-quantum"]),
 ];
 
 /// A tunable by its key: where its value goes, and which values are allowed.
@@ -74,6 +74,7 @@ pub fn tunable<'a>(
         "class-ratio" => Tunable::Count(&mut d2fq.class_ratio, 0..=D2fqOptions::CLASS_RATIO_MAX),
         "adjust-period" => Tunable::Time(&mut d2fq.adjust_period_ns, adjust_period),
         "grace-period" => Tunable::Time(&mut d2fq.grace_period_ns, 0..=D2fqOptions::GRACE_PERIOD_MAX_NS),
+        "vtime-quantum" => Tunable::Size(&mut d2fq.vtime_quantum_bytes, 0..=D2fqOptions::VTIME_QUANTUM_MAX_BYTES),
         _ => return None,
     })
 }

@@ -385,6 +385,7 @@ const POLICY_KEYS: &[&str] = &[
     "class-ratio",
     "adjust-period",
     "grace-period",
+    "vtime-quantum",
 ];
 
 fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigError> {

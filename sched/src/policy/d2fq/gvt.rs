@@ -20,10 +20,17 @@
 //!   44 GB: ten seconds of a fast drive. A flow whose one request takes longer would seem to be ahead.) A flow of a large weight also
 //!   writes the shared line less than once per request.
 //!
+//! # Quantum
+//! As in the paper the holder writes the word with each of its completions, and two flows that are served alike take it from each other all the
+//! time: with two workers on a device that completes at once, half of what a request costs is the way of this line. With a quantum q the
+//! holder writes it only when it has got q ahead of it, and another flow takes it only when it is q behind. So it is off by at most q, either
+//! way, and so are the gaps that the thresholds are compared with: nothing in shares, which follow from differences, and q of 8 MiB in when
+//! control begins. Whoever finds that nobody holds it takes it at once, as before.
+//!
 //! # Invariants
 //! G1. It moves back only by a flow that is behind it and not its holder, which becomes its holder.
-//! G2. After [`update`](GlobalVtime::update) of a flow, as long as nobody else calls anything, it is at most that flow's virtual time, and
-//!     at most a grain below it if the flow holds it.
+//! G2. After [`update`](GlobalVtime::update) of a flow, as long as nobody else calls anything, it is at most q above that flow's virtual time, and
+//!     at most a grain and q below it if the flow holds it.
 //! G3. A release changes the holder and not the time, and takes it off nobody who has completed something since it was found inactive: else a
 //!     flow that is ahead could take global virtual time past one that has just come back.
 //!
@@ -65,6 +72,8 @@ const NO_HOLDER: u64 = ID_MASK;
 /// Global virtual time as in Figure 9. See the file's text.
 pub struct Gvt {
     word: CachePadded<AtomicU64>,
+    /// How much it must move by to be written, units; 0: at all.
+    quantum: i64,
 }
 
 impl Gvt {
@@ -74,9 +83,15 @@ impl Gvt {
     /// Most flows that have names of their own.
     pub const FLOWS_MAX: usize = NO_HOLDER as usize;
 
-    /// Held by nobody, at `start` rounded down.
+    /// Held by nobody, at `start` rounded down, and written as in the paper.
     pub fn new(start: VTime) -> Gvt {
-        Gvt { word: CachePadded::new(AtomicU64::new(start.raw() & !ID_MASK | NO_HOLDER)) }
+        Gvt::with_quantum(start, VSpan(0))
+    }
+
+    /// The same, written only when it would move by more than `quantum`, which is at most a quarter of the circle: see "Quantum".
+    pub fn with_quantum(start: VTime, quantum: VSpan) -> Gvt {
+        let word = CachePadded::new(AtomicU64::new(start.raw() & !ID_MASK | NO_HOLDER));
+        Gvt { word, quantum: quantum.0 as i64 }
     }
 
     /// Who holds it.
@@ -104,7 +119,10 @@ impl GlobalVtime for Gvt {
         loop {
             let old_id = old & ID_MASK;
             let ahead = my_vt.wrapping_sub(old & !ID_MASK) as i64;
-            let moves = if old_id == my_id { ahead > 0 } else { ahead < 0 || old_id == NO_HOLDER };
+            let moves = match old_id == my_id {
+                true => ahead > self.quantum,
+                false => ahead < -self.quantum || old_id == NO_HOLDER,
+            };
             if !moves {
                 return ahead;
             }

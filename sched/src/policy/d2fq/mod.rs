@@ -131,7 +131,8 @@ impl D2fq {
             let (kind, count, most) = (PolicyKind::D2fq, flows.len(), Gvt::FLOWS_MAX);
             return Err(PolicyError::TooManyFlowsOf { kind, count, most });
         }
-        D2fq::with_gvt(options, hctx_count, flows, Gvt::new(options.start))
+        let gvt = Gvt::with_quantum(options.start, options.d2fq.vtime_quantum());
+        D2fq::with_gvt(options, hctx_count, flows, gvt)
     }
 
     /// Where virtual time starts with these options: all flows, and whatever keeps the global one.

@@ -2,6 +2,7 @@
 
 use crate::policy::tunables::TIME_MAX_NS;
 use crate::policy::{ClassWeights, PolicyError, PolicyKind};
+use crate::vtime::VSpan;
 
 /// Tunables of `d2fq`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +17,9 @@ pub struct D2fqOptions {
     pub adjust_period_ns: u64,
     /// A flow that has nothing in flight keeps its place for so long, ns, 0..=10 s.
     pub grace_period_ns: u64,
+    /// Global virtual time is written only when it would move by more than this, bytes-equivalent at the default weight, 0..=1 MiB; what counts
+    /// is at most a sixteenth of the threshold. 0: as in the paper, with each completion of its holder.
+    pub vtime_quantum_bytes: u64,
 }
 
 impl D2fqOptions {
@@ -30,13 +34,27 @@ impl D2fqOptions {
     /// Longest [`D2fqOptions::grace_period_ns`].
     pub const GRACE_PERIOD_MAX_NS: u64 = 10_000_000_000;
 
+    /// Largest [`D2fqOptions::vtime_quantum_bytes`].
+    pub const VTIME_QUANTUM_MAX_BYTES: u64 = 1 << 20;
+
+    /// What `mqfq serve` runs unless its config says otherwise: the line that all workers read is written once per 64 KiB of service, a 128th of
+    /// the threshold.
+    pub const SHIPPED: D2fqOptions = D2fqOptions { vtime_quantum_bytes: 64 << 10, ..D2fqOptions::DEFAULT };
+
     /// The paper's (section 4.1), and 2 ms of grace, which it gives no number for: the file's text of [`D2fq`](super::D2fq) says why.
     pub const DEFAULT: D2fqOptions = D2fqOptions {
         low_threshold_bytes: 8 << 20,
         class_ratio: 0,
         adjust_period_ns: 1_000_000_000,
         grace_period_ns: 2_000_000,
+        vtime_quantum_bytes: 0,
     };
+
+    /// What global virtual time may be off by.
+    pub(super) const fn vtime_quantum(&self) -> VSpan {
+        let most = self.low_threshold_bytes / 16;
+        VSpan::from_bytes(if self.vtime_quantum_bytes < most { self.vtime_quantum_bytes } else { most })
+    }
 
     /// Checks every field.
     ///
@@ -49,6 +67,7 @@ impl D2fqOptions {
             ("class-ratio", self.class_ratio as u64, "", 0, Self::CLASS_RATIO_MAX as u64),
             ("adjust-period", self.adjust_period_ns, " ns", Self::ADJUST_PERIOD_MIN_NS, TIME_MAX_NS),
             ("grace-period", self.grace_period_ns, " ns", 0, Self::GRACE_PERIOD_MAX_NS),
+            ("vtime-quantum", self.vtime_quantum_bytes, " bytes", 0, Self::VTIME_QUANTUM_MAX_BYTES),
         ];
         let mut at = 0;
         while at < all.len() {
@@ -85,6 +104,7 @@ mod tests {
             (D2fqOptions { low_threshold_bytes: 65_535, ..good }, "low-threshold"),
             (D2fqOptions { adjust_period_ns: 999_999, ..good }, "adjust-period"),
             (D2fqOptions { grace_period_ns: 10_000_000_001, ..good }, "grace-period"),
+            (D2fqOptions { vtime_quantum_bytes: (1 << 20) + 1, ..good }, "vtime-quantum"),
         ] {
             assert!(sentence(options).starts_with(&format!("{name} of ")), "{}", sentence(options));
         }

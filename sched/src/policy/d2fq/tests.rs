@@ -397,3 +397,30 @@ fn as_many_queues_as_there_may_be() {
     }
     assert_eq!(rig.policy.class_bytes(FlowId(4)), [1000 * HCTXS_MAX as u64, 0, 0]);
 }
+
+#[test]
+fn with_a_quantum_the_word_is_written_once_per_quantum_and_is_off_by_no_more() {
+    let q = VSpan::from_bytes(64 << 10);
+    let at = |bytes: u64| VTime::ZERO.plus(VSpan::from_bytes(bytes));
+    let gvt = Gvt::with_quantum(VTime::ZERO, q);
+    assert_eq!(gvt.update(FlowId(1), at(4096)), VSpan::from_bytes(4096).0 as i64, "nobody held it: taken at once");
+    assert_eq!((gvt.now(), gvt.holder()), (at(4096), Some(FlowId(1))));
+    // The holder goes on by 16 pages and is not written; by one more, it is.
+    for page in 2..=17 {
+        gvt.update(FlowId(1), at(page * 4096));
+        assert_eq!(gvt.now(), at(4096), "page {page}");
+    }
+    gvt.update(FlowId(1), at(18 * 4096));
+    assert_eq!(gvt.now(), at(18 * 4096));
+    // Another one behind by the quantum leaves it; by more, takes it.
+    gvt.update(FlowId(2), at(2 * 4096));
+    assert_eq!((gvt.now(), gvt.holder()), (at(18 * 4096), Some(FlowId(1))));
+    gvt.update(FlowId(2), at(4096));
+    assert_eq!((gvt.now(), gvt.holder()), (at(4096), Some(FlowId(2))));
+    // A sixteenth of the threshold is the most that counts.
+    let options = D2fqOptions { low_threshold_bytes: 512 << 10, ..D2fqOptions::SHIPPED };
+    assert_eq!(
+        [options, D2fqOptions::SHIPPED, D2fqOptions::DEFAULT].map(|of| of.vtime_quantum().bytes()),
+        [32 << 10, 64 << 10, 0]
+    );
+}
