@@ -10,7 +10,8 @@
 //! | [`contender`] | whose cost is measured: each policy in each of its forms |
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
 //! | [`transfers`] | the lines that whole policies move |
-//! | [`blkmq`], [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
+//! | [`simulate`](mod@simulate) | scenarios through the simulator, several at once |
+//! | [`blkmq`], [`d2fq`], [`demo`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
 //! | [`report`], [`table`], [`plot`] | JSON, text, picture |
 //!
 //! bench/README.md says for each command what it shows and what would make it lie.
@@ -44,6 +45,7 @@ pub mod report;
 pub mod scale;
 pub mod schedulers;
 mod scratch;
+pub mod simulate;
 pub mod structures;
 pub mod table;
 pub mod transfers;

@@ -3,10 +3,10 @@
 //! The figures are those of `mqfq sim figure d2fq/N`, run by the same code; see their files in `sim/figures/d2fq` for what each is made of.
 
 use crate::progress::Progress;
+use crate::simulate;
 use mqfq_sim::any::{self, AnyOutcome};
 use mqfq_sim::embedded;
-use mqfq_sim::figure::{ClaimRow, Extent, Figure, Job, Rows, ShareRow, X};
-use rayon::prelude::*;
+use mqfq_sim::figure::{ClaimRow, Extent, Figure, Rows, ShareRow, X};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -92,7 +92,7 @@ pub fn simulate(quick: bool) -> Result<Figures, String> {
     let progress = Mutex::new(Progress::new(read.iter().map(|figure| figure.jobs().len()).sum()));
     let mut found = Figures::default();
     for figure in &read {
-        let outcomes = run(figure.jobs(), &progress)?;
+        let outcomes = simulate::simulate(figure.jobs(), &progress)?;
         let rows = figure.assemble(&outcomes);
         let number = figure.id.trim_start_matches(PREFIX);
         add_points(&mut found.rows, number, &rows);
@@ -102,15 +102,6 @@ pub fn simulate(quick: bool) -> Result<Figures, String> {
     }
     progress.lock().unwrap_or_else(PoisonError::into_inner).finish();
     Ok(found)
-}
-
-fn run(jobs: &[Job], progress: &Mutex<Progress>) -> Result<Vec<AnyOutcome>, String> {
-    let one = |job: &Job| {
-        progress.lock().unwrap_or_else(PoisonError::into_inner).step(&job.label);
-        any::run(&job.file, &job.scenario).map_err(|error| format!("{}: {error}", job.label))
-    };
-    let outcomes: Vec<Result<AnyOutcome, String>> = jobs.par_iter().with_max_len(1).map(one).collect();
-    outcomes.into_iter().collect()
 }
 
 /// The panels of a figure with parts are named by their letters.
@@ -186,7 +177,7 @@ mod tests {
         let text = embedded::figure("d2fq/11").expect("it comes with the program");
         let figure = Figure::read("d2fq/11", &embedded::figure_file("d2fq/11"), text, extent, &any::check).unwrap();
         let progress = Mutex::new(Progress::new(figure.jobs().len()));
-        let outcomes = run(figure.jobs(), &progress).unwrap();
+        let outcomes = simulate::simulate(figure.jobs(), &progress).unwrap();
         let mut rows = BTreeMap::new();
         add_points(&mut rows, "11", &figure.assemble(&outcomes));
         add_bandwidths(&mut rows, &figure, "11", &outcomes);

@@ -21,7 +21,6 @@ use mqfq_bench::progress::Progress;
 use mqfq_sim::any::{self, AnyOutcome};
 use mqfq_sim::embedded;
 use mqfq_sim::figure::{Extent, Figure, Job};
-use rayon::prelude::*;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -32,14 +31,9 @@ fn simulate(jobs: &[Job], threads: Option<usize>) -> Result<Vec<AnyOutcome>, Str
         .build()
         .map_err(|error| format!("cannot start threads: {error}"))?;
     let progress = Mutex::new(Progress::new(jobs.len()));
-    let one = |job: &Job| {
-        progress.lock().unwrap_or_else(PoisonError::into_inner).step(&job.label);
-        any::run(&job.file, &job.scenario).map_err(|error| format!("{}: {error}", job.label))
-    };
-    // One by one, since one scenario may take as long as all others.
-    let outcomes: Vec<Result<AnyOutcome, String>> = pool.install(|| jobs.par_iter().with_max_len(1).map(one).collect());
+    let outcomes = pool.install(|| mqfq_bench::simulate::simulate(jobs, &progress));
     progress.lock().unwrap_or_else(PoisonError::into_inner).finish();
-    outcomes.into_iter().collect()
+    outcomes
 }
 
 /// The figure that the program has under this name, or the file of this path.
@@ -81,6 +75,21 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<String, String> {
     std::fs::write(&path, text)
         .map_err(|error| format!("cannot write {}: {}", path.display(), crate::plain(&error)))?;
     Ok(path.display().to_string())
+}
+
+/// A table as CSV.
+fn csv<C: AsRef<[u8]>, R: IntoIterator<Item = C>>(
+    header: &[&str],
+    rows: impl Iterator<Item = R>,
+) -> Result<String, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("cannot write CSV: {error}");
+    let mut writer = ::csv::Writer::from_writer(Vec::new());
+    writer.write_record(header).map_err(|error| failed(&error))?;
+    for row in rows {
+        writer.write_record(row).map_err(|error| failed(&error))?;
+    }
+    let bytes = writer.into_inner().map_err(|error| failed(&error))?;
+    String::from_utf8(bytes).map_err(|error| failed(&error))
 }
 
 /// A number with as many digits as say something.

@@ -139,14 +139,7 @@ fn programs_csv(simulated: &Simulated<'_>) -> Result<String, String> {
         "migrations_per_s",
         "longest_wait_ms",
     ];
-    let failed = |error: &dyn std::fmt::Display| format!("cannot write CSV: {error}");
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(header).map_err(|error| failed(&error))?;
-    for index in 0..simulated.outcome.programs.len() {
-        writer.write_record(cells(simulated, index)).map_err(|error| failed(&error))?;
-    }
-    let bytes = writer.into_inner().map_err(|error| failed(&error))?;
-    String::from_utf8(bytes).map_err(|error| failed(&error))
+    super::csv(&header, (0..simulated.outcome.programs.len()).map(|index| cells(simulated, index)))
 }
 
 fn show(simulated: &Simulated<'_>, scenario: &Scenario, host: &Host) -> String {
