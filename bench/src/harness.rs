@@ -21,6 +21,7 @@ use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyOptions, PriorityClass, Weight};
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
+use mqfq_front::memory::TenantMemory;
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -191,6 +192,7 @@ fn attach_nbd(engine: &Engine, tenants: &[Tenant]) -> Result<Attached, String> {
         size_bytes: info.size_bytes,
         read_only: false,
         block: BlockSizes::of_device(&info),
+        memory: TenantMemory::unbounded(),
     };
     let exports = ExportTable::new(tenants.iter().enumerate().map(export))?;
     let listener = NbdListener::bind(&Address::Unix(socket.clone()), Arc::new(exports), NbdOptions::default())?;

@@ -1,5 +1,7 @@
 //! Payload memory: owned, page-aligned, recycled per thread.
 //!
+//! A thread keeps at most [`KEPT_BYTES_MAX`] for its next buffers.
+//!
 //! A buffer travels: socket to client to device and back, or device to client to socket. It is owned at each step, so
 //! memory that the kernel works on cannot be freed under it. Recycled memory still holds a former tenant's bytes:
 //! whoever hands a buffer to a client must have written every byte of the length it states (the conformance suite
@@ -16,8 +18,8 @@ pub const ALIGNMENT_BYTES: usize = 4096;
 /// Classes are powers of two from 4 KiB (class 0) to 2 MiB; larger buffers are not recycled.
 const CLASSES: usize = 10;
 
-/// Most memory that a thread keeps in one class, bytes.
-const KEPT_BYTES_MAX: usize = 16 << 20;
+/// Most memory that a thread keeps in all classes together, bytes: 128 pieces of 128 KiB, or 4096 requests of 4 KiB.
+pub const KEPT_BYTES_MAX: usize = 16 << 20;
 
 /// Owned, page-aligned bytes.
 pub struct Buffer {
@@ -28,19 +30,52 @@ pub struct Buffer {
 // SAFETY: a Buffer owns its bytes alone; nothing about them is tied to the thread that allocated them.
 unsafe impl Send for Buffer {}
 
+/// What a thread keeps for its next buffers, by class.
+struct Kept {
+    classes: [Vec<Buffer>; CLASSES],
+    bytes: usize,
+}
+
+impl Kept {
+    fn take(&mut self, class: usize) -> Option<Buffer> {
+        let buffer = self.classes[class].pop()?;
+        self.bytes -= buffer.capacity_bytes;
+        Some(buffer)
+    }
+
+    /// Keeps it, or hands it back if there is too much already.
+    fn keep(&mut self, class: usize, buffer: Buffer) -> Option<Buffer> {
+        if self.bytes + buffer.capacity_bytes > KEPT_BYTES_MAX {
+            return Some(buffer);
+        }
+        self.bytes += buffer.capacity_bytes;
+        self.classes[class].push(buffer);
+        None
+    }
+}
+
 thread_local! {
-    static KEPT: RefCell<[Vec<Buffer>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
+    static KEPT: RefCell<Kept> = const { RefCell::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0 }) };
 }
 
 impl Buffer {
     /// A buffer of at least `length_bytes` (rounded up to a power of two, at least 4 KiB). Its bytes are initialised
     /// but arbitrary.
     pub fn new(length_bytes: usize) -> Buffer {
-        let capacity_bytes = length_bytes.max(ALIGNMENT_BYTES).next_power_of_two();
+        let capacity_bytes = Self::capacity_for(length_bytes);
         let class = class_of(capacity_bytes);
         let kept =
-            (class < CLASSES).then(|| KEPT.try_with(|kept| kept.borrow_mut()[class].pop()).ok().flatten()).flatten();
+            (class < CLASSES).then(|| KEPT.try_with(|kept| kept.borrow_mut().take(class)).ok().flatten()).flatten();
         kept.unwrap_or_else(|| Self::allocate(capacity_bytes))
+    }
+
+    /// Memory that a buffer for `length_bytes` takes, bytes.
+    pub fn memory_bytes(length_bytes: u32) -> u64 {
+        Self::capacity_for(length_bytes as usize) as u64
+    }
+
+    fn capacity_for(length_bytes: usize) -> usize {
+        length_bytes.max(ALIGNMENT_BYTES).next_power_of_two()
     }
 
     fn allocate(capacity_bytes: usize) -> Buffer {
@@ -84,17 +119,15 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let class = class_of(self.capacity_bytes);
         let own = Buffer { start: self.start, capacity_bytes: self.capacity_bytes };
-        let own = std::mem::ManuallyDrop::new(own);
+        // Whoever keeps it or does not: this drop is not run again for it.
+        let mut own = Some(std::mem::ManuallyDrop::new(own));
         if class < CLASSES {
             let kept = KEPT.try_with(|kept| {
-                let Ok(mut kept) = kept.try_borrow_mut() else { return false };
-                let full = (kept[class].len() + 1) * self.capacity_bytes > KEPT_BYTES_MAX;
-                if !full {
-                    kept[class].push(std::mem::ManuallyDrop::into_inner(own));
-                }
-                !full
+                let Ok(mut kept) = kept.try_borrow_mut() else { return };
+                let Some(buffer) = own.take() else { return };
+                own = kept.keep(class, std::mem::ManuallyDrop::into_inner(buffer)).map(std::mem::ManuallyDrop::new);
             });
-            if kept == Ok(true) {
+            if kept.is_ok() && own.is_none() {
                 return;
             }
         }
@@ -135,7 +168,12 @@ mod tests {
     #[test]
     fn a_thread_keeps_no_more_than_its_share() {
         drop((0..20).map(|_| Buffer::new(2 << 20)).collect::<Vec<_>>());
-        let kept = KEPT.with(|kept| kept.borrow()[class_of(2 << 20)].len());
+        let kept = KEPT.with(|kept| kept.borrow().classes[class_of(2 << 20)].len());
         assert_eq!(kept, 8, "16 MiB / 2 MiB");
+        drop(Buffer::new(4096));
+        let small = KEPT.with(|kept| (kept.borrow().classes[0].len(), kept.borrow().bytes));
+        assert_eq!(small, (0, 16 << 20), "all classes share what a thread keeps");
+        drop(Buffer::new(2 << 20));
+        assert_eq!(KEPT.with(|kept| kept.borrow().bytes), 16 << 20);
     }
 }

@@ -20,8 +20,10 @@ use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Settled};
 use mqfq_blk::probe::Finding;
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
+use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -150,6 +152,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
         connections_max: server.connections_max,
         socket_mode: server.socket_mode,
         handshake_timeout: Duration::from_secs(server.handshake_s),
+        bytes_in_flight_max: server.connection_memory_bytes,
         ..NbdOptions::default()
     };
     let listeners = prepared
@@ -295,10 +298,15 @@ impl Prepared {
         for warning in &plan.warnings {
             eprintln!("mqfq: {warning}");
         }
+        let memories = memories(&plan);
         let exports = plan
             .exports
             .iter()
-            .map(|export| fit(export, &plan.devices[export.device], &*devices[export.device]))
+            .map(|export| {
+                let device = &plan.devices[export.device];
+                let memory = memories[device.flows[export.flow].tenant.as_str()].clone();
+                fit(export, device, &*devices[export.device], memory)
+            })
             .collect::<Result<Vec<Export>, String>>()?;
         let mut tables = Vec::new();
         for (address, indices) in &plan.listeners {
@@ -428,8 +436,21 @@ impl Prepared {
     }
 }
 
+/// The payload memory of each tenant that has an export, by name. A tenant has one, however many devices it uses.
+fn memories(plan: &Plan) -> BTreeMap<&str, Arc<TenantMemory>> {
+    let flows = || plan.devices.iter().flat_map(|device| &device.flows);
+    let limits: BTreeMap<&str, u64> = flows().map(|flow| (flow.tenant.as_str(), flow.memory_bytes)).collect();
+    let server = ServerMemory::new(MemoryLimits { server_bytes: plan.server.memory_bytes, tenants: limits.len() });
+    limits.into_iter().map(|(tenant, bytes)| (tenant, server.tenant(bytes))).collect()
+}
+
 /// The export as the front end wants it, if it fits the device as it turned out to be.
-fn fit(export: &ExportPlan, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
+fn fit(
+    export: &ExportPlan,
+    plan: &DevicePlan,
+    device: &dyn Device,
+    memory: Arc<TenantMemory>,
+) -> Result<Export, String> {
     let info = device.info();
     let name = &plan.config.name;
     let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
@@ -445,6 +466,12 @@ fn fit(export: &ExportPlan, plan: &DevicePlan, device: &dyn Device) -> Result<Ex
         let message = format!("ends past the end of device {name}, allowed is up to byte {}", info.size_bytes);
         return Err(export.place.error(message).to_string());
     }
+    let mut block = BlockSizes::of_device(&info);
+    if let Some(most) = export.payload_bytes_max {
+        // Whole blocks: the device's block is a power of two of at most 64 KiB, the least that can be asked for.
+        block.payload_bytes_max = block.payload_bytes_max.min(most / block.min_bytes * block.min_bytes);
+        block.preferred_bytes = block.preferred_bytes.min(1 << block.payload_bytes_max.ilog2());
+    }
     Ok(Export {
         name: export.name.clone(),
         description: export.description.clone().unwrap_or_default(),
@@ -453,7 +480,8 @@ fn fit(export: &ExportPlan, plan: &DevicePlan, device: &dyn Device) -> Result<Ex
         offset_bytes,
         size_bytes,
         read_only: export.read_only,
-        block: BlockSizes::of_device(&info),
+        block,
+        memory,
     })
 }
 

@@ -3,6 +3,7 @@
 //! An export says whose flow is charged, which bytes of which device it shows, and with what sizes a client may ask.
 //! A table is what one socket offers. It is checked once, when it is made, so that no request has to doubt it.
 
+use crate::memory::TenantMemory;
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::DeviceInfo;
@@ -14,8 +15,7 @@ pub const NAME_BYTES_MAX: usize = 4096;
 /// Largest minimum block that the NBD protocol can state, bytes.
 pub const MIN_BLOCK_BYTES_MAX: u32 = 1 << 16;
 
-/// Largest payload that an export may allow, bytes: what every NBD client may count on (2^25), and no more, because a
-/// connection holds at least one whole payload in memory.
+/// Largest payload that an export may allow, bytes: what every NBD client may count on (2^25).
 pub const PAYLOAD_BYTES_MAX: u32 = 1 << 25;
 
 /// Smallest preferred block that the NBD protocol can state, bytes.
@@ -72,7 +72,7 @@ impl BlockSizes {
 }
 
 /// A named window onto a device.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Export {
     /// What clients ask for, UTF-8 without NUL, at most 4096 bytes. "" is the protocol's default export.
     pub name: String,
@@ -90,6 +90,8 @@ pub struct Export {
     pub read_only: bool,
     /// With what sizes clients may ask.
     pub block: BlockSizes,
+    /// Payload memory of the tenant whose export it is.
+    pub memory: Arc<TenantMemory>,
 }
 
 impl Export {
@@ -185,6 +187,7 @@ mod tests {
             size_bytes,
             read_only: false,
             block: BlockSizes::DEFAULT,
+            memory: TenantMemory::unbounded(),
         }
     }
 

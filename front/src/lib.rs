@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod export;
+pub mod memory;
 #[cfg(feature = "nbd")]
 pub mod nbd;

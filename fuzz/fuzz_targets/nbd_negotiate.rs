@@ -6,6 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
+use mqfq_front::memory::TenantMemory;
 use mqfq_front::nbd::negotiate::{Negotiation, Progress};
 use mqfq_front::nbd::wire::{self, Reader};
 use std::sync::Arc;
@@ -95,6 +96,7 @@ fn table() -> Arc<ExportTable> {
         size_bytes: 1 << 20,
         read_only,
         block: BlockSizes { min_bytes, ..BlockSizes::DEFAULT },
+        memory: TenantMemory::unbounded(),
     };
     Arc::new(ExportTable::new([export("a", false, 1), export("b", true, 512)]).expect("both are well formed"))
 }

@@ -4,10 +4,12 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use mqfq_blk::FlowId;
+use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::request::Op;
 use mqfq_front::export::{BlockSizes, Export};
-use mqfq_front::nbd::transmit::{Limits, Request, Taken, Transmission};
+use mqfq_front::memory::TenantMemory;
+use mqfq_front::nbd::transmit::{Limits, Piece as Part, Request, Taken, Transmission};
 use mqfq_front::nbd::validate::Session;
 use mqfq_front::nbd::wire::RequestHeader;
 use std::sync::Arc;
@@ -21,6 +23,7 @@ struct Input {
     block_status: bool,
     requests_max: u8,
     bytes_max: u16,
+    piece_shift: u8,
     direct_bytes: u16,
     pieces: Vec<Piece>,
     cuts: Vec<u16>,
@@ -89,6 +92,9 @@ fn run(session: &Session, limits: Limits, input: &[u8], cuts: &[usize], direct_b
     let mut transmission = Transmission::new(session.clone(), limits);
     let mut all = Vec::new();
     let mut held = Vec::new();
+    // A large write is put together from its pieces.
+    let mut large: Option<Request> = None;
+    let mut gathered = Vec::new();
     let mut from = 0;
     for to in cuts.iter().copied().chain([input.len()]) {
         let mut piece = &input[from..to];
@@ -106,14 +112,30 @@ fn run(session: &Session, limits: Limits, input: &[u8], cuts: &[usize], direct_b
             held.drain(..used);
             let (requests, bytes) = transmission.under_way();
             assert!(requests <= limits.requests_max);
-            assert!(bytes <= limits.bytes_max.max(u64::from(session.export.block.payload_bytes_max)));
+            // One buffer is always allowed, and takes at least a page.
+            assert!(bytes <= limits.bytes_max.max(u64::from(limits.piece_bytes.max(4096)).next_power_of_two()));
             match taken {
                 Taken::More => break,
                 Taken::Full => {
                     assert!(requests > 0, "one request always fits");
-                    // A payload in progress would still need its bytes; there is none, or it would not be full.
-                    transmission.replied(requests);
-                    transmission.bytes_freed(bytes);
+                    // Neither a payload in progress nor a large write is among those that are answered.
+                    transmission.replied(requests - usize::from(large.is_some()));
+                    transmission.account().give(bytes);
+                }
+                Taken::LargeWrite(request) => large = Some(request),
+                Taken::Piece(Part { offset_bytes, length_bytes, buffer, is_last }) => {
+                    let request = large.as_ref().expect("pieces follow their request");
+                    assert_eq!(offset_bytes, request.offset_bytes + gathered.len() as u64);
+                    assert!(length_bytes <= limits.piece_bytes);
+                    gathered.extend_from_slice(&buffer.as_slice()[..length_bytes as usize]);
+                    transmission.account().give(Buffer::memory_bytes(length_bytes));
+                    if is_last {
+                        let mut buffer = Buffer::new(gathered.len());
+                        buffer.as_mut_slice()[..gathered.len()].copy_from_slice(&std::mem::take(&mut gathered));
+                        let whole = large.take().expect("as above");
+                        assert_eq!(buffer.capacity_bytes(), Buffer::memory_bytes(whole.length_bytes) as usize);
+                        all.push(told(&Taken::Request(Request { buffer: Some(buffer), ..whole }), session));
+                    }
                 }
                 taken => {
                     all.push(told(&taken, session));
@@ -138,19 +160,25 @@ fuzz_target!(|input: Input| {
         size_bytes: (u64::from(input.blocks) + 1) * u64::from(min_bytes),
         read_only: input.read_only,
         block: BlockSizes { min_bytes, preferred_bytes: 4096, payload_bytes_max: 32768 },
+        memory: TenantMemory::unbounded(),
     };
     let session = Session {
         export: Arc::new(export),
         structured: input.structured,
         block_status: input.structured && input.block_status,
     };
-    let limits = Limits { requests_max: usize::from(input.requests_max).max(1), bytes_max: u64::from(input.bytes_max) };
+    let limits = Limits {
+        requests_max: usize::from(input.requests_max).max(1),
+        bytes_max: u64::from(input.bytes_max),
+        piece_bytes: (4096 << (input.piece_shift % 4)).max(min_bytes),
+    };
     let mut bytes = Vec::new();
     input.pieces.iter().for_each(|piece| piece.bytes(min_bytes, &mut bytes));
     let mut cuts: Vec<usize> = input.cuts.iter().map(|cut| usize::from(*cut) % (bytes.len() + 1)).collect();
     cuts.sort_unstable();
 
-    let roomy = Limits { requests_max: usize::MAX, bytes_max: u64::MAX / 2 };
+    // Reads in one chunk have a limit of one piece, so the pieces are the same; what a large write is cut into changes nothing.
+    let roomy = Limits { requests_max: usize::MAX, bytes_max: u64::MAX / 2, ..limits };
     let whole = run(&session, roomy, &bytes, &[], 0);
     assert_eq!(run(&session, limits, &bytes, &cuts, usize::from(input.direct_bytes)), whole);
 });

@@ -1,12 +1,16 @@
 //! A device in memory, as fast as memory: commands are carried out when they are reaped, in the order of submission.
 //!
+//! The worker copies, so one reap copies a bounded number of bytes ([`REAP_BYTES_MAX`](super::REAP_BYTES_MAX)); the rest
+//! waits for the next.
+//!
 //! Its bytes end with the process. So nothing that is completed becomes any safer by a flush, there is no cache that a
 //! flush could empty, and `volatile_cache` is false; FUA and flush are accepted and have nothing to do.
 
 use crate::device::null::SEGMENTS_MAX;
 use crate::device::store::SparseStore;
-use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag, reaped_at_once};
 use crate::request::Status;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Largest transfer, bytes: what NBD clients assume of a server that does not say.
@@ -43,13 +47,13 @@ impl Device for MemoryDevice {
 
     fn open_shared_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue + Send>, String> {
         let depth = options.depth as usize;
-        Ok(Box::new(MemoryQueue { store: self.store.clone(), submitted: Vec::with_capacity(depth), depth }))
+        Ok(Box::new(MemoryQueue { store: self.store.clone(), submitted: VecDeque::with_capacity(depth), depth }))
     }
 }
 
 struct MemoryQueue {
     store: Arc<SparseStore>,
-    submitted: Vec<Command>,
+    submitted: VecDeque<Command>,
     depth: usize,
 }
 
@@ -58,14 +62,15 @@ impl DeviceQueue for MemoryQueue {
         if self.submitted.len() == self.depth {
             return Err(QueueFull(command));
         }
-        self.submitted.push(command);
+        self.submitted.push_back(command);
         Ok(())
     }
 
     fn ring_doorbell(&mut self, _now_ns: u64) {}
 
     fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
-        out.extend(self.submitted.drain(..).map(|mut command| {
+        let count = reaped_at_once(self.submitted.iter().map(Command::payload_bytes));
+        out.extend(self.submitted.drain(..count).map(|mut command| {
             self.store.execute(&mut command);
             command.ended(Status::Ok)
         }));
@@ -139,6 +144,25 @@ mod tests {
             run(&mut *queue, op, 1, &[1; 3]);
             assert_eq!(run(&mut *queue, Op::Read, 0, &[0xee; 5]), b"h\0\0\0o", "{op:?}");
         }
+    }
+
+    #[test]
+    fn one_reap_copies_a_bounded_number_of_bytes_and_at_least_one_command() {
+        let mut queue = queue(&MemoryDevice::new(4 << 20), 0);
+        let read = |tag, length_bytes| {
+            Command::new(Tag(tag), Op::Read, 0, length_bytes, Some(Buffer::new(length_bytes as usize)))
+        };
+        // 256 KiB at once: the first alone is more; then 128 + 128; then the rest.
+        [1 << 20, 128 << 10, 128 << 10, 4096].iter().zip(0..).for_each(|(&length, tag)| {
+            queue.submit(read(tag, length)).unwrap();
+        });
+        let mut counts = Vec::new();
+        while queue.next_event_ns() == Some(0) {
+            let mut out = Vec::new();
+            queue.reap(0, &mut out);
+            counts.push(out.iter().map(|reaped| reaped.tag.0).collect::<Vec<_>>());
+        }
+        assert_eq!(counts, [vec![0], vec![1, 2], vec![3]]);
     }
 
     #[test]

@@ -17,6 +17,22 @@ use crate::request::{Op, Status};
 use mqfq_sched::policy::{ClassWeights, QueueClass};
 use mqfq_sched::topology::{HctxId, Place};
 
+/// Payload that one reap of a device in memory copies, bytes: beyond it the rest waits for the next reap. It bounds how long a
+/// worker stays away from its other clients, to about 30 us; a turn of its loop has four rounds of reaps. One command is
+/// always carried out, however long.
+pub const REAP_BYTES_MAX: u64 = 256 << 10;
+
+/// How many of the commands with payloads of these lengths, bytes, one reap carries out: see [`REAP_BYTES_MAX`].
+pub(crate) fn reaped_at_once(payload_bytes: impl Iterator<Item = u64>) -> usize {
+    let mut sum_bytes = 0;
+    let fits = |&bytes: &u64| {
+        let is_first = sum_bytes == 0;
+        sum_bytes += bytes;
+        is_first || sum_bytes <= REAP_BYTES_MAX
+    };
+    payload_bytes.take_while(fits).count()
+}
+
 /// What a device is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceInfo {
@@ -69,6 +85,14 @@ impl Command {
     pub fn new(tag: Tag, op: Op, offset_bytes: u64, length_bytes: u32, buffer: Option<Buffer>) -> Command {
         let (more, class) = (Segments::NONE, QueueClass::default());
         Command { tag, op, offset_bytes, length_bytes, fua: false, buffer, more, generation: 0, class }
+    }
+
+    /// Bytes that a device in memory copies or clears for it.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        match self.op {
+            Op::Read | Op::Write | Op::WriteZeroes { .. } => self.length_bytes.into(),
+            Op::Flush | Op::Discard => 0,
+        }
     }
 
     /// Its end.

@@ -57,8 +57,8 @@ fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
     let DevicePlan { config, size_bytes, flows } = old;
     let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost } = config;
     let same_flow = |(old, new): (&FlowPlan, &FlowPlan)| {
-        let FlowPlan { tenant, weight: _, class, staged } = old;
-        (tenant, class, staged) == (&new.tenant, &new.class, &new.staged)
+        let FlowPlan { tenant, weight: _, class, staged, memory_bytes } = old;
+        (tenant, class, staged, memory_bytes) == (&new.tenant, &new.class, &new.staged, &new.memory_bytes)
     };
     let same_medium = match (medium, &new.config.medium) {
         (Medium::File { path, size, direct }, Medium::File { path: new_path, size: new_size, direct: new_direct }) => {
@@ -76,9 +76,20 @@ fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
 }
 
 fn same_export(old: &ExportPlan, new: &ExportPlan) -> bool {
-    let ExportPlan { name, place: _, device, flow, offset_bytes, size_bytes, read_only, description } = old;
-    (name, device, flow, offset_bytes, size_bytes, read_only, description)
-        == (&new.name, &new.device, &new.flow, &new.offset_bytes, &new.size_bytes, &new.read_only, &new.description)
+    let ExportPlan {
+        name,
+        place: _,
+        device,
+        flow,
+        offset_bytes,
+        size_bytes,
+        read_only,
+        description,
+        payload_bytes_max,
+    } = old;
+    (name, device, flow, offset_bytes, size_bytes)
+        == (&new.name, &new.device, &new.flow, &new.offset_bytes, &new.size_bytes)
+        && (read_only, description, payload_bytes_max) == (&new.read_only, &new.description, &new.payload_bytes_max)
 }
 
 #[cfg(test)]

@@ -48,6 +48,8 @@ pub struct FlowPlan {
     pub class: PriorityClass,
     /// What may wait in one worker.
     pub staged: StageLimits,
+    /// Payload memory of its connections, bytes; the same on each of its devices, which share it.
+    pub memory_bytes: u64,
 }
 
 /// An export with everything resolved.
@@ -69,6 +71,8 @@ pub struct ExportPlan {
     pub read_only: bool,
     /// Shown to clients that ask.
     pub description: Option<String>,
+    /// Largest read or write, bytes, if less than what the device takes.
+    pub payload_bytes_max: Option<u32>,
 }
 
 /// What the machine says of a path; a trait so that the checks are tested without files.
@@ -139,6 +143,7 @@ impl Config {
                     weight: tenant.weight,
                     class: tenant.class,
                     staged: tenant.staged,
+                    memory_bytes: tenant.memory_bytes,
                 });
             }
             plan.devices.push(DevicePlan { config, size_bytes: sizes[device_index], flows });
@@ -162,6 +167,7 @@ impl Config {
                 size_bytes: range.end - range.start,
                 read_only: export.read_only,
                 description: export.description,
+                payload_bytes_max: export.payload_bytes_max,
             });
         }
         Ok(plan)

@@ -28,6 +28,8 @@ use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, CostTerm, PriorityClass, Weight};
 use mqfq_config::{Entry, Section, Source, size};
+use mqfq_front::export::PAYLOAD_BYTES_MAX;
+use mqfq_front::memory::{MemoryLimits, PIECE_BYTES_MAX};
 use mqfq_front::nbd::Address;
 
 use std::ops::RangeInclusive;
@@ -78,6 +80,10 @@ pub struct ServerConfig {
     pub handshake_s: u64,
     /// `drain-s`: after SIGTERM, clients have this long to take their replies, 1 to 3600 s. Default 30.
     pub drain_s: u64,
+    /// `memory`: payload memory of all tenants together, bytes, 1 MiB to 1 TiB. Default 256 MiB.
+    pub memory_bytes: u64,
+    /// `connection-memory`: payload memory of one connection, bytes, 128 KiB to 1 TiB. Default 16 MiB.
+    pub connection_memory_bytes: u64,
 }
 
 impl Default for ServerConfig {
@@ -90,6 +96,8 @@ impl Default for ServerConfig {
             socket_mode: 0o600,
             handshake_s: 10,
             drain_s: 30,
+            memory_bytes: MemoryLimits::SERVER_BYTES,
+            connection_memory_bytes: MemoryLimits::CONNECTION_BYTES,
         }
     }
 }
@@ -150,7 +158,7 @@ pub enum Medium {
     },
 }
 
-/// `[tenant.NAME]`: `weight`, `class`, `staged-requests`, `staged-bytes`.
+/// `[tenant.NAME]`: `weight`, `class`, `staged-requests`, `staged-bytes`, `memory`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TenantConfig {
     /// NAME.
@@ -162,6 +170,8 @@ pub struct TenantConfig {
     /// `staged-requests` and `staged-bytes`: what may wait in one worker, 1..=65535 requests and 64 KiB to 1 TiB. More is
     /// back-pressure on the tenant's own sockets. Default: [`StageLimits::DEFAULT`].
     pub staged: StageLimits,
+    /// `memory`: payload memory of all its connections together, bytes, 128 KiB to 1 TiB. Default 64 MiB.
+    pub memory_bytes: u64,
 }
 
 /// `[export.NAME]`: a range of a device that a tenant's clients see as their disk.
@@ -187,6 +197,8 @@ pub struct ExportConfig {
     pub shared: bool,
     /// `description`: shown to clients that ask. At most 4096 bytes.
     pub description: Option<String>,
+    /// `payload-max`: largest read or write, bytes, 64 KiB to 32 MiB. Default: the device's, at most 32 MiB.
+    pub payload_bytes_max: Option<u32>,
 }
 
 /// What [`address`] takes, for an error's "allowed is".
@@ -233,7 +245,14 @@ const DEVICE_KEYS: [&[&str]; 4] = [
     keys!["kind", "preset", "size", "arbitration", "queue-pairs"],
 ];
 
-const EXPORT_KEYS: &[&str] = &["device", "tenant", "offset", "size", "nbd", "read-only", "shared", "description"];
+const EXPORT_KEYS: &[&str] =
+    &["device", "tenant", "offset", "size", "nbd", "read-only", "shared", "description", "payload-max"];
+
+/// Memory of a tenant or a connection, bytes: at least one piece, at most more than any machine has.
+const MEMORY_BYTES: RangeInclusive<u64> = PIECE_BYTES_MAX as u64..=1 << 40;
+
+/// Largest payload of an export, bytes: every client may count on 64 KiB (NBD protocol, "size constraints").
+const PAYLOAD_BYTES: RangeInclusive<u64> = 64 << 10..=PAYLOAD_BYTES_MAX as u64;
 
 impl Config {
     /// Reads the file at `path`.
@@ -267,8 +286,17 @@ impl Config {
 fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
     let default = ServerConfig::default();
     let Some(server) = root.get("server") else { return Ok(default) };
-    let server =
-        server.table(&["workers", "pin", "spin-us", "connections", "socket-mode", "handshake-s", "drain-s"])?;
+    let server = server.table(&[
+        "workers",
+        "pin",
+        "spin-us",
+        "connections",
+        "socket-mode",
+        "handshake-s",
+        "drain-s",
+        "memory",
+        "connection-memory",
+    ])?;
     let socket_mode = server.get("socket-mode").map(|entry| {
         let text = entry.text("octal digits in a string, \"0\" to \"777\"")?;
         let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777 && !text.starts_with('+'));
@@ -286,6 +314,10 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
         socket_mode: socket_mode.transpose()?.unwrap_or(default.socket_mode),
         handshake_s: server.get("handshake-s").map_or(Ok(default.handshake_s), |limit| limit.number(1..=3600))?,
         drain_s: server.get("drain-s").map_or(Ok(default.drain_s), |drain| drain.number(1..=3600))?,
+        memory_bytes: server.get("memory").map_or(Ok(default.memory_bytes), |memory| memory.size(1 << 20..=1 << 40))?,
+        connection_memory_bytes: server
+            .get("connection-memory")
+            .map_or(Ok(default.connection_memory_bytes), |memory| memory.size(MEMORY_BYTES))?,
     })
 }
 
@@ -370,7 +402,7 @@ fn cost(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
 }
 
 fn tenant((name, section): (String, Section<'_, '_>)) -> Result<TenantConfig, ConfigError> {
-    let section = section.with_allowed(&["weight", "class", "staged-requests", "staged-bytes"])?;
+    let section = section.with_allowed(&["weight", "class", "staged-requests", "staged-bytes", "memory"])?;
     let weights = u64::from(Weight::MIN.get())..=u64::from(Weight::MAX.get());
     let weight = section.get("weight").map(|weight| weight.number(weights)).transpose()?;
     Ok(TenantConfig {
@@ -388,6 +420,9 @@ fn tenant((name, section): (String, Section<'_, '_>)) -> Result<TenantConfig, Co
                 .get("staged-bytes")
                 .map_or(Ok(StageLimits::DEFAULT.bytes_max), |most| most.size(64 << 10..=1 << 40))?,
         },
+        memory_bytes: section
+            .get("memory")
+            .map_or(Ok(MemoryLimits::TENANT_BYTES), |memory| memory.size(MEMORY_BYTES))?,
     })
 }
 
@@ -431,6 +466,11 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
         read_only: section.get("read-only").map_or(Ok(false), |flag| flag.flag())?,
         shared: section.get("shared").map_or(Ok(false), |flag| flag.flag())?,
         description: description.transpose()?,
+        payload_bytes_max: section
+            .get("payload-max")
+            .map(|most| most.size(PAYLOAD_BYTES))
+            .transpose()?
+            .map(|bytes| u32::try_from(bytes).expect("in range")),
         name,
     })
 }

@@ -8,10 +8,17 @@
 //! ```
 //!
 //! # When it stops reading
-//! While its limits are reached (it waits for its own replies to leave), and while a request is held because the
-//! tenant's staging is full (it waits for [`Client::room`]). In both cases whole requests may lie in the inbox, so a
+//! While its limits are reached (it waits for its own replies to leave), while others hold the memory that it needs (it asks
+//! again after a while), while a request is held because the tenant's staging is full (it waits for [`Client::room`]), and
+//! while as many pieces of a large write are under way as may be. In all cases whole requests may lie in the inbox, so a
 //! receive is in flight only when every whole request was taken. That makes "received in full" exact when the engine
 //! drains: what is in the inbox then is executed, what comes later is refused.
+//!
+//! # Large requests
+//! A request longer than a piece is handed over in pieces (`large.rs`), a write as its pieces come, any other as those
+//! before it end. They hold one of the connection's requests, and memory for the pieces that are under way. A turn of the
+//! worker's loop receives one piece of a connection at most, and so takes as long for a client of 32 MiB requests as for one
+//! of 128 KiB.
 //!
 //! # How it ends
 //! | from | because | what still happens |
@@ -23,16 +30,19 @@
 
 use super::NbdOptions;
 use super::inbox::Inbox;
+use super::large::{Large, RANGE_PIECE_BYTES};
 use super::negotiate::{Negotiation, Progress};
 use super::reply::Replies;
 use super::rule::{Rule, errno_of_status};
 use super::stats::{Counted, NbdStats, Place};
-use super::transmit::{Limits, Request, Taken, Transmission};
+use super::transmit::{Limits, Piece, Request, Taken, Transmission};
 use super::wire::Command;
 use crate::export::ExportTable;
+use crate::memory::Short;
 use mqfq_blk::buffer::{ALIGNMENT_BYTES, Buffer};
 use mqfq_blk::client::{Client, Context, Event, Refused};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -46,13 +56,19 @@ const QUIET_RECEIVE_BYTES: usize = 16 << 10;
 /// inbox that also brings the next requests is cheaper than a receive that ends with the payload.
 const DIRECT_BYTES: usize = 32 << 10;
 
-/// Names of socket operations and of the timer. Only one receive is in flight at a time, whichever it is.
+/// After so long a connection asks again for memory that others held, ns: short beside what a user notices, long beside the
+/// looks of a thousand connections that wait.
+const MEMORY_RETRY_NS: u64 = 1_000_000;
+
+/// Names of socket operations and of timers. Only one receive is in flight at a time, whichever it is.
 mod user {
     pub const INBOX: u32 = 0;
     pub const PAYLOAD: u32 = 1;
     pub const SEND: u32 = 2;
     /// The time of the handshake is over, wherever the connection is by now.
     pub const HANDSHAKE: u32 = 3;
+    /// Others may have given memory back.
+    pub const MEMORY: u32 = 4;
 }
 
 /// One client's connection.
@@ -64,10 +80,16 @@ pub struct Connection {
     life: Life,
     inbox: Inbox,
     receiving: bool,
-    /// A whole request lies in the inbox and does not fit the limits.
+    /// A request or piece lies in the inbox and does not fit the limits.
     full: bool,
+    /// A timer for memory is running.
+    awaits_memory: bool,
     draining: bool,
     under_way: UnderWay,
+    /// The large write whose pieces come.
+    writing: Option<u32>,
+    /// Other large requests of which pieces are left to hand over, first come first.
+    issuing: VecDeque<u32>,
     /// Refused for want of room in the tenant's staging. Its place in `under_way` is taken.
     held: Option<Submission>,
     replies: Replies,
@@ -104,8 +126,11 @@ impl Connection {
             inbox: Inbox::new(options.receive_buffer_bytes.max(HANDSHAKE_RECEIVE_BYTES)),
             receiving: false,
             full: false,
+            awaits_memory: false,
             draining: false,
             under_way: UnderWay::default(),
+            writing: None,
+            issuing: VecDeque::new(),
             held: None,
             replies: Replies::new(),
             counted: Counted::default(),
@@ -120,7 +145,13 @@ impl Connection {
     /// Uses what lies in the inbox, then receives more, as far as the limits allow.
     fn pump(&mut self, context: &mut dyn Context) {
         self.full = false;
+        self.issue(context);
         while self.life == Life::Open && self.held.is_none() && !self.receiving && !self.full {
+            if let Some(place) = self.writing
+                && self.under_way.large(place).is_full()
+            {
+                return;
+            }
             match &mut self.phase {
                 Phase::Negotiating(_) if self.replies.handshake_backs_up() => return,
                 Phase::Negotiating(negotiation) => {
@@ -146,9 +177,12 @@ impl Connection {
             }
             Progress::Transmit(session) => {
                 self.replies.set_structured(session.structured);
+                let block = session.export.block;
+                let payload_bytes_max = 1 << block.payload_bytes_max.ilog2();
                 let limits = Limits {
                     requests_max: self.options.requests_in_flight_max.max(1),
                     bytes_max: self.options.bytes_in_flight_max,
+                    piece_bytes: self.options.piece_bytes.min(payload_bytes_max).max(block.min_bytes),
                 };
                 self.phase = Phase::Transmitting(Transmission::new(session, limits));
             }
@@ -163,10 +197,19 @@ impl Connection {
         match taken {
             Taken::More => self.receive(context),
             Taken::Full => self.full = true,
+            Taken::NoMemory => {
+                self.full = true;
+                self.await_memory(context);
+            }
             Taken::Request(request) => {
                 self.counted.request(Some(command_of(request.op)));
                 self.submit(context, request);
             }
+            Taken::LargeWrite(request) => {
+                self.counted.request(Some(Command::Write));
+                self.writing = Some(self.begin_large(request));
+            }
+            Taken::Piece(piece) => self.write_piece(context, piece),
             Taken::BlockStatus { cookie, length_bytes } => {
                 self.counted.request(Some(Command::BlockStatus));
                 self.replies.block_status(cookie, length_bytes);
@@ -192,7 +235,9 @@ impl Connection {
             Phase::Transmitting(transmission) => {
                 if self.draining {
                     transmission.shut_down();
+                    self.cut_write(Status::Shutdown);
                 }
+                let Phase::Transmitting(transmission) = &mut self.phase else { unreachable!("as above") };
                 if transmission.payload_missing_bytes() >= DIRECT_BYTES
                     && let Some((buffer, from, to)) = transmission.take_payload()
                 {
@@ -231,7 +276,14 @@ impl Connection {
         if !between {
             self.place.stats().count_broken(Rule::Truncated);
         }
+        self.cut_write(Status::Invalid);
         self.life = Life::Ending;
+    }
+
+    fn await_memory(&mut self, context: &mut dyn Context) {
+        if !std::mem::replace(&mut self.awaits_memory, true) {
+            context.timer(context.now_ns() + MEMORY_RETRY_NS, user::MEMORY);
+        }
     }
 
     /// The client broke a rule after which its bytes have no meaning.
@@ -248,6 +300,17 @@ impl Connection {
 
     fn submit(&mut self, context: &mut dyn Context, request: Request) {
         let Phase::Transmitting(transmission) = &self.phase else { unreachable!("requests come after the handshake") };
+        let piece_bytes = match request.op {
+            Op::Read => transmission.piece_bytes(),
+            Op::Discard | Op::WriteZeroes { .. } => RANGE_PIECE_BYTES,
+            // A large write comes in pieces.
+            Op::Write | Op::Flush => u32::MAX,
+        };
+        if request.length_bytes > piece_bytes {
+            let place = self.begin_large(request);
+            self.issuing.push_back(place);
+            return self.issue(context);
+        }
         let export = &transmission.session().export;
         let Request { cookie, op, fua, offset_bytes, length_bytes, buffer } = request;
         let buffer = if op == Op::Read { Some(Buffer::new(length_bytes as usize)) } else { buffer };
@@ -258,9 +321,179 @@ impl Connection {
             length_bytes,
             fua,
             buffer,
-            cookie: self.under_way.insert(Waiting { cookie, offset_bytes }),
+            cookie: u64::from(self.under_way.insert(Asked::Whole { cookie, offset_bytes })),
         };
         self.hand_over(context, submission);
+    }
+
+    fn begin_large(&mut self, request: Request) -> u32 {
+        let Phase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
+        let Request { cookie, op, fua, offset_bytes, length_bytes, .. } = request;
+        let piece_bytes = match op {
+            Op::Read | Op::Write => transmission.piece_bytes(),
+            _ => RANGE_PIECE_BYTES,
+        };
+        let large = Box::new(Large::new(op, fua, offset_bytes, length_bytes, piece_bytes));
+        self.under_way.insert(Asked::Large { cookie, large })
+    }
+
+    /// Hands over pieces of large requests, as far as there is memory for what they read.
+    fn issue(&mut self, context: &mut dyn Context) {
+        let mut index = 0;
+        while self.held.is_none() && self.life != Life::Closed && index < self.issuing.len() {
+            let place = self.issuing[index];
+            let large = self.under_way.large(place);
+            let Some(piece) = large.next() else {
+                // The next one has its turn; a stream has no next one, or its data would have to wait for those before.
+                if large.op == Op::Read && self.is_simple() {
+                    return;
+                }
+                index += 1;
+                continue;
+            };
+            let Phase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
+            let buffer = match large.op {
+                Op::Read => match transmission.account().take(Buffer::memory_bytes(piece.length_bytes)) {
+                    Ok(()) => Some(Buffer::new(piece.length_bytes as usize)),
+                    Err(Short::Connection) => return,
+                    Err(Short::Shared) => return self.await_memory(context),
+                },
+                _ => None,
+            };
+            self.issue_piece(context, place, buffer);
+        }
+    }
+
+    fn is_simple(&self) -> bool {
+        matches!(&self.phase, Phase::Transmitting(transmission) if !transmission.session().structured)
+    }
+
+    /// Hands over the next piece of a large request.
+    fn issue_piece(&mut self, context: &mut dyn Context, place: u32, buffer: Option<Buffer>) {
+        let Phase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
+        let export = &transmission.session().export;
+        let large = self.under_way.large(place);
+        let piece = large.next().expect("the caller has looked");
+        large.issued(piece);
+        let submission = Submission {
+            flow: export.flow,
+            op: large.op,
+            offset_bytes: export.offset_bytes + piece.offset_bytes,
+            length_bytes: piece.length_bytes,
+            fua: large.fua,
+            buffer,
+            cookie: u64::from(piece.place) << 32 | u64::from(place),
+        };
+        self.hand_over(context, submission);
+    }
+
+    /// A piece of a large write has come.
+    fn write_piece(&mut self, context: &mut dyn Context, piece: Piece) {
+        let Piece { length_bytes, buffer, is_last, .. } = piece;
+        let Some(place) = self.writing else {
+            // The write was cut before.
+            return self.give(length_bytes);
+        };
+        if is_last {
+            self.writing = None;
+        }
+        let large = self.under_way.large(place);
+        if large.failed().is_none() {
+            return self.issue_piece(context, place, Some(buffer));
+        }
+        large.dropped(length_bytes);
+        self.give(length_bytes);
+        self.finish_if_over(context, place);
+    }
+
+    /// What has not come of a large write is not waited for. It is answered when its pieces under way have ended.
+    fn cut_write(&mut self, status: Status) {
+        let Some(place) = self.writing.take() else { return };
+        let large = self.under_way.large(place);
+        large.cut(status);
+        if large.is_over() {
+            self.answer_failed(place);
+        }
+    }
+
+    /// The payload memory of `length_bytes` is free.
+    fn give(&mut self, length_bytes: u32) {
+        let Phase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
+        transmission.account().give(Buffer::memory_bytes(length_bytes));
+    }
+
+    /// A piece of a large request ended.
+    fn piece_ended(&mut self, context: &mut dyn Context, place: u32, completion: Completion) {
+        let Completion { cookie: piece, op, status, length_bytes, buffer, .. } = completion;
+        let piece = (piece >> 32) as u32;
+        let is_simple = self.is_simple();
+        let Some(Asked::Large { cookie, large }) = self.under_way.get(place) else { unreachable!("the caller looked") };
+        let offset_bytes = large.ended(piece);
+        match (op, status, buffer) {
+            (Op::Read, Status::Ok, Some(buffer)) if large.failed().is_none() => {
+                self.counted.read(length_bytes);
+                if is_simple {
+                    large.keep(piece, offset_bytes, length_bytes, buffer);
+                    let mut streaming = large.is_streaming();
+                    while let Some((length_bytes, buffer, is_last)) = large.next_in_stream() {
+                        if !std::mem::replace(&mut streaming, true) {
+                            self.replies.begin_stream(*cookie);
+                        }
+                        self.replies.stream(length_bytes, buffer, is_last);
+                    }
+                } else {
+                    self.replies.piece(*cookie, offset_bytes, length_bytes, buffer, large.is_over());
+                }
+            }
+            (op, status, _) => {
+                if status != Status::Ok {
+                    large.fail(status);
+                } else if op == Op::Write {
+                    self.counted.written(length_bytes);
+                }
+                if matches!(op, Op::Read | Op::Write) {
+                    self.give(length_bytes);
+                }
+            }
+        }
+        self.finish_if_over(context, place);
+    }
+
+    /// Answers a large request of which nothing is left to wait for.
+    fn finish_if_over(&mut self, context: &mut dyn Context, place: u32) {
+        let large = self.under_way.large(place);
+        if !large.is_over() {
+            return;
+        }
+        self.issuing.retain(|issuing| *issuing != place);
+        let large = self.under_way.large(place);
+        if large.failed().is_some() && large.is_streaming() {
+            // The header said that all is well. Source: NBD protocol, "NBD_CMD_READ": only the end of the connection can
+            // say otherwise.
+            self.broke(Rule::FailedInTheMiddle);
+            return self.close(context);
+        }
+        if large.failed().is_some() {
+            return self.answer_failed(place);
+        }
+        let is_read = large.op == Op::Read;
+        let cookie = self.under_way.remove(place).cookie();
+        if !is_read {
+            self.replies.done(cookie);
+        }
+    }
+
+    fn answer_failed(&mut self, place: u32) {
+        let Asked::Large { cookie, mut large } = self.under_way.remove(place) else {
+            unreachable!("a large one failed")
+        };
+        let Phase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
+        for buffer in large.take_ready() {
+            transmission.account().give(buffer.capacity_bytes() as u64);
+        }
+        let status = large.failed().expect("as its name says");
+        let errno = errno_of_status(status).expect("a failure has a number");
+        self.replies.error(cookie, errno, &status.to_string());
     }
 
     fn hand_over(&mut self, context: &mut dyn Context, submission: Submission) {
@@ -287,9 +520,7 @@ impl Connection {
     fn close(&mut self, context: &mut dyn Context) {
         self.life = Life::Closed;
         self.replies.abandon();
-        if let Some(held) = self.held.take() {
-            self.under_way.remove(held.cookie);
-        }
+        self.held = None;
         context.shutdown(self.fd());
     }
 }
@@ -310,12 +541,18 @@ impl Client for Connection {
                 let sent = self.replies.end_send(parts);
                 if let Phase::Transmitting(transmission) = &mut self.phase {
                     transmission.replied(sent.replies);
-                    transmission.bytes_freed(sent.data_bytes);
+                    transmission.account().give(sent.data_bytes);
                 }
                 match result {
                     _ if self.life == Life::Closed => {}
                     Ok(()) => self.pump(context),
                     Err(_) => self.close(context),
+                }
+            }
+            Event::Timer { user: user::MEMORY } => {
+                self.awaits_memory = false;
+                if self.life != Life::Closed {
+                    self.pump(context);
                 }
             }
             Event::Timer { .. } => self.handshake_is_over_time(context),
@@ -324,18 +561,22 @@ impl Client for Connection {
     }
 
     fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
-        let Waiting { cookie, offset_bytes } = self.under_way.remove(completion.cookie);
-        let Phase::Transmitting(transmission) = &mut self.phase else { unreachable!("as in submit") };
         if self.life == Life::Closed {
             return;
         }
+        let place = completion.cookie as u32;
+        if let Some(Asked::Large { .. }) = self.under_way.get(place) {
+            self.piece_ended(context, place, completion);
+            return self.pump(context);
+        }
+        let Asked::Whole { cookie, offset_bytes } = self.under_way.remove(place) else { unreachable!("asked above") };
         let Completion { op, status, length_bytes, buffer, .. } = completion;
         if let (Op::Read, Status::Ok, Some(buffer)) = (op, status, buffer) {
             self.counted.read(length_bytes);
             self.replies.data(cookie, offset_bytes, length_bytes, buffer);
         } else {
             if matches!(op, Op::Read | Op::Write) {
-                transmission.bytes_freed(u64::from(length_bytes));
+                self.give(length_bytes);
             }
             match errno_of_status(status) {
                 None => {
@@ -378,7 +619,10 @@ impl Client for Connection {
         match &mut self.phase {
             // An option that comes later would have to be refused; there is nothing to lose by not waiting for it.
             Phase::Negotiating(_) => self.life = self.life.max_ending(),
-            Phase::Transmitting(transmission) if self.receiving => transmission.shut_down(),
+            Phase::Transmitting(transmission) if self.receiving => {
+                transmission.shut_down();
+                self.cut_write(Status::Shutdown);
+            }
             Phase::Transmitting(_) => {}
         }
     }
@@ -411,39 +655,61 @@ fn command_of(op: Op) -> Command {
     }
 }
 
-/// What a reply needs that a completion does not bring.
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    /// The client's name for the request; two requests may have the same.
-    cookie: u64,
-    offset_bytes: u64,
+/// What a reply needs that a completion does not bring. Two requests may have the same cookie, the client's name for them.
+#[derive(Debug)]
+enum Asked {
+    /// Handed over as one.
+    Whole { cookie: u64, offset_bytes: u64 },
+    /// Handed over in pieces.
+    Large { cookie: u64, large: Box<Large> },
 }
 
-/// Requests handed to the block layer, by the names we give them there: places in a list, used again.
+impl Asked {
+    fn cookie(&self) -> u64 {
+        match self {
+            Asked::Whole { cookie, .. } | Asked::Large { cookie, .. } => *cookie,
+        }
+    }
+}
+
+/// Requests handed to the block layer, by the names we give them there: places in a list, used again. The name of a piece
+/// has its own place, among the pieces of its request, in the upper 32 bits.
 #[derive(Debug, Default)]
 struct UnderWay {
-    places: Vec<Option<Waiting>>,
-    free: Vec<u64>,
+    places: Vec<Option<Asked>>,
+    free: Vec<u32>,
 }
 
 impl UnderWay {
-    fn insert(&mut self, waiting: Waiting) -> u64 {
+    fn insert(&mut self, asked: Asked) -> u32 {
         match self.free.pop() {
             Some(place) => {
-                self.places[place as usize] = Some(waiting);
+                self.places[place as usize] = Some(asked);
                 place
             }
             None => {
-                self.places.push(Some(waiting));
-                self.places.len() as u64 - 1
+                self.places.push(Some(asked));
+                self.places.len() as u32 - 1
             }
         }
     }
 
-    fn remove(&mut self, place: u64) -> Waiting {
-        let waiting = self.places.get_mut(place as usize).and_then(Option::take);
+    fn get(&mut self, place: u32) -> Option<&mut Asked> {
+        self.places.get_mut(place as usize)?.as_mut()
+    }
+
+    /// The large request in a place.
+    fn large(&mut self, place: u32) -> &mut Large {
+        match self.get(place) {
+            Some(Asked::Large { large, .. }) => large,
+            other => panic!("a large request was in place {place}, not {other:?}"),
+        }
+    }
+
+    fn remove(&mut self, place: u32) -> Asked {
+        let asked = self.places.get_mut(place as usize).and_then(Option::take);
         self.free.push(place);
-        waiting.unwrap_or_else(|| panic!("request {place} was answered twice, or never made"))
+        asked.unwrap_or_else(|| panic!("request {place} was answered twice, or never made"))
     }
 
     fn is_empty(&self) -> bool {

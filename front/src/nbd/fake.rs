@@ -223,7 +223,11 @@ impl<C: Client> Peer<C> {
 
     /// Executes what is staged now, in order.
     fn execute(&mut self) -> bool {
-        let count = self.fake.staged.len();
+        self.execute_some(self.fake.staged.len())
+    }
+
+    /// Executes the first `count` of what is staged.
+    pub fn execute_some(&mut self, count: usize) -> bool {
         for _ in 0..count {
             let submission = self.fake.staged.pop_front().expect("counted");
             let completion = self.executed(submission);

@@ -8,6 +8,7 @@
 //! | [`connection`] | what does one connection do with its socket and the block layer? |
 //! | [`negotiate`] | which export, which features? (bytes in, bytes out) |
 //! | [`transmit`] | which requests? (bytes in, requests out) |
+//! | `large` | how does a long request go in pieces? |
 //! | [`validate`] | is this request one that we execute? |
 //! | [`reply`] | how do answers become one send? |
 //! | [`rule`], [`wire`] | names of all rules; numbers of the protocol |
@@ -19,6 +20,7 @@ pub mod connection;
 #[cfg(test)]
 mod fake;
 mod inbox;
+mod large;
 pub mod listener;
 pub mod negotiate;
 pub mod reply;
@@ -32,6 +34,7 @@ pub use connection::Connection;
 pub use listener::{Address, NbdListener};
 pub use stats::{NbdCounts, NbdStats};
 
+use crate::memory::{MemoryLimits, PIECE_BYTES_MAX};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +49,11 @@ pub struct NbdOptions {
     pub connections_max: usize,
     /// Requests of one connection whose replies have not left, at least 1. Default 256.
     pub requests_in_flight_max: usize,
-    /// Bytes of their buffers; one request always fits. Default 64 MiB.
+    /// Memory of their payloads, bytes; one request or piece always fits. Default [`MemoryLimits::CONNECTION_BYTES`].
     pub bytes_in_flight_max: u64,
+    /// Largest piece in which a payload is received, executed and answered, bytes: a power of two, at least 4096. Default
+    /// [`PIECE_BYTES_MAX`].
+    pub piece_bytes: u32,
     /// Largest receive buffer of a connection, bytes, at least 4096. A connection has 4 KiB during the handshake,
     /// 16 KiB then, and this much once it fills those. Default 128 KiB.
     pub receive_buffer_bytes: usize,
@@ -65,7 +71,8 @@ impl Default for NbdOptions {
         NbdOptions {
             connections_max: 1024,
             requests_in_flight_max: 256,
-            bytes_in_flight_max: 64 << 20,
+            bytes_in_flight_max: MemoryLimits::CONNECTION_BYTES,
+            piece_bytes: PIECE_BYTES_MAX,
             receive_buffer_bytes: 128 << 10,
             handshake_timeout: Duration::from_secs(10),
             socket_mode: 0o600,
@@ -80,6 +87,7 @@ impl fmt::Debug for NbdOptions {
             .field("connections_max", &self.connections_max)
             .field("requests_in_flight_max", &self.requests_in_flight_max)
             .field("bytes_in_flight_max", &self.bytes_in_flight_max)
+            .field("piece_bytes", &self.piece_bytes)
             .field("receive_buffer_bytes", &self.receive_buffer_bytes)
             .field("handshake_timeout", &self.handshake_timeout)
             .field("socket_mode", &format_args!("{:#o}", self.socket_mode))

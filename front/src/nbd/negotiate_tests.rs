@@ -1,5 +1,6 @@
 use super::*;
 use crate::export::BlockSizes;
+use crate::memory::TenantMemory;
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use proptest::prelude::*;
@@ -20,6 +21,7 @@ fn export(name: &str, size_bytes: u64) -> Export {
         size_bytes,
         read_only: false,
         block: BlockSizes::DEFAULT,
+        memory: TenantMemory::unbounded(),
     }
 }
 

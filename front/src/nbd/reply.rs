@@ -8,10 +8,18 @@
 //! ```
 //!
 //! With structured replies agreed on, every reply is structured: an error then carries a sentence, and the stream can
-//! be understood without knowing the requests. Each reply is one chunk, and a read is answered only when all of its
-//! data are there, so no error can follow the chunk that says it is the last.
+//! be understood without knowing the requests. A reply is one chunk; a read longer than a piece has a chunk for each piece,
+//! in the order in which the device ends them, and the last one says that it is.
+//!
+//! # Streams
+//! A simple reply has one header, and its data must follow without a gap. A long read is therefore a stream: it begins with
+//! the first piece, other replies wait behind it, and they leave when it ends.
+//!
+//! ```text
+//! gathered: [ header ][ piece 0 ][ piece 1 ] …            behind: [ header header ][ data ] …
+//! ```
 
-use super::wire::{self, Errno, chunk, put_last_chunk, put_simple_reply};
+use super::wire::{self, Errno, chunk, put_chunk, put_last_chunk, put_simple_reply};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Part;
 
@@ -33,8 +41,19 @@ const ALLOCATED_DATA: u32 = 0;
 pub struct Sent {
     /// Replies to requests.
     pub replies: usize,
-    /// Bytes of read buffers, now free.
+    /// Memory of read buffers, now free, bytes.
     pub data_bytes: u64,
+}
+
+impl Sent {
+    fn take(&mut self) -> Sent {
+        std::mem::take(self)
+    }
+
+    fn add(&mut self, other: Sent) {
+        self.replies += other.replies;
+        self.data_bytes += other.data_bytes;
+    }
 }
 
 /// Replies on their way to one client.
@@ -43,6 +62,10 @@ pub struct Replies {
     structured: bool,
     gathered: Vec<Part>,
     gathered_count: Sent,
+    /// A simple reply is being streamed: what is not of it waits in `behind`.
+    streaming: bool,
+    behind: Vec<Part>,
+    behind_count: Sent,
     /// What the send in flight carries.
     sending: Option<Sent>,
     spare_bytes: Vec<Vec<u8>>,
@@ -60,9 +83,9 @@ impl Replies {
         self.structured = structured;
     }
 
-    /// Nothing is gathered and nothing is being sent.
+    /// Nothing is gathered, nothing waits behind a stream, and nothing is being sent.
     pub fn is_empty(&self) -> bool {
-        self.gathered.is_empty() && self.sending.is_none()
+        self.gathered.is_empty() && self.behind.is_empty() && !self.streaming && self.sending.is_none()
     }
 
     /// Lets `write` append bytes of the handshake.
@@ -73,14 +96,22 @@ impl Replies {
         result
     }
 
+    /// Where the next reply goes.
+    fn parts(&mut self) -> (&mut Vec<Part>, &mut Sent, &mut Vec<Vec<u8>>) {
+        match self.streaming {
+            false => (&mut self.gathered, &mut self.gathered_count, &mut self.spare_bytes),
+            true => (&mut self.behind, &mut self.behind_count, &mut self.spare_bytes),
+        }
+    }
+
     fn bytes(&mut self) -> &mut Vec<u8> {
-        if !matches!(self.gathered.last(), Some(Part::Bytes(_))) {
-            self.gathered.push(Part::Bytes(self.spare_bytes.pop().unwrap_or_default()));
-        }
-        match self.gathered.last_mut() {
-            Some(Part::Bytes(bytes)) => bytes,
-            _ => unreachable!("pushed above"),
-        }
+        let (parts, _, spare) = self.parts();
+        last_bytes(parts, spare)
+    }
+
+    /// Counts a reply.
+    fn count(&mut self, data_bytes: u64) {
+        self.parts().1.add(Sent { replies: 1, data_bytes });
     }
 
     /// More answers wait than a client of the handshake has any reason to leave unread.
@@ -90,7 +121,7 @@ impl Replies {
 
     /// Success, without data.
     pub fn done(&mut self, cookie: u64) {
-        self.gathered_count.replies += 1;
+        self.count(0);
         if self.structured {
             put_last_chunk(self.bytes(), chunk::NONE, cookie, 0);
         } else {
@@ -100,7 +131,7 @@ impl Replies {
 
     /// Failure. The sentence is sent if the form of reply has room for one.
     pub fn error(&mut self, cookie: u64, errno: Errno, sentence: &str) {
-        self.gathered_count.replies += 1;
+        self.count(0);
         if !self.structured {
             return put_simple_reply(self.bytes(), errno as u32, cookie);
         }
@@ -111,23 +142,55 @@ impl Replies {
         out.extend_from_slice(sentence.as_bytes());
     }
 
-    /// The first `length_bytes` of `buffer`, read at `offset_bytes` of the export.
+    /// The first `length_bytes` of `buffer`, read at `offset_bytes` of the export: all that was asked for.
     pub fn data(&mut self, cookie: u64, offset_bytes: u64, length_bytes: u32, buffer: Buffer) {
-        self.gathered_count.replies += 1;
-        self.gathered_count.data_bytes += u64::from(length_bytes);
+        self.count(buffer.capacity_bytes() as u64);
         if self.structured {
-            let out = self.bytes();
-            put_last_chunk(out, chunk::OFFSET_DATA, cookie, 8 + length_bytes);
-            out.extend_from_slice(&offset_bytes.to_be_bytes());
+            self.put_data_chunk(chunk::DONE, cookie, offset_bytes, length_bytes);
         } else {
             put_simple_reply(self.bytes(), 0, cookie);
         }
+        self.parts().0.push(Part::Payload { buffer, length_bytes: length_bytes as usize });
+    }
+
+    fn put_data_chunk(&mut self, flags: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) {
+        let out = self.bytes();
+        put_chunk(out, flags, chunk::OFFSET_DATA, cookie, 8 + length_bytes);
+        out.extend_from_slice(&offset_bytes.to_be_bytes());
+    }
+
+    /// A piece of a long read, as a chunk of a structured reply. `is_last`: the reply ends with it.
+    pub fn piece(&mut self, cookie: u64, offset_bytes: u64, length_bytes: u32, buffer: Buffer, is_last: bool) {
+        assert!(self.structured, "a simple reply has no chunks");
+        let data_bytes = buffer.capacity_bytes() as u64;
+        self.gathered_count.add(Sent { replies: usize::from(is_last), data_bytes });
+        self.put_data_chunk(if is_last { chunk::DONE } else { 0 }, cookie, offset_bytes, length_bytes);
         self.gathered.push(Part::Payload { buffer, length_bytes: length_bytes as usize });
+    }
+
+    /// Begins a simple reply to a long read: its data follow by [`Replies::stream`], and nothing else leaves before they do.
+    pub fn begin_stream(&mut self, cookie: u64) {
+        assert!(!self.structured && !self.streaming, "one stream at a time, of simple replies");
+        put_simple_reply(self.bytes(), 0, cookie);
+        self.streaming = true;
+    }
+
+    /// The next `length_bytes` of the stream. `is_last`: it ends, and what waited behind it leaves.
+    pub fn stream(&mut self, length_bytes: u32, buffer: Buffer, is_last: bool) {
+        assert!(self.streaming, "a stream has begun");
+        let data_bytes = buffer.capacity_bytes() as u64;
+        self.gathered_count.add(Sent { replies: usize::from(is_last), data_bytes });
+        self.gathered.push(Part::Payload { buffer, length_bytes: length_bytes as usize });
+        if is_last {
+            self.streaming = false;
+            self.gathered.append(&mut self.behind);
+            self.gathered_count.add(self.behind_count.take());
+        }
     }
 
     /// One extent of `length_bytes`.
     pub fn block_status(&mut self, cookie: u64, length_bytes: u32) {
-        self.gathered_count.replies += 1;
+        self.count(0);
         let out = self.bytes();
         put_last_chunk(out, chunk::BLOCK_STATUS, cookie, 4 + 8);
         out.extend(wire::BASE_ALLOCATION_ID.to_be_bytes());
@@ -162,7 +225,20 @@ impl Replies {
     /// The connection is broken: forget what was gathered.
     pub fn abandon(&mut self) {
         self.gathered.clear();
-        self.gathered_count = Sent::default();
+        self.behind.clear();
+        (self.gathered_count, self.behind_count) = (Sent::default(), Sent::default());
+        self.streaming = false;
+    }
+}
+
+/// The vector of headers that `parts` ends with, made if there is none.
+fn last_bytes<'a>(parts: &'a mut Vec<Part>, spare: &mut Vec<Vec<u8>>) -> &'a mut Vec<u8> {
+    if !matches!(parts.last(), Some(Part::Bytes(_))) {
+        parts.push(Part::Bytes(spare.pop().unwrap_or_default()));
+    }
+    match parts.last_mut() {
+        Some(Part::Bytes(bytes)) => bytes,
+        _ => unreachable!("pushed above"),
     }
 }
 
@@ -186,7 +262,7 @@ mod tests {
         replies.data(7, 4096, 3, filled(b'x', 3));
         let parts = replies.begin_send().unwrap();
         assert_eq!(bytes(&parts), b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x07xxx");
-        assert_eq!(replies.end_send(parts), Sent { replies: 1, data_bytes: 3 });
+        assert_eq!(replies.end_send(parts), Sent { replies: 1, data_bytes: 4096 }, "memory of a buffer for 3 bytes");
     }
 
     #[test]
@@ -233,6 +309,41 @@ mod tests {
         assert!(replies.begin_send().is_none(), "one send at a time");
         assert_eq!(replies.end_send(parts), Sent { replies: 4, data_bytes: 4096 });
         assert_eq!(bytes(&replies.begin_send().unwrap()).len(), 16);
+    }
+
+    #[test]
+    fn pieces_are_chunks_of_one_reply_and_the_last_says_so() {
+        let mut replies = Replies::new();
+        replies.set_structured(true);
+        replies.piece(7, 4, 3, filled(b'b', 3), false);
+        replies.piece(7, 1, 3, filled(b'a', 3), true);
+        let chunk = |flags: u8, offset: u8, data: &[u8]| {
+            let header = [b"\x66\x8e\x33\xef\0", &[flags][..], b"\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x0b"].concat();
+            [&header[..], b"\0\0\0\0\0\0\0", &[offset], data].concat()
+        };
+        let parts = replies.begin_send().unwrap();
+        assert_eq!(bytes(&parts), [chunk(0, 4, b"bbb"), chunk(1, 1, b"aaa")].concat());
+        assert_eq!(replies.end_send(parts), Sent { replies: 1, data_bytes: 8192 });
+    }
+
+    #[test]
+    fn nothing_comes_between_the_data_of_a_stream() {
+        let mut replies = Replies::new();
+        replies.done(1);
+        replies.begin_stream(2);
+        replies.stream(2, filled(b'a', 2), false);
+        replies.done(3);
+        replies.data(4, 0, 1, filled(b'x', 1));
+        let parts = replies.begin_send().unwrap();
+        assert_eq!(bytes(&parts)[16..], [&b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x02"[..], b"aa"].concat());
+        assert_eq!(replies.end_send(parts), Sent { replies: 1, data_bytes: 4096 });
+        assert!(replies.begin_send().is_none() && !replies.is_empty(), "two wait behind the stream");
+        replies.stream(1, filled(b'b', 1), true);
+        let parts = replies.begin_send().unwrap();
+        let sent = bytes(&parts);
+        assert_eq!((sent[0], sent.len()), (b'b', 1 + 16 + 16 + 1));
+        assert_eq!(replies.end_send(parts), Sent { replies: 3, data_bytes: 8192 });
+        assert!(replies.is_empty());
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub enum Rule {
     BadRequestMagic,
     /// Transmission, closes: a refused write too long to be skipped.
     PayloadTooLong,
+    /// Not the client's fault. Transmission, closes: the device failed when a part of a simple reply had left.
+    FailedInTheMiddle,
     /// Either phase: the client went away in the middle of a message.
     Truncated,
     /// Transmission: a command that is unknown or not offered.
@@ -56,6 +58,8 @@ pub enum Rule {
     ZeroLength,
     /// Transmission: a read or write above the largest payload.
     PayloadOverMax,
+    /// Transmission: a read that asks for one chunk and is longer than a piece.
+    TooLongForOneChunk,
     /// Transmission: past the end of the export.
     OutOfRange,
     /// Transmission: offset or length is not a multiple of the minimum block.
@@ -64,7 +68,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 25] = [
+    pub const ALL: [Rule; 27] = [
         Rule::UnknownClientFlags,
         Rule::BadOptionMagic,
         Rule::NeedsFixedNewstyle,
@@ -79,6 +83,7 @@ impl Rule {
         Rule::NeedsStructuredReplies,
         Rule::BadRequestMagic,
         Rule::PayloadTooLong,
+        Rule::FailedInTheMiddle,
         Rule::Truncated,
         Rule::UnknownCommand,
         Rule::UnknownFlags,
@@ -88,6 +93,7 @@ impl Rule {
         Rule::FlushHasNoRange,
         Rule::ZeroLength,
         Rule::PayloadOverMax,
+        Rule::TooLongForOneChunk,
         Rule::OutOfRange,
         Rule::Unaligned,
     ];
@@ -109,6 +115,7 @@ impl Rule {
             Rule::NeedsStructuredReplies => "needs_structured_replies",
             Rule::BadRequestMagic => "bad_request_magic",
             Rule::PayloadTooLong => "payload_too_long",
+            Rule::FailedInTheMiddle => "failed_in_the_middle",
             Rule::Truncated => "truncated",
             Rule::UnknownCommand => "unknown_command",
             Rule::UnknownFlags => "unknown_flags",
@@ -118,6 +125,7 @@ impl Rule {
             Rule::FlushHasNoRange => "flush_has_no_range",
             Rule::ZeroLength => "zero_length",
             Rule::PayloadOverMax => "payload_over_max",
+            Rule::TooLongForOneChunk => "too_long_for_one_chunk",
             Rule::OutOfRange => "out_of_range",
             Rule::Unaligned => "unaligned",
         }
@@ -140,6 +148,7 @@ impl Rule {
             Rule::NeedsStructuredReplies => "metadata contexts need structured replies, which were not asked for",
             Rule::BadRequestMagic => "a request did not begin with the magic number of requests",
             Rule::PayloadTooLong => "a refused write was too long to be skipped",
+            Rule::FailedInTheMiddle => "the device failed when a part of a simple reply had been sent",
             Rule::Truncated => "the client went away in the middle of a message",
             Rule::UnknownCommand => "this export does not know the command",
             Rule::UnknownFlags => "the command has a flag that is unknown, not offered, or not for this command",
@@ -149,6 +158,7 @@ impl Rule {
             Rule::FlushHasNoRange => "a flush has offset 0 and length 0",
             Rule::ZeroLength => "the length is 0",
             Rule::PayloadOverMax => "the length is above the largest payload that was advertised",
+            Rule::TooLongForOneChunk => "a read that must not be fragmented is at most 128 KiB long",
             Rule::OutOfRange => "the range ends past the end of the export",
             Rule::Unaligned => "offset or length is not a multiple of the minimum block size",
         }
@@ -162,6 +172,7 @@ impl Rule {
             (Rule::ReadOnly, _) => Errno::Perm,
             (Rule::ShuttingDown, _) => Errno::Shutdown,
             (Rule::OutOfRange, Some(Command::Write | Command::WriteZeroes)) => Errno::NoSpc,
+            (Rule::TooLongForOneChunk, _) => Errno::Overflow,
             (Rule::PayloadOverMax, Some(Command::Read)) if structured => Errno::Overflow,
             _ => Errno::Inval,
         }

@@ -1,27 +1,34 @@
 //! The client's half of the transmission phase: requests out of a stream of bytes.
 //!
-//! No I/O: bytes in, and one [`Taken`] for each request. How the bytes were cut into pieces makes no difference to what
+//! No I/O: bytes in, and one [`Taken`] for each request. How the bytes were cut into receives makes no difference to what
 //! is taken. A request is validated completely ([`super::validate`]) before a byte of memory is spent on it.
 //!
 //! # Shape
 //! ```text
 //! header ─▶ valid ─▶ fits the limits? ─ no ─▶ Full (nothing used, try again later)
 //!    │                     └─ yes ─▶ Request; a write first gathers its payload
+//!    │                               LargeWrite, then a Piece each time that one has gathered
 //!    └──▶ refused; the payload of a write is skipped
 //! ```
 //!
+//! # Pieces
+//! The payload of a write longer than [`Limits::piece_bytes`] is taken in pieces, each with memory of its own, so what a
+//! client announces costs nothing before it comes. Pieces end at multiples of their size in the export. Reads longer than a
+//! piece are cut by the caller.
+//!
 //! # Payloads without a copy
-//! Where much of a write's payload is missing, the caller takes the buffer out ([`Transmission::take_payload`]),
-//! receives into it, and puts it back.
+//! Where much of a payload is missing, the caller takes the buffer out ([`Transmission::take_payload`]), receives into it,
+//! and puts it back.
 //!
 //! # Bounds
-//! A request counts from when it is taken until the caller says that its reply left ([`Transmission::replied`]), its
-//! bytes until the caller says that their buffer is free ([`Transmission::bytes_freed`]). Past the limits nothing is
-//! taken, so a client that does not read its replies stops only itself. One request always fits, however long.
+//! A request counts from when it is taken until the caller says that its reply left ([`Transmission::replied`]); the
+//! memory of its payload until the caller gives it back to the [`Account`]. Past the limits nothing is taken, so a client
+//! that does not read its replies stops only itself. One request or piece always fits.
 
 use super::rule::Rule;
 use super::validate::{Action, Session, validate};
-use super::wire::{Command, REQUEST_BYTES, RequestHeader};
+use super::wire::{Command, REQUEST_BYTES, RequestHeader, request};
+use crate::memory::{Account, Short};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::request::Op;
 
@@ -34,8 +41,16 @@ pub const SKIPPED_BYTES_MAX: u32 = 64 << 20;
 pub struct Limits {
     /// Requests without a sent reply, at least 1.
     pub requests_max: usize,
-    /// Bytes of their buffers.
+    /// Memory of their payloads, bytes.
     pub bytes_max: u64,
+    /// Largest piece of a payload, bytes: a power of two, at least the export's minimum block.
+    pub piece_bytes: u32,
+}
+
+/// Bytes up to the next multiple of `piece_bytes` after `offset_bytes`, at most `left_bytes`.
+pub fn piece_length(offset_bytes: u64, left_bytes: u32, piece_bytes: u32) -> u32 {
+    let to_boundary = u64::from(piece_bytes) - (offset_bytes & (u64::from(piece_bytes) - 1));
+    left_bytes.min(to_boundary as u32)
 }
 
 /// A valid and complete request for the device.
@@ -55,15 +70,34 @@ pub struct Request {
     pub buffer: Option<Buffer>,
 }
 
+/// A piece of a large write that has come.
+#[derive(Debug)]
+pub struct Piece {
+    /// First byte, in the export.
+    pub offset_bytes: u64,
+    /// Length, not 0.
+    pub length_bytes: u32,
+    /// The bytes.
+    pub buffer: Buffer,
+    /// No piece of this write follows.
+    pub is_last: bool,
+}
+
 /// What came of the bytes.
 #[derive(Debug)]
 pub enum Taken {
     /// More bytes are needed than those given.
     More,
-    /// A request waits that does not fit the limits. Try again after `replied` or `bytes_freed`.
+    /// A request waits that does not fit the limits. Try again after `replied`, or when the account was given something.
     Full,
-    /// To be executed.
+    /// A request or piece waits for memory that others hold. Try again after a while.
+    NoMemory,
+    /// To be executed. A read longer than a piece has no memory yet.
     Request(Request),
+    /// A write longer than a piece: its pieces follow, in order.
+    LargeWrite(Request),
+    /// A piece of the last [`Taken::LargeWrite`].
+    Piece(Piece),
     /// To be answered with one extent.
     BlockStatus {
         /// The client's name for it.
@@ -86,6 +120,15 @@ pub enum Taken {
     Broken(Rule),
 }
 
+impl Taken {
+    fn of(short: Short) -> Taken {
+        match short {
+            Short::Connection => Taken::Full,
+            Short::Shared => Taken::NoMemory,
+        }
+    }
+}
+
 /// The transmission phase of one connection.
 #[derive(Debug)]
 pub struct Transmission {
@@ -93,7 +136,7 @@ pub struct Transmission {
     limits: Limits,
     stage: Stage,
     requests: usize,
-    bytes: u64,
+    account: Account,
     shutting_down: bool,
 }
 
@@ -105,7 +148,7 @@ enum Stage {
     Over,
 }
 
-/// A write whose payload is not complete.
+/// A write whose payload is not complete, or the piece of it that comes now.
 #[derive(Debug)]
 struct Payload {
     cookie: u64,
@@ -113,8 +156,19 @@ struct Payload {
     offset_bytes: u64,
     length_bytes: u32,
     filled_bytes: usize,
-    /// `None` while the caller has it.
-    buffer: Option<Buffer>,
+    /// Of a large write: bytes that follow this piece. `None`: a write that is one piece.
+    after_bytes: Option<u32>,
+    memory: Memory,
+}
+
+/// Where the buffer of a payload is.
+#[derive(Debug)]
+enum Memory {
+    /// None was taken yet.
+    None,
+    Here(Buffer),
+    /// The caller has it.
+    Lent,
 }
 
 impl Payload {
@@ -126,7 +180,9 @@ impl Payload {
 impl Transmission {
     /// The beginning of the phase.
     pub fn new(session: Session, limits: Limits) -> Transmission {
-        Transmission { session, limits, stage: Stage::Header, requests: 0, bytes: 0, shutting_down: false }
+        assert!(limits.piece_bytes.is_power_of_two(), "pieces of {} bytes have no boundaries", limits.piece_bytes);
+        let account = Account::new(session.export.memory.clone(), limits.bytes_max);
+        Transmission { session, limits, stage: Stage::Header, requests: 0, account, shutting_down: false }
     }
 
     /// What was agreed on.
@@ -151,15 +207,19 @@ impl Transmission {
         self.requests -= count;
     }
 
-    /// The buffers of `bytes` bytes are free.
-    pub fn bytes_freed(&mut self, bytes: u64) {
-        assert!(bytes <= self.bytes, "{bytes} bytes freed, {} were under way", self.bytes);
-        self.bytes -= bytes;
+    /// The connection's payload memory.
+    pub fn account(&mut self) -> &mut Account {
+        &mut self.account
     }
 
-    /// Requests under way, and bytes.
+    /// Largest piece of a payload, bytes.
+    pub fn piece_bytes(&self) -> u32 {
+        self.limits.piece_bytes
+    }
+
+    /// Requests under way, and bytes of payload memory.
     pub fn under_way(&self) -> (usize, u64) {
-        (self.requests, self.bytes)
+        (self.requests, self.account.held_bytes())
     }
 
     /// Takes at most one request off `input`. Returns the bytes used, and what came of them.
@@ -176,19 +236,25 @@ impl Transmission {
         if let Stage::Header = self.stage {
             let Some(header) = input[used..].first_chunk::<REQUEST_BYTES>() else { return (used, Taken::More) };
             match self.header(header) {
-                Some(Taken::Full) => return (used, Taken::Full),
+                Some(unfit @ (Taken::Full | Taken::NoMemory)) => return (used, unfit),
                 Some(taken) => return (used + REQUEST_BYTES, taken),
                 None => used += REQUEST_BYTES,
             }
         }
         let Stage::Payload(payload) = &mut self.stage else { return (used, Taken::More) };
+        if let Memory::None = payload.memory {
+            match self.account.take(Buffer::memory_bytes(payload.length_bytes)) {
+                Ok(()) => payload.memory = Memory::Here(Buffer::new(payload.length_bytes as usize)),
+                Err(short) => return (used, Taken::of(short)),
+            }
+        }
         let taken = payload.missing_bytes().min(input.len() - used);
-        let Some(buffer) = &mut payload.buffer else { return (used, Taken::More) };
         let to = payload.filled_bytes..payload.filled_bytes + taken;
+        let Memory::Here(buffer) = &mut payload.memory else { return (used, Taken::More) };
         buffer.as_mut_slice()[to].copy_from_slice(&input[used..used + taken]);
         payload.filled_bytes += taken;
         used += taken;
-        (used, if payload.missing_bytes() > 0 { Taken::More } else { self.complete_write() })
+        (used, if payload.missing_bytes() > 0 { Taken::More } else { self.complete_payload() })
     }
 
     /// `None`: a write, whose payload comes next.
@@ -198,27 +264,53 @@ impl Transmission {
             return Some(Taken::Broken(Rule::BadRequestMagic));
         };
         let RequestHeader { cookie, offset_bytes, length_bytes, .. } = header;
-        let action = validate(&self.session, &header, self.shutting_down);
+        let is_large = length_bytes > self.limits.piece_bytes;
+        let mut action = validate(&self.session, &header, self.shutting_down);
+        if is_large && header.flags & request::DF != 0 && matches!(action, Ok(Action::Execute { op: Op::Read, .. })) {
+            // Allowed above 64 KiB. Source: NBD protocol, "NBD_CMD_FLAG_DF".
+            action = Err(Rule::TooLongForOneChunk);
+        }
         if action == Ok(Action::Disconnect) {
             self.stage = Stage::Over;
             return Some(Taken::Disconnect);
         }
-        let buffer_bytes = match action {
-            Ok(Action::Execute { op: Op::Read | Op::Write, .. }) => u64::from(length_bytes),
-            _ => 0,
-        };
         // What is refused counts as well: its reply waits for the client like any other.
-        let over_bytes = self.bytes > 0 && self.bytes + buffer_bytes > self.limits.bytes_max;
-        if self.requests >= self.limits.requests_max || (buffer_bytes > 0 && over_bytes) {
+        if self.requests >= self.limits.requests_max {
             return Some(Taken::Full);
         }
+        if !is_large && let Ok(Action::Execute { op: Op::Read | Op::Write, .. }) = action {
+            if let Err(short) = self.account.take(Buffer::memory_bytes(length_bytes)) {
+                return Some(Taken::of(short));
+            }
+        }
         self.requests += 1;
-        self.bytes += buffer_bytes;
         match action {
+            Ok(Action::Execute { op: Op::Write, fua }) if is_large => {
+                let piece_bytes = piece_length(offset_bytes, length_bytes, self.limits.piece_bytes);
+                self.stage = Stage::Payload(Payload {
+                    cookie,
+                    fua,
+                    offset_bytes,
+                    length_bytes: piece_bytes,
+                    filled_bytes: 0,
+                    after_bytes: Some(length_bytes - piece_bytes),
+                    memory: Memory::None,
+                });
+                let op = Op::Write;
+                Some(Taken::LargeWrite(Request { cookie, op, fua, offset_bytes, length_bytes, buffer: None }))
+            }
             Ok(Action::Execute { op: Op::Write, fua }) => {
-                let buffer = Some(Buffer::new(length_bytes as usize));
-                self.stage =
-                    Stage::Payload(Payload { cookie, fua, offset_bytes, length_bytes, filled_bytes: 0, buffer });
+                let memory = Memory::Here(Buffer::new(length_bytes as usize));
+                let (filled_bytes, after_bytes) = (0, None);
+                self.stage = Stage::Payload(Payload {
+                    cookie,
+                    fua,
+                    offset_bytes,
+                    length_bytes,
+                    filled_bytes,
+                    after_bytes,
+                    memory,
+                });
                 None
             }
             Ok(Action::Execute { op, fua }) => {
@@ -243,16 +335,40 @@ impl Transmission {
         Taken::Refused { cookie: header.cookie, command, rule }
     }
 
-    fn complete_write(&mut self) -> Taken {
+    /// The bytes of a payload, or of a piece, have all come.
+    fn complete_payload(&mut self) -> Taken {
         let Stage::Payload(payload) = std::mem::replace(&mut self.stage, Stage::Header) else {
             unreachable!("called when a payload is complete")
         };
-        let Payload { cookie, fua, offset_bytes, length_bytes, buffer, .. } = payload;
-        if self.shutting_down {
-            self.bytes -= u64::from(length_bytes);
-            return Taken::Refused { cookie, command: Some(Command::Write), rule: Rule::ShuttingDown };
+        let Payload { cookie, fua, offset_bytes, length_bytes, after_bytes, memory, .. } = payload;
+        let Memory::Here(buffer) = memory else { unreachable!("as above: it was filled") };
+        let Some(after_bytes) = after_bytes else {
+            if self.shutting_down {
+                self.account.give(Buffer::memory_bytes(length_bytes));
+                return Taken::Refused { cookie, command: Some(Command::Write), rule: Rule::ShuttingDown };
+            }
+            let buffer = Some(buffer);
+            return Taken::Request(Request { cookie, op: Op::Write, fua, offset_bytes, length_bytes, buffer });
+        };
+        if after_bytes > 0 {
+            let next_bytes = offset_bytes + u64::from(length_bytes);
+            let piece_bytes = piece_length(next_bytes, after_bytes, self.limits.piece_bytes);
+            self.stage = Stage::Payload(Payload {
+                cookie,
+                fua,
+                offset_bytes: next_bytes,
+                length_bytes: piece_bytes,
+                filled_bytes: 0,
+                after_bytes: Some(after_bytes - piece_bytes),
+                memory: Memory::None,
+            });
         }
-        Taken::Request(Request { cookie, op: Op::Write, fua, offset_bytes, length_bytes, buffer })
+        Taken::Piece(Piece { offset_bytes, length_bytes, buffer, is_last: after_bytes == 0 })
+    }
+
+    /// Pieces of a large write have yet to come.
+    pub fn in_large_write(&self) -> bool {
+        matches!(&self.stage, Stage::Payload(Payload { after_bytes: Some(_), .. }))
     }
 
     /// Bytes of a payload that have not come; 0 between payloads.
@@ -266,8 +382,13 @@ impl Transmission {
     /// Takes the buffer of the payload in progress out, to receive into it: from the first number to the second.
     pub fn take_payload(&mut self) -> Option<(Buffer, usize, usize)> {
         let Stage::Payload(payload) = &mut self.stage else { return None };
-        let buffer = payload.buffer.take()?;
-        Some((buffer, payload.filled_bytes, payload.length_bytes as usize))
+        match std::mem::replace(&mut payload.memory, Memory::Lent) {
+            Memory::Here(buffer) => Some((buffer, payload.filled_bytes, payload.length_bytes as usize)),
+            other => {
+                payload.memory = other;
+                None
+            }
+        }
     }
 
     /// Puts it back, with `received_bytes` more in it. The request comes with the next `advance`.
@@ -277,7 +398,7 @@ impl Transmission {
         };
         assert!(received_bytes <= payload.missing_bytes(), "{received_bytes} received, {}", payload.missing_bytes());
         payload.filled_bytes += received_bytes;
-        payload.buffer = Some(buffer);
+        payload.memory = Memory::Here(buffer);
     }
 }
 

@@ -1,13 +1,19 @@
 use super::super::wire::request;
 use super::*;
 use crate::export::{BlockSizes, Export};
+use crate::memory::{MemoryLimits, ServerMemory, TenantMemory};
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use proptest::prelude::*;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
-const ROOMY: Limits = Limits { requests_max: 1 << 20, bytes_max: 1 << 40 };
+const PIECE: u32 = 128 << 10;
+const ROOMY: Limits = Limits { requests_max: 1 << 20, bytes_max: 1 << 40, piece_bytes: PIECE };
+
+fn limits(requests_max: usize, bytes_max: u64) -> Limits {
+    Limits { requests_max, bytes_max, piece_bytes: PIECE }
+}
 
 /// 128 MiB, payloads up to 32 MiB, structured replies and block status.
 fn session() -> Session {
@@ -20,6 +26,7 @@ fn session() -> Session {
         size_bytes: 128 * MIB,
         read_only: false,
         block: BlockSizes::DEFAULT,
+        memory: TenantMemory::unbounded(),
     };
     Session { export: Arc::new(export), structured: true, block_status: true }
 }
@@ -46,10 +53,13 @@ fn told(taken: &Taken) -> String {
     }
 }
 
-/// Takes everything from `input`, cut at `cuts`; missing payloads of at least `direct_bytes` are received directly.
-fn run_cut(session: Session, input: &[u8], cuts: &[usize], direct_bytes: usize) -> Vec<String> {
-    let mut transmission = Transmission::new(session, ROOMY);
+/// Takes everything from `input`, cut at `cuts`; missing payloads of at least `direct_bytes` are received directly. A large
+/// write is put together from its pieces of `piece_bytes`, so it is told as if it were one.
+fn run_pieces(input: &[u8], cuts: &[usize], direct_bytes: usize, piece_bytes: u32) -> Vec<String> {
+    let mut transmission = Transmission::new(session(), Limits { piece_bytes, ..ROOMY });
     let mut all = Vec::new();
+    let mut large: Option<Request> = None;
+    let mut gathered = Vec::new();
     let mut held: Vec<u8> = Vec::new();
     let mut from = 0;
     for to in cuts.iter().copied().chain([input.len()]) {
@@ -69,7 +79,29 @@ fn run_cut(session: Session, input: &[u8], cuts: &[usize], direct_bytes: usize) 
             if matches!(taken, Taken::More) {
                 break;
             }
-            all.push(told(&taken));
+            match taken {
+                Taken::LargeWrite(request) => {
+                    large = Some(request);
+                    continue;
+                }
+                Taken::Piece(Piece { offset_bytes, length_bytes, buffer, is_last }) => {
+                    let request = large.as_ref().unwrap();
+                    assert_eq!(offset_bytes, request.offset_bytes + gathered.len() as u64);
+                    let end_bytes = offset_bytes + u64::from(length_bytes);
+                    assert!(is_last || end_bytes.is_multiple_of(u64::from(piece_bytes)), "{end_bytes} is no boundary");
+                    gathered.extend_from_slice(&buffer.as_slice()[..length_bytes as usize]);
+                    assert_eq!(is_last, gathered.len() == request.length_bytes as usize);
+                    transmission.account().give(Buffer::memory_bytes(length_bytes));
+                    if is_last {
+                        let mut buffer = Buffer::new(gathered.len());
+                        buffer.as_mut_slice()[..gathered.len()].copy_from_slice(&std::mem::take(&mut gathered));
+                        let whole = Request { buffer: Some(buffer), ..large.take().unwrap() };
+                        all.push(told(&Taken::Request(whole)));
+                    }
+                    continue;
+                }
+                ref other => all.push(told(other)),
+            }
             if matches!(taken, Taken::Disconnect | Taken::Broken(_)) {
                 return all;
             }
@@ -78,8 +110,12 @@ fn run_cut(session: Session, input: &[u8], cuts: &[usize], direct_bytes: usize) 
     all
 }
 
+fn run_cut(input: &[u8], cuts: &[usize], direct_bytes: usize) -> Vec<String> {
+    run_pieces(input, cuts, direct_bytes, PIECE)
+}
+
 fn run(input: &[u8]) -> Vec<String> {
-    run_cut(session(), input, &[], usize::MAX)
+    run_cut(input, &[], usize::MAX)
 }
 
 #[test]
@@ -136,7 +172,7 @@ fn another_magic_breaks_the_stream_and_nothing_is_taken_after_it() {
 
 #[test]
 fn requests_past_the_limit_stay_where_they_are_until_a_reply_left() {
-    let mut transmission = Transmission::new(session(), Limits { requests_max: 2, bytes_max: MIB });
+    let mut transmission = Transmission::new(session(), limits(2, MIB));
     let read = header(Command::Read, 1, 0, 512);
     assert!(matches!(transmission.advance(&read), (28, Taken::Request(_))));
     // An error's reply waits for the client like any other.
@@ -145,25 +181,72 @@ fn requests_past_the_limit_stay_where_they_are_until_a_reply_left() {
     assert!(matches!(transmission.advance(&header(Command::Cache, 2, 0, 512)), (0, Taken::Full)));
     transmission.replied(1);
     assert!(matches!(transmission.advance(&read), (28, Taken::Request(_))));
-    assert_eq!(transmission.under_way(), (2, 1024));
+    assert_eq!(transmission.under_way(), (2, 8192), "two pages for two reads of 512 bytes");
 }
 
 #[test]
 fn bytes_are_limited_but_one_request_always_fits() {
-    let mut transmission = Transmission::new(session(), Limits { requests_max: 10, bytes_max: MIB });
-    let large = header(Command::Read, 1, 0, 2 << 20);
-    assert!(matches!(transmission.advance(&large), (28, Taken::Request(_))), "twice the limit, alone");
+    let mut transmission = Transmission::new(session(), limits(10, 64 << 10));
+    let read = header(Command::Read, 1, 0, PIECE);
+    assert!(matches!(transmission.advance(&read), (28, Taken::Request(_))), "twice the limit, alone");
     assert!(matches!(transmission.advance(&header(Command::Read, 2, 0, 1)), (0, Taken::Full)));
     assert!(matches!(transmission.advance(&header(Command::Trim, 3, 0, 2 << 20)), (28, Taken::Request(_))), "no bytes");
-    transmission.bytes_freed(2 << 20);
+    transmission.account().give(128 << 10);
     // A write is charged before its payload is there: its buffer is.
-    assert!(matches!(transmission.advance(&header(Command::Write, 4, 0, 1 << 20)), (28, Taken::More)));
-    assert_eq!(transmission.under_way(), (3, 1 << 20));
+    assert!(matches!(transmission.advance(&header(Command::Write, 4, 0, 64 << 10)), (28, Taken::More)));
+    assert_eq!(transmission.under_way(), (3, 64 << 10));
+}
+
+#[test]
+fn a_large_request_takes_no_memory_when_it_is_announced() {
+    let mut transmission = Transmission::new(session(), limits(10, MIB));
+    for cookie in 0..9 {
+        let read = header(Command::Read, cookie, 0, 32 << 20);
+        assert!(matches!(transmission.advance(&read), (28, Taken::Request(_))));
+    }
+    assert!(matches!(transmission.advance(&header(Command::Write, 9, 0, 32 << 20)), (28, Taken::LargeWrite(_))));
+    assert_eq!(transmission.under_way(), (10, 0));
+    // The first piece has a buffer once somebody asks for more, and then no other has one until it has come.
+    assert!(matches!(transmission.advance(&[]), (0, Taken::More)));
+    assert_eq!(transmission.under_way(), (10, 128 << 10));
+    assert!(matches!(transmission.advance(&[7; 1000]), (1000, Taken::More)));
+    assert_eq!(transmission.under_way(), (10, 128 << 10));
+    assert_eq!(transmission.payload_missing_bytes(), (128 << 10) - 1000);
+}
+
+#[test]
+fn a_piece_waits_for_memory_and_says_for_whose() {
+    let memory = ServerMemory::new(MemoryLimits { server_bytes: 256 << 10, tenants: 1 }).tenant(256 << 10);
+    let mut session = session();
+    Arc::make_mut(&mut session.export).memory = memory.clone();
+    let mut other = Account::new(memory, MIB);
+    other.take(192 << 10).unwrap();
+    let mut transmission = Transmission::new(session, limits(10, 192 << 10));
+    transmission.advance(&header(Command::Write, 1, 0, 1 << 20));
+    assert!(matches!(transmission.advance(&[1; 10]), (0, Taken::NoMemory)), "192 + 128 > 256");
+    other.give(128 << 10);
+    assert!(matches!(transmission.advance(&[1; 128 << 10]), (0x20000, Taken::Piece(_))));
+    assert!(matches!(transmission.advance(&[1; 10]), (0, Taken::Full)), "128 + 128 > 192, its own");
+    transmission.account().give(128 << 10);
+    assert!(matches!(transmission.advance(&[1; 10]), (10, Taken::More)));
+    assert!(matches!(transmission.advance(&header(Command::Read, 2, 0, 1)), (28, Taken::More)), "it is payload");
+}
+
+#[test]
+fn a_read_in_one_chunk_is_no_longer_than_a_piece() {
+    let read = |length_bytes| {
+        let mut bytes = Vec::new();
+        let (flags, command) = (request::DF, Command::Read as u16);
+        RequestHeader { flags, command, cookie: 1, offset_bytes: 0, length_bytes }.encode(&mut bytes);
+        run(&bytes)
+    };
+    assert_eq!(read(PIECE), [format!("1: Read fua=false 0+{PIECE} None")]);
+    assert_eq!(read(PIECE + 1), ["Refused { cookie: 1, command: Some(Read), rule: TooLongForOneChunk }"]);
 }
 
 #[test]
 fn a_disconnect_needs_no_room() {
-    let mut transmission = Transmission::new(session(), Limits { requests_max: 1, bytes_max: MIB });
+    let mut transmission = Transmission::new(session(), limits(1, MIB));
     assert!(matches!(transmission.advance(&header(Command::Read, 1, 0, 512)), (28, Taken::Request(_))));
     assert!(matches!(transmission.advance(&header(Command::Disconnect, 2, 0, 0)), (28, Taken::Disconnect)));
 }
@@ -188,7 +271,8 @@ fn a_payload_may_be_received_into_its_own_buffer() {
     let input = [write(1, 0, &payload), header(Command::Flush, 2, 0, 0)].concat();
     let expected = run(&input);
     for cuts in [&[28, 100_028][..], &[1000, 2000, 99_000], &[28, 29, 30], &[50_000]] {
-        assert_eq!(run_cut(session(), &input, cuts, 1), expected, "{cuts:?}");
+        assert_eq!(run_cut(&input, cuts, 1), expected, "{cuts:?}");
+        assert_eq!(run_pieces(&input, cuts, 1, 4096), expected, "{cuts:?}, 25 pieces");
     }
     let mut transmission = Transmission::new(session(), ROOMY);
     transmission.advance(&input[..28]);
@@ -220,11 +304,14 @@ proptest! {
         requests in prop::collection::vec(any_request(), 1..8),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         direct_bytes in prop_oneof![Just(1_usize), Just(4096), Just(usize::MAX)],
+        piece_bytes in prop_oneof![Just(4096_u32), Just(32 << 10), Just(PIECE)],
     ) {
         let input = requests.concat();
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(input.len() + 1)).collect();
         cuts.sort_unstable();
-        prop_assert_eq!(run_cut(session(), &input, &cuts, direct_bytes), run(&input));
+        // A read in one chunk is refused above the size of a piece, which is not what this is about.
+        prop_assume!(requests.iter().all(|request| request[5] & request::DF as u8 == 0));
+        prop_assert_eq!(run_pieces(&input, &cuts, direct_bytes, piece_bytes), run(&input));
     }
 
     #[test]
@@ -242,8 +329,8 @@ fn every_cut_of_a_short_conversation_takes_the_same_requests() {
     let expected = run(&input);
     assert_eq!(expected.len(), 4);
     for cut in 0..=input.len() {
-        assert_eq!(run_cut(session(), &input, &[cut], 1), expected, "cut at {cut}");
+        assert_eq!(run_cut(&input, &[cut], 1), expected, "cut at {cut}");
     }
     let every_byte: Vec<usize> = (1..input.len()).collect();
-    assert_eq!(run_cut(session(), &input, &every_byte, usize::MAX), expected);
+    assert_eq!(run_cut(&input, &every_byte, usize::MAX), expected);
 }

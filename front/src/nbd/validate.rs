@@ -102,6 +102,7 @@ mod tests {
     use super::super::wire::Errno;
     use super::*;
     use crate::export::BlockSizes;
+    use crate::memory::TenantMemory;
     use mqfq_blk::FlowId;
     use mqfq_blk::client::DeviceIndex;
 
@@ -119,6 +120,7 @@ mod tests {
             size_bytes: MIB,
             read_only: false,
             block,
+            memory: TenantMemory::unbounded(),
         };
         Session { export: Arc::new(export), structured: true, block_status: true }
     }

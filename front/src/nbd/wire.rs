@@ -316,11 +316,16 @@ pub fn put_simple_reply(out: &mut Vec<u8>, error: u32, cookie: u64) {
     out.extend_from_slice(&reply);
 }
 
-/// Appends the header of the one and last chunk of a structured reply; `length_bytes` of payload must follow.
+/// Appends the header of the last chunk of a structured reply; `length_bytes` of payload must follow.
 pub fn put_last_chunk(out: &mut Vec<u8>, kind: u16, cookie: u64, length_bytes: u32) {
+    put_chunk(out, chunk::DONE, kind, cookie, length_bytes);
+}
+
+/// Appends the header of a chunk of a structured reply; `flags` 0: more chunks of it follow.
+pub fn put_chunk(out: &mut Vec<u8>, flags: u16, kind: u16, cookie: u64, length_bytes: u32) {
     let mut header = [0; CHUNK_HEADER_BYTES];
     header[0..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());
-    header[4..6].copy_from_slice(&chunk::DONE.to_be_bytes());
+    header[4..6].copy_from_slice(&flags.to_be_bytes());
     header[6..8].copy_from_slice(&kind.to_be_bytes());
     header[8..16].copy_from_slice(&cookie.to_be_bytes());
     header[16..20].copy_from_slice(&length_bytes.to_be_bytes());

@@ -1,0 +1,269 @@
+//! A request longer than a piece: which piece comes next, and what its end means for the whole.
+//!
+//! No I/O and no memory: bytes of bookkeeping. A read, write, discard or write zeroes of up to 4 GiB goes to the block layer
+//! as pieces, of which at most [`PIECES_OUT_MAX`] are under way at once. So a large request is scheduled piece by piece, as
+//! many small ones would be, and holds memory for a few pieces however long it is.
+//!
+//! # How it ends
+//! | state | next |
+//! |---|---|
+//! | every piece ended well | answered with success |
+//! | a piece failed | no piece more is handed over; when those under way have ended: answered with the first error |
+//! | cut: the client left, or the server drains, before a write has come in full | the same, with the error of the cut |
+//!
+//! A request that fails may have been carried out in part, as with any drive (NBD protocol, "error values", says nothing of
+//! what a failed write left). A flush or FUA covers what was acknowledged, and a failed request is not.
+
+use super::transmit::piece_length;
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::request::{Op, Status};
+
+/// Pieces of one request that are under way, or ended and not yet taken by its reply. Four of 128 KiB keep a drive of
+/// 3 GB/s busy whose reads take 170 us.
+pub const PIECES_OUT_MAX: usize = 4;
+
+/// Largest piece of a request without payload (discard, write zeroes), bytes: zeroing so much memory takes a core about
+/// 0.4 ms.
+pub const RANGE_PIECE_BYTES: u32 = 4 << 20;
+
+/// A piece to be handed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NextPiece {
+    /// Its place, which its end names again.
+    pub place: u32,
+    /// First byte, in the export.
+    pub offset_bytes: u64,
+    /// Length, not 0.
+    pub length_bytes: u32,
+}
+
+#[derive(Debug, Default)]
+enum Place {
+    #[default]
+    Free,
+    Out {
+        offset_bytes: u64,
+    },
+    /// Read, and its turn in the stream has not come.
+    Ready {
+        offset_bytes: u64,
+        length_bytes: u32,
+        buffer: Buffer,
+    },
+}
+
+/// See the file's text.
+#[derive(Debug)]
+pub struct Large {
+    /// Read, write, discard or write zeroes.
+    pub op: Op,
+    /// Stable before the reply: then every piece is.
+    pub fua: bool,
+    /// First byte, in the export.
+    pub offset_bytes: u64,
+    /// Length.
+    pub length_bytes: u32,
+    piece_bytes: u32,
+    /// Bytes of pieces that were handed over.
+    issued_bytes: u32,
+    places: [Place; PIECES_OUT_MAX],
+    failed: Option<Status>,
+    cut: bool,
+    /// Bytes that have gone into the stream, if the reply is one.
+    streamed_bytes: u32,
+}
+
+impl Large {
+    /// Nothing handed over. `piece_bytes`: a power of two.
+    pub fn new(op: Op, fua: bool, offset_bytes: u64, length_bytes: u32, piece_bytes: u32) -> Large {
+        let places = Default::default();
+        let (issued_bytes, failed, cut, streamed_bytes) = (0, None, false, 0);
+        Large { op, fua, offset_bytes, length_bytes, piece_bytes, issued_bytes, places, failed, cut, streamed_bytes }
+    }
+
+    /// The next piece, unless as many as there may be are under way, all were handed over, or one failed.
+    pub fn next(&self) -> Option<NextPiece> {
+        let left_bytes = self.length_bytes - self.issued_bytes;
+        if left_bytes == 0 || self.failed.is_some() || self.cut {
+            return None;
+        }
+        let place = self.places.iter().position(|place| matches!(place, Place::Free))? as u32;
+        let offset_bytes = self.offset_bytes + u64::from(self.issued_bytes);
+        Some(NextPiece { place, offset_bytes, length_bytes: piece_length(offset_bytes, left_bytes, self.piece_bytes) })
+    }
+
+    /// No piece can be handed over until one ends.
+    pub fn is_full(&self) -> bool {
+        self.failed.is_none() && !self.places.iter().any(|place| matches!(place, Place::Free))
+    }
+
+    /// `piece` was handed over.
+    pub fn issued(&mut self, piece: NextPiece) {
+        self.places[piece.place as usize] = Place::Out { offset_bytes: piece.offset_bytes };
+        self.issued_bytes += piece.length_bytes;
+    }
+
+    /// `length_bytes` of a write came that are not handed over, because it has failed.
+    pub fn dropped(&mut self, length_bytes: u32) {
+        self.issued_bytes += length_bytes;
+    }
+
+    /// A piece ended. Its first byte, in the export.
+    ///
+    /// # Panics
+    /// If the place is not under way: a piece would have ended twice.
+    pub fn ended(&mut self, place: u32) -> u64 {
+        match std::mem::take(&mut self.places[place as usize]) {
+            Place::Out { offset_bytes } => offset_bytes,
+            other => panic!("piece {place} ended, and was {other:?}"),
+        }
+    }
+
+    /// The first failure is what the client is told.
+    pub fn fail(&mut self, status: Status) {
+        self.failed.get_or_insert(status);
+    }
+
+    /// It has failed.
+    pub fn failed(&self) -> Option<Status> {
+        self.failed
+    }
+
+    /// The rest of a write will not come, or is not waited for.
+    pub fn cut(&mut self, status: Status) {
+        self.cut = true;
+        self.fail(status);
+    }
+
+    /// Nothing of it is under way and nothing will be: it is to be answered.
+    pub fn is_over(&self) -> bool {
+        // A write that failed is answered when all of it has come, or the client would not listen.
+        let all_issued = self.issued_bytes == self.length_bytes || self.cut;
+        let no_more = all_issued || (self.failed.is_some() && self.op != Op::Write);
+        no_more && !self.places.iter().any(|place| matches!(place, Place::Out { .. }))
+    }
+
+    /// Keeps what was read until its turn in the stream.
+    pub fn keep(&mut self, place: u32, offset_bytes: u64, length_bytes: u32, buffer: Buffer) {
+        self.places[place as usize] = Place::Ready { offset_bytes, length_bytes, buffer };
+    }
+
+    /// The stream has begun.
+    pub fn is_streaming(&self) -> bool {
+        self.streamed_bytes > 0
+    }
+
+    /// What is next in the stream, if it was read; and whether it is the last.
+    pub fn next_in_stream(&mut self) -> Option<(u32, Buffer, bool)> {
+        let next_bytes = self.offset_bytes + u64::from(self.streamed_bytes);
+        let is_next =
+            |place: &&mut Place| matches!(place, Place::Ready { offset_bytes, .. } if *offset_bytes == next_bytes);
+        let Place::Ready { length_bytes, buffer, .. } = std::mem::take(self.places.iter_mut().find(is_next)?) else {
+            unreachable!("found as such")
+        };
+        self.streamed_bytes += length_bytes;
+        Some((length_bytes, buffer, self.streamed_bytes == self.length_bytes))
+    }
+
+    /// Takes what was read and will not be sent.
+    pub fn take_ready(&mut self) -> impl Iterator<Item = Buffer> + '_ {
+        self.places.iter_mut().filter_map(|place| match std::mem::take(place) {
+            Place::Ready { buffer, .. } => Some(buffer),
+            other => {
+                *place = other;
+                None
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u32 = 1 << 10;
+
+    fn read(offset_bytes: u64, length_bytes: u32) -> Large {
+        Large::new(Op::Read, false, offset_bytes, length_bytes, 64 * KIB)
+    }
+
+    fn issue(large: &mut Large) -> Vec<(u32, u64, u32)> {
+        let mut all = Vec::new();
+        while let Some(piece) = large.next() {
+            large.issued(piece);
+            all.push((piece.place, piece.offset_bytes / 1024, piece.length_bytes / KIB));
+        }
+        all
+    }
+
+    #[test]
+    fn pieces_end_at_multiples_of_their_size_and_four_are_under_way() {
+        // From 60 KiB to 400 KiB: 4, then 64 each, then 16.
+        let mut large = read(60 << 10, 340 * KIB);
+        assert_eq!(issue(&mut large), [(0, 60, 4), (1, 64, 64), (2, 128, 64), (3, 192, 64)]);
+        assert_eq!(large.ended(2), 128 << 10);
+        assert_eq!(issue(&mut large), [(2, 256, 64)]);
+        (0..4).for_each(|place| drop(large.ended(place)));
+        assert!(!large.is_over(), "from 320 KiB on nothing was handed over");
+        assert_eq!(issue(&mut large), [(0, 320, 64), (1, 384, 16)]);
+        large.ended(1);
+        assert!(!large.is_over());
+        large.ended(0);
+        assert!(large.is_over() && large.failed().is_none());
+    }
+
+    #[test]
+    fn a_failure_ends_it_when_what_is_under_way_has_ended_and_the_first_is_told() {
+        let mut large = read(0, 1024 * KIB);
+        issue(&mut large);
+        large.ended(1);
+        large.fail(Status::Io);
+        assert!(large.next().is_none() && !large.is_over());
+        large.ended(0);
+        large.fail(Status::NoSpace);
+        large.ended(2);
+        assert!(!large.is_over());
+        large.ended(3);
+        assert!(large.is_over());
+        assert_eq!(large.failed(), Some(Status::Io));
+    }
+
+    #[test]
+    fn a_write_that_failed_is_over_when_all_of_it_has_come_or_it_is_cut() {
+        let write = || {
+            let mut large = Large::new(Op::Write, true, 0, 192 * KIB, 64 * KIB);
+            large.issued(large.next().unwrap());
+            large.ended(0);
+            large.fail(Status::Io);
+            large
+        };
+        let mut large = write();
+        large.dropped(64 * KIB);
+        assert!(!large.is_over());
+        large.dropped(64 * KIB);
+        assert!(large.is_over());
+        let mut large = write();
+        large.cut(Status::Shutdown);
+        assert!(large.is_over());
+        assert_eq!(large.failed(), Some(Status::Io));
+    }
+
+    #[test]
+    fn what_was_read_out_of_order_is_streamed_in_order() {
+        let mut large = read(0, 192 * KIB);
+        issue(&mut large);
+        let mut keep = |large: &mut Large, place: u32| {
+            let offset_bytes = large.ended(place);
+            large.keep(place, offset_bytes, 64 * KIB, Buffer::new(1));
+        };
+        keep(&mut large, 1);
+        assert!(large.next_in_stream().is_none() && !large.is_streaming());
+        keep(&mut large, 0);
+        let mut streamed = || large.next_in_stream().map(|(length, _, is_last)| (length / KIB, is_last));
+        assert_eq!([streamed(), streamed(), streamed()], [Some((64, false)), Some((64, false)), None]);
+        keep(&mut large, 2);
+        assert!(large.is_streaming());
+        assert_eq!(large.next_in_stream().map(|(_, _, is_last)| is_last), Some(true));
+        assert!(large.is_over());
+    }
+}
