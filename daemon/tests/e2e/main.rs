@@ -16,6 +16,7 @@ mod forms;
 mod hostile;
 mod kill;
 mod machine;
+mod memory;
 mod negotiation;
 mod schedulers;
 mod server;
