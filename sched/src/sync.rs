@@ -2,7 +2,7 @@
 //! counts what an operation touches (`--cfg watched`, which only the package `watched/sched` sets).
 //!
 //! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships. It is public
-//! for what `blk` shares between workers, so that the simulator sees that, too.
+//! for what `blk` shares between workers, so that the simulator and the model checker see that, too.
 //!
 //! Loom runs every interleaving of a small test and lets a load return any value that the memory model allows. Two of
 //! its limits shape the code: it treats `SeqCst` loads and stores as `AcqRel`, so wherever a total order is needed the
@@ -12,20 +12,20 @@
 
 #[cfg(loom)]
 pub use loom::sync::{
-    Mutex,
-    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence},
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicUsize, Ordering, fence},
 };
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[cfg(not(any(loom, watched)))]
 pub use std::sync::{
-    Mutex,
+    Mutex, MutexGuard,
     atomic::{AtomicI64, AtomicU32, AtomicU64, fence},
 };
 #[cfg(loom)]
-pub use thorough::{AtomicI64, AtomicU64};
+pub use thorough::{AtomicI64, AtomicU32, AtomicU64};
 #[cfg(all(watched, not(loom)))]
-pub use watched::{AtomicI64, AtomicU32, AtomicU64, Mutex, fence};
+pub use watched::{AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, fence};
 
 /// The atomics and the lock under the counting ones.
 #[cfg(all(watched, not(loom)))]
@@ -65,7 +65,6 @@ mod thorough {
     }
 
     /// Runs a model in which each new word has shadows.
-    #[cfg(test)]
     pub(crate) fn with(run_model: impl FnOnce()) {
         ASKED_FOR.set(true);
         run_model();
@@ -116,48 +115,54 @@ mod thorough {
                 shadows: Shadows,
             }
 
-            #[allow(dead_code, reason = "both types get the whole set")]
+            impl Default for $name {
+                fn default() -> Self {
+                    $name::new(0)
+                }
+            }
+
+            #[allow(dead_code, missing_docs, reason = "each type gets the whole set")]
             impl $name {
-                pub(crate) fn new(value: $number) -> Self {
+                pub fn new(value: $number) -> Self {
                     $name { word: atomic::$name::new(value), shadows: Shadows::new() }
                 }
 
-                pub(crate) fn load(&self, order: Ordering) -> $number {
+                pub fn load(&self, order: Ordering) -> $number {
                     self.shadows.before_load();
                     self.word.load(order)
                 }
 
-                pub(crate) fn store(&self, value: $number, order: Ordering) {
+                pub fn store(&self, value: $number, order: Ordering) {
                     self.shadows.before_write();
                     self.word.store(value, order)
                 }
 
-                pub(crate) fn swap(&self, value: $number, order: Ordering) -> $number {
+                pub fn swap(&self, value: $number, order: Ordering) -> $number {
                     self.shadows.before_write();
                     self.word.swap(value, order)
                 }
 
-                pub(crate) fn fetch_add(&self, value: $number, order: Ordering) -> $number {
+                pub fn fetch_add(&self, value: $number, order: Ordering) -> $number {
                     self.shadows.before_write();
                     self.word.fetch_add(value, order)
                 }
 
-                pub(crate) fn fetch_sub(&self, value: $number, order: Ordering) -> $number {
+                pub fn fetch_sub(&self, value: $number, order: Ordering) -> $number {
                     self.shadows.before_write();
                     self.word.fetch_sub(value, order)
                 }
 
-                pub(crate) fn fetch_and(&self, value: $number, order: Ordering) -> $number {
+                pub fn fetch_and(&self, value: $number, order: Ordering) -> $number {
                     self.shadows.before_write();
                     self.word.fetch_and(value, order)
                 }
 
-                pub(crate) fn fetch_or(&self, value: $number, order: Ordering) -> $number {
+                pub fn fetch_or(&self, value: $number, order: Ordering) -> $number {
                     self.shadows.before_write();
                     self.word.fetch_or(value, order)
                 }
 
-                pub(crate) fn compare_exchange(
+                pub fn compare_exchange(
                     &self,
                     current: $number,
                     new: $number,
@@ -168,7 +173,7 @@ mod thorough {
                     self.word.compare_exchange(current, new, success, failure)
                 }
 
-                pub(crate) fn compare_exchange_weak(
+                pub fn compare_exchange_weak(
                     &self,
                     current: $number,
                     new: $number,
@@ -182,18 +187,19 @@ mod thorough {
         };
     }
 
+    thorough!(AtomicU32, u32);
     thorough!(AtomicU64, u64);
     thorough!(AtomicI64, i64);
 }
 
-/// What a model test needs.
-#[cfg(all(test, loom))]
-pub(crate) mod model {
-    pub(crate) use loom::{model::Builder, sync::Arc, thread};
+/// What a model test needs, here and in `blk`.
+#[cfg(loom)]
+pub mod model {
+    pub use loom::{cell::UnsafeCell, model::Builder, sync::Arc, thread};
 
     /// Runs `body` once per interleaving, all orders of loads and writes among them (`super::thorough`). For two
     /// threads and one structure: it costs several times what loom does by itself, for more a [`Builder`] must do.
-    pub(crate) fn model(body: impl Fn() + Sync + Send + 'static) {
+    pub fn model(body: impl Fn() + Sync + Send + 'static) {
         super::thorough::with(|| loom::model(body));
     }
 }

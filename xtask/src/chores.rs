@@ -35,7 +35,7 @@ fn suites(has_all_tools: bool) -> Vec<Suite> {
 }
 
 fn loom_command() -> Command {
-    let mut loom = cargo("test -p mqfq-sched --release --lib --no-fail-fast");
+    let mut loom = cargo("test -p mqfq-sched -p mqfq-blk --release --lib --no-fail-fast");
     loom.arg("--target-dir").arg(target().join("loom")).arg("loom");
     loom.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", LOOM_PREEMPTIONS);
     // A model checks its assertions, ours and those of the code.
@@ -77,7 +77,7 @@ pub fn test() -> Result<(), String> {
     Ok(())
 }
 
-/// `loom`: the model checks of sched.
+/// `loom`: the model checks of sched, and of what blk builds on its atomics.
 ///
 /// # Errors
 /// One sentence if a model fails.
@@ -115,7 +115,7 @@ pub fn checks() -> Result<(), String> {
     // A workspace of its own, which nothing else builds: do the fuzz targets still fit the code?
     let mut fuzz = cargo("check --manifest-path fuzz/Cargo.toml --locked");
     run(fuzz.arg("--target-dir").arg(target().join("fuzz")))?;
-    let mut loom = cargo("clippy -p mqfq-sched --tests --locked");
+    let mut loom = cargo("clippy -p mqfq-sched -p mqfq-blk --lib --profile test --locked");
     loom.arg("--target-dir").arg(target().join("loom")).args(["--", "-D", "warnings"]);
     run(loom.env("RUSTFLAGS", "--cfg loom"))
 }

@@ -12,7 +12,7 @@ cargo xtask COMMAND
   checks                     formatting, tidy, clippy, rustdoc
   smoke                      the demo, and a look at its report
   tidy                       the rules that no compiler knows
-  loom                       the model checks of the lock-free core
+  loom                       the model checks of the lock-free code
   histories [--steps N] [--seed S]
                              N steps (default 10 million) of generated histories against the oracle, from seed S (default 1)
   miri                       tests of the core in the interpreter; needs a nightly toolchain with miri

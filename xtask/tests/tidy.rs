@@ -174,10 +174,14 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         rule: "sync",
-        broken: &[("sched/src/ready_set.rs", "use std::sync::atomic::AtomicU64;\n")],
+        broken: &[
+            ("sched/src/ready_set.rs", "use std::sync::atomic::AtomicU64;\n"),
+            ("blk/src/device/file/gate.rs", "use std::sync::{Arc, Mutex};\n"),
+        ],
         lawful: &[
             ("sched/src/sync.rs", "pub use std::sync::atomic::AtomicU64;\n"),
             ("blk/src/a.rs", "use std::sync::Arc;\n"),
+            ("blk/src/device/file/gate.rs", "use std::sync::Arc;\n"),
         ],
     },
     Planted {

@@ -1,6 +1,7 @@
 //! A device under test and queues on it, driven by hand: the ring where the device uses one, the clock where it has a
 //! model of time, a parked thread where it waits for another queue.
 
+use crate::watchdog::{self, Doing, Watch};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::file::solo::SoloRing;
 use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
@@ -21,17 +22,29 @@ pub struct Rig {
     pub device: Arc<dyn Device>,
     /// Its model of time, common to all queues.
     clock_ns: Arc<AtomicU64>,
+    /// Who looks whether its queues are stuck.
+    watch: Watch,
     /// A folder to remove, a loop device to give back; after the device.
     holds: Option<Box<dyn Any>>,
 }
 
 impl Rig {
     pub fn new(device: impl Device + 'static) -> Rig {
-        Rig { device: Arc::new(device), clock_ns: Arc::default(), holds: None }
+        Rig { device: Arc::new(device), clock_ns: Arc::default(), watch: Watch::nobody(), holds: None }
+    }
+
+    /// If the test of this name is stuck, the process ends and says what the rig's queues were doing.
+    pub fn watched(self, test: &'static str) -> Rig {
+        Rig { watch: Watch::begin(test), ..self }
     }
 
     pub fn holding(self, what: impl Any) -> Rig {
         Rig { holds: Some(Box::new(what)), ..self }
+    }
+
+    /// What the watchdog knows of it.
+    pub fn test(&self) -> Arc<watchdog::Test> {
+        self.watch.test()
     }
 
     /// What the device was given to hold.
@@ -50,13 +63,13 @@ impl Rig {
 
     /// A queue for this thread.
     pub fn open(&self, hctx: u16, depth: u16) -> Driver {
-        Driver::open(&self.device, &self.clock_ns, hctx, depth)
+        self.opener()(hctx, depth)
     }
 
     /// What another thread needs to open a queue.
     pub fn opener(&self) -> impl Fn(u16, u16) -> Driver + Send + Sync + use<> {
-        let (device, clock_ns) = (self.device.clone(), self.clock_ns.clone());
-        move |hctx, depth| Driver::open(&device, &clock_ns, hctx, depth)
+        let (device, clock_ns, test) = (self.device.clone(), self.clock_ns.clone(), self.test());
+        move |hctx, depth| Driver::open(&device, &clock_ns, test.queue(hctx, depth), hctx, depth)
     }
 }
 
@@ -66,10 +79,17 @@ pub struct Driver {
     queue: Box<dyn DeviceQueue>,
     ring: SoloRing,
     clock_ns: Arc<AtomicU64>,
+    watched: watchdog::Queue,
 }
 
 impl Driver {
-    fn open(device: &Arc<dyn Device>, clock_ns: &Arc<AtomicU64>, hctx: u16, depth: u16) -> Driver {
+    fn open(
+        device: &Arc<dyn Device>,
+        clock_ns: &Arc<AtomicU64>,
+        watched: watchdog::Queue,
+        hctx: u16,
+        depth: u16,
+    ) -> Driver {
         let ring = SoloRing::new().expect("the suite needs io_uring");
         let thread = std::thread::current();
         let options = QueueOptions {
@@ -79,7 +99,7 @@ impl Driver {
             // A token that is kept until the thread parks: an interrupt before the park is not lost.
             interrupt: Arc::new(move |_| thread.unpark()),
         };
-        Driver { queue: device.open_queue(options).unwrap(), ring, clock_ns: clock_ns.clone() }
+        Driver { queue: device.open_queue(options).unwrap(), ring, clock_ns: clock_ns.clone(), watched }
     }
 
     fn now_ns(&self) -> u64 {
@@ -87,7 +107,10 @@ impl Driver {
     }
 
     pub fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
-        self.queue.submit(command)
+        let (tag, shown) = (command.tag, watchdog::shown(&command));
+        self.queue.submit(command)?;
+        self.watched.submitted(tag, shown);
+        Ok(())
     }
 
     pub fn ring_doorbell(&mut self) {
@@ -112,10 +135,13 @@ impl Driver {
             if let Some(next_ns) = self.queue.next_event_ns() {
                 self.clock_ns.fetch_max(next_ns, SeqCst);
             } else {
+                self.watched.does(Doing::Waiting, self.ring.in_flight());
                 stuck = self.ring.turn(&mut *self.queue).unwrap() == 0;
+                self.watched.does(Doing::Running, self.ring.in_flight());
             }
             self.queue.reap(self.now_ns(), &mut out);
         }
+        self.watched.reaped(&out);
         (out, stuck)
     }
 
@@ -128,7 +154,9 @@ impl Driver {
                 return out;
             }
             if stuck {
+                self.watched.does(Doing::Parked, self.ring.in_flight());
                 std::thread::park();
+                self.watched.does(Doing::Running, self.ring.in_flight());
             }
         }
     }

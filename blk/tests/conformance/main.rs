@@ -5,8 +5,11 @@
 
 mod bodies;
 mod harness;
+mod loop_device;
+mod watchdog;
 
 use harness::{Classes, Rig, Shared};
+use loop_device::LoopDevice;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
@@ -14,8 +17,6 @@ use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::queues::{QueueLayout, Spread};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 const SIZE_BYTES: u64 = 48 << 20;
@@ -31,7 +32,7 @@ macro_rules! claims {
                 fn $claim() {
                     let rig: Option<Rig> = $make;
                     if let Some(rig) = rig {
-                        bodies::$claim(&rig);
+                        bodies::$claim(&rig.watched(concat!(stringify!($device), "::", stringify!($claim))));
                     }
                 }
             )*
@@ -114,28 +115,6 @@ fn loop_rig(direct: Direct) -> Option<Rig> {
     assert_eq!(device.info().size_bytes, SIZE_BYTES);
     assert_eq!(device.direct_block_bytes(), (direct == Direct::Always).then_some(512));
     Some(Rig::new(device).holding((attachment, folder)))
-}
-
-struct LoopDevice {
-    path: PathBuf,
-}
-
-impl LoopDevice {
-    fn attach(image: &Path) -> Result<LoopDevice, String> {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
-        let output = output.map_err(|error| format!("losetup: {error}"))?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
-        }
-        Ok(LoopDevice { path: String::from_utf8_lossy(&output.stdout).trim().into() })
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
-        assert!(detached.is_ok_and(|status| status.success()), "{} stays attached", self.path.display());
-    }
 }
 
 // Null keeps nothing, so only the claims about commands and buffers mean something.

@@ -64,12 +64,22 @@ pub fn sleep(tree: &Tree, report: &mut Report) {
     forbid(&below(tree, &["bench"], &[]), TESTS, SLEEP, why, report);
 }
 
-/// `sync`: in sched, atomics and locks come through one file, so that the model checker sees all of them. Tests may name
-/// `loom` (they *are* the model) and `std::sync::Arc`.
+/// `sync`: in sched, and in the gate of blk, atomics and locks come through one file, so that the model checker sees all
+/// of them. Tests may name `loom` (they *are* the model) and `std::sync::Arc`.
 pub fn sync(tree: &Tree, report: &mut Report) {
     let files = below(tree, &["sched/src"], &["sched/src/sync.rs"]);
     let words = ["std::sync", "core::sync", "loom::sync", "loom::thread", "use loom"];
     forbid(&files, SHIPPED, &words, "only sched/src/sync.rs names where atomics come from", report);
+    let mut gate = below(tree, &["blk/src/device/file"], &[]);
+    gate.retain(|file| file.path.ends_with("/gate.rs"));
+    let words = ["std::sync::atomic", "std::sync::Mutex", "std::sync::{", "loom::", "use loom"];
+    forbid(
+        &gate,
+        SHIPPED,
+        &words,
+        "the gate's atomics come from mqfq_sched::sync, so that its models see them",
+        report,
+    );
 }
 
 /// `floats`: sched computes in integers where it ships.

@@ -36,11 +36,11 @@
 //! regions share. Source: reader-writer lock with hand-off, as in Courtois et al. 1971, "Concurrent control with readers
 //! and writers"; the line makes it fair.
 
+use mqfq_sched::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use mqfq_sched::sync::{AtomicU32, Mutex, MutexGuard};
 use mqfq_sched::topology::HctxId;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const ALONE: u32 = 1 << 31;
 const QUEUED: u32 = 1 << 30;
@@ -109,13 +109,13 @@ impl Gate {
         Gate {
             region_bytes_log2: region_bytes.trailing_zeros(),
             words: (0..regions).map(|_| AtomicU32::new(0)).collect(),
-            lines: Mutex::default(),
+            lines: Mutex::new(Lines::default()),
         }
     }
 
     fn lines(&self) -> MutexGuard<'_, Lines> {
         // A panic elsewhere leaves no line half-changed: each change below is complete before anything can panic.
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// A device queue that will enter as the returned member; `interrupt` is called with `hctx` when it was granted
@@ -283,164 +283,7 @@ fn admits(word: u32, alone: bool) -> bool {
     word & ALONE == 0 && (!alone || word & SHARED == 0)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicI64, AtomicUsize};
-
-    fn gate_and_member(size_bytes: u64) -> (Gate, Member) {
-        let gate = Gate::new(size_bytes);
-        let member = gate.join(HctxId(0), Arc::new(|_| {}));
-        (gate, member)
-    }
-
-    fn grants(gate: &Gate, member: &Member) -> Vec<u16> {
-        let mut out = Vec::new();
-        gate.take_grants(member, &mut out);
-        out
-    }
-
-    #[test]
-    fn a_device_of_any_size_has_at_most_65536_regions_that_cover_it() {
-        for size_bytes in [1, 1 << 20, (1 << 20) + 1, 1 << 36, (1 << 36) + 1, 1 << 60] {
-            let gate = Gate::new(size_bytes);
-            assert!(gate.words.len() as u64 <= REGIONS_MAX);
-            let last = gate.hold(size_bytes - 1, 1, false).last as usize;
-            assert_eq!(last, gate.words.len() - 1, "{size_bytes}");
-        }
-    }
-
-    #[test]
-    fn whole_block_writes_share_a_region_and_a_patch_waits_for_all_of_them() {
-        let (gate, me) = gate_and_member(1 << 20);
-        let mut writes = [gate.hold(0, 4096, false), gate.hold(4096, 4096, false)];
-        for (tag, hold) in writes.iter_mut().enumerate() {
-            assert!(gate.enter(&me, tag as u16, hold));
-        }
-        let mut patch = gate.hold(10, 5, true);
-        assert!(!gate.enter(&me, 2, &mut patch));
-        gate.leave(&me, &mut writes[0]);
-        assert_eq!(grants(&gate, &me), [], "one write is still inside");
-        gate.leave(&me, &mut writes[1]);
-        assert_eq!(grants(&gate, &me), [2]);
-    }
-
-    #[test]
-    fn nobody_passes_one_who_waits() {
-        // Held shared; a patch waits; a later write could share, but goes behind the patch.
-        let (gate, me) = gate_and_member(1 << 20);
-        let mut first = gate.hold(0, 4096, false);
-        assert!(gate.enter(&me, 0, &mut first));
-        let (mut patch, mut late) = (gate.hold(1, 1, true), gate.hold(8192, 4096, false));
-        assert!(!gate.enter(&me, 1, &mut patch));
-        assert!(!gate.enter(&me, 2, &mut late));
-        gate.leave(&me, &mut first);
-        assert_eq!(grants(&gate, &me), [1]);
-        Gate::granted(&mut patch);
-        gate.leave(&me, &mut patch);
-        assert_eq!(grants(&gate, &me), [2]);
-        Gate::granted(&mut late);
-        gate.leave(&me, &mut late);
-        assert!(gate.words.iter().all(|word| word.load(Relaxed) == 0));
-        assert!(gate.lines().waiting.is_empty());
-    }
-
-    #[test]
-    fn patches_that_cross_each_other_take_turns_instead_of_waiting_in_a_ring() {
-        // Three regions. A needs 0 and 1, B needs 1 and 2, C needs 0..=2; entered in every order, all get through.
-        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            let (gate, me) = gate_and_member(3 << 20);
-            let mib = 1 << 20;
-            let mut holds =
-                [gate.hold(mib - 1, 2, true), gate.hold(2 * mib - 1, 2, true), gate.hold(0, 3 * mib as u32, true)];
-            let mut inside: Vec<u16> = Vec::new();
-            for tag in order {
-                if gate.enter(&me, tag, &mut holds[tag as usize]) {
-                    inside.push(tag);
-                }
-            }
-            let mut through = 0;
-            while let Some(tag) = inside.pop() {
-                through += 1;
-                gate.leave(&me, &mut holds[tag as usize]);
-                for granted in grants(&gate, &me) {
-                    let hold = &mut holds[granted as usize];
-                    Gate::granted(hold);
-                    if gate.enter(&me, granted, hold) {
-                        inside.push(granted);
-                    }
-                }
-            }
-            assert_eq!(through, 3, "order {order:?}");
-        }
-    }
-
-    #[test]
-    fn a_queue_that_goes_away_while_it_waits_holds_nobody_up() {
-        let gate = Gate::new(1 << 20);
-        let (a, b) = (gate.join(HctxId(0), Arc::new(|_| {})), gate.join(HctxId(1), Arc::new(|_| {})));
-        let (mut write, mut patch, mut late) = (gate.hold(0, 1, false), gate.hold(0, 1, true), gate.hold(0, 1, false));
-        assert!(gate.enter(&a, 0, &mut write));
-        assert!(!gate.enter(&b, 0, &mut patch));
-        assert!(!gate.enter(&a, 1, &mut late));
-        gate.withdraw(&b, &mut Vec::new());
-        assert_eq!(grants(&gate, &a), [1], "with the patch gone, the late write shares with the first");
-    }
-
-    #[test]
-    fn threads_never_meet_inside_and_each_gets_in_as_often_as_it_asks() {
-        // Four queues over three regions, every third write a patch of two regions. `inside` counts per region: +1 a
-        // sharer, -1000 a patch. A lost wake-up shows as a thread that waits for its bell for ever.
-        const ROUNDS: usize = 2_000;
-        let gate = Gate::new(3 << 20);
-        let inside: [AtomicI64; 3] = Default::default();
-        let bells: Vec<_> = (0..4).map(|_| Arc::new((Mutex::new(false), std::sync::Condvar::new()))).collect();
-        let entered = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for hctx in 0..4_u16 {
-                let (gate, inside, bells, entered) = (&gate, &inside, bells.clone(), &entered);
-                scope.spawn(move || {
-                    let interrupt = bells.clone();
-                    let member = gate.join(
-                        HctxId(hctx),
-                        Arc::new(move |HctxId(whom)| {
-                            *interrupt[whom as usize].0.lock().unwrap() = true;
-                            interrupt[whom as usize].1.notify_one();
-                        }),
-                    );
-                    // HctxId of a member is its thread's number, whatever order they joined in.
-                    for round in 0..ROUNDS {
-                        let alone = (round + hctx as usize).is_multiple_of(3);
-                        let first = (round * 7 + hctx as usize) % 2;
-                        let mut hold = gate.hold((first as u64) << 20, (1 << 20) + 1, alone);
-                        let mut is_in = gate.enter(&member, 0, &mut hold);
-                        while !is_in {
-                            let mut rung = bells[hctx as usize].0.lock().unwrap();
-                            while !*rung {
-                                rung = bells[hctx as usize].1.wait(rung).unwrap();
-                            }
-                            *rung = false;
-                            drop(rung);
-                            for _ in grants(gate, &member) {
-                                Gate::granted(&mut hold);
-                                is_in = gate.enter(&member, 0, &mut hold);
-                            }
-                        }
-                        let weight = if alone { -1000 } else { 1 };
-                        for region in &inside[first..=first + 1] {
-                            let before = region.fetch_add(weight, Relaxed);
-                            assert!(if alone { before == 0 } else { before >= 0 }, "met inside: {before}");
-                        }
-                        entered.fetch_add(1, Relaxed);
-                        for region in &inside[first..=first + 1] {
-                            region.fetch_sub(weight, Relaxed);
-                        }
-                        gate.leave(&member, &mut hold);
-                    }
-                });
-            }
-        });
-        assert_eq!(entered.load(Relaxed), 4 * ROUNDS);
-        assert!(gate.words.iter().all(|word| word.load(Relaxed) == 0));
-    }
-}
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -135,6 +135,7 @@ struct Pushed {
     flags: u32,
 }
 
+const WRITEV: u8 = 2;
 const READ: u8 = 22;
 const WRITE: u8 = 23;
 const FSYNC: u8 = 3;
@@ -187,8 +188,15 @@ impl Hand {
     fn kernel(&mut self, pushed: &Pushed) -> i32 {
         // SAFETY: the queue that pushed it holds its buffers until its ring_event.
         unsafe { self.uring.submission().push(&pushed.entry) }.unwrap();
-        self.uring.submit_and_wait(1).unwrap();
-        self.uring.completion().next().unwrap().result()
+        loop {
+            let waited = self.uring.submit_and_wait(1);
+            let is_interrupted = waited.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::Interrupted);
+            assert!(waited.is_ok() || is_interrupted, "{waited:?}");
+            // None: a signal or a stop of the process ended the wait.
+            if let Some(ended) = self.uring.completion().next() {
+                return ended.result();
+            }
+        }
     }
 
     fn answer(&mut self, pushed: &Pushed, result: i32) {
@@ -504,6 +512,8 @@ fn fua_makes_the_last_step_stable() {
     let (dsync, datasync) = (libc::RWF_DSYNC as u32, 1);
     assert_eq!(steps(&mut hand, write(0, 0, &[1; 4096])), [(WRITE, dsync)]);
     assert_eq!(steps(&mut hand, write(0, 1, &[1; 8])), [(READ, 0), (WRITE, dsync)]);
+    let of_two_requests = write(0, 0, &[1; 4096]).and(Buffer::new(4096), 4096);
+    assert_eq!(steps(&mut hand, of_two_requests), [(WRITEV, dsync)]);
     // Bytes 1..=8195: a patch at each end and the whole block between, then one sync for all.
     let zeroes = [(READ, 0), (WRITE, 0), (FALLOCATE, 0), (READ, 0), (WRITE, 0), (FSYNC, datasync)];
     assert_eq!(steps(&mut hand, plain(0, Op::WriteZeroes { may_unmap: true }, 1, 8194)), zeroes);
@@ -590,7 +600,6 @@ fn without_a_ring_there_is_no_queue() {
 // Commands of several requests, and those that are aborted.
 
 const READV: u8 = 1;
-const WRITEV: u8 = 2;
 const ASYNC_CANCEL: u8 = 14;
 
 fn device_of(folder: &TempDir, size_bytes: u64) -> FileDevice {
