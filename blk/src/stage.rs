@@ -165,6 +165,16 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_a_new_request_count() {
+        let mut staging = staging(8, 1000);
+        assert!(staging.admit(FlowId(0), 600));
+        assert!(!staging.admit(FlowId(0), 600), "1200 of 1000");
+        assert!(!staging.admit(FlowId(0), 401), "1001 of 1000");
+        assert!(staging.admit(FlowId(0), 400), "exactly as many as there may be");
+        assert!(!staging.admit(FlowId(0), 1) && staging.admit(FlowId(0), 0), "a flush holds no bytes");
+    }
+
+    #[test]
     fn a_bound_of_one_request_opens_again() {
         let mut staging = staging(1, 0);
         assert!(staging.admit(FlowId(0), 4096));

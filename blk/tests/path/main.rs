@@ -3,4 +3,5 @@
 mod faults;
 mod harness;
 mod merging;
+mod refused;
 mod timeouts;

@@ -698,6 +698,24 @@ fn an_export_past_its_devices_end_is_refused() {
         plan(&good_with("size = \"256KiB\"", "size = \"256KiB\"\noffset = \"768KiB\"")).is_ok(),
         "768 + 256 = 1024"
     );
+    // One byte: of the offset, and of the size.
+    let bytes = |size: u64, offset: u64| good_with("size = \"256KiB\"", &format!("size = {size}\noffset = {offset}"));
+    assert_eq!(
+        refusal(&bytes(262_144, 786_433)),
+        "c.toml:11: export.root.size: 262144 bytes from offset 786433 ends past the end of device fast, allowed is up to \
+         byte 1048576"
+    );
+    assert_eq!(
+        refusal(&bytes(1_048_577, 0)),
+        "c.toml:11: export.root.size: 1048577 bytes from offset 0 ends past the end of device fast, allowed is up to \
+         byte 1048576"
+    );
+    for (size, offset) in [(1_048_576, 0), (1, 1_048_575)] {
+        let export = &plan(&bytes(size, offset)).expect("it ends with its device").exports[0];
+        assert_eq!((export.offset_bytes, export.size_bytes), (offset, size));
+    }
+    let rest = plan(&good_with("size = \"256KiB\"", "offset = 1048575")).expect("one byte remains");
+    assert_eq!((rest.exports[0].offset_bytes, rest.exports[0].size_bytes), (1_048_575, 1));
     assert_eq!(
         refusal(&good_with("size = \"256KiB\"", "offset = \"1MiB\"")),
         "c.toml:8: export.root: what remains from offset 1048576 ends past the end of device fast, allowed is up to byte \
@@ -748,6 +766,36 @@ fn two_exports_overlap_only_if_both_say_so() {
     let first = good_with("size = \"256KiB\"", "size = \"256KiB\"; shared = true").replace("; ", "\n");
     assert!(plan(&format!("{first}{}", second("offset = \"128KiB\"\nshared = true\n"))).is_ok());
     assert!(plan(&format!("{GOOD}{}", second("offset = \"256KiB\"\n"))).is_ok(), "touching is not overlapping");
+}
+
+#[test]
+fn two_tenants_exports_may_touch_and_not_overlap_by_a_byte() {
+    // root is bytes 262144 to 524287 of alice. bob's export comes behind it, or before.
+    let two = |offset: u64, size: u64| {
+        let root = good_with("size = \"256KiB\"", "size = \"256KiB\"\noffset = \"256KiB\"");
+        format!(
+            "{root}[tenant.bob]\n[export.swap]\ndevice = \"fast\"\ntenant = \"bob\"\nnbd = \"unix:/b\"\n\
+             size = {size}\noffset = {offset}\n"
+        )
+    };
+    for (offset, size) in [(524_288, 4096), (524_288, 524_288), (0, 262_144), (262_143, 1)] {
+        assert!(plan(&two(offset, size)).is_ok(), "{size} bytes from {offset} touch");
+    }
+    for (offset, size, bytes) in [
+        (524_287, 4096, "524287 to 524287"),
+        (524_287, 1, "524287 to 524287"),
+        (0, 262_145, "262144 to 262144"),
+        (262_144, 1, "262144 to 262144"),
+        (0, 1_048_576, "262144 to 524287"),
+    ] {
+        assert_eq!(
+            refusal(&two(offset, size)),
+            format!(
+                "c.toml:15: export.swap: overlaps export.root in bytes {bytes} of device fast, allowed only if both say \
+                 shared = true"
+            )
+        );
+    }
 }
 
 #[test]

@@ -257,6 +257,20 @@ fn bytes_in_flight_are_bounded() {
 }
 
 #[test]
+fn bytes_of_failed_requests_are_given_back() {
+    // 1 MiB at once. 4 MiB of reads fail, then as many of writes; neither keeps anything from whoever comes next.
+    let options = NbdOptions { bytes_in_flight_max: 1 << 20, ..NbdOptions::default() };
+    let mut peer = structured_with(options, &NbdStats::new());
+    peer.status = Status::Io;
+    let reads: Vec<u8> = (0..8).flat_map(|cookie| read(cookie, 0, 512 << 10)).collect();
+    assert_eq!(errors(&peer.ask(&reads)), (0..8).map(|cookie| (cookie, 5)).collect::<Vec<_>>());
+    let writes: Vec<u8> = (0..8).flat_map(|cookie| write(cookie, 0, &vec![1; 512 << 10])).collect();
+    assert_eq!(errors(&peer.ask(&writes)), (0..8).map(|cookie| (cookie, 5)).collect::<Vec<_>>());
+    peer.status = Status::Ok;
+    assert_eq!(errors(&peer.ask(&read(9, 0, 1 << 20))), [(9, 0)], "all of the limit is free");
+}
+
+#[test]
 fn a_full_tenant_is_not_read_from_and_loses_nothing() {
     let mut peer = structured();
     peer.fake.staged_max = 3;
