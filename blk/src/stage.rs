@@ -143,6 +143,16 @@ mod tests {
     }
 
     #[test]
+    fn room_is_room_for_bytes_too() {
+        // 1000 at most: room is 750 or fewer, however few requests hold them.
+        let mut staging = staging(64, 1000);
+        assert!(staging.admit(FlowId(0), 751) && staging.admit(FlowId(0), 100) && staging.admit(FlowId(0), 0));
+        assert!(!staging.admit(FlowId(0), 200));
+        assert!(!staging.leave(FlowId(0), 100) && !staging.leave(FlowId(0), 0));
+        assert!(staging.admit(FlowId(0), 1) && staging.leave(FlowId(0), 751));
+    }
+
+    #[test]
     fn room_is_not_told_again_before_somebody_was_told() {
         let mut staging = staging(1, 1 << 30);
         let mut refuse_and_leave = |told: bool| {

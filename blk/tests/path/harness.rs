@@ -13,7 +13,7 @@ use mqfq_blk::table::Owner;
 use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
 use mqfq_sched::policy::AnyPolicy;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A quarter of a MiB: the window of every policy here that has one.
@@ -252,16 +252,24 @@ impl Rig {
     }
 }
 
-/// A device whose queues refuse commands although there are tags for them, as those that several workers share do.
+/// A device whose queues refuse commands although there are tags for them, as those that several workers share do, and are not always
+/// reset when they are asked to be.
 pub struct Narrow {
     inner: FaultDevice,
     room: Arc<[AtomicUsize]>,
+    refuses_resets: Arc<AtomicBool>,
 }
 
 impl Narrow {
     /// `inner`, with a queue for each of so many workers, which takes everything.
     pub fn new(inner: FaultDevice, workers: usize) -> Narrow {
-        Narrow { inner, room: (0..workers).map(|_| AtomicUsize::new(usize::MAX)).collect() }
+        let room = (0..workers).map(|_| AtomicUsize::new(usize::MAX)).collect();
+        Narrow { inner, room, refuses_resets: Arc::default() }
+    }
+
+    /// From now on the queues are reset, or are not.
+    pub fn refuse_resets(&self, refuses: bool) {
+        self.refuses_resets.store(refuses, Ordering::Relaxed);
     }
 
     /// From now on this worker's queue takes no command while it has so many.
@@ -276,8 +284,9 @@ impl Device for Narrow {
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
-        let (worker, room) = (options.hctx.index(), self.room.clone());
-        Ok(Box::new(NarrowQueue { inner: self.inner.open_queue(options)?, room, worker }))
+        let (worker, room, refuses_resets) = (options.hctx.index(), self.room.clone(), self.refuses_resets.clone());
+        let inner = self.inner.open_queue(options)?;
+        Ok(Box::new(NarrowQueue { inner, room, worker, refuses_resets, has_refused: false, may_retry: false }))
     }
 }
 
@@ -285,14 +294,17 @@ struct NarrowQueue {
     inner: Box<dyn DeviceQueue>,
     room: Arc<[AtomicUsize]>,
     worker: usize,
+    refuses_resets: Arc<AtomicBool>,
+    has_refused: bool,
+    /// Something has ended since it refused.
+    may_retry: bool,
 }
 
 impl DeviceQueue for NarrowQueue {
     fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
-        if self.inner.in_flight() >= self.room[self.worker].load(Ordering::Relaxed) {
-            return Err(QueueFull(command));
-        }
-        self.inner.submit(command)
+        self.may_retry = false;
+        self.has_refused = self.inner.in_flight() >= self.room[self.worker].load(Ordering::Relaxed);
+        if self.has_refused { Err(QueueFull(command)) } else { self.inner.submit(command) }
     }
 
     fn ring_doorbell(&mut self, now_ns: u64) {
@@ -300,11 +312,13 @@ impl DeviceQueue for NarrowQueue {
     }
 
     fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
+        let before = out.len();
         self.inner.reap(now_ns, out);
+        self.may_retry |= self.has_refused && out.len() > before;
     }
 
     fn next_event_ns(&self) -> Option<u64> {
-        self.inner.next_event_ns()
+        if self.may_retry { Some(0) } else { self.inner.next_event_ns() }
     }
 
     fn in_flight(&self) -> usize {
@@ -316,7 +330,7 @@ impl DeviceQueue for NarrowQueue {
     }
 
     fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
-        self.inner.reset(now_ns, given_back)
+        !self.refuses_resets.load(Ordering::Relaxed) && self.inner.reset(now_ns, given_back)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the data path does to requests besides scheduling them, in virtual time: the very contexts that the workers run.
 
+mod bounds;
 mod faults;
 mod harness;
 mod merging;

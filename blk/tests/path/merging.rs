@@ -134,7 +134,7 @@ fn a_bad_sector_fails_only_the_request_that_covers_it() {
 }
 
 #[test]
-fn merged_commands_that_fail_or_hang_leave_the_pool_of_merges_whole() {
+fn merged_commands_that_end_fail_or_hang_leave_the_pool_of_merges_whole() {
     // Two tags: one of the command that is open, one for the request that may join it. So fourteen requests beyond one for each tag may be
     // in flight, and seven of every eight are merged. Were they not counted out when their command is taken apart, the third command
     // would find no room.
@@ -149,10 +149,12 @@ fn merged_commands_that_fail_or_hang_leave_the_pool_of_merges_whole() {
         for round in 1..=20 {
             (0..8).for_each(|block| rig.write(0, block * u64::from(BLOCK), BLOCK, 1));
             let failed = rig.finish().iter().filter(|ended| ended.completion.status != Status::Ok).count();
+            (8..16).for_each(|block| rig.write(0, block * u64::from(BLOCK), BLOCK, 1));
+            assert!(rig.finish().iter().all(|ended| ended.completion.status == Status::Ok));
             let stats = rig.stats();
             assert_eq!(
                 (failed, stats.merged, stats.taken_apart, stats.commands),
-                (1, 7 * round, round, 9 * round),
+                (1, 14 * round, round, 10 * round),
                 "{fault:?}, {merge}"
             );
         }

@@ -3,7 +3,7 @@
 use crate::harness::{Asked, Narrow, Rig, Setup};
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
 use mqfq_blk::device::memory::MemoryDevice;
-use mqfq_blk::path::PathOptions;
+use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::{HctxId, PolicyKind, PolicyOptions, Topology, Weight};
 use mqfq_sched::policy::{AnyPolicy, Policy};
@@ -48,6 +48,39 @@ fn i4_worker_whose_device_refuses_lets_others_have_its_tokens() {
         rig.wake_all();
         assert_eq!(rig.finish().len(), 2, "{kind}");
         rig.assert_clean();
+    }
+}
+
+#[test]
+fn merged_commands_that_the_device_refuses_wait_in_their_order_and_none_is_lost() {
+    // The queue takes one command. Each third block opens a command of two; when one is refused, the next is open already. Every write of
+    // block 4 fails, so its command is taken apart, and the two go again, the second when the first has made room.
+    for kind in PolicyKind::ALL {
+        for merge in Merge::ALL {
+            let bad = 4 * u64::from(BLOCK)..5 * u64::from(BLOCK);
+            let rule = FaultRule { bytes: Some(bad), ..FaultRule::any(When::Always, Fault::Error(Status::Io)) };
+            let device = Narrow::new(device(vec![rule]), 1);
+            device.set_room(0, 1);
+            let setup = Setup { kind, ..Setup::plain(PathOptions { merge, ..PathOptions::TIMELESS }) };
+            let mut rig = Rig::new(&setup, &device);
+            let blocks: Vec<u64> = (0..30).filter(|block| block % 3 < 2).collect();
+            for &block in &blocks {
+                rig.submit(0, write(block), false).unwrap();
+            }
+            let mut ended: Vec<_> = rig
+                .finish()
+                .iter()
+                .map(|ended| (ended.asked.offset_bytes / u64::from(BLOCK), ended.completion.status == Status::Ok))
+                .collect();
+            if merge == Merge::None {
+                assert!(ended.is_sorted(), "{kind}: {ended:?}");
+            }
+            ended.sort_unstable();
+            let expected: Vec<_> = blocks.into_iter().map(|block| (block, block != 4)).collect();
+            assert_eq!(ended, expected, "{kind} {merge}");
+            assert_eq!(rig.stats().taken_apart, u64::from(merge != Merge::None), "{kind} {merge}");
+            rig.assert_clean();
+        }
     }
 }
 

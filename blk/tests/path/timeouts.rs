@@ -198,6 +198,49 @@ fn a_replay_has_a_full_timeout() {
 }
 
 #[test]
+fn a_command_is_noticed_an_eighth_of_its_timeout_late_at_most() {
+    // The first command arms the look; the second, which hangs, is given to the device so much later. Looks are an eighth apart.
+    for later_ns in [0, 1, TIMEOUT_NS / 100, TIMEOUT_NS / 8, TIMEOUT_NS / 2, TIMEOUT_NS - 1] {
+        let rules = vec![nth_write(0, Fault::Delay { ns: TIMEOUT_NS * 2 }), nth_write(1, Fault::Forget)];
+        let device = device(rules, OnAbort::Ends { after_ns: 0 }, OnReset::Refused);
+        let mut rig = Rig::new(&Setup::plain(path()), &device);
+        rig.write(0, at(0), BLOCK, 1);
+        rig.run();
+        rig.now_ns = later_ns;
+        rig.write(0, at(1), BLOCK, 1);
+        let (status, device_ns) = end_of(&rig.finish(), 1);
+        assert_eq!(status, Status::TimedOut);
+        assert!((TIMEOUT_NS..=TIMEOUT_NS + TIMEOUT_NS / 8).contains(&device_ns), "{device_ns} ns, sent at {later_ns}");
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_command_that_was_stuck_fails_when_a_reset_gives_it_back_after_all() {
+    // Block 0 hangs, and the first reset is refused. Block 1 hangs later; the reset that follows works and gives back both, and block 2,
+    // which has time left.
+    let rules = (0..3).map(|n| nth_write(n, Fault::Forget)).collect();
+    let device = Narrow::new(device(rules, OnAbort::Ignored, OnReset::Works), 1);
+    device.refuse_resets(true);
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    rig.write(0, at(0), BLOCK, 1);
+    rig.run();
+    (1..=2).for_each(|n| assert!(rig.go_to(n * TIMEOUT_NS).is_empty()));
+    assert_eq!((rig.stats().timeouts, rig.stats().stuck, rig.stats().resets), (1, 1, 0));
+    device.refuse_resets(false);
+    rig.write(0, at(1), BLOCK, 1);
+    rig.go_to(2 * TIMEOUT_NS);
+    rig.go_to(3 * TIMEOUT_NS);
+    rig.now_ns = TIMEOUT_NS * 7 / 2;
+    rig.write(0, at(2), BLOCK, 1);
+    let ended = rig.finish();
+    let statuses = [0, 1, 2].map(|block| end_of(&ended, block).0);
+    assert_eq!(statuses, [Status::TimedOut, Status::TimedOut, Status::Ok], "who timed out is not done again");
+    assert_eq!((rig.stats().timeouts, rig.stats().resets, rig.stats().replays), (2, 1, 1));
+    rig.assert_clean();
+}
+
+#[test]
 fn a_device_that_can_do_nothing_is_waited_for() {
     let rules = vec![nth_write(0, Fault::Delay { ns: 9 * TIMEOUT_NS })];
     let device = device(rules, OnAbort::Refused, OnReset::Refused);

@@ -221,8 +221,8 @@ impl<C: Client> Peer<C> {
         true
     }
 
-    /// Executes what is staged now, in order.
-    fn execute(&mut self) -> bool {
+    /// Executes what is staged now, in order. False: nothing was.
+    pub fn execute(&mut self) -> bool {
         let count = self.fake.staged.len();
         for _ in 0..count {
             let submission = self.fake.staged.pop_front().expect("counted");
