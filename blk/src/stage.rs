@@ -140,6 +140,9 @@ mod tests {
         assert!(!staging.admit(FlowId(0), 1));
         let told: Vec<bool> = (0..4).map(|_| staging.leave(FlowId(0), 1)).collect();
         assert_eq!(told, [false, true, false, false]);
+        // Somebody was told, and nobody refused since.
+        staging.told(FlowId(0));
+        assert!(!staging.leave(FlowId(0), 1));
     }
 
     #[test]

@@ -352,16 +352,35 @@ fn what_came_while_the_policy_was_changed_goes_when_it_is_done() {
 #[test]
 fn without_class_queues_all_classes_are_one_queue_in_one_order() {
     let mut rig = Rig::new(2, 64, PathOptions::TIMELESS, |hctx| hctx);
-    for flow in [2, 1, 0, 0] {
+    // Those that wait come from the lowest class to the highest.
+    for flow in [0, 1, 2, 1, 0, 2] {
         assert!(rig.submit(flow));
     }
-    assert_eq!((rig.run(), rig.hctx.staged()), (2, 2));
+    assert_eq!((rig.run(), rig.hctx.staged()), (2, 4));
     let ended = |rig: &mut Rig| {
         let class = rig.seen.borrow().held[0].class;
         rig.end(class);
     };
-    (0..4).for_each(|_| ended(&mut rig));
-    assert_eq!(rig.cookies(), [0, 1, 2, 3]);
+    (0..6).for_each(|_| ended(&mut rig));
+    assert_eq!(rig.cookies(), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn what_comes_between_a_reap_and_the_run_after_it_goes_behind_what_waits() {
+    for shape in [|hctx: HwCtx<ByFlow>| hctx, HwCtx::with_class_queues] {
+        let mut rig = Rig::new(1, 64, PathOptions::TIMELESS, shape);
+        assert!(rig.submit(1) && rig.submit(1));
+        rig.run();
+        let command = rig.seen.borrow_mut().held.remove(0);
+        rig.seen.borrow_mut().ended.push(command.ended(Status::Ok));
+        rig.hctx.reap(0, &mut |_| panic!("nobody is kicked"), &mut rig.completions);
+        // A tag is free, and the second has waited for it.
+        assert!(rig.submit(1));
+        rig.run();
+        let class = rig.seen.borrow().held[0].class;
+        (0..2).for_each(|_| rig.end(class));
+        assert_eq!(rig.cookies(), [0, 1, 2]);
+    }
 }
 
 #[test]

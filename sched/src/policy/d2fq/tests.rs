@@ -373,7 +373,7 @@ fn a_flow_that_was_put_at_global_virtual_time_says_nothing_of_the_ratio() {
         };
         adjust(&mut rig);
         rig.now_ns = 1000 * MS;
-        [0, 1].map(|flow| rig.serve(0, flow, 4096));
+        (0..2).for_each(|flow| assert_eq!(rig.serve(0, flow, 4096), QueueClass::High));
         assert_eq!((adjust(&mut rig), rig.policy.ratio()), (Some(ClassWeights::EQUAL), 1));
         // Flow 0 keeps a request in flight, so that gvt is its virtual time.
         rig.submit(0, 0, 4096);
