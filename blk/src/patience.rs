@@ -61,6 +61,12 @@ mod tests {
         assert!((580..=600).contains(&spins), "{spins} spins in 10,000 waits");
         while !patience.spins() {}
         patience.spun(true);
-        assert!(patience.spins());
+        // As at the start: the waits slept through after each spin in vain grow from one again.
+        let mut skipped = || {
+            let skipped = (0..).take_while(|_| !patience.spins()).count();
+            patience.spun(false);
+            skipped
+        };
+        assert_eq!([(); 7].map(|()| skipped()), [0, 1, 2, 4, 8, 16, 16]);
     }
 }

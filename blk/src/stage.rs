@@ -140,6 +140,19 @@ mod tests {
         assert!(!staging.admit(FlowId(0), 1));
         let told: Vec<bool> = (0..4).map(|_| staging.leave(FlowId(0), 1)).collect();
         assert_eq!(told, [false, true, false, false]);
+        // Somebody was told, and nobody refused since.
+        staging.told(FlowId(0));
+        assert!(!staging.leave(FlowId(0), 1));
+    }
+
+    #[test]
+    fn room_is_room_for_bytes_too() {
+        // 1000 at most: room is 750 or fewer, however few requests hold them.
+        let mut staging = staging(64, 1000);
+        assert!(staging.admit(FlowId(0), 751) && staging.admit(FlowId(0), 100) && staging.admit(FlowId(0), 0));
+        assert!(!staging.admit(FlowId(0), 200));
+        assert!(!staging.leave(FlowId(0), 100) && !staging.leave(FlowId(0), 0));
+        assert!(staging.admit(FlowId(0), 1) && staging.leave(FlowId(0), 751));
     }
 
     #[test]
@@ -162,6 +175,16 @@ mod tests {
         assert!(staging.admit(FlowId(0), 32 << 20));
         assert!(!staging.admit(FlowId(0), 1));
         assert!(staging.leave(FlowId(0), 32 << 20));
+    }
+
+    #[test]
+    fn the_bytes_of_a_new_request_count() {
+        let mut staging = staging(8, 1000);
+        assert!(staging.admit(FlowId(0), 600));
+        assert!(!staging.admit(FlowId(0), 600), "1200 of 1000");
+        assert!(!staging.admit(FlowId(0), 401), "1001 of 1000");
+        assert!(staging.admit(FlowId(0), 400), "exactly as many as there may be");
+        assert!(!staging.admit(FlowId(0), 1) && staging.admit(FlowId(0), 0), "a flush holds no bytes");
     }
 
     #[test]

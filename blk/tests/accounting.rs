@@ -138,3 +138,27 @@ fn writes_are_waited_for_unless_the_device_says_that_a_cache_writes_them_back() 
         }
     }
 }
+
+/// The same three quarters, of each kind of request as it ships.
+#[test]
+fn nobody_waits_for_discards_and_zeroes_without_fua() {
+    let zeroes = Op::WriteZeroes { may_unmap: true };
+    for (op, fua, on_device) in [
+        (Op::Read, false, 8),
+        (Op::Write, false, 8),
+        (Op::Discard, false, 6),
+        (zeroes, false, 6),
+        (Op::Discard, true, 8),
+        (zeroes, true, 8),
+    ] {
+        let options = PolicyOptions { depth: 8, ..PolicyOptions::new(PolicyKind::Kyber) };
+        let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT]).unwrap();
+        let mut hctx = context_of(policy, PathOptions::default());
+        (0..8).for_each(|n| submit_with(&mut hctx, op, n * 4096, fua, 0));
+        assert_eq!(run(&mut hctx, 10), on_device, "{op:?}, FUA {fua}");
+        while hctx.admitted() > 0 {
+            reap(&mut hctx, 20);
+            run(&mut hctx, 20);
+        }
+    }
+}

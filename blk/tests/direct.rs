@@ -150,9 +150,13 @@ impl Rig {
     }
 
     fn submit_at(&mut self, flow: u32, offset_bytes: u64) -> bool {
+        self.submit_as(flow, Op::Read, offset_bytes, false)
+    }
+
+    fn submit_as(&mut self, flow: u32, op: Op, offset_bytes: u64, fua: bool) -> bool {
         let cookie = self.cookie;
-        let (flow, op, length_bytes) = (FlowId(flow), Op::Read, 4096);
-        let submission = Submission { flow, op, offset_bytes, length_bytes, fua: false, buffer: None, cookie };
+        let (flow, length_bytes) = (FlowId(flow), 4096);
+        let submission = Submission { flow, op, offset_bytes, length_bytes, fua, buffer: None, cookie };
         match self.hctx.submit(Owner(flow.0), submission, 0, &mut |_| panic!("nobody is kicked")) {
             Ok(()) => {
                 self.cookie += 1;
@@ -263,6 +267,54 @@ fn a_device_queue_that_refuses_keeps_the_order() {
 }
 
 #[test]
+fn fua_reaches_the_device_whichever_way_a_write_goes() {
+    let bounds = MergeBounds { segments_max: 8, align_bytes: 4096, bytes_max: 1 << 20 };
+    let merged = PathOptions { merge: Merge::Both, bounds, ..PathOptions::TIMELESS };
+    type Shape = fn(HwCtx<ByFlow>) -> HwCtx<ByFlow>;
+    let shapes: [Shape; 4] =
+        [|hctx| hctx, HwCtx::with_class_queues, HwCtx::raw, |hctx: HwCtx<ByFlow>| hctx.with_class_queues().raw()];
+    for (shape, path) in shapes.into_iter().flat_map(|shape| [(shape, PathOptions::TIMELESS), (shape, merged)]) {
+        // One tag of each class: what waits for a tag has to keep the flag as well.
+        let mut rig = Rig::new(2, 64, path, shape);
+        let fua = [true, false, false, true, true, false, true];
+        let mut seen = vec![None; fua.len()];
+        let mut left = (0..).zip(fua);
+        let mut next = left.next();
+        while seen.contains(&None) {
+            while let Some((block, fua)) = next
+                && rig.submit_as(1, Op::Write, block * 4096, fua)
+            {
+                next = left.next();
+            }
+            rig.run();
+            let class = rig.seen.borrow().held[0].class;
+            for command in &rig.seen.borrow().held {
+                let blocks = command.offset_bytes / 4096
+                    ..command.offset_bytes.div_ceil(4096) + u64::from(command.length_bytes) / 4096;
+                blocks.for_each(|block| seen[block as usize] = Some(command.fua));
+            }
+            rig.end(class);
+        }
+        assert_eq!(seen, fua.map(Some));
+    }
+}
+
+#[test]
+fn a_device_queue_that_refuses_without_a_block_layer_keeps_no_tag() {
+    let mut rig = Rig::new(2, 64, PathOptions::TIMELESS, HwCtx::raw);
+    rig.seen.borrow_mut().refuses = true;
+    (0..10).for_each(|_| assert!(!rig.submit(1)));
+    assert_eq!(rig.hctx.in_flight(), 0);
+    rig.seen.borrow_mut().refuses = false;
+    assert!(rig.submit(1) && rig.submit(1));
+    assert_eq!((rig.run(), rig.hctx.in_flight()), (2, 2));
+    let class = rig.seen.borrow().held[0].class;
+    (0..2).for_each(|_| rig.end(class));
+    assert_eq!((rig.cookies(), rig.hctx.in_flight()), (vec![0, 1], 0));
+    assert_eq!(rig.hctx.take_room().collect::<Vec<_>>(), [FlowId(1)], "told once of the room");
+}
+
+#[test]
 fn neighbours_of_one_class_share_a_command_and_those_of_two_do_not() {
     let bounds = MergeBounds { segments_max: 8, align_bytes: 4096, bytes_max: 1 << 20 };
     let path = PathOptions { merge: Merge::Back, bounds, ..PathOptions::TIMELESS };
@@ -300,16 +352,35 @@ fn what_came_while_the_policy_was_changed_goes_when_it_is_done() {
 #[test]
 fn without_class_queues_all_classes_are_one_queue_in_one_order() {
     let mut rig = Rig::new(2, 64, PathOptions::TIMELESS, |hctx| hctx);
-    for flow in [2, 1, 0, 0] {
+    // Those that wait come from the lowest class to the highest.
+    for flow in [0, 1, 2, 1, 0, 2] {
         assert!(rig.submit(flow));
     }
-    assert_eq!((rig.run(), rig.hctx.staged()), (2, 2));
+    assert_eq!((rig.run(), rig.hctx.staged()), (2, 4));
     let ended = |rig: &mut Rig| {
         let class = rig.seen.borrow().held[0].class;
         rig.end(class);
     };
-    (0..4).for_each(|_| ended(&mut rig));
-    assert_eq!(rig.cookies(), [0, 1, 2, 3]);
+    (0..6).for_each(|_| ended(&mut rig));
+    assert_eq!(rig.cookies(), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn what_comes_between_a_reap_and_the_run_after_it_goes_behind_what_waits() {
+    for shape in [|hctx: HwCtx<ByFlow>| hctx, HwCtx::with_class_queues] {
+        let mut rig = Rig::new(1, 64, PathOptions::TIMELESS, shape);
+        assert!(rig.submit(1) && rig.submit(1));
+        rig.run();
+        let command = rig.seen.borrow_mut().held.remove(0);
+        rig.seen.borrow_mut().ended.push(command.ended(Status::Ok));
+        rig.hctx.reap(0, &mut |_| panic!("nobody is kicked"), &mut rig.completions);
+        // A tag is free, and the second has waited for it.
+        assert!(rig.submit(1));
+        rig.run();
+        let class = rig.seen.borrow().held[0].class;
+        (0..2).for_each(|_| rig.end(class));
+        assert_eq!(rig.cookies(), [0, 1, 2]);
+    }
 }
 
 #[test]

@@ -208,6 +208,100 @@ fn a_policy_changes_under_load_on_a_drive_that_takes_its_time() {
     change_all(Arc::new(NvmeDevice::new(options).expect("a preset")), 256);
 }
 
+/// Asks for so many blocks of each flow at once, one flow after the other, and says whose completed in which order.
+struct Burst {
+    each: u64,
+    flows: Vec<u32>,
+    order: Vec<u32>,
+    done: mpsc::Sender<Vec<u32>>,
+}
+
+impl Client for Burst {
+    fn start(&mut self, context: &mut dyn Context) {
+        for (index, &flow) in self.flows.iter().enumerate() {
+            for n in 0..self.each {
+                let submission = Submission {
+                    flow: FlowId(flow),
+                    op: Op::Read,
+                    offset_bytes: (index as u64 * self.each + n) * BLOCK_BYTES,
+                    length_bytes: BLOCK_BYTES as u32,
+                    fua: false,
+                    buffer: Some(Buffer::new(BLOCK_BYTES as usize)),
+                    cookie: flow.into(),
+                };
+                context.submit(DeviceIndex(0), submission).expect("within the bound");
+            }
+        }
+    }
+
+    fn event(&mut self, _: &mut dyn Context, event: Event) {
+        unreachable!("{event:?} was not asked for");
+    }
+
+    fn completed(&mut self, _: &mut dyn Context, completion: Completion) {
+        self.order.push(completion.cookie as u32);
+        if self.is_done() {
+            self.done.send(std::mem::take(&mut self.order)).expect("the test waits for it");
+            self.flows.clear();
+        }
+    }
+
+    fn turn_end(&mut self, _: &mut dyn Context) {}
+
+    fn room(&mut self, _: &mut dyn Context) {}
+
+    fn drain(&mut self, _: &mut dyn Context) {}
+
+    fn is_done(&self) -> bool {
+        self.order.len() as u64 == self.each * self.flows.len() as u64
+    }
+}
+
+#[test]
+fn weights_and_classes_stay_with_their_flows_under_another_policy() {
+    // D = 1 and one worker, so what a policy says is the order in which requests complete.
+    let flow = |name: &str, class| FlowOptions {
+        name: name.into(),
+        weight: Weight::DEFAULT,
+        class,
+        limits: StageLimits { requests_max: 256, bytes_max: 1 << 30 },
+    };
+    let device = DeviceOptions {
+        name: "device".into(),
+        device: Arc::new(MemoryDevice::new(1 << 30)),
+        policy: PolicyOptions::new(PolicyKind::None),
+        fallback: None,
+        queue_depth: 64,
+        flows: vec![
+            flow("a", PriorityClass::BestEffort),
+            flow("b", PriorityClass::BestEffort),
+            flow("c", PriorityClass::RealTime),
+        ],
+        cost: CostModel::FLAT,
+        path: PathOptions::default(),
+        queues: QueueLayout::default(),
+    };
+    let options = EngineOptions { workers: 1, pin: false, spin_ns: 50_000, devices: vec![device] };
+    let engine = Engine::start(options).expect("it starts");
+    let order = |kind: PolicyKind, flows: &[u32]| {
+        let policy = PolicyOptions { depth: 1, ..PolicyOptions::new(kind) };
+        engine.set_policy(0, policy, PATIENCE).expect("it changes");
+        let (done, order) = mpsc::channel();
+        let flows = flows.to_vec();
+        engine.attach(Box::new(move || Box::new(Burst { each: 40, flows, order: Vec::new(), done })));
+        order.recv_timeout(PATIENCE).expect("all come back")
+    };
+    let of_first_40 = |order: Vec<u32>, flow: u32| order[..40].iter().filter(|&&of| of == flow).count();
+    assert_eq!(of_first_40(order(PolicyKind::Sfqd, &[0, 1]), 1), 20);
+    // Set under one policy, and kept by the two that follow.
+    engine.set_weight(0, FlowId(1), Weight::new(300).expect("in range"));
+    assert_eq!(of_first_40(order(PolicyKind::MqfqSerial, &[0, 1]), 1), 30);
+    assert_eq!(of_first_40(order(PolicyKind::Sfqd, &[0, 1]), 1), 30);
+    // mq-deadline serves the class of c first, which was given at the start.
+    assert_eq!(of_first_40(order(PolicyKind::MqDeadline, &[0, 2]), 2), 40);
+    assert_eq!(of_first_40(order(PolicyKind::MqDeadline, &[0, 1]), 1), 0, "one class: by offset");
+}
+
 #[test]
 fn options_that_no_policy_can_be_built_from_change_nothing() {
     let engine = engine(Arc::new(MemoryDevice::new(1 << 20)), 1, 256);

@@ -389,3 +389,20 @@ pub fn join(path: &str, key: &str) -> String {
     let key = if bare { key.to_owned() } else { format!("{key:?}") };
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_user_names_comes_in_the_order_of_the_file() {
+        let source = Source { file: "c.toml", text: "[t.zebra]\n[t.ant]\n[v]\nyard = 1\nbox = 2\nmile = 3\n" };
+        let tree = source.parse().unwrap();
+        let root = Section::root(&source, tree.get_ref(), &["t", "v"]).unwrap();
+        let tables: Vec<_> = root.named_tables("t").unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(tables, ["zebra", "ant"]);
+        let pairs = root.get("v").unwrap().pairs("numbers").unwrap();
+        let pairs: Vec<_> = pairs.iter().map(|(name, entry)| (name.as_str(), entry.place().line)).collect();
+        assert_eq!(pairs, [("yard", 4), ("box", 5), ("mile", 6)]);
+    }
+}

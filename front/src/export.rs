@@ -206,6 +206,7 @@ mod tests {
     #[test]
     fn windows_that_only_touch_do_not_overlap() {
         assert!(!export("a", 0, 4096).overlaps(&export("b", 4096, 4096)));
+        assert!(!export("a", 4096, 4096).overlaps(&export("b", 0, 4096)));
         assert!(export("a", 0, 4097).overlaps(&export("b", 4096, 4096)));
         assert!(export("a", 0, 1 << 20).overlaps(&export("b", 4096, 1)), "one inside the other");
         let elsewhere = Export { device: DeviceIndex(1), ..export("b", 0, 4096) };
@@ -249,6 +250,9 @@ mod tests {
         let sizes = BlockSizes::of_device(&device(512, 4096, 1 << 20));
         assert_eq!(sizes, BlockSizes { min_bytes: 512, preferred_bytes: 4096, payload_bytes_max: 1 << 20 });
         assert!(sizes.narrower_than_default());
+        // The largest payload is whole blocks: 1 MiB less one byte holds 255 of 4 KiB.
+        let sizes = BlockSizes::of_device(&device(4096, 512, (1 << 20) - 1));
+        assert_eq!(sizes, BlockSizes { min_bytes: 4096, preferred_bytes: 4096, payload_bytes_max: 255 << 12 });
         // Any byte may be addressed and 1 GiB at once: the default, cut to 32 MiB.
         let sizes = BlockSizes::of_device(&device(1, 1, 1 << 30));
         assert_eq!(sizes, BlockSizes { min_bytes: 1, preferred_bytes: 512, payload_bytes_max: 32 << 20 });

@@ -3,11 +3,11 @@
 
 mod bench_top;
 use bench_top::*;
-use mqfq_sched::cost::Cost;
+use mqfq_sched::cost::{COST_MAX, Cost};
 use mqfq_sched::flow::FlowId;
-use mqfq_sched::policy::{Pick, Policy, PolicyOptions};
+use mqfq_sched::policy::{AnyPolicy, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
-use mqfq_sched::vtime::VTime;
+use mqfq_sched::vtime::{VSpan, VTime};
 
 const A: FlowId = FlowId(0);
 const B: FlowId = FlowId(1);
@@ -175,6 +175,34 @@ fn a_worker_with_its_share_of_tokens_gives_them_to_one_that_waits() {
         assert_eq!(env.in_flight(), 8, "nothing is lost, and none lies idle");
         assert_eq!(env.in_flight_on(hctx(1)), given, "share {token_share}");
         env.drain();
+    }
+}
+
+#[test]
+fn i5_lead_beyond_what_a_leaf_can_show_waits_for_what_it_shows() {
+    // T = 2^50 units, the longest there is, and q = T/2: the slots of the wheel are 2^49 long, and its last is 2^55 ahead. The first
+    // request of a is 1 TiB at weight 1, so its second starts at 2^56.6; its leaf shows 2^53. When b's queue is empty, virtual
+    // time comes to 2^53 and no further before a's worker has looked: so it is that which it must wait for.
+    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial] {
+        let window = PolicyOptions::WINDOW_MAX;
+        let options = PolicyOptions { window, quantum: VSpan(window.0 / 2), depth: 4, ..PolicyOptions::new(kind) };
+        let policy = AnyPolicy::new(&options, &Topology::flat(2), &[weight(1), weight(100)]).unwrap();
+        let mut queues = [0, 1].map(|n| policy.open_queue(hctx(n), 8));
+        let mut kicked = Vec::new();
+        let mut kick = |other: HctxId| kicked.push(other);
+        for (queue, flow, cost) in [(0, A, COST_MAX), (0, A, COST_MAX), (1, B, Cost(4096))] {
+            policy.submit(&mut queues[queue], Entry::read(flow, cost, Handle(queue as u32)), 0, &mut kick);
+        }
+        let mut dispatches = |queue: usize| match policy.pick(&mut queues[queue], 0, &mut kick) {
+            Pick::Dispatch(grant) => grant.token.into_units() > 0,
+            refusal => {
+                assert_eq!(refusal, Pick::Throttled);
+                false
+            }
+        };
+        assert_eq!([0, 0, 1].map(&mut dispatches), [true, false, true], "{kind}");
+        assert!(dispatches(0), "{kind}: nobody is before it");
+        assert_eq!(kicked, [hctx(0)], "{kind}: told that virtual time moved, by the only one that could");
     }
 }
 

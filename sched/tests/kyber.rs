@@ -252,6 +252,32 @@ fn a_queue_that_waits_is_served_although_another_has_work_without_end() {
 }
 
 #[test]
+fn a_worker_keeps_its_even_part_while_another_waits_and_no_more() {
+    // 8 read tokens. Queue 0 has them all; queue 1 comes, and gets what queue 0 has beyond 4. From then on each keeps its own.
+    let mut rig = rig(DEEP, KyberOptions { read_depth: 8, ..DEFAULT }, 2);
+    submit_many(&mut rig, 0, 60, read(0, 0));
+    rig.run(0);
+    submit_many(&mut rig, 1, 60, read(1, 0));
+    rig.run(1);
+    let parts = |rig: &Rig| [0, 1].map(|hctx| rig.in_flight_of(|of, _| of == HctxId(hctx)));
+    assert_eq!(parts(&rig), [8, 0]);
+    let complete_of = |rig: &mut Rig, hctx: u16| {
+        let handle = rig.in_flight.iter().copied().find(|&handle| rig.hctx(handle) == HctxId(hctx));
+        rig.complete(handle.expect("it has some on the device"));
+    };
+    // Queue 0 waits for more as well, and each second token is its turn.
+    for part in [[7, 1], [7, 1], [6, 2], [6, 2], [5, 3], [5, 3], [4, 4]] {
+        complete_of(&mut rig, 0);
+        assert_eq!(parts(&rig), part);
+    }
+    for hctx in [0, 1, 1, 0, 0, 0, 1, 1, 1] {
+        complete_of(&mut rig, hctx);
+        assert_eq!(parts(&rig), [4, 4]);
+    }
+    rig.drain();
+}
+
+#[test]
 fn of_eight_queues_that_wait_each_is_served_in_turn() {
     let mut rig = rig(DEEP, KyberOptions { read_depth: 3, ..DEFAULT }, 8);
     for hctx in 0..8 {

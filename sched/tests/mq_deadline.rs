@@ -202,6 +202,23 @@ fn a_lower_class_waits_also_for_what_is_on_the_device_and_is_told_until_when() {
 }
 
 #[test]
+fn of_two_lower_classes_that_wait_the_earlier_time_is_told() {
+    for lower in [[0, 2], [2, 0]] {
+        let mut rig = rig(4, DEFAULT);
+        rig.policy.set_class(FlowId(1), PriorityClass::RealTime);
+        rig.policy.set_class(FlowId(2), PriorityClass::Idle);
+        rig.submit(0, read(1, 0));
+        rig.run(0);
+        for (n, flow) in (1..).zip(lower) {
+            rig.now_ns = n * MS;
+            rig.submit(0, read(flow, 4096));
+        }
+        assert_eq!(rig.pick(HctxId(0)), Picked::Later(MS + 10 * SECOND), "{lower:?}");
+        rig.drain();
+    }
+}
+
+#[test]
 fn after_ten_seconds_a_lower_class_goes_all_the_same() {
     let mut rig = rig(1, DEFAULT);
     rig.policy.set_class(FlowId(1), PriorityClass::RealTime);

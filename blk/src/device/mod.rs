@@ -214,7 +214,8 @@ pub trait DeviceQueue {
     /// Puts a command into the queue. The device need not look at it before the doorbell.
     ///
     /// # Errors
-    /// [`QueueFull`] with the command if the queue holds its depth.
+    /// [`QueueFull`] with the command if the queue holds its depth. One that refuses sooner, because it shares places with others,
+    /// says when there is one again: by [`DeviceQueue::next_event_ns`] or by an interrupt.
     fn submit(&mut self, command: Command) -> Result<(), QueueFull>;
 
     /// Tells the device about the commands submitted since the last call.

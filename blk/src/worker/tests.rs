@@ -414,6 +414,36 @@ fn a_refused_client_is_told_of_room() {
 }
 
 #[test]
+fn clients_of_one_flow_that_were_refused_take_turns() {
+    // One request may be staged. Cookies up to 4 are the first client's, the others the second's, which asks for more without end.
+    let mut worker = worker(0, 1);
+    let log = Log::default();
+    [4, 104].into_iter().for_each(|requests| worker.adopt(Witness::new(requests, &[], &log)));
+    worker.work();
+    let cookies: Vec<u64> = seen(&log)
+        .into_iter()
+        .filter_map(|saw| if let Saw::Completed { cookie, .. } = saw { Some(cookie) } else { None })
+        .collect();
+    let firsts: Vec<usize> = (0..cookies.len()).filter(|&at| cookies[at] <= 4).collect();
+    assert_eq!(cookies.len(), 108);
+    // The first was refused first, so the second place is its as well; then each has one.
+    assert_eq!(firsts[..4], [0, 1, 3, 5], "{:?}", &cookies[..10]);
+}
+
+#[test]
+fn each_device_is_run_until_nothing_moves_whatever_the_others_say() {
+    // D = 1, so each round moves one request of the first device, and none of the second.
+    let log = Log::default();
+    let [first, second] = [(); 2].map(|()| worker(0, 16).into_parts().1.remove(0));
+    let infos = vec![NullDevice::new(1 << 20).info(); 2];
+    let mut both = Worker::new(VirtualHost::default(), vec![first, second], infos, WorkerOptions::default());
+    both.adopt(Witness::new(10, &[], &log));
+    both.work();
+    assert_eq!(seen(&log).len(), 10);
+    assert_eq!(both.host().sleeps, [(None, false)], "and then it sleeps");
+}
+
+#[test]
 fn timers_come_in_the_order_of_their_times_and_never_early() {
     let mut worker = worker(0, 16);
     let log = Log::default();

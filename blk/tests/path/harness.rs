@@ -2,7 +2,8 @@
 //! and every request is accounted for.
 
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::device::{Device, QueueOptions};
+use mqfq_blk::device::fault::FaultDevice;
+use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
@@ -12,6 +13,7 @@ use mqfq_blk::table::Owner;
 use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
 use mqfq_sched::policy::AnyPolicy;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A quarter of a MiB: the window of every policy here that has one.
@@ -157,22 +159,38 @@ impl Rig {
         while let Some(worker) = self.next_due() {
             let due = self.due.clone();
             let mut kick = |to: HctxId| wake(&due, to);
-            let hctx = &mut self.hctxs[worker];
-            let run = hctx.run(self.now_ns, &mut kick);
-            let reaped = hctx.reap(self.now_ns, &mut kick, &mut self.completions);
-            hctx.take_room();
-            if run.again || reaped > 0 || hctx.next_event_ns().is_some_and(|at_ns| at_ns == 0) {
+            let run = self.hctxs[worker].run(self.now_ns, &mut kick);
+            let reaped = self.reap(worker);
+            if run.again || !reaped.is_empty() || self.hctxs[worker].next_event_ns().is_some_and(|at_ns| at_ns == 0) {
                 kick(HctxId(worker as u16));
             }
-            for (Owner(flow), completion) in self.completions.drain(..) {
-                let cookie = completion.cookie;
-                let asked = self.outstanding.remove(&cookie);
-                let asked = asked.unwrap_or_else(|| panic!("request {cookie} ended twice (I10)"));
-                assert_eq!((asked.flow, asked.op), (flow, completion.op), "to its owner");
-                ended.push(Ended { asked, completion });
-            }
+            ended.extend(reaped);
         }
         ended
+    }
+
+    /// What one worker's device has finished at this time, before that worker goes on.
+    pub fn reap(&mut self, worker: usize) -> Vec<Ended> {
+        let due = self.due.clone();
+        let hctx = &mut self.hctxs[worker];
+        hctx.reap(self.now_ns, &mut |to: HctxId| wake(&due, to), &mut self.completions);
+        hctx.take_room();
+        let mut ended = Vec::new();
+        for (Owner(flow), completion) in self.completions.drain(..) {
+            let cookie = completion.cookie;
+            let asked = self.outstanding.remove(&cookie);
+            let asked = asked.unwrap_or_else(|| panic!("request {cookie} ended twice (I10)"));
+            assert_eq!((asked.flow, asked.op), (flow, completion.op), "to its owner");
+            ended.push(Ended { asked, completion });
+        }
+        ended
+    }
+
+    /// Goes on to this time, at which every worker looks.
+    pub fn go_to(&mut self, now_ns: u64) -> Vec<Ended> {
+        self.now_ns = now_ns;
+        self.wake_all();
+        self.run()
     }
 
     fn next_due(&mut self) -> Option<usize> {
@@ -231,6 +249,88 @@ impl Rig {
         let mut sum = HctxStats::default();
         self.hctxs.iter().for_each(|hctx| sum.merge(&hctx.stats()));
         sum
+    }
+}
+
+/// A device whose queues refuse commands although there are tags for them, as those that several workers share do, and are not always
+/// reset when they are asked to be.
+pub struct Narrow {
+    inner: FaultDevice,
+    room: Arc<[AtomicUsize]>,
+    refuses_resets: Arc<AtomicBool>,
+}
+
+impl Narrow {
+    /// `inner`, with a queue for each of so many workers, which takes everything.
+    pub fn new(inner: FaultDevice, workers: usize) -> Narrow {
+        let room = (0..workers).map(|_| AtomicUsize::new(usize::MAX)).collect();
+        Narrow { inner, room, refuses_resets: Arc::default() }
+    }
+
+    /// From now on the queues are reset, or are not.
+    pub fn refuse_resets(&self, refuses: bool) {
+        self.refuses_resets.store(refuses, Ordering::Relaxed);
+    }
+
+    /// From now on this worker's queue takes no command while it has so many.
+    pub fn set_room(&self, worker: usize, commands: usize) {
+        self.room[worker].store(commands, Ordering::Relaxed);
+    }
+}
+
+impl Device for Narrow {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        let (worker, room, refuses_resets) = (options.hctx.index(), self.room.clone(), self.refuses_resets.clone());
+        let inner = self.inner.open_queue(options)?;
+        Ok(Box::new(NarrowQueue { inner, room, worker, refuses_resets, has_refused: false, may_retry: false }))
+    }
+}
+
+struct NarrowQueue {
+    inner: Box<dyn DeviceQueue>,
+    room: Arc<[AtomicUsize]>,
+    worker: usize,
+    refuses_resets: Arc<AtomicBool>,
+    has_refused: bool,
+    /// Something has ended since it refused.
+    may_retry: bool,
+}
+
+impl DeviceQueue for NarrowQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        self.may_retry = false;
+        self.has_refused = self.inner.in_flight() >= self.room[self.worker].load(Ordering::Relaxed);
+        if self.has_refused { Err(QueueFull(command)) } else { self.inner.submit(command) }
+    }
+
+    fn ring_doorbell(&mut self, now_ns: u64) {
+        self.inner.ring_doorbell(now_ns);
+    }
+
+    fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
+        let before = out.len();
+        self.inner.reap(now_ns, out);
+        self.may_retry |= self.has_refused && out.len() > before;
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        if self.may_retry { Some(0) } else { self.inner.next_event_ns() }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
+        self.inner.abort(tag, now_ns)
+    }
+
+    fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
+        !self.refuses_resets.load(Ordering::Relaxed) && self.inner.reset(now_ns, given_back)
     }
 }
 

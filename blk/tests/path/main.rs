@@ -1,7 +1,9 @@
 //! What the data path does to requests besides scheduling them, in virtual time: the very contexts that the workers run.
 
+mod bounds;
 mod faults;
 mod harness;
 mod merging;
 mod power_cuts;
+mod refused;
 mod timeouts;

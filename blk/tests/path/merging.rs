@@ -2,7 +2,7 @@
 
 use crate::harness::{Asked, Draw, Rig, Setup, WINDOW_BYTES, bytes, is_all};
 use mqfq_blk::PolicyKind;
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
+use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, OnAbort, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
@@ -128,6 +128,35 @@ fn a_bad_sector_fails_only_the_request_that_covers_it() {
         assert_eq!(statuses(&read), only_5_failed);
         for ended in read.iter().filter(|ended| ended.completion.status == Status::Ok) {
             assert!(is_all(ended, (ended.asked.offset_bytes / u64::from(BLOCK)) as u8 + 1));
+        }
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn merged_commands_that_end_fail_or_hang_leave_the_pool_of_merges_whole() {
+    // Two tags: one of the command that is open, one for the request that may join it. So fourteen requests beyond one for each tag may be
+    // in flight, and seven of every eight are merged. Were they not counted out when their command is taken apart, the third command
+    // would find no room.
+    const TIMEOUT_NS: u64 = 1_000_000;
+    let bad = u64::from(BLOCK) * 5..u64::from(BLOCK) * 5 + 1;
+    for (fault, merge) in [Fault::Error(Status::Io), Fault::Forget].into_iter().zip([Merge::Back, Merge::Both]) {
+        let rule = FaultRule { bytes: Some(bad.clone()), ..FaultRule::any(When::Always, fault) };
+        let plan = FaultPlan { seed: 4, rules: vec![rule], on_abort: OnAbort::Ignored, ..FaultPlan::default() };
+        let device = FaultDevice::new(Arc::new(limited(8, 1 << 20, 1)), plan);
+        let path = PathOptions { timeout_ns: TIMEOUT_NS, ..path(merge) };
+        let mut rig = Rig::new(&Setup { queue_depth: 2, ..Setup::plain(path) }, &device);
+        for round in 1..=20 {
+            (0..8).for_each(|block| rig.write(0, block * u64::from(BLOCK), BLOCK, 1));
+            let failed = rig.finish().iter().filter(|ended| ended.completion.status != Status::Ok).count();
+            (8..16).for_each(|block| rig.write(0, block * u64::from(BLOCK), BLOCK, 1));
+            assert!(rig.finish().iter().all(|ended| ended.completion.status == Status::Ok));
+            let stats = rig.stats();
+            assert_eq!(
+                (failed, stats.merged, stats.taken_apart, stats.commands),
+                (1, 14 * round, round, 10 * round),
+                "{fault:?}, {merge}"
+            );
         }
         rig.assert_clean();
     }

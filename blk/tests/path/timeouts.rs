@@ -1,6 +1,6 @@
 //! Commands that the device does not end: each request ends once all the same, with the right status, and tags and tokens are back.
 
-use crate::harness::{Asked, Ended, Rig, Setup, is_all};
+use crate::harness::{Asked, Ended, Narrow, Rig, Setup, is_all};
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
@@ -120,6 +120,123 @@ fn a_request_that_may_not_be_replayed_fails_instead_and_never_both() {
     let (rig, ended) = a_reset(&device, PathOptions { retries: 0, ..path() });
     assert_eq!((end_of(&ended, 0).0, end_of(&ended, 1).0), (Status::TimedOut, Status::TimedOut));
     assert_eq!((rig.stats().resets, rig.stats().replays, rig.stats().commands), (1, 0, 2));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_request_that_every_reset_takes_along_is_replayed_as_often_as_it_may() {
+    // Every write is forgotten, so each that the device takes is aborted one timeout later and leads to a reset after another. The victim
+    // never times out itself: the queue takes one command, the next to hang, while the victim is refused for a timeout and a half. So it
+    // has been on the device for half a timeout when the reset comes.
+    const VICTIM: u64 = 99;
+    for retries in [0, 1, 2, 5] {
+        let rules = vec![FaultRule::of(Kind::Write, When::Always, Fault::Forget)];
+        let device = Narrow::new(device(rules, OnAbort::Ignored, OnReset::Works), 1);
+        let mut rig = Rig::new(&Setup::plain(PathOptions { retries, ..path() }), &device);
+        rig.write(0, at(0), BLOCK, 1);
+        let mut ended = rig.run();
+        let rounds = u64::from(retries) + 1;
+        for round in 0..rounds {
+            let begin_ns = round * 2 * TIMEOUT_NS;
+            ended.extend(rig.go_to(begin_ns + TIMEOUT_NS));
+            rig.now_ns = begin_ns + TIMEOUT_NS * 3 / 2;
+            if round == 0 {
+                rig.write(0, at(VICTIM), BLOCK, 1);
+            }
+            rig.write(0, at(round + 1), BLOCK, 1);
+            device.set_room(0, 2);
+            ended.extend(rig.go_to(begin_ns + TIMEOUT_NS * 3 / 2));
+            assert!(rig.hctxs[0].is_blocked(), "the next to hang waits for a place");
+            device.set_room(0, 1);
+            ended.extend(rig.go_to(begin_ns + TIMEOUT_NS * 2));
+            let stats = rig.stats();
+            let replays = (round + 1).min(retries.into());
+            assert_eq!((stats.timeouts, stats.resets, stats.replays), (round + 1, round + 1, replays), "{retries}");
+        }
+        assert_eq!(ended.len() as u64, rounds + 1, "each that hung, and the victim");
+        let device_ns = rounds * 2 * TIMEOUT_NS - TIMEOUT_NS * 3 / 2;
+        assert_eq!(end_of(&ended, VICTIM), (Status::TimedOut, device_ns), "{retries} retries");
+        assert_eq!(end_of(&rig.finish(), rounds).0, Status::TimedOut);
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_command_that_the_device_refuses_does_not_time_out_before_it_is_there() {
+    // The queue takes one command. The first takes one and a half timeouts; the second is refused as long, and takes nine tenths then.
+    let (first_ns, second_ns) = (TIMEOUT_NS * 3 / 2, TIMEOUT_NS * 9 / 10);
+    let rules = vec![nth_write(0, Fault::Delay { ns: first_ns }), nth_write(1, Fault::Delay { ns: second_ns })];
+    let device = Narrow::new(device(rules, OnAbort::Ignored, OnReset::Refused), 1);
+    device.set_room(0, 1);
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    (0..2).for_each(|block| rig.write(0, at(block), BLOCK, 1));
+    let ended = rig.finish();
+    assert_eq!((end_of(&ended, 0), end_of(&ended, 1).0), ((Status::Ok, first_ns), Status::Ok));
+    assert_eq!(rig.now_ns, first_ns + second_ns);
+    let stats = rig.stats();
+    assert_eq!((stats.timeouts, stats.aborts, stats.stuck), (1, 1, 0), "the first alone");
+    rig.assert_clean();
+}
+
+#[test]
+fn a_replay_has_a_full_timeout() {
+    // The second command was dispatched half a timeout before the reset. Its replay takes nine tenths of one, or hangs as well.
+    let replay_ns = TIMEOUT_NS * 9 / 10;
+    for hangs in [false, true] {
+        let replay = if hangs { Fault::Forget } else { Fault::Delay { ns: replay_ns } };
+        let rules = vec![nth_write(0, Fault::Forget), nth_write(1, Fault::Forget), nth_write(2, replay)];
+        let device = device(rules, OnAbort::Ignored, OnReset::Works);
+        let (rig, ended) = a_reset(&device, path());
+        assert_eq!(end_of(&ended, 0), (Status::TimedOut, 2 * TIMEOUT_NS));
+        // From its dispatch: half a timeout, then the replay, to its end or until it is aborted and reset in its turn.
+        let (status, replay_ns) = if hangs { (Status::TimedOut, 2 * TIMEOUT_NS) } else { (Status::Ok, replay_ns) };
+        assert_eq!(end_of(&ended, 1), (status, TIMEOUT_NS / 2 + replay_ns));
+        let (count, stats) = (1 + u64::from(hangs), rig.stats());
+        assert_eq!((stats.timeouts, stats.resets, stats.replays), (count, count, 1));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_command_is_noticed_an_eighth_of_its_timeout_late_at_most() {
+    // The first command arms the look; the second, which hangs, is given to the device so much later. Looks are an eighth apart.
+    for later_ns in [0, 1, TIMEOUT_NS / 100, TIMEOUT_NS / 8, TIMEOUT_NS / 2, TIMEOUT_NS - 1] {
+        let rules = vec![nth_write(0, Fault::Delay { ns: TIMEOUT_NS * 2 }), nth_write(1, Fault::Forget)];
+        let device = device(rules, OnAbort::Ends { after_ns: 0 }, OnReset::Refused);
+        let mut rig = Rig::new(&Setup::plain(path()), &device);
+        rig.write(0, at(0), BLOCK, 1);
+        rig.run();
+        rig.now_ns = later_ns;
+        rig.write(0, at(1), BLOCK, 1);
+        let (status, device_ns) = end_of(&rig.finish(), 1);
+        assert_eq!(status, Status::TimedOut);
+        assert!((TIMEOUT_NS..=TIMEOUT_NS + TIMEOUT_NS / 8).contains(&device_ns), "{device_ns} ns, sent at {later_ns}");
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_command_that_was_stuck_fails_when_a_reset_gives_it_back_after_all() {
+    // Block 0 hangs, and the first reset is refused. Block 1 hangs later; the reset that follows works and gives back both, and block 2,
+    // which has time left.
+    let rules = (0..3).map(|n| nth_write(n, Fault::Forget)).collect();
+    let device = Narrow::new(device(rules, OnAbort::Ignored, OnReset::Works), 1);
+    device.refuse_resets(true);
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    rig.write(0, at(0), BLOCK, 1);
+    rig.run();
+    (1..=2).for_each(|n| assert!(rig.go_to(n * TIMEOUT_NS).is_empty()));
+    assert_eq!((rig.stats().timeouts, rig.stats().stuck, rig.stats().resets), (1, 1, 0));
+    device.refuse_resets(false);
+    rig.write(0, at(1), BLOCK, 1);
+    rig.go_to(2 * TIMEOUT_NS);
+    rig.go_to(3 * TIMEOUT_NS);
+    rig.now_ns = TIMEOUT_NS * 7 / 2;
+    rig.write(0, at(2), BLOCK, 1);
+    let ended = rig.finish();
+    let statuses = [0, 1, 2].map(|block| end_of(&ended, block).0);
+    assert_eq!(statuses, [Status::TimedOut, Status::TimedOut, Status::Ok], "who timed out is not done again");
+    assert_eq!((rig.stats().timeouts, rig.stats().resets, rig.stats().replays), (2, 1, 1));
     rig.assert_clean();
 }
 

@@ -50,11 +50,15 @@ fn connection_to(export: Export, options: NbdOptions) -> Connection {
     Connection::new(socket.into(), table, Arc::new(options), &NbdStats::new()).unwrap()
 }
 
-fn connect_with(options: NbdOptions, stats: &Arc<NbdStats>) -> Peer<Connection> {
+fn connect_to(exports: Arc<ExportTable>, options: NbdOptions, stats: &Arc<NbdStats>) -> Peer<Connection> {
     // The socket is only a number here: the fake moves the bytes.
     let (socket, _) = UnixStream::pair().unwrap();
-    let connection = Connection::new(socket.into(), table(), Arc::new(options), stats).unwrap();
+    let connection = Connection::new(socket.into(), exports, Arc::new(options), stats).unwrap();
     Peer::new(connection, 2 * SIZE)
+}
+
+fn connect_with(options: NbdOptions, stats: &Arc<NbdStats>) -> Peer<Connection> {
+    connect_to(table(), options, stats)
 }
 
 fn connect() -> Peer<Connection> {
@@ -227,6 +231,7 @@ fn a_device_error_is_answered_with_its_number_and_a_sentence() {
     let mut peer = structured();
     for (status, errno) in [
         (Status::Io, 5),
+        (Status::TimedOut, 5),
         (Status::NoSpace, 28),
         (Status::Invalid, 22),
         (Status::Unsupported, 22),
@@ -298,6 +303,20 @@ fn bytes_in_flight_are_bounded() {
     peer.executes = true;
     peer.run();
     assert_eq!(errors(&peer.read).len(), 8);
+}
+
+#[test]
+fn bytes_of_failed_requests_are_given_back() {
+    // 1 MiB at once. 4 MiB of reads fail, then as many of writes; neither keeps anything from whoever comes next.
+    let options = NbdOptions { bytes_in_flight_max: 1 << 20, ..NbdOptions::default() };
+    let mut peer = structured_with(options, &NbdStats::new());
+    peer.status = Status::Io;
+    let reads: Vec<u8> = (0..8).flat_map(|cookie| read(cookie, 0, 512 << 10)).collect();
+    assert_eq!(errors(&peer.ask(&reads)), (0..8).map(|cookie| (cookie, 5)).collect::<Vec<_>>());
+    let writes: Vec<u8> = (0..8).flat_map(|cookie| write(cookie, 0, &vec![1; 512 << 10])).collect();
+    assert_eq!(errors(&peer.ask(&writes)), (0..8).map(|cookie| (cookie, 5)).collect::<Vec<_>>());
+    peer.status = Status::Ok;
+    assert_eq!(errors(&peer.ask(&read(9, 0, 1 << 20))), [(9, 0)], "all of the limit is free");
 }
 
 #[test]
@@ -449,6 +468,25 @@ fn a_drain_executes_requests_that_wait_for_their_limits() {
 }
 
 #[test]
+fn a_drain_refuses_what_comes_after_the_requests_that_waited_for_their_limits() {
+    let options = NbdOptions { requests_in_flight_max: 2, ..NbdOptions::default() };
+    let mut peer = structured_with(options, &NbdStats::new());
+    peer.executes = false;
+    peer.say(&[write(1, 0, b"a"), write(2, 1, b"b"), write(3, 2, b"c")].concat());
+    assert!(peer.fake.receive.is_none(), "the third waits for its limit");
+    peer.drain();
+    // The first two end; the third is under way when the fourth comes.
+    assert!(peer.execute());
+    peer.client.turn_end(&mut peer.fake);
+    peer.say(&write(4, 3, b"d"));
+    assert_eq!((peer.fake.staged.len(), errors(&peer.read)), (1, vec![(1, 0), (2, 0), (4, 108)]));
+    peer.executes = true;
+    peer.run();
+    assert!(peer.gone());
+    assert_eq!(&peer.fake.store[SIZE..SIZE + 4], b"abc\0");
+}
+
+#[test]
 fn a_drain_executes_the_request_that_a_full_tenant_held_back() {
     let mut peer = structured();
     peer.fake.staged_max = 1;
@@ -472,15 +510,21 @@ fn a_drain_closes_idle_connections_and_handshakes_at_once() {
 
 #[test]
 fn a_handshake_that_does_not_read_its_answers_is_not_read_from() {
-    let mut peer = connect();
+    // Each list is answered with 25 + 20 bytes and a description of 4096; a thousand are below the limit of options.
+    const ANSWER_BYTES: usize = 45 + 4096;
+    let exports = table();
+    let export = Export { description: "d".repeat(4096), ..Export::clone(exports.lookup("a").unwrap()) };
+    let exports = Arc::new(ExportTable::new([export]).unwrap());
+    let mut peer = connect_to(exports, NbdOptions::default(), &NbdStats::new());
     peer.reads = false;
-    // Each list is answered with 25 + 20 bytes; a thousand are below the limit of options.
     peer.say(&[vec![0, 0, 0, 3], option(option::LIST, b"").repeat(1000)].concat());
+    // A receive brings 4 KiB of options, of which some sixteen are answered.
+    assert_eq!(peer.incoming.len(), 1000 * option(option::LIST, b"").len() + 4 - 4096, "one receive");
     let unsent = peer.fake.send.as_ref().unwrap().0.iter().map(|part| part.as_slice().len()).sum::<usize>();
-    assert!(unsent <= (64 << 10) + 45, "{unsent} bytes unsent");
+    assert!(unsent <= (64 << 10) + ANSWER_BYTES, "{unsent} bytes unsent");
     peer.reads = true;
     peer.run();
-    assert_eq!(peer.read.len(), 18 + 1000 * 45);
+    assert_eq!(peer.read.len(), 18 + 1000 * ANSWER_BYTES);
 }
 
 #[test]
@@ -548,10 +592,17 @@ fn what_happened_is_counted() {
     let stats = NbdStats::new();
     let mut peer = structured_with(NbdOptions::default(), &stats);
     peer.say(&[write(1, 0, b"12345"), read(2, 0, 3), read(3, 0, 3), read(4, 0, 0), flush(5)].concat());
+    peer.say(&[header(Command::Trim, 0, 6, 0, 512), header(Command::WriteZeroes, 0, 7, 0, 512)].concat());
+    peer.status = Status::Io;
+    peer.say(&[write(8, 0, b"123"), read(9, 0, 7)].concat());
     let counts = stats.counts();
     let requests: Vec<_> = counts.requests.iter().filter(|(_, count)| *count > 0).copied().collect();
-    assert_eq!(requests, [("read", 3), ("write", 1), ("flush", 1)]);
-    assert_eq!((counts.read_bytes, counts.written_bytes, counts.connections), (6, 5, 1));
+    assert_eq!(requests, [("read", 4), ("write", 2), ("flush", 1), ("trim", 1), ("write_zeroes", 1)]);
+    assert_eq!(
+        (counts.read_bytes, counts.written_bytes, counts.connections),
+        (6, 5, 1),
+        "bytes that were moved, not those that were named or failed"
+    );
     assert_eq!(stats.broken(Rule::ZeroLength), 1);
     drop(peer);
     assert_eq!(stats.counts().connections, 0);

@@ -221,8 +221,8 @@ impl<C: Client> Peer<C> {
         true
     }
 
-    /// Executes what is staged now, in order.
-    fn execute(&mut self) -> bool {
+    /// Executes what is staged now, in order. False: nothing was.
+    pub fn execute(&mut self) -> bool {
         self.execute_some(self.fake.staged.len())
     }
 

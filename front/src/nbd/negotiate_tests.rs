@@ -253,6 +253,8 @@ fn a_name_that_is_no_string_is_invalid() {
     for name in [&b"\xff"[..], b"a\0", &[b'x'; 4097]] {
         assert_eq!(answers(&[option(option::INFO, &[counted(name), vec![0, 0]].concat())]), expected);
     }
+    let longest = option(option::INFO, &[counted(&[b'x'; 4096]), vec![0, 0]].concat());
+    assert_eq!(answers(&[longest]), error(option::INFO, option_reply::ERR_UNKNOWN, Rule::UnknownExport));
 }
 
 #[test]
@@ -309,6 +311,8 @@ fn options_we_do_not_speak_are_refused_and_the_next_is_understood() {
 
 #[test]
 fn an_option_too_big_is_skipped_and_the_next_is_understood() {
+    let longest = option(option::GO, &vec![0; OPTION_BYTES_MAX]);
+    assert_eq!(run(&[FIXED, &longest]).refused, [Rule::OptionMalformed], "kept, and looked at");
     let data = vec![0; OPTION_BYTES_MAX + 1];
     for (number, kind, rule) in [
         (option::GO, option_reply::ERR_TOO_BIG, Rule::OptionTooBig),

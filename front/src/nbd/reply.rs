@@ -362,4 +362,19 @@ mod tests {
         let parts = replies.begin_send().unwrap();
         assert_eq!(parts.as_ptr(), vector);
     }
+
+    #[test]
+    fn memory_of_a_long_answer_is_not_kept() {
+        let mut replies = Replies::new();
+        for (answer_bytes, kept) in [(SPARE_BYTES_MAX, 1), (SPARE_BYTES_MAX + 1, 0)] {
+            replies.append(|out| {
+                *out = Vec::with_capacity(answer_bytes);
+                out.push(1);
+            });
+            let parts = replies.begin_send().unwrap();
+            replies.end_send(parts);
+            assert_eq!(replies.spare_bytes.len(), kept, "{answer_bytes} bytes");
+            replies.spare_bytes.clear();
+        }
+    }
 }

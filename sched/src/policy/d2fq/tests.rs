@@ -362,6 +362,36 @@ fn one_worker_adjusts_once_per_period() {
 }
 
 #[test]
+fn a_flow_that_was_put_at_global_virtual_time_says_nothing_of_the_ratio() {
+    // Flow 1 is active when the first period ends and when the second does, both times 20 MiB ahead of flow 0. Equation 2 knows what
+    // it grew by in between if it stayed, and not if it was away and was put at gvt.
+    let ratio = |away_ns: u64| {
+        let mut rig = Rig::new(1, &[100, 100]);
+        let adjust = |rig: &mut Rig| {
+            let now_ns = rig.now_ns;
+            rig.policy.adjust(&mut rig.queues[0], now_ns)
+        };
+        adjust(&mut rig);
+        rig.now_ns = 1000 * MS;
+        (0..2).for_each(|flow| assert_eq!(rig.serve(0, flow, 4096), QueueClass::High));
+        assert_eq!((adjust(&mut rig), rig.policy.ratio()), (Some(ClassWeights::EQUAL), 1));
+        // Flow 0 keeps a request in flight, so that gvt is its virtual time.
+        rig.submit(0, 0, 4096);
+        rig.serve(0, 0, MIB);
+        rig.now_ns += away_ns;
+        rig.submit(0, 1, MIB);
+        rig.serve(0, 1, 20 * MIB);
+        rig.now_ns = 2000 * MS;
+        assert!(rig.ahead_bytes(1) >= 16 * MIB as i64, "tau_w");
+        adjust(&mut rig);
+        rig.policy.ratio()
+    };
+    // 20 times 1 MiB, rounded down, and one.
+    assert_eq!(ratio(0), 21);
+    assert_eq!(ratio(LATER), 1);
+}
+
+#[test]
 fn a_fixed_ratio_stays() {
     let d2fq = D2fqOptions { class_ratio: 3, ..D2fqOptions::DEFAULT };
     let mut rig = Rig::with(PolicyOptions { d2fq, ..PolicyOptions::new(PolicyKind::D2fq) }, 1, &weights(&[100]));

@@ -1,0 +1,62 @@
+//! How much at most: of one call, of one flow, of the requests that share commands.
+
+use crate::harness::{Asked, Rig, Setup};
+use mqfq_blk::HctxId;
+use mqfq_blk::device::Device;
+use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
+use mqfq_blk::device::null::NullDevice;
+use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::request::Op;
+use std::sync::Arc;
+
+const GIB: u64 = 1 << 30;
+const BLOCK: u32 = 4096;
+
+#[test]
+fn a_run_dispatches_a_batch_at_most_and_says_that_there_is_more() {
+    let setup = Setup { queue_depth: 1000, requests_max: 1000, ..Setup::plain(PathOptions::TIMELESS) };
+    let mut rig = Rig::new(&setup, &NullDevice::new(GIB));
+    (0..150).for_each(|block| rig.read(0, block * u64::from(BLOCK), BLOCK));
+    let runs = [(); 4].map(|()| {
+        let run = rig.hctxs[0].run(0, &mut |_: HctxId| panic!("nobody else is there"));
+        (run.dispatched, run.again)
+    });
+    assert_eq!(runs, [(64, true), (64, true), (22, false), (0, false)]);
+    assert_eq!(rig.finish().len(), 150);
+    rig.assert_clean();
+}
+
+#[test]
+fn a_flows_bound_in_bytes_is_of_what_holds_memory() {
+    // 64 MiB may be staged. A discard or a zeroing names bytes and holds none.
+    let asked = |op| Asked { flow: 0, op, offset_bytes: 0, length_bytes: 32 << 20, fill: 1 };
+    let staged = |op| {
+        let mut rig = Rig::new(&Setup::plain(PathOptions::TIMELESS), &NullDevice::new(GIB));
+        let count = (0..10).take_while(|_| rig.submit(0, asked(op), false).is_some()).count();
+        assert_eq!(rig.finish().len(), count);
+        rig.assert_clean();
+        count
+    };
+    let counts = [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes { may_unmap: true }].map(staged);
+    assert_eq!(counts, [2, 2, 10, 10]);
+}
+
+#[test]
+fn so_many_requests_share_commands_and_not_one_more() {
+    // 128 requests fit one command, so 40 commands would be 40 and 5080 more; 4096 more is the most. Those that find no place go alone.
+    const REQUESTS: u64 = 40 * 128;
+    let inner = NullDevice::new(GIB);
+    assert_eq!(inner.info().segments_max, 128);
+    let device = FaultDevice::new(Arc::new(inner), FaultPlan::default());
+    device.stall_until(1000);
+    let path = PathOptions { merge: Merge::Back, ..PathOptions::TIMELESS };
+    let setup = Setup { queue_depth: 2000, requests_max: REQUESTS as u32, ..Setup::plain(path) };
+    let mut rig = Rig::new(&setup, &device);
+    (0..REQUESTS).for_each(|block| rig.read(0, block * 512, 512));
+    assert!(rig.run().is_empty());
+    assert_eq!((rig.stats().merged, rig.stats().commands), (4096, REQUESTS - 4096));
+    rig.now_ns = 1000;
+    rig.wake_all();
+    assert_eq!(rig.finish().len(), REQUESTS as usize);
+    rig.assert_clean();
+}
