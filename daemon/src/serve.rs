@@ -9,11 +9,12 @@
 //! the counters once more with `--stats`.
 
 use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, Plan, RealFiles};
+use crate::connection_log::connection_log;
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::TroubleLog;
-use crate::{devices, plain, reload, takeover};
+use crate::{devices, plain, reload, takeover, watch};
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
@@ -22,6 +23,7 @@ use mqfq_blk::probe::Finding;
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -159,7 +161,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
             if let Address::Unix(path) = address {
                 takeover::wait_for_socket(path);
             }
-            NbdListener::bind(address, table.clone(), nbd_options.clone())
+            let options = NbdOptions { log: Some(connection_log(note)), ..nbd_options.clone() };
+            NbdListener::bind(address, table.clone(), options)
         })
         .collect::<Result<Vec<_>, _>>()?;
     let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
@@ -172,6 +175,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
             eprintln!("mqfq: {line}");
         }
     });
+    let named: Vec<_> = prepared.device_names().into_iter().zip(prepared.devices.iter().cloned()).collect();
+    watch::start(&named, note).map_err(|error| format!("cannot start a thread: {}", plain(&error)))?;
     listeners.into_iter().for_each(|listener| engine.attach(listener.into_client()));
     let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
     prepared.say_settled(&settled);
@@ -207,6 +212,11 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
     let drain_s = server.drain_s;
     let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
     if all_answered { Ok(()) } else { Err(sentence()) }
+}
+
+/// One line on stderr. That nobody reads it any more is no reason to stop serving.
+fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "mqfq: {line}");
 }
 
 /// Reads the config again, and says what came of it. The server goes on in any case.
@@ -295,10 +305,17 @@ impl Prepared {
         for warning in &plan.warnings {
             eprintln!("mqfq: {warning}");
         }
+        // One number for each tenant, whichever devices it is on.
+        let mut tenants: BTreeMap<&str, u32> = BTreeMap::new();
         let exports = plan
             .exports
             .iter()
-            .map(|export| fit(export, &plan.devices[export.device], &*devices[export.device]))
+            .map(|export| {
+                let device = &plan.devices[export.device];
+                let next = u32::try_from(tenants.len()).map_err(|_| "more than 2^32 tenants".to_owned())?;
+                let tenant = *tenants.entry(&device.flows[export.flow].tenant).or_insert(next);
+                fit(export, tenant, device, &*devices[export.device])
+            })
             .collect::<Result<Vec<Export>, String>>()?;
         let mut tables = Vec::new();
         for (address, indices) in &plan.listeners {
@@ -429,7 +446,7 @@ impl Prepared {
 }
 
 /// The export as the front end wants it, if it fits the device as it turned out to be.
-fn fit(export: &ExportPlan, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
+fn fit(export: &ExportPlan, tenant: u32, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
     let info = device.info();
     let name = &plan.config.name;
     let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
@@ -450,6 +467,7 @@ fn fit(export: &ExportPlan, plan: &DevicePlan, device: &dyn Device) -> Result<Ex
         description: export.description.clone().unwrap_or_default(),
         device: DeviceIndex(u16::try_from(export.device).map_err(|_| "more than 65536 devices".to_owned())?),
         flow: FlowId(u32::try_from(export.flow).map_err(|_| "more than 2^32 tenants".to_owned())?),
+        tenant,
         offset_bytes,
         size_bytes,
         read_only: export.read_only,
