@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
@@ -159,13 +160,18 @@ impl Server {
         self.next_line()
     }
 
-    /// The next line on stderr that contains `part`; those before it are passed over.
+    /// The next line on stderr that contains `part`; those before it are passed over. A server that says nothing for half a minute
+    /// fails the test instead of hanging it.
     pub fn note_with(&mut self, part: &str) -> String {
         let stderr = self.child.stderr.as_mut().expect("not waited for");
         loop {
             let mut line = Vec::new();
             while line.last() != Some(&b'\n') {
                 let mut byte = [0];
+                let mut wait = libc::pollfd { fd: stderr.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one pollfd of ours, for the duration of the call.
+                let ready = unsafe { libc::poll(&raw mut wait, 1, 30_000) };
+                assert_ne!(ready, 0, "the server does not say {part:?}");
                 assert_eq!(stderr.read(&mut byte).unwrap(), 1, "stderr ended without {part:?}");
                 line.extend(byte);
             }
