@@ -187,6 +187,7 @@ fn attach_nbd(engine: &Engine, tenants: &[Tenant]) -> Result<Attached, String> {
         description: String::new(),
         device: DeviceIndex(0),
         flow: FlowId(index as u32),
+        tenant: index as u32,
         // They share the bytes, too: who meets whom on a die must not depend on who reads where.
         offset_bytes: 0,
         size_bytes: info.size_bytes,

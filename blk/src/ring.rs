@@ -447,6 +447,13 @@ impl Send {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        // The kernel takes a closed ring apart some tens of milliseconds later, on a thread of its own, and whatever is registered
+        // with the ring stays open until then: the file system below could not be unmounted when the process has long ended. An
+        // error means that nothing is registered. While the worker panics, operations may still be under way, for which older
+        // kernels would wait here.
+        if !self.registered.is_empty() && !std::thread::panicking() {
+            drop(self.uring.submitter().unregister_files());
+        }
         // The worker drops its ring only when no client operation is in flight, or while it panics. In the second case
         // the kernel may still write to these buffers, so they must outlive the ring: leak them.
         for operation in self.operations.drain(..).flatten() {
@@ -460,6 +467,8 @@ impl Drop for Ring {
 mod tests {
     use super::*;
     use crate::kick::Bell;
+    use std::io::Write;
+    use std::os::fd::AsFd;
 
     /// What ends until no operation is in flight any more.
     fn events(ring: &mut Ring) -> Vec<HostEvent> {
@@ -474,6 +483,21 @@ mod tests {
             }
         }
         panic!("an operation is still in flight: {events:?}");
+    }
+
+    #[test]
+    fn a_ring_that_is_gone_keeps_no_file_open() {
+        // Whoever writes to a pipe is told EPIPE as soon as the last reader has closed it.
+        let bell = Bell::new().unwrap();
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut ring = Ring::new(bell.event()).unwrap();
+        ring.register_files(&[None, Some(reader.as_fd())]);
+        assert!(ring.device_ring(1).registered().is_some(), "the kernel is too old to say anything");
+        ring.enter().unwrap();
+        drop(reader);
+        writer.write_all(b"the ring reads").unwrap();
+        drop(ring);
+        assert_eq!(writer.write_all(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]

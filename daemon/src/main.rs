@@ -4,6 +4,7 @@
 
 mod cli;
 mod config;
+mod connection_log;
 mod devices;
 mod reload;
 mod report;
@@ -13,6 +14,7 @@ mod sim;
 mod takeover;
 mod trace;
 mod trouble;
+mod watch;
 
 use cli::{Bench, Cli, Command, Sim};
 use mqfq_bench::blkmq::{self, BlkmqOptions};

@@ -9,11 +9,12 @@
 //! the counters once more with `--stats`.
 
 use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, Plan, RealFiles};
+use crate::connection_log::connection_log;
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::TroubleLog;
-use crate::{devices, plain, reload, takeover};
+use crate::{devices, plain, reload, takeover, watch};
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
@@ -162,7 +163,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
             if let Address::Unix(path) = address {
                 takeover::wait_for_socket(path);
             }
-            NbdListener::bind(address, table.clone(), nbd_options.clone())
+            let options = NbdOptions { log: Some(connection_log(note)), ..nbd_options.clone() };
+            NbdListener::bind(address, table.clone(), options)
         })
         .collect::<Result<Vec<_>, _>>()?;
     let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
@@ -175,6 +177,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
             eprintln!("mqfq: {line}");
         }
     });
+    let named: Vec<_> = prepared.device_names().into_iter().zip(prepared.devices.iter().cloned()).collect();
+    watch::start(&named, note).map_err(|error| format!("cannot start a thread: {}", plain(&error)))?;
     listeners.into_iter().for_each(|listener| engine.attach(listener.into_client()));
     let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
     prepared.say_settled(&settled);
@@ -210,6 +214,11 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
     let drain_s = server.drain_s;
     let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
     if all_answered { Ok(()) } else { Err(sentence()) }
+}
+
+/// One line on stderr. That nobody reads it any more is no reason to stop serving.
+fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "mqfq: {line}");
 }
 
 /// Reads the config again, and says what came of it. The server goes on in any case.
@@ -299,13 +308,17 @@ impl Prepared {
             eprintln!("mqfq: {warning}");
         }
         let memories = memories(&plan);
+        // One number for each tenant, whichever devices it is on.
+        let mut tenants: BTreeMap<&str, u32> = BTreeMap::new();
         let exports = plan
             .exports
             .iter()
             .map(|export| {
                 let device = &plan.devices[export.device];
-                let memory = memories[device.flows[export.flow].tenant.as_str()].clone();
-                fit(export, device, &*devices[export.device], memory)
+                let name = device.flows[export.flow].tenant.as_str();
+                let next = u32::try_from(tenants.len()).map_err(|_| "more than 2^32 tenants".to_owned())?;
+                let tenant = Tenant { number: *tenants.entry(name).or_insert(next), memory: memories[name].clone() };
+                fit(export, tenant, device, &*devices[export.device])
             })
             .collect::<Result<Vec<Export>, String>>()?;
         let mut tables = Vec::new();
@@ -436,6 +449,12 @@ impl Prepared {
     }
 }
 
+/// Whose an export is.
+struct Tenant {
+    number: u32,
+    memory: Arc<TenantMemory>,
+}
+
 /// The payload memory of each tenant that has an export, by name. A tenant has one, however many devices it uses.
 fn memories(plan: &Plan) -> BTreeMap<&str, Arc<TenantMemory>> {
     let flows = || plan.devices.iter().flat_map(|device| &device.flows);
@@ -445,12 +464,7 @@ fn memories(plan: &Plan) -> BTreeMap<&str, Arc<TenantMemory>> {
 }
 
 /// The export as the front end wants it, if it fits the device as it turned out to be.
-fn fit(
-    export: &ExportPlan,
-    plan: &DevicePlan,
-    device: &dyn Device,
-    memory: Arc<TenantMemory>,
-) -> Result<Export, String> {
+fn fit(export: &ExportPlan, tenant: Tenant, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
     let info = device.info();
     let name = &plan.config.name;
     let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
@@ -477,11 +491,12 @@ fn fit(
         description: export.description.clone().unwrap_or_default(),
         device: DeviceIndex(u16::try_from(export.device).map_err(|_| "more than 65536 devices".to_owned())?),
         flow: FlowId(u32::try_from(export.flow).map_err(|_| "more than 2^32 tenants".to_owned())?),
+        tenant: tenant.number,
         offset_bytes,
         size_bytes,
         read_only: export.read_only,
         block,
-        memory,
+        memory: tenant.memory,
     })
 }
 

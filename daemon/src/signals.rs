@@ -4,7 +4,9 @@
 //! ways: a crate that installs handlers and wakes a pipe (signal-hook) or a signalfd, both made for a loop that waits on
 //! descriptors too. The main thread waits for nothing else, so the plain call is all it takes.
 //!
-//! SIGPIPE needs nothing here: Rust's runtime ignores it before `main`.
+//! Signals by which the kernel answers a system call, and whose default is to end the process for what one client did, are ignored; the
+//! call then fails, and that client is told. SIGXFSZ: a write past RLIMIT_FSIZE (EFBIG). SIGPIPE: nobody reads a pipe or socket any more
+//! (EPIPE); Rust's runtime ignores it before `main`. SIGBUS cannot come of a client: no file is mapped into memory.
 
 use std::mem::MaybeUninit;
 
@@ -28,8 +30,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks them in this thread and in those that it starts from now on.
+    /// Blocks them in this thread and in those that it starts from now on, and has the process ignore SIGXFSZ.
     pub fn block() -> Signals {
+        // SAFETY: no handler is installed, and no memory is involved. It fails only for a number that is no signal.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         let all = set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP]);
         let stop = set_of(&[libc::SIGTERM, libc::SIGINT]);
         change_mask(libc::SIG_BLOCK, &all);

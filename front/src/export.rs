@@ -82,6 +82,8 @@ pub struct Export {
     pub device: DeviceIndex,
     /// Who is charged, on that device.
     pub flow: FlowId,
+    /// Whose clients they are: one number for each tenant, the same on every device.
+    pub tenant: u32,
     /// First byte, on the device; a multiple of the minimum block.
     pub offset_bytes: u64,
     /// Length; not 0, a multiple of the minimum block.
@@ -183,6 +185,7 @@ mod tests {
             description: String::new(),
             device: DeviceIndex(0),
             flow: FlowId(0),
+            tenant: 0,
             offset_bytes,
             size_bytes,
             read_only: false,

@@ -92,6 +92,7 @@ fn table() -> Arc<ExportTable> {
         description: "described".to_owned(),
         device: DeviceIndex(0),
         flow: FlowId(0),
+        tenant: 0,
         offset_bytes: 0,
         size_bytes: 1 << 20,
         read_only,
@@ -110,7 +111,7 @@ fn run(input: &[u8], cuts: &[usize]) -> (Vec<u8>, String, Vec<u8>) {
         let mut piece = &input[from..to];
         from = to;
         loop {
-            let (used, progress) = negotiation.advance(piece, &mut answers);
+            let (used, progress) = negotiation.advance(piece, &mut answers, &mut |_| true);
             piece = &piece[used..];
             match progress {
                 Progress::More => {

@@ -156,6 +156,7 @@ fuzz_target!(|input: Input| {
         description: String::new(),
         device: DeviceIndex(0),
         flow: FlowId(0),
+        tenant: 0,
         offset_bytes: 0,
         size_bytes: (u64::from(input.blocks) + 1) * u64::from(min_bytes),
         read_only: input.read_only,

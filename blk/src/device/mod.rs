@@ -174,6 +174,12 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// What has become of it since the last call that its user should know, one sentence each. For a thread that may wait, now and
+    /// then; never called by a worker.
+    fn check_up(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The queue of one worker; called on that worker's thread, once.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ pub struct ServerConfig {
     /// `spin-us`: a worker whose software controller moves again within this time spins instead of sleeping, 0 to one
     /// second. Default 50.
     pub spin_us: u64,
-    /// `connections`: open at once per address, 1..=1000000; further ones are closed. Default 1024.
+    /// `connections`: per address, 1..=1000000; half of them are guaranteed to the tenants in equal parts. Default 1024.
     pub connections_max: usize,
     /// `socket-mode`: permissions of unix sockets, octal digits in a string. Default "600": only who runs the server.
     pub socket_mode: u32,

@@ -48,14 +48,21 @@ impl Handshake {
 
     /// Connects and reads the greeting only.
     pub fn greeted(socket: &Path) -> Handshake {
+        Handshake::try_greeted(socket).expect("a greeting")
+    }
+
+    /// The same; `None` if the server closes instead.
+    pub fn try_greeted(socket: &Path) -> Option<Handshake> {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(SILENCE_MAX)).unwrap();
         stream.set_write_timeout(Some(SILENCE_MAX)).unwrap();
         let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).unwrap();
+        if !read_or_end(&mut stream, &mut greeting) {
+            return None;
+        }
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
         assert_eq!(greeting[17] & 3, 3, "fixed newstyle and no zeroes");
-        Handshake { stream }
+        Some(Handshake { stream })
     }
 
     /// Sends an option whose header says `length_bytes`, whatever `data` has.
@@ -85,7 +92,12 @@ impl Handshake {
     }
 
     /// Goes to `export`, which must exist.
-    pub fn go(mut self, export: &str) -> Client {
+    pub fn go(self, export: &str) -> Client {
+        self.try_go(export).unwrap_or_else(|(_, kind, text)| panic!("GO was refused: {kind:#x} {text}"))
+    }
+
+    /// Goes to `export`. If it is refused: the handshake, the reply's type and its text.
+    pub fn try_go(mut self, export: &str) -> Result<Client, (Handshake, u32, String)> {
         let mut data = (export.len() as u32).to_be_bytes().to_vec();
         data.extend(export.as_bytes());
         data.extend(0u16.to_be_bytes());
@@ -98,10 +110,10 @@ impl Handshake {
                     size_bytes = Some(u64::from_be_bytes(info[2..10].try_into().unwrap()));
                 }
                 (REP_INFO, _) => {}
-                (kind, data) => panic!("GO was refused: {kind:#x} {}", String::from_utf8_lossy(&data)),
+                (kind, data) => return Err((self, kind, String::from_utf8_lossy(&data).into_owned())),
             }
         }
-        Client { stream: self.stream, size_bytes: size_bytes.expect("NBD_INFO_EXPORT"), next_cookie: 0 }
+        Ok(Client { stream: self.stream, size_bytes: size_bytes.expect("NBD_INFO_EXPORT"), next_cookie: 0 })
     }
 }
 

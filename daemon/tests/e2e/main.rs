@@ -15,6 +15,7 @@ mod fio;
 mod forms;
 mod hostile;
 mod kill;
+mod limits;
 mod machine;
 mod memory;
 mod negotiation;

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::ExitStatusExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -75,16 +76,31 @@ impl Server {
 
     /// As `start`, in a folder that has something already.
     pub fn start_in(folder: Folder, config: &str) -> Server {
+        Server::start_with(folder, config, |_| {})
+    }
+
+    /// As `start_in`, with no more than `limit` of `resource`, a number of setrlimit(2).
+    pub fn start_limited(folder: Folder, config: &str, resource: libc::__rlimit_resource_t, limit: u64) -> Server {
+        Server::start_with(folder, config, |command| {
+            let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+            // SAFETY: between fork and exec it makes one system call, which reads a struct of its own.
+            unsafe {
+                command.pre_exec(move || match libc::setrlimit(resource, &raw const limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                })
+            };
+        })
+    }
+
+    fn start_with(folder: Folder, config: &str, prepare: impl FnOnce(&mut Command)) -> Server {
         let path = folder.join("config.toml");
         std::fs::write(&path, config.replace('@', folder.0.to_str().expect("a temporary folder in UTF-8"))).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mqfq"))
-            .args(["serve", "--json", "--stats", "--trace"])
-            .arg(folder.join("trace.json"))
-            .arg(&path)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary is built");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
+        command.args(["serve", "--json", "--stats", "--trace"]).arg(folder.join("trace.json")).arg(&path);
+        prepare(&mut command);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("the binary is built");
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
@@ -136,6 +152,34 @@ impl Server {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"))
+    }
+
+    /// The counters, after SIGUSR1.
+    pub fn report(&mut self) -> Value {
+        self.signal(libc::SIGUSR1);
+        self.next_line()
+    }
+
+    /// The next line on stderr that contains `part`; those before it are passed over. A server that says nothing for half a minute
+    /// fails the test instead of hanging it.
+    pub fn note_with(&mut self, part: &str) -> String {
+        let stderr = self.child.stderr.as_mut().expect("not waited for");
+        loop {
+            let mut line = Vec::new();
+            while line.last() != Some(&b'\n') {
+                let mut byte = [0];
+                let mut wait = libc::pollfd { fd: stderr.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one pollfd of ours, for the duration of the call.
+                let ready = unsafe { libc::poll(&raw mut wait, 1, 30_000) };
+                assert_ne!(ready, 0, "the server does not say {part:?}");
+                assert_eq!(stderr.read(&mut byte).unwrap(), 1, "stderr ended without {part:?}");
+                line.extend(byte);
+            }
+            let line = String::from_utf8(line).unwrap();
+            if line.contains(part) {
+                return line;
+            }
+        }
     }
 
     /// Waits for the end; returns how it ended and what was on stderr.

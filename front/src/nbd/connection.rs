@@ -32,18 +32,19 @@ use super::NbdOptions;
 use super::inbox::Inbox;
 use super::large::{Large, RANGE_PIECE_BYTES};
 use super::negotiate::{Negotiation, Progress};
+use super::places::{Place, Places};
 use super::reply::Replies;
 use super::rule::{Rule, errno_of_status};
-use super::stats::{Counted, NbdStats, Place};
+use super::stats::Counted;
 use super::transmit::{Limits, Piece, Request, Taken, Transmission};
 use super::wire::Command;
-use crate::export::ExportTable;
+use crate::export::{Export, ExportTable};
 use crate::memory::Short;
 use mqfq_blk::buffer::{ALIGNMENT_BYTES, Buffer};
 use mqfq_blk::client::{Client, Context, Event, Refused};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// Receive buffer of the handshake, bytes.
@@ -73,8 +74,8 @@ mod user {
 
 /// One client's connection.
 pub struct Connection {
-    socket: OwnedFd,
     options: Arc<NbdOptions>,
+    /// With the socket.
     place: Place,
     phase: Phase,
     life: Life,
@@ -110,17 +111,15 @@ enum Life {
 }
 
 impl Connection {
-    /// A connection on `socket`, or `None` if `options.connections_max` are open: then the socket is closed.
+    /// A connection on `socket`, in one of the handshakes' `places`.
     pub fn new(
         socket: OwnedFd,
         exports: Arc<ExportTable>,
         options: Arc<NbdOptions>,
-        stats: &Arc<NbdStats>,
-    ) -> Option<Connection> {
-        let place = stats.admit(options.connections_max)?;
-        Some(Connection {
-            socket,
-            place,
+        places: &Arc<Places>,
+    ) -> Connection {
+        Connection {
+            place: places.enter(socket),
             phase: Phase::Negotiating(Negotiation::new(exports)),
             life: Life::Open,
             inbox: Inbox::new(options.receive_buffer_bytes.max(HANDSHAKE_RECEIVE_BYTES)),
@@ -135,11 +134,11 @@ impl Connection {
             replies: Replies::new(),
             counted: Counted::default(),
             options,
-        })
+        }
     }
 
     fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        self.place.fd()
     }
 
     /// Uses what lies in the inbox, then receives more, as far as the limits allow.
@@ -156,7 +155,8 @@ impl Connection {
                 Phase::Negotiating(_) if self.replies.handshake_backs_up() => return,
                 Phase::Negotiating(negotiation) => {
                     let unread = self.inbox.unread();
-                    let (used, progress) = self.replies.append(|out| negotiation.advance(unread, out));
+                    let admit = &mut |export: &Export| self.place.choose(export);
+                    let (used, progress) = self.replies.append(|out| negotiation.advance(unread, out, admit));
                     self.inbox.consume(used);
                     self.negotiated(context, progress);
                 }

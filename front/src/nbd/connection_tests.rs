@@ -1,8 +1,9 @@
 use super::super::fake::Peer;
 use super::super::rule::Rule;
+use super::super::stats::NbdStats;
 use super::super::wire::{Reader, RequestHeader, option, request};
 use super::*;
-use crate::export::{BlockSizes, Export};
+use crate::export::BlockSizes;
 use crate::memory::{Account, MemoryLimits, ServerMemory, TenantMemory};
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
@@ -21,6 +22,7 @@ fn table() -> Arc<ExportTable> {
         description: String::new(),
         device: DeviceIndex(0),
         flow: FlowId(3),
+        tenant: 0,
         offset_bytes: SIZE as u64,
         size_bytes: SIZE as u64,
         read_only: false,
@@ -47,13 +49,15 @@ fn long_connection() -> Connection {
 fn connection_to(export: Export, options: NbdOptions) -> Connection {
     let (socket, _) = UnixStream::pair().unwrap();
     let table = Arc::new(ExportTable::new([export]).unwrap());
-    Connection::new(socket.into(), table, Arc::new(options), &NbdStats::new()).unwrap()
+    let places = Places::new(&table, &options, NbdStats::new());
+    Connection::new(socket.into(), table, Arc::new(options), &places)
 }
 
 fn connect_to(exports: Arc<ExportTable>, options: NbdOptions, stats: &Arc<NbdStats>) -> Peer<Connection> {
     // The socket is only a number here: the fake moves the bytes.
     let (socket, _) = UnixStream::pair().unwrap();
-    let connection = Connection::new(socket.into(), exports, Arc::new(options), stats).unwrap();
+    let places = Places::new(&exports, &options, stats.clone());
+    let connection = Connection::new(socket.into(), exports, Arc::new(options), &places);
     Peer::new(connection, 2 * SIZE)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Each connection accepted is handed to the engine, which chooses the worker where it lives.
 
+use super::places::Places;
 use super::{Connection, NbdOptions, NbdStats};
 use crate::export::ExportTable;
 use mqfq_blk::client::{Client, Context, Event, MakeClient};
@@ -14,6 +15,9 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// From an accept that found no descriptor, with the reserve given up already, to the next one.
+const RETRY_NS: u64 = 10_000_000;
 
 /// Where a listener listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,8 +77,7 @@ pub struct NbdListener {
     exports: Arc<ExportTable>,
     options: Arc<NbdOptions>,
     stats: Arc<NbdStats>,
-    /// A descriptor to give up when the process has no other left, so that a waiting client can be turned away.
-    reserve: Option<OwnedFd>,
+    places: Arc<Places>,
     done: bool,
 }
 
@@ -98,14 +101,16 @@ impl NbdListener {
                 (socket, Address::Tcp { host: host.clone(), port }, None)
             }
         };
+        options.reserve.take_back();
+        let stats = NbdStats::new();
         Ok(NbdListener {
             socket,
             address,
             _file: file,
+            places: Places::new(&exports, &options, stats.clone()),
             exports,
             options: Arc::new(options),
-            stats: NbdStats::new(),
-            reserve: reserve(),
+            stats,
             done: false,
         })
     }
@@ -130,10 +135,13 @@ impl NbdListener {
     }
 
     fn accepted(&mut self, context: &mut dyn Context, socket: OwnedFd) {
-        if self.reserve.is_none() {
-            // This client got the reserve's descriptor: turn it away, and have a reserve again.
+        let reserve = &self.options.reserve;
+        if !reserve.take_back() {
+            // This client got the reserve's descriptor, and there is still no other: turn it away, and have a reserve again.
             drop(socket);
-            self.reserve = reserve();
+            reserve.take_back();
+            self.stats.count_refused();
+            self.say("no file descriptor is left: a client was turned away");
             return;
         }
         if let Address::Tcp { .. } = self.address {
@@ -142,8 +150,13 @@ impl NbdListener {
             let _ = sockopt::set_tcp_nodelay(&socket, true);
             let _ = sockopt::set_socket_keepalive(&socket, true);
         }
-        if let Some(connection) = Connection::new(socket, self.exports.clone(), self.options.clone(), &self.stats) {
-            context.attach(Box::new(move || Box::new(connection)));
+        let connection = Connection::new(socket, self.exports.clone(), self.options.clone(), &self.places);
+        context.attach(Box::new(move || Box::new(connection)));
+    }
+
+    fn say(&self, what: impl fmt::Display) {
+        if let Some(log) = &self.options.log {
+            log(&format!("nbd: {}: {what}", self.address));
         }
     }
 }
@@ -154,13 +167,21 @@ impl Client for NbdListener {
     }
 
     fn event(&mut self, context: &mut dyn Context, event: Event) {
-        let Event::Accepted { result, .. } = event else { unreachable!("a listener only accepts") };
-        if self.done {
-            return;
-        }
+        let result = match event {
+            _ if self.done => return,
+            Event::Accepted { result, .. } => result,
+            Event::Timer { .. } => return self.accept(context),
+            other => unreachable!("a listener only accepts, yet got {other:?}"),
+        };
         match result.map_err(Errno::from_raw_os_error) {
             Ok(socket) => self.accepted(context, socket),
-            Err(Errno::MFILE | Errno::NFILE) => self.reserve = None,
+            // The kernel takes the descriptor before it looks for a client, so this says nothing of whether one waits.
+            Err(Errno::MFILE | Errno::NFILE) => {
+                if !self.options.reserve.give_up() {
+                    // Nobody tells when a descriptor comes back.
+                    return context.timer(context.now_ns().saturating_add(RETRY_NS), 0);
+                }
+            }
             // The client gave up first, or the kernel was short of memory for a moment.
             Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN | Errno::PROTO | Errno::NOMEM | Errno::NOBUFS) => {}
             // Errors that Linux hands over from the new connection's network. Source: accept(2).
@@ -176,9 +197,7 @@ impl Client for NbdListener {
             ) => {}
             Err(errno) => {
                 self.done = true;
-                if let Some(log) = &self.options.log {
-                    log(&format!("nbd: no longer listening on {}: {errno}", self.address));
-                }
+                self.say(format_args!("no longer listening: {errno}"));
                 return;
             }
         }
@@ -201,10 +220,6 @@ impl Client for NbdListener {
     fn is_done(&self) -> bool {
         self.done
     }
-}
-
-fn reserve() -> Option<OwnedFd> {
-    File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
 fn listen_tcp(host: &str, port: u16, backlog: i32) -> Result<(OwnedFd, u16), String> {

@@ -1,8 +1,11 @@
 use super::super::fake::Fake;
+use super::super::reserve::Reserve;
 use super::*;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 fn exports() -> Arc<ExportTable> {
     Arc::new(ExportTable::new([]).unwrap())
@@ -153,9 +156,8 @@ fn tcp_listens_on_the_port_that_the_kernel_chose() {
 }
 
 /// A listener on a socket of its own, on a worker that does nothing by itself.
-fn listening(directory: &Directory, connections_max: usize) -> (NbdListener, Fake) {
+fn listening(directory: &Directory, options: NbdOptions) -> (NbdListener, Fake) {
     let address = Address::Unix(directory.socket());
-    let options = NbdOptions { connections_max, ..NbdOptions::default() };
     let mut listener = NbdListener::bind(&address, exports(), options).unwrap();
     let mut fake = Fake::default();
     listener.start(&mut fake);
@@ -180,42 +182,77 @@ fn is_closed(mut client: &UnixStream) -> bool {
 }
 
 #[test]
-fn connections_are_handed_to_the_engine_up_to_the_limit() {
+fn connections_are_handed_to_the_engine_and_the_oldest_that_says_nothing_is_closed() {
     let directory = Directory::new("limit");
-    let (mut listener, mut fake) = listening(&directory, 2);
-    let clients: Vec<UnixStream> = (0..3)
+    // Two connections, so 16 handshakes.
+    let (mut listener, mut fake) = listening(&directory, NbdOptions { connections_max: 2, ..NbdOptions::default() });
+    let clients: Vec<UnixStream> = (0..17)
         .map(|_| {
             let (ours, theirs) = pair();
             listener.event(&mut fake, accepted(Ok(ours)));
             theirs
         })
         .collect();
-    assert_eq!((fake.attached.len(), fake.accepts), (2, 4), "and it goes on accepting");
-    assert_eq!(clients.iter().map(is_closed).collect::<Vec<_>>(), [false, false, true]);
+    assert_eq!((fake.attached.len(), fake.accepts), (17, 18), "and it goes on accepting");
+    assert_eq!(clients.iter().map(is_closed).collect::<Vec<_>>(), [vec![true], vec![false; 16]].concat());
     // A connection that was handed over and never lived gives its place back as well.
     fake.attached.pop();
     listener.event(&mut fake, accepted(Ok(pair().0)));
-    assert_eq!(fake.attached.len(), 2);
+    assert!(!is_closed(&clients[1]));
     let counts = listener.stats().counts();
-    assert_eq!((counts.connections, counts.connections_total, counts.connections_refused), (2, 3, 1));
+    assert_eq!((counts.connections, counts.connections_total, counts.connections_refused), (17, 18, 0));
+}
+
+/// How many descriptors [`Scarce`] still gives.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
+/// A reserve of a process that has [`LEFT`] descriptors.
+fn scarce() -> Arc<Reserve> {
+    Arc::new(Reserve::opened_by(|| {
+        // Relaxed: one thread.
+        LEFT.try_update(Relaxed, Relaxed, |left| left.checked_sub(1)).ok()?;
+        File::open("/dev/null").ok().map(OwnedFd::from)
+    }))
 }
 
 #[test]
-fn a_process_without_descriptors_turns_clients_away_and_goes_on() {
+fn a_process_without_descriptors_turns_clients_away_until_there_are_some_and_then_none() {
     let directory = Directory::new("descriptors");
-    let (mut listener, mut fake) = listening(&directory, 10);
-    listener.event(&mut fake, accepted(Err(Errno::MFILE.raw_os_error())));
+    // The only test that uses it. One descriptor for the reserve, then none.
+    LEFT.store(1, Relaxed);
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let log = {
+        let said = said.clone();
+        Arc::new(move |line: &str| said.lock().unwrap().push(line.to_owned()))
+    };
+    let options = NbdOptions { reserve: scarce(), log: Some(log), ..NbdOptions::default() };
+    let (mut listener, mut fake) = listening(&directory, options);
+    let none = || accepted(Err(Errno::MFILE.raw_os_error()));
+    listener.event(&mut fake, none());
     let (ours, theirs) = pair();
     listener.event(&mut fake, accepted(Ok(ours)));
-    assert!(is_closed(&theirs));
-    listener.event(&mut fake, accepted(Ok(pair().0)));
-    assert_eq!((fake.attached.len(), fake.accepts), (1, 4));
+    assert!(is_closed(&theirs), "it got the reserve's");
+    assert_eq!((fake.attached.len(), fake.accepts, fake.timers.len()), (0, 3, 0));
+    assert_eq!(listener.stats().counts().connections_refused, 1);
+    let line = format!("nbd: {}: no file descriptor is left: a client was turned away", listener.address());
+    assert_eq!(*said.lock().unwrap(), [line]);
+    // Nothing was left for the reserve, and the accept finds nothing either: it is tried again later, not at once.
+    listener.event(&mut fake, none());
+    assert_eq!((fake.accepts, fake.timers.len()), (3, 1));
+    listener.event(&mut fake, Event::Timer { user: 0 });
+    assert_eq!(fake.accepts, 4);
+    // Others were closed meanwhile: whoever comes first is served.
+    LEFT.store(1, Relaxed);
+    let (ours, theirs) = pair();
+    listener.event(&mut fake, accepted(Ok(ours)));
+    assert!(!is_closed(&theirs));
+    assert_eq!((fake.attached.len(), fake.accepts), (1, 5));
 }
 
 #[test]
 fn a_passing_error_is_passed_over_and_a_lasting_one_ends_it() {
     let directory = Directory::new("errors");
-    let (mut listener, mut fake) = listening(&directory, 10);
+    let (mut listener, mut fake) = listening(&directory, NbdOptions::default());
     listener.event(&mut fake, accepted(Err(Errno::CONNABORTED.raw_os_error())));
     assert_eq!((listener.is_done(), fake.accepts), (false, 2));
     listener.event(&mut fake, accepted(Err(Errno::BADF.raw_os_error())));
@@ -225,7 +262,7 @@ fn a_passing_error_is_passed_over_and_a_lasting_one_ends_it() {
 #[test]
 fn a_drained_listener_takes_nobody_any_more() {
     let directory = Directory::new("drain");
-    let (mut listener, mut fake) = listening(&directory, 10);
+    let (mut listener, mut fake) = listening(&directory, NbdOptions::default());
     listener.drain(&mut fake);
     assert!(listener.is_done() && fake.shut_down);
     let (ours, theirs) = pair();

@@ -6,6 +6,8 @@
 //! |---|---|
 //! | [`listener`] | where do connections come from, and how many may there be? |
 //! | [`connection`] | what does one connection do with its socket and the block layer? |
+//! | [`places`] | who may stay, and who has to go? |
+//! | [`reserve`] | how is a client refused when there are no descriptors? |
 //! | [`negotiate`] | which export, which features? (bytes in, bytes out) |
 //! | [`transmit`] | which requests? (bytes in, requests out) |
 //! | `large` | how does a long request go in pieces? |
@@ -23,7 +25,9 @@ mod inbox;
 mod large;
 pub mod listener;
 pub mod negotiate;
+pub mod places;
 pub mod reply;
+pub mod reserve;
 pub mod rule;
 pub mod stats;
 pub mod transmit;
@@ -32,6 +36,7 @@ pub mod wire;
 
 pub use connection::Connection;
 pub use listener::{Address, NbdListener};
+pub use reserve::Reserve;
 pub use stats::{NbdCounts, NbdStats};
 
 use crate::memory::{MemoryLimits, PIECE_BYTES_MAX};
@@ -45,7 +50,8 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 /// Limits and habits of one listener.
 #[derive(Clone)]
 pub struct NbdOptions {
-    /// Connections open at once; further ones are closed when they are accepted. Default 1024.
+    /// Connections that have chosen an export; half of them are guaranteed to the tenants, in equal parts ([`places`]). Handshakes have
+    /// places of their own, [`places::handshakes_max`]. Default 1024.
     pub connections_max: usize,
     /// Requests of one connection whose replies have not left, at least 1. Default 256.
     pub requests_in_flight_max: usize,
@@ -58,11 +64,13 @@ pub struct NbdOptions {
     /// 16 KiB then, and this much once it fills those. Default 128 KiB.
     pub receive_buffer_bytes: usize,
     /// From the start of a connection to the end of its handshake; one that takes longer is closed, so that clients who say
-    /// nothing cannot hold all places of `connections_max`. Default 10 s.
+    /// nothing do not stay. Default 10 s.
     pub handshake_timeout: Duration,
     /// Permissions of a unix socket. Default 0o600: who may reach a tenant's bytes is for the administrator to say.
     pub socket_mode: u32,
-    /// Where lines about broken connections go. Default: nowhere; [`NbdStats`] counts them anyway.
+    /// For all listeners of a process; each [`Default`] has its own.
+    pub reserve: Arc<Reserve>,
+    /// Where lines about broken connections and refused clients go. Default: nowhere; [`NbdStats`] counts them anyway.
     pub log: Option<Log>,
 }
 
@@ -76,6 +84,7 @@ impl Default for NbdOptions {
             receive_buffer_bytes: 128 << 10,
             handshake_timeout: Duration::from_secs(10),
             socket_mode: 0o600,
+            reserve: Arc::default(),
             log: None,
         }
     }

@@ -12,7 +12,8 @@
 //!
 //! # Bounds
 //! A client can make us hold [`OPTION_BYTES_MAX`] and hear [`HANDSHAKE_BYTES_MAX`] in at most [`OPTIONS_MAX`] options.
-//! What we answer is bounded by the caller, who stops calling while too much is unsent.
+//! What we answer is bounded by the caller, who stops calling while too much is unsent. Whether an export may be chosen, by GO or by
+//! EXPORT_NAME, is for the caller to say as well ([`Admit`]).
 
 use super::rule::Rule;
 use super::validate::Session;
@@ -29,6 +30,10 @@ pub const HANDSHAKE_BYTES_MAX: usize = 1 << 20;
 
 /// Options of one handshake. More are closed.
 pub const OPTIONS_MAX: u32 = 1024;
+
+/// Whether a client may have this export now. Asked when it has chosen one that there is, and if the answer is true, that is its last
+/// option.
+pub type Admit<'a> = &'a mut dyn FnMut(&Export) -> bool;
 
 /// What came of the bytes so far.
 #[derive(Debug)]
@@ -107,7 +112,7 @@ impl Negotiation {
 
     /// Takes at most one message off `input` and appends its answer to `out`. Returns the bytes used, and what came of
     /// them. After [`Progress::Transmit`] and [`Progress::Close`] the handshake is over.
-    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>, admit: Admit<'_>) -> (usize, Progress) {
         let mut used = 0;
         loop {
             let wanted = match self.stage {
@@ -138,7 +143,7 @@ impl Negotiation {
                 Stage::Header => self.option_header(&message),
                 Stage::Data { option, .. } => {
                     self.stage = Stage::Header;
-                    Some(self.option(option, &message, out))
+                    Some(self.option(option, &message, out, admit))
                 }
                 Stage::Skip { .. } | Stage::Over => unreachable!("handled above, they gather nothing"),
             };
@@ -193,16 +198,16 @@ impl Negotiation {
     }
 
     /// Answers one whole option.
-    fn option(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
+    fn option(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>, admit: Admit<'_>) -> Progress {
         let answer = match option {
-            option::EXPORT_NAME => return self.export_name(data, out),
+            option::EXPORT_NAME => return self.export_name(data, out, admit),
             option::ABORT => {
                 // Data are not allowed here, but are ignored: the client leaves either way.
                 put_option_reply(out, option, option_reply::ACK, &[]);
                 return Progress::Close { broken: None };
             }
             option::LIST => self.list(data, out),
-            option::INFO | option::GO => match self.info(option, data, out) {
+            option::INFO | option::GO => match self.info(option, data, out, admit) {
                 Ok(session) if option == option::GO => return Progress::Transmit(session),
                 other => other.map(drop),
             },
@@ -219,11 +224,14 @@ impl Negotiation {
         }
     }
 
-    fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Progress {
+    fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>, admit: Admit<'_>) -> Progress {
         let export = match self.export(data) {
             Ok(export) => export,
             Err((_, rule)) => return Progress::Close { broken: Some(rule) },
         };
+        if !admit(&export) {
+            return Progress::Close { broken: Some(Rule::TooManyConnections) };
+        }
         let session = self.session(export);
         out.extend(session.export.size_bytes.to_be_bytes());
         out.extend(transmission_flags(&session).to_be_bytes());
@@ -244,7 +252,7 @@ impl Negotiation {
         Ok(())
     }
 
-    fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Session, Refusal> {
+    fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>, admit: Admit<'_>) -> Result<Session, Refusal> {
         let mut reader = Reader(data);
         let mut form = || {
             let name = reader.counted()?;
@@ -255,6 +263,9 @@ impl Negotiation {
         let wants = |kind: u16| wanted.chunks_exact(2).any(|item| item == kind.to_be_bytes());
         let session = self.session(self.export(name)?);
         let export = &session.export;
+        if option == option::GO && !admit(export) {
+            return Err((option_reply::ERR_POLICY, Rule::TooManyConnections));
+        }
 
         let mut put = |kind: u16, data: [&[u8]; 3]| {
             let [first, second, third] = data;

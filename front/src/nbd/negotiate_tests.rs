@@ -17,6 +17,7 @@ fn export(name: &str, size_bytes: u64) -> Export {
         description: String::new(),
         device: DeviceIndex(0),
         flow: FlowId(0),
+        tenant: u32::from(name == "b"),
         offset_bytes: 0,
         size_bytes,
         read_only: false,
@@ -90,6 +91,11 @@ struct Outcome {
 
 /// Runs a handshake on `input`, cut at `cuts`.
 fn run_cut(input: &[u8], cuts: &[usize]) -> Outcome {
+    run_admitting(input, cuts, &mut |_| true)
+}
+
+/// The same, where `admit` says which exports may be had.
+fn run_admitting(input: &[u8], cuts: &[usize], admit: Admit<'_>) -> Outcome {
     let mut negotiation = Negotiation::new(table());
     let mut outcome = Outcome { answers: Vec::new(), refused: Vec::new(), left: Vec::new(), end: End::Waiting };
     let mut from = 0;
@@ -97,7 +103,7 @@ fn run_cut(input: &[u8], cuts: &[usize]) -> Outcome {
         let mut piece = &input[from..to];
         from = to;
         loop {
-            let (used, progress) = negotiation.advance(piece, &mut outcome.answers);
+            let (used, progress) = negotiation.advance(piece, &mut outcome.answers, admit);
             piece = &piece[used..];
             match progress {
                 Progress::More => {
@@ -474,4 +480,34 @@ proptest! {
         let cut = cut.index(input.len() + 1);
         prop_assert_eq!(run_cut(&input, &[cut]), run_cut(&input, &[]));
     }
+}
+
+#[test]
+fn an_export_that_may_not_be_had_is_refused_and_the_next_one_is_not() {
+    // Of "a", nobody may have one more connection. To ask about it is no choice.
+    let mut asked = Vec::new();
+    let mut admit = |export: &Export| {
+        asked.push(export.name.clone());
+        export.name != "a"
+    };
+    let input = [
+        FIXED_NO_ZEROES.to_vec(),
+        option(option::GO, &wants("a", &[info::NAME])),
+        option(option::INFO, &wants("a", &[])),
+        option(option::GO, &wants("nothing", &[])),
+        option(option::GO, &wants("b", &[])),
+    ];
+    let outcome = run_admitting(&input.concat(), &[], &mut admit);
+    assert_eq!(outcome.end, transmit("b", false, false));
+    assert_eq!(outcome.refused, [Rule::TooManyConnections, Rule::UnknownExport]);
+    // 2^31 + 2 is ERR_POLICY; nothing of the export is told before it.
+    assert!(outcome.answers.starts_with(&error(option::GO, (1 << 31) + 2, Rule::TooManyConnections)));
+    assert_eq!(asked, ["a", "b"]);
+}
+
+#[test]
+fn export_name_of_an_export_that_may_not_be_had_closes() {
+    let input = [FIXED_NO_ZEROES, &option(option::EXPORT_NAME, b"a")].concat();
+    let outcome = run_admitting(&input, &[], &mut |_| false);
+    assert_eq!((outcome.end, outcome.answers), (End::Closed(Some(Rule::TooManyConnections)), Vec::new()));
 }

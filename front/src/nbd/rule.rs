@@ -20,6 +20,10 @@ pub enum Rule {
     HandshakeTooLong,
     /// Handshake, closes at once: it has not come to an end in time.
     HandshakeTooSlow,
+    /// Handshake, closes at once: it was the oldest when there was no place for a new one.
+    HandshakeCrowdedOut,
+    /// Handshake: the export's tenant may have no more connections here. Closes after EXPORT_NAME, which has no other way to say so.
+    TooManyConnections,
     /// Handshake: an option we do not speak.
     OptionUnsupported,
     /// Handshake: an option with more data than we keep.
@@ -68,12 +72,14 @@ pub enum Rule {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 27] = [
+    pub const ALL: [Rule; 29] = [
         Rule::UnknownClientFlags,
         Rule::BadOptionMagic,
         Rule::NeedsFixedNewstyle,
         Rule::HandshakeTooLong,
         Rule::HandshakeTooSlow,
+        Rule::HandshakeCrowdedOut,
+        Rule::TooManyConnections,
         Rule::OptionUnsupported,
         Rule::OptionTooBig,
         Rule::OptionMalformed,
@@ -106,6 +112,8 @@ impl Rule {
             Rule::NeedsFixedNewstyle => "needs_fixed_newstyle",
             Rule::HandshakeTooLong => "handshake_too_long",
             Rule::HandshakeTooSlow => "handshake_too_slow",
+            Rule::HandshakeCrowdedOut => "handshake_crowded_out",
+            Rule::TooManyConnections => "too_many_connections",
             Rule::OptionUnsupported => "option_unsupported",
             Rule::OptionTooBig => "option_too_big",
             Rule::OptionMalformed => "option_malformed",
@@ -139,6 +147,10 @@ impl Rule {
             Rule::NeedsFixedNewstyle => "the client uses options without having agreed to fixed newstyle",
             Rule::HandshakeTooLong => "the handshake has too many options or too much data",
             Rule::HandshakeTooSlow => "the handshake did not come to an end in time",
+            Rule::HandshakeCrowdedOut => "the handshake was the oldest of too many and was closed for a new one",
+            Rule::TooManyConnections => {
+                "the export's tenant has as many connections to this address as it may, the other places are kept for others"
+            }
             Rule::OptionUnsupported => "this server does not know the option",
             Rule::OptionTooBig => "the option has too much data",
             Rule::OptionMalformed => "the option's data do not have the form that the protocol gives them",

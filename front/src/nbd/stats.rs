@@ -13,7 +13,7 @@ const COMMANDS: usize = Command::ALL.len() + 1;
 
 /// Counters of one listener.
 // Ordering: every access is Relaxed. The numbers are independent of each other, are only reported, and no memory is
-// published through them. `connections` is a limit as well: fetch_add alone makes each admission see its own place.
+// published through them.
 #[derive(Debug)]
 pub struct NbdStats {
     connections: AtomicUsize,
@@ -28,11 +28,12 @@ pub struct NbdStats {
 /// The counters at one moment, each read by itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NbdCounts {
-    /// Connections open now.
+    /// Connections open now, those in their handshakes included.
     pub connections: usize,
     /// Connections accepted since the start.
     pub connections_total: u64,
-    /// Connections closed at once because there were too many.
+    /// Clients that were refused an export because its tenant may have no more connections, and clients that were closed at once
+    /// because the process had no descriptor left.
     pub connections_refused: u64,
     /// Requests by command, refused ones included; unknown commands together as `unknown`.
     pub requests: Vec<(&'static str, u64)>,
@@ -81,31 +82,17 @@ impl NbdStats {
         self.broken_rules[rule as usize].fetch_add(1, Relaxed);
     }
 
-    /// A place for one more connection, or `None` if `connections_max` are open.
-    pub(super) fn admit(self: &Arc<Self>, connections_max: usize) -> Option<Place> {
-        let place = Place(self.clone());
-        if self.connections.fetch_add(1, Relaxed) >= connections_max {
-            self.connections_refused.fetch_add(1, Relaxed);
-            return None;
-        }
+    pub(super) fn count_opened(&self) {
+        self.connections.fetch_add(1, Relaxed);
         self.connections_total.fetch_add(1, Relaxed);
-        Some(place)
     }
-}
 
-/// One open connection's place; free when dropped.
-#[derive(Debug)]
-pub(super) struct Place(Arc<NbdStats>);
-
-impl Place {
-    pub(super) fn stats(&self) -> &NbdStats {
-        &self.0
+    pub(super) fn count_closed(&self) {
+        self.connections.fetch_sub(1, Relaxed);
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Relaxed);
+    pub(super) fn count_refused(&self) {
+        self.connections_refused.fetch_add(1, Relaxed);
     }
 }
 
@@ -152,18 +139,6 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn places_are_limited_and_come_back() {
-        let stats = NbdStats::new();
-        let first = stats.admit(2).unwrap();
-        let _second = stats.admit(2).unwrap();
-        assert!(stats.admit(2).is_none());
-        drop(first);
-        assert!(stats.admit(2).is_some());
-        let counts = stats.counts();
-        assert_eq!((counts.connections, counts.connections_total, counts.connections_refused), (1, 3, 1));
-    }
 
     #[test]
     fn counts_are_added_once() {

@@ -22,6 +22,7 @@ fn session() -> Session {
         description: String::new(),
         device: DeviceIndex(0),
         flow: FlowId(0),
+        tenant: 0,
         offset_bytes: 0,
         size_bytes: 128 * MIB,
         read_only: false,

@@ -116,6 +116,7 @@ mod tests {
             description: String::new(),
             device: DeviceIndex(0),
             flow: FlowId(0),
+            tenant: 0,
             offset_bytes: 0,
             size_bytes: MIB,
             read_only: false,

@@ -73,6 +73,8 @@ pub mod option_reply {
     pub const META_CONTEXT: u32 = 4;
     /// Unknown option.
     pub const ERR_UNSUP: u32 = (1 << 31) + 1;
+    /// The server's policy forbids it.
+    pub const ERR_POLICY: u32 = (1 << 31) + 2;
     /// The option makes no sense.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
     /// No such export.

@@ -7,7 +7,9 @@
 //! F2. A flush that ended well means that every write acknowledged before it was submitted is on stable storage; a write
 //!     with FUA is so by itself. Once the page cache has lost a write, no later flush claims otherwise.
 //! F3. Bytes never written, discarded or zeroed read as zero, whether or not the file system can punch holes.
-//! F4. A read fills its whole length, whatever the kernel returned at a time.
+//! F4. A read fills its whole length, whatever the kernel returned at a time, or fails: if the file ends before the device does, somebody
+//!     else has cut it. From when that is noticed, whatever reaches beyond its end fails, so that no write makes it long again with a
+//!     hole in the middle, and so does every flush: acknowledged bytes may be gone ([`watch`]).
 //! F5. Memory that the kernel may still touch is never freed: a queue dropped with commands in flight leaks them.
 //! F7. A command of several requests is one readv or writev. One that is aborted is cancelled where the kernel can; it ends once, and none
 //!     of its steps begins after that. A queue cannot be reset: the kernel owns the buffers until it is done.
@@ -20,6 +22,7 @@
 //! | `elevator.rs` | which drives below schedule by themselves |
 //! | `work.rs` | one command as a sequence of system calls, as a function of their results |
 //! | `gate.rs` | who may write where at the same time |
+//! | `watch.rs` | what did somebody else do to the file while it is served |
 //! | `queue.rs` | one worker's queue: commands, the ring, the gate |
 //! | `solo.rs` | a ring for one queue without a worker |
 
@@ -29,6 +32,7 @@ mod open;
 mod patience;
 mod queue;
 pub mod solo;
+mod watch;
 mod work;
 
 #[cfg(test)]
@@ -42,6 +46,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use watch::Watch;
 
 /// Largest read or write, bytes: what NBD clients may assume that a server takes (NBD protocol, "Block size
 /// constraints").
@@ -97,8 +102,9 @@ struct Backing {
     /// The file system said so once. Hints: a queue that has not seen them asks and is told again.
     punch_unsupported: AtomicBool,
     zero_range_unsupported: AtomicBool,
-    /// A flush failed in the page cache: Linux reports a lost page once, then takes it for clean.
+    /// A flush failed in the page cache: Linux reports a lost page once, then takes it for clean. Or the file was cut.
     lost_writes: AtomicBool,
+    watch: Watch,
 }
 
 /// See the file's text.
@@ -154,6 +160,10 @@ impl Device for FileDevice {
 
     fn ring_file(&self) -> Option<BorrowedFd<'_>> {
         Some(self.backing.file.as_fd())
+    }
+
+    fn check_up(&self) -> Vec<String> {
+        watch::check_up(&self.backing)
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {

@@ -2,10 +2,11 @@
 
 use super::gate::Gate;
 use super::patience::{self, Attempt};
+use super::watch::{self, Watch};
 use super::{Backing, Direct, FileOptions, elevator};
 use crate::buffer::ALIGNMENT_BYTES;
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -61,6 +62,7 @@ fn open_unnamed(options: &FileOptions) -> Result<Opened, String> {
             punch_unsupported: AtomicBool::new(false),
             zero_range_unsupported: AtomicBool::new(false),
             lost_writes: AtomicBool::new(false),
+            watch: Watch::new(&options.path, &metadata, size_bytes),
         },
         size_bytes,
         warnings,
@@ -144,9 +146,7 @@ fn size_of_regular_file(file: &File, metadata: &Metadata, options: &FileOptions)
 }
 
 fn size_of_block_device(file: &File, wanted_bytes: Option<u64>) -> Result<(u64, u64), String> {
-    // fstat says 0 of a block device; its end does not.
-    let mut file = file;
-    let length_bytes = file.seek(SeekFrom::End(0)).map_err(|error| format!("its size cannot be read: {error}"))?;
+    let length_bytes = watch::end_bytes(file).map_err(|error| format!("its size cannot be read: {error}"))?;
     let size_bytes = wanted_bytes.unwrap_or(length_bytes);
     if size_bytes == 0 {
         return Err("has no bytes to serve".into());

@@ -13,6 +13,8 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use tempfile::TempDir;
 
+mod cut;
+
 const MIB: u64 = 1 << 20;
 
 // Opening.
@@ -410,26 +412,6 @@ fn a_write_that_gets_nowhere_fails() {
 }
 
 #[test]
-fn what_lies_behind_the_end_of_a_file_cut_short_reads_as_zero() {
-    let folder = tempfile::tempdir().unwrap();
-    for direct in [Direct::Auto, Direct::Never] {
-        let path = folder.path().join(format!("{direct:?}"));
-        std::fs::write(&path, vec![0xaa; 65536]).unwrap();
-        let device = FileDevice::open(&FileOptions { direct, ..FileOptions::new(&path) }).unwrap();
-        File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
-        let mut hand = Hand::new(&device, 1);
-        for (offset_bytes, stored) in [(0, 5000), (4097, 903), (8192, 0)] {
-            hand.submit(0, read(0, offset_bytes, 12288));
-            hand.carry_out_all();
-            let (status, buffer) = hand.reap_one(0);
-            let expected = [vec![0xaa; stored], vec![0; 12288 - stored]].concat();
-            assert_eq!(status, Status::Ok);
-            assert_eq!(buffer.unwrap().as_slice()[..12288], expected, "{direct:?} at {offset_bytes}");
-        }
-    }
-}
-
-#[test]
 fn interrupted_calls_are_made_again_but_not_for_ever() {
     let folder = tempfile::tempdir().unwrap();
     let (device, _) = buffered_device(&folder, MIB);
@@ -649,21 +631,6 @@ fn a_command_of_several_requests_is_one_vectored_transfer_and_goes_on_where_it_s
     let reaped = hand.reap(0).pop().unwrap();
     assert_eq!((reaped.status, reaped.tag), (Status::Ok, Tag(1)));
     assert_eq!(fills(reaped), [1, 2, 3]);
-}
-
-#[test]
-fn a_vectored_read_at_the_end_of_the_file_is_filled_with_zeroes() {
-    let folder = tempfile::tempdir().unwrap();
-    let device = device_of(&folder, MIB);
-    let mut hand = Hand::new(&device, 1);
-    hand.submit(0, read(0, 0, 4096).and(block_of(9), 4096).and(block_of(9), 4096));
-    let pushed = hand.one_pushed(READV);
-    // The kernel says that the file ended after the first block.
-    hand.kernel(&pushed);
-    hand.answer(&pushed, 4096);
-    let rest = hand.one_pushed(READV);
-    hand.answer(&rest, 0);
-    assert_eq!(fills(hand.reap(0).pop().unwrap()), [0, 0, 0]);
 }
 
 #[test]

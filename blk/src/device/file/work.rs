@@ -23,7 +23,8 @@
 //! K1. An entry points only into the command's buffers, the bounce buffer, or the list of vectors that names the former, which this work
 //!     owns until the entry ended, and does not change while it is on the ring.
 //! K2. A transfer that ended early goes on where it stopped, at a whole block. A read that ends inside a block, or with
-//!     nothing, has met the end of the file; the rest is zeroes (F3, F4).
+//!     nothing, has met the end of the file. Before the device's end that is an error, because the file had its full size when it was
+//!     opened; behind it are only the rest of a block and nobody's bytes, which are zeroes (F4).
 //! K3. A work with a patch that reads holds its regions alone, one that only writes shares them ([`super::gate`]).
 
 use super::gate::Hold;
@@ -187,6 +188,9 @@ impl Work {
         if is_to_be_stable && backing.lost_writes.load(Relaxed) {
             return Next::End(Status::Io);
         }
+        if self.span().end > backing.watch.ends_at_bytes() {
+            return Next::End(Status::Io);
+        }
         match self.command.op {
             Op::Flush => self.sync(),
             _ if self.command.length_bytes == 0 => Next::End(Status::Ok),
@@ -319,7 +323,7 @@ impl Work {
 
     /// Takes note of how far the transfer came. `None`: all the way.
     fn transferred(&mut self, backing: &Backing, result: i32) -> Option<Next> {
-        let Transfer { is_write, memory, length_bytes, done_bytes: before, .. } = self.transfer;
+        let Transfer { is_write, offset_bytes, memory, length_bytes, done_bytes: before } = self.transfer;
         let Ok(moved) = u32::try_from(result) else {
             let status = status_of_errno(-result);
             // A write that must be stable also reports, as EIO, pages that were lost before it.
@@ -341,17 +345,15 @@ impl Work {
         if is_write {
             return Some(Next::End(Status::Io));
         }
-        if self.is_vectored() {
-            let zeroes_at = self.command.offset_bytes + u64::from(reached);
-            self.command.for_each_segment(|at_bytes, bytes| {
-                let from = zeroes_at.saturating_sub(at_bytes).min(bytes.len() as u64);
-                bytes[from as usize..].fill(0);
-            });
-            return None;
+        let ends_at_bytes = offset_bytes + u64::from(reached);
+        if ends_at_bytes < backing.watch.size_bytes() {
+            backing.note_cut(ends_at_bytes);
+            return Some(Next::End(Status::Io));
         }
         let rest = (length_bytes - reached) as usize;
-        // SAFETY: memory has room for length_bytes (start_read, start_patch), of which `reached` are read; the entry
-        // ended, so the kernel no longer touches it.
+        // SAFETY: memory has room for length_bytes (start_read, start_patch; not of a command with several buffers, which lies
+        // inside the device and so has ended above), of which `reached` are read; the entry ended, so the kernel no longer
+        // touches it.
         unsafe { memory.wrapping_add(reached as usize).write_bytes(0, rest) };
         None
     }

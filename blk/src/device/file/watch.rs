@@ -1,0 +1,125 @@
+//! Has somebody else cut the file that is served, or given its name to another one?
+//!
+//! The lock keeps other daemons out, and nobody else: `truncate`, `mv` and `rm` need none, and the kernel tells nobody of them.
+//!
+//! | what happened | noticed by | from then on |
+//! |---|---|---|
+//! | the file ends before the device does | a read that meets the end, or [`check_up`] | whatever reaches beyond the end fails, and every flush |
+//! | its name is another file's, or nobody's | [`check_up`] | the file that was opened is served on, and its lock protects it alone |
+//!
+//! No request asks the kernel for any of this: it costs the data path a comparison. So a write beyond the end of a file that was
+//! cut and not noticed yet makes it longer, and what was cut off before it reads as zeroes.
+
+use super::Backing;
+use std::fs::{File, Metadata};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+/// What the file was when it was opened, and what became of it.
+pub(super) struct Watch {
+    path: PathBuf,
+    identity: Identity,
+    size_bytes: u64,
+    /// The file ends here or before, as far as somebody looked; all ones while it has its full size.
+    // Ordering: every access is Relaxed. It only shrinks, no memory is published through it, and a request that was submitted after a
+    // failed one was reaped sees what that one saw, by way of whoever reaped it.
+    ends_at_bytes: AtomicU64,
+    told: Mutex<Told>,
+}
+
+/// What the user knows already.
+#[derive(Default)]
+struct Told {
+    is_cut: bool,
+    is_elsewhere: bool,
+}
+
+/// Of a block device, which device; of a file, which file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Identity {
+    BlockDevice { number: u64 },
+    File { file_system: u64, number: u64 },
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Identity {
+        if metadata.file_type().is_block_device() {
+            Identity::BlockDevice { number: metadata.rdev() }
+        } else {
+            Identity::File { file_system: metadata.dev(), number: metadata.ino() }
+        }
+    }
+}
+
+impl Watch {
+    /// Of the file at `path` that has just been opened.
+    pub(super) fn new(path: &Path, metadata: &Metadata, size_bytes: u64) -> Watch {
+        Watch {
+            path: path.to_owned(),
+            identity: Identity::of(metadata),
+            size_bytes,
+            ends_at_bytes: AtomicU64::new(u64::MAX),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Of the device.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Requests that end beyond this fail.
+    pub(super) fn ends_at_bytes(&self) -> u64 {
+        self.ends_at_bytes.load(Relaxed)
+    }
+}
+
+impl Backing {
+    /// Somebody met the end of the file before that of the device: acknowledged bytes may be gone, so no later flush may end well.
+    pub(super) fn note_cut(&self, ends_at_bytes: u64) {
+        self.watch.ends_at_bytes.fetch_min(ends_at_bytes, Relaxed);
+        self.lost_writes.store(true, Relaxed);
+    }
+}
+
+/// Where the file ends. (Metadata say 0 of a block device.)
+pub(super) fn end_bytes(mut file: &File) -> io::Result<u64> {
+    // All reads and writes name their offset, so nobody notices that the file's own has moved.
+    file.seek(SeekFrom::End(0))
+}
+
+/// Looks at the file and at its name; says what the user does not know yet.
+pub(super) fn check_up(backing: &Backing) -> Vec<String> {
+    let Watch { path, identity, size_bytes, told, .. } = &backing.watch;
+    // An error of the file system is no proof of anything; requests meet it, too.
+    if let Some(end_bytes) = end_bytes(&backing.file).ok().filter(|end_bytes| end_bytes < size_bytes) {
+        backing.note_cut(end_bytes);
+    }
+    let is_elsewhere = match std::fs::metadata(path) {
+        Ok(metadata) => Identity::of(&metadata) != *identity,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut sentences = Vec::new();
+    let ends_at_bytes = backing.watch.ends_at_bytes();
+    if ends_at_bytes < *size_bytes && !std::mem::replace(&mut told.is_cut, true) {
+        sentences.push(format!(
+            "{}: was cut to {ends_at_bytes} bytes while {size_bytes} are served: whatever reaches beyond them fails, and every \
+             flush, until the server is started anew",
+            path.display()
+        ));
+    }
+    if is_elsewhere && !told.is_elsewhere {
+        sentences.push(format!(
+            "{}: was removed or replaced: the file that was opened is served on, and if it has no other name, its bytes end with \
+             the server",
+            path.display()
+        ));
+    }
+    told.is_elsewhere = is_elsewhere;
+    sentences
+}
