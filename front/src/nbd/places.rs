@@ -127,12 +127,11 @@ pub(super) struct Place {
 
 #[derive(Clone, Copy)]
 enum Held {
+    /// Or nothing, if it was closed for another one and has not noticed.
     Handshake(u64),
     Connection {
         tenant: u32,
     },
-    /// It was closed for another one, and is about to notice.
-    Nothing,
 }
 
 impl Place {
@@ -152,7 +151,6 @@ impl Place {
         let Places { connections_max, guaranteed, shared_max, .. } = *self.places;
         let mut taken = self.places.taken();
         if !taken.handshakes.contains_key(&number) {
-            self.held = Held::Nothing;
             return true;
         }
         let of_tenant = taken.connections.get(&export.tenant).copied().unwrap_or(0);
@@ -190,7 +188,6 @@ impl Drop for Place {
                     taken.connections.remove(&tenant)
                 };
             }
-            Held::Nothing => {}
         }
         drop(taken);
         self.places.stats.count_closed();
