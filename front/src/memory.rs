@@ -85,6 +85,7 @@ impl ServerMemory {
 
     /// Held beyond guarantees now, bytes.
     pub fn pool_held_bytes(&self) -> u64 {
+        // Relaxed: a count, see "Orderings".
         self.pool.held.load(Relaxed)
     }
 }
@@ -106,6 +107,7 @@ impl TenantMemory {
 
     /// Held now, bytes.
     pub fn held_bytes(&self) -> u64 {
+        // Relaxed: a count, see "Orderings".
         self.held.load(Relaxed)
     }
 
@@ -116,8 +118,8 @@ impl TenantMemory {
 
     /// True: `bytes` more are held. Whoever holds nothing always gets them.
     fn take(&self, bytes: u64) -> bool {
-        // The counts of all takes and gives lie end to end on one axis, so the parts beyond the guarantee add up to what the
-        // pool has given, in whatever order threads come.
+        // Relaxed: counts, see "Orderings". All takes and gives lie end to end on one axis, so the parts beyond the
+        // guarantee add up to the pool's, in whatever order threads come.
         let before = self.held.fetch_add(bytes, Relaxed);
         let from_pool = self.beyond(before + bytes) - self.beyond(before);
         let fits_pool =
@@ -130,6 +132,7 @@ impl TenantMemory {
     }
 
     fn give(&self, bytes: u64) {
+        // Relaxed: counts, see "Orderings".
         let before = self.held.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes, "{bytes} bytes given back, {before} were held");
         let to_pool = self.beyond(before) - self.beyond(before - bytes);
