@@ -55,6 +55,29 @@ const PLANTED: &[Planted] = &[
         ],
         lawful: &[WORKSPACE, BLK],
     },
+    // What ships does not know the laboratory, nor what only tests share.
+    Planted {
+        rule: "edges",
+        broken: &[
+            ("Cargo.toml", "[workspace]\nmembers = [\"daemon\"]\n"),
+            ("daemon/Cargo.toml", "package.name = \"mqfq\"\ndependencies = { mqfq-bench = \"1\" }\n"),
+        ],
+        lawful: &[
+            ("Cargo.toml", "[workspace]\nmembers = [\"daemon\"]\n"),
+            ("daemon/Cargo.toml", "package.name = \"mqfq\"\ndependencies = { mqfq-demo = \"1\" }\n"),
+        ],
+    },
+    Planted {
+        rule: "edges",
+        broken: &[
+            ("Cargo.toml", "[workspace]\nmembers = [\"daemon\"]\n"),
+            ("daemon/Cargo.toml", "package.name = \"mqfq\"\ndependencies = { mqfq-testing = \"1\" }\n"),
+        ],
+        lawful: &[
+            ("Cargo.toml", "[workspace]\nmembers = [\"daemon\"]\n"),
+            ("daemon/Cargo.toml", "package.name = \"mqfq\"\n[dev-dependencies]\nmqfq-testing = \"1\"\n"),
+        ],
+    },
     // Hidden behind another name, behind a target, or in a test.
     Planted {
         rule: "edges",
@@ -154,7 +177,7 @@ const PLANTED: &[Planted] = &[
     Planted {
         rule: "clock",
         broken: &[("blk/src/hctx.rs", "use std::time::SystemTime;\n")],
-        lawful: &[("bench/src/load.rs", "use std::time::Instant;\n")],
+        lawful: &[("demo/src/load.rs", "use std::time::Instant;\n")],
     },
     Planted {
         rule: "threads",
@@ -169,7 +192,7 @@ const PLANTED: &[Planted] = &[
         broken: &[("daemon/tests/a.rs", "use std::thread::sleep;\n")],
         lawful: &[
             ("daemon/tests/a.rs", "fn may_sleep() {}\n"),
-            ("bench/src/load.rs", "fn f() { std::thread::sleep(x) }\n"),
+            ("demo/src/load.rs", "fn f() { std::thread::sleep(x) }\n"),
         ],
     },
     Planted {
@@ -298,10 +321,10 @@ const PLANTED: &[Planted] = &[
         lawful: &[
             (
                 "blk/src/a.rs",
-                "//! See docs/b.md, and `bench/README.md`. NBD's doc/proto.md is not ours.\nf(\"D.md\");\n",
+                "//! See docs/b.md, and `lab/bench/README.md`. NBD's doc/proto.md is not ours.\nf(\"D.md\");\n",
             ),
             ("docs/b.md", "# B\n"),
-            ("bench/README.md", "# B\n"),
+            ("lab/bench/README.md", "# B\n"),
         ],
     },
     Planted {
@@ -324,22 +347,22 @@ const PLANTED: &[Planted] = &[
         rule: "config-keys",
         broken: &[
             ("daemon/src/config/mod.rs", "server.get(\"pin\"); server.get(\"drain-s\");\n"),
-            ("docs/config.md", "# Config\n| `pin` | bind |\n"),
+            ("docs/use/config.md", "# Config\n| `pin` | bind |\n"),
         ],
         lawful: &[
             ("daemon/src/config/mod.rs", "server.get(\"pin\"); device.get(\"cost\"); root.get(\"server\");\n"),
-            ("docs/config.md", "# Config\n## [server]\n| `pin` | bind |\n## [device.NAME.cost]\n"),
+            ("docs/use/config.md", "# Config\n## [server]\n| `pin` | bind |\n## [device.NAME.cost]\n"),
         ],
     },
     Planted {
         rule: "config-keys",
         broken: &[
-            ("sim/src/scenario/parse.rs", "run.get(\"seed\"); run.get(\"warm-up\");\n"),
-            ("docs/scenarios.md", "# Scenarios\n| `seed` | of all |\n"),
+            ("lab/sim/src/scenario/parse.rs", "run.get(\"seed\"); run.get(\"warm-up\");\n"),
+            ("docs/lab/scenarios.md", "# Scenarios\n| `seed` | of all |\n"),
         ],
         lawful: &[
-            ("sim/src/scenario/parse.rs", "run.get(\"seed\"); root.get(\"run\");\n"),
-            ("docs/scenarios.md", "# Scenarios\n## [run]\n| `seed` | of all |\n"),
+            ("lab/sim/src/scenario/parse.rs", "run.get(\"seed\"); root.get(\"run\");\n"),
+            ("docs/lab/scenarios.md", "# Scenarios\n## [run]\n| `seed` | of all |\n"),
         ],
     },
     Planted {
@@ -347,13 +370,13 @@ const PLANTED: &[Planted] = &[
         broken: &[("sched/src/policy/options.rs", "PolicyKind::None => \"none\",\n")],
         lawful: &[
             ("sched/src/policy/options.rs", "PolicyKind::None => \"none\",\n"),
-            ("docs/policies/none.md", "# none\n"),
+            ("docs/use/policies/none.md", "# none\n"),
         ],
     },
     Planted {
         rule: "policy-pages",
-        broken: &[("sched/src/policy/options.rs", "//! x\n"), ("docs/policies/magic.md", "# magic\n")],
-        lawful: &[("docs/policies/magic.md", "# magic\n")],
+        broken: &[("sched/src/policy/options.rs", "//! x\n"), ("docs/use/policies/magic.md", "# magic\n")],
+        lawful: &[("docs/use/policies/magic.md", "# magic\n")],
     },
 ];
 
@@ -390,7 +413,7 @@ fn planted_marks_and_paths_are_found() {
 fn a_file_of_801_lines_is_found_and_one_of_800_is_not() {
     let lines = |count: usize| "//\n".repeat(count);
     assert_eq!(check_rule(&Tree::of(&[("a.rs", &lines(801))]), "length").len(), 1);
-    let long = [("a.rs", &*lines(800)), ("Cargo.lock", &*lines(9000)), ("bench/record/h/d/a.md", &*lines(9000))];
+    let long = [("a.rs", &*lines(800)), ("Cargo.lock", &*lines(9000)), ("lab/record/h/d/a.md", &*lines(9000))];
     assert!(check_rule(&Tree::of(&long), "length").is_empty());
 }
 

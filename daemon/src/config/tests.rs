@@ -326,7 +326,7 @@ fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
             for window_bytes in [0, 1, 127, 128, 1000, 64 << 10, 1 << 40] {
                 let window = VSpan::from_bytes(window_bytes);
                 let keys = format!("policy = \"{policy}\"\nwindow = {window_bytes}");
-                let shipped = mqfq_bench::harness::as_shipped(PolicyOptions { window, ..exact }, workers);
+                let shipped = mqfq_demo::harness::as_shipped(PolicyOptions { window, ..exact }, workers);
                 assert_eq!(scheduler(&keys, workers), (shipped, Some("relaxed")), "{keys}, {workers} workers");
             }
         }

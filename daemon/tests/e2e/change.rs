@@ -1,8 +1,8 @@
 //! What changes while tenants are served: policies and weights by SIGHUP, a trace by SIGUSR2.
 
 use crate::client::Client;
-use crate::machine;
 use crate::server::{Server, pattern};
+use mqfq_testing::machine;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

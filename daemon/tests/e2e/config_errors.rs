@@ -1,7 +1,7 @@
 //! Bad input at the command line: one exact sentence on stderr, nothing on stdout, a non-zero exit.
 
-use crate::machine;
 use crate::server::{Folder, Server, mqfq};
+use mqfq_testing::machine;
 use std::os::unix::net::UnixListener;
 
 const GOOD: &str = r#"[device.fast]

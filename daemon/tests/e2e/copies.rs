@@ -1,9 +1,9 @@
 //! Whole disks, copied in and out by tools that compare every byte.
 
 use crate::client::Client;
-use crate::machine;
 use crate::server::{Server, arg, pattern};
-use crate::tools::{need, run_ok, uri};
+use mqfq_testing::machine;
+use mqfq_testing::tools::{need, run_ok, uri};
 
 const MIB: u64 = 1 << 20;
 

@@ -4,9 +4,9 @@
 use crate::change::{reload, with_policy};
 use crate::client::Client;
 use crate::fio::{fio, verifies};
-use crate::machine;
 use crate::server::{Folder, Server, arg, mqfq, pattern};
-use crate::tools::{need, uri};
+use mqfq_testing::machine;
+use mqfq_testing::tools::{need, uri};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
 //! The end: SIGTERM answers what was admitted, a second one does not wait, SIGUSR1 tells how it goes.
 
 use crate::client::{CMD_READ, CMD_WRITE, Client, ESHUTDOWN, Request};
-use crate::machine;
 use crate::server::{Folder, Server};
+use mqfq_testing::machine;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! fio: a foreign load generator that verifies what it wrote, and that shows weights as bandwidth.
 
-use crate::machine;
 use crate::server::{Folder, Server, arg};
-use crate::tools::{need, run_ok, uri};
+use mqfq_testing::machine;
+use mqfq_testing::tools::{need, run_ok, uri};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;

@@ -1,8 +1,8 @@
 //! The forms of MQFQ, from the config to the last reply.
 
 use crate::client::{CMD_WRITE, Client, Request};
-use crate::machine;
 use crate::server::{Server, pattern};
+use mqfq_testing::machine;
 use serde_json::{Value, json};
 
 const REQUEST_BYTES: usize = 4096;

@@ -3,8 +3,8 @@
 use crate::client::{
     CMD_DISC, CMD_READ, CMD_WRITE, Client, EINVAL, ENOSPC, Handshake, OPT_GO, REP_ACK, Request, is_closed,
 };
-use crate::machine;
 use crate::server::{Server, pattern};
+use mqfq_testing::machine;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

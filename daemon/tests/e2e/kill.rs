@@ -8,8 +8,8 @@
 //! which then is the next round's victim.
 
 use crate::client::{CMD_FLUSH, CMD_WRITE, Client, FLAG_FUA, Request};
-use crate::machine;
 use crate::server::{Folder, Server};
+use mqfq_testing::machine;
 use std::collections::HashMap;
 
 const BLOCK_BYTES: usize = 4096;

@@ -2,8 +2,8 @@
 //! server leaves behind when it ends.
 
 use crate::client::{Client, ENOSPC, Handshake};
-use crate::machine;
 use crate::server::{Folder, Server, pattern};
+use mqfq_testing::machine;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,12 @@
 //! End to end: the built binary, real sockets, and tools that nobody here wrote.
 //!
-//! One test binary, so that the tests can agree on who may use the machine ([`machine`]). Tools that are missing skip
+//! One test binary, so that the tests can agree on who may use the machine (`mqfq_testing::machine`). Tools that are missing skip
 //! their tests with a printed reason; with `CI=true` or `MQFQ_REQUIRE_TOOLS=1` a missing tool fails them.
 
-mod bound;
 mod change;
 mod client;
 mod config_errors;
 mod copies;
-mod cost;
 mod d2fq;
 mod drain;
 mod fio;
@@ -16,10 +14,6 @@ mod forms;
 mod hostile;
 mod kill;
 mod limits;
-mod machine;
 mod memory;
 mod negotiation;
-mod schedulers;
 mod server;
-mod sim;
-mod tools;

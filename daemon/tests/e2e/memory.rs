@@ -1,8 +1,8 @@
 //! Payload memory: clients that announce much and send nothing, or ask for much and read nothing, hold what the pages say.
 
 use crate::client::{CMD_READ, CMD_WRITE, Client, Request};
-use crate::machine;
 use crate::server::{Server, pattern};
+use mqfq_testing::machine;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 

@@ -1,9 +1,9 @@
 //! Every way from a socket to an export: what nbdinfo and libnbd's shell see, and what raw bytes get.
 
 use crate::client::{Handshake, OPT_ABORT, OPT_EXPORT_NAME, REP_ACK};
-use crate::machine;
 use crate::server::Server;
-use crate::tools::{need, run, run_ok, uri};
+use mqfq_testing::machine;
+use mqfq_testing::tools::{need, run, run_ok, uri};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 

@@ -1,58 +1,12 @@
 //! A running `mqfq serve` and the folder that its config, sockets and files live in.
 
+pub use mqfq_testing::{Folder, arg, pattern};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A folder that is gone at the end of the test.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Folder {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: the number only has to differ between tests.
-        let name = format!("mqfq-e2e-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    pub fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// A file of `size_bytes` zeroes.
-    pub fn file(&self, name: &str, size_bytes: u64) -> PathBuf {
-        let path = self.join(name);
-        std::fs::File::create(&path).and_then(|file| file.set_len(size_bytes)).unwrap();
-        path
-    }
-
-    /// A file whose byte at offset n depends on n and `seed`, with a hole in the middle third.
-    pub fn patterned_file(&self, name: &str, size_bytes: usize, seed: u8) -> PathBuf {
-        let mut bytes = pattern(size_bytes, seed);
-        bytes[size_bytes / 3..2 * size_bytes / 3].fill(0);
-        let path = self.join(name);
-        std::fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nobody is left to tell; the system cleans its temporary folder in the end.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Bytes that differ from each other, from zero runs, and from those of another seed.
-pub fn pattern(length_bytes: usize, seed: u8) -> Vec<u8> {
-    (0..length_bytes).map(|n| (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[1] ^ seed).collect()
-}
 
 /// `mqfq` with these arguments, to its end.
 pub fn mqfq(args: &[&str]) -> Output {
@@ -95,7 +49,7 @@ impl Server {
 
     fn start_with(folder: Folder, config: &str, prepare: impl FnOnce(&mut Command)) -> Server {
         let path = folder.join("config.toml");
-        std::fs::write(&path, config.replace('@', folder.0.to_str().expect("a temporary folder in UTF-8"))).unwrap();
+        std::fs::write(&path, config.replace('@', arg(folder.path()))).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
         command.args(["serve", "--json", "--stats", "--trace"]).arg(folder.join("trace.json")).arg(&path);
         prepare(&mut command);
@@ -204,7 +158,7 @@ impl Server {
         self.signal(libc::SIGKILL);
         let (status, _) = self.wait();
         assert_eq!(status.signal(), Some(libc::SIGKILL));
-        std::mem::replace(&mut self.folder, Folder(PathBuf::new()))
+        std::mem::replace(&mut self.folder, Folder::none())
     }
 }
 
@@ -221,9 +175,4 @@ impl Drop for Server {
             eprintln!("the server's stderr: {stderr}");
         }
     }
-}
-
-/// Path as an argument.
-pub fn arg(path: &Path) -> &str {
-    path.to_str().expect("a path in UTF-8")
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::export::BlockSizes;
+use crate::memory::TenantMemory;
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use std::io::Read;
@@ -16,6 +17,7 @@ fn export(tenant: u32) -> Export {
         size_bytes: 1,
         read_only: false,
         block: BlockSizes::DEFAULT,
+        memory: TenantMemory::unbounded(),
     }
 }
 

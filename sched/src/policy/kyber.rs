@@ -32,7 +32,7 @@
 //! * Linux holds asynchronous requests back where they get a scheduler tag, at 3/4 of the tags of a queue. Tenants' requests are admitted
 //!   before a policy sees them, so here 3/4 of D bounds what is on the device.
 //! * Tokens are a count and not a bitmap, and those who wait are served in a ring.
-//! * What is asynchronous is said by who submits: the block layer's rule is in docs/config.md, `async-writes`.
+//! * What is asynchronous is said by who submits: the block layer's rule is in docs/use/config.md, `async-writes`.
 //!
 //! # Invariants
 //! K1 to K3 of `kyber/pool.rs`, and

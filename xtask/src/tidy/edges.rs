@@ -15,31 +15,50 @@ struct Edges {
     or_fewer: bool,
 }
 
-/// The arrows of ARCHITECTURE.md's picture. A crate that is not here is an error: say first where it belongs.
+/// The arrows of ARCHITECTURE.md's picture. A crate that is not here is an error: say first where it belongs. What ships stands
+/// first, and no arrow leads from it to the laboratory.
 const EDGES: &[Edges] = &[
     Edges { folder: "config", package: "mqfq-config", on: &[], or_fewer: false },
     Edges { folder: "sched", package: "mqfq-sched", on: &[], or_fewer: false },
     Edges { folder: "nvme", package: "mqfq-nvme", on: &[], or_fewer: false },
-    Edges { folder: "cpu", package: "mqfq-cpu", on: &[], or_fewer: false },
     Edges { folder: "blk", package: "mqfq-blk", on: &["sched", "nvme"], or_fewer: false },
     Edges { folder: "front", package: "mqfq-front", on: &["blk"], or_fewer: false },
-    // Only daemon may depend on bench, so that nothing that ships leans on a measuring tool.
+    Edges { folder: "report", package: "mqfq-report", on: &[], or_fewer: false },
+    Edges { folder: "demo", package: "mqfq-demo", on: &["nvme", "blk", "front", "report"], or_fewer: false },
     Edges {
-        folder: "bench",
-        package: "mqfq-bench",
-        on: &["sched", "nvme", "blk", "front", "watched/sched", "sim"],
+        folder: "daemon",
+        package: "mqfq",
+        on: &["front", "blk", "config", "report", "demo", "testing"],
         or_fewer: true,
     },
+    Edges { folder: "cpu", package: "mqfq-cpu", on: &[], or_fewer: false },
+    Edges { folder: "testing", package: "mqfq-testing", on: &[], or_fewer: false },
     // The source of sched and of blk once more, with atomics that tell a watcher.
-    Edges { folder: "watched/sched", package: "mqfq-sched-watched", on: &[], or_fewer: false },
-    Edges { folder: "watched/blk", package: "mqfq-blk-watched", on: &["watched/sched", "nvme"], or_fewer: false },
+    Edges { folder: "lab/watched/sched", package: "mqfq-sched-watched", on: &[], or_fewer: false },
     Edges {
-        folder: "sim",
+        folder: "lab/watched/blk",
+        package: "mqfq-blk-watched",
+        on: &["lab/watched/sched", "nvme"],
+        or_fewer: false,
+    },
+    Edges {
+        folder: "lab/sim",
         package: "mqfq-sim",
-        on: &["watched/blk", "watched/sched", "nvme", "cpu", "config"],
+        on: &["lab/watched/blk", "lab/watched/sched", "nvme", "cpu", "config"],
         or_fewer: true,
     },
-    Edges { folder: "daemon", package: "mqfq", on: &["front", "blk", "bench", "sim", "config"], or_fewer: true },
+    Edges {
+        folder: "lab/bench",
+        package: "mqfq-bench",
+        on: &["sched", "nvme", "blk", "front", "report", "demo", "lab/watched/sched", "lab/sim"],
+        or_fewer: true,
+    },
+    Edges {
+        folder: "lab",
+        package: "mqfq-lab",
+        on: &["lab/bench", "lab/sim", "blk", "config", "report", "testing"],
+        or_fewer: true,
+    },
     Edges { folder: "xtask", package: "xtask", on: &[], or_fewer: false },
 ];
 
@@ -116,6 +135,9 @@ pub fn crate_edges(tree: &Tree, report: &mut Report) {
                 let Some(ours) = EDGES.iter().map(|edges| edges.package).find(|package| *package == name) else {
                     continue;
                 };
+                if ours == "mqfq-testing" && kind != "dev-dependencies" {
+                    report.add(&path, 0, format!("{folder} ships, and must not depend on {ours} ({kind})"));
+                }
                 if !allowed.contains(ours) {
                     report.add(&path, 0, format!("{folder} must not depend on {ours} ({kind})"));
                 }

@@ -37,7 +37,7 @@ fn below<'a>(tree: &'a Tree, folders: &[&'static str], except: &[&str]) -> Vec<&
 
 /// `clock`: sched, nvme and sim know no clock, not even in tests; blk reads it in one file, front gets `now_ns` from there.
 pub fn clock(tree: &Tree, report: &mut Report) {
-    forbid(&below(tree, &["sched", "nvme", "cpu", "sim"], &[]), ALL, CLOCK, "time is passed in as now_ns", report);
+    forbid(&below(tree, &["sched", "nvme", "cpu", "lab/sim"], &[]), ALL, CLOCK, "time is passed in as now_ns", report);
     let path = below(tree, &["blk/src", "front/src"], &["blk/src/clock.rs"]);
     forbid(&path, SHIPPED, CLOCK, "only blk/src/clock.rs reads the time", report);
 }
@@ -48,7 +48,7 @@ pub fn threads(tree: &Tree, report: &mut Report) {
     let path = below(tree, &["sched", "nvme", "blk", "front"], &["blk/src/worker/thread.rs"]);
     forbid(&path, SHIPPED, THREADS, "only blk/src/worker/thread.rs makes threads", report);
     forbid(
-        &below(tree, &["sim"], &[]),
+        &below(tree, &["lab/sim"], &[]),
         ALL,
         THREADS,
         "a simulation is one thread; who runs many brings the threads",
@@ -61,7 +61,7 @@ pub fn threads(tree: &Tree, report: &mut Report) {
 pub fn sleep(tree: &Tree, report: &mut Report) {
     let why = "wait for the event, or pass the time in";
     forbid(&below(tree, &["sched", "nvme", "blk", "front", "daemon", "xtask"], &[]), ALL, SLEEP, why, report);
-    forbid(&below(tree, &["bench"], &[]), TESTS, SLEEP, why, report);
+    forbid(&below(tree, &["demo", "lab/bench"], &[]), TESTS, SLEEP, why, report);
 }
 
 /// `sync`: in sched, and in the gate of blk, atomics and locks come through one file, so that the model checker sees all
@@ -94,7 +94,11 @@ pub fn front_names_sched(tree: &Tree, report: &mut Report) {
 
 /// `unsafe`: only where memory meets the kernel, in blk and daemon. What parses a client's bytes and what decides is safe.
 pub fn no_unsafe(tree: &Tree, report: &mut Report) {
-    let safe = below(tree, &["sched/src", "nvme/src", "front/src", "bench/src", "xtask/src"], &[]);
+    let safe = below(
+        tree,
+        &["sched/src", "nvme/src", "front/src", "report/src", "demo/src", "lab/bench/src", "xtask/src"],
+        &[],
+    );
     forbid(&safe, SHIPPED, &["unsafe"], "blk and daemon talk to the kernel, nobody else does", report);
 }
 

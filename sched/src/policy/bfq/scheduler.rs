@@ -77,7 +77,7 @@ impl Group {
     }
 }
 
-// What docs/policies/bfq.md says of memory.
+// What docs/use/policies/bfq.md says of memory.
 const _: () =
     assert!(size_of::<Group>() <= 256 && size_of::<Queue>() <= 256 && size_of::<super::queue::Request>() <= 80);
 

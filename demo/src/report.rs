@@ -1,0 +1,205 @@
+//! What the commands report: the JSON contract, as types. Keys are stable and carry their unit.
+//!
+//! `mqfq demo --json` ends with one [`DemoReport`] on stdout, `mqfq-lab bench fairness --json` with one
+//! [`FairnessReport`]. Further keys may come; none that is here goes or changes its meaning.
+
+use mqfq_report::table::{Align, Table, mb_per_s, ms};
+use serde::{Deserialize, Serialize};
+
+/// What `mqfq demo` found.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DemoReport {
+    /// One entry per scenario.
+    pub scenarios: Vec<ScenarioReport>,
+    /// The device model that both ran on.
+    pub device: String,
+    /// Where the picture lies, if it could be written.
+    pub svg_path: Option<String>,
+    /// Wall-clock time of the whole run, seconds.
+    pub elapsed_s: f64,
+}
+
+/// One scenario under each policy.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ScenarioReport {
+    /// Its short name: `moderate`, `shallow`.
+    pub scenario: String,
+    /// One sentence: who does what.
+    pub description: String,
+    /// One entry per policy, `none` first.
+    pub policies: Vec<PolicyReport>,
+}
+
+/// One scenario under one policy.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PolicyReport {
+    /// As in the configuration: `none`, `sfqd`, `mqfq`, `mqfq-serial`.
+    pub policy: String,
+    /// D, in tokens; `null` for a policy without one.
+    pub depth: Option<u32>,
+    /// Bytes that one token stands for; `null`: a token is one request.
+    pub token_unit_bytes: Option<u32>,
+    /// T, in bytes at the default weight; `null` for a policy without one.
+    pub window_bytes: Option<u64>,
+    /// The form that it ran in.
+    #[serde(flatten)]
+    pub form: FormReport,
+    /// All tenants together, while all run.
+    pub total_bytes_per_s: f64,
+    /// One entry per tenant.
+    pub tenants: Vec<TenantReport>,
+}
+
+/// The form of a policy, as three keys beside `window_bytes`; `null` for a policy that has but one form.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct FormReport {
+    /// Step of virtual time, in bytes at the default weight; 0 in the exact form.
+    pub quantum_bytes: Option<u64>,
+    /// What a queue takes of a flow's virtual time at once, in bytes at the default weight; 0 in the exact form.
+    pub lease_bytes: Option<u64>,
+    /// Tokens that a queue may take at once; 1 in the exact form.
+    pub token_batch: Option<u32>,
+}
+
+/// One tenant in one scenario under one policy.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TenantReport {
+    /// Its name.
+    pub name: String,
+    /// Its weight, 1..=10000.
+    pub weight: u16,
+    /// Bandwidth when nobody else runs, under the same policy.
+    pub alone_bytes_per_s: f64,
+    /// Bandwidth while all run.
+    pub shared_bytes_per_s: f64,
+    /// `alone_bytes_per_s / shared_bytes_per_s`; at least 1 up to noise. `null` if nothing at all was served.
+    pub slowdown: Option<f64>,
+    /// 99th percentile of request to completion as the client saw it, while all run.
+    pub p99_ns: u64,
+    /// The same when nobody else runs.
+    pub alone_p99_ns: u64,
+}
+
+impl TenantReport {
+    /// `alone / shared`, or `None` if the tenant got nothing.
+    pub fn slowdown_of(alone_bytes_per_s: f64, shared_bytes_per_s: f64) -> Option<f64> {
+        (shared_bytes_per_s > 0.0).then(|| alone_bytes_per_s / shared_bytes_per_s)
+    }
+}
+
+impl ScenarioReport {
+    /// The entry of `policy`.
+    pub fn policy(&self, policy: &str) -> Option<&PolicyReport> {
+        self.policies.iter().find(|entry| entry.policy == policy)
+    }
+
+    /// The table that the demo prints: one line per policy and tenant.
+    pub fn table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("policy", Align::Left),
+            ("tenant", Align::Left),
+            ("weight", Align::Right),
+            ("alone MB/s", Align::Right),
+            ("shared MB/s", Align::Right),
+            ("slowdown", Align::Right),
+            ("p99 ms", Align::Right),
+            ("total MB/s", Align::Right),
+            ("of none's", Align::Right),
+        ]);
+        let none_bytes_per_s = self.policy("none").map(|none| none.total_bytes_per_s);
+        for policy in &self.policies {
+            for (at, tenant) in policy.tenants.iter().enumerate() {
+                let first = at == 0;
+                let of_none = none_bytes_per_s.filter(|&none| none > 0.0).map(|none| policy.total_bytes_per_s / none);
+                table.row(vec![
+                    if first { policy.policy.clone() } else { String::new() },
+                    tenant.name.clone(),
+                    tenant.weight.to_string(),
+                    mb_per_s(tenant.alone_bytes_per_s),
+                    mb_per_s(tenant.shared_bytes_per_s),
+                    tenant.slowdown.map_or("starved".into(), |slowdown| format!("{slowdown:.2}")),
+                    ms(tenant.p99_ns),
+                    if first { mb_per_s(policy.total_bytes_per_s) } else { String::new() },
+                    of_none.filter(|_| first).map_or(String::new(), |share| format!("{share:.3}")),
+                ]);
+            }
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demo() -> DemoReport {
+        let policy = |name: &str, shared: f64| PolicyReport {
+            policy: name.into(),
+            depth: (name != "none").then_some(64),
+            token_unit_bytes: None,
+            window_bytes: (name != "none").then_some(65_536),
+            form: FormReport { token_batch: (name != "none").then_some(32), ..FormReport::default() },
+            total_bytes_per_s: 240e6,
+            tenants: vec![TenantReport {
+                name: "reader".into(),
+                weight: 100,
+                alone_bytes_per_s: 80e6,
+                shared_bytes_per_s: shared,
+                slowdown: TenantReport::slowdown_of(80e6, shared),
+                p99_ns: 1_234_567,
+                alone_p99_ns: 900_000,
+            }],
+        };
+        DemoReport {
+            scenarios: vec![ScenarioReport {
+                scenario: "moderate".into(),
+                description: "a reader against a crowd".into(),
+                policies: vec![policy("none", 0.0), policy("mqfq", 64e6)],
+            }],
+            device: "flash-60k".into(),
+            svg_path: Some("mqfq-demo.svg".into()),
+            elapsed_s: 24.0,
+        }
+    }
+
+    #[test]
+    fn the_demo_speaks_the_json_that_is_promised() {
+        let json = serde_json::to_value(demo()).unwrap();
+        let policy = &json["scenarios"][0]["policies"][1];
+        assert_eq!(json["scenarios"][0]["scenario"], "moderate");
+        assert_eq!(policy["policy"], "mqfq");
+        assert_eq!(policy["total_bytes_per_s"], 240e6);
+        let tenant = &policy["tenants"][0];
+        assert_eq!(tenant["name"], "reader");
+        assert_eq!(tenant["weight"], 100);
+        assert_eq!(tenant["alone_bytes_per_s"], 80e6);
+        assert_eq!(tenant["shared_bytes_per_s"], 64e6);
+        assert_eq!(tenant["slowdown"], 1.25, "80 / 64");
+        assert_eq!(tenant["p99_ns"], 1_234_567);
+    }
+
+    #[test]
+    fn a_starved_tenant_has_no_number_instead_of_infinity() {
+        let json = serde_json::to_value(demo()).unwrap();
+        assert!(json["scenarios"][0]["policies"][0]["tenants"][0]["slowdown"].is_null());
+        assert!(demo().scenarios[0].table().render().contains("starved"));
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_again() {
+        let text = serde_json::to_string(&demo()).unwrap();
+        assert!(!text.contains('\n'), "one object, one line");
+        assert_eq!(serde_json::from_str::<DemoReport>(&text).unwrap(), demo());
+    }
+
+    #[test]
+    fn the_table_has_a_line_per_policy_and_tenant() {
+        let text = demo().scenarios[0].table().render();
+        assert_eq!(text.lines().count(), 4, "header, rule, none, mqfq");
+        let mqfq = text.lines().last().unwrap();
+        assert_eq!(
+            mqfq.split_whitespace().collect::<Vec<_>>(),
+            ["mqfq", "reader", "100", "80.0", "64.0", "1.25", "1.235", "240.0", "1.000"]
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! What `mqfq-lab bench bound` reports: the JSON contract, as types, and the table.
+
+use super::judge::{Share, Verdict};
+use mqfq_report::table::{Align, Table};
+use serde::{Deserialize, Serialize};
+
+/// What `mqfq-lab bench bound` found.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct BoundReport {
+    /// One entry per case.
+    pub rows: Vec<BoundRow>,
+    /// Weighted shares of saturated flows over a second of virtual time.
+    pub shares: Vec<SharesRow>,
+    /// Largest deviation that is promised for `shares`.
+    pub shares_tolerance: f64,
+    /// Intervals covered in all cases.
+    pub intervals: u64,
+    /// What `--seed` was.
+    pub seed: u64,
+    /// What `--scale` was.
+    pub scale: u64,
+    /// Where the picture lies, if there is one.
+    pub svg_path: Option<String>,
+    /// Wall-clock time of the whole run, seconds.
+    pub elapsed_s: f64,
+}
+
+/// One case: the largest share of each bound over every interval of every pair of flows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct BoundRow {
+    /// Its short name.
+    pub case: String,
+    /// Who does what.
+    pub description: String,
+    /// As in the configuration.
+    pub policy: String,
+    /// `faithful`: as in the paper. `relaxed`: with quantised leaves, leases and batched tokens.
+    pub form: String,
+    /// Flows; of several machines the most.
+    pub flows: usize,
+    /// Hctxs; of several machines the most.
+    pub hctxs: usize,
+    /// D; `null` if the case has several machines with different ones.
+    pub depth: Option<u32>,
+    /// T, in bytes at the default weight; `null` as for `depth`.
+    pub window_bytes: Option<u64>,
+    /// Bytes that one unit of D stands for; `null`: a request.
+    pub token_unit_bytes: Option<u32>,
+    /// Of this case; follows from `--seed` and the name.
+    pub seed: u64,
+    /// Histories that were evaluated.
+    pub histories: u64,
+    /// Their events: dispatches, completions, flows that became backlogged or drained.
+    pub steps: u64,
+    /// Intervals covered: every two moments of every stretch in which two flows stayed backlogged.
+    pub intervals: u64,
+    /// Of Theorem 2, in service completed. `null`: no two flows were backlogged at once.
+    pub largest_share_of_bound: Option<f64>,
+    /// Of the tight bound, in service completed.
+    pub largest_share_of_tight_bound: Option<f64>,
+    /// Of the bound on service dispatched.
+    pub largest_share_of_dispatch_bound: Option<f64>,
+    /// Of Theorem 1, in service completed, where D is 1. It does not hold for that; see lab/bench/README.md.
+    pub largest_share_of_theorem_1: Option<f64>,
+    /// Service over weight, in bytes at the default weight, of the pair behind `largest_share_of_tight_bound`.
+    pub largest_unfairness_bytes: Option<f64>,
+    /// What that pair is allowed.
+    pub tight_bound_bytes: Option<f64>,
+    /// The bounds that are broken, by name.
+    pub broken: Vec<String>,
+}
+
+/// Saturated flows in one setting.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SharesRow {
+    /// Its short name.
+    pub case: String,
+    /// As in the configuration.
+    pub policy: String,
+    /// `faithful`: as in the paper. `relaxed`: with quantised leaves, leases and batched tokens.
+    pub form: String,
+    /// Flows.
+    pub flows: usize,
+    /// Over one second of virtual time: the largest `|share / weighted share - 1|` of any flow.
+    pub largest_deviation: f64,
+    /// No more than what is promised.
+    pub within: bool,
+}
+
+fn value(share: Option<Share>) -> Option<f64> {
+    share.map(|share| share.value())
+}
+
+impl BoundRow {
+    /// Takes over what was found.
+    pub fn set(&mut self, verdict: &Verdict) {
+        self.steps = verdict.events;
+        self.intervals = verdict.intervals;
+        self.largest_share_of_bound = value(verdict.theorem_2);
+        self.largest_share_of_tight_bound = value(verdict.tight);
+        self.largest_share_of_dispatch_bound = value(verdict.dispatched);
+        self.largest_share_of_theorem_1 = value(verdict.theorem_1);
+        self.largest_unfairness_bytes = verdict.tight.map(|share| share.unfairness_bytes);
+        self.tight_bound_bytes = verdict.tight.map(|share| share.limit_bytes);
+        self.broken = verdict.broken().into_iter().map(String::from).collect();
+    }
+}
+
+/// A share with four decimals, rounded towards 0: what is below 1 is not shown as 1.
+fn share(value: Option<f64>) -> String {
+    value.map_or("-".into(), |value| format!("{:.4}", (value * 1e4).floor() / 1e4))
+}
+
+impl BoundReport {
+    /// One line per case.
+    pub fn table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("case", Align::Left),
+            ("form", Align::Left),
+            ("flows", Align::Right),
+            ("D", Align::Right),
+            ("T KiB", Align::Right),
+            ("intervals", Align::Right),
+            ("Theorem 2", Align::Right),
+            ("tight", Align::Right),
+            ("dispatched", Align::Right),
+            ("Theorem 1", Align::Right),
+        ]);
+        for row in &self.rows {
+            table.row(vec![
+                row.case.clone(),
+                row.form.clone(),
+                row.flows.to_string(),
+                row.depth.map_or("-".into(), |depth| depth.to_string()),
+                row.window_bytes.map_or("-".into(), |bytes| (bytes >> 10).to_string()),
+                row.intervals.to_string(),
+                share(row.largest_share_of_bound),
+                share(row.largest_share_of_tight_bound),
+                share(row.largest_share_of_dispatch_bound),
+                share(row.largest_share_of_theorem_1),
+            ]);
+        }
+        table
+    }
+
+    /// One line per setting of saturated flows.
+    pub fn shares_table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("saturated flows", Align::Left),
+            ("form", Align::Left),
+            ("flows", Align::Right),
+            ("deviation %", Align::Right),
+        ]);
+        for row in &self.shares {
+            let percent = format!("{:.3}", row.largest_deviation * 100.0);
+            table.row(vec![row.case.clone(), row.form.clone(), row.flows.to_string(), percent]);
+        }
+        table
+    }
+
+    /// What is not as promised, one sentence each.
+    pub fn broken(&self) -> Vec<String> {
+        let rows = self.rows.iter().flat_map(|row| {
+            row.broken.iter().map(|bound| format!("{} ({}, seed {}) breaks {bound}", row.case, row.form, row.seed))
+        });
+        let shares = self.shares.iter().filter(|row| !row.within);
+        rows.chain(
+            shares.map(|row| format!("{} ({}) is off by {:.2}%", row.case, row.form, row.largest_deviation * 100.0)),
+        )
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_below_one_is_not_shown_as_one() {
+        assert_eq!(share(Some(0.999_99)), "0.9999");
+        assert_eq!(share(Some(1.0)), "1.0000");
+        assert_eq!(share(None), "-");
+    }
+}

@@ -1,0 +1,234 @@
+//! `mqfq-lab bench fairness`: two tenants that both want everything, and who gets what.
+//!
+//! # What it shows
+//! Under `mqfq` each tenant's part of a saturated drive follows its weight, whatever the size of its requests and the
+//! number of its queues; under `none`, beside it, large requests and many queues take the drive. Five cases on the
+//! software drive `flash-60k`, ten seconds each.
+//!
+//! # What it measures
+//! `ratio` is the second tenant's bytes over the first's, `deviation` is `|ratio / expected - 1|`: stricter than
+//! comparing shares. The promise is 2% for equal weights and 3% for others. If a promise is broken, the command prints
+//! everything and then fails.
+//!
+//! # What would make it lie
+//! Both tenants must be backlogged on every worker where they run, all the time: their depths are far above D. Without
+//! sockets (the default) nothing but the block layer runs; `--nbd` sends the same load through real sockets, where a
+//! machine that cannot carry the drive's rate leaves tenants not backlogged, and shares then say nothing.
+
+use crate::report::{FairnessCase, FairnessPolicy, FairnessReport, FairnessTenant};
+use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
+use mqfq_demo::drive;
+use mqfq_demo::harness::{self, Rig, RigOptions, Tenant, Transport};
+use mqfq_demo::load::{Load, Window};
+use mqfq_demo::phases;
+use mqfq_report::progress::Progress;
+
+/// What to run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FairnessOptions {
+    /// One JSON object on stdout instead of a table.
+    pub json: bool,
+    /// Through real NBD sockets instead of inside the workers.
+    pub nbd: bool,
+    /// Length of each measurement, milliseconds.
+    pub measured_ms: u64,
+}
+
+impl Default for FairnessOptions {
+    fn default() -> Self {
+        FairnessOptions { json: false, nbd: false, measured_ms: 10_000 }
+    }
+}
+
+/// Time for queues to fill before anything is counted.
+pub const WARM_UP_MS: u64 = 300;
+
+/// The policies that are compared.
+pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Mqfq, PolicyKind::None];
+
+/// Two saturating tenants and what `mqfq` promises them.
+pub struct Case {
+    /// Short name.
+    pub name: &'static str,
+    /// One sentence.
+    pub description: &'static str,
+    /// The tenants; the promise is about the second's bytes over the first's.
+    pub tenants: [Tenant; 2],
+    /// Largest deviation promised.
+    pub tolerance: f64,
+}
+
+impl Case {
+    /// The second tenant's weight over the first's.
+    pub fn expected_ratio(&self) -> f64 {
+        f64::from(self.tenants[1].weight.get()) / f64::from(self.tenants[0].weight.get())
+    }
+}
+
+const KIB: u32 = 1024;
+
+/// The five cases.
+///
+/// # Panics
+/// Never: the weights are constants in range.
+pub fn cases() -> [Case; 5] {
+    let tenant = |name, weight, load: Load| Tenant {
+        name,
+        weight: Weight::new(weight).expect("a constant between 1 and 10000"),
+        load,
+    };
+    let second = |load: Load| Load { seed: 2, ..load };
+    // Depths of 256 in all per tenant: four times D, so that both stay backlogged on every worker.
+    let four_queues = Load::random_reads(4, 64, 4 * KIB);
+    [
+        Case {
+            name: "sizes",
+            description: "equal weights, 4 KiB against 64 KiB requests",
+            tenants: [
+                tenant("small", 100, four_queues),
+                tenant("large", 100, second(Load::random_reads(4, 64, 64 * KIB))),
+            ],
+            tolerance: 0.02,
+        },
+        Case {
+            name: "queues",
+            description: "equal weights, one queue against four",
+            tenants: [
+                tenant("one", 100, Load::random_reads(1, 256, 4 * KIB)),
+                tenant("four", 100, second(Load::random_reads(4, 256, 4 * KIB))),
+            ],
+            tolerance: 0.02,
+        },
+        Case {
+            name: "weights 1:3",
+            description: "weights 100 and 300, the same load",
+            tenants: [tenant("light", 100, four_queues), tenant("heavy", 300, second(four_queues))],
+            tolerance: 0.03,
+        },
+        Case {
+            name: "weights 1:10",
+            description: "weights 100 and 1000, the same load",
+            tenants: [tenant("light", 100, four_queues), tenant("heavy", 1000, second(four_queues))],
+            tolerance: 0.03,
+        },
+        Case {
+            name: "writes",
+            description: "equal weights, 4 KiB reads against 16 KiB requests of which 30% write",
+            tenants: [
+                tenant("reads", 100, four_queues),
+                tenant("mixed", 100, second(Load { write_percent: 30, ..Load::random_reads(4, 64, 16 * KIB) })),
+            ],
+            tolerance: 0.02,
+        },
+    ]
+}
+
+/// Runs all cases and prints them.
+///
+/// # Errors
+/// One sentence: something failed, or `mqfq` broke its promise in some case.
+pub fn run(options: &FairnessOptions) -> Result<(), String> {
+    let report = measure(options)?;
+    if options.json {
+        println!("{}", mqfq_report::json(&report)?);
+    } else {
+        for case in &report.cases {
+            println!("{}: {}", case.case, case.description);
+        }
+        println!("\n{}", report.table().render());
+    }
+    let broken: Vec<&str> = report
+        .cases
+        .iter()
+        .filter(|case| case.policies.iter().any(|policy| policy.policy == "mqfq" && !policy.within))
+        .map(|case| case.case.as_str())
+        .collect();
+    if broken.is_empty() { Ok(()) } else { Err(format!("mqfq was outside its promise in: {}", broken.join(", "))) }
+}
+
+/// Runs all cases.
+///
+/// # Errors
+/// One sentence.
+pub fn measure(options: &FairnessOptions) -> Result<FairnessReport, String> {
+    let transport = if options.nbd { Transport::Nbd } else { Transport::Inside };
+    let cases = cases();
+    let mut progress = Progress::new(cases.len() * POLICIES.len());
+    let mut reports = Vec::new();
+    for case in &cases {
+        let mut policies = Vec::new();
+        for kind in POLICIES {
+            progress.step(&format!("{} under {kind}", case.name));
+            policies.push(measure_one(case, kind, transport, options.measured_ms)?);
+        }
+        reports.push(FairnessCase {
+            case: case.name.into(),
+            description: case.description.into(),
+            expected_ratio: case.expected_ratio(),
+            tolerance: case.tolerance,
+            policies,
+        });
+    }
+    progress.finish();
+    Ok(FairnessReport {
+        cases: reports,
+        device: drive::DEMO_PRESET.into(),
+        transport: transport.name().into(),
+        measured_s: options.measured_ms as f64 * 1e-3,
+    })
+}
+
+/// The policy as it is measured: in the form that ships.
+pub const fn policy(kind: PolicyKind, workers: usize) -> PolicyOptions {
+    harness::as_shipped(PolicyOptions::new(kind), workers)
+}
+
+/// One case under one policy.
+///
+/// # Errors
+/// One sentence.
+pub fn measure_one(
+    case: &Case,
+    kind: PolicyKind,
+    transport: Transport,
+    measured_ms: u64,
+) -> Result<FairnessPolicy, String> {
+    let workers = harness::workers(transport);
+    let policy = policy(kind, workers);
+    let mut rig = Rig::start(RigOptions {
+        device: drive::demo_drive()?,
+        policy,
+        queue_depth: drive::DEMO_QUEUE_DEPTH,
+        tenants: &case.tenants,
+        transport,
+        workers,
+        pin: false,
+    })?;
+    let counted = rig.run(&[0, 1], Window::from_ms(WARM_UP_MS, measured_ms))?;
+    rig.stop();
+    let tenants: Vec<FairnessTenant> = case
+        .tenants
+        .iter()
+        .zip(&counted)
+        .map(|(tenant, counted)| FairnessTenant {
+            name: tenant.name.into(),
+            weight: tenant.weight.get(),
+            bytes_per_s: counted.bytes_per_s(),
+            p99_ns: counted.p99_ns(),
+        })
+        .collect();
+    let ratio = (counted[0].bytes > 0).then(|| counted[1].bytes as f64 / counted[0].bytes as f64);
+    let deviation = ratio.map(|ratio| (ratio / case.expected_ratio() - 1.0).abs());
+    let (depth, window_bytes) = phases::limits(&policy);
+    Ok(FairnessPolicy {
+        policy: kind.name().into(),
+        depth,
+        window_bytes,
+        form: phases::form(&policy),
+        total_bytes_per_s: tenants.iter().map(|tenant| tenant.bytes_per_s).sum(),
+        ratio,
+        deviation,
+        within: deviation.is_some_and(|deviation| deviation <= case.tolerance),
+        tenants,
+    })
+}

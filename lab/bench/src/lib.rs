@@ -1,0 +1,35 @@
+//! What `mqfq-lab bench` runs, and the structures that ours are compared with.
+//!
+//! | file | noun |
+//! |---|---|
+//! | [`contender`] | whose cost is measured: each policy in each of its forms |
+//! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
+//! | [`transfers`] | the lines that whole policies move |
+//! | [`simulate`](mod@simulate) | scenarios through the simulator, several at once |
+//! | [`blkmq`], [`d2fq`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
+//! | [`report`] | what fairness reports |
+//!
+//! Loads and harness are those of `mqfq-demo`; tables and pictures those of `mqfq-report`. README.md beside this crate says for
+//! each command what it shows and what would make it lie.
+
+pub mod blkmq;
+pub mod bound;
+pub mod contender;
+mod cpu_time;
+pub mod d2fq;
+pub mod elevators;
+pub mod fairness;
+pub mod file;
+mod fio;
+pub mod kernel;
+pub mod machine;
+pub mod model;
+pub mod nbd_record;
+pub mod overhead;
+pub mod report;
+pub mod scale;
+pub mod schedulers;
+pub mod simulate;
+pub mod structures;
+pub mod transfers;
+pub mod validate;

@@ -1,0 +1,449 @@
+//! `mqfq-lab bench scale`: requests per second of the `null` device with one worker, two, and so on.
+//!
+//! # What it measures
+//! The whole block layer with its load inside the workers ([`load`]), each worker on a core of its own: nothing is left
+//! but admission, staging, the policy, dispatch and completion. Three ways for flows to be placed ([`setting`]): each on
+//! a worker of its own, one on all workers, as many as workers on all of them. What workers share then is the policy, so
+//! what is lost against `none` is what sharing costs.
+//!
+//! # How
+//! Interleaved rounds, as [`crate::nbd_record`] explains; each round begins with another policy. A rate is the median of
+//! its rounds; a ratio (to one worker, to `none`, to `mqfq-serial`) is the median of the ratios within one round.
+//!
+//! # What would make it lie
+//! A core that somebody else uses; a virtual machine's neighbours. See lab/bench/README.md.
+
+pub mod load;
+mod picture;
+pub mod setting;
+
+use crate::contender::{Contender, contenders};
+use crate::machine::{self, Machine};
+use crate::nbd_record::median;
+use load::{Fixed, Seen};
+use mqfq_report::progress::Progress;
+use mqfq_report::table::{Align, Table};
+use serde::{Deserialize, Serialize};
+use setting::Setting;
+use std::path::{Path, PathBuf};
+
+/// What to run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ScaleOptions {
+    /// Most workers; `None`: one per CPU.
+    pub workers: Option<usize>,
+    /// Flows: per worker where each has its own, in all where all share them; `None`: see [`Setting::all`].
+    pub flows: Option<u32>,
+    /// Each relaxation of `mqfq` alone, too.
+    pub relaxations: bool,
+    /// How often each case is run, at least 1.
+    pub rounds: u32,
+    /// What is the same in all measurements.
+    pub fixed: Fixed,
+    /// Where `mqfq-scale.svg` goes; `None`: no picture.
+    pub out: Option<PathBuf>,
+    /// Root under which `HOST/DATE/scale.{json,md,svg}` is written; `None`: nothing is written.
+    pub record: Option<PathBuf>,
+    /// Name of the host in the record; `None`: the machine's own.
+    pub host: Option<String>,
+    /// One JSON object on stdout instead of a table.
+    pub json: bool,
+}
+
+/// Most workers that can be asked for.
+pub const WORKERS_MAX: usize = 256;
+
+impl Default for ScaleOptions {
+    fn default() -> Self {
+        ScaleOptions {
+            workers: None,
+            flows: None,
+            relaxations: false,
+            rounds: 7,
+            fixed: Fixed { measured_ms: 300, window_bytes: 256 << 10, depth_per_worker: 64, writes: false },
+            out: None,
+            record: None,
+            host: None,
+            json: false,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ScaleReport {
+    /// One entry per number of workers, placement, number of flows and policy.
+    pub rows: Vec<ScaleRow>,
+    /// Day, UTC.
+    pub date: String,
+    /// Where.
+    pub machine: Machine,
+    /// Interleaved rounds.
+    pub rounds: u32,
+    /// Length of each measurement, milliseconds.
+    pub measured_ms: u64,
+    /// Size of each request.
+    pub request_bytes: u32,
+    /// `read` or `write`.
+    pub op: String,
+    /// What to know before reading the rows.
+    pub notes: Vec<String>,
+    /// Where the picture lies, if one was drawn.
+    pub svg_path: Option<String>,
+}
+
+/// One policy on so many workers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ScaleRow {
+    /// Its name in configs, or that of one of its forms.
+    pub policy: String,
+    /// `faithful` to its paper, `relaxed`, or the one relaxation that it has: `quantum`, `lease`, `batch`.
+    pub form: String,
+    /// Workers, each on a core of its own where there are as many.
+    pub workers: usize,
+    /// `own`: each flow on one worker; `all`: each flow on every worker.
+    pub placement: String,
+    /// Flows in all.
+    pub flows: u32,
+    /// All workers together, median of the rounds.
+    pub requests_per_s: f64,
+    /// Smallest of the rounds.
+    pub smallest: f64,
+    /// Largest of the rounds.
+    pub largest: f64,
+    /// Over the rate of one worker with the same placement; `null` if that was 0, as in an instant on a busy machine.
+    pub speed_up: Option<f64>,
+    /// Over the rate of `none` in the same setting.
+    pub over_none: Option<f64>,
+    /// Over the rate of `mqfq-serial` in the same setting.
+    pub over_mqfq_serial: Option<f64>,
+    /// CPU time of the process, all threads, per request.
+    pub cpu_ns_per_request: f64,
+    /// Kicks between workers, per request.
+    pub kicks_per_request: f64,
+    /// Times that picking ended because the lead was more than T ahead, per request.
+    pub throttled_per_request: f64,
+    /// Times that picking ended because D were out, per request.
+    pub no_token_per_request: f64,
+    /// T, bytes at the default weight; `null` for a policy without one.
+    pub window_bytes: Option<u64>,
+    /// Quantum of the mindicator's leaves, bytes at the default weight; `null` for a policy without a window.
+    pub quantum_bytes: Option<u64>,
+    /// What a queue takes of a flow's virtual time at once, likewise.
+    pub lease_bytes: Option<u64>,
+    /// Tokens that a queue may take at once; `null` for a policy without a window.
+    pub token_batch: Option<u32>,
+    /// D over the number of workers; `null` for a policy without one.
+    pub depth_per_worker: Option<u16>,
+    /// Requests that each worker's clients keep in flight.
+    pub in_flight_per_worker: u32,
+}
+
+/// Measures, prints, draws and records.
+///
+/// # Errors
+/// One sentence.
+pub fn run(options: &ScaleOptions) -> Result<(), String> {
+    let mut report = measure(options)?;
+    if let Some(folder) = &options.out {
+        std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+        let path = folder.join("mqfq-scale.svg");
+        write(&path, &picture::render(&report)?)?;
+        report.svg_path = Some(path.display().to_string());
+    }
+    if options.json {
+        println!("{}", report.to_json()?);
+    } else {
+        print!("{}", report.text());
+    }
+    if let Some(root) = &options.record {
+        let folder = report.write_record(root)?;
+        eprintln!("wrote {}", folder.display());
+    }
+    Ok(())
+}
+
+/// One policy in one setting, and what each round saw.
+struct Case {
+    contender: Contender,
+    setting: Setting,
+    rounds: Vec<Seen>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// One sentence.
+pub fn measure(options: &ScaleOptions) -> Result<ScaleReport, String> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = options.workers.unwrap_or(cpus).max(1);
+    let settings: Vec<Setting> =
+        setting::worker_counts(most).into_iter().flat_map(|workers| Setting::all(workers, options.flows)).collect();
+    let contenders = contenders(options.relaxations);
+    let mut cases: Vec<Case> = Vec::new();
+    for setting in settings {
+        cases.extend(contenders.iter().map(|&contender| Case { contender, setting, rounds: Vec::new() }));
+    }
+    let rounds = options.rounds.max(1);
+    let mut progress = Progress::new(rounds as usize * cases.len());
+    for round in 0..rounds as usize {
+        for group in cases.chunks_mut(contenders.len()) {
+            for at in 0..group.len() {
+                let case = &mut group[(at + round) % contenders.len()];
+                let Setting { workers, .. } = case.setting;
+                progress.step(&format!("{workers} workers, {}, {}", case.setting.curve(), case.contender.label));
+                case.rounds.push(load::measure(case.contender, case.setting, options.fixed)?);
+            }
+        }
+    }
+    progress.finish();
+    let mut report = ScaleReport {
+        rows: cases.iter().map(|case| row(case, &cases, options.fixed)).collect(),
+        date: machine::today(),
+        machine: Machine::this(options.host.as_deref(), &[]),
+        rounds,
+        measured_ms: options.fixed.measured_ms,
+        request_bytes: load::REQUEST_BYTES,
+        op: if options.fixed.writes { "write" } else { "read" }.into(),
+        notes: Vec::new(),
+        svg_path: None,
+    };
+    report.notes = notes(&report, cpus);
+    Ok(report)
+}
+
+/// The row of a case; `all` are those that it is compared with.
+fn row(case: &Case, all: &[Case], fixed: Fixed) -> ScaleRow {
+    let Case { contender, setting, .. } = case;
+    let of = |value: fn(&Seen) -> f64| sorted(case.rounds.iter().map(value).collect());
+    let over = |is_base: &dyn Fn(&&Case) -> bool| {
+        let base = all.iter().find(is_base).unwrap_or(case);
+        let pairs = case.rounds.iter().zip(&base.rounds).filter(|(_, theirs)| theirs.requests_per_s > 0.0);
+        let ratios = sorted(pairs.map(|(ours, theirs)| ours.requests_per_s / theirs.requests_per_s).collect());
+        (!ratios.is_empty()).then(|| median(&ratios))
+    };
+    let beside = |label: &str| over(&|other| other.setting == *setting && other.contender.label == label);
+    let rates = of(|seen| seen.requests_per_s);
+    let policy = contender.options(fixed.depth_per_worker.into(), fixed.window_bytes, setting.workers);
+    let policy = contender.has_window().then_some(policy);
+    ScaleRow {
+        policy: contender.label.into(),
+        form: contender.form.name().into(),
+        workers: setting.workers,
+        placement: setting.placement.name().into(),
+        flows: setting.flows,
+        requests_per_s: median(&rates),
+        smallest: rates[0],
+        largest: rates[rates.len() - 1],
+        speed_up: over(&|other| {
+            other.setting.workers == 1 && other.setting.placement == setting.placement && other.contender == *contender
+        }),
+        over_none: beside("none"),
+        over_mqfq_serial: beside("mqfq-serial"),
+        cpu_ns_per_request: median(&of(|seen| seen.cpu_ns_per_request)),
+        kicks_per_request: median(&of(|seen| seen.kicks_per_request)),
+        throttled_per_request: median(&of(|seen| seen.throttled_per_request)),
+        no_token_per_request: median(&of(|seen| seen.no_token_per_request)),
+        window_bytes: policy.map(|policy| policy.window.bytes()),
+        quantum_bytes: policy.map(|policy| policy.quantum.bytes()),
+        lease_bytes: policy.map(|policy| policy.lease.bytes()),
+        token_batch: policy.map(|policy| policy.token_batch),
+        depth_per_worker: contender.has_depth().then_some(fixed.depth_per_worker),
+        in_flight_per_worker: fixed.in_flight_per_worker(),
+    }
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// What a reader must know about these rows.
+fn notes(report: &ScaleReport, cpus: usize) -> Vec<String> {
+    let mut notes = Vec::new();
+    if report.rows.iter().any(|row| row.workers > cpus) {
+        notes.push(format!("rows of more than {cpus} workers share CPUs, of which this process has {cpus}"));
+    }
+    let mut shares_nothing = report.rows.iter().filter(|row| row.policy == "none" && row.workers <= cpus);
+    if let Some(row) =
+        shares_nothing.rfind(|row| row.speed_up.is_some_and(|speed_up| speed_up < 0.9 * row.workers as f64))
+    {
+        notes.push(format!(
+            "none shares nothing, yet {} workers did only {:.2} times what one did: the cores were not all ours, so read over_none",
+            row.workers,
+            row.speed_up.unwrap_or_default()
+        ));
+    }
+    notes
+}
+
+impl ScaleReport {
+    fn to_json(&self) -> Result<String, String> {
+        mqfq_report::json(self)
+    }
+
+    fn table(&self) -> Table {
+        let mut columns = vec![("workers", Align::Right), ("placement", Align::Left), ("flows", Align::Right)];
+        columns.push(("policy", Align::Left));
+        columns.extend(
+            [
+                "Mreq/s",
+                "smallest",
+                "largest",
+                "/ 1 worker",
+                "/ mqfq-serial",
+                "/ none",
+                "CPU ns",
+                "kicks",
+                "throttled",
+                "no token",
+            ]
+            .map(|name| (name, Align::Right)),
+        );
+        let mut table = Table::new(&columns);
+        let ratio = |ratio: Option<f64>, decimals| ratio.map_or("-".into(), |ratio| format!("{ratio:.decimals$}"));
+        let millions = |rate: f64| format!("{:.3}", rate / 1e6);
+        for row in &self.rows {
+            table.row(vec![
+                row.workers.to_string(),
+                row.placement.clone(),
+                row.flows.to_string(),
+                row.policy.clone(),
+                millions(row.requests_per_s),
+                millions(row.smallest),
+                millions(row.largest),
+                ratio(row.speed_up, 2),
+                ratio(row.over_mqfq_serial, 2),
+                ratio(row.over_none, 3),
+                format!("{:.0}", row.cpu_ns_per_request),
+                format!("{:.4}", row.kicks_per_request),
+                format!("{:.4}", row.throttled_per_request),
+                format!("{:.4}", row.no_token_per_request),
+            ]);
+        }
+        table
+    }
+
+    fn head(&self) -> Vec<String> {
+        let machine = &self.machine;
+        let setting = self.rows.iter().find(|row| row.window_bytes.is_some());
+        let mut head = vec![format!(
+            "{} on {}: {} ({} CPUs), Linux {}",
+            self.date, machine.host, machine.cpu, machine.cpus, machine.kernel
+        )];
+        if let Some(row) = setting {
+            head.push(format!(
+                "{} KiB {}s, null device, {} in flight on each worker, D = {} per worker, T = {} KiB",
+                self.request_bytes >> 10,
+                self.op,
+                row.in_flight_per_worker,
+                row.depth_per_worker.unwrap_or_default(),
+                row.window_bytes.unwrap_or_default() >> 10
+            ));
+        }
+        head.push(format!(
+            "{} interleaved rounds of {} ms: median, smallest, largest; counts are per request",
+            self.rounds, self.measured_ms
+        ));
+        head.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        head
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n\n{}", self.head().join("\n"), self.table().render());
+        if let Some(path) = &self.svg_path {
+            text += &format!("\npicture: {path}\n");
+        }
+        text
+    }
+
+    /// The entry for `record/HOST/DATE/scale.md`.
+    pub fn markdown(&self) -> String {
+        let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
+        format!(
+            "# Requests per second by number of workers\n\n{head}\n{}\nWhat would make these numbers lie: see \
+             lab/bench/README.md, `mqfq-lab bench scale`.\n",
+            self.table().render_markdown()
+        )
+    }
+
+    /// Writes `root/HOST/DATE/scale.{json,md,svg}`; an entry of the same day is replaced.
+    fn write_record(&self, root: &Path) -> Result<PathBuf, String> {
+        let folder = root.join(&self.machine.host).join(&self.date);
+        std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+        write(&folder.join("scale.json"), &(self.to_json()? + "\n"))?;
+        write(&folder.join("scale.md"), &self.markdown())?;
+        write(&folder.join("scale.svg"), &picture::render(self)?)?;
+        Ok(folder)
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::contender::{MQFQ, MQFQ_SERIAL, NONE};
+    use setting::Placement;
+
+    /// Rates in thousands of requests per second, one per round, on a machine of one and two workers.
+    pub(crate) fn report(rates: &[(Contender, usize, &[f64])]) -> ScaleReport {
+        let seen = |&rate: &f64| Seen {
+            requests_per_s: rate * 1e3,
+            cpu_ns_per_request: 100.0,
+            kicks_per_request: 0.5,
+            throttled_per_request: 0.0,
+            no_token_per_request: 0.0,
+        };
+        let case = |&(contender, workers, rates): &(Contender, usize, &[f64])| Case {
+            contender,
+            setting: Setting { workers, placement: Placement::All, flows: 1 },
+            rounds: rates.iter().map(seen).collect(),
+        };
+        let cases: Vec<Case> = rates.iter().map(case).collect();
+        let fixed = ScaleOptions::default().fixed;
+        let mut report = ScaleReport {
+            rows: cases.iter().map(|case| row(case, &cases, fixed)).collect(),
+            date: "2026-01-02".into(),
+            machine: Machine::this(Some("test"), &[]),
+            rounds: 3,
+            measured_ms: fixed.measured_ms,
+            request_bytes: load::REQUEST_BYTES,
+            op: "read".into(),
+            notes: Vec::new(),
+            svg_path: None,
+        };
+        report.notes = notes(&report, 2);
+        report
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        // The machine halves its clock in the third round: all rates fall, no ratio changes.
+        let report = report(&[
+            (NONE, 1, &[1000.0, 1000.0, 500.0]),
+            (MQFQ_SERIAL, 1, &[500.0, 500.0, 250.0]),
+            (MQFQ, 1, &[800.0, 800.0, 400.0]),
+            (NONE, 2, &[2000.0, 2000.0, 1000.0]),
+            (MQFQ_SERIAL, 2, &[400.0, 400.0, 200.0]),
+            (MQFQ, 2, &[1200.0, 1200.0, 600.0]),
+        ]);
+        let row = report.rows.last().unwrap();
+        assert_eq!((row.requests_per_s, row.smallest, row.largest), (1_200_000.0, 600_000.0, 1_200_000.0));
+        assert_eq!((row.speed_up, row.over_none, row.over_mqfq_serial), (Some(1.5), Some(0.6), Some(3.0)));
+        assert_eq!(report.notes, Vec::<String>::new());
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!((&json["rows"][5]["policy"], &json["rows"][5]["placement"]), (&"mqfq".into(), &"all".into()));
+        assert_eq!((&json["rows"][0]["window_bytes"], &json["rows"][5]["window_bytes"]), (&().into(), &262_144.into()));
+    }
+
+    #[test]
+    fn cores_that_were_not_ours_are_noticed() {
+        let report = report(&[(NONE, 1, &[1000.0]), (NONE, 2, &[1500.0])]);
+        assert!(report.notes[0].contains("2 workers did only 1.50 times"), "{:?}", report.notes);
+        assert!(report.text().contains("note: none shares nothing") && report.markdown().contains("* note: none"));
+    }
+}

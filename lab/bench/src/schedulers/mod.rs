@@ -1,0 +1,446 @@
+//! `mqfq-lab bench schedulers`: which scheduler for my device?
+//!
+//! # What it measures
+//! The study of "Do we still need IO schedulers for low-latency disks?" (HotStorage'23) with every policy: Table 1 (median latency at
+//! depth 1), Figures 1 to 4 (I/Os per second and energy of one tenant and of many, at depths 1 to 128), Figure 5 (point look-ups of a
+//! key-value store), and what the paper leaves out: a modest tenant beside a greedy one. Then the answer, in three sentences.
+//!
+//! # How
+//! On the software drives ([`path`]): virtual time. What a request costs is *counted* first, cell by cell, under callgrind
+//! ([`count`]), and charged at a stated time per instruction; so the same numbers come out on a busy machine. On a file or block
+//! device ([`real`]): real time, interleaved rounds, whose median counts.
+//!
+//! # What would make it lie
+//! Instructions are not time, and waiting for other cores is not in them. See lab/bench/README.md.
+
+pub mod cell;
+pub mod contention;
+pub mod count;
+pub mod path;
+mod picture;
+pub mod power;
+mod real;
+pub mod report;
+pub mod tags;
+mod verdict;
+pub mod watch;
+pub mod workload;
+
+use crate::machine::{self, Machine};
+use crate::nbd_record::median;
+use cell::Cell;
+use contention::{Antagonist, Contended, Drive, fair_policy};
+use count::Instructions;
+use mqfq_blk::PolicyKind;
+use mqfq_blk::device::Device;
+use mqfq_blk::device::nvme::{NvmeDevice, Preset};
+use mqfq_blk::queues::BlockLayer;
+use mqfq_report::progress::Progress;
+use path::{Path as DataPath, PathOptions, Until};
+use power::Power;
+use report::{ContendedRow, Latency, Row, SchedulersReport, TagsRow};
+use std::path::{Path, PathBuf};
+use tags::{Form, Tags};
+use workload::{DEPTHS, Mix, QUICK_DEPTHS, Workload};
+
+/// What to run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SchedulersOptions {
+    /// The program `mqfq`, to run under callgrind; `None`: the one that is running.
+    pub mqfq: Option<PathBuf>,
+    /// A file or block device; `None`: the software drives.
+    pub device: Option<PathBuf>,
+    /// Workloads that write run on [`SchedulersOptions::device`], too, and destroy what is on it.
+    pub write: bool,
+    /// Names of software drives; empty: [`PRESETS`].
+    pub presets: Vec<String>,
+    /// Fewer depths and requests.
+    pub quick: bool,
+    /// On a device: how often each cell is measured, at least 1.
+    pub rounds: u32,
+    /// On a device: length of each measurement, milliseconds.
+    pub measured_ms: u64,
+    /// Time of an instruction, ns.
+    pub ns_per_instruction: f64,
+    /// The model of energy.
+    pub power: Power,
+    /// Folder for the pictures and the tables as Markdown; `None`: neither.
+    pub out: Option<PathBuf>,
+    /// Root under which `HOST/DATE/schedulers*` is written; `None`: nothing is.
+    pub record: Option<PathBuf>,
+    /// Name of the host in the record; `None`: the machine's own.
+    pub host: Option<String>,
+    /// One JSON object on stdout instead of tables.
+    pub json: bool,
+}
+
+impl Default for SchedulersOptions {
+    fn default() -> SchedulersOptions {
+        SchedulersOptions {
+            mqfq: None,
+            device: None,
+            write: false,
+            presets: Vec::new(),
+            quick: false,
+            rounds: 3,
+            measured_ms: 200,
+            ns_per_instruction: NS_PER_INSTRUCTION,
+            power: Power::default(),
+            out: None,
+            record: None,
+            host: None,
+            json: false,
+        }
+    }
+}
+
+/// An ultra-low-latency drive, as the paper's; one of flash; and a slow one.
+pub const PRESETS: [&str; 3] = ["optane", "zssd", "flash-60k"];
+
+/// One instruction per cycle at the 3.4 GHz of the paper's machine. What runs in a loop with all of it in the first cache does three in
+/// that time (`mqfq-lab bench overhead`); code that comes back after the rest of a system has run does one or fewer.
+pub const NS_PER_INSTRUCTION: f64 = 0.3;
+
+/// Commands on each worker's device queue at once: the tags that a queue with a scheduler has in Linux, more than any depth of the study.
+const QUEUE_DEPTH: u16 = cell::ELEVATOR_DEPTH as u16;
+
+/// Start of the drives' random numbers.
+const DRIVE_SEED: u64 = 1;
+
+/// Requests of a cell, and of a run beside an antagonist; and in a quick run.
+const REQUESTS: [u64; 2] = [20_000, 60_000];
+const QUICK_REQUESTS: [u64; 2] = [4_000, 15_000];
+
+/// Length of the test of tags.
+const TAGS_NS: u64 = 4_000_000_000;
+const QUICK_TAGS_NS: u64 = 1_000_000_000;
+
+/// The argument that makes the program be what is counted.
+pub const PROBE_ARGUMENT: &str = "--probe";
+
+/// How rows of the software drives came about.
+const COUNTED: &str = "virtual time, instructions counted";
+
+/// Measures, prints, draws and records.
+///
+/// # Errors
+/// One sentence.
+pub fn run(options: &SchedulersOptions) -> Result<(), String> {
+    let mut report = measure(options)?;
+    if let Some(folder) = &options.out {
+        report.svg_paths = write_all(&report, folder, "schedulers")?;
+    }
+    if options.json {
+        println!("{}", mqfq_report::json(&report)?);
+    } else {
+        print!("{}", report.text());
+    }
+    if let Some(root) = &options.record {
+        let folder = root.join(&report.machine.host).join(&report.date);
+        write_all(&report, &folder, "schedulers")?;
+        eprintln!("wrote {}", folder.display());
+    }
+    Ok(())
+}
+
+/// What the program does under callgrind, instead of [`run`].
+///
+/// # Errors
+/// One sentence.
+pub fn probe(options: &SchedulersOptions) -> Result<(), String> {
+    for preset in presets(options)? {
+        count::probe(&cells(options), &|| drive(preset))?;
+    }
+    Ok(())
+}
+
+fn cells(options: &SchedulersOptions) -> Vec<Cell> {
+    Cell::all(if options.quick { &QUICK_DEPTHS } else { &DEPTHS })
+}
+
+fn presets(options: &SchedulersOptions) -> Result<Vec<Preset>, String> {
+    let names: Vec<&str> = match &options.presets[..] {
+        [] => PRESETS.to_vec(),
+        some => some.iter().map(String::as_str).collect(),
+    };
+    names.into_iter().map(|name| Preset::by_name(name).map_err(|unknown| unknown.to_string())).collect()
+}
+
+fn drive(preset: Preset) -> Result<Box<dyn Device>, String> {
+    Ok(Box::new(NvmeDevice::with_preset(preset, watch::STORED_BYTES, DRIVE_SEED)?))
+}
+
+/// Measures.
+///
+/// # Errors
+/// One sentence.
+pub fn measure(options: &SchedulersOptions) -> Result<SchedulersReport, String> {
+    if options.device.is_some() && !options.presets.is_empty() {
+        return Err("either --device or --preset: a preset is a software drive".into());
+    }
+    if options.write && options.device.is_none() {
+        return Err("--write is about --device: the software drives hold nothing that could be lost".into());
+    }
+    let mut report = SchedulersReport {
+        rows: Vec::new(),
+        table_1: Vec::new(),
+        contended: Vec::new(),
+        tags: Vec::new(),
+        verdicts: Vec::new(),
+        ns_per_instruction: options.device.is_none().then_some(options.ns_per_instruction),
+        power: options.power,
+        date: machine::today(),
+        machine: Machine::this(options.host.as_deref(), &[]),
+        quick: options.quick,
+        notes: Vec::new(),
+        svg_paths: Vec::new(),
+    };
+    match &options.device {
+        Some(path) => measure_real(options, path, &mut report)?,
+        None => measure_presets(options, &mut report)?,
+    }
+    Ok(report)
+}
+
+fn measure_presets(options: &SchedulersOptions, report: &mut SchedulersReport) -> Result<(), String> {
+    let (presets, cells) = (presets(options)?, cells(options));
+    let kinds = PolicyKind::STAGED.len();
+    let mut progress = Progress::new(presets.len() * (2 + cells.len() / kinds));
+    for preset in presets {
+        progress.step(&format!("{}: instructions, under callgrind", preset.name));
+        let counted = count_of(options, preset, cells.len())?;
+        for (cells, counted) in cells.chunks(kinds).zip(counted.chunks(kinds)) {
+            progress.step(&format!("{}: {} at depth {}", preset.name, cells[0].workload.name(), cells[0].depth));
+            for (cell, counted) in cells.iter().zip(counted) {
+                report.rows.push(row(options, preset, cell, *counted)?);
+            }
+        }
+        progress.step(&format!("{}: antagonists", preset.name));
+        table_1(report, preset.name);
+        let depth = contend(options, preset, &cells, &counted, report)?;
+        let verdict = verdict::verdict(report, preset.name, Some(depth));
+        report.verdicts.push(verdict);
+    }
+    progress.finish();
+    report.notes.push(
+        "waiting for locks and for other cores' lines, system calls and interrupts are not in these numbers".into(),
+    );
+    Ok(())
+}
+
+/// Instructions of each cell on the first of the options' presets.
+///
+/// # Errors
+/// One sentence: why they cannot be counted.
+pub fn count_preset(options: &SchedulersOptions) -> Result<Vec<(Cell, Instructions)>, String> {
+    let cells = cells(options);
+    let counted = count_of(options, presets(options)?[0], cells.len())?;
+    Ok(cells.into_iter().zip(counted).collect())
+}
+
+fn count_of(options: &SchedulersOptions, preset: Preset, cells: usize) -> Result<Vec<Instructions>, String> {
+    let program = match &options.mqfq {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?,
+    };
+    let mut arguments = ["bench", "schedulers", PROBE_ARGUMENT, "--preset", preset.name].map(String::from).to_vec();
+    if options.quick {
+        arguments.push("--quick".into());
+    }
+    count::count(&program, &arguments, cells)
+        .map_err(|error| format!("the instructions of a request cannot be counted: {error}"))
+}
+
+fn row(options: &SchedulersOptions, preset: Preset, cell: &Cell, counted: Instructions) -> Result<Row, String> {
+    let (tenants, device) = (cell.workload.tenants(cell.depth), drive(preset)?);
+    let path = DataPath::new(PathOptions {
+        device: &*device,
+        policy: cell.policy(),
+        layer: BlockLayer::Mq,
+        queue_depth: QUEUE_DEPTH,
+        tenants: &tenants,
+        workers: cell.workers(),
+        costs: counted.costs(options.ns_per_instruction),
+    })?;
+    let requests = if options.quick { QUICK_REQUESTS[0] } else { REQUESTS[0] };
+    let seen = path.finish_together(Until::Requests(requests));
+    let cpu_ns_per_io = counted.all() * options.ns_per_instruction;
+    let iops_max = preset.media.read_link.commands_per_s(workload::REQUEST_BYTES) as f64;
+    Ok(Row {
+        device: preset.name.into(),
+        policy: cell.kind.name().into(),
+        workload: cell.workload.name().into(),
+        depth: cell.depth,
+        iops: seen.iops,
+        p50_ns: seen.p50_ns,
+        p99_ns: seen.p99_ns,
+        cpu_ns_per_io,
+        instructions_per_io: Some(counted.all()),
+        joules_per_million: options.power.joules_per_million(seen.iops, cpu_ns_per_io, iops_max),
+        how: COUNTED.into(),
+    })
+}
+
+/// Table 1 of a device: what its rows say of depth 1.
+fn table_1(report: &mut SchedulersReport, device: &str) {
+    let at_1 = |workload: Workload, policy: &str| {
+        let is_it = |row: &&Row| {
+            row.device == device && row.workload == workload.name() && row.depth == 1 && row.policy == policy
+        };
+        report.rows.iter().find(is_it).map(|row| row.p50_ns as f64)
+    };
+    let over = |ns: f64, none_ns: f64| 100.0 * (ns / none_ns - 1.0);
+    let (read, write) = (Workload::Single(Mix::Read), Workload::Single(Mix::Write));
+    let line = |kind: PolicyKind| {
+        let (read_ns, none_read_ns) = (at_1(read, kind.name())?, at_1(read, "none")?);
+        let writes_ns = at_1(write, kind.name()).zip(at_1(write, "none"));
+        Some(Latency {
+            device: device.into(),
+            path: "mqfq".into(),
+            policy: kind.name().into(),
+            read_p50_ns: read_ns,
+            read_over_none_percent: over(read_ns, none_read_ns),
+            write_p50_ns: writes_ns.map(|(ns, _)| ns),
+            write_over_none_percent: writes_ns.map(|(ns, none_ns)| over(ns, none_ns)),
+        })
+    };
+    let lines: Vec<Latency> = PolicyKind::STAGED.into_iter().filter_map(line).collect();
+    report.table_1.extend(lines);
+}
+
+/// All policies beside all antagonists; what D the drive wants.
+fn contend(
+    options: &SchedulersOptions,
+    preset: Preset,
+    cells: &[Cell],
+    counted: &[Instructions],
+    report: &mut SchedulersReport,
+) -> Result<u32, String> {
+    // What a request costs where many ask: the cell with the most of them.
+    let costs_of = |kind: PolicyKind| {
+        let is_it = |cell: &Cell| cell.kind == kind && cell.workload == Workload::Multi(Mix::Read);
+        let at = cells.iter().rposition(is_it).expect("every policy has a cell of reads");
+        counted[at].costs(options.ns_per_instruction)
+    };
+    let device = || drive(preset);
+    let requests = if options.quick { QUICK_REQUESTS[1] } else { REQUESTS[1] };
+    let drive = Drive { device: &device, requests };
+    let depth = drive.knee(costs_of(PolicyKind::None), costs_of(PolicyKind::Mqfq))?;
+    for antagonist in Antagonist::ALL {
+        let run = |kind: PolicyKind| drive.contend(antagonist, fair_policy(kind, depth), costs_of(kind));
+        let all: Vec<Contended> = PolicyKind::STAGED.into_iter().map(run).collect::<Result<_, _>>()?;
+        let none = all.iter().find(|one| one.kind == PolicyKind::None).map_or(1.0, |one| one.total_bytes_per_s);
+        report.contended.extend(all.iter().map(|one| {
+            let policy = fair_policy(one.kind, depth);
+            ContendedRow {
+                device: preset.name.into(),
+                policy: one.kind.name().into(),
+                antagonist: one.antagonist.name().into(),
+                depth: (one.kind != PolicyKind::None).then_some(policy.depth),
+                token_unit_bytes: policy.token_unit_bytes,
+                slowdown: one.slowdown(),
+                p50_ns: one.shared.p50_ns,
+                p99_ns: one.shared.p99_ns,
+                alone_p99_ns: one.alone.p99_ns,
+                fair_share: one.fair_share(),
+                total_over_none: one.total_bytes_per_s / none,
+            }
+        }));
+    }
+    let ns = if options.quick { QUICK_TAGS_NS } else { TAGS_NS };
+    let run = |kind, form| tags::run(&device, kind, form, costs_of(kind), ns).map(|tags| (kind, form, tags));
+    let mut all = Vec::new();
+    for kind in PolicyKind::STAGED {
+        all.push(run(kind, Form::Requests)?);
+        if kind != PolicyKind::None && !cell::is_of_linux(kind) {
+            all.push(run(kind, Form::Work(depth))?);
+        }
+    }
+    let none = all.iter().find(|(kind, ..)| *kind == PolicyKind::None).map_or(0.0, |(.., tags)| tags.small.iops);
+    report.tags.extend(all.into_iter().map(|(kind, form, Tags { alone, small, large })| TagsRow {
+        device: preset.name.into(),
+        policy: kind.name().into(),
+        form: form.name().into(),
+        alone_iops: alone.iops,
+        alone_mean_ns: alone.mean_ns,
+        iops: small.iops,
+        mean_ns: small.mean_ns,
+        over_none: small.iops / none,
+        large_bytes_per_s: large.bytes_per_s,
+    }));
+    Ok(depth)
+}
+
+fn measure_real(options: &SchedulersOptions, path: &Path, report: &mut SchedulersReport) -> Result<(), String> {
+    let device = real::open(path, options.write)?;
+    let name = path.display().to_string();
+    let cells: Vec<Cell> = cells(options)
+        .into_iter()
+        .filter(|cell| real::has(cell.workload) && (options.write || !cell.workload.writes()))
+        .collect();
+    let rounds = options.rounds.max(1) as usize;
+    let mut progress = Progress::new(rounds * cells.len());
+    let mut seen: Vec<Vec<Row>> = vec![Vec::new(); cells.len()];
+    let kinds = PolicyKind::STAGED.len();
+    for round in 0..rounds {
+        for first in (0..cells.len()).step_by(kinds) {
+            // Each round begins with another policy, so that a drift of the machine falls on all alike.
+            for step in 0..kinds {
+                let at = first + (step + round) % kinds;
+                progress.step(&format!("{} at {}, {}", cells[at].workload.name(), cells[at].depth, cells[at].kind));
+                seen[at].push(real::measure(&device, &name, &cells[at], options.measured_ms)?);
+            }
+        }
+    }
+    progress.finish();
+    let middle = |rows: &[Row], value: fn(&Row) -> f64| {
+        let mut values: Vec<f64> = rows.iter().map(value).collect();
+        values.sort_by(f64::total_cmp);
+        median(&values)
+    };
+    report.rows = seen
+        .iter()
+        .map(|rows| Row {
+            iops: middle(rows, |row| row.iops),
+            p50_ns: middle(rows, |row| row.p50_ns as f64) as u64,
+            p99_ns: middle(rows, |row| row.p99_ns as f64) as u64,
+            cpu_ns_per_io: middle(rows, |row| row.cpu_ns_per_io),
+            ..rows[0].clone()
+        })
+        .collect();
+    real::energy(&mut report.rows, &options.power);
+    table_1(report, &name);
+    report.notes.push(format!(
+        "by the clock, medians of {rounds} rounds of {} ms: waking a sleeping thread is in the latencies, for all policies alike",
+        options.measured_ms
+    ));
+    if !options.write {
+        report.notes.push("reads only".into());
+    }
+    report.notes.push("CPU time is this process's; what the kernel's own threads did for it is not in it".into());
+    let verdict = verdict::verdict(report, &name, None);
+    report.verdicts.push(verdict);
+    Ok(())
+}
+
+/// Writes `NAME.json`, the tables as Markdown and the pictures; the pictures' paths come back.
+fn write_all(report: &SchedulersReport, folder: &Path, name: &str) -> Result<Vec<String>, String> {
+    std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let write = |name: String, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok::<String, String>(path.display().to_string())
+    };
+    write(format!("{name}.json"), &(mqfq_report::json(report)? + "\n"))?;
+    write(format!("{name}.md"), &report.markdown())?;
+    let mut paths = Vec::new();
+    for device in report.devices() {
+        let of: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let of = of.trim_start_matches('-');
+        paths.push(write(format!("{name}-{of}.svg"), &picture::figures(report, device)?)?);
+    }
+    if !report.contended.is_empty() {
+        paths.push(write(format!("{name}-contended.svg"), &picture::contended(report)?)?);
+    }
+    Ok(paths)
+}

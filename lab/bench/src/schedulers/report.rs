@@ -1,0 +1,385 @@
+//! What `mqfq-lab bench schedulers` found, as types: the JSON contract. Keys are stable and carry their unit.
+
+use super::power::Power;
+use crate::machine::Machine;
+use mqfq_report::table::{Align, Table};
+use serde::{Deserialize, Serialize};
+
+/// Everything.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SchedulersReport {
+    /// One entry per device, workload, depth and policy: Figures 1 to 5.
+    pub rows: Vec<Row>,
+    /// Table 1: depth 1.
+    pub table_1: Vec<Latency>,
+    /// A modest tenant beside a greedy one.
+    pub contended: Vec<ContendedRow>,
+    /// 128 KiB at depth 256 against 512 bytes at depth 1 on 63 tags.
+    pub tags: Vec<TagsRow>,
+    /// The answers, one per device.
+    pub verdicts: Vec<Verdict>,
+    /// Time of an instruction, ns; `null` where a clock was read.
+    pub ns_per_instruction: Option<f64>,
+    /// The model of energy.
+    pub power: Power,
+    /// Day, UTC.
+    pub date: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// Fewer depths and requests.
+    pub quick: bool,
+    /// What to know before reading the rows.
+    pub notes: Vec<String>,
+    /// Where the pictures lie, if they were drawn.
+    pub svg_paths: Vec<String>,
+}
+
+/// One policy under one workload at one depth.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// A preset's name, or the path of a file.
+    pub device: String,
+    /// Its name in configs.
+    pub policy: String,
+    /// `single-read`, `single-write`, `single-mixed`, `multi-read`, `multi-write`, `multi-mixed`, `multi-read-4k-8k`, `point-lookup`.
+    pub workload: String,
+    /// Requests in flight, or processes with one each.
+    pub depth: u16,
+    /// Requests per second of all tenants.
+    pub iops: f64,
+    /// Median latency.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// Time of a core per request.
+    pub cpu_ns_per_io: f64,
+    /// Instructions of block layer and policy per request; `null` where a clock was read.
+    pub instructions_per_io: Option<f64>,
+    /// By the stated model.
+    pub joules_per_million: f64,
+    /// `virtual time, instructions counted`, or `clock`.
+    pub how: String,
+}
+
+/// One line of Table 1.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Latency {
+    /// As in [`Row::device`].
+    pub device: String,
+    /// Whose path and policy: `mqfq`, this project's; `linux`, what the kernel's path and elevators took in instructions when they
+    /// were counted, on the same drive.
+    pub path: String,
+    /// As in [`Row::policy`].
+    pub policy: String,
+    /// Median of a 4 KiB read at depth 1.
+    pub read_p50_ns: f64,
+    /// More than `none`, percent.
+    pub read_over_none_percent: f64,
+    /// Median of a 4 KiB write at depth 1; `null` where none was made.
+    pub write_p50_ns: Option<f64>,
+    /// More than `none`, percent.
+    pub write_over_none_percent: Option<f64>,
+}
+
+/// One policy beside one antagonist.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ContendedRow {
+    /// As in [`Row::device`].
+    pub device: String,
+    /// As in [`Row::policy`].
+    pub policy: String,
+    /// `crowd` or `bulk`.
+    pub antagonist: String,
+    /// D; `null` for a policy without one.
+    pub depth: Option<u32>,
+    /// Bytes that a unit of D stands for; `null`: a request.
+    pub token_unit_bytes: Option<u32>,
+    /// The modest tenant's bytes per second alone over those beside the antagonist.
+    pub slowdown: f64,
+    /// Its median latency beside the antagonist.
+    pub p50_ns: u64,
+    /// Its 99th percentile beside the antagonist.
+    pub p99_ns: u64,
+    /// Its 99th percentile alone.
+    pub alone_p99_ns: u64,
+    /// What it gets over what is due to it, 0 to 1.
+    pub fair_share: f64,
+    /// Both together, over both together under `none`.
+    pub total_over_none: f64,
+}
+
+/// The small tenant of the test of tags.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TagsRow {
+    /// As in [`Row::device`].
+    pub device: String,
+    /// As in [`Row::policy`].
+    pub policy: String,
+    /// What the policy counts D in: `requests` (the paper; no matter for a policy without D) or `work`, units of 4 KiB.
+    pub form: String,
+    /// Requests per second alone.
+    pub alone_iops: f64,
+    /// Mean latency alone.
+    pub alone_mean_ns: f64,
+    /// Requests per second beside the large tenant.
+    pub iops: f64,
+    /// Mean latency beside it.
+    pub mean_ns: f64,
+    /// `iops` over those under `none`.
+    pub over_none: f64,
+    /// What the large tenant has.
+    pub large_bytes_per_s: f64,
+}
+
+/// The answer for one device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Verdict {
+    /// As in [`Row::device`].
+    pub device: String,
+    /// Lowest median at depth 1.
+    pub latency: String,
+    /// Most requests per second at the largest depth. Policies within 1% tie, and the one that costs less is named.
+    pub throughput: String,
+    /// Least time of a core per request, over all cells.
+    pub cpu: String,
+    /// Cells in which `none` costs least, and all cells.
+    pub none_is_cheapest_in: [usize; 2],
+    /// Fairest beside the antagonists of those that keep 95% of the drive's rate: the worse of its two shares counts; of those within 15%, one without a lock if there is one, and the
+    /// one that costs least. `null` where nobody competed.
+    pub fairness: Option<String>,
+    /// D for this drive, in units of 4 KiB; `null` where it was not looked for.
+    pub depth: Option<u32>,
+    /// Three sentences.
+    pub sentences: Vec<String>,
+}
+
+/// Microseconds with two decimals below 100, as the paper's Table 1.
+pub fn us(ns: f64) -> String {
+    if ns < 100_000.0 { format!("{:.2}", ns / 1e3) } else { format!("{:.0}", ns / 1e3) }
+}
+
+impl SchedulersReport {
+    /// Names of devices, in the order in which they come.
+    pub fn devices(&self) -> Vec<&str> {
+        in_order(self.rows.iter().map(|row| row.device.as_str()))
+    }
+
+    /// Table 1.
+    pub fn table_1(&self, device: &str) -> Table {
+        let mut table = Table::new(&[
+            ("path", Align::Left),
+            ("scheduler", Align::Left),
+            ("read us", Align::Right),
+            ("% diff.", Align::Right),
+            ("write us", Align::Right),
+            ("% diff.", Align::Right),
+        ]);
+        let percent = |over: f64, policy: &str| if policy == "none" { "-".into() } else { format!("{over:.2}%") };
+        for line in self.table_1.iter().filter(|line| line.device == device) {
+            table.row(vec![
+                line.path.clone(),
+                line.policy.clone(),
+                us(line.read_p50_ns),
+                percent(line.read_over_none_percent, &line.policy),
+                line.write_p50_ns.map_or("-".into(), us),
+                line.write_over_none_percent.map_or("-".into(), |over| percent(over, &line.policy)),
+            ]);
+        }
+        table
+    }
+
+    /// One figure: a line per workload and depth, a column per policy.
+    pub fn figure(&self, device: &str, workloads: &[&str], name: &str, value: &dyn Fn(&Row) -> String) -> Table {
+        let rows: Vec<&Row> =
+            self.rows.iter().filter(|row| row.device == device && workloads.contains(&row.workload.as_str())).collect();
+        let policies = in_order(rows.iter().map(|row| row.policy.as_str()));
+        let mut columns = vec![(name, Align::Left), ("depth", Align::Right)];
+        columns.extend(policies.iter().map(|&policy| (policy, Align::Right)));
+        let mut table = Table::new(&columns);
+        let mut lines: Vec<(&str, u16)> = rows.iter().map(|row| (row.workload.as_str(), row.depth)).collect();
+        lines.dedup();
+        for (workload, depth) in lines {
+            let cell = |policy: &&str| {
+                let row =
+                    rows.iter().find(|row| (row.workload == workload) && row.depth == depth && row.policy == *policy);
+                row.map_or("-".into(), |row| value(row))
+            };
+            let mut cells = vec![workload.to_string(), depth.to_string()];
+            cells.extend(policies.iter().map(cell));
+            table.row(cells);
+        }
+        table
+    }
+
+    /// A modest tenant beside a greedy one.
+    pub fn contended_table(&self, device: &str) -> Table {
+        let mut table = Table::new(&[
+            ("antagonist", Align::Left),
+            ("policy", Align::Left),
+            ("D", Align::Right),
+            ("slowed", Align::Right),
+            ("p50 us", Align::Right),
+            ("p99 us", Align::Right),
+            ("p99 alone", Align::Right),
+            ("fair share", Align::Right),
+            ("total / none", Align::Right),
+        ]);
+        for row in self.contended.iter().filter(|row| row.device == device) {
+            table.row(vec![
+                row.antagonist.clone(),
+                row.policy.clone(),
+                row.depth.map_or("-".into(), |depth| depth.to_string()),
+                format!("{:.2}", row.slowdown),
+                us(row.p50_ns as f64),
+                us(row.p99_ns as f64),
+                us(row.alone_p99_ns as f64),
+                format!("{:.2}", row.fair_share),
+                format!("{:.3}", row.total_over_none),
+            ]);
+        }
+        table
+    }
+
+    /// Large requests against small ones on few tags.
+    pub fn tags_table(&self, device: &str) -> Table {
+        let mut table = Table::new(&[
+            ("policy", Align::Left),
+            ("D counts", Align::Left),
+            ("alone I/O/s", Align::Right),
+            ("mean us", Align::Right),
+            ("beside I/O/s", Align::Right),
+            ("mean us", Align::Right),
+            ("/ none", Align::Right),
+            ("large MB/s", Align::Right),
+        ]);
+        for row in self.tags.iter().filter(|row| row.device == device) {
+            table.row(vec![
+                row.policy.clone(),
+                row.form.clone(),
+                format!("{:.0}", row.alone_iops),
+                us(row.alone_mean_ns),
+                format!("{:.0}", row.iops),
+                us(row.mean_ns),
+                format!("{:.2}", row.over_none),
+                format!("{:.0}", row.large_bytes_per_s / 1e6),
+            ]);
+        }
+        table
+    }
+
+    /// Who wins what.
+    pub fn verdict_table(&self) -> Table {
+        let mut table = Table::new(
+            &["device", "latency", "throughput", "CPU", "none cheapest in", "fairness"].map(|name| (name, Align::Left)),
+        );
+        for verdict in &self.verdicts {
+            let [cheapest, cells] = verdict.none_is_cheapest_in;
+            table.row(vec![
+                verdict.device.clone(),
+                verdict.latency.clone(),
+                verdict.throughput.clone(),
+                verdict.cpu.clone(),
+                format!("{cheapest} of {cells} cells"),
+                verdict.fairness.clone().unwrap_or("-".into()),
+            ]);
+        }
+        table
+    }
+
+    /// All tables of one device, each with its heading.
+    fn tables(&self, device: &str) -> Vec<(String, Table)> {
+        let single = ["single-read", "single-write", "single-mixed"];
+        let multi = ["multi-read", "multi-write", "multi-mixed", "multi-read-4k-8k"];
+        let lookup = ["point-lookup"];
+        let all: Vec<&str> = single.iter().chain(&multi).chain(&lookup).copied().collect();
+        let iops = |row: &Row| format!("{:.1}", row.iops / 1e3);
+        let joules = |row: &Row| format!("{:.1}", row.joules_per_million);
+        let p50 = |row: &Row| us(row.p50_ns as f64);
+        let p99 = |row: &Row| us(row.p99_ns as f64);
+        let cpu = |row: &Row| format!("{:.1}", row.cpu_ns_per_io);
+        let mut tables = vec![
+            ("Table 1: median latency at depth 1".to_string(), self.table_1(device)),
+            ("Figure 1: thousand I/Os per second, one tenant".into(), self.figure(device, &single, "workload", &iops)),
+            ("Figure 2: thousand I/Os per second, many tenants".into(), self.figure(device, &multi, "workload", &iops)),
+            ("Figure 3: joules per million I/Os, one tenant".into(), self.figure(device, &single, "workload", &joules)),
+            (
+                "Figure 4: joules per million I/Os, many tenants".into(),
+                self.figure(device, &multi, "workload", &joules),
+            ),
+            ("Figure 5a: thousand I/Os per second, look-ups".into(), self.figure(device, &lookup, "workload", &iops)),
+            ("Figure 5b: joules per million I/Os, look-ups".into(), self.figure(device, &lookup, "workload", &joules)),
+            ("Median latency, us".into(), self.figure(device, &all, "workload", &p50)),
+            ("99th percentile, us".into(), self.figure(device, &all, "workload", &p99)),
+            // A nanosecond per I/O is a millisecond per million.
+            ("CPU time, ms per million I/Os".into(), self.figure(device, &all, "workload", &cpu)),
+        ];
+        if self.contended.iter().any(|row| row.device == device) {
+            tables.push(("A modest tenant beside a greedy one".into(), self.contended_table(device)));
+        }
+        tables.push(("512 B at depth 1 beside 128 KiB at depth 256 on 63 tags".into(), self.tags_table(device)));
+        tables.retain(|(_, table)| table.has_rows());
+        tables
+    }
+
+    fn head(&self) -> Vec<String> {
+        let machine = &self.machine;
+        let mut head = vec![format!(
+            "{} on {}: {} ({} CPUs), Linux {}",
+            self.date, machine.host, machine.cpu, machine.cpus, machine.kernel
+        )];
+        if let Some(ns) = self.ns_per_instruction {
+            head.push(format!("virtual time; each request takes its counted instructions, {ns} ns each"));
+        }
+        let Power { idle_w, core_w, drive_w } = self.power;
+        head.push(format!(
+            "energy by a model: {idle_w} W idle, {core_w} W for each busy core, {drive_w} W for the drive at full rate"
+        ));
+        head.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        head
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let mut text = self.head().join("\n") + "\n";
+        for device in self.devices() {
+            for (heading, table) in self.tables(device) {
+                text += &format!("\n{device}: {heading}\n\n{}", table.render());
+            }
+        }
+        text += &format!("\nWhich scheduler?\n\n{}", self.verdict_table().render());
+        for verdict in &self.verdicts {
+            text += &format!("\n{}: {}\n", verdict.device, verdict.sentences.join(" "));
+        }
+        for path in &self.svg_paths {
+            text += &format!("\npicture: {path}\n");
+        }
+        text
+    }
+
+    /// For a record: the answers first.
+    pub fn markdown(&self) -> String {
+        let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
+        let mut text =
+            format!("# Which scheduler for which drive\n\n{head}\n{}", self.verdict_table().render_markdown());
+        for verdict in &self.verdicts {
+            text += &format!("\n**{}**: {}\n", verdict.device, verdict.sentences.join(" "));
+        }
+        for device in self.devices() {
+            for (heading, table) in self.tables(device) {
+                text += &format!("\n## {device}: {heading}\n\n{}", table.render_markdown());
+            }
+        }
+        text + "\nWhat would make these numbers lie: see lab/bench/README.md, `mqfq-lab bench schedulers`.\n"
+    }
+}
+
+/// Each once, in the order in which they come first.
+pub fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut found: Vec<&str> = Vec::new();
+    for name in names {
+        if !found.contains(&name) {
+            found.push(name);
+        }
+    }
+    found
+}

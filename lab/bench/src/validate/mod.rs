@@ -1,0 +1,334 @@
+//! `mqfq-lab bench validate`: what the simulator says of this machine, beside what the machine does.
+//!
+//! # What it compares
+//! * Shares and throughput: the cases of [`crate::fairness`] under both of its policies, ten scenarios. Promised: each tenant's
+//!   share within two percentage points, the total within 15%.
+//! * Coherence: requests per second of the null device with one worker and with two, the settings of [`crate::scale`]. What a
+//!   policy loses from one worker to two is what the simulator's model of cache lines and locks is for. Nothing is promised;
+//!   the report says which rows are within 15%.
+//!
+//! # How
+//! First everything is measured, then everything simulated ([`simulate`]), so that the two do not meet on the cores. Coherence
+//! is measured in interleaved rounds, of which the median counts; shares once, [`SHARES_TIMES`] times as long.
+//!
+//! # What would make it lie
+//! See lab/bench/README.md. Above all: a machine that others use is not the machine that is simulated, and a simulator's parameter
+//! that was calibrated to a row here proves nothing by agreeing with that row.
+
+mod picture;
+mod report;
+pub mod simulate;
+
+pub use report::{CoherenceRow, SharesRow, SharesTenant, ValidateReport};
+
+use crate::contender::{Contender, contenders};
+use crate::fairness::{self, Case, POLICIES, WARM_UP_MS};
+use crate::machine::{self, Machine};
+use crate::nbd_record::median;
+use crate::report::FairnessPolicy;
+use crate::scale::load::{self, Fixed, Seen};
+use crate::scale::setting::{Setting, worker_counts};
+use mqfq_blk::PolicyKind;
+use mqfq_demo::harness::{self, Transport};
+use mqfq_demo::load::Window;
+use mqfq_report::json;
+use mqfq_report::progress::Progress;
+use mqfq_sim::outcome::Outcome;
+use std::path::{Path, PathBuf};
+
+/// What to run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ValidateOptions {
+    /// Most workers of the coherence part.
+    pub workers: usize,
+    /// Each relaxation of `mqfq` alone, too.
+    pub relaxations: bool,
+    /// How often each case of the coherence part is run, at least 1.
+    pub rounds: u32,
+    /// Length of each of those measurements, milliseconds.
+    pub measured_ms: u64,
+    /// An error if a share or a total is outside what is promised.
+    pub check: bool,
+    /// Where `mqfq-validate.svg` goes; `None`: no picture.
+    pub out: Option<PathBuf>,
+    /// Root under which `HOST/DATE/validate.{json,md,svg}` is written; `None`: nothing is written.
+    pub record: Option<PathBuf>,
+    /// Name of the host in the record; `None`: the machine's own.
+    pub host: Option<String>,
+    /// One JSON object on stdout instead of tables.
+    pub json: bool,
+}
+
+impl Default for ValidateOptions {
+    fn default() -> Self {
+        ValidateOptions {
+            workers: 2,
+            relaxations: false,
+            rounds: 5,
+            measured_ms: 300,
+            check: false,
+            out: None,
+            record: None,
+            host: None,
+            json: false,
+        }
+    }
+}
+
+/// Shares are measured so many times as long as one round of the other part: queues of 256 requests make single moments uneven.
+pub const SHARES_TIMES: u64 = 10;
+
+/// Largest difference of a share that is promised, percentage points.
+pub const SHARE_POINTS_MAX: f64 = 2.0;
+
+/// Largest difference of a rate that is promised for totals and looked for in the rest, part of what was measured.
+pub const RATE_DIFFERENCE_MAX: f64 = 0.15;
+
+/// Measures, simulates, prints, draws and records.
+///
+/// # Errors
+/// One sentence: something failed, or with `check` something is outside what is promised.
+pub fn run(options: &ValidateOptions) -> Result<(), String> {
+    let mut report = measure(options)?;
+    if let Some(folder) = &options.out {
+        std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+        let path = folder.join("mqfq-validate.svg");
+        write(&path, &picture::render(&report)?)?;
+        report.svg_path = Some(path.display().to_string());
+    }
+    if options.json {
+        println!("{}", json(&report)?);
+    } else {
+        print!("{}", report.text());
+    }
+    if let Some(root) = &options.record {
+        let folder = write_record(&report, root)?;
+        eprintln!("wrote {}", folder.display());
+    }
+    match report.outside() {
+        outside if options.check && !outside.is_empty() => {
+            Err(format!("the simulator is outside its promise in: {}", outside.join(", ")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One contender in one setting, and what each round saw.
+struct Coherence {
+    contender: Contender,
+    setting: Setting,
+    rounds: Vec<Seen>,
+}
+
+/// Measures, then simulates.
+///
+/// # Errors
+/// One sentence.
+pub fn measure(options: &ValidateOptions) -> Result<ValidateReport, String> {
+    let fixed = Fixed { measured_ms: options.measured_ms, ..crate::scale::ScaleOptions::default().fixed };
+    let cases = fairness::cases();
+    let shares_ms = SHARES_TIMES * options.measured_ms;
+    let workers = harness::workers(Transport::Inside);
+    let settings = worker_counts(options.workers.max(1)).into_iter().flat_map(|workers| Setting::all(workers, None));
+    let contenders = contenders(options.relaxations);
+    let mut coherence: Vec<Coherence> = settings
+        .flat_map(|setting| {
+            contenders.iter().map(move |&contender| Coherence { contender, setting, rounds: Vec::new() })
+        })
+        .collect();
+    let rounds = options.rounds.max(1);
+    let scenarios: Vec<(&Case, PolicyKind)> = cases.iter().flat_map(|case| POLICIES.map(|kind| (case, kind))).collect();
+    let mut progress = Progress::new(scenarios.len() * 2 + coherence.len() * (rounds as usize + 1));
+    let mut measured = Vec::new();
+    for &(case, kind) in &scenarios {
+        progress.step(&format!("{} under {kind}", case.name));
+        measured.push(fairness::measure_one(case, kind, Transport::Inside, shares_ms)?);
+    }
+    for round in 0..rounds as usize {
+        for group in coherence.chunks_mut(contenders.len()) {
+            for at in 0..group.len() {
+                // Each round begins with another one.
+                let case = &mut group[(at + round) % contenders.len()];
+                progress.step(&format!("{} workers, {}", case.setting.workers, case.contender.label));
+                case.rounds.push(load::measure(case.contender, case.setting, fixed)?);
+            }
+        }
+    }
+    let mut shares = Vec::new();
+    for (&(case, kind), measured) in scenarios.iter().zip(&measured) {
+        progress.step(&format!("{} under {kind}, simulated", case.name));
+        let window = Window::from_ms(WARM_UP_MS, shares_ms);
+        let simulated = simulate::shares(case, &fairness::policy(kind, workers), workers, window)?;
+        shares.push(shares_row(case, measured, &simulated));
+    }
+    let mut rows = Vec::new();
+    for case in &coherence {
+        progress.step(&format!("{} workers, {}, simulated", case.setting.workers, case.contender.label));
+        rows.push(coherence_row(case, &simulate::coherence(case.contender, case.setting, fixed)?));
+    }
+    progress.finish();
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut report = ValidateReport {
+        shares,
+        coherence: rows,
+        date: machine::today(),
+        machine: Machine::this(options.host.as_deref(), &[]),
+        simulated_machine: simulate::MACHINE.into(),
+        rounds,
+        measured_ms: options.measured_ms,
+        shares_measured_ms: shares_ms,
+        shares_workers: workers,
+        notes: Vec::new(),
+        svg_path: None,
+    };
+    report.notes = report::notes(&report, cpus);
+    Ok(report)
+}
+
+fn shares_row(case: &Case, measured: &FairnessPolicy, simulated: &Outcome) -> SharesRow {
+    let part = |bytes_per_s: f64, total: f64| if total > 0.0 { bytes_per_s / total } else { 0.0 };
+    let tenants: Vec<SharesTenant> = measured
+        .tenants
+        .iter()
+        .zip(&simulated.tenants)
+        .map(|(measured_tenant, simulated_tenant)| {
+            let measured_share = part(measured_tenant.bytes_per_s, measured.total_bytes_per_s);
+            let simulated_share = part(simulated_tenant.bytes_per_s, simulated.bytes_per_s);
+            SharesTenant {
+                name: measured_tenant.name.clone(),
+                weight: measured_tenant.weight,
+                measured_share,
+                simulated_share,
+                difference_points: 100.0 * (simulated_share - measured_share),
+            }
+        })
+        .collect();
+    let ratio = ratio(simulated.bytes_per_s, measured.total_bytes_per_s);
+    let points = tenants.iter().map(|tenant| tenant.difference_points.abs()).fold(0.0, f64::max);
+    SharesRow {
+        scenario: case.name.into(),
+        policy: measured.policy.clone(),
+        tenants,
+        measured_bytes_per_s: measured.total_bytes_per_s,
+        simulated_bytes_per_s: simulated.bytes_per_s,
+        ratio,
+        within: points <= SHARE_POINTS_MAX && is_near(ratio),
+    }
+}
+
+fn coherence_row(case: &Coherence, simulated: &Outcome) -> CoherenceRow {
+    let of = |value: fn(&Seen) -> f64| {
+        let mut values: Vec<f64> = case.rounds.iter().map(value).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let rates = of(|seen| seen.requests_per_s);
+    let measured_requests_per_s = median(&rates);
+    let ratio = ratio(simulated.requests_per_s, measured_requests_per_s);
+    // What is counted per second of the whole run, over all of its requests.
+    let per_request = |per_s: f64| if simulated.requests_per_s > 0.0 { per_s / simulated.requests_per_s } else { 0.0 };
+    CoherenceRow {
+        policy: case.contender.label.into(),
+        form: case.contender.form.name().into(),
+        workers: case.setting.workers,
+        placement: case.setting.placement.name().into(),
+        flows: case.setting.flows,
+        measured_requests_per_s,
+        smallest: rates[0],
+        largest: rates[rates.len() - 1],
+        simulated_requests_per_s: simulated.requests_per_s,
+        ratio,
+        within: is_near(ratio),
+        measured_kicks_per_request: median(&of(|seen| seen.kicks_per_request)),
+        simulated_kicks_per_request: per_request(simulated.policy_kicks_per_s),
+        measured_no_token_per_request: median(&of(|seen| seen.no_token_per_request)),
+        simulated_no_token_per_request: per_request(simulated.no_token_per_s),
+    }
+}
+
+/// `None` where nothing was measured, as in an instant on a busy machine.
+fn ratio(simulated: f64, measured: f64) -> Option<f64> {
+    (measured > 0.0).then(|| simulated / measured)
+}
+
+fn is_near(ratio: Option<f64>) -> bool {
+    ratio.is_some_and(|ratio| (ratio - 1.0).abs() <= RATE_DIFFERENCE_MAX)
+}
+
+/// Writes `root/HOST/DATE/validate.{json,md,svg}`; an entry of the same day is replaced.
+fn write_record(report: &ValidateReport, root: &Path) -> Result<PathBuf, String> {
+    let folder = root.join(&report.machine.host).join(&report.date);
+    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    write(&folder.join("validate.json"), &(json(report)? + "\n"))?;
+    write(&folder.join("validate.md"), &report.markdown())?;
+    write(&folder.join("validate.svg"), &picture::render(report)?)?;
+    Ok(folder)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contender::MQFQ;
+    use crate::report::FairnessTenant;
+    use crate::scale::setting::Placement;
+
+    fn simulated(case: &Case) -> Outcome {
+        let policy = fairness::policy(PolicyKind::Mqfq, 2);
+        simulate::shares(case, &policy, 2, Window::from_ms(5, 20)).unwrap()
+    }
+
+    fn measured(shares: [f64; 2], total: f64) -> FairnessPolicy {
+        let tenant =
+            |share: f64| FairnessTenant { name: "t".into(), weight: 100, bytes_per_s: share * total, p99_ns: 1 };
+        FairnessPolicy {
+            policy: "mqfq".into(),
+            depth: None,
+            window_bytes: None,
+            form: Default::default(),
+            total_bytes_per_s: total,
+            ratio: None,
+            deviation: None,
+            within: true,
+            tenants: shares.map(tenant).into(),
+        }
+    }
+
+    #[test]
+    fn two_points_of_a_share_or_a_seventh_of_the_total_are_outside() {
+        let [case, ..] = fairness::cases();
+        let simulated = simulated(&case);
+        let part = simulated.tenants[0].bytes_per_s / simulated.bytes_per_s;
+        let row = |points: f64, times: f64| {
+            let part = part + points / 100.0;
+            shares_row(&case, &measured([part, 1.0 - part], simulated.bytes_per_s * times), &simulated)
+        };
+        assert!(row(0.0, 1.0).within && row(1.9, 1.0).within && row(-1.9, 0.9).within);
+        assert!(!row(2.1, 1.0).within && !row(-2.1, 1.0).within, "a share");
+        assert!(!row(0.0, 0.85).within && !row(0.0, 1.2).within, "the total");
+        assert!((row(1.5, 1.0).tenants[0].difference_points + 1.5).abs() < 1e-9);
+        let nothing = shares_row(&case, &measured([0.0, 0.0], 0.0), &simulated);
+        assert!(!nothing.within && nothing.ratio.is_none());
+    }
+
+    #[test]
+    fn a_rate_is_the_median_of_its_rounds() {
+        let fixed = crate::scale::ScaleOptions::default().fixed;
+        let setting = Setting { workers: 2, placement: Placement::All, flows: 1 };
+        let simulated = simulate::coherence(MQFQ, setting, fixed).unwrap();
+        let seen = |times: f64| Seen {
+            requests_per_s: simulated.requests_per_s * times,
+            cpu_ns_per_request: 1.0,
+            kicks_per_request: 0.0,
+            throttled_per_request: 0.0,
+            no_token_per_request: 0.0,
+        };
+        let rounds = [0.1, 1.0, 3.0].map(seen).into();
+        let row = coherence_row(&Coherence { contender: MQFQ, setting, rounds }, &simulated);
+        assert_eq!((row.ratio, row.within), (Some(1.0), true));
+        assert_eq!((row.smallest, row.largest), (0.1 * simulated.requests_per_s, 3.0 * simulated.requests_per_s));
+    }
+}

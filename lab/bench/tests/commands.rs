@@ -1,0 +1,267 @@
+//! The commands for real, but short: engine, threads and sockets. What is asserted holds on a machine that is busy with
+//! something else; the promises themselves are kept in virtual time (`virtual_time.rs`).
+
+use mqfq_bench::contender::CONTENDERS;
+use mqfq_bench::fairness;
+use mqfq_bench::file::{self, FileBenchOptions};
+use mqfq_bench::structures::{self, StructuresOptions};
+use mqfq_bench::validate::{self, ValidateOptions, ValidateReport};
+use mqfq_blk::{PolicyKind, PolicyOptions};
+use mqfq_demo::demo::{self, DemoOptions};
+use mqfq_demo::harness::{self, Transport};
+use mqfq_demo::load::Window;
+use mqfq_demo::phases::{self, Lengths};
+use mqfq_demo::report::FormReport;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Held by each test: commands that measure at the same time take each other's cores.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A folder of its own, removed with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("mqfq-bench-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the temporary folder is writable");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The form that `mqfq serve` has on as many workers, for the window of demo and fairness and this D.
+fn shipped_form(kind: PolicyKind, depth: Option<u32>, transport: Transport) -> FormReport {
+    let plain = PolicyOptions::new(kind);
+    let plain = PolicyOptions { depth: depth.unwrap_or(plain.depth), ..plain };
+    let options = harness::as_shipped(plain, harness::workers(transport));
+    let form = phases::form(&options);
+    // With T = 64 KiB nothing of the relaxed form is 0.
+    assert_eq!(form.lease_bytes.is_some_and(|lease| lease > 0), form.token_batch.is_some_and(|batch| batch > 1));
+    form
+}
+
+#[test]
+fn the_demo_runs_every_phase_and_draws_it() {
+    let _alone = alone();
+    let folder = Folder::new("demo");
+    let options = DemoOptions {
+        json: true,
+        out: folder.0.clone(),
+        lengths: Lengths { alone: Window::from_ms(20, 150), shared: Window::from_ms(50, 400) },
+    };
+    let report = demo::measure(&options).unwrap();
+
+    let names: Vec<&str> = report.scenarios.iter().map(|scenario| scenario.scenario.as_str()).collect();
+    assert_eq!(names, ["moderate", "shallow"]);
+    for scenario in &report.scenarios {
+        let policies: Vec<&str> = scenario.policies.iter().map(|policy| policy.policy.as_str()).collect();
+        assert_eq!(policies, ["none", "sfqd", "mqfq"]);
+        for policy in &scenario.policies {
+            assert_eq!(policy.tenants.len(), 2);
+            let form = shipped_form(policy.policy.parse().unwrap(), policy.depth, Transport::Nbd);
+            assert_eq!(policy.form, form, "{}", policy.policy);
+            let sum: f64 = policy.tenants.iter().map(|tenant| tenant.shared_bytes_per_s).sum();
+            assert_eq!(policy.total_bytes_per_s, sum);
+            assert!(policy.tenants.iter().all(|tenant| tenant.alone_bytes_per_s > 0.0), "{policy:?}");
+        }
+    }
+    // In virtual time 60 against 2.5. A machine that does something else slows the greedy one as well, so it takes a
+    // factor of more than ten in noise to turn this around.
+    let shallow_slowdown = |policy: &str| {
+        let reader = &report.scenarios[1].policy(policy).unwrap().tenants[0];
+        reader.slowdown.unwrap_or(f64::INFINITY)
+    };
+    assert!(shallow_slowdown("none") > shallow_slowdown("mqfq"), "{report:?}");
+
+    let picture = std::fs::read_to_string(report.svg_path.unwrap()).unwrap();
+    assert!(picture.contains("mqfq: reader") && picture.contains("none: greedy"));
+}
+
+#[test]
+fn saturating_tenants_are_served_inside_and_through_sockets() {
+    let _alone = alone();
+    let [sizes, ..] = fairness::cases();
+    for transport in [Transport::Inside, Transport::Nbd] {
+        for kind in PolicyKind::STAGED {
+            let measured = fairness::measure_one(&sizes, kind, transport, 100).unwrap();
+            assert!(measured.tenants.iter().all(|tenant| tenant.bytes_per_s > 0.0), "{transport:?}: {measured:?}");
+            assert_eq!(measured.form, shipped_form(kind, measured.depth, transport), "{kind}");
+            assert_eq!(measured.within, measured.deviation.is_some_and(|deviation| deviation <= sizes.tolerance));
+        }
+    }
+}
+
+#[test]
+fn the_file_is_read_under_every_policy_and_by_fio_if_there_is_one() {
+    let _alone = alone();
+    let options = FileBenchOptions {
+        size_bytes: Some(4 << 20),
+        rounds: 1,
+        measured_ms: 100,
+        json: true,
+        ..FileBenchOptions::default()
+    };
+    let report = file::measure(&options).unwrap();
+    let json = serde_json::to_value(&report).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let cases: Vec<&str> = rows.iter().map(|row| row["case"].as_str().unwrap()).collect();
+    let (ours, fios) = cases.split_at(CONTENDERS.len());
+    assert_eq!(ours, CONTENDERS.map(|contender| contender.label));
+    for row in rows {
+        let rate = row["requests_per_s"].as_f64().unwrap();
+        assert!(rate > 0.0 && row["smallest"] == rate && row["largest"] == rate, "one round is all three: {row}");
+        assert!(row["cpu_ns_per_request"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let rate =
+        |case: &str| rows[cases.iter().position(|name| *name == case).unwrap()]["requests_per_s"].as_f64().unwrap();
+    assert_eq!(json["mqfq_over_none"].as_f64(), Some(rate("mqfq") / rate("none")));
+    if !fios.is_empty() {
+        assert_eq!(fios, ["fio io_uring", "fio io_uring, registered", "fio io_uring, batched"]);
+        assert!(json["mqfq_over_fio"].as_f64().unwrap() > 0.0);
+        assert!(fios.contains(&json["fio_case"].as_str().unwrap()));
+    } else {
+        assert!(json["mqfq_over_fio"].is_null() && json["skipped"].as_array().unwrap().len() == 1);
+    }
+    assert!(report.text().contains("mqfq over none"));
+}
+
+#[test]
+fn a_given_file_is_read_and_stays_as_it_was() {
+    let _alone = alone();
+    let folder = Folder::new("file");
+    let path = folder.0.join("given");
+    let bytes: Vec<u8> = (0..256 << 10).map(|at| (at % 251) as u8).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let options =
+        FileBenchOptions { file: Some(path.clone()), rounds: 1, measured_ms: 50, ..FileBenchOptions::default() };
+    assert_eq!(file::measure(&options).unwrap().file_bytes, 256 << 10);
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    let missing = FileBenchOptions { file: Some(folder.0.join("missing")), ..options };
+    assert!(file::measure(&missing).unwrap_err().contains("no such file"));
+}
+
+#[test]
+fn what_is_simulated_stands_beside_what_was_measured() {
+    let _alone = alone();
+    let folder = Folder::new("validate");
+    let options = ValidateOptions {
+        rounds: 1,
+        measured_ms: 10,
+        out: Some(folder.0.join("out")),
+        record: Some(folder.0.join("record")),
+        host: Some("here".into()),
+        json: true,
+        ..ValidateOptions::default()
+    };
+    validate::run(&options).unwrap();
+    let day = std::fs::read_dir(folder.0.join("record/here")).unwrap().next().unwrap().unwrap().path();
+    let report = std::fs::read_to_string(day.join("validate.json")).unwrap();
+    let report: ValidateReport = serde_json::from_str(&report).unwrap();
+    let scenarios: Vec<(&str, &str)> =
+        report.shares.iter().map(|row| (row.scenario.as_str(), row.policy.as_str())).collect();
+    assert_eq!(scenarios.len(), 10);
+    for case in fairness::cases() {
+        assert!(scenarios.contains(&(case.name, "mqfq")) && scenarios.contains(&(case.name, "none")), "{}", case.name);
+    }
+    // Of this machine, which may be busy, only that it did something; of the simulated one what it always does.
+    for row in &report.shares {
+        let sum: f64 = row.tenants.iter().map(|tenant| tenant.simulated_share).sum();
+        assert!((sum - 1.0).abs() < 1e-9 && row.measured_bytes_per_s > 0.0, "{row:?}");
+        let weight = |at: usize| f64::from(row.tenants[at].weight);
+        let fair = weight(1) / (weight(0) + weight(1));
+        let difference = (row.tenants[1].simulated_share - fair).abs();
+        assert!(difference < 0.02 || row.policy == "none", "{row:?}");
+    }
+    let labels: Vec<&str> = report.coherence.iter().map(|row| row.policy.as_str()).collect();
+    assert_eq!(
+        labels,
+        CONTENDERS.map(|contender| contender.label).repeat(5),
+        "two settings of one worker, three of two"
+    );
+    for row in &report.coherence {
+        assert!(row.measured_requests_per_s > 0.0 && row.simulated_requests_per_s > 1e6, "{row:?}");
+        // Written as text and read again, each number is good to the last digit or so.
+        let ratio = row.simulated_requests_per_s / row.measured_requests_per_s;
+        assert!((row.ratio.unwrap() / ratio - 1.0).abs() < 1e-12, "{row:?}");
+    }
+    let markdown = std::fs::read_to_string(day.join("validate.md")).unwrap();
+    assert!(markdown.starts_with("# ") && markdown.contains("weights 1:10"));
+    for picture in [day.join("validate.svg"), folder.0.join("out/mqfq-validate.svg")] {
+        assert!(std::fs::read_to_string(picture).unwrap().contains("mqfq-serial"));
+    }
+}
+
+#[test]
+fn every_structure_is_measured_beside_its_rivals_and_drawn() {
+    let _alone = alone();
+    let folder = Folder::new("structures");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = StructuresOptions {
+        json: true,
+        out: Some(folder.0.join("new")),
+        workers: Some(cpus.min(2)),
+        queues: Some(8),
+        rounds: 2,
+        milliseconds: 10,
+    };
+    structures::run(&options).unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.0.join("new").join(name)).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&read("structures.json")).unwrap();
+
+    let names = |rows: &serde_json::Value, stands_for: &str, pattern: Option<&str>| -> Vec<String> {
+        let rows = rows.as_array().unwrap().iter();
+        let rows = rows.filter(|row| row["stands_for"] == stands_for && row["pattern"].as_str() == pattern);
+        rows.map(|row| row["structure"].as_str().unwrap().to_string()).collect()
+    };
+    let rows = &report["rows"];
+    let virtual_time = ["mindicator", "array-scan", "array-scan-packed"];
+    assert_eq!(names(rows, "global virtual time", None), [virtual_time, virtual_time].concat(), "faithful and relaxed");
+    assert_eq!((&rows[0]["form"], &rows[3]["form"]), (&"faithful".into(), &"relaxed".into()));
+    let tokens = ["token-tree", "atomic-counter", "scalable-bitmap"];
+    assert_eq!(names(rows, "dispatch tokens", Some("kept")), tokens);
+    if cpus >= 2 {
+        assert_eq!(names(rows, "dispatch tokens", Some("handed-on")), tokens);
+        assert_eq!(names(rows, "wake-up", None), ["wheel", "poll-1us", "poll-5us"]);
+    }
+    for row in rows.as_array().unwrap() {
+        let of = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row}"));
+        assert!(of("ns_per_operation_smallest") <= of("ns_per_operation"), "{row}");
+        assert!(of("ns_per_operation") <= of("ns_per_operation_largest") && of("operations_per_s") > 0.0, "{row}");
+        assert!(of("workers") <= of("queues") && of("lines_touched_per_operation") >= 1.0, "{row}");
+        if row["stands_for"] == "wake-up" {
+            assert!(of("cpu_share") > 0.0 && of("reschedules_per_s") >= of("spurious_reschedules_per_s"), "{row}");
+            assert!(row.get("wake_up_delay_p50_ns").is_some() && row.get("wake_up_delay_p99_ns").is_some(), "{row}");
+        }
+    }
+
+    // Counts do not depend on this machine.
+    let counted = report["counted_rows"].as_array().unwrap();
+    let per_operation = |structure: &str, pattern: Option<&str>, key: &str| {
+        let is_it = |row: &&serde_json::Value| {
+            row["structure"] == structure && row["workers"] == 64 && row["pattern"].as_str() == pattern
+        };
+        counted.iter().find(is_it).unwrap()[key].as_f64().unwrap()
+    };
+    assert_eq!(per_operation("token-tree", Some("kept"), "line_transfers_per_operation"), 0.0);
+    assert!(per_operation("atomic-counter", Some("kept"), "line_transfers_per_operation") >= 1.0);
+    assert!(
+        per_operation("mindicator", None, "loads_per_operation") * 4.0
+            < per_operation("array-scan", None, "loads_per_operation")
+    );
+    assert_eq!(per_operation("wheel", None, "reschedules_per_wake_up"), 1.0);
+    assert!(per_operation("poll-1us", None, "reschedules_per_wake_up") > 100.0);
+
+    let picture = read("structures.svg");
+    assert!(picture.contains("mindicator") && picture.contains("scalable-bitmap"), "every contender has its line");
+    assert!(read("structures.md").starts_with("# ") && read("structures.md").contains("array-scan-packed"));
+}

@@ -1,0 +1,522 @@
+//! A scenario's TOML: everything but the tenants, which are in `tenant.rs`. docs/lab/scenarios.md has every key.
+//!
+//! Each refusal is one sentence with file, line, key, what is wrong and what is allowed. What two keys decide together is
+//! refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
+
+use super::{
+    Device, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant,
+    tunables,
+};
+use crate::machine;
+use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
+use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
+use mqfq_config::{ConfigError, Entry, Section, Source, duration, size};
+use mqfq_nvme::{Arbitration, presets};
+
+/// Most workers that the scheduler's masks have room for.
+pub(super) const WORKERS_MAX: usize = 1024;
+
+/// How much slower than itself a drive can be.
+const SLOWED_MAX: u32 = 1000;
+
+/// Most flows of one scenario.
+const FLOWS_MAX: u64 = 1 << 20;
+
+/// Most clients of one scenario.
+const CLIENTS_MAX: u64 = 1 << 22;
+
+/// Most parts of a run that are told apart.
+const WINDOWS_MAX: u64 = 100_000;
+
+/// Longest time of anything, ns: an hour.
+pub(super) const TIME_MAX_NS: u64 = 3_600_000_000_000;
+
+/// What every device's and request's size is a multiple of: the software controller's logical block.
+pub(super) const BLOCK_BYTES: u64 = presets::BLOCK_BYTES as u64;
+
+/// Names of the forms, the default first.
+const FORMS: [&str; 2] = ["relaxed", "exact"];
+
+/// Keys that only a policy with forms has; all but the first only in the relaxed one.
+const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
+
+/// Keys that replace a part of MQFQ.
+const PART_KEYS: [&str; 3] = ["virtual-time", "tokens", "unthrottle"];
+
+/// What `unthrottle` takes.
+const UNTHROTTLE: &str = "\"wheel\", or \"poll \" and a duration (\"poll 1us\")";
+
+impl Scenario {
+    /// Reads `text`; `file` is its name, and the folder that a trace's path starts at.
+    ///
+    /// # Errors
+    /// A key that is unknown, missing, of the wrong type, out of range or in contradiction to another; a trace that cannot be read.
+    pub fn parse(file: &str, text: &str) -> Result<Scenario, ConfigError> {
+        let source = Source { file, text };
+        let root = source.parse()?;
+        let root = Section::root(&source, root.get_ref(), &["run", "machine", "device", "policy", "tenant"])?;
+        let (seed, warm_up_ns, measured_ns, window_ns) = run(&root)?;
+        let machine = machine(&root)?;
+        let mut device = device(&root)?;
+        let policy = policy(&root, device.queue_depth)?;
+        device.queues = queues(&root, &machine, policy.kind)?;
+        shared_by_shortage(&root, &machine, &device, policy.kind)?;
+        let end_ns = warm_up_ns + measured_ns;
+        let folder = std::path::Path::new(file).parent().unwrap_or(std::path::Path::new(""));
+        let mut tenants = Vec::new();
+        let (mut flows, mut clients) = (0, 0);
+        for (name, section) in root.named_tables("tenant")? {
+            let place = section.place().clone();
+            let tenant = tenant(name, section, machine.workers, device.size_bytes, end_ns, folder)?;
+            flows += u64::from(tenant.count);
+            clients += u64::from(tenant.count) * u64::from(tenant.clients());
+            if flows > FLOWS_MAX || clients > CLIENTS_MAX {
+                return Err(place.error(format!(
+                    "with this tenant there are {flows} flows and {clients} clients, allowed are {FLOWS_MAX} and {CLIENTS_MAX}"
+                )));
+            }
+            tenants.push(tenant);
+        }
+        if tenants.is_empty() {
+            return Err(root.place().error("no [tenant.NAME] section, at least one is needed"));
+        }
+        Ok(Scenario { machine, device, policy, tenants, seed, warm_up_ns, measured_ns, window_ns })
+    }
+}
+
+/// `[run]`: seed, warm-up and measured time, and the parts that are told apart.
+fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64, Option<u64>), ConfigError> {
+    let (mut seed, mut warm_up_ns, mut measured_ns, mut window_ns) = (1, 20_000_000, 100_000_000, None);
+    if let Some(run) = root.get("run") {
+        let run = run.table(&["seed", "warm-up", "measured", "windows"])?;
+        seed = run.get("seed").map_or(Ok(seed), |seed| seed.number(0..=i64::MAX as u64))?;
+        warm_up_ns = run.get("warm-up").map_or(Ok(warm_up_ns), |time| time.duration_ns(0..=TIME_MAX_NS))?;
+        measured_ns = run.get("measured").map_or(Ok(measured_ns), |time| time.duration_ns(1_000..=TIME_MAX_NS))?;
+        if let Some(windows) = run.get("windows") {
+            let length_ns = windows.duration_ns(1_000..=TIME_MAX_NS)?;
+            let count = (warm_up_ns + measured_ns).div_ceil(length_ns);
+            if count > WINDOWS_MAX {
+                return Err(windows
+                    .place()
+                    .error(format!("the run has {count} windows of this length, allowed are {WINDOWS_MAX}")));
+            }
+            window_ns = Some(length_ns);
+        }
+    }
+    Ok((seed, warm_up_ns, measured_ns, window_ns))
+}
+
+/// Keys of `[machine]`.
+const MACHINE_KEYS: &[&str] =
+    &["preset", "workers", "sockets", "boards", "cores-per-socket", "threads-per-core", "latency", "memory"];
+
+fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
+    let names = machine::NAMES.join(", ");
+    let section = root.require("machine", "a table with a preset")?.table(MACHINE_KEYS)?;
+    let preset = section.require("preset", &names)?.choice(machine::NAMES)?;
+    let mut machine = machine::preset(&preset).expect("a choice of its names");
+    if let Some(sockets) = section.get("sockets") {
+        machine.sockets = sockets.number(1..=8)?;
+        machine.boards = machine.boards.min(machine.sockets);
+    }
+    if let Some(boards) = section.get("boards") {
+        machine.boards = boards.number(1..=machine.sockets)?;
+    }
+    if let Some(cores) = section.get("cores-per-socket") {
+        machine.cores_per_socket = cores.number(1..=WORKERS_MAX)?;
+    }
+    if let Some(threads) = section.get("threads-per-core") {
+        machine.threads_per_core = threads.number(1..=2)?;
+    }
+    let hardware_threads = machine.sockets * machine.cores_per_socket * machine.threads_per_core;
+    machine.workers = match section.get("workers") {
+        Some(entry) => {
+            let workers = entry.number(1..=WORKERS_MAX)?;
+            if workers > hardware_threads {
+                return Err(entry.place().error(format!(
+                    "{workers} workers are more than the machine's {} x {} x {} = {hardware_threads} hardware threads, allowed is 1 to \
+                     {hardware_threads}",
+                    machine.sockets, machine.cores_per_socket, machine.threads_per_core
+                )));
+            }
+            workers
+        }
+        None if hardware_threads > WORKERS_MAX => {
+            let place = section.place().inside("workers");
+            return Err(place.error(format!(
+                "this key is missing and the machine has {hardware_threads} hardware threads, allowed is 1 to {WORKERS_MAX}"
+            )));
+        }
+        None => hardware_threads,
+    };
+    if let Some(memory) = section.get("memory") {
+        machine.memory_is_free = memory.choice(&["modelled", "free"])? == "free";
+    }
+    if let Some(latency) = section.get("latency") {
+        override_latencies(&latency, &mut machine.latency)?;
+    }
+    Ok(machine)
+}
+
+/// Field of [`Latencies`] by its key: `FIELD` with hyphens.
+macro_rules! latencies {
+    ($($key:literal $field:ident),* $(,)?) => {
+        /// Keys of `[machine.latency]`; those after the first four are times.
+        const LATENCY_KEYS: &[&str] = &["two-threads-factor", "lines-under-lock", "jitter-share", "locks-barge", "locks-ticket", "shared-words", "calls-max", $($key),*];
+
+        fn latency_ns<'a>(latency: &'a mut Latencies, key: &str) -> &'a mut f64 {
+            match key {
+                $($key => &mut latency.$field,)*
+                _ => unreachable!("{key} is not in the list"),
+            }
+        }
+    };
+}
+
+latencies! {
+    "load-hit-ns" load_hit_ns,
+    "store-hit-ns" store_hit_ns,
+    "rmw-hit-ns" rmw_hit_ns,
+    "fence-ns" fence_ns,
+    "transfer-same-core-ns" transfer_same_core_ns,
+    "transfer-same-socket-ns" transfer_same_socket_ns,
+    "transfer-other-socket-ns" transfer_other_socket_ns,
+    "transfer-other-board-ns" transfer_other_board_ns,
+    "memory-ns" memory_ns,
+    "code-per-access-ns" code_per_access_ns,
+    "code-under-lock-ns" code_under_lock_ns,
+    "submit-ns" submit_ns,
+    "dispatch-ns" dispatch_ns,
+    "complete-ns" complete_ns,
+    "doorbell-ns" doorbell_ns,
+    "turn-ns" turn_ns,
+    "kick-ns" kick_ns,
+    "wake-same-socket-ns" wake_same_socket_ns,
+    "wake-other-socket-ns" wake_other_socket_ns,
+    "sleep-ns" sleep_ns,
+    "interrupt-ns" interrupt_ns,
+    "timer-ns" timer_ns,
+    "patience-ns" patience_ns,
+    "lock-look-ns" lock_look_ns,
+    "futex-ns" futex_ns,
+}
+
+fn override_latencies(entry: &Entry<'_, '_>, latency: &mut Latencies) -> Result<(), ConfigError> {
+    let section = entry.table(LATENCY_KEYS)?;
+    for key in LATENCY_KEYS {
+        let Some(entry) = section.get(key) else { continue };
+        match *key {
+            "two-threads-factor" => latency.two_threads_factor = entry.decimal(1.0..=2.0)?,
+            "lines-under-lock" => latency.lines_under_lock = entry.number(0..=1000)?,
+            "jitter-share" => latency.jitter_share = entry.decimal(0.0..=0.5)?,
+            "calls-max" => latency.calls_max = entry.number(1..=1_000_000)?,
+            "locks-barge" => latency.locks_barge = entry.flag()?,
+            "locks-ticket" => latency.locks_ticket = entry.flag()?,
+            "shared-words" => latency.shared_words = entry.number(0..=16)?,
+            _ => *latency_ns(latency, key) = entry.decimal(0.0..=1e6)?,
+        }
+    }
+    Ok(())
+}
+
+/// Keys of `[device]`; the first are a drive's alone.
+const DEVICE_KEYS: &[&str] = &[
+    "preset",
+    "arbitration",
+    "inside-max",
+    "slowed",
+    "kind",
+    "size",
+    "queue-depth",
+    "queue-pairs",
+    "block-layer",
+    "software-queues",
+    "hardware-queues",
+    "cost",
+];
+
+/// So many of them are of no meaning without a drive.
+const DRIVE_KEYS: usize = 4;
+
+/// `block-layer`, `software-queues` and `hardware-queues`, as in the daemon's config.
+fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Result<QueueLayout, ConfigError> {
+    let device = &root.require("device", "a table with kind and size")?.table(&[])?.with_allowed(DEVICE_KEYS)?;
+    const KEYS: [&str; 3] = ["block-layer", "software-queues", "hardware-queues"];
+    let names = BlockLayer::ALL.map(BlockLayer::name);
+    let layer = device.get(KEYS[0]).map(|entry| entry.choice(&names)).transpose()?;
+    let mut layout = match layer.as_deref() {
+        Some("sq") => QueueLayout::SQ,
+        Some("raw") => QueueLayout::RAW,
+        Some("low-latency") => QueueLayout { layer: BlockLayer::LowLatency, ..QueueLayout::RAW },
+        _ => QueueLayout::default(),
+    };
+    if layout.layer != BlockLayer::Mq {
+        let name = layout.layer.name();
+        refuse(device, &KEYS[1..], &format!("is fixed by block-layer = \"{name}\", allowed with \"mq\""))?;
+    }
+    if let Some(entry) = device.get(KEYS[1]) {
+        let chosen = entry.choice(&Spread::ALL.map(Spread::name))?;
+        layout.software =
+            Spread::ALL.into_iter().find(|spread| spread.name() == chosen).expect("a choice of all names");
+    }
+    if let Some(entry) = device.get(KEYS[2]) {
+        let value = entry.value()?;
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+        let allowed = "\"per-core\", \"per-socket\", \"single\", or a number of queues from 1 to 65535";
+        let wrong = |()| entry.place().error(format!("{value} is not known, allowed are {allowed}"));
+        layout.hardware = text.parse::<HardwareQueues>().map_err(wrong)?;
+    }
+    let Some(chosen) = KEYS.iter().find_map(|key| device.get(key)) else { return Ok(layout) };
+    layout.check_policy(policy).map_err(|why| chosen.place().error(why))?;
+    let per_core = HardwareQueues::Spread(Spread::PerCore);
+    let shares = !layout.layer.is_bypass() && (layout.software, layout.hardware) != (Spread::PerCore, per_core);
+    if shares && machine.memory_is_free {
+        return Err(chosen
+            .place()
+            .error("queues that workers share have locks, allowed is machine.memory = \"modelled\""));
+    }
+    Ok(layout)
+}
+
+fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
+    let section = root.require("device", "a table with kind and size")?.table(&[])?;
+    let kind = section.require("kind", "nvme, null")?.choice(&["nvme", "null"])?;
+    let is_nvme = kind == "nvme";
+    let section = section.with_allowed(if is_nvme { DEVICE_KEYS } else { &DEVICE_KEYS[DRIVE_KEYS..] })?;
+    let names: Vec<&str> = presets::ALL.iter().map(|preset| preset.name).collect();
+    let preset = if is_nvme { Some(section.require("preset", &names.join(", "))?.choice(&names)?) } else { None };
+    let size_bytes = blocks(&section.require("size", size::ALLOWED)?, 1 << 20, i64::MAX as u64)?;
+    let queue_depth = section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
+    let queue_pairs =
+        section.get("queue-pairs").map_or(Ok(Device::QUEUE_PAIRS), |pairs| pairs.number(1..=Device::QUEUE_PAIRS))?;
+    let of_drive = |key| if is_nvme { section.get(key) } else { None };
+    let inside_max = of_drive("inside-max").map(|most| most.number(1..=u16::MAX)).transpose()?;
+    let slowed = of_drive("slowed").map_or(Ok(1), |times| times.number(1..=SLOWED_MAX))?;
+    let names = Arbitration::ALL.map(|(name, _)| name);
+    let arbitration = of_drive("arbitration").map(|entry| entry.choice(&names)).transpose()?;
+    let arbitration = arbitration.map(|name| Arbitration::by_name(&name).expect("a choice of all names"));
+    // Which queues can be shared depends on the policy, which is read next.
+    let plain = Device::new(preset.as_deref(), size_bytes, queue_depth);
+    Ok(Device { queue_pairs, arbitration, inside_max, slowed, cost: cost(&section)?, ..plain })
+}
+
+/// With fewer queue pairs than workers need they share queues, which have locks.
+fn shared_by_shortage(
+    root: &Section<'_, '_>,
+    machine: &Machine,
+    device: &Device,
+    policy: PolicyKind,
+) -> Result<(), ConfigError> {
+    let of_each = if policy.is_direct() { 3 } else { 1 };
+    if !machine.memory_is_free || usize::from(device.queue_pairs) >= machine.workers * of_each {
+        return Ok(());
+    }
+    let place = root.place().inside("device").inside("queue-pairs");
+    let section = root.require("device", "a table with kind and size")?.table(&[])?.with_allowed(DEVICE_KEYS)?;
+    let place = section.get("queue-pairs").map_or(place, |entry| entry.place());
+    Err(place.error(format!(
+        "{} for {} workers, which need {of_each} each, means that they share queues, which have locks, allowed is machine.memory = \"modelled\"",
+        device.queue_pairs, machine.workers
+    )))
+}
+
+/// `[device.cost]`: `read` and `write`, each `{ base = SIZE, per-byte = NUMBER }`, as in the daemon's config.
+fn cost(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
+    let mut model = CostModel::FLAT;
+    let Some(cost) = device.get("cost") else { return Ok(model) };
+    let cost = cost.table(&["read", "write"])?;
+    for (key, term) in [("read", &mut model.read), ("write", &mut model.write)] {
+        let Some(entry) = cost.get(key) else { continue };
+        let entry = entry.table(&["base", "per-byte"])?;
+        if let Some(base) = entry.get("base") {
+            term.base_bytes = base.size(0..=1 << 30)?;
+        }
+        if let Some(per_byte) = entry.get("per-byte") {
+            term.per_byte_256ths = (per_byte.decimal(0.0..=1000.0)? * 256.0).round() as u32;
+        }
+    }
+    Ok(model)
+}
+
+/// A size of whole blocks.
+pub(super) fn blocks(entry: &Entry<'_, '_>, least: u64, most: u64) -> Result<u64, ConfigError> {
+    let bytes = entry.size(least..=most)?;
+    whole_blocks(entry, bytes)
+}
+
+/// The same for a size that was read already.
+pub(super) fn whole_blocks(entry: &Entry<'_, '_>, bytes: u64) -> Result<u64, ConfigError> {
+    if !bytes.is_multiple_of(BLOCK_BYTES) {
+        return Err(entry.place().error(format!("{bytes} is no multiple of {BLOCK_BYTES}, allowed are whole blocks")));
+    }
+    Ok(bytes)
+}
+
+/// Keys of `[policy]`.
+const POLICY_KEYS: &[&str] = &[
+    "kind",
+    "depth",
+    "window",
+    "token-unit",
+    "form",
+    "quantum",
+    "lease",
+    "token-batch",
+    "token-share",
+    "virtual-time",
+    "tokens",
+    "unthrottle",
+    "global-vtime",
+    "read-expire",
+    "write-expire",
+    "writes-starved",
+    "fifo-batch",
+    "prio-aging-expire",
+    "read-latency",
+    "write-latency",
+    "slice-idle",
+    "timeout-sync",
+    "max-budget",
+    "low-latency",
+    "strict-guarantees",
+    "fifo-expire-sync",
+    "fifo-expire-async",
+    "low-threshold",
+    "class-ratio",
+    "adjust-period",
+    "grace-period",
+    "vtime-quantum",
+];
+
+fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigError> {
+    let defaults = PolicyOptions::new(PolicyKind::Mqfq);
+    let mut policy = Policy {
+        kind: PolicyKind::Mqfq,
+        depth: defaults.depth,
+        window_bytes: defaults.window.bytes(),
+        relaxed: true,
+        quantum_bytes: None,
+        lease_bytes: None,
+        token_batch: None,
+        token_share: None,
+        token_unit_bytes: None,
+        virtual_time: VirtualTimeKind::Mindicator,
+        tokens: TokensKind::TokenTree,
+        unthrottle: Unthrottle::Wheel,
+        mq_deadline: defaults.mq_deadline,
+        kyber: defaults.kyber,
+        bfq: defaults.bfq,
+        d2fq: defaults.d2fq,
+        global_vtime: GvtKind::Sloppy,
+    };
+    let Some(section) = root.get("policy") else { return Ok(policy) };
+    let section = section.table(POLICY_KEYS)?;
+    if let Some(kind) = section.get("kind") {
+        policy.kind = kind.choice(&PolicyKind::ALL.map(PolicyKind::name))?.parse().expect("a choice of all names");
+    }
+    if tunables::is_elevator(policy.kind) {
+        policy.depth = queue_depth.into();
+    }
+    tunables::read(&section, &mut policy)?;
+    if let Some(depth) = section.get("depth") {
+        policy.depth = depth.number(1..=PolicyOptions::DEPTH_MAX)?;
+    }
+    if let Some(window) = section.get("window") {
+        policy.window_bytes = window.size(0..=PolicyOptions::WINDOW_MAX.bytes())?;
+    }
+    if let Some(unit) = section.get("token-unit") {
+        policy.token_unit_bytes = match unit.text("").as_deref() {
+            Ok("request") => None,
+            _ => Some(unit.size(512..=1 << 30)? as u32),
+        };
+    }
+    form(&section, &mut policy)?;
+    parts(&section, &mut policy)?;
+    Ok(policy)
+}
+
+/// The form and, in the relaxed one, its numbers.
+fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
+    if !policy.kind.has_window() {
+        policy.relaxed = false;
+        let why = format!("is no setting of policy {}, allowed with mqfq and mqfq-serial", policy.kind);
+        return refuse(section, &FORM_KEYS, &why);
+    }
+    if let Some(form) = section.get("form") {
+        policy.relaxed = form.choice(&FORMS)? == FORMS[0];
+    }
+    if !policy.relaxed {
+        return refuse(section, &FORM_KEYS[1..], "is fixed by form = \"exact\", allowed with form = \"relaxed\"");
+    }
+    let half_bytes = policy.window_bytes / 2;
+    let within_window = |entry: Entry<'_, '_>, fits: &dyn Fn(u64) -> bool, allowed: &str| {
+        let bytes = entry.size(0..=u64::MAX)?;
+        let wrong = || {
+            let (bytes, half) = (size::display(bytes), size::display(half_bytes));
+            entry.place().error(format!("{bytes} is out of range, allowed is {allowed} {half}, half the window"))
+        };
+        if fits(bytes) { Ok(bytes) } else { Err(wrong()) }
+    };
+    if let Some(quantum) = section.get("quantum") {
+        let fits = |bytes: u64| bytes == 0 || bytes.is_power_of_two() && bytes <= half_bytes;
+        policy.quantum_bytes = Some(within_window(quantum, &fits, "0 or a power of two up to")?);
+    }
+    if let Some(lease) = section.get("lease") {
+        policy.lease_bytes = Some(within_window(lease, &|bytes| bytes <= half_bytes, "0 to")?);
+    }
+    if let Some(batch) = section.get("token-batch") {
+        policy.token_batch = Some(batch.number(1..=PolicyOptions::TOKEN_BATCH_MAX)?);
+    }
+    if let Some(share) = section.get("token-share") {
+        policy.token_share = Some(share.number(0..=PolicyOptions::DEPTH_MAX)?);
+    }
+    Ok(())
+}
+
+/// The parts of MQFQ and of D2FQ that can be replaced by what they are compared with.
+fn parts(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
+    if policy.kind != PolicyKind::D2fq {
+        refuse(section, &["global-vtime"], &format!("is no setting of policy {}, allowed with d2fq", policy.kind))?;
+    } else if let Some(entry) = section.get("global-vtime") {
+        policy.global_vtime = match entry.choice(&["sloppy", "mindicator", "serial-scan", "off"])?.as_str() {
+            "sloppy" => GvtKind::Sloppy,
+            "mindicator" => GvtKind::Mindicator,
+            "serial-scan" => GvtKind::SerialScan,
+            _ => GvtKind::Off,
+        };
+    }
+    if policy.kind != PolicyKind::Mqfq {
+        return refuse(section, &PART_KEYS, &format!("is no setting of policy {}, allowed with mqfq", policy.kind));
+    }
+    if let Some(entry) = section.get("virtual-time") {
+        policy.virtual_time = match entry.choice(&["mindicator", "array-scan", "off"])?.as_str() {
+            "mindicator" => VirtualTimeKind::Mindicator,
+            "array-scan" => VirtualTimeKind::ArrayScan,
+            _ => VirtualTimeKind::Off,
+        };
+    }
+    if let Some(entry) = section.get("tokens") {
+        policy.tokens = match entry.choice(&["token-tree", "atomic-counter", "scalable-bitmap"])?.as_str() {
+            "token-tree" => TokensKind::TokenTree,
+            "atomic-counter" => TokensKind::AtomicCounter,
+            _ => TokensKind::ScalableBitmap,
+        };
+    }
+    if let Some(entry) = section.get("unthrottle") {
+        let text = entry.text(UNTHROTTLE)?;
+        policy.unthrottle = match text.strip_prefix("poll ").and_then(duration::parse) {
+            Some(period_ns @ 1..=TIME_MAX_NS) => Unthrottle::Poll { period_ns },
+            None if text == "wheel" => Unthrottle::Wheel,
+            _ => return Err(entry.place().error(format!("\"{text}\" is not known, allowed are {UNTHROTTLE}"))),
+        };
+    }
+    Ok(())
+}
+
+/// None of `keys` is there, or the first one is refused.
+pub(super) fn refuse(section: &Section<'_, '_>, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
+    match keys.iter().find_map(|key| section.get(key)) {
+        Some(entry) => Err(entry.place().error(why)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,15 @@
+//! Results for people and programs: a table, a picture, one JSON object, and progress while one waits.
+//!
+//! | file | answers |
+//! |---|---|
+//! | [`table`] | how do rows become text? |
+//! | [`plot`] | how do columns over time become a picture? |
+//! | [`progress`] | how far is a long command? |
+//! | [`mod@emit`] | how is a report one line of JSON, and an error one sentence? |
+
+mod emit;
+pub mod plot;
+pub mod progress;
+pub mod table;
+
+pub use emit::{json, plain};
