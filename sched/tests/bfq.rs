@@ -5,9 +5,10 @@ mod closed_loop;
 
 use closed_loop::{Env, MS, Options, S, Tenant, US, ratio};
 use mqfq_sched::class::PriorityClass;
-use mqfq_sched::flow::FlowId;
-use mqfq_sched::policy::{AnyPolicy, Bfq, BfqOptions};
-use mqfq_sched::topology::HctxId;
+use mqfq_sched::cost::Cost;
+use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::policy::{AnyPolicy, Bfq, BfqOptions, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::topology::{HctxId, Topology};
 
 const KIB: u64 = 1 << 10;
 
@@ -115,6 +116,29 @@ fn who_thinks_for_longer_than_slice_idle_is_not_waited_for() {
     env.run_until(3 * S);
     // 100 us each: 20000 in two seconds, less the 100 of the slow one.
     assert!(env.requests(1) - before > 19_500, "{} requests in 2 s", env.requests(1) - before);
+}
+
+#[test]
+fn a_turn_is_as_many_requests_as_fit_its_budget_the_last_to_the_byte() {
+    // Nothing completes and no time passes, so budgets alone end turns. Two thirds of 128 KiB at first: 21 of 4 KiB; who used up what
+    // it had gets all of it next time, which is 32 exactly.
+    let options = PolicyOptions { depth: 1000, bfq: EXACT, ..PolicyOptions::new(PolicyKind::Bfq) };
+    let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT; 2]).unwrap();
+    let mut queue = policy.open_queue(HctxId(0), 400);
+    let mut kick = |_: HctxId| panic!("nobody else is there");
+    for handle in 0..400 {
+        policy.submit(&mut queue, Entry::read(FlowId(handle % 2), Cost(4096), Handle(handle)), 0, &mut kick);
+    }
+    let mut turns: Vec<(u32, u32)> = Vec::new();
+    for _ in 0..21 + 21 + 4 * 32 {
+        let Pick::Dispatch(grant) = policy.pick(&mut queue, 0, &mut kick) else { panic!("there is more to dispatch") };
+        grant.token.into_units();
+        match turns.last_mut() {
+            Some((flow, requests)) if *flow == grant.flow.0 => *requests += 1,
+            _ => turns.push((grant.flow.0, 1)),
+        }
+    }
+    assert_eq!(turns, [(0, 21), (1, 21), (0, 32), (1, 32), (0, 32), (1, 32)]);
 }
 
 #[test]

@@ -313,7 +313,8 @@ impl HardwareQueue {
     pub(super) fn leave(&self, worker: u16) -> Option<u16> {
         // One that panicked may have left the lock poisoned; then nobody goes on here anyway.
         let Ok(mut state) = self.state.lock() else { return None };
-        // Nobody waits if there are any.
+        // Nobody waits if there are any. Whoever has to wait later would find them here all the same (`State::acquire` takes everybody's), so
+        // this changes nothing but where it looks first.
         self.spares[usize::from(worker)].take_all().for_each(|tag| state.tags.release(tag));
         match std::mem::replace(&mut state.queued.claims[usize::from(worker)], Claim::None) {
             Claim::None => None,

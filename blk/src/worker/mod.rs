@@ -266,6 +266,7 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         let until_ns = self.now_ns + self.options.patience_ns;
         loop {
             if self.host.is_kicked() {
+                // Spent here, or the turn after the next would be made for this kick as well, for nothing.
                 self.host.woke();
                 return true;
             }
@@ -551,6 +552,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 if timers > 0 {
                     self.core.host.cancel_timers(client);
                 }
+                // Else those behind it would wait until the next room, at which nobody would answer in its place.
                 self.core.waiting.retain(|waiting| waiting.client != client);
                 self.free.push(client);
             }

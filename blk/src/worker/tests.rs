@@ -261,6 +261,48 @@ impl Drop for Witness {
     }
 }
 
+/// Asks for so many timers at one time, and at each of them submits a request.
+struct Ticker {
+    timers: u32,
+    in_flight: u32,
+}
+
+impl Client for Ticker {
+    fn start(&mut self, context: &mut dyn Context) {
+        (0..self.timers).for_each(|user| context.timer(1000, user));
+    }
+
+    fn event(&mut self, context: &mut dyn Context, event: Event) {
+        let Event::Timer { user } = event else { unreachable!("it asked for timers only, not for {event:?}") };
+        let submission = Submission {
+            flow: FlowId(0),
+            op: Op::Read,
+            offset_bytes: 0,
+            length_bytes: LENGTH_BYTES,
+            fua: false,
+            buffer: Some(Buffer::new(LENGTH_BYTES as usize)),
+            cookie: user.into(),
+        };
+        context.submit(DeviceIndex(0), submission).expect("within the bound");
+        self.in_flight += 1;
+    }
+
+    fn completed(&mut self, _: &mut dyn Context, completion: Completion) {
+        assert_eq!(completion.status, Status::Ok);
+        self.in_flight -= 1;
+    }
+
+    fn turn_end(&mut self, _: &mut dyn Context) {}
+
+    fn room(&mut self, _: &mut dyn Context) {}
+
+    fn drain(&mut self, _: &mut dyn Context) {}
+
+    fn is_done(&self) -> bool {
+        false
+    }
+}
+
 /// A queue that completes each command so long after its doorbell.
 struct Slow {
     latency_ns: u64,
@@ -295,14 +337,25 @@ impl DeviceQueue for Slow {
 
 /// Workers of one policy with D = 1 on a device of this latency; 0: the null device.
 fn workers(count: u16, latency_ns: u64, requests_max: u32) -> Vec<Worker<VirtualHost>> {
-    let options = PolicyOptions { depth: 1, ..PolicyOptions::new(PolicyKind::Mqfq) };
+    workers_with(count, latency_ns, requests_max, 1, PathOptions::default())
+}
+
+/// The same with another D and other things done to requests.
+fn workers_with(
+    count: u16,
+    latency_ns: u64,
+    requests_max: u32,
+    depth: u32,
+    path: PathOptions,
+) -> Vec<Worker<VirtualHost>> {
+    let options = PolicyOptions { depth, ..PolicyOptions::new(PolicyKind::Mqfq) };
     let topology = Topology::flat(usize::from(count));
     let policy = Arc::new(AnyPolicy::new(&options, &topology, &[Weight::DEFAULT]).unwrap());
     let null = NullDevice::new(1 << 20);
     let worker = |index| {
         let options = QueueOptions {
             hctx: HctxId(index),
-            depth: 4,
+            depth: 64,
             #[cfg(feature = "uring")]
             ring: None,
             interrupt: Arc::new(|hctx| panic!("{hctx:?} interrupted by a device that has nothing to say")),
@@ -315,10 +368,10 @@ fn workers(count: u16, latency_ns: u64, requests_max: u32) -> Vec<Worker<Virtual
             } else {
                 Box::new(Slow { latency_ns, rung_ns: Vec::new(), submitted: Vec::new() })
             },
-            queue_depth: 4,
+            queue_depth: 64,
             limits: vec![StageLimits { requests_max, bytes_max: 1 << 20 }],
             cost: CostModel::FLAT,
-            path: PathOptions::default(),
+            path,
         });
         Worker::new(VirtualHost::default(), vec![hctx], vec![null.info()], WorkerOptions::default())
     };
@@ -428,6 +481,19 @@ fn clients_of_one_flow_that_were_refused_take_turns() {
     assert_eq!(cookies.len(), 108);
     // The first was refused first, so the second place is its as well; then each has one.
     assert_eq!(firsts[..4], [0, 1, 3, 5], "{:?}", &cookies[..10]);
+}
+
+#[test]
+fn so_many_calls_gather_before_the_device_is_told_and_no_more() {
+    // Twelve calls in one turn, each with a request.
+    for (plug, doorbells) in [(1, 12), (2, 6), (3, 4), (5, 3), (12, 1), (32, 1)] {
+        let path = PathOptions { plug, ..PathOptions::default() };
+        let mut worker = workers_with(1, 70_000, 64, 64, path).remove(0);
+        worker.adopt(Box::new(Ticker { timers: 12, in_flight: 0 }));
+        worker.work();
+        let stats = worker.hctxs()[0].stats();
+        assert_eq!((stats.dispatched, stats.doorbells), (12, doorbells), "{plug} calls");
+    }
 }
 
 #[test]
