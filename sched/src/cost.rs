@@ -88,6 +88,18 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_byte_is_left_out_once_per_request() {
+        // 2.5 per byte and 10 for each request: 3 bytes are 17.5; a 256th per byte is 1 from 256 bytes on, and never nothing.
+        let model = |base_bytes, per_byte_256ths| CostModel {
+            read: CostTerm { base_bytes, per_byte_256ths },
+            ..CostModel::FLAT
+        };
+        let cost = |model: CostModel, length_bytes| model.cost(CostKind::Read, length_bytes).0;
+        assert_eq!([2, 3, 4].map(|length_bytes| cost(model(10, 640), length_bytes)), [15, 17, 20]);
+        assert_eq!([1, 255, 256, 511, 512].map(|length_bytes| cost(model(0, 1), length_bytes)), [1, 1, 1, 1, 2]);
+    }
+
+    #[test]
     fn a_huge_request_saturates_instead_of_wrapping() {
         assert_eq!(CostModel::FLAT.cost(CostKind::Write, u64::MAX), COST_MAX);
     }

@@ -207,6 +207,21 @@ fn i5_lead_beyond_what_a_leaf_can_show_waits_for_what_it_shows() {
 }
 
 #[test]
+fn a_queue_takes_tokens_for_what_it_has_staged_up_to_its_batch_and_no_more() {
+    // D = 8 on two sockets. a has some requests staged and picks once; b, on the other socket, finds what a has left.
+    for (token_batch, staged, left) in [(1, 3, 7), (2, 3, 6), (3, 3, 5), (16, 3, 5), (16, 1, 7)] {
+        let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 4 * KIB, &[3])];
+        let mut env = Env::new(PolicyOptions { token_batch, ..mqfq(8, MIB) }, &Topology::new(2, 2, 1), &tenants);
+        (0..staged).for_each(|_| env.submit(A, hctx(0)));
+        assert!(env.pick(hctx(0)));
+        (0..9).for_each(|_| env.submit(B, hctx(3)));
+        let found = (0..9).take_while(|_| env.pick(hctx(3))).count();
+        assert_eq!(found, left, "a batch of {token_batch}, {staged} staged");
+        env.drain();
+    }
+}
+
+#[test]
 fn i7_flow_that_keeps_one_request_in_flight_loses_no_more_than_the_window() {
     // Deceptive idleness: b submits its next request when the last one completes, so it is never backlogged at that
     // moment and starts at virtual time again. While its request is staged, virtual time stands there and a dispatches
@@ -224,6 +239,23 @@ fn i7_flow_that_keeps_one_request_in_flight_loses_no_more_than_the_window() {
     }
     assert!(env.log.len() <= 8 * 200 + 2, "{} dispatches for 200 of b's", env.log.len());
     env.drain();
+}
+
+#[test]
+fn i7_with_sfqd_an_idle_device_ends_what_was_served_before() {
+    // a has a MiB while it is alone, then the device is idle. When both come, neither is owed anything: they alternate.
+    let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 4 * KIB, &[0])];
+    let mut env = Env::flat(PolicyOptions { depth: 1, ..PolicyOptions::new(PolicyKind::Sfqd) }, &tenants);
+    env.submit_cost(A, hctx(0), Cost(MIB));
+    env.drain();
+    let before = env.log.len();
+    for _ in 0..8 {
+        env.submit(A, hctx(0));
+        env.submit(B, hctx(0));
+    }
+    env.drain();
+    let flows: Vec<FlowId> = env.log[before..].iter().map(|dispatched| dispatched.flow).collect();
+    assert_eq!(flows, [A, B].repeat(8));
 }
 
 #[test]
