@@ -38,9 +38,9 @@ const STAGED_REQUESTS_MAX: usize = 1 << 18;
 /// One tenant's flow on one device.
 #[derive(Clone, Debug)]
 pub struct FlowOptions {
-    /// For reports.
+    /// Name of the tenant, for reports.
     pub name: String,
-    /// Its weight.
+    /// Weight of the tenant on this device.
     pub weight: Weight,
     /// Its priority class, for policies that have them: `mq-deadline` and `bfq`.
     pub class: PriorityClass,
@@ -48,12 +48,12 @@ pub struct FlowOptions {
     pub limits: StageLimits,
 }
 
-/// One device.
+/// The options of one device and of its policy.
 #[derive(Clone)]
 pub struct DeviceOptions {
-    /// For reports.
+    /// Name of the device, for reports.
     pub name: String,
-    /// The device.
+    /// The device itself, opened.
     pub device: Arc<dyn Device>,
     /// Who shares it how.
     pub policy: PolicyOptions,
@@ -73,7 +73,7 @@ pub struct DeviceOptions {
     pub queues: QueueLayout,
 }
 
-/// An engine.
+/// The options of an engine: its workers and its devices.
 #[derive(Clone)]
 pub struct EngineOptions {
     /// Workers, 1..=[`WORKERS_MAX`].
@@ -90,9 +90,9 @@ pub struct EngineOptions {
 /// Counters of one flow, over all workers.
 #[derive(Clone, Debug)]
 pub struct NamedFlowStats {
-    /// As configured.
+    /// Name of the tenant, as configured.
     pub name: String,
-    /// Its counters.
+    /// Counters of the tenant on this device.
     pub stats: FlowStats,
     /// What it has submitted to the high, medium and low queues since the policy was made, bytes of cost, of a policy that names them.
     pub class_bytes: Option<[u64; 3]>,
@@ -101,13 +101,13 @@ pub struct NamedFlowStats {
 /// Counters of one device.
 #[derive(Clone, Debug)]
 pub struct DeviceStats {
-    /// As configured.
+    /// Name of the device, as configured.
     pub name: String,
     /// The policy's name.
     pub policy: &'static str,
     /// The weights of the device's class queues, of a policy that sets them.
     pub class_weights: Option<ClassWeights>,
-    /// By flow.
+    /// Counters of the tenants, by flow.
     pub flows: Vec<NamedFlowStats>,
     /// By hctx, which is by worker.
     pub hctxs: Vec<HctxStats>,
@@ -116,7 +116,7 @@ pub struct DeviceStats {
 /// Counters of an engine, one moment per worker.
 #[derive(Clone, Debug)]
 pub struct EngineStats {
-    /// By device.
+    /// Counters of the devices, in the order of [`EngineOptions`].
     pub devices: Vec<DeviceStats>,
 }
 
@@ -255,7 +255,7 @@ impl Engine {
         self.options.devices[index].device.info()
     }
 
-    /// Workers.
+    /// Number of workers.
     pub fn workers(&self) -> usize {
         self.threads.len()
     }

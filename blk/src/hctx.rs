@@ -82,7 +82,7 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Full(pub Submission);
 
-/// See the file's text.
+/// The data path of one worker on one device: staged requests, the commands on the device, and their counters.
 pub struct HwCtx<P: Policy> {
     id: HctxId,
     policy: Arc<P>,

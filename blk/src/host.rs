@@ -84,7 +84,7 @@ pub enum Mail<P: Policy = AnyPolicy> {
 /// One worker's counters: per device, its context's and its flows' (see [`crate::hctx::HwCtx::flow_stats`]).
 pub type WorkerStats = Vec<(HctxStats, Vec<Option<Box<FlowStats>>>)>;
 
-/// See the file's text.
+/// The surroundings of one worker: its clock, bell, mail, sockets and sleep.
 pub trait Host<P: Policy = AnyPolicy> {
     /// Nanoseconds since the engine started.
     fn now_ns(&mut self) -> u64;

@@ -68,7 +68,7 @@ impl MergeBounds {
     pub const NOTHING: MergeBounds = MergeBounds { segments_max: 1, align_bytes: 1, bytes_max: u32::MAX };
 }
 
-/// See the file's text.
+/// The options of the data path of one device besides those of its policy: merging, the plug, timeouts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathOptions {
     /// Which requests are merged, if the device can.

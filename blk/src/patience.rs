@@ -13,7 +13,7 @@ pub(crate) const SPIN_NS: u64 = 50_000;
 /// Most waits in a row that are slept through before spinning is tried again.
 const SKIPS_MAX: u32 = 16;
 
-/// See the file's text.
+/// Decides for one worker whether its next wait spins or sleeps, by how its last spins ended.
 #[derive(Default)]
 pub(crate) struct Patience {
     /// Waits to sleep through before the next spin.

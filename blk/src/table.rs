@@ -51,7 +51,7 @@ pub struct Request {
     pub op: Op,
     /// First byte on the device.
     pub offset_bytes: u64,
-    /// Length.
+    /// Length of the request, bytes.
     pub length_bytes: u32,
     /// What its flow is charged.
     pub cost: Cost,

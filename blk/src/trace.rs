@@ -30,7 +30,7 @@ pub struct TraceRecord {
     pub fua: bool,
     /// First byte on the device.
     pub offset_bytes: u64,
-    /// Length.
+    /// Length of the request, bytes.
     pub length_bytes: u32,
     /// When it was admitted and staged.
     pub submitted_ns: u64,
@@ -93,9 +93,9 @@ impl TraceEvent {
 /// An event and its time, ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceMark {
-    /// When.
+    /// Time of the event, nanoseconds since the engine started.
     pub at_ns: u64,
-    /// What.
+    /// The event.
     pub event: TraceEvent,
 }
 
@@ -162,7 +162,7 @@ impl Recorder {
         self.records.push(TraceRecord { completed: Some((now_ns, status)), ..TraceRecord::of(request) });
     }
 
-    /// Something happened.
+    /// Records an event of the worker at `at_ns`.
     pub fn mark(&mut self, event: TraceEvent, at_ns: u64) {
         self.marks.push(TraceMark { at_ns, event });
     }

@@ -144,9 +144,10 @@ pub fn bound(times: u64, length_ns: u64, weight_f: u32, weight_g: u32) -> u128 {
     u128::from(times) * u128::from(length_ns) * (u128::from(weight_f) + u128::from(weight_g))
 }
 
-/// What rounding of tags may add to the difference of two programs that ran for `served_ns` together: see [`crate::tag`]. Rounded up.
+/// The most that rounding of start and finish tags adds to the difference of two programs that ran for `served_ns` together, rounded up; see
+/// [`crate::vtime`].
 pub fn rounding(served_ns: u64, weight_f: u32, weight_g: u32) -> u128 {
-    // A tag is short by less than served * 2^-48 ns at weight 1024; times both weights over 1024, that is 2^-58.
+    // A point of virtual time is short by less than served * 2^-48 ns at weight 1024; times both weights over 1024, that is 2^-58.
     ((u128::from(served_ns) * u128::from(weight_f) * u128::from(weight_g)) >> 58) + 1
 }
 

@@ -41,7 +41,7 @@
 
 use crate::order::Order;
 use crate::scheduler::{CoreId, Machine, ProgramId, Tasks, ThreadId};
-use crate::tag::{Rate, Span, Tag};
+use crate::vtime::{Rate, VSpan, VTime};
 use std::array::from_fn;
 use std::collections::VecDeque;
 
@@ -59,20 +59,20 @@ pub(crate) struct CentralQueue<const CHAINS: usize> {
     pub asked: Vec<bool>,
     order: Order<Key<CHAINS>>,
     /// Programs by their smallest start tag of the last chain, waiting or in service; kept only if there are several chains.
-    outstanding: Order<Tag>,
+    outstanding: Order<VTime>,
     /// The largest finish tags of programs that had nothing left in service.
-    served: [Tag; CHAINS],
+    served: [VTime; CHAINS],
     arrivals: u64,
     dispatches: u64,
     waiting: usize,
 }
 
-type Key<const CHAINS: usize> = ([Tag; CHAINS], u64);
+type Key<const CHAINS: usize> = ([VTime; CHAINS], u64);
 
 #[derive(Clone, Debug)]
 struct Program<const CHAINS: usize> {
     rate: Rate,
-    finish: [Tag; CHAINS],
+    finish: [VTime; CHAINS],
     waiting: VecDeque<Waiting<CHAINS>>,
     /// What all that wait may run.
     waiting_ns: u64,
@@ -85,7 +85,7 @@ struct Program<const CHAINS: usize> {
 #[derive(Clone, Copy, Debug)]
 struct Waiting<const CHAINS: usize> {
     thread: ThreadId,
-    floor: [Tag; CHAINS],
+    floor: [VTime; CHAINS],
     left_ns: u64,
     arrival: u64,
 }
@@ -95,7 +95,7 @@ struct Waiting<const CHAINS: usize> {
 pub(crate) struct InService<const CHAINS: usize> {
     pub thread: ThreadId,
     pub program: ProgramId,
-    pub start: [Tag; CHAINS],
+    pub start: [VTime; CHAINS],
     pub since_ns: u64,
     /// For how long, at most.
     pub granted_ns: u64,
@@ -106,7 +106,7 @@ pub(crate) struct InService<const CHAINS: usize> {
     /// The program's next request in service.
     next: Option<CoreId>,
     /// By how much the tag after it may still move back.
-    slack: [Span; CHAINS],
+    slack: [VSpan; CHAINS],
 }
 
 impl<const CHAINS: usize> CentralQueue<CHAINS> {
@@ -124,7 +124,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         }
         let programs = (0..tasks.programs() as u16).map(ProgramId).map(|program| Program {
             rate: Rate::of(tasks.weight(program)),
-            finish: [Tag::ZERO; CHAINS],
+            finish: [VTime::ZERO; CHAINS],
             waiting: VecDeque::with_capacity(tasks.threads_of(program).len()),
             waiting_ns: 0,
             first: None,
@@ -139,7 +139,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
             asked: vec![false; machine.cores()],
             order: Order::new(tasks.programs()),
             outstanding: Order::new(tasks.programs()),
-            served: [Tag::ZERO; CHAINS],
+            served: [VTime::ZERO; CHAINS],
             arrivals: 0,
             dispatches: 0,
             waiting: 0,
@@ -155,7 +155,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     }
 
     /// The program's last finish tags.
-    pub fn finish(&self, program: ProgramId) -> [Tag; CHAINS] {
+    pub fn finish(&self, program: ProgramId) -> [VTime; CHAINS] {
         self.programs[program.index()].finish
     }
 
@@ -171,7 +171,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     }
 
     /// The thread that would be dispatched now, and its start tag in the chain that decides.
-    pub fn first(&self) -> Option<(ThreadId, Tag)> {
+    pub fn first(&self) -> Option<(ThreadId, VTime)> {
         let ((start, _), program) = self.order.first()?;
         Some((self.programs[program].waiting.front()?.thread, start[0]))
     }
@@ -187,18 +187,18 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     }
 
     /// The largest start tag in service of that chain, or where it stays while nothing is.
-    pub fn largest_in_service(&self, chain: usize) -> Tag {
+    pub fn largest_in_service(&self, chain: usize) -> VTime {
         self.all_in_service().map(|(_, on)| on.start[chain]).max().unwrap_or(self.served[chain])
     }
 
     /// The smallest start tag of the last chain of all that waits or is in service, or where it stays while there is nothing. Kept only with
     /// several chains.
-    pub fn smallest_outstanding(&self) -> Tag {
+    pub fn smallest_outstanding(&self) -> VTime {
         self.outstanding.first().map_or(self.served[CHAINS - 1], |(smallest, _)| smallest)
     }
 
     /// The same of one program. Start tags of a program never decrease, and those of its requests that wait are the latest.
-    fn smallest_of(&self, program: &Program<CHAINS>) -> Option<Tag> {
+    fn smallest_of(&self, program: &Program<CHAINS>) -> Option<VTime> {
         const { assert!(CHAINS > 0) };
         match program.first {
             Some(core) => self.in_service[core.index()].as_ref().map(|on| on.start[CHAINS - 1]),
@@ -207,7 +207,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     }
 
     /// What the program was charged for so far, without what is charged ahead.
-    pub fn progress(&self, program: ProgramId, chain: usize, now_ns: u64) -> Tag {
+    pub fn progress(&self, program: ProgramId, chain: usize, now_ns: u64) -> VTime {
         let Program { finish, rate, .. } = self.programs[program.index()];
         let ahead = |on: &InService<CHAINS>| on.granted_ns.saturating_sub(now_ns - on.since_ns);
         let of_it = self.all_in_service().filter(|(_, on)| on.program == program);
@@ -224,14 +224,14 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     }
 
     /// The program's next request does not begin before these.
-    pub fn align(&mut self, program: ProgramId, to: [Tag; CHAINS]) {
+    pub fn align(&mut self, program: ProgramId, to: [VTime; CHAINS]) {
         let program = &mut self.programs[program.index()];
         debug_assert!(program.running == 0 && program.waiting.is_empty(), "only an idle program is aligned");
         program.finish = larger(program.finish, to);
     }
 
     /// A request behind all others of its program. Returns where it would begin if those before it ran for all that they may; floors apart.
-    pub fn push_back(&mut self, thread: ThreadId, floor: [Tag; CHAINS], left_ns: u64) -> [Tag; CHAINS] {
+    pub fn push_back(&mut self, thread: ThreadId, floor: [VTime; CHAINS], left_ns: u64) -> [VTime; CHAINS] {
         let arrival = self.next_arrival();
         let at = self.program_of(thread).index();
         let program = &mut self.programs[at];
@@ -244,7 +244,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     }
 
     /// A request before all others of its program. Returns where it would begin, floors apart.
-    pub fn push_front(&mut self, thread: ThreadId, floor: [Tag; CHAINS], left_ns: u64) -> [Tag; CHAINS] {
+    pub fn push_front(&mut self, thread: ThreadId, floor: [VTime; CHAINS], left_ns: u64) -> [VTime; CHAINS] {
         let at = self.program_of(thread).index();
         let arrival = self.next_arrival();
         let program = &mut self.programs[at];
@@ -292,7 +292,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
             left_ns,
             dispatch: self.dispatches,
             next: None,
-            slack: [Span::ENDLESS; CHAINS],
+            slack: [VSpan::ENDLESS; CHAINS],
         });
         self.reorder(at);
         self.on(core)
@@ -355,12 +355,12 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
     }
 }
 
-fn larger<const CHAINS: usize>(a: [Tag; CHAINS], b: [Tag; CHAINS]) -> [Tag; CHAINS] {
+fn larger<const CHAINS: usize>(a: [VTime; CHAINS], b: [VTime; CHAINS]) -> [VTime; CHAINS] {
     from_fn(|chain| a[chain].max(b[chain]))
 }
 
 /// What is left of a correction on its way over a link with this slack.
-fn pass_on<const CHAINS: usize>(back: &mut [Span; CHAINS], slack: &mut [Span; CHAINS]) {
+fn pass_on<const CHAINS: usize>(back: &mut [VSpan; CHAINS], slack: &mut [VSpan; CHAINS]) {
     for chain in 0..CHAINS {
         back[chain] = back[chain].min(slack[chain]);
         slack[chain] = slack[chain].minus(back[chain]);
@@ -372,7 +372,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NONE: [Tag; 1] = [Tag::ZERO];
+    const NONE: [VTime; 1] = [VTime::ZERO];
 
     /// One program of so many threads, at the default weight.
     fn one_program(threads: usize) -> CentralQueue<1> {
@@ -384,8 +384,8 @@ mod tests {
         CentralQueue::new(&Machine::new(4, 1).unwrap(), &tasks).unwrap()
     }
 
-    fn at(ns: u64) -> Tag {
-        Tag::ZERO.plus(Rate::of(Tasks::WEIGHT_DEFAULT).span(ns))
+    fn at(ns: u64) -> VTime {
+        VTime::ZERO.plus(Rate::of(Tasks::WEIGHT_DEFAULT).span(ns))
     }
 
     fn starts(queue: &CentralQueue<1>) -> Vec<u64> {
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn a_request_tells_where_it_would_begin_behind_those_that_wait() {
         let mut queue = one_program(3);
-        let start = |start: [Tag; 1]| start[0].whole_ns();
+        let start = |start: [VTime; 1]| start[0].whole_ns();
         assert_eq!(start(queue.push_back(ThreadId(0), NONE, 10)), 0);
         assert_eq!(start(queue.push_back(ThreadId(1), NONE, 10)), 10);
         assert_eq!(start(queue.push_front(ThreadId(2), NONE, 4)), 0);

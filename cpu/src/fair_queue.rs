@@ -19,7 +19,7 @@
 
 use crate::central::CentralQueue;
 use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop, Tasks, ThreadId};
-use crate::tag::Tag;
+use crate::vtime::VTime;
 
 /// Which of the three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,21 +68,21 @@ impl FairQueue {
     }
 
     /// v: what a request that arrives now is aligned to; for FSFQ(D) that of the tags that are not adjusted.
-    pub fn virtual_time(&self) -> Tag {
+    pub fn virtual_time(&self) -> VTime {
         self.floor()[0]
     }
 
     /// The start tag of the request in service there.
-    pub fn start_tag(&self, core: CoreId) -> Option<Tag> {
+    pub fn start_tag(&self, core: CoreId) -> Option<VTime> {
         self.queue.on(core).map(|on| on.start[0])
     }
 
     /// The program's last finish tag.
-    pub fn finish_tag(&self, program: ProgramId) -> Tag {
+    pub fn finish_tag(&self, program: ProgramId) -> VTime {
         self.queue.finish(program)[0]
     }
 
-    fn floor(&self) -> [Tag; 2] {
+    fn floor(&self) -> [VTime; 2] {
         match self.kind {
             FairQueueKind::SfqD => [self.queue.largest_in_service(0); 2],
             FairQueueKind::MinSfqD => [self.queue.smallest_outstanding(); 2],

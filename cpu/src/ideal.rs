@@ -19,7 +19,8 @@
 //!   rule 3.
 //! * A quantum that expires is an arrival as well (section 3: the thread "immediately re-submits"). Its core is free then and takes the first
 //!   request of all; only if that is another one may the new request preempt elsewhere.
-//! * Corrections of tags are no arrivals: a waiting program whose sibling ended early has a smaller tag then, and preempts nobody for it.
+//! * Corrections of start tags are no arrivals: a waiting program whose sibling ended early has a smaller start tag then, and preempts
+//!   nobody for it.
 //! * A core that was told to stop and has not yet is as good as preempted: v leaves it out.
 //!
 //! # How unfair it can be
@@ -47,7 +48,7 @@
 //! after s, so P_f(t) <= F_f(s) + q/phi_f. And P_g(t) >= P_g(s) >= F_g(s) - (D - 1) q/phi_g, for at most D - 1 cores run g. So f is ahead by at
 //! most q/phi_f + (D - 1) q/phi_g; g likewise, by q/phi_g + (D - 1) q/phi_f. Over an interval the difference moves from one of these ends to
 //! the other at most, and their sum is the bound. Before f was given any core in the interval, being level says the same of it. Preemption
-//! only gives cores to who has the smaller tag.
+//! only gives cores to who has the smaller start tag.
 //!
 //! With q = l_min this is the printed bound, with D for D + 1. The programs become level: until then the one that is ahead is given no core.
 //! Checked over every interval of generated histories by [`crate::bound`].
@@ -60,11 +61,11 @@
 
 use crate::central::CentralQueue;
 use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop, Tasks, ThreadId};
-use crate::tag::Tag;
+use crate::vtime::VTime;
 use std::cmp::Reverse;
 
 /// Of a request in service: its start tag, and the number of its dispatch, which tells two of one tag apart.
-type Place = (Tag, u64);
+type Place = (VTime, u64);
 
 /// When a request may lose its core before its quantum is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,27 +150,27 @@ impl Ideal {
     }
 
     /// v: the largest start tag in service; with nothing in service, the largest finish tag.
-    pub fn virtual_time(&self) -> Tag {
+    pub fn virtual_time(&self) -> VTime {
         self.queue.largest_in_service(0)
     }
 
     /// The program's virtual time: its largest start tag in service.
-    pub fn program_virtual_time(&self, program: ProgramId) -> Option<Tag> {
+    pub fn program_virtual_time(&self, program: ProgramId) -> Option<VTime> {
         self.queue.all_in_service().filter(|(_, on)| on.program == program).map(|(_, on)| on.start[0]).max()
     }
 
     /// The start tag of the request in service there.
-    pub fn start_tag(&self, core: CoreId) -> Option<Tag> {
+    pub fn start_tag(&self, core: CoreId) -> Option<VTime> {
         self.queue.on(core).map(|on| on.start[0])
     }
 
     /// The program's last finish tag, with all that it has in service charged ahead.
-    pub fn finish_tag(&self, program: ProgramId) -> Tag {
+    pub fn finish_tag(&self, program: ProgramId) -> VTime {
         self.queue.finish(program)[0]
     }
 
     /// What the program was charged for by now.
-    pub fn progress(&self, program: ProgramId, now_ns: u64) -> Tag {
+    pub fn progress(&self, program: ProgramId, now_ns: u64) -> VTime {
         self.queue.progress(program, 0, now_ns)
     }
 
@@ -188,7 +189,7 @@ impl Ideal {
     }
 
     /// Rule 3, for a request that arrived with this start tag and found no idle core.
-    fn preempt(&mut self, start: Tag, now_ns: u64, out: &mut dyn Effects) {
+    fn preempt(&mut self, start: VTime, now_ns: u64, out: &mut dyn Effects) {
         let mut largest: Option<(Place, CoreId)> = None;
         let mut soonest: Option<(u64, Reverse<Place>, CoreId)> = None;
         for (core, on) in self.queue.all_in_service() {
@@ -225,7 +226,7 @@ impl Scheduler for Ideal {
             let now = self.virtual_time();
             self.queue.align(program, [now]);
         }
-        let [start] = self.queue.push_back(thread, [Tag::ZERO], self.options.quantum_ns);
+        let [start] = self.queue.push_back(thread, [VTime::ZERO], self.options.quantum_ns);
         if let Some(core) = self.queue.take_idle_core(thread) {
             out.reschedule(core);
         } else if self.options.preemption == Preemption::OnArrival {
@@ -244,9 +245,9 @@ impl Scheduler for Ideal {
         let left_ns = ended.left_ns.saturating_sub(used_ns);
         // What is too short to be worth a slice is not kept.
         let [start] = if left_ns >= self.options.min_slice_ns.max(1) {
-            self.queue.push_front(thread, [Tag::ZERO], left_ns)
+            self.queue.push_front(thread, [VTime::ZERO], left_ns)
         } else {
-            self.queue.push_back(thread, [Tag::ZERO], self.options.quantum_ns)
+            self.queue.push_back(thread, [VTime::ZERO], self.options.quantum_ns)
         };
         let stays = self.queue.first().is_some_and(|(first, _)| first == thread);
         if self.options.preemption == Preemption::OnArrival && !stays {

@@ -20,5 +20,5 @@ pub mod pmqfq;
 pub mod relaxed_co;
 pub mod run_queues;
 pub mod scheduler;
-pub mod tag;
+pub mod vtime;
 pub mod xen_credit;

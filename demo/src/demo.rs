@@ -60,7 +60,7 @@ pub struct Scenario {
     pub tenants: [Tenant; 2],
     /// D, in tokens.
     pub depth: u32,
-    /// T.
+    /// T: how far a queue may run ahead of the slowest one.
     pub window: VSpan,
     /// What a token stands for.
     pub token_unit_bytes: Option<u32>,

@@ -34,7 +34,7 @@ const DRAIN_GRACE: Duration = Duration::from_secs(5);
 pub struct Tenant {
     /// Its name, for reports and as the name of its export.
     pub name: &'static str,
-    /// Its weight.
+    /// Weight of the tenant.
     pub weight: Weight,
     /// What it asks for.
     pub load: Load,
@@ -82,7 +82,7 @@ enum Attached {
     Nbd { tenants: Vec<NbdTenant>, _scratch: Scratch },
 }
 
-/// See the file's text.
+/// An engine with tenants attached.
 pub struct Rig {
     engine: Engine,
     tenants: Vec<Tenant>,

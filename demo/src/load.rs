@@ -163,7 +163,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Nothing yet.
+    /// Counters at 0, with room for the steps of `window`.
     pub fn new(window: Window) -> Counted {
         let steps = window.end_ns.div_ceil(SERIES_STEP_NS) as usize;
         Counted {

@@ -64,7 +64,7 @@ pub struct FormReport {
 /// One tenant in one scenario under one policy.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TenantReport {
-    /// Its name.
+    /// Name of the tenant.
     pub name: String,
     /// Its weight, 1..=10000.
     pub weight: u16,

@@ -40,7 +40,7 @@ impl Scratch {
         }
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -119,7 +119,7 @@ impl SubmissionEntry {
         self
     }
 
-    /// OPC.
+    /// The opcode (field OPC).
     pub fn opcode(&self) -> u8 {
         self.dwords[0] as u8
     }
@@ -129,12 +129,12 @@ impl SubmissionEntry {
         self.dwords[0] & 0xc300
     }
 
-    /// CID.
+    /// The command identifier (field CID).
     pub fn cid(&self) -> u16 {
         (self.dwords[0] >> 16) as u16
     }
 
-    /// NSID.
+    /// The namespace identifier (field NSID).
     pub fn nsid(&self) -> u32 {
         self.dwords[1]
     }
@@ -231,21 +231,21 @@ pub struct Namespace {
 pub enum Work {
     /// Data from the medium to the host.
     Read {
-        /// How much.
+        /// Length of the data, bytes.
         bytes: u32,
     },
     /// Data from the host to the medium.
     Write {
-        /// How much.
+        /// Length of the data, bytes.
         bytes: u32,
         /// Past any cache.
         fua: bool,
     },
-    /// No data.
+    /// Flush; transfers no data.
     Flush,
-    /// No data.
+    /// Write Zeroes; transfers no data.
     WriteZeroes,
-    /// No data.
+    /// Dataset Management with AD; the data are ranges, and no bytes of the namespace.
     Deallocate,
     /// Dataset Management without AD: hints, which this controller accepts and ignores.
     Hint,

@@ -125,7 +125,7 @@ impl CompletionEntry {
         self.dwords[2] as u16
     }
 
-    /// SQID.
+    /// The submission queue that the command came from (field SQID).
     pub fn submission_queue(&self) -> u16 {
         (self.dwords[2] >> 16) as u16
     }

@@ -68,7 +68,7 @@ pub enum Select {
     Capabilities,
 }
 
-/// See the file's text.
+/// A software NVMe controller: its namespace, queue pairs, arbitration, and commands under way.
 #[derive(Debug)]
 pub struct Controller {
     namespace: Namespace,

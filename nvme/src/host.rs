@@ -15,7 +15,7 @@ pub struct RingFull(pub SubmissionEntry);
 /// A command's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// Its identifier.
+    /// Identifier of the command that ended (field CID).
     pub cid: u16,
     /// How it ended.
     pub status: Status,

@@ -36,7 +36,7 @@ pub struct Preset {
     pub name: &'static str,
     /// One line for people.
     pub summary: &'static str,
-    /// Its times.
+    /// The drive's service times and parallelism.
     pub media: MediaOptions,
     /// Whether it has weighted round robin.
     pub arbitration: Arbitration,

@@ -19,7 +19,7 @@ use std::path::Path;
 /// A tenant's curve in one panel.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Curve {
-    /// Whose.
+    /// Name of the tenant.
     pub tenant: String,
     /// Bytes per second in each step, over all phases.
     pub bytes_per_s: Vec<f64>,

@@ -33,9 +33,9 @@ pub struct CostTerm {
 /// Cost per kind of operation for one device profile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CostModel {
-    /// Reads.
+    /// Cost of a read.
     pub read: CostTerm,
-    /// Writes.
+    /// Cost of a write.
     pub write: CostTerm,
     /// Deallocate and write zeroes.
     pub discard: CostTerm,

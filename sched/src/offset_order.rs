@@ -40,7 +40,7 @@ pub struct OffsetTree {
 }
 
 impl OffsetTree {
-    /// Nothing.
+    /// A tree without requests.
     pub const EMPTY: OffsetTree = OffsetTree { root: NONE };
 
     /// Nothing is in it.
@@ -49,7 +49,7 @@ impl OffsetTree {
     }
 }
 
-/// The links of all requests. See the file's text.
+/// The links of all requests: treaps over offsets on the device, one per [`OffsetTree`].
 pub struct OffsetOrder {
     links: Box<[Link]>,
 }

@@ -31,9 +31,9 @@ pub const fn narrow(position: WideVTime) -> VTime {
 /// A staged request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OracleRequest {
-    /// Its place.
+    /// Where its interval of virtual time begins.
     pub start_tag: WideVTime,
-    /// Its end.
+    /// Where its interval of virtual time ends.
     pub finish_tag: WideVTime,
     /// Breaks ties between equal intervals.
     pub arrival: u64,
@@ -41,7 +41,7 @@ pub struct OracleRequest {
     pub flow: FlowId,
     /// The caller's name for it.
     pub handle: Handle,
-    /// Before weight.
+    /// Its cost before weight, bytes-equivalent.
     pub cost: Cost,
     /// What it takes of D.
     pub units: u32,

@@ -50,7 +50,7 @@ const NONE: u32 = u32::MAX;
 pub struct Staged<P> {
     /// Whose it is.
     pub flow: FlowId,
-    /// Its place.
+    /// Where its interval begins: the smallest goes first.
     pub start_tag: VTime,
     /// Length of its interval: the shorter of two with one start tag goes first.
     pub span: VSpan,

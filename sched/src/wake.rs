@@ -29,7 +29,7 @@ const RUNNING: u32 = 0;
 const NOTIFIED: u32 = 1;
 const SLEEPING: u32 = 2;
 
-/// See the file's text.
+/// The state of one worker, awake, asleep or kicked, for the worker and those who kick it.
 #[derive(Debug)]
 pub struct WakeWord {
     state: AtomicU32,

@@ -29,6 +29,34 @@ const BLK: (&str, &str) = (
 );
 const ONE_MEMBER: (&str, &str) = ("Cargo.toml", "[workspace]\nmembers = [\"sched\"]\n");
 
+const WORKSPACE_OF_TWO: (&str, &str) = ("Cargo.toml", "[workspace]\nmembers = [\"sched\", \"daemon\"]\n");
+const SCHED: (&str, &str) = ("sched/Cargo.toml", "package.name = \"mqfq-sched\"\n");
+const TOP: (&str, &str) = (
+    "daemon/Cargo.toml",
+    "[dependencies]\nmqfq-sched = \"1\"\nlibc = \"1\"\n[dev-dependencies]\nmqfq-testing = \"1\"\n",
+);
+const DRAWN: Files<'static> = &[WORKSPACE_OF_TWO, SCHED, TOP, DRAWN_WELL];
+const DRAWN_WELL: (&str, &str) = (
+    "ARCHITECTURE.md",
+    "# A\n| crate | uses | in tests also |\n|---|---|---|\n| `daemon` | `sched` | `testing` |\n| `sched` | | |\n\n| `x` | `y` | |\n",
+);
+const HIDDEN_EDGE: (&str, &str) = (
+    "ARCHITECTURE.md",
+    "# A\n| crate | uses | in tests also |\n|---|---|---|\n| `daemon` | | `testing` |\n| `sched` | | |\n",
+);
+const MADE_UP_EDGE: (&str, &str) = (
+    "ARCHITECTURE.md",
+    "# A\n| crate | uses | in tests also |\n|---|---|---|\n| `daemon` | `sched` | `testing` |\n| `sched` | `blk` | |\n",
+);
+const EDGE_OF_TESTS: (&str, &str) = (
+    "ARCHITECTURE.md",
+    "# A\n| crate | uses | in tests also |\n|---|---|---|\n| `daemon` | `sched` | |\n| `sched` | | |\n",
+);
+const CRATE_THAT_IS_GONE: (&str, &str) = (
+    "ARCHITECTURE.md",
+    "# A\n| crate | uses | in tests also |\n|---|---|---|\n| `daemon` | `sched` | `testing` |\n| `sched`, `old` | | |\n",
+);
+
 const PLANTED: &[Planted] = &[
     Planted {
         rule: "edges",
@@ -120,6 +148,11 @@ const PLANTED: &[Planted] = &[
         ],
         lawful: &[("Cargo.toml", "[workspace]\nmembers = []\n"), ("extra/Cargo.toml", "package.name = \"extra\"\n")],
     },
+    // An edge that the page does not show, one that it makes up, one that only tests have, and a crate that is gone.
+    Planted { rule: "picture", broken: &[WORKSPACE_OF_TWO, SCHED, TOP, HIDDEN_EDGE], lawful: DRAWN },
+    Planted { rule: "picture", broken: &[WORKSPACE_OF_TWO, SCHED, TOP, MADE_UP_EDGE], lawful: DRAWN },
+    Planted { rule: "picture", broken: &[WORKSPACE_OF_TWO, SCHED, TOP, EDGE_OF_TESTS], lawful: DRAWN },
+    Planted { rule: "picture", broken: &[WORKSPACE_OF_TWO, SCHED, TOP, CRATE_THAT_IS_GONE], lawful: DRAWN },
     Planted {
         rule: "no-external",
         broken: &[("sched/Cargo.toml", "[dependencies]\nlibc = \"1\"\n")],
@@ -331,6 +364,17 @@ const PLANTED: &[Planted] = &[
         rule: "linked",
         broken: &[("README.md", "# R\n"), ("docs/a.md", "# A\n")],
         lawful: &[("README.md", "# R\n[a](docs/a.md#a)\n"), ("docs/a.md", "# A\n")],
+    },
+    Planted {
+        rule: "one-meaning",
+        broken: &[(
+            "GLOSSARY.md",
+            "# G\n| term | meaning |\n|---|---|\n| tag | x |\n\n| term | meaning |\n|---|---|\n| word, tag (D2FQ) | y |\n",
+        )],
+        lawful: &[(
+            "GLOSSARY.md",
+            "# G\n| term | meaning |\n|---|---|\n| tag | x |\n\n| term | meaning |\n|---|---|\n| word, start tag | y |\n",
+        )],
     },
     Planted {
         rule: "tests-named",

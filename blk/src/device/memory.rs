@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Largest transfer, bytes: what NBD clients assume of a server that does not say.
 const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 
-/// See the file's text.
+/// A device whose bytes lie in a [`SparseStore`].
 pub struct MemoryDevice {
     store: Arc<SparseStore>,
 }

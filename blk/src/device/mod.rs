@@ -95,7 +95,7 @@ impl Command {
         }
     }
 
-    /// Its end.
+    /// The completion of this command with `status`; gives its buffers back.
     #[inline]
     pub fn ended(self, status: Status) -> Reaped {
         let Command { tag, buffer, more, generation, .. } = self;
@@ -106,7 +106,7 @@ impl Command {
 /// A finished command.
 #[derive(Debug)]
 pub struct Reaped {
-    /// Which.
+    /// The tag of the command that ended.
     pub tag: Tag,
     /// As in [`Command::generation`].
     pub generation: u32,

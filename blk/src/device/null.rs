@@ -9,7 +9,7 @@ const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 /// Requests of one command: what Linux's block layer allows a drive that does not say.
 pub(crate) const SEGMENTS_MAX: u16 = 128;
 
-/// See the file's text. Reads return zeroes, writes and the rest are forgotten.
+/// A device without bytes: reads return zeroes, all other commands succeed and do nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct NullDevice {
     info: DeviceInfo,

@@ -91,7 +91,7 @@ pub struct NvmeDeviceOptions<'a> {
     pub queue_pairs_max: Option<u16>,
 }
 
-/// A software NVMe drive. See the file's text.
+/// A software NVMe drive: the controller says when and how a command ends, a store in memory holds the bytes.
 pub struct NvmeDevice {
     shared: Arc<Shared>,
     info: DeviceInfo,

@@ -29,7 +29,7 @@ pub(crate) struct List {
     pub(crate) rest: Vec<Segment>,
 }
 
-/// See the file's text.
+/// The buffers of a merged command after the first one; empty for a command of one request.
 #[derive(Debug, Default)]
 pub struct Segments(pub(crate) Option<Box<List>>);
 

@@ -40,7 +40,7 @@ impl Shard {
     }
 }
 
-/// Sparse bytes, shared by all workers. See the file's text.
+/// The bytes of a device in memory, shared by all workers; only chunks that were written take memory.
 pub struct SparseStore {
     size_bytes: u64,
     shards: Box<[Shard]>,
@@ -52,7 +52,7 @@ impl SparseStore {
         SparseStore { size_bytes, shards: (0..SHARDS).map(|_| Shard::default()).collect() }
     }
 
-    /// Its size.
+    /// Size of the device, bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }

@@ -146,7 +146,7 @@ struct Hints {
     news: AtomicU32,
 }
 
-/// See the file's text.
+/// A hardware queue that workers share: the device queue, its tags, and the commands that wait for one, under one lock.
 #[repr(align(128))]
 pub(super) struct HardwareQueue {
     state: Mutex<State>,
@@ -160,7 +160,7 @@ pub(super) struct HardwareQueue {
 pub(super) struct Brought {
     /// The looking worker's own.
     pub(super) own: Vec<Reaped>,
-    /// Of others.
+    /// Completions of commands of other workers, with the worker.
     pub(super) others: Vec<(u16, Reaped)>,
     /// Workers for which a tag is kept now.
     pub(super) kick: Vec<u16>,

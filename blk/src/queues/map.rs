@@ -39,7 +39,7 @@ impl BlockLayer {
         matches!(self, BlockLayer::Raw | BlockLayer::LowLatency)
     }
 
-    /// As configured.
+    /// The name in configs.
     pub const fn name(self) -> &'static str {
         match self {
             BlockLayer::Mq => "mq",
@@ -66,7 +66,7 @@ impl Spread {
     /// From many to few.
     pub const ALL: [Spread; 3] = [Spread::PerCore, Spread::PerSocket, Spread::Single];
 
-    /// As configured.
+    /// The name in configs.
     pub const fn name(self) -> &'static str {
         match self {
             Spread::PerCore => "per-core",
@@ -163,13 +163,13 @@ impl QueueLayout {
     }
 }
 
-/// Who uses what. See the file's text.
+/// For each worker of a device, its software queue and its hardware queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueMap {
     layer: BlockLayer,
-    /// By worker.
+    /// Index of the software queue, by worker.
     software: Vec<u16>,
-    /// By worker.
+    /// Index of the hardware queue, by worker.
     hardware: Vec<u16>,
     /// Each hardware queue is a set of three.
     is_of_sets: bool,
@@ -286,7 +286,7 @@ impl QueueMap {
         self.layer
     }
 
-    /// Workers.
+    /// Number of workers.
     pub fn workers(&self) -> usize {
         self.software.len()
     }

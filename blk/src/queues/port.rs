@@ -71,7 +71,8 @@ pub(super) enum Staging {
     Set(Vec<OwnedCommand>),
 }
 
-/// See the file's text.
+/// One worker's device queue onto a shared hardware queue: it stages commands there and takes their completions out of
+/// its inbox.
 pub(super) struct Port {
     worker: u16,
     staging: Staging,

@@ -45,9 +45,10 @@ pub(crate) struct Flight {
     submitted_ns: u64,
 }
 
-/// See the file's text.
+/// The data path of [`BlockLayer::Raw`](super::BlockLayer::Raw): requests in the device queue, by tag, and nothing
+/// staged.
 pub(crate) struct RawPath {
-    /// By tag.
+    /// Requests on the device, by tag.
     flights: Box<[Option<Flight>]>,
     /// Submitted since the last doorbell.
     fresh: usize,

@@ -117,7 +117,7 @@ impl Plug {
     }
 }
 
-/// See the file's text.
+/// One worker: its host, one hctx per device, and the clients that are bound to it.
 pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     core: Core<H, P>,
     clients: Vec<Slot>,

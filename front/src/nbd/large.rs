@@ -52,7 +52,7 @@ enum Place {
     },
 }
 
-/// See the file's text.
+/// The progress of one large request: the pieces that are under way and those that are to come.
 #[derive(Debug)]
 pub struct Large {
     /// Read, write, discard or write zeroes.
@@ -61,7 +61,7 @@ pub struct Large {
     pub fua: bool,
     /// First byte, in the export.
     pub offset_bytes: u64,
-    /// Length.
+    /// Length of the whole request, bytes.
     pub length_bytes: u32,
     piece_bytes: u32,
     /// Bytes of pieces that were handed over.

@@ -230,7 +230,7 @@ pub struct RequestHeader {
     pub cookie: u64,
     /// First byte, in the export.
     pub offset_bytes: u64,
-    /// Length.
+    /// Length of the request, bytes.
     pub length_bytes: u32,
 }
 

@@ -84,7 +84,7 @@ pub struct Identity {
     pub cpu_ns: u64,
 }
 
-/// See the file's text.
+/// One thread of a tenant, as a client of the block layer.
 pub struct SimClient {
     identity: Identity,
     source: Box<dyn Source>,

@@ -69,7 +69,7 @@ struct Costs {
     other_board: Ps,
 }
 
-/// All lines. See the file's text.
+/// The cache lines of all cores, and what an access to each costs.
 pub struct Memory {
     costs: Costs,
     numbers: HashMap<usize, u32, BuildHasherDefault<LineHasher>>,

@@ -125,7 +125,7 @@ pub struct CoreCounts {
     pub slept: Ps,
 }
 
-/// See the file's text.
+/// The virtual cores of one simulation: their times, the memory between them, and whose turn it is.
 pub struct Cores {
     memory: Memory,
     distances: Distances,

@@ -71,7 +71,7 @@ impl Common {
     }
 }
 
-/// See the file's text.
+/// The virtual core of one worker, as its [`Host`].
 pub struct VirtualHost {
     common: Common,
     own: usize,

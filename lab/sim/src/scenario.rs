@@ -177,7 +177,7 @@ impl Device {
 /// The policy and its options.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
-    /// Which.
+    /// The policy, by kind.
     pub kind: PolicyKind,
     /// D.
     pub depth: u32,

@@ -26,7 +26,7 @@ pub struct Counted {
     pub to_ns: u64,
 }
 
-/// See the file's text.
+/// A policy, and for each request the time that the layers around it take.
 pub struct Timed<P> {
     policy: Arc<P>,
     counted: Counted,

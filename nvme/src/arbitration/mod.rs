@@ -83,7 +83,7 @@ pub struct ArbitrationFeature {
 }
 
 impl ArbitrationFeature {
-    /// FID.
+    /// The feature identifier (field FID).
     pub const ID: u8 = 0x01;
 
     /// As in the command. Reserved bits are ignored.
@@ -201,7 +201,7 @@ impl Arbiter {
         self.feature
     }
 
-    /// See A1.
+    /// Sets weights and burst; they hold from the next fetch on (A1).
     pub(crate) fn set_feature(&mut self, feature: ArbitrationFeature) {
         self.feature = feature;
     }

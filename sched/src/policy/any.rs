@@ -38,15 +38,15 @@ pub enum AnyPolicy {
 /// A worker's queue of an [`AnyPolicy`].
 #[allow(clippy::large_enum_variant, reason = "one per hctx, never moved on the path")]
 pub enum AnyQueue {
-    /// Of `none`.
+    /// A worker's queue of `none`.
     Fifo(FifoQueue),
-    /// Of `mqfq` and `mqfq-serial`.
+    /// A worker's queue of `mqfq` or `mqfq-serial`.
     Mqfq(MqfqQueue),
-    /// Of `sfqd`, `mq-deadline` and `bfq`.
+    /// A worker's access to the one queue of `sfqd`, `mq-deadline` or `bfq`.
     Central(CentralQueue),
-    /// Of `kyber`.
+    /// A worker's queue of `kyber`.
     Kyber(KyberQueue),
-    /// Of `d2fq`.
+    /// A worker's queue of `d2fq`.
     D2fq(D2fqQueue),
 }
 

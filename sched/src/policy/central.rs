@@ -30,9 +30,9 @@ use crate::topology::HctxId;
 use std::collections::VecDeque;
 use std::ops::DerefMut;
 
-/// A queue for all, in the order that `O` keeps. See the file's text.
+/// One queue for all workers under one lock, in the order that `O` keeps.
 pub(super) struct Central<O> {
-    /// D.
+    /// D: most units on the device.
     depth: u32,
     inner: Mutex<Inner<O>>,
 }
@@ -67,7 +67,7 @@ pub struct CentralQueue {
 }
 
 impl CentralQueue {
-    /// Its worker.
+    /// The hardware context whose worker uses this queue.
     pub(super) fn hctx(&self) -> HctxId {
         self.hctx
     }

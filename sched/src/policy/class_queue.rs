@@ -7,12 +7,12 @@
 /// Which queue of a set of three. The device's urgent class is not among them: it would starve the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub enum QueueClass {
-    /// The fast one.
+    /// The queue from which the device takes most commands.
     High,
     /// The moderate one; also where the requests of policies go that do not use classes.
     #[default]
     Medium,
-    /// The slow one.
+    /// The queue from which the device takes fewest commands.
     Low,
 }
 

@@ -83,7 +83,7 @@ const CHECK_NS: u64 = 100_000_000;
 /// "No request".
 const NONE: u32 = u32::MAX;
 
-/// See the file's text.
+/// Policy `kyber`: for each kind of request a pool of tokens, as deep as the measured latencies allow.
 pub struct Kyber {
     depth: u32,
     hctx_count: u32,

@@ -52,7 +52,7 @@ use crate::topology::HctxId;
 /// "No request".
 const NONE: u32 = u32::MAX;
 
-/// See the file's text.
+/// The deadline elevator: one central queue under one lock, in batches of sector order, with an expiry per direction.
 pub struct MqDeadline {
     options: PolicyOptions,
     central: Central<Deadlines>,

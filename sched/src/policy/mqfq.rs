@@ -4,6 +4,32 @@
 //! 2.1, Figure 2, and sections 3.1 to 3.3. Figure 2 leaves out "logic to mitigate races"; that logic is what most of
 //! this text is about.
 //!
+//! # Example
+//! Two tenants, each on a worker of its own, have many reads of 4 KiB waiting. Tenant A has weight 100 and B weight 300, T is
+//! 5 KiB, D is 8 requests. At weight 100 a read is 4 KiB of virtual time long, at weight 300 a third of that. So A's start tags
+//! are 0, 4, 8, 12, ... KiB and B's are 0, 1.33, 2.67, 4, ... KiB. The workers pick in turn, A first; all numbers are KiB of
+//! virtual time, in the exact form:
+//!
+//! | worker |  gvt | start tag | gvt + T | result     |
+//! |--------|-----:|----------:|--------:|------------|
+//! | A      | 0.00 |     0.00 |    5.00 | dispatch 1 |
+//! | B      | 0.00 |     0.00 |    5.00 | dispatch 2 |
+//! | A      | 1.33 |     4.00 |    6.33 | dispatch 3 |
+//! | B      | 1.33 |     1.33 |    6.33 | dispatch 4 |
+//! | A      | 2.67 |     8.00 |    7.67 | throttled  |
+//! | B      | 2.67 |     2.67 |    7.67 | dispatch 5 |
+//! | A      | 4.00 |     8.00 |    9.00 | dispatch 6 |
+//! | B      | 4.00 |     4.00 |    9.00 | dispatch 7 |
+//! | A      | 5.33 |    12.00 |   10.33 | throttled  |
+//! | B      | 5.33 |     5.33 |   10.33 | dispatch 8 |
+//! | A      | 6.67 |    12.00 |   11.67 | throttled  |
+//! | B      | 6.67 |     6.67 |   11.67 | no token   |
+//!
+//! Global virtual time (gvt) is the smaller of the two start tags that wait. T lets A run ahead by one request; from then on A
+//! dispatches once whenever B's three reads have moved gvt by 4 KiB: one to three, as the weights say. After eight dispatches
+//! all D tokens are out. If A's first read completes now, A is throttled and has no use for its token, so the token wakes B,
+//! which dispatches the read at 6.67.
+//!
 //! # Shape
 //! ```text
 //!  worker's own                 shared by all workers                              file
@@ -563,5 +589,7 @@ impl<S: Structures> Policy for Mqfq<S> {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod example_tests;
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -297,21 +297,21 @@ pub enum PolicyError {
     QuantumOutOfRange {
         /// What was asked for.
         quantum: VSpan,
-        /// T.
+        /// The window T that bounds it.
         window: VSpan,
     },
     /// The lease is not a multiple of the grain of tags, or more than T/2.
     LeaseOutOfRange {
         /// What was asked for.
         lease: VSpan,
-        /// T.
+        /// The window T that bounds it.
         window: VSpan,
     },
     /// The token batch is 0 or too large.
     TokenBatchOutOfRange(u32),
     /// A tunable of one policy is out of range.
     TunableOutOfRange {
-        /// Whose.
+        /// The policy that has the tunable.
         kind: PolicyKind,
         /// Its name in configs.
         name: &'static str,
@@ -330,9 +330,9 @@ pub enum PolicyError {
     TooManyFlows(usize),
     /// There are more flows than one policy can tell apart.
     TooManyFlowsOf {
-        /// Which.
+        /// The policy that was asked for.
         kind: PolicyKind,
-        /// How many.
+        /// Flows that were asked for.
         count: usize,
         /// Most allowed.
         most: usize,

@@ -22,7 +22,7 @@ use crate::stage_queue::{StageQueue, Staged};
 use crate::topology::HctxId;
 use crate::vtime::{VSpan, VTime};
 
-/// SFQ(D).
+/// Policy `sfqd`: start-time fair queueing with D units on the device, one queue and one lock.
 pub struct Sfqd {
     options: PolicyOptions,
     flows: FlowTable,

@@ -35,7 +35,7 @@ pub const KEYS: [(PolicyKind, &[&str]); 4] = [
 pub enum Tunable<'a> {
     /// A time, ns.
     Time(&'a mut u64, RangeInclusive<u64>),
-    /// A number.
+    /// A plain number, and its range.
     Count(&'a mut u32, RangeInclusive<u32>),
     /// A size, bytes.
     Size(&'a mut u64, RangeInclusive<u64>),
@@ -154,11 +154,11 @@ pub struct KyberOptions {
     pub discard_latency_ns: u64,
     /// Reads on the device, at most, 1 or more.
     pub read_depth: u32,
-    /// Writes.
+    /// Writes on the device, at most, 1 or more.
     pub write_depth: u32,
-    /// Discards and writes of zeroes.
+    /// Discards and writes of zeroes on the device, at most, 1 or more.
     pub discard_depth: u32,
-    /// The rest.
+    /// All other requests on the device, at most, 1 or more.
     pub other_depth: u32,
 }
 

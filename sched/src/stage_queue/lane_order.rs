@@ -43,7 +43,7 @@ impl Key {
     }
 }
 
-/// See the file's text.
+/// The lanes that hold requests, by the key of their first one: the smallest apart, the others in a sorted run or a heap.
 pub(super) struct LaneOrder {
     first: Key,
     /// A power of two.

@@ -152,6 +152,56 @@ pub fn crate_edges(tree: &Tree, report: &mut Report) {
     }
 }
 
+/// Where the picture of crates stands, and the head of its table.
+const PICTURE: (&str, &str) = ("ARCHITECTURE.md", "| crate | uses | in tests also |");
+
+/// The names in backticks of one cell.
+fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// The crates of ours that a manifest names in tables of these kinds, by folder.
+fn ours(manifest: &Table, kinds: &[&str]) -> BTreeSet<&'static str> {
+    let names: BTreeSet<String> =
+        kinds.iter().flat_map(|kind| sections(manifest, kind)).flat_map(|(_, names)| names).collect();
+    EDGES.iter().filter(|edges| names.contains(edges.package)).map(|edges| edges.folder).collect()
+}
+
+/// `picture`: the table of crates in ARCHITECTURE.md has each member of the workspace once, with the edges of its manifest.
+pub fn picture(tree: &Tree, report: &mut Report) {
+    let (path, head) = PICTURE;
+    let Some(page) = tree.file(path) else { return };
+    let mut drawn: BTreeMap<&str, (usize, [BTreeSet<&str>; 2])> = BTreeMap::new();
+    let rows = page.text.lines().enumerate().skip_while(|(_, line)| *line != head).skip(2);
+    for (index, line) in rows.take_while(|(_, line)| line.starts_with('|')) {
+        let cells: Vec<&str> = line.split('|').collect();
+        let cell = |number: usize| cells.get(number).copied().unwrap_or("");
+        for folder in quoted(cell(1)) {
+            let row = (index + 1, [quoted(cell(2)).collect(), quoted(cell(3)).collect()]);
+            if drawn.insert(folder, row).is_some() {
+                report.add(path, index + 1, format!("{folder} stands twice in the picture of crates"));
+            }
+        }
+    }
+    for folder in members(tree, report) {
+        let Some(manifest) = parse(tree, &format!("{folder}/Cargo.toml"), report) else { continue };
+        let Some((line, [uses, in_tests])) = drawn.remove(folder.as_str()) else {
+            report.add(path, 0, format!("{folder} is missing in the picture of crates (`{head}`)"));
+            continue;
+        };
+        let used = ours(&manifest, &["dependencies", "build-dependencies"]);
+        let tested = &ours(&manifest, &["dev-dependencies"]) - &used;
+        for (shown, there) in [(uses, used), (in_tests, tested)] {
+            if shown != there {
+                report.add(path, line, format!("{folder} is drawn with {shown:?}, its manifest has {there:?}"));
+            }
+        }
+    }
+    for (folder, (line, _)) in drawn {
+        report.add(path, line, format!("{folder} is drawn and no member of the workspace"));
+    }
+}
+
 /// `no-external`: sched and nvme ship without any dependency, config with one; a model checker or a test may have some.
 pub fn no_external(tree: &Tree, report: &mut Report) {
     for (folder, allowed) in BARE {

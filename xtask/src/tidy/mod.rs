@@ -9,7 +9,7 @@
 //! | `words.rs` | words that a crate must not say: clocks, threads, sleeps, floats, locks |
 //! | `orderings.rs` | the argument that each atomic ordering must carry |
 //! | `shape.rs` | size of files, white space, unfinished work, what a file opens with |
-//! | `pages.rs` | documents: one title, links that lead somewhere, nothing that nobody links to |
+//! | `pages.rs` | documents: one title, links that lead somewhere, nothing that nobody links to, no word with two meanings |
 
 pub mod edges;
 pub mod orderings;
@@ -60,6 +60,7 @@ pub type Rule = fn(&Tree, &mut Report);
 /// Every rule by name.
 pub const RULES: &[(&str, Rule)] = &[
     ("edges", edges::crate_edges),
+    ("picture", edges::picture),
     ("no-external", edges::no_external),
     ("no-async-runtime", edges::no_async_runtime),
     ("manifest", edges::manifest),
@@ -83,6 +84,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("links", pages::links),
     ("pages-named", pages::pages_named),
     ("linked", pages::linked),
+    ("one-meaning", pages::one_meaning),
     ("tests-named", pages::tests_named),
     ("config-keys", pages::config_keys),
     ("policy-pages", pages::policy_pages),

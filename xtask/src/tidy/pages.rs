@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::tree::{File, Tree};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// From where every page of `docs/` must be reached.
 const ENTRANCES: &[&str] = &["README.md", "ARCHITECTURE.md"];
@@ -153,6 +153,30 @@ pub fn linked(tree: &Tree, report: &mut Report) {
         .collect();
     for page in pages(tree).filter(|page| page.path.starts_with("docs/") && !reached.contains(&page.path)) {
         report.add(&page.path, 0, format!("no link leads here from {}", ENTRANCES.join(" or ")));
+    }
+}
+
+/// Where the words are explained.
+const GLOSSARY: &str = "GLOSSARY.md";
+
+/// `one-meaning`: a term stands in one row of the glossary. What a row adds to a term in parentheses does not make it another.
+pub fn one_meaning(tree: &Tree, report: &mut Report) {
+    let Some(page) = tree.file(GLOSSARY) else { return };
+    let lines = prose(page);
+    let mut rows: BTreeMap<String, usize> = BTreeMap::new();
+    for (index, (number, line)) in lines.iter().enumerate() {
+        let is_rule = |line: &str| line.starts_with("|---");
+        let is_head = lines.get(index + 1).is_some_and(|(_, next)| is_rule(next));
+        let Some(cell) = line.strip_prefix('|').and_then(|row| row.split('|').next()) else { continue };
+        if is_rule(line) || is_head {
+            continue;
+        }
+        for term in cell.split([',', ';']) {
+            let term = term.split('(').next().unwrap_or(term).trim().to_lowercase();
+            if let Some(first) = rows.insert(term.clone(), *number) {
+                report.add(GLOSSARY, *number, format!("{term} has a meaning already, in line {first}"));
+            }
+        }
     }
 }
 

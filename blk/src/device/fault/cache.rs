@@ -25,7 +25,7 @@ pub(super) const SECTOR_BYTES: u64 = 512;
 /// Longest piece whose sectors a cut tosses a coin for one by one, bytes; longer ones are only cut in two.
 const COINS_BYTES_MAX: u64 = 1 << 20;
 
-/// See the file's text.
+/// The writes that a volatile cache holds (`cached`), and those that a power cut has left of it (`kept`).
 #[derive(Default, Debug)]
 pub(super) struct Cache {
     cached: ExtentMap,

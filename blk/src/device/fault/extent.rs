@@ -59,7 +59,7 @@ impl Piece {
     }
 }
 
-/// See the file's text.
+/// Pieces of bytes that do not overlap, by the offset of their first byte.
 #[derive(Default, Debug)]
 pub(super) struct ExtentMap {
     by_start: BTreeMap<u64, Piece>,

@@ -186,7 +186,7 @@ pub struct FaultPlan {
     pub on_reset: OnReset,
 }
 
-/// See the file's text.
+/// A device that wraps another one and fails by plan.
 pub struct FaultDevice {
     inner: Arc<dyn Device>,
     shared: Arc<Shared>,

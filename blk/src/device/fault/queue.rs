@@ -19,7 +19,8 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// See the file's text.
+/// One worker's queue on a [`FaultDevice`](super::FaultDevice): the inner queue, and the commands that a fault holds
+/// back.
 pub(super) struct FaultQueue<Q: DeviceQueue + ?Sized> {
     shared: Arc<Shared>,
     inner: Box<Q>,

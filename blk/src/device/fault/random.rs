@@ -2,7 +2,7 @@
 //!
 //! Source: SplitMix64, Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014.
 
-/// See the file's text.
+/// The state of a SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 

@@ -52,7 +52,7 @@ const REGION_BYTES_MIN: u64 = 1 << 20;
 /// Most regions: 256 KiB of words.
 const REGIONS_MAX: u64 = 1 << 16;
 
-/// See the file's text.
+/// The lock of a file by regions: writers of whole blocks share a region, a read-modify-write has its regions alone.
 pub(super) struct Gate {
     region_bytes_log2: u32,
     words: Box<[AtomicU32]>,

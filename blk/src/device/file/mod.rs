@@ -107,7 +107,7 @@ struct Backing {
     watch: Watch,
 }
 
-/// See the file's text.
+/// A regular file or a block device, opened and measured; its queues use io_uring.
 pub struct FileDevice {
     backing: Arc<Backing>,
     info: DeviceInfo,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// In the name of an entry on the ring: it asks to cancel that of the tag.
 const CANCEL: u32 = 1 << 31;
 
-/// See the file's text.
+/// One worker's queue on a file: its commands by tag, as operations of the worker's ring.
 pub(super) struct FileQueue {
     backing: Arc<Backing>,
     info: DeviceInfo,

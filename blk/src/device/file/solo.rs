@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// Entries of the ring; more are held back until there is room.
 const ENTRIES: u32 = 128;
 
-/// See the file's text.
+/// An io_uring that drives one file queue without a worker.
 pub struct SoloRing {
     uring: IoUring,
     pending: Rc<RefCell<Pending>>,

@@ -55,7 +55,7 @@ pub(super) enum Next {
 /// What the entry on the ring does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Nothing yet.
+    /// No operation of this command was in the ring yet.
     Waiting,
     /// The command's own bytes: read, write, write of a patch, or write of zeroes.
     Transfer,

@@ -40,9 +40,9 @@ pub struct Seen {
     pub iops: f64,
     /// From a request's submission to the call that brings its completion.
     pub mean_ns: f64,
-    /// The same.
+    /// From a request's submission to the call that brings its completion, 99th percentile.
     pub p99_ns: u64,
-    /// The same.
+    /// From a request's submission to the call that brings its completion, the longest.
     pub max_ns: u64,
 }
 

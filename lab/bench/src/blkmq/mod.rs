@@ -84,7 +84,7 @@ pub struct BlkmqRow {
     pub layer: String,
     /// `per-core`, `per-socket` or `single`.
     pub software_queues: String,
-    /// The same.
+    /// `per-core`, `per-socket` or `single`.
     pub hardware_queues: String,
     /// Workers, each on a core of its own where there are as many.
     pub workers: usize,
@@ -100,7 +100,7 @@ pub struct BlkmqRow {
     pub over_raw: Option<f64>,
     /// From submission to completion.
     pub mean_ns: f64,
-    /// The same.
+    /// From submission to completion, 99th percentile.
     pub p99_ns: u64,
     /// The same, the largest of all rounds.
     pub max_ns: u64,

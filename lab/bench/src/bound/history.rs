@@ -9,26 +9,26 @@
 pub enum Event {
     /// The flow's first waiting request was submitted.
     Backlogged {
-        /// Whose.
+        /// The flow, by number.
         flow: u32,
     },
     /// A request went to the device.
     Dispatched {
-        /// Whose.
+        /// The flow, by number.
         flow: u32,
         /// Its size.
         bytes: u64,
     },
     /// The device finished a request.
     Completed {
-        /// Whose.
+        /// The flow, by number.
         flow: u32,
         /// Its size.
         bytes: u64,
     },
     /// No request of the flow waits any more.
     Drained {
-        /// Whose.
+        /// The flow, by number.
         flow: u32,
     },
 }

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 
 /// A request on the device.
 pub struct OnDevice {
-    /// Whose.
+    /// The flow that asked for it, by number.
     pub flow: u32,
     /// Its size.
     pub bytes: u64,

@@ -57,7 +57,7 @@ pub struct LoneRow {
     pub instructions_per_request: f64,
     /// From request to answer.
     pub mean_ns: f64,
-    /// The same.
+    /// From request to answer, 99th percentile.
     pub p99_ns: u64,
     /// What it got.
     pub bytes_per_s: f64,

@@ -11,7 +11,7 @@ pub const WORKERS: usize = 4;
 /// with a scheduler.
 pub const ELEVATOR_DEPTH: u32 = 256;
 
-/// See the file's text.
+/// One cell of the study: a policy, a workload and a depth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
     /// Which policy.

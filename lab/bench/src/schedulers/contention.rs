@@ -86,7 +86,8 @@ impl Contended {
         self.alone.bytes_per_s / self.shared.bytes_per_s.max(1.0)
     }
 
-    /// See the file's text.
+    /// Throughput beside the other tenant, over the smaller of half the total and what the tenant does alone; at most
+    /// 1.
     pub fn fair_share(&self) -> f64 {
         let due = self.alone.bytes_per_s.min(self.total_bytes_per_s / 2.0);
         (self.shared.bytes_per_s / due).min(1.0)

@@ -160,7 +160,7 @@ pub enum Reference {
 /// A number of an outcome, times `scale`.
 #[derive(Clone, Debug)]
 pub struct Metric {
-    /// Which.
+    /// The quantity that is shown.
     pub kind: Kind,
     /// Whose: a tenant's or a program's.
     pub member: Option<String>,

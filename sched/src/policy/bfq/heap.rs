@@ -35,7 +35,7 @@ impl Links {
 
 /// An element of a slab that can lie in a heap.
 pub(super) trait Linked {
-    /// Its links.
+    /// The links by which the heap holds this element.
     fn links(&mut self) -> &mut Links;
 }
 
@@ -45,7 +45,7 @@ pub(super) trait Order<N> {
     fn is_before(a: &N, b: &N) -> bool;
 }
 
-/// See the file's text.
+/// A pairing heap in the order `O` over places of a slab, which the caller passes in.
 pub(super) struct Heap<O> {
     root: u32,
     order: PhantomData<fn() -> O>,
@@ -55,7 +55,7 @@ impl<O> Heap<O> {
     /// With nothing in it.
     pub(super) const EMPTY: Heap<O> = Heap { root: NONE, order: PhantomData };
 
-    /// The first.
+    /// The place of the first element; `None` if the heap is empty.
     pub(super) fn first(&self) -> Option<u32> {
         (self.root != NONE).then_some(self.root)
     }

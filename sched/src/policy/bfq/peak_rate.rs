@@ -15,7 +15,7 @@ const SAMPLES_MIN: u32 = 32;
 /// Least time of an observation.
 const BUSY_MIN_NS: u64 = 300_000_000;
 
-/// See the file's text.
+/// An estimate of the most bytes per second that the device does.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct PeakRate {
     bytes_per_s: Option<u64>,

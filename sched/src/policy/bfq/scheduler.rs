@@ -44,7 +44,7 @@ const ASYNC_CHARGE: u64 = 3;
 /// The idle class gets a turn of a smallest budget if it has waited for so long.
 const IDLE_CLASS_TURN_NS: u64 = 200_000_000;
 
-/// A tenant.
+/// One tenant: its entity in a service tree, its class, and how many requests it has staged and in flight.
 struct Group {
     entity: Entity,
     tree: ServiceTree,
@@ -88,10 +88,10 @@ struct Turn {
     began_ns: u64,
 }
 
-/// See the file's text.
+/// The state of `bfq` under its lock: its tenants, and whose turn it is.
 pub(super) struct Scheduler {
     options: BfqOptions,
-    /// D, units.
+    /// D: most units on the device.
     depth: u32,
     groups: Box<[Group]>,
     trees: [ServiceTree; 3],

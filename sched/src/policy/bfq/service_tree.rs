@@ -41,7 +41,7 @@ fn span(service_bytes: u64, weight: u64) -> u128 {
 /// Where an entity is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// Not active.
+    /// In neither heap: the entity asks for no service.
     Out,
     /// Its start is ahead of virtual time.
     Waiting,
@@ -89,7 +89,7 @@ impl Entity {
 
 /// Something with an entity in it.
 pub(super) trait Scheduled {
-    /// It.
+    /// The entity of this element.
     fn entity(&mut self) -> &mut Entity;
     /// The same, to look at.
     fn entity_ref(&self) -> &Entity;
@@ -117,7 +117,8 @@ impl<N: Scheduled> Order<N> for ByFinish {
     }
 }
 
-/// See the file's text. The entities lie in a slab, which the caller passes in.
+/// The entities of one scheduler that wait for service, by B-WF2Q+. The entities lie in a slab, which the caller passes
+/// in.
 pub(super) struct ServiceTree {
     waiting: Heap<ByStart>,
     eligible: Heap<ByFinish>,

@@ -140,7 +140,7 @@ pub(super) struct QueueFlow {
 }
 
 impl QueueFlow {
-    /// Nothing yet.
+    /// A flow that has submitted nothing on this worker.
     pub(super) fn new() -> QueueFlow {
         QueueFlow {
             in_flight: AtomicU32::new(0),
@@ -180,7 +180,7 @@ pub(super) struct Block(pub(super) [QueueFlow; Block::LEN]);
 impl Block {
     pub(super) const LEN: usize = 4;
 
-    /// Nothing yet.
+    /// A block of flows that have submitted nothing on this worker.
     pub(super) fn new() -> Block {
         Block(std::array::from_fn(|_| QueueFlow::new()))
     }

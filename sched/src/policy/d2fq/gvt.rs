@@ -69,7 +69,7 @@ const ID_MASK: u64 = (1 << ID_BITS) - 1;
 /// Nobody holds it.
 const NO_HOLDER: u64 = ID_MASK;
 
-/// Global virtual time as in Figure 9. See the file's text.
+/// Global virtual time as in Figure 9: a word with the holder and its virtual time.
 pub struct Gvt {
     word: CachePadded<AtomicU64>,
     /// How much it must move by to be written, units; 0: at all.

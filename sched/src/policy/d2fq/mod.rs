@@ -106,7 +106,7 @@ pub struct D2fq<G: GlobalVtime = Gvt> {
     adjust_period_ns: u64,
     gvt: G,
     next_adjust_ns: CachePadded<AtomicU64>,
-    /// For reports.
+    /// The H/L ratio in use, for reports.
     ratio: AtomicU32,
     adjuster: Mutex<Adjuster>,
 }

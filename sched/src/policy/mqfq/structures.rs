@@ -32,7 +32,7 @@ pub trait Structures: Send + Sync + 'static {
     type Wheel: Wheel;
 }
 
-/// What ships.
+/// The structures of the shipped policy: mindicator, token tree and throttle wheel.
 #[derive(Clone, Copy, Debug)]
 pub struct Shipped;
 

@@ -21,7 +21,7 @@
 use super::{Recording, TraceError, number};
 use std::collections::BTreeMap;
 
-/// Which.
+/// The version of the format, from the first line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {
     /// Since fio 1.17.

@@ -1,12 +1,12 @@
 //! Points of virtual time for programs: CPU time over weight, so fine that weights do not round.
 //!
 //! # Shape
-//! A [`Tag`] counts nanoseconds at the default weight (1,024) in units of 2^-48 ns, in 128 bits. A program's [`Rate`] is the units that one
-//! nanosecond is worth at its weight, `2^58 / weight`, computed once: charging is one multiplication and one addition. A tag is linear in
+//! A [`VTime`] counts nanoseconds at the default weight (1,024) in units of 2^-48 ns, in 128 bits. A program's [`Rate`] is the units that one
+//! nanosecond is worth at its weight, `2^58 / weight`, computed once: charging is one multiplication and one addition. A [`VTime`] is linear in
 //! time: charging 3 ns and then 4 ns gives exactly what charging 7 ns gives, and what was charged ahead is taken back exactly.
 //!
 //! # Rounding
-//! A rate is rounded down to a unit, so after W ns of service a tag is less than W * 2^-48 ns short: 13 ps after an hour. With a weight that
+//! A rate is rounded down to a unit, so after W ns of service a [`VTime`] is less than W * 2^-48 ns short: 13 ps after an hour. With a weight that
 //! is a power of two it is exact.
 //!
 //! # Wrap
@@ -20,11 +20,11 @@ const UNIT_BITS: u32 = 48;
 
 /// A point of virtual time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Tag(u128);
+pub struct VTime(u128);
 
-impl Tag {
+impl VTime {
     /// Where virtual time begins.
-    pub const ZERO: Tag = Tag(0);
+    pub const ZERO: VTime = VTime(0);
 
     /// In nanoseconds at the default weight, rounded down.
     pub fn whole_ns(self) -> u64 {
@@ -32,22 +32,22 @@ impl Tag {
     }
 
     /// How far `self` is ahead of `other`; none if it is behind.
-    pub fn ahead_of(self, other: Tag) -> Span {
-        Span(self.0.saturating_sub(other.0))
+    pub fn ahead_of(self, other: VTime) -> VSpan {
+        VSpan(self.0.saturating_sub(other.0))
     }
 
     /// The point `span` later.
-    pub fn plus(self, span: Span) -> Tag {
-        Tag(self.0 + span.0)
+    pub fn plus(self, span: VSpan) -> VTime {
+        VTime(self.0 + span.0)
     }
 
     /// The point `span` earlier.
-    pub fn minus(self, span: Span) -> Tag {
-        Tag(self.0 - span.0)
+    pub fn minus(self, span: VSpan) -> VTime {
+        VTime(self.0 - span.0)
     }
 }
 
-impl fmt::Debug for Tag {
+impl fmt::Debug for VTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "v{}", self.whole_ns())
     }
@@ -55,24 +55,24 @@ impl fmt::Debug for Tag {
 
 /// A length of virtual time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Span(u128);
+pub struct VSpan(u128);
 
-impl Span {
+impl VSpan {
     /// Longer than any that can come up.
-    pub(crate) const ENDLESS: Span = Span(u128::MAX);
+    pub(crate) const ENDLESS: VSpan = VSpan(u128::MAX);
 
     /// Both, one after the other.
-    pub fn plus(self, other: Span) -> Span {
-        Span(self.0 + other.0)
+    pub fn plus(self, other: VSpan) -> VSpan {
+        VSpan(self.0 + other.0)
     }
 
     /// So many of it.
-    pub fn times(self, count: u64) -> Span {
-        Span(self.0 * u128::from(count))
+    pub fn times(self, count: u64) -> VSpan {
+        VSpan(self.0 * u128::from(count))
     }
 
-    pub(crate) fn minus(self, other: Span) -> Span {
-        Span(self.0 - other.0)
+    pub(crate) fn minus(self, other: VSpan) -> VSpan {
+        VSpan(self.0 - other.0)
     }
 }
 
@@ -87,8 +87,8 @@ impl Rate {
     }
 
     /// The length in virtual time of `ns` on a core.
-    pub fn span(self, ns: u64) -> Span {
-        Span(u128::from(self.0) * u128::from(ns))
+    pub fn span(self, ns: u64) -> VSpan {
+        VSpan(u128::from(self.0) * u128::from(ns))
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn twice_the_weight_is_half_the_virtual_time() {
-        let span = |weight: u32, ns| Tag::ZERO.plus(Rate::of(weight).span(ns)).whole_ns();
+        let span = |weight: u32, ns| VTime::ZERO.plus(Rate::of(weight).span(ns)).whole_ns();
         assert_eq!((span(1024, 600), span(2048, 600), span(512, 600)), (600, 300, 1200));
         assert_eq!(span(Tasks::WEIGHT_MAX, 1024), 1, "a nanosecond at the largest weight is a 1024th");
         assert_eq!(span(1, 1 << 50), 1 << 60, "13 days at the smallest weight");
@@ -107,14 +107,14 @@ mod tests {
     #[test]
     fn a_charge_in_pieces_is_the_charge_at_once_and_comes_back_whole() {
         let rate = Rate::of(1000);
-        let pieces = Tag::ZERO.plus(rate.span(3)).plus(rate.span(4));
-        assert_eq!(pieces, Tag::ZERO.plus(rate.span(7)));
-        assert_eq!(pieces.minus(rate.span(4)).minus(rate.span(3)), Tag::ZERO);
+        let pieces = VTime::ZERO.plus(rate.span(3)).plus(rate.span(4));
+        assert_eq!(pieces, VTime::ZERO.plus(rate.span(7)));
+        assert_eq!(pieces.minus(rate.span(4)).minus(rate.span(3)), VTime::ZERO);
     }
 
     #[test]
     fn an_hour_at_an_odd_weight_is_off_by_less_than_a_nanosecond() {
         // 3.6e12 ns * 1024 / 1000 = 3,686,400,000,000 exactly; the rate is rounded down, so one less in whole ns.
-        assert_eq!(Tag::ZERO.plus(Rate::of(1000).span(3_600_000_000_000)).whole_ns(), 3_686_399_999_999);
+        assert_eq!(VTime::ZERO.plus(Rate::of(1000).span(3_600_000_000_000)).whole_ns(), 3_686_399_999_999);
     }
 }
