@@ -152,8 +152,8 @@ mod tests {
         let read = |tag, length_bytes| {
             Command::new(Tag(tag), Op::Read, 0, length_bytes, Some(Buffer::new(length_bytes as usize)))
         };
-        // 256 KiB at once: the first alone is more; then 128 + 128; then the rest.
-        [1 << 20, 128 << 10, 128 << 10, 4096].iter().zip(0..).for_each(|(&length, tag)| {
+        // 128 KiB at once: the first alone is more; then 64 + 64; then the rest.
+        [1 << 20, 64 << 10, 64 << 10, 4096].iter().zip(0..).for_each(|(&length, tag)| {
             queue.submit(read(tag, length)).unwrap();
         });
         let mut counts = Vec::new();

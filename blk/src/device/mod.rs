@@ -18,9 +18,9 @@ use mqfq_sched::policy::{ClassWeights, QueueClass};
 use mqfq_sched::topology::{HctxId, Place};
 
 /// Payload that one reap of a device in memory copies, bytes: beyond it the rest waits for the next reap. It bounds how long a
-/// worker stays away from its other clients, to about 30 us; a turn of its loop has four rounds of reaps. One command is
+/// worker stays away from its other clients, to about 15 us; a turn of its loop has four rounds of reaps. One command is
 /// always carried out, however long.
-pub const REAP_BYTES_MAX: u64 = 256 << 10;
+pub const REAP_BYTES_MAX: u64 = 128 << 10;
 
 /// How many of the commands with payloads of these lengths, bytes, one reap carries out: see [`REAP_BYTES_MAX`].
 pub(crate) fn reaped_at_once(payload_bytes: impl Iterator<Item = u64>) -> usize {
