@@ -161,6 +161,7 @@ impl Engine {
 
     fn start_with(options: EngineOptions, clock: Clock, probe: Option<Clock>) -> Result<Engine, String> {
         check(&options)?;
+        thread::check_ring()?;
         let cpus = machine::allowed_cpus();
         let topology = machine::topology(&cpus, options.workers);
         let prepared = prepare(&options, &topology, probe)?;
@@ -217,6 +218,7 @@ impl Engine {
     /// As [`Engine::start`].
     pub fn check(options: &EngineOptions) -> Result<Vec<Settled>, String> {
         check(options)?;
+        thread::check_ring()?;
         let topology = machine::topology(&machine::allowed_cpus(), options.workers);
         Ok(prepare(options, &topology, Some(Clock::start()))?.into_iter().map(|prepared| prepared.settled).collect())
     }
@@ -235,7 +237,7 @@ impl Engine {
     }
 
     /// Has `action` called, once, when a worker panics (or now, if one has): on that worker's thread, with its index, after
-    /// the panic's own message went to stderr.
+    /// the panic hook. If `action` panics in turn, the process is aborted.
     ///
     /// A worker that panics takes its clients along, and what it held of the devices stays held: tokens are lost, and virtual
     /// time waits for its requests. The other workers go on, more and more of their tenants stand still, and nothing of
@@ -245,8 +247,9 @@ impl Engine {
     }
 
     /// Has `action` called whenever a worker finds that commands of a device take too long: on that worker's thread, with the device's index
-    /// and what has happened. It must not take long.
-    pub fn on_trouble(&self, action: impl FnMut(usize, Trouble) + Send + 'static) {
+    /// and what has happened since. The worker's tenants wait meanwhile, so it hands over and does no more: it neither blocks nor
+    /// allocates nor says anything. The first action stays.
+    pub fn on_trouble(&self, action: impl Fn(usize, Trouble) + Send + Sync + 'static) {
         self.shared.on_trouble(Box::new(action));
     }
 
@@ -346,7 +349,7 @@ impl Drop for Engine {
             self.shared.send(worker, Mail::Stop);
         }
         for thread in self.threads.drain(..) {
-            // A worker that panicked has already said so on stderr.
+            // A worker that panicked has already said so.
             drop(thread.join());
         }
     }

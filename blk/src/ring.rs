@@ -114,6 +114,20 @@ struct Send {
     header: libc::msghdr,
 }
 
+/// Why there is no ring, and who can change that.
+pub(crate) fn cannot_set_up(error: &io::Error) -> String {
+    const FILTER: &str = "a seccomp filter, such as a container's";
+    let why = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            format!("it is forbidden here, by the sysctl kernel.io_uring_disabled or by {FILTER}")
+        }
+        Some(libc::ENOSYS) => format!("the kernel has none, or {FILTER}, hides it"),
+        Some(libc::ENOMEM) => format!("{error}; before Linux 5.12 its memory counts against RLIMIT_MEMLOCK"),
+        _ => error.to_string(),
+    };
+    format!("cannot set up io_uring: {why}")
+}
+
 /// The ring of one worker.
 pub(crate) struct Ring {
     uring: IoUring,

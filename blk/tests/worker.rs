@@ -15,6 +15,7 @@ use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, VSpa
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -348,4 +349,30 @@ fn a_panic_of_a_worker_is_told_and_nobody_waits_for_it() {
     engine.on_worker_panic(move |worker| late.send(worker).unwrap());
     assert_eq!(told.try_recv(), Ok(1), "who asks afterwards is told at once");
     assert!(!engine.drain(Duration::from_secs(20)), "not all clients were answered");
+}
+
+/// Nobody would hear of the worker otherwise, and its clients wait for ever. The test starts itself again as the process that is to end.
+#[test]
+fn a_process_whose_action_on_a_panic_panics_in_turn_is_aborted() {
+    const VICTIM: &str = "MQFQ_TEST_VICTIM_ACTION";
+    if std::env::var_os(VICTIM).is_some() {
+        let engine = engine(PolicyKind::Mqfq, 2, 1024);
+        engine.on_worker_panic(|_| panic!("injected into the action"));
+        engine.attach_to(1, Box::new(|| panic!("injected into the worker")));
+        loop {
+            std::thread::park();
+        }
+    }
+    // A process that goes on half dead fails the test instead of hanging it.
+    let victim = std::process::Command::new("timeout")
+        .args(["--signal=KILL", "60"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "a_process_whose_action_on_a_panic_panics_in_turn_is_aborted"])
+        .env(VICTIM, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&victim.stderr);
+    // What `timeout` makes of SIGABRT.
+    assert_eq!(victim.status.signal().or(victim.status.code().map(|code| code - 128)), Some(libc::SIGABRT), "{text}");
+    assert!(text.contains("injected into the worker") && text.contains("injected into the action"), "{text}");
 }

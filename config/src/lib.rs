@@ -9,5 +9,6 @@
 pub mod duration;
 mod reader;
 pub mod size;
+pub mod text;
 
 pub use reader::{ConfigError, Entry, Place, Section, Source, join};

@@ -4,10 +4,12 @@
 //! check that involves two keys (an export past its device's end) comes after deserialization, when positions are gone.
 //! The spanned tree of the toml crate has both, so a [`Section`] walks that.
 
+use crate::text::{quoted, sentence, shown};
 use crate::{duration, size};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -26,7 +28,7 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: ", self.file, self.line)?;
+        write!(f, "{}:{}: ", shown(&self.file), self.line)?;
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
@@ -39,7 +41,7 @@ impl std::error::Error for ConfigError {}
 /// Where something stands in the file: enough to refuse it later.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
-    file: String,
+    file: Arc<str>,
     line: usize,
     key: String,
 }
@@ -50,9 +52,10 @@ impl Place {
         &self.key
     }
 
-    /// The refusal of what stands here.
-    pub fn error(&self, message: impl Into<String>) -> ConfigError {
-        ConfigError { file: self.file.clone(), line: self.line, key: self.key.clone(), message: message.into() }
+    /// The refusal of what stands here. What of `message` comes from the file cannot break the line.
+    pub fn error(&self, message: impl AsRef<str>) -> ConfigError {
+        let message = sentence(message.as_ref());
+        ConfigError { file: self.file.to_string(), line: self.line, key: self.key.clone(), message }
     }
 
     /// The place of `key` inside the table that stands here, for a key that is missing.
@@ -63,13 +66,20 @@ impl Place {
 
 /// A file's name and text.
 pub struct Source<'a> {
-    /// The file's name as the user gave it.
-    pub file: &'a str,
-    /// Its text.
-    pub text: &'a str,
+    file: Arc<str>,
+    text: &'a str,
+    /// Where its lines end, in order: the line of a key is found among them instead of counted from the beginning, which would
+    /// make reading quadratic.
+    line_ends: Vec<usize>,
 }
 
 impl<'a> Source<'a> {
+    /// The `text` of `file`, which is only its name.
+    pub fn new(file: &str, text: &'a str) -> Source<'a> {
+        let line_ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect();
+        Source { file: file.into(), text, line_ends }
+    }
+
     /// The root table.
     ///
     /// # Errors
@@ -78,22 +88,18 @@ impl<'a> Source<'a> {
         DeTable::parse(self.text).map_err(|error| {
             let line = self.line_of(error.span().map_or(0, |span| span.start));
             // The toml crate writes one line per fact; a config error is one sentence.
-            let message = error.message().trim().replace('\n', ", ");
-            ConfigError {
-                file: self.file.into(),
-                line,
-                key: String::new(),
-                message: format!("not valid TOML: {message}"),
-            }
+            let message = sentence(&error.message().trim().replace('\n', ", "));
+            let message = format!("not valid TOML: {message}");
+            ConfigError { file: self.file.to_string(), line, key: String::new(), message }
         })
     }
 
     fn line_of(&self, byte: usize) -> usize {
-        1 + self.text.as_bytes()[..byte.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count()
+        1 + self.line_ends.partition_point(|end| *end < byte)
     }
 
     fn place(&self, byte: usize, key: String) -> Place {
-        Place { file: self.file.into(), line: self.line_of(byte), key }
+        Place { file: self.file.clone(), line: self.line_of(byte), key }
     }
 }
 
@@ -140,7 +146,7 @@ impl<'s, 'a> Section<'s, 'a> {
     /// The value of `key`, if it is there.
     pub fn get(&self, key: &'static str) -> Option<Entry<'s, 'a>> {
         assert!(self.allowed.is_empty() || self.allowed.contains(&key), "{key} is read but not in the allowed list");
-        let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
+        let (name, value) = self.table.get_key_value(key)?;
         let place = self.source.place(name.span().start, join(&self.place.key, key));
         Some(Entry { source: self.source, place, value: value.get_ref() })
     }
@@ -206,7 +212,7 @@ impl<'s, 'a> Entry<'s, 'a> {
         let allowed = choices.join(", ");
         let text = self.text(&allowed)?;
         if !choices.contains(&text.as_str()) {
-            return Err(self.place.error(format!("\"{text}\" is not known, allowed are {allowed}")));
+            return Err(self.place.error(format!("{} is not known, allowed are {allowed}", quoted(&text))));
         }
         Ok(text)
     }
@@ -231,9 +237,9 @@ impl<'s, 'a> Entry<'s, 'a> {
         let integer = self.value.as_integer().ok_or_else(|| self.wrong_type(&format!("a whole number, {allowed}")))?;
         let number =
             u64::from_str_radix(integer.as_str(), integer.radix()).ok().and_then(|wide| T::try_from(wide).ok());
-        number
-            .filter(|number| range.contains(number))
-            .ok_or_else(|| self.place.error(format!("{integer} is out of range, allowed is {allowed}")))
+        number.filter(|number| range.contains(number)).ok_or_else(|| {
+            self.place.error(format!("{} is out of range, allowed is {allowed}", shown(&integer.to_string())))
+        })
     }
 
     /// A whole or decimal number in `range`.
@@ -248,7 +254,7 @@ impl<'s, 'a> Entry<'s, 'a> {
             _ => return Err(self.wrong_type(&format!("a number, {allowed}"))),
         };
         let number = text.parse::<f64>().ok().filter(|number| range.contains(number));
-        number.ok_or_else(|| self.place.error(format!("{text} is out of range, allowed is {allowed}")))
+        number.ok_or_else(|| self.place.error(format!("{} is out of range, allowed is {allowed}", shown(text))))
     }
 
     /// A size in bytes, in `range`.
@@ -257,14 +263,15 @@ impl<'s, 'a> Entry<'s, 'a> {
     /// Another type, not a size, or out of range.
     pub fn size(&self, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
         let (text, bytes) = match self.value {
-            DeValue::String(text) => (format!("\"{text}\""), size::parse(text)),
+            DeValue::String(text) => (quoted(text), size::parse(text)),
             DeValue::Integer(integer) => {
-                (integer.to_string(), u64::from_str_radix(integer.as_str(), integer.radix()).ok())
+                (shown(&integer.to_string()), u64::from_str_radix(integer.as_str(), integer.radix()).ok())
             }
             _ => return Err(self.wrong_type(size::ALLOWED)),
         };
         let Some(bytes) = bytes else {
-            return Err(self.place.error(format!("{text} is not a size, allowed is {}", size::ALLOWED)));
+            let why = spaced(&text);
+            return Err(self.place.error(format!("{text} is not a size{why}, allowed is {}", size::ALLOWED)));
         };
         if !range.contains(&bytes) {
             let (least, most) = (size::display(*range.start()), size::display(*range.end()));
@@ -279,12 +286,14 @@ impl<'s, 'a> Entry<'s, 'a> {
     /// Another type, not a duration, or out of range.
     pub fn duration_ns(&self, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
         let text = self.text(duration::ALLOWED)?;
-        let ns = duration::parse(&text).ok_or_else(|| {
-            self.place.error(format!("\"{text}\" is not a duration, allowed is {}", duration::ALLOWED))
+        let (ns, text) = (duration::parse(&text), quoted(&text));
+        let ns = ns.ok_or_else(|| {
+            let why = spaced(&text);
+            self.place.error(format!("{text} is not a duration{why}, allowed is {}", duration::ALLOWED))
         })?;
         if !range.contains(&ns) {
             let (least, most) = (duration::display(*range.start()), duration::display(*range.end()));
-            return Err(self.place.error(format!("\"{text}\" is out of range, allowed is {least} to {most}")));
+            return Err(self.place.error(format!("{text} is out of range, allowed is {least} to {most}")));
         }
         Ok(ns)
     }
@@ -346,7 +355,9 @@ impl<'s, 'a> Entry<'s, 'a> {
             DeValue::Boolean(flag) => toml::Value::Boolean(*flag),
             DeValue::Integer(integer) => match i64::from_str_radix(integer.as_str(), integer.radix()) {
                 Ok(number) => toml::Value::Integer(number),
-                Err(_) => return Err(self.place.error(format!("{integer} does not fit 64 bits"))),
+                Err(_) => {
+                    return Err(self.place.error(format!("{} does not fit 64 bits", shown(&integer.to_string()))));
+                }
             },
             DeValue::Float(float) => match float.as_str().parse() {
                 Ok(number) => toml::Value::Float(number),
@@ -383,10 +394,15 @@ impl<'s, 'a> Entry<'s, 'a> {
     }
 }
 
-/// `key` under `path`, quoted as TOML wants it where it is not a bare key.
+/// Says so if a space is why `text` cannot be read.
+fn spaced(text: &str) -> &'static str {
+    if text.contains(char::is_whitespace) { ", because of its space" } else { "" }
+}
+
+/// `key` under `path`, quoted as TOML wants it where it is not a bare key; of a very long key the beginning.
 pub fn join(path: &str, key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-    let key = if bare { key.to_owned() } else { format!("{key:?}") };
+    let key = if bare { shown(key) } else { quoted(key) };
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 

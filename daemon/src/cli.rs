@@ -65,7 +65,10 @@ impl Cli {
         Cli::try_parse().map_err(|error| match error.kind() {
             clap::error::ErrorKind::DisplayHelp
             | clap::error::ErrorKind::DisplayVersion
-            | clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+            | clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => match error.print() {
+                Ok(()) => std::process::exit(error.exit_code()),
+                Err(why) => format!("cannot write to stdout: {}", crate::plain(&why)),
+            },
             _ => sentence(&error),
         })
     }

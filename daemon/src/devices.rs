@@ -21,8 +21,12 @@ pub fn open(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Dev
         Medium::Null { size_bytes } => Arc::new(NullDevice::new(*size_bytes)),
         Medium::Memory { size_bytes } => Arc::new(MemoryDevice::new(*size_bytes)),
         Medium::File { path, direct, .. } => {
-            let options =
-                FileOptions { size_bytes: Some(plan.size_bytes), direct: *direct, ..FileOptions::new(&path.value) };
+            let options = FileOptions {
+                size_bytes: Some(plan.size_bytes),
+                direct: *direct,
+                read_only: plan.read_only,
+                ..FileOptions::new(&path.value)
+            };
             let device = FileDevice::open(&options).map_err(|why| path.place.error(why))?;
             warnings.extend(device.warnings().iter().map(|warning| path.place.error(warning).to_string()));
             Arc::new(device)

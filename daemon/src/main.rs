@@ -1,11 +1,14 @@
 //! The one binary: reads the command line and runs what it names.
 //!
-//! Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 the command line makes no sense.
+//! Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 the command line makes no sense. `serve` ends as by
+//! the signal if SIGTERM or SIGINT comes before it is ready.
 
 mod cli;
 mod config;
 mod connection_log;
 mod devices;
+mod files;
+mod output;
 mod reload;
 mod report;
 mod serve;
@@ -16,8 +19,9 @@ mod trouble;
 mod watch;
 
 use cli::{Cli, Command};
+use mqfq_config::text;
 use mqfq_demo::demo::{self, DemoOptions};
-pub(crate) use mqfq_report::plain;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -25,6 +29,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(sentence) => return fail(&sentence, 2),
     };
+    if let Command::Serve { config, stats, trace, trace_requests } = cli.command {
+        let options = serve::ServeOptions { config, json: cli.json, print_stats: stats, trace, trace_requests };
+        return serve::serve(&options);
+    }
+    end_where_nobody_reads();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => fail(&sentence, 1),
@@ -34,15 +43,37 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), String> {
     let json = cli.json;
     match cli.command {
-        Command::Serve { config, stats, trace, trace_requests } => {
-            serve::serve(&serve::ServeOptions { config, json, print_stats: stats, trace, trace_requests })
-        }
+        Command::Serve { .. } => unreachable!("main has its own way to serve"),
         Command::Check { config } => serve::check(&config, json),
         Command::Demo { out } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
     }
 }
 
+/// A sentence and a status. That nobody can be told does not change the status.
 fn fail(sentence: &str, status: u8) -> ExitCode {
-    eprintln!("mqfq: {sentence}");
+    let _ = writeln!(io::stderr(), "mqfq: {}", text::sentence(sentence));
     ExitCode::from(status)
+}
+
+/// `print!` panics if stdout is a pipe without a reader (`mqfq demo | head -1`) or a full disk. For a command that prints and ends, that is
+/// the end, with a sentence and a status; not a bug with a backtrace.
+///
+/// The other way is SIGPIPE's default action, which would also end a command whose sockets or helpers close while it writes to them.
+fn end_where_nobody_reads() {
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // The standard library's own words; the sentence goes on with the stream and why.
+        match panic.payload_as_str().and_then(|message| message.strip_prefix("failed printing to ")) {
+            Some(rest) => {
+                fail(&format!("cannot write to {rest}"), 1);
+                std::process::exit(1);
+            }
+            None => others(panic),
+        }
+    }));
+}
+
+/// An operating system's error as words: without the number that Rust adds, which says nothing to a user.
+fn plain(error: &io::Error) -> String {
+    text::sentence(&error.to_string())
 }

@@ -1,6 +1,7 @@
 //! SIGHUP: the config is read again, and what of it can be changed while serving is changed.
 
 use crate::config::{Config, Plan, RealFiles};
+use crate::output::Output;
 use mqfq_blk::FlowId;
 use mqfq_blk::engine::Engine;
 use serde::Serialize;
@@ -37,9 +38,15 @@ impl Change {
 /// # Errors
 /// One sentence: what is wrong with the config or cannot be changed while serving (then nothing was changed), or a device that did
 /// not let go of its requests (then it and those after it are as before).
-pub fn reload(path: &Path, plan: &mut Plan, engine: &Engine, done: &mut Vec<Change>) -> Result<(), String> {
+pub fn reload(
+    path: &Path,
+    plan: &mut Plan,
+    engine: &Engine,
+    output: &Output,
+    done: &mut Vec<Change>,
+) -> Result<(), String> {
     let mut new = Config::read(path)?.check(&RealFiles).map_err(|error| error.to_string())?;
-    new.warnings.drain(..).for_each(|warning| eprintln!("mqfq: {warning}"));
+    new.warnings.drain(..).for_each(|warning| output.note(&warning));
     let changes = plan.changes_to(&new)?;
     for (device, flow) in changes.weights {
         let weight = new.devices[device].flows[flow].weight;

@@ -10,23 +10,25 @@
 
 use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, Plan, RealFiles};
 use crate::connection_log::connection_log;
+use crate::output::{LAST_LINES_WAIT, Output};
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
-use crate::trouble::TroubleLog;
+use crate::trouble::{TroubleCounts, TroubleTeller};
 use crate::{devices, plain, reload, takeover, watch};
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Settled};
 use mqfq_blk::probe::Finding;
+use mqfq_config::text::shown;
 use mqfq_front::export::{BlockSizes, Export, ExportTable};
 use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
 use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,10 +114,10 @@ pub struct ServeOptions {
 
 /// Said when a trace begins, and when it has ended.
 #[derive(Serialize, Default)]
-struct TraceReport<'a> {
+struct TraceReport {
     tracing: bool,
     /// The file that was written.
-    trace: Option<&'a Path>,
+    trace: Option<String>,
     /// Requests in it.
     requests: Option<u64>,
     /// Requests that later ones overwrote.
@@ -138,16 +140,51 @@ struct Prepared {
     workers: usize,
 }
 
-/// Runs a server until a signal ends it.
-///
-/// # Errors
-/// One sentence: the config, a device, a socket, or clients that did not let it drain in time.
-pub fn serve(options: &ServeOptions) -> Result<(), String> {
-    let &ServeOptions { ref config, json, print_stats, .. } = options;
+/// Why there is no server (any more), other than that it was asked to end.
+enum Failure {
+    /// One sentence: the config, a device, a socket, or clients that did not let it drain in time.
+    Sentence(String),
+    /// SIGTERM or SIGINT came before it was ready.
+    Interrupted,
+}
+
+impl From<String> for Failure {
+    fn from(sentence: String) -> Failure {
+        Failure::Sentence(sentence)
+    }
+}
+
+/// Looks between two steps whether the start is to go on.
+type GoOn<'a> = &'a dyn Fn() -> Result<(), Failure>;
+
+/// Runs a server until a signal ends it; its exit status. What there is to say was said.
+pub fn serve(options: &ServeOptions) -> ExitCode {
     // Before any thread exists: they inherit the mask.
     let signals = Signals::block();
+    let output = match Output::of_server(options.json) {
+        Ok(output) => output,
+        Err(sentence) => return crate::fail(&sentence, 1),
+    };
+    output.end_process_on_panic();
+    let result = serve_until_asked(options, &signals, &output);
+    match &result {
+        Ok(()) => {}
+        Err(Failure::Sentence(sentence)) => output.note(sentence),
+        Err(Failure::Interrupted) => output.note("a signal ended it before it was ready"),
+    }
+    output.finish(Some(LAST_LINES_WAIT));
+    if matches!(result, Err(Failure::Interrupted)) {
+        // It is still pending: this ends the process as if it had not been blocked, now that nothing is left behind.
+        signals.stop_waits_no_longer();
+    }
+    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output) -> Result<(), Failure> {
+    let &ServeOptions { ref config, print_stats, .. } = options;
     raise_open_files_limit();
-    let mut prepared = Prepared::from_config(config, devices::open)?;
+    let go_on = || if signals.stop_is_pending() { Err(Failure::Interrupted) } else { Ok(()) };
+    let mut prepared = Prepared::from_config(config, devices::open, output, &go_on)?;
     let server = prepared.plan.server.clone();
     let nbd_options = NbdOptions {
         connections_max: server.connections_max,
@@ -156,55 +193,54 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
         bytes_in_flight_max: server.connection_memory_bytes,
         ..NbdOptions::default()
     };
-    let listeners = prepared
-        .tables
-        .iter()
-        .map(|(address, table)| {
-            if let Address::Unix(path) = address {
-                takeover::wait_for_socket(path);
-            }
-            let options = NbdOptions { log: Some(connection_log(note)), ..nbd_options.clone() };
-            NbdListener::bind(address, table.clone(), options)
-        })
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut listeners = Vec::new();
+    for (address, table) in &prepared.tables {
+        if let Address::Unix(path) = address {
+            takeover::wait_for_socket(path, &|| signals.stop_is_pending());
+        }
+        go_on()?;
+        let notes = output.clone();
+        let log = connection_log(move |line| notes.note(line));
+        let options = NbdOptions { log: Some(log), ..nbd_options.clone() };
+        listeners.push(NbdListener::bind(address, table.clone(), options)?);
+    }
     let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
     let nbd_stats: Vec<Arc<NbdStats>> = listeners.iter().map(NbdListener::stats).collect();
     let engine = Engine::start(prepared.engine_options())?;
-    engine.on_worker_panic(end_process);
-    let (clock, mut log) = (engine.clock(), TroubleLog::new(prepared.device_names()));
-    engine.on_trouble(move |device, trouble| {
-        if let Some(line) = log.note(device, trouble, clock.now_ns()) {
-            eprintln!("mqfq: {line}");
-        }
-    });
+    let trouble = Arc::new(TroubleCounts::new(prepared.device_names()));
+    let _teller = TroubleTeller::start(trouble.clone(), output.clone())?;
+    engine.on_trouble(move |device, new| trouble.add(device, new));
+    go_on()?;
     let named: Vec<_> = prepared.device_names().into_iter().zip(prepared.devices.iter().cloned()).collect();
-    watch::start(&named, note).map_err(|error| format!("cannot start a thread: {}", plain(&error)))?;
+    let notes = output.clone();
+    watch::start(&named, move |line| notes.note(line))
+        .map_err(|error| format!("cannot start a thread: {}", plain(&error)))?;
     listeners.into_iter().for_each(|listener| engine.attach(listener.into_client()));
     let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
-    prepared.say_settled(&settled);
-    prepared.say(true, &addresses, &settled, json);
+    prepared.say_settled(&settled, output);
+    prepared.say(true, &addresses, &settled, output);
 
     let report = || {
         let counts = addresses.iter().cloned().zip(nbd_stats.iter().map(|stats| stats.counts()));
         let report = StatsReport::new(&engine.stats(), counts);
-        if json { say_json(&report) } else { say(&report.table()) }
+        if output.is_json() { output.report_json(&report) } else { output.report(report.table()) }
     };
     let mut is_tracing = false;
     loop {
         match signals.wait() {
             Asked::Stop => break,
             Asked::Report => report(),
-            Asked::Reload => say_reloaded(config, &mut prepared.plan, &engine, json),
-            Asked::Trace if is_tracing => is_tracing = end_trace(options, &prepared.plan, &engine),
-            Asked::Trace => is_tracing = begin_trace(options, &engine),
+            Asked::Reload => say_reloaded(config, &mut prepared.plan, &engine, output),
+            Asked::Trace if is_tracing => is_tracing = end_trace(options, &prepared.plan, &engine, output),
+            Asked::Trace => is_tracing = begin_trace(options, &engine, output),
         }
     }
     signals.stop_waits_no_longer();
     if is_tracing {
-        end_trace(options, &prepared.plan, &engine);
+        end_trace(options, &prepared.plan, &engine, output);
     }
-    if json {
-        say("{\"draining\":true}\n");
+    if output.is_json() {
+        output.report("{\"draining\":true}\n");
     }
     let grace = Duration::from_secs(server.drain_s);
     let all_answered = engine.drain(grace);
@@ -213,100 +249,101 @@ pub fn serve(options: &ServeOptions) -> Result<(), String> {
     }
     let drain_s = server.drain_s;
     let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
-    if all_answered { Ok(()) } else { Err(sentence()) }
-}
-
-/// One line on stderr. That nobody reads it any more is no reason to stop serving.
-fn note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "mqfq: {line}");
+    if all_answered { Ok(()) } else { Err(sentence().into()) }
 }
 
 /// Reads the config again, and says what came of it. The server goes on in any case.
-fn say_reloaded(config: &Path, plan: &mut Plan, engine: &Engine, json: bool) {
+fn say_reloaded(config: &Path, plan: &mut Plan, engine: &Engine, output: &Output) {
     let mut changes = Vec::new();
-    let error = reload::reload(config, plan, engine, &mut changes).err();
+    let error = reload::reload(config, plan, engine, output, &mut changes).err();
     if let Some(error) = &error {
-        eprintln!("mqfq: not reloaded: {error}");
+        output.note(&format!("not reloaded: {error}"));
     }
-    if json {
-        return say_json(&ReloadReport { reloaded: error.is_none(), changes, error });
+    if output.is_json() {
+        return output.report_json(&ReloadReport { reloaded: error.is_none(), changes, error });
     }
     let mut text: String = changes.iter().map(|change| format!("reloaded: {}\n", change.sentence())).collect();
     if changes.is_empty() && error.is_none() {
         text += "reloaded: nothing is different\n";
     }
-    say(&text);
+    output.report(text);
 }
 
 /// True: it has begun.
-fn begin_trace(options: &ServeOptions, engine: &Engine) -> bool {
+fn begin_trace(options: &ServeOptions, engine: &Engine, output: &Output) -> bool {
     engine.start_trace(options.trace_requests);
-    if options.json {
-        say_json(&TraceReport { tracing: true, ..TraceReport::default() });
+    if output.is_json() {
+        output.report_json(&TraceReport { tracing: true, ..TraceReport::default() });
     } else {
-        say(&format!("tracing: SIGUSR2 ends it and writes {}\n", options.trace.display()));
+        output.report(format!("tracing: SIGUSR2 ends it and writes {}\n", shown(&options.trace.to_string_lossy())));
     }
     true
 }
 
 /// False: it has ended.
-fn end_trace(options: &ServeOptions, plan: &Plan, engine: &Engine) -> bool {
+fn end_trace(options: &ServeOptions, plan: &Plan, engine: &Engine, output: &Output) -> bool {
     let traces = engine.take_trace();
     let traced = |device: &DevicePlan| TracedDevice {
         name: device.config.name.clone(),
         tenants: device.flows.iter().map(|flow| flow.tenant.clone()).collect(),
     };
     let devices: Vec<TracedDevice> = plan.devices.iter().map(traced).collect();
-    let path = &options.trace;
-    match trace::write(path, &devices, &traces, engine.clock().now_ns()) {
-        Err(error) => {
-            eprintln!("mqfq: cannot write the trace to {}: {}", path.display(), plain(&error));
-            if options.json {
-                say_json(&TraceReport::default());
+    let path = options.trace.to_string_lossy();
+    match trace::write(&options.trace, &devices, &traces, engine.clock().now_ns()) {
+        Err(why) => {
+            output.note(&format!("cannot write the trace to {}: {why}", shown(&path)));
+            if output.is_json() {
+                output.report_json(&TraceReport::default());
             }
         }
-        Ok(trace::Written { requests, lost }) if options.json => {
-            let (requests, requests_lost) = (Some(requests), Some(lost));
-            say_json(&TraceReport { tracing: false, trace: Some(path), requests, requests_lost });
+        Ok(trace::Written { requests, lost }) if output.is_json() => {
+            let (trace, requests, requests_lost) = (Some(path.into_owned()), Some(requests), Some(lost));
+            output.report_json(&TraceReport { tracing: false, trace, requests, requests_lost });
         }
-        Ok(trace::Written { requests, lost }) => say(&format!(
+        Ok(trace::Written { requests, lost }) => output.report(format!(
             "traced: {requests} requests in {} ({lost} earlier ones were overwritten), for ui.perfetto.dev or chrome://tracing\n",
-            path.display()
+            shown(&path)
         )),
     }
     false
 }
 
-/// A worker panicked: its tenants would wait for ever, and soon the others'. What a client was told to be stable is, as after
-/// a kill; the rest it sees as a lost connection.
-fn end_process(worker: usize) {
-    eprintln!("mqfq: worker {worker} panicked, which is a bug in mqfq: all exports are closed");
-    std::process::exit(1);
-}
-
 /// Does what `serve` does before it listens, and says what it would serve.
 ///
 /// # Errors
-/// One sentence, the same as `serve` would give.
+/// One sentence, the same as `serve` would give, or that nobody can be told.
 pub fn check(config: &Path, json: bool) -> Result<(), String> {
-    let prepared = Prepared::from_config(config, devices::open_for_check)?;
+    let output = Output::of_command(json)?;
+    let result = check_and_say(config, &output);
+    output.finish(None);
+    match result {
+        Ok(()) => output.check_reports(),
+        Err(Failure::Sentence(sentence)) => Err(sentence),
+        Err(Failure::Interrupted) => unreachable!("nothing interrupts a check"),
+    }
+}
+
+fn check_and_say(config: &Path, output: &Output) -> Result<(), Failure> {
+    let prepared = Prepared::from_config(config, devices::open_for_check, output, &|| Ok(()))?;
     let addresses: Vec<String> = prepared.tables.iter().map(|(address, _)| address.to_string()).collect();
     let settled = Engine::check(&prepared.engine_options())?;
-    prepared.say_settled(&settled);
-    prepared.say(false, &addresses, &settled, json);
+    prepared.say_settled(&settled, output);
+    prepared.say(false, &addresses, &settled, output);
     Ok(())
 }
 
 impl Prepared {
-    fn from_config(path: &Path, open: Open) -> Result<Prepared, String> {
-        let mut plan = Config::read(path)?.check(&RealFiles).map_err(|error| error.to_string())?;
+    fn from_config(path: &Path, open: Open, output: &Output, go_on: GoOn<'_>) -> Result<Prepared, Failure> {
+        go_on()?;
+        let config = Config::read(path)?;
+        go_on()?;
+        let mut plan = config.check(&RealFiles).map_err(|error| error.to_string())?;
         let mut devices = Vec::new();
         for device in &plan.devices {
+            go_on()?;
             devices.push(open(device, &mut plan.warnings).map_err(|error| error.to_string())?);
         }
-        for warning in &plan.warnings {
-            eprintln!("mqfq: {warning}");
-        }
+        plan.warnings.iter().for_each(|warning| output.note(warning));
         let memories = memories(&plan);
         // One number for each tenant, whichever devices it is on.
         let mut tenants: BTreeMap<&str, u32> = BTreeMap::new();
@@ -323,6 +360,7 @@ impl Prepared {
             .collect::<Result<Vec<Export>, String>>()?;
         let mut tables = Vec::new();
         for (address, indices) in &plan.listeners {
+            go_on()?;
             let table = ExportTable::new(indices.iter().map(|index| exports[*index].clone()))?;
             tables.push((address.clone(), Arc::new(table)));
         }
@@ -369,22 +407,25 @@ impl Prepared {
     }
 
     /// What was found of devices, for people.
-    fn say_settled(&self, settled: &[Settled]) {
+    fn say_settled(&self, settled: &[Settled], output: &Output) {
         for (name, settled) in self.device_names().iter().zip(settled) {
             if let Some(reason) = &settled.fell_back {
-                eprintln!("mqfq: device {name}: {reason}; it runs policy {}", settled.policy.kind);
+                output.note(&format!("device {name}: {reason}; it runs policy {}", settled.policy.kind));
             } else if let Some(Ok(finding)) = &settled.probe {
-                eprintln!("mqfq: {}", finding.sentence(name));
+                output.note(&finding.sentence(name));
             }
         }
     }
 
     /// A line per export. `addresses` are those of the listeners, with the ports that the kernel chose.
-    fn say(&self, ready: bool, addresses: &[String], settled: &[Settled], json: bool) {
+    fn say(&self, ready: bool, addresses: &[String], settled: &[Settled], output: &Output) {
+        let mut served_at: Vec<Vec<String>> = vec![Vec::new(); self.plan.exports.len()];
+        for ((_, indices), address) in self.plan.listeners.iter().zip(addresses) {
+            indices.iter().for_each(|index| served_at[*index].push(address.clone()));
+        }
         let exports = self.plan.exports.iter().enumerate().map(|(index, export)| {
             let device = &self.plan.devices[export.device];
             let flow = &device.flows[export.flow];
-            let listeners = self.plan.listeners.iter().zip(addresses);
             let policy = settled[export.device].policy;
             let form = device.config.policy.form(policy.kind);
             ExportReport {
@@ -402,10 +443,7 @@ impl Prepared {
                 offset_bytes: export.offset_bytes,
                 size_bytes: export.size_bytes,
                 read_only: export.read_only,
-                nbd: listeners
-                    .filter(|((_, indices), _)| indices.contains(&index))
-                    .map(|(_, address)| address.clone())
-                    .collect(),
+                nbd: std::mem::take(&mut served_at[index]),
             }
         });
         let devices =
@@ -420,14 +458,14 @@ impl Prepared {
             devices: devices.collect(),
             exports: exports.collect(),
         };
-        if json {
-            return say_json(&report);
+        if output.is_json() {
+            return output.report_json(&report);
         }
         let mut text = String::new();
         for export in &report.exports {
             text += &format!(
                 "export {}: {} bytes at {} of device {} ({}{}), tenant {} of weight {}{}, on {}\n",
-                if export.name.is_empty() { "\"\"" } else { &export.name },
+                shown(&export.name),
                 export.size_bytes,
                 export.offset_bytes,
                 export.device,
@@ -436,7 +474,7 @@ impl Prepared {
                 export.tenant,
                 export.weight,
                 if export.read_only { ", read-only" } else { "" },
-                export.nbd.join(" and "),
+                export.nbd.iter().map(|address| shown(address)).collect::<Vec<_>>().join(" and "),
             );
         }
         let (exports, workers) = (report.exports.len(), report.workers);
@@ -445,7 +483,7 @@ impl Prepared {
         } else {
             format!("good: {exports} exports, {workers} workers\n")
         };
-        say(&text);
+        output.report(text);
     }
 }
 
@@ -500,18 +538,6 @@ fn fit(export: &ExportPlan, tenant: Tenant, plan: &DevicePlan, device: &dyn Devi
     })
 }
 
-fn say_json(report: &impl Serialize) {
-    let mut line = serde_json::to_string(report).expect("plain structs with string keys");
-    line.push('\n');
-    say(&line);
-}
-
-/// Writes to stdout. That nobody reads it any more is no reason to stop serving.
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -522,6 +548,11 @@ mod tests {
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
     use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::process::{Child, Command, Stdio};
 
     /// Set only for the process that is to end.
     const VICTIM: &str = "MQFQ_TEST_VICTIM_PANIC";
@@ -530,7 +561,7 @@ mod tests {
 
     impl Client for Panicking {
         fn start(&mut self, _: &mut dyn Context) {
-            panic!("injected by the test");
+            panic!("injected by\nthe test");
         }
         fn event(&mut self, _: &mut dyn Context, _: Event) {}
         fn completed(&mut self, _: &mut dyn Context, _: Completion) {}
@@ -542,44 +573,97 @@ mod tests {
         }
     }
 
+    fn serve_until_a_worker_panics() {
+        Output::of_server(false).unwrap().end_process_on_panic();
+        let flow = FlowOptions {
+            name: "a".into(),
+            weight: Weight::DEFAULT,
+            class: PriorityClass::default(),
+            limits: StageLimits::DEFAULT,
+        };
+        let device = DeviceOptions {
+            name: "null".into(),
+            device: Arc::new(NullDevice::new(1 << 20)),
+            policy: PolicyOptions::new(PolicyKind::Mqfq),
+            fallback: None,
+            queue_depth: 8,
+            flows: vec![flow],
+            cost: CostModel::FLAT,
+            path: PathOptions::default(),
+            queues: QueueLayout::default(),
+        };
+        let devices = vec![device];
+        let engine = Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap();
+        engine.attach_to(1, Box::new(|| Box::new(Panicking)));
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// This test starts itself again as the process whose worker panics, with its stderr as given.
+    fn victim(test: &str, stderr: Stdio) -> Child {
+        let path = format!("serve::tests::{test}");
+        let mut victim = Command::new(std::env::current_exe().unwrap());
+        victim
+            .args(["--exact", "--nocapture", &path])
+            .envs([(VICTIM, "1"), ("RUST_BACKTRACE", "0")])
+            .stdout(Stdio::null())
+            .stderr(stderr);
+        victim.spawn().unwrap()
+    }
+
     #[test]
     fn a_worker_that_panics_ends_the_process_with_one_sentence() {
         if std::env::var_os(VICTIM).is_some() {
-            let flow = FlowOptions {
-                name: "a".into(),
-                weight: Weight::DEFAULT,
-                class: PriorityClass::default(),
-                limits: StageLimits::DEFAULT,
-            };
-            let device = DeviceOptions {
-                name: "null".into(),
-                device: Arc::new(NullDevice::new(1 << 20)),
-                policy: PolicyOptions::new(PolicyKind::Mqfq),
-                fallback: None,
-                queue_depth: 8,
-                flows: vec![flow],
-                cost: CostModel::FLAT,
-                path: PathOptions::default(),
-                queues: QueueLayout::default(),
-            };
-            let devices = vec![device];
-            let engine = Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices }).unwrap();
-            engine.on_worker_panic(end_process);
-            engine.attach_to(1, Box::new(|| Box::new(Panicking)));
-            loop {
-                std::thread::park();
-            }
+            serve_until_a_worker_panics();
         }
-        // The test starts itself again as the victim.
-        let victim = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--nocapture", "serve::tests::a_worker_that_panics_ends_the_process_with_one_sentence"])
-            .env(VICTIM, "1")
-            .output()
-            .unwrap();
+        let victim = victim("a_worker_that_panics_ends_the_process_with_one_sentence", Stdio::piped());
+        let victim = victim.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&victim.stderr);
         assert_eq!(victim.status.code(), Some(1), "{text}");
-        let last = text.lines().last();
-        assert_eq!(last, Some("mqfq: worker 1 panicked, which is a bug in mqfq: all exports are closed"), "{text}");
-        assert!(text.contains("injected by the test"), "the panic's own message comes first: {text}");
+        let lines: Vec<&str> = text.lines().collect();
+        let [.., message, last] = &lines[..] else { panic!("{text}") };
+        assert!(message.starts_with("mqfq: thread mqfq-worker-1 panicked at "), "{text}");
+        assert!(
+            message.ends_with(": injected by\\nthe test"),
+            "the panic's own message comes first, on one line: {text}"
+        );
+        assert_eq!(*last, "mqfq: worker 1 panicked, which is a bug in mqfq: all exports are closed", "{text}");
+    }
+
+    #[test]
+    fn a_worker_that_panics_ends_the_process_whatever_stderr_is() {
+        if std::env::var_os(VICTIM).is_some() {
+            serve_until_a_worker_panics();
+        }
+        let (unread, writer) = std::io::pipe().unwrap();
+        // Of the same pipe, but not blocking, which the victim's own end is.
+        let own = format!("/proc/self/fd/{}", writer.as_raw_fd());
+        let mut filler = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(own).unwrap();
+        while filler.write(&[b'.'; 4096]).is_ok() {}
+        while filler.write(b".").is_ok() {}
+        let full_disk = File::options().write(true).open("/dev/full").unwrap();
+        let (without_reader, without) = std::io::pipe().unwrap();
+        drop(without_reader);
+        for (name, stderr) in [
+            ("a full disk", Stdio::from(full_disk)),
+            ("a pipe without a reader", Stdio::from(without)),
+            ("a full pipe that nobody reads", Stdio::from(writer)),
+            ("nothing", Stdio::null()),
+        ] {
+            let mut victim = victim("a_worker_that_panics_ends_the_process_whatever_stderr_is", stderr);
+            let ended = std::thread::scope(|scope| {
+                let (sender, ended) = std::sync::mpsc::channel();
+                let id = victim.id() as libc::pid_t;
+                scope.spawn(move || sender.send(victim.wait().unwrap()).unwrap());
+                ended.recv_timeout(Duration::from_secs(60)).or_else(|_| {
+                    // SAFETY: the process is our child and not yet waited for.
+                    unsafe { libc::kill(id, libc::SIGKILL) };
+                    ended.recv()
+                })
+            });
+            assert_eq!(ended.unwrap().code(), Some(1), "stderr is {name}");
+        }
+        drop((unread, filler));
     }
 }

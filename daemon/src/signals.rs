@@ -56,8 +56,20 @@ impl Signals {
         }
     }
 
-    /// From here on SIGTERM and SIGINT end the process at once, as they do by default: for who does not want to wait for
-    /// the drain.
+    /// SIGTERM or SIGINT has come and was not taken yet.
+    pub fn stop_is_pending(&self) -> bool {
+        let mut pending = set_of(&[]);
+        // SAFETY: the set is there to be written, and initialised whatever comes of the call.
+        let result = unsafe { libc::sigpending(&raw mut pending) };
+        let is_pending = |signal| {
+            // SAFETY: the set is initialised.
+            unsafe { libc::sigismember(&raw const pending, signal) == 1 }
+        };
+        result == 0 && (is_pending(libc::SIGTERM) || is_pending(libc::SIGINT))
+    }
+
+    /// From here on SIGTERM and SIGINT end the process at once, as they do by default, also one that is pending: for who does
+    /// not want to wait for the drain.
     pub fn stop_waits_no_longer(&self) {
         change_mask(libc::SIG_UNBLOCK, &self.stop);
     }
@@ -105,11 +117,14 @@ mod tests {
         unsafe {
             libc::raise(libc::SIGUSR1);
         }
+        assert!(!signals.stop_is_pending(), "of the others no one stops");
         assert_eq!(signals.wait(), Asked::Report);
         // SAFETY: as above.
         unsafe {
             libc::raise(libc::SIGTERM);
         }
+        assert!(signals.stop_is_pending());
         assert_eq!(signals.wait(), Asked::Stop);
+        assert!(!signals.stop_is_pending(), "it was taken");
     }
 }

@@ -12,41 +12,52 @@
 //!
 //! Whoever lives there is then met again, and refused, by the code that binds.
 
-use std::io::Read;
-use std::os::unix::net::UnixStream;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// Returns when nobody listens on the socket, when a server there sends its greeting, or when time has run out.
-pub fn wait_for_socket(path: &Path) {
-    let path = path.to_owned();
-    within_wait_max(move || {
-        let Ok(mut stream) = UnixStream::connect(path) else { return };
-        // A server that lives sends the first byte; the socket of a dead one is closed with us in its queue.
-        let _ = stream.set_read_timeout(Some(WAIT_MAX)).and_then(|()| stream.read(&mut [0; 1]));
-    });
+/// Between two looks at whether the wait is to be given up, ms.
+const LOOK_MS: i32 = 10;
+
+/// Returns when nobody listens on the socket, when a server there sends its greeting, when time has run out, or when `give_up` says so.
+/// Where no socket is, that costs one system call.
+pub fn wait_for_socket(path: &Path, give_up: &dyn Fn() -> bool) {
+    let is_socket = rustix::fs::lstat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
+    let Some(address) = SocketAddrUnix::new(path).ok().filter(|_| is_socket) else { return };
+    let end = Instant::now() + WAIT_MAX;
+    let goes_on = || Instant::now() < end && !give_up();
+    // Not blocking: connecting to a full backlog would have no end.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok(socket) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return };
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            // The backlog is full.
+            Err(Errno::AGAIN) if goes_on() => drop(poll(&mut [])),
+            Err(_) => return,
+        }
+    }
+    // A server that lives sends the first byte; the socket of a dead one is closed with us in its queue.
+    let readable = || libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    while poll(&mut [readable()]) == 0 && goes_on() {}
 }
 
-/// Runs `wait` on a thread of its own, because connecting to a full backlog has no timeout, and returns when it ends or
-/// time has run out. In the second case the thread is left behind; the process ends soon, since the address is taken.
-fn within_wait_max(wait: impl FnOnce() + Send + 'static) {
-    let (sender, ended) = mpsc::channel();
-    std::thread::spawn(move || {
-        wait();
-        // Nobody listens any more if time has run out.
-        let _ = sender.send(());
-    });
-    let _ = ended.recv_timeout(WAIT_MAX);
+/// Waits for one of `descriptors`, at most until the next look. The number of those that are ready.
+fn poll(descriptors: &mut [libc::pollfd]) -> libc::c_int {
+    // SAFETY: the kernel reads and writes as many of them as there are.
+    unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as libc::nfds_t, LOOK_MS) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::PathBuf;
 
     fn path(name: &str) -> PathBuf {
@@ -59,7 +70,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let waiter = std::thread::spawn({
             let path = path.clone();
-            move || wait_for_socket(&path)
+            move || wait_for_socket(&path, &|| false)
         });
         drop(listener);
         waiter.join().unwrap();
@@ -75,8 +86,24 @@ mod tests {
             std::io::Write::write_all(&mut listener.accept().unwrap().0, b"NBDMAGIC").unwrap();
             listener
         });
-        wait_for_socket(&path);
+        wait_for_socket(&path, &|| false);
         drop(server.join().unwrap());
+        std::fs::remove_file(&path).unwrap();
+    }
+    #[test]
+    fn somebody_who_says_nothing_is_not_waited_for_once_the_wait_is_given_up() {
+        let path = path("silent");
+        let silent = UnixListener::bind(&path).unwrap();
+        let looks = std::cell::Cell::new(0);
+        let give_up = || looks.replace(looks.get() + 1) == 2;
+        wait_for_socket(&path, &give_up);
+        assert_eq!(looks.get(), 3, "given up at the third look");
+        // The same in front of a backlog of one, where that connection still waits.
+        // SAFETY: the descriptor is open; a second listen only changes the backlog.
+        assert_eq!(unsafe { libc::listen(silent.as_raw_fd(), 0) }, 0);
+        looks.set(0);
+        wait_for_socket(&path, &give_up);
+        assert_eq!(looks.get(), 3);
         std::fs::remove_file(&path).unwrap();
     }
 }

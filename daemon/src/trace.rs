@@ -12,10 +12,10 @@
 //!
 //! Requests overlap in any number, so they are async slices, each with an identifier of its own, and not slices of a thread.
 
+use crate::files;
 use mqfq_blk::request::Op;
 use mqfq_blk::trace::{Trace, TraceRecord};
 use serde::Serialize;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -96,12 +96,11 @@ impl<W: Write> Out<W> {
 /// there.
 ///
 /// # Errors
-/// The file cannot be written.
-pub fn write(path: &Path, devices: &[TracedDevice], traces: &[Vec<Trace>], end_ns: u64) -> io::Result<Written> {
-    let mut out = Out { out: BufWriter::new(File::create(path)?), is_first: true };
-    let written = write_to(&mut out, devices, traces, end_ns)?;
-    out.out.flush()?;
-    Ok(written)
+/// The file cannot be written, or is not a regular one: why, in words.
+pub fn write(path: &Path, devices: &[TracedDevice], traces: &[Vec<Trace>], end_ns: u64) -> Result<Written, String> {
+    let mut out = Out { out: BufWriter::new(files::create(path)?), is_first: true };
+    let written = write_to(&mut out, devices, traces, end_ns);
+    written.and_then(|written| out.out.flush().map(|()| written)).map_err(|error| crate::plain(&error))
 }
 
 fn write_to<W: Write>(

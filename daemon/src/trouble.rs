@@ -1,49 +1,102 @@
 //! What is said on stderr of devices whose commands take too long: at most a line per device and second, however many there are.
+//!
+//! The workers that find out only count; a thread of its own looks at the counts once a second and says what is new. So a worker neither
+//! takes a lock nor allocates nor enters the kernel for a line, and a stderr that nobody reads is nothing to it.
 
+use crate::output::Output;
 use mqfq_blk::stats::Trouble;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// Between two lines about one device, ns.
-const PAUSE_NS: u64 = 1_000_000_000;
+/// Between two lines about one device.
+const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is to be said of one device.
-#[derive(Clone, Default)]
+/// What has not been told of one device.
 struct Untold {
-    trouble: Trouble,
-    /// When something was last said.
-    said_ns: Option<u64>,
+    name: String,
+    timeouts: AtomicU64,
+    resets: AtomicU64,
+    stuck: AtomicU64,
 }
 
 /// The devices, by index.
-pub struct TroubleLog {
-    names: Vec<String>,
-    untold: Vec<Untold>,
-}
+pub struct TroubleCounts(Vec<Untold>);
 
-impl TroubleLog {
-    /// Nothing has happened.
-    pub fn new(names: Vec<String>) -> TroubleLog {
-        TroubleLog { untold: vec![Untold::default(); names.len()], names }
+impl TroubleCounts {
+    /// Nothing has happened to devices of these names.
+    pub fn new(names: Vec<String>) -> TroubleCounts {
+        let untold =
+            |name| Untold { name, timeouts: AtomicU64::new(0), resets: AtomicU64::new(0), stuck: AtomicU64::new(0) };
+        TroubleCounts(names.into_iter().map(untold).collect())
     }
 
-    /// Takes note. The line to say now, with what was kept back since the last one.
-    pub fn note(&mut self, device: usize, trouble: Trouble, now_ns: u64) -> Option<String> {
-        let Untold { trouble: sum, said_ns } = &mut self.untold[device];
-        sum.timeouts += trouble.timeouts;
-        sum.resets += trouble.resets;
-        sum.stuck += trouble.stuck;
-        if said_ns.is_some_and(|said_ns| now_ns < said_ns + PAUSE_NS) {
-            return None;
+    /// Takes note, on a worker's thread.
+    pub fn add(&self, device: usize, trouble: Trouble) {
+        let Untold { timeouts, resets, stuck, .. } = &self.0[device];
+        // Relaxed: sums that nothing else is ordered by; `take` adds each count to one line, whichever it is.
+        timeouts.fetch_add(trouble.timeouts, Ordering::Relaxed);
+        resets.fetch_add(trouble.resets, Ordering::Relaxed);
+        stuck.fetch_add(trouble.stuck, Ordering::Relaxed);
+    }
+
+    /// A line for each device of which there is something new.
+    fn take(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(|untold| {
+            // Relaxed: see `add`.
+            let [timeouts, resets, stuck] =
+                [&untold.timeouts, &untold.resets, &untold.stuck].map(|count| count.swap(0, Ordering::Relaxed));
+            let parts = [(timeouts, "timed out"), (stuck, "are stuck, the device can neither abort nor reset them")];
+            let commands: Vec<String> = parts
+                .iter()
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, what)| format!("{count} commands {what}"))
+                .chain((resets > 0).then(|| format!("its queue was reset {resets} times")))
+                .collect();
+            (!commands.is_empty()).then(|| format!("device {}: {}", untold.name, commands.join(", ")))
+        })
+    }
+}
+
+/// The thread that tells; dropping it tells the rest and ends it.
+pub struct TroubleTeller {
+    thread: Option<JoinHandle<()>>,
+    is_ending: Arc<AtomicBool>,
+}
+
+impl TroubleTeller {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// One sentence: there is no thread to be had.
+    pub fn start(counts: Arc<TroubleCounts>, output: Output) -> Result<TroubleTeller, String> {
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let of_thread = is_ending.clone();
+        let tell = move || loop {
+            // Acquire: pairs with the Release in `drop`, so that the last look sees what was counted before it.
+            let is_last = of_thread.load(Ordering::Acquire);
+            counts.take().for_each(|line| output.note(&line));
+            if is_last {
+                return;
+            }
+            std::thread::park_timeout(PAUSE);
+        };
+        let thread = std::thread::Builder::new().name("mqfq-trouble".into()).spawn(tell);
+        let thread = thread.map_err(|error| format!("cannot start a thread: {}", crate::plain(&error)))?;
+        Ok(TroubleTeller { thread: Some(thread), is_ending })
+    }
+}
+
+impl Drop for TroubleTeller {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in `start`.
+        self.is_ending.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It cannot have panicked: that ends the process.
+            let _ = thread.join();
         }
-        *said_ns = Some(now_ns);
-        let Trouble { timeouts, resets, stuck } = std::mem::take(sum);
-        let parts = [(timeouts, "timed out"), (stuck, "are stuck, the device can neither abort nor reset them")];
-        let commands: Vec<String> = parts
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} commands {what}"))
-            .chain((resets > 0).then(|| format!("its queue was reset {resets} times")))
-            .collect();
-        Some(format!("device {}: {}", self.names[device], commands.join(", ")))
     }
 }
 
@@ -52,17 +105,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_told_of_once_a_second_and_nothing_is_left_out() {
-        let mut log = TroubleLog::new(vec!["fast".into(), "slow".into()]);
+    fn what_workers_count_is_told_once_by_device_and_nothing_is_left_out() {
+        let counts = TroubleCounts::new(vec!["fast".into(), "slow".into()]);
         let timeouts = |timeouts| Trouble { timeouts, ..Trouble::default() };
-        assert_eq!(log.note(0, timeouts(3), 0).as_deref(), Some("device fast: 3 commands timed out"));
-        assert_eq!(log.note(0, timeouts(2), PAUSE_NS - 1), None);
-        assert_eq!(
-            log.note(1, Trouble { stuck: 1, resets: 2, timeouts: 0 }, 5).as_deref(),
-            Some(
-                "device slow: 1 commands are stuck, the device can neither abort nor reset them, its queue was reset 2 times"
-            )
-        );
-        assert_eq!(log.note(0, timeouts(4), PAUSE_NS).as_deref(), Some("device fast: 6 commands timed out"));
+        let lines = || counts.take().collect::<Vec<_>>();
+        counts.add(0, timeouts(3));
+        assert_eq!(lines(), ["device fast: 3 commands timed out"]);
+        assert!(lines().is_empty(), "nothing is new");
+        counts.add(0, timeouts(2));
+        counts.add(1, Trouble { stuck: 1, resets: 2, timeouts: 0 });
+        counts.add(0, timeouts(4));
+        let slow = "device slow: 1 commands are stuck, the device can neither abort nor reset them, its queue was reset 2 times";
+        assert_eq!(lines(), ["device fast: 6 commands timed out", slow]);
     }
 }

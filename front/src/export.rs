@@ -7,6 +7,7 @@ use crate::memory::TenantMemory;
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::DeviceInfo;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Longest name or description, bytes. Source: NBD protocol, "strings".
@@ -138,6 +139,8 @@ impl Export {
 #[derive(Debug)]
 pub struct ExportTable {
     exports: Vec<Arc<Export>>,
+    /// Indices into `exports`: one address may offer tens of thousands, and each handshake asks for one.
+    by_name: HashMap<String, usize>,
 }
 
 impl ExportTable {
@@ -148,21 +151,22 @@ impl ExportTable {
     /// One sentence that names the export and what is wrong with it.
     pub fn new(exports: impl IntoIterator<Item = Export>) -> Result<ExportTable, String> {
         let exports: Vec<Arc<Export>> = exports.into_iter().map(Arc::new).collect();
+        let mut by_name = HashMap::with_capacity(exports.len());
         for (index, export) in exports.iter().enumerate() {
             if let Some(fault) = export.fault() {
                 return Err(format!("export {:?} cannot be served: {fault}", export.name));
             }
-            if exports[..index].iter().any(|other| other.name == export.name) {
+            if by_name.insert(export.name.clone(), index).is_some() {
                 return Err(format!("two exports of one socket are named {:?}", export.name));
             }
         }
-        Ok(ExportTable { exports })
+        Ok(ExportTable { exports, by_name })
     }
 
     /// The export that a client means by `name`. "" means the export of that name or else the only export; with
     /// several to choose from it means none, so that nobody reaches another's data by saying nothing.
     pub fn lookup(&self, name: &str) -> Option<&Arc<Export>> {
-        let named = self.exports.iter().find(|export| export.name == name);
+        let named = self.by_name.get(name).map(|index| &self.exports[*index]);
         named.or(match &self.exports[..] {
             [only] if name.is_empty() => Some(only),
             _ => None,

@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 /// What a device is to a worker.
@@ -71,8 +71,8 @@ struct Letters {
 /// Called with the index of a worker that panicked.
 pub(crate) type OnPanic = Box<dyn FnOnce(usize) + Send>;
 
-/// Called with the index of a device whose commands take too long, on the worker's thread.
-pub(crate) type OnTrouble = Box<dyn FnMut(usize, Trouble) + Send>;
+/// Called with the index of a device whose commands take too long, on the worker's thread: by several at once.
+pub(crate) type OnTrouble = Box<dyn Fn(usize, Trouble) + Send + Sync>;
 
 /// What is to be done when the first worker panics, and whether that has happened.
 #[derive(Default)]
@@ -98,7 +98,7 @@ pub(crate) struct Shared {
     pub(crate) spin_ns: u64,
     next_worker: AtomicUsize,
     alarm: Mutex<Alarm>,
-    on_trouble: Mutex<Option<OnTrouble>>,
+    on_trouble: OnceLock<OnTrouble>,
 }
 
 impl Shared {
@@ -112,7 +112,7 @@ impl Shared {
             spin_ns,
             next_worker: AtomicUsize::new(0),
             alarm: Mutex::default(),
-            on_trouble: Mutex::default(),
+            on_trouble: OnceLock::new(),
         }
     }
 
@@ -135,8 +135,9 @@ impl Shared {
         letters.is_closed = true;
         let unread = std::mem::take(&mut letters.waiting);
         drop(letters);
-        drop(unread);
+        // First: what is dropped with the letters may panic in turn.
         self.raise_alarm(|alarm| alarm.panicked = alarm.panicked.or(Some(worker)));
+        drop(unread);
     }
 
     /// Has `action` called once if a worker panics, or has already.
@@ -144,9 +145,10 @@ impl Shared {
         self.raise_alarm(|alarm| alarm.action = Some(action));
     }
 
-    /// Has `action` called whenever commands take too long.
+    /// Has `action` called whenever commands take too long. The first action stays.
     pub(crate) fn on_trouble(&self, action: OnTrouble) {
-        *self.on_trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(action);
+        // A later one is dropped.
+        let _ = self.on_trouble.set(action);
     }
 
     fn raise_alarm(&self, change: impl FnOnce(&mut Alarm)) {
@@ -197,16 +199,26 @@ pub(crate) fn start(
             // The engine that started us waits for this; if it is gone there is nobody to tell.
             Err(error) => drop(started.send(Err(error))),
         }));
-        if ended.is_err() {
-            all_shared.close(index);
+        if ended.is_err() && catch_unwind(AssertUnwindSafe(|| all_shared.close(index))).is_err() {
+            // Whoever was to act on the panic could not: nobody would ever hear of the worker, and its clients wait for ever.
+            std::process::abort();
         }
     })
+}
+
+/// Whether a worker could have its ring here: sets one up and drops it.
+///
+/// # Errors
+/// One sentence.
+pub(crate) fn check_ring() -> Result<(), String> {
+    let bell = Bell::new().map_err(|error| format!("cannot make an eventfd: {error}"))?;
+    Ring::new(bell.event()).map(drop).map_err(|error| ring::cannot_set_up(&error))
 }
 
 /// The worker of this index, with its ring and its queue of each device.
 fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String> {
     let mut ring = Ring::new(shared.bells[index].event())
-        .map_err(|error| format!("worker {index} cannot set up io_uring: {error}"))?;
+        .map_err(|error| format!("worker {index}: {}", ring::cannot_set_up(&error)))?;
     ring.register_files(&shared.devices.iter().map(|device| device.device.ring_file()).collect::<Vec<_>>());
     let id = HctxId(u16::try_from(index).expect("fewer than 65536 workers"));
     let mut hctxs = Vec::new();
@@ -343,8 +355,7 @@ impl Host for ThreadHost {
     }
 
     fn troubled(&mut self, device: usize, trouble: Trouble) {
-        let mut action = self.shared.on_trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(action) = &mut *action {
+        if let Some(action) = self.shared.on_trouble.get() {
             action(device, trouble);
         }
     }

@@ -79,7 +79,13 @@ fn fault(inner: impl Device + 'static, plan: FaultPlan) -> Option<Rig> {
 /// A new sparse file in a folder of its own.
 fn file(direct: Direct) -> Option<(FileDevice, tempfile::TempDir)> {
     let folder = tempfile::tempdir().unwrap();
-    let options = FileOptions { path: folder.path().join("disk"), size_bytes: Some(SIZE_BYTES), direct, create: true };
+    let options = FileOptions {
+        path: folder.path().join("disk"),
+        size_bytes: Some(SIZE_BYTES),
+        direct,
+        create: true,
+        read_only: false,
+    };
     match FileDevice::open(&options) {
         Ok(device) => Some((device, folder)),
         Err(reason) => {

@@ -54,7 +54,7 @@ impl Plan {
 
 /// The same but for the policy and weights. Every field is named, so that a new one is a decision.
 fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
-    let DevicePlan { config, size_bytes, flows } = old;
+    let DevicePlan { config, size_bytes, read_only: _, flows } = old;
     let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost } = config;
     let same_flow = |(old, new): (&FlowPlan, &FlowPlan)| {
         let FlowPlan { tenant, weight: _, class, staged, memory_bytes } = old;

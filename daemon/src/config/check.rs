@@ -3,12 +3,14 @@
 //! The plan speaks in indices, so that whoever starts the engine looks nothing up and can fail only for reasons that lie
 //! outside the config.
 
-use super::{Config, ConfigError, DeviceConfig, ExportConfig, Located, Medium, Place, ServerConfig};
+use super::{Config, ConfigError, DeviceConfig, ExportConfig, Located, Medium, Place, ServerConfig, overlap};
+use crate::files;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
+use mqfq_config::text::{list, quoted, shown};
 use mqfq_front::nbd::Address;
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// What to start.
@@ -33,6 +35,8 @@ pub struct DevicePlan {
     pub config: DeviceConfig,
     /// Its size.
     pub size_bytes: u64,
+    /// All exports here are read-only: it is opened to be read alone.
+    pub read_only: bool,
     /// One flow per tenant with an export here, in the order of the tenants' sections; the index is the flow's id.
     pub flows: Vec<FlowPlan>,
 }
@@ -80,8 +84,14 @@ pub trait Files {
     /// Size of a regular file or block device, bytes.
     ///
     /// # Errors
-    /// It cannot be opened.
-    fn size_bytes(&self, path: &Path) -> io::Result<u64>;
+    /// It is something else, or cannot be opened: why, in words.
+    fn size_bytes(&self, path: &Path) -> Result<u64, String>;
+
+    /// Whether this process may write to it.
+    ///
+    /// # Errors
+    /// It may not: why, in words.
+    fn writable(&self, path: &Path) -> Result<(), String>;
 
     /// One spelling per file.
     fn canonical(&self, path: &Path) -> PathBuf;
@@ -91,14 +101,12 @@ pub trait Files {
 pub struct RealFiles;
 
 impl Files for RealFiles {
-    fn size_bytes(&self, path: &Path) -> io::Result<u64> {
-        use std::io::{Seek, SeekFrom};
-        // The end of a block device is not in its metadata, but both kinds can be sought to it.
-        let mut file = std::fs::File::open(path)?;
-        if file.metadata()?.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        file.seek(SeekFrom::End(0))
+    fn size_bytes(&self, path: &Path) -> Result<u64, String> {
+        files::device_size_bytes(path)
+    }
+
+    fn writable(&self, path: &Path) -> Result<(), String> {
+        files::writable(path)
     }
 
     fn canonical(&self, path: &Path) -> PathBuf {
@@ -116,8 +124,10 @@ impl Config {
             return Err(self.place.error("no [export.NAME] section, at least one is needed"));
         }
         let sizes = device_sizes(&self.devices, files)?;
-        let ranges = self.exports.iter().map(|export| self.resolve(export, &sizes)).collect::<Result<Vec<_>, _>>()?;
-        refuse_overlaps(&self.exports, &self.devices, &ranges)?;
+        let ranges = self.resolve(&sizes)?;
+        overlap::refuse(&self.exports, &self.devices, &ranges)?;
+        let mut used = self.used(&ranges);
+        refuse_unwritable(&self.devices, &used, files)?;
 
         let mut plan = Plan {
             server: self.server,
@@ -128,8 +138,7 @@ impl Config {
         };
         let mut flow_ids: BTreeMap<(usize, usize), (usize, usize)> = BTreeMap::new();
         for (device_index, config) in self.devices.into_iter().enumerate() {
-            let used = |tenant: &usize| ranges.iter().any(|r| (r.device, r.tenant) == (device_index, *tenant));
-            let tenants: Vec<usize> = (0..self.tenants.len()).filter(used).collect();
+            let Used { tenants, read_only } = std::mem::take(&mut used[device_index]);
             if tenants.is_empty() {
                 plan.warnings.push(config.place.error("no export uses this device, it is not started").to_string());
                 continue;
@@ -146,16 +155,20 @@ impl Config {
                     memory_bytes: tenant.memory_bytes,
                 });
             }
-            plan.devices.push(DevicePlan { config, size_bytes: sizes[device_index], flows });
+            plan.devices.push(DevicePlan { config, size_bytes: sizes[device_index], read_only, flows });
         }
+        // By how an address is written, of which there is one way for each.
+        let mut listeners: BTreeMap<String, usize> = BTreeMap::new();
         for (export, range) in self.exports.into_iter().zip(ranges) {
             let (device, flow) = flow_ids[&(range.device, range.tenant)];
             for address in export.nbd {
-                let known = plan.listeners.iter().position(|(known, _)| *known == address);
-                let index = known.unwrap_or_else(|| {
-                    plan.listeners.push((address, Vec::new()));
-                    plan.listeners.len() - 1
-                });
+                let index = match listeners.entry(address.to_string()) {
+                    Entry::Occupied(known) => *known.get(),
+                    Entry::Vacant(new) => {
+                        plan.listeners.push((address, Vec::new()));
+                        *new.insert(plan.listeners.len() - 1)
+                    }
+                };
                 plan.listeners[index].1.push(plan.exports.len());
             }
             plan.exports.push(ExportPlan {
@@ -173,11 +186,22 @@ impl Config {
         Ok(plan)
     }
 
-    fn resolve(&self, export: &ExportConfig, sizes: &[u64]) -> Result<Range, ConfigError> {
-        let devices: Vec<&str> = self.devices.iter().map(|device| device.name.as_str()).collect();
-        let tenants: Vec<&str> = self.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
-        let device = index_of(&export.device, "device", &devices)?;
-        let tenant = index_of(&export.tenant, "tenant", &tenants)?;
+    /// Where each export lies.
+    fn resolve(&self, sizes: &[u64]) -> Result<Vec<Range>, ConfigError> {
+        let devices = Names::new("device", self.devices.iter().map(|device| device.name.as_str()));
+        let tenants = Names::new("tenant", self.tenants.iter().map(|tenant| tenant.name.as_str()));
+        let resolve = |export| self.resolve_one(export, &devices, &tenants, sizes);
+        self.exports.iter().map(resolve).collect()
+    }
+
+    fn resolve_one(
+        &self,
+        export: &ExportConfig,
+        devices: &Names<'_>,
+        tenants: &Names<'_>,
+        sizes: &[u64],
+    ) -> Result<Range, ConfigError> {
+        let (device, tenant) = (devices.index_of(&export.device)?, tenants.index_of(&export.tenant)?);
         let (start, device_end) = (export.offset_bytes, sizes[device]);
         let (length, place) = match &export.size {
             Some(size) => (size.value, &size.place),
@@ -193,26 +217,80 @@ impl Config {
         };
         Ok(Range { device, tenant, start, end: end.ok_or_else(past_end)? })
     }
+
+    /// What of each device is used.
+    fn used(&self, ranges: &[Range]) -> Vec<Used> {
+        let mut used: Vec<Used> = self.devices.iter().map(|_| Used::default()).collect();
+        for (export, range) in self.exports.iter().zip(ranges) {
+            let Used { tenants, read_only } = &mut used[range.device];
+            *read_only = export.read_only && (*read_only || tenants.is_empty());
+            tenants.insert(range.tenant);
+        }
+        used
+    }
+}
+
+/// What exports use of a device.
+#[derive(Default)]
+struct Used {
+    /// Indices of the tenants.
+    tenants: BTreeSet<usize>,
+    /// All of them read-only; meaningless if there is none.
+    read_only: bool,
 }
 
 /// Where an export lies.
-struct Range {
+pub(super) struct Range {
     /// Index into the config's devices.
-    device: usize,
+    pub(super) device: usize,
     /// Index into the config's tenants.
     tenant: usize,
     /// First byte.
-    start: u64,
+    pub(super) start: u64,
     /// Byte after the last.
-    end: u64,
+    pub(super) end: u64,
 }
 
-fn index_of(name: &Located<String>, what: &str, known: &[&str]) -> Result<usize, ConfigError> {
-    known.iter().position(|known| *known == name.value).ok_or_else(|| {
-        let known =
-            if known.is_empty() { "none is defined".into() } else { format!("defined are {}", known.join(", ")) };
-        name.place.error(format!("there is no {what} \"{}\", {known}", name.value))
-    })
+/// Names of sections of one kind and their indices.
+struct Names<'a> {
+    kind: &'static str,
+    in_order: Vec<&'a str>,
+    indices: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Names<'a> {
+    fn new(kind: &'static str, names: impl Iterator<Item = &'a str>) -> Names<'a> {
+        let in_order: Vec<&str> = names.collect();
+        let indices = in_order.iter().enumerate().map(|(index, name)| (*name, index)).collect();
+        Names { kind, in_order, indices }
+    }
+
+    fn index_of(&self, name: &Located<String>) -> Result<usize, ConfigError> {
+        let missing = || {
+            let known = match &self.in_order[..] {
+                [] => "none is defined".to_owned(),
+                names => format!("defined are {}", list(names.iter().copied())),
+            };
+            name.place.error(format!("there is no {} {}, {known}", self.kind, quoted(&name.value)))
+        };
+        self.indices.get(name.value.as_str()).copied().ok_or_else(missing)
+    }
+}
+
+/// A file that somebody may write to must be writable.
+fn refuse_unwritable(devices: &[DeviceConfig], used: &[Used], files: &dyn Files) -> Result<(), ConfigError> {
+    for (device, Used { tenants, read_only }) in devices.iter().zip(used) {
+        if let Medium::File { path, .. } = &device.medium
+            && !tenants.is_empty()
+            && !read_only
+        {
+            files.writable(&path.value).map_err(|why| {
+                let shown = shown(&path.value.to_string_lossy());
+                path.place.error(format!("cannot write to {shown}: {why}, allowed are exports with read-only = true"))
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Each device's size; a file must exist, hold something, and belong to one device only, since two schedulers on one
@@ -226,10 +304,10 @@ fn device_sizes(devices: &[DeviceConfig], files: &dyn Files) -> Result<Vec<u64>,
                 *size_bytes
             }
             Medium::File { path, size, .. } => {
-                let shown = path.value.display();
+                let shown = shown(&path.value.to_string_lossy());
                 let held = files
                     .size_bytes(&path.value)
-                    .map_err(|error| path.place.error(format!("cannot open {shown}: {}", crate::plain(&error))))?;
+                    .map_err(|why| path.place.error(format!("cannot open {shown}: {why}")))?;
                 if held == 0 {
                     return Err(path
                         .place
@@ -250,22 +328,4 @@ fn device_sizes(devices: &[DeviceConfig], files: &dyn Files) -> Result<Vec<u64>,
         });
     }
     Ok(sizes)
-}
-
-/// Two exports overlap only if both say `shared = true`. The later one in the file is blamed.
-fn refuse_overlaps(exports: &[ExportConfig], devices: &[DeviceConfig], ranges: &[Range]) -> Result<(), ConfigError> {
-    for (later, (export, range)) in exports.iter().zip(ranges).enumerate() {
-        for (other, other_range) in exports.iter().zip(ranges).take(later) {
-            let (start, end) = (range.start.max(other_range.start), range.end.min(other_range.end));
-            if range.device == other_range.device && start < end && !(export.shared && other.shared) {
-                return Err(export.place.error(format!(
-                    "overlaps export.{} in bytes {start} to {} of device {}, allowed only if both say shared = true",
-                    other.name,
-                    end - 1,
-                    devices[range.device].name,
-                )));
-            }
-        }
-    }
-    Ok(())
 }

@@ -10,6 +10,9 @@
 
 mod change;
 mod check;
+#[cfg(test)]
+mod message_tests;
+mod overlap;
 mod path;
 mod policy;
 mod queues;
@@ -21,19 +24,28 @@ pub use check::{DevicePlan, ExportPlan, Plan, RealFiles};
 pub use mqfq_config::{ConfigError, Place};
 pub use policy::PolicyConfig;
 
+use crate::files;
 use mqfq_blk::device::file::Direct;
 use mqfq_blk::device::nvme::{Arbitration, PRESETS};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, CostTerm, PriorityClass, Weight};
+use mqfq_config::text::{quoted, shown};
 use mqfq_config::{Entry, Section, Source, size};
 use mqfq_front::export::PAYLOAD_BYTES_MAX;
 use mqfq_front::memory::{MemoryLimits, PIECE_BYTES_MAX};
 use mqfq_front::nbd::Address;
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+
+/// Longest config, bytes: some hundreds of thousands of tenants. Something longer is not a config.
+const CONFIG_BYTES_MAX: u64 = 64 << 20;
+
+/// Longest name of a device or tenant, bytes: they stand in each line about it.
+const SECTION_NAME_BYTES_MAX: usize = 255;
 
 /// Largest size of a device or export: what offsets of all protocols (signed 64 bits) can name.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
@@ -209,11 +221,16 @@ const UNIX_PATH_MAX_BYTES: usize = 107;
 
 /// The address that `text` names; `entry` is where it stands.
 fn address(entry: &Entry<'_, '_>, text: &str) -> Result<Address, ConfigError> {
-    let address = Address::parse(text).map_err(|why| entry.place().error(why))?;
+    let refused = |why: &str| entry.place().error(format!("{} {why}, allowed is {ADDRESSES}", quoted(text)));
+    if text.contains('\0') {
+        return Err(refused("holds a NUL character, which ends a path"));
+    }
+    // Its sentence begins with the text, which may be long.
+    let unquoted = |why: String| why.strip_prefix(&format!("{text:?} ")).map(str::to_owned).unwrap_or(why);
+    let address =
+        Address::parse(text).map_err(|why| entry.place().error(format!("{} {}", quoted(text), unquoted(why))))?;
     match &address {
-        Address::Unix(path) if path.as_os_str().len() > UNIX_PATH_MAX_BYTES || text.contains('\0') => {
-            Err(entry.place().error(format!("\"{text}\" is too long for a socket, allowed is {ADDRESSES}")))
-        }
+        Address::Unix(path) if path.as_os_str().len() > UNIX_PATH_MAX_BYTES => Err(refused("is too long for a socket")),
         _ => Ok(address),
     }
 }
@@ -260,8 +277,8 @@ impl Config {
     /// # Errors
     /// One sentence: it cannot be read, or what is wrong with it and where.
     pub fn read(path: &std::path::Path) -> Result<Config, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read config {}: {}", path.display(), crate::plain(&error)))?;
+        let text = files::read_text(path, CONFIG_BYTES_MAX)
+            .map_err(|why| format!("cannot read config {}: {why}", shown(&path.to_string_lossy())))?;
         Config::parse(&path.display().to_string(), &text).map_err(|error| error.to_string())
     }
 
@@ -270,7 +287,7 @@ impl Config {
     /// # Errors
     /// A key that is unknown, missing, of the wrong type or out of range.
     pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
-        let source = Source { file, text };
+        let source = Source::new(file, text);
         let root = source.parse()?;
         let root = Section::root(&source, root.get_ref(), &["server", "device", "tenant", "export"])?;
         Ok(Config {
@@ -300,8 +317,10 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
     let socket_mode = server.get("socket-mode").map(|entry| {
         let text = entry.text("octal digits in a string, \"0\" to \"777\"")?;
         let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777 && !text.starts_with('+'));
-        let wrong =
-            || entry.place().error(format!("\"{text}\" is no mode, allowed is \"0\" to \"777\" in octal digits"));
+        let wrong = || {
+            let text = quoted(&text);
+            entry.place().error(format!("{text} is no mode, allowed is \"0\" to \"777\" in octal digits"))
+        };
         mode.ok_or_else(wrong)
     });
     Ok(ServerConfig {
@@ -321,7 +340,18 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
     })
 }
 
+/// The name of a device or tenant is in order.
+fn name_fits(name: &str, section: &Section<'_, '_>) -> Result<(), ConfigError> {
+    let fits = name.len() <= SECTION_NAME_BYTES_MAX && !name.contains(char::is_control);
+    let wrong = || {
+        let allowed = format!("allowed are {SECTION_NAME_BYTES_MAX} bytes without control characters");
+        section.place().error(format!("this name has {} bytes, {allowed}", name.len()))
+    };
+    if fits { Ok(()) } else { Err(wrong()) }
+}
+
 fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, ConfigError> {
+    name_fits(&name, &section)?;
     let kind = section.require("kind", &KINDS.join(", "))?.choice(&KINDS)?;
     let index = KINDS.iter().position(|known| *known == kind).expect("a choice of KINDS");
     let section = section.with_allowed(DEVICE_KEYS[index])?;
@@ -332,7 +362,11 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
         "memory" => Medium::Memory { size_bytes: required_size()? },
         "file" => {
             let path = section.require("path", "the path of a file or block device that exists")?;
-            let value = PathBuf::from(path.text("a path")?);
+            let text = path.text("a path")?;
+            if text.contains('\0') {
+                return Err(path.place().error("holds a NUL character, which ends a path, allowed is a path without"));
+            }
+            let value = PathBuf::from(text);
             let size = section.get("size").map(|size| Ok(Located { value: size.size(sizes)?, place: size.place() }));
             let direct = match section.get("direct").map(|direct| direct.choice(&["auto", "always", "never"])) {
                 None => Direct::Auto,
@@ -402,6 +436,7 @@ fn cost(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
 }
 
 fn tenant((name, section): (String, Section<'_, '_>)) -> Result<TenantConfig, ConfigError> {
+    name_fits(&name, &section)?;
     let section = section.with_allowed(&["weight", "class", "staged-requests", "staged-bytes", "memory"])?;
     let weights = u64::from(Weight::MIN.get())..=u64::from(Weight::MAX.get());
     let weight = section.get("weight").map(|weight| weight.number(weights)).transpose()?;
@@ -439,10 +474,10 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
         Ok(Located { value: entry.text(what)?, place: entry.place() })
     };
     let nbd = section.require("nbd", ADDRESSES)?;
-    let mut addresses = Vec::new();
+    let (mut addresses, mut listed) = (Vec::new(), BTreeSet::new());
     for text in nbd.texts(ADDRESSES)? {
         let address = address(&nbd, &text)?;
-        if addresses.contains(&address) {
+        if !listed.insert(address.to_string()) {
             return Err(nbd.place().error(format!("{address} is listed twice, allowed is once")));
         }
         addresses.push(address);

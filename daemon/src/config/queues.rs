@@ -3,6 +3,7 @@
 use super::{ConfigError, Section};
 use mqfq_blk::PolicyKind;
 use mqfq_blk::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
+use mqfq_config::text::{quoted, shown};
 
 /// The keys.
 pub const KEYS: [&str; 3] = ["block-layer", "software-queues", "hardware-queues"];
@@ -37,6 +38,7 @@ pub fn read(section: &Section<'_, '_>, policies: &[PolicyKind]) -> Result<QueueL
     if let Some(entry) = section.get("hardware-queues") {
         let value = entry.value()?;
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+        let value = value.as_str().map_or_else(|| shown(&text), quoted);
         let wrong = |()| entry.place().error(format!("{value} is not known, allowed are {HARDWARE} from 1 to 65535"));
         layout.hardware = text.parse::<HardwareQueues>().map_err(wrong)?;
     }

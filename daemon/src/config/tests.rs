@@ -6,21 +6,24 @@ use mqfq_blk::path::Merge;
 use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::tunables::{KyberOptions, MqDeadlineOptions};
 use mqfq_blk::{BfqOptions, D2fqOptions, PolicyKind, PolicyOptions, PriorityClass, VSpan};
-use std::io;
 use std::path::Path;
 
 mod bounds;
 
-/// A machine with one file, `/disk`, of 1 MiB; `/disk-again` is the same file.
+/// A machine with one file, `/disk`, of 1 MiB; `/disk-again` is the same file. `/cdrom` has its size and cannot be written.
 struct OneDisk;
 
 impl Files for OneDisk {
-    fn size_bytes(&self, path: &Path) -> io::Result<u64> {
+    fn size_bytes(&self, path: &Path) -> Result<u64, String> {
         match path.to_str() {
-            Some("/disk" | "/disk-again") => Ok(1 << 20),
+            Some("/disk" | "/disk-again" | "/cdrom") => Ok(1 << 20),
             Some("/empty") => Ok(0),
-            _ => Err(io::ErrorKind::NotFound.into()),
+            _ => Err("No such file or directory".into()),
         }
+    }
+
+    fn writable(&self, path: &Path) -> Result<(), String> {
+        if path == Path::new("/cdrom") { Err("Read-only file system".into()) } else { Ok(()) }
     }
 
     fn canonical(&self, path: &Path) -> PathBuf {
@@ -28,17 +31,17 @@ impl Files for OneDisk {
     }
 }
 
-fn plan(text: &str) -> Result<Plan, String> {
+pub(super) fn plan(text: &str) -> Result<Plan, String> {
     let checked = Config::parse("c.toml", text).and_then(|config| config.check(&OneDisk));
     checked.map_err(|error| error.to_string())
 }
 
-fn refusal(text: &str) -> String {
+pub(super) fn refusal(text: &str) -> String {
     plan(text).expect_err("this config must be refused")
 }
 
 /// A config that is right, 13 lines; tests add to it or replace a line of it.
-const GOOD: &str = r#"[device.fast]
+pub(super) const GOOD: &str = r#"[device.fast]
 kind = "memory"
 size = "1MiB"
 
@@ -52,7 +55,7 @@ size = "256KiB"
 nbd = "unix:/run/a.sock"
 "#;
 
-fn good_with(old: &str, new: &str) -> String {
+pub(super) fn good_with(old: &str, new: &str) -> String {
     assert_eq!(GOOD.matches(old).count(), 1, "{old:?} stands in GOOD once");
     GOOD.replace(old, new)
 }
@@ -679,6 +682,27 @@ fn a_name_that_no_section_has_is_refused_with_those_that_exist() {
 }
 
 #[test]
+fn an_export_past_its_devices_end_is_refused() {
+    // The device has 1 MiB = 1048576 bytes.
+    assert_eq!(
+        refusal(&good_with("size = \"256KiB\"", "size = \"256KiB\"\noffset = \"769KiB\"")),
+        "c.toml:11: export.root.size: 262144 bytes from offset 787456 ends past the end of device fast, allowed is up to \
+         byte 1048576"
+    );
+    assert!(
+        plan(&good_with("size = \"256KiB\"", "size = \"256KiB\"\noffset = \"768KiB\"")).is_ok(),
+        "768 + 256 = 1024"
+    );
+    assert_eq!(
+        refusal(&good_with("size = \"256KiB\"", "offset = \"1MiB\"")),
+        "c.toml:8: export.root: what remains from offset 1048576 ends past the end of device fast, allowed is up to byte \
+         1048576"
+    );
+    let wraps = good_with("size = \"256KiB\"", "size = 9223372036854775807\noffset = 9223372036854775807");
+    assert!(refusal(&wraps).contains("past the end"), "the sum does not wrap");
+}
+
+#[test]
 fn merging_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
     let path = |keys: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     let read =
@@ -720,7 +744,10 @@ fn a_file_must_exist_and_belong_to_one_device() {
         refusal(&file("/disk\"\nsize = \"1048577B")),
         "c.toml:4: device.fast.size: 1048577 bytes is more than /disk has, allowed is 1 to 1048576"
     );
-    assert_eq!(refusal(&file("/nowhere")), "c.toml:3: device.fast.path: cannot open /nowhere: entity not found");
+    assert_eq!(
+        refusal(&file("/nowhere")),
+        "c.toml:3: device.fast.path: cannot open /nowhere: No such file or directory"
+    );
     assert_eq!(
         refusal(&file("/empty")),
         "c.toml:3: device.fast.path: /empty is empty, allowed is a file that has its full size"
@@ -748,4 +775,25 @@ fn what_is_not_toml_is_refused_with_its_line() {
     let twice = refusal(&good_with("weight = 200", "weight = 200\nweight = 300"));
     assert!(twice.starts_with("c.toml:7: not valid TOML: "), "{twice}");
     assert!(!twice.contains('\n'), "one sentence");
+}
+
+#[test]
+fn a_file_that_only_readers_use_need_not_be_writable() {
+    let file = |keys: &str| {
+        let text = good_with("kind = \"memory\"\nsize = \"1MiB\"", "kind = \"file\"\npath = \"/cdrom\"");
+        text.replace("size = \"256KiB\"", &format!("size = \"256KiB\"\n{keys}"))
+    };
+    let second = |keys: &str| {
+        let start = "[export.more]\ndevice = \"fast\"\ntenant = \"alice\"\noffset = \"512KiB\"\nnbd = \"unix:/b\"\n";
+        format!("{}{start}{keys}", file("read-only = true"))
+    };
+    let refused = "c.toml:3: device.fast.path: cannot write to /cdrom: Read-only file system, allowed are exports with \
+                   read-only = true";
+    assert_eq!(refusal(&file("")), refused);
+    assert_eq!(refusal(&second("")), refused, "one export that is written is enough");
+    assert!(plan(&file("read-only = true")).unwrap().devices[0].read_only);
+    assert!(plan(&second("read-only = true\n")).unwrap().devices[0].read_only);
+    // Nobody uses it: nothing is asked of it.
+    assert!(plan(&format!("{GOOD}[device.spare]\nkind = \"file\"\npath = \"/cdrom\"\n")).is_ok());
+    assert!(!plan(GOOD).unwrap().devices[0].read_only);
 }

@@ -16,4 +16,6 @@ mod kill;
 mod limits;
 mod memory;
 mod negotiation;
+mod output;
 mod server;
+mod start;

@@ -3,7 +3,7 @@
 pub use mqfq_testing::{Folder, arg, pattern};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
@@ -28,14 +28,19 @@ impl Server {
         Server::start_in(Folder::new(), config)
     }
 
+    /// As `start`, with its stderr somewhere else.
+    pub fn start_with_stderr(config: &str, stderr: Stdio) -> Server {
+        Server::start_with(Folder::new(), config, stderr, |_| {})
+    }
+
     /// As `start`, in a folder that has something already.
     pub fn start_in(folder: Folder, config: &str) -> Server {
-        Server::start_with(folder, config, |_| {})
+        Server::start_with(folder, config, Stdio::piped(), |_| {})
     }
 
     /// As `start_in`, with no more than `limit` of `resource`, a number of setrlimit(2).
     pub fn start_limited(folder: Folder, config: &str, resource: libc::__rlimit_resource_t, limit: u64) -> Server {
-        Server::start_with(folder, config, |command| {
+        Server::start_with(folder, config, Stdio::piped(), |command| {
             let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
             // SAFETY: between fork and exec it makes one system call, which reads a struct of its own.
             unsafe {
@@ -47,20 +52,16 @@ impl Server {
         })
     }
 
-    fn start_with(folder: Folder, config: &str, prepare: impl FnOnce(&mut Command)) -> Server {
-        let path = folder.join("config.toml");
-        std::fs::write(&path, config.replace('@', arg(folder.path()))).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
-        command.args(["serve", "--json", "--stats", "--trace"]).arg(folder.join("trace.json")).arg(&path);
+    fn start_with(folder: Folder, config: &str, stderr: Stdio, prepare: impl FnOnce(&mut Command)) -> Server {
+        let mut command = command(&folder, config);
         prepare(&mut command);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut child = child.expect("the binary is built");
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().expect("the binary is built");
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
         if line.is_empty() {
             let mut stderr = String::new();
-            child.stderr.take().expect("piped").read_to_string(&mut stderr).unwrap();
+            child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut stderr).unwrap());
             panic!("the server ended with {} before it was ready: {stderr}", child.wait().unwrap());
         }
         let ready: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line}"));
@@ -136,11 +137,11 @@ impl Server {
         }
     }
 
-    /// Waits for the end; returns how it ended and what was on stderr.
+    /// Waits for the end; returns how it ended and what was on stderr, if it was not led elsewhere.
     pub fn wait(&mut self) -> (ExitStatus, String) {
         let mut stderr = String::new();
-        self.child.stderr.take().expect("waited for once").read_to_string(&mut stderr).unwrap();
-        (self.child.wait().unwrap(), stderr)
+        self.child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut stderr).unwrap());
+        (ended(&mut self.child), stderr)
     }
 
     /// SIGTERM; the server must drain and end well. Returns its counters at the end.
@@ -175,4 +176,34 @@ impl Drop for Server {
             eprintln!("the server's stderr: {stderr}");
         }
     }
+}
+
+/// What starts a server in `folder`, where it writes `config` with the folder in place of each `@`.
+pub fn command(folder: &Folder, config: &str) -> Command {
+    let path = folder.join("config.toml");
+    std::fs::write(&path, config.replace('@', arg(folder.path()))).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
+    command.args(["serve", "--json", "--stats", "--trace"]).arg(folder.join("trace.json")).arg(path);
+    command
+}
+
+/// Longest wait for the end of a process that should end by itself: one that hangs fails a test instead of stopping it.
+const END_MAX_MS: i32 = 60_000;
+
+/// Waits for the end of `child`.
+pub fn ended(child: &mut Child) -> ExitStatus {
+    // SAFETY: no memory is involved; the child is ours and not yet waited for.
+    let end = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) } as libc::c_int;
+    assert!(end >= 0, "pidfd_open: {}", std::io::Error::last_os_error());
+    // SAFETY: the descriptor is new and nobody else's.
+    let end = unsafe { OwnedFd::from_raw_fd(end) };
+    let mut readable = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd is there to be read and written.
+    let is_over = unsafe { libc::poll(&raw mut readable, 1, END_MAX_MS) } > 0;
+    if !is_over {
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("it has not ended after {END_MAX_MS} ms");
+    }
+    child.wait().unwrap()
 }

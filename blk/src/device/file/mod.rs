@@ -81,12 +81,15 @@ pub struct FileOptions {
     pub direct: Direct,
     /// Make a file of `size_bytes` if there is none, and extend (sparsely) one that is shorter.
     pub create: bool,
+    /// Open it to be read alone, as a file that may not be written (a mount that is read-only, a drive that is) demands. Whatever
+    /// changes its bytes then fails, which is for the callers not to ask for. Not together with `create`.
+    pub read_only: bool,
 }
 
 impl FileOptions {
     /// All of an existing file, directly if it can.
     pub fn new(path: impl Into<PathBuf>) -> FileOptions {
-        FileOptions { path: path.into(), size_bytes: None, direct: Direct::Auto, create: false }
+        FileOptions { path: path.into(), size_bytes: None, direct: Direct::Auto, create: false, read_only: false }
     }
 }
 

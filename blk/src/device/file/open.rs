@@ -32,7 +32,7 @@ pub(super) fn open(options: &FileOptions) -> Result<Opened, String> {
 
 fn open_unnamed(options: &FileOptions) -> Result<Opened, String> {
     let file = open_file(options)?;
-    lock(&file)?;
+    lock(&file, options.read_only)?;
     let metadata = file.metadata().map_err(|error| format!("its size cannot be read: {error}"))?;
     let is_block_device = metadata.file_type().is_block_device();
     let (size_bytes, length_bytes) = if is_block_device {
@@ -71,7 +71,7 @@ fn open_unnamed(options: &FileOptions) -> Result<Opened, String> {
 
 fn open_file(options: &FileOptions) -> Result<File, String> {
     let mut how = OpenOptions::new();
-    how.read(true).write(true);
+    how.read(true).write(!options.read_only);
     match std::fs::metadata(&options.path) {
         Ok(metadata) if metadata.file_type().is_block_device() => {
             // On a block device O_EXCL means: not mounted, not part of a RAID, not opened like this by another.
@@ -90,6 +90,7 @@ fn open_file(options: &FileOptions) -> Result<File, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("no such file or block device".into()),
         Err(error) => return Err(format!("cannot be looked at: {error}")),
     }
+    let purpose = if options.read_only { "read" } else { "read and write" };
     patience::until_closed(|| match how.open(&options.path) {
         Ok(file) => Attempt::Done(Ok(file)),
         Err(error) => match error.raw_os_error() {
@@ -97,19 +98,19 @@ fn open_file(options: &FileOptions) -> Result<File, String> {
                 let holder = File::open(&options.path).ok().and_then(|file| patience::holder(&file));
                 Attempt::Busy { holder, otherwise: "is in use: mounted, or part of another device" }
             }
-            Some(libc::EACCES | libc::EPERM) => Attempt::Done(Err("no permission to read and write".into())),
-            _ => Attempt::Done(Err(format!("cannot be opened to read and write: {error}"))),
+            Some(libc::EACCES | libc::EPERM) => Attempt::Done(Err(format!("no permission to {purpose}"))),
+            _ => Attempt::Done(Err(format!("cannot be opened to {purpose}: {error}"))),
         },
     })
 }
 
 /// Keeps a second daemon out for as long as the file is open. The kernel drops the lock when the process ends, however
 /// it ends.
-fn lock(file: &File) -> Result<(), String> {
+fn lock(file: &File, read_only: bool) -> Result<(), String> {
     patience::until_closed(|| {
         // SAFETY: no memory is involved, and the descriptor is open.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            patience::sign(file);
+            patience::sign(file, read_only);
             return Attempt::Done(Ok(()));
         }
         let error = io::Error::last_os_error();

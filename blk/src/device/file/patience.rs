@@ -59,9 +59,13 @@ fn whole_file() -> libc::flock {
     lock
 }
 
-/// Leaves our process lock on the file. It only says who we are, so a file system that has none costs nothing but that.
-pub(super) fn sign(file: &File) {
-    let lock = whole_file();
+/// Leaves our process lock on the file. It only says who we are, so a file system that has none costs nothing but that. A file that is
+/// opened to be read takes no other lock than a reader's, which is in the way of [`holder`]'s question just as well.
+pub(super) fn sign(file: &File, read_only: bool) {
+    let mut lock = whole_file();
+    if read_only {
+        lock.l_type = libc::F_RDLCK as libc::c_short;
+    }
     // SAFETY: the descriptor is open and the kernel reads one flock.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
 }

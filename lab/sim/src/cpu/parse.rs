@@ -46,7 +46,7 @@ impl Scenario {
     /// # Errors
     /// A key that is unknown, missing, of the wrong type, out of range or in contradiction to another.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ConfigError> {
-        let source = Source { file, text };
+        let source = Source::new(file, text);
         let root = source.parse()?;
         let root = Section::root(&source, root.get_ref(), &["kind", "run", "machine", "scheduler", "program"])?;
         root.require("kind", "cpu")?.choice(&["cpu"])?;

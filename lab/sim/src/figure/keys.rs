@@ -124,7 +124,7 @@ mod tests {
     use mqfq_config::{Section, Source};
 
     fn keys(text: &str, dotted: bool) -> Keys {
-        let source = Source { file: "f.toml", text };
+        let source = Source::new("f.toml", text);
         let root = source.parse().unwrap();
         let root = Section::root(&source, root.get_ref(), &["k"]).unwrap();
         Keys::read(&root.require("k", "").unwrap(), dotted).unwrap()

@@ -47,7 +47,7 @@ impl Figure {
     /// # Errors
     /// A key that is unknown, missing or of the wrong type, a name that nothing has, or a scenario that `check` refuses.
     pub fn read(id: &str, file: &str, text: &str, extent: Extent, check: Check<'_>) -> Result<Figure, ConfigError> {
-        let source = Source { file, text };
+        let source = Source::new(file, text);
         let root = source.parse()?;
         let root = Section::root(&source, root.get_ref(), ROOT)?;
         let head = root.require("figure", "a table with title and source")?.table(FIGURE)?;

@@ -52,7 +52,7 @@ impl Scenario {
     /// # Errors
     /// A key that is unknown, missing, of the wrong type, out of range or in contradiction to another; a trace that cannot be read.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ConfigError> {
-        let source = Source { file, text };
+        let source = Source::new(file, text);
         let root = source.parse()?;
         let root = Section::root(&source, root.get_ref(), &["run", "machine", "device", "policy", "tenant"])?;
         let (seed, warm_up_ns, measured_ns, window_ns) = run(&root)?;

@@ -1,0 +1,110 @@
+//! Do exports overlap that may not? Ranges of one device are kept in order, so that each export is compared with its neighbours only.
+
+use super::check::Range;
+use super::{ConfigError, DeviceConfig, ExportConfig};
+use mqfq_config::join;
+use std::collections::BTreeMap;
+
+/// The exports of one device that were looked at so far, as ranges by their first byte: `(start, end)`.
+#[derive(Default)]
+struct Taken {
+    /// Of those that are nobody else's: no two touch the same byte.
+    alone: BTreeMap<u64, u64>,
+    /// Of those that share: their union, so that no two touch the same byte here either.
+    shared: BTreeMap<u64, u64>,
+}
+
+/// One of `ranges`, of which no two touch the same byte, has a byte of `start..end`.
+fn touches(ranges: &BTreeMap<u64, u64>, start: u64, end: u64) -> bool {
+    ranges.range(..end).next_back().is_some_and(|(_, last_end)| *last_end > start)
+}
+
+impl Taken {
+    /// Adds an export. False: it has a byte that it may not have.
+    fn add(&mut self, start: u64, end: u64, is_shared: bool) -> bool {
+        if touches(&self.alone, start, end) || !is_shared && touches(&self.shared, start, end) {
+            return false;
+        }
+        if is_shared {
+            self.unite(start, end);
+        } else {
+            self.alone.insert(start, end);
+        }
+        true
+    }
+
+    /// Each range is swallowed once, so the work of all calls together grows with their number.
+    fn unite(&mut self, mut start: u64, mut end: u64) {
+        while let Some((&other_start, &other_end)) = self.shared.range(..end).next_back().filter(|(_, e)| **e > start) {
+            (start, end) = (start.min(other_start), end.max(other_end));
+            self.shared.remove(&other_start);
+        }
+        self.shared.insert(start, end);
+    }
+}
+
+/// Two exports overlap only if both say `shared = true`. The later one in the file is blamed.
+///
+/// # Errors
+/// The first export in the file that overlaps one before it.
+pub(super) fn refuse(exports: &[ExportConfig], devices: &[DeviceConfig], ranges: &[Range]) -> Result<(), ConfigError> {
+    let mut taken: Vec<Taken> = devices.iter().map(|_| Taken::default()).collect();
+    for (later, (export, range)) in exports.iter().zip(ranges).enumerate() {
+        if taken[range.device].add(range.start, range.end, export.shared) {
+            continue;
+        }
+        // Only now it matters with whom.
+        for (other, other_range) in exports.iter().zip(ranges).take(later) {
+            let (start, end) = (range.start.max(other_range.start), range.end.min(other_range.end));
+            if range.device == other_range.device && start < end && !(export.shared && other.shared) {
+                return Err(export.place.error(format!(
+                    "overlaps {} in bytes {start} to {} of device {}, allowed only if both say shared = true",
+                    join("export", &other.name),
+                    end - 1,
+                    devices[range.device].name,
+                )));
+            }
+        }
+        unreachable!("an export that does not fit overlaps one that was added");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers in an order that looks like none, the same in each run.
+    fn numbers(seed: u64) -> impl Iterator<Item = u64> {
+        std::iter::successors(Some(seed), |last| {
+            Some(last.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
+        })
+        .map(|number| number >> 33)
+    }
+
+    #[test]
+    fn every_overlap_is_found_and_no_other() {
+        let mut refused = 0;
+        for seed in 0..2000 {
+            let mut numbers = numbers(seed);
+            let mut next = |below: u64| numbers.next().expect("they have no end") % below;
+            let mut taken = Taken::default();
+            let mut added: Vec<(u64, u64, bool)> = Vec::new();
+            for _ in 0..12 {
+                let (start, length, is_shared) = (next(40), 1 + next(6), next(2) == 0);
+                let end = start + length;
+                // The obvious way: with each one.
+                let overlaps = added.iter().any(|&(other_start, other_end, other_is_shared)| {
+                    start < other_end && other_start < end && !(is_shared && other_is_shared)
+                });
+                assert_eq!(taken.add(start, end, is_shared), !overlaps, "seed {seed}: {start}..{end} after {added:?}");
+                if overlaps {
+                    refused += 1;
+                } else {
+                    added.push((start, end, is_shared));
+                }
+            }
+        }
+        assert!(refused > 2000, "most of these exports overlap: {refused}");
+    }
+}

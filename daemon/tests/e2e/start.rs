@@ -1,0 +1,290 @@
+//! The way from a config to a server: files that would stop it, signals that come too early, machines without io_uring, and configs of tens
+//! of thousands of tenants.
+
+use crate::client::{CMD_WRITE, Client, Request};
+use crate::server::{Folder, Server, arg, command, ended, mqfq, pattern};
+use mqfq_testing::machine;
+use mqfq_testing::tools::need;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+const CONFIG: &str = "[server]
+workers = 2
+[device.d]
+kind = \"memory\"
+size = \"1MiB\"
+[tenant.a]
+[export.a]
+device = \"d\"
+tenant = \"a\"
+nbd = \"unix:@/a.sock\"
+";
+
+const EPERM: u32 = 1;
+const ENOSYS: u32 = 38;
+
+/// NBD's own number for EPERM, for a write to an export that is read-only.
+const NBD_EPERM: u32 = 1;
+
+fn make_fifo(path: &Path) {
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: `name` is a C string.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+}
+
+/// What the command said before it ended by itself.
+fn output(command: &mut Command) -> (Option<i32>, String) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    ended(&mut child);
+    let Output { status, stderr, .. } = child.wait_with_output().unwrap();
+    (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn a_fifo_stops_neither_a_start_nor_a_server() {
+    let _machine = machine::shared();
+    let mut server = Server::start(CONFIG);
+    let (fifo, config) = (server.join("fifo"), server.join("config.toml"));
+    make_fifo(&fifo);
+    let mqfq = || Command::new(env!("CARGO_BIN_EXE_mqfq"));
+    let is_fifo =
+        |path: &Path| format!("mqfq: cannot read config {}: it is a FIFO, allowed is a regular file\n", arg(path));
+    for what in ["serve", "check"] {
+        assert_eq!(output(mqfq().arg(what).arg(&fifo)), (Some(1), is_fifo(&fifo)));
+        let folder = server.join("");
+        let sentence =
+            format!("mqfq: cannot read config {}: it is a directory, allowed is a regular file\n", arg(&folder));
+        assert_eq!(output(mqfq().arg(what).arg(&folder)), (Some(1), sentence));
+        let of_fifo = server.join("of-fifo.toml");
+        let device = format!("kind = \"file\"\npath = \"{}\"", arg(&fifo));
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&of_fifo, text.replace("kind = \"memory\"\nsize = \"1MiB\"", &device)).unwrap();
+        let sentence = format!(
+            "mqfq: {}:5: device.d.path: cannot open {}: it is a FIFO, allowed is a regular file or a block device\n",
+            arg(&of_fifo),
+            arg(&fifo)
+        );
+        assert_eq!(output(mqfq().arg(what).arg(&of_fifo)), (Some(1), sentence));
+    }
+
+    // A config that has become one, under a server that runs.
+    std::fs::remove_file(&config).unwrap();
+    make_fifo(&config);
+    server.signal(libc::SIGHUP);
+    let reloaded = server.next_line();
+    assert_eq!(reloaded["error"], is_fifo(&config)["mqfq: ".len()..].trim_end());
+    // Where its trace goes, too.
+    make_fifo(&server.join("trace.json"));
+    server.signal(libc::SIGUSR2);
+    assert_eq!(server.next_line()["tracing"], true);
+    server.signal(libc::SIGUSR2);
+    let traced = server.next_line();
+    assert!(traced["trace"].is_null() && traced["tracing"] == false, "{traced}");
+    Client::connect(&server.socket("a"), "a").write(0, b"served").unwrap();
+    server.signal(libc::SIGTERM);
+    let (status, stderr) = server.wait();
+    assert!(status.success(), "{stderr}");
+    let allowed = "allowed is a regular file, or a path where nothing is yet";
+    let last = stderr.lines().last().unwrap();
+    assert_eq!(
+        last,
+        format!("mqfq: cannot write the trace to {}: it is a FIFO, {allowed}", arg(&server.join("trace.json")))
+    );
+}
+
+#[test]
+fn a_signal_that_waits_ends_the_start_before_anything_is_touched() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    let mut command = command(&folder, CONFIG);
+    // SAFETY: both calls are safe between fork and exec; a blocked signal that waits is kept over exec.
+    unsafe {
+        command.pre_exec(|| {
+            let mut set = std::mem::MaybeUninit::uninit();
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+            libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            libc::raise(libc::SIGTERM);
+            Ok(())
+        });
+    }
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(ended(&mut child).signal(), Some(libc::SIGTERM), "as if it had never been blocked");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "mqfq: a signal ended it before it was ready\n");
+    assert!(output.stdout.is_empty(), "it was never ready");
+    assert!(!folder.join("a.sock").exists());
+}
+
+#[test]
+fn a_signal_ends_a_start_that_waits_and_leaves_no_socket_behind() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    // Somebody who says nothing: for a server that was killed, which the kernel has not closed yet, he looks the same.
+    let silent = UnixListener::bind(folder.join("b.sock")).unwrap();
+    let config = CONFIG.replace("\"unix:@/a.sock\"", "[\"unix:@/a.sock\", \"unix:@/b.sock\"]");
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut child = command(&folder, &config).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // It waits for his greeting.
+        let _connection = silent.accept().unwrap();
+        assert!(folder.join("a.sock").exists(), "the first address is its own already");
+        // SAFETY: no memory is involved; the child is ours and not yet waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
+        assert_eq!(ended(&mut child).signal(), Some(signal));
+        assert!(!folder.join("a.sock").exists(), "nothing is left behind");
+        assert!(folder.join("b.sock").exists(), "and what was another's is still there");
+    }
+}
+
+/// A command for whose process io_uring_setup fails with `errno`, as a container's seccomp filter has it.
+fn without_io_uring(command: &mut Command, errno: u32) -> &mut Command {
+    let step = |code: u32, if_true, if_false, k| libc::sock_filter { code: code as u16, jt: if_true, jf: if_false, k };
+    let filter = [
+        // The number of the system call is the first field.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    // SAFETY: prctl is safe between fork and exec, and the filter lives in the closure until then.
+    unsafe {
+        command.pre_exec(move || {
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+            let set = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
+            if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        })
+    }
+}
+
+#[test]
+fn where_io_uring_is_missing_serve_and_check_say_who_may_have_taken_it() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    for (errno, why) in [
+        (
+            EPERM,
+            "it is forbidden here, by the sysctl kernel.io_uring_disabled or by a seccomp filter, such as a container's",
+        ),
+        (ENOSYS, "the kernel has none, or a seccomp filter, such as a container's, hides it"),
+    ] {
+        let sentence = format!("mqfq: cannot set up io_uring: {why}\n");
+        let serve = output(without_io_uring(&mut command(&folder, CONFIG), errno));
+        assert_eq!(serve, (Some(1), sentence.clone()));
+        let mut check = Command::new(env!("CARGO_BIN_EXE_mqfq"));
+        check.arg("check").arg(folder.join("config.toml"));
+        assert_eq!(output(without_io_uring(&mut check, errno)), (Some(1), sentence));
+        assert!(!folder.join("a.sock").exists());
+    }
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A program that runs cannot be opened to be written, by nobody: a file as on a mount that is read-only, without the privilege to mount.
+#[test]
+fn a_file_that_cannot_be_written_is_served_to_readers() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    let disk = folder.join("disk");
+    std::fs::copy("/bin/sleep", &disk).unwrap();
+    let size_bytes = std::fs::metadata(&disk).unwrap().len() / 4096 * 4096;
+    let _runs = Running(Command::new(&disk).arg("1000").spawn().unwrap());
+    let bytes = std::fs::read(&disk).unwrap();
+    let file = format!("kind = \"file\"\npath = \"@/disk\"\nsize = {size_bytes}");
+    let config = CONFIG.replace("kind = \"memory\"\nsize = \"1MiB\"", &file);
+    let (status, stderr) = output(&mut command(&folder, &config));
+    assert_eq!(status, Some(1));
+    assert!(stderr.ends_with("disk: cannot be opened to read and write: Text file busy\n"), "{stderr}");
+
+    let server = Server::start_in(folder, &format!("{config}read-only = true\n"));
+    let mut client = Client::connect(&server.socket("a"), "a");
+    assert!(client.read(0, size_bytes as u32).unwrap() == bytes[..size_bytes as usize]);
+    let request = Request { length_bytes: 512, ..Request::of(CMD_WRITE) };
+    assert_eq!(client.call(request, &pattern(512, 1)), Err(NBD_EPERM));
+    client.flush().unwrap();
+    // It is locked like any other, and a second server hears by whom.
+    let second = server.join("second.toml");
+    let text = std::fs::read_to_string(server.join("config.toml")).unwrap();
+    std::fs::write(&second, text.replace("a.sock", "b.sock")).unwrap();
+    let stderr = mqfq(&["serve", arg(&second)]).stderr;
+    let held = format!("is served by process {}\n", server.ready["pid"]);
+    assert!(String::from_utf8_lossy(&stderr).ends_with(&held), "{}", String::from_utf8_lossy(&stderr));
+    drop(client);
+    server.terminate();
+}
+
+/// A config of `tenants`, each with an export, at an address of its own or all at one.
+fn config_of(tenants: u64, one_address: bool) -> String {
+    let mut text = "[server]\nworkers = 2\n[device.d]\nkind = \"null\"\nsize = \"1TiB\"\n".to_owned();
+    for number in 0..tenants {
+        let socket = if one_address { 0 } else { number };
+        text += &format!(
+            "[tenant.t{number}]\nweight = {}\n[export.e{number}]\ndevice = \"d\"\ntenant = \"t{number}\"\noffset = {}\n\
+             size = 4096\nshared = {}\nnbd = \"unix:@/{socket}.sock\"\n",
+            1 + number % 100,
+            number * 4096,
+            number % 2 == 0,
+        );
+    }
+    text
+}
+
+/// Instructions that `mqfq check` executes for so many tenants, counted by valgrind.
+fn instructions(folder: &Folder, tenants: u64, one_address: bool) -> u64 {
+    let config = folder.join("config.toml");
+    std::fs::write(&config, config_of(tenants, one_address).replace('@', arg(&folder.join("")))).unwrap();
+    let log = folder.join("callgrind.log");
+    let mut counting = Command::new("valgrind");
+    counting.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    counting.arg(format!("--log-file={}", arg(&log))).arg(env!("CARGO_BIN_EXE_mqfq")).arg("check").arg(&config);
+    let counted = counting.stdout(Stdio::null()).output().unwrap();
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(counted.status.success(), "{}: {log}", String::from_utf8_lossy(&counted.stderr));
+    let collected = log.lines().find_map(|line| line.split_once("Collected : ")).expect("callgrind counts");
+    collected.1.trim().parse().expect("a number of instructions")
+}
+
+/// Twice as many tenants are twice the work. A part that grows with their square would show long before it is felt.
+#[test]
+fn the_work_of_reading_a_config_grows_with_its_length() {
+    need!("valgrind");
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    for one_address in [false, true] {
+        let [one, two, four] = [500, 1000, 2000].map(|tenants| instructions(&folder, tenants, one_address));
+        // Between them what every start costs is gone.
+        let (first, second) = (two - one, four - two);
+        assert!(first > 500 * 1000, "a tenant costs more than that: {first}");
+        assert!(
+            second * 10 < first * 23,
+            "500 tenants more cost {first} instructions, 1000 more cost {second} (one address: {one_address})"
+        );
+    }
+}
+
+/// All that comes after the config, too: sockets, flows, listeners.
+#[test]
+fn a_server_of_two_thousand_tenants_starts_serves_and_ends() {
+    let _machine = machine::shared();
+    let server = Server::start(&config_of(2000, false));
+    assert_eq!(server.ready["exports"].as_array().unwrap().len(), 2000);
+    for number in [0, 1999] {
+        let socket = server.join(&format!("{number}.sock"));
+        assert_eq!(server.ready["exports"][number]["nbd"][0], format!("unix:{}", arg(&socket)));
+        assert_eq!(Client::connect(&socket, &format!("e{number}")).read(0, 512).unwrap(), [0; 512]);
+    }
+    let last = server.join("1999.sock");
+    server.terminate();
+    assert!(!last.exists());
+}
