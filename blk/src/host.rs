@@ -1,4 +1,4 @@
-//! What a worker's loop runs on: a thread with its ring, clock and bell, or a virtual core of the simulator.
+//! The surroundings of a worker's loop: a thread with its ring, clock and bell, or a virtual core of the simulator.
 //!
 //! The loop ([`crate::worker`]) decides what is done in which order; the host says what time it is, keeps what was asked
 //! of the outside until it has ended, and puts the worker to sleep. There is one host per worker, and it is called by that

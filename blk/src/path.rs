@@ -1,4 +1,4 @@
-//! What the data path of one device does to requests besides scheduling them: the options.
+//! The options of all that the data path of one device does to requests besides scheduling them.
 //!
 //! | option | what it is about | told in |
 //! |---|---|---|

@@ -31,7 +31,7 @@
 //! * Others who use the device meanwhile: ask before opening it to anyone.
 //!
 //! # Invariant
-//! It ends: at most 5 s after the first step, if it is called when it asks to be.
+//! The probe ends at most 5 s after its first step, if it is called when it asks to be.
 
 use crate::buffer::Buffer;
 use crate::device::{Command, DeviceInfo, DeviceQueue, QueueLimits, Reaped, Tag};

@@ -2,7 +2,7 @@
 //!
 //! A payload is what a request carries: the bytes of a write on their way in, the bytes of a read on their way out. Its memory
 //! is taken piece by piece as bytes move ([`PIECE_BYTES_MAX`]), counted here first, and given back when the device or the
-//! client has the bytes. Who gets none waits; nobody is refused.
+//! client has the bytes. A connection that gets none waits; nobody is refused.
 //!
 //! # Who may take `n` bytes
 //! | holds now | may take if |

@@ -1,4 +1,4 @@
-//! What a request costs before weight: bytes-equivalent, by operation and length.
+//! The cost of a request before weight: bytes-equivalent, by operation and length.
 //!
 //! `cost = base + per_byte * length`, per kind of operation (reads and writes do not cost the same). The flat
 //! bytes model of the paper (MQFQ section 4: length of requests advances virtual time) is [`CostModel::FLAT`].

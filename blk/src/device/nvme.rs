@@ -20,7 +20,7 @@
 //! commands in flight together is one that a drive may choose; after it every later command sees them (S1 of the store).
 //!
 //! # Durability
-//! The medium is memory of this process: a kill of the daemon loses all of it, flushed or not. What the model has is time:
+//! The medium is memory of this process: a kill of the daemon loses all of it, flushed or not. The model has the time of a drive:
 //! a flush takes as long as on the drive, and since no preset has a volatile cache, FUA costs nothing and
 //! `volatile_cache` is false. It is a device to measure and test with.
 //!

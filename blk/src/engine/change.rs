@@ -1,4 +1,4 @@
-//! What can be changed while an engine runs: the policy of a device, and the weights of its flows.
+//! Changes while an engine runs: the policy of a device, and the weights of its flows.
 //!
 //! # Another policy
 //! ```text

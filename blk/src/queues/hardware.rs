@@ -11,8 +11,8 @@
 //! class, whatever its commands say.
 //!
 //! # Who looks after it
-//! Whoever rang it last is its *keeper*: it sleeps no longer than until the queue's next event, and is whom the device interrupts. A
-//! worker with commands of its own in flight looks as well. Whoever looks brings back what ended for all, as the one core does that
+//! The worker that rang a queue last is its *keeper*: it sleeps no longer than until the queue's next event, and the device interrupts it. A
+//! worker with commands of its own in flight looks as well. The one that looks brings back what ended for all, as the one core does that
 //! takes a drive's interrupts (blk-mq section 2.2).
 //!
 //! | step | K: keeper, about to sleep | B: moves the device on from another queue |

@@ -26,8 +26,8 @@
 //! Q1. A command that a port took is handed out once, by the same port, with the tag that it came with (I10).
 //! Q2. A tag of a hardware queue is free, or spare, only if nobody waits for one: one that comes free is kept for who has waited longest, who is
 //!     kicked. So no worker starves behind another, and no wake-up is lost: waiting and freeing happen under the same lock.
-//! Q3. What lies in a software queue is dispatched by the worker that put it there, if nobody else did before, in the doorbell that
-//!     follows; what a hardware queue has no tag for, by whoever brings a completion back to it.
+//! Q3. A command in a software queue is dispatched by the worker that put it there, if nobody else did before, in the doorbell that
+//!     follows; a command for which a hardware queue has no tag, by the worker that brings a completion back to it.
 //!
 //! In a set all of this holds for each class by itself: a class without tags keeps none of another's commands waiting.
 //!

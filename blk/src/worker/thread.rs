@@ -1,6 +1,6 @@
 //! The worker as a thread: one core, one ring, and what it shares with the other workers of an engine.
 //!
-//! What others may have for a worker reaches it through its bell (`kick.rs`): a policy's kick, a device's interrupt, mail.
+//! News of others for a worker come through its bell (`kick.rs`): a policy's kick, a device's interrupt, mail.
 //! Each is published before the bell is rung, and a turn begins with `woke`, so a worker that finds nothing after its
 //! `may_sleep` answered true has seen everything published before (W1 of `mqfq_sched::wake`).
 //!

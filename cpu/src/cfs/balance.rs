@@ -13,7 +13,7 @@
 //! # CPU stacking
 //! Nothing here stacks threads on purpose. Threads that block often leave their cores lightly loaded, and who wakes another one has just run on such
 //! a core: so the woken ones go where their wakers are, to fewer and fewer cores. Balancing undoes that in part, slowly, because a thread
-//! that blocks often has little load to move. `sim/tests/cpu.rs` holds both.
+//! that blocks often has little load to move. `lab/sim/tests/cpu.rs` holds both.
 
 use super::Cfs;
 use crate::scheduler::{CoreId, Effects, Spent, ThreadId};

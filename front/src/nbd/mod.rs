@@ -1,6 +1,6 @@
 //! NBD: network block devices, for fio, QEMU, nbdcopy, the kernel and everybody else who speaks it.
 //!
-//! What is spoken and what is refused is in `docs/use/nbd.md`. The parts, from the socket inwards:
+//! `docs/use/nbd.md` says what is spoken and what is refused. The parts, from the socket inwards:
 //!
 //! | module | answers |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Who may stay: the places of one listener, for handshakes and for the connections of each tenant.
+//! The places of one listener, for handshakes and for the connections of each tenant: who may stay?
 //!
 //! Which tenant a client belongs to is not known before its handshake ends. So a connection has two places, one after the other:
 //!
@@ -22,7 +22,7 @@
 //! then still gets 256.
 //!
 //! # Handshakes
-//! At most [`handshakes_max`] at a time. Whoever says nothing cannot keep others out, only be closed by them; who chooses an export
+//! At most [`handshakes_max`] at a time. A silent client keeps nobody out and is closed for others; a client that chooses an export
 //! before as many others come is never closed.
 
 use super::Log;

@@ -1,6 +1,6 @@
 //! Every rule that a client can break, with the name that logs and metrics use and the sentence that the client reads.
 //!
-//! What happens then is decided where the rule is checked: the handshake answers or closes ([`super::negotiate`]), the
+//! The consequence is decided where the rule is checked: the handshake answers or closes ([`super::negotiate`]), the
 //! transmission phase answers with [`Rule::errno`] or closes ([`super::transmit`]).
 
 use super::wire::{Command, Errno};

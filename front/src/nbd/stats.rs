@@ -1,4 +1,4 @@
-//! What happened on the connections of one listener, for metrics.
+//! Counters of the connections of one listener, for metrics.
 //!
 //! Each connection counts for itself and adds its counts here once per turn of its worker's loop, so that workers do
 //! not fight for these cache lines request by request.

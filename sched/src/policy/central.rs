@@ -9,7 +9,7 @@
 //!                               one Mutex                     └───▶ granted list of another hctx, and a kick
 //! ```
 //! Only the worker that owns a request may hand it to the device, so a worker that finds another's request first grants
-//! it: takes the units, puts it on the owner's list and kicks. What "first" means is the policy's: it keeps an order of its
+//! it: takes the units, puts it on the owner's list and kicks. The policy decides which is first: it keeps an order of its
 //! own under the same lock and is asked for the next request whenever a unit is free.
 //!
 //! # Invariants

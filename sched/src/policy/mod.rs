@@ -2,7 +2,7 @@
 //!
 //! A worker owns one [`Policy::Queue`] per device (its part of the policy's state, so it needs no lock) and calls, on
 //! its own thread: [`Policy::submit`] for each admitted request, [`Policy::pick`] until it no longer dispatches,
-//! [`Policy::complete`] for each request that the device finished. What workers share is inside the policy.
+//! [`Policy::complete`] for each request that the device finished. State that workers share is inside the policy.
 //!
 //! # Policies that stage nothing
 //! One that leaves arbitration to the device ([`Policy::is_direct`]) is never asked to submit or pick. For each request the worker asks

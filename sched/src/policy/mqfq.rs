@@ -137,7 +137,7 @@
 //! *Quantum q.* Leaves show leads rounded down to q, so gvt moves in steps of q, and an operation that leaves the
 //! rounded lead as it was touches nothing shared. The argument above needs of gvt only that no staged request starts
 //! before it and that no request starts more than T after it when it goes; a gvt that is rounded down has both, so the
-//! bound stays as it is. What q costs is concurrency: the queue of the smallest lead m sees gvt at m - q at worst, so
+//! bound stays as it is. The price of q is concurrency: the queue of the smallest lead m sees gvt at m - q at worst, so
 //! it is T - q that it may run ahead. It can always go, because q <= T/2.
 //!
 //! *Lease L.* `flow.rs`, "Leases": what a flow's requests cost between two points of the axis differs from their
@@ -200,7 +200,8 @@ pub struct Mqfq<S: Structures = Shipped> {
     tokens: S::Tokens,
     wheel: S::Wheel,
     ready: ReadySet,
-    /// From so many requests out on, a queue gives tokens away (`PolicyOptions::token_share`); in the paper's form more than there can be.
+    /// A queue with this many requests out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form more than
+    /// there can be.
     share: i32,
 }
 

@@ -1,4 +1,4 @@
-//! What a policy is built from: which one, the depth D, the window T, and what a request takes of D.
+//! The options of a policy: its kind, the depth D, the window T, and what a request takes of D.
 
 use super::tunables::{KyberOptions, MqDeadlineOptions};
 use super::{BfqOptions, D2fqOptions};
@@ -143,9 +143,10 @@ pub struct PolicyOptions {
     /// lets a worker keep the tokens of completed requests until the pick that follows. 1: neither, as in the paper.
     /// The bound has no term for it.
     pub token_batch: u32,
-    /// From so many requests of a queue on the device on, a completed one's token goes to the nearest queue that waits for one, and not to
-    /// the own queue's next request (it lies where both look: if the own worker is back first, it may take it again); 0: never, as in the paper. A worker with much to do otherwise keeps more tokens than it can use
-    /// until T stops it, while others sleep. The bound has no term for it: it says who dispatches, not what may be.
+    /// Once a queue has this many requests on the device, it passes each freed token to the nearest queue that waits for one, and not
+    /// to its own next request. (The token lies where both look: if the own worker is back first, it may take it again.) 0: never, as
+    /// in the paper. Otherwise a worker with much to do keeps more tokens than it can use until T stops it, while others sleep. The
+    /// bound has no term for it: it says who dispatches, not what may be.
     pub token_share: u32,
     /// What only `mq-deadline` looks at.
     pub mq_deadline: MqDeadlineOptions,

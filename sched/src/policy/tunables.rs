@@ -1,4 +1,4 @@
-//! What can be set of one policy alone: a struct per policy, a field of [`PolicyOptions`](super::PolicyOptions) each.
+//! Settings of one policy alone: a struct per policy, a field of [`PolicyOptions`](super::PolicyOptions) each.
 //!
 //! Each is as its policy is known with unless it says otherwise, and names the first of its fields that is out of range.
 

@@ -1,4 +1,4 @@
-//! Who may write where, so that a read-modify-write never puts back bytes that somebody else has just replaced.
+//! The lock of a file by regions: a read-modify-write never puts back bytes that somebody else has just replaced.
 //!
 //! A direct write must be made of whole blocks. One that is not reads the blocks at its edges, replaces some of their
 //! bytes and writes them back; any other write to those blocks between the two is undone, although its client was told
@@ -25,7 +25,7 @@
 //! G1. A region is held by one alone or by any number shared, never both.
 //! G2. While somebody waits, `queued` is set: nobody enters past the line, which is first come, first served. So neither
 //!     a stream of whole-block writes nor one of patches starves the other.
-//! G3. Whoever frees a region that `queued` says is waited for grants it, then interrupts the hctx granted. No lost wake-up
+//! G3. The holder that frees a region with `queued` set grants it, then interrupts the hctx granted. No lost wake-up
 //!     and no fence: `queued` and the holders are one word, so "I wait" and "I left" are ordered by its modification
 //!     order. If the waiter's `queued` comes first, the last holder's decrement sees it; if the decrement comes first, the
 //!     waiter sees no holder and enters.

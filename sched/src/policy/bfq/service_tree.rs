@@ -10,8 +10,8 @@
 //!                                  ▲                                                            │
 //!                                  └──── S := F of the service it got, F := S + budget / w ◀────┘
 //! ```
-//! An entity has a virtual start S, and a virtual finish F that says when it would be done if it used its whole budget. Whoever is
-//! eligible and has the smallest F is served; what it *got* is its new S, so a budget that was too large costs it nothing later
+//! An entity has a virtual start S, and a virtual finish F that says when it would be done if it used its whole budget. The eligible
+//! entity of the smallest F is served; its new S is what it *got*, so a budget that was too large costs it nothing later
 //! (budgets may be anything, weights hold). V, system virtual time, moves by service over the sum of active weights, and jumps to the
 //! smallest S if nobody is eligible.
 //!

@@ -1,4 +1,4 @@
-//! What `d2fq` knows of a flow: its virtual time and whether it is active, shared by the workers, and each worker's own part.
+//! The state of a flow in `d2fq`: its virtual time and whether it is active, shared by the workers, and each worker's own part.
 //!
 //! Answers: how much has this flow been served for its weight, and does it want anything? Source: D2FQ Figure 10, and section 3.5 on the
 //! grace period.

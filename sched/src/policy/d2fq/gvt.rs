@@ -7,7 +7,7 @@
 //!   63                                        17 16             0
 //!  |  virtual time of the holder, 47 bits       |  holder, 17 bits |        units of virtual time; all ones: nobody
 //! ```
-//! The holder alone moves it up; any other flow takes it by being behind. Who leaves is taken off it, and then whoever completes a
+//! The holder alone moves it up; any other flow takes it by being behind. A flow that leaves is taken off it, and then the flow that completes a
 //! request first takes it. So it follows the minimum without ever looking at more than one flow, and is now and then not the
 //! minimum: the holder overtakes another flow, or a flow that is ahead takes what nobody holds. Either ends with the next completion of
 //! a flow that is behind.
@@ -25,7 +25,7 @@
 //! time: with two workers on a device that completes at once, half of what a request costs is the way of this line. With a quantum q the
 //! holder writes it only when it has got q ahead of it, and another flow takes it only when it is q behind. So it is off by at most q, either
 //! way, and so are the gaps that the thresholds are compared with: nothing in shares, which follow from differences, and q of 8 MiB in when
-//! control begins. Whoever finds that nobody holds it takes it at once, as before.
+//! control begins. A flow that finds it without a holder takes it at once, as before.
 //!
 //! # Invariants
 //! G1. It moves back only by a flow that is behind it and not its holder, which becomes its holder.

@@ -32,8 +32,8 @@
 //! what it is ahead, up to tau_m of which it got from the high queues, and the others should have been served as much meanwhile.
 //!
 //! # Virtual time for ever
-//! It is compared by signed distance on a circle of 2^64 units ([`VTime`]), which half an hour may go round once. What could leave the half that
-//! compares is moved:
+//! Virtual time is compared by signed distance on a circle of 2^64 units ([`VTime`]), which half an hour may go round once. Points that could
+//! leave the half that compares are moved:
 //! * A flow more than a quarter of that (2^61 units, 2 PiB of service at the default weight) ahead of gvt is put there. It got all that
 //!   while nobody behind it used the device, and stays in the low class.
 //! * A flow more than a quarter behind is put there: its one request took so long that others were served 2 PiB meanwhile. Each queue looks

@@ -1,4 +1,4 @@
-//! What MQFQ keeps its shared state in, as traits: what ships, and what a simulation puts in its place.
+//! The structures of MQFQ's shared state, as traits: those that ship, and others that a simulation puts in their place.
 //!
 //! Answers: what does the policy ask of its structures, and no more? MQFQ section 4.3 compares its scheduler with ones in
 //! which a single structure is another. With these traits the rest stays the same code, races and fences included.
