@@ -185,7 +185,8 @@ pub(crate) fn start(
             let _ = machine::pin(cpu);
         }
         let all_shared = shared.clone();
-        // What a panic leaves behind is dropped on its way up here; only the shared mailbox and alarm are used after it.
+        // What a panic leaves behind is dropped on its way up here; only the shared mailbox and alarm are used after
+        // it.
         let ended = catch_unwind(AssertUnwindSafe(move || match open(shared, index) {
             Ok(mut worker) => {
                 let told = started.send(Ok(()));

@@ -22,7 +22,8 @@ pub enum Rule {
     HandshakeTooSlow,
     /// Handshake, closes at once: it was the oldest when there was no place for a new one.
     HandshakeCrowdedOut,
-    /// Handshake: the export's tenant may have no more connections here. Closes after EXPORT_NAME, which has no other way to say so.
+    /// Handshake: the export's tenant may have no more connections here. Closes after EXPORT_NAME, which has no other
+    /// way to say so.
     TooManyConnections,
     /// Handshake: an option we do not speak.
     OptionUnsupported,

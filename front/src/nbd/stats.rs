@@ -32,8 +32,8 @@ pub struct NbdCounts {
     pub connections: usize,
     /// Connections accepted since the start.
     pub connections_total: u64,
-    /// Clients that were refused an export because its tenant may have no more connections, and clients that were closed at once
-    /// because the process had no descriptor left.
+    /// Clients that were refused an export because its tenant may have no more connections, and clients that were
+    /// closed at once because the process had no descriptor left.
     pub connections_refused: u64,
     /// Requests by command, refused ones included; unknown commands together as `unknown`.
     pub requests: Vec<(&'static str, u64)>,
