@@ -112,9 +112,10 @@ pub trait Context {
     /// Shuts the socket down in both directions: operations on it end soon.
     fn shutdown(&mut self, socket: RawFd);
 
-    /// Asks for one [`Event::Timer`] at `at_ns` or as soon after it as the worker can (at once if that is past), never from
-    /// inside this call. Any number at a time, each costs the worker an operation until then. A timer is not taken back: a
-    /// client that no longer cares ignores its event. It does not keep a client that is done: see [`Client::is_done`].
+    /// Asks for one [`Event::Timer`] at `at_ns` or as soon after it as the worker can (at once if that is past), never
+    /// from inside this call. Any number at a time, each costs the worker an operation until then. A timer is not taken
+    /// back: a client that no longer cares ignores its event. It does not keep a client that is done: see
+    /// [`Client::is_done`].
     fn timer(&mut self, at_ns: u64, user: u32);
 }
 

@@ -1,6 +1,7 @@
 //! The engine: devices, their policies and flows, and the workers that run them.
 //!
-//! This is what an embedder starts. Clients come and go; policies and weights can be changed (`engine/change.rs`); all else is fixed at start.
+//! This is what an embedder starts. Clients come and go; policies and weights can be changed (`engine/change.rs`); all
+//! else is fixed at start.
 
 mod change;
 mod classes;
@@ -57,8 +58,8 @@ pub struct DeviceOptions {
     pub device: Arc<dyn Device>,
     /// Who shares it how.
     pub policy: PolicyOptions,
-    /// In its place if the device has not the class queues that it needs, or if they have no effect; `None`: then the engine does not
-    /// start.
+    /// In its place if the device has not the class queues that it needs, or if they have no effect; `None`: then the
+    /// engine does not start.
     pub fallback: Option<PolicyOptions>,
     /// Commands on each hardware queue at once, 1..=65535, in a set of class queues on each of the three up to
     /// [`TagSet::CLASS_DEPTH_MAX`](crate::tag::TagSet::CLASS_DEPTH_MAX). Policies with a depth D never use more than D.
@@ -94,7 +95,8 @@ pub struct NamedFlowStats {
     pub name: String,
     /// Counters of the tenant on this device.
     pub stats: FlowStats,
-    /// What it has submitted to the high, medium and low queues since the policy was made, bytes of cost, of a policy that names them.
+    /// What it has submitted to the high, medium and low queues since the policy was made, bytes of cost, of a policy
+    /// that names them.
     pub class_bytes: Option<[u64; 3]>,
 }
 
@@ -134,7 +136,8 @@ pub struct Engine {
     topology: Topology,
     /// By device.
     settled: Vec<Settled>,
-    /// What can be changed while the engine runs, by device. Held by whoever changes it, so that changes come one after another.
+    /// What can be changed while the engine runs, by device. Held by whoever changes it, so that changes come one after
+    /// another.
     current: Mutex<Vec<Current>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -143,15 +146,15 @@ impl Engine {
     /// Starts the workers.
     ///
     /// # Errors
-    /// One sentence: a number out of range, a policy's options, a device that has not what its policy needs, a device queue or ring that
-    /// could not be opened.
+    /// One sentence: a number out of range, a policy's options, a device that has not what its policy needs, a device
+    /// queue or ring that could not be opened.
     pub fn start(options: EngineOptions) -> Result<Engine, String> {
         let clock = Clock::start();
         Engine::start_with(options, clock, Some(clock))
     }
 
-    /// The same, but a device that says that it has class queues is believed. For measurements of the path on a device that completes at
-    /// once, where no weight can have an effect.
+    /// The same, but a device that says that it has class queues is believed. For measurements of the path on a device
+    /// that completes at once, where no weight can have an effect.
     ///
     /// # Errors
     /// As [`Engine::start`].
@@ -236,19 +239,19 @@ impl Engine {
         self.shared.send(worker, Mail::Attach(make));
     }
 
-    /// Has `action` called, once, when a worker panics (or now, if one has): on that worker's thread, with its index, after
-    /// the panic hook. If `action` panics in turn, the process is aborted.
+    /// Has `action` called, once, when a worker panics (or now, if one has): on that worker's thread, with its index,
+    /// after the panic hook. If `action` panics in turn, the process is aborted.
     ///
-    /// A worker that panics takes its clients along, and what it held of the devices stays held: tokens are lost, and virtual
-    /// time waits for its requests. The other workers go on, more and more of their tenants stand still, and nothing of
-    /// that can be repaired from outside. Ending the process is the right action of a server.
+    /// A worker that panics takes its clients along, and what it held of the devices stays held: tokens are lost, and
+    /// virtual time waits for its requests. The other workers go on, more and more of their tenants stand still, and
+    /// nothing of that can be repaired from outside. Ending the process is the right action of a server.
     pub fn on_worker_panic(&self, action: impl FnOnce(usize) + Send + 'static) {
         self.shared.on_panic(Box::new(action));
     }
 
-    /// Has `action` called whenever a worker finds that commands of a device take too long: on that worker's thread, with the device's index
-    /// and what has happened since. The worker's tenants wait meanwhile, so it hands over and does no more: it neither blocks nor
-    /// allocates nor says anything. The first action stays.
+    /// Has `action` called whenever a worker finds that commands of a device take too long: on that worker's thread,
+    /// with the device's index and what has happened since. The worker's tenants wait meanwhile, so it hands over and
+    /// does no more: it neither blocks nor allocates nor says anything. The first action stays.
     pub fn on_trouble(&self, action: impl Fn(usize, Trouble) + Send + Sync + 'static) {
         self.shared.on_trouble(Box::new(action));
     }

@@ -158,8 +158,8 @@ impl<P: Policy> HwCtx<P> {
         }
     }
 
-    /// The same without counters per flow ([`HwCtx::flow_stats`] is empty): 100 KB for each flow that completes something here, which
-    /// the simulator's 100,000 tenants do not have.
+    /// The same without counters per flow ([`HwCtx::flow_stats`] is empty): 100 KB for each flow that completes
+    /// something here, which the simulator's 100,000 tenants do not have.
     #[must_use]
     pub fn without_flow_stats(self) -> HwCtx<P> {
         HwCtx { flow_stats: Vec::new(), ..self }
@@ -172,8 +172,8 @@ impl<P: Policy> HwCtx<P> {
         HwCtx { raw: Some(Box::new(RawPath::new(self.by_tag.len()))), ..self }.without_flow_stats()
     }
 
-    /// The same on a set of class queues ([`Device::open_class_queues`](crate::device::Device::open_class_queues)), each as deep as
-    /// `queue_depth` says.
+    /// The same on a set of class queues ([`Device::open_class_queues`](crate::device::Device::open_class_queues)),
+    /// each as deep as `queue_depth` says.
     ///
     /// # Panics
     /// If that is more than [`TagSet::CLASS_DEPTH_MAX`].
@@ -189,7 +189,8 @@ impl<P: Policy> HwCtx<P> {
     /// Admits and stages a request, already validated.
     ///
     /// # Errors
-    /// [`Full`] with the submission if its flow has its bound staged here; [`HwCtx::take_room`] will name the flow later.
+    /// [`Full`] with the submission if its flow has its bound staged here; [`HwCtx::take_room`] will name the flow
+    /// later.
     pub fn submit(
         &mut self,
         owner: Owner,
@@ -209,7 +210,8 @@ impl<P: Policy> HwCtx<P> {
         let cost = self.cost.cost(kind, u64::from(length_bytes));
         let (is_sync, offset_bytes) = (self.is_sync(submission.op, submission.fua), submission.offset_bytes);
         let handle = self.requests.insert(Request::admit(owner, submission, cost, now_ns));
-        // The table has a place for each staged request of each flow, for each tag and for what shares a tag, so `admit` is the only bound.
+        // The table has a place for each staged request of each flow, for each tag and for what shares a tag, so
+        // `admit` is the only bound.
         let handle = handle.unwrap_or_else(|_| panic!("{:?}: the request table is smaller than its bounds", self.id));
         let entry = Entry { flow, cost, handle, kind, is_sync, offset_bytes, length_bytes };
         match &mut self.frozen {
@@ -451,7 +453,8 @@ impl<P: Policy> HwCtx<P> {
         self.room.drain(..)
     }
 
-    /// From now on admitted requests wait outside the policy, until [`HwCtx::thaw`]. What the policy has goes on to the device and back.
+    /// From now on admitted requests wait outside the policy, until [`HwCtx::thaw`]. What the policy has goes on to the
+    /// device and back.
     pub fn freeze(&mut self, now_ns: u64) {
         let room = self.requests.room();
         self.frozen.get_or_insert_with(|| VecDeque::with_capacity(room));
@@ -465,12 +468,12 @@ impl<P: Policy> HwCtx<P> {
         self.frozen.is_some() && self.staged() == 0 && self.in_flight() == 0 && self.resend.is_empty()
     }
 
-    /// Goes on, with another policy and this context's queue of it if one is given, and stages what has waited, in its order. Call
-    /// [`HwCtx::run`] after it.
+    /// Goes on, with another policy and this context's queue of it if one is given, and stages what has waited, in its
+    /// order. Call [`HwCtx::run`] after it.
     ///
     /// # Panics
-    /// If another policy is given while the old one has requests of this context ([`HwCtx::is_quiet`]), or its queue is smaller than the
-    /// old one's: their requests and tokens would be lost.
+    /// If another policy is given while the old one has requests of this context ([`HwCtx::is_quiet`]), or its queue is
+    /// smaller than the old one's: their requests and tokens would be lost.
     pub fn thaw(&mut self, policy: Option<(Arc<P>, P::Queue)>, now_ns: u64, kick: &mut impl Kick) {
         if let Some((policy, queue)) = policy {
             assert!(
@@ -566,7 +569,8 @@ impl<P: Policy> HwCtx<P> {
         HctxStats { in_flight: self.in_flight() as u64, staged: self.staged() as u64, ..self.stats }
     }
 
-    /// From now on keeps the last `capacity` requests that complete, and as many marks. What was recorded before is dropped.
+    /// From now on keeps the last `capacity` requests that complete, and as many marks. What was recorded before is
+    /// dropped.
     pub fn start_trace(&mut self, capacity: usize) {
         self.trace = Some(Box::new(Recorder::new(capacity)));
     }

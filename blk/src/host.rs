@@ -1,8 +1,8 @@
-//! What a worker's loop runs on: a thread with its ring, clock and bell, or a virtual core of the simulator.
+//! The surroundings of a worker's loop: a thread with its ring, clock and bell, or a virtual core of the simulator.
 //!
-//! The loop ([`crate::worker`]) decides what is done in which order; the host says what time it is, keeps what was asked
-//! of the outside until it has ended, and puts the worker to sleep. There is one host per worker, and it is called by that
-//! worker alone, so it needs no lock of its own.
+//! The loop ([`crate::worker`]) decides what is done in which order; the host says what time it is, keeps what was
+//! asked of the outside until it has ended, and puts the worker to sleep. There is one host per worker, and it is
+//! called by that worker alone, so it needs no lock of its own.
 //!
 //! # Time
 //! A host's clock need not be read twice alike, and never goes back. Methods that end a turn ([`Host::submitted`],
@@ -73,8 +73,8 @@ pub enum Mail<P: Policy = AnyPolicy> {
     Thaw {
         /// Index of the device.
         device: u16,
-        /// Another policy and this worker's queue of it; only after every worker has reported that it is quiet. `None`: go on with
-        /// the one that was.
+        /// Another policy and this worker's queue of it; only after every worker has reported that it is quiet. `None`:
+        /// go on with the one that was.
         policy: Option<(Arc<P>, P::Queue)>,
     },
     /// Leave.
@@ -107,7 +107,8 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// Appends what ended since the last call.
     fn collect(&mut self, ended: &mut Vec<Ended>);
 
-    /// What an ended operation means. `None`: nothing to the loop (a client's operation goes on, or a timer was cancelled).
+    /// What an ended operation means. `None`: nothing to the loop (a client's operation goes on, or a timer was
+    /// cancelled).
     fn resolve(&mut self, ended: Ended) -> Option<HostEvent>;
 
     /// True if something has ended that [`Host::collect`] would find, perhaps after a [`Host::enter`].
@@ -119,9 +120,9 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// The host itself is broken, and with it every client: the worker panics.
     fn enter(&mut self) -> io::Result<()>;
 
-    /// The same, then sleeps until a kick, an ended operation, or for `wait_ns`. `is_held_back`: the policy holds back what
-    /// is staged here until another worker has gone on (a host that has been asked to poll instead of relying on kicks
-    /// wakes up for that).
+    /// The same, then sleeps until a kick, an ended operation, or for `wait_ns`. `is_held_back`: the policy holds back
+    /// what is staged here until another worker has gone on (a host that has been asked to poll instead of relying on
+    /// kicks wakes up for that).
     ///
     /// # Errors
     /// As [`Host::enter`].
@@ -151,8 +152,8 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// Asks for [`Event::Timer`] of this client, not before `at_ns`.
     fn timer(&mut self, client: u32, at_ns: u64, user: u32);
 
-    /// Forgets the timers of this client: none of them is resolved to an event any more, not even one that has ended and
-    /// was collected. The number is given to another client after this.
+    /// Forgets the timers of this client: none of them is resolved to an event any more, not even one that has ended
+    /// and was collected. The number is given to another client after this.
     fn cancel_timers(&mut self, client: u32);
 
     /// A client's request reached the block layer.

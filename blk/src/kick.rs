@@ -3,8 +3,8 @@
 use mqfq_sched::wake::WakeWord;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// One worker's bell. Shared by all who may kick it, and alone on its cache lines (128 bytes, because x86-64 prefetches the
-/// other line of a pair): to kick one worker must not slow another.
+/// One worker's bell. Shared by all who may kick it, and alone on its cache lines (128 bytes, because x86-64 prefetches
+/// the other line of a pair): to kick one worker must not slow another.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Bell {

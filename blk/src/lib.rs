@@ -1,8 +1,8 @@
 //! The block layer: staging, dispatch, completion, devices, and the workers that run them.
 //!
-//! The data path ([`hctx`]) and the loop around it ([`worker`]) are functions of state and of what a [`host`] says, and need
-//! no feature. The feature `uring` (default) adds what touches the machine: the worker's thread, the ring, the clock, the
-//! engine, and the file device.
+//! The data path ([`hctx`]) and the loop around it ([`worker`]) are functions of state and of what a [`host`] says, and
+//! need no feature. The feature `uring` (default) adds what touches the machine: the worker's thread, the ring, the
+//! clock, the engine, and the file device.
 
 pub mod buffer;
 pub mod client;

@@ -1,4 +1,4 @@
-//! What the data path of one device does to requests besides scheduling them: the options.
+//! The options of all that the data path of one device does to requests besides scheduling them.
 //!
 //! | option | what it is about | told in |
 //! |---|---|---|
@@ -73,15 +73,15 @@ impl MergeBounds {
 pub struct PathOptions {
     /// Which requests are merged, if the device can.
     pub merge: Merge,
-    /// Calls of clients that gather, from the one on that staged the first request, before what they staged is dispatched; at least
-    /// 1, which gathers what one call stages. The end of a worker's turn ends it, too.
+    /// Calls of clients that gather, from the one on that staged the first request, before what they staged is
+    /// dispatched; at least 1, which gathers what one call stages. The end of a worker's turn ends it, too.
     pub plug: u32,
     /// A command that the device has not ended after this time is aborted, ns; 0: none ever is.
     pub timeout_ns: u64,
     /// Times that a request is given to the device again after resets, before it fails.
     pub retries: u8,
-    /// Nobody waits for a write without FUA: it is a cache's that is written back. A front end cannot know. Off, all writes are waited for, as
-    /// direct writes are in Linux, which is how hypervisors write for their guests.
+    /// Nobody waits for a write without FUA: it is a cache's that is written back. A front end cannot know. Off, all
+    /// writes are waited for, as direct writes are in Linux, which is how hypervisors write for their guests.
     pub async_writes: bool,
     /// What the device can. [`PathOptions::for_device`] knows.
     pub bounds: MergeBounds,

@@ -1,37 +1,38 @@
 //! Do the weights of a device's class queues change who gets bandwidth?
 //!
-//! A policy that leaves the arbitration to the device (D2FQ) is as good as the device's, and drives were sold that claim weighted
-//! round robin and ignore it. So it is measured before the policy is believed.
+//! A policy that leaves the arbitration to the device (D2FQ) is as good as the device's, and drives were sold that
+//! claim weighted round robin and ignore it. So it is measured before the policy is believed.
 //!
 //! # What is measured
 //! ```text
 //!   high queue: depth reads of 4 KiB ─┐  weights 16:1, then 1:1     ended reads of each stream, after as many as the
 //!   low queue:  depth reads of 4 KiB ─┴─▶ device ─────────────────▶ depth that were fetched before the change
 //! ```
-//! Each read that ends is followed by another one of its stream, so both keep their depth. A device arbitrates among what it has
-//! not fetched yet: the streams must be deeper than it is inside. They begin with 64 reads each, and if 16:1 does not give at
-//! least half of that, go on with 320. The high stream then still waits if the device holds fewer than 320 * 17 / 16 = 340, and the
-//! low one always. A device that takes 640 reads inside at once arbitrates nothing at these depths, and then the finding that its
-//! weights have no effect is true.
+//! Each read that ends is followed by another one of its stream, so both keep their depth. A device arbitrates among
+//! what it has not fetched yet: the streams must be deeper than it is inside. They begin with 64 reads each, and if
+//! 16:1 does not give at least half of that, go on with 320. The high stream then still waits if the device holds fewer
+//! than 320 * 17 / 16 = 340, and the low one always. A device that takes 640 reads inside at once arbitrates nothing at
+//! these depths, and then the finding that its weights have no effect is true.
 //!
-//! 204 reads are counted at a time: 12 rounds of 16 + 1. A drive with 256 inside (the preset `zssd`) ends 64 + 204 reads of the
-//! shallow streams and twice 320 + 204 of the deep ones; with those that are under way at the end it was asked for 1955. One that
-//! shows its effect at 64 was asked for 663.
+//! 204 reads are counted at a time: 12 rounds of 16 + 1. A drive with 256 inside (the preset `zssd`) ends 64 + 204
+//! reads of the shallow streams and twice 320 + 204 of the deep ones; with those that are under way at the end it was
+//! asked for 1955. One that shows its effect at 64 was asked for 663.
 //!
 //! # Verdict
-//! The ratio of high to low under 16:1 is at least 4, and at least four times that under 1:1: a quarter of a perfect effect. Without any it is the
-//! same but for chance; if the reads of both streams ended in random order, the quotient of two such counts would be 1.2 at one
-//! standard deviation and 4 at seven. A part of an effect is enough: the device obeys, and the probe did not keep it busy enough to
-//! see all of it.
+//! The ratio of high to low under 16:1 is at least 4, and at least four times that under 1:1: a quarter of a perfect
+//! effect. Without any it is the same but for chance; if the reads of both streams ended in random order, the quotient
+//! of two such counts would be 1.2 at one standard deviation and 4 at seven. A part of an effect is enough: the device
+//! obeys, and the probe did not keep it busy enough to see all of it.
 //!
 //! # What spoils it
-//! * Whoever looks late finds streams that have run empty meanwhile, and then even the best device serves both alike. So if an eighth of
-//!   a stream's depth and more ended between two looks, counting begins anew. After 16 times the next deeper streams are taken, at last
-//!   2048 reads each, which bear 512 between two looks. All this up to 100,000 reads.
+//! * Whoever looks late finds streams that have run empty meanwhile, and then even the best device serves both alike.
+//!   So if an eighth of a stream's depth and more ended between two looks, counting begins anew. After 16 times the
+//!   next deeper streams are taken, at last 2048 reads each, which bear 512 between two looks. All this up to 100,000
+//!   reads.
 //! * Others who use the device meanwhile: ask before opening it to anyone.
 //!
 //! # Invariant
-//! It ends: at most 5 s after the first step, if it is called when it asks to be.
+//! The probe ends at most 5 s after its first step, if it is called when it asks to be.
 
 use crate::buffer::Buffer;
 use crate::device::{Command, DeviceInfo, DeviceQueue, QueueLimits, Reaped, Tag};
@@ -288,7 +289,8 @@ impl Probe {
     fn take(&mut self, queue: &mut dyn DeviceQueue, now_ns: u64) -> Result<(), Failure> {
         let mut reaped = std::mem::take(&mut self.reaped);
         queue.reap(now_ns, &mut reaped);
-        // Too many at a time: a stream may have run empty. They say nothing, and the next ones were fetched by what they left.
+        // Too many at a time: a stream may have run empty. They say nothing, and the next ones were fetched by what
+        // they left.
         let is_void = reaped.len() > RUNGS[self.rung].late_max;
         if is_void {
             self.late += 1;
@@ -347,8 +349,8 @@ impl Probe {
         }))
     }
 
-    /// Each stream gets its depth, a few reads of either at a time: a device that takes all of them inside has them mixed, and not the
-    /// one stream behind the other.
+    /// Each stream gets its depth, a few reads of either at a time: a device that takes all of them inside has them
+    /// mixed, and not the one stream behind the other.
     fn fill(&mut self, queue: &mut dyn DeviceQueue, now_ns: u64) {
         loop {
             let before = self.requests;
@@ -387,8 +389,8 @@ impl Probe {
     }
 }
 
-/// Measures a device that nobody uses yet, on the caller's thread, by the clock and without waiting idly between reads: a few milliseconds on
-/// a drive, more on a busy machine, at most 5 s.
+/// Measures a device that nobody uses yet, on the caller's thread, by the clock and without waiting idly between reads:
+/// a few milliseconds on a drive, more on a busy machine, at most 5 s.
 ///
 /// # Errors
 /// One sentence, that begins with the device's name.
@@ -409,7 +411,8 @@ pub fn measure(device: &dyn crate::device::Device, name: &str) -> Result<Finding
     let wait = |at_ns: u64| {
         let left_ns = at_ns.saturating_sub(clock.now_ns());
         match left_ns {
-            // To be woken takes 50 us and more, and a yield on a busy machine whole milliseconds, in which a fast drive ends a stream.
+            // To be woken takes 50 us and more, and a yield on a busy machine whole milliseconds, in which a fast drive
+            // ends a stream.
             0..2_000_000 => std::hint::spin_loop(),
             _ => std::thread::park_timeout(Duration::from_millis(1)),
         }

@@ -1,7 +1,7 @@
 //! The worker's io_uring: sockets, the bell and real devices in one loop.
 //!
-//! Each operation in flight owns its memory: the ring keeps the buffers, message headers, vectors and times of a client's
-//! operation in [`Operation`] until the kernel's completion, and a device queue keeps those of its own (see
+//! Each operation in flight owns its memory: the ring keeps the buffers, message headers, vectors and times of a
+//! client's operation in [`Operation`] until the kernel's completion, and a device queue keeps those of its own (see
 //! [`DeviceRing::push`]). So nothing that the kernel may still touch is ever freed, however a client ends.
 //!
 //! # user_data
@@ -23,8 +23,8 @@ use std::time::Duration;
 /// Submission entries: more than a turn of the loop usually makes; a longer turn submits in between.
 const SUBMISSION_ENTRIES: u32 = 512;
 
-/// Completion entries: what one look at them brings at most. The kernel keeps what does not fit (IORING_FEAT_NODROP), so this
-/// is not a bound on clients.
+/// Completion entries: what one look at them brings at most. The kernel keeps what does not fit (IORING_FEAT_NODROP),
+/// so this is not a bound on clients.
 pub(crate) const COMPLETION_ENTRIES: u32 = 4096;
 
 /// Parts of one sendmsg: Linux' UIO_MAXIOV.
@@ -60,8 +60,8 @@ impl DeviceRing {
         self.registered
     }
 
-    /// Asks the kernel to end an operation that was put on the ring as `user`. Its own end comes as ever; that of the asking comes as
-    /// `asks`.
+    /// Asks the kernel to end an operation that was put on the ring as `user`. Its own end comes as ever; that of the
+    /// asking comes as `asks`.
     pub fn cancel(&self, user: u32, asks: u32) {
         let entry = opcode::AsyncCancel::new(user_data(self.device, user)).build();
         self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, asks)));
@@ -70,7 +70,8 @@ impl DeviceRing {
     /// Puts an operation on the ring. Its end comes by [`crate::device::DeviceQueue::ring_event`] with `user`.
     ///
     /// # Safety
-    /// Every pointer and descriptor in `entry` must stay valid until that call. (The entry's own user_data is replaced.)
+    /// Every pointer and descriptor in `entry` must stay valid until that call. (The entry's own user_data is
+    /// replaced.)
     pub unsafe fn push(&self, entry: squeue::Entry, user: u32) {
         self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, user)));
     }
@@ -430,7 +431,8 @@ impl Ring {
 
 /// Shuts a socket down in both directions, which ends the operations on it. On an unconnected or dead one: nothing.
 pub(crate) fn shutdown(socket: RawFd) {
-    // SAFETY: no memory is involved; a descriptor that is no socket gives an error, which means there is nothing to end.
+    // SAFETY: no memory is involved; a descriptor that is no socket gives an error, which means there is nothing to
+    // end.
     unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
 }
 
@@ -461,10 +463,10 @@ impl Send {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel takes a closed ring apart some tens of milliseconds later, on a thread of its own, and whatever is registered
-        // with the ring stays open until then: the file system below could not be unmounted when the process has long ended. An
-        // error means that nothing is registered. While the worker panics, operations may still be under way, for which older
-        // kernels would wait here.
+        // The kernel takes a closed ring apart some tens of milliseconds later, on a thread of its own, and whatever is
+        // registered with the ring stays open until then: the file system below could not be unmounted when the process
+        // has long ended. An error means that nothing is registered. While the worker panics, operations may still be
+        // under way, for which older kernels would wait here.
         if !self.registered.is_empty() && !std::thread::panicking() {
             drop(self.uring.submitter().unregister_files());
         }

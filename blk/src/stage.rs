@@ -4,8 +4,8 @@
 //! its share of requests or bytes staged is refused, its clients stop reading their sockets, and nobody else notices.
 //! Bytes are bounded too, because 256 requests of 32 MiB are 8 GiB.
 //!
-//! Cost: 40 bytes for each flow that may submit here, 4 for each that may not: of 100,000 tenants on 256 workers, most are
-//! nothing to most workers.
+//! Cost: 40 bytes for each flow that may submit here, 4 for each that may not: of 100,000 tenants on 256 workers, most
+//! are nothing to most workers.
 
 use mqfq_sched::flow::FlowId;
 
@@ -99,8 +99,8 @@ impl Staging {
         room && !std::mem::replace(&mut held.listed, true)
     }
 
-    /// The clients of a flow that [`Staging::leave`] said has room are being told: from now on it may say so again. Until
-    /// then it does not, so that a list of such flows is never longer than there are flows.
+    /// The clients of a flow that [`Staging::leave`] said has room are being told: from now on it may say so again.
+    /// Until then it does not, so that a list of such flows is never longer than there are flows.
     pub fn told(&mut self, flow: FlowId) {
         self.of(flow).listed = false;
     }

@@ -1,12 +1,12 @@
 //! Counters and latency histograms, per flow and per hctx, owned by the worker that writes them.
 //!
 //! No atomics: a reader asks each worker for a copy and merges. Latencies name both ends (GLOSSARY.md): `queued_ns`
-//! submitted to dispatched, `device_ns` dispatched to reaped, `total_ns` submitted to completed. Two significant digits:
-//! a reported latency is at most 1% off.
+//! submitted to dispatched, `device_ns` dispatched to reaped, `total_ns` submitted to completed. Two significant
+//! digits: a reported latency is at most 1% off.
 //!
-//! Time is read once per turn of a worker's loop, so requests that were dispatched and reaped in one batch have the same
-//! latencies to the nanosecond. A run of equal ones is counted and goes into the histograms as one entry: finding a place
-//! in three of them costs more than all else that is done at a completion. [`FlowStats::settle`] ends a run.
+//! Time is read once per turn of a worker's loop, so requests that were dispatched and reaped in one batch have the
+//! same latencies to the nanosecond. A run of equal ones is counted and goes into the histograms as one entry: finding
+//! a place in three of them costs more than all else that is done at a completion. [`FlowStats::settle`] ends a run.
 
 use crate::request::{Completion, Op, Status};
 use hdrhistogram::Histogram;

@@ -1,4 +1,5 @@
-//! Tags: which commands a worker has on its device queue. Made by the block layer, used by the device (blk-mq section 3).
+//! Tags: which commands a worker has on its device queue. Made by the block layer, used by the device (blk-mq section
+//! 3).
 //!
 //! One worker owns the set, so it is a stack of free numbers without atomics; the last freed is used next, which keeps
 //! the device's per-tag state in cache.
@@ -12,7 +13,8 @@ use mqfq_sched::policy::QueueClass;
 /// |---|---|---|---|
 /// | tags | 0..depth | depth..2 depth | 2 depth..3 depth |
 ///
-/// So a class whose queue is full takes nothing from another, and requests that know no classes use those of the medium one.
+/// So a class whose queue is full takes nothing from another, and requests that know no classes use those of the medium
+/// one.
 #[derive(Debug)]
 pub struct TagSet {
     free: Vec<Tag>,

@@ -1,13 +1,14 @@
-//! The last requests that a context completed, step by step: a flight recorder that is off until somebody switches it on.
+//! The last requests that a context completed, step by step: a flight recorder that is off until somebody switches it
+//! on.
 //!
 //! # What is kept
-//! A [`TraceRecord`] for each request, written when it completes, with the times of all its steps; and a [`TraceMark`] for each thing
-//! that happened to the context as a whole (the policy held back, a command timed out). Both in rings of their own that overwrite
-//! the oldest: marks of a device that is always full shall not push the requests out.
+//! A [`TraceRecord`] for each request, written when it completes, with the times of all its steps; and a [`TraceMark`]
+//! for each thing that happened to the context as a whole (the policy held back, a command timed out). Both in rings of
+//! their own that overwrite the oldest: marks of a device that is always full shall not push the requests out.
 //!
 //! # Cost
-//! Off: a branch per completion and one per end of picking, both predicted. On: one record of 72 bytes is stored per request; no memory
-//! is taken after the start.
+//! Off: a branch per completion and one per end of picking, both predicted. On: one record of 72 bytes is stored per
+//! request; no memory is taken after the start.
 
 use crate::device::Tag;
 use crate::request::{Op, Status};
@@ -151,7 +152,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// One that keeps the last `capacity` requests and as many marks; 1 to [`TRACE_RECORDS_MAX`], or it is brought there.
+    /// One that keeps the last `capacity` requests and as many marks; 1 to [`TRACE_RECORDS_MAX`], or it is brought
+    /// there.
     pub fn new(capacity: usize) -> Recorder {
         let capacity = capacity.clamp(1, TRACE_RECORDS_MAX);
         Recorder { records: Last::new(capacity), marks: Last::new(capacity) }

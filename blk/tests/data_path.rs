@@ -261,9 +261,9 @@ fn with_requests_staged_the_device_is_never_below_d() {
 
 #[test]
 fn a_flow_with_three_times_the_weight_gets_three_times_the_bytes_on_other_queues_too() {
-    // Weights 100 and 300, 16 KiB against 4 KiB, flow 0 on two contexts and flow 1 on a third. 2,000 completions:
-    // bytes as 1 to 3, off by at most the tight bound of I6 (T = 64 KiB, D = 8): at weight 100
-    // 2T + (D + 1)(16 KiB + 4 KiB / 3) = 128 + 9 * 17.4 = 284 KiB. Weighted service x of each: x / 16 KiB + 3x / 4 KiB = 2,000, so about 2,460 KiB.
+    // Weights 100 and 300, 16 KiB against 4 KiB, flow 0 on two contexts and flow 1 on a third. 2,000 completions: bytes
+    // as 1 to 3, off by at most the tight bound of I6 (T = 64 KiB, D = 8): at weight 100 2T + (D + 1)(16 KiB + 4 KiB
+    // / 3) = 128 + 9 * 17.4 = 284 KiB. Weighted service x of each: x / 16 KiB + 3x / 4 KiB = 2,000, so about 2,460 KiB.
     let draw = &mut Draw(3);
     let mut env = Env::new(PolicyKind::Mqfq, 3, &[100, 300], 8, 64);
     for _ in 0..2000 {

@@ -1,5 +1,5 @@
-//! A policy that stages nothing: where its requests go, and what they wait for. The policy here names the class queue by the flow, so that
-//! each test sees the path and not a scheduler.
+//! A policy that stages nothing: where its requests go, and what they wait for. The policy here names the class queue
+//! by the flow, so that each test sees the path and not a scheduler.
 
 use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};

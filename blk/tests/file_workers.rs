@@ -134,8 +134,9 @@ fn entries_of_each_queue_reach_its_own_file() {
 
 #[test]
 fn a_file_is_free_as_soon_as_its_engine_is_gone() {
-    // The kernel takes rings down in the background, and until then they keep their registered files open. Fails without
-    // the explicit end of the lock in `Backing`'s drop. (Opening would not show it: that waits a while for the kernel.)
+    // The kernel takes rings down in the background, and until then they keep their registered files open. Fails
+    // without the explicit end of the lock in `Backing`'s drop. (Opening would not show it: that waits a while for the
+    // kernel.)
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     for fill in 1..20 {

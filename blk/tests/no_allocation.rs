@@ -1,6 +1,7 @@
 //! Once each flow's first request has completed on it, the data path takes no memory: not a context's submit, run and
-//! reap, and not the loop of a worker around it. That first completion takes what counts the flow's latencies there (100 KB
-//! that most of many tenants never need on most workers). What a policy does for itself is in `sched/tests/no_allocation.rs`.
+//! reap, and not the loop of a worker around it. That first completion takes what counts the flow's latencies there
+//! (100 KB that most of many tenants never need on most workers). What a policy does for itself is in
+//! `sched/tests/no_allocation.rs`.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::null::NullDevice;

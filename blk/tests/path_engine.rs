@@ -24,7 +24,8 @@ const BLOCKS: u64 = 400;
 /// In one go, next to each other.
 const BATCH: u64 = 16;
 
-/// Writes its blocks, batch by batch, then reads them; tells how many requests ended with which status, or with wrong bytes.
+/// Writes its blocks, batch by batch, then reads them; tells how many requests ended with which status, or with wrong
+/// bytes.
 struct WriteThenRead {
     number: u64,
     submitted: u64,
@@ -153,8 +154,8 @@ fn a_device_that_forgets_commands_holds_nobody_up_for_ever() {
                 vec![FaultRule::any(When::Nth(100), Fault::Forget), FaultRule::any(When::Nth(900), Fault::Lose)];
             let plan = FaultPlan { seed: 1, rules, on_abort, on_reset, ..FaultPlan::default() };
             let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), plan));
-            // Memory answers at once; but a worker of a busy machine may be stopped for longer than any timeout, and then
-            // finds that much has expired. So how many time out is not counted, only that those are that fail.
+            // Memory answers at once; but a worker of a busy machine may be stopped for longer than any timeout, and
+            // then finds that much has expired. So how many time out is not counted, only that those are that fail.
             let path = PathOptions { timeout_ns: 20_000_000, ..PathOptions::default() };
             let (ends, stats) = run(kind, device.clone(), path);
             assert_eq!((ends.iter().sum::<u64>(), ends[2]), (REQUESTS, 0), "{kind}: each ends once, with its bytes");

@@ -182,7 +182,8 @@ fn a_read_that_fails_ends_it() {
 #[cfg(feature = "uring")]
 #[test]
 fn by_the_clock_a_drive_that_ignores_weights_has_no_effect_and_one_without_class_queues_is_refused() {
-    // By the clock, on a busy machine, it can also find that it looked too late. It never finds an effect where there is none.
+    // By the clock, on a busy machine, it can also find that it looked too late. It never finds an effect where there
+    // is none.
     match mqfq_blk::probe::measure(&drive("flash-60k", Arbitration::WeightedIgnored), "d") {
         Ok(found) => assert!(!found.has_effect(), "{found:?}"),
         Err(sentence) => assert!(sentence.contains("could not be measured"), "{sentence}"),

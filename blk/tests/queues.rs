@@ -1,4 +1,5 @@
-//! Real workers over shared queues: every request completes once, to the client that asked, with the right bytes; and a drain ends.
+//! Real workers over shared queues: every request completes once, to the client that asked, with the right bytes; and a
+//! drain ends.
 
 #![cfg(feature = "uring")]
 

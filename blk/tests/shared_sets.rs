@@ -1,4 +1,5 @@
-//! More workers than sets of class queues, in virtual time: shares stay those of the weights, and every request completes once.
+//! More workers than sets of class queues, in virtual time: shares stay those of the weights, and every request
+//! completes once.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
@@ -190,8 +191,8 @@ fn three_workers_share_by_weight_over_a_set_of_each_and_over_one_for_all() {
     assert!(shares.iter().all(|share| (share / 0.25 - 1.0).abs() <= 0.03), "none knows no weights: {shares:?}");
 }
 
-/// The tenant of worker 0 has 8 times as many requests in flight as each of the two others that share its set. (A third of what the
-/// drive does takes 85 in flight, with the 256 that are inside it.)
+/// The tenant of worker 0 has 8 times as many requests in flight as each of the two others that share its set. (A third
+/// of what the drive does takes 85 in flight, with the 256 that are inside it.)
 #[test]
 fn a_deep_tenant_takes_no_more_over_a_shared_set_than_its_weight() {
     let mut rig = Rig::new(PolicyKind::D2fq, 3, 1024, &[100, 100, 100], 1 << 20);

@@ -351,7 +351,8 @@ fn a_panic_of_a_worker_is_told_and_nobody_waits_for_it() {
     assert!(!engine.drain(Duration::from_secs(20)), "not all clients were answered");
 }
 
-/// Nobody would hear of the worker otherwise, and its clients wait for ever. The test starts itself again as the process that is to end.
+/// Nobody would hear of the worker otherwise, and its clients wait for ever. The test starts itself again as the
+/// process that is to end.
 #[test]
 fn a_process_whose_action_on_a_panic_panics_in_turn_is_aborted() {
     const VICTIM: &str = "MQFQ_TEST_VICTIM_ACTION";

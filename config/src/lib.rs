@@ -3,8 +3,8 @@
 //! ```text
 //!   text ──Source──▶ spanned tree ──Section──▶ Entry ──▶ a number, a size, a duration, a choice ... or one sentence
 //! ```
-//! Shared by the daemon's config and the simulator's scenarios, which know their own keys; this crate knows none. Nothing is clamped,
-//! and no unknown key is passed over.
+//! Shared by the daemon's config and the simulator's scenarios, which know their own keys; this crate knows none.
+//! Nothing is clamped, and no unknown key is passed over.
 
 pub mod duration;
 mod reader;

@@ -68,8 +68,8 @@ impl Place {
 pub struct Source<'a> {
     file: Arc<str>,
     text: &'a str,
-    /// Where its lines end, in order: the line of a key is found among them instead of counted from the beginning, which would
-    /// make reading quadratic.
+    /// Where its lines end, in order: the line of a key is found among them instead of counted from the beginning,
+    /// which would make reading quadratic.
     line_ends: Vec<usize>,
 }
 
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn what_the_user_names_comes_in_the_order_of_the_file() {
-        let source = Source { file: "c.toml", text: "[t.zebra]\n[t.ant]\n[v]\nyard = 1\nbox = 2\nmile = 3\n" };
+        let source = Source::new("c.toml", "[t.zebra]\n[t.ant]\n[v]\nyard = 1\nbox = 2\nmile = 3\n");
         let tree = source.parse().unwrap();
         let root = Section::root(&source, tree.get_ref(), &["t", "v"]).unwrap();
         let tables: Vec<_> = root.named_tables("t").unwrap().into_iter().map(|(name, _)| name).collect();

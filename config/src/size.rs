@@ -9,7 +9,8 @@ const UNITS: [(&str, u64); 5] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 <
 /// What [`parse`] takes, for an error's "allowed is".
 pub const ALLOWED: &str = "bytes (4096), or a whole number followed by KiB, MiB, GiB or TiB (\"64KiB\")";
 
-/// Bytes meant by `text`: digits, then nothing or a unit, and no space. `None` if it is anything else or does not fit 64 bits.
+/// Bytes meant by `text`: digits, then nothing or a unit, and no space. `None` if it is anything else or does not fit
+/// 64 bits.
 pub fn parse(text: &str) -> Option<u64> {
     let with_unit = UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
     let (digits, factor) = with_unit.unwrap_or((text, 1));

@@ -1,8 +1,8 @@
 //! Text of users inside sentences of ours: on one line, in printable characters, and no longer than a reader needs.
 //!
-//! A config value may hold anything: a line break that forges a log line, an escape code that recolours the terminal, a megabyte.
-//! [`quoted`] and [`shown`] make a value harmless where a sentence is built; [`sentence`] does it once more for a whole sentence
-//! where it is printed, so that a place that forgot the first is not dangerous.
+//! A config value may hold anything: a line break that forges a log line, an escape code that recolours the terminal, a
+//! megabyte. [`quoted`] and [`shown`] make a value harmless where a sentence is built; [`sentence`] does it once more
+//! for a whole sentence where it is printed, so that a place that forgot the first is not dangerous.
 
 /// Characters of a value that a sentence shows; of a longer one the beginning. Longer than any socket's path.
 const VALUE_CHARS_MAX: usize = 256;
@@ -45,8 +45,8 @@ pub fn list<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     if more > 0 { format!("{first} and {more} more") } else { first }
 }
 
-/// `text` as one printable line: escapes for what is not printable, without the numbers that Rust adds to an operating system's errors
-/// (`" (os error 2)"`, which say nothing to a user), and not longer than a few lines of a terminal.
+/// `text` as one printable line: escapes for what is not printable, without the numbers that Rust adds to an operating
+/// system's errors (`" (os error 2)"`, which say nothing to a user), and not longer than a few lines of a terminal.
 pub fn sentence(text: &str) -> String {
     let end = cut(text, SENTENCE_CHARS_MAX);
     let mut rest = &text[..end.unwrap_or(text.len())];

@@ -1,17 +1,19 @@
-//! Over every interval, how far did the CPU time of two programs drift apart? Exact, in integers, nothing sampled. For tests and reports.
+//! Over every interval, how far did the CPU time of two programs drift apart? Exact, in integers, nothing sampled. For
+//! tests and reports.
 //!
 //! # Which intervals
-//! Those throughout which both programs *want more*: one of their threads waits, or all cores run them. Rule 2's own word, backlogged, which a
-//! single running thread is enough for, would count a program as wanting more that cannot use more, and no scheduler keeps a bound then. An
-//! interval begins when the two are *level*, which the scheduler knows: one that is still owed for an earlier time may be paid first, see
-//! [`crate::ideal`]. A stretch is a longest interval of this kind, and every one of them lies in a stretch.
+//! Those throughout which both programs *want more*: one of their threads waits, or all cores run them. Rule 2's own
+//! word, backlogged, which a single running thread is enough for, would count a program as wanting more that cannot use
+//! more, and no scheduler keeps a bound then. An interval begins when the two are *level*, which the scheduler knows:
+//! one that is still owed for an earlier time may be paid first, see [`crate::ideal`]. A stretch is a longest interval
+//! of this kind, and every one of them lies in a stretch.
 //!
 //! # Why not every interval has to be looked at
-//! Let A and B be the CPU time of f and g since the beginning, and `x = A phi_g - B phi_f`: nanoseconds times weight, an integer. Over an
-//! interval from i to j the difference of service over weight is `(x_j - x_i) / (phi_f phi_g)`. So the largest difference over all intervals of
-//! a stretch is the largest x in it less the smallest, and one pass finds it. Between two *moments*, at which anything begins or ends, each
-//! program runs on the same number of cores and x is a straight line: its extremes are at moments, and so intervals that begin or end between
-//! them are covered as well.
+//! Let A and B be the CPU time of f and g since the beginning, and `x = A phi_g - B phi_f`: nanoseconds times weight,
+//! an integer. Over an interval from i to j the difference of service over weight is `(x_j - x_i) / (phi_f phi_g)`. So
+//! the largest difference over all intervals of a stretch is the largest x in it less the smallest, and one pass finds
+//! it. Between two *moments*, at which anything begins or ends, each program runs on the same number of cores and x is
+//! a straight line: its extremes are at moments, and so intervals that begin or end between them are covered as well.
 //!
 //! # Cost
 //! O(pairs) per moment.
@@ -75,8 +77,9 @@ impl BoundChecker {
         }
     }
 
-    /// From `now_ns` on, `running` says how many cores run each program and `wants_more` who wants more. `are_level` is asked of pairs whose
-    /// stretch may begin. To be told after each thing that happens, whatever else happens at the same instant.
+    /// From `now_ns` on, `running` says how many cores run each program and `wants_more` who wants more. `are_level` is
+    /// asked of pairs whose stretch may begin. To be told after each thing that happens, whatever else happens at the
+    /// same instant.
     ///
     /// # Panics
     /// If time goes back.
@@ -139,15 +142,17 @@ impl Pair {
     }
 }
 
-/// `times (l/phi_f + l/phi_g)`, in nanoseconds times weight. `times` is D + 1 in the printed bound and D in the one that holds.
+/// `times (l/phi_f + l/phi_g)`, in nanoseconds times weight. `times` is D + 1 in the printed bound and D in the one
+/// that holds.
 pub fn bound(times: u64, length_ns: u64, weight_f: u32, weight_g: u32) -> u128 {
     u128::from(times) * u128::from(length_ns) * (u128::from(weight_f) + u128::from(weight_g))
 }
 
-/// The most that rounding of start and finish tags adds to the difference of two programs that ran for `served_ns` together, rounded up; see
-/// [`crate::vtime`].
+/// The most that rounding of start and finish tags adds to the difference of two programs that ran for `served_ns`
+/// together, rounded up; see [`crate::vtime`].
 pub fn rounding(served_ns: u64, weight_f: u32, weight_g: u32) -> u128 {
-    // A point of virtual time is short by less than served * 2^-48 ns at weight 1024; times both weights over 1024, that is 2^-58.
+    // A point of virtual time is short by less than served * 2^-48 ns at weight 1024; times both weights over 1024,
+    // that is 2^-58.
     ((u128::from(served_ns) * u128::from(weight_f) * u128::from(weight_g)) >> 58) + 1
 }
 

@@ -1,7 +1,8 @@
 //! Drives a scheduler through a history that a test writes down, and holds it to its promises.
 //!
-//! Nothing costs anything and interrupts come at once, so that what a test sees is the policy's doing alone. Time moves in [`ByHand::run_to`]
-//! only, which serves ticks, ends of slices and timers in their order. Who blocks and wakes when is the test's to say.
+//! Nothing costs anything and interrupts come at once, so that what a test sees is the policy's doing alone. Time moves
+//! in [`ByHand::run_to`] only, which serves ticks, ends of slices and timers in their order. Who blocks and wakes when
+//! is the test's to say.
 
 use crate::scheduler::{CoreId, Effects, Machine, Run, Scheduler, Spent, Stop, Tasks, ThreadId};
 

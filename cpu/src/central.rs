@@ -1,21 +1,24 @@
 //! One queue for all cores: which request is next, and what does its program owe afterwards?
 //!
-//! Source: P-MQFQ sections 2.1 and 3; what [`crate::ideal`] and [`crate::fair_queue`] have in common. A *request* is a thread's wish for one
-//! quantum on a core.
+//! Source: P-MQFQ sections 2.1 and 3; what [`crate::ideal`] and [`crate::fair_queue`] have in common. A *request* is a
+//! thread's wish for one quantum on a core.
 //!
 //! # Where the paper is silent: the finish tag of a program whose threads still run
-//! A request begins at its program's last finish tag (equation 2, rule 2), and a finish tag needs a length (equation 1). A network has
-//! packets of known length, one at a time. Here several requests of one program are in service at once and nobody knows how long they will
-//! run. Three readings are possible:
+//! A request begins at its program's last finish tag (equation 2, rule 2), and a finish tag needs a length (equation
+//! 1). A network has packets of known length, one at a time. Here several requests of one program are in service at
+//! once and nobody knows how long they will run. Three readings are possible:
 //!
-//! * *The finish tag of the request that ended last.* Then requests that arrive together share a start tag, each thread's tags follow its own
-//!   service only, and a program with n threads gets n times what a program with one gets. That is fairness between threads, which section 1
-//!   sets out to replace (`read_by_the_letter_a_program_of_n_threads_gets_n_shares` in cpu/tests/printed.rs).
-//! * *What all its requests used so far, added up.* Fair in the long run, but a burst of n requests still shares one start tag.
-//! * *A chain*, which is what we do. A request that is put on a core is charged for all that it may run, at once, so that the next one of
-//!   its program begins where it would end. When it ends after less, what it did not use is given back, and all that was computed from its
-//!   finish tag, the program's later requests in service and its last finish tag, moves back by as much. For a request that nothing of its
-//!   program follows this is rule 4 to the letter: its finish tag is its start tag plus what it ran over the weight.
+//! * *The finish tag of the request that ended last.* Then requests that arrive together share a start tag, each
+//!   thread's tags follow its own service only, and a program with n threads gets n times what a program with one gets.
+//!   That is fairness between threads, which section 1 sets out to replace
+//!   (`read_by_the_letter_a_program_of_n_threads_gets_n_shares` in cpu/tests/printed.rs).
+//! * *What all its requests used so far, added up.* Fair in the long run, but a burst of n requests still shares one
+//!   start tag.
+//! * *A chain*, which is what we do. A request that is put on a core is charged for all that it may run, at once, so
+//!   that the next one of its program begins where it would end. When it ends after less, what it did not use is given
+//!   back, and all that was computed from its finish tag, the program's later requests in service and its last finish
+//!   tag, moves back by as much. For a request that nothing of its program follows this is rule 4 to the letter: its
+//!   finish tag is its start tag plus what it ran over the weight.
 //!
 //! ```text
 //!   three in service, at most 10 each     the second ends after 4: the chain closes up
@@ -23,21 +26,24 @@
 //!    |---a----|----b----|----c----|F       |---a----|-b--|----c----|F
 //! ```
 //!
-//! A start tag is therefore computed when the request comes to the head of its program, and queued requests need no tags of their own.
-//! In a chain no start tag in service is beyond the last finish tag; so of rule 2's maximum the finish tag is always the larger one.
+//! A start tag is therefore computed when the request comes to the head of its program, and queued requests need no
+//! tags of their own. In a chain no start tag in service is beyond the last finish tag; so of rule 2's maximum the
+//! finish tag is always the larger one.
 //!
-//! A request may have a *floor*: the virtual time at its arrival, below which it does not begin. A floor that held a request up is where a
-//! correction of those before it ends (`slack`).
+//! A request may have a *floor*: the virtual time at its arrival, below which it does not begin. A floor that held a
+//! request up is where a correction of those before it ends (`slack`).
 //!
 //! # Other choices
 //! * Ties (section 2.1: "broken arbitrarily"): the request that arrived first.
-//! * With nothing in service virtual time is the largest finish tag, as in start-time fair queueing: who used an idle machine owes nothing.
-//! * A thread that is stopped before its quantum is over asks for what is left of it, and goes before its siblings: it was before them. It
-//!   cannot starve them so, for the quantum is not renewed until it is used up. Only then, and after it blocked, is it behind them.
+//! * With nothing in service virtual time is the largest finish tag, as in start-time fair queueing: who used an idle
+//!   machine owes nothing.
+//! * A thread that is stopped before its quantum is over asks for what is left of it, and goes before its siblings: it
+//!   was before them. It cannot starve them so, for the quantum is not renewed until it is used up. Only then, and
+//!   after it blocked, is it behind them.
 //!
 //! # Cost
-//! Arrival and dispatch: logarithmic in the programs. End: also linear in the program's requests in service. Memory is taken in
-//! construction alone, for as many threads as there are.
+//! Arrival and dispatch: logarithmic in the programs. End: also linear in the program's requests in service. Memory is
+//! taken in construction alone, for as many threads as there are.
 
 use crate::order::Order;
 use crate::scheduler::{CoreId, Machine, ProgramId, Tasks, ThreadId};
@@ -58,7 +64,8 @@ pub(crate) struct CentralQueue<const CHAINS: usize> {
     /// Cores that were told to pick and have not yet.
     pub asked: Vec<bool>,
     order: Order<Key<CHAINS>>,
-    /// Programs by their smallest start tag of the last chain, waiting or in service; kept only if there are several chains.
+    /// Programs by their smallest start tag of the last chain, waiting or in service; kept only if there are several
+    /// chains.
     outstanding: Order<VTime>,
     /// The largest finish tags of programs that had nothing left in service.
     served: [VTime; CHAINS],
@@ -191,13 +198,14 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         self.all_in_service().map(|(_, on)| on.start[chain]).max().unwrap_or(self.served[chain])
     }
 
-    /// The smallest start tag of the last chain of all that waits or is in service, or where it stays while there is nothing. Kept only with
-    /// several chains.
+    /// The smallest start tag of the last chain of all that waits or is in service, or where it stays while there is
+    /// nothing. Kept only with several chains.
     pub fn smallest_outstanding(&self) -> VTime {
         self.outstanding.first().map_or(self.served[CHAINS - 1], |(smallest, _)| smallest)
     }
 
-    /// The same of one program. Start tags of a program never decrease, and those of its requests that wait are the latest.
+    /// The same of one program. Start tags of a program never decrease, and those of its requests that wait are the
+    /// latest.
     fn smallest_of(&self, program: &Program<CHAINS>) -> Option<VTime> {
         const { assert!(CHAINS > 0) };
         match program.first {
@@ -214,7 +222,8 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         finish[chain].minus(rate.span(of_it.map(|(_, on)| ahead(on)).sum()))
     }
 
-    /// An idle core, that nobody was sent to, for `thread`: where it ran last if that is one, else the first. It is taken.
+    /// An idle core, that nobody was sent to, for `thread`: where it ran last if that is one, else the first. It is
+    /// taken.
     pub fn take_idle_core(&mut self, thread: ThreadId) -> Option<CoreId> {
         let is_idle = |core: &CoreId| self.in_service[core.index()].is_none() && !self.asked[core.index()];
         let last = self.last_core[thread.index()].filter(is_idle);
@@ -230,7 +239,8 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         program.finish = larger(program.finish, to);
     }
 
-    /// A request behind all others of its program. Returns where it would begin if those before it ran for all that they may; floors apart.
+    /// A request behind all others of its program. Returns where it would begin if those before it ran for all that
+    /// they may; floors apart.
     pub fn push_back(&mut self, thread: ThreadId, floor: [VTime; CHAINS], left_ns: u64) -> [VTime; CHAINS] {
         let arrival = self.next_arrival();
         let at = self.program_of(thread).index();
@@ -412,8 +422,8 @@ mod tests {
 
     #[test]
     fn a_correction_ends_at_a_floor_that_held_a_request_up() {
-        // The second began at its floor of 25, not at 10 where the first would end: that the first ends early is no news to it, whether it
-        // is still there or not.
+        // The second began at its floor of 25, not at 10 where the first would end: that the first ends early is no
+        // news to it, whether it is still there or not.
         for second_is_there in [true, false] {
             let mut queue = one_program(3);
             queue.push_back(ThreadId(0), NONE, 10);

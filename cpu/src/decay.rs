@@ -1,11 +1,13 @@
 //! How loaded has this been lately?
 //!
-//! An exponentially decaying average of a level that changes in steps: the weight of what was runnable. After [`HALF_LIFE_NS`] a level counts
-//! half. (Documented of Linux's per-entity load tracking: a geometric series over periods of 1024 us whose 32nd term counts half.)
+//! An exponentially decaying average of a level that changes in steps: the weight of what was runnable. After
+//! [`HALF_LIFE_NS`] a level counts half. (Documented of Linux's per-entity load tracking: a geometric series over
+//! periods of 1024 us whose 32nd term counts half.)
 //!
 //! # Shape
-//! The value as of the last update and the level since. Between two updates the level is constant, so a step of any length is
-//! one multiplication: `value = value * f + level * (1 - f)` with `f = 2^(-dt / half life)`. In integers, so that it is the same everywhere.
+//! The value as of the last update and the level since. Between two updates the level is constant, so a step of any
+//! length is one multiplication: `value = value * f + level * (1 - f)` with `f = 2^(-dt / half life)`. In integers, so
+//! that it is the same everywhere.
 
 /// 32 periods of 2^20 ns.
 pub const HALF_LIFE_NS: u64 = 32 << 20;
@@ -33,7 +35,8 @@ const fn powers() -> [u64; 32] {
 /// ln 2 / 32 in units of 2^-32.
 const LOG_STEP: u64 = 93_032_640;
 
-/// 2^(-dt / half life) in units of 2^-32; within a period the first three terms of the series, which are at most 0.0002% off.
+/// 2^(-dt / half life) in units of 2^-32; within a period the first three terms of the series, which are at most
+/// 0.0002% off.
 fn factor(dt_ns: u64) -> u64 {
     let periods = dt_ns >> 20;
     if periods >= 32 * 32 {

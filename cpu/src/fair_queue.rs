@@ -1,6 +1,8 @@
-//! SFQ(D), Min-SFQ(D) and FSFQ(D): fair queueing on many cores before P-MQFQ, for the analysis of why it does not help a program that blocks.
+//! SFQ(D), Min-SFQ(D) and FSFQ(D): fair queueing on many cores before P-MQFQ, for the analysis of why it does not help
+//! a program that blocks.
 //!
-//! Source: P-MQFQ section 2.4, which tells them from each other by their virtual time v, to which every request is aligned that arrives:
+//! Source: P-MQFQ section 2.4, which tells them from each other by their virtual time v, to which every request is
+//! aligned that arrives:
 //!
 //! | | v | of a program that lags |
 //! |---|---|---|
@@ -8,8 +10,9 @@
 //! | Min-SFQ(D) | smallest start tag of all that waits or is in service | is first until it has caught up; others may starve as long |
 //! | FSFQ(D) | both, each with tags of its own | as in SFQ(D), but among equal start tags the smaller *adjusted* one, of Min-SFQ(D), is first |
 //!
-//! A request's start tag is the larger of v at its arrival and its program's last finish tag (equation 2); how that is computed while requests of
-//! the program are in service is said in `central.rs`. Nobody is preempted: who has a core keeps it until it blocks or its quantum is over.
+//! A request's start tag is the larger of v at its arrival and its program's last finish tag (equation 2); how that is
+//! computed while requests of the program are in service is said in `central.rs`. Nobody is preempted: who has a core
+//! keeps it until it blocks or its quantum is over.
 //!
 //! # Difference from the paper
 //! It says of dispatched requests "dispatched yet completed", and means those not completed.
@@ -100,7 +103,8 @@ impl Scheduler for FairQueue {
     }
 
     fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, ran_ns: u64, _: u64, _: &mut dyn Effects) {
-        // The request that ends is in service until the one that follows it has arrived: a program that never stops wanting is not idle.
+        // The request that ends is in service until the one that follows it has arrived: a program that never stops
+        // wanting is not idle.
         let floor = self.floor();
         let left_ns = self.queue.end(core, ran_ns).left_ns.saturating_sub(ran_ns);
         if !why.is_runnable() {

@@ -1,12 +1,14 @@
 //! Gleaner: is a program that blocks often better off on a few cores of its own?
 //!
-//! Sources: P-MQFQ section 4.1: it "consolidates fragmented CPU allocation into a few dedicated CPUs", which "does not provide enough concurrency to
-//! user-level threads" but avoids "harmful competition with co-running applications"; the abstract of Ding et al., "Gleaner: Mitigating the
-//! Blocked-Waiter Wakeup Problem for Virtualized Multicore Applications", USENIX ATC 2014 (idling operations and imbalanced scheduling).
+//! Sources: P-MQFQ section 4.1: it "consolidates fragmented CPU allocation into a few dedicated CPUs", which "does not
+//! provide enough concurrency to user-level threads" but avoids "harmful competition with co-running applications"; the
+//! abstract of Ding et al., "Gleaner: Mitigating the Blocked-Waiter Wakeup Problem for Virtualized Multicore
+//! Applications", USENIX ATC 2014 (idling operations and imbalanced scheduling).
 //!
 //! # Shape
-//! Every 100 ms, of each program: what it used, in cores, and how long it ran between two blocks on average. One that blocks before a quantum is over
-//! is *consolidated*: it gets as many cores as it used, rounded up, for itself, and the others may not run there.
+//! Every 100 ms, of each program: what it used, in cores, and how long it ran between two blocks on average. One that
+//! blocks before a quantum is over is *consolidated*: it gets as many cores as it used, rounded up, for itself, and the
+//! others may not run there.
 //!
 //! ```text
 //!   cores   0 1 2 3 4 5 6 7 8 | 9 10 | 11        others | one consolidated program | another
@@ -16,11 +18,12 @@
 //! ```
 //!
 //! # What is not known
-//! How the published Gleaner chooses the number of cores. 100 ms and 90% are ASSUMED, and so is that the cores are the last ones of the machine.
+//! How the published Gleaner chooses the number of cores. 100 ms and 90% are ASSUMED, and so is that the cores are the
+//! last ones of the machine.
 //!
 //! # What comes of it
-//! Threads that waited for hogs now wait for each other: what the program uses on its few cores while it serialises is less than it could use, so it
-//! is given fewer still. And what its cores idle is lost to all.
+//! Threads that waited for hogs now wait for each other: what the program uses on its few cores while it serialises is
+//! less than it could use, so it is given fewer still. And what its cores idle is lost to all.
 //!
 //! # Cost
 //! A look at every thread per interval if the number of cores of any program changes.

@@ -1,60 +1,64 @@
-//! P-MQFQ as its paper defines it: one queue for all cores, and a lagging program may take a core from one that is ahead.
+//! P-MQFQ as its paper defines it: one queue for all cores, and a lagging program may take a core from one that is
+//! ahead.
 //!
-//! Source: P-MQFQ section 3, rules 1 to 4 and "Fairness Analysis". How finish tags are computed while several requests of a program are in
-//! service, ties, and what becomes of a preempted thread: see `central.rs`.
+//! Source: P-MQFQ section 3, rules 1 to 4 and "Fairness Analysis". How finish tags are computed while several requests
+//! of a program are in service, ties, and what becomes of a preempted thread: see `central.rs`.
 //!
 //! # The rules
-//! 1. System virtual time v is the largest start tag in service; a program's virtual time is the largest of its own in service.
-//! 2. A request of a backlogged program (one that has a request on a core or waiting) begins at the program's last finish tag; that of another
-//!    program is aligned to v: it begins at v, or at the program's last finish tag if that is later. The paper says "aligned" only; equation 2
-//!    has the maximum, and without it a program that is ahead could go back to v by blocking for an instant
-//!    (`a_program_that_is_ahead_gains_nothing_by_blocking_for_an_instant`).
+//! 1. System virtual time v is the largest start tag in service; a program's virtual time is the largest of its own in
+//!    service.
+//! 2. A request of a backlogged program (one that has a request on a core or waiting) begins at the program's last
+//!    finish tag; that of another program is aligned to v: it begins at v, or at the program's last finish tag if that
+//!    is later. The paper says "aligned" only; equation 2 has the maximum, and without it a program that is ahead could
+//!    go back to v by blocking for an instant (`a_program_that_is_ahead_gains_nothing_by_blocking_for_an_instant`).
 //! 3. A request that arrives with a start tag below v preempts the request with the largest start tag in service.
 //! 4. The preempted request is charged for what it ran; v is then the second largest.
 //!
 //! # Choices
 //! * An idle core is used first: nobody is preempted while one is free.
-//! * *Minimum slice.* Who has run for less than `min_slice_ns` cannot be preempted. The request with the largest start tag of those that may be
-//!   is preempted; if none may, the one whose slice is over first, at that moment and if somebody then still is before it. With 0 this is
-//!   rule 3.
-//! * A quantum that expires is an arrival as well (section 3: the thread "immediately re-submits"). Its core is free then and takes the first
-//!   request of all; only if that is another one may the new request preempt elsewhere.
-//! * Corrections of start tags are no arrivals: a waiting program whose sibling ended early has a smaller start tag then, and preempts
-//!   nobody for it.
+//! * *Minimum slice.* Who has run for less than `min_slice_ns` cannot be preempted. The request with the largest start
+//!   tag of those that may be is preempted; if none may, the one whose slice is over first, at that moment and if
+//!   somebody then still is before it. With 0 this is rule 3.
+//! * A quantum that expires is an arrival as well (section 3: the thread "immediately re-submits"). Its core is free
+//!   then and takes the first request of all; only if that is another one may the new request preempt elsewhere.
+//! * Corrections of start tags are no arrivals: a waiting program whose sibling ended early has a smaller start tag
+//!   then, and preempts nobody for it.
 //! * A core that was told to stop and has not yet is as good as preempted: v leaves it out.
 //!
 //! # How unfair it can be
-//! Section 3 gives (D + 1)(l_min/phi_f + l_min/phi_g) for any interval throughout which both are backlogged. **That does not hold for the rules
-//! as they are printed**, and cpu/tests/printed.rs has the histories:
+//! Section 3 gives (D + 1)(l_min/phi_f + l_min/phi_g) for any interval throughout which both are backlogged. **That
+//! does not hold for the rules as they are printed**, and cpu/tests/printed.rs has the histories:
 //!
-//! * Rule 3 acts on arrivals, and between two arrivals a request may run for its quantum l_max. Two hogs on one core take turns of l_max
-//!   whatever l_min is. ("At any time", says the analysis; rule 3 does not.)
-//! * A program with fewer threads than its share of the cores is backlogged in the words of rule 2 and falls behind without end. When it then
-//!   wakes more threads, rule 2 lets it make up for all of it, and the other gets nothing for as long: what section 2.4 reproaches
-//!   Min-SFQ(D) with.
+//! * Rule 3 acts on arrivals, and between two arrivals a request may run for its quantum l_max. Two hogs on one core
+//!   take turns of l_max whatever l_min is. ("At any time", says the analysis; rule 3 does not.)
+//! * A program with fewer threads than its share of the cores is backlogged in the words of rule 2 and falls behind
+//!   without end. When it then wakes more threads, rule 2 lets it make up for all of it, and the other gets nothing for
+//!   as long: what section 2.4 reproaches Min-SFQ(D) with.
 //!
-//! What does hold is this. Say that a program *wants more* while one of its threads waits or all cores run it. Let q be the most that a request
-//! may run at once: `min_slice_ns` with [`Preemption::EverySlice`], `quantum_ns` else. Say that f and g are *level* when neither's tags, with
-//! all that it has in service, lie further beyond the other's progress than q/phi of its own and D - 1 times q/phi of the other. Then over
-//! every interval throughout which both want more and at whose beginning they are level
+//! What does hold is this. Say that a program *wants more* while one of its threads waits or all cores run it. Let q be
+//! the most that a request may run at once: `min_slice_ns` with [`Preemption::EverySlice`], `quantum_ns` else. Say that
+//! f and g are *level* when neither's tags, with all that it has in service, lie further beyond the other's progress
+//! than q/phi of its own and D - 1 times q/phi of the other. Then over every interval throughout which both want more
+//! and at whose beginning they are level
 //!
 //! ```text
 //!   | w_f/phi_f - w_g/phi_g |  <=  D (q/phi_f + q/phi_g)
 //! ```
 //!
-//! *Why.* Let P be a program's progress (what it ran over its weight) and F its last finish tag: P <= F, for F is P plus what is charged ahead.
-//! A core is given to f at time s only if F_f <= F_g then, for g, which wants more, has a request in the queue at that moment (it does not run
-//! on all cores: one is being given away). Let t be any time and s the last time before it at which f was given a core. Nothing of f begins
-//! after s, so P_f(t) <= F_f(s) + q/phi_f. And P_g(t) >= P_g(s) >= F_g(s) - (D - 1) q/phi_g, for at most D - 1 cores run g. So f is ahead by at
-//! most q/phi_f + (D - 1) q/phi_g; g likewise, by q/phi_g + (D - 1) q/phi_f. Over an interval the difference moves from one of these ends to
-//! the other at most, and their sum is the bound. Before f was given any core in the interval, being level says the same of it. Preemption
-//! only gives cores to who has the smaller start tag.
+//! *Why.* Let P be a program's progress (what it ran over its weight) and F its last finish tag: P <= F, for F is P
+//! plus what is charged ahead. A core is given to f at time s only if F_f <= F_g then, for g, which wants more, has a
+//! request in the queue at that moment (it does not run on all cores: one is being given away). Let t be any time and s
+//! the last time before it at which f was given a core. Nothing of f begins after s, so P_f(t) <= F_f(s) + q/phi_f. And
+//! P_g(t) >= P_g(s) >= F_g(s) - (D - 1) q/phi_g, for at most D - 1 cores run g. So f is ahead by at most q/phi_f +
+//! (D - 1) q/phi_g; g likewise, by q/phi_g + (D - 1) q/phi_f. Over an interval the difference moves from one of these
+//! ends to the other at most, and their sum is the bound. Before f was given any core in the interval, being level says
+//! the same of it. Preemption only gives cores to who has the smaller start tag.
 //!
-//! With q = l_min this is the printed bound, with D for D + 1. The programs become level: until then the one that is ahead is given no core.
-//! Checked over every interval of generated histories by [`crate::bound`].
+//! With q = l_min this is the printed bound, with D for D + 1. The programs become level: until then the one that is
+//! ahead is given no core. Checked over every interval of generated histories by [`crate::bound`].
 //!
-//! What preemption on arrival (rule 3) gives is not a better bound but a short wait: a woken thread of a program that lags is on a core within
-//! l_min, however long quanta are. That is what ends deceptive idleness.
+//! What preemption on arrival (rule 3) gives is not a better bound but a short wait: a woken thread of a program that
+//! lags is on a core within l_min, however long quanta are. That is what ends deceptive idleness.
 //!
 //! # Cost
 //! Logarithmic in the programs that wait, and linear in the cores. No memory after construction.
@@ -74,7 +78,8 @@ pub enum Preemption {
     Never,
     /// When another one arrives: rule 3.
     OnArrival,
-    /// At the end of each minimum slice it is charged, and goes on only if it still is first: the "at any time" of the fairness analysis.
+    /// At the end of each minimum slice it is charged, and goes on only if it still is first: the "at any time" of the
+    /// fairness analysis.
     EverySlice,
 }
 
@@ -90,8 +95,8 @@ pub struct IdealOptions {
 }
 
 impl Default for IdealOptions {
-    /// The rules as printed. 6 ms and 0.75 ms are the latency and the granularity that CFS begins with before it scales them by the cores; the
-    /// paper names no values.
+    /// The rules as printed. 6 ms and 0.75 ms are the latency and the granularity that CFS begins with before it scales
+    /// them by the cores; the paper names no values.
     fn default() -> IdealOptions {
         IdealOptions { quantum_ns: 6_000_000, min_slice_ns: 750_000, preemption: Preemption::OnArrival }
     }
@@ -240,7 +245,8 @@ impl Scheduler for Ideal {
         if !why.is_runnable() {
             return;
         }
-        // What it was granted is used up when it expires, even if the machine took a part of it for the switch: else it might never be.
+        // What it was granted is used up when it expires, even if the machine took a part of it for the switch: else it
+        // might never be.
         let used_ns = if why == Stop::Expired { ended.granted_ns } else { ran_ns };
         let left_ns = ended.left_ns.saturating_sub(used_ns);
         // What is too short to be worth a slice is not kept.
@@ -272,7 +278,8 @@ impl Scheduler for Ideal {
                 continue;
             }
             self.due_ns[at] = None;
-            // Each core that was asked takes one of those that wait; who came for this core may have found another one meanwhile.
+            // Each core that was asked takes one of those that wait; who came for this core may have found another one
+            // meanwhile.
             let somebody_is_left = self.queue.waiting() > self.queue.asked.iter().filter(|asked| **asked).count();
             let is_behind = match (self.queue.first(), self.queue.on(core)) {
                 (Some((_, first)), Some(on)) => first < on.start[0],

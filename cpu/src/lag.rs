@@ -1,11 +1,14 @@
-//! How much does a parallel program lose to deceptive idleness? Equation 3, and the program and machine that it is about.
+//! How much does a parallel program lose to deceptive idleness? Equation 3, and the program and machine that it is
+//! about.
 //!
-//! Source: P-MQFQ section 2.4. For reports and tests; no scheduler decides by what is here, so it may compute in floating point.
+//! Source: P-MQFQ section 2.4. For reports and tests; no scheduler decides by what is here, so it may compute in
+//! floating point.
 //!
 //! # The model
-//! D cores; a parallel program of D threads beside a backlogged one of D hogs. In each round every thread of the parallel program computes for
-//! l_nc and then waits for the others; the last one to come runs the critical section alone, for l_c, and then wakes all. While the critical
-//! section runs, D - 1 cores go to hogs, and nobody takes them back before a quantum l_max is over:
+//! D cores; a parallel program of D threads beside a backlogged one of D hogs. In each round every thread of the
+//! parallel program computes for l_nc and then waits for the others; the last one to come runs the critical section
+//! alone, for l_c, and then wakes all. While the critical section runs, D - 1 cores go to hogs, and nobody takes them
+//! back before a quantum l_max is over:
 //!
 //! ```text
 //!   core 0  |--l_nc--|------l_c------|--l_nc--|          l_c = l_max: the wakes come when the hogs' quanta are over
@@ -13,23 +16,25 @@
 //!   core 2  |--l_nc--|##### hog #####|--l_nc--|
 //! ```
 //!
-//! If the parallel program is always first, as it is under Min-SFQ(D) as long as it lags, it gets D l_nc + l_max in each round and the other one
-//! (D - 1) l_max. Half of both together is fair. How far the parallel program is from that, over the fair half, is equation 3:
+//! If the parallel program is always first, as it is under Min-SFQ(D) as long as it lags, it gets D l_nc + l_max in
+//! each round and the other one (D - 1) l_max. Half of both together is fair. How far the parallel program is from
+//! that, over the fair half, is equation 3:
 //!
 //! ```text
 //!   lag = | (l_max - l_nc)/(l_max + l_nc) - 2 l_max/(D (l_max + l_nc)) |
 //! ```
 //!
 //! # What it is true of (cpu/tests/lag.rs)
-//! * Min-SFQ(D) in this model gives what the equation says, to 1%, for D = 3 to 64, as long as the parallel program gets less than half
-//!   ([`Model::is_first`]), quanta and rounds are in phase, and the parallel program lags when it begins: then it is always first. Out of phase it
-//!   is worse off; the equation is what it gets "at best".
-//! * Its two sides are even at `l_nc = l_max (1 - 2/D)`. With a longer l_nc, and with D = 2 always, a program that is always first would get more
-//!   than half, and the equation, an absolute value, grows again. But then the hogs lag, and are served: the parallel program never gets more than
-//!   half, and the equation is not about what happens.
-//! * With l_c = l_max, as the derivation has it, the lag is the program's own: D - 1 of its threads wait, and no scheduler can run them. P-MQFQ's
-//!   ideal algorithm has the same lag. What a scheduler is to blame for is seen with a short l_c. Then the hogs still keep their cores for a
-//!   quantum; Min-SFQ(D), SFQ(D) and FSFQ(D) lose what the equation says or more, and the ideal algorithm loses nothing.
+//! * Min-SFQ(D) in this model gives what the equation says, to 1%, for D = 3 to 64, as long as the parallel program
+//!   gets less than half ([`Model::is_first`]), quanta and rounds are in phase, and the parallel program lags when it
+//!   begins: then it is always first. Out of phase it is worse off; the equation is what it gets "at best".
+//! * Its two sides are even at `l_nc = l_max (1 - 2/D)`. With a longer l_nc, and with D = 2 always, a program that is
+//!   always first would get more than half, and the equation, an absolute value, grows again. But then the hogs lag,
+//!   and are served: the parallel program never gets more than half, and the equation is not about what happens.
+//! * With l_c = l_max, as the derivation has it, the lag is the program's own: D - 1 of its threads wait, and no
+//!   scheduler can run them. P-MQFQ's ideal algorithm has the same lag. What a scheduler is to blame for is seen with a
+//!   short l_c. Then the hogs still keep their cores for a quantum; Min-SFQ(D), SFQ(D) and FSFQ(D) lose what the
+//!   equation says or more, and the ideal algorithm loses nothing.
 //!
 //! # Cost
 //! O(cores) per event.
@@ -83,7 +88,8 @@ impl Model {
         lag(self.cores, self.non_critical_ns as f64 / self.quantum_ns as f64)
     }
 
-    /// The parallel program gets less than half though it is always first: the range of lengths that the equation is about.
+    /// The parallel program gets less than half though it is always first: the range of lengths that the equation is
+    /// about.
     pub fn is_first(&self) -> bool {
         u64::from(self.cores) * (self.quantum_ns - self.non_critical_ns.min(self.quantum_ns)) > 2 * self.quantum_ns
     }
@@ -105,8 +111,8 @@ impl Model {
         tasks
     }
 
-    /// What they get in so many rounds of the parallel program, after as many that are not looked at. The scheduler is for
-    /// [`Model::machine`] and [`Model::tasks`].
+    /// What they get in so many rounds of the parallel program, after as many that are not looked at. The scheduler is
+    /// for [`Model::machine`] and [`Model::tasks`].
     pub fn run(&self, scheduler: &mut dyn Scheduler, rounds: u64) -> Shares {
         let mut run = ModelRun::new(self, scheduler);
         run.until_round(rounds);
@@ -120,8 +126,9 @@ impl Model {
     }
 }
 
-/// How many quanta the first critical section takes, during which the hogs have D - 1 cores: long enough that the parallel program then lags by
-/// more than what is charged ahead for its D threads, from D = 3 on; and whole quanta, so that the hogs are in phase.
+/// How many quanta the first critical section takes, during which the hogs have D - 1 cores: long enough that the
+/// parallel program then lags by more than what is charged ahead for its D threads, from D = 3 on; and whole quanta, so
+/// that the hogs are in phase.
 const ALONE_QUANTA: u64 = 8;
 
 #[derive(Default)]
@@ -195,7 +202,8 @@ impl<'a> ModelRun<'a> {
                 |(run, since_ns): &(Run, u64)| self.ends_ns(run, *since_ns).min(run.until_ns.unwrap_or(u64::MAX));
             let stops = self.cores.iter().flatten().map(stop_ns);
             self.now_ns = stops.chain(self.scheduler.next_timer_ns()).min().expect("somebody runs");
-            // Who ends something wakes others, who are then there when the quanta that expire at the same instant are given away.
+            // Who ends something wakes others, who are then there when the quanta that expire at the same instant are
+            // given away.
             for core in 0..self.cores.len() {
                 if self.cores[core].is_some_and(|(run, since_ns)| self.ends_ns(&run, since_ns) <= self.now_ns) {
                     self.end_of_phase(core);
@@ -286,7 +294,8 @@ mod tests {
 
     #[test]
     fn equation_3_is_what_its_derivation_gives() {
-        // D = 8, l_nc = 1, l_max = 4: the parallel program has 8 + 4 = 12 and the other 7 * 4 = 28 of 40; fair is 20, lag 8/20.
+        // D = 8, l_nc = 1, l_max = 4: the parallel program has 8 + 4 = 12 and the other 7 * 4 = 28 of 40; fair is 20,
+        // lag 8/20.
         assert!((lag(8, 0.25) - 0.4).abs() < 1e-12);
         let shares = Shares { parallel_ns: 12, backlogged_ns: 28 };
         assert!((shares.signed_lag() - 0.4).abs() < 1e-12);

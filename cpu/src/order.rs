@@ -1,8 +1,9 @@
 //! Which program's turn is it? A binary heap whose members can be found and moved.
 //!
 //! # Shape
-//! `heap` holds the programs that wait, each with its key, smallest first; `places` says where in `heap` each program stands. A program's key
-//! changes while it waits, when a request of its own ends: it then moves up or down from where it stands.
+//! `heap` holds the programs that wait, each with its key, smallest first; `places` says where in `heap` each program
+//! stands. A program's key changes while it waits, when a request of its own ends: it then moves up or down from where
+//! it stands.
 //!
 //! # Cost
 //! Logarithmic in the programs that wait; nothing is allocated after construction.
@@ -87,7 +88,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_gives_what_a_search_through_all_gives(steps in prop::collection::vec((0usize..9, prop::option::of(0u8..20)), 1..80)) {
+        fn it_gives_what_a_search_through_all_gives(
+            steps in prop::collection::vec((0usize..9, prop::option::of(0u8..20)), 1..80),
+        ) {
             let mut order = Order::new(9);
             let mut all: BTreeMap<usize, (u8, usize)> = BTreeMap::new();
             for (member, key) in steps {

@@ -1,10 +1,11 @@
 //! Pin: what if nobody may move?
 //!
-//! Source: P-MQFQ section 4.1: threads and virtual CPUs are pinned to cores of their own, which turns load balancing off. "Often employed in
-//! production systems to improve performance predictability and preserve locality."
+//! Source: P-MQFQ section 4.1: threads and virtual CPUs are pinned to cores of their own, which turns load balancing
+//! off. "Often employed in production systems to improve performance predictability and preserve locality."
 //!
-//! It is no scheduler: the i-th thread of each program may run on core i only, and any base honours that. What it cures is CPU stacking; what it
-//! does not is that a critical thread is preempted by who shares its core, and waits there (section 4.2).
+//! It is no scheduler: the i-th thread of each program may run on core i only, and any base honours that. What it cures
+//! is CPU stacking; what it does not is that a critical thread is preempted by who shares its core, and waits there
+//! (section 4.2).
 
 use crate::scheduler::{CoreId, Machine, Tasks, ThreadId};
 

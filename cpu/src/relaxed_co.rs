@@ -1,9 +1,10 @@
 //! Relaxed-Co: do the threads of a program advance together?
 //!
-//! Sources: P-MQFQ section 4.1: it "monitors the execution skew of each vCPU and stops the vCPU that makes significantly more progress than the
-//! slowest"; the one that was stopped is exchanged with its slowest sibling. VMware's published descriptions of relaxed co-scheduling ("Co-scheduling SMP
-//! VMs in VMware ESX Server"; "The CPU Scheduler in VMware ESX 4"): the skew is the difference to the slowest sibling, each leading virtual CPU
-//! decides for itself, an idle one counts as progressing, and a stopped one may start again once the slowest has progressed.
+//! Sources: P-MQFQ section 4.1: it "monitors the execution skew of each vCPU and stops the vCPU that makes
+//! significantly more progress than the slowest"; the one that was stopped is exchanged with its slowest sibling.
+//! VMware's published descriptions of relaxed co-scheduling ("Co-scheduling SMP VMs in VMware ESX Server"; "The CPU
+//! Scheduler in VMware ESX 4"): the skew is the difference to the slowest sibling, each leading virtual CPU decides for
+//! itself, an idle one counts as progressing, and a stopped one may start again once the slowest has progressed.
 //!
 //! # Shape
 //! ```text
@@ -17,8 +18,9 @@
 //! The limit: VMware's texts say a few milliseconds. ASSUMED are 3 ms, and that half of it lets go.
 //!
 //! # What comes of it
-//! A leader is held although it could run: its core idles, or goes to another program. And a held thread may be the one that the others will wait
-//! for next. (P-MQFQ section 4.2: it "could not guarantee the simultaneous progress of all threads".)
+//! A leader is held although it could run: its core idles, or goes to another program. And a held thread may be the one
+//! that the others will wait for next. (P-MQFQ section 4.2: it "could not guarantee the simultaneous progress of all
+//! threads".)
 //!
 //! # Cost
 //! A look at all of the program's threads at each instant at which some of them have a tick.
@@ -135,7 +137,8 @@ impl<B: RunQueues> RelaxedCo<B> {
         self.threads[thread.index()] = Thread { state, since_ns: now_ns, progress_ns };
     }
 
-    /// Of the program's threads that are not gone. At one instant a change of state changes nobody's progress, so it is looked for once.
+    /// Of the program's threads that are not gone. At one instant a change of state changes nobody's progress, so it is
+    /// looked for once.
     fn slowest(&mut self, program: ProgramId, now_ns: u64) -> Option<ThreadId> {
         let (at_ns, known) = self.slowest[program.index()];
         if at_ns == now_ns && known.is_some_and(|known| self.threads[known.index()].state != State::Gone) {

@@ -1,13 +1,14 @@
 //! What can be built on a scheduler that has a queue per core?
 //!
-//! The hooks through which an extension ([`crate::pmqfq`]) sees the queues of the scheduler below it and moves threads between them. Who
-//! implements this stays a scheduler of its own that knows of no extension: it decides as before until a method that takes `&mut self` is
-//! called.
+//! The hooks through which an extension ([`crate::pmqfq`]) sees the queues of the scheduler below it and moves threads
+//! between them. Who implements this stays a scheduler of its own that knows of no extension: it decides as before
+//! until a method that takes `&mut self` is called.
 //!
 //! # Shape
-//! Each queue has a virtual time, and each thread a place on the axis of its queue. What a place is, is the base's affair: a vruntime under CFS,
-//! a balance of credits under Xen. An extension can carry a place along ([`RunQueues::migrate`]), exchange two ([`RunQueues::exchange`]) and
-//! cut what one is behind ([`RunQueues::limit_lag`]). It cannot make one up, so whatever it does, nobody gets more virtual time than somebody
+//! Each queue has a virtual time, and each thread a place on the axis of its queue. What a place is, is the base's
+//! affair: a vruntime under CFS, a balance of credits under Xen. An extension can carry a place along
+//! ([`RunQueues::migrate`]), exchange two ([`RunQueues::exchange`]) and cut what one is behind
+//! ([`RunQueues::limit_lag`]). It cannot make one up, so whatever it does, nobody gets more virtual time than somebody
 //! gave up or lost by blocking.
 
 use crate::scheduler::{CoreId, Effects, Machine, Run, Scheduler, ThreadId};
@@ -33,8 +34,8 @@ pub trait RunQueues: Scheduler {
     /// It could run there now.
     fn may_move(&self, thread: ThreadId, to: CoreId, now_ns: u64) -> bool;
 
-    /// How far the queue has come, as of its last tick or stop: it advances by the service that one thread of the default weight gets there.
-    /// Only its advance means something; two queues' values do not compare.
+    /// How far the queue has come, as of its last tick or stop: it advances by the service that one thread of the
+    /// default weight gets there. Only its advance means something; two queues' values do not compare.
     fn virtual_time(&self, core: CoreId) -> i64;
 
     /// When the queues' virtual times were last brought up.
@@ -51,14 +52,15 @@ pub trait RunQueues: Scheduler {
     /// Each of the two, neither of which runs, takes the other's core and its place there.
     fn exchange(&mut self, a: ThreadId, b: ThreadId, now_ns: u64);
 
-    /// From now on `thread` may run on those cores alone. If it is elsewhere and does not run, it goes to [`spread`]; if it runs, it stays until it
-    /// stops.
+    /// From now on `thread` may run on those cores alone. If it is elsewhere and does not run, it goes to [`spread`];
+    /// if it runs, it stays until it stops.
     fn confine(&mut self, thread: ThreadId, cores: Range<usize>, now_ns: u64);
 
     /// `thread`, which does not run, is behind its queue's virtual time by `most_ns` of service at most.
     fn limit_lag(&mut self, thread: ThreadId, most_ns: u64, now_ns: u64);
 
-    /// As [`Scheduler::wake`], but the thread keeps what it is behind its queue's virtual time, up to `most_ns` of service.
+    /// As [`Scheduler::wake`], but the thread keeps what it is behind its queue's virtual time, up to `most_ns` of
+    /// service.
     fn wake_behind(
         &mut self,
         thread: ThreadId,
@@ -68,8 +70,8 @@ pub trait RunQueues: Scheduler {
         out: &mut dyn Effects,
     );
 
-    /// `thread`, which waits on `core`, runs there next, whoever would be first; `used_ns` of its slice are gone already. In place of
-    /// [`Scheduler::pick`].
+    /// `thread`, which waits on `core`, runs there next, whoever would be first; `used_ns` of its slice are gone
+    /// already. In place of [`Scheduler::pick`].
     fn run(&mut self, core: CoreId, thread: ThreadId, used_ns: u64, now_ns: u64) -> Run;
 }
 

@@ -1,7 +1,7 @@
 //! What does a CPU scheduler see, and what may it do?
 //!
-//! The interface between a scheduling policy and whatever drives it: the simulator, a test ([`crate::by_hand`]), or a scheduler that is
-//! loaded into Linux. The last one's callbacks are the reason for the shape:
+//! The interface between a scheduling policy and whatever drives it: the simulator, a test ([`crate::by_hand`]), or a
+//! scheduler that is loaded into Linux. The last one's callbacks are the reason for the shape:
 //!
 //! ```text
 //!   here                        sched_ext
@@ -15,7 +15,8 @@
 //! ```
 //!
 //! # Shape
-//! A policy is a state machine. It owns who waits where; its driver owns who runs, the clock, and why threads block. A thread is
+//! A policy is a state machine. It owns who waits where; its driver owns who runs, the clock, and why threads block. A
+//! thread is
 //!
 //! ```text
 //!             wake                pick
@@ -28,19 +29,22 @@
 //!
 //! # What the driver promises
 //! * Calls come in the order of their `now_ns`, one at a time. At one instant any order is possible.
-//! * Each transition of the picture is told once, and no other is. A core that ran something is told [`Scheduler::stop`] before
-//!   [`Scheduler::pick`].
-//! * After `stop` comes `pick` for the same core, at the same instant. A core that got `None` is picked for again only after
-//!   [`Effects::reschedule`].
-//! * [`Effects::reschedule`] is served once the interrupt has come, which may be later; a `pick` for that core in between serves it.
+//! * Each transition of the picture is told once, and no other is. A core that ran something is told
+//!   [`Scheduler::stop`] before [`Scheduler::pick`].
+//! * After `stop` comes `pick` for the same core, at the same instant. A core that got `None` is picked for again only
+//!   after [`Effects::reschedule`].
+//! * [`Effects::reschedule`] is served once the interrupt has come, which may be later; a `pick` for that core in
+//!   between serves it.
 //!
 //! # What the policy promises
-//! * `pick` returns a thread that is queued, and, if it is pinned, on that core alone. A queued thread is lost unless some core is told to
-//!   reschedule or picks anyway: after `wake` finds an idle core for a thread, it says `reschedule`.
-//! * It is a function of the calls: no clock, no thread, no random number of its own, nothing whose order differs between two runs.
+//! * `pick` returns a thread that is queued, and, if it is pinned, on that core alone. A queued thread is lost unless
+//!   some core is told to reschedule or picks anyway: after `wake` finds an idle core for a thread, it says
+//!   `reschedule`.
+//! * It is a function of the calls: no clock, no thread, no random number of its own, nothing whose order differs
+//!   between two runs.
 //!
-//! Costs: none here. What an operation costs is a parameter of the machine, and the driver counts it. It sees context switches and
-//! migrations for itself; what it cannot see the policy says with [`Effects::spent`].
+//! Costs: none here. What an operation costs is a parameter of the machine, and the driver counts it. It sees context
+//! switches and migrations for itself; what it cannot see the policy says with [`Effects::spent`].
 
 use std::ops::Range;
 
@@ -157,8 +161,8 @@ impl Tasks {
     /// Largest weight.
     pub const WEIGHT_MAX: u32 = 1 << 20;
 
-    /// One more program, still without threads. Its weight is that of the program for policies that know programs, and that of each of its
-    /// threads for those that know threads alone.
+    /// One more program, still without threads. Its weight is that of the program for policies that know programs, and
+    /// that of each of its threads for those that know threads alone.
     ///
     /// # Panics
     /// If the weight is not 1 to [`Tasks::WEIGHT_MAX`]: whoever reads it from a person says so in better words.
@@ -265,8 +269,8 @@ pub enum Spent {
 
 /// What a policy may do besides answering.
 pub trait Effects {
-    /// That core should stop what it runs, if anything, and pick again. On a core that just asked (in `tick`), at once; on another one when the
-    /// interrupt has come.
+    /// That core should stop what it runs, if anything, and pick again. On a core that just asked (in `tick`), at once;
+    /// on another one when the interrupt has come.
     fn reschedule(&mut self, core: CoreId);
 
     /// `core` did this.
@@ -275,11 +279,12 @@ pub trait Effects {
 
 /// A policy. See the head of this file for what each side promises.
 pub trait Scheduler {
-    /// `thread` wants to run: find it a place. `waker` is the core whose running thread woke it; `None` if something else did (a timer, its
-    /// birth).
+    /// `thread` wants to run: find it a place. `waker` is the core whose running thread woke it; `None` if something
+    /// else did (a timer, its birth).
     fn wake(&mut self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64, out: &mut dyn Effects);
 
-    /// `thread` no longer runs on `core`, where it ran for `ran_ns` since it was picked. If it still wants to run it is queued again.
+    /// `thread` no longer runs on `core`, where it ran for `ran_ns` since it was picked. If it still wants to run it is
+    /// queued again.
     fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, ran_ns: u64, now_ns: u64, out: &mut dyn Effects);
 
     /// Who runs next on `core`, which runs nothing; `None`: nobody.

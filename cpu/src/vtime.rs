@@ -1,13 +1,14 @@
 //! Points of virtual time for programs: CPU time over weight, so fine that weights do not round.
 //!
 //! # Shape
-//! A [`VTime`] counts nanoseconds at the default weight (1,024) in units of 2^-48 ns, in 128 bits. A program's [`Rate`] is the units that one
-//! nanosecond is worth at its weight, `2^58 / weight`, computed once: charging is one multiplication and one addition. A [`VTime`] is linear in
-//! time: charging 3 ns and then 4 ns gives exactly what charging 7 ns gives, and what was charged ahead is taken back exactly.
+//! A [`VTime`] counts nanoseconds at the default weight (1,024) in units of 2^-48 ns, in 128 bits. A program's [`Rate`]
+//! is the units that one nanosecond is worth at its weight, `2^58 / weight`, computed once: charging is one
+//! multiplication and one addition. A [`VTime`] is linear in time: charging 3 ns and then 4 ns gives exactly what
+//! charging 7 ns gives, and what was charged ahead is taken back exactly.
 //!
 //! # Rounding
-//! A rate is rounded down to a unit, so after W ns of service a [`VTime`] is less than W * 2^-48 ns short: 13 ps after an hour. With a weight that
-//! is a power of two it is exact.
+//! A rate is rounded down to a unit, so after W ns of service a [`VTime`] is less than W * 2^-48 ns short: 13 ps after
+//! an hour. With a weight that is a power of two it is exact.
 //!
 //! # Wrap
 //! None. At weight 1, 2^63 ns (292 years) are 2^121 units, and 64 cores may add up to that.

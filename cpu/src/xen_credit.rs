@@ -1,6 +1,7 @@
 //! Which virtual CPU has credit left? A scheduler in the manner of Xen's credit scheduler.
 //!
-//! Sources: P-MQFQ section 3.2 and 4.2; "Credit Scheduler" in the Xen Project's wiki. It is no copy of any version of Xen.
+//! Sources: P-MQFQ section 3.2 and 4.2; "Credit Scheduler" in the Xen Project's wiki. It is no copy of any version of
+//! Xen.
 //!
 //! # Shape
 //! Each core has a queue, sorted by two priorities; equals take turns of 30 ms.
@@ -12,15 +13,17 @@
 //!   every 30 ms:     what is left of the credit is taken away, debt stays; everybody is given credit for a slice
 //! ```
 //!
-//! The last line is deceptive idleness once more. Who blocks often cannot use its credit, loses it, and is no better off than who used
-//! all of it: both are UNDER, so who wakes waits until the other's slice is over, 30 ms and not CFS's 3.
+//! The last line is deceptive idleness once more. Who blocks often cannot use its credit, loses it, and is no better
+//! off than who used all of it: both are UNDER, so who wakes waits until the other's slice is over, 30 ms and not
+//! CFS's 3.
 //!
 //! # Choices
-//! * P-MQFQ says what everybody is given: credit for one slice. Weights are not in its description. Here the heaviest program that ran in the last
-//!   period is given that, and a lighter one its share of the machine's time by weight, evenly to its virtual CPUs, so that it is OVER for part of
-//!   the time. With two programs that always run this comes near their weights (`weights_are_about_proportions`).
-//! * The wiki tells of a third priority, BOOST, for who wakes; P-MQFQ describes two, and its results ("much lower in baseline Xen") cannot
-//!   be had with wake-ups that preempt. [`XenCreditOptions::boost`] is off, and can be had.
+//! * P-MQFQ says what everybody is given: credit for one slice. Weights are not in its description. Here the heaviest
+//!   program that ran in the last period is given that, and a lighter one its share of the machine's time by weight,
+//!   evenly to its virtual CPUs, so that it is OVER for part of the time. With two programs that always run this comes
+//!   near their weights (`weights_are_about_proportions`).
+//! * The wiki tells of a third priority, BOOST, for who wakes; P-MQFQ describes two, and its results ("much lower in
+//!   baseline Xen") cannot be had with wake-ups that preempt. [`XenCreditOptions::boost`] is off, and can be had.
 //! * ASSUMED: debt is bounded by one slice, so that a program that had the machine for itself is not shut out for long.
 
 mod hooks;
@@ -172,13 +175,14 @@ impl XenCredit {
         self.cores[core.index()].waiting.iter().flatten().copied()
     }
 
-    /// Credit of that core's virtual CPUs that was taken away at the last accounting: the least of all cores belongs to whoever
-    /// has received most (P-MQFQ section 3.2).
+    /// Credit of that core's virtual CPUs that was taken away at the last accounting: the least of all cores belongs to
+    /// whoever has received most (P-MQFQ section 3.2).
     pub fn discarded_ns(&self, core: CoreId) -> u64 {
         self.cores[core.index()].discarded_ns
     }
 
-    /// `thread`, which waits or is blocked, belongs to `to` from now on; if it waits, it waits there: first of its priority, or last.
+    /// `thread`, which waits or is blocked, belongs to `to` from now on; if it waits, it waits there: first of its
+    /// priority, or last.
     pub fn place(&mut self, thread: ThreadId, to: CoreId, first: bool) {
         let vcpu = &mut self.vcpus[thread.index()];
         let from = std::mem::replace(&mut vcpu.core, to);

@@ -1,4 +1,5 @@
-//! The ideal scheduler against the same one as one would write it on paper: it adds up what everybody ran, and looks through all that wait.
+//! The ideal scheduler against the same one as one would write it on paper: it adds up what everybody ran, and looks
+//! through all that wait.
 
 mod history;
 

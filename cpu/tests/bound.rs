@@ -114,7 +114,8 @@ fn the_check_finds_a_scheduler_that_takes_a_weight_for_another() {
 
 #[test]
 fn the_check_finds_that_preemption_is_switched_off() {
-    // Programs that block and wake, so that there is somebody to preempt, and hogs. What is held against all of them is the bound with l_min.
+    // Programs that block and wake, so that there is somebody to preempt, and hogs. What is held against all of them is
+    // the bound with l_min.
     let habits = [
         Habit { computes_ns: Some((MS / 10, 2 * MS)), sleeps_ns: (1, MS), ..Habit::hog(1024, 12) },
         Habit::hog(1024, 8),
@@ -164,8 +165,8 @@ fn sfq_keeps_the_bound_with_a_quantum_and_not_the_one_with_a_minimum_slice() {
 
 #[test]
 fn gangs_that_start_and_stop_together_do_not_pass_the_bound() {
-    // All threads of both programs begin at the same instant and block after just a little more than a slice, so that as much as possible is
-    // in service when the other begins to want.
+    // All threads of both programs begin at the same instant and block after just a little more than a slice, so that
+    // as much as possible is in service when the other begins to want.
     let mut intervals = 0;
     for cores in [1, 2, 3, 8, 64] {
         for (extra, seed) in [(0, 1), (1, 2), (MS / 2, 3)] {

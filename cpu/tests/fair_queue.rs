@@ -26,8 +26,8 @@ fn v(by_hand: &ByHand<FairQueue>) -> u64 {
     by_hand.scheduler.virtual_time().whole_ns()
 }
 
-/// Four cores, a fast program of four hogs and a slow one of which a single thread computes for 100 quanta. Then three more of it wake. Returns
-/// virtual time before that, and what the fast and the slow one get in the 50 quanta after it.
+/// Four cores, a fast program of four hogs and a slow one of which a single thread computes for 100 quanta. Then three
+/// more of it wake. Returns virtual time before that, and what the fast and the slow one get in the 50 quanta after it.
 fn a_burst_of_the_slow_program(kind: FairQueueKind) -> (u64, u64, u64) {
     let (mut by_hand, threads) = machine(kind, 4, &[(1024, 4), (1024, 4)]);
     by_hand.wake(threads[1][0]);
@@ -44,7 +44,8 @@ fn a_burst_of_the_slow_program(kind: FairQueueKind) -> (u64, u64, u64) {
 fn min_sfq_advances_with_the_slow_flow_whose_burst_then_starves_the_fast_one() {
     let (v, fast, slow) = a_burst_of_the_slow_program(FairQueueKind::MinSfqD);
     assert_eq!(v, 99 * QUANTUM, "the start tag of the slow one, which used 100 quanta; the fast one used 300");
-    // The quanta that had begun end; then the fast one gets nothing while the slow one makes up for 200 quanta, 50 of time.
+    // The quanta that had begun end; then the fast one gets nothing while the slow one makes up for 200 quanta, 50 of
+    // time.
     assert_eq!((fast, slow), (3, 4 * 50 * QUANTUM - 3));
 }
 
@@ -60,8 +61,9 @@ fn sfq_uses_all_cores_and_neither_penalizes_the_fast_flow_nor_makes_up_for_the_s
 fn fsfq_does_not_make_up_for_the_slow_flow_either_but_lets_it_win_ties() {
     let (_, fast, slow) = a_burst_of_the_slow_program(FairQueueKind::FsfqD);
     assert!(fast.abs_diff(slow) <= 4 * QUANTUM, "{fast} and {slow}: start tags decide");
-    // Two cores. The first is a very heavy program's, whose tags hardly move: Min-SFQ(D)'s virtual time stays near 0. On the other a hog
-    // advances SFQ(D)'s. A program that used a quantum before wakes, then one that used nothing: both are aligned to the same start tag.
+    // Two cores. The first is a very heavy program's, whose tags hardly move: Min-SFQ(D)'s virtual time stays near 0.
+    // On the other a hog advances SFQ(D)'s. A program that used a quantum before wakes, then one that used nothing:
+    // both are aligned to the same start tag.
     for (kind, first) in [(FairQueueKind::SfqD, 2), (FairQueueKind::FsfqD, 3)] {
         let (mut by_hand, threads) = machine(kind, 2, &[(1 << 20, 1), (1024, 1), (1024, 1), (1024, 1)]);
         by_hand.wake(threads[0][0]);

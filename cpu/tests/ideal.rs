@@ -1,4 +1,5 @@
-//! The rules of P-MQFQ's section 3, one by one, on histories by hand. Weights are the default unless said, so tags are nanoseconds.
+//! The rules of P-MQFQ's section 3, one by one, on histories by hand. Weights are the default unless said, so tags are
+//! nanoseconds.
 
 use mqfq_cpu::by_hand::ByHand;
 use mqfq_cpu::ideal::{Ideal, IdealOptions, Preemption};
@@ -57,7 +58,8 @@ fn virtual_time_is_the_largest_start_tag_in_service_and_each_program_has_its_own
 
 #[test]
 fn an_arrival_below_virtual_time_preempts_the_largest_start_tag_which_pays_for_what_it_ran() {
-    // F runs alone on three cores (0, 100, 200; at 100 its first resumes at 300), G joins at v and lags as its only thread blocks at once.
+    // F runs alone on three cores (0, 100, 200; at 100 its first resumes at 300), G joins at v and lags as its only
+    // thread blocks at once.
     let (mut by_hand, threads) = machine(3, &[(1024, 3), (1024, 2)], 0);
     by_hand.wake(threads[1][0]);
     threads[0].iter().for_each(|thread| by_hand.wake(*thread));
@@ -134,7 +136,8 @@ fn a_preempted_thread_goes_on_before_its_siblings_with_what_is_left_of_its_quant
     by_hand.run_to(150);
     by_hand.block(threads[1][1]);
     assert!(by_hand.core_of(largest).is_some() && by_hand.core_of(threads[0][2]).is_none());
-    // It has 60 left. At 200 the other two expire, and F's sibling has one of their cores; at 210 it is the preempted one's own turn to wait.
+    // It has 60 left. At 200 the other two expire, and F's sibling has one of their cores; at 210 it is the preempted
+    // one's own turn to wait.
     by_hand.run_to(209);
     assert_eq!(by_hand.ran_ns(largest), 100 + 40 + 59);
     by_hand.run_to(210);
@@ -188,8 +191,8 @@ fn nobody_is_preempted_for_a_thread_that_found_another_core_meanwhile() {
 
 #[test]
 fn a_program_that_is_ahead_gains_nothing_by_blocking_for_an_instant() {
-    // One core. F blocks and wakes at once whenever it has run for 99 of its 100. Were its tag set back to v each time, it would begin where it
-    // began before and never be behind G.
+    // One core. F blocks and wakes at once whenever it has run for 99 of its 100. Were its tag set back to v each time,
+    // it would begin where it began before and never be behind G.
     let (mut by_hand, threads) = machine(1, &[(1024, 1), (1024, 1)], 0);
     by_hand.wake(threads[0][0]);
     by_hand.wake(threads[1][0]);

@@ -46,7 +46,8 @@ fn the_lag_under_min_sfq_is_that_of_equation_3_where_the_parallel_program_is_fir
 
 #[test]
 fn where_the_equation_gives_the_parallel_program_more_than_half_it_does_not_get_it() {
-    // D = 2, all lengths; and from l_nc = l_max (1 - 2/D) on. The equation's absolute value hides that it is the hogs that would lag.
+    // D = 2, all lengths; and from l_nc = l_max (1 - 2/D) on. The equation's absolute value hides that it is the hogs
+    // that would lag.
     for (cores, permille) in [(2, 20), (2, 200), (2, 1000), (4, 800), (4, 1500), (8, 1000), (8, 1500), (16, 1500)] {
         let model = model(cores, permille, 1000);
         assert!(!model.is_first());
@@ -59,8 +60,8 @@ fn where_the_equation_gives_the_parallel_program_more_than_half_it_does_not_get_
         let model = model(cores, permille, 1000);
         assert!(model.lag() > 0.29 && fair_queue(&model, FairQueueKind::MinSfqD, 200).abs() <= 0.02, "{model:?}");
     }
-    // And 0.149, where the equation has -0.167: who is even is not always first. Once a round began late, quanta and rounds are out of phase, and
-    // each round waits for the hog that began last.
+    // And 0.149, where the equation has -0.167: who is even is not always first. Once a round began late, quanta and
+    // rounds are out of phase, and each round waits for the hog that began last.
     let lag = fair_queue(&model(4, 800, 1000), FairQueueKind::MinSfqD, 200);
     assert!((0.13..=0.17).contains(&lag), "{lag}");
 }
@@ -80,7 +81,8 @@ fn starvation_is_worse_under_sfq_and_fsfq() {
 
 #[test]
 fn with_a_critical_section_of_a_quantum_the_lag_is_the_programs_own() {
-    // No scheduler can put D threads on D cores while one of them holds what the others wait for: preemption does not help.
+    // No scheduler can put D threads on D cores while one of them holds what the others wait for: preemption does not
+    // help.
     for model in [50, 200, 600].map(|permille| model(8, permille, 1000)) {
         assert!((ideal(&model, 60) - model.lag()).abs() <= 0.01 * model.lag() + 0.001, "{model:?}");
     }
@@ -88,7 +90,8 @@ fn with_a_critical_section_of_a_quantum_the_lag_is_the_programs_own() {
 
 #[test]
 fn with_a_short_critical_section_the_equation_is_the_least_that_is_lost_and_preemption_loses_nothing() {
-    // l_c = l_max/100. The hogs keep their cores for a quantum all the same. "At best", says the paper: l_max/100 later the quanta are not over.
+    // l_c = l_max/100. The hogs keep their cores for a quantum all the same. "At best", says the paper: l_max/100 later
+    // the quanta are not over.
     for cores in [4, 8, 16] {
         for model in [200, 400].map(|permille| model(cores, permille, 10)) {
             for kind in FairQueueKind::ALL {

@@ -1,4 +1,5 @@
-//! Histories on which the theorem of P-MQFQ's section 3, (D + 1)(l_min/phi_f + l_min/phi_g), does not hold for the rules as they are printed.
+//! Histories on which the theorem of P-MQFQ's section 3, (D + 1)(l_min/phi_f + l_min/phi_g), does not hold for the
+//! rules as they are printed.
 
 mod history;
 
@@ -35,9 +36,10 @@ fn two_hogs_on_one_core_take_turns_of_the_quantum_whatever_the_minimum_slice() {
 
 #[test]
 fn a_program_with_fewer_threads_than_its_share_falls_behind_and_then_starves_the_other() {
-    // Four cores. G is backlogged in the words of rule 2 all the time, with one thread that computes. F has four. After 300 ms F had 900 ms and
-    // G 300. Then three more threads of G wake. Until G has made up for 600 ms at four cores, 150 ms long, F gets next to nothing, though both
-    // have more threads than cores together: no bound in l_min, or in anything but the past.
+    // Four cores. G is backlogged in the words of rule 2 all the time, with one thread that computes. F has four. After
+    // 300 ms F had 900 ms and G 300. Then three more threads of G wake. Until G has made up for 600 ms at four cores,
+    // 150 ms long, F gets next to nothing, though both have more threads than cores together: no bound in l_min, or in
+    // anything but the past.
     let habits = [Habit::hog(1024, 4), Habit::hog(1024, 4)];
     let mut history = ideal(4, &habits, printed(6 * MS, MS), 1);
     history.delay(1, 1, 300 * MS);
@@ -55,8 +57,9 @@ fn a_program_with_fewer_threads_than_its_share_falls_behind_and_then_starves_the
     assert!(all[0].abs_diff(all[1]) <= 4 * 6 * MS, "{all:?}");
 }
 
-/// Rule 2 with "the program's last finish tag" read as that of the request that ended last, on one core with quanta of 1: start tags are given
-/// on arrival, `max(last finish tag, program's virtual time)`, and kept. All threads are hogs of weight 1.
+/// Rule 2 with "the program's last finish tag" read as that of the request that ended last, on one core with quanta of
+/// 1: start tags are given on arrival, `max(last finish tag, program's virtual time)`, and kept. All threads are hogs
+/// of weight 1.
 fn by_the_letter(threads: [usize; 2], rounds: u32) -> [u32; 2] {
     let mut queue: Vec<(u32, u32, usize)> = Vec::new();
     let mut arrivals = 0;

@@ -12,8 +12,8 @@ pub const DEMO_DRIVE: Preset = FLASH_60K;
 /// Name of [`DEMO_DRIVE`].
 pub const DEMO_PRESET: &str = DEMO_DRIVE.name;
 
-/// Size of the demo's drive. Requests spread over dies at random, so nothing depends on it; and bytes never written take
-/// no memory.
+/// Size of the demo's drive. Requests spread over dies at random, so nothing depends on it; and bytes never written
+/// take no memory.
 pub const DEMO_BYTES: u64 = 1 << 30;
 
 /// Commands on each worker's device queue at once: as a driver sets up a drive's queues. Far above D, so that it limits

@@ -6,8 +6,8 @@ use crate::report::{FormReport, PolicyReport, TenantReport};
 use mqfq_blk::PolicyOptions;
 use mqfq_report::plot::{Column, Curve};
 
-/// Length of a step of the picture. Shallow tenants complete a request every few milliseconds; in shorter steps one sees
-/// single requests and no bandwidth.
+/// Length of a step of the picture. Shallow tenants complete a request every few milliseconds; in shorter steps one
+/// sees single requests and no bandwidth.
 const PICTURE_STEP_NS: u64 = 50_000_000;
 
 /// How long each phase lasts.

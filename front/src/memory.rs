@@ -1,8 +1,8 @@
 //! Payload memory: how much a connection, a tenant and the server may hold.
 //!
-//! A payload is what a request carries: the bytes of a write on their way in, the bytes of a read on their way out. Its memory
-//! is taken piece by piece as bytes move ([`PIECE_BYTES_MAX`]), counted here first, and given back when the device or the
-//! client has the bytes. Who gets none waits; nobody is refused.
+//! A payload is what a request carries: the bytes of a write on their way in, the bytes of a read on their way out. Its
+//! memory is taken piece by piece as bytes move ([`PIECE_BYTES_MAX`]), counted here first, and given back when the
+//! device or the client has the bytes. A connection that gets none waits; nobody is refused.
 //!
 //! # Who may take `n` bytes
 //! | holds now | may take if |
@@ -16,24 +16,24 @@
 //! Half of the server's memory is guaranteed to tenants in equal parts; the other half is the pool.
 //!
 //! # Example
-//! Server 256 MiB, four tenants: each has 256 / 2 / 4 = 32 MiB that nobody can take from it, and 128 MiB are in the pool. A
-//! tenant with a limit of 64 MiB that reads no replies holds its 32 MiB and 32 MiB of the pool. Three of them hold 96 MiB of
-//! the pool, and the fourth still has 64 MiB.
+//! Server 256 MiB, four tenants: each has 256 / 2 / 4 = 32 MiB that nobody can take from it, and 128 MiB are in the
+//! pool. A tenant with a limit of 64 MiB that reads no replies holds its 32 MiB and 32 MiB of the pool. Three of them
+//! hold 96 MiB of the pool, and the fourth still has 64 MiB.
 //!
 //! # Bound
-//! All payloads together hold at most the server's memory and one piece for each tenant whose guarantee is smaller than a
-//! piece.
+//! All payloads together hold at most the server's memory and one piece for each tenant whose guarantee is smaller than
+//! a piece.
 //!
 //! # Orderings
-//! Relaxed throughout: the numbers are counts. The memory that they stand for is owned by whoever took it, and reaches nobody
-//! through them. Workers of one tenant can each see the other's bytes late or early by one operation; then a piece is refused
-//! that would have fitted, and the connection asks again.
+//! Relaxed throughout: the numbers are counts. The memory that they stand for is owned by whoever took it, and reaches
+//! nobody through them. Workers of one tenant can each see the other's bytes late or early by one operation; then a
+//! piece is refused that would have fitted, and the connection asks again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Largest piece in which a payload is received, executed and answered, bytes. Two copies of it, one in the kernel and one in
-/// a device that lives in memory, take a core some 30 us: the longest that another tenant waits for one piece.
+/// Largest piece in which a payload is received, executed and answered, bytes. Two copies of it, one in the kernel and
+/// one in a device that lives in memory, take a core some 30 us: the longest that another tenant waits for one piece.
 pub const PIECE_BYTES_MAX: u32 = 128 << 10;
 
 /// Payload memory of a server, bytes.
@@ -145,8 +145,8 @@ impl TenantMemory {
 /// Why there is no memory now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Short {
-    /// The connection holds as much as it may: its own replies or requests must end first, and the client of the account
-    /// hears of that.
+    /// The connection holds as much as it may: its own replies or requests must end first, and the client of the
+    /// account hears of that.
     Connection,
     /// The tenant or the server does: others must give back first, so ask again after a while.
     Shared,

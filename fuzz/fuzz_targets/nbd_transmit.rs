@@ -178,7 +178,8 @@ fuzz_target!(|input: Input| {
     let mut cuts: Vec<usize> = input.cuts.iter().map(|cut| usize::from(*cut) % (bytes.len() + 1)).collect();
     cuts.sort_unstable();
 
-    // Reads in one chunk have a limit of one piece, so the pieces are the same; what a large write is cut into changes nothing.
+    // Reads in one chunk have a limit of one piece, so the pieces are the same; what a large write is cut into changes
+    // nothing.
     let roomy = Limits { requests_max: usize::MAX, bytes_max: u64::MAX / 2, ..limits };
     let whole = run(&session, roomy, &bytes, &[], 0);
     assert_eq!(run(&session, limits, &bytes, &cuts, usize::from(input.direct_bytes)), whole);

@@ -52,7 +52,8 @@ pub enum Sim {
     Run {
         /// A name that `sim list` tells, or the path of a scenario's TOML file.
         scenario: String,
-        /// Write the outcome as JSON, the tenants or programs as CSV, a picture of them, and of programs a timeline into this folder.
+        /// Write the outcome as JSON, the tenants or programs as CSV, a picture of them, and of programs a timeline
+        /// into this folder.
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
         /// Simulate each tenant or program alone as well, for its slowdown.
@@ -90,7 +91,8 @@ pub enum Bench {
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
         seconds: u64,
     },
-    /// The fairness theorems over every interval of generated histories: the largest unfairness as a share of each bound.
+    /// The fairness theorems over every interval of generated histories: the largest unfairness as a share of each
+    /// bound.
     Bound {
         /// Folder for the picture.
         #[arg(long, default_value = ".")]
@@ -105,8 +107,8 @@ pub enum Bench {
         #[arg(long, value_name = "NAME")]
         case: Option<String>,
     },
-    /// 4 KiB reads of a file in the page cache at depth 64, on one CPU: what the block layer and its policies cost, beside
-    /// fio's io_uring engine.
+    /// 4 KiB reads of a file in the page cache at depth 64, on one CPU: what the block layer and its policies cost,
+    /// beside fio's io_uring engine.
     File {
         /// An existing file or block device, which is only read. Without it one is made in the temporary folder.
         #[arg(long, value_name = "PATH")]
@@ -121,8 +123,8 @@ pub enum Bench {
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=600_000))]
         milliseconds: u64,
     },
-    /// Instructions that a scheduler adds to a request: the kernel's, in a QEMU guest that counts them, and ours. Says why where it
-    /// cannot run.
+    /// Instructions that a scheduler adds to a request: the kernel's, in a QEMU guest that counts them, and ours. Says
+    /// why where it cannot run.
     Elevators {
         /// A kernel package, unpacked (dpkg-deb -x): it has boot/vmlinuz-* and the modules.
         #[arg(long, value_name = "FOLDER")]
@@ -134,7 +136,8 @@ pub enum Bench {
         #[arg(long, requires = "record")]
         host: Option<String>,
     },
-    /// The kernel's schedulers and ours on one block device, read by fio and by us. Root on Linux; says why where it cannot run.
+    /// The kernel's schedulers and ours on one block device, read by fio and by us. Root on Linux; says why where it
+    /// cannot run.
     Kernel {
         /// A block device, which is only read. Without it a loop device over a file in memory is made.
         #[arg(long, value_name = "PATH")]
@@ -190,8 +193,8 @@ pub enum Bench {
         /// N, by default one per CPU.
         #[arg(long, value_parser = workers)]
         workers: Option<usize>,
-        /// Flows: of each worker where each has its own, in all where all share them. By default one per worker, and where
-        /// all share them once a single one and once as many as workers.
+        /// Flows: of each worker where each has its own, in all where all share them. By default one per worker, and
+        /// where all share them once a single one and once as many as workers.
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
         flows: Option<u32>,
         /// How often each case is run.
@@ -206,7 +209,8 @@ pub enum Bench {
         /// D for each worker; twice as many requests are kept in flight on each.
         #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
         depth: u16,
-        /// Write in place of reading: the null device fills what is read with zeroes and does not look at what is written.
+        /// Write in place of reading: the null device fills what is read with zeroes and does not look at what is
+        /// written.
         #[arg(long)]
         writes: bool,
         /// Each relaxation of mqfq alone, too.
@@ -222,8 +226,8 @@ pub enum Bench {
         #[arg(long, requires = "record")]
         host: Option<String>,
     },
-    /// Figures 6, 7, 9 and 10 and Table 2 of the blk-mq paper on the null device of this machine: one queue under one lock, two levels
-    /// of queues, and no block layer.
+    /// Figures 6, 7, 9 and 10 and Table 2 of the blk-mq paper on the null device of this machine: one queue under one
+    /// lock, two levels of queues, and no block layer.
     Blkmq {
         /// Most workers; by default one per CPU.
         #[arg(long, value_parser = workers)]
@@ -244,8 +248,8 @@ pub enum Bench {
         #[arg(long, requires = "record")]
         host: Option<String>,
     },
-    /// Which scheduler for which drive: latency, throughput, CPU time, energy and fairness of every policy, and the answer in three
-    /// sentences.
+    /// Which scheduler for which drive: latency, throughput, CPU time, energy and fairness of every policy, and the
+    /// answer in three sentences.
     Schedulers {
         /// Run on this file or block device, by the clock; it is only read.
         #[arg(long, value_name = "PATH")]
@@ -256,7 +260,8 @@ pub enum Bench {
         /// What is on the device may be destroyed.
         #[arg(long, requires = "write")]
         confirm_data_loss: bool,
-        /// A software drive: optane, zssd, flash-460k, flash-60k, nvmf-dram. May be repeated; by default the first two and flash-60k.
+        /// A software drive: optane, zssd, flash-460k, flash-60k, nvmf-dram. May be repeated; by default the first two
+        /// and flash-60k.
         #[arg(long, value_name = "NAME", conflicts_with = "device")]
         preset: Vec<String>,
         /// Fewer depths and requests.
@@ -284,8 +289,8 @@ pub enum Bench {
         #[arg(long, hide = true)]
         probe: bool,
     },
-    /// Fair queueing by the device (d2fq) beside fair queueing by the host and none: the paper's figures, instructions per request, a lone
-    /// tenant's latency, and requests per second on this machine.
+    /// Fair queueing by the device (d2fq) beside fair queueing by the host and none: the paper's figures, instructions
+    /// per request, a lone tenant's latency, and requests per second on this machine.
     D2fq {
         /// Fewer points and depths, shorter times.
         #[arg(long)]
@@ -334,14 +339,15 @@ pub enum Bench {
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
     },
-    /// The cache lines that each policy moves per request, by where they come from: counted, on machines of 1 to 128 workers.
+    /// The cache lines that each policy moves per request, by where they come from: counted, on machines of 1 to 128
+    /// workers.
     Transfers {
         /// Only the machines with so many workers or fewer.
         #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=128))]
         workers: u16,
     },
-    /// What the simulator says of this machine beside what the machine does: shares and totals of ten scenarios of `fairness`, and
-    /// requests per second as in `scale`.
+    /// What the simulator says of this machine beside what the machine does: shares and totals of ten scenarios of
+    /// `fairness`, and requests per second as in `scale`.
     Validate {
         /// Most workers of the second part.
         #[arg(long, default_value_t = 2, value_parser = workers)]

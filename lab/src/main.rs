@@ -1,4 +1,5 @@
-//! The laboratory: the simulator and the measurements. It runs the product's source, and the product needs nothing of it.
+//! The laboratory: the simulator and the measurements. It runs the product's source, and the product needs nothing of
+//! it.
 //!
 //! Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 the command line makes no sense.
 

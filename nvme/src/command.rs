@@ -9,8 +9,8 @@
 //!  Dataset Management: 10 = NR 7:0 (0's based), 11 = AD 2             section 6.7
 //! ```
 //!
-//! PRP1 and PRP2 are opaque here, a handle that the host gives and gets nothing done with, since the controller moves no
-//! data. The one exception is the range list of Dataset Management, which a controller must read to know what it was
+//! PRP1 and PRP2 are opaque here, a handle that the host gives and gets nothing done with, since the controller moves
+//! no data. The one exception is the range list of Dataset Management, which a controller must read to know what it was
 //! asked: PRP1 is then an index into the queue's table of ranges ([`crate::Controller::write_dataset_range`]).
 
 use crate::completion::Status;
@@ -304,8 +304,8 @@ fn dataset(
     namespace: &Namespace,
     range: impl FnOnce(u64) -> Option<DatasetRange>,
 ) -> Result<Work, Status> {
-    // Section 6.7 allows 256 ranges and lets nobody refuse some of them; revisions after 1.4 added a limit (DMRL), which
-    // is 1 here, and a status code of their own. In terms of 1.3 the field is invalid.
+    // Section 6.7 allows 256 ranges and lets nobody refuse some of them; revisions after 1.4 added a limit (DMRL),
+    // which is 1 here, and a status code of their own. In terms of 1.3 the field is invalid.
     if entry.ranges() > 1 {
         return Err(Status::INVALID_FIELD);
     }

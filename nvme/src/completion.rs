@@ -33,8 +33,8 @@ impl Status {
     pub const INVALID_NAMESPACE: Status = Status::generic(0x0b, true);
     /// Generic, 80h: beyond the end of the namespace.
     pub const LBA_OUT_OF_RANGE: Status = Status::generic(0x80, true);
-    /// Command specific, 01h: Create I/O Queue with an identifier beyond what the controller has, or Delete I/O Queue with one
-    /// that does not exist.
+    /// Command specific, 01h: Create I/O Queue with an identifier beyond what the controller has, or Delete I/O Queue
+    /// with one that does not exist.
     pub const INVALID_QUEUE_IDENTIFIER: Status = Status::new(1, 0x01, true);
     /// Command specific, 02h: Create I/O Queue with a size of 0 or beyond the controller's limit.
     pub const INVALID_QUEUE_SIZE: Status = Status::new(1, 0x02, true);

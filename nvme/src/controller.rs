@@ -51,7 +51,8 @@ struct Inside {
     queue: u16,
     cid: u16,
     status: Status,
-    /// Its completion was posted, or its queue is gone: only its place inside is left, until the medium is done with it.
+    /// Its completion was posted, or its queue is gone: only its place inside is left, until the medium is done with
+    /// it.
     is_over: bool,
 }
 
@@ -134,9 +135,9 @@ impl Controller {
         self.mechanism
     }
 
-    /// Disables the controller and enables it with this arbitration: CC.EN to 0, CC.AMS, CC.EN to 1 (NVMe 1.3 sections 3.1.5
-    /// and 7.6.1; AMS may change only while EN is 0). That is a controller reset (section 7.3.2): every I/O queue is deleted,
-    /// features have their defaults. Commands inside keep their places until the medium is done with them.
+    /// Disables the controller and enables it with this arbitration: CC.EN to 0, CC.AMS, CC.EN to 1 (NVMe 1.3 sections
+    /// 3.1.5 and 7.6.1; AMS may change only while EN is 0). That is a controller reset (section 7.3.2): every I/O queue
+    /// is deleted, features have their defaults. Commands inside keep their places until the medium is done with them.
     ///
     /// # Errors
     /// [`UnsupportedMechanism`], and nothing changed.
@@ -167,9 +168,9 @@ impl Controller {
         }
     }
 
-    /// Set Features (NVMe 1.3 section 5.21) with this dword 11, and the SV bit if `save`. It holds from the next fetch on, in
-    /// the middle of a round too (A1 of [`crate::arbitration`]); a drive that ignores weighted round robin takes it and shows
-    /// it, and only its burst has an effect.
+    /// Set Features (NVMe 1.3 section 5.21) with this dword 11, and the SV bit if `save`. It holds from the next fetch
+    /// on, in the middle of a round too (A1 of [`crate::arbitration`]); a drive that ignores weighted round robin takes
+    /// it and shows it, and only its burst has an effect.
     ///
     /// # Errors
     /// [`Status::INVALID_FIELD`]: no such feature. [`Status::FEATURE_NOT_SAVEABLE`]. Nothing changed.
@@ -186,8 +187,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Create I/O Completion Queue and Create I/O Submission Queue in one (NVMe 1.3 sections 5.3 and 5.4), with the lowest
-    /// identifier that is free. QPRIO is the class; round robin does not look at it.
+    /// Create I/O Completion Queue and Create I/O Submission Queue in one (NVMe 1.3 sections 5.3 and 5.4), with the
+    /// lowest identifier that is free. QPRIO is the class; round robin does not look at it.
     ///
     /// # Errors
     /// The status that these commands end with: [`Status::INVALID_QUEUE_IDENTIFIER`] if all are in use,
@@ -199,14 +200,14 @@ impl Controller {
         Ok(id)
     }
 
-    /// Delete I/O Submission Queue, then Delete I/O Completion Queue (NVMe 1.3 sections 5.6 and 5.5). Says how many commands
-    /// were outstanding: announced by a doorbell, and without a completion.
+    /// Delete I/O Submission Queue, then Delete I/O Completion Queue (NVMe 1.3 sections 5.6 and 5.5). Says how many
+    /// commands were outstanding: announced by a doorbell, and without a completion.
     ///
-    /// They end with [`Status::ABORTED_SQ_DELETION`], which is not posted: the success of the first command *is* that status
-    /// for all of them (section 5.6 forbids to post it afterwards). Completions posted and not read go with their ring.
-    /// The order, submission queue first, is the specification's: a completion queue that a submission queue still names ends
-    /// its deletion with Invalid Queue Deletion (section 5.5). A pair as one unit cannot break it. Those inside keep their
-    /// places until the medium is done with them. The identifier is free again.
+    /// They end with [`Status::ABORTED_SQ_DELETION`], which is not posted: the success of the first command *is* that
+    /// status for all of them (section 5.6 forbids to post it afterwards). Completions posted and not read go with
+    /// their ring. The order, submission queue first, is the specification's: a completion queue that a submission
+    /// queue still names ends its deletion with Invalid Queue Deletion (section 5.5). A pair as one unit cannot break
+    /// it. Those inside keep their places until the medium is done with them. The identifier is free again.
     ///
     /// # Errors
     /// [`Status::INVALID_QUEUE_IDENTIFIER`]: there is no such queue.
@@ -225,9 +226,9 @@ impl Controller {
         self.news.set(index, false);
     }
 
-    /// Abort (NVMe 1.3 section 5.1): the command ends with [`Status::ABORT_REQUESTED`], at once if it is inside (its place there stays
-    /// taken until the medium is done with it), when it is fetched if it waits in its ring. False, dword 0 of the completion
-    /// of an Abort being 1: there is no such command, or it has ended.
+    /// Abort (NVMe 1.3 section 5.1): the command ends with [`Status::ABORT_REQUESTED`], at once if it is inside (its
+    /// place there stays taken until the medium is done with it), when it is fetched if it waits in its ring. False,
+    /// dword 0 of the completion of an Abort being 1: there is no such command, or it has ended.
     ///
     /// A real controller may do less; one that does nothing is `blk`'s fault device.
     pub fn abort(&mut self, queue: QueueId, cid: u16, now_ns: u64) -> bool {
@@ -242,9 +243,9 @@ impl Controller {
         true
     }
 
-    /// Delete I/O Submission Queue and Delete I/O Completion Queue (NVMe 1.3 sections 5.6 and 5.5), and both created again with the same
-    /// identifier and size: what a driver does about a queue that no longer answers. Commands of the queue are not completed
-    /// any more; those inside keep their places until the medium is done with them.
+    /// Delete I/O Submission Queue and Delete I/O Completion Queue (NVMe 1.3 sections 5.6 and 5.5), and both created
+    /// again with the same identifier and size: what a driver does about a queue that no longer answers. Commands of
+    /// the queue are not completed any more; those inside keep their places until the medium is done with them.
     ///
     /// # Panics
     /// If there is no such queue.
@@ -276,8 +277,8 @@ impl Controller {
         self.pair_mut(queue).write_submission(slot, entry);
     }
 
-    /// Host memory: makes the queue's table of ranges at least so long, while no command names an entry of it. It begins with as
-    /// many entries as the rings have.
+    /// Host memory: makes the queue's table of ranges at least so long, while no command names an entry of it. It
+    /// begins with as many entries as the rings have.
     ///
     /// # Panics
     /// If there is no such queue.

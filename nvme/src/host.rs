@@ -1,7 +1,7 @@
 //! The driver's half of a queue pair: where to write next, where to read next, which phase is new.
 //!
-//! Knows of the controller only its rings and doorbells, so it would drive a real one as well. `submit` any number, then
-//! `ring` once; `poll` until it says `None`, then `ring_completions` once.
+//! Knows of the controller only its rings and doorbells, so it would drive a real one as well. `submit` any number,
+//! then `ring` once; `poll` until it says `None`, then `ring_completions` once.
 
 use crate::command::{DatasetRange, SubmissionEntry};
 use crate::completion::Status;
@@ -63,7 +63,8 @@ impl HostQueuePair {
         }
     }
 
-    /// Deletes the pair and creates it again ([`Controller::recreate_io_queue_pair`]): nothing of before is in its rings.
+    /// Deletes the pair and creates it again ([`Controller::recreate_io_queue_pair`]): nothing of before is in its
+    /// rings.
     pub fn recreate(&mut self, controller: &mut Controller, now_ns: u64) {
         controller.recreate_io_queue_pair(self.id, now_ns);
         let &mut HostQueuePair { id, entries, .. } = self;
@@ -75,7 +76,8 @@ impl HostQueuePair {
         controller.reserve_dataset_ranges(self.id, cids);
     }
 
-    /// Deletes the pair ([`Controller::delete_io_queue_pair`]): says how many commands were outstanding. None of them is completed.
+    /// Deletes the pair ([`Controller::delete_io_queue_pair`]): says how many commands were outstanding. None of them
+    /// is completed.
     pub fn delete(self, controller: &mut Controller, now_ns: u64) -> u32 {
         let deleted = controller.delete_io_queue_pair(self.id, now_ns);
         deleted.unwrap_or_else(|status| panic!("{:?}: {status}", self.id))

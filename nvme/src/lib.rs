@@ -8,10 +8,10 @@
 //!  ring_completion_doorbell ─▶ frees its slots
 //! ```
 //!
-//! No clock, no thread, no I/O: whoever drives it says what time it is ([`Controller::advance`]). A device polls it with
-//! the clock, a simulator with virtual time, and both get the same results: between two doorbells nothing depends on how
-//! often `advance` is called. It moves no data either. It decides *when* a command ends and *with what status*; the host
-//! keeps the bytes and names them by the opaque PRP fields.
+//! No clock, no thread, no I/O: whoever drives it says what time it is ([`Controller::advance`]). A device polls it
+//! with the clock, a simulator with virtual time, and both get the same results: between two doorbells nothing depends
+//! on how often `advance` is called. It moves no data either. It decides *when* a command ends and *with what status*;
+//! the host keeps the bytes and names them by the opaque PRP fields.
 //!
 //! The host side touches rings and doorbells only, so a real controller can take this one's place. Sections cited are
 //! those of the NVM Express Base Specification, revision 1.3 ("NVMe 1.3"), the last one that holds the base, the PCIe

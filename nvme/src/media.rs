@@ -8,13 +8,13 @@
 //!  from a random   ...                │   time per command + bytes / bandwidth
 //!  die on         die n  ─────────────┘
 //! ```
-//! The first stage gives a lone command its latency and hardly ever saturates; the second saturates. Such a drive is full
-//! at D = latency times rate, its bandwidth-delay product, as real ones are: the P3700 at 64 = 139 us x 460 K/s (MQFQ,
-//! ATC'19, section 4). A model of FIFO dies alone would be full only at many times their number, and its latency there
-//! would leave no scheduler a choice between use and latency.
+//! The first stage gives a lone command its latency and hardly ever saturates; the second saturates. Such a drive is
+//! full at D = latency times rate, its bandwidth-delay product, as real ones are: the P3700 at 64 = 139 us x 460 K/s
+//! (MQFQ, ATC'19, section 4). A model of FIFO dies alone would be full only at many times their number, and its latency
+//! there would leave no scheduler a choice between use and latency.
 //!
-//! Flush, Write Zeroes, Deallocate, hints and refused commands move no data: a latency without a die, then the link's time
-//! per command. The model knows nothing of wear, garbage collection or mapping.
+//! Flush, Write Zeroes, Deallocate, hints and refused commands move no data: a latency without a die, then the link's
+//! time per command. The model knows nothing of wear, garbage collection or mapping.
 //!
 //! # Invariants
 //! M1. Commands end in the order in which the link began them, and the link begins them in the order in which their
@@ -39,8 +39,8 @@ pub struct LinkRate {
     pub command_ns: u64,
     /// Bandwidth, bytes per second, 1..=2^40.
     pub bytes_per_s: u64,
-    /// A shorter transfer takes as long as one of so many bytes: a flash drive whose commands per second are limited by its
-    /// controller and its pages does no more of 512 bytes than of 4 KiB. 0: none is too short.
+    /// A shorter transfer takes as long as one of so many bytes: a flash drive whose commands per second are limited by
+    /// its controller and its pages does no more of 512 bytes than of 4 KiB. 0: none is too short.
     pub shortest_bytes: u32,
 }
 
@@ -344,8 +344,8 @@ mod tests {
 
     #[test]
     fn one_die_serves_in_order() {
-        // One die: five reads of 1 ms +- 10% wait for each other, so the n-th ends after n of them and its own link time
-        // of 700 ns + 512 B / 3 GB/s = 171 ns.
+        // One die: five reads of 1 ms +- 10% wait for each other, so the n-th ends after n of them and its own link
+        // time of 700 ns + 512 B / 3 GB/s = 171 ns.
         let mut media = Media::new(MediaOptions { dies: 1, read_ns: 1_000_000, ..options() }, 2);
         (0..5).for_each(|slot| media.begin(Some(Work::Read { bytes: 512 }), slot, 0));
         let ends = drain(&mut media);

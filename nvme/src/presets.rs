@@ -25,8 +25,8 @@ use std::fmt;
 pub const BLOCK_BYTES: u32 = 512;
 
 /// Longest transfer of one command, bytes: 32 MiB, the most that NLB can say in blocks of 512 bytes (NVMe 1.3 section
-/// 6.9) and what NBD clients expect to be allowed. More than the drives' own MDTS (128 KiB on the P3700), so that a large
-/// request is one command and the model, not a splitter above it, decides what large requests do to small ones.
+/// 6.9) and what NBD clients expect to be allowed. More than the drives' own MDTS (128 KiB on the P3700), so that a
+/// large request is one command and the model, not a splitter above it, decides what large requests do to small ones.
 pub const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 
 /// A named drive.
@@ -49,7 +49,8 @@ pub struct Preset {
 /// (AnandTech 11209). MQFQ section 4: saturated at D = 64.
 ///
 /// * Reads: 4096 B / 2.8 GB/s = 1463 ns; 711 ns per command make it 2174 ns = 1 / 460 K.
-/// * Shorter reads are no faster: MQFQ section 4.1 has Aerospike use the full drive with nearly 0.5 M reads of 512 bytes per second.
+/// * Shorter reads are no faster: MQFQ section 4.1 has Aerospike use the full drive with nearly 0.5 M reads of 512
+///   bytes per second.
 /// * Full at 64: 64 x 2174 ns = 139 us, which leaves a die time of 100 us and room for uneven dies.
 /// * Writes: 4096 B / 2 GB/s = 2048 ns; 3666 ns per command make it 5714 ns = 1 / 175 K. Into the cache: 20 us. The
 ///   cache is protected (data sheet: enhanced power-loss data protection), so FUA and flush cost no more.
@@ -75,8 +76,8 @@ pub const FLASH_460K: Preset = Preset {
     arbitration: Arbitration::RoundRobin,
 };
 
-/// [`FLASH_460K`] in slow motion: every time x 7.7, hence the same D and the same ratios, and slow enough that two cores
-/// saturate it through sockets.
+/// [`FLASH_460K`] in slow motion: every time x 7.7, hence the same D and the same ratios, and slow enough that two
+/// cores saturate it through sockets.
 pub const FLASH_60K: Preset = Preset {
     name: "flash-60k",
     summary: "flash-460k with every time x 7.7: 60 K 4 KiB reads/s, 364 MB/s, full at depth 64",
@@ -86,11 +87,12 @@ pub const FLASH_60K: Preset = Preset {
 
 /// An Intel Optane SSD DC P4800X.
 ///
-/// Data sheet: 550 K random 4 KiB reads/s and 500 K writes/s at depth 16, 2400 / 2000 MB/s, under 10 us typical; measured
-/// 8.9 us and 585 K (AnandTech 11209). Through the kernel 12.5 us, polled 7.8 us (low-latency disks, HotStorage'23,
-/// Table 1, on its sibling P4801X).
+/// Data sheet: 550 K random 4 KiB reads/s and 500 K writes/s at depth 16, 2400 / 2000 MB/s, under 10 us typical;
+/// measured 8.9 us and 585 K (AnandTech 11209). Through the kernel 12.5 us, polled 7.8 us (low-latency disks,
+/// HotStorage'23, Table 1, on its sibling P4801X).
 ///
-/// * Reads: 4096 B / 2.4 GB/s = 1707 ns; 111 ns per command make it 1818 ns = 1 / 550 K. 8 us before that: 9.8 us alone.
+/// * Reads: 4096 B / 2.4 GB/s = 1707 ns; 111 ns per command make it 1818 ns = 1 / 550 K. 8 us before that: 9.8 us
+///   alone.
 /// * Writes: 500 K need 2.05 GB/s, so the sheet's 2000 MB/s is rounded; 50 ns + 4096 B / 2.1 GB/s = 2000 ns.
 /// * No cache: a write is on the medium when it ends, and a flush has nothing to do.
 pub const OPTANE: Preset = Preset {
@@ -112,13 +114,14 @@ pub const OPTANE: Preset = Preset {
     arbitration: Arbitration::RoundRobin,
 };
 
-/// MQFQ's second setup (section 4): an NVMe over RDMA target that serves from DRAM, nearly 4 M reads/s of 1 KiB, internal
-/// parallelism 128, over 40 Gbit/s ports.
+/// MQFQ's second setup (section 4): an NVMe over RDMA target that serves from DRAM, nearly 4 M reads/s of 1 KiB,
+/// internal parallelism 128, over 40 Gbit/s ports.
 ///
 /// * 1024 B / 5 GB/s (40 Gbit/s) = 205 ns; 45 ns per command make it 250 ns = 1 / 4 M.
 /// * Full at 128: 128 x 250 ns = 32 us, in the proportion of the P3700's 100 of 139 us: 23 us of network and target.
 /// * Writes go over the same wire into the same memory.
-/// * Nothing but the queues limits what a target takes: 32 queue pairs of 128 commands (SPDK's default of max_queue_depth).
+/// * Nothing but the queues limits what a target takes: 32 queue pairs of 128 commands (SPDK's default of
+///   max_queue_depth).
 pub const NVMF_DRAM: Preset = Preset {
     name: "nvmf-dram",
     summary: "NVMe over RDMA from DRAM: 4 M 1 KiB reads/s, 5 GB/s, full at depth 128",
@@ -140,10 +143,11 @@ pub const NVMF_DRAM: Preset = Preset {
 
 /// A Samsung SZ985 Z-SSD of 800 GB, D2FQ's drive, the one with weighted round robin.
 ///
-/// Data sheet: 750 K / 170 K random 4 KiB reads / writes per second, 3.2 / 3.2 GB/s, read latency 12 to 20 us, write 16 us;
-/// power-loss protected.
+/// Data sheet: 750 K / 170 K random 4 KiB reads / writes per second, 3.2 / 3.2 GB/s, read latency 12 to 20 us, write 16
+/// us; power-loss protected.
 ///
-/// * Reads: 4096 B / 3.2 GB/s = 1280 ns; 53 ns per command make it 1333 ns = 1 / 750 K. 15 us before that: 16.3 us alone.
+/// * Reads: 4096 B / 3.2 GB/s = 1280 ns; 53 ns per command make it 1333 ns = 1 / 750 K. 15 us before that: 16.3 us
+///   alone.
 /// * Writes: 1280 ns; 4602 ns per command make it 5882 ns = 1 / 170 K. Into the cache: 10 us, 16 us alone.
 pub const ZSSD: Preset = Preset {
     name: "zssd",

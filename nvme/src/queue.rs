@@ -20,8 +20,8 @@ pub const ENTRIES_MIN: u32 = 2;
 /// See [`ENTRIES_MIN`]. CAP.MQES is this minus one.
 pub const ENTRIES_MAX: u32 = 1 << 16;
 
-/// Names a queue pair: the identifier of both its queues (NVMe 1.3 section 4.1.4). I/O queues begin at 1; 0 is the admin
-/// queue of a real controller.
+/// Names a queue pair: the identifier of both its queues (NVMe 1.3 section 4.1.4). I/O queues begin at 1; 0 is the
+/// admin queue of a real controller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QueueId(pub u16);
 
@@ -226,7 +226,8 @@ impl QueuePair {
         self.submission.occupied() > 0 && self.completion.free() > self.reserved
     }
 
-    /// Marks a command that waits in the submission ring: it will be completed as aborted when it is fetched. False: there is none.
+    /// Marks a command that waits in the submission ring: it will be completed as aborted when it is fetched. False:
+    /// there is none.
     pub(crate) fn abort_waiting(&mut self, cid: u16) -> bool {
         let mut slot = self.submission.head;
         while slot != self.submission.tail {

@@ -41,9 +41,8 @@ fn at_depth_1_a_read_takes_the_die_time_and_the_link_time() {
 
 #[test]
 fn saturated_the_link_alone_sets_the_rate() {
-    // 8 x 64 reads of each size keep the link busy without a gap after the first die time: 1 / (711 ns + bytes / 2.8 GB/s),
-    // less than 4 KiB as fast as 4 KiB.
-    // Of 50 ms the first 0.1 to 0.2 go by before the first end: 0.4%.
+    // 8 x 64 reads of each size keep the link busy without a gap after the first die time: 1 / (711 ns + bytes / 2.8
+    // GB/s), less than 4 KiB as fast as 4 KiB. Of 50 ms the first 0.1 to 0.2 go by before the first end: 0.4%.
     for (bytes, expected_per_s) in [(512, 1e9 / 2173.857), (4096, 1e9 / 2173.857), (131_072, 1e9 / 47_522.4)] {
         let got = alone(FLASH_460K, Reader { queues: 8, depth: 64, bytes }, 50 * MS);
         assert_within(got.commands as f64 * 20.0, expected_per_s, 0.01);
@@ -88,9 +87,9 @@ fn slow_motion_has_the_same_shape() {
 
 #[test]
 fn round_robin_favours_large_requests() {
-    // One command each in turn: 64 KiB against 4 KiB shares bytes 16 : 1 (MQFQ section 4.1, Figure 5 left). A turn of both
-    // takes 26.3 us, so 500 ms are 19000 turns. Of the 256 inside at the end most are large ones, which have been fetched
-    // and not ended: up to 256 / 19000 = 1.3% too few.
+    // One command each in turn: 64 KiB against 4 KiB shares bytes 16 : 1 (MQFQ section 4.1, Figure 5 left). A turn of
+    // both takes 26.3 us, so 500 ms are 19000 turns. Of the 256 inside at the end most are large ones, which have been
+    // fetched and not ended: up to 256 / 19000 = 1.3% too few.
     let got = run(
         options(FLASH_460K),
         &[Reader { queues: 2, depth: 128, bytes: 4096 }, Reader { queues: 2, depth: 128, bytes: 65536 }],
@@ -146,8 +145,8 @@ fn by_class(arbitration: Arbitration, preset: Preset, depth: u16, weights: [u16;
 
 #[test]
 fn weighted_round_robin_shares_bandwidth_by_the_weights() {
-    // 256 fit inside, so each of three readers of depth 512 always has commands that wait. 150 K reads in 200 ms; what is
-    // inside at the end, 256 of them by other shares than those that ended, is the tolerance.
+    // 256 fit inside, so each of three readers of depth 512 always has commands that wait. 150 K reads in 200 ms; what
+    // is inside at the end, 256 of them by other shares than those that ended, is the tolerance.
     let [high, medium, low] = by_class(Arbitration::Weighted, ZSSD, 512, [16, 4, 1]);
     assert_within(high / medium, 4.0, 0.02);
     assert_within(medium / low, 4.0, 0.05);
@@ -165,8 +164,8 @@ fn a_drive_that_ignores_weights_and_one_with_room_inside_share_equally() {
     }
 }
 
-/// An independent model of the same two stages (a page of Python, in floating point, without rings) with 700 ns per command:
-/// what it printed for its cases under `none`, which is what the controller does by itself.
+/// An independent model of the same two stages (a page of Python, in floating point, without rings) with 700 ns per
+/// command: what it printed for its cases under `none`, which is what the controller does by itself.
 mod quick_model {
     use super::*;
 
@@ -193,8 +192,9 @@ mod quick_model {
 
     #[test]
     fn a_depth_16_reader_beside_8_x_128_is_slowed_5_4_times() {
-        // "QD16 4K vs 8x128 4K none: victim slowdown 5.36, total 1893.5, alone 621". Alone its 16 are done in 105 us. With
-        // 256 inside each command has 256 x 2.163 us = 554 us of link before it: 5.3 times, and the wait for its turn.
+        // "QD16 4K vs 8x128 4K none: victim slowdown 5.36, total 1893.5, alone 621". Alone its 16 are done in 105 us.
+        // With 256 inside each command has 256 x 2.163 us = 554 us of link before it: 5.3 times, and the wait for its
+        // turn.
         case(
             Reader { queues: 1, depth: 16, bytes: 4096 },
             Reader { queues: 8, depth: 128, bytes: 4096 },
@@ -205,8 +205,8 @@ mod quick_model {
 
     #[test]
     fn a_depth_1_reader_beside_large_reads_is_slowed_59_times() {
-        // "QD1 4K vs 8x16 128K none: victim slowdown 58.84, total 2758.0, alone 40". All 128 reads of 128 KiB fit inside:
-        // 128 x 47.5 us = 6.08 ms of link before it, against 102 us alone: 59.6 times.
+        // "QD1 4K vs 8x16 128K none: victim slowdown 58.84, total 2758.0, alone 40". All 128 reads of 128 KiB fit
+        // inside: 128 x 47.5 us = 6.08 ms of link before it, against 102 us alone: 59.6 times.
         case(
             Reader { queues: 1, depth: 1, bytes: 4096 },
             Reader { queues: 8, depth: 16, bytes: 131_072 },

@@ -167,7 +167,11 @@ proptest! {
 
     /// C1: a poll that comes late changes nothing.
     #[test]
-    fn late_polls_give_the_same_completions_at_the_same_times(bursts in bursts(), seed in any::<u64>(), step_ns in 1_000..30_000u64) {
+    fn late_polls_give_the_same_completions_at_the_same_times(
+        bursts in bursts(),
+        seed in any::<u64>(),
+        step_ns in 1_000..30_000u64,
+    ) {
         let late = history(&bursts, Poll::Never, seed);
         prop_assert_eq!(&late, &history(&bursts, Poll::AtEvents, seed));
         prop_assert_eq!(&late, &history(&bursts, Poll::Every(step_ns), seed));

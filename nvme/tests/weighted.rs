@@ -53,8 +53,8 @@ proptest! {
                 by_queue[arbiter.pick(burst, weights).unwrap()] += 1;
             }
             for (class, &weight) in weights.iter().enumerate() {
-                let of_class: Vec<u32> =
-                    by_queue.iter().zip(&classes).filter(|&(_, of)| *of == class).map(|(&granted, _)| granted).collect();
+                let in_class = by_queue.iter().zip(&classes).filter(|&(_, of)| *of == class);
+                let of_class: Vec<u32> = in_class.map(|(&granted, _)| granted).collect();
                 prop_assert_eq!(of_class.iter().sum::<u32>(), round * weight);
                 let apart = of_class.iter().max().unwrap() - of_class.iter().min().unwrap();
                 prop_assert!(apart <= burst.min(weight), "{:?}", of_class);

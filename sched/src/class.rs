@@ -1,7 +1,8 @@
 //! Priority classes: which flows a policy may make wait for which others, whatever their weights.
 //!
-//! The classes are those of ionice(1) and of cgroup v2's `io.prio.class`. `mq-deadline` and `bfq` serve a class only when the one
-//! above has nothing to do (but for their rules against starvation); fair queueing has weights instead and does not look at them.
+//! The classes are those of ionice(1) and of cgroup v2's `io.prio.class`. `mq-deadline` and `bfq` serve a class only
+//! when the one above has nothing to do (but for their rules against starvation); fair queueing has weights instead and
+//! does not look at them.
 
 use std::fmt;
 use std::str::FromStr;

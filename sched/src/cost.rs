@@ -1,4 +1,4 @@
-//! What a request costs before weight: bytes-equivalent, by operation and length.
+//! The cost of a request before weight: bytes-equivalent, by operation and length.
 //!
 //! `cost = base + per_byte * length`, per kind of operation (reads and writes do not cost the same). The flat
 //! bytes model of the paper (MQFQ section 4: length of requests advances virtual time) is [`CostModel::FLAT`].
@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn a_part_of_a_byte_is_left_out_once_per_request() {
-        // 2.5 per byte and 10 for each request: 3 bytes are 17.5; a 256th per byte is 1 from 256 bytes on, and never nothing.
+        // 2.5 per byte and 10 for each request: 3 bytes are 17.5; a 256th per byte is 1 from 256 bytes on, and never
+        // nothing.
         let model = |base_bytes, per_byte_256ths| CostModel {
             read: CostTerm { base_bytes, per_byte_256ths },
             ..CostModel::FLAT

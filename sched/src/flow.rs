@@ -59,10 +59,10 @@
 //!
 //! Let L be the length of a lease, and k the number of queues that the flow is on.
 //!
-//! L1. credit + what is in hand (unused parts and refunds of all leases) <= k L. Whoever takes a lease gets L in all,
-//!     of which as much as possible, but for one grain, is credit: either no credit is left, and what is in hand is at
-//!     most k L, or one grain is taken from the axis, and the request that the lease is taken for uses at least that.
-//!     Use lowers the sum; going back to `finish` too; turning a hole or a refund into credit keeps it.
+//! L1. credit + what is in hand (unused parts and refunds of all leases) <= k L. A queue that takes a lease gets L in
+//!     all, of which as much as possible, but for one grain, is credit: either no credit is left, and what is in hand
+//!     is at most k L, or one grain is taken from the axis, and the request that the lease is taken for uses at least
+//!     that. Use lowers the sum; going back to `finish` too; turning a hole or a refund into credit keeps it.
 //! L2. For any point x of the axis, (holes before x) - (refunds used before x) lies in 0..=k L. Leases are taken in the
 //!     order of the axis. Look at the moment when the last one that begins before x was taken: every hole before x is
 //!     in credit, was refunded, or is still in hand as an unused part; every refund given until then is used before x
@@ -70,7 +70,7 @@
 //!     hand, and L1 applies. It is not negative, because holes lie before the place where they are refunded.
 //!     Hence what the requests of the flow between two points of the axis cost differs from the points' distance by at
 //!     most k L, however long the history. On one queue nobody takes in between, there are no holes, and it is 0.
-//! L3. Whoever takes a place at the end of the axis takes at least a grain of it. So nobody can move `finish` back
+//! L3. A queue that takes a place at the end of the axis takes at least a grain of it. So nobody can move `finish` back
 //!     before a start tag that another queue has, and the start tags in one queue do not go back (I9).
 //! L4. A lease is used only while a request of the flow is staged in its queue, behind that request; so what is cut
 //!     from it starts at or after global virtual time (F1), as the staged request does.

@@ -1,8 +1,8 @@
 //! Requests in order of their place on the device, without allocation.
 //!
-//! Answers: which request comes next at or after this byte? Source: treaps, Seidel and Aragon, "Randomized Search Trees",
-//! Algorithmica 1996: a binary search tree whose shape is that of random insertion, because each node has a random rank and
-//! none stands above a higher one.
+//! Answers: which request comes next at or after this byte? Source: treaps, Seidel and Aragon, "Randomized Search
+//! Trees", Algorithmica 1996: a binary search tree whose shape is that of random insertion, because each node has a
+//! random rank and none stands above a higher one.
 //!
 //! # Shape
 //! ```text
@@ -12,8 +12,9 @@
 //!     2: offset 10
 //!     3: offset 64
 //! ```
-//! The caller numbers its requests 0..capacity and says which number goes into which tree; a number is in one tree at most.
-//! Ranks are a hash of the arrival number, so the order of offsets, which clients choose, has no say in the shape.
+//! The caller numbers its requests 0..capacity and says which number goes into which tree; a number is in one tree at
+//! most. Ranks are a hash of the arrival number, so the order of offsets, which clients choose, has no say in the
+//! shape.
 //!
 //! # Invariants
 //! O1. In a tree, (offset, arrival) increases from left to right.
@@ -201,7 +202,8 @@ mod tests {
 
     #[test]
     fn rising_offsets_make_no_list() {
-        // 4096 requests in sector order, the worst case of a tree without ranks: 2 ln n = 17 on average, 50 with luck against us.
+        // 4096 requests in sector order, the worst case of a tree without ranks: 2 ln n = 17 on average, 50 with luck
+        // against us.
         let mut order = OffsetOrder::new(4096);
         let mut tree = OffsetTree::EMPTY;
         for n in 0..4096 {

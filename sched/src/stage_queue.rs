@@ -445,7 +445,8 @@ mod tests {
                     let peeked = queue.peek();
                     let popped = queue.pop();
                     prop_assert_eq!(peeked, popped);
-                    prop_assert_eq!(popped.map(|r| (r.start_tag.since(start) as u64, r.span.0, r.payload, r.flow.0)), expected);
+                    let popped = popped.map(|r| (r.start_tag.since(start) as u64, r.span.0, r.payload, r.flow.0));
+                    prop_assert_eq!(popped, expected);
                 }
                 prop_assert_eq!(queue.len(), model.len());
                 prop_assert_eq!(queue.lead().map(|lead| lead.since(start) as u64), model.first().map(|m| m.0));

@@ -1,8 +1,8 @@
 //! The one door to atomics and locks: `std` in a build, `loom` in a model (`--cfg loom`), counting ones where `bench`
 //! counts what an operation touches (`--cfg watched`, which only the package `watched/sched` sets).
 //!
-//! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships. It is public
-//! for what `blk` shares between workers, so that the simulator and the model checker see that, too.
+//! No other file of this crate names `std::sync` or `loom`, so a model check covers exactly the code that ships. It is
+//! public for what `blk` shares between workers, so that the simulator and the model checker see that, too.
 //!
 //! Loom runs every interleaving of a small test and lets a load return any value that the memory model allows. Two of
 //! its limits shape the code: it treats `SeqCst` loads and stores as `AcqRel`, so wherever a total order is needed the
@@ -34,8 +34,9 @@ use std::sync as plain;
 #[cfg(all(watched, not(loom)))]
 pub mod watched;
 
-/// Tells a watcher that plain memory under a lock is read and written; otherwise nothing. A policy that keeps more under its lock than lies
-/// with the lock itself says so with this, once per step and place, and is charged for what it does and not by a constant.
+/// Tells a watcher that plain memory under a lock is read and written; otherwise nothing. A policy that keeps more
+/// under its lock than lies with the lock itself says so with this, once per step and place, and is charged for what it
+/// does and not by a constant.
 #[inline(always)]
 pub(crate) fn touch<T>(place: &T) {
     #[cfg(all(watched, not(loom)))]

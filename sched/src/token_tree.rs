@@ -23,7 +23,7 @@
 //! Waiting until n tokens lie in one place starves: one-token requests take each as it comes, and two waiters can hold
 //! halves for ever. So a request of n units gathers up to n from its own path; if that is not enough, it takes the
 //! rest from the root *if that leaves the world with at least one free token to start from*, and the root goes
-//! negative. Whoever releases next pays the root's debt first.
+//! negative. The next release pays the root's debt first.
 //!
 //! # Invariants
 //! T1. Tokens in the tree + units in `DispatchToken`s + units in the hands of a running call = D (I1).

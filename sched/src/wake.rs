@@ -1,7 +1,7 @@
 //! One word between a worker that goes to sleep and those who kick it.
 //!
 //! The policies rely on it ([`crate::policy::Kick`]: "a kick must not be lost") and so it lives, and is model-checked,
-//! beside them. What the worker sleeps *on* (an eventfd, a ring, a futex) is the caller's.
+//! beside them. The caller brings what the worker sleeps *on*: an eventfd, a ring, a futex.
 //!
 //! # Shape
 //! ```text

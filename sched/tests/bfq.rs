@@ -1,5 +1,5 @@
-//! What bfq is known for, the bad included: exact shares if it may wait, the device for one queue at a time, a wait after each queue that
-//! runs dry, and what all that costs. In virtual time, on a device with latency and parallelism.
+//! What bfq is known for, the bad included: exact shares if it may wait, the device for one queue at a time, a wait
+//! after each queue that runs dry, and what all that costs. In virtual time, on a device with latency and parallelism.
 
 mod closed_loop;
 
@@ -28,7 +28,8 @@ fn bfq(env: &Env) -> &Bfq {
 
 #[test]
 fn weights_are_exact_within_two_turns_each() {
-    // One and four requests at a time, small and large ones: what each got over its weight differs by no more than two turns' each.
+    // One and four requests at a time, small and large ones: what each got over its weight differs by no more than two
+    // turns' each.
     let turn_bytes = |tenant: &Tenant| (128 * KIB).max(u64::from(tenant.bytes)) as f64;
     for weights in [[1, 2, 3], [100, 1000, 100], [1, 10, 100]] {
         for (depths, sizes) in [([1; 3], [4; 3]), ([1, 4, 32], [4; 3]), ([4; 3], [4, 64, 16]), ([1; 3], [4, 256, 16])] {
@@ -62,7 +63,8 @@ fn weights_are_exact_within_two_turns_each() {
 
 #[test]
 fn without_waiting_the_weights_of_shallow_tenants_are_lost() {
-    // One request at a time each, 1:10. Whoever has none staged when the other's is done has lost its turn, so they alternate.
+    // One request at a time each, 1:10. Whoever has none staged when the other's is done has lost its turn, so they
+    // alternate.
     let tenants = [Tenant { weight: 100, ..Tenant::at(0) }, Tenant { weight: 1000, ..Tenant::at(1) }];
     let shares = |slice_idle_ns| {
         let mut env = env(BfqOptions { slice_idle_ns, ..EXACT }, &tenants);
@@ -75,8 +77,8 @@ fn without_waiting_the_weights_of_shallow_tenants_are_lost() {
 
 #[test]
 fn a_second_group_makes_32_threads_as_slow_as_one() {
-    // 32 threads with one request each on a device that takes 32 at once, and a second tenant with one. Alone they are all on the device at
-    // once. Beside it each is waited for in turn, and the device has one request at a time.
+    // 32 threads with one request each on a device that takes 32 at once, and a second tenant with one. Alone they are
+    // all on the device at once. Beside it each is waited for in turn, and the device has one request at a time.
     let many = Tenant { hctxs: (0..32).collect(), ..Tenant::at(0) };
     let other = Tenant::at(32);
     let requests = |slice_idle_ns, tenants: &[Tenant]| {
@@ -120,8 +122,8 @@ fn who_thinks_for_longer_than_slice_idle_is_not_waited_for() {
 
 #[test]
 fn a_turn_is_as_many_requests_as_fit_its_budget_the_last_to_the_byte() {
-    // Nothing completes and no time passes, so budgets alone end turns. Two thirds of 128 KiB at first: 21 of 4 KiB; who used up what
-    // it had gets all of it next time, which is 32 exactly.
+    // Nothing completes and no time passes, so budgets alone end turns. Two thirds of 128 KiB at first: 21 of 4 KiB;
+    // who used up what it had gets all of it next time, which is 32 exactly.
     let options = PolicyOptions { depth: 1000, bfq: EXACT, ..PolicyOptions::new(PolicyKind::Bfq) };
     let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT; 2]).unwrap();
     let mut queue = policy.open_queue(HctxId(0), 400);
@@ -195,7 +197,8 @@ fn classes_are_strict_and_the_idle_class_does_not_starve() {
 
 #[test]
 fn a_realtime_request_ends_the_turn_of_another_class() {
-    // Turns of 125 ms; the real-time tenant asks each 5 ms and is served at once: its own 100 us and what is on the device.
+    // Turns of 125 ms; the real-time tenant asks each 5 ms and is served at once: its own 100 us and what is on the
+    // device.
     let options = BfqOptions { max_budget_bytes: 1 << 40, low_latency: false, ..BfqOptions::DEFAULT };
     let pinger = Tenant { class: PriorityClass::RealTime, think_ns: 5 * MS, ..Tenant::at(0) };
     let heavy = Tenant { depth: 64, ..Tenant::at(1) };
@@ -211,7 +214,8 @@ fn a_realtime_request_ends_the_turn_of_another_class() {
 
 #[test]
 fn a_new_light_flow_beside_a_heavy_one_is_faster_with_weight_raising() {
-    // The heavy one has long since used up its own raising when the light one comes, reads 40 times with 15 ms in between, and leaves.
+    // The heavy one has long since used up its own raising when the light one comes, reads 40 times with 15 ms in
+    // between, and leaves.
     let heavy = Tenant { depth: 64, ..Tenant::at(0) };
     let light = Tenant { start_ns: 4 * S, requests_max: 40, think_ns: 15 * MS, ..Tenant::at(1) };
     let mean = |low_latency| {

@@ -1,7 +1,8 @@
 //! Policy `d2fq` over a device with class queues, in virtual time: who gets how much of it.
 //!
-//! The device is the least that D2FQ is made for: each worker has a queue of each class, commands are fetched by weighted round robin over
-//! the classes and round robin within one, and so many are worked on at once, each for a time that its length sets.
+//! The device is the least that D2FQ is made for: each worker has a queue of each class, commands are fetched by
+//! weighted round robin over the classes and round robin within one, and so many are worked on at once, each for a time
+//! that its length sets.
 
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
@@ -36,7 +37,8 @@ struct Command {
     worker: usize,
 }
 
-/// Weighted round robin over three classes, round robin over the workers' queues of a class, one command at a time on the link.
+/// Weighted round robin over three classes, round robin over the workers' queues of a class, one command at a time on
+/// the link.
 struct Device {
     queues: [Vec<VecDeque<Command>>; 3],
     next_worker: [usize; 3],
@@ -207,7 +209,8 @@ fn a_ratio_of_3_does_not_keep_1_to_3_beside_seven() {
 
 #[test]
 fn the_ratio_follows_who_is_there() {
-    // Alone: 1. With seven of three times the weight: about 21, in seconds (the paper: 17-18, as the medium queues help).
+    // Alone: 1. With seven of three times the weight: about 21, in seconds (the paper: 17-18, as the medium queues
+    // help).
     let mut run = Run::new(D2fqOptions::DEFAULT, &one_and_seven(5 * S));
     run.until(5 * S - MS);
     assert_eq!(run.policy.ratio(), 1);
@@ -216,8 +219,8 @@ fn the_ratio_follows_who_is_there() {
     let ratio = run.policy.ratio();
     assert!((8..=64).contains(&ratio), "ratio {ratio}");
     let bytes = run.until(20 * S);
-    // 5 and not 3 percent: what it got ahead when they came, at ratio 1, is taken back. At a ratio of 22 where 21 keeps the distance, by a
-    // part in 22.
+    // 5 and not 3 percent: what it got ahead when they came, at ratio 1, is taken back. At a ratio of 22 where 21 keeps
+    // the distance, by a part in 22.
     assert!(run.worst_permille(&bytes) <= 50, "{bytes:?} at ratio {}", run.policy.ratio());
     assert_eq!(run.device.weights, run.policy.class_weights());
     assert!(run.device.weights.by_class()[QueueClass::Medium.index()] > 1);

@@ -1,5 +1,6 @@
-//! Generated histories of the elevators: workers that sleep and run only when something wakes them, requests of every kind, in any
-//! order and at any pace. Each request leaves once, everything comes out, no token is lost, nobody stands still.
+//! Generated histories of the elevators: workers that sleep and run only when something wakes them, requests of every
+//! kind, in any order and at any pace. Each request leaves once, everything comes out, no token is lost, nobody stands
+//! still.
 
 mod elevator_rig;
 use elevator_rig::*;
@@ -122,8 +123,8 @@ impl History {
         }
     }
 
-    /// With all workers asleep, each token of a domain that is out belongs to a request on the device, or to one that waits for
-    /// another token: at most one per worker. And the depth of a domain holds.
+    /// With all workers asleep, each token of a domain that is out belongs to a request on the device, or to one that
+    /// waits for another token: at most one per worker. And the depth of a domain holds.
     fn check_tokens(&self, kyber: &Kyber) {
         for (domain, kind) in [
             (KyberDomain::Read, CostKind::Read),

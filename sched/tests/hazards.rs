@@ -1,6 +1,6 @@
-//! The five ways in which a multi-queue scheduler goes wrong that MQFQ's structures exist to close, one test each, in the paper's
-//! form and in the relaxed one. Each says what to take out to see it fail; each was seen to, in each form alone. (The oracle
-//! behind `Env` may notice first.)
+//! The five ways in which a multi-queue scheduler goes wrong that MQFQ's structures exist to close, one test each, in
+//! the paper's form and in the relaxed one. Each says what to take out to see it fail; each was seen to, in each form
+//! alone. (The oracle behind `Env` may notice first.)
 //!
 //! | hazard                                       | test                                                                   |
 //! |----------------------------------------------|------------------------------------------------------------------------|
@@ -32,9 +32,9 @@ fn forms(options: PolicyOptions, hctx_count: usize) -> [PolicyOptions; 2] {
     [options, options.relaxed(hctx_count)]
 }
 
-/// Two sockets of four; D = 4; T = 64 KiB. Seven tenants on seven hctxs keep everything busy; the eighth, far from most of
-/// them, submits one request. While it waits virtual time stands still, so each of the seven dispatches at most what starts
-/// within T: 16 requests of 4 KiB and one more. 7 * 17 completions, and D that were on their way.
+/// Two sockets of four; D = 4; T = 64 KiB. Seven tenants on seven hctxs keep everything busy; the eighth, far from most
+/// of them, submits one request. While it waits virtual time stands still, so each of the seven dispatches at most what
+/// starts within T: 16 requests of 4 KiB and one more. 7 * 17 completions, and D that were on their way.
 ///
 /// Fails if `Mqfq::pick` does not throttle: then each neighbour keeps its token for its own next request, for ever.
 #[test]
@@ -64,7 +64,8 @@ fn a_far_queue_does_not_starve() {
     }
 }
 
-/// D = 2, both tokens at the leaf of hctx 0, which has use for one; hctx 3, on the other socket, has found none and sleeps.
+/// D = 2, both tokens at the leaf of hctx 0, which has use for one; hctx 3, on the other socket, has found none and
+/// sleeps.
 ///
 /// Fails if `Mqfq::rest` does not percolate, and if it does not search the ready set.
 #[test]
@@ -111,12 +112,12 @@ fn virtual_time_that_wraps_changes_nothing() {
     }
 }
 
-/// Busy's requests of 1 TiB at weight 1 are 2^40 * 102400 units long: 164 of them are the circle. The sleeper comes back after 0
-/// to 3 turns, in steps that are no divisor of one, and starts at virtual time, not in its future.
-/// (That each such request lies farther ahead than the mindicator reaches is part of the test.)
+/// Busy's requests of 1 TiB at weight 1 are 2^40 * 102400 units long: 164 of them are the circle. The sleeper comes
+/// back after 0 to 3 turns, in steps that are no divisor of one, and starts at virtual time, not in its future. (That
+/// each such request lies farther ahead than the mindicator reaches is part of the test.)
 ///
-/// Fails if `FlowTable::refresh_if_due` does nothing: a stale finish tag would compare as up to half a circle ahead, and the
-/// sleeper would be throttled.
+/// Fails if `FlowTable::refresh_if_due` does nothing: a stale finish tag would compare as up to half a circle ahead,
+/// and the sleeper would be throttled.
 #[test]
 fn a_flow_that_comes_back_after_a_long_idle_starts_at_virtual_time() {
     let tenants = [tenant("busy", 1, 1 << 40, &[0]), tenant("sleeper", 100, 4 * KIB, &[1])];
@@ -141,11 +142,11 @@ fn a_flow_that_comes_back_after_a_long_idle_starts_at_virtual_time() {
     }
 }
 
-/// b sleeps for 1000 dispatches of a. From then on both are backlogged and get the same, not b everything: 1000 dispatches, 500
-/// each, give or take 2T + two requests.
+/// b sleeps for 1000 dispatches of a. From then on both are backlogged and get the same, not b everything: 1000
+/// dispatches, 500 each, give or take 2T + two requests.
 ///
-/// Fails if `FlowTable::charge` (in the relaxed form `charge_first`) does not raise the finish tag to virtual time: b would start
-/// in the past, and get all until it has caught up.
+/// Fails if `FlowTable::charge` (in the relaxed form `charge_first`) does not raise the finish tag to virtual time: b
+/// would start in the past, and get all until it has caught up.
 #[test]
 fn i7_idleness_earns_nothing() {
     let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 4 * KIB, &[1])];

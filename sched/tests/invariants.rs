@@ -1,5 +1,6 @@
-//! I1 to I9 of ARCHITECTURE.md, each as a claim about a small scene. I1, I2 and I8 are also checked at every step
-//! of every other test here (`Env::check`); I4 and I6 have files of their own for generated histories, I5 is in `hazards.rs`.
+//! I1 to I9 of ARCHITECTURE.md, each as a claim about a small scene. I1, I2 and I8 are also checked at every step of
+//! every other test here (`Env::check`); I4 and I6 have files of their own for generated histories, I5 is in
+//! `hazards.rs`.
 
 mod bench_top;
 use bench_top::*;
@@ -151,8 +152,9 @@ fn i4_worker_whose_device_queue_is_full_lets_others_have_its_tokens() {
 
 #[test]
 fn a_worker_with_its_share_of_tokens_gives_them_to_one_that_waits() {
-    // D = 8. a is alone first and takes all of it; then b comes, within T, and waits for tokens. In the paper's form a keeps
-    // them as long as it has requests; with a share of 4 the tokens of its completed requests go to b until b has as many.
+    // D = 8. a is alone first and takes all of it; then b comes, within T, and waits for tokens. In the paper's form a
+    // keeps them as long as it has requests; with a share of 4 the tokens of its completed requests go to b until b has
+    // as many.
     for (token_share, given) in [(0, 0), (4, 4)] {
         let options = PolicyOptions { token_share, ..mqfq(8, MIB) };
         let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 4 * KIB, &[1])];
@@ -167,7 +169,8 @@ fn a_worker_with_its_share_of_tokens_gives_them_to_one_that_waits() {
         env.run(hctx(1));
         assert_eq!((env.in_flight_on(hctx(0)), env.in_flight_on(hctx(1))), (8, 0));
         for _ in 0..8 {
-            // The oldest is a's: b's come behind them. b is awake before a has done what it has to do with its completion.
+            // The oldest is a's: b's come behind them. b is awake before a has done what it has to do with its
+            // completion.
             let completed = env.complete_at(0);
             env.run_kicked();
             env.run(completed);
@@ -180,9 +183,10 @@ fn a_worker_with_its_share_of_tokens_gives_them_to_one_that_waits() {
 
 #[test]
 fn i5_lead_beyond_what_a_leaf_can_show_waits_for_what_it_shows() {
-    // T = 2^50 units, the longest there is, and q = T/2: the slots of the wheel are 2^49 long, and its last is 2^55 ahead. The first
-    // request of a is 1 TiB at weight 1, so its second starts at 2^56.6; its leaf shows 2^53. When b's queue is empty, virtual
-    // time comes to 2^53 and no further before a's worker has looked: so it is that which it must wait for.
+    // T = 2^50 units, the longest there is, and q = T/2: the slots of the wheel are 2^49 long, and its last is 2^55
+    // ahead. The first request of a is 1 TiB at weight 1, so its second starts at 2^56.6; its leaf shows 2^53. When b's
+    // queue is empty, virtual time comes to 2^53 and no further before a's worker has looked: so it is that which it
+    // must wait for.
     for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial] {
         let window = PolicyOptions::WINDOW_MAX;
         let options = PolicyOptions { window, quantum: VSpan(window.0 / 2), depth: 4, ..PolicyOptions::new(kind) };

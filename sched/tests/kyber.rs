@@ -1,5 +1,5 @@
-//! What `kyber` is known for, the bad included: tokens per kind of request, depths that follow the latencies, batches, less room for
-//! what nobody waits for; and that it knows no tenants.
+//! What `kyber` is known for, the bad included: tokens per kind of request, depths that follow the latencies, batches,
+//! less room for what nobody waits for; and that it knows no tenants.
 
 mod elevator_rig;
 use elevator_rig::*;
@@ -55,7 +55,8 @@ fn measure(rig: &mut Rig, reads: (u64, u64), writes: (u64, u64)) {
             rig.run(0);
             rig.now_ns += device_ns;
             batch.into_iter().for_each(|handle| rig.complete(handle));
-            // The next ten begin when these did: the clock of a test goes where it is put, and no check comes before its time.
+            // The next ten begin when these did: the clock of a test goes where it is put, and no check comes before
+            // its time.
             rig.now_ns = began_ns;
         }
     }
@@ -153,7 +154,8 @@ fn what_nobody_waits_for_has_three_quarters_of_the_device() {
 
 #[test]
 fn writes_lose_depth_when_reads_miss_their_target_on_the_device() {
-    // Reads take 3 ms on the device, target 2; writes 2 of 10 ms, within the first quarter. Each evaluation leaves a quarter.
+    // Reads take 3 ms on the device, target 2; writes 2 of 10 ms, within the first quarter. Each evaluation leaves a
+    // quarter.
     let mut rig = rig(DEEP, DEFAULT, 1);
     for expected in [32, 8, 2, 1, 1] {
         measure(&mut rig, (0, 3 * MS), (0, 2 * MS));
@@ -215,7 +217,8 @@ fn a_raised_depth_wakes_those_who_wait_for_it() {
 #[test]
 fn the_latencies_are_looked_at_ten_times_a_second_at_most() {
     let mut rig = rig(DEEP, DEFAULT, 1);
-    // The first completion looks, and finds nothing. What reads and writes take within the next 100 ms counts when those are over.
+    // The first completion looks, and finds nothing. What reads and writes take within the next 100 ms counts when
+    // those are over.
     serve(&mut rig, 1, flush(0), 0, 0);
     for (io, device_ns) in [(read(0, 0), 3 * MS), (write_sync(0, 0), 2 * MS)] {
         for _ in 0..50 {
@@ -253,7 +256,8 @@ fn a_queue_that_waits_is_served_although_another_has_work_without_end() {
 
 #[test]
 fn a_worker_keeps_its_even_part_while_another_waits_and_no_more() {
-    // 8 read tokens. Queue 0 has them all; queue 1 comes, and gets what queue 0 has beyond 4. From then on each keeps its own.
+    // 8 read tokens. Queue 0 has them all; queue 1 comes, and gets what queue 0 has beyond 4. From then on each keeps
+    // its own.
     let mut rig = rig(DEEP, KyberOptions { read_depth: 8, ..DEFAULT }, 2);
     submit_many(&mut rig, 0, 60, read(0, 0));
     rig.run(0);
@@ -296,7 +300,8 @@ fn of_eight_queues_that_wait_each_is_served_in_turn() {
 
 #[test]
 fn a_tenant_with_more_requests_takes_all() {
-    // It knows no tenants: one with 510 reads always waiting, one with a single one. First in, first out, so the one waits for all.
+    // It knows no tenants: one with 510 reads always waiting, one with a single one. First in, first out, so the one
+    // waits for all.
     let mut rig = rig(DEEP, DEFAULT, 1);
     let mut of_one = 0;
     submit_many(&mut rig, 0, 510, read(0, 0));

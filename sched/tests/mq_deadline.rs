@@ -1,5 +1,5 @@
-//! What `mq-deadline` is known for, the bad included: batches in sector order, reads before writes but not for ever, expiry times,
-//! classes and their ageing.
+//! What `mq-deadline` is known for, the bad included: batches in sector order, reads before writes but not for ever,
+//! expiry times, classes and their ageing.
 
 mod elevator_rig;
 use elevator_rig::*;
@@ -72,8 +72,8 @@ fn equal_offsets_go_in_the_order_they_came() {
 
 #[test]
 fn a_batch_ends_after_fifo_batch_requests() {
-    // Reads at blocks 1..=8 and one write: with a batch of 4 and no read batch allowed to pass, the write goes after 4 of them;
-    // the busy one was the first of the batch.
+    // Reads at blocks 1..=8 and one write: with a batch of 4 and no read batch allowed to pass, the write goes after 4
+    // of them; the busy one was the first of the batch.
     let mut rig = rig(1, MqDeadlineOptions { fifo_batch: 4, writes_starved: 0, ..DEFAULT });
     busy(&mut rig);
     for block in 1..=8 {
@@ -274,8 +274,8 @@ fn a_changed_class_holds_for_what_comes_and_loses_nothing() {
         handle
     });
     rig.run(0);
-    // Two are on the device, dispatched as of the new class; of those staged the one of the new class goes first, though it lies
-    // behind.
+    // Two are on the device, dispatched as of the new class; of those staged the one of the new class goes first,
+    // though it lies behind.
     rig.complete_oldest();
     assert_eq!([rig.is_dispatched(old), rig.is_dispatched(new)], [false, true]);
     rig.policy.set_class(FlowId(0), PriorityClass::Idle);

@@ -154,7 +154,8 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
     (allocated, seen)
 }
 
-/// The same for a direct policy, which has other operations. Returns also how often each class was named, and a ratio set.
+/// The same for a direct policy, which has other operations. Returns also how often each class was named, and a ratio
+/// set.
 fn churn_direct(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, [u64; 3], u64) {
     let policy = AnyPolicy::new(options, &Topology::new(2, 2, 1), &vec![Weight::DEFAULT; flows as usize]).unwrap();
     let mut queues: Vec<_> = (0..HCTXS).map(|n| policy.open_queue(HctxId(n), CAPACITY)).collect();
@@ -212,8 +213,8 @@ fn nothing_allocates_after_the_queues_are_open() {
     for kind in PolicyKind::ALL.into_iter().filter(|kind| !kind.is_direct()) {
         for flows in [1, 8, 1000] {
             for token_unit_bytes in [None, Some(4096)] {
-                // Virtual time wraps and all flows are refreshed on the way; D is small enough to starve queues of tokens,
-                // T to throttle them.
+                // Virtual time wraps and all flows are refreshed on the way; D is small enough to starve queues of
+                // tokens, T to throttle them.
                 let options = PolicyOptions {
                     depth: 5,
                     window: VSpan::from_bytes(16 << 10),

@@ -1,7 +1,7 @@
 //! Who gets how much: shares by weight under saturation, whatever the sizes, queues and weights.
 //!
-//! Each test also runs under `mqfq-serial` and `sfqd`, MQFQ in both of its forms; what `none` does is shown once, because it
-//! is the reason for all this.
+//! Each test also runs under `mqfq-serial` and `sfqd`, MQFQ in both of its forms; what `none` does is shown once,
+//! because it is the reason for all this.
 
 mod bench_top;
 use bench_top::*;
@@ -134,9 +134,9 @@ const BYTES_PER_S: u64 = 3_000_000_000;
 
 #[test]
 fn one_second_of_saturation_is_shared_by_weight_within_one_percent() {
-    // A device that serves 3 GB/s, oldest first; D = 64, T = 64 KiB. Compared is what was completed in the first second,
-    // each tenant's against its part of the whole. At 1:10000 the light one gets 300 kB: its requests are of 512 bytes, or a
-    // single one would be more than the tolerance.
+    // A device that serves 3 GB/s, oldest first; D = 64, T = 64 KiB. Compared is what was completed in the first
+    // second, each tenant's against its part of the whole. At 1:10000 the light one gets 300 kB: its requests are of
+    // 512 bytes, or a single one would be more than the tolerance.
     let weights_and_bytes = [
         (100, 100, 64 * KIB, 512 * KIB),
         (100, 300, 256 * KIB, 128 * KIB),

@@ -200,10 +200,12 @@ const TESTS_FOR_MIRI: [&str; 2] = [
     "--test stress",
 ];
 
-/// `miri`: the tests of sched that are short enough for it, in the interpreter that finds undefined behaviour and data races.
+/// `miri`: the tests of sched that are short enough for it, in the interpreter that finds undefined behaviour and data
+/// races.
 ///
-/// Sched has no `unsafe` of its own; this looks at what the standard library does for it. Weak memory is emulated, and threads
-/// change at random: two threads that sleep and wake each other run as well. Needs a nightly toolchain with miri.
+/// Sched has no `unsafe` of its own; this looks at what the standard library does for it. Weak memory is emulated, and
+/// threads change at random: two threads that sleep and wake each other run as well. Needs a nightly toolchain with
+/// miri.
 ///
 /// # Errors
 /// One sentence if miri is missing or a test fails.
@@ -224,11 +226,12 @@ pub fn miri() -> Result<(), String> {
 
 /// `sanitize`: the tests of blk, where the `unsafe` code of the data path is, under AddressSanitizer.
 ///
-/// The pinned compiler has it behind an unstable flag, hence `RUSTC_BOOTSTRAP`; `--target` keeps build scripts out of it.
-/// Leaks are not reported: memory that the kernel may still write to is leaked on purpose (`ring.rs`, `file/queue.rs`).
+/// The pinned compiler has it behind an unstable flag, hence `RUSTC_BOOTSTRAP`; `--target` keeps build scripts out of
+/// it. Leaks are not reported: memory that the kernel may still write to is leaked on purpose (`ring.rs`,
+/// `file/queue.rs`).
 ///
-/// There is no `thread`: the standard library would have to be built with it, or each Mutex looks like none. Where we share
-/// without a lock (sched) there is no `unsafe`, so nothing that it could find; loom checks the orderings there.
+/// There is no `thread`: the standard library would have to be built with it, or each Mutex looks like none. Where we
+/// share without a lock (sched) there is no `unsafe`, so nothing that it could find; loom checks the orderings there.
 ///
 /// # Errors
 /// One sentence if a test fails or the sanitizer reports.

@@ -69,8 +69,8 @@ const TOOLS: &[Tool] = &[
     },
 ];
 
-/// The system's folders first: nbdsh runs whichever `python3` comes first, and only the system's has its module. The tests
-/// look for tools in the same order.
+/// The system's folders first: nbdsh runs whichever `python3` comes first, and only the system's has its module. The
+/// tests look for tools in the same order.
 fn path() -> String {
     format!("/usr/bin:/bin:{}", std::env::var("PATH").unwrap_or_default())
 }

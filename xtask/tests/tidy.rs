@@ -462,8 +462,33 @@ fn a_file_of_801_lines_is_found_and_one_of_800_is_not() {
 }
 
 #[test]
+fn a_line_of_121_columns_is_found_and_one_of_120_is_not() {
+    let words = |count: usize| "word ".repeat(count / 5 + 1)[..count - 1].to_string() + ".";
+    for (start, indent) in [("//! ", ""), ("/// ", "    "), ("// ", "        "), ("let x = ", "    ")] {
+        let line = |columns: usize| format!("{indent}{start}{}\n", words(columns - indent.len() - start.len()));
+        assert_eq!(check_rule(&Tree::of(&[("blk/src/a.rs", &line(121))]), "columns").len(), 1, "{start}");
+        assert!(check_rule(&Tree::of(&[("blk/src/a.rs", &line(120))]), "columns").is_empty(), "{start}");
+    }
+    let beside = format!("f();  // {}\n", words(130));
+    assert_eq!(check_rule(&Tree::of(&[("blk/src/a.rs", &beside)]), "columns").len(), 1);
+    // A message, a row, a picture with a line after it, an address; and columns are characters, not bytes.
+    let picture = |after: &str| format!("// ```text\n// {}\n// ```\n// {after}\n", words(150));
+    let lawful = [
+        format!("f(\"{}\");\n", words(150)),
+        format!("//! | {} |\n", words(150)),
+        picture("x"),
+        format!("// https://example.org/{}\n", "x".repeat(150)),
+        format!("// {} {}\n", "\u{2500}".repeat(50), "\u{2500}".repeat(50)),
+    ];
+    for text in &lawful {
+        assert!(check_rule(&Tree::of(&[("blk/src/a.rs", text)]), "columns").is_empty(), "{text}");
+    }
+    assert_eq!(check_rule(&Tree::of(&[("blk/src/a.rs", &picture(&words(150)))]), "columns").len(), 1);
+}
+
+#[test]
 fn every_rule_has_been_seen_to_fail() {
-    let elsewhere = ["unfinished", "machine-paths", "length"];
+    let elsewhere = ["unfinished", "machine-paths", "length", "columns"];
     for (rule, _) in RULES {
         let planted = PLANTED.iter().any(|planted| planted.rule == *rule);
         assert!(planted || elsewhere.contains(rule), "no violation of {rule} is planted");

@@ -1,7 +1,7 @@
 //! A device in memory, as fast as memory: commands are carried out when they are reaped, in the order of submission.
 //!
-//! The worker copies, so one reap copies a bounded number of bytes ([`REAP_BYTES_MAX`](super::REAP_BYTES_MAX)); the rest
-//! waits for the next.
+//! The worker copies, so one reap copies a bounded number of bytes ([`REAP_BYTES_MAX`](super::REAP_BYTES_MAX)); the
+//! rest waits for the next.
 //!
 //! Its bytes end with the process. So nothing that is completed becomes any safer by a flush, there is no cache that a
 //! flush could empty, and `volatile_cache` is false; FUA and flush are accepted and have nothing to do.

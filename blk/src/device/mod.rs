@@ -17,9 +17,9 @@ use crate::request::{Op, Status};
 use mqfq_sched::policy::{ClassWeights, QueueClass};
 use mqfq_sched::topology::{HctxId, Place};
 
-/// Payload that one reap of a device in memory copies, bytes: beyond it the rest waits for the next reap. It bounds how long a
-/// worker stays away from its other clients, to about 15 us; a turn of its loop has four rounds of reaps. One command is
-/// always carried out, however long.
+/// Payload that one reap of a device in memory copies, bytes: beyond it the rest waits for the next reap. It bounds how
+/// long a worker stays away from its other clients, to about 15 us; a turn of its loop has four rounds of reaps. One
+/// command is always carried out, however long.
 pub const REAP_BYTES_MAX: u64 = 128 << 10;
 
 /// How many of the commands with payloads of these lengths, bytes, one reap carries out: see [`REAP_BYTES_MAX`].
@@ -73,7 +73,8 @@ pub struct Command {
     pub buffer: Option<Buffer>,
     /// The buffers of the other requests that the command was merged from. They travel with the first.
     pub more: Segments,
-    /// Which use of the tag this is. Goes back in [`Reaped`], so that the end of an earlier one is not taken for this one's.
+    /// Which use of the tag this is. Goes back in [`Reaped`], so that the end of an earlier one is not taken for this
+    /// one's.
     pub generation: u32,
     /// Which queue of a set it goes to ([`Device::open_class_queues`]). Queues that are no sets do not look at it.
     pub class: QueueClass,
@@ -135,8 +136,8 @@ pub struct QueueOptions {
     pub interrupt: std::sync::Arc<dyn Fn(HctxId) + Send + Sync>,
 }
 
-/// What queues a device offers (blk-mq section 3.3: "the number of submission queues that it supports as well as the size of
-/// these queues").
+/// What queues a device offers (blk-mq section 3.3: "the number of submission queues that it supports as well as the
+/// size of these queues").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueLimits {
     /// Queues that can be open at once, at least 1.
@@ -160,22 +161,22 @@ pub trait Device: Send + Sync {
         QueueLimits::UNLIMITED
     }
 
-    /// Which of `queues` hardware queues, 1 or more, each worker's requests go to, given the workers' places (blk-mq section 3.3,
-    /// "HW submission queue mapping function"). Every queue must be somebody's.
+    /// Which of `queues` hardware queues, 1 or more, each worker's requests go to, given the workers' places (blk-mq
+    /// section 3.3, "HW submission queue mapping function"). Every queue must be somebody's.
     fn map_queues(&self, workers: &[Place], queues: usize) -> Vec<u16> {
         queues::nearest(workers, queues)
     }
 
     /// The descriptor that its queues name in entries on the worker's ring, if it is one and the same for all of them.
-    /// The worker registers it with the ring, which spares the kernel a look-up and a reference per entry; the ring then
-    /// keeps the file open for as long as it lives.
+    /// The worker registers it with the ring, which spares the kernel a look-up and a reference per entry; the ring
+    /// then keeps the file open for as long as it lives.
     #[cfg(feature = "uring")]
     fn ring_file(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
     }
 
-    /// What has become of it since the last call that its user should know, one sentence each. For a thread that may wait, now and
-    /// then; never called by a worker.
+    /// What has become of it since the last call that its user should know, one sentence each. For a thread that may
+    /// wait, now and then; never called by a worker.
     fn check_up(&self) -> Vec<String> {
         Vec::new()
     }
@@ -186,8 +187,8 @@ pub trait Device: Send + Sync {
     /// One sentence for the user.
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String>;
 
-    /// A queue that several workers use in turn, under a lock ([`crate::queues`]); called once for each, on any thread. Its
-    /// `interrupt` reaches a worker that looks after the queue, whatever hctx it is called with.
+    /// A queue that several workers use in turn, under a lock ([`crate::queues`]); called once for each, on any thread.
+    /// Its `interrupt` reaches a worker that looks after the queue, whatever hctx it is called with.
     ///
     /// # Errors
     /// One sentence for the user; as it stands here, that the device has no such queues.
@@ -196,15 +197,16 @@ pub trait Device: Send + Sync {
         Err("its queues belong to one worker each: allowed is one hardware queue per core".to_string())
     }
 
-    /// It says that it arbitrates among queues of different classes by their weights (CAP.AMS of NVMe). That it does is measured
-    /// ([`crate::probe`]). Constant.
+    /// It says that it arbitrates among queues of different classes by their weights (CAP.AMS of NVMe). That it does is
+    /// measured ([`crate::probe`]). Constant.
     fn has_class_queues(&self) -> bool {
         false
     }
 
-    /// A set of three queues, one of each class, which takes `depth` commands in each: a command goes to the queue of its
-    /// [`Command::class`], and its tag is below three times the depth. The weights of the classes are equal until they are set
-    /// ([`DeviceQueue::set_class_weights`]). Dropped, the queues are deleted. It counts as three of [`QueueLimits::queues_max`].
+    /// A set of three queues, one of each class, which takes `depth` commands in each: a command goes to the queue of
+    /// its [`Command::class`], and its tag is below three times the depth. The weights of the classes are equal until
+    /// they are set ([`DeviceQueue::set_class_weights`]). Dropped, the queues are deleted. It counts as three of
+    /// [`QueueLimits::queues_max`].
     ///
     /// # Errors
     /// One sentence for the user; as it stands here, that the device has none.
@@ -220,8 +222,8 @@ pub trait DeviceQueue {
     /// Puts a command into the queue. The device need not look at it before the doorbell.
     ///
     /// # Errors
-    /// [`QueueFull`] with the command if the queue holds its depth. One that refuses sooner, because it shares places with others,
-    /// says when there is one again: by [`DeviceQueue::next_event_ns`] or by an interrupt.
+    /// [`QueueFull`] with the command if the queue holds its depth. One that refuses sooner, because it shares places
+    /// with others, says when there is one again: by [`DeviceQueue::next_event_ns`] or by an interrupt.
     fn submit(&mut self, command: Command) -> Result<(), QueueFull>;
 
     /// Tells the device about the commands submitted since the last call.
@@ -238,29 +240,31 @@ pub trait DeviceQueue {
     fn in_flight(&self) -> usize;
 
     /// The command of `tag` shall end now, it has taken too long. If the device could give it up, it ends with
-    /// [`Status::TimedOut`] and is not carried out afterwards (it may have been before); if it ended by itself meanwhile, as it did.
-    /// Either end is reaped, now or later. False: the device cannot ask for that, or has no such command, and nothing happened.
+    /// [`Status::TimedOut`] and is not carried out afterwards (it may have been before); if it ended by itself
+    /// meanwhile, as it did. Either end is reaped, now or later. False: the device cannot ask for that, or has no such
+    /// command, and nothing happened.
     fn abort(&mut self, tag: Tag, now_ns: u64) -> bool {
         let _ = (tag, now_ns);
         false
     }
 
-    /// The queue shall begin anew. Every command that has not ended comes back in `given_back`, with its buffers (its status there means
-    /// nothing), and none of them is carried out afterwards. What has ended is reaped as ever. False: the device cannot, and nothing
-    /// happened.
+    /// The queue shall begin anew. Every command that has not ended comes back in `given_back`, with its buffers (its
+    /// status there means nothing), and none of them is carried out afterwards. What has ended is reaped as ever.
+    /// False: the device cannot, and nothing happened.
     fn reset(&mut self, now_ns: u64, given_back: &mut Vec<Reaped>) -> bool {
         let _ = (now_ns, given_back);
         false
     }
 
-    /// Sets the weights of the device's class queues, for all sets of it, from now on. False: it has none, and nothing happened.
+    /// Sets the weights of the device's class queues, for all sets of it, from now on. False: it has none, and nothing
+    /// happened.
     fn set_class_weights(&mut self, weights: ClassWeights, now_ns: u64) -> bool {
         let _ = (weights, now_ns);
         false
     }
 
-    /// An operation that this queue put on the worker's ring (`ring::DeviceRing`) ended: `user` as given there, `result` as
-    /// the kernel's CQE says. Its command is handed out by the next `reap`.
+    /// An operation that this queue put on the worker's ring (`ring::DeviceRing`) ended: `user` as given there,
+    /// `result` as the kernel's CQE says. Its command is handed out by the next `reap`.
     fn ring_event(&mut self, user: u32, result: i32) {
         unreachable!("this device put nothing on the ring, yet got event {user} with result {result}");
     }

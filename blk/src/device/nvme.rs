@@ -7,21 +7,24 @@
 //!  worker 2: NvmeQueue ─┘   ◀── interrupt: "worker 1 has completions" ── │ per worker), its model clock │
 //!       └── bytes, without the controller's lock ──▶ SparseStore         └──────────────────────────────┘
 //! ```
-//! Nobody's thread belongs to the controller: whichever worker looks moves it on, for all. Commands of one lock-step are
-//! written and read together; bytes are copied after the lock is released, on the thread of the worker whose they are.
+//! Nobody's thread belongs to the controller: whichever worker looks moves it on, for all. Commands of one lock-step
+//! are written and read together; bytes are copied after the lock is released, on the thread of the worker whose they
+//! are.
 //!
 //! # Class queues
-//! A set is three queue pairs, one of each class, behind one [`DeviceQueue`]: submissions go to the pair of their class, completions
-//! are taken from all three, and there is one doorbell, one interrupt and one reset for them. Weights are the controller's and hold for
-//! all sets. A controller that offers weighted round robin is enabled with it, whether somebody opens a set or not.
+//! A set is three queue pairs, one of each class, behind one [`DeviceQueue`]: submissions go to the pair of their
+//! class, completions are taken from all three, and there is one doorbell, one interrupt and one reset for them.
+//! Weights are the controller's and hold for all sets. A controller that offers weighted round robin is enabled with
+//! it, whether somebody opens a set or not.
 //!
 //! # When bytes move
 //! At the reap, for reads and writes alike. Before the reap nobody was told that the command ended, so any order among
-//! commands in flight together is one that a drive may choose; after it every later command sees them (S1 of the store).
+//! commands in flight together is one that a drive may choose; after it every later command sees them (S1 of the
+//! store).
 //!
 //! # Durability
-//! The medium is memory of this process: a kill of the daemon loses all of it, flushed or not. What the model has is time:
-//! a flush takes as long as on the drive, and since no preset has a volatile cache, FUA costs nothing and
+//! The medium is memory of this process: a kill of the daemon loses all of it, flushed or not. The model has the time
+//! of a drive: a flush takes as long as on the drive, and since no preset has a volatile cache, FUA costs nothing and
 //! `volatile_cache` is false. It is a device to measure and test with.
 //!
 //! # The wake-up that must not be lost
@@ -34,10 +37,10 @@
 //! | 3 | | interrupts A |
 //! | 4 | sleeps, or is about to | |
 //!
-//! The interrupt (a kick) of step 3 comes after step 2's store, and a kicked worker runs a full turn before it sleeps, in
-//! which `reap` sees `news`. Without B, A's own timer at V leads to the same place. V itself may be stale in one direction
-//! only: a doorbell of B's can make the *controller's* next event earlier, but that event is B's, and none of A's can come
-//! before the V that A saw (a later command may delay those already inside, never hasten them).
+//! The interrupt (a kick) of step 3 comes after step 2's store, and a kicked worker runs a full turn before it sleeps,
+//! in which `reap` sees `news`. Without B, A's own timer at V leads to the same place. V itself may be stale in one
+//! direction only: a doorbell of B's can make the *controller's* next event earlier, but that event is B's, and none of
+//! A's can come before the V that A saw (a later command may delay those already inside, never hasten them).
 
 use crate::device::store::SparseStore;
 use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueLimits, QueueOptions, Reaped, Tag};
@@ -66,8 +69,8 @@ const CLASSES: [ArbClass; 3] = [ArbClass::High, ArbClass::Medium, ArbClass::Low]
 /// Bytes that one Write Zeroes can name; longer ones are several commands, one after the other.
 const WRITE_ZEROES_BYTES_MAX: u32 = BLOCKS_MAX * BLOCK_BYTES;
 
-/// What a list of PRP entries names: whole pages, but at its two ends (NVMe 1.3 section 4.3). Requests of whole pages can always
-/// share one.
+/// What a list of PRP entries names: whole pages, but at its two ends (NVMe 1.3 section 4.3). Requests of whole pages
+/// can always share one.
 const PAGE_BYTES: u32 = 4096;
 
 /// Requests of one command: the largest transfer, in pages.
@@ -87,7 +90,8 @@ pub struct NvmeDeviceOptions<'a> {
     pub seed: u64,
     /// Whether it has weighted round robin; `None`: as the preset says.
     pub arbitration: Option<Arbitration>,
-    /// Queue pairs that there can be, at least 1; `None`: 1024. A set of class queues takes three. (D2FQ's drive had 32.)
+    /// Queue pairs that there can be, at least 1; `None`: 1024. A set of class queues takes three. (D2FQ's drive had
+    /// 32.)
     pub queue_pairs_max: Option<u16>,
 }
 
@@ -150,8 +154,8 @@ impl NvmeDevice {
         }
         let options: ControllerOptions = preset.controller(size_bytes, queue_pairs_max, seed);
         let mut controller = Controller::new(options);
-        // Weights are equal and the burst is one until somebody sets them, and then it differs from round robin by nothing: a queue
-        // that is no set is a medium one.
+        // Weights are equal and the burst is one until somebody sets them, and then it differs from round robin by
+        // nothing: a queue that is no set is a medium one.
         let has_class_queues = controller.enable(Mechanism::Weighted, 0).is_ok();
         let info = DeviceInfo {
             size_bytes,
@@ -283,7 +287,8 @@ enum Entry {
     Deallocate { cid: u16, range: DatasetRange },
 }
 
-/// One queue pair, or a set of one for each class. What is done per pair is unrolled for either, so one alone pays for no set.
+/// One queue pair, or a set of one for each class. What is done per pair is unrolled for either, so one alone pays for
+/// no set.
 struct NvmeQueue<const N: usize> {
     shared: Arc<Shared>,
     /// By lane: the command's class in a set, else 0.
@@ -328,7 +333,8 @@ impl<const N: usize> NvmeQueue<N> {
         self.in_flight.iter().sum()
     }
 
-    /// One hold of the lock: puts what is staged into the rings, moves the controller to `now_ns`, asks, takes what ended.
+    /// One hold of the lock: puts what is staged into the rings, moves the controller to `now_ns`, asks, takes what
+    /// ended.
     fn drive(&mut self, now_ns: u64, ask: Ask) {
         let mut driver = self.shared.lock();
         let Driver { controller, owners } = &mut *driver;
@@ -382,8 +388,8 @@ impl<const N: usize> NvmeQueue<N> {
     }
 
     fn has_news(&self) -> bool {
-        // Acquire: pairs with the Release in another worker's `drive`. False although it has just been set: the interrupt
-        // that follows brings us back.
+        // Acquire: pairs with the Release in another worker's `drive`. False although it has just been set: the
+        // interrupt that follows brings us back.
         self.news.load(Ordering::Acquire)
     }
 
@@ -445,8 +451,8 @@ impl Flight {
         let (slba, blocks) = (start_bytes / u64::from(BLOCK_BYTES), piece_bytes / BLOCK_BYTES);
         match op {
             Op::Flush => Entry::Plain(SubmissionEntry::flush(cid)),
-            // An NLB of 0 is one block, so there is no read or write of nothing; the empty range of a deallocate is one.
-            // No preset has a volatile cache, so a completed deallocate is as stable as FUA asks.
+            // An NLB of 0 is one block, so there is no read or write of nothing; the empty range of a deallocate is
+            // one. No preset has a volatile cache, so a completed deallocate is as stable as FUA asks.
             _ if blocks == 0 || op == Op::Discard => Entry::Deallocate { cid, range: DatasetRange { slba, blocks } },
             Op::Read => Entry::Plain(SubmissionEntry::read(cid, slba, blocks, u64::from(cid))),
             Op::Write => Entry::Plain(SubmissionEntry::write(cid, slba, blocks, fua, u64::from(cid))),

@@ -60,7 +60,8 @@ impl Segments {
         self.len() == 0
     }
 
-    /// As [`Command::for_each_segment`], of a command of `length_bytes` at `offset_bytes` whose first buffer is `first`.
+    /// As [`Command::for_each_segment`], of a command of `length_bytes` at `offset_bytes` whose first buffer is
+    /// `first`.
     #[inline]
     pub(crate) fn for_each(
         &mut self,
@@ -99,10 +100,12 @@ impl Command {
         usize::from(self.buffer.is_some()) + self.more.len()
     }
 
-    /// Calls `each` with the bytes of each buffer and where on the device they lie, in order, as far as the command's length goes.
+    /// Calls `each` with the bytes of each buffer and where on the device they lie, in order, as far as the command's
+    /// length goes.
     ///
     /// # Panics
-    /// If a command that moves bytes came without its buffer, or a buffer is shorter than its part: the layers above validate.
+    /// If a command that moves bytes came without its buffer, or a buffer is shorter than its part: the layers above
+    /// validate.
     #[inline]
     pub fn for_each_segment(&mut self, each: impl FnMut(u64, &mut [u8])) {
         let &mut Command { op, offset_bytes, length_bytes, .. } = self;
@@ -110,7 +113,8 @@ impl Command {
         self.more.for_each(first, offset_bytes, length_bytes, each);
     }
 
-    /// Adds a request's buffer behind those that the command has. For tests of devices: the data path merges in `merge.rs`.
+    /// Adds a request's buffer behind those that the command has. For tests of devices: the data path merges in
+    /// `merge.rs`.
     #[must_use]
     pub fn and(mut self, buffer: Buffer, length_bytes: u32) -> Command {
         let first_bytes = self.length_bytes;

@@ -1,8 +1,8 @@
 //! Where the devices that live in memory keep their bytes.
 //!
 //! # Shape
-//! The device is cut into chunks of 64 KiB, and only those that were written exist. They lie in 1024 maps by the low bits
-//! of their number, so neighbours never share a lock and memory is proportional to what was written, whatever the
+//! The device is cut into chunks of 64 KiB, and only those that were written exist. They lie in 1024 maps by the low
+//! bits of their number, so neighbours never share a lock and memory is proportional to what was written, whatever the
 //! device's size says (it may say 8 EiB). A chunk that does not exist reads as zero, which is what never-written and
 //! discarded bytes must do.
 //!
@@ -11,8 +11,8 @@
 //!     interleaved chunk by chunk, as on a drive, and never within a chunk.
 //!
 //! # Cost
-//! Per chunk touched: one lock, one hash look-up, one copy. Clearing a long range costs its chunks or the existing ones of
-//! the store, whichever are fewer.
+//! Per chunk touched: one lock, one hash look-up, one copy. Clearing a long range costs its chunks or the existing ones
+//! of the store, whichever are fewer.
 
 use crate::device::Command;
 use crate::request::Op;
@@ -20,7 +20,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a chunk: large enough that a map entry is nothing beside it, small enough that a lone 4 KiB write wastes little.
+/// Bytes of a chunk: large enough that a map entry is nothing beside it, small enough that a lone 4 KiB write wastes
+/// little.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
 /// Maps. With a few dozen workers on random chunks two rarely want the same one.
@@ -93,8 +94,8 @@ impl SparseStore {
         self.clear(offset_bytes, length_bytes, true);
     }
 
-    /// Makes a range read as zero; chunks that exist stay, so that writing there again needs no new memory. (Chunks that
-    /// do not exist are not made: no promise of space could be kept by that, since the system overcommits memory.)
+    /// Makes a range read as zero; chunks that exist stay, so that writing there again needs no new memory. (Chunks
+    /// that do not exist are not made: no promise of space could be kept by that, since the system overcommits memory.)
     pub fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64) {
         self.clear(offset_bytes, length_bytes, false);
     }

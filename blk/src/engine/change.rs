@@ -1,4 +1,4 @@
-//! What can be changed while an engine runs: the policy of a device, and the weights of its flows.
+//! Changes while an engine runs: the policy of a device, and the weights of its flows.
 //!
 //! # Another policy
 //! ```text
@@ -7,13 +7,13 @@
 //!             wait until all are quiet   the old policy and the device have nothing left
 //!             Thaw ─▶ all workers        each takes its new queue and stages what has waited, in its order
 //! ```
-//! Nothing is lost: a request is in the old policy until the device has completed it, or waits in its context and goes into the
-//! new one. Every token of the old policy is back before the new one hands out its first, so the device never has more than
-//! the larger D. A worker that thaws before its neighbour may kick it; a kick of a frozen worker does nothing, and it
-//! looks for itself when it thaws.
+//! Nothing is lost: a request is in the old policy until the device has completed it, or waits in its context and goes
+//! into the new one. Every token of the old policy is back before the new one hands out its first, so the device never
+//! has more than the larger D. A worker that thaws before its neighbour may kick it; a kick of a frozen worker does
+//! nothing, and it looks for itself when it thaws.
 //!
-//! A device that does not give its requests back holds the change up. After the time that the caller gives, the workers go on with the
-//! old policy and the caller is told.
+//! A device that does not give its requests back holds the change up. After the time that the caller gives, the workers
+//! go on with the old policy and the caller is told.
 //!
 //! Cost: the device runs empty once. Requests meanwhile wait, bounded by what tenants may stage.
 
@@ -29,14 +29,14 @@ use std::sync::{Arc, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 impl Engine {
-    /// Gives a device another policy, or the same with other options, while requests are under way. Every one of them completes
-    /// once. Waits until it is done; requests that come meanwhile wait, too.
+    /// Gives a device another policy, or the same with other options, while requests are under way. Every one of them
+    /// completes once. Waits until it is done; requests that come meanwhile wait, too.
     ///
     /// # Errors
-    /// One sentence, and the device goes on as before: options that no policy can be built from, a policy that the device's queues do
-    /// not take ([`QueueLayout::check_policy`](crate::queues::QueueLayout::check_policy), and [`Engine::has_class_queues`] for those that need
-    /// them), or requests that the device did not
-    /// complete within `patience`.
+    /// One sentence, and the device goes on as before: options that no policy can be built from, a policy that the
+    /// device's queues do not take ([`QueueLayout::check_policy`](crate::queues::QueueLayout::check_policy), and
+    /// [`Engine::has_class_queues`] for those that need them), or requests that the device did not complete within
+    /// `patience`.
     ///
     /// # Panics
     /// If there is no such device.

@@ -1,8 +1,8 @@
 //! May a device run a policy that leaves the arbitration to it, and what does it run if not?
 //!
-//! Such a policy needs class queues that the device serves by their weights. That a device says so is not enough: drives were sold that
-//! take the weights and ignore them, and on those the policy would share nothing out. So it is measured before any worker starts
-//! ([`crate::probe`]), when nobody else uses the device, and what was found is kept.
+//! Such a policy needs class queues that the device serves by their weights. That a device says so is not enough:
+//! drives were sold that take the weights and ignore them, and on those the policy would share nothing out. So it is
+//! measured before any worker starts ([`crate::probe`]), when nobody else uses the device, and what was found is kept.
 
 use super::{DeviceOptions, Engine};
 use crate::clock::Clock;
@@ -18,19 +18,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Settled {
     /// [`DeviceOptions::policy`], or [`DeviceOptions::fallback`] if the device has not what that one needs.
     pub policy: PolicyOptions,
-    /// What was found of the device's class queues. `None`: the policy that was asked for needs none, there are none, or it was
-    /// believed.
+    /// What was found of the device's class queues. `None`: the policy that was asked for needs none, there are none,
+    /// or it was believed.
     pub probe: Option<Result<Finding, Failure>>,
     /// Why it is the fallback: half a sentence.
     pub fell_back: Option<String>,
 }
 
 impl DeviceOptions {
-    /// Finds out which policy the device can run, if need be with some hundreds of reads, which need the clock; without one the device is
-    /// believed. Only while nobody else uses it.
+    /// Finds out which policy the device can run, if need be with some hundreds of reads, which need the clock; without
+    /// one the device is believed. Only while nobody else uses it.
     ///
     /// # Errors
-    /// One sentence: the device has not what its policy needs, and there is no fallback; or it has no queues for the measurement.
+    /// One sentence: the device has not what its policy needs, and there is no fallback; or it has no queues for the
+    /// measurement.
     pub(super) fn settle(&self, clock: Option<Clock>) -> Result<Settled, String> {
         let DeviceOptions { name, device, policy, fallback, .. } = self;
         if let Some(fallback) = fallback.filter(|fallback| fallback.kind.is_direct()) {
@@ -69,8 +70,9 @@ impl DeviceOptions {
 
 /// Measures on queues that are gone afterwards.
 ///
-/// A device that interrupts is waited for. One that says when its next event is has no time but what it is told, so it is told that it is
-/// then: no look is late, however busy the machine. What it was ahead of the clock at the end is waited for before anybody else uses it.
+/// A device that interrupts is waited for. One that says when its next event is has no time but what it is told, so it
+/// is told that it is then: no look is late, however busy the machine. What it was ahead of the clock at the end is
+/// waited for before anybody else uses it.
 fn probe(device: &dyn Device, clock: Clock) -> Result<Result<Finding, Failure>, String> {
     let probe = Probe::new(device.info(), device.queue_limits());
     let interrupted = Arc::new(AtomicBool::new(false));

@@ -1,6 +1,8 @@
-//! The context without a block layer ([`RawPath`](crate::queues::RawPath)): from submit to the device's queue, from reap to the client.
+//! The context without a block layer ([`RawPath`](crate::queues::RawPath)): from submit to the device's queue, from
+//! reap to the client.
 //!
-//! A policy that stages nothing may still name the class queue of each request (block layer low-latency); any other is never asked.
+//! A policy that stages nothing may still name the class queue of each request (block layer low-latency); any other is
+//! never asked.
 
 use super::{Full, HwCtx, cost_kind};
 use crate::queues::Charge;

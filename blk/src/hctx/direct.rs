@@ -1,23 +1,24 @@
 //! Policies that stage nothing: submit is dispatch.
 //!
-//! Answers: where does a request go whose policy leaves arbitration to the device? Source: D2FQ section 1 and Figure 1b.
+//! Answers: where does a request go whose policy leaves arbitration to the device? Source: D2FQ section 1 and Figure
+//! 1b.
 //!
 //! ```text
 //!   submit ──▶ admit ──▶ policy.direct ──▶ tag of that class ──▶ device.submit        (no arbitration, no token, no throttle)
 //!   run    ──▶ ring_doorbell
 //! ```
 //!
-//! The policy names a queue, the request goes. It is put into the device's queue when it is submitted; the doorbell is rung by the
-//! [`HwCtx::run`] that follows, as for a batch of any other policy.
+//! The policy names a queue, the request goes. It is put into the device's queue when it is submitted; the doorbell is
+//! rung by the [`HwCtx::run`] that follows, as for a batch of any other policy.
 //!
 //! # Full queues
-//! The only thing that a request can wait for is a place: without a tag of its class it waits here, behind the others of its class, within
-//! the bound of its flow as if it were staged. A class whose queue is full keeps nothing from the other two, which have tags of their own. On a
-//! device without class queues all classes are one queue.
+//! The only thing that a request can wait for is a place: without a tag of its class it waits here, behind the others
+//! of its class, within the bound of its flow as if it were staged. A class whose queue is full keeps nothing from the
+//! other two, which have tags of their own. On a device without class queues all classes are one queue.
 //!
 //! # Invariants
-//! Requests of one flow and class leave in the order they came (I9). A request that waits has no free tag of its class (I4): a tag
-//! comes free by a reap, and a run follows each reap that brought something.
+//! Requests of one flow and class leave in the order they came (I9). A request that waits has no free tag of its class
+//! (I4): a tag comes free by a reap, and a run follows each reap that brought something.
 
 use super::{HwCtx, payload_bytes};
 use crate::device::Tag;
@@ -72,7 +73,8 @@ impl<P: Policy> HwCtx<P> {
         if self.tags.has_classes() { class.index() } else { 0 }
     }
 
-    /// Puts a request into the device's queue. Returns requests handed over, which with merging may be others than this one.
+    /// Puts a request into the device's queue. Returns requests handed over, which with merging may be others than this
+    /// one.
     #[inline(always)]
     fn put(&mut self, tag: Tag, handle: Handle, class: QueueClass, now_ns: u64) -> usize {
         let request = self.requests.get_mut(handle);

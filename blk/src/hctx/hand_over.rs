@@ -29,7 +29,8 @@ impl<P: Policy> HwCtx<P> {
         requests
     }
 
-    /// Hands over requests that go again, as far as there are tags. They were counted as dispatched before, and have their tokens.
+    /// Hands over requests that go again, as far as there are tags. They were counted as dispatched before, and have
+    /// their tokens.
     #[cold]
     pub(super) fn send_again(&mut self, now_ns: u64) -> usize {
         let mut handed_over = 0;
@@ -54,7 +55,8 @@ impl<P: Policy> HwCtx<P> {
         self.offer(command)
     }
 
-    /// Hands a command to the device queue; keeps it if there is no place. In line: a command is several words, which need not be moved.
+    /// Hands a command to the device queue; keeps it if there is no place. In line: a command is several words, which
+    /// need not be moved.
     #[inline(always)]
     pub(super) fn offer(&mut self, command: Command) -> bool {
         match self.device.submit(command) {

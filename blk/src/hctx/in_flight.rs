@@ -1,8 +1,9 @@
 //! The uses of a tag, told apart.
 //!
-//! A tag is used again and again. A device that ends a command twice, or after it has given it back (a late end after an abort or a
-//! reset), must not end the one that uses the tag now: its client would be told of data that it never got. So each use has a number,
-//! which goes down with the command and comes up with its end. An end of another number is nobody's.
+//! A tag is used again and again. A device that ends a command twice, or after it has given it back (a late end after
+//! an abort or a reset), must not end the one that uses the tag now: its client would be told of data that it never
+//! got. So each use has a number, which goes down with the command and comes up with its end. An end of another number
+//! is nobody's.
 //!
 //! ```text
 //!   generation   0      1        2      3        4 …         wraps after 2^31 uses of one tag

@@ -1,9 +1,10 @@
 //! Neighbours become one command.
 //!
 //! # When
-//! At dispatch. A request was charged, waits its turn and holds a token of its own, whoever it will share a command with: no policy
-//! knows of merging, and none is given a different order by it. The command that is being gathered is *open*; when the policy's next
-//! grant fits it joins, else the open command goes to the device and the grant opens the next one.
+//! At dispatch. A request was charged, waits its turn and holds a token of its own, whoever it will share a command
+//! with: no policy knows of merging, and none is given a different order by it. The command that is being gathered is
+//! *open*; when the policy's next grant fits it joins, else the open command goes to the device and the grant opens the
+//! next one.
 //!
 //! ```text
 //!   grants    A 0..4K   A 4K..8K   A 8K..12K   B 0..4K   A 12K..16K
@@ -17,12 +18,12 @@
 //! | small enough | [`MergeBounds`] of the device; room in the table of requests |
 //!
 //! # Ends
-//! One tag, one command with a buffer for each request, one end. Each request completes once, with its own buffer, times and token. A
-//! merged command that ends badly is taken apart, and each of its requests goes to the device alone, once: so a bad sector fails
-//! only the request that covers it.
+//! One tag, one command with a buffer for each request, one end. Each request completes once, with its own buffer,
+//! times and token. A merged command that ends badly is taken apart, and each of its requests goes to the device alone,
+//! once: so a bad sector fails only the request that covers it.
 //!
-//! Cost: off, a branch per dispatch and one per end. On, the comparison above per grant. The lists of buffers are used again: so
-//! many are made as there were merged commands under way at once.
+//! Cost: off, a branch per dispatch and one per end. On, the comparison above per grant. The lists of buffers are used
+//! again: so many are made as there were merged commands under way at once.
 
 use super::HwCtx;
 use crate::buffer::Buffer;
@@ -166,7 +167,8 @@ impl Merging {
 }
 
 impl<P: Policy> HwCtx<P> {
-    /// Joins a granted request to the open command, or hands that to the device and opens another. Returns requests handed over.
+    /// Joins a granted request to the open command, or hands that to the device and opens another. Returns requests
+    /// handed over.
     pub(super) fn gather(&mut self, tag: Tag, handle: Handle) -> usize {
         let Self { merging, requests, .. } = self;
         let side = merging.side(requests.get_mut(handle));

@@ -16,22 +16,24 @@
 //!             GIVEN BACK with all others of the queue: whoever timed out fails with TimedOut; the others are replayed,
 //!                        at most `retries` times, then they fail with TimedOut. Never both.
 //! ```
-//! A merged command that times out is taken apart (`merge.rs`): its requests go alone, and only one that does so again fails.
+//! A merged command that times out is taken apart (`merge.rs`): its requests go alone, and only one that does so again
+//! fails.
 //!
 //! # Replays
-//! A replayed request may have been carried out before the reset, and is then carried out twice. That changes nothing that anybody was
-//! promised: all of the requests are such that doing one twice is doing it once, and until it has completed, nothing was said of
-//! its order with others that are under way. A flush that was acknowledged covers what had completed before it; none of that is
-//! replayed. A request that failed is never carried out after its failure was told, so a client may write again what it was told
-//! is not written.
+//! A replayed request may have been carried out before the reset, and is then carried out twice. That changes nothing
+//! that anybody was promised: all of the requests are such that doing one twice is doing it once, and until it has
+//! completed, nothing was said of its order with others that are under way. A flush that was acknowledged covers what
+//! had completed before it; none of that is replayed. A request that failed is never carried out after its failure was
+//! told, so a client may write again what it was told is not written.
 //!
 //! # Late ends
-//! An end that comes after the command was given back has the number of an earlier use of its tag (`in_flight.rs`): ignored, counted.
+//! An end that comes after the command was given back has the number of an earlier use of its tag (`in_flight.rs`):
+//! ignored, counted.
 //!
 //! # When it is looked
-//! When a command goes to an idle device, a look is due one timeout later. It looks at every tag, and sets the next one to when
-//! the oldest command expires, but not nearer than an eighth of the timeout: so a command is noticed at most that much late.
-//! Cost on the path: a comparison per run and one per reap. Off, no look is ever due.
+//! When a command goes to an idle device, a look is due one timeout later. It looks at every tag, and sets the next one
+//! to when the oldest command expires, but not nearer than an eighth of the timeout: so a command is noticed at most
+//! that much late. Cost on the path: a comparison per run and one per reap. Off, no look is ever due.
 
 use super::HwCtx;
 use crate::device::{Reaped, Tag};

@@ -1,19 +1,21 @@
 //! A hardware queue that several workers use: the device's queue, its tags, and what waits for them, under one lock.
 //!
-//! Answers: who has which tag, and who gets the next one? Source: blk-mq sections 3.2.2 ("a single dispatch queue will result in cross CPU
-//! locking on the dispatch queue lock") and 3.2.3 (tags that the block layer makes and the device uses).
+//! Answers: who has which tag, and who gets the next one? Source: blk-mq sections 3.2.2 ("a single dispatch queue will
+//! result in cross CPU locking on the dispatch queue lock") and 3.2.3 (tags that the block layer makes and the device
+//! uses).
 //!
 //! # Sets
-//! A *set* is three of the device's queues, one of each class ([`Device::open_class_queues`](crate::device::Device::open_class_queues)),
-//! under one lock and with one doorbell. Each class has tags and a line of its own, so a class whose tags are all out, with a throttled
-//! tenant's commands, keeps nobody from those of another. Workers hand their commands over without tags: a request of a direct policy has
-//! been given to the device when it was submitted, and waits for a tag where it would wait for the device. A queue that is no set has one
-//! class, whatever its commands say.
+//! A *set* is three of the device's queues, one of each class
+//! ([`Device::open_class_queues`](crate::device::Device::open_class_queues)), under one lock and with one doorbell.
+//! Each class has tags and a line of its own, so a class whose tags are all out, with a throttled tenant's commands,
+//! keeps nobody from those of another. Workers hand their commands over without tags: a request of a direct policy has
+//! been given to the device when it was submitted, and waits for a tag where it would wait for the device. A queue that
+//! is no set has one class, whatever its commands say.
 //!
 //! # Who looks after it
-//! Whoever rang it last is its *keeper*: it sleeps no longer than until the queue's next event, and is whom the device interrupts. A
-//! worker with commands of its own in flight looks as well. Whoever looks brings back what ended for all, as the one core does that
-//! takes a drive's interrupts (blk-mq section 2.2).
+//! The worker that rang a queue last is its *keeper*: it sleeps no longer than until the queue's next event, and the
+//! device interrupts it. A worker with commands of its own in flight looks as well. The one that looks brings back what
+//! ended for all, as the one core does that takes a drive's interrupts (blk-mq section 2.2).
 //!
 //! | step | K: keeper, about to sleep | B: moves the device on from another queue |
 //! |---|---|---|
@@ -21,14 +23,14 @@
 //! | 2 | | posts completions of this queue, then interrupts: sets `news`, kicks the keeper |
 //! | 3 | sleeps until V at most | |
 //!
-//! The kick comes after `news`, and a kicked worker runs a full turn, in which `news` makes it look whoever is the keeper by then. A worker
-//! C that rings between B's two steps becomes the keeper; then C's own look, which comes after its doorbell and under the device's lock,
-//! has seen what B posted, and K finds nothing.
+//! The kick comes after `news`, and a kicked worker runs a full turn, in which `news` makes it look whoever is the
+//! keeper by then. A worker C that rings between B's two steps becomes the keeper; then C's own look, which comes after
+//! its doorbell and under the device's lock, has seen what B posted, and K finds nothing.
 //!
 //! # Ordering
-//! The three words are hints beside a lock. `news` is set by Release after the completions are there and taken by Acquire before the look.
-//! The keeper is stored before the doorbell, which takes the device's lock; who posts completions after that doorbell has taken the
-//! same lock since, and so reads this keeper or a later one.
+//! The three words are hints beside a lock. `news` is set by Release after the completions are there and taken by
+//! Acquire before the look. The keeper is stored before the doorbell, which takes the device's lock; who posts
+//! completions after that doorbell has taken the same lock since, and so reads this keeper or a later one.
 
 use super::Interrupt;
 use super::port::OwnedCommand;
@@ -75,9 +77,9 @@ struct Queued {
     dispatch: Box<[VecDeque<OwnedCommand>]>,
 }
 
-/// Free tags that one worker may take without the lock, 16 bits each, the next in the lowest; a compare-and-exchange of the worker's takes
-/// one. Put there by the worker itself, under the lock, while nobody waits; and taken from there under the lock, all at once, by
-/// whoever else would have to wait (Q2).
+/// Free tags that one worker may take without the lock, 16 bits each, the next in the lowest; a compare-and-exchange of
+/// the worker's takes one. Put there by the worker itself, under the lock, while nobody waits; and taken from there
+/// under the lock, all at once, by whoever else would have to wait (Q2).
 ///
 /// Relaxed everywhere: a tag is a number, and what it names is touched under the lock alone.
 #[repr(align(128))]
@@ -117,7 +119,8 @@ impl Spares {
     }
 }
 
-/// What a tag is used for, and which use of it that is: a late end of an earlier one is nobody's, as in the contexts above.
+/// What a tag is used for, and which use of it that is: a late end of an earlier one is nobody's, as in the contexts
+/// above.
 #[derive(Clone, Copy)]
 struct Use {
     worker: u16,
@@ -226,8 +229,8 @@ impl HardwareQueue {
         action(&mut self.state.lock().expect("a worker panicked inside a shared hardware queue"))
     }
 
-    /// A tag for a command of `worker`'s, which then must be [`HardwareQueue::send`]t. `None`: it waits from now on, and will be kicked when
-    /// a tag is kept for it.
+    /// A tag for a command of `worker`'s, which then must be [`HardwareQueue::send`]t. `None`: it waits from now on,
+    /// and will be kicked when a tag is kept for it.
     pub(super) fn acquire(&self, worker: u16) -> Option<Tag> {
         let own = &self.spares[usize::from(worker)];
         own.take().or_else(|| self.with(|state| state.acquire(worker, &self.spares)))
@@ -313,8 +316,8 @@ impl HardwareQueue {
     pub(super) fn leave(&self, worker: u16) -> Option<u16> {
         // One that panicked may have left the lock poisoned; then nobody goes on here anyway.
         let Ok(mut state) = self.state.lock() else { return None };
-        // Nobody waits if there are any. Whoever has to wait later would find them here all the same (`State::acquire` takes everybody's), so
-        // this changes nothing but where it looks first.
+        // Nobody waits if there are any. Whoever has to wait later would find them here all the same (`State::acquire`
+        // takes everybody's), so this changes nothing but where it looks first.
         self.spares[usize::from(worker)].take_all().for_each(|tag| state.tags.release(tag));
         match std::mem::replace(&mut state.queued.claims[usize::from(worker)], Claim::None) {
             Claim::None => None,
@@ -406,8 +409,8 @@ impl State {
         tag
     }
 
-    /// The tag's command has ended. Whom the tag is kept for, if anybody waits; otherwise it goes to the spares of who looks, if they
-    /// have room.
+    /// The tag's command has ended. Whom the tag is kept for, if anybody waits; otherwise it goes to the spares of who
+    /// looks, if they have room.
     fn release(&mut self, tag: Tag, spares: Option<&Spares>) -> Option<u16> {
         if self.waiting == 0 {
             if !spares.is_some_and(|spares| spares.put(tag)) {

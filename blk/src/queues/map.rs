@@ -1,14 +1,15 @@
 //! Which worker uses which software and which hardware queue.
 //!
-//! Answers: how many queues are there at each level, and whose are they? Source: blk-mq sections 3.2, 3.2.2 and 3.3. Made once, from the
-//! topology and from what the device offers; a function of both, so that machines nobody has can be tested.
+//! Answers: how many queues are there at each level, and whose are they? Source: blk-mq sections 3.2, 3.2.2 and 3.3.
+//! Made once, from the topology and from what the device offers; a function of both, so that machines nobody has can be
+//! tested.
 //!
-//! A device with fewer queues than asked for gets as many as it has: what one queue per core or per socket means on it. A number of
-//! queues that is not there is refused, because whoever wrote it counted on it.
+//! A device with fewer queues than asked for gets as many as it has: what one queue per core or per socket means on it.
+//! A number of queues that is not there is refused, because whoever wrote it counted on it.
 //!
-//! A policy that names class queues needs a *set* of three for each worker, one of each class, and then everything here counts sets: a
-//! device of 32 queues has 10. With more workers than sets, neighbours share one (D2FQ section 5, "Realistic workload": "we group three
-//! queues of three adjacent cores").
+//! A policy that names class queues needs a *set* of three for each worker, one of each class, and then everything here
+//! counts sets: a device of 32 queues has 10. With more workers than sets, neighbours share one (D2FQ section 5,
+//! "Realistic workload": "we group three queues of three adjacent cores").
 
 use crate::device::{Device, QueueLimits};
 use crate::tag::TagSet;
@@ -26,7 +27,8 @@ pub enum BlockLayer {
     Sq,
     /// None: requests go straight to the worker's device queue. No staging, no policy, no counters per tenant.
     Raw,
-    /// The same with a policy that stages nothing: it names a class queue for each request, and that is all (D2FQ section 4.3).
+    /// The same with a policy that stages nothing: it names a class queue for each request, and that is all (D2FQ
+    /// section 4.3).
     LowLatency,
 }
 
@@ -190,7 +192,8 @@ impl QueueMap {
     /// The same of queue sets: three of the device's queues make one, which takes `depth` commands of each class.
     ///
     /// # Errors
-    /// One sentence: more sets, or deeper ones, than the device or the machine has; a layout that has no place for them.
+    /// One sentence: more sets, or deeper ones, than the device or the machine has; a layout that has no place for
+    /// them.
     pub fn of_sets(
         layout: &QueueLayout,
         topology: &Topology,
@@ -350,8 +353,9 @@ fn count(queues: &[u16]) -> usize {
     queues.len()
 }
 
-/// The default of [`Device::map_queues`]: sockets do not share a queue while there is one for each, every socket has queues by its
-/// number of workers, and those of a socket are spread evenly over its cores. With fewer queues than sockets, neighbours share.
+/// The default of [`Device::map_queues`]: sockets do not share a queue while there is one for each, every socket has
+/// queues by its number of workers, and those of a socket are spread evenly over its cores. With fewer queues than
+/// sockets, neighbours share.
 pub(crate) fn nearest(workers: &[Place], queues: usize) -> Vec<u16> {
     let mut order: Vec<usize> = (0..workers.len()).collect();
     order.sort_by_key(|&worker| workers[worker]);

@@ -1,7 +1,8 @@
 //! The two levels of queues: from workers to software queues to hardware queues.
 //!
-//! Source: Bjørling, Axboe, Nellans, Bonnet, "Linux Block IO: Introducing Multi-queue SSD Access on Multi-core Systems", SYSTOR 2013
-//! (cited as "blk-mq section n"), section 3.2 for the two levels, section 2 for one queue and one lock (SQ).
+//! Source: Bjørling, Axboe, Nellans, Bonnet, "Linux Block IO: Introducing Multi-queue SSD Access on Multi-core
+//! Systems", SYSTOR 2013 (cited as "blk-mq section n"), section 3.2 for the two levels, section 2 for one queue and one
+//! lock (SQ).
 //!
 //! # Shape
 //! ```text
@@ -10,10 +11,12 @@
 //!   hardware queues    A    A    B    B         per core (the worker's own), per socket, or a single one    ── a lock each
 //!   device                 one queue each
 //! ```
-//! For a policy that names class queues a hardware queue is a *set* of three of the device's ([`QueueMap::of_sets`]); the rest is as above.
+//! For a policy that names class queues a hardware queue is a *set* of three of the device's ([`QueueMap::of_sets`]);
+//! the rest is as above.
 //!
-//! Where both levels are per core, which is how it ships, nothing of this is built: a context has its policy's queue and the device's,
-//! and no lock. Otherwise each worker gets a [`Port`], a [`DeviceQueue`] like any other, and what is shared lies behind it:
+//! Where both levels are per core, which is how it ships, nothing of this is built: a context has its policy's queue
+//! and the device's, and no lock. Otherwise each worker gets a [`Port`], a [`DeviceQueue`] like any other, and what is
+//! shared lies behind it:
 //!
 //! | file | noun |
 //! |---|---|
@@ -24,17 +27,20 @@
 //!
 //! # Invariants
 //! Q1. A command that a port took is handed out once, by the same port, with the tag that it came with (I10).
-//! Q2. A tag of a hardware queue is free, or spare, only if nobody waits for one: one that comes free is kept for who has waited longest, who is
-//!     kicked. So no worker starves behind another, and no wake-up is lost: waiting and freeing happen under the same lock.
-//! Q3. What lies in a software queue is dispatched by the worker that put it there, if nobody else did before, in the doorbell that
-//!     follows; what a hardware queue has no tag for, by whoever brings a completion back to it.
+//! Q2. A tag of a hardware queue is free, or spare, only if nobody waits for one: one that comes free is kept for who
+//!     has waited longest, who is kicked. So no worker starves behind another, and no wake-up is lost: waiting and
+//!     freeing happen under the same lock.
+//! Q3. A command in a software queue is dispatched by the worker that put it there, if nobody else did before, in the
+//!     doorbell that follows; a command for which a hardware queue has no tag, by the worker that brings a completion
+//!     back to it.
 //!
 //! In a set all of this holds for each class by itself: a class without tags keeps none of another's commands waiting.
 //!
 //! # Cost
-//! Per core: nothing. A shared hardware queue: its lock once per doorbell and per reap that finds something, and once per five commands of a
-//! batch for tags; a shared set needs no lock for tags. A shared software queue: its lock twice per command. SQ: one lock, three times per command. A completion for another
-//! worker: the lock of its inbox and a kick.
+//! Per core: nothing. A shared hardware queue: its lock once per doorbell and per reap that finds something, and once
+//! per five commands of a batch for tags; a shared set needs no lock for tags. A shared software queue: its lock twice
+//! per command. SQ: one lock, three times per command. A completion for another worker: the lock of its inbox and a
+//! kick.
 
 mod hardware;
 mod map;
@@ -74,8 +80,8 @@ pub struct DeviceQueues {
 struct SoftwareQueue(Mutex<VecDeque<OwnedCommand>>);
 
 impl DeviceQueues {
-    /// The queues of `map` on `device`, each hardware queue with `depth` tags, each set with so many of each class. `interrupt` must reach
-    /// every worker of the map.
+    /// The queues of `map` on `device`, each hardware queue with `depth` tags, each set with so many of each class.
+    /// `interrupt` must reach every worker of the map.
     ///
     /// # Errors
     /// One sentence: the device has no queues that workers can share.
@@ -122,8 +128,8 @@ impl DeviceQueues {
         &self.map
     }
 
-    /// The worker's way into the shared queues, for its context in place of a queue of the device: `depth` of its commands at once, in a
-    /// set of each class. `None`: it has one of its own.
+    /// The worker's way into the shared queues, for its context in place of a queue of the device: `depth` of its
+    /// commands at once, in a set of each class. `None`: it has one of its own.
     pub fn port(&self, hctx: HctxId, depth: u16) -> Option<Box<dyn DeviceQueue>> {
         let hardware = self.hardware.get(self.map.hardware_of(hctx))?.clone();
         let is_set = self.map.is_of_sets();

@@ -1,7 +1,7 @@
 //! One worker's way into queues that it shares with others, as a device queue like any other.
 //!
-//! Answers: where does a command of mine wait, and how does its end come back to me? The context above knows nothing of it: it makes tags
-//! of its own, rings and reaps.
+//! Answers: where does a command of mine wait, and how does its end come back to me? The context above knows nothing of
+//! it: it makes tags of its own, rings and reaps.
 //!
 //! # Shape
 //! ```text
@@ -11,8 +11,8 @@
 //!   doorbell  ──▶ hardware queue (lock): device, doorbell, reap ──┬──▶ own completions
 //!   reap      ──▶ inbox; hardware queue, if it is due ────────────┴──▶ another's inbox (its lock), kick
 //! ```
-//! A device that completes at once has completed by the end of the doorbell, on the worker that rang: the lock need not be taken again.
-//! SQ takes its lock for each insertion, each dispatch, and for completion, as blk-mq section 2.2 says.
+//! A device that completes at once has completed by the end of the doorbell, on the worker that rang: the lock need not
+//! be taken again. SQ takes its lock for each insertion, each dispatch, and for completion, as blk-mq section 2.2 says.
 
 use super::hardware::{Brought, HardwareQueue};
 use super::{Interrupt, SoftwareQueue};
@@ -48,7 +48,8 @@ impl Inbox {
     }
 
     fn has_news(&self) -> bool {
-        // Acquire: pairs with the Release in `push`. 0 although one was just pushed: the kick that follows brings us back.
+        // Acquire: pairs with the Release in `push`. 0 although one was just pushed: the kick that follows brings us
+        // back.
         self.news.load(Ordering::Acquire) != 0
     }
 

@@ -7,9 +7,9 @@
 //! | raw | is never asked (`none`) | the measure of the other layers (blk-mq section 5: "a driver which bypasses the Linux block layer as Raw"), not a way to serve tenants: nobody is protected from anybody |
 //! | low-latency | names a class queue (`d2fq`) | the low-latency stack with D2FQ in it (D2FQ section 4.3, "LL-D2FQ"): fair, because the device is |
 //!
-//! What remains is what no user of a device queue can do without: a tag, and by tag whom to tell. A client is refused only while there is no
-//! tag. Every request completes once, because its place by tag is emptied by its completion (I10); one whose place is dropped full went
-//! away with its engine.
+//! What remains is what no user of a device queue can do without: a tag, and by tag whom to tell. A client is refused
+//! only while there is no tag. Every request completes once, because its place by tag is emptied by its completion
+//! (I10); one whose place is dropped full went away with its engine.
 
 use crate::device::{Command, DeviceQueue, QueueFull, Reaped};
 use crate::request::{Completion, Op, Submission};

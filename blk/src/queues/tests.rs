@@ -254,8 +254,8 @@ fn only_a_policy_without_a_staging_of_its_own_goes_over_shared_software_queues()
     assert!(QueueLayout::RAW.check_policy(PolicyKind::MqfqSerial).is_err());
 }
 
-/// Workers in front of ports, in whatever order they are told to go: each step is one call of a port, as a context makes it. A
-/// worker that has nothing to do sleeps, and only a kick or what its port says of time wakes it.
+/// Workers in front of ports, in whatever order they are told to go: each step is one call of a port, as a context
+/// makes it. A worker that has nothing to do sleeps, and only a kick or what its port says of time wakes it.
 struct World {
     ports: Vec<Box<dyn DeviceQueue>>,
     device: Vec<Told>,
@@ -432,7 +432,8 @@ fn spare_tags_lose_nothing_in_any_order() {
 #[test]
 fn a_worker_that_would_wait_takes_what_others_have_to_spare() {
     let mut world = World::new(SHARED_HARDWARE, 2, 12, 10);
-    // Of ten tags the first takes one and one to spare (eight are left for everybody's spares), and gets it back to spare.
+    // Of ten tags the first takes one and one to spare (eight are left for everybody's spares), and gets it back to
+    // spare.
     world.ports[0].submit(command(0, 0)).unwrap();
     world.ports[0].ring_doorbell(0);
     world.device_step(0);

@@ -14,8 +14,8 @@
 //! `uring`), a virtual core of the simulator, or a test. All of them run this code.
 //!
 //! # Going to sleep
-//! A worker that only waits for another one to go on may spin for a while first (`patience.rs`). It sleeps only if its bell
-//! lets it: a kick since the last look makes another turn.
+//! A worker that only waits for another one to go on may spin for a while first (`patience.rs`). It sleeps only if its
+//! bell lets it: a kick since the last look makes another turn.
 //!
 //! # Timers
 //! A client asks for a time and is called then. A client that is done is not kept for the sake of its timers: they are
@@ -46,7 +46,8 @@ const ROUNDS_MAX: usize = 4;
 pub struct WorkerOptions {
     /// A worker whose next device event is nearer than this goes round again instead of sleeping, ns.
     pub spin_ns: u64,
-    /// How long a worker that waits for another one spins before it sleeps, ns, as long as that pays; 0: it sleeps at once.
+    /// How long a worker that waits for another one spins before it sleeps, ns, as long as that pays; 0: it sleeps at
+    /// once.
     pub patience_ns: u64,
     /// Operations whose ends one look at the host brings, at most: memory for so many is taken at the start.
     pub ended_max: usize,
@@ -99,9 +100,9 @@ struct Core<H: Host<P>, P: Policy> {
     plugs: Vec<Plug>,
 }
 
-/// Requests of one device gather while clients are called, so that one doorbell is for many and neighbours find each other. Not for
-/// long: a flow with requests staged holds global virtual time where it is, and so may keep the device from others. Where clients
-/// take long, it should not be for the length of a whole turn.
+/// Requests of one device gather while clients are called, so that one doorbell is for many and neighbours find each
+/// other. Not for long: a flow with requests staged holds global virtual time where it is, and so may keep the device
+/// from others. Where clients take long, it should not be for the length of a whole turn.
 struct Plug {
     /// Calls of clients that gather ([`crate::path::PathOptions::plug`]).
     calls_max: u32,
@@ -152,8 +153,8 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
     fn submit(&mut self, device: DeviceIndex, submission: Submission) -> Result<(), Refused> {
         let flow = submission.flow;
         let core = &mut *self.core;
-        // Behind those who wait already, or a client that refills each place as it frees would never let the flow fall to
-        // where the others are told, and they would wait for ever.
+        // Behind those who wait already, or a client that refills each place as it frees would never let the flow fall
+        // to where the others are told, and they would wait for ever.
         let waiting = Waiting { device, flow, client: self.client };
         if core.told != Some(self.client) && core.waiting.iter().any(|other| other.is_for(device, flow)) {
             core.wait(waiting);
@@ -238,8 +239,8 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         again
     }
 
-    /// A client was called. Hands to the devices for which enough has gathered what their policies grant, without looking for
-    /// completions.
+    /// A client was called. Hands to the devices for which enough has gathered what their policies grant, without
+    /// looking for completions.
     fn dispatch_if_due(&mut self) {
         let Core { host, hctxs, now_ns, plugs, staged, .. } = self;
         let mut more = false;
@@ -330,7 +331,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 
     /// Takes in a client that was made elsewhere, and starts it. One that comes while the worker drains is dropped.
     ///
-    /// For an embedder that runs the worker on its own thread: what comes by [`Mail::Attach`] must be `Send`, this need not.
+    /// For an embedder that runs the worker on its own thread: what comes by [`Mail::Attach`] must be `Send`, this need
+    /// not.
     pub fn adopt(&mut self, client: Box<dyn Client>) {
         if self.draining {
             return;
@@ -486,7 +488,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                     let counts = &mut self.clients[client as usize].counts;
                     if matches!(event, Event::Timer { .. }) {
                         counts.timers -= 1;
-                        // It may have ended after this turn's time was read, and a client is told that its time has come.
+                        // It may have ended after this turn's time was read, and a client is told that its time has
+                        // come.
                         self.core.now_ns = self.core.host.now_ns();
                     } else {
                         counts.operations -= 1;

@@ -1,5 +1,5 @@
-//! The loop on a host of the test's making: virtual time, no thread, no ring. What happens while a worker sleeps is said
-//! beforehand; a worker that sleeps with nothing left to come is told to stop.
+//! The loop on a host of the test's making: virtual time, no thread, no ring. What happens while a worker sleeps is
+//! said beforehand; a worker that sleeps with nothing left to come is told to stop.
 
 use super::*;
 use crate::buffer::Buffer;
@@ -178,7 +178,8 @@ enum Saw {
     Dropped,
 }
 
-/// Submits its requests and asks for its timers at the start, writes down what comes, and is done when it is told to be.
+/// Submits its requests and asks for its timers at the start, writes down what comes, and is done when it is told to
+/// be.
 struct Witness {
     requests: u64,
     timers: Vec<(u64, u32)>,
@@ -468,7 +469,8 @@ fn a_refused_client_is_told_of_room() {
 
 #[test]
 fn clients_of_one_flow_that_were_refused_take_turns() {
-    // One request may be staged. Cookies up to 4 are the first client's, the others the second's, which asks for more without end.
+    // One request may be staged. Cookies up to 4 are the first client's, the others the second's, which asks for more
+    // without end.
     let mut worker = worker(0, 1);
     let log = Log::default();
     [4, 104].into_iter().for_each(|requests| worker.adopt(Witness::new(requests, &[], &log)));

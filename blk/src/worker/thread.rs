@@ -1,6 +1,6 @@
 //! The worker as a thread: one core, one ring, and what it shares with the other workers of an engine.
 //!
-//! What others may have for a worker reaches it through its bell (`kick.rs`): a policy's kick, a device's interrupt, mail.
+//! News of others for a worker come through its bell (`kick.rs`): a policy's kick, a device's interrupt, mail.
 //! Each is published before the bell is rung, and a turn begins with `woke`, so a worker that finds nothing after its
 //! `may_sleep` answered true has seen everything published before (W1 of `mqfq_sched::wake`).
 //!
@@ -187,7 +187,8 @@ pub(crate) fn start(
             let _ = machine::pin(cpu);
         }
         let all_shared = shared.clone();
-        // What a panic leaves behind is dropped on its way up here; only the shared mailbox and alarm are used after it.
+        // What a panic leaves behind is dropped on its way up here; only the shared mailbox and alarm are used after
+        // it.
         let ended = catch_unwind(AssertUnwindSafe(move || match open(shared, index) {
             Ok(mut worker) => {
                 let told = started.send(Ok(()));
@@ -200,7 +201,8 @@ pub(crate) fn start(
             Err(error) => drop(started.send(Err(error))),
         }));
         if ended.is_err() && catch_unwind(AssertUnwindSafe(|| all_shared.close(index))).is_err() {
-            // Whoever was to act on the panic could not: nobody would ever hear of the worker, and its clients wait for ever.
+            // Whoever was to act on the panic could not: nobody would ever hear of the worker, and its clients wait for
+            // ever.
             std::process::abort();
         }
     })

@@ -121,8 +121,8 @@ impl Driver {
         self.queue.in_flight()
     }
 
-    /// What has ended, after whatever can happen next has happened: an entry of the ring ended, or time went to the next
-    /// event. Nothing, if only another queue can help.
+    /// What has ended, after whatever can happen next has happened: an entry of the ring ended, or time went to the
+    /// next event. Nothing, if only another queue can help.
     pub fn turn(&mut self) -> Vec<Reaped> {
         self.turn_or_stuck().0
     }
@@ -278,8 +278,8 @@ impl Device for Shared {
     }
 }
 
-/// A device with class queues, through sets of them: commands go round the classes by their tags, each time it has run empty
-/// with another one first.
+/// A device with class queues, through sets of them: commands go round the classes by their tags, each time it has run
+/// empty with another one first.
 pub struct Classes(pub Arc<dyn Device>);
 
 struct ClassesQueue {

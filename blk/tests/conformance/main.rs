@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 const SIZE_BYTES: u64 = 48 << 20;
 
-/// The claims of `bodies.rs` that follow the semicolon, as tests of the device that `$make` makes; `None`: skipped, `$make`
-/// has said why.
+/// The claims of `bodies.rs` that follow the semicolon, as tests of the device that `$make` makes; `None`: skipped,
+/// `$make` has said why.
 macro_rules! claims {
     ($device:ident, $make:expr; $($claim:ident)*) => {
         mod $device {

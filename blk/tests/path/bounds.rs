@@ -43,7 +43,8 @@ fn a_flows_bound_in_bytes_is_of_what_holds_memory() {
 
 #[test]
 fn so_many_requests_share_commands_and_not_one_more() {
-    // 128 requests fit one command, so 40 commands would be 40 and 5080 more; 4096 more is the most. Those that find no place go alone.
+    // 128 requests fit one command, so 40 commands would be 40 and 5080 more; 4096 more is the most. Those that find no
+    // place go alone.
     const REQUESTS: u64 = 40 * 128;
     let inner = NullDevice::new(GIB);
     assert_eq!(inner.info().segments_max, 128);

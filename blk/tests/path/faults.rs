@@ -1,5 +1,6 @@
-//! Every fault on every policy: three tenants on two workers, of which one alone meets the faults. Each request ends once with a status
-//! that the fault explains, nothing is missing in the end, the others get their shares, and what was acknowledged is there.
+//! Every fault on every policy: three tenants on two workers, of which one alone meets the faults. Each request ends
+//! once with a status that the fault explains, nothing is missing in the end, the others get their shares, and what was
+//! acknowledged is there.
 //!
 //! The device is the software drive behind the fault device, so time is the drive's. A policy that is new joins by
 //! [`PolicyKind::ALL`].
@@ -223,7 +224,8 @@ fn every_fault_on_every_policy_harms_its_own_tenant_alone() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The same with anything else drawn: merging, depth of the queues, how the device answers aborts and resets, and when.
+    /// The same with anything else drawn: merging, depth of the queues, how the device answers aborts and resets, and
+    /// when.
     #[test]
     fn any_fault_on_any_policy_with_any_options_ends_every_request_once(
         policy in 0..PolicyKind::ALL.len(),

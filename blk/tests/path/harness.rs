@@ -1,5 +1,5 @@
-//! Contexts of several workers over one device, in virtual time: time goes from event to event, kicks and interrupts are answered,
-//! and every request is accounted for.
+//! Contexts of several workers over one device, in virtual time: time goes from event to event, kicks and interrupts
+//! are answered, and every request is accounted for.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::fault::FaultDevice;
@@ -252,8 +252,8 @@ impl Rig {
     }
 }
 
-/// A device whose queues refuse commands although there are tags for them, as those that several workers share do, and are not always
-/// reset when they are asked to be.
+/// A device whose queues refuse commands although there are tags for them, as those that several workers share do, and
+/// are not always reset when they are asked to be.
 pub struct Narrow {
     inner: FaultDevice,
     room: Arc<[AtomicUsize]>,

@@ -1,4 +1,5 @@
-//! What the data path does to requests besides scheduling them, in virtual time: the very contexts that the workers run.
+//! What the data path does to requests besides scheduling them, in virtual time: the very contexts that the workers
+//! run.
 
 mod bounds;
 mod faults;

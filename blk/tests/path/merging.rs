@@ -135,9 +135,9 @@ fn a_bad_sector_fails_only_the_request_that_covers_it() {
 
 #[test]
 fn merged_commands_that_end_fail_or_hang_leave_the_pool_of_merges_whole() {
-    // Two tags: one of the command that is open, one for the request that may join it. So fourteen requests beyond one for each tag may be
-    // in flight, and seven of every eight are merged. Were they not counted out when their command is taken apart, the third command
-    // would find no room.
+    // Two tags: one of the command that is open, one for the request that may join it. So fourteen requests beyond one
+    // for each tag may be in flight, and seven of every eight are merged. Were they not counted out when their command
+    // is taken apart, the third command would find no room.
     const TIMEOUT_NS: u64 = 1_000_000;
     let bad = u64::from(BLOCK) * 5..u64::from(BLOCK) * 5 + 1;
     for (fault, merge) in [Fault::Error(Status::Io), Fault::Forget].into_iter().zip([Merge::Back, Merge::Both]) {
@@ -188,8 +188,8 @@ fn a_sequential_tenant_at_depth_32_makes_a_thirtieth_of_the_commands() {
 
 #[test]
 fn shares_of_a_sequential_and_a_random_tenant_are_those_of_their_weights_merged_or_not() {
-    // Two tenants of weights 300 and 100 keep 128 reads of 4 KiB staged or out; the first reads on and on, the other anywhere. The
-    // policy grants them three to one, so three reads of the first are one command.
+    // Two tenants of weights 300 and 100 keep 128 reads of 4 KiB staged or out; the first reads on and on, the other
+    // anywhere. The policy grants them three to one, so three reads of the first are one command.
     for merge in [Merge::None, Merge::Both] {
         let device = NvmeDevice::new(NvmeDeviceOptions {
             preset: "flash-460k",
@@ -230,8 +230,8 @@ fn shares_of_a_sequential_and_a_random_tenant_are_those_of_their_weights_merged_
 
 #[test]
 fn data_is_right_under_every_policy_on_every_device_whatever_is_merged() {
-    // Random neighbours, reads and writes and zeroes, compared with an array. Requests under way never overlap: order among those
-    // is nobody's promise.
+    // Random neighbours, reads and writes and zeroes, compared with an array. Requests under way never overlap: order
+    // among those is nobody's promise.
     const BLOCKS: u64 = 64;
     for kind in PolicyKind::ALL {
         for (number, merge) in [Merge::Back, Merge::Both, Merge::Both].into_iter().enumerate() {

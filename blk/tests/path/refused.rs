@@ -1,4 +1,5 @@
-//! A device that refuses commands for a while: others have what the refused worker cannot use, and nothing is forgotten meanwhile.
+//! A device that refuses commands for a while: others have what the refused worker cannot use, and nothing is forgotten
+//! meanwhile.
 
 use crate::harness::{Asked, Narrow, Rig, Setup};
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
@@ -22,10 +23,10 @@ fn write(block: u64) -> Asked {
 
 #[test]
 fn i4_worker_whose_device_refuses_lets_others_have_its_tokens() {
-    // D = 2. Worker 0 has one command on the device and one that the device refused, so both tokens; worker 1 waits for one. Worker 0's
-    // command ends and the other is refused again: the free token is of no use to worker 0, though it has a request staged, behind
-    // that of worker 1.
-    // (bfq serves one worker's queue of a flow at a time, and keeps the device for it.)
+    // D = 2. Worker 0 has one command on the device and one that the device refused, so both tokens; worker 1 waits for
+    // one. Worker 0's command ends and the other is refused again: the free token is of no use to worker 0, though it
+    // has a request staged, behind that of worker 1. (bfq serves one worker's queue of a flow at a time, and keeps the
+    // device for it.)
     for kind in PolicyKind::ALL.into_iter().filter(|kind| kind.has_depth() && *kind != PolicyKind::Bfq) {
         let faulty = device(Vec::new());
         faulty.stall_until(100);
@@ -53,8 +54,9 @@ fn i4_worker_whose_device_refuses_lets_others_have_its_tokens() {
 
 #[test]
 fn merged_commands_that_the_device_refuses_wait_in_their_order_and_none_is_lost() {
-    // The queue takes one command. Each third block opens a command of two; when one is refused, the next is open already. Every write of
-    // block 4 fails, so its command is taken apart, and the two go again, the second when the first has made room.
+    // The queue takes one command. Each third block opens a command of two; when one is refused, the next is open
+    // already. Every write of block 4 fails, so its command is taken apart, and the two go again, the second when the
+    // first has made room.
     for kind in PolicyKind::ALL {
         for merge in Merge::ALL {
             let bad = 4 * u64::from(BLOCK)..5 * u64::from(BLOCK);
@@ -86,7 +88,8 @@ fn merged_commands_that_the_device_refuses_wait_in_their_order_and_none_is_lost(
 
 #[test]
 fn a_context_that_has_something_to_send_again_is_not_quiet() {
-    // Block 0 hangs, block 1 is given back with it by a reset: no tag is out then and nothing staged, and yet a request is on its way.
+    // Block 0 hangs, block 1 is given back with it by a reset: no tag is out then and nothing staged, and yet a request
+    // is on its way.
     const TIMEOUT_NS: u64 = 1_000_000;
     let rules = (0..2).map(|n| FaultRule::of(Kind::Write, When::Nth(n), Fault::Forget)).collect();
     let path = PathOptions { timeout_ns: TIMEOUT_NS, ..PathOptions::default() };

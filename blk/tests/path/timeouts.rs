@@ -1,4 +1,5 @@
-//! Commands that the device does not end: each request ends once all the same, with the right status, and tags and tokens are back.
+//! Commands that the device does not end: each request ends once all the same, with the right status, and tags and
+//! tokens are back.
 
 use crate::harness::{Asked, Ended, Narrow, Rig, Setup, is_all};
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
@@ -82,7 +83,8 @@ fn a_device_that_stalls_and_returns_loses_nothing() {
     rig.assert_clean();
 }
 
-/// Block 0 is forgotten; block 1 is sent later, so that it has not timed out when the queue is reset, and takes `delay_ns`.
+/// Block 0 is forgotten; block 1 is sent later, so that it has not timed out when the queue is reset, and takes
+/// `delay_ns`.
 fn a_reset(device: &FaultDevice, path: PathOptions) -> (Rig, Vec<Ended>) {
     let mut rig = Rig::new(&Setup::plain(path), device);
     rig.write(0, at(0), BLOCK, 1);
@@ -125,9 +127,9 @@ fn a_request_that_may_not_be_replayed_fails_instead_and_never_both() {
 
 #[test]
 fn a_request_that_every_reset_takes_along_is_replayed_as_often_as_it_may() {
-    // Every write is forgotten, so each that the device takes is aborted one timeout later and leads to a reset after another. The victim
-    // never times out itself: the queue takes one command, the next to hang, while the victim is refused for a timeout and a half. So it
-    // has been on the device for half a timeout when the reset comes.
+    // Every write is forgotten, so each that the device takes is aborted one timeout later and leads to a reset after
+    // another. The victim never times out itself: the queue takes one command, the next to hang, while the victim is
+    // refused for a timeout and a half. So it has been on the device for half a timeout when the reset comes.
     const VICTIM: u64 = 99;
     for retries in [0, 1, 2, 5] {
         let rules = vec![FaultRule::of(Kind::Write, When::Always, Fault::Forget)];
@@ -163,7 +165,8 @@ fn a_request_that_every_reset_takes_along_is_replayed_as_often_as_it_may() {
 
 #[test]
 fn a_command_that_the_device_refuses_does_not_time_out_before_it_is_there() {
-    // The queue takes one command. The first takes one and a half timeouts; the second is refused as long, and takes nine tenths then.
+    // The queue takes one command. The first takes one and a half timeouts; the second is refused as long, and takes
+    // nine tenths then.
     let (first_ns, second_ns) = (TIMEOUT_NS * 3 / 2, TIMEOUT_NS * 9 / 10);
     let rules = vec![nth_write(0, Fault::Delay { ns: first_ns }), nth_write(1, Fault::Delay { ns: second_ns })];
     let device = Narrow::new(device(rules, OnAbort::Ignored, OnReset::Refused), 1);
@@ -180,7 +183,8 @@ fn a_command_that_the_device_refuses_does_not_time_out_before_it_is_there() {
 
 #[test]
 fn a_replay_has_a_full_timeout() {
-    // The second command was dispatched half a timeout before the reset. Its replay takes nine tenths of one, or hangs as well.
+    // The second command was dispatched half a timeout before the reset. Its replay takes nine tenths of one, or hangs
+    // as well.
     let replay_ns = TIMEOUT_NS * 9 / 10;
     for hangs in [false, true] {
         let replay = if hangs { Fault::Forget } else { Fault::Delay { ns: replay_ns } };
@@ -199,7 +203,8 @@ fn a_replay_has_a_full_timeout() {
 
 #[test]
 fn a_command_is_noticed_an_eighth_of_its_timeout_late_at_most() {
-    // The first command arms the look; the second, which hangs, is given to the device so much later. Looks are an eighth apart.
+    // The first command arms the look; the second, which hangs, is given to the device so much later. Looks are an
+    // eighth apart.
     for later_ns in [0, 1, TIMEOUT_NS / 100, TIMEOUT_NS / 8, TIMEOUT_NS / 2, TIMEOUT_NS - 1] {
         let rules = vec![nth_write(0, Fault::Delay { ns: TIMEOUT_NS * 2 }), nth_write(1, Fault::Forget)];
         let device = device(rules, OnAbort::Ends { after_ns: 0 }, OnReset::Refused);
@@ -217,8 +222,8 @@ fn a_command_is_noticed_an_eighth_of_its_timeout_late_at_most() {
 
 #[test]
 fn a_command_that_was_stuck_fails_when_a_reset_gives_it_back_after_all() {
-    // Block 0 hangs, and the first reset is refused. Block 1 hangs later; the reset that follows works and gives back both, and block 2,
-    // which has time left.
+    // Block 0 hangs, and the first reset is refused. Block 1 hangs later; the reset that follows works and gives back
+    // both, and block 2, which has time left.
     let rules = (0..3).map(|n| nth_write(n, Fault::Forget)).collect();
     let device = Narrow::new(device(rules, OnAbort::Ignored, OnReset::Works), 1);
     device.refuse_resets(true);
@@ -254,7 +259,8 @@ fn a_device_that_can_do_nothing_is_waited_for() {
 
 #[test]
 fn a_late_end_of_an_earlier_use_of_a_tag_ends_nobody() {
-    // One tag. Block 0 is given up; block 1 takes the tag next, for half a timeout, and the device says "ended" of block 0 meanwhile.
+    // One tag. Block 0 is given up; block 1 takes the tag next, for half a timeout, and the device says "ended" of
+    // block 0 meanwhile.
     let late = TIMEOUT_NS / 4;
     let after_abort = (OnAbort::EndsTwice { after_ns: late }, OnReset::Refused);
     let after_reset = (OnAbort::Ignored, OnReset::EndsLate { after_ns: late });
@@ -274,9 +280,9 @@ fn a_late_end_of_an_earlier_use_of_a_tag_ends_nobody() {
 
 #[test]
 fn a_replay_takes_back_nothing_that_a_flush_covered() {
-    // Block 0 is written and flushed. Then a write of block 1 is lost, one of block 2 is under way, and the queue is reset. Block 0 is
-    // written by nobody again, block 2 is replayed; block 1 failed and is written anew, and flushed. A cut of power takes nothing back, and
-    // no write of before the reset comes later.
+    // Block 0 is written and flushed. Then a write of block 1 is lost, one of block 2 is under way, and the queue is
+    // reset. Block 0 is written by nobody again, block 2 is replayed; block 1 failed and is written anew, and flushed.
+    // A cut of power takes nothing back, and no write of before the reset comes later.
     for late in [OnReset::Works, OnReset::EndsLate { after_ns: 10 }] {
         for how in [Fault::Forget, Fault::Lose] {
             let plan = FaultPlan {

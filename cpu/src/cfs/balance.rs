@@ -1,19 +1,22 @@
 //! Where does a thread wake, and when does it move? All that CFS's cores know of each other.
 //!
-//! Sources: Lozi et al. section 2.2 and 3.3; "Scheduler Domains" in the kernel's documentation; P-MQFQ section 2.2: who is busiest is told
-//! by the decaying number of runnable threads.
+//! Sources: Lozi et al. section 2.2 and 3.3; "Scheduler Domains" in the kernel's documentation; P-MQFQ section 2.2: who
+//! is busiest is told by the decaying number of runnable threads.
 //!
 //! Three occasions:
 //!
-//! * **Wake-up.** Its own core, or its waker's if that is less loaded; then an idle core of that core's socket, if there is one.
+//! * **Wake-up.** Its own core, or its waker's if that is less loaded; then an idle core of that core's socket, if
+//!   there is one.
 //! * **A core becomes idle.** It pulls one thread from the busiest queue that has one to give, in its socket first.
-//! * **Every 4 ms** a core that runs something pulls from the busiest queue of its socket, and one core of the socket from that of the
-//!   busiest socket, until half of the difference in load has moved. If an idle core exists while threads wait, it is told.
+//! * **Every 4 ms** a core that runs something pulls from the busiest queue of its socket, and one core of the socket
+//!   from that of the busiest socket, until half of the difference in load has moved. If an idle core exists while
+//!   threads wait, it is told.
 //!
 //! # CPU stacking
-//! Nothing here stacks threads on purpose. Threads that block often leave their cores lightly loaded, and who wakes another one has just run on such
-//! a core: so the woken ones go where their wakers are, to fewer and fewer cores. Balancing undoes that in part, slowly, because a thread
-//! that blocks often has little load to move. `sim/tests/cpu.rs` holds both.
+//! Nothing here stacks threads on purpose. Threads that block often leave their cores lightly loaded, and who wakes
+//! another one has just run on such a core: so the woken ones go where their wakers are, to fewer and fewer cores.
+//! Balancing undoes that in part, slowly, because a thread that blocks often has little load to move.
+//! `lab/sim/tests/cpu.rs` holds both.
 
 use super::Cfs;
 use crate::scheduler::{CoreId, Effects, Spent, ThreadId};
@@ -23,7 +26,8 @@ use std::ops::Range;
 const SOCKET: usize = 0;
 const MACHINE: usize = 1;
 
-/// Machine-wide balancing is so much rarer than balancing within a socket. ASSUMED: documented is only that larger domains balance less often.
+/// Machine-wide balancing is so much rarer than balancing within a socket. ASSUMED: documented is only that larger
+/// domains balance less often.
 const MACHINE_PERIODS: u64 = 4;
 
 impl Cfs {

@@ -1,13 +1,13 @@
 //! Which thread of this core has had least? A scheduler in the manner of Linux's CFS.
 //!
-//! Sources: P-MQFQ section 2.2 and 3.2; "CFS Scheduler" in the kernel's documentation (design, not source); Lozi et al., "The Linux
-//! Scheduler: a Decade of Wasted Cores", EuroSys 2016, section 2, for placement and balancing. Where they differ, P-MQFQ wins,
-//! because this is what P-MQFQ is compared with. It is no copy of any version of Linux.
+//! Sources: P-MQFQ section 2.2 and 3.2; "CFS Scheduler" in the kernel's documentation (design, not source); Lozi et
+//! al., "The Linux Scheduler: a Decade of Wasted Cores", EuroSys 2016, section 2, for placement and balancing. Where
+//! they differ, P-MQFQ wins, because this is what P-MQFQ is compared with. It is no copy of any version of Linux.
 //!
 //! # Shape
-//! Each core has a queue of its own, ordered by *vruntime*: the time a thread has run, over its weight. The core runs the first one for a slice
-//! and knows nothing of other cores. The queue's virtual time, *min_vruntime*, is the largest vruntime that has been running, brought up at
-//! ticks and stops. Between queues there is [`balance`] alone.
+//! Each core has a queue of its own, ordered by *vruntime*: the time a thread has run, over its weight. The core runs
+//! the first one for a slice and knows nothing of other cores. The queue's virtual time, *min_vruntime*, is the largest
+//! vruntime that has been running, brought up at ticks and stops. Between queues there is [`balance`] alone.
 //!
 //! ```text
 //!   wake:   vruntime = max(own, min_vruntime)          the share that was not used is gone
@@ -15,13 +15,14 @@
 //!   tick:   slice used up? another one far behind?     then the core picks again
 //! ```
 //!
-//! The first line is *deceptive idleness* (P-MQFQ section 2.3): who blocks often comes back beside who ran on, each time, and waits for a
-//! slice to end before it runs for as long as its critical section takes.
+//! The first line is *deceptive idleness* (P-MQFQ section 2.3): who blocks often comes back beside who ran on, each
+//! time, and waits for a slice to end before it runs for as long as its critical section takes.
 //!
 //! # Choices
 //! * A waking thread gets no credit for having slept, as P-MQFQ says. Linux's documentation tells of half a latency;
 //!   [`CfsOptions::sleeper_credit_ns`] is that.
-//! * Latency is 6 ms on any number of cores, as P-MQFQ says. The default of Linux grows with the logarithm of the cores.
+//! * Latency is 6 ms on any number of cores, as P-MQFQ says. The default of Linux grows with the logarithm of the
+//!   cores.
 //! * A thread's weight is its program's. There are no groups of threads: P-MQFQ's point is what happens without them.
 
 mod balance;
@@ -56,15 +57,15 @@ pub struct CfsOptions {
     pub imbalance_percent: u32,
     /// Who ran less than this ago is still in its core's cache and is not moved.
     pub cache_hot_ns: u64,
-    /// Who was stopped against its will stays where it is for so long. 0 for Linux's own threads; a virtual CPU needs over 1 ms (P-MQFQ
-    /// section 4.2).
+    /// Who was stopped against its will stays where it is for so long. 0 for Linux's own threads; a virtual CPU needs
+    /// over 1 ms (P-MQFQ section 4.2).
     pub preempted_stays_ns: u64,
 }
 
 impl CfsOptions {
-    /// On the bare machine. 6 ms and 1 ms are P-MQFQ's words (section 3.2 and 4.2). 0.75 ms, 1 ms and 0.5 ms are the documented base values of
-    /// `sched_min_granularity_ns`, `sched_wakeup_granularity_ns` and `sched_migration_cost_ns`; 4 ms is Lozi et al.'s; 25% is the
-    /// documented `imbalance_pct`.
+    /// On the bare machine. 6 ms and 1 ms are P-MQFQ's words (section 3.2 and 4.2). 0.75 ms, 1 ms and 0.5 ms are the
+    /// documented base values of `sched_min_granularity_ns`, `sched_wakeup_granularity_ns` and
+    /// `sched_migration_cost_ns`; 4 ms is Lozi et al.'s; 25% is the documented `imbalance_pct`.
     pub fn new() -> CfsOptions {
         CfsOptions {
             latency_ns: 6_000_000,
@@ -80,7 +81,8 @@ impl CfsOptions {
         }
     }
 
-    /// Under KVM: the same scheduler, and virtual CPUs that cannot move at once. "More than 1 ms" (P-MQFQ section 4.2) is 1.2 ms here.
+    /// Under KVM: the same scheduler, and virtual CPUs that cannot move at once. "More than 1 ms" (P-MQFQ section 4.2)
+    /// is 1.2 ms here.
     pub fn kvm() -> CfsOptions {
         CfsOptions { preempted_stays_ns: 1_200_000, ..CfsOptions::new() }
     }
@@ -263,7 +265,8 @@ impl Cfs {
         self.queues[core.index()].load.load(now_ns)
     }
 
-    /// `thread`, which waits or is blocked, belongs to `to` from now on, at `vruntime` on that core's axis. If it waits, it waits there.
+    /// `thread`, which waits or is blocked, belongs to `to` from now on, at `vruntime` on that core's axis. If it
+    /// waits, it waits there.
     ///
     /// # Panics
     /// If it runs.

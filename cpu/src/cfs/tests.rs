@@ -66,7 +66,8 @@ fn blocker_beside_hog(options: CfsOptions, run_ns: u64, sleep_ns: u64) -> f64 {
 
 #[test]
 fn who_blocks_often_forfeits_its_share() {
-    // It wants 50 of every 60 us, 83% of the core, and fair is half. It gets 50 us for each slice of at least 3 ms that it waits.
+    // It wants 50 of every 60 us, 83% of the core, and fair is half. It gets 50 us for each slice of at least 3 ms that
+    // it waits.
     let got = blocker_beside_hog(CfsOptions::new(), 50 * US, 10 * US);
     assert!(got < 0.02, "{got}");
     // Half a latency of credit, as Linux's documentation has it, mends that on one core.
@@ -159,7 +160,8 @@ fn periodic_balancing_evens_out_what_always_runs() {
 
 #[test]
 fn a_virtual_cpu_that_was_preempted_stays_for_more_than_a_millisecond() {
-    // The first and the third share the first core; the first's slice ends after 3 ms. Then the second core becomes idle.
+    // The first and the third share the first core; the first's slice ends after 3 ms. Then the second core becomes
+    // idle.
     let pulled_after = |options: CfsOptions, after_ns: u64| {
         let (mut by_hand, threads) = on(2, 1, &[1024; 3], CfsOptions { balance_ns: 1_000 * MS, ..options });
         by_hand.wake(threads[1]);
@@ -204,7 +206,8 @@ fn options_that_cannot_be_are_refused_in_a_sentence() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever wakes and blocks when, promises are kept (by_hand sees to it), and no core stays idle while a thread waits that may move.
+    /// Whatever wakes and blocks when, promises are kept (by_hand sees to it), and no core stays idle while a thread
+    /// waits that may move.
     #[test]
     fn no_thread_is_lost_and_no_core_stays_idle(
         cores in 1usize..9, two in any::<bool>(), count in 1usize..20,

@@ -1,22 +1,23 @@
 //! MIGRATE: where does a thread go on whose quantum is over?
 //!
-//! Source: P-MQFQ section 3.1: a thread whose request is completed looks for a queue that advances faster and runs another program; it moves there
-//! and preempts ([`super::preempt`]).
+//! Source: P-MQFQ section 3.1: a thread whose request is completed looks for a queue that advances faster and runs
+//! another program; it moves there and preempts ([`super::preempt`]).
 //!
 //! # What it approximates
-//! A thread whose quantum is over submits a new request at once, and rule 3 lets that preempt the request with the largest start tag in service if
-//! its own is smaller. Here: the queue that advanced most, if it advanced more than its own. Two threads share the own queue, a hog has the other
-//! one to itself: the hog has had more.
+//! A thread whose quantum is over submits a new request at once, and rule 3 lets that preempt the request with the
+//! largest start tag in service if its own is smaller. Here: the queue that advanced most, if it advanced more than its
+//! own. Two threads share the own queue, a hog has the other one to itself: the hog has had more.
 //!
 //! # What it gives up
-//! The start tag of who comes. A thread that has had much may come from a slow queue. What holds it back is that its own queue must be slow: it
-//! leaves others behind that could not run because of it.
+//! The start tag of who comes. A thread that has had much may come from a slow queue. What holds it back is that its
+//! own queue must be slow: it leaves others behind that could not run because of it.
 //!
 //! # What is added: trade
-//! A thread that moves leaves a queue with one of its program fewer and makes another one longer. The siblings that last ran there wake there, so
-//! threads of one program gather on a few queues: the CPU stacking of section 2.3, this time by P-MQFQ's own doing. With
-//! [`super::PmqfqOptions::trade`] it exchanges places with a sibling that belongs to the other queue and does not run, as SWITCH does: the queues
-//! keep their lengths and their virtual times. If the program has nobody there, it moves as printed.
+//! A thread that moves leaves a queue with one of its program fewer and makes another one longer. The siblings that
+//! last ran there wake there, so threads of one program gather on a few queues: the CPU stacking of section 2.3, this
+//! time by P-MQFQ's own doing. With [`super::PmqfqOptions::trade`] it exchanges places with a sibling that belongs to
+//! the other queue and does not run, as SWITCH does: the queues keep their lengths and their virtual times. If the
+//! program has nobody there, it moves as printed.
 //!
 //! # What it costs
 //! A scan of all queues (up to `scan_max`), two locks, a migration. With `trade`, a look at the program's threads.

@@ -1,7 +1,7 @@
 //! P-MQFQ on the queues of a scheduler that has one per core: what of the ideal can be had without a queue for all.
 //!
-//! Source: P-MQFQ section 3.1 and 3.2. The ideal is [`crate::ideal`]; the base below, which still decides everything that is not said here, is
-//! whatever has [`RunQueues`]: CFS, KVM, Xen's credit scheduler.
+//! Source: P-MQFQ section 3.1 and 3.2. The ideal is [`crate::ideal`]; the base below, which still decides everything
+//! that is not said here, is whatever has [`RunQueues`]: CFS, KVM, Xen's credit scheduler.
 //!
 //! # Shape
 //! ```text
@@ -10,28 +10,33 @@
 //!   a thread blocks before that   [switch]   a waiting sibling takes its place, and the rest of the quantum
 //!   a thread wakes                [arrive]   it keeps what it is behind; else as if its quantum were over    (not in the paper)
 //! ```
-//! The ideal's two virtual times are gone. That of the system becomes [`progress`]: not who has had most since ever, but which queue advanced
-//! most in the last 3 ms. That of the program becomes SWITCH: a program that has a core keeps it while one of its threads can run.
+//! The ideal's two virtual times are gone. That of the system becomes [`progress`]: not who has had most since ever,
+//! but which queue advanced most in the last 3 ms. That of the program becomes SWITCH: a program that has a core keeps
+//! it while one of its threads can run.
 //!
 //! # What is not in the paper, and why
-//! Section 3.1 moves threads when a quantum ends and when a thread blocks. Rules 2 and 3 of section 3 act when a request *arrives*, and a thread
-//! that wakes is the arrival that matters: that "threads blocked due to synchronization can have requests immediately scheduled after waking
-//! up" is what section 3 says ends deceptive idleness. With the base's wake-ups as section 2.2 tells them (vruntime = the larger of its own and
-//! the minimum), a woken thread waits for a tick or a slice of a hog on each core, and programs that synchronise more often than once a slice
-//! never get to the operations of 3.1 (`what_the_paper_prints_helps_and_what_is_added_brings_the_fair_share`). So there are two additions, each
-//! with a switch of its own; [`PmqfqOptions::as_printed`] has neither:
+//! Section 3.1 moves threads when a quantum ends and when a thread blocks. Rules 2 and 3 of section 3 act when a
+//! request *arrives*, and a thread that wakes is the arrival that matters: that "threads blocked due to synchronization
+//! can have requests immediately scheduled after waking up" is what section 3 says ends deceptive idleness. With the
+//! base's wake-ups as section 2.2 tells them (vruntime = the larger of its own and the minimum), a woken thread waits
+//! for a tick or a slice of a hog on each core, and programs that synchronise more often than once a slice never get to
+//! the operations of 3.1 (`what_the_paper_prints_helps_and_what_is_added_brings_the_fair_share`). So there are two
+//! additions, each with a switch of its own; [`PmqfqOptions::as_printed`] has neither:
 //!
 //! * [`PmqfqOptions::arrive`]: rules 2 and 3 for a thread that wakes, see [`arrive`].
-//! * [`PmqfqOptions::trade`]: MIGRATE exchanges places with a sibling where there is one, as SWITCH does, see [`migrate`].
+//! * [`PmqfqOptions::trade`]: MIGRATE exchanges places with a sibling where there is one, as SWITCH does, see
+//!   [`migrate`].
 //!
 //! # Invariants
 //! * Only a thread of another program is ever preempted by what is here.
-//! * What is here moves threads that wait or are blocked. It never leaves a core without work that had some, but to give it to who preempts.
-//! * A thread that was chosen for a core (`Core::next`) is checked again when the core picks: the base may have moved it meanwhile.
+//! * What is here moves threads that wait or are blocked. It never leaves a core without work that had some, but to
+//!   give it to who preempts.
+//! * A thread that was chosen for a core (`Core::next`) is checked again when the core picks: the base may have moved
+//!   it meanwhile.
 //!
 //! # Cost
-//! A look at up to `scan_max` queues, nearest socket first, when a thread blocks, wakes without getting a core, or has used its quantum; told to the
-//! driver as [`Spent::Scan`]. A move locks two queues, [`Spent::DoubleLock`].
+//! A look at up to `scan_max` queues, nearest socket first, when a thread blocks, wakes without getting a core, or has
+//! used its quantum; told to the driver as [`Spent::Scan`]. A move locks two queues, [`Spent::DoubleLock`].
 
 mod arrive;
 mod migrate;
@@ -68,8 +73,9 @@ pub struct PmqfqOptions {
 }
 
 impl PmqfqOptions {
-    /// The three operations and both additions, for ticks of 1 ms. 3 ms is section 3.2's window. A queue's virtual time is known up to a tick, so
-    /// less than a tick is no difference. What a thread may be behind is the same window: older unfairness is forgotten.
+    /// The three operations and both additions, for ticks of 1 ms. 3 ms is section 3.2's window. A queue's virtual time
+    /// is known up to a tick, so less than a tick is no difference. What a thread may be behind is the same window:
+    /// older unfairness is forgotten.
     pub fn new() -> PmqfqOptions {
         PmqfqOptions {
             window_ns: 3_000_000,

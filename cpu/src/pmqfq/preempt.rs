@@ -1,20 +1,21 @@
 //! PPREEMPT: who runs at once, and at whose expense?
 //!
-//! Source: P-MQFQ section 3.1: the thread that migrated preempts the one that runs; "we also ensure that the preempted thread belongs to a
-//! different program".
+//! Source: P-MQFQ section 3.1: the thread that migrated preempts the one that runs; "we also ensure that the preempted
+//! thread belongs to a different program".
 //!
 //! # What it approximates
 //! Rule 3. That the preempted request is of another program follows there from start tags, and has to be checked here.
 //!
 //! # Nobody is passed to and fro
-//! * Who is preempted stays in its queue, with its place, and is next there as the base has it. It looks for another queue only when it has used a
-//!   quantum.
-//! * A queue on which somebody was preempted is left alone for one window: until then its advance is that of who was preempted.
+//! * Who is preempted stays in its queue, with its place, and is next there as the base has it. It looks for another
+//!   queue only when it has used a quantum.
+//! * A queue on which somebody was preempted is left alone for one window: until then its advance is that of who was
+//!   preempted.
 //! * The other queue must have advanced by a margin more, so of two queues at most one may preempt the other.
 //!
 //! # What it gives up
-//! Nothing remembers that a thread ran ahead of its turn but its own place, which the base charges as ever: the queue's others come before it
-//! afterwards, and get back what they gave.
+//! Nothing remembers that a thread ran ahead of its turn but its own place, which the base charges as ever: the queue's
+//! others come before it afterwards, and get back what they gave.
 //!
 //! # What it costs
 //! An interrupt, a context switch, and the cache of who is preempted.

@@ -1,22 +1,25 @@
 //! Which queue has received most service lately?
 //!
-//! Source: P-MQFQ section 3.2: "tracks the progression of per-queue minimum vruntime in a 3ms time window and considers the queue with the
-//! largest vruntime advancement as the one receiving most service". On Xen the window is an accounting period, and the queue that discarded
-//! the fewest credits in it has advanced most.
+//! Source: P-MQFQ section 3.2: "tracks the progression of per-queue minimum vruntime in a 3ms time window and considers
+//! the queue with the largest vruntime advancement as the one receiving most service". On Xen the window is an
+//! accounting period, and the queue that discarded the fewest credits in it has advanced most.
 //!
 //! # What it approximates
-//! The ideal preempts the largest start tag in service. Start tags of two queues do not compare, for each queue has an axis of its own. Their advance
-//! over the same time does: a queue with one hog advances by 3 ms in 3 ms, one that two threads share by half of that.
+//! The ideal preempts the largest start tag in service. Start tags of two queues do not compare, for each queue has an
+//! axis of its own. Their advance over the same time does: a queue with one hog advances by 3 ms in 3 ms, one that two
+//! threads share by half of that.
 //!
 //! # What it gives up
 //! * All that is older than the window. Who was treated badly for longer is not owed for it.
-//! * Whose service it was: an advance is the queue's, and the thread that runs there at the moment may have had little of it.
-//! * With slices as long as the window, two threads that share a queue advance it in steps: by the whole window or not at all. The margin and the rule
-//!   that a queue is preempted once in a window ([`super::preempt`]) keep this from doing harm.
+//! * Whose service it was: an advance is the queue's, and the thread that runs there at the moment may have had little
+//!   of it.
+//! * With slices as long as the window, two threads that share a queue advance it in steps: by the whole window or not
+//!   at all. The margin and the rule that a queue is preempted once in a window ([`super::preempt`]) keep this from
+//!   doing harm.
 //!
 //! # Shape
-//! Each queue's virtual time is noted at its ticks and stops, where it changes. The window slides: its advance is that since the last note that is
-//! a window old.
+//! Each queue's virtual time is noted at its ticks and stops, where it changes. The window slides: its advance is that
+//! since the last note that is a window old.
 //!
 //! # Cost
 //! One note per tick and stop, of which those of one window are kept, at most one in a sixteenth of it.
@@ -59,8 +62,8 @@ impl Progress {
         }
     }
 
-    /// What the queue, which is at `virtual_time`, advanced by in the last window. If its last note from before the window is older than that
-    /// (it was idle), the part of it that falls to one window.
+    /// What the queue, which is at `virtual_time`, advanced by in the last window. If its last note from before the
+    /// window is older than that (it was idle), the part of it that falls to one window.
     pub fn advance(&self, core: CoreId, virtual_time: i64, now_ns: u64) -> i64 {
         let notes = &self.queues[core.index()];
         let from = notes.iter().rev().find(|note| note.at_ns + self.window_ns <= now_ns).or(notes.front());

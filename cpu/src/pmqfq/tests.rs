@@ -64,8 +64,8 @@ fn only_a_thread_of_another_program_is_preempted() {
 
 #[test]
 fn nobody_is_passed_to_and_fro() {
-    // Two hogs and p for two cores: whatever moves, there is a queue of two and one of one. Each quantum that ends moves one thread at most, and a
-    // queue takes one in a window at most.
+    // Two hogs and p for two cores: whatever moves, there is a queue of two and one of one. Each quantum that ends
+    // moves one thread at most, and a queue takes one in a window at most.
     let (mut by_hand, threads) = on(cores(2), &[1, 2], quiet(), window_of_two_slices());
     threads.iter().flatten().for_each(|thread| by_hand.wake(*thread));
     by_hand.run_to(600 * MS);
@@ -179,7 +179,8 @@ fn a_program_that_was_idle_altogether_begins_level() {
     assert_eq!(by_hand.running(0), Some(hog));
 }
 
-/// A program whose threads meet at a barrier every `phase_ns`, beside as many hogs as cores: what it gets of its fair share, and what the hogs get.
+/// A program whose threads meet at a barrier every `phase_ns`, beside as many hogs as cores: what it gets of its fair
+/// share, and what the hogs get.
 fn barrier_beside_hogs(machine: Machine, phase_ns: u64, options: PmqfqOptions) -> (f64, f64) {
     const STEP: u64 = 20 * US;
     const END: u64 = 200 * MS;
@@ -243,8 +244,8 @@ fn options_that_cannot_be_are_refused_in_a_sentence() {
 /// What may happen next: a thread (modulo how many there are) and a time.
 type Step = (usize, u64);
 
-/// Under CFS idle cores are found by the base at its next balancing, every 4 ms, and a thread that has just run is left where it is for 0.5 ms. The rest is
-/// ticks.
+/// Under CFS idle cores are found by the base at its next balancing, every 4 ms, and a thread that has just run is left
+/// where it is for 0.5 ms. The rest is ticks.
 const IDLE_BESIDE_WAITING: u64 = 10 * MS;
 
 /// Three programs.

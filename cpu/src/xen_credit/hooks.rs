@@ -1,8 +1,8 @@
 //! What extensions see of Xen's queues: a place is a balance of credit.
 //!
-//! Source: P-MQFQ section 3.2: "the consumption of credits is equivalent to the progression of virtual time". A queue's virtual time is that of its
-//! accountings less the credit that was discarded in them, so it has come furthest where the least was discarded. It stands still between two
-//! accountings.
+//! Source: P-MQFQ section 3.2: "the consumption of credits is equivalent to the progression of virtual time". A queue's
+//! virtual time is that of its accountings less the credit that was discarded in them, so it has come furthest where
+//! the least was discarded. It stands still between two accountings.
 
 use super::XenCredit;
 use crate::run_queues::{RunQueues, spread};
@@ -93,7 +93,8 @@ impl RunQueues for XenCredit {
     /// Nobody ever has more credit than for a slice.
     fn limit_lag(&mut self, _: ThreadId, _: u64, _: u64) {}
 
-    /// Who has used less of its credit than who runs has waited while that did: it comes first among its equals, and at once.
+    /// Who has used less of its credit than who runs has waited while that did: it comes first among its equals, and at
+    /// once.
     fn wake_behind(
         &mut self,
         thread: ThreadId,

@@ -8,17 +8,17 @@
 //! ```
 //!
 //! # When it stops reading
-//! While its limits are reached (it waits for its own replies to leave), while others hold the memory that it needs (it asks
-//! again after a while), while a request is held because the tenant's staging is full (it waits for [`Client::room`]), and
-//! while as many pieces of a large write are under way as may be. In all cases whole requests may lie in the inbox, so a
-//! receive is in flight only when every whole request was taken. That makes "received in full" exact when the engine
-//! drains: what is in the inbox then is executed, what comes later is refused.
+//! While its limits are reached (it waits for its own replies to leave), while others hold the memory that it needs (it
+//! asks again after a while), while a request is held because the tenant's staging is full (it waits for
+//! [`Client::room`]), and while as many pieces of a large write are under way as may be. In all cases whole requests
+//! may lie in the inbox, so a receive is in flight only when every whole request was taken. That makes "received in
+//! full" exact when the engine drains: what is in the inbox then is executed, what comes later is refused.
 //!
 //! # Large requests
 //! A request longer than a piece is handed over in pieces (`large.rs`), a write as its pieces come, any other as those
-//! before it end. They hold one of the connection's requests, and memory for the pieces that are under way. A turn of the
-//! worker's loop receives one piece of a connection at most, and so takes as long for a client of 32 MiB requests as for one
-//! of 128 KiB.
+//! before it end. They hold one of the connection's requests, and memory for the pieces that are under way. A turn of
+//! the worker's loop receives one piece of a connection at most, and so takes as long for a client of 32 MiB requests
+//! as for one of 128 KiB.
 //!
 //! # How it ends
 //! | from | because | what still happens |
@@ -57,8 +57,8 @@ const QUIET_RECEIVE_BYTES: usize = 16 << 10;
 /// inbox that also brings the next requests is cheaper than a receive that ends with the payload.
 const DIRECT_BYTES: usize = 32 << 10;
 
-/// After so long a connection asks again for memory that others held, ns: short beside what a user notices, long beside the
-/// looks of a thousand connections that wait.
+/// After so long a connection asks again for memory that others held, ns: short beside what a user notices, long beside
+/// the looks of a thousand connections that wait.
 const MEMORY_RETRY_NS: u64 = 1_000_000;
 
 /// Names of socket operations and of timers. Only one receive is in flight at a time, whichever it is.
@@ -468,8 +468,8 @@ impl Connection {
         self.issuing.retain(|issuing| *issuing != place);
         let large = self.under_way.large(place);
         if large.failed().is_some() && large.is_streaming() {
-            // The header said that all is well. Source: NBD protocol, "NBD_CMD_READ": only the end of the connection can
-            // say otherwise.
+            // The header said that all is well. Source: NBD protocol, "NBD_CMD_READ": only the end of the connection
+            // can say otherwise.
             self.broke(Rule::FailedInTheMiddle);
             return self.close(context);
         }
@@ -655,7 +655,8 @@ fn command_of(op: Op) -> Command {
     }
 }
 
-/// What a reply needs that a completion does not bring. Two requests may have the same cookie, the client's name for them.
+/// What a reply needs that a completion does not bring. Two requests may have the same cookie, the client's name for
+/// them.
 #[derive(Debug)]
 enum Asked {
     /// Handed over as one.
@@ -672,8 +673,8 @@ impl Asked {
     }
 }
 
-/// Requests handed to the block layer, by the names we give them there: places in a list, used again. The name of a piece
-/// has its own place, among the pieces of its request, in the upper 32 bits.
+/// Requests handed to the block layer, by the names we give them there: places in a list, used again. The name of a
+/// piece has its own place, among the pieces of its request, in the upper 32 bits.
 #[derive(Debug, Default)]
 struct UnderWay {
     places: Vec<Option<Asked>>,

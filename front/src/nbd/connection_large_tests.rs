@@ -117,7 +117,8 @@ fn a_failed_piece_fails_the_whole_once_and_the_next_request_is_understood() {
         peer.say(&request);
         peer.status = Status::Ok;
         assert_eq!(errors(&peer.ask(&flush(2))), [(1, 28), (2, 0)]);
-        // Four were under way when the first failed; a fifth was never made, but for a write piece that had come by then.
+        // Four were under way when the first failed; a fifth was never made, but for a write piece that had come by
+        // then.
         assert!(peer.fake.executed.len() <= 4 + 1 + 1, "{} pieces", peer.fake.executed.len());
         assert_eq!(memory.held_bytes(), 0);
         peer.end();

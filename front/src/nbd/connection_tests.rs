@@ -613,7 +613,8 @@ proptest! {
     ) {
         let mut input = structured_handshake();
         for (cookie, (command, flags, offset_bytes, length_bytes)) in requests.into_iter().enumerate() {
-            // A disconnect ends the conversation, and a read in one chunk has a limit; the others are what this is about.
+            // A disconnect ends the conversation, and a read in one chunk has a limit; the others are what this is
+            // about.
             let command = if command == Command::Disconnect as u16 { 77 } else { command };
             let flags = if command == Command::Read as u16 { flags & !request::DF } else { flags };
             RequestHeader { flags, command, cookie: cookie as u64, offset_bytes, length_bytes }.encode(&mut input);

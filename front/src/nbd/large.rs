@@ -1,8 +1,8 @@
 //! A request longer than a piece: which piece comes next, and what its end means for the whole.
 //!
-//! No I/O and no memory: bytes of bookkeeping. A read, write, discard or write zeroes of up to 4 GiB goes to the block layer
-//! as pieces, of which at most [`PIECES_OUT_MAX`] are under way at once. So a large request is scheduled piece by piece, as
-//! many small ones would be, and holds memory for a few pieces however long it is.
+//! No I/O and no memory: bytes of bookkeeping. A read, write, discard or write zeroes of up to 4 GiB goes to the block
+//! layer as pieces, of which at most [`PIECES_OUT_MAX`] are under way at once. So a large request is scheduled piece by
+//! piece, as many small ones would be, and holds memory for a few pieces however long it is.
 //!
 //! # How it ends
 //! | state | next |
@@ -11,8 +11,8 @@
 //! | a piece failed | no piece more is handed over; when those under way have ended: answered with the first error |
 //! | cut: the client left, or the server drains, before a write has come in full | the same, with the error of the cut |
 //!
-//! A request that fails may have been carried out in part, as with any drive (NBD protocol, "error values", says nothing of
-//! what a failed write left). A flush or FUA covers what was acknowledged, and a failed request is not.
+//! A request that fails may have been carried out in part, as with any drive (NBD protocol, "error values", says
+//! nothing of what a failed write left). A flush or FUA covers what was acknowledged, and a failed request is not.
 
 use super::transmit::piece_length;
 use mqfq_blk::buffer::Buffer;

@@ -137,7 +137,8 @@ impl NbdListener {
     fn accepted(&mut self, context: &mut dyn Context, socket: OwnedFd) {
         let reserve = &self.options.reserve;
         if !reserve.take_back() {
-            // This client got the reserve's descriptor, and there is still no other: turn it away, and have a reserve again.
+            // This client got the reserve's descriptor, and there is still no other: turn it away, and have a reserve
+            // again.
             drop(socket);
             reserve.take_back();
             self.stats.count_refused();

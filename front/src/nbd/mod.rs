@@ -1,6 +1,6 @@
 //! NBD: network block devices, for fio, QEMU, nbdcopy, the kernel and everybody else who speaks it.
 //!
-//! What is spoken and what is refused is in `docs/use/nbd.md`. The parts, from the socket inwards:
+//! `docs/use/nbd.md` says what is spoken and what is refused. The parts, from the socket inwards:
 //!
 //! | module | answers |
 //! |---|---|
@@ -50,21 +50,21 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 /// Limits and habits of one listener.
 #[derive(Clone)]
 pub struct NbdOptions {
-    /// Connections that have chosen an export; half of them are guaranteed to the tenants, in equal parts ([`places`]). Handshakes have
-    /// places of their own, [`places::handshakes_max`]. Default 1024.
+    /// Connections that have chosen an export; half of them are guaranteed to the tenants, in equal parts ([`places`]).
+    /// Handshakes have places of their own, [`places::handshakes_max`]. Default 1024.
     pub connections_max: usize,
     /// Requests of one connection whose replies have not left, at least 1. Default 256.
     pub requests_in_flight_max: usize,
     /// Memory of their payloads, bytes; one request or piece always fits. Default [`MemoryLimits::CONNECTION_BYTES`].
     pub bytes_in_flight_max: u64,
-    /// Largest piece in which a payload is received, executed and answered, bytes: a power of two, at least 4096. Default
-    /// [`PIECE_BYTES_MAX`].
+    /// Largest piece in which a payload is received, executed and answered, bytes: a power of two, at least 4096.
+    /// Default [`PIECE_BYTES_MAX`].
     pub piece_bytes: u32,
     /// Largest receive buffer of a connection, bytes, at least 4096. A connection has 4 KiB during the handshake,
     /// 16 KiB then, and this much once it fills those. Default 128 KiB.
     pub receive_buffer_bytes: usize,
-    /// From the start of a connection to the end of its handshake; one that takes longer is closed, so that clients who say
-    /// nothing do not stay. Default 10 s.
+    /// From the start of a connection to the end of its handshake; one that takes longer is closed, so that clients who
+    /// say nothing do not stay. Default 10 s.
     pub handshake_timeout: Duration,
     /// Permissions of a unix socket. Default 0o600: who may reach a tenant's bytes is for the administrator to say.
     pub socket_mode: u32,

@@ -12,8 +12,8 @@
 //!
 //! # Bounds
 //! A client can make us hold [`OPTION_BYTES_MAX`] and hear [`HANDSHAKE_BYTES_MAX`] in at most [`OPTIONS_MAX`] options.
-//! What we answer is bounded by the caller, who stops calling while too much is unsent. Whether an export may be chosen, by GO or by
-//! EXPORT_NAME, is for the caller to say as well ([`Admit`]).
+//! What we answer is bounded by the caller, who stops calling while too much is unsent. Whether an export may be
+//! chosen, by GO or by EXPORT_NAME, is for the caller to say as well ([`Admit`]).
 
 use super::rule::Rule;
 use super::validate::Session;
@@ -31,8 +31,8 @@ pub const HANDSHAKE_BYTES_MAX: usize = 1 << 20;
 /// Options of one handshake. More are closed.
 pub const OPTIONS_MAX: u32 = 1024;
 
-/// Whether a client may have this export now. Asked when it has chosen one that there is, and if the answer is true, that is its last
-/// option.
+/// Whether a client may have this export now. Asked when it has chosen one that there is, and if the answer is true,
+/// that is its last option.
 pub type Admit<'a> = &'a mut dyn FnMut(&Export) -> bool;
 
 /// What came of the bytes so far.

@@ -1,6 +1,7 @@
-//! Who may stay: the places of one listener, for handshakes and for the connections of each tenant.
+//! The places of one listener, for handshakes and for the connections of each tenant: who may stay?
 //!
-//! Which tenant a client belongs to is not known before its handshake ends. So a connection has two places, one after the other:
+//! Which tenant a client belongs to is not known before its handshake ends. So a connection has two places, one after
+//! the other:
 //!
 //! ```text
 //!            accepted                       chose an export                     ended
@@ -10,20 +11,20 @@
 //! ```
 //!
 //! # The rule for tenants
-//! M places, n tenants that have an export here. Each tenant is guaranteed g = M / 2n places, at least one. The M - n g that are left are
-//! shared: whoever has g takes of them as long as there are any.
+//! M places, n tenants that have an export here. Each tenant is guaranteed g = M / 2n places, at least one. The M - n g
+//! that are left are shared: whoever has g takes of them as long as there are any.
 //!
-//! P1. A tenant with fewer than g connections is always admitted. Nobody is closed for that: the shared part leaves out what is
-//!     guaranteed, used or not.
+//! P1. A tenant with fewer than g connections is always admitted. Nobody is closed for that: the shared part leaves out
+//!     what is guaranteed, used or not.
 //! P2. At most M connections are admitted, or n if that is more.
 //! P3. A tenant alone may have all M, a tenant among others M - (n - 1) g.
 //!
-//! 1024 places and two tenants: 256 guaranteed to each and 512 shared, so one may have 768 while the other has none, and the other
-//! then still gets 256.
+//! 1024 places and two tenants: 256 guaranteed to each and 512 shared, so one may have 768 while the other has none,
+//! and the other then still gets 256.
 //!
 //! # Handshakes
-//! At most [`handshakes_max`] at a time. Whoever says nothing cannot keep others out, only be closed by them; who chooses an export
-//! before as many others come is never closed.
+//! At most [`handshakes_max`] at a time. A silent client keeps nobody out and is closed for others; a client that
+//! chooses an export before as many others come is never closed.
 
 use super::Log;
 use super::NbdOptions;
@@ -35,8 +36,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Fewest and most places for handshakes. Fewer would close honest clients that come together; more are descriptors and 8 KiB
-/// each for clients that have not said who they are.
+/// Fewest and most places for handshakes. Fewer would close honest clients that come together; more are descriptors and
+/// 8 KiB each for clients that have not said who they are.
 const HANDSHAKES: std::ops::RangeInclusive<usize> = 16..=1024;
 
 /// Handshakes at a time on a listener that takes so many connections: as many, within 16 and 1024.
@@ -84,7 +85,8 @@ impl Places {
         })
     }
 
-    /// A place for the handshake of a connection that was accepted as `socket`. The oldest handshake is closed if there was none left.
+    /// A place for the handshake of a connection that was accepted as `socket`. The oldest handshake is closed if there
+    /// was none left.
     pub(super) fn enter(self: &Arc<Places>, socket: OwnedFd) -> Place {
         let socket = Arc::new(socket);
         let mut taken = self.taken();
@@ -143,7 +145,8 @@ impl Place {
         self.socket.as_raw_fd()
     }
 
-    /// The handshake's place becomes one of the export's tenant. False: the tenant may have no more, and nothing changed.
+    /// The handshake's place becomes one of the export's tenant. False: the tenant may have no more, and nothing
+    /// changed.
     ///
     /// A handshake that was closed for another one meanwhile is told nothing here: its socket says so.
     pub(super) fn choose(&mut self, export: &Export) -> bool {

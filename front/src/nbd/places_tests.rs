@@ -85,7 +85,8 @@ fn everybody_has_a_place_even_where_tenants_outnumber_places() {
 
 #[test]
 fn whatever_comes_and_goes_the_guarantee_and_the_sum_hold() {
-    // 24 places, 3 tenants: 4 guaranteed to each, 12 shared. A fixed sequence of arrivals and departures, beside a count by hand.
+    // 24 places, 3 tenants: 4 guaranteed to each, 12 shared. A fixed sequence of arrivals and departures, beside a
+    // count by hand.
     let places = places(24, 3);
     let mut held: [Vec<Place>; 3] = Default::default();
     let mut draw = 1u32;

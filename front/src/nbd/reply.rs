@@ -8,12 +8,12 @@
 //! ```
 //!
 //! With structured replies agreed on, every reply is structured: an error then carries a sentence, and the stream can
-//! be understood without knowing the requests. A reply is one chunk; a read longer than a piece has a chunk for each piece,
-//! in the order in which the device ends them, and the last one says that it is.
+//! be understood without knowing the requests. A reply is one chunk; a read longer than a piece has a chunk for each
+//! piece, in the order in which the device ends them, and the last one says that it is.
 //!
 //! # Streams
-//! A simple reply has one header, and its data must follow without a gap. A long read is therefore a stream: it begins with
-//! the first piece, other replies wait behind it, and they leave when it ends.
+//! A simple reply has one header, and its data must follow without a gap. A long read is therefore a stream: it begins
+//! with the first piece, other replies wait behind it, and they leave when it ends.
 //!
 //! ```text
 //! gathered: [ header ][ piece 0 ][ piece 1 ] …            behind: [ header header ][ data ] …
@@ -168,7 +168,8 @@ impl Replies {
         self.gathered.push(Part::Payload { buffer, length_bytes: length_bytes as usize });
     }
 
-    /// Begins a simple reply to a long read: its data follow by [`Replies::stream`], and nothing else leaves before they do.
+    /// Begins a simple reply to a long read: its data follow by [`Replies::stream`], and nothing else leaves before
+    /// they do.
     pub fn begin_stream(&mut self, cookie: u64) {
         assert!(!self.structured && !self.streaming, "one stream at a time, of simple replies");
         put_simple_reply(self.bytes(), 0, cookie);

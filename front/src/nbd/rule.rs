@@ -1,6 +1,6 @@
 //! Every rule that a client can break, with the name that logs and metrics use and the sentence that the client reads.
 //!
-//! What happens then is decided where the rule is checked: the handshake answers or closes ([`super::negotiate`]), the
+//! The consequence is decided where the rule is checked: the handshake answers or closes ([`super::negotiate`]), the
 //! transmission phase answers with [`Rule::errno`] or closes ([`super::transmit`]).
 
 use super::wire::{Command, Errno};
@@ -22,7 +22,8 @@ pub enum Rule {
     HandshakeTooSlow,
     /// Handshake, closes at once: it was the oldest when there was no place for a new one.
     HandshakeCrowdedOut,
-    /// Handshake: the export's tenant may have no more connections here. Closes after EXPORT_NAME, which has no other way to say so.
+    /// Handshake: the export's tenant may have no more connections here. Closes after EXPORT_NAME, which has no other
+    /// way to say so.
     TooManyConnections,
     /// Handshake: an option we do not speak.
     OptionUnsupported,

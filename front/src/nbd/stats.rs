@@ -1,4 +1,4 @@
-//! What happened on the connections of one listener, for metrics.
+//! Counters of the connections of one listener, for metrics.
 //!
 //! Each connection counts for itself and adds its counts here once per turn of its worker's loop, so that workers do
 //! not fight for these cache lines request by request.
@@ -32,8 +32,8 @@ pub struct NbdCounts {
     pub connections: usize,
     /// Connections accepted since the start.
     pub connections_total: u64,
-    /// Clients that were refused an export because its tenant may have no more connections, and clients that were closed at once
-    /// because the process had no descriptor left.
+    /// Clients that were refused an export because its tenant may have no more connections, and clients that were
+    /// closed at once because the process had no descriptor left.
     pub connections_refused: u64,
     /// Requests by command, refused ones included; unknown commands together as `unknown`.
     pub requests: Vec<(&'static str, u64)>,

@@ -1,7 +1,7 @@
 //! The client's half of the transmission phase: requests out of a stream of bytes.
 //!
-//! No I/O: bytes in, and one [`Taken`] for each request. How the bytes were cut into receives makes no difference to what
-//! is taken. A request is validated completely ([`super::validate`]) before a byte of memory is spent on it.
+//! No I/O: bytes in, and one [`Taken`] for each request. How the bytes were cut into receives makes no difference to
+//! what is taken. A request is validated completely ([`super::validate`]) before a byte of memory is spent on it.
 //!
 //! # Shape
 //! ```text
@@ -12,18 +12,18 @@
 //! ```
 //!
 //! # Pieces
-//! The payload of a write longer than [`Limits::piece_bytes`] is taken in pieces, each with memory of its own, so what a
-//! client announces costs nothing before it comes. Pieces end at multiples of their size in the export. Reads longer than a
-//! piece are cut by the caller.
+//! The payload of a write longer than [`Limits::piece_bytes`] is taken in pieces, each with memory of its own, so what
+//! a client announces costs nothing before it comes. Pieces end at multiples of their size in the export. Reads longer
+//! than a piece are cut by the caller.
 //!
 //! # Payloads without a copy
-//! Where much of a payload is missing, the caller takes the buffer out ([`Transmission::take_payload`]), receives into it,
-//! and puts it back.
+//! Where much of a payload is missing, the caller takes the buffer out ([`Transmission::take_payload`]), receives into
+//! it, and puts it back.
 //!
 //! # Bounds
 //! A request counts from when it is taken until the caller says that its reply left ([`Transmission::replied`]); the
-//! memory of its payload until the caller gives it back to the [`Account`]. Past the limits nothing is taken, so a client
-//! that does not read its replies stops only itself. One request or piece always fits.
+//! memory of its payload until the caller gives it back to the [`Account`]. Past the limits nothing is taken, so a
+//! client that does not read its replies stops only itself. One request or piece always fits.
 
 use super::rule::Rule;
 use super::validate::{Action, Session, validate};
@@ -88,7 +88,8 @@ pub struct Piece {
 pub enum Taken {
     /// More bytes are needed than those given.
     More,
-    /// A request waits that does not fit the limits. Try again after `replied`, or when the account was given something.
+    /// A request waits that does not fit the limits. Try again after `replied`, or when the account was given
+    /// something.
     Full,
     /// A request or piece waits for memory that others hold. Try again after a while.
     NoMemory,

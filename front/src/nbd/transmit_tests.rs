@@ -54,8 +54,8 @@ fn told(taken: &Taken) -> String {
     }
 }
 
-/// Takes everything from `input`, cut at `cuts`; missing payloads of at least `direct_bytes` are received directly. A large
-/// write is put together from its pieces of `piece_bytes`, so it is told as if it were one.
+/// Takes everything from `input`, cut at `cuts`; missing payloads of at least `direct_bytes` are received directly. A
+/// large write is put together from its pieces of `piece_bytes`, so it is told as if it were one.
 fn run_pieces(input: &[u8], cuts: &[usize], direct_bytes: usize, piece_bytes: u32) -> Vec<String> {
     let mut transmission = Transmission::new(session(), Limits { piece_bytes, ..ROOMY });
     let mut all = Vec::new();

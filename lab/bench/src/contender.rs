@@ -1,8 +1,9 @@
 //! Whose cost is measured: each policy under the name that tables give it.
 //!
 //! `none` is first, because the others are read as differences to it. `mqfq` is the form that ships, `mqfq-serial` the
-//! same under one lock, `mqfq-faithful` the paper's form. On request there is also each relaxation alone, because what one of
-//! them gains over the faithful form is what it pays for its term in the bound; and the paper's form under one lock.
+//! same under one lock, `mqfq-faithful` the paper's form. On request there is also each relaxation alone, because what
+//! one of them gains over the faithful form is what it pays for its term in the bound; and the paper's form under one
+//! lock.
 
 use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
 

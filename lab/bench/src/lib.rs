@@ -9,8 +9,8 @@
 //! | [`blkmq`], [`d2fq`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
 //! | [`report`] | what fairness reports |
 //!
-//! Loads and harness are those of `mqfq-demo`; tables and pictures those of `mqfq-report`. README.md beside this crate says for
-//! each command what it shows and what would make it lie.
+//! Loads and harness are those of `mqfq-demo`; tables and pictures those of `mqfq-report`. README.md beside this crate
+//! says for each command what it shows and what would make it lie.
 
 pub mod blkmq;
 pub mod bound;

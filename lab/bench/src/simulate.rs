@@ -6,7 +6,8 @@ use mqfq_sim::figure::Job;
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
-/// Runs every job on the threads of the pool that it is called in, and says which has begun. The outcomes come in the order of the jobs.
+/// Runs every job on the threads of the pool that it is called in, and says which has begun. The outcomes come in the
+/// order of the jobs.
 ///
 /// # Errors
 /// One sentence: of the first job that fails.

@@ -1,5 +1,5 @@
-//! `mqfq-lab bench bound`, shorter: the bounds hold, a history that is unfair is caught, and the paper's Theorem 1 fails where
-//! it is known to fail.
+//! `mqfq-lab bench bound`, shorter: the bounds hold, a history that is unfair is caught, and the paper's Theorem 1
+//! fails where it is known to fail.
 
 use mqfq_bench::bound::adversary::{Scene, Side};
 use mqfq_bench::bound::cases::{Case, Played, Source, cases};
@@ -77,10 +77,10 @@ fn the_bounds_are_nearly_reached() {
 
 #[test]
 fn theorem_1_does_not_hold_for_completed_service() {
-    // D = 1, T = 0, equal weights. f has two requests of 1 MiB and more, the first goes: virtual time, the smallest start
-    // tag that waits, is now 1 MiB. m's first request, of 512 bytes, arrives there too: the tags are level, and of two
-    // hctxs either may be asked first. f's is. From m's arrival on f completes 2 MiB and m nothing. Theorem 1 says
-    // 1 MiB + 512 bytes. In SFQ virtual time is the start tag of the request in service, 0, and m would go first.
+    // D = 1, T = 0, equal weights. f has two requests of 1 MiB and more, the first goes: virtual time, the smallest
+    // start tag that waits, is now 1 MiB. m's first request, of 512 bytes, arrives there too: the tags are level, and
+    // of two hctxs either may be asked first. f's is. From m's arrival on f completes 2 MiB and m nothing. Theorem 1
+    // says 1 MiB + 512 bytes. In SFQ virtual time is the start tag of the request in service, 0, and m would go first.
     let side = |bytes| Side { weight: 100, bytes, last_bytes: bytes };
     let history = Scene::LevelWithTheNext.play(&mqfq(1, 0), [side(MIB), side(512)], 1).unwrap();
     let verdict = Verdict::of(&history, &Limits::new(&mqfq(1, 0), &history.flows));

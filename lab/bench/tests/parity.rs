@@ -1,12 +1,15 @@
-//! Parity: the simulated drive (`sim/src/drive.rs`) and the one that workers use in real time (`blk/src/device/nvme.rs`) are two hosts
-//! of one controller. Given the same history of requests they must give the same completions.
+//! Parity: the simulated drive (`sim/src/drive.rs`) and the one that workers use in real time
+//! (`blk/src/device/nvme.rs`) are two hosts of one controller. Given the same history of requests they must give the
+//! same completions.
 //!
 //! # What is compared
-//! A history: which queue rings its doorbell for which requests at which nanosecond. Both drives get the same preset, size and seed.
-//! * By a clock of the test that stands at every event in turn, with every queue looked at each time: the same completions, at the
-//!   same nanoseconds, and of one queue in the same order. (Of two queues in the same nanosecond none comes first.)
-//! * By the wall clock, whose readings become the history's times: of each queue the same order, and each completion is found by the
-//!   first look at or after the time at which the simulated drive ends it.
+//! A history: which queue rings its doorbell for which requests at which nanosecond. Both drives get the same preset,
+//! size and seed.
+//! * By a clock of the test that stands at every event in turn, with every queue looked at each time: the same
+//!   completions, at the same nanoseconds, and of one queue in the same order. (Of two queues in the same nanosecond
+//!   none comes first.)
+//! * By the wall clock, whose readings become the history's times: of each queue the same order, and each completion is
+//!   found by the first look at or after the time at which the simulated drive ends it.
 //!
 //! Not compared: data, which the simulated drive does not move, and what a worker does above the queue.
 
@@ -68,7 +71,8 @@ impl Random {
     }
 }
 
-/// Bursts on all queues with pauses in between: reads, writes and flushes of 512 B to 256 KiB, one to sixteen of them per doorbell.
+/// Bursts on all queues with pauses in between: reads, writes and flushes of 512 B to 256 KiB, one to sixteen of them
+/// per doorbell.
 fn history(seed: u64, batches: usize, gap_ns: u64) -> Vec<Batch> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut tags = [0u16; QUEUES];
@@ -161,8 +165,8 @@ fn by_fake_clock(preset: &str, seed: u64, history: &[Batch]) -> Completions {
     }
 }
 
-/// The real-time drive by the wall clock: the history with the times that were read, and what each look found, with that look's time
-/// and the time of the look before.
+/// The real-time drive by the wall clock: the history with the times that were read, and what each look found, with
+/// that look's time and the time of the look before.
 fn by_wall_clock(preset: &str, seed: u64, planned: &[Batch]) -> (Vec<Batch>, Vec<(u64, Completions)>) {
     let mut queues = real_queues(preset, seed, depth(planned));
     let (mut history, mut looks): (Vec<Batch>, Vec<(u64, Completions)>) = (Vec::new(), Vec::new());

@@ -1,10 +1,10 @@
-//! The policy over each rival of its structures, under real threads that sleep and are woken only by kicks: every request
-//! completes, no token is lost, never more than D requests are out, virtual time never goes back. The simulator's own tests
-//! interrupt workers anywhere, but on one thread, where accesses take effect in order. Here they need not; what x86-64 orders by
-//! itself, as it does around each read-modify-write, this cannot show either.
+//! The policy over each rival of its structures, under real threads that sleep and are woken only by kicks: every
+//! request completes, no token is lost, never more than D requests are out, virtual time never goes back. The
+//! simulator's own tests interrupt workers anywhere, but on one thread, where accesses take effect in order. Here they
+//! need not; what x86-64 orders by itself, as it does around each read-modify-write, this cannot show either.
 //!
-//! A lost wake-up is found when it happens, without a timeout: the last worker to fall asleep looks whether anything is left
-//! to do, and one that polls while nothing completes looks in vain only so often.
+//! A lost wake-up is found when it happens, without a timeout: the last worker to fall asleep looks whether anything is
+//! left to do, and one that polls while nothing completes looks in vain only so often.
 
 use mqfq_bench::structures::random::Random;
 use mqfq_sched_watched::cost::Cost;

@@ -1,5 +1,5 @@
-//! The promises of `demo` and `bench fairness`, kept by the data path and drive model that ship, in virtual time: no clock,
-//! so no busy machine can break or excuse them.
+//! The promises of `demo` and `bench fairness`, kept by the data path and drive model that ship, in virtual time: no
+//! clock, so no busy machine can break or excuse them.
 
 use mqfq_bench::fairness;
 use mqfq_bench::model;
@@ -9,8 +9,9 @@ use mqfq_demo::drive;
 use mqfq_demo::harness::{Tenant, as_shipped};
 use mqfq_demo::load::{Counted, Window};
 
-/// From a reply to the arrival of the next request over sockets. On two cores of 2.6 GHz, depth 1, a request takes 26 us
-/// through nbdkit and 65 us through qemu-storage-daemon with nothing else running; a few times that with a second tenant.
+/// From a reply to the arrival of the next request over sockets. On two cores of 2.6 GHz, depth 1, a request takes 26
+/// us through nbdkit and 65 us through qemu-storage-daemon with nothing else running; a few times that with a second
+/// tenant.
 const SOCKETS_NS: u64 = 100_000;
 
 const WORKERS: usize = 2;

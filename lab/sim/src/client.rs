@@ -202,7 +202,8 @@ impl Client for SimClient {
     }
 
     fn event(&mut self, context: &mut dyn Context, event: Event) {
-        // One that a nearer timer has replaced asks for nothing: each would ask for the next, and there would be ever more of them.
+        // One that a nearer timer has replaced asks for nothing: each would ask for the next, and there would be ever
+        // more of them.
         if let Event::Timer { user } = event
             && user == self.timer
         {

@@ -1,25 +1,28 @@
 //! What an access to memory costs: who has which cache line, and who waits for it.
 //!
 //! # The model
-//! A line is with nobody, with one core that may write it, or with several that may read it (MESI without a distinction of E
-//! and M). An access that the core's own copy allows is a hit. Any other takes the line from the others: a load from the nearest
-//! that has it, a write from all, and so as long as from the farthest. A line that is on its way to somebody must arrive before
-//! it can leave again, so requests for one line are served one after the other, in the order in which they were made:
+//! A line is with nobody, with one core that may write it, or with several that may read it (MESI without a distinction
+//! of E and M). An access that the core's own copy allows is a hit. Any other takes the line from the others: a load
+//! from the nearest that has it, a write from all, and so as long as from the farthest. A line that is on its way to
+//! somebody must arrive before it can leave again, so requests for one line are served one after the other, in the
+//! order in which they were made:
 //!
 //! ```text
 //!   core 0   rmw ████████████░                       transfer, then the operation itself
 //!   core 1    rmw ............████████████░          waits for the line, then its own transfer
 //!   core 2      rmw ......................████████████░
 //! ```
-//! That queue is what makes a shared counter cost more with every core. Reads of a line that several have are not queued: the
-//! last-level cache serves them side by side.
+//! That queue is what makes a shared counter cost more with every core. Reads of a line that several have are not
+//! queued: the last-level cache serves them side by side.
 //!
-//! Stores go to a store buffer (x86-TSO): the core goes on, and only its next read-modify-write or fence waits until they have
-//! arrived. Loads are charged one after the other; a real core overlaps those that do not depend on each other.
+//! Stores go to a store buffer (x86-TSO): the core goes on, and only its next read-modify-write or fence waits until
+//! they have arrived. Loads are charged one after the other; a real core overlaps those that do not depend on each
+//! other.
 //!
 //! # What it leaves out
-//! Capacity (a line stays until somebody takes it), prefetching, bandwidth of the interconnect, and false sharing with plain data:
-//! only words of `sched::sync` are seen. Speculation: a core that spins on a line sees it change after one transfer.
+//! Capacity (a line stays until somebody takes it), prefetching, bandwidth of the interconnect, and false sharing with
+//! plain data: only words of `sched::sync` are seen. Speculation: a core that spins on a line sees it change after one
+//! transfer.
 //!
 //! # Cost
 //! One look into a hash map and a few comparisons per access; a word of bits per line and 64 cores.
@@ -200,8 +203,8 @@ impl Memory {
         now.max(self.drained_at[core]) + self.costs.fence
     }
 
-    /// When a line that `core` asked for at `asked_at` leaves where it is: at once, or if it is on its way to somebody, a quarter of our
-    /// transfer after it has arrived there.
+    /// When a line that `core` asked for at `asked_at` leaves where it is: at once, or if it is on its way to somebody,
+    /// a quarter of our transfer after it has arrived there.
     pub fn leaves_at(&self, core: usize, line: u32, asked_at: Ps, distances: &Distances) -> Ps {
         let Line { owner, free_at } = self.lines[line as usize];
         if free_at <= asked_at || owner == NOBODY {
@@ -295,7 +298,8 @@ impl Memory {
 /// The nearer or the farther of two.
 type Choose = fn(Distance, Distance) -> Distance;
 
-/// Of maps whose keys are lines: those are numbers already, and the standard hash takes longer than all the rest of an access.
+/// Of maps whose keys are lines: those are numbers already, and the standard hash takes longer than all the rest of an
+/// access.
 #[derive(Default)]
 pub struct LineHasher(u64);
 

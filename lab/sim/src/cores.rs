@@ -11,20 +11,23 @@
 //!        │            • it sleeps, or spins for a kick
 //!        └── suspend ─┘
 //! ```
-//! A core is a coroutine with a stack of its own, so it can stop anywhere inside the scheduler, and what another core does to the same words
-//! meanwhile really happens in between: compare-and-exchanges fail, locks are contended, wake-ups race.
+//! A core is a coroutine with a stack of its own, so it can stop anywhere inside the scheduler, and what another core
+//! does to the same words meanwhile really happens in between: compare-and-exchanges fail, locks are contended,
+//! wake-ups race.
 //!
 //! # Order
-//! An access that needs a line from elsewhere is made in the order of virtual time over all cores, and those for one line in the order
-//! of asking. One that hits the own cache may be made up to a quarter of a transfer early: a real core that has a line goes on using it
-//! until somebody's request for it has arrived. Without that no compare-and-exchange would succeed on a line that many want. (A locked
-//! addition of many cores to one word takes 10 ns each on the machine of bench/record, where a line takes 40.) Equal times go by the
-//! number of the event, so a run is the same on every machine.
+//! An access that needs a line from elsewhere is made in the order of virtual time over all cores, and those for one
+//! line in the order of asking. One that hits the own cache may be made up to a quarter of a transfer early: a real
+//! core that has a line goes on using it until somebody's request for it has arrived. Without that no
+//! compare-and-exchange would succeed on a line that many want. (A locked addition of many cores to one word takes 10
+//! ns each on the machine of bench/record, where a line takes 40.) Equal times go by the number of the event, so a run
+//! is the same on every machine.
 //!
 //! # Invariants
 //! * A core's time never goes back. A core that is asleep has no entry in the heap but that of its alarm.
-//! * A lock that queues (a kernel's spinlock) is handed on in the order in which it was asked for. One that barges is `std`'s
-//!   (`cores/futex.rs`): once it is let go it is whose compare-and-exchange comes first, and that is mostly who had it last.
+//! * A lock that queues (a kernel's spinlock) is handed on in the order in which it was asked for. One that barges is
+//!   `std`'s (`cores/futex.rs`): once it is let go it is whose compare-and-exchange comes first, and that is mostly who
+//!   had it last.
 //!
 //! # Cost
 //! A switch between coroutines is about 10 ns, a heap operation about 20.
@@ -305,8 +308,8 @@ impl Cores {
         Made::Yes
     }
 
-    /// Takes a line from elsewhere, in its turn: one that is on its way to another core arrives there, and stays until our request for it
-    /// does, a quarter of a transfer later. What the other core does with it in between comes first.
+    /// Takes a line from elsewhere, in its turn: one that is on its way to another core arrives there, and stays until
+    /// our request for it does, a quarter of a transfer later. What the other core does with it in between comes first.
     fn fetch(&mut self, line: u32, kind: Kind) -> Made {
         let core = self.current;
         let now = self.now();
@@ -392,8 +395,8 @@ impl Cores {
         self.enqueue(next, at);
     }
 
-    /// What handing on a ticket lock takes beyond one transfer: the line is taken from all who look at it, and who is next reads it after
-    /// some of the others, by chance.
+    /// What handing on a ticket lock takes beyond one transfer: the line is taken from all who look at it, and who is
+    /// next reads it after some of the others, by chance.
     fn ticket_delay(&mut self, address: usize) -> Ps {
         let waiting = &self.locks[&address].waiting;
         let others = waiting.len().saturating_sub(1) as u64;
@@ -516,8 +519,8 @@ fn with<R>(action: impl FnOnce(&mut Cores) -> R) -> R {
 fn suspend() {
     let yielder = YIELDER.get();
     assert!(!yielder.is_null(), "only a core can wait");
-    // SAFETY: `run` sets the pointer before each resume to the yielder of the coroutine that it resumes; that is the one we are in, so it
-    // lives at least as long as this call, and it is on this thread.
+    // SAFETY: `run` sets the pointer before each resume to the yielder of the coroutine that it resumes; that is the
+    // one we are in, so it lives at least as long as this call, and it is on this thread.
     unsafe { (*yielder).suspend(()) };
 }
 
@@ -654,8 +657,8 @@ impl Drop for Installed {
     }
 }
 
-/// Runs `bodies`, one per core, until nothing will happen any more; asks `is_idle` then whether that is right (else it says what is
-/// wrong), tells the cores to stop, and waits for them.
+/// Runs `bodies`, one per core, until nothing will happen any more; asks `is_idle` then whether that is right (else it
+/// says what is wrong), tells the cores to stop, and waits for them.
 ///
 /// # Errors
 /// What `is_idle` said.

@@ -1,8 +1,9 @@
 //! The device of a simulation: the software NVMe controller that ships, driven by virtual time.
 //!
-//! The real device (`blk::device::nvme`) has no thread of its own, so whichever worker looks moves the controller on for all. Here the
-//! simulator does, at the controller's own events, and its interrupts wake cores. Commands, rings, doorbells, arbitration and the
-//! model of the medium are the same code; no bytes move. `null` completes each command at its doorbell.
+//! The real device (`blk::device::nvme`) has no thread of its own, so whichever worker looks moves the controller on
+//! for all. Here the simulator does, at the controller's own events, and its interrupts wake cores. Commands, rings,
+//! doorbells, arbitration and the model of the medium are the same code; no bytes move. `null` completes each command
+//! at its doorbell.
 
 use crate::coherence::Ps;
 use crate::cores::core;

@@ -1,4 +1,5 @@
-//! The figures and scenarios that come with the program: lab/sim/figures and lab/sim/scenarios, as they are at build time.
+//! The figures and scenarios that come with the program: lab/sim/figures and lab/sim/scenarios, as they are at build
+//! time.
 
 /// Name and text of each figure, in the order of reports.
 pub const FIGURES: &[(&str, &str)] = &[

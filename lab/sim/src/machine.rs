@@ -14,43 +14,53 @@
 //! | `cascade-lake-2x12` | 2 x 12 x 1 | D2FQ table 1, machine B: Xeon Gold 6226, 2.7 GHz, 24 cores, the same |
 //!
 //! # Sources
-//! * Atomics, Haswell: a locked instruction takes 18 to 19 cycles, `mfence` 33, a load that hits L1 4 (Agner Fog, instruction
-//!   tables, Haswell); at 2.4 GHz 8, 14 and 1.7 ns. Loads of independent words overlap, so a hit is charged half.
-//! * Lines, Haswell-EP: a line modified in another core of the socket takes 40 to 42 ns (Intel Memory Latency Checker on a
-//!   E5-2660 v4, its successor; J. McCalpin, Intel forum, topic 700477). From another socket 110 ns: ASSUMED, the usual 2.5 to 3
-//!   times; not read from a table. Memory 90 ns: ASSUMED.
+//! * Atomics, Haswell: a locked instruction takes 18 to 19 cycles, `mfence` 33, a load that hits L1 4 (Agner Fog,
+//!   instruction tables, Haswell); at 2.4 GHz 8, 14 and 1.7 ns. Loads of independent words overlap, so a hit is charged
+//!   half.
+//! * Lines, Haswell-EP: a line modified in another core of the socket takes 40 to 42 ns (Intel Memory Latency Checker
+//!   on a E5-2660 v4, its successor; J. McCalpin, Intel forum, topic 700477). From another socket 110 ns: ASSUMED, the
+//!   usual 2.5 to 3 times; not read from a table. Memory 90 ns: ASSUMED.
 //! * Two threads on a core do 1.25 times what one does: ASSUMED, within the 15 to 30% that vendors state.
-//! * A kick across sockets, MQFQ section 4.3.2: an interrupt between processors takes about what a 1 us timer takes. So 1 us to
-//!   another socket; 0.7 us within a socket is ASSUMED.
-//! * Block layer and FIO: section 4 reaches nearly 4 M requests/s of 1 KiB and needs several threads for it, and MQFQ's 3.1 M on
-//!   15 to 19 threads are 71% of the peak. So 16 cores carry about 4.4 M: 3.6 us of a core per request. How they divide among submission,
-//!   dispatch and completion is ASSUMED.
-//! * `user-space-2`: a sleeper on the other virtual core is woken in 25 us, through the hypervisor (measured at depth 1).
-//! * `user-space-*`, locks: a futex call that wakes nobody takes 230 ns on that machine, one that does not sleep 290 (measured alone, best of
-//!   200). From look to look of who waits 300 ns: CALIBRATED to two threads there on one `std::sync::Mutex` (`cores/futex.rs` has the figures).
-//!   No plain lines but those in the mutex: `mqfq-serial` has none, `sfqd` its central queue; what that points to (nodes, lists) is left out.
-//! * blk-mq's machines, kernel path: "a single CPU core can sustain an IO submission rate of around 800 thousand IOPS" (section 1) on the
-//!   machine with one socket, and of that MQ is 22% below Raw there (section 5.1): 1.25 us of a core per request, and `dispatch-ns` is what Raw leaves
-//!   out. CALIBRATED to these two, and to nothing else that the figures show; between submission and completion the rest is split in half,
-//!   ASSUMED. On the other machines the same number of cycles (table 1 has the clocks), ASSUMED; instructions under a lock likewise,
-//!   from those of MQFQ's machines.
-//! * blk-mq's machines, lines: with one and two sockets 28 ns within a socket and 106 ns to the other (Molka, Hackenberg, Schöne, Müller, "Memory
-//!   Performance and Cache Coherency Effects on an Intel Nehalem Multiprocessor System", PACT 2009: a modified line, X5570, their predecessor),
-//!   with four and eight 51, 136 and 188 ns (David, Guerraoui, Trigonakis, "Everything You Always Wanted to Know About Synchronization but Were
-//!   Afraid to Ask", SOSP 2013, table 2: 109, 289 and 400 cycles at 2.13 GHz on an eight-socket Westmere-EX, none, one and two hops). That another
-//!   board is two hops away is ASSUMED.
-//! * blk-mq's machines, locks: Linux 3.10 has ticket locks, which take longer to hand on the more cores wait (Boyd-Wickizer, Kaashoek, Morris, Zeldovich,
-//!   "Non-scalable locks are dangerous", Linux Symposium 2012): who is next reads the line after half of the others, on average.
-//! * D2FQ's machines, cores: a Gold 5112 has 4 cores and a Gold 6226 has 12 (Intel ARK), and the paper speaks of "cores/sockets" (section 4.2) and of
-//!   "cross-socket communication" beyond 12 cores (section 4.3): two sockets each, without second threads.
-//! * D2FQ's machines, kernel path: one core is full at a depth of 9, and of 14 without the block layer (section 4.3, figure 16), which then
-//!   does up to 54% more. Let c be a core's time per request and L what a lone request waits for besides: 9 c = L + c, and 14 c' = L + c' with
-//!   c = 1.54 c'. All three hold within 5% with L = 28 us, c = 3.5 us, c' = 2.25 us; of L the drive takes 18 us for 8 KiB. So 3.5 us for each request, CALIBRATED; `dispatch-ns` is what the low-latency path leaves out (1.25 us), and
-//!   between submission and completion the rest is split in half, ASSUMED. On machine B the same cycles at 2.7 GHz, ASSUMED.
-//! * D2FQ's machines, lines: 50 ns within a socket and 130 ns to the other, ASSUMED: the mesh of this generation is somewhat slower than
-//!   Haswell's ring. Locked instructions take 18 cycles (Agner Fog, instruction tables, Skylake-X), a fence 33.
-//! * `user-space-*`: calibrated to this project's own measurements with one worker (`mqfq-lab bench scale`, `mqfq-lab bench overhead`);
-//!   what they say of two workers is then a prediction, and is checked (`mqfq-lab bench validate`).
+//! * A kick across sockets, MQFQ section 4.3.2: an interrupt between processors takes about what a 1 us timer takes. So
+//!   1 us to another socket; 0.7 us within a socket is ASSUMED.
+//! * Block layer and FIO: section 4 reaches nearly 4 M requests/s of 1 KiB and needs several threads for it, and MQFQ's
+//!   3.1 M on 15 to 19 threads are 71% of the peak. So 16 cores carry about 4.4 M: 3.6 us of a core per request. How
+//!   they divide among submission, dispatch and completion is ASSUMED.
+//! * `user-space-2`: a sleeper on the other virtual core is woken in 25 us, through the hypervisor (measured at depth
+//!   1).
+//! * `user-space-*`, locks: a futex call that wakes nobody takes 230 ns on that machine, one that does not sleep 290
+//!   (measured alone, best of 200). From look to look of who waits 300 ns: CALIBRATED to two threads there on one
+//!   `std::sync::Mutex` (`cores/futex.rs` has the figures). No plain lines but those in the mutex: `mqfq-serial` has
+//!   none, `sfqd` its central queue; what that points to (nodes, lists) is left out.
+//! * blk-mq's machines, kernel path: "a single CPU core can sustain an IO submission rate of around 800 thousand IOPS"
+//!   (section 1) on the machine with one socket, and of that MQ is 22% below Raw there (section 5.1): 1.25 us of a core
+//!   per request, and `dispatch-ns` is what Raw leaves out. CALIBRATED to these two, and to nothing else that the
+//!   figures show; between submission and completion the rest is split in half, ASSUMED. On the other machines the same
+//!   number of cycles (table 1 has the clocks), ASSUMED; instructions under a lock likewise, from those of MQFQ's
+//!   machines.
+//! * blk-mq's machines, lines: with one and two sockets 28 ns within a socket and 106 ns to the other (Molka,
+//!   Hackenberg, Schöne, Müller, "Memory Performance and Cache Coherency Effects on an Intel Nehalem Multiprocessor
+//!   System", PACT 2009: a modified line, X5570, their predecessor), with four and eight 51, 136 and 188 ns (David,
+//!   Guerraoui, Trigonakis, "Everything You Always Wanted to Know About Synchronization but Were Afraid to Ask", SOSP
+//!   2013, table 2: 109, 289 and 400 cycles at 2.13 GHz on an eight-socket Westmere-EX, none, one and two hops). That
+//!   another board is two hops away is ASSUMED.
+//! * blk-mq's machines, locks: Linux 3.10 has ticket locks, which take longer to hand on the more cores wait
+//!   (Boyd-Wickizer, Kaashoek, Morris, Zeldovich, "Non-scalable locks are dangerous", Linux Symposium 2012): who is
+//!   next reads the line after half of the others, on average.
+//! * D2FQ's machines, cores: a Gold 5112 has 4 cores and a Gold 6226 has 12 (Intel ARK), and the paper speaks of
+//!   "cores/sockets" (section 4.2) and of "cross-socket communication" beyond 12 cores (section 4.3): two sockets each,
+//!   without second threads.
+//! * D2FQ's machines, kernel path: one core is full at a depth of 9, and of 14 without the block layer (section 4.3,
+//!   figure 16), which then does up to 54% more. Let c be a core's time per request and L what a lone request waits for
+//!   besides: 9 c = L + c, and 14 c' = L + c' with c = 1.54 c'. All three hold within 5% with L = 28 us, c = 3.5 us,
+//!   c' = 2.25 us; of L the drive takes 18 us for 8 KiB. So 3.5 us for each request, CALIBRATED; `dispatch-ns` is what
+//!   the low-latency path leaves out (1.25 us), and between submission and completion the rest is split in half,
+//!   ASSUMED. On machine B the same cycles at 2.7 GHz, ASSUMED.
+//! * D2FQ's machines, lines: 50 ns within a socket and 130 ns to the other, ASSUMED: the mesh of this generation is
+//!   somewhat slower than Haswell's ring. Locked instructions take 18 cycles (Agner Fog, instruction tables,
+//!   Skylake-X), a fence 33.
+//! * `user-space-*`: calibrated to this project's own measurements with one worker (`mqfq-lab bench scale`, `mqfq-lab
+//!   bench overhead`); what they say of two workers is then a prediction, and is checked (`mqfq-lab bench validate`).
 
 use crate::scenario::{Latencies, Machine};
 use mqfq_sched_watched::topology::{Place, Topology};

@@ -1,9 +1,9 @@
 //! Runs a scenario.
 //!
-//! Builds what [`blk's engine`](mqfq_blk_watched::worker) builds, a policy, a context and a worker for each hctx, on virtual cores
-//! ([`crate::cores`]) and gives them clients. When nothing will happen any more the run is over; if a request is still under way
-//! then, a wake-up was lost, and that is an error: each run is a test of work conservation (I4) and of conservation of
-//! tokens (I1).
+//! Builds what [`blk's engine`](mqfq_blk_watched::worker) builds, a policy, a context and a worker for each hctx, on
+//! virtual cores ([`crate::cores`]) and gives them clients. When nothing will happen any more the run is over; if a
+//! request is still under way then, a wake-up was lost, and that is an error: each run is a test of work conservation
+//! (I4) and of conservation of tokens (I1).
 
 use crate::client::{Given, Identity, Recorder, SimClient};
 use crate::coherence::ps;
@@ -181,8 +181,8 @@ struct CoreResult {
     stats: HctxStats,
 }
 
-/// Room for all that a client can have in flight: back-pressure would hide requests from the scheduler. Open loops and traces without a
-/// depth have no such number, and meet the bound that a tenant's clients meet.
+/// Room for all that a client can have in flight: back-pressure would hide requests from the scheduler. Open loops and
+/// traces without a depth have no such number, and meet the bound that a tenant's clients meet.
 fn staged_max(tenant: &Tenant, client: usize) -> u32 {
     if let Some(background) = tenant.background.filter(|_| client == tenant.threads as usize) {
         return background.depth;

@@ -23,7 +23,8 @@ pub struct Scenario {
     pub device: Device,
     /// Who shares it how.
     pub policy: Policy,
-    /// The tenants, in the order of the file; flow number i is tenant i (a tenant with `count` > 1 is that many of them).
+    /// The tenants, in the order of the file; flow number i is tenant i (a tenant with `count` > 1 is that many of
+    /// them).
     pub tenants: Vec<Tenant>,
     /// Of all random numbers.
     pub seed: u64,
@@ -48,13 +49,13 @@ pub struct Machine {
     pub boards: usize,
     /// Hardware threads of each core, 1..=2.
     pub threads_per_core: usize,
-    /// Workers, 1..=all hardware threads, at most 1024. They fill one thread of each core of the first socket, then of the second, and so
-    /// on, then the second threads (MQFQ section 4).
+    /// Workers, 1..=all hardware threads, at most 1024. They fill one thread of each core of the first socket, then of
+    /// the second, and so on, then the second threads (MQFQ section 4).
     pub workers: usize,
     /// What things cost.
     pub latency: Latencies,
-    /// Accesses to shared memory cost nothing and an operation of the policy is one step: several times faster to simulate, and right where
-    /// memory is not the question.
+    /// Accesses to shared memory cost nothing and an operation of the policy is one step: several times faster to
+    /// simulate, and right where memory is not the question.
     pub memory_is_free: bool,
 }
 
@@ -109,23 +110,25 @@ pub struct Latencies {
     pub interrupt_ns: f64,
     /// Arming a timer and its interrupt, ns of the core's time.
     pub timer_ns: f64,
-    /// What computing outside the policy takes varies by up to this part of it, 0.0..=0.5: without it cores of equal load fall into a step
-    /// in which they meet always or never.
+    /// What computing outside the policy takes varies by up to this part of it, 0.0..=0.5: without it cores of equal
+    /// load fall into a step in which they meet always or never.
     pub jitter_share: f64,
-    /// A lock goes to whoever asks first after it was let go, and who was too late sleeps, as with `std::sync::Mutex` on Linux;
-    /// otherwise it goes to who has waited longest, as with a queued spinlock of a kernel.
+    /// A lock goes to whoever asks first after it was let go, and who was too late sleeps, as with `std::sync::Mutex`
+    /// on Linux; otherwise it goes to who has waited longest, as with a queued spinlock of a kernel.
     pub locks_barge: bool,
-    /// A lock that queues is handed on as a ticket lock is: all who wait look at its one line, which must be taken from all of them, and who
-    /// is next reads it after some of the others. Otherwise who is next has a line of its own to look at.
+    /// A lock that queues is handed on as a ticket lock is: all who wait look at its one line, which must be taken from
+    /// all of them, and who is next reads it after some of the others. Otherwise who is next has a line of its own to
+    /// look at.
     pub locks_ticket: bool,
-    /// Words of the layers above the block layer that every core writes, once at each submission and once at each completion.
+    /// Words of the layers above the block layer that every core writes, once at each submission and once at each
+    /// completion.
     pub shared_words: u32,
     /// From one look of who waits for a lock that barges to its next, ns; after 100 it sleeps.
     pub lock_look_ns: f64,
     /// A system call of such a lock that wakes nobody or does not sleep, ns.
     pub futex_ns: f64,
-    /// Calls of clients after which what they staged is dispatched ([`mqfq_blk_watched::path::PathOptions::plug`]); 1: each request
-    /// by itself, as a kernel does.
+    /// Calls of clients after which what they staged is dispatched ([`mqfq_blk_watched::path::PathOptions::plug`]); 1:
+    /// each request by itself, as a kernel does.
     pub calls_max: u32,
     /// How long a worker that is held back spins before it sleeps, as long as that pays, ns; 0: it sleeps at once.
     pub patience_ns: f64,
@@ -292,7 +295,8 @@ pub struct Tenant {
 pub struct Load {
     /// When requests come.
     pub arrival: Arrival,
-    /// Sizes with their parts in 100, which sum to 100. Empty if the requests come from a trace, which says that and the next two itself.
+    /// Sizes with their parts in 100, which sum to 100. Empty if the requests come from a trace, which says that and
+    /// the next two itself.
     pub sizes: Vec<(u32, u8)>,
     /// Of 100 requests, so many are reads.
     pub read_percent: u8,
@@ -330,7 +334,8 @@ pub enum Arrival {
         /// Computing after a phase, ns; the tenant's threads wait for each other first.
         compute_ns: u64,
     },
-    /// A recorded trace, its times multiplied by `stretch`; the thread's part of its requests is every n-th of n threads.
+    /// A recorded trace, its times multiplied by `stretch`; the thread's part of its requests is every n-th of n
+    /// threads.
     Trace {
         /// What was recorded.
         trace: crate::workload::Trace,
@@ -374,8 +379,8 @@ impl Tenant {
         self.threads + u32::from(self.background.is_some())
     }
 
-    /// Where client `client` (0-based, the background last) of tenant number `number` runs: the clients of all such tenants, in this
-    /// order, take the workers in turn, from `first_worker` on, or those of `on_workers`.
+    /// Where client `client` (0-based, the background last) of tenant number `number` runs: the clients of all such
+    /// tenants, in this order, take the workers in turn, from `first_worker` on, or those of `on_workers`.
     pub fn worker_of(&self, number: u32, client: u32, workers: usize) -> usize {
         let turn = number as usize * self.clients() as usize + client as usize;
         match self.on_workers.len() {

@@ -1,7 +1,8 @@
 //! A policy with the time that the layers around it take, request by request.
 //!
-//! What a request costs above and below the policy is a parameter of the machine; where it is spent decides who meets whom on a
-//! cache line. In the real loop it is spent between the policy's operations, one request after the other, and so here.
+//! What a request costs above and below the policy is a parameter of the machine; where it is spent decides who meets
+//! whom on a cache line. In the real loop it is spent between the policy's operations, one request after the other, and
+//! so here.
 
 use crate::coherence::{Ps, ps};
 use crate::cores::core;
@@ -38,8 +39,8 @@ pub struct Timed<P> {
 }
 
 impl<P: Policy> Timed<P> {
-    /// A policy on a machine. What a dispatch takes is spent elsewhere in the block layer `sq`, under its one lock, and is what `low-latency`
-    /// leaves out.
+    /// A policy on a machine. What a dispatch takes is spent elsewhere in the block layer `sq`, under its one lock, and
+    /// is what `low-latency` leaves out.
     pub fn new(policy: Arc<P>, latency: &Latencies, layer: BlockLayer, counted: Counted) -> Timed<P> {
         let Latencies { submit_ns, dispatch_ns, complete_ns, .. } = *latency;
         let is_elsewhere = matches!(layer, BlockLayer::Sq | BlockLayer::LowLatency);

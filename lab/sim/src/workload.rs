@@ -1,7 +1,7 @@
 //! What tenants ask for, and when. Pure: time comes in, requests go out.
 //!
-//! A [`Source`] is one thread of a tenant. Its owner (a client on a worker, real or virtual) calls [`Source::next`] at the
-//! start, after each completion and at the time that it asked for, until it says to wait.
+//! A [`Source`] is one thread of a tenant. Its owner (a client on a worker, real or virtual) calls [`Source::next`] at
+//! the start, after each completion and at the time that it asked for, until it says to wait.
 //!
 //! ```text
 //!   arrival   closed · open · phases · a trace           when requests come (one file each)
@@ -79,13 +79,13 @@ pub struct TraceRequest {
 pub struct Trace {
     /// In the order of their times.
     pub requests: Arc<[TraceRequest]>,
-    /// Each has its time. Otherwise times are only the earliest ones (fio's version 2 knows nothing but waits), and requests are asked for
-    /// as the depth allows.
+    /// Each has its time. Otherwise times are only the earliest ones (fio's version 2 knows nothing but waits), and
+    /// requests are asked for as the depth allows.
     pub timed: bool,
 }
 
-/// The clients of tenant number `number` of as many as `tenant.count` says: one for each thread, then the background's. Equal arguments
-/// give equal requests. No source allocates once it is made.
+/// The clients of tenant number `number` of as many as `tenant.count` says: one for each thread, then the background's.
+/// Equal arguments give equal requests. No source allocates once it is made.
 ///
 /// # Errors
 /// A request that does not fit the device or a thread's part of it.

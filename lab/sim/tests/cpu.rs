@@ -237,7 +237,8 @@ fn under_xen_streamcluster_gets_less_than_under_cfs() {
 
 #[test]
 fn with_linuxs_credit_for_sleepers_cfs_is_kinder_than_kvm_and_kvm_than_xen_and_all_are_worse_on_more_cores() {
-    // Half a latency of credit, which Linux's documentation tells of and the paper does not: waking threads preempt, and stacking remains.
+    // Half a latency of credit, which Linux's documentation tells of and the paper does not: waking threads preempt,
+    // and stacking remains.
     let mut before = [f64::MAX; 2];
     for cores in [12, 24, 48] {
         let share = |scheduler: &str, costs| {
@@ -255,8 +256,8 @@ fn with_linuxs_credit_for_sleepers_cfs_is_kinder_than_kvm_and_kvm_than_xen_and_a
                 }
                 run(&scenario).unwrap().program("app").share
             };
-            // Where threads begin takes some hundred milliseconds to be forgotten, and on few cores one run differs from the next by how its
-            // threads happen to be stacked.
+            // Where threads begin takes some hundred milliseconds to be forgotten, and on few cores one run differs
+            // from the next by how its threads happen to be stacked.
             let seeds = (36 / cores as u64).max(1);
             (1..=seeds).map(of_seed).sum::<f64>() / seeds as f64
         };
@@ -270,7 +271,8 @@ fn with_linuxs_credit_for_sleepers_cfs_is_kinder_than_kvm_and_kvm_than_xen_and_a
 
 #[test]
 fn threads_that_block_often_are_stacked_on_few_cores_and_others_are_not() {
-    // The hogs move to cores of their own one by one, whenever a core is idle for a moment, and leave the others to each other.
+    // The hogs move to cores of their own one by one, whenever a core is idle for a moment, and leave the others to
+    // each other.
     let cores_of = |profile| {
         let programs = vec![program("app", profile, 12), program("hogs", "hog", 12)];
         let scenario = Scenario { measured_ns: 1_000 * MS, ..scenario("xen-credit", 12, programs) };
@@ -357,7 +359,8 @@ fn piece() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
 
-    /// Whatever programs do, under each scheduler: no time is lost or made, nobody is forgotten, and all are as far as their barrier lets them.
+    /// Whatever programs do, under each scheduler: no time is lost or made, nobody is forgotten, and all are as far as
+    /// their barrier lets them.
     #[test]
     fn no_time_and_no_thread_is_lost_whatever_programs_do(
         pieces in prop::collection::vec(piece(), 1..6), threads in 1u32..9, cores in 1usize..9,

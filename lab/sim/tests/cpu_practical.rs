@@ -1,5 +1,5 @@
-//! What the practical P-MQFQ gives to parallel programs beside as many hogs as cores, and what it is compared with does not, in the simulator at its
-//! default costs.
+//! What the practical P-MQFQ gives to parallel programs beside as many hogs as cores, and what it is compared with does
+//! not, in the simulator at its default costs.
 
 use mqfq_sim::cpu::profiles::{self, Parameters};
 use mqfq_sim::cpu::scenario::{Costs, Pin, Program};
@@ -52,8 +52,8 @@ fn streamcluster_and_dedup_get_nine_tenths_of_what_is_due_and_never_more_than_ha
         ("streamcluster", 48, 0.9),
         ("dedup", 12, 0.9),
         ("dedup", 24, 0.9),
-        // Each of 48 threads runs for 20 to 70 us and pays for two switches of 2 us and an interrupt, which it does not pay where cores idle. Without
-        // costs it gets 0.97.
+        // Each of 48 threads runs for 20 to 70 us and pays for two switches of 2 us and an interrupt, which it does not
+        // pay where cores idle. Without costs it gets 0.97.
         ("dedup", 48, 0.7),
     ] {
         let (used, due) = (beside_hogs("pmqfq-cfs", profile, cores), due("cfs", profile, cores));

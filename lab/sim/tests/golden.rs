@@ -1,7 +1,8 @@
 //! Golden figures: every figure's claims, in its quick extent.
 //!
-//! Limits, tolerances and the reasons for them stand in the figures' files (lab/sim/figures): a claim that does not hold fails here, and so
-//! does one that holds though its file says that it does not. In virtual time nothing depends on the machine that runs the test.
+//! Limits, tolerances and the reasons for them stand in the figures' files (lab/sim/figures): a claim that does not
+//! hold fails here, and so does one that holds though its file says that it does not. In virtual time nothing depends
+//! on the machine that runs the test.
 
 use mqfq_sim::any;
 use mqfq_sim::embedded;

@@ -49,7 +49,8 @@ fn each_program_waits_for_what_its_suite_says_and_uses_alone_what_is_stated() {
     let all: &[(&str, [bool; 3], std::ops::RangeInclusive<f64>)] = &[
         ("blackscholes", [false, true, false], 40.0..=48.0),
         ("bodytrack", [true, true, false], 29.0..=48.0),
-        // P-MQFQ section 4.2: canneal and streamcluster cannot use half of the machine even alone; streamcluster uses 14.
+        // P-MQFQ section 4.2: canneal and streamcluster cannot use half of the machine even alone; streamcluster
+        // uses 14.
         ("canneal", [true, true, false], 17.0..=23.9),
         ("dedup", [true, false, true], 38.0..=48.0),
         ("facesim", [false, true, false], 34.0..=48.0),

@@ -1,9 +1,9 @@
-//! The policy over each rival of its structures: the invariants of ARCHITECTURE.md, step by step against the oracle, and with
-//! workers that are interrupted at any access to memory that they share.
+//! The policy over each rival of its structures: the invariants of ARCHITECTURE.md, step by step against the oracle,
+//! and with workers that are interrupted at any access to memory that they share.
 //!
-//! The second kind runs each worker as a coroutine and lets chance choose, before each access, who goes on. So the races that
-//! the structures close by looking twice really happen, some thousand times per history, and the same way in every run. What it
-//! cannot show is a fence that is missing: accesses take effect in the order in which they are made.
+//! The second kind runs each worker as a coroutine and lets chance choose, before each access, who goes on. So the
+//! races that the structures close by looking twice really happen, some thousand times per history, and the same way in
+//! every run. What it cannot show is a fence that is missing: accesses take effect in the order in which they are made.
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use mqfq_sched_watched::cost::Cost;
@@ -108,7 +108,8 @@ fn for_each(seeds: u64, mut body: impl FnMut(&mut ChaCha8Rng, &Policy)) {
 
 const WEIGHTS: [u64; 4] = [1, 100, 300, 10_000];
 
-// ---- Step by step -----------------------------------------------------------------------------------------------------------
+// ---- Step by step
+// -----------------------------------------------------------------------------------------------------------
 
 /// Workers that run one operation at a time, in any order, and sleep until they are kicked.
 struct Steps<'a> {
@@ -352,7 +353,8 @@ fn with_each_rival_the_policy_does_what_the_oracle_admits_and_never_stands_still
     });
 }
 
-// ---- Interrupted anywhere ---------------------------------------------------------------------------------------------------
+// ---- Interrupted anywhere
+// ---------------------------------------------------------------------------------------------------
 
 std::thread_local! {
     static YIELDER: Cell<*const Yielder<(), ()>> = const { Cell::new(std::ptr::null()) };
@@ -361,8 +363,8 @@ std::thread_local! {
 
 fn suspend() {
     let yielder = YIELDER.get();
-    // SAFETY: `Interrupted::visit` sets it before each resume to the yielder of the worker that it resumes, which is the one that we are
-    // in, so it lives as long as this call.
+    // SAFETY: `Interrupted::visit` sets it before each resume to the yielder of the worker that it resumes, which is
+    // the one that we are in, so it lives as long as this call.
     unsafe { (*yielder).suspend(()) };
 }
 
@@ -538,7 +540,8 @@ fn with_each_rival_workers_that_are_interrupted_anywhere_finish_their_work() {
     });
 }
 
-// ---- What goes together -----------------------------------------------------------------------------------------------------
+// ---- What goes together
+// -----------------------------------------------------------------------------------------------------
 
 struct NameOfType;
 

@@ -99,7 +99,8 @@ fn a_closed_loop_of_one_sees_the_latency_of_drive_and_machine() {
 
 #[test]
 fn every_policy_and_every_replacement_ends_with_all_its_tokens() {
-    // `run` itself refuses a run with a request left under way or a token lost. Uneven bursts on more workers than tenants.
+    // `run` itself refuses a run with a request left under way or a token lost. Uneven bursts on more workers than
+    // tenants.
     for policy in [
         "kind = \"none\"",
         "kind = \"sfqd\"\ndepth = 16",
@@ -275,8 +276,8 @@ fn the_parts_of_a_run_sum_to_the_whole_and_percentiles_are_in_order() {
     assert!((busy_ns / (outcome.busy_share * workers * 1e9) - 1.0).abs() < 1e-9, "{busy_ns}");
 }
 
-/// Three of weight 3 beside one of weight 1, each with a core, on a drive that takes few commands inside; `drive` and `policy` are lines of those
-/// sections.
+/// Three of weight 3 beside one of weight 1, each with a core, on a drive that takes few commands inside; `drive` and
+/// `policy` are lines of those sections.
 fn four_on_a_narrow_drive(memory: &str, drive: &str, policy: &str) -> Outcome {
     outcome(&format!(
         r#"

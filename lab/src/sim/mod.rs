@@ -1,7 +1,7 @@
 //! `mqfq-lab sim`: figures and scenarios through the simulator.
 //!
-//! The simulator is one function of a scenario. What is here brings the rest: files, threads, clocks, tables. Many scenarios are
-//! run at once, each on one thread; how many at once changes the time that it takes and nothing else.
+//! The simulator is one function of a scenario. What is here brings the rest: files, threads, clocks, tables. Many
+//! scenarios are run at once, each on one thread; how many at once changes the time that it takes and nothing else.
 
 mod figure;
 mod html;

@@ -1,5 +1,6 @@
-//! `mqfq-lab bench overhead`, `mqfq-lab bench scale` and `mqfq-lab bench transfers`: that they run and say what is promised, and that no policy has come to
-//! execute more instructions than it did. Times are asserted nowhere: the machine may be busy.
+//! `mqfq-lab bench overhead`, `mqfq-lab bench scale` and `mqfq-lab bench transfers`: that they run and say what is
+//! promised, and that no policy has come to execute more instructions than it did. Times are asserted nowhere: the
+//! machine may be busy.
 
 use mqfq_testing::Folder;
 use mqfq_testing::machine;
@@ -47,9 +48,9 @@ fn overhead_has_a_row_for_each_policy_number_of_flows_and_step() {
     assert_eq!(report["notes"][0], "instructions were not asked for");
 }
 
-/// Instructions per request that a policy executes more than `none`: submit, pick and complete, 8 backlogged flows. What
-/// was counted when the line was last changed, and a twentieth: another compiler may need a little more, a change of
-/// the code that needs more shall be a decision. That of `mqfq` is the most that the project allows itself.
+/// Instructions per request that a policy executes more than `none`: submit, pick and complete, 8 backlogged flows.
+/// What was counted when the line was last changed, and a twentieth: another compiler may need a little more, a change
+/// of the code that needs more shall be a decision. That of `mqfq` is the most that the project allows itself.
 const INSTRUCTIONS_MAX: [(&str, f64); 7] = [
     ("mq-deadline", 1058.0),
     ("kyber", 434.0),

@@ -1,5 +1,5 @@
-//! `mqfq-lab bench schedulers` and `mqfq-lab bench kernel`: that they say what is promised, and that `none` costs least. Counts and virtual time only: the machine may be
-//! busy.
+//! `mqfq-lab bench schedulers` and `mqfq-lab bench kernel`: that they say what is promised, and that `none` costs
+//! least. Counts and virtual time only: the machine may be busy.
 
 use mqfq_testing::Folder;
 use mqfq_testing::machine;

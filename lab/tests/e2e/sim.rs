@@ -1,4 +1,5 @@
-//! `mqfq-lab sim` at the command line: the JSON that is promised, the same bytes each time, and bad input as one sentence.
+//! `mqfq-lab sim` at the command line: the JSON that is promised, the same bytes each time, and bad input as one
+//! sentence.
 
 use crate::lab;
 use mqfq_testing::Folder;

@@ -1,16 +1,16 @@
 //! Which submission queue the controller fetches from next.
 //!
-//! Source: NVMe 1.3 section 4.11. CC.AMS selects the mechanism when a controller is enabled (section 3.1.5), from those that
-//! CAP.AMS offers (section 3.1.1). Every controller has round robin ([`round_robin`]); weighted round robin with urgent
-//! priority class is optional ([`weighted`]). Each queue carries its class in either ([`crate::ArbClass`]).
+//! Source: NVMe 1.3 section 4.11. CC.AMS selects the mechanism when a controller is enabled (section 3.1.5), from those
+//! that CAP.AMS offers (section 3.1.1). Every controller has round robin ([`round_robin`]); weighted round robin with
+//! urgent priority class is optional ([`weighted`]). Each queue carries its class in either ([`crate::ArbClass`]).
 //!
 //! Arbitration decides the order of *fetching*. A drive with room inside fetches at once and arbitrates nothing: only
 //! when it is full inside do the submission queues compete.
 //!
 //! # Invariant
 //! A1. What Set Features changes holds from the next fetch on. The arbiter counts what was granted, not what is left: a
-//!     class or queue whose turn it is has used up as much as it was granted since the turn began, and goes on to the new
-//!     limit, or has had its turn if it is at or past it. Nothing else of the state changes.
+//!     class or queue whose turn it is has used up as much as it was granted since the turn began, and goes on to the
+//!     new limit, or has had its turn if it is at or past it. Nothing else of the state changes.
 
 pub mod round_robin;
 pub mod weighted;
@@ -42,7 +42,8 @@ impl ArbitrationBurst {
     }
 }
 
-/// Commands of each class per arbitration round, 1..=256: HPW, MPW and LPW of the Arbitration feature, which are 0's based.
+/// Commands of each class per arbitration round, 1..=256: HPW, MPW and LPW of the Arbitration feature, which are 0's
+/// based.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArbitrationWeights {
     high: u8,
@@ -68,8 +69,8 @@ impl ArbitrationWeights {
     }
 }
 
-/// The Arbitration feature (NVMe 1.3 section 5.21.1.1): what Set Features writes in dword 11 and Get Features returns in
-/// dword 0.
+/// The Arbitration feature (NVMe 1.3 section 5.21.1.1): what Set Features writes in dword 11 and Get Features returns
+/// in dword 0.
 ///
 /// ```text
 ///  HPW 31:24   MPW 23:16   LPW 15:8   reserved 7:3   AB 2:0
@@ -115,8 +116,8 @@ pub enum Arbitration {
     RoundRobin,
     /// CAP.AMS offers weighted round robin, and the drive does it.
     Weighted,
-    /// CAP.AMS offers weighted round robin, the drive takes classes and weights, and goes on with round robin. Such drives
-    /// were sold.
+    /// CAP.AMS offers weighted round robin, the drive takes classes and weights, and goes on with round robin. Such
+    /// drives were sold.
     WeightedIgnored,
 }
 
@@ -161,8 +162,8 @@ impl fmt::Display for UnknownArbitration {
 
 impl std::error::Error for UnknownArbitration {}
 
-/// CC.AMS names a mechanism that CAP.AMS does not offer. Section 3.1.5 calls what follows undefined; this controller is not
-/// enabled and stays as it was.
+/// CC.AMS names a mechanism that CAP.AMS does not offer. Section 3.1.5 calls what follows undefined; this controller is
+/// not enabled and stays as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnsupportedMechanism;
 

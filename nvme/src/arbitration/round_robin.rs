@@ -1,7 +1,7 @@
 //! Round robin: every queue with commands has its turn, of at most a burst.
 //!
-//! Source: NVMe 1.3 section 4.11.1. All queues are treated alike, whatever their class. Weighted round robin has one of these
-//! inside each class ([`super::weighted`]).
+//! Source: NVMe 1.3 section 4.11.1. All queues are treated alike, whatever their class. Weighted round robin has one of
+//! these inside each class ([`super::weighted`]).
 //!
 //! It is fair in commands per queue, which is why it is unfair to tenants: one with 64 KiB requests gets 16 times the
 //! bytes of one with 4 KiB, one with four queues gets four times the share of one with one (MQFQ, ATC'19, section 4.1).

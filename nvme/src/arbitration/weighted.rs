@@ -10,20 +10,20 @@
 //! ```
 //!
 //! # The rules
-//! * Urgent before all others, without any protection of them (4.11.2, strict priority classes). The admin class above it
-//!   has no queue here.
+//! * Urgent before all others, without any protection of them (4.11.2, strict priority classes). The admin class above
+//!   it has no queue here.
 //! * High, medium and low share what is left by credits: HPW, MPW and LPW commands per arbitration round (5.21.1.1).
 //! * Queues of one class take turns. In a round a queue has at most the burst or the credits that its class has left,
 //!   whichever is fewer (4.11.2, last sentence); a burst of 7 is no limit, so there the credits are.
 //!
 //! # What the specification leaves open, and what is done here
-//! * The order inside a round: high until its credits are used up, then medium, then low, then the next round. So is the drive
-//!   that D2FQ describes (FAST'21, section 2.3, Figure 3b).
-//! * A class whose turn it is and which has no command loses what is left of its turn. Credit is not kept: it begins its next
-//!   turn with its weight. When no queue has a command, the next one to come begins a new round.
-//! * A turn of a queue is `min(burst, weight)` commands. If the credits of the class end before it does, it goes on in the
-//!   class's next turn: a weight of 3 and a burst of 2 give `a a b`, `b a a`, `b b a`, and not `a a b` for ever, twice as much
-//!   for a as for b.
+//! * The order inside a round: high until its credits are used up, then medium, then low, then the next round. So is
+//!   the drive that D2FQ describes (FAST'21, section 2.3, Figure 3b).
+//! * A class whose turn it is and which has no command loses what is left of its turn. Credit is not kept: it begins
+//!   its next turn with its weight. When no queue has a command, the next one to come begins a new round.
+//! * A turn of a queue is `min(burst, weight)` commands. If the credits of the class end before it does, it goes on in
+//!   the class's next turn: a weight of 3 and a burst of 2 give `a a b`, `b a a`, `b b a`, and not `a a b` for ever,
+//!   twice as much for a as for b.
 //! * An urgent command in the middle of a turn uses no credit; the turn goes on after it.
 //!
 //! # Invariants

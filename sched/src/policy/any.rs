@@ -104,8 +104,8 @@ impl AnyPolicy {
         }
     }
 
-    /// What a flow has submitted to each class since the policy was made, bytes of cost by [`QueueClass::index`], of a policy that names
-    /// classes.
+    /// What a flow has submitted to each class since the policy was made, bytes of cost by [`QueueClass::index`], of a
+    /// policy that names classes.
     pub fn class_bytes(&self, flow: FlowId) -> Option<[u64; 3]> {
         match self {
             AnyPolicy::D2fq(policy) => Some(policy.class_bytes(flow)),

@@ -1,7 +1,7 @@
 //! One queue and one lock for all workers: what `sfqd`, `mq-deadline` and their like share.
 //!
-//! Answers: how does a request that one worker submitted leave a queue that any worker may look into? Source: the "single
-//! queue" that MQFQ section 2 and the blk-mq paper (SYSTOR 2013, section 3) compare with.
+//! Answers: how does a request that one worker submitted leave a queue that any worker may look into? Source: the
+//! "single queue" that MQFQ section 2 and the blk-mq paper (SYSTOR 2013, section 3) compare with.
 //!
 //! # Shape
 //! ```text
@@ -9,16 +9,17 @@
 //!                               one Mutex                     └───▶ granted list of another hctx, and a kick
 //! ```
 //! Only the worker that owns a request may hand it to the device, so a worker that finds another's request first grants
-//! it: takes the units, puts it on the owner's list and kicks. What "first" means is the policy's: it keeps an order of its
-//! own under the same lock and is asked for the next request whenever a unit is free.
+//! it: takes the units, puts it on the owner's list and kicks. The policy decides which is first: it keeps an order of
+//! its own under the same lock and is asked for the next request whenever a unit is free.
 //!
 //! # Invariants
 //! C1. Free units + units on granted lists + units of tokens outside = D (I1). At least one unit is free before a
 //!     grant; a request of several units may take the count below 0, so units outside are less than D + the largest.
-//! C2. Whenever the lock is free, either no unit is free, or the policy had nothing to give, or a worker that submitted,
-//!     completed or was kicked has yet to pick (I4). A granted request's owner was kicked after it was put on the list.
-//! C3. A policy that holds back what is staged until a time has told one worker so, which picks again then: the one that
-//!     picked last, whether or not anything of its own is staged.
+//! C2. Whenever the lock is free, either no unit is free, or the policy had nothing to give, or a worker that
+//!     submitted, completed or was kicked has yet to pick (I4). A granted request's owner was kicked after it was put
+//!     on the list.
+//! C3. A policy that holds back what is staged until a time has told one worker so, which picks again then: the one
+//!     that picked last, whether or not anything of its own is staged.
 //!
 //! # Cost
 //! A lock per operation, and what the policy's order costs under it. That it does not scale is the point of comparison.
@@ -130,7 +131,8 @@ impl<O> Central<O> {
         self.lock().free_units
     }
 
-    /// The queue of `hctx`, before anything is staged. `resize` makes an order that holds as many requests as all queues together.
+    /// The queue of `hctx`, before anything is staged. `resize` makes an order that holds as many requests as all
+    /// queues together.
     pub fn open_queue(
         &self,
         hctx: HctxId,
@@ -171,8 +173,8 @@ impl<O> Central<O> {
         }
     }
 
-    /// The device finished a request: its units are free again. `done` tells the order so, and whether nothing else is on the
-    /// device or granted.
+    /// The device finished a request: its units are free again. `done` tells the order so, and whether nothing else is
+    /// on the device or granted.
     pub fn complete(&self, token: DispatchToken, done: impl FnOnce(&mut O, bool)) {
         let inner = &mut *self.lock();
         inner.free_units += i64::from(token.into_units());

@@ -1,8 +1,8 @@
 //! Class queues: the device's own arbitration, as a policy sees it.
 //!
-//! Source: D2FQ section 2.3: "three priority classes of I/O command queues, each with a configurable weight", which is NVMe's weighted round
-//! robin (NVMe 1.3 section 4.11.2) without its urgent class. A policy that uses them names one for each request
-//! ([`Policy::class_of`](super::Policy::class_of)).
+//! Source: D2FQ section 2.3: "three priority classes of I/O command queues, each with a configurable weight", which is
+//! NVMe's weighted round robin (NVMe 1.3 section 4.11.2) without its urgent class. A policy that uses them names one
+//! for each request ([`Policy::class_of`](super::Policy::class_of)).
 
 /// Which queue of a set of three. The device's urgent class is not among them: it would starve the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -35,7 +35,8 @@ impl QueueClass {
     }
 }
 
-/// How many commands of each class the device fetches in a round, 1..=256 each: HPW, MPW and LPW plus one (NVMe 1.3 section 5.21.1.1).
+/// How many commands of each class the device fetches in a round, 1..=256 each: HPW, MPW and LPW plus one (NVMe 1.3
+/// section 5.21.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClassWeights {
     /// Of the high queues.

@@ -1,8 +1,8 @@
 //! Policy `kyber`: tokens per kind of request, as many as the latency of reads and writes allows.
 //!
-//! Answers: how many requests of each kind may be on the device if reads shall take 2 ms and writes 10? Source: the description of
-//! kyber (its author's posting to linux-block, and the kernel's documentation of its two tunables); "inspired by network
-//! routing", says the HotStorage paper, section 2. Written from that.
+//! Answers: how many requests of each kind may be on the device if reads shall take 2 ms and writes 10? Source: the
+//! description of kyber (its author's posting to linux-block, and the kernel's documentation of its two tunables);
+//! "inspired by network routing", says the HotStorage paper, section 2. Written from that.
 //!
 //! # Shape
 //! ```text
@@ -14,31 +14,33 @@
 //!  │ other   →                        │    latency histograms, and who looks at them    kyber/latency.rs
 //!  └──────────────────────────────────┘
 //! ```
-//! A worker goes round its domains, a batch of each. A request needs a token of its domain, one of the asynchronous if nobody waits
-//! for it, and one of the device, in this order. Pools that cannot run out, because what is before them is smaller, are not asked.
+//! A worker goes round its domains, a batch of each. A request needs a token of its domain, one of the asynchronous if
+//! nobody waits for it, and one of the device, in this order. Pools that cannot run out, because what is before them is
+//! smaller, are not asked.
 //!
 //! Every 100 ms at most, whichever worker completes a request looks at the latencies and sets the domains' depths.
 //!
 //! # Waiting
-//! A worker that finds a pool empty marks itself there, looks once more, and sleeps. It keeps the tokens that it has of the pools
-//! before, one per domain at most, so a request that waits for the device is not passed in its domain meanwhile. Pools are asked in
-//! one order, so nobody waits in a circle; and the last one is the device's, whose tokens come back by themselves.
+//! A worker that finds a pool empty marks itself there, looks once more, and sleeps. It keeps the tokens that it has of
+//! the pools before, one per domain at most, so a request that waits for the device is not passed in its domain
+//! meanwhile. Pools are asked in one order, so nobody waits in a circle; and the last one is the device's, whose tokens
+//! come back by themselves.
 //!
-//! Who completes a request keeps its tokens for its own next one, without touching the pool, unless it has more than its even part
-//! of the pool: then they go to who waits.
+//! Who completes a request keeps its tokens for its own next one, without touching the pool, unless it has more than
+//! its even part of the pool: then they go to who waits.
 //!
 //! # Differences from Linux's
 //! * There are no timers here: the check is made by a completion, so an idle device is not looked at.
-//! * Linux holds asynchronous requests back where they get a scheduler tag, at 3/4 of the tags of a queue. Tenants' requests are admitted
-//!   before a policy sees them, so here 3/4 of D bounds what is on the device.
+//! * Linux holds asynchronous requests back where they get a scheduler tag, at 3/4 of the tags of a queue. Tenants'
+//!   requests are admitted before a policy sees them, so here 3/4 of D bounds what is on the device.
 //! * Tokens are a count and not a bitmap, and those who wait are served in a ring.
 //! * What is asynchronous is said by who submits: the block layer's rule is in docs/use/config.md, `async-writes`.
 //!
 //! # Invariants
 //! K1 to K3 of `kyber/pool.rs`, and
 //! K4. Of a domain at most its depth is on the device, but for what was there when the depth was lowered.
-//! K5. A worker sleeps only if each domain that has requests waits in a pool for which it is marked, and it holds no other token.
-//! With K3, a token that a staged request lacks meets it (I4), and by the ring nobody starves.
+//! K5. A worker sleeps only if each domain that has requests waits in a pool for which it is marked, and it holds no
+//! other token. With K3, a token that a staged request lacks meets it (I4), and by the ring nobody starves.
 //!
 //! # Cost
 //! Within a worker's part of a pool: no shared line is written but by a `pick` that takes a first token. Beyond it, one
@@ -310,7 +312,8 @@ impl KyberQueue {
         self.lines[domain].iter().all(|line| line.first == NONE)
     }
 
-    /// The lines of a domain that hold something, the one with the earlier request first: whether somebody waits for it.
+    /// The lines of a domain that hold something, the one with the earlier request first: whether somebody waits for
+    /// it.
     fn by_arrival(&self, domain: usize) -> [Option<bool>; 2] {
         let [relaxed, sync] = self.lines[domain].map(|line| self.requests.get(line.first as usize));
         match (relaxed, sync) {
@@ -409,7 +412,8 @@ impl Policy for Kyber {
             if let Some(grant) = self.next(queue, &mut lacks) {
                 return Pick::Dispatch(grant);
             }
-            // Nothing can go. No mark where nothing is lacking any more; and what no request that waits holds goes back.
+            // Nothing can go. No mark where nothing is lacking any more; and what no request that waits holds goes
+            // back.
             for pool in bits(queue.marked & !lacks.at) {
                 self.pools.leave(pool, queue.hctx);
             }

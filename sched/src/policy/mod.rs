@@ -2,12 +2,13 @@
 //!
 //! A worker owns one [`Policy::Queue`] per device (its part of the policy's state, so it needs no lock) and calls, on
 //! its own thread: [`Policy::submit`] for each admitted request, [`Policy::pick`] until it no longer dispatches,
-//! [`Policy::complete`] for each request that the device finished. What workers share is inside the policy.
+//! [`Policy::complete`] for each request that the device finished. State that workers share is inside the policy.
 //!
 //! # Policies that stage nothing
-//! One that leaves arbitration to the device ([`Policy::is_direct`]) is never asked to submit or pick. For each request the worker asks
-//! [`Policy::class_of`], hands the request to that queue of the device, says so by [`Policy::dispatched`] ([`Policy::direct`] is both), and later
-//! calls [`Policy::ended`]; after completions it asks [`Policy::adjust`].
+//! One that leaves arbitration to the device ([`Policy::is_direct`]) is never asked to submit or pick. For each request
+//! the worker asks [`Policy::class_of`], hands the request to that queue of the device, says so by
+//! [`Policy::dispatched`] ([`Policy::direct`] is both), and later calls [`Policy::ended`]; after completions it asks
+//! [`Policy::adjust`].
 //!
 //! # What a worker owes the others
 //! Work conservation (I4) is the policies' promise, and it rests on this: after a `submit`, a `complete` or a kick, and
@@ -166,8 +167,9 @@ pub enum Pick {
     Throttled,
     /// A request may go as far as fairness is concerned, but the device holds D. A kick will come.
     NoToken,
-    /// Requests are staged, and the policy holds them back until this time, ns, in the hope of a better one. Pick again then, and
-    /// as ever after a submit, a complete or a kick. They need not be this queue's: who is told looks again for all.
+    /// Requests are staged, and the policy holds them back until this time, ns, in the hope of a better one. Pick again
+    /// then, and as ever after a submit, a complete or a kick. They need not be this queue's: who is told looks again
+    /// for all.
     Later(u64),
     /// Nothing is staged here.
     Idle,
@@ -212,7 +214,8 @@ pub trait Policy: Send + Sync {
         let _ = (queue, kick);
     }
 
-    /// It stages nothing and has no token: it names a class queue of the device for each request, which goes there at once. Constant.
+    /// It stages nothing and has no token: it names a class queue of the device for each request, which goes there at
+    /// once. Constant.
     fn is_direct(&self) -> bool {
         false
     }
@@ -229,8 +232,8 @@ pub trait Policy: Send + Sync {
         unreachable!("only a direct policy is told of requests that it did not pick")
     }
 
-    /// The device finished a request of this flow that [`Policy::dispatched`] was told of on this queue: [`Policy::complete`] of a direct
-    /// policy, which looks at nothing else.
+    /// The device finished a request of this flow that [`Policy::dispatched`] was told of on this queue:
+    /// [`Policy::complete`] of a direct policy, which looks at nothing else.
     fn ended(&self, queue: &mut Self::Queue, flow: FlowId, cost: Cost, now_ns: u64) {
         let _ = (queue, flow, cost, now_ns);
         unreachable!("only a direct policy is told of requests that it did not pick")
@@ -244,7 +247,8 @@ pub trait Policy: Send + Sync {
         class
     }
 
-    /// Asked of a direct policy after each reap that brought something: weights that the device's class queues shall have from now on, if they change.
+    /// Asked of a direct policy after each reap that brought something: weights that the device's class queues shall
+    /// have from now on, if they change.
     fn adjust(&self, queue: &mut Self::Queue, now_ns: u64) -> Option<ClassWeights> {
         let _ = (queue, now_ns);
         None

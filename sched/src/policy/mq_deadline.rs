@@ -1,8 +1,9 @@
 //! Policy `mq-deadline`: sector order in batches, reads before writes, and times after which a request waits no longer.
 //!
-//! Answers: what does the elevator that most distributions give a drive do for tenants? Source: the kernel's documentation of
-//! deadline-iosched (what a batch is, how reads are preferred, what expires), and of the priority classes and their ageing that
-//! mq-deadline added. Written from that; where it leaves a choice, or we have no counterpart, this text says what is done here.
+//! Answers: what does the elevator that most distributions give a drive do for tenants? Source: the kernel's
+//! documentation of deadline-iosched (what a batch is, how reads are preferred, what expires), and of the priority
+//! classes and their ageing that mq-deadline added. Written from that; where it leaves a choice, or we have no
+//! counterpart, this text says what is done here.
 //!
 //! # Shape
 //! A central queue (`central.rs`). Its order, per priority class:
@@ -11,31 +12,35 @@
 //!   reads         17 ── 21 ── 22                   22 · 17 · 21                    1 MiB: where the last read ended
 //!   writes        18 ── 19                         19 · 18                         none yet
 //! ```
-//! and before all of them the flushes, by arrival: a flush has no place on the device, and everybody behind it may wait for it.
-//! Discards stand among the writes.
+//! and before all of them the flushes, by arrival: a flush has no place on the device, and everybody behind it may wait
+//! for it. Discards stand among the writes.
 //!
 //! # Who goes next
 //! 1. A flush.
 //! 2. A request that a higher class has kept waiting for `prio_aging_expire`: the oldest of the best such class.
-//! 3. Of the best class that has any, by batch: the next in sector order, as long as the batch has fewer than `fifo_batch` requests
-//!    and there is one at or after the place where the last of its direction ended. Else a batch begins, of reads if there are
-//!    any, unless writes wait and `writes_starved` batches of reads have passed them. It begins at the oldest request
-//!    if that has expired or nothing lies ahead, else with the next in sector order.
+//! 3. Of the best class that has any, by batch: the next in sector order, as long as the batch has fewer than
+//!    `fifo_batch` requests and there is one at or after the place where the last of its direction ended. Else a batch
+//!    begins, of reads if there are any, unless writes wait and `writes_starved` batches of reads have passed them. It
+//!    begins at the oldest request if that has expired or nothing lies ahead, else with the next in sector order.
 //!
-//! While a class has requests staged or on the device, the lower ones wait (but for 2). If that is all that keeps them, a
-//! worker is told when the first of them will have waited long enough (`Pick::Later`).
+//! While a class has requests staged or on the device, the lower ones wait (but for 2). If that is all that keeps them,
+//! a worker is told when the first of them will have waited long enough (`Pick::Later`).
 //!
 //! # Differences from Linux's
 //! * The class is the tenant's (`set_class`), not the process's: an I/O from a socket has no process.
-//! * Merging is the block layer's, for all policies (`front_merges` is not here). So is the bound on staged requests: what
-//!   `async_depth` takes from asynchronous requests there, tenants' own bounds take here.
-//! * D bounds what is on the device; there the number of the device's tags does. Batches, directions and counters are per class.
+//! * Merging is the block layer's, for all policies (`front_merges` is not here). So is the bound on staged requests:
+//!   what `async_depth` takes from asynchronous requests there, tenants' own bounds take here.
+//! * D bounds what is on the device; there the number of the device's tags does. Batches, directions and counters are
+//!   per class.
 //!
 //! # Invariants
 //! C1 to C3 of `central.rs`, and
-//! D1. A staged request stands in one list by arrival, and unless it is a flush in one tree, those of its class and direction.
-//! D2. A class counts as on the device the requests of the flows that have it *now*, so it goes to 0 whenever the device is empty.
-//! D3. If a unit is free and anything is staged, a request goes, or a higher class has one on the device and a time is told.
+//! D1. A staged request stands in one list by arrival, and unless it is a flush in one tree, those of its class and
+//!     direction.
+//! D2. A class counts as on the device the requests of the flows that have it *now*, so it goes to 0 whenever the
+//!     device is empty.
+//! D3. If a unit is free and anything is staged, a request goes, or a higher class has one on the device and a time is
+//!     told.
 //!
 //! # Cost
 //! A lock per operation; under it O(log staged), on average.

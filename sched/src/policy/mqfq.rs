@@ -5,10 +5,10 @@
 //! this text is about.
 //!
 //! # Example
-//! Two tenants, each on a worker of its own, have many reads of 4 KiB waiting. Tenant A has weight 100 and B weight 300, T is
-//! 5 KiB, D is 8 requests. At weight 100 a read is 4 KiB of virtual time long, at weight 300 a third of that. So A's start tags
-//! are 0, 4, 8, 12, ... KiB and B's are 0, 1.33, 2.67, 4, ... KiB. The workers pick in turn, A first; all numbers are KiB of
-//! virtual time, in the exact form:
+//! Two tenants, each on a worker of its own, have many reads of 4 KiB waiting. Tenant A has weight 100 and B weight
+//! 300, T is 5 KiB, D is 8 requests. At weight 100 a read is 4 KiB of virtual time long, at weight 300 a third of that.
+//! So A's start tags are 0, 4, 8, 12, ... KiB and B's are 0, 1.33, 2.67, 4, ... KiB. The workers pick in turn, A first;
+//! all numbers are KiB of virtual time, in the exact form:
 //!
 //! | worker |  gvt | start tag | gvt + T | result     |
 //! |--------|-----:|----------:|--------:|------------|
@@ -25,10 +25,10 @@
 //! | A      | 6.67 |    12.00 |   11.67 | throttled  |
 //! | B      | 6.67 |     6.67 |   11.67 | no token   |
 //!
-//! Global virtual time (gvt) is the smaller of the two start tags that wait. T lets A run ahead by one request; from then on A
-//! dispatches once whenever B's three reads have moved gvt by 4 KiB: one to three, as the weights say. After eight dispatches
-//! all D tokens are out. If A's first read completes now, A is throttled and has no use for its token, so the token wakes B,
-//! which dispatches the read at 6.67.
+//! Global virtual time (gvt) is the smaller of the two start tags that wait. T lets A run ahead by one request; from
+//! then on A dispatches once whenever B's three reads have moved gvt by 4 KiB: one to three, as the weights say. After
+//! eight dispatches all D tokens are out. If A's first read completes now, A is throttled and has no use for its token,
+//! so the token wakes B, which dispatches the read at 6.67.
 //!
 //! # Shape
 //! ```text
@@ -137,7 +137,7 @@
 //! *Quantum q.* Leaves show leads rounded down to q, so gvt moves in steps of q, and an operation that leaves the
 //! rounded lead as it was touches nothing shared. The argument above needs of gvt only that no staged request starts
 //! before it and that no request starts more than T after it when it goes; a gvt that is rounded down has both, so the
-//! bound stays as it is. What q costs is concurrency: the queue of the smallest lead m sees gvt at m - q at worst, so
+//! bound stays as it is. The price of q is concurrency: the queue of the smallest lead m sees gvt at m - q at worst, so
 //! it is T - q that it may run ahead. It can always go, because q <= T/2.
 //!
 //! *Lease L.* `flow.rs`, "Leases": what a flow's requests cost between two points of the axis differs from their
@@ -156,10 +156,11 @@
 //! than T, as ever.
 //!
 //! # Other structures
-//! `Mqfq<S>` is the same policy over anything that keeps the promises of `structures.rs`, to be compared with what ships. A
-//! store of tokens without paths has them all at its root, also those that `complete` gives back for the own queue. Their
-//! worker is awake and owes a pick. Either that takes a token; or it finds none after its mark and its fence, so another
-//! has taken it; or it ends in `rest`, whose `percolate` fences and which searches the ready set. That is P3.
+//! `Mqfq<S>` is the same policy over anything that keeps the promises of `structures.rs`, to be compared with what
+//! ships. A store of tokens without paths has them all at its root, also those that `complete` gives back for the own
+//! queue. Their worker is awake and owes a pick. Either that takes a token; or it finds none after its mark and its
+//! fence, so another has taken it; or it ends in `rest`, whose `percolate` fences and which searches the ready set.
+//! That is P3.
 //!
 //! # Cost
 //! A request on a queue that keeps its tokens, in the paper's form: submit one load of gvt and one add on the flow's
@@ -200,7 +201,8 @@ pub struct Mqfq<S: Structures = Shipped> {
     tokens: S::Tokens,
     wheel: S::Wheel,
     ready: ReadySet,
-    /// From so many requests out on, a queue gives tokens away (`PolicyOptions::token_share`); in the paper's form more than there can be.
+    /// A queue with this many requests out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form
+    /// more than there can be.
     share: i32,
 }
 
@@ -216,7 +218,8 @@ pub struct MqfqQueue<P = WheelSlot> {
     place: Option<P>,
     /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
     is_listed: bool,
-    /// How many more requests it may have on the device before it gives tokens away: `Mqfq::share` less those that it has.
+    /// How many more requests it may have on the device before it gives tokens away: `Mqfq::share` less those that it
+    /// has.
     room: i32,
 }
 
@@ -241,8 +244,9 @@ impl Mqfq {
 }
 
 impl<S: Structures> Mqfq<S> {
-    /// A scheduler over other structures, which are as the options say (D, T and the start of virtual time, rounded down to
-    /// [`TAG_GRAIN`]), for the queues of `topology` and one flow per weight. The options' kind is not looked at.
+    /// A scheduler over other structures, which are as the options say (D, T and the start of virtual time, rounded
+    /// down to [`TAG_GRAIN`]), for the queues of `topology` and one flow per weight. The options' kind is not looked
+    /// at.
     ///
     /// # Errors
     /// The first thing wrong with the options or the number of flows.
@@ -443,8 +447,8 @@ impl<S: Structures> Mqfq<S> {
         token
     }
 
-    /// A single token goes to the nearest who can use it, over the node that we share. Several may serve several queues, and while the
-    /// root owes, nobody can use any: both go over the root.
+    /// A single token goes to the nearest who can use it, over the node that we share. Several may serve several
+    /// queues, and while the root owes, nobody can use any: both go over the root.
     #[inline]
     fn is_for_one(&self, token: &DispatchToken) -> bool {
         token.units() == 1 && !self.tokens.is_in_debt()
@@ -462,7 +466,8 @@ impl<S: Structures> Mqfq<S> {
         None
     }
 
-    /// After a completion with the own share or more still out: its token, unless another queue waits for one and has got it.
+    /// After a completion with the own share or more still out: its token, unless another queue waits for one and has
+    /// got it.
     #[inline(never)]
     fn share_out(&self, hctx: HctxId, token: DispatchToken, kick: &mut impl Kick) -> Option<DispatchToken> {
         if !self.is_for_one(&token) {

@@ -1,4 +1,4 @@
-//! What a policy is built from: which one, the depth D, the window T, and what a request takes of D.
+//! The options of a policy: its kind, the depth D, the window T, and what a request takes of D.
 
 use super::tunables::{KyberOptions, MqDeadlineOptions};
 use super::{BfqOptions, D2fqOptions};
@@ -143,9 +143,10 @@ pub struct PolicyOptions {
     /// lets a worker keep the tokens of completed requests until the pick that follows. 1: neither, as in the paper.
     /// The bound has no term for it.
     pub token_batch: u32,
-    /// From so many requests of a queue on the device on, a completed one's token goes to the nearest queue that waits for one, and not to
-    /// the own queue's next request (it lies where both look: if the own worker is back first, it may take it again); 0: never, as in the paper. A worker with much to do otherwise keeps more tokens than it can use
-    /// until T stops it, while others sleep. The bound has no term for it: it says who dispatches, not what may be.
+    /// Once a queue has this many requests on the device, it passes each freed token to the nearest queue that waits
+    /// for one, and not to its own next request. (The token lies where both look: if the own worker is back first, it
+    /// may take it again.) 0: never, as in the paper. Otherwise a worker with much to do keeps more tokens than it can
+    /// use until T stops it, while others sleep. The bound has no term for it: it says who dispatches, not what may be.
     pub token_share: u32,
     /// What only `mq-deadline` looks at.
     pub mq_deadline: MqDeadlineOptions,
@@ -192,11 +193,12 @@ impl PolicyOptions {
 
     /// The same in the relaxed form, for `hctx_count` queues.
     ///
-    /// The lease is T/2 divided by the queues, but at least T/16, so that the leases that eight queues hold on one flow lie
-    /// within T/2. The quantum is that, rounded down to a power of two (none for T below 128 bytes): a queue that waits for
-    /// virtual time waits for the slowest of all, and the more they are, the more of T a step of T/4 would cost. A batch is
-    /// a quarter of a queue's part of D, 1 to 32 tokens: queues that take more at once keep from each other what the device
-    /// could use. A queue's share of tokens is its part of D, at least 1; none if there is but one queue.
+    /// The lease is T/2 divided by the queues, but at least T/16, so that the leases that eight queues hold on one flow
+    /// lie within T/2. The quantum is that, rounded down to a power of two (none for T below 128 bytes): a queue that
+    /// waits for virtual time waits for the slowest of all, and the more they are, the more of T a step of T/4 would
+    /// cost. A batch is a quarter of a queue's part of D, 1 to 32 tokens: queues that take more at once keep from each
+    /// other what the device could use. A queue's share of tokens is its part of D, at least 1; none if there is but
+    /// one queue.
     #[must_use]
     pub const fn relaxed(self, hctx_count: usize) -> Self {
         let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };

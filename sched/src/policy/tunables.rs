@@ -1,6 +1,7 @@
-//! What can be set of one policy alone: a struct per policy, a field of [`PolicyOptions`](super::PolicyOptions) each.
+//! Settings of one policy alone: a struct per policy, a field of [`PolicyOptions`](super::PolicyOptions) each.
 //!
-//! Each is as its policy is known with unless it says otherwise, and names the first of its fields that is out of range.
+//! Each is as its policy is known with unless it says otherwise, and names the first of its fields that is out of
+//! range.
 
 use super::{BfqOptions, D2fqOptions, PolicyError, PolicyKind};
 use std::ops::RangeInclusive;
@@ -79,8 +80,8 @@ pub fn tunable<'a>(
     })
 }
 
-/// Tunables of `mq-deadline`. Source of the constants: the kernel's documentation of deadline-iosched, and its default for the
-/// ageing of classes.
+/// Tunables of `mq-deadline`. Source of the constants: the kernel's documentation of deadline-iosched, and its default
+/// for the ageing of classes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MqDeadlineOptions {
     /// From so long after its submission on a read begins the next batch of reads, wherever it lies, ns.

@@ -43,7 +43,8 @@ impl Key {
     }
 }
 
-/// The lanes that hold requests, by the key of their first one: the smallest apart, the others in a sorted run or a heap.
+/// The lanes that hold requests, by the key of their first one: the smallest apart, the others in a sorted run or a
+/// heap.
 pub(super) struct LaneOrder {
     first: Key,
     /// A power of two.

@@ -1,10 +1,10 @@
-//! Atomics that tell a watcher what is about to be done to them: the same source as what ships, compiled with these in place
-//! of `std`'s.
+//! Atomics that tell a watcher what is about to be done to them: the same source as what ships, compiled with these in
+//! place of `std`'s.
 //!
 //! Two watchers exist. [`record`] writes the accesses of an operation down, so that a measurement says what it costs in
-//! loads, stores, read-modify-writes and fences, and on which cache lines, without a clock. The simulator's charges them to
-//! the virtual core that makes them, and lets other cores run first that would have come first: it is called *before* the
-//! access, which takes place when it returns.
+//! loads, stores, read-modify-writes and fences, and on which cache lines, without a clock. The simulator's charges
+//! them to the virtual core that makes them, and lets other cores run first that would have come first: it is called
+//! *before* the access, which takes place when it returns.
 //!
 //! A watcher is per thread, and so is what it sees.
 
@@ -23,12 +23,13 @@ pub enum Kind {
     Store,
     /// Read and written in one step. A failed compare-and-exchange is one too: on x86-64 it takes the line as its own.
     ReadModifyWrite,
-    /// A line of plain memory under a lock is read and written, with ordinary instructions: the core waits for the line and makes it its own.
+    /// A line of plain memory under a lock is read and written, with ordinary instructions: the core waits for the line
+    /// and makes it its own.
     Touch,
     /// A sequentially consistent fence, which has no address.
     Fence,
-    /// A lock is taken: a read-modify-write of its word, as it is on Linux while nobody waits for it. A watcher that runs several
-    /// workers on one thread must not return before the lock is free.
+    /// A lock is taken: a read-modify-write of its word, as it is on Linux while nobody waits for it. A watcher that
+    /// runs several workers on one thread must not return before the lock is free.
     Lock,
     /// A lock is let go: a read-modify-write of its word. Here the watcher is called after it has been.
     Unlock,
@@ -48,7 +49,8 @@ pub struct Access {
     pub kind: Kind,
     /// To which word; 0 for a fence.
     pub address: usize,
-    /// Of [`Kind::Lock`]: bytes of the word and of the plain memory that lies with it under the lock. What that points to is not counted.
+    /// Of [`Kind::Lock`]: bytes of the word and of the plain memory that lies with it under the lock. What that points
+    /// to is not counted.
     pub lock_bytes: u32,
 }
 
@@ -97,8 +99,8 @@ pub fn touch<T>(place: &T) {
 
 /// As the one of `std`.
 pub fn fence(order: Ordering) {
-    // SeqCst: the only one that is an instruction on x86-64, the machine that the watchers model; it pairs with whatever the caller's
-    // pairs with.
+    // SeqCst: the only one that is an instruction on x86-64, the machine that the watchers model; it pairs with
+    // whatever the caller's pairs with.
     if order == Ordering::SeqCst {
         tell(Kind::Fence, 0);
     }

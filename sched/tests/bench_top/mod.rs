@@ -440,8 +440,8 @@ impl Env {
 
     /// Two tenants that were backlogged from the first step on share by weight, within the bound that is proved in
     /// `policy/mqfq.rs`: `|A/r_a - B/r_b| <= 2T + l_a/r_a + l_b/r_b`, and a lease for each queue of a flow that is on
-    /// several, here times `r_a r_b`, in integers. `sfqd` has no T and grants up to D requests that their worker has not
-    /// picked up.
+    /// several, here times `r_a r_b`, in integers. `sfqd` has no T and grants up to D requests that their worker has
+    /// not picked up.
     pub fn expect_shares_by_weight(&self, a: &str, b: &str) {
         let of = |name: &str| &self.tenants[self.flow(name).0 as usize];
         let (weight_a, weight_b) = (u128::from(of(a).weight), u128::from(of(b).weight));

@@ -1,4 +1,5 @@
-//! Tenants in closed loops on a device with latency and parallelism, in virtual time: for policies that look at the clock.
+//! Tenants in closed loops on a device with latency and parallelism, in virtual time: for policies that look at the
+//! clock.
 //!
 //! Workers are those of `HwCtx`: they pick after a submit, a completion, a kick, and at the time that a policy named.
 
@@ -252,7 +253,8 @@ impl Env {
         assert!(!self.events.is_empty() || staged == 0, "{staged} requests are staged and nothing will happen");
     }
 
-    /// Everything that will ever happen: all tenants have a `requests_max`. Each request was dispatched once and all tokens are back.
+    /// Everything that will ever happen: all tenants have a `requests_max`. Each request was dispatched once and all
+    /// tokens are back.
     pub fn run_out(&mut self) {
         self.run_until(u64::MAX);
         for (tenant, counted) in self.tenants.iter().zip(&self.counted) {

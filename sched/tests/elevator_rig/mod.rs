@@ -1,8 +1,9 @@
-//! A test environment for the elevators: workers, a device and tenants in one thread and in virtual time, for policies that look
-//! at what a request does, where it lies and how long it took.
+//! A test environment for the elevators: workers, a device and tenants in one thread and in virtual time, for policies
+//! that look at what a request does, where it lies and how long it took.
 //!
-//! Kicks and the times of `Pick::Later` go into sets instead of to threads. At every step: a request is dispatched once and by
-//! the worker that submitted it, no worker kicks itself, and no more than D units are out (but for the debt of one).
+//! Kicks and the times of `Pick::Later` go into sets instead of to threads. At every step: a request is dispatched once
+//! and by the worker that submitted it, no worker kicks itself, and no more than D units are out (but for the debt of
+//! one).
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 

@@ -15,8 +15,8 @@ struct Edges {
     or_fewer: bool,
 }
 
-/// The arrows of ARCHITECTURE.md's picture. A crate that is not here is an error: say first where it belongs. What ships stands
-/// first, and no arrow leads from it to the laboratory.
+/// The arrows of ARCHITECTURE.md's picture. A crate that is not here is an error: say first where it belongs. What
+/// ships stands first, and no arrow leads from it to the laboratory.
 const EDGES: &[Edges] = &[
     Edges { folder: "config", package: "mqfq-config", on: &[], or_fewer: false },
     Edges { folder: "sched", package: "mqfq-sched", on: &[], or_fewer: false },
@@ -167,7 +167,8 @@ fn ours(manifest: &Table, kinds: &[&str]) -> BTreeSet<&'static str> {
     EDGES.iter().filter(|edges| names.contains(edges.package)).map(|edges| edges.folder).collect()
 }
 
-/// `picture`: the table of crates in ARCHITECTURE.md has each member of the workspace once, with the edges of its manifest.
+/// `picture`: the table of crates in ARCHITECTURE.md has each member of the workspace once, with the edges of its
+/// manifest.
 pub fn picture(tree: &Tree, report: &mut Report) {
     let (path, head) = PICTURE;
     let Some(page) = tree.file(path) else { return };

@@ -1,14 +1,14 @@
 //! Rules of the project that no compiler knows, as a function of the tree's text.
 //!
-//! `cargo test` and `cargo xtask tidy` both run [`check`] on the working tree; `tests/tidy.rs` also plants a violation of
-//! every rule and demands that it is found, because a check that cannot fail says nothing.
+//! `cargo test` and `cargo xtask tidy` both run [`check`] on the working tree; `tests/tidy.rs` also plants a violation
+//! of every rule and demands that it is found, because a check that cannot fail says nothing.
 //!
 //! | file | rules about |
 //! |---|---|
 //! | `edges.rs` | which crate may depend on which |
 //! | `words.rs` | words that a crate must not say: clocks, threads, sleeps, floats, locks |
 //! | `orderings.rs` | the argument that each atomic ordering must carry |
-//! | `shape.rs` | size of files, white space, unfinished work, what a file opens with |
+//! | `shape.rs` | size of files, length of lines, white space, unfinished work, what a file opens with |
 //! | `pages.rs` | documents: one title, links that lead somewhere, nothing that nobody links to, no word with two meanings |
 
 pub mod edges;
@@ -74,6 +74,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("async", words::no_async),
     ("orderings", orderings::argued),
     ("length", shape::length),
+    ("columns", shape::columns),
     ("opening", shape::opening),
     ("white-space", shape::white_space),
     ("unfinished", shape::unfinished),

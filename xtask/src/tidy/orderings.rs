@@ -1,5 +1,5 @@
-//! Every atomic ordering carries its argument: a comment that starts with an ordering's name and says with whom it pairs
-//! or why nothing needs to.
+//! Every atomic ordering carries its argument: a comment that starts with an ordering's name and says with whom it
+//! pairs or why nothing needs to.
 //!
 //! A fence has no other ordering than its own; there "Pairs with …" is enough.
 //!

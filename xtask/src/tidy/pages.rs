@@ -159,7 +159,8 @@ pub fn linked(tree: &Tree, report: &mut Report) {
 /// Where the words are explained.
 const GLOSSARY: &str = "GLOSSARY.md";
 
-/// `one-meaning`: a term stands in one row of the glossary. What a row adds to a term in parentheses does not make it another.
+/// `one-meaning`: a term stands in one row of the glossary. What a row adds to a term in parentheses does not make it
+/// another.
 pub fn one_meaning(tree: &Tree, report: &mut Report) {
     let Some(page) = tree.file(GLOSSARY) else { return };
     let lines = prose(page);
@@ -213,7 +214,8 @@ const KEYS: &[(&str, &str)] = &[
     ("lab/sim/src/scenario/tenant.rs", "docs/lab/scenarios.md"),
 ];
 
-/// `config-keys`: docs/use/config.md has every key that the config's reader asks for, and docs/lab/scenarios.md those of scenarios.
+/// `config-keys`: docs/use/config.md has every key that the config's reader asks for, and docs/lab/scenarios.md those
+/// of scenarios.
 pub fn config_keys(tree: &Tree, report: &mut Report) {
     for (source, page) in KEYS {
         let (Some(reader), Some(described)) = (tree.file(source), tree.file(page)) else { continue };

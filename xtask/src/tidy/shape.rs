@@ -26,6 +26,32 @@ pub fn length(tree: &Tree, report: &mut Report) {
     }
 }
 
+/// Lines of code and comments end here.
+const COLUMNS_MAX: usize = 120;
+
+/// Crates whose comments are still to be reflowed.
+const WIDE: &[&str] = &["daemon"];
+
+/// `columns`: lines of Rust end at 120 columns. The insides of strings may be longer, because a message is one line
+/// wherever it is searched for; so may rows of tables and pictures in comments, and what has no blank to break at.
+pub fn columns(tree: &Tree, report: &mut Report) {
+    for file in tree.files.iter().filter(|file| file.is_rust() && !WIDE.contains(&file.folder())) {
+        let mut fenced = false;
+        for ((number, line), text) in file.all_lines().zip(file.text.lines()) {
+            let comment = line.comment.trim_start_matches(['/', '!']).trim();
+            let is_comment = line.code.trim().is_empty() && !comment.is_empty();
+            let is_fence = is_comment && comment.starts_with("```");
+            fenced = if is_comment { fenced != is_fence } else { false };
+            let is_drawn = fenced || is_fence || comment.starts_with('|') || !comment.contains(' ');
+            let beside = if line.comment.is_empty() { 0 } else { "//".len() + line.comment.chars().count() };
+            let length = if is_comment { text.chars().count() } else { line.code.chars().count() + beside };
+            if length > COLUMNS_MAX && text.chars().count() > COLUMNS_MAX && !(is_comment && is_drawn) {
+                report.add(&file.path, number, format!("{length} columns, at most {COLUMNS_MAX}"));
+            }
+        }
+    }
+}
+
 /// `opening`: a source file says first what it is. (The tests of a module in a file of their own are named after it.)
 pub fn opening(tree: &Tree, report: &mut Report) {
     let is_tests_of = |file: &File| file.path.ends_with("tests.rs") && file.lines.iter().all(|line| line.test);

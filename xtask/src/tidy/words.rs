@@ -35,15 +35,16 @@ fn below<'a>(tree: &'a Tree, folders: &[&'static str], except: &[&str]) -> Vec<&
     files.filter(|file| !except.contains(&file.path.as_str())).collect()
 }
 
-/// `clock`: sched, nvme and sim know no clock, not even in tests; blk reads it in one file, front gets `now_ns` from there.
+/// `clock`: sched, nvme and sim know no clock, not even in tests; blk reads it in one file, front gets `now_ns` from
+/// there.
 pub fn clock(tree: &Tree, report: &mut Report) {
     forbid(&below(tree, &["sched", "nvme", "cpu", "lab/sim"], &[]), ALL, CLOCK, "time is passed in as now_ns", report);
     let path = below(tree, &["blk/src", "front/src"], &["blk/src/clock.rs"]);
     forbid(&path, SHIPPED, CLOCK, "only blk/src/clock.rs reads the time", report);
 }
 
-/// `threads`: only the worker's host spawns. Tests may, to race the code against itself, but for the simulator's: it would not give the same
-/// twice.
+/// `threads`: only the worker's host spawns. Tests may, to race the code against itself, but for the simulator's: it
+/// would not give the same twice.
 pub fn threads(tree: &Tree, report: &mut Report) {
     let path = below(tree, &["sched", "nvme", "blk", "front"], &["blk/src/worker/thread.rs"]);
     forbid(&path, SHIPPED, THREADS, "only blk/src/worker/thread.rs makes threads", report);
@@ -56,16 +57,16 @@ pub fn threads(tree: &Tree, report: &mut Report) {
     );
 }
 
-/// `sleep`: a wait is for an event, in tests above all. What measures (bench) lives in wall time: its tenants start at a
-/// common instant, and a foreign server takes its time to answer.
+/// `sleep`: a wait is for an event, in tests above all. What measures (bench) lives in wall time: its tenants start at
+/// a common instant, and a foreign server takes its time to answer.
 pub fn sleep(tree: &Tree, report: &mut Report) {
     let why = "wait for the event, or pass the time in";
     forbid(&below(tree, &["sched", "nvme", "blk", "front", "daemon", "xtask"], &[]), ALL, SLEEP, why, report);
     forbid(&below(tree, &["demo", "lab/bench"], &[]), TESTS, SLEEP, why, report);
 }
 
-/// `sync`: in sched, and in the gate of blk, atomics and locks come through one file, so that the model checker sees all
-/// of them. Tests may name `loom` (they *are* the model) and `std::sync::Arc`.
+/// `sync`: in sched, and in the gate of blk, atomics and locks come through one file, so that the model checker sees
+/// all of them. Tests may name `loom` (they *are* the model) and `std::sync::Arc`.
 pub fn sync(tree: &Tree, report: &mut Report) {
     let files = below(tree, &["sched/src"], &["sched/src/sync.rs"]);
     let words = ["std::sync", "core::sync", "loom::sync", "loom::thread", "use loom"];
@@ -92,7 +93,8 @@ pub fn front_names_sched(tree: &Tree, report: &mut Report) {
     forbid(&below(tree, &["front"], &[]), ALL, &["mqfq_sched", "mqfq_nvme"], "front knows blk only", report);
 }
 
-/// `unsafe`: only where memory meets the kernel, in blk and daemon. What parses a client's bytes and what decides is safe.
+/// `unsafe`: only where memory meets the kernel, in blk and daemon. What parses a client's bytes and what decides is
+/// safe.
 pub fn no_unsafe(tree: &Tree, report: &mut Report) {
     let safe = below(
         tree,

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! # Invariants
-//! V1. What a destage that ended well has covered is on the inner device: no cut takes it back.
-//! V2. One destage at a time on the device. Two could each write an older and a newer version of the same bytes, in either
-//!     order, after which the newer is dropped here.
+//! V1. Bytes that a destage covered which ended well are on the inner device: no cut takes them back.
+//! V2. One destage at a time on the device. Two could each write an older and a newer version of the same bytes, in
+//!     either order, after which the newer is dropped here.
 //! V3. A piece written while a destage is under way has a larger `seq` than the destage and is not dropped by its end.
 
 use super::extent::{ExtentMap, Payload, Piece};

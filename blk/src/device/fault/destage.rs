@@ -1,4 +1,5 @@
-//! Destaging: one flush or FUA write of the volatile cache, as commands to the inner device: write what is cached, then flush.
+//! Destaging: one flush or FUA write of the volatile cache, as commands to the inner device: write what is cached, then
+//! flush.
 
 use super::cache::Cache;
 use super::extent::{Payload, Piece};
@@ -41,8 +42,8 @@ impl Destage {
         (self.first_tag..self.first_tag + TAGS).contains(&tag.0)
     }
 
-    /// The next command for the inner device, if one can go now. `epoch`: power cuts so far; after one of them, or after
-    /// an error, no more is written.
+    /// The next command for the inner device, if one can go now. `epoch`: power cuts so far; after one of them, or
+    /// after an error, no more is written.
     pub(super) fn next(&mut self, epoch: u64) -> Option<Command> {
         if self.epoch != epoch {
             self.status = Status::Io;

@@ -18,8 +18,8 @@
 //!
 //! # Invariants
 //! X1. Without rules, reordering and cache the device is the inner one.
-//! X2. A command is submitted to the inner device at most once, and reaped exactly once unless forgotten, lost, or the plan says that
-//!     it completes late.
+//! X2. A command is submitted to the inner device at most once, and reaped exactly once unless forgotten, lost, or the
+//!     plan says that it completes late.
 //! X3. With a volatile cache, what an acknowledged flush or FUA covered survives every cut ([`cache`]: V1).
 
 mod cache;
@@ -55,8 +55,8 @@ pub enum Fault {
         /// Nanoseconds.
         ns: u64,
     },
-    /// A write, write zeroes or discard stores some of its first sectors (512 bytes, or the inner device's block if that
-    /// is larger), none or all but one included, and ends with this status. Any other command is not carried out.
+    /// A write, write zeroes or discard stores some of its first sectors (512 bytes, or the inner device's block if
+    /// that is larger), none or all but one included, and ends with this status. Any other command is not carried out.
     Torn(Status),
     /// It is not carried out and never ends. Its place in the queue stays taken.
     Forget,
@@ -64,7 +64,8 @@ pub enum Fault {
     Lose,
 }
 
-/// What becomes of a command that is aborted. One that has only not ended yet ends as it would have, whatever this says.
+/// What becomes of a command that is aborted. One that has only not ended yet ends as it would have, whatever this
+/// says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnAbort {
     /// The device says that it will, and does nothing.

@@ -182,7 +182,8 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         }
     }
 
-    /// Keeps a command that will not end by itself. Its buffer stays with it: a device that has not answered may still write there.
+    /// Keeps a command that will not end by itself. Its buffer stays with it: a device that has not answered may still
+    /// write there.
     fn silence(&mut self, state: &mut State, reaped: Reaped) {
         state.forgotten += 1;
         self.silent.push(reaped);

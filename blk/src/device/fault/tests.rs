@@ -298,8 +298,8 @@ fn commands_in_flight_at_a_power_cut_fail_and_the_device_lives_on() {
 
 #[test]
 fn random_writes_and_cuts_never_lose_what_was_flushed() {
-    // Model: per byte, the values that it may have: since its last flush each write adds one, a flush or a cut that showed
-    // its value leaves one.
+    // Model: per byte, the values that it may have: since its last flush each write adds one, a flush or a cut that
+    // showed its value leaves one.
     for seed in 0..8 {
         eprintln!("seed {seed}");
         let mut random = Random::new(seed);

@@ -1,4 +1,4 @@
-//! Who may write where, so that a read-modify-write never puts back bytes that somebody else has just replaced.
+//! The lock of a file by regions: a read-modify-write never puts back bytes that somebody else has just replaced.
 //!
 //! A direct write must be made of whole blocks. One that is not reads the blocks at its edges, replaces some of their
 //! bytes and writes them back; any other write to those blocks between the two is undone, although its client was told
@@ -10,8 +10,9 @@
 //! |  2   |                                       | writes it, is acknowledged  | B                        |
 //! |  3   | writes back old + its 100 bytes       |                             | old + A: B's write lost  |
 //!
-//! So the device is divided into regions, and a write enters all regions that it touches: shared if it consists of whole
-//! blocks, alone if it must read first. Reads enter none: what A writes outside of its own bytes is what was there.
+//! So the device is divided into regions, and a write enters all regions that it touches: shared if it consists of
+//! whole blocks, alone if it must read first. Reads enter none: what A writes outside of its own bytes is what was
+//! there.
 //!
 //! # Shape
 //! One word per region, all of the uncontended path; behind a lock, one line of waiters per contended region.
@@ -23,18 +24,18 @@
 //!
 //! # Invariants
 //! G1. A region is held by one alone or by any number shared, never both.
-//! G2. While somebody waits, `queued` is set: nobody enters past the line, which is first come, first served. So neither
-//!     a stream of whole-block writes nor one of patches starves the other.
-//! G3. Whoever frees a region that `queued` says is waited for grants it, then interrupts the hctx granted. No lost wake-up
+//! G2. While somebody waits, `queued` is set: nobody enters past the line, which is first come, first served. So
+//!     neither a stream of whole-block writes nor one of patches starves the other.
+//! G3. The holder that frees a region with `queued` set grants it, then interrupts the hctx granted. No lost wake-up
 //!     and no fence: `queued` and the holders are one word, so "I wait" and "I left" are ordered by its modification
-//!     order. If the waiter's `queued` comes first, the last holder's decrement sees it; if the decrement comes first, the
-//!     waiter sees no holder and enters.
+//!     order. If the waiter's `queued` comes first, the last holder's decrement sees it; if the decrement comes first,
+//!     the waiter sees no holder and enters.
 //! G4. No deadlock: regions are entered in ascending order, so a holder of the highest contended region waits for no
 //!     gate, only for the kernel.
 //!
 //! Cost: one compare-and-swap to enter a region and one subtraction to leave it, on a line that only writers of nearby
-//! regions share. Source: reader-writer lock with hand-off, as in Courtois et al. 1971, "Concurrent control with readers
-//! and writers"; the line makes it fair.
+//! regions share. Source: reader-writer lock with hand-off, as in Courtois et al. 1971, "Concurrent control with
+//! readers and writers"; the line makes it fair.
 
 use mqfq_sched::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use mqfq_sched::sync::{AtomicU32, Mutex, MutexGuard};
@@ -175,7 +176,8 @@ impl Gate {
     fn line_up(&self, member: &Member, tag: u16, region: u32, alone: bool) -> bool {
         let word = &self.words[region as usize];
         let mut lines = self.lines();
-        // AcqRel: pairs with `leave_region` (G3). From here on until the lock is released others only leave this region.
+        // AcqRel: pairs with `leave_region` (G3). From here on until the lock is released others only leave this
+        // region.
         let seen = word.fetch_or(QUEUED, AcqRel);
         if !lines.waiting.contains_key(&region) && admits(seen, alone) {
             // AcqRel, both: one step of the word's modification order like the one above. Held first and only then
@@ -217,8 +219,8 @@ impl Gate {
         // No line: another holder, or a waiter that found the region free, was here between our leaving and our lock.
         let Some(line) = lines.waiting.get_mut(&region) else { return woken };
         while let Some(front) = line.front() {
-            // AcqRel/Acquire: pairs with `leave_region`. QUEUED is set and we have the lock: since the load others can only
-            // have left, so what it admits is still admitted.
+            // AcqRel/Acquire: pairs with `leave_region`. QUEUED is set and we have the lock: since the load others can
+            // only have left, so what it admits is still admitted.
             if !admits(word.load(Acquire), front.alone) {
                 break;
             }

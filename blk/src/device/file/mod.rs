@@ -4,15 +4,17 @@
 //! F1. Any offset and length works. Aligned requests go straight between the caller's buffer and the drive (O_DIRECT,
 //!     where it can be had); others make a detour over a bounce buffer ([`work`]), and never undo a concurrent write to
 //!     the blocks at their edges ([`gate`]).
-//! F2. A flush that ended well means that every write acknowledged before it was submitted is on stable storage; a write
-//!     with FUA is so by itself. Once the page cache has lost a write, no later flush claims otherwise.
+//! F2. A flush that ended well means that every write acknowledged before it was submitted is on stable storage; a
+//!     write with FUA is so by itself. Once the page cache has lost a write, no later flush claims otherwise.
 //! F3. Bytes never written, discarded or zeroed read as zero, whether or not the file system can punch holes.
-//! F4. A read fills its whole length, whatever the kernel returned at a time, or fails: if the file ends before the device does, somebody
-//!     else has cut it. From when that is noticed, whatever reaches beyond its end fails, so that no write makes it long again with a
-//!     hole in the middle, and so does every flush: acknowledged bytes may be gone ([`watch`]).
+//! F4. A read fills its whole length, whatever the kernel returned at a time, or fails: if the file ends before the
+//!     device does, somebody else has cut it. From when that is noticed, whatever reaches beyond its end fails, so that
+//!     no write makes it long again with a hole in the middle, and so does every flush: acknowledged bytes may be gone
+//!     ([`watch`]).
 //! F5. Memory that the kernel may still touch is never freed: a queue dropped with commands in flight leaks them.
-//! F7. A command of several requests is one readv or writev. One that is aborted is cancelled where the kernel can; it ends once, and none
-//!     of its steps begins after that. A queue cannot be reset: the kernel owns the buffers until it is done.
+//! F7. A command of several requests is one readv or writev. One that is aborted is cancelled where the kernel can; it
+//!     ends once, and none of its steps begins after that. A queue cannot be reset: the kernel owns the buffers until
+//!     it is done.
 //! F6. One daemon at a time: the file is locked while it is open, a block device opened exclusively.
 //!
 //! | file | answers |
@@ -81,8 +83,9 @@ pub struct FileOptions {
     pub direct: Direct,
     /// Make a file of `size_bytes` if there is none, and extend (sparsely) one that is shorter.
     pub create: bool,
-    /// Open it to be read alone, as a file that may not be written (a mount that is read-only, a drive that is) demands. Whatever
-    /// changes its bytes then fails, which is for the callers not to ask for. Not together with `create`.
+    /// Open it to be read alone, as a file that may not be written (a mount that is read-only, a drive that is)
+    /// demands. Whatever changes its bytes then fails, which is for the callers not to ask for. Not together with
+    /// `create`.
     pub read_only: bool,
 }
 

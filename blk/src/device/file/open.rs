@@ -204,8 +204,8 @@ fn direct_alignment(
 }
 
 /// What holes begin and end at multiples of. On a block device its blocks. A file may be cut anywhere, but its system
-/// zeroes the rest of a page in the page cache, which direct writes to the same page would have to go around: whole pages
-/// there, and what is left over is written.
+/// zeroes the rest of a page in the page cache, which direct writes to the same page would have to go around: whole
+/// pages there, and what is left over is written.
 fn clear_alignment(align_bytes: u32, is_block_device: bool, logical_block_bytes: u32) -> u32 {
     if is_block_device {
         align_bytes.max(logical_block_bytes)

@@ -1,7 +1,7 @@
 //! Is a file that is locked in use, or has the kernel merely not yet closed it for a process that was killed?
 //!
-//! A daemon that is killed and started again at once may find its own lock. Requests that io_uring still carries out keep
-//! the file open, and the kernel lets go of it a few milliseconds *after* the parent has heard of the death:
+//! A daemon that is killed and started again at once may find its own lock. Requests that io_uring still carries out
+//! keep the file open, and the kernel lets go of it a few milliseconds *after* the parent has heard of the death:
 //!
 //! | step | killed daemon (kernel's side)             | supervisor and new daemon |
 //! |------|-------------------------------------------|---------------------------|
@@ -11,9 +11,10 @@
 //! |  4   | last request put, file closed, flock gone |                           |
 //! |  5   |                                           | flock: taken              |
 //!
-//! So a daemon holds two locks: flock, which protects as long as anything can still be written, and a process lock as its
-//! signature, gone with the process in step 1. Busy and signed: somebody lives there, refuse at once and say who. Busy
-//! and not signed: try again for a second. (The kernel announces step 4 to nobody; a wait in between is all there is.)
+//! So a daemon holds two locks: flock, which protects as long as anything can still be written, and a process lock as
+//! its signature, gone with the process in step 1. Busy and signed: somebody lives there, refuse at once and say who.
+//! Busy and not signed: try again for a second. (The kernel announces step 4 to nobody; a wait in between is all there
+//! is.)
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -59,8 +60,9 @@ fn whole_file() -> libc::flock {
     lock
 }
 
-/// Leaves our process lock on the file. It only says who we are, so a file system that has none costs nothing but that. A file that is
-/// opened to be read takes no other lock than a reader's, which is in the way of [`holder`]'s question just as well.
+/// Leaves our process lock on the file. It only says who we are, so a file system that has none costs nothing but that.
+/// A file that is opened to be read takes no other lock than a reader's, which is in the way of [`holder`]'s question
+/// just as well.
 pub(super) fn sign(file: &File, read_only: bool) {
     let mut lock = whole_file();
     if read_only {

@@ -182,8 +182,8 @@ impl DeviceQueue for FileQueue {
 }
 
 impl Drop for FileQueue {
-    /// A worker that stops in order has nothing in flight. One that panics may: the kernel still reads from and writes to
-    /// the buffers of entries on the ring, at a time that nobody can name, so they are leaked, and with them the
+    /// A worker that stops in order has nothing in flight. One that panics may: the kernel still reads from and writes
+    /// to the buffers of entries on the ring, at a time that nobody can name, so they are leaked, and with them the
     /// descriptor (entries not yet submitted may name it by number, which must not come to mean another file).
     fn drop(&mut self) {
         if let Some((gate, member)) = self.backing.gate.as_ref().zip(self.member.as_ref()) {

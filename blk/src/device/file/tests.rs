@@ -284,7 +284,8 @@ fn bytes_at(path: &Path, offset_bytes: u64, length: usize) -> Vec<u8> {
 
 #[test]
 fn a_patch_does_not_put_back_what_another_queue_wrote_meanwhile() {
-    // The table of gate.rs: queue 0 patches 100 bytes of block 7, queue 1 writes all of the block between its two steps.
+    // The table of gate.rs: queue 0 patches 100 bytes of block 7, queue 1 writes all of the block between its two
+    // steps.
     let folder = tempfile::tempdir().unwrap();
     let Some((device, path)) = direct_device(&folder, MIB) else { return };
     let mut hand = Hand::new(&device, 2);

@@ -1,14 +1,15 @@
 //! Has somebody else cut the file that is served, or given its name to another one?
 //!
-//! The lock keeps other daemons out, and nobody else: `truncate`, `mv` and `rm` need none, and the kernel tells nobody of them.
+//! The lock keeps other daemons out, and nobody else: `truncate`, `mv` and `rm` need none, and the kernel tells nobody
+//! of them.
 //!
 //! | what happened | noticed by | from then on |
 //! |---|---|---|
 //! | the file ends before the device does | a read that meets the end, or [`check_up`] | whatever reaches beyond the end fails, and every flush |
 //! | its name is another file's, or nobody's | [`check_up`] | the file that was opened is served on, and its lock protects it alone |
 //!
-//! No request asks the kernel for any of this: it costs the data path a comparison. So a write beyond the end of a file that was
-//! cut and not noticed yet makes it longer, and what was cut off before it reads as zeroes.
+//! No request asks the kernel for any of this: it costs the data path a comparison. So a write beyond the end of a file
+//! that was cut and not noticed yet makes it longer, and what was cut off before it reads as zeroes.
 
 use super::Backing;
 use std::fs::{File, Metadata};
@@ -25,8 +26,8 @@ pub(super) struct Watch {
     identity: Identity,
     size_bytes: u64,
     /// The file ends here or before, as far as somebody looked; all ones while it has its full size.
-    // Ordering: every access is Relaxed. It only shrinks, no memory is published through it, and a request that was submitted after a
-    // failed one was reaped sees what that one saw, by way of whoever reaped it.
+    // Ordering: every access is Relaxed. It only shrinks, no memory is published through it, and a request that was
+    // submitted after a failed one was reaped sees what that one saw, by way of whoever reaped it.
     ends_at_bytes: AtomicU64,
     told: Mutex<Told>,
 }
@@ -79,7 +80,8 @@ impl Watch {
 }
 
 impl Backing {
-    /// Somebody met the end of the file before that of the device: acknowledged bytes may be gone, so no later flush may end well.
+    /// Somebody met the end of the file before that of the device: acknowledged bytes may be gone, so no later flush
+    /// may end well.
     pub(super) fn note_cut(&self, ends_at_bytes: u64) {
         self.watch.ends_at_bytes.fetch_min(ends_at_bytes, Relaxed);
         self.lost_writes.store(true, Relaxed);

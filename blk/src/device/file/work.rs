@@ -20,11 +20,11 @@
 //! ```
 //!
 //! # Invariants
-//! K1. An entry points only into the command's buffers, the bounce buffer, or the list of vectors that names the former, which this work
-//!     owns until the entry ended, and does not change while it is on the ring.
+//! K1. An entry points only into the command's buffers, the bounce buffer, or the list of vectors that names the
+//!     former, which this work owns until the entry ended, and does not change while it is on the ring.
 //! K2. A transfer that ended early goes on where it stopped, at a whole block. A read that ends inside a block, or with
-//!     nothing, has met the end of the file. Before the device's end that is an error, because the file had its full size when it was
-//!     opened; behind it are only the rest of a block and nobody's bytes, which are zeroes (F4).
+//!     nothing, has met the end of the file. Before the device's end that is an error, because the file had its full
+//!     size when it was opened; behind it are only the rest of a block and nobody's bytes, which are zeroes (F4).
 //! K3. A work with a patch that reads holds its regions alone, one that only writes shares them ([`super::gate`]).
 
 use super::gate::Hold;
@@ -351,9 +351,9 @@ impl Work {
             return Some(Next::End(Status::Io));
         }
         let rest = (length_bytes - reached) as usize;
-        // SAFETY: memory has room for length_bytes (start_read, start_patch; not of a command with several buffers, which lies
-        // inside the device and so has ended above), of which `reached` are read; the entry ended, so the kernel no longer
-        // touches it.
+        // SAFETY: memory has room for length_bytes (start_read, start_patch; not of a command with several buffers,
+        // which lies inside the device and so has ended above), of which `reached` are read; the entry ended, so the
+        // kernel no longer touches it.
         unsafe { memory.wrapping_add(reached as usize).write_bytes(0, rest) };
         None
     }
@@ -497,8 +497,9 @@ impl Work {
         }
     }
 
-    /// The page cache reports a write that it lost to one caller, once, and then takes the page for clean: a later flush
-    /// would end well and be a lie. (A drive keeps what a failed flush left in its cache, so there the next may succeed.)
+    /// The page cache reports a write that it lost to one caller, once, and then takes the page for clean: a later
+    /// flush would end well and be a lie. (A drive keeps what a failed flush left in its cache, so there the next may
+    /// succeed.)
     fn note_lost_writes(&self, backing: &Backing) {
         if backing.align_bytes == 1 {
             // Relaxed: see `start`.

@@ -1,7 +1,8 @@
 //! The load: on each worker a client with so many reads in flight, which times each by the clock.
 //!
-//! A completion's own times are those of its worker's turns, and a device that completes at once begins and ends a request within one
-//! turn. So the client reads the clock: once per completion, which is also when its next request is made.
+//! A completion's own times are those of its worker's turns, and a device that completes at once begins and ends a
+//! request within one turn. So the client reads the clock: once per completion, which is also when its next request is
+//! made.
 
 use hdrhistogram::Histogram;
 use mqfq_blk::buffer::Buffer;

@@ -1,18 +1,19 @@
-//! `mqfq-lab bench blkmq`: Figures 6, 7, 9, 10 and Table 2 of the blk-mq paper, on the machine at hand with the `null` device.
+//! `mqfq-lab bench blkmq`: Figures 6, 7, 9, 10 and Table 2 of the blk-mq paper, on the machine at hand with the `null`
+//! device.
 //!
 //! # What it measures
-//! 512-byte reads from clients on the workers, each worker on a core of its own: 32 in flight on each for throughput, one for latency
-//! (section 4.2). Three block layers, which are configurations of one: SQ, with one queue and one lock; MQ, with its two levels in every
-//! shape that the paper has; Raw, with none. It is user space: there is no system call, no interrupt and no libaio, so Raw is far
-//! cheaper than the paper's, and what MQ adds weighs more.
+//! 512-byte reads from clients on the workers, each worker on a core of its own: 32 in flight on each for throughput,
+//! one for latency (section 4.2). Three block layers, which are configurations of one: SQ, with one queue and one lock;
+//! MQ, with its two levels in every shape that the paper has; Raw, with none. It is user space: there is no system
+//! call, no interrupt and no libaio, so Raw is far cheaper than the paper's, and what MQ adds weighs more.
 //!
 //! # How
-//! Interleaved rounds: each begins with another case. A rate or mean is the median of its rounds, `over_raw` the median of the ratios
-//! within one round, p99 the median, and the maximum that of all rounds.
+//! Interleaved rounds: each begins with another case. A rate or mean is the median of its rounds, `over_raw` the median
+//! of the ratios within one round, p99 the median, and the maximum that of all rounds.
 //!
 //! # What would make it lie
-//! A core that somebody else uses: a worker that loses its core with the lock of SQ stops all others, and each maximum is then the
-//! length of a time slice. See lab/bench/README.md.
+//! A core that somebody else uses: a worker that loses its core with the lock of SQ stops all others, and each maximum
+//! is then the length of a time slice. See lab/bench/README.md.
 
 pub mod load;
 mod picture;
@@ -127,7 +128,8 @@ struct Case {
 fn figures() -> [(u32, u16, Vec<QueueLayout>); 4] {
     use Spread::{PerCore, PerSocket, Single};
     let mq = QueueLayout::mq;
-    // The paper's MQ has a software queue per core and a hardware queue per socket (section 5); ours ships with both per core.
+    // The paper's MQ has a software queue per core and a hardware queue per socket (section 5); ours ships with both
+    // per core.
     let layers = vec![QueueLayout::SQ, mq(PerCore, PerSocket), mq(PerCore, PerCore), QueueLayout::RAW];
     [
         (6, DEPTH, layers.clone()),

@@ -1,7 +1,7 @@
 //! Histories made by hand to come as close to a bound as they can.
 //!
-//! Two flows, each on an hctx of its own. Who runs, and what the device finishes, is chosen to put one flow as far ahead
-//! as the scheduler lets it when an interval begins, and as far behind when it ends.
+//! Two flows, each on an hctx of its own. Who runs, and what the device finishes, is chosen to put one flow as far
+//! ahead as the scheduler lets it when an interval begins, and as far behind when it ends.
 
 use super::history::History;
 use super::machine::{Machine, Step};
@@ -23,14 +23,14 @@ pub struct Side {
 /// Which history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scene {
-    /// In turn, one of the two runs until it is throttled while the other's worker sleeps: what one gets while the other
-    /// gets nothing is `2T` and a request of each.
+    /// In turn, one of the two runs until it is throttled while the other's worker sleeps: what one gets while the
+    /// other gets nothing is `2T` and a request of each.
     AheadThenBehind,
-    /// In turn, the device is filled with requests of the one, as far behind as it can be, while the other is as far ahead
-    /// as it can be with the one place that is left. Then the device finishes what it holds.
+    /// In turn, the device is filled with requests of the one, as far behind as it can be, while the other is as far
+    /// ahead as it can be with the one place that is left. Then the device finishes what it holds.
     DeviceFullOfEach,
-    /// A request of the one is on the device, its next waits, and the other's first arrives: both start level, for virtual
-    /// time is the smallest start tag that *waits*. The one goes first again.
+    /// A request of the one is on the device, its next waits, and the other's first arrives: both start level, for
+    /// virtual time is the smallest start tag that *waits*. The one goes first again.
     LevelWithTheNext,
 }
 
@@ -108,8 +108,8 @@ impl Stage {
             }
             self.run_ahead(runner);
             self.step(holder, bytes);
-            // Now the device is full of the holder's. It finishes them, and the holder runs as long as it may: its worker
-            // picks after each completion, as it must.
+            // Now the device is full of the holder's. It finishes them, and the holder runs as long as it may: its
+            // worker picks after each completion, as it must.
             while !self.machine.device().is_empty() {
                 self.machine.complete(0);
                 while self.step(holder, bytes) {}

@@ -5,10 +5,10 @@
 //! stayed backlogged? Once for service dispatched, once for service completed.
 //!
 //! # Why not every interval has to be looked at
-//! Let A and B be what f and m were served since the beginning, and `x = A r_m - B r_f`: bytes times weight, an integer.
-//! Over an interval from i to j the difference of service over weight is `(x_j - x_i) / (r_f r_m)`. A stretch is a
-//! longest interval throughout which both are backlogged; every interval of the theorems lies in one. So the largest
-//! difference over all intervals of a stretch is the largest x in it less the smallest, and one pass finds it.
+//! Let A and B be what f and m were served since the beginning, and `x = A r_m - B r_f`: bytes times weight, an
+//! integer. Over an interval from i to j the difference of service over weight is `(x_j - x_i) / (r_f r_m)`. A stretch
+//! is a longest interval throughout which both are backlogged; every interval of the theorems lies in one. So the
+//! largest difference over all intervals of a stretch is the largest x in it less the smallest, and one pass finds it.
 //!
 //! # Shape
 //! ```text

@@ -8,20 +8,20 @@
 //! tight        2T + l_f/r_f + l_m/r_m + d_f/r_f + d_m/r_m  for completed; d: what is on the device, D l in requests
 //! Theorem 2    (D + 1) (2T + l_f/r_f + l_m/r_m)            for completed; MQFQ section 2.2
 //! ```
-//! Each plus one byte for the grain of tags, `k L` for a flow on k > 1 hctxs that lease L of its virtual time at once, and
-//! what several threads may have half done ([`super::threads`]). All is compared in units of virtual time times `r_f r_m`; a difference
-//! `x` of bytes times weight is `x * UNITS` there.
+//! Each plus one byte for the grain of tags, `k L` for a flow on k > 1 hctxs that lease L of its virtual time at once,
+//! and what several threads may have half done ([`super::threads`]). All is compared in units of virtual time times
+//! `r_f r_m`; a difference `x` of bytes times weight is `x * UNITS` there.
 //!
 //! # What is on the device
 //! At most D requests. With token units at most D + u - 1 units, u those of the largest request of any flow, at most D;
-//! a request that fills its units or less weighs at most `unit` bytes per unit. One larger than D units takes D of them,
-//! and two of these would be 2D > D + u - 1. So a flow has at most `(D - 1) unit + max(u unit, l)` bytes there, and never
-//! more than D l.
+//! a request that fills its units or less weighs at most `unit` bytes per unit. One larger than D units takes D of
+//! them, and two of these would be 2D > D + u - 1. So a flow has at most `(D - 1) unit + max(u unit, l)` bytes there,
+//! and never more than D l.
 //!
 //! # The byte for the grain
 //! In units, of which a byte at the default weight has 1024: T counts as 63 at least (2 * 63); what a flow's tags cover
-//! and its cost over weight differ by less than a grain of 64 (2 * 64); a weight's reciprocal is rounded by 2^-33 per byte
-//! of cost, 128 for each TiB that a flow is served (2 * 128). Together 638.
+//! and its cost over weight differ by less than a grain of 64 (2 * 64); a weight's reciprocal is rounded by 2^-33 per
+//! byte of cost, 128 for each TiB that a flow is served (2 * 128). Together 638.
 
 use super::history::FlowTerms;
 use mqfq_sched::flow::TAG_GRAIN;

@@ -2,16 +2,16 @@
 //!
 //! # What it answers
 //! What does the scheduler that ships do if its workers run in this order and the device finishes requests in that one?
-//! Whoever drives the machine decides both: [`super::workload`] by seeded chance, [`super::adversary`] by hand. Each step
-//! is written into a [`History`].
+//! Whoever drives the machine decides both: [`super::workload`] by seeded chance, [`super::adversary`] by hand. Each
+//! step is written into a [`History`].
 //!
 //! # Shape
 //! ```text
 //!  submit(flow, hctx) ─▶ stage queue of hctx ─ step(hctx): one pick ─▶ device ─ complete(position) ─▶ token back
 //!                              awake: workers that were kicked, or have something to do of their own
 //! ```
-//! A worker runs only if it is awake, as threads do that sleep until they are kicked (`sched/src/policy/mod.rs`, "What a
-//! worker owes the others"). If nobody is awake, the device is empty and something waits, a wake-up was lost.
+//! A worker runs only if it is awake, as threads do that sleep until they are kicked (`sched/src/policy/mod.rs`, "What
+//! a worker owes the others"). If nobody is awake, the device is empty and something waits, a wake-up was lost.
 
 use super::history::History;
 use mqfq_sched::cost::Cost;
@@ -93,7 +93,8 @@ impl Drop for Machine {
 }
 
 impl Machine {
-    /// A machine with nothing submitted. `flows` has per flow its weight and the number of hctxs on which it will submit.
+    /// A machine with nothing submitted. `flows` has per flow its weight and the number of hctxs on which it will
+    /// submit.
     ///
     /// # Errors
     /// One sentence: options that no policy can be built from.

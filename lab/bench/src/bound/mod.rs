@@ -1,10 +1,10 @@
 //! `mqfq-lab bench bound`: the fairness theorems, held against every interval of generated histories.
 //!
 //! # What it shows
-//! For two flows that stay backlogged, how far their service over weight drifts apart over *any* interval, as a share of
-//! what the theorems allow. The real policy runs, without a clock: a seed decides who asks for what, in which order workers
-//! run and which request the device ends next; some histories are made by hand to come close. Beside it, shares of
-//! saturated flows over a second of virtual time.
+//! For two flows that stay backlogged, how far their service over weight drifts apart over *any* interval, as a share
+//! of what the theorems allow. The real policy runs, without a clock: a seed decides who asks for what, in which order
+//! workers run and which request the device ends next; some histories are made by hand to come close. Beside it, shares
+//! of saturated flows over a second of virtual time.
 //!
 //! | file | answers |
 //! |---|---|
@@ -22,8 +22,8 @@
 //! broken, the command prints everything and then fails.
 //!
 //! # What would make it lie
-//! A bound that is far above what can happen is kept by anything. So the histories by hand are there: they show that the
-//! bounds on dispatched and completed service are nearly reached. See lab/bench/README.md.
+//! A bound that is far above what can happen is kept by anything. So the histories by hand are there: they show that
+//! the bounds on dispatched and completed service are nearly reached. See lab/bench/README.md.
 
 pub mod adversary;
 pub mod cases;

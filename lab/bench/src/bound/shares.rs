@@ -1,8 +1,8 @@
 //! Weighted shares of saturated flows over one second of virtual time.
 //!
 //! # What it answers
-//! The theorems bound a difference in bytes; over a second of a fast device that is a small part of what each flow gets.
-//! How small? Each flow's part of the device, against its part of the weights.
+//! The theorems bound a difference in bytes; over a second of a fast device that is a small part of what each flow
+//! gets. How small? Each flow's part of the device, against its part of the weights.
 //!
 //! # The device
 //! A link that moves 2 GB per second, one request after the other in the order of dispatch, and never rests: every flow

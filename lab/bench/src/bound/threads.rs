@@ -1,29 +1,29 @@
 //! Histories of real threads: several workers inside the policy at once.
 //!
 //! # What it answers
-//! Do the bounds hold where operations overlap? Each worker submits to its own queue, picks until it may not, and finishes
-//! what it dispatched. It never sleeps, so nobody has to be kicked.
+//! Do the bounds hold where operations overlap? Each worker submits to its own queue, picks until it may not, and
+//! finishes what it dispatched. It never sleeps, so nobody has to be kicked.
 //!
 //! # How the order is taken
-//! One shared counter stamps the moments between operations: before and after each. The history is made of the stamps, so
-//! that what it claims is certain. A request *waits* from the end of its submit to the beginning of the pick that took
-//! it, a flow is backlogged while some request of it waits in this sense, a request counts as dispatched from the end of
-//! that pick on, and as completed when its token is about to go back.
+//! One shared counter stamps the moments between operations: before and after each. The history is made of the stamps,
+//! so that what it claims is certain. A request *waits* from the end of its submit to the beginning of the pick that
+//! took it, a flow is backlogged while some request of it waits in this sense, a request counts as dispatched from the
+//! end of that pick on, and as completed when its token is about to go back.
 //!
 //! # What overlapping adds to the bounds
-//! Two requests of a flow for each hctx where it submits. Let [t1, t2] lie between stamps, f be backlogged throughout, and gvt be v1
-//! and v2 there. The proof in `sched/src/policy/mqfq.rs` says which start tags f can and must have dispatched in
-//! between; requests that it does not speak of are these.
+//! Two requests of a flow for each hctx where it submits. Let [t1, t2] lie between stamps, f be backlogged throughout,
+//! and gvt be v1 and v2 there. The proof in `sched/src/policy/mqfq.rs` says which start tags f can and must have
+//! dispatched in between; requests that it does not speak of are these.
 //!
 //! | at t1 or t2 | | per hctx |
 //! |---|---|--:|
 //! | a pick or a submit is under way | its request is popped and not counted, or has a tag and does not hold gvt back | 1 |
 //! | a late, low lead waits | its submit was overtaken by gvt; it then holds gvt where it was published, so the next is not low | 1 |
 //!
-//! With k hctxs f can get up to 2 k of its requests more than the proof says, and m that many of its own fewer. While f is backlogged its
-//! start tags leave no gap above v1: a request that waits holds gvt below its own finish tag, or, if it is late and low,
-//! where gvt was when it was published. From dispatch to completion, as stamped, a request holds its token, so what is on
-//! the device is bounded as before.
+//! With k hctxs f can get up to 2 k of its requests more than the proof says, and m that many of its own fewer. While f
+//! is backlogged its start tags leave no gap above v1: a request that waits holds gvt below its own finish tag, or, if
+//! it is late and low, where gvt was when it was published. From dispatch to completion, as stamped, a request holds
+//! its token, so what is on the device is bounded as before.
 
 use super::history::{Event, History};
 use mqfq_nvme::random::Random;
@@ -162,7 +162,8 @@ fn work(plan: &ThreadsPlan, policy: &AnyPolicy, shared: &Shared, hctx: u16, seed
     log
 }
 
-/// What still waits goes, one by one. Then the worker picks on, as the others may kick it, until nobody has anything left.
+/// What still waits goes, one by one. Then the worker picks on, as the others may kick it, until nobody has anything
+/// left.
 fn leave(policy: &AnyPolicy, queue: &mut AnyQueue, shared: &Shared, workers: usize, log: &mut [Stamps]) {
     let kick = &mut |_: HctxId| {};
     let mut finished = false;

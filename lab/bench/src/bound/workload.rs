@@ -1,9 +1,9 @@
 //! Generated workloads: who asks for what and when, in which order workers run, and which request the device ends next.
 //!
 //! # Shape
-//! A [`Plan`] and a seed determine a run. In each step flows whose next phase or burst is due submit, and then either the
-//! device finishes a request or a worker that is awake picks once. Which one is chance, and the chances change as the run goes on: the device
-//! is now fast, now slow, so that it is empty at times and full at others.
+//! A [`Plan`] and a seed determine a run. In each step flows whose next phase or burst is due submit, and then either
+//! the device finishes a request or a worker that is awake picks once. Which one is chance, and the chances change as
+//! the run goes on: the device is now fast, now slow, so that it is empty at times and full at others.
 
 use super::history::History;
 use super::machine::{Machine, Step};

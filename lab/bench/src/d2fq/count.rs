@@ -1,8 +1,8 @@
 //! What a request costs in instructions on each stack, and what a lone tenant gets for it.
 //!
-//! The data path that ships, on the software drive of the paper, one worker, as [`crate::schedulers::path`] runs it; counted by callgrind as
-//! [`crate::schedulers::count`] counts. Both cells of a comparison walk the same path with the same drive, so what differs is the
-//! stack. The drive's own model is taken out.
+//! The data path that ships, on the software drive of the paper, one worker, as [`crate::schedulers::path`] runs it;
+//! counted by callgrind as [`crate::schedulers::count`] counts. Both cells of a comparison walk the same path with the
+//! same drive, so what differs is the stack. The drive's own model is taken out.
 
 use super::cell::{Cell, Stack};
 use crate::overhead::callgrind::{self, overhead_boundary};

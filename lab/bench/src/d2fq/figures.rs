@@ -1,6 +1,7 @@
 //! The paper's figures, from the simulator: who got what, beside what its weight says.
 //!
-//! The figures are those of `mqfq-lab sim figure d2fq/N`, run by the same code; see their files in `sim/figures/d2fq` for what each is made of.
+//! The figures are those of `mqfq-lab sim figure d2fq/N`, run by the same code; see their files in `sim/figures/d2fq`
+//! for what each is made of.
 
 use crate::simulate;
 use mqfq_report::progress::Progress;
@@ -124,7 +125,8 @@ fn add_points(all: &mut BTreeMap<String, Vec<FigureRow>>, number: &str, rows: &R
     }
 }
 
-/// Bandwidths of the figure that is about them: 11, whose panels are the three ways to be unequal. In place of its points, which say less.
+/// Bandwidths of the figure that is about them: 11, whose panels are the three ways to be unequal. In place of its
+/// points, which say less.
 fn add_bandwidths(all: &mut BTreeMap<String, Vec<FigureRow>>, figure: &Figure, number: &str, outcomes: &[AnyOutcome]) {
     if number != BANDWIDTHS {
         return;

@@ -1,8 +1,10 @@
-//! Requests per second by the clock: each stack on the null device and on the software drive, one and two workers, rounds interleaved.
+//! Requests per second by the clock: each stack on the null device and on the software drive, one and two workers,
+//! rounds interleaved.
 //!
-//! The device `null` completes at once, so that what differs is the path; the software drive has class queues, and its controller is
-//! shared by the workers under a lock, as its text says. Both are opened without asking whether weighted round robin has an effect: what is
-//! measured is cost, not fairness. The load lives inside the workers, one tenant on each, and keeps [`DEPTH`] reads in flight.
+//! The device `null` completes at once, so that what differs is the path; the software drive has class queues, and its
+//! controller is shared by the workers under a lock, as its text says. Both are opened without asking whether weighted
+//! round robin has an effect: what is measured is cost, not fairness. The load lives inside the workers, one tenant on
+//! each, and keeps [`DEPTH`] reads in flight.
 
 use super::cell::Stack;
 use super::count::PRESET;

@@ -1,4 +1,5 @@
-//! `mqfq-lab bench d2fq`: what fair queueing by the device gives and costs, beside fair queueing by the host and none at all.
+//! `mqfq-lab bench d2fq`: what fair queueing by the device gives and costs, beside fair queueing by the host and none
+//! at all.
 //!
 //! # What it measures
 //! | part | how | answers |
@@ -9,8 +10,8 @@
 //! | IOPS | the clock, interleaved rounds ([`iops`]) | and on this machine? |
 //!
 //! # What would make it lie
-//! Instructions are not time: an add on a line that another core wrote last is one of them. The clock's part has that, and the noise of the
-//! machine with it. See lab/bench/README.md.
+//! Instructions are not time: an add on a line that another core wrote last is one of them. The clock's part has that,
+//! and the noise of the machine with it. See lab/bench/README.md.
 
 pub mod cell;
 pub mod count;

@@ -1,19 +1,22 @@
-//! `mqfq-lab bench elevators`: what a request costs more under a scheduler, the kernel's and ours, both in instructions, in one run.
+//! `mqfq-lab bench elevators`: what a request costs more under a scheduler, the kernel's and ours, both in
+//! instructions, in one run.
 //!
 //! # What it measures
-//! The kernel's: a kernel in a QEMU guest that executes one instruction each 2 ns of its own time (`-icount shift=1`), so that rates in
-//! the guest count instructions, whatever else the host does. fio (io_uring) on the null block device, which completes at once, so
-//! the guest's one processor is what limits: instructions per request = 1 s / rate / 2 ns. What an elevator adds is the difference to `none`.
+//! The kernel's: a kernel in a QEMU guest that executes one instruction each 2 ns of its own time (`-icount shift=1`),
+//! so that rates in the guest count instructions, whatever else the host does. fio (io_uring) on the null block device,
+//! which completes at once, so the guest's one processor is what limits: instructions per request = 1 s / rate / 2 ns.
+//! What an elevator adds is the difference to `none`.
 //!
 //! Ours: the cells of [`crate::schedulers`] at the same depth, counted by callgrind, less those of `none`.
 //!
 //! # What differs
-//! The kernel's `none` passes the insertion and the dispatch of a scheduler by and goes to the driver at once; with an elevator a
-//! request goes through them, so its figure has the block layer's part of scheduling, too. Ours stages and picks under `none` as well, so
-//! its figure is the policy's alone: ours must be the smaller one.
+//! The kernel's `none` passes the insertion and the dispatch of a scheduler by and goes to the driver at once; with an
+//! elevator a request goes through them, so its figure has the block layer's part of scheduling, too. Ours stages and
+//! picks under `none` as well, so its figure is the policy's alone: ours must be the smaller one.
 //!
 //! # Where it cannot run
-//! Without a kernel package, QEMU, busybox, cpio, modprobe, fio or valgrind the report says that it was skipped and why, and that is no error.
+//! Without a kernel package, QEMU, busybox, cpio, modprobe, fio or valgrind the report says that it was skipped and
+//! why, and that is no error.
 
 mod guest;
 

@@ -2,18 +2,18 @@
 //!
 //! # What it measures
 //! 4 KiB random reads of a file that lies in the page cache, 64 in flight, all on one CPU: the block layer under each
-//! policy, with the load inside its worker and the device `file` without O_DIRECT, beside fio's io_uring engine on the same
-//! file. Every read is a copy out of memory, so what is left over the kernel's part is what the path itself costs. A drive
-//! would hide it.
+//! policy, with the load inside its worker and the device `file` without O_DIRECT, beside fio's io_uring engine on the
+//! same file. Every read is a copy out of memory, so what is left over the kernel's part is what the path itself costs.
+//! A drive would hide it.
 //!
 //! # Why in rounds
-//! A machine drifts: other guests, heat, clocks. Each round runs every case once and begins with another one, so that drift
-//! falls on all of them alike. A row reports the median of its rounds with the smallest and largest; a ratio is the median
-//! of the rounds' ratios.
+//! A machine drifts: other guests, heat, clocks. Each round runs every case once and begins with another one, so that
+//! drift falls on all of them alike. A row reports the median of its rounds with the smallest and largest; a ratio is
+//! the median of the rounds' ratios.
 //!
 //! # What would make it lie
-//! A file that does not stay in memory: storage reads are counted and reported. fio as people start it makes a system call per request, so several settings of it are run and the comparison is with the fastest. See
-//! lab/bench/README.md.
+//! A file that does not stay in memory: storage reads are counted and reported. fio as people start it makes a system
+//! call per request, so several settings of it are run and the comparison is with the fastest. See lab/bench/README.md.
 
 mod fio;
 
@@ -44,7 +44,8 @@ pub const DEPTH: u16 = 64;
 /// T: 16 of these requests, the project's default.
 const WINDOW_BYTES: u64 = 64 << 10;
 
-/// Size of the file that is made if none is given: far more than a processor's caches, far less than a machine's memory.
+/// Size of the file that is made if none is given: far more than a processor's caches, far less than a machine's
+/// memory.
 pub const FILE_BYTES: u64 = 256 << 20;
 
 /// Before anything is counted: enough for caches, branch predictors and a core's clock.
@@ -268,7 +269,8 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// A file of `size_bytes` without holes: a hole is read from one page of zeroes, which is always in the processor's cache.
+/// A file of `size_bytes` without holes: a hole is read from one page of zeroes, which is always in the processor's
+/// cache.
 fn make_file(folder: &Path, size_bytes: u64) -> Result<PathBuf, String> {
     let path = folder.join("pages");
     let fill = || -> std::io::Result<()> {

@@ -53,7 +53,8 @@ impl Target {
         };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
         let choice = PathBuf::from(format!("/sys/block/{name}/queue/scheduler"));
-        // Those that are modules are offered only once they are loaded; without modprobe there are as many as there are.
+        // Those that are modules are offered only once they are loaded; without modprobe there are as many as there
+        // are.
         for module in ["mq-deadline", "kyber-iosched", "bfq"] {
             let loaded =
                 Command::new("modprobe").args(["-q", module]).stdin(Stdio::null()).stderr(Stdio::null()).status();
@@ -105,7 +106,8 @@ fn parse(text: &str) -> (Vec<String>, Option<String>) {
     (text.split_whitespace().map(bare).collect(), chosen)
 }
 
-/// A shell that puts the scheduler back when its input ends, in a process group of its own: what interrupts us does not reach it.
+/// A shell that puts the scheduler back when its input ends, in a process group of its own: what interrupts us does not
+/// reach it.
 fn guard(choice: &Path, chosen: &str) -> Result<Child, String> {
     Command::new("sh")
         .args(["-c", "read wait; echo \"$1\" > \"$0\""])

@@ -1,14 +1,17 @@
-//! Point look-ups of a key-value store over each of the kernel's schedulers: `db_bench` of RocksDB, where it is installed.
+//! Point look-ups of a key-value store over each of the kernel's schedulers: `db_bench` of RocksDB, where it is
+//! installed.
 //!
-//! Source: "Do we still need IO schedulers for low-latency disks?" (HotStorage'23), sections 3.2.2 and 4.3: keys of 16 bytes, values of 4 KB, no
-//! compression, `readrandom`; the number of threads stands for the depth. The database is smaller than the paper's 87 GB, but far larger
-//! than the store's cache of 1 MiB, and reads are direct, so nearly each look-up reads the device.
+//! Source: "Do we still need IO schedulers for low-latency disks?" (HotStorage'23), sections 3.2.2 and 4.3: keys of 16
+//! bytes, values of 4 KB, no compression, `readrandom`; the number of threads stands for the depth. The database is
+//! smaller than the paper's 87 GB, but far larger than the store's cache of 1 MiB, and reads are direct, so nearly each
+//! look-up reads the device.
 //!
-//! Ours has no row here: a file system needs a device of the kernel's, and our front ends for it need a kernel module each. `mqfq-lab bench
-//! schedulers` has the same load over our block layer, in virtual time.
+//! Ours has no row here: a file system needs a device of the kernel's, and our front ends for it need a kernel module
+//! each. `mqfq-lab bench schedulers` has the same load over our block layer, in virtual time.
 //!
 //! # Cleaning up
-//! Each run mounts the file system in a mount namespace of its own, which is gone with the last process in it, however that ends.
+//! Each run mounts the file system in a mount namespace of its own, which is gone with the last process in it, however
+//! that ends.
 
 use super::device::Target;
 use mqfq_demo::scratch::Scratch;
@@ -94,7 +97,8 @@ fn said(command: &mut Command, name: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `readrandom : 12.3 micros/op 81300 ops/sec ...` and `Percentiles: P50: 11.0 P75: ... P99: 30.0 ...`, in microseconds.
+/// `readrandom : 12.3 micros/op 81300 ops/sec ...` and `Percentiles: P50: 11.0 P75: ... P99: 30.0 ...`, in
+/// microseconds.
 fn parse(text: &str) -> Result<Lookups, String> {
     let number_before = |line: &str, unit: &str| -> Option<f64> {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -1,19 +1,23 @@
 //! `mqfq-lab bench kernel`: the kernel's own schedulers beside ours, on one block device.
 //!
 //! # What it measures
-//! fio (io_uring, direct, 4 KiB random reads) on a loop device over a file in memory, or on a block device that is given, with each
-//! elevator that the kernel offers for it; and our `file` device on the same block device, its elevator `none`, with each of our
-//! policies. Requests per second, median and 99th percentile, and CPU time of the process that asks, user and system, per request. The
-//! work of the kernel's own threads (a loop device has one) is in neither family.
+//! fio (io_uring, direct, 4 KiB random reads) on a loop device over a file in memory, or on a block device that is
+//! given, with each elevator that the kernel offers for it; and our `file` device on the same block device, its
+//! elevator `none`, with each of our policies. Requests per second, median and 99th percentile, and CPU time of the
+//! process that asks, user and system, per request. The work of the kernel's own threads (a loop device has one) is in
+//! neither family.
 //!
-//! On a loop device of its own it also runs RocksDB's `db_bench` over each elevator, where that is installed ([`lookups`]).
+//! On a loop device of its own it also runs RocksDB's `db_bench` over each elevator, where that is installed
+//! ([`lookups`]).
 //!
 //! # Cleaning up
-//! A loop device is attached, opened, and detached at once: the kernel keeps it for as long as it is open, so it goes when this process
-//! does, however that ends. The elevator is put back by a shell that waits for the end of a pipe: it comes when this process ends.
+//! A loop device is attached, opened, and detached at once: the kernel keeps it for as long as it is open, so it goes
+//! when this process does, however that ends. The elevator is put back by a shell that waits for the end of a pipe: it
+//! comes when this process ends.
 //!
 //! # Where it cannot run
-//! Without root, fio, losetup, or a kernel that offers a choice, the report says that it was skipped and why, and that is no error.
+//! Without root, fio, losetup, or a kernel that offers a choice, the report says that it was skipped and why, and that
+//! is no error.
 
 mod device;
 pub mod lookups;

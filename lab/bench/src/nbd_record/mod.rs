@@ -12,8 +12,9 @@
 //! spread is none.
 //!
 //! # What would make it lie
-//! Driver and server share the machine, once freely, once each on half of its CPUs ([`placement`]): on two cores a driver
-//! that burns more slows every server. null-co leaves the reply's buffer as it is while ours writes zeroes. See lab/bench/README.md.
+//! Driver and server share the machine, once freely, once each on half of its CPUs ([`placement`]): on two cores a
+//! driver that burns more slows every server. null-co leaves the reply's buffer as it is while ours writes zeroes. See
+//! lab/bench/README.md.
 
 mod driver;
 mod placement;

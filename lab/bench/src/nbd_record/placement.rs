@@ -1,8 +1,8 @@
 //! Which CPUs server and driver may use: the largest single influence on the figures of a small machine.
 //!
 //! At depth 1 a request on one core is two context switches, and on two cores two wake-ups of an idle core, which on a
-//! virtual machine leave the guest and take ten times as long. Left to itself the kernel does now this, now that. So each
-//! server is run both ways: `free` says what a user gets, `apart` what a server does with CPUs of its own.
+//! virtual machine leave the guest and take ten times as long. Left to itself the kernel does now this, now that. So
+//! each server is run both ways: `free` says what a user gets, `apart` what a server does with CPUs of its own.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

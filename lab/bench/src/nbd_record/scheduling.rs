@@ -7,8 +7,8 @@
 //! Two tenants on every worker, depth 32 each, 4 KiB reads. CPU time is the process's own, all threads
 //! (`CLOCK_PROCESS_CPUTIME_ID`), over all requests of the run, warm-up included.
 //!
-//! It is an upper bound: workers that do nothing but schedule meet at the shared cache lines far more often than workers
-//! that also serve sockets.
+//! It is an upper bound: workers that do nothing but schedule meet at the shared cache lines far more often than
+//! workers that also serve sockets.
 
 use super::{NbdCell, median};
 use crate::cpu_time::process_cpu_ns;

@@ -125,8 +125,8 @@ fn per_request(part: &str, function: &str) -> Result<f64, String> {
     Ok(instructions as f64 / (calls * TURN as u64) as f64)
 }
 
-/// Calls of `function` in a part, and instructions inside them. Of a call the profile has three lines: the callee, `calls=COUNT
-/// LINE`, and `LINE INSTRUCTIONS`, those of the callee's callees included.
+/// Calls of `function` in a part, and instructions inside them. Of a call the profile has three lines: the callee,
+/// `calls=COUNT LINE`, and `LINE INSTRUCTIONS`, those of the callee's callees included.
 pub(crate) fn inside(part: &str, function: &str) -> Result<(u64, u64), String> {
     let (mut calls, mut instructions) = (0u64, 0u64);
     let mut lines = part.lines();

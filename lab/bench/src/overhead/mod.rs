@@ -1,9 +1,9 @@
 //! `mqfq-lab bench overhead`: what a policy costs per request, in nanoseconds and in instructions.
 //!
 //! # What it measures
-//! One worker on one policy, nothing else: no device, no ring, no buffers ([`turn`]). Per request and step (submit, pick,
-//! complete, and all three), for each policy, with 1, 8 and 1,000 flows, `backlogged` and `shallow`. What fairness
-//! costs is the difference to `none`: the table has it.
+//! One worker on one policy, nothing else: no device, no ring, no buffers ([`turn`]). Per request and step (submit,
+//! pick, complete, and all three), for each policy, with 1, 8 and 1,000 flows, `backlogged` and `shallow`. What
+//! fairness costs is the difference to `none`: the table has it.
 //!
 //! # How
 //! Nanoseconds: in interleaved rounds, as [`crate::nbd_record`] explains; whole batches of one step are timed, never a

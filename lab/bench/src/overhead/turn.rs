@@ -191,8 +191,8 @@ mod tests {
 
     #[test]
     fn every_flow_takes_part() {
-        // 64 requests a turn, 8 flows of one weight: each has 8 in each turn, whoever schedules, for their requests were
-        // staged in turn.
+        // 64 requests a turn, 8 flows of one weight: each has 8 in each turn, whoever schedules, for their requests
+        // were staged in turn.
         for contender in contenders(true) {
             let case = Case { contender, flows: 8, regime: Regime::Backlogged };
             let mut turns = Turns::new(case, 64 << 10).unwrap();

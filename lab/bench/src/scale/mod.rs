@@ -2,13 +2,13 @@
 //!
 //! # What it measures
 //! The whole block layer with its load inside the workers ([`load`]), each worker on a core of its own: nothing is left
-//! but admission, staging, the policy, dispatch and completion. Three ways for flows to be placed ([`setting`]): each on
-//! a worker of its own, one on all workers, as many as workers on all of them. What workers share then is the policy, so
-//! what is lost against `none` is what sharing costs.
+//! but admission, staging, the policy, dispatch and completion. Three ways for flows to be placed ([`setting`]): each
+//! on a worker of its own, one on all workers, as many as workers on all of them. What workers share then is the
+//! policy, so what is lost against `none` is what sharing costs.
 //!
 //! # How
-//! Interleaved rounds, as [`crate::nbd_record`] explains; each round begins with another policy. A rate is the median of
-//! its rounds; a ratio (to one worker, to `none`, to `mqfq-serial`) is the median of the ratios within one round.
+//! Interleaved rounds, as [`crate::nbd_record`] explains; each round begins with another policy. A rate is the median
+//! of its rounds; a ratio (to one worker, to `none`, to `mqfq-serial`) is the median of the ratios within one round.
 //!
 //! # What would make it lie
 //! A core that somebody else uses; a virtual machine's neighbours. See lab/bench/README.md.

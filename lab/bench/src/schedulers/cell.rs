@@ -7,8 +7,8 @@ use mqfq_demo::harness::as_shipped;
 /// Cores of the paper's machine (section 3.1), hence workers where many processes ask. One process asks on one queue.
 pub const WORKERS: usize = 4;
 
-/// Requests that a scheduler of Linux holds on a device at once: its tags, twice the block layer's default of 128 for a queue
-/// with a scheduler.
+/// Requests that a scheduler of Linux holds on a device at once: its tags, twice the block layer's default of 128 for a
+/// queue with a scheduler.
 pub const ELEVATOR_DEPTH: u32 = 256;
 
 /// One cell of the study: a policy, a workload and a depth.
@@ -39,7 +39,8 @@ impl Cell {
         if self.workload.is_single() { 1 } else { WORKERS }
     }
 
-    /// The policy's options: as a config that says nothing but `policy` gets them; the kernel's schedulers get the kernel's depth.
+    /// The policy's options: as a config that says nothing but `policy` gets them; the kernel's schedulers get the
+    /// kernel's depth.
     pub fn policy(&self) -> PolicyOptions {
         policy(self.kind, self.workers())
     }

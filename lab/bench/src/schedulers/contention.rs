@@ -1,14 +1,15 @@
-//! A modest tenant beside a greedy one, under each policy, on one drive: what Table 1 and the figures of the paper leave out ("further
-//! research is needed to analyze the role of schedulers for the purpose of fairness").
+//! A modest tenant beside a greedy one, under each policy, on one drive: what Table 1 and the figures of the paper
+//! leave out ("further research is needed to analyze the role of schedulers for the purpose of fairness").
 //!
 //! # Who is fair
-//! Both tenants have the same weight, so each may have what it asks for as long as that is no more than half of the drive. What the
-//! modest one gets, over the smaller of what it has alone and half of what both get together, is its `fair_share`: 1 is fair.
+//! Both tenants have the same weight, so each may have what it asks for as long as that is no more than half of the
+//! drive. What the modest one gets, over the smaller of what it has alone and half of what both get together, is its
+//! `fair_share`: 1 is fair.
 //!
 //! # Which D
-//! D is a matter of the drive, and depth in requests is not depth in work (ARCHITECTURE.md, "Depth of work"). So here a token is 4 KiB, and D is
-//! the smallest of [`DEPTHS`] with which `mqfq` leaves both antagonists [`KEPT`] of what `none` gives: the drive's knee. It is part of
-//! the answer. The schedulers of Linux have no D; they get Linux's tags.
+//! D is a matter of the drive, and depth in requests is not depth in work (ARCHITECTURE.md, "Depth of work"). So here a
+//! token is 4 KiB, and D is the smallest of [`DEPTHS`] with which `mqfq` leaves both antagonists [`KEPT`] of what
+//! `none` gives: the drive's knee. It is part of the answer. The schedulers of Linux have no D; they get Linux's tags.
 
 use super::cell::{WORKERS, is_of_linux, policy};
 use super::path::{Costs, Path, PathOptions, Seen, Tenant, Until};

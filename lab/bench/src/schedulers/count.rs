@@ -1,10 +1,11 @@
 //! What a request costs in instructions, cell by cell: the path of each cell again, under callgrind.
 //!
 //! # Shape
-//! As in [`crate::overhead::callgrind`]: the program is started with [`super::PROBE_ARGUMENT`] and walks through all cells. Of each it
-//! completes some requests to warm up, calls the boundary, completes those that count, and calls it again. The costs that the
-//! path charges meanwhile are the same for all policies ([`NOMINAL`]), so that what is counted does not depend on what was
-//! counted before: how many requests a worker reaps at once follows from the drive and the workload.
+//! As in [`crate::overhead::callgrind`]: the program is started with [`super::PROBE_ARGUMENT`] and walks through all
+//! cells. Of each it completes some requests to warm up, calls the boundary, completes those that count, and calls it
+//! again. The costs that the path charges meanwhile are the same for all policies ([`NOMINAL`]), so that what is
+//! counted does not depend on what was counted before: how many requests a worker reaps at once follows from the drive
+//! and the workload.
 
 use super::cell::Cell;
 use super::path::{Costs, Path, PathOptions};
@@ -76,8 +77,8 @@ pub fn count(program: &std::path::Path, arguments: &[String], cells: usize) -> R
     callgrind::between_boundaries(&profile, cells)?.into_iter().map(of_part).collect()
 }
 
-/// A worker's step may end more than one request, so up to a queue more than asked for complete; the profile says how many
-/// submissions there were, and in a closed loop each completion is followed by one.
+/// A worker's step may end more than one request, so up to a queue more than asked for complete; the profile says how
+/// many submissions there were, and in a closed loop each completion is followed by one.
 pub(crate) fn of_part(part: &str) -> Result<Instructions, String> {
     let inside = |function: &str| callgrind::inside(part, function);
     let (requests, submit) = inside("schedulers_submit")?;

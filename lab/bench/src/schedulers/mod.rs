@@ -1,14 +1,15 @@
 //! `mqfq-lab bench schedulers`: which scheduler for my device?
 //!
 //! # What it measures
-//! The study of "Do we still need IO schedulers for low-latency disks?" (HotStorage'23) with every policy: Table 1 (median latency at
-//! depth 1), Figures 1 to 4 (I/Os per second and energy of one tenant and of many, at depths 1 to 128), Figure 5 (point look-ups of a
-//! key-value store), and what the paper leaves out: a modest tenant beside a greedy one. Then the answer, in three sentences.
+//! The study of "Do we still need IO schedulers for low-latency disks?" (HotStorage'23) with every policy: Table 1
+//! (median latency at depth 1), Figures 1 to 4 (I/Os per second and energy of one tenant and of many, at depths 1 to
+//! 128), Figure 5 (point look-ups of a key-value store), and what the paper leaves out: a modest tenant beside a greedy
+//! one. Then the answer, in three sentences.
 //!
 //! # How
-//! On the software drives ([`path`]): virtual time. What a request costs is *counted* first, cell by cell, under callgrind
-//! ([`count`]), and charged at a stated time per instruction; so the same numbers come out on a busy machine. On a file or block
-//! device ([`real`]): real time, interleaved rounds, whose median counts.
+//! On the software drives ([`path`]): virtual time. What a request costs is *counted* first, cell by cell, under
+//! callgrind ([`count`]), and charged at a stated time per instruction; so the same numbers come out on a busy machine.
+//! On a file or block device ([`real`]): real time, interleaved rounds, whose median counts.
 //!
 //! # What would make it lie
 //! Instructions are not time, and waiting for other cores is not in them. See lab/bench/README.md.
@@ -97,11 +98,13 @@ impl Default for SchedulersOptions {
 /// An ultra-low-latency drive, as the paper's; one of flash; and a slow one.
 pub const PRESETS: [&str; 3] = ["optane", "zssd", "flash-60k"];
 
-/// One instruction per cycle at the 3.4 GHz of the paper's machine. What runs in a loop with all of it in the first cache does three in
-/// that time (`mqfq-lab bench overhead`); code that comes back after the rest of a system has run does one or fewer.
+/// One instruction per cycle at the 3.4 GHz of the paper's machine. What runs in a loop with all of it in the first
+/// cache does three in that time (`mqfq-lab bench overhead`); code that comes back after the rest of a system has run
+/// does one or fewer.
 pub const NS_PER_INSTRUCTION: f64 = 0.3;
 
-/// Commands on each worker's device queue at once: the tags that a queue with a scheduler has in Linux, more than any depth of the study.
+/// Commands on each worker's device queue at once: the tags that a queue with a scheduler has in Linux, more than any
+/// depth of the study.
 const QUEUE_DEPTH: u16 = cell::ELEVATOR_DEPTH as u16;
 
 /// Start of the drives' random numbers.

@@ -1,9 +1,10 @@
 //! The data path of some workers in virtual time, each request charged with what its instructions take.
 //!
 //! # What it answers
-//! What a workload gives on a drive if cores take time: requests per second, latencies, and how busy the cores are. The data
-//! path, the policies and the drive's model are those that ship; the clock is not one. A sleeping thread here is woken after tens
-//! of microseconds, more than the drives of this study take for a request, so depth 1 cannot be measured with a clock.
+//! What a workload gives on a drive if cores take time: requests per second, latencies, and how busy the cores are. The
+//! data path, the policies and the drive's model are those that ship; the clock is not one. A sleeping thread here is
+//! woken after tens of microseconds, more than the drives of this study take for a request, so depth 1 cannot be
+//! measured with a clock.
 //!
 //! # Shape
 //! Steps of workers, in the order of virtual time. A worker does one thing at a time and is busy for what it costs:
@@ -13,12 +14,14 @@
 //!   submit m ─▶ busy m x to_device ─▶ run      and a request reaches the drive when the submit's time is over
 //! ```
 //!
-//! What picking costs is part of `to_device`, so a request that waits in the policy was charged for it when it came: what a
-//! worker does in all is right, and only a request that is picked long after it was staged is picked for nothing.
+//! What picking costs is part of `to_device`, so a request that waits in the policy was charged for it when it came:
+//! what a worker does in all is right, and only a request that is picked long after it was staged is picked for
+//! nothing.
 //!
 //! # What is not in it
-//! System calls, sockets, interrupts, waking up; waiting for locks and for lines of other cores (`mqfq-lab bench scale`, `mqfq-lab bench
-//! transfers` and the simulator have those). A policy with one lock looks better here than on many busy cores.
+//! System calls, sockets, interrupts, waking up; waiting for locks and for lines of other cores (`mqfq-lab bench
+//! scale`, `mqfq-lab bench transfers` and the simulator have those). A policy with one lock looks better here than on
+//! many busy cores.
 
 use crate::schedulers::watch::{self, WatchedQueue};
 use mqfq_blk::buffer::Buffer;
@@ -188,7 +191,8 @@ impl<'a> Path<'a> {
                 cost: CostModel::FLAT,
                 path: mqfq_blk::path::PathOptions::TIMELESS,
             })
-            // What is counted of each flow is for `mqfq ctl`; here it would be 100 KB for each of 128 tenants on each worker.
+            // What is counted of each flow is for `mqfq ctl`; here it would be 100 KB for each of 128 tenants on each
+            // worker.
             .without_flow_stats();
             let hctx = if has_classes { hctx.with_class_queues() } else { hctx };
             let hctx = if options.layer.is_bypass() { hctx.raw() } else { hctx };
@@ -416,8 +420,8 @@ mod tests {
 
     #[test]
     fn a_core_that_is_busy_all_the_time_is_what_limits() {
-        // 5 us a request: 200 thousand per second, of the 550 thousand that the drive has; less the 10 us that the worker waits for the
-        // first answer when all 64 went out together, of 320.
+        // 5 us a request: 200 thousand per second, of the 550 thousand that the drive has; less the 10 us that the
+        // worker waits for the first answer when all 64 went out together, of 320.
         let seen = read_at_depth(PolicyKind::None, 64, Costs { to_device_ps: 3_000_000, back_ps: 2_000_000 });
         assert!((seen.iops / 194_000.0 - 1.0).abs() < 0.02, "{}", seen.iops);
         let drive = read_at_depth(PolicyKind::None, 64, Costs { to_device_ps: 0, back_ps: 0 });

@@ -4,10 +4,11 @@
 //!   watts = idle + busy cores x core + the drive's utilisation x drive
 //!   joules per million I/Os = watts / I/Os per second x 1,000,000
 //! ```
-//! So energy is time at first: a policy that ends the same work sooner lets the machine idle sooner (section 4.2). The defaults
-//! stand for the paper's machine, a Dell PowerEdge R230 with four cores and an Optane P4801X. Section 6 says that full load
-//! takes 52 W more than the moment after it; Intel's product brief of the P4800X has 14 W active and 5 W idle, so 9 W are the
-//! drive's and the other 43 W those of four cores. Idle, 36 W, is ASSUMED: the paper does not say it.
+//! So energy is time at first: a policy that ends the same work sooner lets the machine idle sooner (section 4.2). The
+//! defaults stand for the paper's machine, a Dell PowerEdge R230 with four cores and an Optane P4801X. Section 6 says
+//! that full load takes 52 W more than the moment after it; Intel's product brief of the P4800X has 14 W active and 5 W
+//! idle, so 9 W are the drive's and the other 43 W those of four cores. Idle, 36 W, is ASSUMED: the paper does not say
+//! it.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +30,8 @@ impl Default for Power {
 }
 
 impl Power {
-    /// Energy of a million I/Os at `iops`, each taking `cpu_ns_per_io` of a core, on a drive that does at most `iops_max`.
+    /// Energy of a million I/Os at `iops`, each taking `cpu_ns_per_io` of a core, on a drive that does at most
+    /// `iops_max`.
     pub fn joules_per_million(&self, iops: f64, cpu_ns_per_io: f64, iops_max: f64) -> f64 {
         if iops <= 0.0 {
             return 0.0;

@@ -17,7 +17,8 @@ use std::sync::Arc;
 /// Of each measurement, so much is not counted.
 const WARM_UP_SHARE: u64 = 5;
 
-/// Opens it. For workloads that write a block device must be nobody else's: mounted, or part of an array, it is refused.
+/// Opens it. For workloads that write a block device must be nobody else's: mounted, or part of an array, it is
+/// refused.
 ///
 /// # Errors
 /// One sentence.

@@ -41,7 +41,8 @@ pub struct Row {
     pub device: String,
     /// Its name in configs.
     pub policy: String,
-    /// `single-read`, `single-write`, `single-mixed`, `multi-read`, `multi-write`, `multi-mixed`, `multi-read-4k-8k`, `point-lookup`.
+    /// `single-read`, `single-write`, `single-mixed`, `multi-read`, `multi-write`, `multi-mixed`, `multi-read-4k-8k`,
+    /// `point-lookup`.
     pub workload: String,
     /// Requests in flight, or processes with one each.
     pub depth: u16,
@@ -66,8 +67,8 @@ pub struct Row {
 pub struct Latency {
     /// As in [`Row::device`].
     pub device: String,
-    /// Whose path and policy: `mqfq`, this project's; `linux`, what the kernel's path and elevators took in instructions when they
-    /// were counted, on the same drive.
+    /// Whose path and policy: `mqfq`, this project's; `linux`, what the kernel's path and elevators took in
+    /// instructions when they were counted, on the same drive.
     pub path: String,
     /// As in [`Row::policy`].
     pub policy: String,
@@ -144,8 +145,9 @@ pub struct Verdict {
     pub cpu: String,
     /// Cells in which `none` costs least, and all cells.
     pub none_is_cheapest_in: [usize; 2],
-    /// Fairest beside the antagonists of those that keep 95% of the drive's rate: the worse of its two shares counts; of those within 15%, one without a lock if there is one, and the
-    /// one that costs least. `null` where nobody competed.
+    /// Fairest beside the antagonists of those that keep 95% of the drive's rate: the worse of its two shares counts;
+    /// of those within 15%, one without a lock if there is one, and the one that costs least. `null` where nobody
+    /// competed.
     pub fairness: Option<String>,
     /// D for this drive, in units of 4 KiB; `null` where it was not looked for.
     pub depth: Option<u32>,

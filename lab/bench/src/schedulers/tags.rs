@@ -1,12 +1,13 @@
 //! Large requests against small ones on few tags: what a share of the tags is worth to who needs one.
 //!
-//! Source: K. Busch's test of Linux's fair sharing of tags (linux-block, May 2024): 128 KiB at depth 256 against 512 bytes at depth 1, 63 tags
-//! for both. With fair sharing the small one had 2,726 I/Os per second and 327 us on average, without it 1,841 and 504: 1.48 times.
+//! Source: K. Busch's test of Linux's fair sharing of tags (linux-block, May 2024): 128 KiB at depth 256 against 512
+//! bytes at depth 1, 63 tags for both. With fair sharing the small one had 2,726 I/Os per second and 327 us on average,
+//! without it 1,841 and 504: 1.48 times.
 //!
 //! # Why no share of tags brings it back to what it has alone
-//! Tags are counted in requests, and a drive works in bytes. Of 63 tags 62 may hold 128 KiB each, 7.75 MiB that are in front of
-//! whoever comes next, whoever gets the last one. D in units of 4 KiB bounds that: it is what `form` = `work` shows beside `requests`.
-//! What is left then is one large request under way, and the drive's own time.
+//! Tags are counted in requests, and a drive works in bytes. Of 63 tags 62 may hold 128 KiB each, 7.75 MiB that are in
+//! front of whoever comes next, whoever gets the last one. D in units of 4 KiB bounds that: it is what `form` = `work`
+//! shows beside `requests`. What is left then is one large request under way, and the drive's own time.
 
 use super::cell::policy;
 use super::path::{Costs, Path, PathOptions, Seen, Tenant, Until};
@@ -110,8 +111,8 @@ mod tests {
 
     #[test]
     fn mqfq_gives_the_small_tenant_half_as_much_again_as_none_at_the_least() {
-        // Linux's fair sharing of tags gave 1.48 times. Under none 256 requests are in front of the small one; in requests 63 are,
-        // in work a few.
+        // Linux's fair sharing of tags gave 1.48 times. Under none 256 requests are in front of the small one; in
+        // requests 63 are, in work a few.
         for preset in ["flash-460k", "optane"] {
             let none = on(preset, PolicyKind::None, Form::Requests);
             let requests = on(preset, PolicyKind::Mqfq, Form::Requests);
@@ -128,8 +129,8 @@ mod tests {
 
     #[test]
     fn in_requests_what_is_in_front_of_the_small_one_is_the_tags_and_in_work_d() {
-        // 2.8 GB/s: a large request is 711 ns + 131072 / 2.8 = 47.5 us of the link. 62 of them are 2.9 ms, and the mean wait lies between
-        // half of that and all of it and the drive's own time.
+        // 2.8 GB/s: a large request is 711 ns + 131072 / 2.8 = 47.5 us of the link. 62 of them are 2.9 ms, and the mean
+        // wait lies between half of that and all of it and the drive's own time.
         let requests = on("flash-460k", PolicyKind::Mqfq, Form::Requests).small.mean_ns;
         assert!((1_450_000.0..3_300_000.0).contains(&requests), "{requests}");
         // 160 units: five large requests, 238 us, and 100 us of flash.

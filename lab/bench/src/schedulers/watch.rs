@@ -1,8 +1,8 @@
 //! The calls whose instructions are counted, as functions that callgrind can tell apart.
 //!
-//! [`crate::overhead::callgrind`] finds them by name in its profile: what is executed inside the first three, less what is executed
-//! inside the last three, is what the block layer and its policy take of a request. What the drive's model computes is no
-//! cost of a drive's.
+//! [`crate::overhead::callgrind`] finds them by name in its profile: what is executed inside the first three, less what
+//! is executed inside the last three, is what the block layer and its policy take of a request. What the drive's model
+//! computes is no cost of a drive's.
 
 use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
 use mqfq_blk::hctx::{HwCtx, Run};
@@ -43,8 +43,9 @@ pub fn schedulers_reap(
     hctx.reap(now_ns, kick, out)
 }
 
-/// A device queue whose calls are functions of their own. Policies see offsets on a large drive; the drive's model, to which no place is
-/// farther than another, stores [`STORED_BYTES`] of it: to fill 64 GiB of memory with zeroes would take longer than the rest.
+/// A device queue whose calls are functions of their own. Policies see offsets on a large drive; the drive's model, to
+/// which no place is farther than another, stores [`STORED_BYTES`] of it: to fill 64 GiB of memory with zeroes would
+/// take longer than the rest.
 pub struct WatchedQueue(pub Box<dyn DeviceQueue>);
 
 /// What the drive's model stores: a multiple of every request's size here.

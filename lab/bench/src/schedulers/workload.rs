@@ -1,5 +1,5 @@
-//! What the paper's tenants ask for ("Do we still need IO schedulers for low-latency disks?", section 3.2), and a key-value
-//! store's look-ups.
+//! What the paper's tenants ask for ("Do we still need IO schedulers for low-latency disks?", section 3.2), and a
+//! key-value store's look-ups.
 
 use super::path::Tenant;
 use mqfq_demo::load::Load;
@@ -52,13 +52,14 @@ const LOOKUP_THREADS_MAX: u16 = 32;
 /// The paper's smaller request.
 pub const REQUEST_BYTES: u32 = 4096;
 
-/// A data block that holds one value of 4,096 bytes and a key of 16 is a little longer than 4 KiB and lies anywhere in its file, so it
-/// spans two pages, which is what the page cache asks for. (With direct reads `db_bench` 7.8 asks for 4,608 bytes in 93 of 100
-/// reads and for 5,120 otherwise, as strace shows.) Index and filter blocks of such a database stay in memory.
+/// A data block that holds one value of 4,096 bytes and a key of 16 is a little longer than 4 KiB and lies anywhere in
+/// its file, so it spans two pages, which is what the page cache asks for. (With direct reads `db_bench` 7.8 asks for
+/// 4,608 bytes in 93 of 100 reads and for 5,120 otherwise, as strace shows.) Index and filter blocks of such a database
+/// stay in memory.
 const LOOKUP_BYTES: u32 = 8192;
 
-/// What a look-up computes besides reading: `db_bench` 7.8, `readrandom`, one thread, no compression, everything in its block cache, takes
-/// 4.1 and 4.2 us per look-up on the machine of bench/record.
+/// What a look-up computes besides reading: `db_bench` 7.8, `readrandom`, one thread, no compression, everything in its
+/// block cache, takes 4.1 and 4.2 us per look-up on the machine of bench/record.
 const LOOKUP_CPU_NS: u64 = 4_000;
 
 impl Workload {

@@ -187,11 +187,13 @@ mod tests {
     #[test]
     fn the_wheel_wakes_once_and_polling_looks_in_vain() {
         let [wheel, fast, slow] = Way::ALL.map(|way| play(way, &Topology::flat(4)));
-        // 10 ms of 2 GB/s against jumps of 256 KiB on the average: 78 for each of 3 sleepers, off by how the jumps fall.
+        // 10 ms of 2 GB/s against jumps of 256 KiB on the average: 78 for each of 3 sleepers, off by how the jumps
+        // fall.
         for ideal in [&wheel, &fast, &slow] {
             assert!((220..=245).contains(&ideal.delays_ns.len()), "{} wake-ups", ideal.delays_ns.len());
         }
-        // A lead is farther ahead than the wheel's last bucket only if it is more than 64 slots of T/8 away: never here.
+        // A lead is farther ahead than the wheel's last bucket only if it is more than 64 slots of T/8 away: never
+        // here.
         assert_eq!(wheel.reschedules, wheel.delays_ns.len() as u64);
         // One look per interval, three sleepers, 10 ms.
         assert!((29_900..=30_000).contains(&fast.reschedules), "{}", fast.reschedules);

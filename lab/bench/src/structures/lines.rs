@@ -34,8 +34,8 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// `worker` makes an access. If its line had to move, who else had a copy before: one bit per worker, none for a line
-    /// that came from memory. `None` if it could be made at once; a fence always can.
+    /// `worker` makes an access. If its line had to move, who else had a copy before: one bit per worker, none for a
+    /// line that came from memory. `None` if it could be made at once; a fence always can.
     pub fn access(&mut self, worker: usize, access: &Access) -> Option<u128> {
         assert!(worker < WORKERS_MAX, "worker {worker} of a directory of {WORKERS_MAX}");
         if access.kind == Kind::Fence {

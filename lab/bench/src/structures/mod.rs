@@ -1,7 +1,7 @@
 //! `mqfq-lab bench structures`: each of MQFQ's shared structures alone, beside what it is meant to be better than.
 //!
-//! Source: MQFQ sections 3.1 to 3.3 and 4.3.1 to 4.3.3. The losers live in [`mqfq_sim::rivals`] and not in sched: the simulator runs
-//! the whole policy over them.
+//! Source: MQFQ sections 3.1 to 3.3 and 4.3.1 to 4.3.3. The losers live in [`mqfq_sim::rivals`] and not in sched: the
+//! simulator runs the whole policy over them.
 //!
 //! | file | what |
 //! |---|---|
@@ -12,10 +12,10 @@
 //! | `report.rs`, `picture.rs` | rows, tables, SVG |
 //!
 //! # Two kinds of numbers
-//! Times are of this machine: contenders in turn, round by round, the median with the smallest and the largest. Counts are
-//! of no machine: the same source with atomics that write down what is done to them, one operation after the other, and
-//! a directory of who has which line. A count cannot tell what a transfer costs here; a time cannot tell what 64 cores
-//! would do. lab/bench/README.md says what would make either lie.
+//! Times are of this machine: contenders in turn, round by round, the median with the smallest and the largest. Counts
+//! are of no machine: the same source with atomics that write down what is done to them, one operation after the other,
+//! and a directory of who has which line. A count cannot tell what a transfer costs here; a time cannot tell what 64
+//! cores would do. lab/bench/README.md says what would make either lie.
 
 pub mod ideal_wake_ups;
 pub mod lines;
@@ -158,8 +158,8 @@ fn markdown(report: &StructuresReport) -> String {
     text
 }
 
-/// 1, 2, 4 and so on up to one per CPU, or the one that was asked for. A worker without a CPU of its own would measure the
-/// kernel's time slices.
+/// 1, 2, 4 and so on up to one per CPU, or the one that was asked for. A worker without a CPU of its own would measure
+/// the kernel's time slices.
 fn worker_counts(asked: Option<usize>, cpus: usize) -> Result<Vec<usize>, String> {
     match asked {
         Some(workers) if workers > cpus => {

@@ -50,8 +50,8 @@ pub struct Row {
     pub workers: usize,
     /// Queues that the structure was made for.
     pub queues: usize,
-    /// Time of one worker per operation, median of the rounds; for a wake-up what a dispatch costs the worker that moves
-    /// virtual time.
+    /// Time of one worker per operation, median of the rounds; for a wake-up what a dispatch costs the worker that
+    /// moves virtual time.
     pub ns_per_operation: f64,
     /// The round with the smallest.
     pub ns_per_operation_smallest: f64,

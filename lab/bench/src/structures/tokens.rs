@@ -6,13 +6,13 @@
 //! | `handed-on` | a worker completes, has nothing to dispatch itself, and gives its token to the nearest ready worker, whom it wakes. There are half as many tokens as workers. |
 //!
 //! The first is what the tree is made for, the second what it is bad at: every token changes hands (MQFQ sections 3.2,
-//! 3.3). The search for the nearest is the ready set's, the same for all three: with a counter somebody must be found and
-//! woken, too. A worker that waits does not sleep, it watches a word of its own: what waking costs is the other half of
-//! this command.
+//! 3.3). The search for the nearest is the ready set's, the same for all three: with a counter somebody must be found
+//! and woken, too. A worker that waits does not sleep, it watches a word of its own: what waking costs is the other
+//! half of this command.
 //!
-//! `handed-on` follows `mqfq`'s own steps: who is woken and finds no token marks itself and tries once more; who goes to
-//! wait percolates, and wakes others if that brought tokens to the root. So as long as one worker is awake, it or whom
-//! it wakes finds a token, and no run comes to a stop.
+//! `handed-on` follows `mqfq`'s own steps: who is woken and finds no token marks itself and tries once more; who goes
+//! to wait percolates, and wakes others if that brought tokens to the root. So as long as one worker is awake, it or
+//! whom it wakes finds a token, and no run comes to a stop.
 
 use super::lines::{Counted, Directory};
 use super::threads::{self, Stop};
@@ -355,8 +355,8 @@ where
                 // Release: pairs with the Acquire below; who is woken sees the token that was put there for it.
                 load.complete(&mut worker, |other| woken[other].store(true, Ordering::Release));
                 operations += 1;
-            // Relaxed: a look; Acquire: pairs with the Release above. (In `kept` nobody wakes anybody: a bitmap's search
-            // can miss a bit, and is made again.)
+            // Relaxed: a look; Acquire: pairs with the Release above. (In `kept` nobody wakes anybody: a bitmap's
+            // search can miss a bit, and is made again.)
             } else if load.pattern == Pattern::Kept
                 || woken[number].load(Ordering::Relaxed) && woken[number].swap(false, Ordering::Acquire)
             {

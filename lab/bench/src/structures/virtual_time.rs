@@ -1,15 +1,15 @@
 //! What does it cost to keep global virtual time? The mindicator and the scanned array under the same load.
 //!
-//! An *operation* is what a dispatch does to virtual time (MQFQ section 4.3.1): the lead of the dispatching queue goes up
-//! by a request, it is published, and global virtual time is brought up to date.
+//! An *operation* is what a dispatch does to virtual time (MQFQ section 4.3.1): the lead of the dispatching queue goes
+//! up by a request, it is published, and global virtual time is brought up to date.
 //!
 //! Each worker owns every n-th queue and dispatches from them in turn, requests of 1 to 8 KiB. A queue whose lead is
 //! more than T ahead is passed over, as the scheduler does, so no worker runs away from another that is slower; passing
 //! over is not an operation.
 //!
-//! In the relaxed form ([`PolicyOptions::relaxed`]) leads are shown rounded down to a quantum, and a dispatch after which the
-//! queue shows the same as before publishes nothing and asks nothing. That is a way to use a structure and not the
-//! structure's own, so the arrays get it too.
+//! In the relaxed form ([`PolicyOptions::relaxed`]) leads are shown rounded down to a quantum, and a dispatch after
+//! which the queue shows the same as before publishes nothing and asks nothing. That is a way to use a structure and
+//! not the structure's own, so the arrays get it too.
 
 use super::lines::{Counted, Directory};
 use super::random::Random;

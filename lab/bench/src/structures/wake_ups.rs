@@ -3,9 +3,9 @@
 //! Source of the comparison: MQFQ section 4.3.2 and figure 10.
 //!
 //! # The load
-//! One worker dispatches 4 KiB every 2 us (500,000 requests per second) and never sleeps: virtual time moves at its pace.
-//! Each other worker has one queue with requests of 192 to 320 KiB. After each of them its lead is far ahead, so it is throttled
-//! and sleeps until virtual time has come within T = 64 KiB of its lead:
+//! One worker dispatches 4 KiB every 2 us (500,000 requests per second) and never sleeps: virtual time moves at its
+//! pace. Each other worker has one queue with requests of 192 to 320 KiB. After each of them its lead is far ahead, so
+//! it is throttled and sleeps until virtual time has come within T = 64 KiB of its lead:
 //!
 //! | structure | sleeps in | is woken by |
 //! |---|---|---|
@@ -13,17 +13,17 @@
 //! | `poll-1us`, `poll-5us` | `clock_nanosleep` of that length | the timer; then it looks at virtual time, and sleeps again if it is too early |
 //!
 //! # What is measured
-//! *Delay*: from the moment virtual time had come far enough (taken by who moved it, right after) until the sleeper runs
-//! and knows it. *CPU share*: CPU time of a sleeping worker over the time that passed. *Reschedules*: how often a
-//! sleeper ran, and how often for nothing. *Step*: what the moving worker spends per dispatch, with the turn of the wheel
-//! and the writes to eventfds in it (and two looks at the clock). *Held up*: how much of the time the moving worker was itself T ahead, because a
-//! sleeper had not come back yet: lost throughput, figure 10 (left).
+//! *Delay*: from the moment virtual time had come far enough (taken by who moved it, right after) until the sleeper
+//! runs and knows it. *CPU share*: CPU time of a sleeping worker over the time that passed. *Reschedules*: how often a
+//! sleeper ran, and how often for nothing. *Step*: what the moving worker spends per dispatch, with the turn of the
+//! wheel and the writes to eventfds in it (and two looks at the clock). *Held up*: how much of the time the moving
+//! worker was itself T ahead, because a sleeper had not come back yet: lost throughput, figure 10 (left).
 //!
 //! # What differs from the paper
 //! The paper's timer is an hrtimer that reschedules the dispatch routine in the kernel, its wake-up an interprocessor
 //! interrupt. Here both go to a thread that sleeps in a system call: `clock_nanosleep` is an hrtimer too (with the
-//! thread's timer slack at its least, 1 ns), but its thread has to be switched to, and so has that of the eventfd. So the
-//! period of polling is its interval and a wake-up: the reschedules per second tell what it came to.
+//! thread's timer slack at its least, 1 ns), but its thread has to be switched to, and so has that of the eventfd. So
+//! the period of polling is its interval and a wake-up: the reschedules per second tell what it came to.
 
 use super::random::Random;
 use super::threads::{self, Stop};
@@ -391,8 +391,8 @@ impl Watch {
     }
 }
 
-/// The mover starts at virtual time, the sleepers beyond the window and spread over the length of a jump, so that they do
-/// not all wake at once.
+/// The mover starts at virtual time, the sleepers beyond the window and spread over the length of a jump, so that they
+/// do not all wake at once.
 pub(super) fn first_lead(worker: usize, workers: usize) -> VTime {
     if worker == 0 {
         return VTime::ZERO;

@@ -3,8 +3,8 @@
 //! # What it counts
 //! The whole policy, not a structure alone ([`crate::structures`] does that): transfers of cache lines by the distance
 //! they come from, read-modify-writes of lines that others had, and fences, of submit, pick and complete. The source
-//! that ships, compiled with atomics that write down what is done to them, on one thread ([`workers`]): the same numbers
-//! on each run and each machine.
+//! that ships, compiled with atomics that write down what is done to them, on one thread ([`workers`]): the same
+//! numbers on each run and each machine.
 //!
 //! # Two interleavings
 //! How often a line changes hands depends on how workers interleave. `turn` has each do a whole turn of its loop before

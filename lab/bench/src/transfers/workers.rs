@@ -1,8 +1,8 @@
 //! The workers of a machine that exists only here, in turns on one thread, and the lines that their policy moves.
 //!
 //! # Shape
-//! Each worker does what `blk/src/worker/mod.rs` and `blk/src/hctx.rs` do with a device that completes what a worker has out
-//! before the worker's next turn: a closed loop of [`IN_LOOP`] requests.
+//! Each worker does what `blk/src/worker/mod.rs` and `blk/src/hctx.rs` do with a device that completes what a worker
+//! has out before the worker's next turn: a closed loop of [`IN_LOOP`] requests.
 //!
 //! ```text
 //!   complete all that is out ──▶ submit one for each ──▶ pick until refused, at most BATCH_MAX ──▶ next worker
@@ -548,8 +548,8 @@ mod tests {
         for machine in [(1, 2, 1), (2, 2, 2)] {
             let none = count(case(NONE, machine)).unwrap().all();
             assert_eq!((none.transfers(), none.shared_rmws, none.fences), (0.0, 0.0, 0.0));
-            // Each call takes the lock after another worker's, unless that one sleeps: a submit, a pick and a complete per
-            // request at least.
+            // Each call takes the lock after another worker's, unless that one sleeps: a submit, a pick and a complete
+            // per request at least.
             for contender in [SFQD, MQFQ_SERIAL] {
                 let locked = count(case(contender, machine)).unwrap();
                 assert!(locked.steps.iter().all(|step| step.shared_rmws >= 0.9), "{contender:?}: {locked:?}");
@@ -563,7 +563,8 @@ mod tests {
             let case = Case { placement, interleaving, ..case(contender, (1, 16, 1)) };
             count(case).unwrap().all().transfers()
         };
-        // One flow for all of them. Its leases are T/16, 16 requests, and a queue that moves virtual time tells 15 others.
+        // One flow for all of them. Its leases are T/16, 16 requests, and a queue that moves virtual time tells 15
+        // others.
         let relaxed = all(MQFQ, Placement::All, Interleaving::Call);
         let faithful = all(MQFQ_FAITHFUL, Placement::All, Interleaving::Call);
         assert!(relaxed < 1.5 && faithful > 5.0 * relaxed, "{relaxed} {faithful}");

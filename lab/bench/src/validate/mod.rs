@@ -1,19 +1,20 @@
 //! `mqfq-lab bench validate`: what the simulator says of this machine, beside what the machine does.
 //!
 //! # What it compares
-//! * Shares and throughput: the cases of [`crate::fairness`] under both of its policies, ten scenarios. Promised: each tenant's
-//!   share within two percentage points, the total within 15%.
-//! * Coherence: requests per second of the null device with one worker and with two, the settings of [`crate::scale`]. What a
-//!   policy loses from one worker to two is what the simulator's model of cache lines and locks is for. Nothing is promised;
-//!   the report says which rows are within 15%.
+//! * Shares and throughput: the cases of [`crate::fairness`] under both of its policies, ten scenarios. Promised: each
+//!   tenant's share within two percentage points, the total within 15%.
+//! * Coherence: requests per second of the null device with one worker and with two, the settings of [`crate::scale`].
+//!   What a policy loses from one worker to two is what the simulator's model of cache lines and locks is for. Nothing
+//!   is promised; the report says which rows are within 15%.
 //!
 //! # How
-//! First everything is measured, then everything simulated ([`simulate`]), so that the two do not meet on the cores. Coherence
-//! is measured in interleaved rounds, of which the median counts; shares once, [`SHARES_TIMES`] times as long.
+//! First everything is measured, then everything simulated ([`simulate`]), so that the two do not meet on the cores.
+//! Coherence is measured in interleaved rounds, of which the median counts; shares once, [`SHARES_TIMES`] times as
+//! long.
 //!
 //! # What would make it lie
-//! See lab/bench/README.md. Above all: a machine that others use is not the machine that is simulated, and a simulator's parameter
-//! that was calibrated to a row here proves nothing by agreeing with that row.
+//! See lab/bench/README.md. Above all: a machine that others use is not the machine that is simulated, and a
+//! simulator's parameter that was calibrated to a row here proves nothing by agreeing with that row.
 
 mod picture;
 mod report;
@@ -75,7 +76,8 @@ impl Default for ValidateOptions {
     }
 }
 
-/// Shares are measured so many times as long as one round of the other part: queues of 256 requests make single moments uneven.
+/// Shares are measured so many times as long as one round of the other part: queues of 256 requests make single moments
+/// uneven.
 pub const SHARES_TIMES: u64 = 10;
 
 /// Largest difference of a share that is promised, percentage points.

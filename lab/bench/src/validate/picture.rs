@@ -1,5 +1,5 @@
-//! The picture of `bench validate`: bars in pairs, measured and simulated. Above the second tenant's share of each scenario, below
-//! requests per second of each policy, one panel per setting.
+//! The picture of `bench validate`: bars in pairs, measured and simulated. Above the second tenant's share of each
+//! scenario, below requests per second of each policy, one panel per setting.
 
 use super::report::ValidateReport;
 use plotters::coord::Shift;

@@ -1,7 +1,8 @@
 //! What was measured, once more as scenarios of the simulator.
 //!
-//! A scenario is written as the text that a person would write, with every number that the measurement had: policy options as they
-//! were handed to the engine, workers, flows, depths, sizes, mixes and placement. So what differs is the machine.
+//! A scenario is written as the text that a person would write, with every number that the measurement had: policy
+//! options as they were handed to the engine, workers, flows, depths, sizes, mixes and placement. So what differs is
+//! the machine.
 
 use crate::contender::Contender;
 use crate::fairness::Case;
@@ -18,8 +19,8 @@ use std::fmt::Write as _;
 /// The machine of the simulator that stands for this one; it is given as many cores as there are workers.
 pub const MACHINE: &str = "user-space-2";
 
-/// Simulated before anything is counted on the null device, in place of [`crate::scale`]'s warm-up: no cache is cold and no
-/// predictor learns, so that only the queues have to fill.
+/// Simulated before anything is counted on the null device, in place of [`crate::scale`]'s warm-up: no cache is cold
+/// and no predictor learns, so that only the queues have to fill.
 const COHERENCE_WARM_UP_US: u64 = 500;
 
 /// Counted after that: some ten thousand requests, of which each costs the same.

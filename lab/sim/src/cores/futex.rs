@@ -1,4 +1,5 @@
-//! A lock that barges: `std::sync::Mutex` on Linux, step by step, each of its looks and exchanges an access like any other.
+//! A lock that barges: `std::sync::Mutex` on Linux, step by step, each of its looks and exchanges an access like any
+//! other.
 //!
 //! # Shape
 //! ```text
@@ -12,15 +13,18 @@
 //!
 //!   let go: swap FREE; it was CONTENDED: a system call, which wakes a sleeper if there is one
 //! ```
-//! Source: `library/std/src/sys/sync/mutex/futex.rs` of Rust 1.95, in our words. Where locks are held for less than a system call takes,
-//! who has marked one CONTENDED mostly finds that it no longer is, and neither side sleeps, but both have paid for a call.
+//! Source: `library/std/src/sys/sync/mutex/futex.rs` of Rust 1.95, in our words. Where locks are held for less than a
+//! system call takes, who has marked one CONTENDED mostly finds that it no longer is, and neither side sleeps, but both
+//! have paid for a call.
 //!
 //! # How often it looks
-//! A look takes a `pause` (24 ns on the machine of bench/record), and the line's way. But a core that exchanges the word back and forth keeps
-//! its line for longer than that. Two threads there that hold a mutex for 5 to 10 ns and are away from it for 0, 22, 45 and 90 ns keep it for
-//! 70 to 80, 12 to 47, 3 to 8 and 2 to 4 times in a row, and one use in thousands makes a system call. So who looks rarely sees it free, hardly
-//! slows the holder, and if he sees it free he has it. The time from look to look is calibrated to the first (`lock-look-ns`: with 300 ns here it
-//! is 88, 9 to 10, 5 to 7 and 3), and for the last a look takes the line as its own, so that the exchange which follows finds it there.
+//! A look takes a `pause` (24 ns on the machine of bench/record), and the line's way. But a core that exchanges the
+//! word back and forth keeps its line for longer than that. Two threads there that hold a mutex for 5 to 10 ns and are
+//! away from it for 0, 22, 45 and 90 ns keep it for 70 to 80, 12 to 47, 3 to 8 and 2 to 4 times in a row, and one use
+//! in thousands makes a system call. So who looks rarely sees it free, hardly slows the holder, and if he sees it free
+//! he has it. The time from look to look is calibrated to the first (`lock-look-ns`: with 300 ns here it is 88, 9 to
+//! 10, 5 to 7 and 3), and for the last a look takes the line as its own, so that the exchange which follows finds it
+//! there.
 
 use super::{Access, Cores, Kind, State, in_order, make, suspend, with};
 use std::collections::VecDeque;

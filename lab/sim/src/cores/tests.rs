@@ -46,7 +46,8 @@ fn a_shared_counter_is_as_slow_as_its_line_changes_hands() {
     // All at once: the line goes round every 50 ns, and each core adds a few times while it has it.
     let four = count(&machine(1, 4));
     assert!((1.3 * alone..25.0).contains(&four), "{four} ns");
-    // In the order of asking, which is that of the cores: two of eight hand-overs cross, and the whole line waits for them.
+    // In the order of asking, which is that of the cores: two of eight hand-overs cross, and the whole line waits for
+    // them.
     let two_sockets = count(&machine(2, 4));
     assert!((1.1 * four..3.0 * four).contains(&two_sockets), "{two_sockets} ns, {four} ns");
 }

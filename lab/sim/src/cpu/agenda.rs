@@ -1,7 +1,8 @@
 //! Which core has something to do first?
 //!
-//! A tournament over the next event of each core: the winner is known, and a change plays the log2 n games on its way. No memory is taken after
-//! construction, nothing becomes stale, and of two at the same instant the smaller core comes first.
+//! A tournament over the next event of each core: the winner is known, and a change plays the log2 n games on its way.
+//! No memory is taken after construction, nothing becomes stale, and of two at the same instant the smaller core comes
+//! first.
 
 /// Of nothing that will happen.
 pub const NEVER: u64 = u64::MAX;

@@ -1,7 +1,7 @@
 //! What does a thread do?
 //!
-//! A program has *roles*; all threads of a role do the same steps, over and over. What they share (mutexes, barriers, semaphores, conditions)
-//! belongs to the program. Times are fixed or drawn, from a stream of the thread's own.
+//! A program has *roles*; all threads of a role do the same steps, over and over. What they share (mutexes, barriers,
+//! semaphores, conditions) belongs to the program. Times are fixed or drawn, from a stream of the thread's own.
 
 use crate::workload::random::Random;
 use mqfq_config::duration;
@@ -131,12 +131,13 @@ pub struct Body {
     pub conditions: u32,
     /// Barriers, each with the threads that must come.
     pub barriers: Vec<u32>,
-    /// Semaphores, each with what it holds at first. A bounded queue between two stages is two of them: places and items.
+    /// Semaphores, each with what it holds at first. A bounded queue between two stages is two of them: places and
+    /// items.
     pub semaphores: Vec<u32>,
     /// How its threads wait for mutexes, barriers and semaphores. Conditions always block.
     pub waiting: Waiting,
-    /// A mutex goes to who has waited longest. Otherwise, as with pthread's on Linux, it is free once it was let go, whoever comes first has
-    /// it, and who was woken for it may find it taken.
+    /// A mutex goes to who has waited longest. Otherwise, as with pthread's on Linux, it is free once it was let go,
+    /// whoever comes first has it, and who was woken for it may find it taken.
     pub hand_off: bool,
 }
 

@@ -1,7 +1,8 @@
 //! What happens next on the machine?
 //!
-//! The driver of [`mqfq_cpu::scheduler::Scheduler`] in virtual time. A core has at most one next event: its thread's activity ends, its slice
-//! ends, a tick, an interrupt. [`Agenda`] knows which core is first. Between events nothing changes, so nothing is computed.
+//! The driver of [`mqfq_cpu::scheduler::Scheduler`] in virtual time. A core has at most one next event: its thread's
+//! activity ends, its slice ends, a tick, an interrupt. [`Agenda`] knows which core is first. Between events nothing
+//! changes, so nothing is computed.
 //!
 //! ```text
 //!   event of a core ─▶ settle (who gets the time since the last one) ─▶ tick? ─▶ slice over, interrupt? stop
@@ -9,12 +10,13 @@
 //! ```
 //!
 //! # What costs time
-//! Costs are the [`Costs`] of the scenario, paid by the core that has them before its thread goes on, and charged to that thread, as a kernel's
-//! clock does. A thread that finds its mutex free, or comes last to a barrier, pays nothing for that.
+//! Costs are the [`Costs`] of the scenario, paid by the core that has them before its thread goes on, and charged to
+//! that thread, as a kernel's clock does. A thread that finds its mutex free, or comes last to a barrier, pays nothing
+//! for that.
 //!
 //! # Ties
-//! At one instant: sleepers wake first, in the order in which they fell asleep; then the policy's timer; then cores by number. A core's work that
-//! ends when its slice does has ended.
+//! At one instant: sleepers wake first, in the order in which they fell asleep; then the policy's timer; then cores by
+//! number. A core's work that ends when its slice does has ended.
 
 mod steps;
 
@@ -35,7 +37,8 @@ const LOOK_NS: u64 = 10_000_000;
 /// Runs it.
 ///
 /// # Errors
-/// One sentence: a scheduler that cannot be made, a program whose threads all wait for each other, or a policy that breaks a promise.
+/// One sentence: a scheduler that cannot be made, a program whose threads all wait for each other, or a policy that
+/// breaks a promise.
 pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let scheduler = super::schedulers::make(scenario)?;
     run_with(scenario, scheduler)

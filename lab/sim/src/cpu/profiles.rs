@@ -1,8 +1,9 @@
 //! Programs by name.
 //!
-//! A profile says which steps the threads of a program do and how long they take. What the papers state of a program is kept
-//! (see each profile); the rest is ASSUMED and fitted to those statements, and a scenario may set it again. Work is of fixed size, as the native
-//! inputs of the suites are: of more threads each does less between two synchronisations.
+//! A profile says which steps the threads of a program do and how long they take. What the papers state of a program is
+//! kept (see each profile); the rest is ASSUMED and fitted to those statements, and a scenario may set it again. Work
+//! is of fixed size, as the native inputs of the suites are: of more threads each does less between two
+//! synchronisations.
 
 mod npb;
 mod parsec;
@@ -131,8 +132,8 @@ fn ep(given: Parameters) -> Body {
     Body::of(given.threads, vec![Step::Compute(time), Step::Done])
 }
 
-/// Work of all threads between two barriers of streamcluster, ns. ASSUMED; fitted so that 48 threads alone use 14 of 48 cores (P-MQFQ
-/// section 4.2) with the machine's default costs.
+/// Work of all threads between two barriers of streamcluster, ns. ASSUMED; fitted so that 48 threads alone use 14 of 48
+/// cores (P-MQFQ section 4.2) with the machine's default costs.
 const STREAMCLUSTER_PHASE_NS: u64 = 900_000;
 
 /// Phases between barriers; after every tenth, one thread at a time adds to what all share.
@@ -156,9 +157,9 @@ fn streamcluster(given: Parameters) -> Body {
 /// Places in a queue between two stages. ASSUMED.
 const DEDUP_PLACES: u32 = 32;
 
-/// One thread reads, three stages of equal numbers refine, look up and compress, one thread writes. Between two stages is a bounded
-/// queue; looking up takes one of 64 mutexes of a table. ASSUMED: times in proportion 1 : 4 : 2 : 14 per chunk, so that compressing is most of it
-/// and neither the reader nor the writer is the bottleneck below 64 threads.
+/// One thread reads, three stages of equal numbers refine, look up and compress, one thread writes. Between two stages
+/// is a bounded queue; looking up takes one of 64 mutexes of a table. ASSUMED: times in proportion 1 : 4 : 2 : 14 per
+/// chunk, so that compressing is most of it and neither the reader nor the writer is the bottleneck below 64 threads.
 fn dedup(given: Parameters) -> Body {
     let middle = given.threads - 2;
     let compress = (middle * 7 / 10).clamp(1, middle - 2);
@@ -206,8 +207,8 @@ fn dedup(given: Parameters) -> Body {
     Body { roles, mutexes: 4 + 64, semaphores, ..Body::of(0, Vec::new()) }
 }
 
-/// The program of P-MQFQ's equation 3 (section 2.4): every thread computes for l_nc; when all have, one of them computes alone for as long as a
-/// quantum, which the paper says is when others get a core again, and then wakes all.
+/// The program of P-MQFQ's equation 3 (section 2.4): every thread computes for l_nc; when all have, one of them
+/// computes alone for as long as a quantum, which the paper says is when others get a core again, and then wakes all.
 fn critical_loop(given: Parameters) -> Body {
     let others = given.threads - 1;
     let compute = Step::Compute(Time::Fixed(given.compute_ns.unwrap_or(600_000)));

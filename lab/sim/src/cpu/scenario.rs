@@ -94,9 +94,10 @@ impl Costs {
         interrupt_ns: 0,
     };
 
-    /// Linux on the bare machine. A context switch without cache misses took 3.8 us on a 2.0 GHz Xeon (Li, Ding and Shen, "Quantifying the Cost
-    /// of Context Switch", ExpCS 2007); on the 2012 machines of P-MQFQ 2 us are ASSUMED. All others are ASSUMED: a wake-up by futex about
-    /// 1 us, an interrupt to another core 1 us, and caches that a thread fills again in 5 us, from another socket in 10 us.
+    /// Linux on the bare machine. A context switch without cache misses took 3.8 us on a 2.0 GHz Xeon (Li, Ding and
+    /// Shen, "Quantifying the Cost of Context Switch", ExpCS 2007); on the 2012 machines of P-MQFQ 2 us are ASSUMED.
+    /// All others are ASSUMED: a wake-up by futex about 1 us, an interrupt to another core 1 us, and caches that a
+    /// thread fills again in 5 us, from another socket in 10 us.
     pub const NATIVE: Costs = Costs {
         context_switch_ns: 2_000,
         migration_ns: 5_000,
@@ -107,8 +108,9 @@ impl Costs {
         interrupt_ns: 1_000,
     };
 
-    /// Virtual CPUs: blocking, waking and interrupting each leave the guest ("expensive virtual CPU context switching due to blocking
-    /// synchronization", P-MQFQ section 4.5). ASSUMED: that adds 3 us to a switch, and 2 us to a wake-up and an interrupt.
+    /// Virtual CPUs: blocking, waking and interrupting each leave the guest ("expensive virtual CPU context switching
+    /// due to blocking synchronization", P-MQFQ section 4.5). ASSUMED: that adds 3 us to a switch, and 2 us to a
+    /// wake-up and an interrupt.
     pub const VIRTUAL: Costs = Costs { context_switch_ns: 5_000, wake_ns: 3_000, interrupt_ns: 3_000, ..Costs::NATIVE };
 }
 

@@ -1,7 +1,7 @@
 //! What the threads of a program share: mutexes, barriers, conditions, semaphores.
 //!
-//! Who has it and who waits, in the order in which they came. What waiting is (spinning on a core, or blocked) is the machine's business:
-//! these say who may go on, and the machine knows how to tell them.
+//! Who has it and who waits, in the order in which they came. What waiting is (spinning on a core, or blocked) is the
+//! machine's business: these say who may go on, and the machine knows how to tell them.
 
 use std::collections::VecDeque;
 

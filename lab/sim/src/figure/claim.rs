@@ -5,8 +5,8 @@
 //!   of, over         reduce(of) / reduce(over); without `over`, reduce(of)
 //!   each = true      of(x) / over(x) at each x by itself; the worst of them is the value
 //! ```
-//! The tolerance widens the limits by a part of themselves. A claim that is known not to hold says why; then it is an error
-//! of the figure's file if it does hold, so that the explanation goes when its cause does.
+//! The tolerance widens the limits by a part of themselves. A claim that is known not to hold says why; then it is an
+//! error of the figure's file if it does hold, so that the explanation goes when its cause does.
 
 use super::X;
 use super::rows::{ClaimRow, Row};

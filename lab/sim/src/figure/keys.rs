@@ -1,7 +1,8 @@
 //! A scenario before it is read: its keys, their values, and where in the figure's file each one stands.
 //!
 //! A figure's scenarios differ in a few keys. So each is the base with some keys set anew, written out as the text that
-//! `mqfq-lab sim run` takes as well. What the scenario's reader refuses is then told at the line of the figure's file that set it.
+//! `mqfq-lab sim run` takes as well. What the scenario's reader refuses is then told at the line of the figure's file
+//! that set it.
 
 use mqfq_config::{ConfigError, Entry, Place, join};
 use std::collections::BTreeMap;
@@ -53,7 +54,8 @@ impl Keys {
         self.values.insert(path, (value, place));
     }
 
-    /// These keys, with those of `over` set anew. A key that is set to `"default"` goes: the scenario's reader has its default.
+    /// These keys, with those of `over` set anew. A key that is set to `"default"` goes: the scenario's reader has its
+    /// default.
     #[must_use]
     pub fn with(&self, over: &Keys) -> Keys {
         let mut keys = self.clone();

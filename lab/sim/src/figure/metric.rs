@@ -192,7 +192,8 @@ impl Metric {
         }
     }
 
-    /// The number; `None` if it does not exist (slowdown of a tenant that got nothing). `x`: where on the axis it is shown.
+    /// The number; `None` if it does not exist (slowdown of a tenant that got nothing). `x`: where on the axis it is
+    /// shown.
     pub fn value(&self, together: &AnyOutcome, reference: Option<&AnyOutcome>, x: &X) -> Option<f64> {
         let value = match (self.kind, together, reference) {
             (Kind::Programs(kind), AnyOutcome::Cpu(run), None) => {
@@ -362,7 +363,8 @@ fn served(tenant: TenantOutcome) -> Option<TenantOutcome> {
 mod tests {
     use super::*;
 
-    /// Two equal tenants; in windows of 1 s, of which the first is warm-up, the first of them gets so many bytes of 100.
+    /// Two equal tenants; in windows of 1 s, of which the first is warm-up, the first of them gets so many bytes
+    /// of 100.
     fn two(first: &[u64]) -> Outcome {
         let tenant = |name: &str, bytes: Vec<u64>| TenantOutcome {
             name: name.into(),

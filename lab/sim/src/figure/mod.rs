@@ -15,8 +15,8 @@
 //! | `rows.rs` | what comes out, as JSON and CSV |
 //! | `picture.rs` | the same, drawn |
 //!
-//! A point of a panel is one scenario: the base, with the panel's keys, the point's and the series' set on top. Points that need the
-//! same scenario share one job, as do the runs of a tenant alone.
+//! A point of a panel is one scenario: the base, with the panel's keys, the point's and the series' set on top. Points
+//! that need the same scenario share one job, as do the runs of a tenant alone.
 
 mod claim;
 mod keys;
@@ -226,8 +226,8 @@ impl Figure {
         }
     }
 
-    /// Who got what of the drive in each of the figure's runs, beside what its weight says; from the outcomes of [`Figure::jobs`] in their order.
-    /// A run that several series of a panel show is told once, by the first of them.
+    /// Who got what of the drive in each of the figure's runs, beside what its weight says; from the outcomes of
+    /// [`Figure::jobs`] in their order. A run that several series of a panel show is told once, by the first of them.
     ///
     /// # Panics
     /// If there are not as many outcomes as jobs.

@@ -316,7 +316,8 @@ fn draw_bars(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Drawn 
             let label = row.y.map_or("starved".into(), |y| format!("{y:.2}"));
             let (air, line) = ((top - floor) * 0.01, (top - floor) * 0.07);
             let stated = row.paper_y.map(|y| (y, y_at(panel, y)));
-            // Our number stays at its bar, unless the mark is in its way; the paper's stands at a mark that is clear of both.
+            // Our number stays at its bar, unless the mark is in its way; the paper's stands at a mark that is clear of
+            // both.
             let clear = match stated {
                 Some((_, mark)) if (height..height + line).contains(&mark) => mark,
                 _ => height,

@@ -6,8 +6,8 @@
 //!   due     the smaller of that and of what the program uses when it is alone
 //!   lag     how far a program is from its part, by weight, of what all programs got together, of that part (P-MQFQ section 2.4)
 //! ```
-//! A program that does not use its fair share even alone cannot be given it. So `of-due` is what a scheduler can be blamed for, and `of-fair` what the
-//! program got.
+//! A program that does not use its fair share even alone cannot be given it. So `of-due` is what a scheduler can be
+//! blamed for, and `of-fair` what the program got.
 
 use super::X;
 use super::metric::Reference;

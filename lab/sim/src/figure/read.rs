@@ -1,7 +1,8 @@
 //! A figure's file: TOML in, a checked [`Figure`] with its jobs out, or one sentence.
 //!
-//! What stands at the root (`[scenario]`, `[x]`, `[metric]`, `[[series]]`) is what each panel begins with; a panel sets its own on top,
-//! and its series or its x replace the root's. A file without `[[panel]]` has one panel, called `main`. docs/lab/simulator.md lists the keys.
+//! What stands at the root (`[scenario]`, `[x]`, `[metric]`, `[[series]]`) is what each panel begins with; a panel sets
+//! its own on top, and its series or its x replace the root's. A file without `[[panel]]` has one panel, called `main`.
+//! docs/lab/simulator.md lists the keys.
 
 use super::claim::{Claim, Operand, Reduce};
 use super::keys::{Keys, split};
@@ -42,10 +43,12 @@ const OPERAND: &[&str] = &["panel", "series", "x", "from", "to", "reduce"];
 const NUMBERS: std::ops::RangeInclusive<f64> = 0.0..=1e15;
 
 impl Figure {
-    /// Reads `text`; `file` is its name for errors, `id` what users call the figure. `check` reads each scenario that comes of it.
+    /// Reads `text`; `file` is its name for errors, `id` what users call the figure. `check` reads each scenario that
+    /// comes of it.
     ///
     /// # Errors
-    /// A key that is unknown, missing or of the wrong type, a name that nothing has, or a scenario that `check` refuses.
+    /// A key that is unknown, missing or of the wrong type, a name that nothing has, or a scenario that `check`
+    /// refuses.
     pub fn read(id: &str, file: &str, text: &str, extent: Extent, check: Check<'_>) -> Result<Figure, ConfigError> {
         let source = Source::new(file, text);
         let root = source.parse()?;

@@ -1,7 +1,8 @@
-//! One type for each structure and all its rivals, so that the choice is a line in a scenario and the data path is compiled
-//! once for all of them.
+//! One type for each structure and all its rivals, so that the choice is a line in a scenario and the data path is
+//! compiled once for all of them.
 //!
-//! The match costs the simulator time and no virtual time: which arm it takes is no access to memory that workers share.
+//! The match costs the simulator time and no virtual time: which arm it takes is no access to memory that workers
+//! share.
 
 use super::array_scan::ArrayScan;
 use super::atomic_counter::AtomicCounter;

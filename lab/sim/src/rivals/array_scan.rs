@@ -7,10 +7,10 @@
 //!   lead of queue 0 | queue 1 | ... | queue n-1        written by their owners, read by every query
 //!   global virtual time                                raised by whoever found a later minimum
 //! ```
-//! A slot holds the lead in grains of 64 units and, in the freed low bits, whether the queue is occupied: what a leaf of
-//! the mindicator shows. `SLOTS` of them lie side by side on one padded pair of lines. With 1, a write disturbs nobody
-//! else's slot; with 16, a scan reads an eighth of the lines (of 64 bytes) and a write disturbs seven neighbours. Which
-//! is faster depends on the number of queues, so both are measured.
+//! A slot holds the lead in grains of 64 units and, in the freed low bits, whether the queue is occupied: what a leaf
+//! of the mindicator shows. `SLOTS` of them lie side by side on one padded pair of lines. With 1, a write disturbs
+//! nobody else's slot; with 16, a scan reads an eighth of the lines (of 64 bytes) and a write disturbs seven
+//! neighbours. Which is faster depends on the number of queues, so both are measured.
 //!
 //! # Invariants
 //! A1. Global virtual time never goes back, and keeps its value while nobody is present.
@@ -20,8 +20,8 @@
 //!
 //! A2 is weaker than the mindicator's M1: a scan takes time, and a lead that arrives while it is under way may be
 //! missed. To close that gap, a scan would have to be repeated until it finds nothing changed. That is not done, in
-//! favour of the array. The policy takes it as it takes any late, low lead: virtual time does not go back, the leaf shows
-//! virtual time instead, and the request may go at once.
+//! favour of the array. The policy takes it as it takes any late, low lead: virtual time does not go back, the leaf
+//! shows virtual time instead, and the request may go at once.
 //!
 //! # Cost
 //! `publish`: a store and a fence. `query`: a load of every slot, and a compare-and-exchange if virtual time moves.

@@ -4,13 +4,14 @@
 //!
 //! # Invariants
 //! C1. The count and the units taken are D together, but for calls under way.
-//! C2. A call succeeds only if a unit was free: at most D tokens are taken at once, and at most D + u - 1 units, u being those
-//!     of the largest request. Below 0 the count is that debt; whoever gives back pays it first, there being nowhere else.
+//! C2. A call succeeds only if a unit was free: at most D tokens are taken at once, and at most D + u - 1 units, u
+//!     being those of the largest request. Below 0 the count is that debt; whoever gives back pays it first, there
+//!     being nowhere else.
 //! C3. A free unit that a call under way hides is taken by it, or was shown to somebody who looked after it (below).
 //!
 //! # Why it subtracts first
-//! A compare-and-exchange fails whenever anybody else changed the count, and is tried again on a line that was taken away
-//! meanwhile. A subtraction never fails: it may take the count below 0, and then adds back what it took. So the
+//! A compare-and-exchange fails whenever anybody else changed the count, and is tried again on a line that was taken
+//! away meanwhile. A subtraction never fails: it may take the count below 0, and then adds back what it took. So the
 //! counter is given the better of the two forms. It does not look before it subtracts either: the look would bring the
 //! line as a copy, and the subtraction would have to ask for it again.
 //!
@@ -25,9 +26,9 @@
 //! |  5   |                           | looks: 0, wakes nobody           | 0     |
 //! |  6   | adds 1                    |                                  | 1     |
 //!
-//! If A stopped here, it would sleep beside a free token. But its addition tells it that the count is above 0 now, so it
-//! starts again. Of several that hide units from B, each whose addition brings the count above 0 starts again; so as many
-//! do as units were hidden, or others have taken them.
+//! If A stopped here, it would sleep beside a free token. But its addition tells it that the count is above 0 now, so
+//! it starts again. Of several that hide units from B, each whose addition brings the count above 0 starts again; so as
+//! many do as units were hidden, or others have taken them.
 //!
 //! # Cost
 //! `acquire` and `release`: one read-modify-write each, on the one line that everybody writes; two for an
@@ -106,7 +107,8 @@ impl<W: Word> Tokens for AtomicCounter<W> {
     }
 
     fn percolate(&self, _hctx: HctxId) {
-        // Pairs with the fence in `ReadySet::mark`: `release_local` has put tokens where all take them, and a search follows.
+        // Pairs with the fence in `ReadySet::mark`: `release_local` has put tokens where all take them, and a search
+        // follows.
         W::fence(Ordering::SeqCst);
     }
 

@@ -9,11 +9,13 @@
 //! | `serial-scan` | "inspecting all flows every time of accessing gvt" |
 //! | `off` | nothing is kept: the paper's None, which "performs no gvt tracking" |
 //!
-//! The scan is [`ArrayScan`], with a slot for each flow in place of one for each queue. A flow that is served on several workers has its slot
-//! written by each of them, and may show an older time of its own until its next completion; the mindicator's leaves have one writer each, so it
-//! needs a flow on one worker only, and a leaf for each.
+//! The scan is [`ArrayScan`], with a slot for each flow in place of one for each queue. A flow that is served on
+//! several workers has its slot written by each of them, and may show an older time of its own until its next
+//! completion; the mindicator's leaves have one writer each, so it needs a flow on one worker only, and a leaf for
+//! each.
 //!
-//! With `off` every flow is soon far ahead, and goes to the low queues with all others: nobody is throttled against anybody.
+//! With `off` every flow is soon far ahead, and goes to the low queues with all others: nobody is throttled against
+//! anybody.
 
 use super::array_scan::ArrayScan;
 use crate::scenario::GvtKind;

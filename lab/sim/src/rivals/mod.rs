@@ -1,4 +1,5 @@
-//! The policy of a scenario: what ships, or MQFQ with one of its structures replaced by what the paper compares it with.
+//! The policy of a scenario: what ships, or MQFQ with one of its structures replaced by what the paper compares it
+//! with.
 //!
 //! Source: MQFQ sections 4.3.1 to 4.3.3 (figures 9, 10 and 11).
 //!
@@ -10,12 +11,13 @@
 //! | virtual time, to see the tokens alone | nothing | `off.rs` |
 //! | d2fq's global virtual time | a mindicator; a scan of all flows; nothing | `gvt.rs` |
 //!
-//! The policy is the same source each time, over the promises of `sched/src/policy/mqfq/structures.rs`; what is replaced is
-//! built of the same watched words (`word.rs`), so the machine charges it in the same way. With all three as they ship, the
-//! policy is [`AnyPolicy`] itself and nothing stands between.
+//! The policy is the same source each time, over the promises of `sched/src/policy/mqfq/structures.rs`; what is
+//! replaced is built of the same watched words (`word.rs`), so the machine charges it in the same way. With all three
+//! as they ship, the policy is [`AnyPolicy`] itself and nothing stands between.
 //!
-//! What workers owe each other (I4) does not change: the ready set stays, so a worker without a token is woken when one is
-//! given back. `sim/tests/rivals.rs` holds the invariants against each rival, step by step and in random interleavings.
+//! What workers owe each other (I4) does not change: the ready set stays, so a worker without a token is woken when one
+//! is given back. `sim/tests/rivals.rs` holds the invariants against each rival, step by step and in random
+//! interleavings.
 
 mod any;
 pub mod array_scan;
@@ -91,7 +93,8 @@ pub trait PolicyVisitor {
     fn visit<P: Inspect>(self, policy: Arc<P>) -> Self::Output;
 }
 
-/// Builds the policy that a scenario names, for the workers of `topology` and one flow per weight, and shows it to `visitor`.
+/// Builds the policy that a scenario names, for the workers of `topology` and one flow per weight, and shows it to
+/// `visitor`.
 ///
 /// # Errors
 /// One sentence: what is out of range, or does not go together.
@@ -116,8 +119,8 @@ pub fn with_policy<V: PolicyVisitor>(
     Ok(visitor.visit(Arc::new(mqfq.map_err(|error| format!("policy: {error}"))?)))
 }
 
-/// The options of a scenario's policy, checked, for so many workers: the paper's form or the relaxed one, and what the scenario
-/// sets by itself.
+/// The options of a scenario's policy, checked, for so many workers: the paper's form or the relaxed one, and what the
+/// scenario sets by itself.
 ///
 /// # Errors
 /// As [`with_policy`].

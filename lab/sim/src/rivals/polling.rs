@@ -1,11 +1,12 @@
 //! Throttled queues that nobody wakes: what the throttle wheel is compared with.
 //!
-//! Source: MQFQ section 4.3.2. "The timer is armed whenever the queue is throttled and upon firing, reschedules the dispatch
-//! routine." There is no structure at all. The worker whose pick ends in `Throttled` arms a timer and picks again; that is
-//! the worker's part, and what keeps promise W of `structures.rs`.
+//! Source: MQFQ section 4.3.2. "The timer is armed whenever the queue is throttled and upon firing, reschedules the
+//! dispatch routine." There is no structure at all. The worker whose pick ends in `Throttled` arms a timer and picks
+//! again; that is the worker's part, and what keeps promise W of `structures.rs`.
 //!
 //! # Cost
-//! Nothing that workers share. What it costs is picks for nothing, and time between what lets a queue go and its next look.
+//! Nothing that workers share. What it costs is picks for nothing, and time between what lets a queue go and its next
+//! look.
 
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::policy::structures::Wheel;

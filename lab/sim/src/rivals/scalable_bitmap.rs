@@ -17,9 +17,10 @@
 //! B1. Free bits and tokens taken are D together.
 //! B2. A bit is taken by at most one at a time.
 //!
-//! A search that finds nothing does not prove that nothing is free: a bit may be set behind it while it looks ahead. The
-//! token tree has the same, and both leave it to the caller to mark itself ready and try again. A bit set behind that
-//! second search is found by whoever set it: it searches the ready set afterwards. No call hides a bit from another.
+//! A search that finds nothing does not prove that nothing is free: a bit may be set behind it while it looks ahead.
+//! The token tree has the same, and both leave it to the caller to mark itself ready and try again. A bit set behind
+//! that second search is found by whoever set it: it searches the ready set afterwards. No call hides a bit from
+//! another.
 //!
 //! # Under the policy
 //! A dispatch token of the policy says how many units it has and not which. So each worker keeps the bits that it took
@@ -28,8 +29,8 @@
 //!
 //! # Cost
 //! `acquire` with a free bit in the hint's word: one load and one read-modify-write there. Without: one load per word.
-//! `release`: one read-modify-write on the word of the bit. `root_units`, which the policy asks for before it wakes others: a
-//! load of each word.
+//! `release`: one read-modify-write on the word of the bit. `root_units`, which the policy asks for before it wakes
+//! others: a load of each word.
 
 use super::word::{Padded, Word};
 use mqfq_sched_watched::policy::DispatchToken;
@@ -115,8 +116,8 @@ impl<W: Word> ScalableBitmap<W> {
 /// A [`ScalableBitmap`] with what its workers remember, as the policy wants it.
 pub struct BitmapTokens<W> {
     bitmap: ScalableBitmap<W>,
-    /// By hctx. Each is touched by its own worker alone, so the locks are never waited for; they are the plain ones, no part
-    /// of what is compared, and not held across an access to the bitmap.
+    /// By hctx. Each is touched by its own worker alone, so the locks are never waited for; they are the plain ones, no
+    /// part of what is compared, and not held across an access to the bitmap.
     hands: Box<[Mutex<Hand>]>,
 }
 
@@ -177,7 +178,8 @@ impl<W: Word> Tokens for BitmapTokens<W> {
     }
 
     fn percolate(&self, _hctx: HctxId) {
-        // Pairs with the fence in `ReadySet::mark`: `release_local` has put tokens where all take them, and a search follows.
+        // Pairs with the fence in `ReadySet::mark`: `release_local` has put tokens where all take them, and a search
+        // follows.
         W::fence(Ordering::SeqCst);
     }
 

@@ -1,7 +1,7 @@
 //! A scenario's TOML: everything but the tenants, which are in `tenant.rs`. docs/lab/scenarios.md has every key.
 //!
-//! Each refusal is one sentence with file, line, key, what is wrong and what is allowed. What two keys decide together is
-//! refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
+//! Each refusal is one sentence with file, line, key, what is wrong and what is allowed. What two keys decide together
+//! is refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
 
 use super::{
     Device, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant,
@@ -50,7 +50,8 @@ impl Scenario {
     /// Reads `text`; `file` is its name, and the folder that a trace's path starts at.
     ///
     /// # Errors
-    /// A key that is unknown, missing, of the wrong type, out of range or in contradiction to another; a trace that cannot be read.
+    /// A key that is unknown, missing, of the wrong type, out of range or in contradiction to another; a trace that
+    /// cannot be read.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ConfigError> {
         let source = Source::new(file, text);
         let root = source.parse()?;

@@ -1,4 +1,5 @@
-//! Keys of `[policy]` that only one policy looks at: the elevators' and those of d2fq. Which there are and what they may be is said beside the policies.
+//! Keys of `[policy]` that only one policy looks at: the elevators' and those of d2fq. Which there are and what they
+//! may be is said beside the policies.
 
 use super::Policy;
 use super::parse::refuse;

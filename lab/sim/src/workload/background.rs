@@ -1,7 +1,7 @@
 //! Large sequential requests that follow from a tenant's own: flushes and compactions.
 //!
-//! Each completed request of a thread adds to a debt in bytes, which the background pays in requests of its size. It falls behind where
-//! the device is too slow for both; a store that then stops taking writes is not modelled.
+//! Each completed request of a thread adds to a debt in bytes, which the background pays in requests of its size. It
+//! falls behind where the device is too slow for both; a store that then stops taking writes is not modelled.
 
 use super::random::Random;
 use super::shape::Cursor;
@@ -10,7 +10,8 @@ use crate::scenario;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How often the background looks whether it owes a request, ns. At 1 MiB per request and 5 GB/s one is owed every 200 us.
+/// How often the background looks whether it owes a request, ns. At 1 MiB per request and 5 GB/s one is owed every 200
+/// us.
 const LOOK_NS: u64 = 100_000;
 
 /// Bytes owed.

@@ -50,8 +50,9 @@ const LOOK_NS: u64 = 5_000;
 
 /// Where the threads of a tenant wait for each other.
 ///
-/// A waiting thread cannot be called by the last one that comes, so it looks from time to time. All leave the computing time after
-/// the last one came, so whoever looks once per computing time learns of it before it must leave, and leaves exactly then.
+/// A waiting thread cannot be called by the last one that comes, so it looks from time to time. All leave the computing
+/// time after the last one came, so whoever looks once per computing time learns of it before it must leave, and leaves
+/// exactly then.
 pub struct Barrier {
     threads: u32,
     arrived: Cell<u32>,
@@ -79,7 +80,8 @@ impl Barrier {
     }
 }
 
-/// Phases of so many requests at a depth. At the end of one a thread waits for its own, then for the others, then all compute.
+/// Phases of so many requests at a depth. At the end of one a thread waits for its own, then for the others, then all
+/// compute.
 pub struct Phases {
     shape: Shape,
     depth: u32,

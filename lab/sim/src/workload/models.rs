@@ -1,7 +1,7 @@
 //! Applications by name: what they ask of a device, with where each number is from.
 //!
-//! A model is a load with every key set; a scenario may set each again. *Free* are the parameters that no source gives: they are
-//! calibrated to what a paper measured, or stand for a choice of whoever runs the application.
+//! A model is a load with every key set; a scenario may set each again. *Free* are the parameters that no source gives:
+//! they are calibrated to what a paper measured, or stand for a choice of whoever runs the application.
 //!
 //! # `flashx-pagerank`
 //! | what | value | from |
@@ -35,18 +35,18 @@
 //! | E | 95 scan of 1 to 100 records, 5 insert | one read of 4 to 100 KiB per scan | 0.05 / 0.95 |
 //! | F | 50 read, 50 read-modify-write | one block read each | 0.5 |
 //!
-//! * Operations and distributions: YCSB `workloads/workload[a-f]`. Zipfian with 0.99: `ZipfianGenerator`. D's "latest" is drawn as
-//!   zipfian: ASSUMED, the device sees the same skew, only the popular places move.
-//! * An update reads the record before it writes it (`RocksDBClient.update`: get, then put). A read-modify-write reads it twice; the
-//!   second finds it in memory: ASSUMED.
-//! * Records of 10 fields of 100 B, here 1 KiB. Scans: `maxscanlength=100`, uniform. One request per scan: ASSUMED, in truth read-ahead
-//!   makes several of it.
-//! * A read is one data block of 4 KiB (RocksDB `block_size` default), not in memory: ASSUMED, with all index blocks and filters in
-//!   memory and a data set much larger than it.
-//! * A put goes to memory. On the device it causes large sequential requests in the background (log, flush, compaction), 1 MiB each
-//!   (`writable_file_max_buffer_size` default). Per put of 1 KiB 10 KiB written and 9 KiB read, *free*: levels grow tenfold
-//!   (`max_bytes_for_level_multiplier`), and write amplification of leveled compaction is commonly told as 10 to 30; the log and the
-//!   flush are not read back.
+//! * Operations and distributions: YCSB `workloads/workload[a-f]`. Zipfian with 0.99: `ZipfianGenerator`. D's "latest"
+//!   is drawn as zipfian: ASSUMED, the device sees the same skew, only the popular places move.
+//! * An update reads the record before it writes it (`RocksDBClient.update`: get, then put). A read-modify-write reads
+//!   it twice; the second finds it in memory: ASSUMED.
+//! * Records of 10 fields of 100 B, here 1 KiB. Scans: `maxscanlength=100`, uniform. One request per scan: ASSUMED, in
+//!   truth read-ahead makes several of it.
+//! * A read is one data block of 4 KiB (RocksDB `block_size` default), not in memory: ASSUMED, with all index blocks
+//!   and filters in memory and a data set much larger than it.
+//! * A put goes to memory. On the device it causes large sequential requests in the background (log, flush,
+//!   compaction), 1 MiB each (`writable_file_max_buffer_size` default). Per put of 1 KiB 10 KiB written and 9 KiB read,
+//!   *free*: levels grow tenfold (`max_bytes_for_level_multiplier`), and write amplification of leveled compaction is
+//!   commonly told as 10 to 30; the log and the flush are not read back.
 //! * Threads 16, depth 1 (a YCSB thread waits for each operation), *free*. cpu 5 us, *free*.
 
 use crate::scenario::{Arrival, Background, Load, Pattern};

@@ -1,7 +1,7 @@
 //! Open loops: requests come by the clock, whatever has completed. And traces, whose clock was recorded.
 //!
-//! An open loop that cannot be served fast enough falls behind; its requests keep the times at which they should have come, so
-//! their latencies say so.
+//! An open loop that cannot be served fast enough falls behind; its requests keep the times at which they should have
+//! come, so their latencies say so.
 //!
 //! ```text
 //!   clock of the bursts   0 ─────── on | 0 ─────── on | ...     the process of arrivals runs on this one

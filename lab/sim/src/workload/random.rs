@@ -1,7 +1,8 @@
 //! Random numbers that are the same on every machine.
 //!
-//! ChaCha8, keyed by the scenario's seed, the tenant's name, its number and the thread: every thread has its own stream, and a tenant that
-//! runs alone draws what it draws beside others. The mathematics is the crate `libm`'s and not the platform's, whose last bits differ.
+//! ChaCha8, keyed by the scenario's seed, the tenant's name, its number and the thread: every thread has its own
+//! stream, and a tenant that runs alone draws what it draws beside others. The mathematics is the crate `libm`'s and
+//! not the platform's, whose last bits differ.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

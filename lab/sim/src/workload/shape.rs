@@ -1,8 +1,8 @@
 //! What a request is: its length, whether it writes, and where it lies.
 //!
-//! Random and zipfian places are aligned to the length. Popular places of a zipfian tenant are scattered over the device by FNV-1a of
-//! the rank modulo their number, as YCSB does it; the hash is keyed by the tenant, so two tenants have different ones.
-//! Sequential threads begin at a random place of their own part of the device, and wrap there.
+//! Random and zipfian places are aligned to the length. Popular places of a zipfian tenant are scattered over the
+//! device by FNV-1a of the rank modulo their number, as YCSB does it; the hash is keyed by the tenant, so two tenants
+//! have different ones. Sequential threads begin at a random place of their own part of the device, and wrap there.
 
 use super::Ask;
 use super::random::{Random, fnv};
@@ -124,7 +124,8 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// In so many bytes from `from_bytes` on, for requests of up to `longest` bytes; it begins at a random multiple of that.
+    /// In so many bytes from `from_bytes` on, for requests of up to `longest` bytes; it begins at a random multiple of
+    /// that.
     ///
     /// # Errors
     /// Not one fits.

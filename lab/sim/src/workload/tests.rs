@@ -1,5 +1,5 @@
-//! What sources ask for, played against a device that takes a fixed time: rates, mixes and places, with the tolerance that the number of
-//! draws allows, for fixed seeds.
+//! What sources ask for, played against a device that takes a fixed time: rates, mixes and places, with the tolerance
+//! that the number of draws allows, for fixed seeds.
 
 use super::*;
 use crate::scenario::{Background, Load, Pattern};

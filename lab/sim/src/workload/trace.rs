@@ -1,8 +1,8 @@
 //! Recorded traces, by content: fio's iolog (versions 2 and 3) and what blkparse prints by default.
 //!
-//! Only reads and writes are played. What else a trace holds (flushes, trims) is passed over, since the simulated tenants only read
-//! and write. A line that the format does not have is refused with its number: a trace that lost a tenth of its requests to a
-//! misunderstanding looks just like one that did not.
+//! Only reads and writes are played. What else a trace holds (flushes, trims) is passed over, since the simulated
+//! tenants only read and write. A line that the format does not have is refused with its number: a trace that lost a
+//! tenth of its requests to a misunderstanding looks just like one that did not.
 //!
 //! Offsets are bytes of the device, for every file that a trace names (fio's `replay_redirect` does the same).
 
@@ -72,8 +72,8 @@ struct Recording {
 }
 
 impl Recording {
-    /// Takes in a request that stands in `line`. Its time is at least that of the one before: traces of several writers are not quite
-    /// in order.
+    /// Takes in a request that stands in `line`. Its time is at least that of the one before: traces of several writers
+    /// are not quite in order.
     fn add(
         &mut self,
         line: usize,

@@ -1,12 +1,14 @@
 //! Zipfian ranks by the formula that YCSB draws with.
 //!
 //! Source: Gray et al., "Quickly generating billion-record synthetic databases", SIGMOD 1994, as used by YCSB's
-//! `ZipfianGenerator`. Not `rand_distr::Zipf`: that one is exact but draws again until it accepts, and what the papers here compare with
-//! was drawn by this formula. Ranks 0 and 1 are exact; those above come from a continuous curve, a few percent off for the next ones.
+//! `ZipfianGenerator`. Not `rand_distr::Zipf`: that one is exact but draws again until it accepts, and what the papers
+//! here compare with was drawn by this formula. Ranks 0 and 1 are exact; those above come from a continuous curve, a
+//! few percent off for the next ones.
 //!
-//! Difference from YCSB: its scrambled generator always draws with the sum of 10^10 items and folds the ranks onto the real ones, which
-//! makes the most popular one 1 in 26.5 whatever their number. Here ranks are drawn from as many items as there are (1 in 18.7 for 16 M).
-//! The sum in the formula's denominator is not added up term by term but by Euler and Maclaurin's formula after the first 64.
+//! Difference from YCSB: its scrambled generator always draws with the sum of 10^10 items and folds the ranks onto the
+//! real ones, which makes the most popular one 1 in 26.5 whatever their number. Here ranks are drawn from as many items
+//! as there are (1 in 18.7 for 16 M). The sum in the formula's denominator is not added up term by term but by Euler
+//! and Maclaurin's formula after the first 64.
 
 use super::random::Random;
 

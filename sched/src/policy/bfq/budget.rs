@@ -1,8 +1,8 @@
 //! How much may a queue use in its next turn?
 //!
-//! Source: Valente and Checconi 2010, section 5 (feedback); Valente and Avanzini, "Evolution of the BFQ Storage-I/O Scheduler", MST 2015;
-//! the constants as measured against in Linux 6.12. Weights hold whatever the budgets are (`service_tree.rs`); a large budget is for
-//! throughput, a small one for being served soon.
+//! Source: Valente and Checconi 2010, section 5 (feedback); Valente and Avanzini, "Evolution of the BFQ Storage-I/O
+//! Scheduler", MST 2015; the constants as measured against in Linux 6.12. Weights hold whatever the budgets are
+//! (`service_tree.rs`); a large budget is for throughput, a small one for being served soon.
 
 /// What the largest budget is until the device's rate is known: 16384 sectors.
 pub(super) const DEFAULT_MAX_BYTES: u64 = 16_384 * 512;

@@ -1,7 +1,7 @@
 //! A heap whose links lie in what it holds, so that any element leaves it and nothing is allocated.
 //!
-//! Answers: which of these is first, and what if one in the middle goes away? Source: Fredman, Sedgewick, Sleator and Tarjan, "The
-//! pairing heap", 1986. The elements are places of a slab; a place is in one heap at a time.
+//! Answers: which of these is first, and what if one in the middle goes away? Source: Fredman, Sedgewick, Sleator and
+//! Tarjan, "The pairing heap", 1986. The elements are places of a slab; a place is in one heap at a time.
 //!
 //! # Shape
 //! ```text

@@ -1,8 +1,9 @@
 //! Policy `bfq`: budget fair queueing, one queue at a time and one lock.
 //!
-//! Answers: what do exact shares of service cost, if a queue has the device to itself while it is served? Sources: Valente and Checconi,
-//! "High Throughput Disk Scheduling with Fair Bandwidth Distribution", IEEE Transactions on Computers 59(9), 2010; Valente and
-//! Andreolini, SYSTOR 2012; Valente and Avanzini, MST 2015; and what Linux documents of its own (bfq-iosched).
+//! Answers: what do exact shares of service cost, if a queue has the device to itself while it is served? Sources:
+//! Valente and Checconi, "High Throughput Disk Scheduling with Fair Bandwidth Distribution", IEEE Transactions on
+//! Computers 59(9), 2010; Valente and Andreolini, SYSTOR 2012; Valente and Avanzini, MST 2015; and what Linux documents
+//! of its own (bfq-iosched).
 //!
 //! # Shape
 //! ```text
@@ -17,9 +18,9 @@
 //! ```
 //!
 //! # Invariants
-//! C1 to C3 of `central.rs`, B1 to B3 of `service_tree.rs`, A1 to A3 of `scheduler.rs`, and for two groups that have requests staged
-//! during a whole interval, in one class, without raising: their service over their weights differs by no more than two turns' each (a
-//! turn is at most the largest budget, or the largest request).
+//! C1 to C3 of `central.rs`, B1 to B3 of `service_tree.rs`, A1 to A3 of `scheduler.rs`, and for two groups that have
+//! requests staged during a whole interval, in one class, without raising: their service over their weights differs by
+//! no more than two turns' each (a turn is at most the largest budget, or the largest request).
 //!
 //! # Cost
 //! A lock per operation; O(log groups + log queues) when a turn begins and ends, O(log requests) per request.

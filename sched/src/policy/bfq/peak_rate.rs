@@ -1,13 +1,13 @@
 //! How many bytes per second does the device do at its best?
 //!
-//! Source: Valente and Avanzini 2015 (peak-rate estimation over intervals, with a low-pass filter); 32 samples and 300 ms as in Linux 6.12.
-//! Ours is simpler than the papers', which must tell sequential from random on disks.
+//! Source: Valente and Avanzini 2015 (peak-rate estimation over intervals, with a low-pass filter); 32 samples and 300
+//! ms as in Linux 6.12. Ours is simpler than the papers', which must tell sequential from random on disks.
 //!
 //! # Shape
-//! An observation covers time during which at least one request is on the device: waiting for a queue's next request (idling) is the
-//! scheduler's doing, and no fault of the device. After 300 ms of that and 32 completions it gives a rate, and the next one begins. The
-//! estimate is the first such rate; later ones move it by half of the difference upwards and an eighth downwards, because a light
-//! load shows less than the device can do and nothing shows more.
+//! An observation covers time during which at least one request is on the device: waiting for a queue's next request
+//! (idling) is the scheduler's doing, and no fault of the device. After 300 ms of that and 32 completions it gives a
+//! rate, and the next one begins. The estimate is the first such rate; later ones move it by half of the difference
+//! upwards and an eighth downwards, because a light load shows less than the device can do and nothing shows more.
 
 /// Least number of completions in an observation.
 const SAMPLES_MIN: u32 = 32;

@@ -1,6 +1,7 @@
 //! The requests of one process: first in offset order from where the last one was, unless one is too old.
 //!
-//! A process is a worker as far as one tenant uses it: all requests of a flow that come in at one hctx, sync and async apart.
+//! A process is a worker as far as one tenant uses it: all requests of a flow that come in at one hctx, sync and async
+//! apart.
 //!
 //! # Shape
 //! ```text

@@ -1,8 +1,10 @@
 //! Weight raising: whose weight counts for more for a while, because a person may be waiting?
 //!
-//! Source: Valente and Andreolini, "Improving Application Responsiveness with the BFQ Disk I/O Scheduler", SYSTOR 2012; Valente and Avanzini
-//! 2015. Two kinds: an *interactive* flow is new or has been idle for long, and is raised by 30 for a while; a *soft real-time* flow asks
-//! for little at a time and then pauses, like a player, and is raised by 100 times as much, for shorter.
+//! Source: Valente and Andreolini, "Improving Application Responsiveness with the BFQ Disk I/O Scheduler", SYSTOR 2012;
+//! Valente and Avanzini
+//! 2015. Two kinds: an *interactive* flow is new or has been idle for long, and is raised by 30 for a while; a *soft
+//! real-time* flow asks for little at a time and then pauses, like a player, and is raised by 100 times as much, for
+//! shorter.
 //!
 //! # What is soft real-time
 //! ```text
@@ -11,11 +13,13 @@
 //!          └ began        └ not before:           when the next begins: began + bytes / rate, and
 //!                                                 done + slice-idle + 4 ms
 //! ```
-//! The second is there because a greedy flow that is served slowly is idle too when its request is done, but only for a moment.
+//! The second is there because a greedy flow that is served slowly is idle too when its request is done, but only for a
+//! moment.
 //!
 //! # What is simpler than in Linux
-//! The duration of interactive raising is constant; there it follows the device's rate, and ends early for who has read much. Raised
-//! is the flow (the tenant), not one queue of it: there a queue's raised weight counts within its group only.
+//! The duration of interactive raising is constant; there it follows the device's rate, and ends early for who has read
+//! much. Raised is the flow (the tenant), not one queue of it: there a queue's raised weight counts within its group
+//! only.
 
 /// What an interactive flow's weight is multiplied by.
 const INTERACTIVE: u64 = 30;
@@ -148,7 +152,8 @@ mod tests {
         player.begin(0);
         player.end(settled - 20 * MS, 8 * MS);
         assert_eq!(batches(&mut player, settled, 5, 64 << 10, 5 * MS, 35 * MS), [3000; 5]);
-        // 256 KiB each 40 ms is 6.5 MB/s: what its one small request before the first batch earned ends after 300 ms, 8 batches.
+        // 256 KiB each 40 ms is 6.5 MB/s: what its one small request before the first batch earned ends after 300 ms, 8
+        // batches.
         let mut reader = Raising::NEW;
         reader.begin(0);
         reader.end(settled - 20 * MS, 8 * MS);

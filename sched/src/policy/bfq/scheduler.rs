@@ -11,13 +11,15 @@
 //!        ▼                                        none: wait until completed + slice-idle   (Next::Later)
 //!   end of turn: what it got is charged at both levels, the feedback sets its next budget
 //! ```
-//! A group is a flow (a tenant). A group's budget is that of the queue of it that would be served next, so its turn and its queue's are one.
+//! A group is a flow (a tenant). A group's budget is that of the queue of it that would be served next, so its turn and
+//! its queue's are one.
 //!
 //! # Invariants
-//! A1. A queue is active in its group's tree if and only if something of it is staged, or it is in service. A group is active in its
-//!     class's tree if and only if one of its queues is.
-//! A2. A queue is spare if and only if it has nothing staged, nothing on the device, and is not in service; a process without a queue
-//!     takes a free one, or the one that has been spare for longest. There are as many as there can be that are not spare, and one.
+//! A1. A queue is active in its group's tree if and only if something of it is staged, or it is in service. A group is
+//!     active in its class's tree if and only if one of its queues is.
+//! A2. A queue is spare if and only if it has nothing staged, nothing on the device, and is not in service; a process
+//!     without a queue takes a free one, or the one that has been spare for longest. There are as many as there can be
+//!     that are not spare, and one.
 //! A3. While something is staged, either a request is on the device, or `next` names a request or a time.
 
 use super::budget::{Expiry, Limits};
@@ -311,7 +313,8 @@ impl Scheduler {
         self.preempt_for(flow);
     }
 
-    /// Ends the turn in service if a flow has come that goes before it: one of a higher class, or a raised one beside one that is not.
+    /// Ends the turn in service if a flow has come that goes before it: one of a higher class, or a raised one beside
+    /// one that is not.
     fn preempt_for(&mut self, flow: u32) {
         let Some(Turn { queue, .. }) = self.turn else { return };
         let ours = &self.groups[self.queues[queue as usize].flow.0 as usize];
@@ -416,8 +419,8 @@ impl Scheduler {
         part.max(1)
     }
 
-    /// Shares would be lost if another were served before the next request of this queue, and that is likely to come soon; or the device
-    /// takes one request at a time, and then it costs little.
+    /// Shares would be lost if another were served before the next request of this queue, and that is likely to come
+    /// soon; or the device takes one request at a time, and then it costs little.
     fn is_worth_waiting_for(&self, place: u32) -> bool {
         let queue = &self.queues[place as usize];
         let group = &self.groups[queue.flow.0 as usize];

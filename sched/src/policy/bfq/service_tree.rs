@@ -1,8 +1,9 @@
 //! B-WF2Q+: who is served next among entities with weights and budgets?
 //!
-//! Source: Valente and Checconi, "High Throughput Disk Scheduling with Fair Bandwidth Distribution", IEEE Transactions on Computers 59(9),
-//! 2010, section 4; WF2Q+ is Bennett and Zhang 1997. Difference from the paper: two heaps and not one augmented tree. Virtual time only
-//! goes forward, so an entity that has become eligible stays so until it is served, and moves from one heap to the other once.
+//! Source: Valente and Checconi, "High Throughput Disk Scheduling with Fair Bandwidth Distribution", IEEE Transactions
+//! on Computers 59(9), 2010, section 4; WF2Q+ is Bennett and Zhang 1997. Difference from the paper: two heaps and not
+//! one augmented tree. Virtual time only goes forward, so an entity that has become eligible stays so until it is
+//! served, and moves from one heap to the other once.
 //!
 //! # Shape
 //! ```text
@@ -10,10 +11,10 @@
 //!                                  ▲                                                            │
 //!                                  └──── S := F of the service it got, F := S + budget / w ◀────┘
 //! ```
-//! An entity has a virtual start S, and a virtual finish F that says when it would be done if it used its whole budget. Whoever is
-//! eligible and has the smallest F is served; what it *got* is its new S, so a budget that was too large costs it nothing later
-//! (budgets may be anything, weights hold). V, system virtual time, moves by service over the sum of active weights, and jumps to the
-//! smallest S if nobody is eligible.
+//! An entity has a virtual start S, and a virtual finish F that says when it would be done if it used its whole budget.
+//! The eligible entity of the smallest F is served; its new S is what it *got*, so a budget that was too large costs it
+//! nothing later (budgets may be anything, weights hold). V, system virtual time, moves by service over the sum of
+//! active weights, and jumps to the smallest S if nobody is eligible.
 //!
 //! # Invariants
 //! B1. V never goes back. S of an active entity never goes back.
@@ -21,8 +22,9 @@
 //! B3. While a tree has active entities and none in service, `select` finds one.
 //!
 //! # Numbers
-//! Virtual time is 128 bits wide with 2^20 units per byte of service at weight 1: it never wraps, so an entity can be idle for as long as it
-//! likes. A turn is rounded once, by less than a unit, which is 2^-20 bytes at weight 1 and a hundredth of one at weight 10000.
+//! Virtual time is 128 bits wide with 2^20 units per byte of service at weight 1: it never wraps, so an entity can be
+//! idle for as long as it likes. A turn is rounded once, by less than a unit, which is 2^-20 bytes at weight 1 and a
+//! hundredth of one at weight 10000.
 
 use super::heap::{Heap, Linked, Links, Order};
 use crate::sync::touch;
@@ -269,7 +271,8 @@ mod tests {
 
     #[test]
     fn service_is_by_weight_whatever_the_budgets() {
-        // Weights 1:2:3, budgets 8:1:4 KiB. Against each other two entities are off by at most a budget each, over their weights.
+        // Weights 1:2:3, budgets 8:1:4 KiB. Against each other two entities are off by at most a budget each, over
+        // their weights.
         for budgets in [[8192, 1024, 4096], [1024, 1024, 1024], [1024, 8192, 65_536]] {
             let got = turns(&[1, 2, 3], &budgets, 6000);
             for a in 0..3 {
@@ -285,8 +288,9 @@ mod tests {
 
     #[test]
     fn the_smaller_budget_goes_first_and_nobody_runs_ahead() {
-        // WF2Q+ and not WFQ: weight 10 beside ten of weight 1, equal budgets. WFQ would serve the heavy one ten times in a row; here it
-        // alternates, because its next turn is not eligible before the fluid system would have begun it.
+        // WF2Q+ and not WFQ: weight 10 beside ten of weight 1, equal budgets. WFQ would serve the heavy one ten times
+        // in a row; here it alternates, because its next turn is not eligible before the fluid system would have begun
+        // it.
         let mut weights = vec![10];
         weights.extend([1; 10]);
         let mut nodes: Vec<Entity> = weights.iter().map(|&weight| Entity::new(weight)).collect();

@@ -1,7 +1,8 @@
-//! What `d2fq` knows of a flow: its virtual time and whether it is active, shared by the workers, and each worker's own part.
+//! The state of a flow in `d2fq`: its virtual time and whether it is active, shared by the workers, and each worker's
+//! own part.
 //!
-//! Answers: how much has this flow been served for its weight, and does it want anything? Source: D2FQ Figure 10, and section 3.5 on the
-//! grace period.
+//! Answers: how much has this flow been served for its weight, and does it want anything? Source: D2FQ Figure 10, and
+//! section 3.5 on the grace period.
 //!
 //! # Shape
 //! ```text
@@ -12,15 +13,16 @@
 //!   activations    how often vt was set to global virtual time
 //!   rate           weight, as a reciprocal
 //! ```
-//! The paper counts the requests in flight of a flow in one word. Here each worker counts its own, and the shared word counts workers that
-//! have any: a flow that always has requests in flight at a worker does not write it.
+//! The paper counts the requests in flight of a flow in one word. Here each worker counts its own, and the shared word
+//! counts workers that have any: a flow that always has requests in flight at a worker does not write it.
 //!
 //! # Invariants
 //! F1. A flow is active while a worker has something of it in flight, and for the grace period after.
-//! F2. A flow that was inactive starts at global virtual time: no credit for idleness, and no debt. It is put there *before* it counts as
-//!     active and by compare-and-exchange, so that no charge of another worker is lost and nobody charges the old virtual time on, which
-//!     would take global virtual time back.
-//! F3. Charges of a run of requests at one worker and one weight sum to cost / weight within a unit: `carry` keeps the fraction.
+//! F2. A flow that was inactive starts at global virtual time: no credit for idleness, and no debt. It is put there
+//!     *before* it counts as active and by compare-and-exchange, so that no charge of another worker is lost and nobody
+//!     charges the old virtual time on, which would take global virtual time back.
+//! F3. Charges of a run of requests at one worker and one weight sum to cost / weight within a unit: `carry` keeps the
+//!     fraction.
 
 use super::gvt::GlobalVtime;
 use crate::flow::{FRACTION_BITS, Rate, Weight};
@@ -39,7 +41,8 @@ pub(super) struct Flow {
     pub(super) vt: AtomicU64,
     idle_since_ns: AtomicU64,
     busy_queues: AtomicU32,
-    /// Times that the flow was put at global virtual time; changes tell whoever compares virtual times that there is nothing to compare.
+    /// Times that the flow was put at global virtual time; changes tell whoever compares virtual times that there is
+    /// nothing to compare.
     pub(super) activations: AtomicU32,
     pub(super) rate: Rate,
 }
@@ -66,8 +69,8 @@ impl Flow {
     /// Nothing in flight anywhere, and past its grace period.
     #[inline]
     pub(super) fn is_inactive(&self, now_ns: u64, grace_ns: u64) -> bool {
-        // Acquire: pairs with `leave`, so that who sees no worker sees when the last one left. The clock of another worker may be ahead of
-        // ours: then it is not idle yet.
+        // Acquire: pairs with `leave`, so that who sees no worker sees when the last one left. The clock of another
+        // worker may be ahead of ours: then it is not idle yet.
         self.busy_queues.load(Acquire) == 0 && {
             // Relaxed: see above.
             let idle_ns = now_ns.wrapping_sub(self.idle_since_ns.load(Relaxed)) as i64;
@@ -78,8 +81,8 @@ impl Flow {
     /// A worker that has nothing of it in flight is about to have: the paper's activation.
     pub(super) fn enter(&self, now_ns: u64, grace_ns: u64, gvt: &impl GlobalVtime) {
         loop {
-            // Acquire: pairs with `charge`. If a charge is in it, the look at activity that follows sees who charged it. One that comes after
-            // makes the compare-and-exchange fail.
+            // Acquire: pairs with `charge`. If a charge is in it, the look at activity that follows sees who charged
+            // it. One that comes after makes the compare-and-exchange fail.
             let seen = self.vt.load(Acquire);
             if !self.is_inactive(now_ns, grace_ns) {
                 break;
@@ -132,7 +135,8 @@ impl Flow {
     }
 }
 
-/// One worker's part of a flow. That worker alone writes it, so its writes are loads and stores; others read `class_bytes`.
+/// One worker's part of a flow. That worker alone writes it, so its writes are loads and stores; others read
+/// `class_bytes`.
 pub(super) struct QueueFlow {
     pub(super) in_flight: AtomicU32,
     carry: AtomicU32,

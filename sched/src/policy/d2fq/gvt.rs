@@ -7,38 +7,43 @@
 //!   63                                        17 16             0
 //!  |  virtual time of the holder, 47 bits       |  holder, 17 bits |        units of virtual time; all ones: nobody
 //! ```
-//! The holder alone moves it up; any other flow takes it by being behind. Who leaves is taken off it, and then whoever completes a
-//! request first takes it. So it follows the minimum without ever looking at more than one flow, and is now and then not the
-//! minimum: the holder overtakes another flow, or a flow that is ahead takes what nobody holds. Either ends with the next completion of
-//! a flow that is behind.
+//! The holder alone moves it up; any other flow takes it by being behind. A flow that leaves is taken off it, and then
+//! the flow that completes a request first takes it. So it follows the minimum without ever looking at more than one
+//! flow, and is now and then not the minimum: the holder overtakes another flow, or a flow that is ahead takes what
+//! nobody holds. Either ends with the next completion of a flow that is behind.
 //!
 //! # What differs from the paper
-//! * 17 bits of holder and not 16: 131,071 flows have names of their own, and more are refused, so no two can be taken for each other.
-//! * The virtual time is that of the flow with the low 17 bits left out: a grain of 128 bytes at the default weight, where the thresholds
-//!   are 64 KiB at the least. The word then covers the whole circle of [`VTime`] and compares as that does, by signed distance, and
-//!   needs no shift. (A grain of 64 units as elsewhere would leave a circle of 2^53 units, which a flow of weight 1 goes half round in
-//!   44 GB: ten seconds of a fast drive. A flow whose one request takes longer would seem to be ahead.) A flow of a large weight also
-//!   writes the shared line less than once per request.
+//! * 17 bits of holder and not 16: 131,071 flows have names of their own, and more are refused, so no two can be taken
+//!   for each other.
+//! * The virtual time is that of the flow with the low 17 bits left out: a grain of 128 bytes at the default weight,
+//!   where the thresholds are 64 KiB at the least. The word then covers the whole circle of [`VTime`] and compares as
+//!   that does, by signed distance, and needs no shift. (A grain of 64 units as elsewhere would leave a circle of 2^53
+//!   units, which a flow of weight 1 goes half round in 44 GB: ten seconds of a fast drive. A flow whose one request
+//!   takes longer would seem to be ahead.) A flow of a large weight also writes the shared line less than once per
+//!   request.
 //!
 //! # Quantum
-//! As in the paper the holder writes the word with each of its completions, and two flows that are served alike take it from each other all the
-//! time: with two workers on a device that completes at once, half of what a request costs is the way of this line. With a quantum q the
-//! holder writes it only when it has got q ahead of it, and another flow takes it only when it is q behind. So it is off by at most q, either
-//! way, and so are the gaps that the thresholds are compared with: nothing in shares, which follow from differences, and q of 8 MiB in when
-//! control begins. Whoever finds that nobody holds it takes it at once, as before.
+//! As in the paper the holder writes the word with each of its completions, and two flows that are served alike take it
+//! from each other all the time: with two workers on a device that completes at once, half of what a request costs is
+//! the way of this line. With a quantum q the holder writes it only when it has got q ahead of it, and another flow
+//! takes it only when it is q behind. So it is off by at most q, either way, and so are the gaps that the thresholds
+//! are compared with: nothing in shares, which follow from differences, and q of 8 MiB in when control begins. A flow
+//! that finds it without a holder takes it at once, as before.
 //!
 //! # Invariants
 //! G1. It moves back only by a flow that is behind it and not its holder, which becomes its holder.
-//! G2. After [`update`](GlobalVtime::update) of a flow, as long as nobody else calls anything, it is at most q above that flow's virtual time, and
-//!     at most a grain and q below it if the flow holds it.
-//! G3. A release changes the holder and not the time, and takes it off nobody who has completed something since it was found inactive: else a
-//!     flow that is ahead could take global virtual time past one that has just come back.
+//! G2. After [`update`](GlobalVtime::update) of a flow, as long as nobody else calls anything, it is at most q above
+//!     that flow's virtual time, and at most a grain and q below it if the flow holds it.
+//! G3. A release changes the holder and not the time, and takes it off nobody who has completed something since it was
+//!     found inactive: else a flow that is ahead could take global virtual time past one that has just come back.
 //!
 //! # Orderings
-//! Relaxed where it is read for its value. A release must not find inactive whom an update shows to be active: update releases, release acquires.
+//! Relaxed where it is read for its value. A release must not find inactive whom an update shows to be active: update
+//! releases, release acquires.
 //!
 //! # Cost
-//! An update: a load and a comparison, and for the holder that moved by a grain or a flow that is behind a compare-and-exchange.
+//! An update: a load and a comparison, and for the holder that moved by a grain or a flow that is behind a
+//! compare-and-exchange.
 
 use crate::cache_padded::CachePadded;
 use crate::flow::FlowId;
@@ -53,13 +58,14 @@ pub trait GlobalVtime: Send + Sync {
     /// Where it stands. Called for each request.
     fn now(&self) -> VTime;
 
-    /// A request of `flow` completed and its virtual time is `vtime` now: moves global virtual time if that follows from it. Returns how far
-    /// `vtime` was ahead of it before, in units; less than 0 if behind. Called for each request.
+    /// A request of `flow` completed and its virtual time is `vtime` now: moves global virtual time if that follows
+    /// from it. Returns how far `vtime` was ahead of it before, in units; less than 0 if behind. Called for each
+    /// request.
     fn update(&self, flow: FlowId, vtime: VTime) -> i64;
 
-    /// Called by each queue every quarter of the grace period at most, while it completes requests: whichever flow keeps global virtual time
-    /// from moving and is inactive by `is_inactive` does not from here on, until its next `update`. That is the paper's release, on
-    /// behalf of a flow that went away.
+    /// Called by each queue every quarter of the grace period at most, while it completes requests: whichever flow
+    /// keeps global virtual time from moving and is inactive by `is_inactive` does not from here on, until its next
+    /// `update`. That is the paper's release, on behalf of a flow that went away.
     fn release_inactive(&self, is_inactive: impl Fn(FlowId) -> bool);
 }
 
@@ -88,7 +94,8 @@ impl Gvt {
         Gvt::with_quantum(start, VSpan(0))
     }
 
-    /// The same, written only when it would move by more than `quantum`, which is at most a quarter of the circle: see "Quantum".
+    /// The same, written only when it would move by more than `quantum`, which is at most a quarter of the circle: see
+    /// "Quantum".
     pub fn with_quantum(start: VTime, quantum: VSpan) -> Gvt {
         let word = CachePadded::new(AtomicU64::new(start.raw() & !ID_MASK | NO_HOLDER));
         Gvt { word, quantum: quantum.0 as i64 }
@@ -137,7 +144,8 @@ impl GlobalVtime for Gvt {
     /// Figure 9's release, but tried once: if the word has moved since, its holder is back, or has none to give up.
     #[inline]
     fn release_inactive(&self, is_inactive: impl Fn(FlowId) -> bool) {
-        // Acquire: pairs with `update`. Whoever moved the word to what is seen here was active, and `is_inactive` sees that.
+        // Acquire: pairs with `update`. Whoever moved the word to what is seen here was active, and `is_inactive` sees
+        // that.
         let old = self.word.load(Acquire);
         let holder = old & ID_MASK;
         if holder != NO_HOLDER && is_inactive(FlowId(holder as u32)) {

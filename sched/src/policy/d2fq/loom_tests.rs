@@ -20,8 +20,9 @@ fn held() -> Gvt {
     gvt
 }
 
-/// Race: the holder moves up from 100 to 300 while a flow at 50 completes (Figure 9, update against update). The flow behind has it at the end
-/// (G2): the holder's move does not run over it. Shown to fail if `update` stores without comparing.
+/// Race: the holder moves up from 100 to 300 while a flow at 50 completes (Figure 9, update against update). The flow
+/// behind has it at the end (G2): the holder's move does not run over it. Shown to fail if `update` stores without
+/// comparing.
 #[test]
 fn loom_the_holders_move_does_not_run_over_a_flow_behind() {
     model(|| {
@@ -34,8 +35,8 @@ fn loom_the_holders_move_does_not_run_over_a_flow_behind() {
     });
 }
 
-/// Race: two flows behind the holder complete at once; the one farther behind has it at the end, whoever was first. Shown to fail if a failed
-/// compare-and-exchange is not tried again.
+/// Race: two flows behind the holder complete at once; the one farther behind has it at the end, whoever was first.
+/// Shown to fail if a failed compare-and-exchange is not tried again.
 #[test]
 fn loom_of_two_flows_behind_the_one_farther_behind_has_it() {
     model(|| {
@@ -48,8 +49,8 @@ fn loom_of_two_flows_behind_the_one_farther_behind_has_it() {
     });
 }
 
-/// Race: a worker releases on behalf of the holder, which it found inactive, while a flow behind takes global virtual time (update against
-/// release): it is not taken off that flow. Shown to fail if the release stores without comparing.
+/// Race: a worker releases on behalf of the holder, which it found inactive, while a flow behind takes global virtual
+/// time (update against release): it is not taken off that flow. Shown to fail if the release stores without comparing.
 #[test]
 fn loom_a_release_is_not_of_who_took_it_meanwhile() {
     model(|| {
@@ -62,7 +63,8 @@ fn loom_a_release_is_not_of_who_took_it_meanwhile() {
     });
 }
 
-/// Two workers, two flows. [`HOLDER`] holds global virtual time and has been away since time 0, [`OTHER`] is far ahead with a request in flight.
+/// Two workers, two flows. [`HOLDER`] holds global virtual time and has been away since time 0, [`OTHER`] is far ahead
+/// with a request in flight.
 fn away() -> (Arc<D2fq>, [D2fqQueue; 2]) {
     let policy = Arc::new(D2fq::new(&PolicyOptions::new(PolicyKind::D2fq), 2, &[Weight::DEFAULT; 2]).unwrap());
     let [mut mine, mut theirs] = [0, 1].map(|n| policy.open_queue(HctxId(n), 1));
@@ -80,10 +82,10 @@ fn complete(policy: &D2fq, queue: &mut D2fqQueue, flow: FlowId, bytes: u64, now_
     policy.complete(queue, done, DispatchToken::new(0), now_ns, &mut |_: HctxId| ());
 }
 
-/// Race: a worker looks, finds the holder inactive, releases it and takes global virtual time for a flow that is ahead, while the holder comes
-/// back, is put at global virtual time and completes (release against activation). At the end global virtual time is past neither flow (G3),
-/// and the returning flow has paid. Shown to fail if the release is tried again after the word has moved, and if `update` does not release or
-/// `release_inactive` does not acquire.
+/// Race: a worker looks, finds the holder inactive, releases it and takes global virtual time for a flow that is ahead,
+/// while the holder comes back, is put at global virtual time and completes (release against activation). At the end
+/// global virtual time is past neither flow (G3), and the returning flow has paid. Shown to fail if the release is
+/// tried again after the word has moved, and if `update` does not release or `release_inactive` does not acquire.
 #[test]
 fn loom_a_holder_that_comes_back_is_not_left_behind() {
     model(|| {
@@ -109,9 +111,10 @@ fn loom_a_holder_that_comes_back_is_not_left_behind() {
     });
 }
 
-/// Race: a flow that was away has its next requests at two workers at once, one of which completes (activation against activation). It is put at
-/// global virtual time before anybody charges it, and no charge is lost (F2). Shown to fail if it is put there by a store, if it counts as active
-/// before it is, if `charge` or `leave` does not release, and if `enter` does not acquire.
+/// Race: a flow that was away has its next requests at two workers at once, one of which completes (activation against
+/// activation). It is put at global virtual time before anybody charges it, and no charge is lost (F2). Shown to fail
+/// if it is put there by a store, if it counts as active before it is, if `charge` or `leave` does not release, and if
+/// `enter` does not acquire.
 #[test]
 fn loom_a_flow_that_returns_at_two_workers_pays_from_global_virtual_time_on() {
     model(|| {

@@ -1,8 +1,8 @@
 //! Policy `d2fq`: device-direct fair queueing.
 //!
-//! Answers: to which of three classes of device queues does the next request of this flow go, so that flows are served by their weights though
-//! nothing waits in the scheduler? Source: Woo, Ahn, Lee, Jeong, "D2FQ: Device-Direct Fair Queueing for NVMe SSDs", FAST 2021 (cited as "D2FQ
-//! section n").
+//! Answers: to which of three classes of device queues does the next request of this flow go, so that flows are served
+//! by their weights though nothing waits in the scheduler? Source: Woo, Ahn, Lee, Jeong, "D2FQ: Device-Direct Fair
+//! Queueing for NVMe SSDs", FAST 2021 (cited as "D2FQ section n").
 //!
 //! # Shape
 //! ```text
@@ -24,21 +24,23 @@
 //! No queue, no token and no throttle: submit is dispatch, and the only thing decided is the class.
 //!
 //! # Grace period
-//! A flow with nothing in flight keeps its place for so long, because one that asks for the next thing when it has the last one is idle in
-//! between only seemingly. Nobody has a timer for its end, so it is found when it matters: by the flow's own next request, which then starts at
-//! gvt; and, of the flow that holds gvt, by the workers, each of which looks at the holder at a completion once per quarter of the period.
-//! Until then an absent holder stops gvt, and all others run ahead of it: at 3 GB/s, past tau_l after 2.8 ms. So 2 ms, and not 200 as the
-//! published code has. It should not be much shorter than the device needs for tau_m (1.4 ms) either: whoever stays away longer is forgiven
-//! what it is ahead, up to tau_m of which it got from the high queues, and the others should have been served as much meanwhile.
+//! A flow with nothing in flight keeps its place for so long, because one that asks for the next thing when it has the
+//! last one is idle in between only seemingly. Nobody has a timer for its end, so it is found when it matters: by the
+//! flow's own next request, which then starts at gvt; and, of the flow that holds gvt, by the workers, each of which
+//! looks at the holder at a completion once per quarter of the period. Until then an absent holder stops gvt, and all
+//! others run ahead of it: at 3 GB/s, past tau_l after 2.8 ms. So 2 ms, and not 200 as the published code has. It
+//! should not be much shorter than the device needs for tau_m (1.4 ms) either: whoever stays away longer is forgiven
+//! what it is ahead, up to tau_m of which it got from the high queues, and the others should have been served as much
+//! meanwhile.
 //!
 //! # Virtual time for ever
-//! It is compared by signed distance on a circle of 2^64 units ([`VTime`]), which half an hour may go round once. What could leave the half that
-//! compares is moved:
-//! * A flow more than a quarter of that (2^61 units, 2 PiB of service at the default weight) ahead of gvt is put there. It got all that
-//!   while nobody behind it used the device, and stays in the low class.
-//! * A flow more than a quarter behind is put there: its one request took so long that others were served 2 PiB meanwhile. Each queue looks
-//!   for such flows when gvt has come into another eighth of the circle, so none is ever much more than half behind. One that is idle is
-//!   moved as well, so that its number means something.
+//! Virtual time is compared by signed distance on a circle of 2^64 units ([`VTime`]), which half an hour may go round
+//! once. Points that could leave the half that compares are moved:
+//! * A flow more than a quarter of that (2^61 units, 2 PiB of service at the default weight) ahead of gvt is put there.
+//!   It got all that while nobody behind it used the device, and stays in the low class.
+//! * A flow more than a quarter behind is put there: its one request took so long that others were served 2 PiB
+//!   meanwhile. Each queue looks for such flows when gvt has come into another eighth of the circle, so none is ever
+//!   much more than half behind. One that is idle is moved as well, so that its number means something.
 //!
 //! # Invariants
 //! G1 to G3 of `gvt.rs`, F1 to F3 of `flow_state.rs`, and
@@ -46,12 +48,13 @@
 //! D2. A flow that is alone keeps gvt with it and gets the high class always.
 //! D3. A change of a weight changes what completions from then on charge. No virtual time jumps.
 //!
-//! There is no bound on unfairness: what the classes are worth is the device's affair, and the ratio follows by seconds.
+//! There is no bound on unfairness: what the classes are worth is the device's affair, and the ratio follows by
+//! seconds.
 //!
 //! # Cost
-//! A request of a flow that has others in flight at this worker: a few loads and stores of the worker's own, one add on the flow's line, one
-//! multiplication, and a compare-and-exchange on gvt if the flow holds it or is behind. The first one in flight at a worker and the last:
-//! an add each on the flow's line. No division, no allocation.
+//! A request of a flow that has others in flight at this worker: a few loads and stores of the worker's own, one add on
+//! the flow's line, one multiplication, and a compare-and-exchange on gvt if the flow holds it or is behind. The first
+//! one in flight at a worker and the last: an add each on the flow's line. No division, no allocation.
 
 mod flow_state;
 mod gvt;
@@ -76,7 +79,8 @@ use crate::vtime::{VSpan, VTime};
 /// How far a flow may be from gvt: a quarter of what compares.
 const DISTANCE_MAX: VSpan = VSpan(1 << 61);
 
-/// Longest charge that is added without a look at where it leads: the queues that there may be, each with one, stay within what compares.
+/// Longest charge that is added without a look at where it leads: the queues that there may be, each with one, stay
+/// within what compares.
 const SPAN_MAX: u64 = 1 << 50;
 
 const _: () = assert!(SPAN_MAX * crate::topology::HCTXS_MAX as u64 <= DISTANCE_MAX.0);
@@ -93,7 +97,8 @@ pub struct Thresholds {
     pub unfair: VSpan,
 }
 
-/// Device-direct fair queueing over the global virtual time that ships unless `G` says otherwise. See the module's text.
+/// Device-direct fair queueing over the global virtual time that ships unless `G` says otherwise. See the module's
+/// text.
 pub struct D2fq<G: GlobalVtime = Gvt> {
     flows: Box<[Flow]>,
     /// Of each queue, four flows to a block.
@@ -264,7 +269,8 @@ impl<G: GlobalVtime> D2fq<G> {
         }
     }
 
-    /// Once per quarter of the grace period: a holder of gvt that went away, and flows that are about to be too far behind to compare.
+    /// Once per quarter of the grace period: a holder of gvt that went away, and flows that are about to be too far
+    /// behind to compare.
     #[inline(never)]
     fn look(&self, queue: &mut D2fqQueue, now_ns: u64) {
         queue.next_look_ns = now_ns.saturating_add(self.look_every_ns);
@@ -329,8 +335,8 @@ impl<G: GlobalVtime> Policy for D2fq<G> {
         self.ended(queue, done.flow, done.cost, now_ns);
     }
 
-    // A worker knows that its policy is direct and asks for this at once. In the choice among all policies it would take registers that every
-    // other policy then had to save.
+    // A worker knows that its policy is direct and asks for this at once. In the choice among all policies it would
+    // take registers that every other policy then had to save.
     #[inline]
     fn ended(&self, queue: &mut D2fqQueue, flow: FlowId, cost: Cost, now_ns: u64) {
         let shared = self.flow(flow);

@@ -7,18 +7,20 @@ use crate::vtime::VSpan;
 /// Tunables of `d2fq`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct D2fqOptions {
-    /// tau_l: a flow whose virtual time is so far ahead of global virtual time goes to the low queues, bytes-equivalent at the default
-    /// weight, 64 KiB..=1 TiB. tau_m, from which on it goes to the medium ones, is half of it; tau_w, from which on the ratio of the
-    /// classes is found too small, twice.
+    /// tau_l: a flow whose virtual time is so far ahead of global virtual time goes to the low queues, bytes-equivalent
+    /// at the default weight, 64 KiB..=1 TiB. tau_m, from which on it goes to the medium ones, is half of it; tau_w,
+    /// from which on the ratio of the classes is found too small, twice.
     pub low_threshold_bytes: u64,
-    /// H/L: the weight of the high queues over that of the low ones, 1..=256. 0: what equations 2 and 3 find, from 256 on.
+    /// H/L: the weight of the high queues over that of the low ones, 1..=256. 0: what equations 2 and 3 find, from 256
+    /// on.
     pub class_ratio: u32,
     /// Time between two looks at whether the ratio fits, ns, 1 ms..=1 h.
     pub adjust_period_ns: u64,
     /// A flow that has nothing in flight keeps its place for so long, ns, 0..=10 s.
     pub grace_period_ns: u64,
-    /// Global virtual time is written only when it would move by more than this, bytes-equivalent at the default weight, 0..=1 MiB; what counts
-    /// is at most a sixteenth of the threshold. 0: as in the paper, with each completion of its holder.
+    /// Global virtual time is written only when it would move by more than this, bytes-equivalent at the default
+    /// weight, 0..=1 MiB; what counts is at most a sixteenth of the threshold. 0: as in the paper, with each completion
+    /// of its holder.
     pub vtime_quantum_bytes: u64,
 }
 
@@ -37,11 +39,12 @@ impl D2fqOptions {
     /// Largest [`D2fqOptions::vtime_quantum_bytes`].
     pub const VTIME_QUANTUM_MAX_BYTES: u64 = 1 << 20;
 
-    /// What `mqfq serve` runs unless its config says otherwise: the line that all workers read is written once per 64 KiB of service, a 128th of
-    /// the threshold.
+    /// What `mqfq serve` runs unless its config says otherwise: the line that all workers read is written once per 64
+    /// KiB of service, a 128th of the threshold.
     pub const SHIPPED: D2fqOptions = D2fqOptions { vtime_quantum_bytes: 64 << 10, ..D2fqOptions::DEFAULT };
 
-    /// The paper's (section 4.1), and 2 ms of grace, which it gives no number for: the file's text of [`D2fq`](super::D2fq) says why.
+    /// The paper's (section 4.1), and 2 ms of grace, which it gives no number for: the file's text of
+    /// [`D2fq`](super::D2fq) says why.
     pub const DEFAULT: D2fqOptions = D2fqOptions {
         low_threshold_bytes: 8 << 20,
         class_ratio: 0,

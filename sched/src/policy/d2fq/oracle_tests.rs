@@ -1,4 +1,5 @@
-//! `d2fq` against Figures 9 and 10 as one would write them on paper: one thread, and numbers that do not wrap. Both agree to the unit.
+//! `d2fq` against Figures 9 and 10 as one would write them on paper: one thread, and numbers that do not wrap. Both
+//! agree to the unit.
 
 use super::*;
 use crate::policy::Handle;
@@ -107,7 +108,11 @@ proptest! {
     fn histories_are_those_of_the_papers_figures(
         steps in vec(step(), 1..200),
         // Anywhere, and shortly before the wrap.
-        start in prop_oneof![any::<u64>(), Just(u64::MAX), (1u64..1 << 42).prop_map(|before| 0u64.wrapping_sub(before))],
+        start in prop_oneof![
+            any::<u64>(),
+            Just(u64::MAX),
+            (1u64..1 << 42).prop_map(|before| 0u64.wrapping_sub(before)),
+        ],
     ) {
         let options = PolicyOptions { start: VTime::from_raw(start), ..PolicyOptions::new(PolicyKind::D2fq) };
         let weights = [2, 2, 3, 0].map(|n| Weight::new(WEIGHTS[n]).unwrap());

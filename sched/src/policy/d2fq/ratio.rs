@@ -1,26 +1,28 @@
 //! The H/L ratio of `d2fq`: the weight of the high queues over that of the low ones.
 //!
-//! Answers: how much slower must the low queues be, so that weights are kept and nobody waits longer than that needs? Source: D2FQ section
-//! 3.2, equations 2 and 3.
+//! Answers: how much slower must the low queues be, so that weights are kept and nobody waits longer than that needs?
+//! Source: D2FQ section 3.2, equations 2 and 3.
 //!
 //! # How
 //! Once per period, over what happened in it:
-//! 1. If an active flow is tau_w or more ahead of global virtual time, the ratio is too small, and equation 2 says what it should have been:
-//!    `ratio := floor(ratio * dvt_max / dvt_min) + 1`, with what the virtual times of the flow farthest ahead and of the one farthest behind
-//!    grew by.
-//! 2. Otherwise equation 3 says what would have been enough: `ratio := max of slowdown(f)`, rounded up, where slowdown is what a flow's bytes
-//!    were multiplied by for lying in slower queues.
+//! 1. If an active flow is tau_w or more ahead of global virtual time, the ratio is too small, and equation 2 says what
+//!    it should have been: `ratio := floor(ratio * dvt_max / dvt_min) + 1`, with what the virtual times of the flow
+//!    farthest ahead and of the one farthest behind grew by.
+//! 2. Otherwise equation 3 says what would have been enough: `ratio := max of slowdown(f)`, rounded up, where slowdown
+//!    is what a flow's bytes were multiplied by for lying in slower queues.
 //!
-//! The first is looked at first: an unfair device also has flows with little slowdown. Both are clamped to 1..=256, what the device takes. The
-//! medium queues get the square root, to the nearest: high is to medium as medium to low.
+//! The first is looked at first: an unfair device also has flows with little slowdown. Both are clamped to 1..=256,
+//! what the device takes. The medium queues get the square root, to the nearest: high is to medium as medium to low.
 //!
 //! # Which flows count
-//! * dvt is known of a flow that was active when the last period ended and is now, and was not put at global virtual time in between. The
-//!   flow farthest ahead must be such a one; if it is not, the ratio stays for a period: a flow that was alone for half of it says nothing of
-//!   the device under both.
-//! * If the flow farthest behind is not such a one (it came or came back), what global virtual time itself grew by stands for its dvt: the
-//!   paper takes the two to be equal. If that did not grow, nothing was learnt, and the ratio stays.
-//! * A dvt_min of 0 means the largest ratio. A dvt_max of 0 means that the flow was not served at all: no ratio follows from that, it stays.
+//! * dvt is known of a flow that was active when the last period ended and is now, and was not put at global virtual
+//!   time in between. The flow farthest ahead must be such a one; if it is not, the ratio stays for a period: a flow
+//!   that was alone for half of it says nothing of the device under both.
+//! * If the flow farthest behind is not such a one (it came or came back), what global virtual time itself grew by
+//!   stands for its dvt: the paper takes the two to be equal. If that did not grow, nothing was learnt, and the ratio
+//!   stays.
+//! * A dvt_min of 0 means the largest ratio. A dvt_max of 0 means that the flow was not served at all: no ratio follows
+//!   from that, it stays.
 //! * Slowdown is that of whoever submitted something within the period. If nobody did, the ratio stays.
 //!
 //! Integers throughout: products of bytes and weights in 128 bits.

@@ -1,4 +1,5 @@
-//! Figures 9 and 10 step by step, the faults that the published code is known for, and an oracle on generated histories.
+//! Figures 9 and 10 step by step, the faults that the published code is known for, and an oracle on generated
+//! histories.
 
 use super::*;
 use crate::cost::COST_MAX;
@@ -363,8 +364,8 @@ fn one_worker_adjusts_once_per_period() {
 
 #[test]
 fn a_flow_that_was_put_at_global_virtual_time_says_nothing_of_the_ratio() {
-    // Flow 1 is active when the first period ends and when the second does, both times 20 MiB ahead of flow 0. Equation 2 knows what
-    // it grew by in between if it stayed, and not if it was away and was put at gvt.
+    // Flow 1 is active when the first period ends and when the second does, both times 20 MiB ahead of flow 0. Equation
+    // 2 knows what it grew by in between if it stayed, and not if it was away and was put at gvt.
     let ratio = |away_ns: u64| {
         let mut rig = Rig::new(1, &[100, 100]);
         let adjust = |rig: &mut Rig| {

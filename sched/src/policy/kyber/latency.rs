@@ -1,25 +1,26 @@
 //! How long requests take, and what follows for the depths of the domains.
 //!
-//! Answers: is a domain late, and how deep may each be from now on? Source: the description of kyber's control: histograms of eight
-//! buckets in quarters of the target; the 90th percentile of the time on the device says whether the *device* is congested,
-//! the 99th of the whole time how a domain fares.
+//! Answers: is a domain late, and how deep may each be from now on? Source: the description of kyber's control:
+//! histograms of eight buckets in quarters of the target; the 90th percentile of the time on the device says whether
+//! the *device* is congested, the 99th of the whole time how a domain fares.
 //!
 //! # The rule
-//! A domain is evaluated once it has 500 samples, or its samples are a second old. If the device is congested by any domain (p90 of
-//! its time on the device is over its target), every domain whose p99 is known becomes `depth * (b + 1) / 4` deep, b being the bucket of
-//! that p99, 0 to 7, within 1 and its full depth:
+//! A domain is evaluated once it has 500 samples, or its samples are a second old. If the device is congested by any
+//! domain (p90 of its time on the device is over its target), every domain whose p99 is known becomes `depth * (b + 1)
+//! / 4` deep, b being the bucket of that p99, 0 to 7, within 1 and its full depth:
 //!
 //! | p99 of the whole time, in targets | to 1/4 | to 2/4 | to 3/4 | to 1 | to 5/4 | to 6/4 | to 7/4 | more |
 //! |---|---|---|---|---|---|---|---|---|
 //! | b | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
 //! | new depth | 1/4 | 1/2 | 3/4 | as it is | 5/4 | 6/4 | 7/4 | twice |
 //!
-//! So who has time to spare makes room for who has not. Without congestion only the domains that are over their target are changed,
-//! which makes them deeper: they wait for tokens and not for the device. A p99 is used once; one that was not needed is kept
-//! until it is, because domains gather their samples at different paces.
+//! So who has time to spare makes room for who has not. Without congestion only the domains that are over their target
+//! are changed, which makes them deeper: they wait for tokens and not for the device. A p99 is used once; one that was
+//! not needed is kept until it is, because domains gather their samples at different paces.
 //!
 //! # Cost
-//! Two counters of the worker's own line per request, without a read-modify-write. Every 100 ms one worker sums those of all.
+//! Two counters of the worker's own line per request, without a read-modify-write. Every 100 ms one worker sums those
+//! of all.
 
 use crate::cache_padded::CachePadded;
 use crate::sync::{AtomicU32, Ordering::Relaxed};

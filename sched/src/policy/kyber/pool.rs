@@ -1,23 +1,24 @@
 //! Counted tokens that several workers take, and who waits for one.
 //!
-//! Answers: may this worker have a token of this kind, and if not, who gives it one? Source: the tokens of kyber's domains, which
-//! Linux keeps in a scalable bitmap each with a list of the hardware queues that wait. Here a count and a set of bits.
+//! Answers: may this worker have a token of this kind, and if not, who gives it one? Source: the tokens of kyber's
+//! domains, which Linux keeps in a scalable bitmap each with a list of the hardware queues that wait. Here a count and
+//! a set of bits.
 //!
 //! # Shape
 //! ```text
 //!   pool     out 16 of 16    waiting { hctx 2, hctx 5 }  last served 2
 //!   gifts    hctx 5: one of this pool              (a word per hctx, ten bits per pool)
 //! ```
-//! Whoever gives a token back while somebody waits does not put it into the pool: it takes the mark of the next waiter in ring
-//! order, puts the token on that hctx's gifts and kicks it. So a token that was waited for cannot be taken by a passer-by, and of n
-//! waiters each is served within n gifts.
+//! Whoever gives a token back while somebody waits does not put it into the pool: it takes the mark of the next waiter
+//! in ring order, puts the token on that hctx's gifts and kicks it. So a token that was waited for cannot be taken by a
+//! passer-by, and of n waiters each is served within n gifts.
 //!
 //! # Invariants
-//! K1. Tokens out = tokens that workers hold + gifts. A take leaves at most `limit` out. (A limit that was lowered below what is out
-//!     is reached as tokens come back.)
+//! K1. Tokens out = tokens that workers hold + gifts. A take leaves at most `limit` out. (A limit that was lowered
+//!     below what is out is reached as tokens come back.)
 //! K2. A mark is claimed at most once, and who claims it makes one gift to its hctx and kicks that.
-//! K3. A worker that marked itself and then found no token sleeps on a promise: whoever gives one back, or raises the limit, either
-//!     sees the mark or had given it before the worker looked.
+//! K3. A worker that marked itself and then found no token sleeps on a promise: whoever gives one back, or raises the
+//!     limit, either sees the mark or had given it before the worker looked.
 //!
 //! # The race that the fences close (K3)
 //! | step | A: finds no token             | B: gives one back                 |
@@ -29,7 +30,8 @@
 //! Of the two fences one comes first in their total order: if A's, then B sees the mark; if B's, then A sees the count.
 //!
 //! # Cost
-//! A take is a compare-and-exchange on a line that all share; to give back is one more, a fence, and a look at the marks.
+//! A take is a compare-and-exchange on a line that all share; to give back is one more, a fence, and a look at the
+//! marks.
 
 use crate::cache_padded::CachePadded;
 use crate::policy::Kick;
@@ -149,7 +151,8 @@ impl Pools {
     /// What others gave to `hctx` since the last call, per pool.
     pub fn collect(&self, hctx: HctxId, mut each: impl FnMut(usize, u32)) {
         let gifts = &self.gifts[hctx.index()];
-        // Relaxed, both: tokens carry nothing; the giver kicks after it gave, so a gift that is missed here is found after that.
+        // Relaxed, both: tokens carry nothing; the giver kicks after it gave, so a gift that is missed here is found
+        // after that.
         if gifts.load(Relaxed) == 0 {
             return;
         }

@@ -1,7 +1,7 @@
-//! What MQFQ keeps its shared state in, as traits: what ships, and what a simulation puts in its place.
+//! The structures of MQFQ's shared state, as traits: those that ship, and others that a simulation puts in their place.
 //!
-//! Answers: what does the policy ask of its structures, and no more? MQFQ section 4.3 compares its scheduler with ones in
-//! which a single structure is another. With these traits the rest stays the same code, races and fences included.
+//! Answers: what does the policy ask of its structures, and no more? MQFQ section 4.3 compares its scheduler with ones
+//! in which a single structure is another. With these traits the rest stays the same code, races and fences included.
 //!
 //! | part           | what ships        | promises below |
 //! |----------------|-------------------|----------------|
@@ -9,8 +9,8 @@
 //! | [`Tokens`]      | [`TokenTree`]     | K1, K2, K3, K4 |
 //! | [`Wheel`]       | [`ThrottleWheel`] | W              |
 //!
-//! Flow table, stage queues and the ready set are the policy's own and are not exchanged: they say what a tenant is charged
-//! and who waits, and no figure of the paper replaces them.
+//! Flow table, stage queues and the ready set are the policy's own and are not exchanged: they say what a tenant is
+//! charged and who waits, and no figure of the paper replaces them.
 //!
 //! # Cost
 //! None. The types are known when the policy is compiled; each method of what ships is forwarded and inlined.
@@ -45,14 +45,14 @@ impl Structures for Shipped {
 /// The leads of all queues, and the global virtual time (gvt) that follows the smallest.
 ///
 /// V1. gvt does not go back (I8), and keeps its value while nobody is present.
-/// V2. gvt does not pass a lead whose `publish` returned before the `query` that moves gvt began (I3, I6). The mindicator
-///     promises more (M1).
-/// V3. If each caller calls `query` after its `publish` or `depart`, gvt is the smallest lead, in multiples of 64 units,
-///     when all have returned (I4, I5). So two that change their leads at once need a sequentially consistent fence
-///     between their writes and what they read.
+/// V2. gvt does not pass a lead whose `publish` returned before the `query` that moves gvt began (I3, I6). The
+///     mindicator promises more (M1).
+/// V3. If each caller calls `query` after its `publish` or `depart`, gvt is the smallest lead, in multiples of 64
+///     units, when all have returned (I4, I5). So two that change their leads at once need a sequentially consistent
+///     fence between their writes and what they read.
 ///
-/// Whoever sees a gvt must see the leads that it came from: Release by who moves it, Acquire by who reads it (leases, F1 in
-/// `flow.rs`).
+/// Whoever sees a gvt must see the leads that it came from: Release by who moves it, Acquire by who reads it (leases,
+/// F1 in `flow.rs`).
 pub trait VirtualTime: Send + Sync {
     /// The lead of `hctx` is `lead` now. Only the owner of `hctx` says so.
     fn publish(&self, hctx: HctxId, lead: VTime);
@@ -64,21 +64,23 @@ pub trait VirtualTime: Send + Sync {
     fn global_vtime(&self) -> VTime;
 }
 
-/// The free units of depth. What is free lies in one pool, the *root*, or on the *paths* of queues, where only some can take
-/// it. A structure without paths keeps all in the pool.
+/// The free units of depth. What is free lies in one pool, the *root*, or on the *paths* of queues, where only some can
+/// take it. A structure without paths keeps all in the pool.
 ///
 /// K1. Free units and those in tokens are D together, but for calls under way (I1).
 /// K2. A token is given out only while a free unit is there; one of several units may leave the pool below 0 (I2).
-/// K3. A unit given back meets who looks for one (I4, R3 in `ready_set.rs`). Of two of which one marks itself ready, fences
-///     and calls `acquire_batch`, and the other calls `release_root`, or `release_local` and then `percolate`, and searches
-///     the ready set, one sees what the other did. So `release_root` and `percolate` end with a sequentially consistent
-///     fence if they, or the `release_local` before, have put anything where others take it. And no call under way may hide
-///     a free unit from `acquire_batch` or `root_units` of another, unless it looks again after it has shown it.
+/// K3. A unit given back meets who looks for one (I4, R3 in `ready_set.rs`). Of two of which one marks itself ready,
+///     fences and calls `acquire_batch`, and the other calls `release_root`, or `release_local` and then `percolate`,
+///     and searches the ready set, one sees what the other did. So `release_root` and `percolate` end with a
+///     sequentially consistent fence if they, or the `release_local` before, have put anything where others take it.
+///     And no call under way may hide a free unit from `acquire_batch` or `root_units` of another, unless it looks
+///     again after it has shown it.
 /// K4. After `percolate` nothing lies on the path of that queue (P2).
 pub trait Tokens: Send + Sync {
     /// Takes `units` (1..=D) from where only the worker of `hctx` takes; None if they are not there.
     fn acquire_own(&self, hctx: HctxId, units: u32) -> Option<DispatchToken>;
-    /// Takes `units` (1..=D) from the path of `hctx` and the pool. May take up to `spare` more, to be found by `acquire_own`.
+    /// Takes `units` (1..=D) from the path of `hctx` and the pool. May take up to `spare` more, to be found by
+    /// `acquire_own`.
     fn acquire_batch(&self, hctx: HctxId, units: u32, spare: u32) -> Option<DispatchToken>;
     /// Gives a token that `hctx` took back for its own next request.
     fn release_local(&self, hctx: HctxId, token: DispatchToken);
@@ -88,10 +90,11 @@ pub trait Tokens: Send + Sync {
     fn release_root(&self, hctx: HctxId, token: DispatchToken);
     /// `hctx` goes to sleep: what lies on its path goes to the pool.
     fn percolate(&self, hctx: HctxId);
-    /// The pool owes units, so that a token which one gives back is of no use to another. May be false while it does: then
-    /// somebody is woken for nothing.
+    /// The pool owes units, so that a token which one gives back is of no use to another. May be false while it does:
+    /// then somebody is woken for nothing.
     fn is_in_debt(&self) -> bool;
-    /// Units in the pool; below 0 is a debt. A hint, unless a sequentially consistent fence of the caller's stands before it.
+    /// Units in the pool; below 0 is a debt. A hint, unless a sequentially consistent fence of the caller's stands
+    /// before it.
     fn root_units(&self) -> i64;
     /// All free units. Exact only while nobody calls anything else.
     fn total_units(&self) -> i64;
@@ -99,12 +102,15 @@ pub trait Tokens: Send + Sync {
 
 /// Where throttled queues wait.
 ///
-/// W. When `throttle` has returned a place, either `turn` calls `unthrottle` for that hctx once gvt has got to its lead (W1
-///    and W2 of `throttle_wheel.rs`), or its worker picks again by itself, without being told, as long as it is throttled (I4).
+/// W. When `throttle` has returned a place, either `turn` calls `unthrottle` for that hctx once gvt has got to its lead
+/// (W1
+///    and W2 of `throttle_wheel.rs`), or its worker picks again by itself, without being told, as long as it is
+///    throttled (I4).
 pub trait Wheel: Send + Sync {
     /// What a queue keeps while it is throttled.
     type Place: Copy + Send;
-    /// A request with start tag `lead` may go at `gvt` (I3). True for the smallest lead, even if gvt is 63 units behind.
+    /// A request with start tag `lead` may go at `gvt` (I3). True for the smallest lead, even if gvt is 63 units
+    /// behind.
     fn is_due(&self, lead: VTime, gvt: VTime) -> bool;
     /// Puts `hctx` to wait. None: virtual time has moved meanwhile, it need not wait.
     fn throttle(&self, hctx: HctxId, lead: VTime, gvt: impl FnMut() -> VTime) -> Option<Self::Place>;

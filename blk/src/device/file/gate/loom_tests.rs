@@ -211,8 +211,8 @@ fn loom_a_patch_a_write_and_a_patch_that_come_together_take_turns() {
     });
 }
 
-/// Race: a grant is noted while its member takes the ones before it. What this look does not bring the next one does, and
-/// the member is rung for it.
+/// Race: a grant is noted while its member takes the ones before it. What this look does not bring the next one does,
+/// and the member is rung for it.
 #[test]
 fn loom_a_grant_beside_a_look_for_grants_is_not_lost() {
     model(|| {

@@ -1,10 +1,11 @@
 //! What does the thread on this core do now?
 //!
-//! Executes its operations until one takes time or blocks it. What takes no time (finding a mutex free, waking others, coming last to a barrier)
-//! happens at one instant.
+//! Executes its operations until one takes time or blocks it. What takes no time (finding a mutex free, waking others,
+//! coming last to a barrier) happens at one instant.
 //!
-//! Who waits is in the list of what it waits for and does [`Doing::Waiting`], on a core (it spins) or off it. [`Machine::grant`] lets it go on
-//! wherever it is: who spins on a core sees it at once, who spins and was preempted sees it when it runs again, who blocked is woken.
+//! Who waits is in the list of what it waits for and does [`Doing::Waiting`], on a core (it spins) or off it.
+//! [`Machine::grant`] lets it go on wherever it is: who spins on a core sees it at once, who spins and was preempted
+//! sees it when it runs again, who blocked is woken.
 
 use super::{Doing, Machine, State, Thread};
 use crate::cpu::body::Op;

@@ -1,10 +1,12 @@
 //! NAS parallel benchmarks, OpenMP, class C, blocking (P-MQFQ section 4.1): nine programs.
 //!
 //! # Where the numbers are from
-//! All are loops that end with a barrier of all threads, and P-MQFQ says that they "have much longer non-critical sections and less frequent
-//! synchronization" than PARSEC's (section 4.2), but for EP, which "is embarrassingly parallel and uses no synchronization". The number of
-//! iterations is that of the suite's class C (BT 200, CG 75 with 25 steps of conjugate gradients each, FT 20, IS 10, LU 250, MG 20, SP 400, UA 200); how many parallel loops
-//! an iteration has, and how long one takes, is ASSUMED: work of all threads between two barriers, at ten seconds and more of 48 cores a program.
+//! All are loops that end with a barrier of all threads, and P-MQFQ says that they "have much longer non-critical
+//! sections and less frequent synchronization" than PARSEC's (section 4.2), but for EP, which "is embarrassingly
+//! parallel and uses no synchronization". The number of iterations is that of the suite's class C (BT 200, CG 75 with
+//! 25 steps of conjugate gradients each, FT 20, IS 10, LU 250, MG 20, SP 400, UA 200); how many parallel loops an
+//! iteration has, and how long one takes, is ASSUMED: work of all threads between two barriers, at ten seconds and more
+//! of 48 cores a program.
 //!
 //! | program | work of all threads between two barriers | what else |
 //! |---|---|---|

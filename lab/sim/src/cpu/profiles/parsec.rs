@@ -1,10 +1,12 @@
 //! PARSEC 3.0, as far as P-MQFQ's figures show it: twelve programs with pthreads and native inputs (section 4.1).
 //!
 //! # Where the numbers are from
-//! The kind of synchronisation is the suite's: data-parallel programs with barriers, thread pools with conditions, pipelines, locks. How often is derived
-//! from what Bienia et al. count ("The PARSEC Benchmark Suite: Characterization and Architectural Implications", Princeton TR-811-08: instructions,
-//! locks, barriers and conditions of a run with input simlarge): work between two of them = instructions / count, at one instruction per ns,
-//! which is ASSUMED, and rounded, since inputs and machines differ from P-MQFQ's. Where P-MQFQ says otherwise, it decides, and the row says CALIBRATED:
+//! The kind of synchronisation is the suite's: data-parallel programs with barriers, thread pools with conditions,
+//! pipelines, locks. How often is derived from what Bienia et al. count ("The PARSEC Benchmark Suite: Characterization
+//! and Architectural Implications", Princeton TR-811-08: instructions, locks, barriers and conditions of a run with
+//! input simlarge): work between two of them = instructions / count, at one instruction per ns, which is ASSUMED, and
+//! rounded, since inputs and machines differ from P-MQFQ's. Where P-MQFQ says otherwise, it decides, and the row says
+//! CALIBRATED:
 //!
 //! | program | in the suite | here | of that |
 //! |---|---|---|---|
@@ -21,8 +23,8 @@
 //! | vips | 34 k locks, 6.4 k conditions in 31 G | tiles of 5 ms behind one lock | counted |
 //! | x264 | 17 k locks, 1.1 k conditions in 32 G; a frame waits for rows of the one before | a ring of semaphores, a row 1.5 ms | counted |
 //!
-//! "Of all threads" is a fixed amount of work that the threads divide among them, so that each does less of it the more there are: native inputs do
-//! not grow with the machine.
+//! "Of all threads" is a fixed amount of work that the threads divide among them, so that each does less of it the more
+//! there are: native inputs do not grow with the machine.
 
 use super::super::body::{Body, Role, Step, Time};
 use super::Parameters;

@@ -1,22 +1,25 @@
 //! What blkparse prints by default: one line for each event of the block layer.
 //!
-//! Source: blkparse(1), "DEFAULT OUTPUT": the header `"%D %2c %8s %5T.%9t %5p %2a %3d"` (device, CPU, number, seconds.nanoseconds,
-//! process, action, what kind of request), then for a queued request `"%S + %N [%C]"` (sector, sectors, command).
+//! Source: blkparse(1), "DEFAULT OUTPUT": the header `"%D %2c %8s %5T.%9t %5p %2a %3d"` (device, CPU, number,
+//! seconds.nanoseconds, process, action, what kind of request), then for a queued request `"%S + %N [%C]"` (sector,
+//! sectors, command).
 //!
 //! ```text
 //!     8,0    1       17     0.001452301  2187  Q  WS 35682200 + 8 [jbd2/sda1-8]
 //! ```
 //!
 //! # Which events
-//! `Q`, a request that was queued. `D`, one that was issued to the driver, comes after the traced machine's own scheduler and its
-//! merging: its times say when that scheduler and that device let the request go, and here another scheduler decides. What was asked
-//! for, and when, is in the `Q` events. A trace of `D` events alone (`blktrace -a issue`) has none and is refused as empty.
+//! `Q`, a request that was queued. `D`, one that was issued to the driver, comes after the traced machine's own
+//! scheduler and its merging: its times say when that scheduler and that device let the request go, and here another
+//! scheduler decides. What was asked for, and when, is in the `Q` events. A trace of `D` events alone (`blktrace -a
+//! issue`) has none and is refused as empty.
 //!
-//! Every other action is passed over. `Q` counts each request once, also one that came through a partition, if the trace is of one
-//! device; a trace of several (a disk and the volume on it, say) holds requests twice, so a second device's `Q` is refused.
+//! Every other action is passed over. `Q` counts each request once, also one that came through a partition, if the
+//! trace is of one device; a trace of several (a disk and the volume on it, say) holds requests twice, so a second
+//! device's `Q` is refused.
 //!
-//! The letters of the kind: `R` read, `W` write; `D` (discard), `F` or `N` alone (flush, none) are passed over; the rest says how (`S`
-//! synchronous, `M` metadata, `A` read-ahead, `F` flush before or FUA after the letter).
+//! The letters of the kind: `R` read, `W` write; `D` (discard), `F` or `N` alone (flush, none) are passed over; the
+//! rest says how (`S` synchronous, `M` metadata, `A` read-ahead, `F` flush before or FUA after the letter).
 //!
 //! The summary at the end begins with `CPU0 (` or `Total (`; nothing after that is read.
 

@@ -1,7 +1,7 @@
 //! fio's iolog, versions 2 and 3.
 //!
-//! Source: fio's manual, "Trace file format"; and for what it does not say, `iolog.c` of fio 3.33. Fields are separated by blanks,
-//! so no file name may hold one.
+//! Source: fio's manual, "Trace file format"; and for what it does not say, `iolog.c` of fio 3.33. Fields are separated
+//! by blanks, so no file name may hold one.
 //!
 //! ```text
 //!   version 2             FILE add|open|close              no time: requests are played as fast as the depth allows,

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 
-/// One recorded by fio 3.33: `fio --rw=randrw --rwmixread=60 --bsrange=4k-16k --number_ios=24 --iodepth=4 --fsync=6 --write_iolog=...`.
+/// One recorded by fio 3.33: `fio --rw=randrw --rwmixread=60 --bsrange=4k-16k --number_ios=24 --iodepth=4 --fsync=6
+/// --write_iolog=...`.
 const FIO_3: &str = include_str!("../../../testdata/fio-3.33.iolog");
 
 /// One written by hand in the older format.
@@ -51,8 +52,8 @@ fn version_2_has_waits_instead_of_times() {
 
 #[test]
 fn of_blkparses_events_the_queued_reads_and_writes_are_played() {
-    // Times from the first one, 412 ns; sectors of 512 B. The remapped A, the issued D, the flush, the discard, the packet command
-    // and the message are no requests.
+    // Times from the first one, 412 ns; sectors of 512 B. The remapped A, the issued D, the flush, the discard, the
+    // packet command and the message are no requests.
     let expected = [
         ('r', 0, 2048 * 512, 4096),
         ('w', 61_305 - 412, 409_600 * 512, 32_768),

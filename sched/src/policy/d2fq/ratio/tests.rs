@@ -26,15 +26,17 @@ fn weights_of_classes_are_what_a_device_takes() {
 
 #[test]
 fn one_flow_of_weight_1_and_seven_of_weight_3_need_22() {
-    // Figure 6: at ratio 4 the seven share the high queues, so each gets 4/7 of what the one gets from the low ones. Its virtual time grows
-    // by 7 units of service over weight 1, theirs by 4 over weight 3: widening 7 * 3 / 4. 21 is needed, and 1 more to close the gap.
+    // Figure 6: at ratio 4 the seven share the high queues, so each gets 4/7 of what the one gets from the low ones.
+    // Its virtual time grows by 7 units of service over weight 1, theirs by 4 over weight 3: widening 7 * 3 / 4. 21 is
+    // needed, and 1 more to close the gap.
     let (grown_max, grown_min) = (7 * 3 * 1000, 4 * 1000);
     assert_eq!(increased(4, grown_max, grown_min), 22);
 }
 
 #[test]
 fn a_ratio_of_2_that_three_times_the_weight_makes_4() {
-    // Section 3.1: weights 3 and 1 on queues of 2:1. The heavy flow gets 2/3 over 3, the light one 1/3 over 1: 1.5 times as fast. 2 * 1.5 + 1.
+    // Section 3.1: weights 3 and 1 on queues of 2:1. The heavy flow gets 2/3 over 3, the light one 1/3 over 1: 1.5
+    // times as fast. 2 * 1.5 + 1.
     assert_eq!(increased(2, 3000, 2000), 4);
     // Not rounded up where it is not whole: 2 * 1.4995 = 2.999.
     assert_eq!(increased(2, 2999, 2000), 3);
@@ -52,7 +54,8 @@ fn the_ratio_stays_within_what_a_device_takes() {
 
 #[test]
 fn slowdown_is_what_bytes_were_slowed_by() {
-    // Section 3.1: ratio 6, three fifths of the flow's bytes in the high queues, two fifths in the low ones: 3/5 + 2/5 * 6 = 3.
+    // Section 3.1: ratio 6, three fifths of the flow's bytes in the high queues, two fifths in the low ones: 3/5 +
+    // 2/5 * 6 = 3.
     let six = ClassWeights { high: 6, medium: 2, low: 1 };
     assert_eq!(slowdown([3 * KIB, 0, 2 * KIB], six), Some(3));
     // All in one class: 1, 6/2, 6/1.
@@ -142,7 +145,8 @@ fn the_flow_that_was_slowed_most_sets_the_ratio() {
 
 #[test]
 fn increase_is_tested_before_decrease() {
-    // Flow 1 is 4 GiUnits ahead, so equation 2 it is: 4 * (21 / 4) + 1. Equation 3 alone would say 1, as nobody used slow queues much.
+    // Flow 1 is 4 GiUnits ahead, so equation 2 it is: 4 * (21 / 4) + 1. Equation 3 alone would say 1, as nobody used
+    // slow queues much.
     let mut flows = Flows::at_ratio(2, 4);
     flows.serve(0, 4 << 30, [1000, 0, 0]);
     flows.serve(1, 21 << 30, [1000, 0, 0]);
@@ -178,7 +182,8 @@ fn equation_2_works_across_the_wrap() {
 
 #[test]
 fn a_flow_that_came_within_the_period_does_not_set_the_ratio() {
-    // Flow 1 was alone for most of the period; flow 0 has just come. That flow 1 is far ahead says nothing yet of the two together.
+    // Flow 1 was alone for most of the period; flow 0 has just come. That flow 1 is far ahead says nothing yet of the
+    // two together.
     let mut flows = Flows::at_ratio(2, 4);
     flows.now[1].is_active = false;
     let _ = flows.period();
