@@ -217,7 +217,8 @@ pub fn miri() -> Result<(), String> {
     let run_miri = |words: &&str| {
         let mut tests = cargo("+nightly miri test -p mqfq-sched --target-dir");
         tests.arg(target().join("miri")).args(words.split_whitespace());
-        // The generators of proptest write seeds to files and draw far more cases than an interpreter can run.
+        // The generators of proptest read their settings from the environment and draw far more cases than an
+        // interpreter can run.
         tests.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "2");
         run(&mut tests)
     };

@@ -2,5 +2,6 @@
 
 pub mod chores;
 pub mod run;
+pub mod soak;
 pub mod tidy;
 pub mod tools;

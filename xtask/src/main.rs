@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::chores;
+use xtask::{chores, soak};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -16,6 +16,8 @@ cargo xtask COMMAND
   histories [--steps N] [--seed S]
                              N steps (default 10 million) of generated histories against the oracle, from seed S (default 1)
   miri                       tests of the core in the interpreter; needs a nightly toolchain with miri
+  soak [--seconds N | --minutes N] [--seed S]
+                             the generated tests with new seeds, for 60 s if not told otherwise, from seed S if told
   kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
   sanitize                   the tests of blk under AddressSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
@@ -51,6 +53,23 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                 }
             }
             chores::histories(steps, seed)
+        }
+        ["soak", options @ ..] => {
+            let (mut limit, mut seed) = (Duration::from_secs(60), None);
+            for pair in options.chunks(2) {
+                match pair {
+                    ["--seconds", text] => limit = Duration::from_secs(positive(text)?.into()),
+                    ["--minutes", text] => limit = Duration::from_secs(60 * u64::from(positive(text)?)),
+                    ["--seed", text] => seed = Some(number(text)?),
+                    other => {
+                        return Err(format!(
+                            "soak takes --seconds N or --minutes N, and --seed S, not {}",
+                            other.join(" ")
+                        ));
+                    }
+                }
+            }
+            soak::soak(limit, seed)
         }
         ["miri"] => chores::miri(),
         ["kill-test"] => chores::kill_test(50),

@@ -331,6 +331,35 @@ const PLANTED: &[Planted] = &[
         lawful: &[("daemon/tests/commons_hall.rs", "\n")],
     },
     Planted {
+        rule: "seeds",
+        broken: &[
+            (
+                ".cargo/config.toml",
+                "[env]\nPROPTEST_RNG_SEED = \"random\"\nPROPTEST_DISABLE_FAILURE_PERSISTENCE = \"1\"\n",
+            ),
+            ("a/src/b.rs", "proptest! {}\n"),
+        ],
+        lawful: &[
+            (".cargo/config.toml", "[env]\nPROPTEST_RNG_SEED = \"7\"\nPROPTEST_DISABLE_FAILURE_PERSISTENCE = \"1\"\n"),
+            ("a/src/b.rs", "proptest! {}\n"),
+        ],
+    },
+    Planted {
+        rule: "seeds",
+        broken: &[(".cargo/config.toml", "[env]\nPROPTEST_RNG_SEED = \"7\"\n"), ("a/src/b.rs", "proptest! {}\n")],
+        lawful: &[("a/src/b.rs", "// proptest! {}\n")],
+    },
+    Planted {
+        rule: "seeds",
+        broken: &[("a/src/b.rs", "let config = ProptestConfig { rng_seed: x(), ..y() };\n")],
+        lawful: &[("a/src/b.rs", "let rng = ChaCha8Rng::seed_from_u64(1);\n")],
+    },
+    Planted {
+        rule: "seeds",
+        broken: &[("a/proptest-regressions/b.txt", "cc 1\n")],
+        lawful: &[("a/src/regressions.rs", "fn f() {}\n")],
+    },
+    Planted {
         rule: "one-title",
         broken: &[("docs/a.md", "# One\n\n# Two\n")],
         lawful: &[("docs/a.md", "# One\n\n```sh\n# a comment\n```\n")],

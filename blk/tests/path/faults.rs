@@ -221,6 +221,31 @@ fn every_fault_on_every_policy_harms_its_own_tenant_alone() {
     }
 }
 
+/// One fault on one policy: each request ends once, what was acknowledged is there, and nothing is missing in the end.
+fn ends_every_request_once(kind: PolicyKind, trouble: &Trouble, merge: Merge, queue_depth: u16, seed: u64) {
+    let context = &format!("{} on {kind}, merge {merge}, depth {queue_depth}, seed {seed}", trouble.name);
+    let device = device(trouble, seed);
+    let path = PathOptions { timeout_ns: TIMEOUT_NS, merge, ..PathOptions::default() };
+    let mut load = Load::new(&setup(kind, path, queue_depth), &device, seed);
+    load.run(RUN_NS / 6, context);
+    load.rig.assert_clean();
+    load.check(context);
+    load.rig.assert_clean();
+    assert_eq!(device.forgotten(), 0, "{context}");
+}
+
+/// The fault device once gathered completions without end: of 7 commands it waited for 6 ends, and with most of the 7
+/// places taken by ends that were held back, one was passed over for longer than the timeout. The first case here is
+/// the one that a generated test met.
+#[test]
+fn completions_out_of_order_come_before_the_timeout_on_a_queue_of_few_places() {
+    let reorder = TROUBLES.iter().find(|trouble| trouble.name == "reorder").expect("there is one");
+    ends_every_request_once(PolicyKind::Kyber, reorder, Merge::ALL[0], 7, 3_249_634_530_885_717_873);
+    for kind in PolicyKind::ALL {
+        (0..8).for_each(|seed| ends_every_request_once(kind, reorder, Merge::ALL[0], 7, seed));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
@@ -242,14 +267,6 @@ proptest! {
             OnAbort::EndsTwice { after_ns: LATE_NS },
             OnAbort::Ends { after_ns: 2 * TIMEOUT_NS },
         ][answers];
-        let context = &format!("{} on {kind}, merge {merge}, depth {queue_depth}, seed {seed}", trouble.name);
-        let device = device(&trouble, seed);
-        let path = PathOptions { timeout_ns: TIMEOUT_NS, merge, ..PathOptions::default() };
-        let mut load = Load::new(&setup(kind, path, queue_depth), &device, seed);
-        load.run(RUN_NS / 6, context);
-        load.rig.assert_clean();
-        load.check(context);
-        load.rig.assert_clean();
-        assert_eq!(device.forgotten(), 0, "{context}");
+        ends_every_request_once(kind, &trouble, merge, queue_depth, seed);
     }
 }

@@ -357,7 +357,7 @@ fn piece() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Whatever programs do, under each scheduler: no time is lost or made, nobody is forgotten, and all are as far as
     /// their barrier lets them.

@@ -102,69 +102,82 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..300)
 }
 
+/// I1, I2, T2 and T3 after every step, against three numbers: D, units out, requests out.
+fn conserves(size: (usize, usize, usize), depth: u32, ops: Vec<Op>) -> Result<(), TestCaseError> {
+    let topology = Topology::new(size.0, size.1, size.2);
+    let tree = TokenTree::new(&topology, depth);
+    let hctx_of = |number: u16| HctxId(number % topology.hctx_count() as u16);
+    let mut out: Vec<(HctxId, DispatchToken)> = Vec::new();
+    let mut units_max = 1;
+    for op in ops {
+        match op {
+            Op::Acquire(hctx, units) => {
+                let (hctx, units) = (hctx_of(hctx), units.min(depth));
+                let on_path: i64 =
+                    tree.shape.path(hctx).map(|node| tree.count(node).load(Ordering::Relaxed).max(0)).sum();
+                let can = on_path + tree.root_units().min(0) > 0 || (units == 1 && on_path > 0);
+                let token = tree.acquire(hctx, units);
+                if can {
+                    prop_assert!(token.is_some(), "{} free on the path for {}", on_path, units);
+                    units_max = units_max.max(units);
+                } else if let Some(token) = &token {
+                    // All of it lay on the way up: no debt was made.
+                    prop_assert!(i64::from(token.units()) <= on_path);
+                }
+                out.extend(token.map(|token| (hctx, token)));
+            }
+            Op::Percolate(hctx) => {
+                tree.percolate(hctx_of(hctx));
+                prop_assert_eq!(tree.percolate(hctx_of(hctx)), 0);
+            }
+            _ if out.is_empty() => {}
+            Op::ReleaseLocal(which) => {
+                let (hctx, token) = out.swap_remove(which % out.len());
+                tree.release_local(hctx, token);
+            }
+            Op::ReleaseToward(which, to) => {
+                let (hctx, token) = out.swap_remove(which % out.len());
+                tree.release_toward(hctx, hctx_of(to), token);
+            }
+            Op::ReleaseRoot(which) => {
+                let (_, token) = out.swap_remove(which % out.len());
+                tree.release_root(token);
+            }
+        }
+        let units_out: i64 = out.iter().map(|(_, token)| i64::from(token.units())).sum();
+        prop_assert_eq!(tree.total_units() + units_out, i64::from(depth), "I1");
+        prop_assert!(out.len() <= depth as usize, "I2 in requests");
+        prop_assert!(units_out < i64::from(depth + units_max), "I2 in units");
+        prop_assert!(tree.root_units() > -i64::from(units_max), "T2");
+        for node in 0..tree.shape.root() {
+            prop_assert!(tree.count(node).load(Ordering::Relaxed) >= 0, "T2");
+        }
+    }
+    for (hctx, token) in out {
+        tree.release_local(hctx, token);
+    }
+    (0..topology.hctx_count() as u16).for_each(|hctx| {
+        tree.percolate(HctxId(hctx));
+    });
+    prop_assert_eq!(tree.root_units(), i64::from(depth));
+    Ok(())
+}
+
+/// A case that a generated test met.
+#[test]
+fn the_only_token_of_the_only_hctx_is_conserved() {
+    conserves((1, 1, 1), 1, vec![Op::Acquire(0, 1)]).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// I1, I2, T2 and T3 after every step, against three numbers: D, units out, requests out.
     #[test]
     fn tokens_are_conserved_and_the_depth_is_kept(
         size in prop::sample::select(vec![(1, 1, 1), (1, 2, 1), (2, 4, 2), (1, 100, 1), (4, 128, 2)]),
         depth in 1u32..20,
         ops in ops(),
     ) {
-        let topology = Topology::new(size.0, size.1, size.2);
-        let tree = TokenTree::new(&topology, depth);
-        let hctx_of = |number: u16| HctxId(number % topology.hctx_count() as u16);
-        let mut out: Vec<(HctxId, DispatchToken)> = Vec::new();
-        let mut units_max = 1;
-        for op in ops {
-            match op {
-                Op::Acquire(hctx, units) => {
-                    let (hctx, units) = (hctx_of(hctx), units.min(depth));
-                    let on_path: i64 =
-                        tree.shape.path(hctx).map(|node| tree.count(node).load(Ordering::Relaxed).max(0)).sum();
-                    let can = on_path + tree.root_units().min(0) > 0 || (units == 1 && on_path > 0);
-                    let token = tree.acquire(hctx, units);
-                    if can {
-                        prop_assert!(token.is_some(), "{} free on the path for {}", on_path, units);
-                        units_max = units_max.max(units);
-                    } else if let Some(token) = &token {
-                        // All of it lay on the way up: no debt was made.
-                        prop_assert!(i64::from(token.units()) <= on_path);
-                    }
-                    out.extend(token.map(|token| (hctx, token)));
-                }
-                Op::Percolate(hctx) => {
-                    tree.percolate(hctx_of(hctx));
-                    prop_assert_eq!(tree.percolate(hctx_of(hctx)), 0);
-                }
-                _ if out.is_empty() => {}
-                Op::ReleaseLocal(which) => {
-                    let (hctx, token) = out.swap_remove(which % out.len());
-                    tree.release_local(hctx, token);
-                }
-                Op::ReleaseToward(which, to) => {
-                    let (hctx, token) = out.swap_remove(which % out.len());
-                    tree.release_toward(hctx, hctx_of(to), token);
-                }
-                Op::ReleaseRoot(which) => {
-                    let (_, token) = out.swap_remove(which % out.len());
-                    tree.release_root(token);
-                }
-            }
-            let units_out: i64 = out.iter().map(|(_, token)| i64::from(token.units())).sum();
-            prop_assert_eq!(tree.total_units() + units_out, i64::from(depth), "I1");
-            prop_assert!(out.len() <= depth as usize, "I2 in requests");
-            prop_assert!(units_out < i64::from(depth + units_max), "I2 in units");
-            prop_assert!(tree.root_units() > -i64::from(units_max), "T2");
-            for node in 0..tree.shape.root() {
-                prop_assert!(tree.count(node).load(Ordering::Relaxed) >= 0, "T2");
-            }
-        }
-        for (hctx, token) in out {
-            tree.release_local(hctx, token);
-        }
-        (0..topology.hctx_count() as u16).for_each(|hctx| { tree.percolate(HctxId(hctx)); });
-        prop_assert_eq!(tree.root_units(), i64::from(depth));
+        conserves(size, depth, ops)?;
     }
 }

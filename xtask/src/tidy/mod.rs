@@ -8,12 +8,14 @@
 //! | `edges.rs` | which crate may depend on which |
 //! | `words.rs` | words that a crate must not say: clocks, threads, sleeps, floats, locks |
 //! | `orderings.rs` | the argument that each atomic ordering must carry |
+//! | `seeds.rs` | generated tests that draw other cases each time |
 //! | `shape.rs` | size of files, length of lines, white space, unfinished work, what a file opens with |
 //! | `pages.rs` | documents: one title, links that lead somewhere, nothing that nobody links to, no word with two meanings |
 
 pub mod edges;
 pub mod orderings;
 pub mod pages;
+pub mod seeds;
 pub mod shape;
 pub mod source;
 pub mod tree;
@@ -81,6 +83,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("ignored-tests", shape::ignored_tests),
     ("machine-paths", shape::machine_paths),
     ("file-names", shape::file_names),
+    ("seeds", seeds::seeds),
     ("one-title", pages::one_title),
     ("links", pages::links),
     ("pages-named", pages::pages_named),

@@ -13,7 +13,7 @@
 //! | lose | it is carried out and never completes |
 //! | what an abort does | nothing; or the forgotten command comes back, now or later; or it comes back and completes once more, which breaks what a device promises |
 //! | what a reset does | gives all back; or nothing; or gives all back and completes it later, which breaks what a device promises |
-//! | reorder | completions come in another order |
+//! | reorder | completions come in another order, none much later than it would have |
 //! | volatile cache, power cut | acknowledged writes that no flush or FUA covered are gone, or partly |
 //!
 //! # Invariants
@@ -169,6 +169,12 @@ impl FaultRule {
     }
 }
 
+/// The longest that reordering holds a completion back, besides all else that delays it, nanoseconds. A bound must be:
+/// while fewer commands are in flight than are gathered there is always one more to wait for, and a completion that
+/// luck passes over would wait beyond any timeout, which no device in order does. As long as a flash drive takes for a
+/// read, so that commands begun after one can end before it.
+pub const REORDER_HOLD_MAX_NS: u64 = 100_000;
+
 /// What goes wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
@@ -176,8 +182,8 @@ pub struct FaultPlan {
     pub seed: u64,
     /// The first rule that applies to a command decides; all that fit it count it.
     pub rules: Vec<FaultRule>,
-    /// Completions of a queue are gathered until there are this many, or nothing else is in flight, and handed out in
-    /// random order; 0 and 1: as they come.
+    /// Completions of a queue are gathered until there are this many, or nothing else is in flight, or one has been
+    /// held back for [`REORDER_HOLD_MAX_NS`], and handed out in random order; 0 and 1: as they come.
     pub reorder: usize,
     /// Writes stay in a cache that [`FaultDevice::power_cut`] empties until a flush or FUA covers them.
     pub volatile_cache: bool,

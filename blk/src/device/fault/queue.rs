@@ -10,7 +10,7 @@
 
 use super::destage::{self, Destage};
 use super::extent::{Payload, Piece};
-use super::{Fault, Interrupt, OnAbort, OnReset, Shared, State, span_of};
+use super::{Fault, Interrupt, OnAbort, OnReset, REORDER_HOLD_MAX_NS, Shared, State, span_of};
 use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped, Segments, Tag};
 use crate::request::{Op, Status};
 use mqfq_sched::policy::ClassWeights;
@@ -306,9 +306,11 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
         let due: Vec<usize> = (0..self.held.len()).filter(|&index| self.held[index].due_ns <= now_ns).collect();
         let reorder = self.shared.plan.reorder;
         let waits_for_more = due.len() < reorder && (self.expects_more() || due.len() < self.held.len());
-        if due.is_empty() || waits_for_more {
+        let oldest_ns = due.iter().map(|&index| self.held[index].due_ns).min()?;
+        if waits_for_more && now_ns < oldest_ns.saturating_add(REORDER_HOLD_MAX_NS) {
             return None;
         }
+        // Not the oldest itself, which would be an order again: as long as it is there, others go until it is drawn.
         let chosen = if reorder > 1 { state.random.below(due.len() as u64) as usize } else { 0 };
         let Held { epoch, mut reaped, .. } = self.held.remove(due[chosen]);
         if epoch != state.epoch {
@@ -374,11 +376,12 @@ impl<Q: DeviceQueue + ?Sized> DeviceQueue for FaultQueue<Q> {
         let stalled_until_ns = self.shared.state().stalled_until_ns;
         let mut dues_ns: Vec<u64> = self.held.iter().map(|held| held.due_ns).collect();
         dues_ns.sort_unstable();
-        // As in `hand_out`: when enough are due, or all that there will be.
+        // As in `hand_out`: when enough are due, or all that there will be, or one has been held back for long enough.
         let enough = self.shared.plan.reorder.max(1);
         let last = if self.expects_more() { enough } else { enough.min(dues_ns.len()) };
-        let due_ns =
-            last.checked_sub(1).and_then(|last| dues_ns.get(last)).map(|due_ns| (*due_ns).max(stalled_until_ns));
+        let gathered_ns = last.checked_sub(1).and_then(|last| dues_ns.get(last)).copied();
+        let held_ns = dues_ns.first().map(|oldest_ns| oldest_ns.saturating_add(REORDER_HOLD_MAX_NS));
+        let due_ns = gathered_ns.into_iter().chain(held_ns).min().map(|due_ns| due_ns.max(stalled_until_ns));
         let late_ns = self.late.iter().map(|(due_ns, ..)| *due_ns);
         due_ns.into_iter().chain(self.inner.next_event_ns()).chain(late_ns).min()
     }

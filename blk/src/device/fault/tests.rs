@@ -199,6 +199,16 @@ fn reordering_waits_for_delayed_commands_without_spinning() {
     assert_eq!(ends, [100, 100]);
 }
 
+#[test]
+fn reordering_holds_no_completion_back_for_longer_than_it_says() {
+    // Four are gathered and three in flight: the last ends a second later, and two do not wait for it.
+    let rules = vec![FaultRule::any(When::Nth(2), Fault::Delay { ns: 1_000_000_000 })];
+    let mut rig = Rig::new(FaultPlan { seed: 5, rules, reorder: 4, ..FaultPlan::default() });
+    (0..3).for_each(|tag| rig.submit(read(tag, 0, 512)));
+    let ends: Vec<u64> = rig.run().iter().map(|(ns, _)| *ns).collect();
+    assert_eq!(ends, [REORDER_HOLD_MAX_NS, REORDER_HOLD_MAX_NS, 1_000_000_000]);
+}
+
 fn cached(seed: u64) -> Rig {
     Rig::new(FaultPlan { seed, volatile_cache: true, ..FaultPlan::default() })
 }
