@@ -1,7 +1,7 @@
-//! What the commands report: the JSON contract, as types. Keys are stable and carry their unit.
+//! The demo's report: the JSON contract, as types. Keys are stable and carry their unit.
 //!
-//! `mqfq demo --json` ends with one [`DemoReport`] on stdout, `mqfq-lab bench fairness --json` with one
-//! [`FairnessReport`]. Further keys may come; none that is here goes or changes its meaning.
+//! `mqfq demo --json` ends with one [`DemoReport`] on stdout. Further keys may come; none that is here goes or changes
+//! its meaning.
 
 use mqfq_report::table::{Align, Table, mb_per_s, ms};
 use serde::{Deserialize, Serialize};

@@ -279,10 +279,11 @@ impl Transmission {
         if self.requests >= self.limits.requests_max {
             return Some(Taken::Full);
         }
-        if !is_large && let Ok(Action::Execute { op: Op::Read | Op::Write, .. }) = action {
-            if let Err(short) = self.account.take(Buffer::memory_bytes(length_bytes)) {
-                return Some(Taken::of(short));
-            }
+        if !is_large
+            && let Ok(Action::Execute { op: Op::Read | Op::Write, .. }) = action
+            && let Err(short) = self.account.take(Buffer::memory_bytes(length_bytes))
+        {
+            return Some(Taken::of(short));
         }
         self.requests += 1;
         match action {
