@@ -20,7 +20,8 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Serve devices to tenants, as CONFIG says, until SIGTERM or SIGINT (which drain; a second one exits at once).
-    /// SIGUSR1 prints the counters, SIGUSR2 begins and ends a trace, SIGHUP reads CONFIG again and changes policies and weights.
+    /// SIGUSR1 prints the counters, SIGUSR2 begins and ends a trace, SIGHUP reads CONFIG again and changes policies and
+    /// weights.
     Serve {
         /// TOML file with [device.NAME], [tenant.NAME] and [export.NAME] sections.
         config: PathBuf,

@@ -1,7 +1,7 @@
 //! Files that a user named: opened so that none can hold the server up, and refused in words.
 //!
-//! A FIFO stops whoever opens it until somebody opens its other end, which may be never. So the type is looked at first, and the file is
-//! opened without waiting in case that it has changed in between.
+//! A FIFO stops whoever opens it until somebody opens its other end, which may be never. So the type is looked at
+//! first, and the file is opened without waiting in case that it has changed in between.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -45,7 +45,8 @@ pub fn create(path: &Path) -> Result<File, String> {
 
 /// Size of a regular file or block device, bytes.
 ///
-/// A regular file is not opened for it: closing it again would take the process's lock (fcntl) from a file that it serves.
+/// A regular file is not opened for it: closing it again would take the process's lock (fcntl) from a file that it
+/// serves.
 ///
 /// # Errors
 /// Why not, in words that follow "cannot open PATH: ".

@@ -1,7 +1,7 @@
 //! The one binary: reads the command line and runs what it names.
 //!
-//! Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 the command line makes no sense. `serve` ends as by
-//! the signal if SIGTERM or SIGINT comes before it is ready.
+//! Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 the command line makes no sense.
+//! `serve` ends as by the signal if SIGTERM or SIGINT comes before it is ready.
 
 mod cli;
 mod config;
@@ -55,10 +55,11 @@ fn fail(sentence: &str, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// `print!` panics if stdout is a pipe without a reader (`mqfq demo | head -1`) or a full disk. For a command that prints and ends, that is
-/// the end, with a sentence and a status; not a bug with a backtrace.
+/// `print!` panics if stdout is a pipe without a reader (`mqfq demo | head -1`) or a full disk. For a command that
+/// prints and ends, that is the end, with a sentence and a status; not a bug with a backtrace.
 ///
-/// The other way is SIGPIPE's default action, which would also end a command whose sockets or helpers close while it writes to them.
+/// The other way is SIGPIPE's default action, which would also end a command whose sockets or helpers close while it
+/// writes to them.
 fn end_where_nobody_reads() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

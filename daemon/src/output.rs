@@ -1,12 +1,13 @@
-//! All that a server says: reports on stdout, sentences on stderr. Saying something neither blocks nor panics, whatever the two lead to.
+//! All that a server says: reports on stdout, sentences on stderr. Saying something neither blocks nor panics, whatever
+//! the two lead to.
 //!
 //! ```text
 //!   main, panic hook, trouble ──push──▶ bounded queue ──▶ a thread per stream ──write──▶ descriptor
 //!                                  └ full: dropped, counted
 //! ```
-//! A pipe that nobody reads stops whoever writes to it, a full disk or a pipe without a reader fails him. Tenants are served either
-//! way, so only the threads that write meet that. Lines of one stream keep their order. Where some are missing a line says how many, as
-//! soon as something can be written again.
+//! A pipe that nobody reads stops whoever writes to it, a full disk or a pipe without a reader fails him. Tenants are
+//! served either way, so only the threads that write meet that. Lines of one stream keep their order. Where some are
+//! missing a line says how many, as soon as something can be written again.
 //!
 //! Workers say nothing: what happens on the data path is counted there and told elsewhere (`trouble.rs`).
 
@@ -20,7 +21,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that may wait for a stream before what comes next is dropped. One report may be longer: it is taken if less than this waits.
+/// Bytes that may wait for a stream before what comes next is dropped. One report may be longer: it is taken if less
+/// than this waits.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
 /// How long the end of a server waits for its last lines to be written.
@@ -206,8 +208,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// For a server, whose tenants come first: a line that has no room is dropped. The threads begin here, so signals must be blocked
-    /// already.
+    /// For a server, whose tenants come first: a line that has no room is dropped. The threads begin here, so signals
+    /// must be blocked already.
     ///
     /// # Errors
     /// A thread or a descriptor could not be had.
@@ -276,11 +278,11 @@ impl Output {
         }
     }
 
-    /// From here on a panic, on whichever thread, ends the process with status 1: at once, before anything is unwound, and whatever stderr
-    /// leads to. The panic's own message and a sentence are said before.
+    /// From here on a panic, on whichever thread, ends the process with status 1: at once, before anything is unwound,
+    /// and whatever stderr leads to. The panic's own message and a sentence are said before.
     ///
-    /// A server with a thread less would go on half dead: the tenants of a worker wait for ever, and soon the others'. What a client
-    /// was told to be stable is, as after a kill; the rest it sees as a lost connection.
+    /// A server with a thread less would go on half dead: the tenants of a worker wait for ever, and soon the others'.
+    /// What a client was told to be stable is, as after a kill; the rest it sees as a lost connection.
     pub fn end_process_on_panic(&self) {
         let output = self.clone();
         std::panic::set_hook(Box::new(move |panic| {

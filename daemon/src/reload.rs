@@ -32,12 +32,12 @@ impl Change {
     }
 }
 
-/// Reads the config at `path` again and changes `engine`, which runs `plan`, accordingly; `plan` is what it runs then. What was
-/// changed is pushed to `done`, also if something that came after could not be.
+/// Reads the config at `path` again and changes `engine`, which runs `plan`, accordingly; `plan` is what it runs then.
+/// What was changed is pushed to `done`, also if something that came after could not be.
 ///
 /// # Errors
-/// One sentence: what is wrong with the config or cannot be changed while serving (then nothing was changed), or a device that did
-/// not let go of its requests (then it and those after it are as before).
+/// One sentence: what is wrong with the config or cannot be changed while serving (then nothing was changed), or a
+/// device that did not let go of its requests (then it and those after it are as before).
 pub fn reload(
     path: &Path,
     plan: &mut Plan,

@@ -5,8 +5,8 @@
 //!           └─ check ends here ──────────┘    └ nothing is touched before this point
 //! ```
 //! With `--json` each thing that happens is one object on a line of its own: `{"ready":true,…}`, then the counters
-//! (`{"devices":…}`) for each SIGUSR1, `{"tracing":…}` for each SIGUSR2, `{"reloaded":…}` for each SIGHUP, `{"draining":true}`, and
-//! the counters once more with `--stats`.
+//! (`{"devices":…}`) for each SIGUSR1, `{"tracing":…}` for each SIGUSR2, `{"reloaded":…}` for each SIGHUP,
+//! `{"draining":true}`, and the counters once more with `--stats`.
 
 use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, Plan, RealFiles};
 use crate::connection_log::connection_log;

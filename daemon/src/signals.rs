@@ -1,12 +1,13 @@
 //! Signals, taken by the main thread between two instructions of its choice and never inside a handler.
 //!
 //! They are blocked before any thread starts (threads inherit the mask), then waited for with `sigwaitinfo`. The other
-//! ways: a crate that installs handlers and wakes a pipe (signal-hook) or a signalfd, both made for a loop that waits on
-//! descriptors too. The main thread waits for nothing else, so the plain call is all it takes.
+//! ways: a crate that installs handlers and wakes a pipe (signal-hook) or a signalfd, both made for a loop that waits
+//! on descriptors too. The main thread waits for nothing else, so the plain call is all it takes.
 //!
-//! Signals by which the kernel answers a system call, and whose default is to end the process for what one client did, are ignored; the
-//! call then fails, and that client is told. SIGXFSZ: a write past RLIMIT_FSIZE (EFBIG). SIGPIPE: nobody reads a pipe or socket any more
-//! (EPIPE); Rust's runtime ignores it before `main`. SIGBUS cannot come of a client: no file is mapped into memory.
+//! Signals by which the kernel answers a system call, and whose default is to end the process for what one client did,
+//! are ignored; the call then fails, and that client is told. SIGXFSZ: a write past RLIMIT_FSIZE (EFBIG). SIGPIPE:
+//! nobody reads a pipe or socket any more (EPIPE); Rust's runtime ignores it before `main`. SIGBUS cannot come of a
+//! client: no file is mapped into memory.
 
 use std::mem::MaybeUninit;
 
@@ -68,8 +69,8 @@ impl Signals {
         result == 0 && (is_pending(libc::SIGTERM) || is_pending(libc::SIGINT))
     }
 
-    /// From here on SIGTERM and SIGINT end the process at once, as they do by default, also one that is pending: for who does
-    /// not want to wait for the drain.
+    /// From here on SIGTERM and SIGINT end the process at once, as they do by default, also one that is pending: for
+    /// who does not want to wait for the drain.
     pub fn stop_waits_no_longer(&self) {
         change_mask(libc::SIG_UNBLOCK, &self.stop);
     }
@@ -77,7 +78,8 @@ impl Signals {
 
 fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the set; sigaddset then changes it. Both fail only for numbers that are no signal.
+    // SAFETY: sigemptyset initialises the set; sigaddset then changes it. Both fail only for numbers that are no
+    // signal.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in signals {
@@ -93,8 +95,8 @@ fn change_mask(how: libc::c_int, set: &libc::sigset_t) {
     assert_eq!(error, 0, "pthread_sigmask refuses only an unknown `how`");
 }
 
-/// Raises the soft limit on open files to the hard one: each connection takes one, and the usual soft limit (1024) would
-/// end a crowd of clients with an error that names none of this.
+/// Raises the soft limit on open files to the hard one: each connection takes one, and the usual soft limit (1024)
+/// would end a crowd of clients with an error that names none of this.
 pub fn raise_open_files_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls get a valid rlimit. Failure leaves the limit as it was, which is what we would do about it.

@@ -1,8 +1,8 @@
 //! The listening socket that a killed server leaves for a moment: waiting for it instead of failing on it.
 //!
-//! `kill -9` ends a process at once, and a supervisor starts its successor at once. But the kernel first finishes what the
-//! dead one's io_uring had in flight, an accept among it, and until then its socket takes connections like that of a server
-//! that lives. (The file device meets the same with its lock, and waits for itself.)
+//! `kill -9` ends a process at once, and a supervisor starts its successor at once. But the kernel first finishes what
+//! the dead one's io_uring had in flight, an accept among it, and until then its socket takes connections like that of
+//! a server that lives. (The file device meets the same with its lock, and waits for itself.)
 //!
 //! | socket of | our connection to it |
 //! |---|---|
@@ -25,8 +25,8 @@ const WAIT_MAX: Duration = Duration::from_secs(3);
 /// Between two looks at whether the wait is to be given up, ms.
 const LOOK_MS: i32 = 10;
 
-/// Returns when nobody listens on the socket, when a server there sends its greeting, when time has run out, or when `give_up` says so.
-/// Where no socket is, that costs one system call.
+/// Returns when nobody listens on the socket, when a server there sends its greeting, when time has run out, or when
+/// `give_up` says so. Where no socket is, that costs one system call.
 pub fn wait_for_socket(path: &Path, give_up: &dyn Fn() -> bool) {
     let is_socket = rustix::fs::lstat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
     let Some(address) = SocketAddrUnix::new(path).ok().filter(|_| is_socket) else { return };

@@ -1,7 +1,8 @@
-//! A recorded trace as a file that trace viewers open: Chrome's Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing
-//! read.
+//! A recorded trace as a file that trace viewers open: Chrome's Trace Event Format, which Perfetto (ui.perfetto.dev)
+//! and chrome://tracing read.
 //!
-//! Source: "Trace Event Format" (the Chromium project's document), sections "Async Events", "Instant Events", "Metadata Events".
+//! Source: "Trace Event Format" (the Chromium project's document), sections "Async Events", "Instant Events", "Metadata
+//! Events".
 //!
 //! | in the viewer | is |
 //! |---|---|
@@ -10,7 +11,8 @@
 //! | in it a slice `queued`, then a slice `device` | staged in the policy; on the device |
 //! | a process per device, a thread per worker | what held the worker back, as instants |
 //!
-//! Requests overlap in any number, so they are async slices, each with an identifier of its own, and not slices of a thread.
+//! Requests overlap in any number, so they are async slices, each with an identifier of its own, and not slices of a
+//! thread.
 
 use crate::files;
 use mqfq_blk::request::Op;
@@ -92,8 +94,8 @@ impl<W: Write> Out<W> {
     }
 }
 
-/// Writes `traces`, by worker and then by device, to `path`. `end_ns` is when the recording ended: requests that were under way go up to
-/// there.
+/// Writes `traces`, by worker and then by device, to `path`. `end_ns` is when the recording ended: requests that were
+/// under way go up to there.
 ///
 /// # Errors
 /// The file cannot be written, or is not a regular one: why, in words.

@@ -1,7 +1,9 @@
-//! What is said on stderr of devices whose commands take too long: at most a line per device and second, however many there are.
+//! What is said on stderr of devices whose commands take too long: at most a line per device and second, however many
+//! there are.
 //!
-//! The workers that find out only count; a thread of its own looks at the counts once a second and says what is new. So a worker neither
-//! takes a lock nor allocates nor enters the kernel for a line, and a stderr that nobody reads is nothing to it.
+//! The workers that find out only count; a thread of its own looks at the counts once a second and says what is new. So
+//! a worker neither takes a lock nor allocates nor enters the kernel for a line, and a stderr that nobody reads is
+//! nothing to it.
 
 use crate::output::Output;
 use mqfq_blk::stats::Trouble;

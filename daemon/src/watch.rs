@@ -1,5 +1,5 @@
-//! What becomes of devices while they are served: they are asked once a second, by a thread of its own, because a file system may take
-//! long to answer, and neither requests nor signals may wait for that.
+//! What becomes of devices while they are served: they are asked once a second, by a thread of its own, because a file
+//! system may take long to answer, and neither requests nor signals may wait for that.
 
 use mqfq_blk::device::Device;
 use std::io;
@@ -9,7 +9,8 @@ use std::time::Duration;
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Asks `devices`, each with its name, as long as one of them is there; `say` is given what they answer, one sentence at a time.
+/// Asks `devices`, each with its name, as long as one of them is there; `say` is given what they answer, one sentence
+/// at a time.
 ///
 /// # Errors
 /// The thread cannot be started.

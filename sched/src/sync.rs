@@ -34,15 +34,15 @@ use std::sync as plain;
 #[cfg(all(watched, not(loom)))]
 pub mod watched;
 
-/// Tells a watcher that plain memory under a lock is read and written; otherwise nothing. A policy that keeps more
-/// under its lock than lies with the lock itself says so with this, once per step and place, and is charged for what it
-/// does and not by a constant.
+/// Tells a watcher that the element `at` of a slab, plain memory under a lock, is read and written; otherwise nothing.
+/// A policy that keeps more under its lock than lies with the lock itself says so with this, once per step and element,
+/// and is charged for what it does and not by a constant.
 #[inline(always)]
-pub(crate) fn touch<T>(place: &T) {
+pub(crate) fn touch<T>(slab: &[T], at: usize) {
     #[cfg(all(watched, not(loom)))]
-    watched::touch(place);
+    watched::touch(slab, at);
     #[cfg(not(all(watched, not(loom))))]
-    let _ = place;
+    let _ = (slab, at);
 }
 
 /// Loom's atomics, with every order of a load and another thread's write tried.

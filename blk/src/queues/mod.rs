@@ -76,8 +76,13 @@ pub struct DeviceQueues {
     interrupt: Interrupt,
 }
 
-/// Commands that wait for a hardware queue, and whose they are.
+/// Commands that wait for a hardware queue, and whose they are. On lines of its own: where an allocator puts it does
+/// not decide whose lock slows whose.
+#[repr(align(128))]
 struct SoftwareQueue(Mutex<VecDeque<OwnedCommand>>);
+
+// Two of them never lie on one line.
+const _: () = assert!(align_of::<SoftwareQueue>() == 128);
 
 impl DeviceQueues {
     /// The queues of `map` on `device`, each hardware queue with `depth` tags, each set with so many of each class.

@@ -1,4 +1,5 @@
-//! What another config would change of a running one: policies and weights can change while tenants are served, all else cannot.
+//! What another config would change of a running one: policies and weights can change while tenants are served, all
+//! else cannot.
 
 use super::{DeviceConfig, DevicePlan, ExportPlan, Medium, Plan};
 use crate::config::check::FlowPlan;

@@ -1,7 +1,7 @@
 //! Do the sections agree with each other and with the machine: [`Config`] in, [`Plan`] out.
 //!
-//! The plan speaks in indices, so that whoever starts the engine looks nothing up and can fail only for reasons that lie
-//! outside the config.
+//! The plan speaks in indices, so that whoever starts the engine looks nothing up and can fail only for reasons that
+//! lie outside the config.
 
 use super::{Config, ConfigError, DeviceConfig, ExportConfig, Located, Medium, Place, ServerConfig, overlap};
 use crate::files;

@@ -23,8 +23,8 @@ fn a_name_of_a_tenant_or_device_is_one_short_printable_line() {
     }
 }
 
-/// What a config holds is shown in quotes, on one line, and of a long value the beginning: here are a line break, an escape code and a
-/// megabyte in each kind of value.
+/// What a config holds is shown in quotes, on one line, and of a long value the beginning: here are a line break, an
+/// escape code and a megabyte in each kind of value.
 #[test]
 fn no_value_breaks_the_line_of_its_refusal_or_fills_the_terminal() {
     let hostile = "a\nb\u{1b}[31m";

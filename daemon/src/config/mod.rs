@@ -84,7 +84,8 @@ pub struct ServerConfig {
     /// `spin-us`: a worker whose software controller moves again within this time spins instead of sleeping, 0 to one
     /// second. Default 50.
     pub spin_us: u64,
-    /// `connections`: per address, 1..=1000000; half of them are guaranteed to the tenants in equal parts. Default 1024.
+    /// `connections`: per address, 1..=1000000; half of them are guaranteed to the tenants in equal parts.
+    /// Default 1024.
     pub connections_max: usize,
     /// `socket-mode`: permissions of unix sockets, octal digits in a string. Default "600": only who runs the server.
     pub socket_mode: u32,
@@ -177,10 +178,11 @@ pub struct TenantConfig {
     pub name: String,
     /// `weight`: 1..=10000, default 100. A tenant with exports on two devices is one flow of this weight on each.
     pub weight: Weight,
-    /// `class`: `"realtime"`, `"best-effort"` (default) or `"idle"`, for policies that have classes; others do not look at it.
+    /// `class`: `"realtime"`, `"best-effort"` (default) or `"idle"`, for policies that have classes; others do not look
+    /// at it.
     pub class: PriorityClass,
-    /// `staged-requests` and `staged-bytes`: what may wait in one worker, 1..=65535 requests and 64 KiB to 1 TiB. More is
-    /// back-pressure on the tenant's own sockets. Default: [`StageLimits::DEFAULT`].
+    /// `staged-requests` and `staged-bytes`: what may wait in one worker, 1..=65535 requests and 64 KiB to 1 TiB. More
+    /// is back-pressure on the tenant's own sockets. Default: [`StageLimits::DEFAULT`].
     pub staged: StageLimits,
     /// `memory`: payload memory of all its connections together, bytes, 128 KiB to 1 TiB. Default 64 MiB.
     pub memory_bytes: u64,

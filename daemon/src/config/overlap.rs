@@ -1,4 +1,5 @@
-//! Do exports overlap that may not? Ranges of one device are kept in order, so that each export is compared with its neighbours only.
+//! Do exports overlap that may not? Ranges of one device are kept in order, so that each export is compared with its
+//! neighbours only.
 
 use super::check::Range;
 use super::{ConfigError, DeviceConfig, ExportConfig};

@@ -1,10 +1,12 @@
-//! `merge`, `plug`, `timeout`, `retries` and `async-writes` of a device: what is done to its requests besides scheduling them.
+//! `merge`, `plug`, `timeout`, `retries` and `async-writes` of a device: what is done to its requests besides
+//! scheduling them.
 
 use super::{ConfigError, Section};
 use mqfq_blk::path::{Merge, PathOptions};
 use std::ops::RangeInclusive;
 
-/// Shorter than a millisecond every slow request would be given up; longer than a day nobody waits, and `"off"` says so.
+/// Shorter than a millisecond every slow request would be given up; longer than a day nobody waits, and `"off"` says
+/// so.
 const TIMEOUT_NS: RangeInclusive<u64> = 1_000_000..=86_400_000_000_000;
 
 const TIMEOUT_ALLOWED: &str = "\"off\" or a duration like \"30s\"";

@@ -18,15 +18,16 @@ const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-
 const WITHOUT_WRR: [&str; 2] = ["refuse", "mqfq"];
 
 /// - `policy`: default mqfq.
-/// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64; of the elevators, `queue-depth`.
+/// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64; of the elevators,
+///   `queue-depth`.
 /// - `window`: T, in bytes at the default weight, 0 to 1 TiB. Default 64 KiB.
 /// - `token-unit`: `"request"` (default: each request takes one unit of depth) or a size, 512 to 1 GiB (a request
 ///   takes one unit per that many bytes of its cost).
 /// - `form`: `"relaxed"` (default) or `"exact"`, as the paper has it. Only with `mqfq` and `mqfq-serial`, and the
 ///   [`Overrides`] only in the relaxed form.
 /// - Keys that only one policy has: `tunables.rs`.
-/// - `without-wrr`: what a device without weighted round robin, or with one that has no effect, does with a policy that needs it: `"refuse"`
-///   (default) or `"mqfq"`, and then the keys of `mqfq` are for that.
+/// - `without-wrr`: what a device without weighted round robin, or with one that has no effect, does with a policy that
+///   needs it: `"refuse"` (default) or `"mqfq"`, and then the keys of `mqfq` are for that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyConfig {
     wanted: Chosen,
@@ -43,7 +44,8 @@ struct Chosen {
     relaxed: Option<Overrides>,
 }
 
-/// What is set by hand of the relaxed form; the rest is [`PolicyOptions::relaxed`] for T and the workers that there are.
+/// What is set by hand of the relaxed form; the rest is [`PolicyOptions::relaxed`] for T and the workers that there
+/// are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Overrides {
     /// `quantum`: 0 or a power of two, in bytes at the default weight, up to T/2.

@@ -10,7 +10,8 @@ use std::path::Path;
 
 mod bounds;
 
-/// A machine with one file, `/disk`, of 1 MiB; `/disk-again` is the same file. `/cdrom` has its size and cannot be written.
+/// A machine with one file, `/disk`, of 1 MiB; `/disk-again` is the same file. `/cdrom` has its size and cannot be
+/// written.
 struct OneDisk;
 
 impl Files for OneDisk {

@@ -1,4 +1,5 @@
-//! Keys of `[device.NAME]` that only one policy looks at: the elevators' and those of d2fq. Which there are and what they may be is said beside the policies.
+//! Keys of `[device.NAME]` that only one policy looks at: the elevators' and those of d2fq. Which there are and what
+//! they may be is said beside the policies.
 
 use super::policy::refuse;
 use mqfq_blk::tunables::{KEYS, Tunable, tunable};

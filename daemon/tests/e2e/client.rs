@@ -1,5 +1,5 @@
-//! An NBD client that can also misbehave: std only, simple replies only, and nothing shared with the server's code or the
-//! benchmark's client, so that no misunderstanding can be on both ends.
+//! An NBD client that can also misbehave: std only, simple replies only, and nothing shared with the server's code or
+//! the benchmark's client, so that no misunderstanding can be on both ends.
 //!
 //! Source: the NBD protocol document, "Newstyle negotiation" and "Transmission phase".
 
@@ -231,7 +231,8 @@ fn read_or_end(stream: &mut UnixStream, bytes: &mut [u8]) -> bool {
             Ok(0) => return false,
             // A server that closes with our bytes unread resets the connection.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return false,
-            // A read with a time limit ends like this when the process is stopped and goes on; the server is not to blame.
+            // A read with a time limit ends like this when the process is stopped and goes on; the server is not to
+            // blame.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(_) => break,
             Err(error) => panic!("the server is silent: {error}"),

@@ -1,5 +1,5 @@
-//! Policy d2fq through the daemon: the device arbitrates among class queues, and clients that nobody here wrote get every byte back, and
-//! their shares.
+//! Policy d2fq through the daemon: the device arbitrates among class queues, and clients that nobody here wrote get
+//! every byte back, and their shares.
 
 use crate::change::{reload, with_policy};
 use crate::client::Client;
@@ -46,7 +46,8 @@ const D2FQ: &str = "preset = \"zssd\"\npolicy = \"d2fq\"";
 fn fio_finds_every_checksum_with_class_queues_of_each_worker_and_with_shared_ones() {
     need!("fio");
     let _machine = machine::shared();
-    // Two workers: 6 queue pairs are a set for each, 3 are one for both. A depth of 4 is less than the 64 requests want.
+    // Two workers: 6 queue pairs are a set for each, 3 are one for both. A depth of 4 is less than the 64 requests
+    // want.
     for queues in ["queue-pairs = 6", "queue-pairs = 3", "queue-pairs = 3\nqueue-depth = 4"] {
         verifies(&format!("kind = \"nvme\"\nsize = \"32MiB\"\n{D2FQ}\n{queues}"), |_| {});
     }
@@ -278,9 +279,10 @@ fn a_client_that_is_killed_with_class_queues_full_disturbs_nobody() {
 
 /// What the tenant of weight 300 gets over what the one of weight 100 gets, both asking for more than the drive has.
 ///
-/// Each has 2 connections of depth 256. The drive takes 256 requests inside at once and arbitrates among the others: three quarters of it are
-/// 192 of the one tenant's, and it must have many more than that waiting, or the drive takes the other's. They are of 32 KiB, of which the
-/// drive does 11,000 a second, so that they wait for it and not in the sockets of a machine that is busy.
+/// Each has 2 connections of depth 256. The drive takes 256 requests inside at once and arbitrates among the others:
+/// three quarters of it are 192 of the one tenant's, and it must have many more than that waiting, or the drive takes
+/// the other's. They are of 32 KiB, of which the drive does 11,000 a second, so that they wait for it and not in the
+/// sockets of a machine that is busy.
 fn ratio_of_two(keys: &str) -> f64 {
     let server = Server::start(&config(keys));
     let job = |name: &str| format!("[{name}]\nuri={}\n", uri(&server.socket(name), name));
@@ -307,15 +309,17 @@ fn ratio_of_two(keys: &str) -> f64 {
     three / one
 }
 
-/// One run measures both tenants, so the machine's speed cancels out. What does not is a client that the system does not let run for the 62 ms
-/// that the drive is behind it: it has run dry then, has no claim to its share, and the other rightly gets it. So the best of three runs counts,
-/// within 5%; a policy that shares nothing out is as far from 1:3 in each as `none`.
+/// One run measures both tenants, so the machine's speed cancels out. What does not is a client that the system does
+/// not let run for the 62 ms that the drive is behind it: it has run dry then, has no claim to its share, and the other
+/// rightly gets it. So the best of three runs counts, within 5%; a policy that shares nothing out is as far from 1:3 in
+/// each as `none`.
 #[test]
 fn the_device_shares_1_to_3_between_two_saturating_tenants_and_none_does_not() {
     need!("fio");
     let _machine = machine::alone();
     let drive = "preset = \"flash-60k\"\narbitration = \"wrr\"";
-    // 30 looks at the weights of the classes before it is measured, and not 3; and 16 MiB in flight of each are no lead.
+    // 30 looks at the weights of the classes before it is measured, and not 3; and 16 MiB in flight of each are no
+    // lead.
     let keys = "policy = \"d2fq\"\nadjust-period = \"100ms\"\nlow-threshold = \"16MiB\"";
     let runs = (0..3).map(|_| ratio_of_two(&format!("{drive}\n{keys}")));
     let is_fair = |ratio: &f64| (ratio / 3.0 - 1.0).abs() <= 0.05;

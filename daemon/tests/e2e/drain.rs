@@ -61,8 +61,9 @@ fn content(number: u64) -> Vec<u8> {
     number.to_be_bytes().repeat(BLOCK_BYTES as usize / 8)
 }
 
-/// The server reads each socket in order, so what it admitted is a prefix of what was sent: if every admitted request was
-/// answered, the answered ones have no gap. On the file device the bytes tell the rest: written if and only if answered.
+/// The server reads each socket in order, so what it admitted is a prefix of what was sent: if every admitted request
+/// was answered, the answered ones have no gap. On the file device the bytes tell the rest: written if and only if
+/// answered.
 #[test]
 fn sigterm_answers_every_admitted_request_and_executes_no_other() {
     let _machine = machine::shared();
@@ -104,7 +105,8 @@ fn sigterm_answers_every_admitted_request_and_executes_no_other() {
         let answered: Vec<u64> = [&seen.written[..], &seen.refused].concat();
         assert!(answered.iter().copied().eq(1..=answered.len() as u64), "connection {index}: the answers have a gap");
         for block in 0..BLOCKS {
-            // The newest write to this block that was answered well: the largest n <= written with n mod BLOCKS = block.
+            // The newest write to this block that was answered well: the largest n <= written with n mod BLOCKS =
+            // block.
             let newest = written.saturating_sub((written + BLOCKS - block) % BLOCKS);
             let at = ((index as u64 * BLOCKS + block) * BLOCK_BYTES) as usize;
             let bytes = &held[at..at + BLOCK_BYTES as usize];

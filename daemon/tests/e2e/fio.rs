@@ -77,8 +77,8 @@ fn fio_finds_every_checksum_under_each_elevator() {
     }
 }
 
-/// Two tenants that both ask for more than the drive has get bandwidth by weight: 1:3. One run measures both at the same
-/// time, so the machine's speed cancels out.
+/// Two tenants that both ask for more than the drive has get bandwidth by weight: 1:3. One run measures both at the
+/// same time, so the machine's speed cancels out.
 ///
 /// Each has 2 connections of depth 256. The drive (45,000 reads a second for weight 3) is 11 ms behind that, so neither
 /// runs dry while the system does not schedule its fio thread: who has nothing to ask for has no claim to its share.

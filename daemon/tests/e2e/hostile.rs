@@ -214,9 +214,10 @@ fn five_hundred_connections_at_once_are_all_served() {
     server.terminate();
 }
 
-/// Back-pressure is per tenant, so a tenant's connections share its bound. A deep one that refills each place as it frees
-/// must not keep a shallow one waiting. With 8 requests staged and 4 on the drive, a place in turn is some tens of requests
-/// away (14 were seen); a server that tells the deep one of room first each time lets 2,700 of its requests pass.
+/// Back-pressure is per tenant, so a tenant's connections share its bound. A deep one that refills each place as it
+/// frees must not keep a shallow one waiting. With 8 requests staged and 4 on the drive, a place in turn is some tens
+/// of requests away (14 were seen); a server that tells the deep one of room first each time lets 2,700 of its requests
+/// pass.
 #[test]
 fn a_deep_connection_does_not_starve_another_of_its_own_tenant() {
     let _machine = machine::shared();
@@ -229,7 +230,8 @@ fn a_deep_connection_does_not_starve_another_of_its_own_tenant() {
     let (stop, answers) = (AtomicBool::new(false), AtomicU64::new(0));
     let passed = std::thread::scope(|scope| {
         let deep = scope.spawn(|| {
-            // 4,096 requests are fewer than the server reads at once (128 KiB), so it always has the next of them at hand.
+            // 4,096 requests are fewer than the server reads at once (128 KiB), so it always has the next of them at
+            // hand.
             let batch = Request { length_bytes: 512, ..Request::of(CMD_READ) }.header().repeat(512);
             (0..8).for_each(|_| deep.stream.write_all(&batch).unwrap());
             let mut left = 4096;

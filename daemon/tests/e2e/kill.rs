@@ -1,11 +1,12 @@
-//! `kill -9` under write load on a file device: what was acknowledged before an acknowledged flush, or with FUA, is there.
+//! `kill -9` under write load on a file device: what was acknowledged before an acknowledged flush, or with FUA, is
+//! there.
 //!
 //! A kill of the process is not a power cut: bytes that reached the kernel survive it. What it can lose is what the
 //! daemon acknowledged before handing it to the kernel, and what it can break is a file half written by a queue of
 //! operations that ended anywhere.
 //!
-//! Each round writes to one daemon, kills it, starts the next on the same file, and reads everything back from that one,
-//! which then is the next round's victim.
+//! Each round writes to one daemon, kills it, starts the next on the same file, and reads everything back from that
+//! one, which then is the next round's victim.
 
 use crate::client::{CMD_FLUSH, CMD_WRITE, Client, FLAG_FUA, Request};
 use crate::server::{Folder, Server};
@@ -35,8 +36,8 @@ impl Random {
     }
 }
 
-/// What one block may hold: the version that must be there, and later ones that may have replaced it. Versions of a block
-/// are written one after another, never two at once.
+/// What one block may hold: the version that must be there, and later ones that may have replaced it. Versions of a
+/// block are written one after another, never two at once.
 #[derive(Clone, Default)]
 struct Block {
     /// Acknowledged before an acknowledged flush was sent, or with FUA. 0: zeroes, never written.
@@ -172,8 +173,8 @@ impl Lane {
                 );
             }
         }
-        // A block cut in the middle may be cut again; writing it anew would hide that, so it keeps its versions. A whole
-        // one is durable from here on: it was read back from the file by a daemon that never had it in memory.
+        // A block cut in the middle may be cut again; writing it anew would hide that, so it keeps its versions. A
+        // whole one is durable from here on: it was read back from the file by a daemon that never had it in memory.
         for index in 0..BLOCKS {
             let held = &bytes[index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES];
             let block = &self.blocks[index];

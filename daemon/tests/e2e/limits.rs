@@ -1,5 +1,5 @@
-//! What runs out: places for connections, descriptors, the length of a file. Each for whom it concerns, and for nobody else; and what a
-//! server leaves behind when it ends.
+//! What runs out: places for connections, descriptors, the length of a file. Each for whom it concerns, and for nobody
+//! else; and what a server leaves behind when it ends.
 
 use crate::client::{Client, ENOSPC, Handshake};
 use crate::server::{Folder, Server, pattern};

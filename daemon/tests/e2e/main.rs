@@ -1,7 +1,7 @@
 //! End to end: the built binary, real sockets, and tools that nobody here wrote.
 //!
-//! One test binary, so that the tests can agree on who may use the machine (`mqfq_testing::machine`). Tools that are missing skip
-//! their tests with a printed reason; with `CI=true` or `MQFQ_REQUIRE_TOOLS=1` a missing tool fails them.
+//! One test binary, so that the tests can agree on who may use the machine (`mqfq_testing::machine`). Tools that are
+//! missing skip their tests with a printed reason; with `CI=true` or `MQFQ_REQUIRE_TOOLS=1` a missing tool fails them.
 
 mod change;
 mod client;

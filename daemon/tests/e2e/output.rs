@@ -1,4 +1,5 @@
-//! Streams that cannot be written: tenants are served, signals are heeded and the process ends as ever, whatever stdout and stderr lead to.
+//! Streams that cannot be written: tenants are served, signals are heeded and the process ends as ever, whatever stdout
+//! and stderr lead to.
 
 use crate::client::{CMD_READ, Client, Request};
 use crate::server::{Folder, Server, arg, command, ended, mqfq};
@@ -78,7 +79,8 @@ fn a_device_that_times_out_while_stderr_cannot_be_written_takes_no_tenant_along(
         let timeouts: u64 = hctxs.iter().map(|hctx| hctx["timeouts"].as_u64().unwrap()).sum();
         assert!(timeouts > 0, "{name}: nothing was to be said: {stats}");
         for _ in 0..4 {
-            // Both workers serve new connections. An error is an answer: on a busy machine this may take longer than a millisecond too.
+            // Both workers serve new connections. An error is an answer: on a busy machine this may take longer than a
+            // millisecond too.
             let _ = Client::connect(&socket, "a").flush();
         }
         server.terminate();
@@ -145,7 +147,8 @@ fn sigterm_ends_a_server_whose_streams_nobody_reads() {
         reader.read_line(&mut String::new()).unwrap();
         while filler.write(&[b'.'; 4096]).is_ok() {}
         while filler.write(b".").is_ok() {}
-        // Of those that are pending the kernel gives the lowest first, so the report and the reload come before the end.
+        // Of those that are pending the kernel gives the lowest first, so the report and the reload come before the
+        // end.
         for signal in [libc::SIGUSR1, libc::SIGHUP, libc::SIGTERM] {
             // SAFETY: no memory is involved; the child is ours and not yet waited for.
             assert_eq!(unsafe { libc::kill(server.id() as libc::pid_t, signal) }, 0);

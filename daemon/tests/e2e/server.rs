@@ -115,8 +115,8 @@ impl Server {
         self.next_line()
     }
 
-    /// The next line on stderr that contains `part`; those before it are passed over. A server that says nothing for half a minute
-    /// fails the test instead of hanging it.
+    /// The next line on stderr that contains `part`; those before it are passed over. A server that says nothing for
+    /// half a minute fails the test instead of hanging it.
     pub fn note_with(&mut self, part: &str) -> String {
         let stderr = self.child.stderr.as_mut().expect("not waited for");
         loop {

@@ -1,5 +1,5 @@
-//! The way from a config to a server: files that would stop it, signals that come too early, machines without io_uring, and configs of tens
-//! of thousands of tenants.
+//! The way from a config to a server: files that would stop it, signals that come too early, machines without io_uring,
+//! and configs of tens of thousands of tenants.
 
 use crate::client::{CMD_WRITE, Client, Request};
 use crate::server::{Folder, Server, arg, command, ended, mqfq, pattern};
@@ -191,7 +191,8 @@ impl Drop for Running {
     }
 }
 
-/// A program that runs cannot be opened to be written, by nobody: a file as on a mount that is read-only, without the privilege to mount.
+/// A program that runs cannot be opened to be written, by nobody: a file as on a mount that is read-only, without the
+/// privilege to mount.
 #[test]
 fn a_file_that_cannot_be_written_is_served_to_readers() {
     let _machine = machine::shared();
@@ -255,20 +256,26 @@ fn instructions(folder: &Folder, tenants: u64, one_address: bool) -> u64 {
     collected.1.trim().parse().expect("a number of instructions")
 }
 
-/// Twice as many tenants are twice the work. A part that grows with their square would show long before it is felt.
+/// Twice as many tenants are twice the work: 2.01 times as many instructions. The cheapest part that is more than that,
+/// comparing each name with all before it, makes 2.2 times of it, and shows here before it is felt.
 #[test]
 fn the_work_of_reading_a_config_grows_with_its_length() {
     need!("valgrind");
+    if cfg!(debug_assertions) {
+        println!("skipped: a debug build takes minutes for it, and works no differently");
+        return;
+    }
     let _machine = machine::shared();
     let folder = Folder::new();
-    for one_address in [false, true] {
-        let [one, two, four] = [500, 1000, 2000].map(|tenants| instructions(&folder, tenants, one_address));
+    for (tenants, one_address) in [(500, false), (1000, true)] {
+        let [one, two, four] = [1, 2, 4].map(|times| instructions(&folder, times * tenants, one_address));
         // Between them what every start costs is gone.
         let (first, second) = (two - one, four - two);
-        assert!(first > 500 * 1000, "a tenant costs more than that: {first}");
+        println!("{tenants} tenants more cost {first} instructions, twice as many {second}");
+        assert!(first > tenants * 1000, "a tenant costs more than that: {first}");
         assert!(
-            second * 10 < first * 23,
-            "500 tenants more cost {first} instructions, 1000 more cost {second} (one address: {one_address})"
+            second * 100 < first * 210,
+            "{tenants} tenants more cost {first} instructions, twice as many {second} (one address: {one_address})"
         );
     }
 }

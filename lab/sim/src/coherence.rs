@@ -30,7 +30,7 @@
 use crate::machine::{Distance, Distances};
 use crate::outcome::MemoryOutcome;
 use crate::scenario::Latencies;
-use mqfq_sched_watched::watched::Kind;
+use mqfq_sched_watched::watched::{Access, Kind};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -41,9 +41,6 @@ pub type Ps = u64;
 pub fn ps(ns: f64) -> Ps {
     (ns * 1000.0).round() as Ps
 }
-
-/// Bytes of a cache line, x86-64.
-pub const LINE_BYTES: usize = 64;
 
 /// Places for lines looked up last. Structures are aligned to two lines, so an odd number spreads them better.
 const RECENT: usize = 4093;
@@ -122,10 +119,10 @@ impl Memory {
         }
     }
 
-    /// The number of the line in which this word lies.
+    /// The number of the line that an access is to: lines are numbered as they are first seen.
     #[inline]
-    pub fn line(&mut self, address: usize) -> u32 {
-        let line = address / LINE_BYTES;
+    pub fn line(&mut self, access: &Access) -> u32 {
+        let line = access.line();
         let place = line % RECENT;
         let (known, number) = self.recent[place];
         if known == line {

@@ -34,14 +34,14 @@
 
 mod futex;
 
-use crate::coherence::{LINE_BYTES, Memory, Need, Ps, ps};
+use crate::coherence::{Memory, Need, Ps, ps};
 use crate::drive::Drive;
 use crate::machine::{Distance, Distances};
 use crate::outcome::MemoryOutcome;
 use crate::scenario::Machine;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use mqfq_sched_watched::watched::{self, Access, Kind};
+use mqfq_sched_watched::watched::{self, Access, Kind, LINE_BYTES};
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -275,10 +275,11 @@ impl Cores {
         self.enqueue(self.current, now);
     }
 
-    fn access(&mut self, Access { kind, address, lock_bytes }: Access, is_first_try: bool) -> Made {
+    fn access(&mut self, access: Access, is_first_try: bool) -> Made {
         if self.current == NO_CORE {
             return Made::Yes;
         }
+        let Access { kind, address, lock_bytes } = access;
         let core = self.current;
         if is_first_try {
             self.compute(self.costs.code_per_access);
@@ -288,7 +289,7 @@ impl Cores {
             self.cores[core].now = self.memory.fence(core, now);
             return Made::Yes;
         }
-        let line = self.memory.line(address);
+        let line = self.memory.line(&access);
         let need = self.memory.need(core, line, kind);
         let may_be = if need == Need::Hit && kind != Kind::Lock { now.saturating_sub(self.ahead) } else { now };
         if self.next_at() < may_be {

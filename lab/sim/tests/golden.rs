@@ -1,12 +1,22 @@
-//! Golden figures: every figure's claims, in its quick extent.
+//! Golden figures: every figure's claims, in its quick extent, and its bytes, which are the same in another process.
 //!
 //! Limits, tolerances and the reasons for them stand in the figures' files (lab/sim/figures): a claim that does not
 //! hold fails here, and so does one that holds though its file says that it does not. In virtual time nothing depends
-//! on the machine that runs the test.
+//! on the machine that runs the test. So each figure is simulated twice, here and in a process of its own, in which the
+//! test of that figure alone runs: its memory lies elsewhere, allocation by allocation, and its environment is another,
+//! and yet its rows and claims are the same to the byte.
+
+mod placement;
 
 use mqfq_sim::any;
 use mqfq_sim::embedded;
 use mqfq_sim::figure::{Extent, Figure, Rows};
+use std::process::Command;
+
+/// Set in the other process.
+const OTHER_PROCESS: &str = "MQFQ_OTHER_PROCESS";
+/// What the line of the other process's output begins with that has the figure's bytes.
+const BYTES: &str = "bytes of the figure: ";
 
 /// A figure of the program, simulated.
 fn simulated(name: &str) -> Rows {
@@ -20,8 +30,31 @@ fn simulated(name: &str) -> Rows {
     figure.assemble(&outcomes.collect::<Vec<_>>())
 }
 
-fn turns_out_as_its_file_says(name: &str) {
+/// What the process says in which `test` alone runs, among other allocations and with a larger environment.
+fn bytes_in_another_process(test: &str) -> String {
+    let own = std::env::current_exe().expect("a test has a file");
+    let output = Command::new(own)
+        .args(["--exact", test, "--nocapture"])
+        .env(OTHER_PROCESS, "x".repeat(30_000))
+        .output()
+        .unwrap_or_else(|error| panic!("{test} in another process: {error}"));
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let bytes = stdout.lines().find_map(|line| line.strip_prefix(BYTES));
+    bytes.unwrap_or_else(|| panic!("{test} in another process said\n{stdout}{stderr}")).to_owned()
+}
+
+fn turns_out_as_its_file_says(test: &str, name: &str) {
+    let is_other_process = std::env::var_os(OTHER_PROCESS).is_some();
+    placement::choose(if is_other_process { 2 } else { 1 });
     let rows = simulated(name);
+    let bytes = serde_json::to_string(&rows).expect("rows are numbers and names");
+    if is_other_process {
+        // Behind whatever the harness has begun a line with.
+        return println!("\n{BYTES}{bytes}");
+    }
+    let others = bytes_in_another_process(test);
+    let first = bytes.bytes().zip(others.bytes()).position(|(own, other)| own != other);
+    assert!(bytes == others, "{name}: from byte {first:?} on another process gets\n{others}\nand this one\n{bytes}");
     assert!(!rows.claims.is_empty(), "the quick extent of {name} leaves nothing to look at");
     let told = |claim: &mqfq_sim::figure::ClaimRow| {
         format!("{} ({}): found {:?}, allowed {}", claim.claim, claim.held, claim.value, claim.limits())
@@ -34,7 +67,7 @@ macro_rules! golden {
     ($($test:ident $name:literal,)*) => {
         $(#[test]
         fn $test() {
-            turns_out_as_its_file_says($name);
+            turns_out_as_its_file_says(stringify!($test), $name);
         })*
 
         #[test]

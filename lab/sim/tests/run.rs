@@ -1,5 +1,8 @@
 //! Whole runs: the same bytes each time, nothing lost, and what a machine of few parts must give.
 
+mod placement;
+
+use mqfq_blk_watched::PolicyKind;
 use mqfq_sim::outcome::Outcome;
 use mqfq_sim::run::run;
 use mqfq_sim::scenario::Scenario;
@@ -42,15 +45,17 @@ fn two(policy: &str) -> String {
 
 #[test]
 fn a_scenario_and_its_seed_give_the_same_bytes_wherever_memory_lies() {
-    let text = two("kind = \"mqfq\"\ndepth = 128");
-    let first = serde_json::to_string(&outcome(&text)).unwrap();
-    for size in [1, 5000, 123_457] {
-        let between = vec![0u8; size];
-        assert_eq!(first, serde_json::to_string(&outcome(&text)).unwrap());
-        drop(between);
+    for kind in PolicyKind::ALL {
+        let text = two(&format!("kind = \"{kind}\"\ndepth = 128"));
+        placement::choose(0);
+        let first = serde_json::to_string(&outcome(&text)).unwrap();
+        for order in 1..4 {
+            placement::choose(order);
+            assert_eq!(first, serde_json::to_string(&outcome(&text)).unwrap(), "{kind}, order {order}");
+        }
+        let other_seed = text.replace("[run]", "[run]\nseed = 2");
+        assert_ne!(first, serde_json::to_string(&outcome(&other_seed)).unwrap(), "{kind}: the seed does something");
     }
-    let other_seed = text.replace("[run]", "[run]\nseed = 2");
-    assert_ne!(first, serde_json::to_string(&outcome(&other_seed)).unwrap(), "the seed does something");
 }
 
 #[test]

@@ -14,6 +14,13 @@ use std::ops::{Deref, DerefMut};
 use super::plain::atomic::{self, Ordering};
 use super::plain::{LockResult, PoisonError};
 
+// A watcher cannot tell an assertion's look at a word from the scheduler's own. The workspace's Cargo.toml has the
+// profiles.
+const _: () = assert!(
+    !cfg!(debug_assertions),
+    "what is watched is built without debug assertions, or counts would depend on the build"
+);
+
 /// What is done to a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -47,11 +54,24 @@ impl Kind {
 pub struct Access {
     /// What is done.
     pub kind: Kind,
-    /// To which word; 0 for a fence.
+    /// To which word; 0 for a fence. Of [`Kind::Touch`]: where the slab begins, and 64 bytes more for each line of it.
     pub address: usize,
     /// Of [`Kind::Lock`]: bytes of the word and of the plain memory that lies with it under the lock. What that points
     /// to is not counted.
     pub lock_bytes: u32,
+}
+
+impl Access {
+    /// The name of the line that it is to. Of a word it is the line that the word lies in: what is shared between
+    /// workers is aligned to lines, so which words lie together is a matter of layout. A slab is plain memory, which an
+    /// allocator puts anywhere: its lines are counted from where it begins, as if a line began there, or their number
+    /// would depend on the machine, the process and the moment. No two slabs share a line then, and none shares one
+    /// with a word.
+    #[inline]
+    pub fn line(&self) -> usize {
+        // The complement of an address, the largest of numbers, is that of no line.
+        if self.kind == Kind::Touch { !self.address } else { self.address / LINE_BYTES }
+    }
 }
 
 /// Called before each access (after, for [`Kind::Unlock`]).
@@ -85,15 +105,20 @@ fn tell(kind: Kind, address: usize) {
     }
 }
 
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
+/// Bytes of a cache line, x86-64.
+pub const LINE_BYTES: usize = 64;
 
-/// Plain memory under a lock, read and written: each line of it is told as a [`Kind::Touch`].
-pub fn touch<T>(place: &T) {
-    let address = std::ptr::from_ref(place).addr();
+/// The element `at` of a slab of plain memory under a lock is read and written: each line of it is told as a
+/// [`Kind::Touch`].
+///
+/// # Panics
+/// If the slab has no such element.
+pub fn touch<T>(slab: &[T], at: usize) {
+    assert!(at < slab.len(), "element {at} of a slab of {}", slab.len());
     if WATCHER.get().is_some() {
-        let lines = address / LINE_BYTES..=(address + size_of::<T>().max(1) - 1) / LINE_BYTES;
-        lines.for_each(|line| tell(Kind::Touch, (line * LINE_BYTES).max(address)));
+        let (start, bytes) = (slab.as_ptr().addr(), size_of::<T>().max(1));
+        let lines = at * bytes / LINE_BYTES..=((at + 1) * bytes - 1) / LINE_BYTES;
+        lines.for_each(|line| tell(Kind::Touch, start + line * LINE_BYTES));
     }
 }
 

@@ -29,13 +29,10 @@ pub fn length(tree: &Tree, report: &mut Report) {
 /// Lines of code and comments end here.
 const COLUMNS_MAX: usize = 120;
 
-/// Crates whose comments are still to be reflowed.
-const WIDE: &[&str] = &["daemon"];
-
 /// `columns`: lines of Rust end at 120 columns. The insides of strings may be longer, because a message is one line
 /// wherever it is searched for; so may rows of tables and pictures in comments, and what has no blank to break at.
 pub fn columns(tree: &Tree, report: &mut Report) {
-    for file in tree.files.iter().filter(|file| file.is_rust() && !WIDE.contains(&file.folder())) {
+    for file in tree.files.iter().filter(|file| file.is_rust()) {
         let mut fenced = false;
         for ((number, line), text) in file.all_lines().zip(file.text.lines()) {
             let comment = line.comment.trim_start_matches(['/', '!']).trim();

@@ -21,9 +21,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-/// Bytes of a cache line on x86-64 and most others.
-const LINE_BYTES: usize = 64;
-
 /// Most workers of a directory: one bit each.
 pub const WORKERS_MAX: usize = 128;
 
@@ -57,7 +54,7 @@ impl Copies {
 
 /// The number of the line that an access is to.
 pub fn line_of(access: &Access) -> usize {
-    access.address / LINE_BYTES
+    access.line()
 }
 
 /// What one operation costs on the average, in steps that do not depend on a clock.

@@ -336,7 +336,8 @@ fn variation(outcome: &Outcome, tenant: &TenantOutcome) -> Option<f64> {
     let windows = tenant.windows.get(counted_windows(outcome)?)?;
     let count = windows.len() as f64;
     let mean = windows.iter().map(|window| window.bytes as f64).sum::<f64>() / count;
-    let squares: f64 = windows.iter().map(|window| (window.bytes as f64 - mean).powi(2)).sum();
+    let square = |window: &WindowOutcome| (window.bytes as f64 - mean) * (window.bytes as f64 - mean);
+    let squares: f64 = windows.iter().map(square).sum();
     (mean > 0.0).then(|| (squares / count).sqrt() / mean)
 }
 

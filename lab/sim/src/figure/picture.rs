@@ -171,7 +171,7 @@ fn draw_legend(area: &Area<'_>, panel: &Panel, drawings: &[Drawing<'_>]) -> Resu
 /// Position of an x on the axis: its number, its logarithm to base 2, or its index among the panel's.
 fn x_at(panel: &Panel, x: &X) -> f64 {
     match x {
-        X::Number(number) if panel.shape == Shape::Lines && panel.log_x => number.log2(),
+        X::Number(number) if panel.shape == Shape::Lines && panel.log_x => libm::log2(*number),
         X::Number(number) if panel.shape == Shape::Lines && all_numbers(panel) => *number,
         _ => panel.points.iter().position(|point| point.x == *x).unwrap_or(0) as f64,
     }
@@ -183,7 +183,7 @@ fn all_numbers(panel: &Panel) -> bool {
 }
 
 fn y_at(panel: &Panel, y: f64) -> f64 {
-    if panel.log_y { y.max(f64::MIN_POSITIVE).log10() } else { y }
+    if panel.log_y { libm::log10(y.max(f64::MIN_POSITIVE)) } else { y }
 }
 
 /// All heights that are drawn.
@@ -217,15 +217,15 @@ fn draw_axes<'a, 'b>(
             }
             () if panel.axis == Axis::Time => plain(*x),
             () if labelled || !whole => String::new(),
-            () if panel.log_x && *x < 0.0 => plain(x.exp2()),
-            () if panel.log_x => format!("{}", x.exp2().round()),
+            () if panel.log_x && *x < 0.0 => plain(libm::exp2(*x)),
+            () if panel.log_x => format!("{}", libm::exp2(*x).round()),
             () => format!("{x:.0}"),
         }
     };
     let top = y.end;
     let y_label = |y: &f64| match () {
         () if panel.log_y && (y - y.round()).abs() > 1e-6 => String::new(),
-        () if panel.log_y => plain(10f64.powf(*y)),
+        () if panel.log_y => plain(libm::exp10(*y)),
         () if (0.5..10.0).contains(&top) => format!("{y:.1}"),
         () => plain(*y),
     };

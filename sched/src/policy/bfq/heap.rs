@@ -74,7 +74,7 @@ impl<O> Heap<O> {
     where
         O: Order<N>,
     {
-        touch(&nodes[place as usize]);
+        touch(nodes, place as usize);
         let Links { child, next, prev } = std::mem::replace(nodes[place as usize].links(), Links::OUT);
         let below = Self::join(nodes, child);
         if place == self.root {
@@ -101,8 +101,8 @@ impl<O> Heap<O> {
         if a == NONE || b == NONE {
             return if a == NONE { b } else { a };
         }
-        touch(&nodes[a as usize]);
-        touch(&nodes[b as usize]);
+        touch(nodes, a as usize);
+        touch(nodes, b as usize);
         let (up, down) = if O::is_before(&nodes[b as usize], &nodes[a as usize]) { (b, a) } else { (a, b) };
         let first = std::mem::replace(&mut nodes[up as usize].links().child, down);
         let links = nodes[down as usize].links();

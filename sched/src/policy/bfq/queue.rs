@@ -168,7 +168,7 @@ impl Queue {
         assert!(place != NONE, "a slab of {} requests is full", requests.all.len());
         let Arrival { offset_bytes, expires_ns, handle, units, charge_bytes } = arrival;
         requests.arrivals += 1;
-        touch(&requests.all[place as usize]);
+        touch(&requests.all, place as usize);
         let heap = if offset_bytes < self.sweep_bytes { 1 - self.ahead } else { self.ahead };
         let request = &mut requests.all[place as usize];
         requests.free = request.later;
@@ -188,7 +188,7 @@ impl Queue {
         match self.newest {
             NONE => self.oldest = place,
             newest => {
-                touch(&requests.all[newest as usize]);
+                touch(&requests.all, newest as usize);
                 requests.all[newest as usize].later = place;
             }
         }
@@ -201,7 +201,7 @@ impl Queue {
         if self.oldest == NONE {
             return None;
         }
-        touch(&requests.all[self.oldest as usize]);
+        touch(&requests.all, self.oldest as usize);
         let place = if requests.all[self.oldest as usize].expires_ns <= now_ns {
             self.oldest
         } else if let Some(place) = self.heaps[usize::from(self.ahead)].first() {

@@ -222,7 +222,7 @@ impl Scheduler {
     fn queue_of(&mut self, flow: FlowId, hctx: HctxId, is_sync: bool) -> u32 {
         let slot = slot(flow, is_sync);
         let known = self.index[hctx.index()][slot];
-        touch(&self.index[hctx.index()][slot]);
+        touch(&self.index[hctx.index()], slot);
         if known != NONE {
             self.withdraw_spare(known);
             return known;
@@ -256,8 +256,8 @@ impl Scheduler {
     }
 
     fn withdraw_spare(&mut self, place: u32) {
+        touch(&self.queues, place as usize);
         let queue = &mut self.queues[place as usize];
-        touch(queue);
         if !std::mem::take(&mut queue.is_spare) {
             return;
         }
@@ -273,8 +273,8 @@ impl Scheduler {
     }
 
     fn note_arrival_at_group(&mut self, flow: FlowId) {
+        touch(&self.groups, flow.0 as usize);
         let group = &mut self.groups[flow.0 as usize];
-        touch(group);
         if !group.is_pending() {
             self.pending_groups += 1;
             if self.options.low_latency {
@@ -350,8 +350,8 @@ impl Scheduler {
                 self.begin_turn();
                 continue;
             };
+            touch(&self.queues, turn.queue as usize);
             let queue = &mut self.queues[turn.queue as usize];
-            touch(queue);
             let ends_ns = turn.began_ns + self.options.timeout_sync_ns;
             if self.now_ns >= ends_ns {
                 self.end_turn(Expiry::Timeout);
@@ -482,8 +482,8 @@ impl Scheduler {
         }
         self.async_units -= if is_sync { 0 } else { units };
         let place = self.index[hctx.index()][slot(flow, is_sync)];
+        touch(&self.queues, place as usize);
         let queue = &mut self.queues[place as usize];
-        touch(queue);
         queue.in_flight -= 1;
         queue.completed_ns = self.now_ns;
         let group = &mut self.groups[flow.0 as usize];

@@ -165,7 +165,7 @@ impl ServiceTree {
 
     /// Takes its place by its start.
     fn stand<N: Scheduled>(&mut self, nodes: &mut [N], place: u32, weight: u64, budget_bytes: u64) {
-        touch(&nodes[place as usize]);
+        touch(nodes, place as usize);
         let entity = nodes[place as usize].entity();
         entity.weight = weight;
         entity.budget_bytes = budget_bytes;
@@ -189,7 +189,7 @@ impl ServiceTree {
             self.virtual_time = self.virtual_time.max(nodes[first as usize].entity().start);
         }
         while let Some(first) = self.waiting.first() {
-            touch(&nodes[first as usize]);
+            touch(nodes, first as usize);
             if nodes[first as usize].entity().start > self.virtual_time {
                 break;
             }
@@ -210,7 +210,7 @@ impl ServiceTree {
 
     /// The one in service used so much more.
     pub(super) fn serve<N: Scheduled>(&mut self, nodes: &mut [N], place: u32, bytes: u64) {
-        touch(&nodes[place as usize]);
+        touch(nodes, place as usize);
         let entity = nodes[place as usize].entity();
         debug_assert_eq!(entity.place, Place::InService, "who is not in service is served");
         entity.served_bytes = (entity.served_bytes + bytes).min(SERVICE_MAX_BYTES);
@@ -219,7 +219,7 @@ impl ServiceTree {
 
     /// The turn ends. With a budget for the next one if it stays active, at this weight from now on.
     pub(super) fn end_turn<N: Scheduled>(&mut self, nodes: &mut [N], place: u32, weight: u64, next_bytes: Option<u64>) {
-        touch(&nodes[place as usize]);
+        touch(nodes, place as usize);
         let entity = nodes[place as usize].entity();
         debug_assert_eq!(entity.place, Place::InService, "a turn ends that has not begun");
         self.weights -= entity.weight;
