@@ -1,8 +1,9 @@
-//! Where memory lies: an allocator that puts each allocation elsewhere within its cache line, in an order that can be chosen, and mostly
-//! so that the next one begins in the line in which it ends.
+//! Where memory lies: an allocator that puts each allocation elsewhere within its cache line, in an order that can be
+//! chosen, and mostly so that the next one begins in the line in which it ends.
 //!
-//! A system's allocator gives the same places to the same requests for as long as nothing else differs, so a simulation that depends on them
-//! can give the same bytes many times, and others on another machine. Under this allocator it does not.
+//! A system's allocator gives the same places to the same requests for as long as nothing else differs, so a simulation
+//! that depends on them can give the same bytes many times, and others on another machine. Under this allocator it does
+//! not.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,9 +32,9 @@ fn shift_bytes() -> usize {
 /// See the file's text.
 struct Shifting;
 
-// SAFETY: an allocation of at most 16 bytes alignment lies `shift_bytes`, a multiple of 16, behind the start of a system's allocation that is
-// larger by as much as that can be, and the 8 bytes before it, which are nobody else's, say how far behind; so `dealloc` gets back to that start, with
-// the same layout. All others are the system's.
+// SAFETY: an allocation of at most 16 bytes alignment lies `shift_bytes`, a multiple of 16, behind the start of a
+// system's allocation that is larger by as much as that can be, and the 8 bytes before it, which are nobody else's, say
+// how far behind; so `dealloc` gets back to that start, with the same layout. All others are the system's.
 unsafe impl GlobalAlloc for Shifting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(outer) = outer(layout) else {
@@ -46,7 +47,8 @@ unsafe impl GlobalAlloc for Shifting {
             return start;
         }
         let shift_bytes = shift_bytes();
-        // SAFETY: the shift is 16 or 32 bytes, and the allocation 32 bytes larger than what was asked for; 8 before a multiple of 16 is aligned.
+        // SAFETY: the shift is 16 or 32 bytes, and the allocation 32 bytes larger than what was asked for; 8 before a
+        // multiple of 16 is aligned.
         unsafe {
             let place = start.add(shift_bytes);
             place.sub(size_of::<usize>()).cast::<usize>().write(shift_bytes);
