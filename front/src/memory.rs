@@ -7,8 +7,8 @@
 //! # Who may take `n` bytes
 //! | holds now | may take if |
 //! |---|---|
-//! | a connection with nothing, of a tenant with nothing | always: so everybody gets on, one piece at a time |
-//! | a connection | `held + n <= ` its limit |
+//! | a connection with nothing | always: so everybody gets on, one piece at a time, whatever its siblings hold |
+//! | a connection with something | `held + n <= ` its limit |
 //! | a tenant | `held + n <= ` its limit |
 //! | a tenant, up to its guarantee | always |
 //! | a tenant, beyond its guarantee | the pool has so much left |
@@ -21,8 +21,7 @@
 //! hold 96 MiB of the pool, and the fourth still has 64 MiB.
 //!
 //! # Bound
-//! All payloads together hold at most the server's memory and one piece for each tenant whose guarantee is smaller than
-//! a piece.
+//! All payloads together hold at most the server's memory and one piece for each connection.
 //!
 //! # Orderings
 //! Relaxed throughout: the numbers are counts. The memory that they stand for is owned by whoever took it, and reaches
@@ -116,15 +115,15 @@ impl TenantMemory {
         held.saturating_sub(self.guaranteed_bytes)
     }
 
-    /// True: `bytes` more are held. Whoever holds nothing always gets them.
-    fn take(&self, bytes: u64) -> bool {
+    /// True: `bytes` more are held. `always`: whatever the limits say.
+    fn take(&self, bytes: u64, always: bool) -> bool {
         // Relaxed: counts, see "Orderings". All takes and gives lie end to end on one axis, so the parts beyond the
         // guarantee add up to the pool's, in whatever order threads come.
         let before = self.held.fetch_add(bytes, Relaxed);
         let from_pool = self.beyond(before + bytes) - self.beyond(before);
         let fits_pool =
             from_pool == 0 || self.pool.held.fetch_add(from_pool, Relaxed) + from_pool <= self.pool.bytes_max;
-        let fits = before == 0 || (before + bytes <= self.bytes_max && fits_pool);
+        let fits = always || (before + bytes <= self.bytes_max && fits_pool);
         if !fits {
             self.give(bytes);
         }
@@ -177,7 +176,7 @@ impl Account {
         if self.held_bytes > 0 && self.held_bytes + bytes > self.bytes_max {
             return Err(Short::Connection);
         }
-        if !self.tenant.take(bytes) {
+        if !self.tenant.take(bytes, self.held_bytes == 0) {
             return Err(Short::Shared);
         }
         self.held_bytes += bytes;
@@ -228,8 +227,9 @@ mod tests {
         assert_eq!(first.take(128 * KIB), Ok(()));
         assert_eq!(first.take(65 * KIB), Err(Short::Connection), "128 + 65 > 192");
         assert_eq!(first.take(64 * KIB), Ok(()));
-        assert_eq!(second.take(65 * KIB), Err(Short::Shared), "192 + 65 > 256");
-        assert_eq!(second.take(64 * KIB), Ok(()));
+        assert_eq!(second.take(KIB), Ok(()));
+        assert_eq!(second.take(64 * KIB), Err(Short::Shared), "192 + 1 + 64 > 256");
+        assert_eq!(second.take(63 * KIB), Ok(()));
         assert_eq!((tenant.held_bytes(), server.pool_held_bytes()), (256 * KIB, 128 * KIB));
         drop(first);
         drop(second);
@@ -252,13 +252,16 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_nothing_gets_one_piece_however_large_and_however_full_the_server_is() {
+    fn a_connection_that_holds_nothing_gets_one_piece_whatever_its_siblings_and_others_hold() {
         let server = ServerMemory::new(MemoryLimits { server_bytes: 64 * KIB, tenants: 1000 });
         let mut accounts: Vec<Account> = (0..1000).map(|_| Account::new(server.tenant(4 * KIB), KIB)).collect();
         for account in &mut accounts {
             assert_eq!(account.take(128 * KIB), Ok(()));
             assert!(account.take(1).is_err());
         }
+        let mut sibling = Account::new(accounts[0].tenant.clone(), KIB);
+        assert_eq!((sibling.take(128 * KIB), sibling.take(1)), (Ok(()), Err(Short::Connection)));
+        drop(sibling);
         accounts.clear();
         assert_eq!(server.pool_held_bytes(), 0);
     }

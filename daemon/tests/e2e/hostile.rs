@@ -150,17 +150,22 @@ fn a_request_unaligned_to_the_minimum_block_is_refused() {
     server.terminate();
 }
 
-/// Validate completely, then execute: of a write whose payload never came in full, no byte is written.
+/// Validate completely, then execute: of a write of one piece whose payload never came in full, no byte is written. Of a
+/// larger one the pieces that came in full may be, and no other.
 #[test]
 fn a_client_that_dies_in_the_middle_of_a_write_has_written_nothing() {
     let _machine = machine::shared();
     let server = memory();
-    for sent_bytes in [0, 1, 4096, 1_048_575] {
+    let send = |offset_bytes, length_bytes, sent_bytes| {
         let mut client = Client::connect(&server.socket("bad"), "bad");
-        let request = Request { length_bytes: 1 << 20, ..Request::of(CMD_WRITE) };
+        let request = Request { offset_bytes, length_bytes, ..Request::of(CMD_WRITE) };
         client.send(request, &vec![0xee; sent_bytes]).unwrap();
-        drop(client);
+    };
+    for sent_bytes in [0, 1, 4096, 131_071] {
+        send(0, 128 << 10, sent_bytes);
     }
+    // Seven pieces and all but one byte of the eighth.
+    send(2 << 20, 1 << 20, 1_048_575);
     // Dying between requests and inside a header is no different.
     let mut client = Client::connect(&server.socket("bad"), "bad");
     client.stream.write_all(&Request::of(CMD_WRITE).header()[..27]).unwrap();
@@ -168,6 +173,8 @@ fn a_client_that_dies_in_the_middle_of_a_write_has_written_nothing() {
     good_is_well(&server);
     let mut client = Client::connect(&server.socket("bad"), "bad");
     assert!(client.read(0, 1 << 20).unwrap().iter().all(|byte| *byte == 0));
+    let last_piece_bytes = (3 << 20) - (128 << 10);
+    assert!(client.read(last_piece_bytes, 128 << 10).unwrap().iter().all(|byte| *byte == 0));
     server.terminate();
 }
 

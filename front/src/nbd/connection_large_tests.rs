@@ -174,14 +174,19 @@ fn memory_that_others_hold_is_asked_for_again() {
     let memory = ServerMemory::new(MemoryLimits { server_bytes: 64 << 10, tenants: 1 }).tenant(64 << 10);
     let mut other = Account::new(memory.clone(), 1 << 30);
     other.take(64 << 10).unwrap();
-    for request in [read(1, 0, 100_000), write(1, 0, &payload(100_000)), read(1, 0, 512)] {
+    for request in [read(1, 0, 100_000), write(1, 0, &payload(100_000))] {
         let mut peer = structured_of(memory.clone(), small_pieces());
+        peer.executes = false;
         peer.say(&request);
-        assert!(peer.fake.executed.is_empty());
+        assert_eq!(peer.fake.staged.len(), 1, "one piece is always to be had");
         (0..3).for_each(|_| peer.pass_ns(MEMORY_RETRY_NS));
         assert_eq!(peer.fake.timers.iter().filter(|(_, user)| *user == user::MEMORY).count(), 1);
+        assert_eq!(peer.fake.staged.len(), 1);
         other.give(60 << 10);
         peer.pass_ns(MEMORY_RETRY_NS);
+        assert_eq!(peer.fake.staged.len(), 4, "as many pieces as may be under way");
+        peer.executes = true;
+        peer.run();
         assert_eq!(errors(&peer.read), [(1, 0)]);
         drop(peer);
         other.take(60 << 10).unwrap();

@@ -223,8 +223,14 @@ fn a_piece_waits_for_memory_and_says_for_whose() {
     let mut other = Account::new(memory, MIB);
     other.take(192 << 10).unwrap();
     let mut transmission = Transmission::new(session, limits(10, 192 << 10));
+    assert!(
+        matches!(transmission.advance(&header(Command::Read, 9, 0, 1)), (28, Taken::Request(_))),
+        "the first always"
+    );
     transmission.advance(&header(Command::Write, 1, 0, 1 << 20));
-    assert!(matches!(transmission.advance(&[1; 10]), (0, Taken::NoMemory)), "192 + 128 > 256");
+    assert!(matches!(transmission.advance(&[1; 10]), (0, Taken::NoMemory)), "192 + 4 + 128 > 256");
+    transmission.account().give(4096);
+    other.take(4096).unwrap();
     other.give(128 << 10);
     assert!(matches!(transmission.advance(&[1; 128 << 10]), (0x20000, Taken::Piece(_))));
     assert!(matches!(transmission.advance(&[1; 10]), (0, Taken::Full)), "128 + 128 > 192, its own");

@@ -147,7 +147,7 @@ fn conserves(size: (usize, usize, usize), depth: u32, ops: Vec<Op>) -> Result<()
         let units_out: i64 = out.iter().map(|(_, token)| i64::from(token.units())).sum();
         prop_assert_eq!(tree.total_units() + units_out, i64::from(depth), "I1");
         prop_assert!(out.len() <= depth as usize, "I2 in requests");
-        prop_assert!(units_out < i64::from(depth), "I2 in units");
+        prop_assert!(units_out < i64::from(depth + units_max), "I2 in units");
         prop_assert!(tree.root_units() > -i64::from(units_max), "T2");
         for node in 0..tree.shape.root() {
             prop_assert!(tree.count(node).load(Ordering::Relaxed) >= 0, "T2");

@@ -154,8 +154,8 @@ fn a_zero_size_is_refused() {
 fn an_export_name_may_be_empty_but_not_longer_than_the_protocol_carries() {
     assert_eq!(plan(&good_with("[export.root]", "[export.\"\"]")).unwrap().exports[0].name, "");
     let name = "n".repeat(4097);
-    assert_eq!(
-        refusal(&good_with("[export.root]", &format!("[export.{name}]"))),
-        format!("c.toml:8: export.{name}: this name has 4097 bytes, allowed are 4096 bytes without NUL")
-    );
+    let refused = refusal(&good_with("[export.root]", &format!("[export.{name}]")));
+    assert!(refused.starts_with("c.toml:8: export.\"nnn"), "{refused}");
+    assert!(refused.ends_with(": this name has 4097 bytes, allowed are 4096 bytes without NUL"), "{refused}");
+    assert!(refused.len() < 400, "of a long name the beginning: {} bytes", refused.len());
 }
