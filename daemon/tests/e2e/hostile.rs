@@ -150,8 +150,8 @@ fn a_request_unaligned_to_the_minimum_block_is_refused() {
     server.terminate();
 }
 
-/// Validate completely, then execute: of a write of one piece whose payload never came in full, no byte is written. Of a
-/// larger one the pieces that came in full may be, and no other.
+/// Validate completely, then execute: of a write of one piece whose payload never came in full, no byte is written. Of
+/// a larger one the pieces that came in full may be, and no other.
 #[test]
 fn a_client_that_dies_in_the_middle_of_a_write_has_written_nothing() {
     let _machine = machine::shared();

@@ -31,6 +31,6 @@ fn bound_reports_the_share_of_each_bound_and_writes_its_picture() {
 
     let output = run("no such");
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "mqfq: no case begins with \"no such\"\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "mqfq-lab: no case begins with \"no such\"\n");
     assert!(output.stdout.is_empty());
 }

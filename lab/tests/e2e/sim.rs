@@ -73,7 +73,7 @@ fn refusal(folder: &Folder, arguments: &[&str]) -> String {
     let (stderr, here) = (text(&output.stderr), folder.join(""));
     assert!(output.stdout.is_empty() && output.status.code() == Some(1), "{arguments:?}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    let sentence = stderr.trim_end().strip_prefix("mqfq: ").unwrap().to_owned();
+    let sentence = stderr.trim_end().strip_prefix("mqfq-lab: ").unwrap().to_owned();
     sentence.replace(here.to_str().unwrap().trim_end_matches('/'), "@")
 }
 
