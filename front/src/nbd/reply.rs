@@ -1,6 +1,6 @@
 //! The server's half of the transmission phase: replies gathered into one send.
 //!
-//! All replies of one turn of the worker's loop leave together. Headers are packed one behind the other in a vector
+//! All replies of one turn of the worker's loop leave together, unless they are long. Headers are packed one behind the other in a vector
 //! that is used again after the send; the data of a read are sent from the buffer that the device filled.
 //!
 //! ```text
@@ -22,6 +22,10 @@
 use super::wire::{self, Errno, chunk, put_chunk, put_last_chunk, put_simple_reply};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Part;
+
+/// Payload that one send carries, bytes; what is more waits for its end. The kernel copies as long as the client makes room,
+/// on the worker's time: a send of a MiB would keep the worker from other clients for most of a millisecond.
+const SEND_BYTES_MAX: usize = 128 << 10;
 
 /// Vectors kept for headers; more come only from a burst of reads longer than any queue in the field.
 const SPARE_MAX: usize = 256;
@@ -46,10 +50,6 @@ pub struct Sent {
 }
 
 impl Sent {
-    fn take(&mut self) -> Sent {
-        std::mem::take(self)
-    }
-
     fn add(&mut self, other: Sent) {
         self.replies += other.replies;
         self.data_bytes += other.data_bytes;
@@ -60,12 +60,10 @@ impl Sent {
 #[derive(Debug, Default)]
 pub struct Replies {
     structured: bool,
-    gathered: Vec<Part>,
-    gathered_count: Sent,
+    gathered: Gathered,
     /// A simple reply is being streamed: what is not of it waits in `behind`.
     streaming: bool,
-    behind: Vec<Part>,
-    behind_count: Sent,
+    behind: Gathered,
     /// What the send in flight carries.
     sending: Option<Sent>,
     spare_bytes: Vec<Vec<u8>>,
@@ -92,65 +90,60 @@ impl Replies {
     pub fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let result = write(self.bytes());
         // Nothing written is nothing to send.
-        self.gathered.pop_if(|part| part.as_slice().is_empty());
+        self.gathered.drop_empty();
         result
     }
 
     /// Where the next reply goes.
-    fn parts(&mut self) -> (&mut Vec<Part>, &mut Sent, &mut Vec<Vec<u8>>) {
+    fn target(&mut self) -> (&mut Gathered, &mut Vec<Vec<u8>>) {
         match self.streaming {
-            false => (&mut self.gathered, &mut self.gathered_count, &mut self.spare_bytes),
-            true => (&mut self.behind, &mut self.behind_count, &mut self.spare_bytes),
+            false => (&mut self.gathered, &mut self.spare_bytes),
+            true => (&mut self.behind, &mut self.spare_bytes),
         }
     }
 
     fn bytes(&mut self) -> &mut Vec<u8> {
-        let (parts, _, spare) = self.parts();
-        last_bytes(parts, spare)
-    }
-
-    /// Counts a reply.
-    fn count(&mut self, data_bytes: u64) {
-        self.parts().1.add(Sent { replies: 1, data_bytes });
+        let (gathered, spare) = self.target();
+        gathered.bytes(spare)
     }
 
     /// More answers wait than a client of the handshake has any reason to leave unread.
     pub fn handshake_backs_up(&self) -> bool {
-        self.gathered.iter().map(|part| part.as_slice().len()).sum::<usize>() > HANDSHAKE_UNSENT_BYTES_MAX
+        self.gathered.parts.iter().map(|part| part.as_slice().len()).sum::<usize>() > HANDSHAKE_UNSENT_BYTES_MAX
     }
 
     /// Success, without data.
     pub fn done(&mut self, cookie: u64) {
-        self.count(0);
         if self.structured {
             put_last_chunk(self.bytes(), chunk::NONE, cookie, 0);
         } else {
             put_simple_reply(self.bytes(), 0, cookie);
         }
+        self.target().0.ends_reply();
     }
 
     /// Failure. The sentence is sent if the form of reply has room for one.
     pub fn error(&mut self, cookie: u64, errno: Errno, sentence: &str) {
-        self.count(0);
         if !self.structured {
-            return put_simple_reply(self.bytes(), errno as u32, cookie);
+            put_simple_reply(self.bytes(), errno as u32, cookie);
+            return self.target().0.ends_reply();
         }
         let out = self.bytes();
         put_last_chunk(out, chunk::ERROR, cookie, 4 + 2 + sentence.len() as u32);
         out.extend((errno as u32).to_be_bytes());
         out.extend((sentence.len() as u16).to_be_bytes());
         out.extend_from_slice(sentence.as_bytes());
+        self.target().0.ends_reply();
     }
 
     /// The first `length_bytes` of `buffer`, read at `offset_bytes` of the export: all that was asked for.
     pub fn data(&mut self, cookie: u64, offset_bytes: u64, length_bytes: u32, buffer: Buffer) {
-        self.count(buffer.capacity_bytes() as u64);
         if self.structured {
             self.put_data_chunk(chunk::DONE, cookie, offset_bytes, length_bytes);
         } else {
             put_simple_reply(self.bytes(), 0, cookie);
         }
-        self.parts().0.push(Part::Payload { buffer, length_bytes: length_bytes as usize });
+        self.target().0.payload(buffer, length_bytes, true);
     }
 
     fn put_data_chunk(&mut self, flags: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) {
@@ -162,10 +155,8 @@ impl Replies {
     /// A piece of a long read, as a chunk of a structured reply. `is_last`: the reply ends with it.
     pub fn piece(&mut self, cookie: u64, offset_bytes: u64, length_bytes: u32, buffer: Buffer, is_last: bool) {
         assert!(self.structured, "a simple reply has no chunks");
-        let data_bytes = buffer.capacity_bytes() as u64;
-        self.gathered_count.add(Sent { replies: usize::from(is_last), data_bytes });
         self.put_data_chunk(if is_last { chunk::DONE } else { 0 }, cookie, offset_bytes, length_bytes);
-        self.gathered.push(Part::Payload { buffer, length_bytes: length_bytes as usize });
+        self.gathered.payload(buffer, length_bytes, is_last);
     }
 
     /// Begins a simple reply to a long read: its data follow by [`Replies::stream`], and nothing else leaves before
@@ -179,33 +170,32 @@ impl Replies {
     /// The next `length_bytes` of the stream. `is_last`: it ends, and what waited behind it leaves.
     pub fn stream(&mut self, length_bytes: u32, buffer: Buffer, is_last: bool) {
         assert!(self.streaming, "a stream has begun");
-        let data_bytes = buffer.capacity_bytes() as u64;
-        self.gathered_count.add(Sent { replies: usize::from(is_last), data_bytes });
-        self.gathered.push(Part::Payload { buffer, length_bytes: length_bytes as usize });
+        self.gathered.payload(buffer, length_bytes, is_last);
         if is_last {
             self.streaming = false;
             self.gathered.append(&mut self.behind);
-            self.gathered_count.add(self.behind_count.take());
         }
     }
 
     /// One extent of `length_bytes`.
     pub fn block_status(&mut self, cookie: u64, length_bytes: u32) {
-        self.count(0);
         let out = self.bytes();
         put_last_chunk(out, chunk::BLOCK_STATUS, cookie, 4 + 8);
         out.extend(wire::BASE_ALLOCATION_ID.to_be_bytes());
         out.extend(length_bytes.to_be_bytes());
         out.extend(ALLOCATED_DATA.to_be_bytes());
+        self.target().0.ends_reply();
     }
 
-    /// What to send now: everything gathered, unless a send is in flight or nothing is gathered.
+    /// What to send now, unless a send is in flight or nothing is gathered: everything, or as many parts as have
+    /// [`SEND_BYTES_MAX`], and one at least.
     pub fn begin_send(&mut self) -> Option<Vec<Part>> {
         if self.sending.is_some() || self.gathered.is_empty() {
             return None;
         }
-        self.sending = Some(std::mem::take(&mut self.gathered_count));
-        Some(std::mem::replace(&mut self.gathered, std::mem::take(&mut self.spare_parts)))
+        let (parts, count) = self.gathered.take(std::mem::take(&mut self.spare_parts));
+        self.sending = Some(count);
+        Some(parts)
     }
 
     /// The send ended. Its parts are taken apart and used again.
@@ -225,21 +215,73 @@ impl Replies {
 
     /// The connection is broken: forget what was gathered.
     pub fn abandon(&mut self) {
-        self.gathered.clear();
-        self.behind.clear();
-        (self.gathered_count, self.behind_count) = (Sent::default(), Sent::default());
+        (self.gathered, self.behind) = (Gathered::default(), Gathered::default());
         self.streaming = false;
     }
 }
 
-/// The vector of headers that `parts` ends with, made if there is none.
-fn last_bytes<'a>(parts: &'a mut Vec<Part>, spare: &mut Vec<Vec<u8>>) -> &'a mut Vec<u8> {
-    if !matches!(parts.last(), Some(Part::Bytes(_))) {
-        parts.push(Part::Bytes(spare.pop().unwrap_or_default()));
+/// Parts for the next sends, each with the replies that end in it and the memory that its end frees.
+#[derive(Debug, Default)]
+struct Gathered {
+    parts: Vec<Part>,
+    counts: Vec<Sent>,
+}
+
+impl Gathered {
+    fn is_empty(&self) -> bool {
+        self.parts.is_empty()
     }
-    match parts.last_mut() {
-        Some(Part::Bytes(bytes)) => bytes,
-        _ => unreachable!("pushed above"),
+
+    /// The vector of headers that it ends with, made if there is none.
+    fn bytes(&mut self, spare: &mut Vec<Vec<u8>>) -> &mut Vec<u8> {
+        if !matches!(self.parts.last(), Some(Part::Bytes(_))) {
+            self.parts.push(Part::Bytes(spare.pop().unwrap_or_default()));
+            self.counts.push(Sent::default());
+        }
+        match self.parts.last_mut() {
+            Some(Part::Bytes(bytes)) => bytes,
+            _ => unreachable!("pushed above"),
+        }
+    }
+
+    fn drop_empty(&mut self) {
+        if self.parts.pop_if(|part| part.as_slice().is_empty()).is_some() {
+            self.counts.pop();
+        }
+    }
+
+    /// A reply ends with the last part.
+    fn ends_reply(&mut self) {
+        self.counts.last_mut().expect("the reply was put").replies += 1;
+    }
+
+    fn payload(&mut self, buffer: Buffer, length_bytes: u32, ends_reply: bool) {
+        self.counts.push(Sent { replies: usize::from(ends_reply), data_bytes: buffer.capacity_bytes() as u64 });
+        self.parts.push(Part::Payload { buffer, length_bytes: length_bytes as usize });
+    }
+
+    fn append(&mut self, behind: &mut Gathered) {
+        self.parts.append(&mut behind.parts);
+        self.counts.append(&mut behind.counts);
+    }
+
+    /// Takes what one send carries; `into` is empty.
+    fn take(&mut self, mut into: Vec<Part>) -> (Vec<Part>, Sent) {
+        let mut bytes = 0;
+        let fits = |part: &&Part| {
+            let before = bytes;
+            bytes += part.as_slice().len();
+            before < SEND_BYTES_MAX
+        };
+        let count = self.parts.iter().take_while(fits).count();
+        let mut sent = Sent::default();
+        self.counts.drain(..count).for_each(|part| sent.add(part));
+        if count == self.parts.len() {
+            std::mem::swap(&mut self.parts, &mut into);
+        } else {
+            into.extend(self.parts.drain(..count));
+        }
+        (into, sent)
     }
 }
 
@@ -344,6 +386,24 @@ mod tests {
         let sent = bytes(&parts);
         assert_eq!((sent[0], sent.len()), (b'b', 1 + 16 + 16 + 1));
         assert_eq!(replies.end_send(parts), Sent { replies: 3, data_bytes: 8192 });
+        assert!(replies.is_empty());
+    }
+
+    #[test]
+    fn long_replies_leave_in_several_sends_and_are_counted_where_they_end() {
+        let mut replies = Replies::new();
+        replies.set_structured(true);
+        let piece = |replies: &mut Replies, is_last| replies.piece(1, 0, 64 << 10, filled(0, 64 << 10), is_last);
+        (0..3).for_each(|_| piece(&mut replies, false));
+        replies.done(2);
+        piece(&mut replies, true);
+        // Two pieces reach 128 KiB; the third and, with it, the fourth; the rest of a header is never left behind its data.
+        let mut sends = Vec::new();
+        while let Some(parts) = replies.begin_send() {
+            let Sent { replies: ended, data_bytes } = replies.end_send(parts);
+            sends.push((ended, data_bytes >> 10));
+        }
+        assert_eq!(sends, [(0, 128), (2, 128)]);
         assert!(replies.is_empty());
     }
 
