@@ -1,7 +1,8 @@
 //! The server's half of the transmission phase: replies gathered into one send.
 //!
-//! All replies of one turn of the worker's loop leave together, unless they are long. Headers are packed one behind the other in a vector
-//! that is used again after the send; the data of a read are sent from the buffer that the device filled.
+//! All replies of one turn of the worker's loop leave together, unless they are long. Headers are packed one behind the
+//! other in a vector that is used again after the send; the data of a read are sent from the buffer that the device
+//! filled.
 //!
 //! ```text
 //! parts:  [ header header header ][ data ][ header ][ data ][ header header ]
@@ -23,8 +24,8 @@ use super::wire::{self, Errno, chunk, put_chunk, put_last_chunk, put_simple_repl
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Part;
 
-/// Payload that one send carries, bytes; what is more waits for its end. The kernel copies as long as the client makes room,
-/// on the worker's time: a send of a MiB would keep the worker from other clients for most of a millisecond.
+/// Payload that one send carries, bytes; what is more waits for its end. The kernel copies as long as the client makes
+/// room, on the worker's time: a send of a MiB would keep the worker from other clients for most of a millisecond.
 const SEND_BYTES_MAX: usize = 128 << 10;
 
 /// Vectors kept for headers; more come only from a burst of reads longer than any queue in the field.
@@ -397,7 +398,8 @@ mod tests {
         (0..3).for_each(|_| piece(&mut replies, false));
         replies.done(2);
         piece(&mut replies, true);
-        // Two pieces reach 128 KiB; the third and, with it, the fourth; the rest of a header is never left behind its data.
+        // Two pieces reach 128 KiB; the third and, with it, the fourth; the rest of a header is never left behind its
+        // data.
         let mut sends = Vec::new();
         while let Some(parts) = replies.begin_send() {
             let Sent { replies: ended, data_bytes } = replies.end_send(parts);
