@@ -667,43 +667,6 @@ fn a_socket_mode_is_octal() {
 }
 
 #[test]
-fn a_name_that_no_section_has_is_refused_with_those_that_exist() {
-    assert_eq!(
-        refusal(&good_with("device = \"fast\"", "device = \"fats\"")),
-        "c.toml:9: export.root.device: there is no device \"fats\", defined are fast"
-    );
-    assert_eq!(
-        refusal(&good_with("tenant = \"alice\"", "tenant = \"bob\"")),
-        "c.toml:10: export.root.tenant: there is no tenant \"bob\", defined are alice"
-    );
-    assert_eq!(
-        refusal(&good_with("[tenant.alice]\nweight = 200\n", "\n\n")),
-        "c.toml:10: export.root.tenant: there is no tenant \"alice\", none is defined"
-    );
-}
-
-#[test]
-fn an_export_past_its_devices_end_is_refused() {
-    // The device has 1 MiB = 1048576 bytes.
-    assert_eq!(
-        refusal(&good_with("size = \"256KiB\"", "size = \"256KiB\"\noffset = \"769KiB\"")),
-        "c.toml:11: export.root.size: 262144 bytes from offset 787456 ends past the end of device fast, allowed is up to \
-         byte 1048576"
-    );
-    assert!(
-        plan(&good_with("size = \"256KiB\"", "size = \"256KiB\"\noffset = \"768KiB\"")).is_ok(),
-        "768 + 256 = 1024"
-    );
-    assert_eq!(
-        refusal(&good_with("size = \"256KiB\"", "offset = \"1MiB\"")),
-        "c.toml:8: export.root: what remains from offset 1048576 ends past the end of device fast, allowed is up to byte \
-         1048576"
-    );
-    let wraps = good_with("size = \"256KiB\"", "size = 9223372036854775807\noffset = 9223372036854775807");
-    assert!(refusal(&wraps).contains("past the end"), "the sum does not wrap");
-}
-
-#[test]
 fn merging_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
     let path = |keys: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     let read =
@@ -768,14 +731,6 @@ fn a_device_that_no_export_uses_is_left_out_with_a_warning() {
     let plan = plan(&format!("{GOOD}[device.spare]\nkind = \"null\"\nsize = \"1TiB\"\n")).unwrap();
     assert_eq!(plan.devices.len(), 1);
     assert_eq!(plan.warnings, ["c.toml:13: device.spare: no export uses this device, it is not started"]);
-}
-
-#[test]
-fn what_is_not_toml_is_refused_with_its_line() {
-    assert!(refusal("[device.fast\n").starts_with("c.toml:1: not valid TOML: "), "{}", refusal("[device.fast\n"));
-    let twice = refusal(&good_with("weight = 200", "weight = 200\nweight = 300"));
-    assert!(twice.starts_with("c.toml:7: not valid TOML: "), "{twice}");
-    assert!(!twice.contains('\n'), "one sentence");
 }
 
 #[test]

@@ -149,13 +149,3 @@ fn a_zero_size_is_refused() {
         "c.toml:3: device.fast.size: \"0MiB\" is out of range, allowed is 1 to 9223372036854775807"
     );
 }
-
-#[test]
-fn an_export_name_may_be_empty_but_not_longer_than_the_protocol_carries() {
-    assert_eq!(plan(&good_with("[export.root]", "[export.\"\"]")).unwrap().exports[0].name, "");
-    let name = "n".repeat(4097);
-    let refused = refusal(&good_with("[export.root]", &format!("[export.{name}]")));
-    assert!(refused.starts_with("c.toml:8: export.\"nnn"), "{refused}");
-    assert!(refused.ends_with(": this name has 4097 bytes, allowed are 4096 bytes without NUL"), "{refused}");
-    assert!(refused.len() < 400, "of a long name the beginning: {} bytes", refused.len());
-}

@@ -29,7 +29,7 @@ fn shift_bytes() -> usize {
     (1 + (spread >> 63) as usize) * ALIGNMENT_BYTES
 }
 
-/// See the file's text.
+/// The system's allocator, with each allocation a little behind where the system put it.
 struct Shifting;
 
 // SAFETY: an allocation of at most 16 bytes alignment lies `shift_bytes`, a multiple of 16, behind the start of a
