@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Error};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// `include/uapi/linux/loop.h`.
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
@@ -26,6 +27,8 @@ struct LoopConfig {
     init: [u64; 2],
     reserved: [u64; 8],
 }
+
+static ATTACHING: Mutex<()> = Mutex::new(());
 
 pub struct LoopDevice {
     pub path: PathBuf,
@@ -54,6 +57,9 @@ impl LoopDevice {
             init: [0; 2],
             reserved: [0; 8],
         };
+        // One thread at a time. Two may be given the same number, and the slower one closes a device that the other
+        // serves by then, with which the process loses its lock on it (fcntl), by which a server says who it is.
+        let _alone = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             // SAFETY: this request takes no argument and answers a number.
             let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
