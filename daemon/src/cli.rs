@@ -57,32 +57,6 @@ fn trace_requests(text: &str) -> Result<usize, String> {
     }
 }
 
-impl Cli {
-    /// The arguments of this process. Help and version are printed and end the process; bad arguments are an error.
-    ///
-    /// # Errors
-    /// One sentence.
-    pub fn from_args() -> Result<Cli, String> {
-        Cli::try_parse().map_err(|error| match error.kind() {
-            clap::error::ErrorKind::DisplayHelp
-            | clap::error::ErrorKind::DisplayVersion
-            | clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => match error.print() {
-                Ok(()) => std::process::exit(error.exit_code()),
-                Err(why) => format!("cannot write to stdout: {}", crate::plain(&why)),
-            },
-            _ => sentence(&error),
-        })
-    }
-}
-
-/// Clap's first paragraph as one line; the rest repeats the usage, which `--help` has.
-fn sentence(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let paragraph: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let paragraph = paragraph.join(" ");
-    format!("{}, see mqfq --help", paragraph.strip_prefix("error: ").unwrap_or(&paragraph))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +76,8 @@ mod tests {
 
     #[test]
     fn bad_arguments_are_one_sentence() {
-        let refusal = |args: &[&str]| sentence(&Cli::try_parse_from(args).unwrap_err());
+        let refusal =
+            |args: &[&str]| mqfq_report::command_line::sentence(&Cli::try_parse_from(args).unwrap_err(), "mqfq");
         assert_eq!(
             refusal(&["mqfq", "serve"]),
             "the following required arguments were not provided: <CONFIG>, see mqfq --help"

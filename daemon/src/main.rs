@@ -25,7 +25,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match Cli::from_args() {
+    let cli = match mqfq_report::command_line::arguments::<Cli>("mqfq") {
         Ok(cli) => cli,
         Err(sentence) => return fail(&sentence, 2),
     };

@@ -400,33 +400,10 @@ fn workers(text: &str) -> Result<usize, String> {
     }
 }
 
-impl Cli {
-    /// The arguments of this process. Help and version are printed and end the process; bad arguments are an error.
-    ///
-    /// # Errors
-    /// One sentence.
-    pub fn from_args() -> Result<Cli, String> {
-        Cli::try_parse().map_err(|error| match error.kind() {
-            clap::error::ErrorKind::DisplayHelp
-            | clap::error::ErrorKind::DisplayVersion
-            | clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
-            _ => sentence(&error),
-        })
-    }
-}
-
 /// A size as in the config file.
 fn file_size(text: &str) -> Result<u64, String> {
     let bytes = size::parse(text).ok_or_else(|| format!("a size is {}", size::ALLOWED))?;
     if (64 << 10..=1 << 40).contains(&bytes) { Ok(bytes) } else { Err("allowed is 64KiB to 1TiB".into()) }
-}
-
-/// Clap's first paragraph as one line; the rest repeats the usage, which `--help` has.
-fn sentence(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let paragraph: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let paragraph = paragraph.join(" ");
-    format!("{}, see mqfq-lab --help", paragraph.strip_prefix("error: ").unwrap_or(&paragraph))
 }
 
 #[cfg(test)]
@@ -448,7 +425,8 @@ mod tests {
 
     #[test]
     fn bad_arguments_are_one_sentence() {
-        let refusal = |args: &[&str]| sentence(&Cli::try_parse_from(args).unwrap_err());
+        let refusal =
+            |args: &[&str]| mqfq_report::command_line::sentence(&Cli::try_parse_from(args).unwrap_err(), "mqfq-lab");
         assert_eq!(
             refusal(&["mqfq-lab", "sim", "run"]),
             "the following required arguments were not provided: <SCENARIO>, see mqfq-lab --help"

@@ -27,7 +27,7 @@ use sim::{FigureOptions, ReportOptions, RunOptions};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match Cli::from_args() {
+    let cli = match mqfq_report::command_line::arguments::<Cli>("mqfq-lab") {
         Ok(cli) => cli,
         Err(sentence) => return fail(&sentence, 2),
     };

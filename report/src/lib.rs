@@ -5,8 +5,10 @@
 //! | [`table`] | how do rows become text? |
 //! | [`plot`] | how do columns over time become a picture? |
 //! | [`progress`] | how far is a long command? |
+//! | [`command_line`] | which arguments has the program, or which sentence says why none? |
 //! | [`mod@emit`] | how is a report one line of JSON, and an error one sentence? |
 
+pub mod command_line;
 mod emit;
 pub mod plot;
 pub mod progress;

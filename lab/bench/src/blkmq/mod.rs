@@ -60,7 +60,7 @@ pub struct BlkmqReport {
     pub table2: Vec<MaximumRow>,
     /// Day, UTC.
     pub date: String,
-    /// Where.
+    /// The machine that it was measured on.
     pub machine: Machine,
     /// Socket of each worker's core, by worker.
     pub sockets: Vec<u16>,

@@ -29,7 +29,7 @@ pub struct D2fqReport {
     pub quick: bool,
     /// Day, UTC.
     pub date: String,
-    /// Where.
+    /// The machine that it was measured on.
     pub machine: Machine,
     /// What is missing, and why.
     pub notes: Vec<String>,

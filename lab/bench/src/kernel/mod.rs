@@ -84,7 +84,7 @@ pub struct KernelReport {
     pub measured_ms: u64,
     /// Day, UTC.
     pub date: String,
-    /// Where.
+    /// The machine that it was measured on.
     pub machine: Machine,
 }
 

@@ -60,7 +60,7 @@ impl Default for NbdRecordOptions {
 pub struct NbdRecord {
     /// Day, UTC.
     pub date: String,
-    /// Where.
+    /// The machine that it was measured on.
     pub machine: Machine,
     /// Rounds, interleaved.
     pub rounds: u32,

@@ -76,7 +76,7 @@ pub struct ScaleReport {
     pub rows: Vec<ScaleRow>,
     /// Day, UTC.
     pub date: String,
-    /// Where.
+    /// The machine that it was measured on.
     pub machine: Machine,
     /// Interleaved rounds.
     pub rounds: u32,

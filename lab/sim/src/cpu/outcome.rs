@@ -80,7 +80,7 @@ pub struct ThreadOutcome {
 /// A thread ran on a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Stretch {
-    /// Where.
+    /// The core that it ran on.
     pub core: u32,
     /// Whose, by its number in the scenario.
     pub program: u32,

@@ -94,7 +94,7 @@ pub struct ClaimRow {
     pub reason: String,
     /// What the paper states of the same value.
     pub paper: Option<f64>,
-    /// Where.
+    /// The place in the paper that says so.
     pub paper_where: Option<String>,
     /// It is known not to hold, and why.
     pub not_held_because: Option<String>,
