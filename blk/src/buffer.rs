@@ -1,15 +1,26 @@
-//! Payload memory: owned, page-aligned, recycled per thread.
+//! Payload memory: owned, page-aligned, recycled per thread; or somebody else's ([`crate::foreign`]).
 //!
 //! A thread keeps at most [`KEPT_BYTES_MAX`] for its next buffers.
+//!
+//! # Shape
+//! ```text
+//!   owned     start ─▶ bytes     word = capacity, bytes: a power of two of at least 4096, so even
+//!   foreign   start ─▶ bytes     word = address of its Lent + 1, so odd
+//! ```
+//! 16 bytes either way, because a buffer is moved at each step of a request. An owned one pays a branch where its
+//! capacity is asked for, where its bytes are, and where it is dropped.
 //!
 //! A buffer travels: socket to client to device and back, or device to client to socket. It is owned at each step, so
 //! memory that the kernel works on cannot be freed under it. Recycled memory still holds a former tenant's bytes:
 //! whoever hands a buffer to a client must have written every byte of the length it states (the conformance suite
 //! checks each device for that).
 
+use crate::foreign::{ForeignMemory, Room};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Alignment of every buffer and smallest class, bytes: the largest logical block of drives in the field, so O_DIRECT
 /// takes any buffer.
@@ -21,41 +32,56 @@ const CLASSES: usize = 10;
 /// Most memory that a thread keeps in all classes together, bytes: 128 pieces of 128 KiB, or 4096 requests of 4 KiB.
 pub const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// Owned, page-aligned bytes.
+/// Most [`Lent`] that a thread keeps for its next foreign buffers.
+const LENT_MAX: usize = 4096;
+
+/// Bytes of a payload: owned and page-aligned, or a part of somebody else's memory.
 pub struct Buffer {
     start: NonNull<u8>,
-    capacity_bytes: usize,
+    /// Owned: the capacity, bytes, which is even. Foreign: the address of its [`Lent`] plus one.
+    word: *mut Lent,
 }
 
-// SAFETY: a Buffer owns its bytes alone; nothing about them is tied to the thread that allocated them.
+/// What a foreign buffer needs besides its address. Used again, so that a request takes no memory.
+struct Lent {
+    length_bytes: usize,
+    /// `None`: kept for the next buffer.
+    memory: Option<Arc<ForeignMemory>>,
+}
+
+// SAFETY: a Buffer owns its bytes alone, or may reach them by volatile accesses from any thread (`ForeignMemory` is
+// Send and Sync); nothing about them is tied to the thread that made it.
 unsafe impl Send for Buffer {}
 
 /// What a thread keeps for its next buffers, by class.
 struct Kept {
     classes: [Vec<Buffer>; CLASSES],
     bytes: usize,
+    #[expect(clippy::vec_box, reason = "a buffer holds the address of one, and takes it as it is")]
+    lent: Vec<Box<Lent>>,
 }
 
 impl Kept {
     fn take(&mut self, class: usize) -> Option<Buffer> {
         let buffer = self.classes[class].pop()?;
-        self.bytes -= buffer.capacity_bytes;
+        self.bytes -= buffer.capacity_bytes();
         Some(buffer)
     }
 
     /// Keeps it, or hands it back if there is too much already.
     fn keep(&mut self, class: usize, buffer: Buffer) -> Option<Buffer> {
-        if self.bytes + buffer.capacity_bytes > KEPT_BYTES_MAX {
+        if self.bytes + buffer.capacity_bytes() > KEPT_BYTES_MAX {
             return Some(buffer);
         }
-        self.bytes += buffer.capacity_bytes;
+        self.bytes += buffer.capacity_bytes();
         self.classes[class].push(buffer);
         None
     }
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> = const { RefCell::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0 }) };
+    static KEPT: RefCell<Kept> =
+        const { RefCell::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0, lent: Vec::new() }) };
 }
 
 impl Buffer {
@@ -67,6 +93,14 @@ impl Buffer {
         let kept =
             (class < CLASSES).then(|| KEPT.try_with(|kept| kept.borrow_mut().take(class)).ok().flatten()).flatten();
         kept.unwrap_or_else(|| Self::allocate(capacity_bytes))
+    }
+
+    /// A part of `memory`, which is as long and begins at `start`: see [`ForeignMemory::buffer`].
+    pub(crate) fn foreign(start: NonNull<u8>, length_bytes: usize, memory: Arc<ForeignMemory>) -> Buffer {
+        let kept = KEPT.try_with(|kept| kept.borrow_mut().lent.pop()).ok().flatten();
+        let mut lent = kept.unwrap_or_else(|| Box::new(Lent { length_bytes, memory: None }));
+        (lent.length_bytes, lent.memory) = (length_bytes, Some(memory));
+        Buffer { start, word: Box::into_raw(lent).wrapping_byte_add(1) }
     }
 
     /// Memory that a buffer for `length_bytes` takes, bytes.
@@ -83,56 +117,122 @@ impl Buffer {
         // SAFETY: the layout's size is at least 4096, not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Buffer { start, capacity_bytes }
+        Buffer { start, word: std::ptr::without_provenance_mut(capacity_bytes) }
     }
 
-    /// All of its bytes.
+    /// It is a part of somebody else's memory: there is no slice of it, only its [`Buffer::room`].
+    #[inline]
+    pub fn is_foreign(&self) -> bool {
+        self.word.addr() & 1 != 0
+    }
+
+    /// All bytes of an owned buffer.
+    ///
+    /// # Panics
+    /// If it is foreign; so does [`Buffer::as_mut_slice`]. Whoever may meet foreign ones uses [`Buffer::room`].
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `start` is valid for `capacity_bytes`, initialised at allocation, and owned by self.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.capacity_bytes) }
+        // SAFETY: `start` is valid for its capacity, initialised at allocation, and owned by self.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.owned_bytes()) }
     }
 
-    /// All of its bytes.
+    /// All bytes of an owned buffer.
+    #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in as_slice; &mut self makes it the only reference.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.capacity_bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.owned_bytes()) }
     }
 
-    /// First byte, aligned to [`ALIGNMENT_BYTES`]; stays where it is when the buffer is moved.
+    /// The capacity of an owned buffer.
+    #[inline]
+    fn owned_bytes(&self) -> usize {
+        assert!(!self.is_foreign(), "the bytes of foreign memory change at any time: there is no slice of them");
+        self.word.addr()
+    }
+
+    /// Its first `length_bytes`, for a device.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[inline]
+    pub fn room(&mut self, length_bytes: usize) -> Room<'_> {
+        let capacity_bytes = self.capacity_bytes();
+        assert!(length_bytes <= capacity_bytes, "{length_bytes} bytes of a buffer of {capacity_bytes}");
+        // SAFETY: inside, checked above; owned bytes are borrowed with self, and to foreign ones there is no reference.
+        unsafe { Room::new(self.start, length_bytes, self.is_foreign()) }
+    }
+
+    /// First byte, for system calls; stays where it is when the buffer is moved. Aligned to [`ALIGNMENT_BYTES`] unless
+    /// the buffer is foreign.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// As [`Buffer::as_ptr`].
+    #[inline]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Room, bytes.
+    /// Room, bytes; of a foreign buffer its length.
+    #[inline]
     pub fn capacity_bytes(&self) -> usize {
-        self.capacity_bytes
+        if self.is_foreign() {
+            // SAFETY: the address of the Lent that `foreign` put there, which this buffer alone has.
+            unsafe { (*self.word.wrapping_byte_sub(1)).length_bytes }
+        } else {
+            self.word.addr()
+        }
+    }
+
+    /// The end of a foreign buffer: its memory may be unmapped now.
+    #[cold]
+    fn give_back(&mut self) {
+        // SAFETY: as in capacity_bytes; this is called once, by drop.
+        let mut lent = unsafe { Box::from_raw(self.word.wrapping_byte_sub(1)) };
+        // Not while what the thread keeps is borrowed: it may run any code.
+        drop(lent.memory.take());
+        // A thread that ends keeps nothing.
+        let _ = KEPT.try_with(|kept| {
+            if let Ok(mut kept) = kept.try_borrow_mut()
+                && kept.lent.len() < LENT_MAX
+            {
+                kept.lent.push(lent);
+            }
+        });
     }
 }
 
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer({} bytes)", self.capacity_bytes)
+        let whose = if self.is_foreign() { "foreign " } else { "" };
+        write!(f, "Buffer({whose}{} bytes)", self.capacity_bytes())
     }
 }
 
 impl Drop for Buffer {
+    #[inline]
     fn drop(&mut self) {
-        let class = class_of(self.capacity_bytes);
-        let own = Buffer { start: self.start, capacity_bytes: self.capacity_bytes };
+        if self.is_foreign() {
+            return self.give_back();
+        }
+        let capacity_bytes = self.word.addr();
+        let class = class_of(capacity_bytes);
         // Whoever keeps it or does not: this drop is not run again for it.
-        let mut own = Some(std::mem::ManuallyDrop::new(own));
+        let mut own = Some(ManuallyDrop::new(Buffer { start: self.start, word: self.word }));
         if class < CLASSES {
             let kept = KEPT.try_with(|kept| {
                 let Ok(mut kept) = kept.try_borrow_mut() else { return };
                 let Some(buffer) = own.take() else { return };
-                own = kept.keep(class, std::mem::ManuallyDrop::into_inner(buffer)).map(std::mem::ManuallyDrop::new);
+                own = kept.keep(class, ManuallyDrop::into_inner(buffer)).map(ManuallyDrop::new);
             });
             if kept.is_ok() && own.is_none() {
                 return;
             }
         }
         // SAFETY: allocated by `allocate` with this very layout; not kept, so this is its end.
-        unsafe { dealloc(self.start.as_ptr(), layout(self.capacity_bytes)) }
+        unsafe { dealloc(self.start.as_ptr(), layout(capacity_bytes)) }
     }
 }
 
@@ -163,6 +263,24 @@ mod tests {
         let address = first.as_mut_ptr();
         drop(first);
         assert_eq!(Buffer::new(8192).as_mut_ptr(), address);
+    }
+
+    #[test]
+    fn a_foreign_buffer_has_its_length_and_no_slice_and_is_moved_like_another() {
+        assert_eq!(size_of::<Option<Buffer>>(), 16);
+        let (memory, pages) = crate::foreign::tests::memory(4096);
+        let mut buffer = memory.buffer(8, 100).unwrap();
+        assert_eq!((buffer.capacity_bytes(), buffer.is_foreign()), (100, true));
+        assert_eq!(format!("{buffer:?}"), "Buffer(foreign 100 bytes)");
+        assert!(buffer.room(100).as_mut_slice().is_none());
+        std::thread::spawn(move || buffer.room(3).copy_from(b"abc")).join().unwrap();
+        assert_eq!(crate::foreign::tests::bytes(&memory, 7, 5), b"\0abc\0");
+        let buffer = memory.buffer(0, 1).unwrap();
+        let slice = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| buffer.as_slice().len()));
+        assert!(slice.is_err(), "no slice of it");
+        drop(memory);
+        drop(buffer);
+        assert_eq!(Arc::strong_count(&pages), 1, "it was unmapped");
     }
 
     #[test]

@@ -1,17 +1,47 @@
-//! The upper edge: a client (one connection of a front end) that lives on a worker and shares its loop.
+//! The upper edge: a client (a connection or a queue of a front end) that lives on a worker and shares its loop.
 //!
-//! blk knows no protocol. A front end implements [`Client`]; the worker calls it when a socket operation ended, when a
-//! request completed, and once at the end of each turn of its loop, and never from another thread. Everything a client
-//! wants done it asks of its [`Context`], which is a trait so that a protocol is tested without a ring.
+//! blk knows no protocol. A front end implements [`Client`]; the worker calls it when an operation ended, when a
+//! request completed, and once at the end of each turn of its loop in which it was called, and never from another
+//! thread. Everything a client wants done it asks of its [`Context`], which is a trait so that a protocol is tested
+//! without a ring.
+//!
+//! # A client without a socket
+//! A guest's queue has no socket: an eventfd says that there are requests, they and their payloads lie in the guest's
+//! memory, completions are written there, and another eventfd says so. Such a client
+//!
+//! 1. asks for [`Context::count`] of the first eventfd,
+//! 2. at [`Event::Counted`] reads the ring, submits with buffers of [`crate::foreign::ForeignMemory`], and asks again,
+//! 3. at [`Client::completed`] notes the completion,
+//! 4. at [`Client::turn_end`] writes the completions of the turn to the ring and asks for one [`Context::signal`].
+//!
+//! [`Client::turn_end`] is the place for work that is done once for many calls: it comes in the same turn of the loop,
+//! after all of them. Work for a later turn asks for a [`Context::timer`] at a time that is past.
+//!
+//! # What keeps a client, and what goes with it
+//! | asked for | while it is under way |
+//! |---|---|
+//! | `submit`, `accept`, `receive`, `send`, `signal` | the worker keeps a client that is done |
+//! | `timer`, `poll`, `count` | a client that is done is dropped, and they are cancelled with it |
+//!
+//! A descriptor must stay open until what was asked of it ended, was taken back, or went with the client.
 
 use crate::buffer::Buffer;
-use crate::device::DeviceInfo;
+use crate::device_info::DeviceInfo;
 use crate::request::{Completion, Submission};
+use crate::slots::Slot;
 use std::os::fd::{OwnedFd, RawFd};
 
 /// Names a device of the engine: index into the list it was started with.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceIndex(pub u16);
+
+impl From<Slot> for DeviceIndex {
+    /// # Panics
+    /// Beyond the 65,535 devices of an engine.
+    fn from(slot: Slot) -> DeviceIndex {
+        DeviceIndex(u16::try_from(slot.place()).expect("an engine has at most 65,535 devices"))
+    }
+}
 
 /// A piece of outgoing bytes, owned while the kernel reads it.
 #[derive(Debug)]
@@ -28,7 +58,33 @@ pub enum Part {
 }
 
 impl Part {
+    /// How many bytes it sends.
+    pub fn length_bytes(&self) -> usize {
+        match self {
+            Part::Bytes(bytes) => bytes.len(),
+            Part::Payload { length_bytes, .. } => *length_bytes,
+        }
+    }
+
+    /// The first of its bytes, for system calls.
+    ///
+    /// # Panics
+    /// If a payload is longer than its buffer.
+    pub fn as_ptr(&self) -> *const u8 {
+        match self {
+            Part::Bytes(bytes) => bytes.as_ptr(),
+            Part::Payload { buffer, length_bytes } => {
+                let capacity_bytes = buffer.capacity_bytes();
+                assert!(*length_bytes <= capacity_bytes, "{length_bytes} bytes of a buffer of {capacity_bytes}");
+                buffer.as_ptr()
+            }
+        }
+    }
+
     /// The bytes to send.
+    ///
+    /// # Panics
+    /// If they are a foreign buffer's, of which there is no slice.
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Part::Bytes(bytes) => bytes,
@@ -37,10 +93,82 @@ impl Part {
     }
 }
 
+/// Most descriptors that one message brings or takes. vhost-user sends 8 at most, one for each region of memory.
+pub const DESCRIPTORS_MAX: usize = 32;
+
+/// Descriptors that came with a message (SCM_RIGHTS). Those that nobody takes are closed.
+#[derive(Debug, Default)]
+pub struct Descriptors(Option<Box<Passed>>);
+
+#[derive(Debug)]
+struct Passed {
+    descriptors: Vec<OwnedFd>,
+    is_cut: bool,
+}
+
+impl Descriptors {
+    /// None came.
+    pub const NONE: Descriptors = Descriptors(None);
+
+    /// `descriptors`, of which the kernel closed some if `is_cut`.
+    pub fn new(descriptors: Vec<OwnedFd>, is_cut: bool) -> Descriptors {
+        let is_none = descriptors.is_empty() && !is_cut;
+        Descriptors((!is_none).then(|| Box::new(Passed { descriptors, is_cut })))
+    }
+
+    /// How many, at most [`DESCRIPTORS_MAX`].
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |passed| passed.descriptors.len())
+    }
+
+    /// None came.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// More came than [`DESCRIPTORS_MAX`], or than this process may have; the rest is closed.
+    pub fn is_cut(&self) -> bool {
+        self.0.as_ref().is_some_and(|passed| passed.is_cut)
+    }
+
+    /// Them, in the order in which they were sent.
+    pub fn into_vec(self) -> Vec<OwnedFd> {
+        self.0.map_or(Vec::new(), |passed| passed.descriptors)
+    }
+}
+
+/// What a front end calls a client, so that it can be drained without the others: numbers of the front end's choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Label {
+    /// This client, or it and its siblings (a guest's queues).
+    pub client: Option<u64>,
+    /// The export that it uses now.
+    pub export: Option<u64>,
+}
+
+/// Which clients are meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// All with this [`Label::client`].
+    Client(u64),
+    /// All with this [`Label::export`].
+    Export(u64),
+}
+
+impl Whose {
+    /// A client that is called `label` is meant.
+    pub fn includes(self, label: Label) -> bool {
+        match self {
+            Whose::Client(client) => label.client == Some(client),
+            Whose::Export(export) => label.export == Some(export),
+        }
+    }
+}
+
 /// Makes a client on the worker where it will live.
 pub type MakeClient = Box<dyn FnOnce() -> Box<dyn Client> + Send>;
 
-/// A socket operation ended, or a timer.
+/// Something that was asked for ended.
 #[derive(Debug)]
 pub enum Event {
     /// A [`Context::accept`] ended.
@@ -50,7 +178,7 @@ pub enum Event {
         /// The connection, or the errno.
         result: Result<OwnedFd, i32>,
     },
-    /// A [`Context::receive`] ended.
+    /// A [`Context::receive`] or [`Context::receive_with_descriptors`] ended.
     Received {
         /// As given.
         user: u32,
@@ -58,8 +186,11 @@ pub enum Event {
         buffer: Buffer,
         /// Bytes received from `start` on (0: the peer closed), or the errno.
         result: Result<usize, i32>,
+        /// What came with the first of the bytes, if that was asked for.
+        descriptors: Descriptors,
     },
-    /// A [`Context::send`] ended: everything was sent, or the connection is broken.
+    /// A [`Context::send`] or [`Context::send_with_descriptors`] ended: everything was sent, or the connection is
+    /// broken.
     Sent {
         /// As given.
         user: u32,
@@ -72,6 +203,27 @@ pub enum Event {
     Timer {
         /// As given.
         user: u32,
+    },
+    /// A [`Context::poll`] ended: a read would not wait. (It may find the end, or an error.)
+    Ready {
+        /// As given.
+        user: u32,
+        /// The errno; ECANCELED if the grace time of a drain is over.
+        result: Result<(), i32>,
+    },
+    /// A [`Context::count`] ended.
+    Counted {
+        /// As given.
+        user: u32,
+        /// What the eventfd held, which is 0 now, or the errno; ECANCELED as above, EINVAL: it is no eventfd.
+        result: Result<u64, i32>,
+    },
+    /// A [`Context::signal`] ended.
+    Signalled {
+        /// As given.
+        user: u32,
+        /// The errno. EAGAIN: the eventfd is full, which its reader notices as well, or it is one that blocks.
+        result: Result<(), i32>,
     },
 }
 
@@ -103,6 +255,29 @@ pub trait Context {
     /// Sends all parts in order, however many system calls it takes. One send at a time per socket.
     fn send(&mut self, socket: RawFd, parts: Vec<Part>, user: u32);
 
+    /// As [`Context::receive`] on a unix socket, and takes up to [`DESCRIPTORS_MAX`] descriptors that come with the
+    /// bytes, close-on-exec.
+    fn receive_with_descriptors(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32);
+
+    /// As [`Context::send`] on a unix socket. `descriptors`, at most [`DESCRIPTORS_MAX`], go with the first byte of
+    /// `parts`, of which there is one at least; they are closed here when the send has ended.
+    fn send_with_descriptors(&mut self, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32);
+
+    /// Waits once until `descriptor` (any that can be polled) can be read without waiting; ends with [`Event::Ready`].
+    fn poll(&mut self, descriptor: RawFd, user: u32);
+
+    /// Waits once until the eventfd `event` is not 0, and reads it, which sets it to 0; ends with [`Event::Counted`].
+    /// The read is done by the worker's ring: a client that is kicked makes no system call of its own.
+    fn count(&mut self, event: RawFd, user: u32);
+
+    /// Adds 1 to the eventfd `event`, which must be one that does not block (O_NONBLOCK: set it where the descriptor is
+    /// taken); ends with [`Event::Signalled`], always at once: whoever shares the eventfd may keep it full.
+    fn signal(&mut self, event: RawFd, user: u32);
+
+    /// Takes back every [`Context::poll`] and [`Context::count`] of this client that was given `user`: no event comes
+    /// of them, and their descriptors may be closed. A count may have been read by then, and is lost.
+    fn take_back(&mut self, user: u32);
+
     /// Accepts one connection on a listening socket; ends with [`Event::Accepted`].
     fn accept(&mut self, listener: RawFd, user: u32);
 
@@ -119,27 +294,33 @@ pub trait Context {
     fn timer(&mut self, at_ns: u64, user: u32);
 }
 
-/// One connection, living on one worker.
+/// One connection or queue, living on one worker.
 pub trait Client {
     /// First call, on the worker's thread: start receiving.
     fn start(&mut self, context: &mut dyn Context);
 
-    /// A socket operation ended, or a timer.
+    /// Something that was asked for ended.
     fn event(&mut self, context: &mut dyn Context, event: Event);
 
     /// A request completed.
     fn completed(&mut self, context: &mut dyn Context, completion: Completion);
 
-    /// End of a turn of the loop in which this client was called: send what has gathered, in one batch.
+    /// End of a turn of the loop in which this client was called: send or post what has gathered, in one batch.
     fn turn_end(&mut self, context: &mut dyn Context);
 
     /// There is room again for the flow whose submission was refused.
     fn room(&mut self, context: &mut dyn Context);
 
-    /// The engine shuts down: read no more requests, answer those admitted, then be done.
+    /// The engine shuts down, or this client alone shall go: read no more requests, answer those admitted, then be
+    /// done. May come more than once.
     fn drain(&mut self, context: &mut dyn Context);
 
-    /// Nothing is left to do. The worker drops the client once this is true and neither a socket operation nor a
-    /// request of it is in flight. Its timers do not count: they are cancelled with it.
+    /// Nothing is left to do. The worker drops the client once this is true and nothing that keeps it is under way (the
+    /// file's text has a table).
     fn is_done(&self) -> bool;
+
+    /// What it is called now. Asked for when some clients are to drain.
+    fn label(&self) -> Label {
+        Label::default()
+    }
 }

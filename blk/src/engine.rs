@@ -8,7 +8,7 @@ mod classes;
 
 pub use classes::Settled;
 
-use crate::client::MakeClient;
+use crate::client::{MakeClient, Whose};
 use crate::clock::Clock;
 use crate::device::{Device, DeviceInfo};
 use crate::host::{Mail, WorkerStats};
@@ -274,9 +274,19 @@ impl Engine {
     /// Asks every client to drain and waits until all are done. Clients still there after `grace` have their sockets
     /// shut down. Returns whether none had to be. New clients are not taken any more.
     pub fn drain(&self, grace: Duration) -> bool {
+        self.drain_by(Mail::Drain, || Mail::Abort, grace)
+    }
+
+    /// As [`Engine::drain`], for some clients. Others go on, and new ones are taken: who wants none of the same kind to
+    /// come refuses them before.
+    pub fn drain_some(&self, whose: Whose, grace: Duration) -> bool {
+        self.drain_by(|gone| Mail::DrainSome { whose, gone }, || Mail::AbortSome(whose), grace)
+    }
+
+    fn drain_by(&self, ask: impl Fn(mpsc::Sender<()>) -> Mail, abort: impl Fn() -> Mail, grace: Duration) -> bool {
         let (sender, drained) = mpsc::channel();
         for worker in 0..self.threads.len() {
-            self.shared.send(worker, Mail::Drain(sender.clone()));
+            self.shared.send(worker, ask(sender.clone()));
         }
         drop(sender);
         let mut in_time = true;
@@ -287,7 +297,7 @@ impl Engine {
                     Err(mpsc::RecvTimeoutError::Disconnected) => return false,
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         in_time = false;
-                        (0..self.threads.len()).for_each(|worker| self.shared.send(worker, Mail::Abort));
+                        (0..self.threads.len()).for_each(|worker| self.shared.send(worker, abort()));
                     }
                 }
             }

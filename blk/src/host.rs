@@ -10,13 +10,13 @@
 //! a real one has spent it already, and for it they are nothing.
 
 use crate::buffer::Buffer;
-use crate::client::{Event, MakeClient, Part};
+use crate::client::{Event, MakeClient, Part, Whose};
 use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::trace::Trace;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, mpsc};
 
 /// An operation that ended, as the host names it, and its result. [`Host::resolve`] says what it means.
@@ -51,8 +51,17 @@ pub enum Mail<P: Policy = AnyPolicy> {
     Attach(MakeClient),
     /// Ask every client to drain; report when none is left.
     Drain(mpsc::Sender<()>),
-    /// Shut down the sockets that clients wait on: the grace time of a drain is over.
+    /// End what clients wait for: the grace time of a drain is over.
     Abort,
+    /// Ask some clients to drain; report when those are gone. Others, and those that come later, stay.
+    DrainSome {
+        /// The clients that are asked.
+        whose: Whose,
+        /// Told once.
+        gone: mpsc::Sender<()>,
+    },
+    /// As [`Mail::Abort`], for some clients.
+    AbortSome(Whose),
     /// Report counters.
     Snapshot(mpsc::Sender<WorkerStats>),
     /// Record requests on every device: see [`crate::hctx::HwCtx::start_trace`].
@@ -143,8 +152,61 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// See [`crate::client::Context::shutdown`].
     fn shutdown(&mut self, socket: RawFd);
 
-    /// Shuts down every socket that a client's operation waits on.
-    fn shutdown_all(&mut self);
+    /// Ends what this client's operations wait for, or every client's: shuts down their sockets, and ends polls and
+    /// counts with ECANCELED.
+    fn abort(&mut self, client: Option<u32>);
+
+    /// See [`crate::client::Context::receive_with_descriptors`]. As it stands here, and so for the next four: a host
+    /// without descriptors, of which nobody may ask it.
+    fn receive_with_descriptors(
+        &mut self,
+        client: u32,
+        socket: RawFd,
+        buffer: Buffer,
+        start: usize,
+        end: usize,
+        user: u32,
+    ) {
+        let _ = (client, socket, buffer, start, end, user);
+        unreachable!("this host has no descriptors")
+    }
+
+    /// See [`crate::client::Context::send_with_descriptors`].
+    fn send_with_descriptors(
+        &mut self,
+        client: u32,
+        socket: RawFd,
+        parts: Vec<Part>,
+        descriptors: Vec<OwnedFd>,
+        user: u32,
+    ) {
+        let _ = (client, socket, parts, descriptors, user);
+        unreachable!("this host has no descriptors")
+    }
+
+    /// See [`crate::client::Context::poll`].
+    fn poll(&mut self, client: u32, descriptor: RawFd, user: u32) {
+        let _ = (client, descriptor, user);
+        unreachable!("this host has no descriptors")
+    }
+
+    /// See [`crate::client::Context::count`].
+    fn count(&mut self, client: u32, event: RawFd, user: u32) {
+        let _ = (client, event, user);
+        unreachable!("this host has no descriptors")
+    }
+
+    /// See [`crate::client::Context::signal`].
+    fn signal(&mut self, client: u32, event: RawFd, user: u32) {
+        let _ = (client, event, user);
+        unreachable!("this host has no descriptors")
+    }
+
+    /// See [`crate::client::Context::take_back`]. How many there were.
+    fn take_back(&mut self, client: u32, user: u32) -> u32 {
+        let _ = (client, user);
+        0
+    }
 
     /// See [`crate::client::Context::attach`].
     fn attach(&mut self, make: MakeClient);
@@ -152,9 +214,10 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// Asks for [`Event::Timer`] of this client, not before `at_ns`.
     fn timer(&mut self, client: u32, at_ns: u64, user: u32);
 
-    /// Forgets the timers of this client: none of them is resolved to an event any more, not even one that has ended
-    /// and was collected. The number is given to another client after this.
-    fn cancel_timers(&mut self, client: u32);
+    /// Forgets the timers, polls and counts of this client: none of them is resolved to an event any more, not even one
+    /// that has ended and was collected. The client is dropped, with its descriptors, and its number given to another
+    /// after this.
+    fn cancel_waits(&mut self, client: u32);
 
     /// A client's request reached the block layer.
     #[inline(always)]

@@ -7,13 +7,17 @@
 pub mod buffer;
 pub mod client;
 pub mod device;
+pub mod device_info;
+pub mod foreign;
 pub mod hctx;
 pub mod host;
+mod list;
 pub mod path;
 mod patience;
 pub mod probe;
 pub mod queues;
 pub mod request;
+pub mod slots;
 pub mod stage;
 pub mod stats;
 pub mod table;
@@ -35,6 +39,9 @@ pub mod ring;
 pub use mqfq_sched::class::PriorityClass;
 pub use mqfq_sched::cost::{CostModel, CostTerm};
 pub use mqfq_sched::flow::{FlowId, Weight, WeightOutOfRange};
-pub use mqfq_sched::policy::{BfqOptions, ClassWeights, D2fqOptions, PolicyKind, PolicyOptions, tunables};
+pub use mqfq_sched::policy::{
+    BfqOptions, ClassWeights, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind, PolicyOptions,
+};
+pub use mqfq_sched::policy::{KeyText, Tunable};
 pub use mqfq_sched::topology::{HctxId, Topology};
 pub use mqfq_sched::vtime::{VSpan, VTime};

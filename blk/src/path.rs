@@ -7,7 +7,7 @@
 //! | `timeout_ns`, `retries` | commands that the device does not end | `timeout.rs` |
 //! | `async_writes` | what the policy is told of writes | here |
 
-use crate::device::DeviceInfo;
+use crate::device_info::DeviceInfo;
 use std::fmt;
 use std::str::FromStr;
 

@@ -35,8 +35,9 @@
 //! The probe ends at most 5 s after its first step, if it is called when it asks to be.
 
 use crate::buffer::Buffer;
-use crate::device::{Command, DeviceInfo, DeviceQueue, QueueLimits, Reaped, Tag};
+use crate::device::{Command, DeviceInfo, DeviceQueue, QueueLimits, Reaped};
 use crate::request::{Op, Status};
+use crate::tag::Tag;
 use crate::tag::TagSet;
 use mqfq_sched::policy::{ClassWeights, QueueClass};
 use std::fmt;

@@ -4,6 +4,8 @@ use mqfq_sched::flow::FlowId;
 use std::fmt;
 
 /// What a request does.
+// A byte that is its index: counters and costs are looked up by it for each request.
+#[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// Read `length` bytes into the buffer.
@@ -19,6 +21,23 @@ pub enum Op {
         /// Storage may be released. Without it the range stays allocated.
         may_unmap: bool,
     },
+}
+
+impl Op {
+    /// Operations that there are.
+    pub const COUNT: usize = 5;
+
+    /// Position in counters by operation: read, write, flush, discard, write zeroes.
+    #[inline]
+    pub const fn index(self) -> usize {
+        match self {
+            Op::Read => 0,
+            Op::Write => 1,
+            Op::Flush => 2,
+            Op::Discard => 3,
+            Op::WriteZeroes { .. } => 4,
+        }
+    }
 }
 
 /// How a request ended, if not well. The few that a front end can express; Linux errno values in [`Status::errno`].

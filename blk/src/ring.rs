@@ -10,12 +10,16 @@
 //!   │  kind   │     -      │ device index │ operation or user  │
 //! ```
 
+mod message;
+
 use crate::buffer::Buffer;
-use crate::client::{Event, Part};
+use crate::client::{Descriptors, Event, Part};
 use crate::host::{Ended, HostEvent};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use message::{Control, ReceiveMessage};
 use std::cell::RefCell;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -33,8 +37,14 @@ const SEND_PARTS_MAX: usize = 1024;
 const KIND_CLIENT: u64 = 1;
 const KIND_DEVICE: u64 = 2;
 const KIND_BELL: u64 = 3;
-/// A timer was taken off the kernel, or had ended already.
+/// A wait was taken off the kernel, or had ended already.
 const KIND_REMOVAL: u64 = 4;
+
+/// What a signal adds to an eventfd.
+static ONE: u64 = 1;
+
+/// Length of what is read from an eventfd and written to it.
+const COUNT_BYTES: u32 = 8;
 
 /// A device queue's door to its worker's ring. Not `Send`: it lives and dies with the worker's thread.
 #[derive(Clone)]
@@ -90,17 +100,34 @@ pub(crate) fn device_and_user(user_data: u64) -> (u16, u32) {
 enum Operation {
     Receive { client: u32, user: u32, socket: RawFd, buffer: Buffer },
     Send(Box<Send>),
+    ReceiveMessage(Box<ReceiveMessage>),
     Accept { client: u32, user: u32, socket: RawFd },
-    Timer(Timer),
+    Signal { client: u32, user: u32 },
+    Wait(Wait),
 }
 
-struct Timer {
+/// A timer, poll or count.
+struct Wait {
     client: u32,
     user: u32,
     /// Nobody is told of its end.
     is_cancelled: bool,
-    #[expect(dead_code, reason = "the kernel reads it, when the entry is submitted")]
-    wait: Box<types::Timespec>,
+    what: WaitFor,
+}
+
+enum WaitFor {
+    Time {
+        #[expect(dead_code, reason = "the kernel reads it, when the entry is submitted")]
+        wait: Box<types::Timespec>,
+    },
+    Ready,
+    Count {
+        /// The kernel writes it.
+        value: Box<u64>,
+        event: RawFd,
+        /// What is under way is not the read but a poll before it.
+        is_polling: bool,
+    },
 }
 
 struct Send {
@@ -113,6 +140,10 @@ struct Send {
     /// First of `vectors` with bytes left.
     first: usize,
     header: libc::msghdr,
+    /// Until the first byte has left.
+    descriptors: Vec<OwnedFd>,
+    /// Made for the first send with descriptors.
+    control: Option<Box<Control>>,
 }
 
 /// Why there is no ring, and who can change that.
@@ -140,6 +171,11 @@ pub(crate) struct Ring {
         reason = "the kernel holds a pointer to the header of a send in flight: it may not move"
     )]
     spare_sends: Vec<Box<Send>>,
+    #[expect(clippy::vec_box, reason = "as above")]
+    spare_messages: Vec<Box<ReceiveMessage>>,
+    /// Where the kernel writes counts.
+    #[expect(clippy::vec_box, reason = "as above")]
+    spare_counts: Vec<Box<u64>>,
     pending: Rc<RefCell<Pending>>,
     /// By device index: the file that is registered in this place, -1 for none.
     registered: Vec<RawFd>,
@@ -173,6 +209,8 @@ impl Ring {
             operations: Vec::new(),
             free: Vec::new(),
             spare_sends: Vec::new(),
+            spare_messages: Vec::new(),
+            spare_counts: Vec::new(),
             pending: Rc::default(),
             registered: Vec::new(),
             bell,
@@ -206,12 +244,18 @@ impl Ring {
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
             }
-            if let Err(error) = self.uring.submit() {
-                // EBUSY: completions overflow until we collect, which a caller in the middle of a turn cannot do; the
-                // kernel takes entries again once it has flushed some, which GETEVENTS (set by submit) asks it to.
-                let transient = [libc::EBUSY, libc::EAGAIN, libc::EINTR];
-                assert!(transient.contains(&error.raw_os_error().unwrap_or(0)), "io_uring_enter failed: {error}");
-            }
+            self.submit_some();
+        }
+    }
+
+    /// Submits in the middle of a turn, as much as the kernel takes now.
+    #[cold]
+    fn submit_some(&mut self) {
+        if let Err(error) = self.uring.submit() {
+            // EBUSY: completions overflow until we collect, which a caller in the middle of a turn cannot do; the
+            // kernel takes entries again once it has flushed some, which GETEVENTS (set by submit) asks it to.
+            let transient = [libc::EBUSY, libc::EAGAIN, libc::EINTR];
+            assert!(transient.contains(&error.raw_os_error().unwrap_or(0)), "io_uring_enter failed: {error}");
         }
     }
 
@@ -239,8 +283,8 @@ impl Ring {
         end: usize,
         user: u32,
     ) {
-        let room = &mut buffer.as_mut_slice()[start..end];
-        let entry = opcode::Recv::new(types::Fd(socket), room.as_mut_ptr(), room.len() as u32).build();
+        let (memory, length_bytes) = room_in(&mut buffer, start..end);
+        let entry = opcode::Recv::new(types::Fd(socket), memory, length_bytes as u32).build();
         let index = self.start(Operation::Receive { client, user, socket, buffer });
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
@@ -254,43 +298,145 @@ impl Ring {
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
+    /// See [`crate::client::Context::receive_with_descriptors`].
+    pub(crate) fn receive_with_descriptors(
+        &mut self,
+        client: u32,
+        socket: RawFd,
+        mut buffer: Buffer,
+        range: Range<usize>,
+        user: u32,
+    ) {
+        let mut message = self.spare_messages.pop().unwrap_or_else(ReceiveMessage::new);
+        (message.client, message.user, message.socket) = (client, user, socket);
+        let (memory, length_bytes) = room_in(&mut buffer, range);
+        let header = message.begin(buffer, memory, length_bytes);
+        let index = self.start(Operation::ReceiveMessage(message));
+        let flags = libc::MSG_CMSG_CLOEXEC as u32;
+        let entry = opcode::RecvMsg::new(types::Fd(socket), header).flags(flags).build();
+        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+    }
+
     /// See [`crate::client::Context::timer`]; `wait` begins when the entry is submitted.
     pub(crate) fn timer(&mut self, client: u32, wait: Duration, user: u32) {
         let wait = Box::new(types::Timespec::from(wait));
         let entry = opcode::Timeout::new(&raw const *wait).build();
-        let index = self.start(Operation::Timer(Timer { client, user, is_cancelled: false, wait }));
+        let what = WaitFor::Time { wait };
+        let index = self.start(Operation::Wait(Wait { client, user, is_cancelled: false, what }));
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
-    /// See [`crate::host::Host::cancel_timers`]. The kernel reports the end of each soon, which is then nothing.
-    pub(crate) fn cancel_timers(&mut self, client: u32) {
-        for index in 0..self.operations.len() {
-            if let Some(Operation::Timer(timer)) = &mut self.operations[index]
-                && timer.client == client
-                && !std::mem::replace(&mut timer.is_cancelled, true)
-            {
-                let user_data = KIND_CLIENT << 56 | index as u64;
-                self.push(opcode::TimeoutRemove::new(user_data).build().user_data(KIND_REMOVAL << 56));
-            }
-        }
+    /// See [`crate::client::Context::poll`].
+    pub(crate) fn poll(&mut self, client: u32, descriptor: RawFd, user: u32) {
+        let wait = Wait { client, user, is_cancelled: false, what: WaitFor::Ready };
+        let index = self.start(Operation::Wait(wait));
+        self.push(poll_in(descriptor).user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
 
-    /// See [`crate::client::Context::send`].
-    pub(crate) fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32) {
+    /// See [`crate::client::Context::count`]. A read, which takes the file when it is submitted; see `read_again`.
+    pub(crate) fn count(&mut self, client: u32, event: RawFd, user: u32) {
+        let mut value = self.spare_counts.pop().unwrap_or_default();
+        *value = 0;
+        let memory = (&raw mut *value).cast::<u8>();
+        let what = WaitFor::Count { value, event, is_polling: false };
+        let index = self.start(Operation::Wait(Wait { client, user, is_cancelled: false, what }));
+        let entry = opcode::Read::new(types::Fd(event), memory, COUNT_BYTES).build();
+        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+    }
+
+    /// A count whose eventfd was 0, on a kernel that lets no read of one that is not blocking wait: a poll, and
+    /// the read again once that has ended. True: it goes on, with another operation of the same name. They are not
+    /// linked: the kernel would look for the second one's file when the first has ended, and by then its number may be
+    /// another client's.
+    fn read_again(&mut self, index: u32, result: i32) -> bool {
+        let Some(Operation::Wait(Wait { is_cancelled: false, what, .. })) = &mut self.operations[index as usize] else {
+            return false;
+        };
+        let WaitFor::Count { value, event, is_polling } = what else { return false };
+        let entry = match (*is_polling, result) {
+            (false, result) if result == -libc::EAGAIN => poll_in(*event),
+            (true, 0..) => opcode::Read::new(types::Fd(*event), (&raw mut **value).cast(), COUNT_BYTES).build(),
+            _ => return false,
+        };
+        *is_polling = !*is_polling;
+        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+        true
+    }
+
+    /// See [`crate::client::Context::signal`].
+    pub(crate) fn signal(&mut self, client: u32, event: RawFd, user: u32) {
+        let index = self.start(Operation::Signal { client, user });
+        // Never waits: the counter is somebody else's, who may keep it full.
+        let entry = opcode::Write::new(types::Fd(event), (&raw const ONE).cast(), COUNT_BYTES);
+        let entry = entry.rw_flags(libc::RWF_NOWAIT).build();
+        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+    }
+
+    /// See [`crate::host::Host::cancel_waits`]. The kernel reports the end of each soon, which is then nothing.
+    pub(crate) fn cancel_waits(&mut self, client: u32) {
+        self.cancel(|wait| wait.client == client);
+    }
+
+    /// See [`crate::client::Context::take_back`].
+    pub(crate) fn take_back(&mut self, client: u32, user: u32) -> u32 {
+        self.cancel(|wait| {
+            let is_timer = matches!(wait.what, WaitFor::Time { .. });
+            wait.client == client && wait.user == user && !is_timer
+        })
+    }
+
+    /// Cancels waits of which nobody is to hear any more; how many there were.
+    fn cancel(&mut self, is_meant: impl Fn(&Wait) -> bool) -> u32 {
+        let mut count = 0;
+        let mut has_descriptor = false;
+        for index in 0..self.operations.len() {
+            if let Some(Operation::Wait(wait)) = &mut self.operations[index]
+                && is_meant(wait)
+                && !std::mem::replace(&mut wait.is_cancelled, true)
+            {
+                count += 1;
+                has_descriptor |= !matches!(wait.what, WaitFor::Time { .. });
+                self.end_wait(index as u32);
+            }
+        }
+        if has_descriptor {
+            // What waits has been seen by the kernel now. Otherwise it could come to wait on another file, to which the
+            // descriptor's number was given meanwhile.
+            while !self.uring.submission().is_empty() {
+                self.submit_some();
+            }
+        }
+        count
+    }
+
+    /// Asks the kernel to end a wait.
+    fn end_wait(&mut self, index: u32) {
+        let Some(Operation::Wait(wait)) = &self.operations[index as usize] else { return };
+        let user_data = KIND_CLIENT << 56 | u64::from(index);
+        let entry = match wait.what {
+            WaitFor::Time { .. } => opcode::TimeoutRemove::new(user_data).build(),
+            WaitFor::Ready | WaitFor::Count { .. } => opcode::AsyncCancel::new(user_data).build(),
+        };
+        self.push(entry.user_data(KIND_REMOVAL << 56));
+    }
+
+    /// See [`crate::client::Context::send`] and [`crate::client::Context::send_with_descriptors`].
+    pub(crate) fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32) {
         let mut send = self.spare_sends.pop().unwrap_or_else(|| {
             // SAFETY: msghdr is a C struct of integers and pointers, for which all-zero is a valid "nothing".
             let header = unsafe { std::mem::zeroed() };
-            Box::new(Send { client, user, socket, parts: Vec::new(), vectors: Vec::new(), first: 0, header })
+            let (parts, vectors, descriptors) = (Vec::new(), Vec::new(), Vec::new());
+            Box::new(Send { client, user, socket, parts, vectors, first: 0, header, descriptors, control: None })
         });
         (send.client, send.user, send.socket, send.parts, send.first) = (client, user, socket, parts, 0);
+        send.descriptors = descriptors;
         send.vectors.clear();
         let Send { vectors, parts, .. } = &mut *send;
         vectors.extend(
             parts
                 .iter()
-                .map(Part::as_slice)
-                .filter(|bytes| !bytes.is_empty())
-                .map(|bytes| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }),
+                .filter(|part| part.length_bytes() > 0)
+                .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.length_bytes() }),
         );
         let index = self.start(Operation::Send(send));
         self.continue_send(index);
@@ -301,14 +447,22 @@ impl Ring {
         let Some(Operation::Send(send)) = &mut self.operations[index as usize] else {
             unreachable!("operation {index} is a send");
         };
-        let left = &mut send.vectors[send.first..];
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-        let entry = if let [only] = left {
-            opcode::Send::new(types::Fd(send.socket), only.iov_base.cast(), only.iov_len as u32).flags(flags).build()
+        let has_descriptors = !send.descriptors.is_empty();
+        let Send { socket, vectors, first, header, descriptors, control, .. } = &mut **send;
+        let left = &mut vectors[*first..];
+        // Without WAITALL where there are descriptors: the kernel would send them again with the rest of the bytes.
+        let flags = libc::MSG_NOSIGNAL | if has_descriptors { 0 } else { libc::MSG_WAITALL };
+        let entry = if let ([only], false) = (&mut *left, has_descriptors) {
+            opcode::Send::new(types::Fd(*socket), only.iov_base.cast(), only.iov_len as u32).flags(flags).build()
         } else {
-            send.header.msg_iov = left.as_mut_ptr();
-            send.header.msg_iovlen = left.len().min(SEND_PARTS_MAX);
-            opcode::SendMsg::new(types::Fd(send.socket), &raw const send.header).flags(flags as u32).build()
+            header.msg_iov = left.as_mut_ptr();
+            header.msg_iovlen = left.len().min(SEND_PARTS_MAX);
+            if has_descriptors {
+                control.get_or_insert_with(|| Box::new(Control::new())).send_by(header, descriptors);
+            } else {
+                (header.msg_control, header.msg_controllen) = (std::ptr::null_mut(), 0);
+            }
+            opcode::SendMsg::new(types::Fd(*socket), &raw const *header).flags(flags as u32).build()
         };
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }
@@ -393,22 +547,49 @@ impl Ring {
             self.continue_send(index);
             return None;
         }
+        if self.read_again(index, result) {
+            return None;
+        }
         let operation = self.operations[index as usize].take().expect("the kernel completes an operation once");
         self.free.push(index);
         let length = || if result < 0 { Err(-result) } else { Ok(result as usize) };
         let (client, event) = match operation {
             Operation::Receive { client, user, buffer, .. } => {
-                (client, Event::Received { user, buffer, result: length() })
+                (client, Event::Received { user, buffer, result: length(), descriptors: Descriptors::NONE })
+            }
+            Operation::ReceiveMessage(mut message) => {
+                let descriptors = if result < 0 { Descriptors::NONE } else { message.take_descriptors() };
+                let buffer = message.buffer.take().expect("begin has put it there");
+                let (client, user) = (message.client, message.user);
+                self.spare_messages.push(message);
+                (client, Event::Received { user, buffer, result: length(), descriptors })
             }
             Operation::Accept { client, user, .. } => {
                 // SAFETY: a non-negative result of accept is a descriptor that nobody else owns.
                 let result = length().map(|socket| unsafe { OwnedFd::from_raw_fd(socket as RawFd) });
                 (client, Event::Accepted { user, result })
             }
-            Operation::Timer(timer) if timer.is_cancelled => return None,
-            Operation::Timer(Timer { client, user, .. }) => (client, Event::Timer { user }),
+            Operation::Signal { client, user } => (client, Event::Signalled { user, result: length().map(|_| ()) }),
+            Operation::Wait(Wait { client, user, is_cancelled, what }) => {
+                let event = match what {
+                    WaitFor::Time { .. } => Event::Timer { user },
+                    WaitFor::Ready => Event::Ready { user, result: length().map(|_| ()) },
+                    WaitFor::Count { value, .. } => {
+                        let count = *value;
+                        self.spare_counts.push(value);
+                        // An eventfd gives its 8 bytes; whatever gives less is none.
+                        let whole = |bytes| if bytes == COUNT_BYTES as usize { Ok(count) } else { Err(libc::EINVAL) };
+                        Event::Counted { user, result: length().and_then(whole) }
+                    }
+                };
+                if is_cancelled {
+                    return None;
+                }
+                (client, event)
+            }
             Operation::Send(mut send) => {
                 let parts = std::mem::take(&mut send.parts);
+                send.descriptors = Vec::new();
                 let (client, user) = (send.client, send.user);
                 self.spare_sends.push(send);
                 (client, Event::Sent { user, parts, result: length().map(|_| ()) })
@@ -417,16 +598,42 @@ impl Ring {
         Some(HostEvent::Client { client, event })
     }
 
-    /// Shuts down the socket of every operation in flight that waits for a peer.
-    pub(crate) fn shutdown_all(&mut self) {
-        for operation in self.operations.iter().flatten() {
-            match operation {
-                Operation::Receive { socket, .. } | Operation::Accept { socket, .. } => shutdown(*socket),
-                Operation::Send(send) => shutdown(send.socket),
-                Operation::Timer(_) => {}
+    /// See [`crate::host::Host::abort`].
+    pub(crate) fn abort(&mut self, client: Option<u32>) {
+        for index in 0..self.operations.len() {
+            let Some(operation) = &self.operations[index] else { continue };
+            let (whose, socket) = match operation {
+                Operation::Receive { client, socket, .. } | Operation::Accept { client, socket, .. } => {
+                    (*client, Some(*socket))
+                }
+                Operation::ReceiveMessage(message) => (message.client, Some(message.socket)),
+                Operation::Send(send) => (send.client, Some(send.socket)),
+                Operation::Wait(wait) if !matches!(wait.what, WaitFor::Time { .. }) => (wait.client, None),
+                Operation::Wait(_) | Operation::Signal { .. } => continue,
+            };
+            if client.is_some_and(|client| client != whose) {
+                continue;
+            }
+            match socket {
+                Some(socket) => shutdown(socket),
+                None => self.end_wait(index as u32),
             }
         }
     }
+}
+
+/// Where `range` of a buffer lies, and how long it is.
+///
+/// # Panics
+/// If it does not lie inside.
+fn room_in(buffer: &mut Buffer, range: Range<usize>) -> (*mut u8, usize) {
+    let mut room = buffer.room(range.end);
+    room.take_front(range.start);
+    (room.as_mut_ptr(), room.len())
+}
+
+fn poll_in(descriptor: RawFd) -> squeue::Entry {
+    opcode::PollAdd::new(types::Fd(descriptor), libc::POLLIN as u32).build()
 }
 
 /// Shuts a socket down in both directions, which ends the operations on it. On an unconnected or dead one: nothing.
@@ -447,6 +654,8 @@ impl Send {
             return true;
         }
         let Ok(mut sent) = usize::try_from(result) else { return false };
+        // They went with the first byte.
+        self.descriptors.clear();
         while let Some(vector) = self.vectors.get_mut(self.first) {
             if sent < vector.iov_len {
                 // SAFETY: sent is inside the part that this vector points into.
@@ -526,7 +735,7 @@ mod tests {
         ring.enter().unwrap();
         // One that the kernel has, and one that it has not seen yet.
         ring.timer(1, hour, 11);
-        ring.cancel_timers(1);
+        ring.cancel_waits(1);
         let events = events(&mut ring);
         assert!(
             matches!(events[..], [HostEvent::Client { client: 2, event: Event::Timer { user: 20 } }]),

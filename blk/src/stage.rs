@@ -34,6 +34,20 @@ struct Held {
     listed: bool,
 }
 
+impl Held {
+    /// Of a flow that was refused: whether it has room now and that is to be told.
+    #[cold]
+    fn has_room(&mut self) -> bool {
+        let StageLimits { requests_max, bytes_max } = self.limits;
+        let few = self.requests <= requests_max - requests_max.div_ceil(4) && self.bytes <= bytes_max - bytes_max / 4;
+        if !few && self.requests > 0 {
+            return false;
+        }
+        self.refused = false;
+        !std::mem::replace(&mut self.listed, true)
+    }
+}
+
 /// One worker's count of what each flow has staged.
 #[derive(Debug)]
 pub struct Staging {
@@ -62,21 +76,24 @@ impl Staging {
         self.held.len() - 1
     }
 
+    #[inline]
     fn of(&mut self, flow: FlowId) -> &mut Held {
         &mut self.held[self.places[flow.0 as usize] as usize]
     }
 
     /// Counts a request in, or remembers that the flow was refused.
+    #[inline]
     pub fn admit(&mut self, flow: FlowId, length_bytes: u32) -> bool {
         let held = self.of(flow);
-        let full = held.requests >= held.limits.requests_max
-            || (held.requests > 0 && held.bytes + u64::from(length_bytes) > held.limits.bytes_max);
-        held.refused |= full;
-        if !full {
-            held.requests += 1;
-            held.bytes += u64::from(length_bytes);
+        let bytes = held.bytes + u64::from(length_bytes);
+        let is_full = held.requests >= held.limits.requests_max || (bytes > held.limits.bytes_max && held.requests > 0);
+        if is_full {
+            held.refused = true;
+            return false;
         }
-        !full
+        held.requests += 1;
+        held.bytes = bytes;
+        true
     }
 
     /// Remembers that the flow was refused for want of another resource.
@@ -86,17 +103,12 @@ impl Staging {
 
     /// Counts a request out. True: the flow was refused and now has room (three quarters of its bound or less are in
     /// use: a client that is woken for a single place would be woken for each).
+    #[inline]
     pub fn leave(&mut self, flow: FlowId, length_bytes: u32) -> bool {
         let held = self.of(flow);
         held.requests -= 1;
         held.bytes -= u64::from(length_bytes);
-        let few = held.requests <= held.limits.requests_max - held.limits.requests_max.div_ceil(4)
-            && held.bytes <= held.limits.bytes_max - held.limits.bytes_max / 4;
-        let room = held.refused && (few || held.requests == 0);
-        if room {
-            held.refused = false;
-        }
-        room && !std::mem::replace(&mut held.listed, true)
+        held.refused && held.has_room()
     }
 
     /// The clients of a flow that [`Staging::leave`] said has room are being told: from now on it may say so again.

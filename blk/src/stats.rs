@@ -18,11 +18,11 @@ const LATENCY_NS_MAX: u64 = 100_000_000_000;
 #[derive(Clone, Debug)]
 pub struct FlowStats {
     /// Requests completed, by operation: read, write, flush, discard, write zeroes.
-    pub completed: [u64; 5],
+    pub completed: [u64; Op::COUNT],
     /// Time from submission to completion of all of them together, ns, by operation.
-    pub total_ns_sum: [u64; 5],
+    pub total_ns_sum: [u64; Op::COUNT],
     /// Bytes asked for in requests that ended well, by operation; a flush has none.
-    pub bytes: [u64; 5],
+    pub bytes: [u64; Op::COUNT],
     /// Of those, requests that ended with an error.
     pub failed: u64,
     /// Submitted to dispatched.
@@ -47,9 +47,9 @@ impl Default for FlowStats {
     fn default() -> Self {
         let histogram = || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).expect("bounds 1..100 s, 2 digits");
         FlowStats {
-            completed: [0; 5],
-            total_ns_sum: [0; 5],
-            bytes: [0; 5],
+            completed: [0; Op::COUNT],
+            total_ns_sum: [0; Op::COUNT],
+            bytes: [0; Op::COUNT],
             failed: 0,
             queued_ns: histogram(),
             device_ns: histogram(),
@@ -61,27 +61,33 @@ impl Default for FlowStats {
 
 impl FlowStats {
     /// Counts one completion.
+    #[inline]
     pub fn record(&mut self, completion: &Completion) {
-        let index = match completion.op {
-            Op::Read => 0,
-            Op::Write => 1,
-            Op::Flush => 2,
-            Op::Discard => 3,
-            Op::WriteZeroes { .. } => 4,
-        };
+        let &Completion { op, status, length_bytes, queued_ns, device_ns, .. } = completion;
+        self.count(op, status, length_bytes, queued_ns, device_ns);
+    }
+
+    /// The same, by what is counted of it.
+    #[inline(always)]
+    pub(crate) fn count(&mut self, op: Op, status: Status, length_bytes: u32, queued_ns: u64, device_ns: u64) {
+        let index = op.index();
         self.completed[index] += 1;
-        self.total_ns_sum[index] += completion.queued_ns + completion.device_ns;
-        if completion.status == Status::Ok {
-            self.bytes[index] += u64::from(completion.length_bytes);
+        self.total_ns_sum[index] += queued_ns + device_ns;
+        if status == Status::Ok {
+            self.bytes[index] += u64::from(length_bytes);
         } else {
             self.failed += 1;
         }
-        let Run { queued_ns, device_ns, .. } = self.run;
-        if (completion.queued_ns, completion.device_ns) != (queued_ns, device_ns) {
-            self.settle();
-            self.run = Run { queued_ns: completion.queued_ns, device_ns: completion.device_ns, count: 0 };
+        if (queued_ns, device_ns) != (self.run.queued_ns, self.run.device_ns) {
+            self.begin_run(queued_ns, device_ns);
         }
         self.run.count += 1;
+    }
+
+    #[inline(never)]
+    fn begin_run(&mut self, queued_ns: u64, device_ns: u64) {
+        self.settle();
+        self.run = Run { queued_ns, device_ns, count: 0 };
     }
 
     /// Puts the completions counted last into the histograms. Call before reading those.

@@ -1,15 +1,16 @@
 //! Requests that were admitted and not yet completed: the ledger that lets none be forgotten.
 //!
-//! A [`Request`] lives in one worker's [`RequestTable`] from admission to completion. Taking it out is the only way to
-//! complete it, and dropping one that was taken but not completed panics in debug builds (in release it is counted by
-//! [`lost_requests`], because a panic in a daemon would take every other tenant along).
+//! A [`Request`] lives in one worker's [`RequestTable`] from admission to completion, and never moves: it is written in
+//! its place and completed from there. Taking it ([`RequestTable::take`]) is the only way to complete it, and dropping
+//! one that was taken but not completed panics in debug builds (in release it is counted by [`lost_requests`], because
+//! a panic in a daemon would take every other tenant along).
 
 use crate::buffer::Buffer;
-use crate::device::Tag;
 use crate::request::{Completion, Op, Status, Submission};
-use mqfq_sched::cost::Cost;
+use crate::tag::Tag;
+use mqfq_sched::cost::{Cost, CostKind};
 use mqfq_sched::flow::FlowId;
-use mqfq_sched::policy::{DispatchToken, Handle};
+use mqfq_sched::policy::{DispatchToken, Done, Handle};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static LOST: AtomicU64 = AtomicU64::new(0);
@@ -27,6 +28,8 @@ pub struct Owner(pub u32);
 /// Where a request is.
 #[derive(PartialEq, Eq, Debug)]
 pub enum State {
+    /// Nowhere: no request has this place in the table.
+    Free,
     /// Staged in the policy's queue.
     Staged,
     /// On the device.
@@ -41,24 +44,12 @@ pub enum State {
 /// An admitted request.
 #[derive(Debug)]
 pub struct Request {
+    /// What its client asked for. It has the payload while the request is staged; on the device the command has it.
+    pub submission: Submission,
     /// Who gets the completion.
     pub owner: Owner,
-    /// The owner's name for it.
-    pub cookie: u64,
-    /// Who is charged.
-    pub flow: FlowId,
-    /// What it does.
-    pub op: Op,
-    /// First byte on the device.
-    pub offset_bytes: u64,
-    /// Length of the request, bytes.
-    pub length_bytes: u32,
-    /// What its flow is charged.
-    pub cost: Cost,
-    /// Stable before completion.
-    pub fua: bool,
-    /// Payload while the request is staged; on the device the command holds it.
-    pub buffer: Option<Buffer>,
+    /// How it is charged.
+    pub charge: Charge,
     /// Where it is.
     pub state: State,
     /// When it was admitted.
@@ -69,136 +60,133 @@ pub struct Request {
     pub next: Option<Handle>,
     /// Times that it went to the device again after a reset.
     pub retries: u8,
-    must_complete: MustComplete,
+    /// Of a free place, the free place that is used after it.
+    next_free: Handle,
 }
 
-/// Its drop is the alarm for a forgotten request.
-#[derive(Debug)]
-struct MustComplete {
-    armed: bool,
-}
-
-impl Drop for MustComplete {
-    fn drop(&mut self) {
-        if self.armed {
-            // Relaxed: see lost_requests.
-            LOST.fetch_add(1, Ordering::Relaxed);
-            debug_assert!(std::thread::panicking(), "a request was dropped without completion");
-        }
-    }
+/// How a submission is charged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Charge {
+    /// What its flow is charged.
+    pub cost: Cost,
+    /// What the policy is told that it does.
+    pub kind: CostKind,
+    /// Somebody waits for it.
+    pub is_sync: bool,
+    /// Bytes of memory that it holds while it is staged.
+    pub staged_bytes: u32,
 }
 
 impl Request {
-    /// The request of a submission admitted at `now_ns`.
-    #[inline(always)]
-    pub fn admit(owner: Owner, submission: Submission, cost: Cost, now_ns: u64) -> Request {
-        let Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie } = submission;
+    /// A place without a request; `next_free` is the free one to be used after it.
+    fn free(next_free: Handle) -> Request {
         Request {
-            owner,
-            cookie,
-            flow,
-            op,
-            offset_bytes,
-            length_bytes,
-            cost,
-            fua,
-            buffer,
-            state: State::Staged,
-            submitted_ns: now_ns,
-            dispatched_ns: now_ns,
+            submission: Submission {
+                flow: FlowId(0),
+                op: Op::Flush,
+                offset_bytes: 0,
+                length_bytes: 0,
+                fua: false,
+                buffer: None,
+                cookie: 0,
+            },
+            owner: Owner(0),
+            charge: Charge { cost: Cost(0), kind: CostKind::Flush, is_sync: false, staged_bytes: 0 },
+            state: State::Free,
+            submitted_ns: 0,
+            dispatched_ns: 0,
             next: None,
             retries: 0,
-            must_complete: MustComplete { armed: true },
+            next_free,
         }
     }
 
-    /// Ends the request. Returns whom to tell, what to tell, and the token that must go back to the policy (none if it
-    /// was still staged).
     #[inline(always)]
-    pub fn complete(
-        mut self,
-        status: Status,
-        buffer: Option<Buffer>,
-        now_ns: u64,
-    ) -> (Owner, Completion, Option<DispatchToken>) {
-        self.must_complete.armed = false;
-        let (queued_ns, device_ns, token) = match self.state {
-            State::Staged => (now_ns.saturating_sub(self.submitted_ns), 0, None),
-            State::Dispatched { token, .. } => (
-                self.dispatched_ns.saturating_sub(self.submitted_ns),
-                now_ns.saturating_sub(self.dispatched_ns),
-                Some(token),
-            ),
-        };
-        let completion = Completion {
-            cookie: self.cookie,
-            status,
-            op: self.op,
-            length_bytes: self.length_bytes,
-            buffer: buffer.or(self.buffer),
-            queued_ns,
-            device_ns,
-        };
-        (self.owner, completion, token)
+    fn is_free(&self) -> bool {
+        matches!(self.state, State::Free)
+    }
+
+    /// What its flow is charged, and how the policy sees it, at its end.
+    #[inline(always)]
+    pub fn done(&self, handle: Handle) -> Done {
+        let &Request { submission: Submission { flow, length_bytes, .. }, charge, submitted_ns, dispatched_ns, .. } =
+            self;
+        let Charge { cost, kind, is_sync, .. } = charge;
+        Done { flow, handle, kind, is_sync, length_bytes, cost, submitted_ns, dispatched_ns }
     }
 }
 
 /// One worker's admitted requests on one device. All memory is taken at construction.
 #[derive(Debug)]
 pub struct RequestTable {
-    slots: Vec<Option<Request>>,
-    free: Vec<Handle>,
+    places: Box<[Request]>,
+    vacancies: Vacancies,
+}
+
+/// The free places: a list through `Request::next_free`, whose end names no place.
+#[derive(Debug)]
+struct Vacancies {
+    next: Handle,
+    /// Places that are not free.
+    in_use: usize,
 }
 
 impl RequestTable {
     /// Room for `capacity_requests`.
     pub fn new(capacity_requests: usize) -> RequestTable {
         let capacity = u32::try_from(capacity_requests).expect("a table of fewer than 2^32 requests");
-        RequestTable { slots: (0..capacity).map(|_| None).collect(), free: (0..capacity).rev().map(Handle).collect() }
+        let places = (0..capacity).map(|at| Request::free(Handle(at + 1))).collect();
+        RequestTable { places, vacancies: Vacancies { next: Handle(0), in_use: 0 } }
     }
 
-    /// Takes a request in, if there is room. Its name is valid until [`RequestTable::take`].
+    /// A place for another request, if there is room.
     #[inline(always)]
-    pub fn insert(&mut self, request: Request) -> Result<Handle, Request> {
-        let Some(handle) = self.free.pop() else { return Err(request) };
-        debug_assert!(self.slots[handle.0 as usize].is_none(), "{handle:?} is free, yet in use");
-        self.slots[handle.0 as usize] = Some(request);
-        Ok(handle)
+    pub fn vacant(&mut self) -> Option<Vacant<'_>> {
+        let RequestTable { places, vacancies } = self;
+        let place = places.get_mut(vacancies.next.0 as usize)?;
+        Some(Vacant { place, vacancies })
     }
 
     /// A request in the table.
     ///
     /// # Panics
     /// If there is none of this name: a policy or device handed out a name that is not its own.
+    #[inline]
     pub fn get_mut(&mut self, handle: Handle) -> &mut Request {
-        self.slots[handle.0 as usize].as_mut().unwrap_or_else(|| panic!("no request has the name {handle:?}"))
+        match self.places.get_mut(handle.0 as usize) {
+            Some(request) if !request.is_free() => request,
+            _ => panic_no_request(handle),
+        }
     }
 
-    /// Takes a request out, to complete it.
+    /// Takes a request that is on the device, to complete it.
     ///
     /// # Panics
-    /// As [`RequestTable::get_mut`]: this is what makes a second completion of one request impossible.
+    /// If there is none of this name: this is what makes a second completion of one request impossible.
     #[inline(always)]
-    pub fn take(&mut self, handle: Handle) -> Request {
-        let request = self.slots[handle.0 as usize].take();
-        let request = request.unwrap_or_else(|| panic!("no request has the name {handle:?}"));
-        self.free.push(handle);
-        request
+    pub fn take(&mut self, handle: Handle) -> Taken<'_> {
+        let RequestTable { places, vacancies } = self;
+        match places.get_mut(handle.0 as usize) {
+            Some(request) if matches!(request.state, State::Dispatched { .. }) => {
+                Taken { request, vacancies, handle, must_complete: MustComplete }
+            }
+            _ => panic_no_request(handle),
+        }
     }
 
     /// Requests held, in no order that means anything.
     pub fn iter(&self) -> impl Iterator<Item = &Request> {
-        self.slots.iter().flatten()
+        self.places.iter().filter(|request| !request.is_free())
     }
 
     /// Room left, in requests.
     pub fn room(&self) -> usize {
-        self.free.len()
+        self.places.len() - self.len()
     }
 
     /// Requests held.
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.vacancies.in_use
     }
 
     /// No request is held.
@@ -207,14 +195,105 @@ impl RequestTable {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn panic_no_request(handle: Handle) -> ! {
+    panic!("no request has the name {handle:?}");
+}
+
 impl Drop for RequestTable {
     /// The engine is going away with requests on it, and their clients with it: this ends them without telling anybody,
     /// which is the one place where that is right.
     fn drop(&mut self) {
-        for request in self.slots.drain(..).flatten() {
-            let (_, _, token) = request.complete(Status::Shutdown, None, 0);
-            token.map(DispatchToken::into_units);
+        for request in &mut self.places {
+            if let State::Dispatched { token, .. } = std::mem::replace(&mut request.state, State::Free) {
+                token.into_units();
+            }
         }
+    }
+}
+
+/// A free place of a table.
+#[derive(Debug)]
+pub struct Vacant<'a> {
+    place: &'a mut Request,
+    vacancies: &'a mut Vacancies,
+}
+
+impl Vacant<'_> {
+    /// Takes in the request of a submission admitted at `now_ns`. Its name is valid until it is completed.
+    #[inline(always)]
+    pub fn fill(self, owner: Owner, submission: Submission, charge: Charge, now_ns: u64) -> Handle {
+        let Vacant { place, vacancies } = self;
+        debug_assert!(place.is_free(), "{:?} is free, yet in use", vacancies.next);
+        debug_assert!(place.submission.buffer.is_none(), "{:?} was freed with its payload", vacancies.next);
+        let handle = std::mem::replace(&mut vacancies.next, place.next_free);
+        vacancies.in_use += 1;
+        // Nothing is left in a free place that could be dropped; to look for it, the submission would be copied twice.
+        std::mem::forget(std::mem::replace(&mut place.submission, submission));
+        place.owner = owner;
+        place.charge = charge;
+        std::mem::forget(std::mem::replace(&mut place.state, State::Staged));
+        (place.submitted_ns, place.dispatched_ns) = (now_ns, now_ns);
+        place.next = None;
+        place.retries = 0;
+        handle
+    }
+}
+
+/// A request that is being completed, still in its place.
+#[derive(Debug)]
+pub struct Taken<'a> {
+    request: &'a mut Request,
+    vacancies: &'a mut Vacancies,
+    handle: Handle,
+    must_complete: MustComplete,
+}
+
+/// Its drop is the alarm for a forgotten request.
+#[derive(Debug)]
+struct MustComplete;
+
+impl Drop for MustComplete {
+    fn drop(&mut self) {
+        // Relaxed: see lost_requests.
+        LOST.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(std::thread::panicking(), "a request was dropped without completion");
+    }
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+pub struct Completed<'a> {
+    /// Whom to tell.
+    pub owner: Owner,
+    /// What to tell.
+    pub completion: Completion,
+    /// Must go back to the policy.
+    pub token: DispatchToken,
+    /// What it was. Its place is free for another.
+    pub request: &'a Request,
+}
+
+impl<'a> Taken<'a> {
+    /// Ends the request, with the payload from `buffer` if it came back there.
+    #[inline(always)]
+    pub fn complete(self, status: Status, buffer: &mut Option<Buffer>, now_ns: u64) -> Completed<'a> {
+        let Taken { request, vacancies, handle, must_complete } = self;
+        std::mem::forget(must_complete);
+        let State::Dispatched { token, .. } = std::mem::replace(&mut request.state, State::Free) else {
+            unreachable!("{handle:?} was taken from the device");
+        };
+        request.next_free = std::mem::replace(&mut vacancies.next, handle);
+        vacancies.in_use -= 1;
+        let &mut Request { ref submission, owner, submitted_ns, dispatched_ns, .. } = request;
+        debug_assert!(submission.buffer.is_none(), "the command has the buffer, and so has the request");
+        let buffer = buffer.take();
+        let queued_ns = dispatched_ns.saturating_sub(submitted_ns);
+        let device_ns = now_ns.saturating_sub(dispatched_ns);
+        let &Submission { cookie, op, length_bytes, .. } = submission;
+        let completion = Completion { cookie, status, op, length_bytes, buffer, queued_ns, device_ns };
+        Completed { owner, completion, token, request }
     }
 }
 
@@ -222,7 +301,9 @@ impl Drop for RequestTable {
 mod tests {
     use super::*;
 
-    fn request() -> Request {
+    const CHARGE: Charge = Charge { cost: Cost(4096), kind: CostKind::Flush, is_sync: true, staged_bytes: 0 };
+
+    fn insert(table: &mut RequestTable) -> Option<Handle> {
         let submission = Submission {
             flow: FlowId(0),
             op: Op::Flush,
@@ -232,36 +313,71 @@ mod tests {
             buffer: None,
             cookie: 7,
         };
-        Request::admit(Owner(1), submission, Cost(4096), 100)
+        Some(table.vacant()?.fill(Owner(1), submission, CHARGE, 100))
+    }
+
+    fn dispatch(table: &mut RequestTable, handle: Handle, units: u32) {
+        table.get_mut(handle).state = State::Dispatched { tag: Tag(0), token: DispatchToken::new(units) };
+    }
+
+    fn complete(table: &mut RequestTable, handle: Handle) {
+        let Completed { token, .. } = table.take(handle).complete(Status::Ok, &mut None, 0);
+        assert_eq!(token.into_units(), 0);
     }
 
     #[test]
     fn a_request_is_completed_once_with_its_times() {
         let mut table = RequestTable::new(1);
-        let handle = table.insert(request()).unwrap();
-        let back = table.insert(request()).unwrap_err();
-        let _ = back.complete(Status::Shutdown, None, 100);
-        table.get_mut(handle).state = State::Dispatched { tag: Tag(0), token: DispatchToken::new(1) };
+        let handle = insert(&mut table).unwrap();
+        assert_eq!(insert(&mut table), None, "a full table has no place");
+        dispatch(&mut table, handle, 1);
         table.get_mut(handle).dispatched_ns = 130;
-        let (owner, completion, token) = table.take(handle).complete(Status::Ok, None, 180);
+        assert_eq!(table.get_mut(handle).done(handle).cost, Cost(4096));
+        let Completed { owner, completion, token, .. } = table.take(handle).complete(Status::Ok, &mut None, 180);
         assert_eq!((owner, completion.cookie, completion.queued_ns, completion.device_ns), (Owner(1), 7, 30, 50));
-        assert_eq!(token.map(DispatchToken::into_units), Some(1));
+        assert_eq!(token.into_units(), 1);
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_place_that_came_free_last_is_used_next() {
+        let mut table = RequestTable::new(3);
+        let handles = [(); 3].map(|()| insert(&mut table).unwrap());
+        assert_eq!((handles, table.len(), table.room()), ([0, 1, 2].map(Handle), 3, 0));
+        for handle in [1, 0].map(Handle) {
+            dispatch(&mut table, handle, 0);
+            complete(&mut table, handle);
+        }
+        assert_eq!((table.iter().count(), table.room()), (1, 2));
+        assert_eq!([(); 2].map(|()| insert(&mut table).unwrap()), [0, 1].map(Handle));
+        assert_eq!(insert(&mut table), None);
     }
 
     #[test]
     #[should_panic(expected = "no request has the name")]
     fn completing_twice_is_our_bug() {
         let mut table = RequestTable::new(1);
-        let handle = table.insert(request()).unwrap();
-        let _ = table.take(handle).complete(Status::Ok, None, 0);
-        table.take(handle);
+        let handle = insert(&mut table).unwrap();
+        dispatch(&mut table, handle, 0);
+        complete(&mut table, handle);
+        complete(&mut table, handle);
     }
 
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "dropped without completion")]
     fn a_forgotten_request_is_noticed() {
-        drop(request());
+        let mut table = RequestTable::new(1);
+        let handle = insert(&mut table).unwrap();
+        dispatch(&mut table, handle, 0);
+        drop(table.take(handle));
+    }
+
+    #[test]
+    #[should_panic(expected = "no request has the name")]
+    fn what_is_still_staged_is_not_completed() {
+        let mut table = RequestTable::new(1);
+        let handle = insert(&mut table).unwrap();
+        complete(&mut table, handle);
     }
 }

@@ -4,8 +4,11 @@
 //! One worker owns the set, so it is a stack of free numbers without atomics; the last freed is used next, which keeps
 //! the device's per-tag state in cache.
 
-use crate::device::Tag;
 use mqfq_sched::policy::QueueClass;
+
+/// Names a request inside one device queue: unique among those in flight, below the queue's depth.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tag(pub u16);
 
 /// The tags of one device queue, 0..depth; or of a set of three class queues, each with as many of its own:
 ///
@@ -17,13 +20,34 @@ use mqfq_sched::policy::QueueClass;
 /// one.
 #[derive(Debug)]
 pub struct TagSet {
-    free: Vec<Tag>,
+    /// Of the medium, the high and the low queue; without class queues the last two have none.
+    lists: [FreeList; 3],
     depth: u16,
-    /// Of the high and the low queue; empty without class queues.
-    others: [Vec<Tag>; 2],
-    /// Tags of these that are out.
-    others_out: usize,
     has_classes: bool,
+}
+
+/// Tags of one queue.
+#[derive(Debug)]
+struct FreeList {
+    /// The first `count` of them are free.
+    tags: Box<[Tag]>,
+    count: usize,
+}
+
+impl FreeList {
+    /// So many from this one on, all free.
+    fn new(first: u16, count: u16) -> FreeList {
+        FreeList { tags: (first..first + count).rev().map(Tag).collect(), count: usize::from(count) }
+    }
+
+    #[inline(always)]
+    fn take(&mut self) -> Option<Tag> {
+        // Without a free one there is no place of this number.
+        let last = self.count.wrapping_sub(1);
+        let &tag = self.tags.get(last)?;
+        self.count = last;
+        Some(tag)
+    }
 }
 
 impl TagSet {
@@ -32,8 +56,8 @@ impl TagSet {
 
     /// All of `depth` tags free.
     pub fn new(depth: u16) -> TagSet {
-        let free = (0..depth).rev().map(Tag).collect();
-        TagSet { free, depth, others: [Vec::new(), Vec::new()], others_out: 0, has_classes: false }
+        let lists = [FreeList::new(0, depth), FreeList::new(0, 0), FreeList::new(0, 0)];
+        TagSet { lists, depth, has_classes: false }
     }
 
     /// All of `depth` tags of each class free.
@@ -42,29 +66,34 @@ impl TagSet {
     /// If that is more than [`TagSet::CLASS_DEPTH_MAX`].
     pub fn with_classes(depth: u16) -> TagSet {
         assert!(depth <= TagSet::CLASS_DEPTH_MAX, "class queues of {depth} commands have no tags");
-        let of = |first: u16| (first..first + depth).rev().map(Tag).collect();
-        TagSet { others: [of(depth), of(2 * depth)], has_classes: true, ..TagSet::new(depth) }
+        let lists = [0, depth, 2 * depth].map(|first| FreeList::new(first, depth));
+        TagSet { lists, depth, has_classes: true }
     }
 
     /// There is a queue for each class.
+    #[inline]
     pub fn has_classes(&self) -> bool {
         self.has_classes
     }
 
     /// A free tag, of the medium queue if there are classes, if one is left. Give it back with [`TagSet::release`].
+    #[inline]
     pub fn acquire(&mut self) -> Option<Tag> {
-        self.free.pop()
+        self.lists[0].take()
     }
 
     /// A free tag of the queue of this class, or of the only queue.
     #[inline(always)]
     pub fn acquire_of(&mut self, class: QueueClass) -> Option<Tag> {
-        if class == QueueClass::Medium || !self.has_classes {
+        if !self.has_classes {
             return self.acquire();
         }
-        let tag = self.others[usize::from(class == QueueClass::Low)].pop();
-        self.others_out += usize::from(tag.is_some());
-        tag
+        let list = match class {
+            QueueClass::Medium => 0,
+            QueueClass::High => 1,
+            QueueClass::Low => 2,
+        };
+        self.lists[list].take()
     }
 
     /// The queue that a tag is of.
@@ -77,21 +106,22 @@ impl TagSet {
     }
 
     /// The command of this tag was reaped.
+    #[inline]
     pub fn release(&mut self, tag: Tag) {
-        if tag.0 >= self.depth {
-            return self.release_other(tag);
-        }
-        assert!(self.free.len() < self.depth as usize, "tag {} released, yet none is out", tag.0);
-        self.free.push(tag);
+        // 2 * depth is a tag only where there are classes, and then it is one (`CLASS_DEPTH_MAX`).
+        let depth = u32::from(self.depth);
+        let list = usize::from(u32::from(tag.0) >= depth) + usize::from(u32::from(tag.0) >= 2 * depth);
+        let FreeList { tags, count } = &mut self.lists[list];
+        let Some(place) = tags.get_mut(*count) else { self.panic_not_out(tag) };
+        *place = tag;
+        *count += 1;
     }
 
-    fn release_other(&mut self, tag: Tag) {
+    #[cold]
+    fn panic_not_out(&self, tag: Tag) -> ! {
         let all = self.all();
         assert!(usize::from(tag.0) < all, "tag {} released into a set of {all}", tag.0);
-        let others = &mut self.others[usize::from(self.has_classes && tag.0 >= 2 * self.depth)];
-        assert!(others.len() < self.depth as usize, "tag {} released, yet none is out", tag.0);
-        others.push(tag);
-        self.others_out -= 1;
+        panic!("tag {} released, yet none is out", tag.0);
     }
 
     /// Tags, out or not.
@@ -101,12 +131,14 @@ impl TagSet {
 
     /// Tags that are not out, of the queue that [`TagSet::acquire`] takes from.
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.lists[0].count
     }
 
     /// Tags that are out.
+    #[inline]
     pub fn in_use(&self) -> usize {
-        self.depth as usize - self.free.len() + self.others_out
+        let [medium, high, low] = &self.lists;
+        self.all() - medium.count - high.count - low.count
     }
 }
 

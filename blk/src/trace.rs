@@ -10,9 +10,9 @@
 //! Off: a branch per completion and one per end of picking, both predicted. On: one record of 72 bytes is stored per
 //! request; no memory is taken after the start.
 
-use crate::device::Tag;
-use crate::request::{Op, Status};
+use crate::request::{Op, Status, Submission};
 use crate::table::{Owner, Request, State};
+use crate::tag::Tag;
 use mqfq_sched::flow::FlowId;
 
 /// Most records (and most marks) that a context keeps.
@@ -46,9 +46,10 @@ pub struct TraceRecord {
 impl TraceRecord {
     /// A request as it is now.
     pub fn of(request: &Request) -> TraceRecord {
-        let &Request { owner, flow, op, fua, offset_bytes, length_bytes, submitted_ns, dispatched_ns, .. } = request;
+        let &Request { owner, submitted_ns, dispatched_ns, .. } = request;
+        let &Submission { flow, op, fua, offset_bytes, length_bytes, .. } = &request.submission;
         let tag = match request.state {
-            State::Staged => None,
+            State::Free | State::Staged => None,
             State::Dispatched { tag, .. } => Some(tag),
         };
         let dispatched_ns = tag.map(|_| dispatched_ns);

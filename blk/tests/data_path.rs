@@ -11,6 +11,7 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, VTime, Weight};
 use mqfq_sched::policy::AnyPolicy;
+use mqfq_testing::Random;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -56,19 +57,6 @@ impl DeviceQueue for ScriptQueue {
 
     fn in_flight(&self) -> usize {
         self.script.held.borrow().iter().filter(|(hctx, _)| *hctx == self.hctx).count()
-    }
-}
-
-/// SplitMix64 (Steele et al., OOPSLA 2014): enough to draw test cases.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % bound as u64) as usize
     }
 }
 
@@ -160,13 +148,13 @@ impl Env {
         self.run(hctx);
     }
 
-    fn settle(&mut self, draw: &mut Draw) {
+    fn settle(&mut self, draw: &mut Random) {
         loop {
             let mut kicked = self.kicked.borrow_mut();
             if kicked.is_empty() {
                 return;
             }
-            let next = draw.below(kicked.len());
+            let next = draw.index(kicked.len());
             let hctx = kicked.swap_remove(next);
             drop(kicked);
             self.run(hctx as usize);
@@ -174,7 +162,7 @@ impl Env {
     }
 
     /// Lets time pass until a policy that holds back wants to be asked again. False if none does.
-    fn wait(&mut self, draw: &mut Draw) -> bool {
+    fn wait(&mut self, draw: &mut Random) -> bool {
         let Some(next_ns) = self.hctxs.iter().filter_map(HwCtx::next_event_ns).min() else { return false };
         assert!(next_ns > self.now_ns, "a worker is to come back at {next_ns} at {}", self.now_ns);
         self.now_ns = next_ns;
@@ -187,12 +175,12 @@ impl Env {
         true
     }
 
-    fn finish_one(&mut self, draw: &mut Draw) {
+    fn finish_one(&mut self, draw: &mut Random) {
         let mut held = self.script.held.borrow_mut();
         if held.is_empty() {
             return;
         }
-        let next = draw.below(held.len());
+        let next = draw.index(held.len());
         let (hctx, command) = held.swap_remove(next);
         drop(held);
         self.script.done.borrow_mut().push((hctx, command));
@@ -209,16 +197,16 @@ impl Env {
 fn under_any_interleaving_every_request_completes_once_and_the_device_holds_at_most_d() {
     for kind in PolicyKind::ALL {
         for seed in 0..60 {
-            let draw = &mut Draw(seed);
-            let depth = [1, 2, 7, 64][draw.below(4)];
-            let hctxs = [1, 2, 5][draw.below(3)];
-            let queue_depth = [1, 3, 128][draw.below(3)];
+            let draw = &mut Random::new(seed);
+            let depth = [1, 2, 7, 64][draw.index(4)];
+            let hctxs = [1, 2, 5][draw.index(3)];
+            let queue_depth = [1, 3, 128][draw.index(3)];
             let mut env = Env::new(kind, hctxs, &[1, 100, 10_000], depth, queue_depth);
-            env.script.room.set([1, 2, 1000][draw.below(3)]);
+            env.script.room.set([1, 2, 1000][draw.index(3)]);
             for _ in 0..600 {
-                if draw.below(2) == 0 {
-                    let (hctx, flow) = (draw.below(hctxs), draw.below(3) as u32);
-                    env.submit(hctx, flow, [512, 4096, 65536, 1 << 20][draw.below(4)]);
+                if draw.index(2) == 0 {
+                    let (hctx, flow) = (draw.index(hctxs), draw.index(3) as u32);
+                    env.submit(hctx, flow, [512, 4096, 65536, 1 << 20][draw.index(4)]);
                     env.run(hctx);
                     env.settle(draw);
                 } else {
@@ -245,7 +233,7 @@ fn with_requests_staged_the_device_is_never_below_d() {
     // Work conservation, seen at the device: 4 contexts, D = 8, and always more than 8 requests of a flow that is not
     // ahead of anybody: whatever finishes, 8 are on the device again at once.
     for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd] {
-        let draw = &mut Draw(7);
+        let draw = &mut Random::new(7);
         let mut env = Env::new(kind, 4, &[100], 8, 64);
         for n in 0..200 {
             env.submit(n % 4, 0, 4096);
@@ -264,7 +252,7 @@ fn a_flow_with_three_times_the_weight_gets_three_times_the_bytes_on_other_queues
     // Weights 100 and 300, 16 KiB against 4 KiB, flow 0 on two contexts and flow 1 on a third. 2,000 completions: bytes
     // as 1 to 3, off by at most the tight bound of I6 (T = 64 KiB, D = 8): at weight 100 2T + (D + 1)(16 KiB + 4 KiB
     // / 3) = 128 + 9 * 17.4 = 284 KiB. Weighted service x of each: x / 16 KiB + 3x / 4 KiB = 2,000, so about 2,460 KiB.
-    let draw = &mut Draw(3);
+    let draw = &mut Random::new(3);
     let mut env = Env::new(PolicyKind::Mqfq, 3, &[100, 300], 8, 64);
     for _ in 0..2000 {
         for (hctx, flow, length_bytes) in [(0, 0, 16384), (1, 0, 16384), (2, 1, 4096)] {

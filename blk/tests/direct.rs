@@ -9,7 +9,7 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{CostModel, FlowId, HctxId, Weight};
 use mqfq_sched::cost::Cost;
-use mqfq_sched::policy::{ClassWeights, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass};
+use mqfq_sched::policy::{ClassWeights, DirectPolicy, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,7 @@ impl ByFlow {
 
 impl Policy for ByFlow {
     type Queue = u32;
+    type Direct<'a> = &'a ByFlow;
 
     fn open_queue(&self, _: HctxId, _: usize) -> u32 {
         0
@@ -45,31 +46,33 @@ impl Policy for ByFlow {
         panic!("a direct policy was given a token back");
     }
 
-    fn ended(&self, queue: &mut u32, flow: FlowId, cost: Cost, _: u64) {
-        *queue += 1;
-        self.note(format!("ended {} {}", flow.0, cost.0));
-    }
-
-    fn is_direct(&self) -> bool {
-        true
-    }
-
-    fn class_of(&self, _: &u32, flow: FlowId, _: u64) -> QueueClass {
-        QueueClass::ALL[flow.0 as usize % 3]
-    }
-
-    fn dispatched(&self, _: &mut u32, flow: FlowId, cost: Cost, class: QueueClass, _: u64) {
-        self.note(format!("dispatched {} {} {}", flow.0, cost.0, class.name()));
-    }
-
-    fn adjust(&self, queue: &mut u32, _: u64) -> Option<ClassWeights> {
-        (*queue == 1).then_some(ClassWeights { high: 9, medium: 3, low: 1 })
+    fn as_direct(&self) -> Option<&ByFlow> {
+        Some(self)
     }
 
     fn set_weight(&self, _: FlowId, _: Weight) {}
 
     fn staged(&self, _: &u32) -> usize {
         0
+    }
+}
+
+impl DirectPolicy<u32> for &ByFlow {
+    fn ended(self, queue: &mut u32, flow: FlowId, cost: Cost, _: u64) {
+        *queue += 1;
+        self.note(format!("ended {} {}", flow.0, cost.0));
+    }
+
+    fn class_of(self, _: &u32, flow: FlowId, _: u64) -> QueueClass {
+        QueueClass::ALL[flow.0 as usize % 3]
+    }
+
+    fn dispatched(self, _: &mut u32, flow: FlowId, cost: Cost, class: QueueClass, _: u64) {
+        self.note(format!("dispatched {} {} {}", flow.0, cost.0, class.name()));
+    }
+
+    fn adjust(self, queue: &mut u32, _: u64) -> Option<ClassWeights> {
+        (*queue == 1).then_some(ClassWeights { high: 9, medium: 3, low: 1 })
     }
 }
 

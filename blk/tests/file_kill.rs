@@ -8,8 +8,9 @@
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::file::solo::SoloRing;
 use mqfq_blk::device::file::{FileDevice, FileOptions};
-use mqfq_blk::device::{Command as DeviceCommand, Device, DeviceQueue, QueueOptions, Reaped, Tag};
+use mqfq_blk::device::{Command as DeviceCommand, Device, DeviceQueue, QueueOptions, Reaped};
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::tag::Tag;
 use mqfq_sched::topology::HctxId;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};

@@ -11,39 +11,13 @@ use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
-use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
 use mqfq_sched::policy::AnyPolicy;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use mqfq_testing::allocations::{Counting, allocations};
 use std::sync::Arc;
-
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread; the test harness has threads of its own.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system allocator unchanged; the counter is a plain thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: our caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: our caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
 
 const HCTXS: u16 = 2;
 /// Requests that each flow may stage on each context.
@@ -65,7 +39,8 @@ fn read(flow: u32, buffer: Buffer) -> Submission {
 
 /// A policy that does not wait for a flow's next request while others have some.
 fn at_once(kind: PolicyKind) -> PolicyOptions {
-    PolicyOptions { bfq: BfqOptions { slice_idle_ns: 0, ..BfqOptions::DEFAULT }, ..PolicyOptions::new(kind) }
+    let bfq = BfqOptions { slice_idle_ns: 0, ..BfqOptions::DEFAULT };
+    PolicyOptions { own: OwnOptions { bfq, ..OwnOptions::DEFAULT }, ..PolicyOptions::new(kind) }
 }
 
 fn contexts(options: &PolicyOptions, flows: u32, merge: Merge) -> Vec<HwCtx<AnyPolicy>> {
@@ -205,11 +180,13 @@ mod worker {
     use mqfq_blk::device::null::NullDevice;
     use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
     use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+    use mqfq_blk::foreign::ForeignMemory;
     use mqfq_blk::path::PathOptions;
     use mqfq_blk::queues::QueueLayout;
     use mqfq_blk::request::Completion;
     use mqfq_blk::stage::StageLimits;
     use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
+    use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::{Arc, mpsc};
 
@@ -280,42 +257,47 @@ mod worker {
         }
     }
 
+    /// Two flows on a device that completes at once, or nearly.
+    fn engine(policy: PolicyOptions, workers: usize) -> Engine {
+        let limits = StageLimits { requests_max: IN_FLIGHT, bytes_max: 1 << 20 };
+        let flow = |name: &str| FlowOptions {
+            name: name.into(),
+            weight: Weight::DEFAULT,
+            class: PriorityClass::default(),
+            limits,
+        };
+        // What leaves the arbitration to the device needs one that has any.
+        let drive = NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, ..NvmeDeviceOptions::default() };
+        let device: Arc<dyn Device> = match policy.kind.is_direct() {
+            true => Arc::new(NvmeDevice::new(drive).unwrap()),
+            false => Arc::new(NullDevice::new(1 << 20)),
+        };
+        Engine::start(EngineOptions {
+            workers,
+            pin: false,
+            spin_ns: 0,
+            devices: vec![DeviceOptions {
+                name: "null".into(),
+                device,
+                policy,
+                fallback: None,
+                queue_depth: 64,
+                flows: vec![flow("a"), flow("b")],
+                cost: CostModel::FLAT,
+                path: PathOptions::default(),
+                queues: QueueLayout::default(),
+            }],
+        })
+        .unwrap()
+    }
+
     #[test]
     fn a_worker_takes_no_memory_once_it_is_warm() {
         // Those that may run on a device without class queues, as null is.
         let faithful = PolicyKind::STAGED.map(|kind| PolicyOptions { depth: 16, ..PolicyOptions::new(kind) });
         let relaxed = faithful.map(|options| options.relaxed(WORKERS));
         for policy in faithful.into_iter().chain(relaxed) {
-            let limits = StageLimits { requests_max: IN_FLIGHT, bytes_max: 1 << 20 };
-            let flow = |name: &str| FlowOptions {
-                name: name.into(),
-                weight: Weight::DEFAULT,
-                class: PriorityClass::default(),
-                limits,
-            };
-            // What leaves the arbitration to the device needs one that has any.
-            let drive = NvmeDeviceOptions { preset: "zssd", size_bytes: 1 << 20, ..NvmeDeviceOptions::default() };
-            let device: Arc<dyn Device> = match policy.kind.is_direct() {
-                true => Arc::new(NvmeDevice::new(drive).unwrap()),
-                false => Arc::new(NullDevice::new(1 << 20)),
-            };
-            let engine = Engine::start(EngineOptions {
-                workers: WORKERS,
-                pin: false,
-                spin_ns: 0,
-                devices: vec![DeviceOptions {
-                    name: "null".into(),
-                    device,
-                    policy,
-                    fallback: None,
-                    queue_depth: 64,
-                    flows: vec![flow("a"), flow("b")],
-                    cost: CostModel::FLAT,
-                    path: PathOptions::default(),
-                    queues: QueueLayout::default(),
-                }],
-            })
-            .unwrap();
+            let engine = engine(policy, WORKERS);
             let (report, allocated) = mpsc::sync_channel(CLIENTS);
             let started = Arc::new(AtomicUsize::new(0));
             for worker in 0..WORKERS {
@@ -333,5 +315,74 @@ mod worker {
             assert_eq!(allocated.iter().take(CLIENTS).collect::<Vec<u64>>(), [0; CLIENTS], "{policy:?}");
             assert!(engine.drain(std::time::Duration::from_secs(60)), "{policy:?}: clients were left");
         }
+    }
+
+    /// Kicks itself, and at each kick reads into memory of somebody else.
+    struct Guest {
+        kick: OwnedFd,
+        memory: Arc<ForeignMemory>,
+        completed: u64,
+        kicks: bool,
+        before: u64,
+        is_done: bool,
+        report: mpsc::SyncSender<u64>,
+    }
+
+    impl Client for Guest {
+        fn start(&mut self, context: &mut dyn Context) {
+            context.count(self.kick.as_raw_fd(), 0);
+            context.signal(self.kick.as_raw_fd(), 0);
+        }
+
+        fn event(&mut self, context: &mut dyn Context, event: Event) {
+            let Event::Counted { result, .. } = event else { return };
+            assert_eq!(result, Ok(1));
+            let buffer = self.memory.buffer(0, REQUEST_BYTES as usize).expect("inside");
+            context.submit(DeviceIndex(0), read(0, buffer)).expect("one at a time");
+            context.count(self.kick.as_raw_fd(), 0);
+        }
+
+        fn completed(&mut self, _: &mut dyn Context, completion: Completion) {
+            assert!(completion.buffer.is_some_and(|buffer| buffer.is_foreign()));
+            self.completed += 1;
+            self.kicks = true;
+            if self.completed == WARM_UP {
+                self.before = allocations();
+            }
+            if self.completed == 4 * WARM_UP {
+                self.is_done = true;
+                self.report.send(allocations() - self.before).expect("the test waits for it");
+            }
+        }
+
+        fn turn_end(&mut self, context: &mut dyn Context) {
+            if std::mem::take(&mut self.kicks) {
+                context.signal(self.kick.as_raw_fd(), 0);
+            }
+        }
+
+        fn room(&mut self, _: &mut dyn Context) {}
+
+        fn drain(&mut self, _: &mut dyn Context) {
+            self.is_done = true;
+        }
+
+        fn is_done(&self) -> bool {
+            self.is_done
+        }
+    }
+
+    #[test]
+    fn a_client_without_a_socket_takes_no_memory_once_it_is_warm() {
+        let engine = engine(PolicyOptions::new(PolicyKind::Mqfq), 1);
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(REQUEST_BYTES.into()).unwrap();
+        let memory = ForeignMemory::map(file.as_fd(), 0, REQUEST_BYTES as usize).unwrap();
+        // SAFETY: eventfd takes no pointers; a non-negative result is a descriptor that nobody else owns.
+        let kick = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) };
+        let (report, allocated) = mpsc::sync_channel(1);
+        let (completed, kicks, before, is_done) = (0, false, 0, false);
+        engine.attach(Box::new(move || Box::new(Guest { kick, memory, completed, kicks, before, is_done, report })));
+        assert_eq!(allocated.recv(), Ok(0));
     }
 }

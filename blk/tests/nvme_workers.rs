@@ -2,8 +2,9 @@
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
-use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions, Tag};
+use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions};
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::tag::Tag;
 use mqfq_sched::topology::HctxId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,9 +4,10 @@ use mqfq_blk::HctxId;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::nvme::{Arbitration, NvmeDevice, NvmeDeviceOptions, Preset};
-use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions, Tag};
+use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions};
 use mqfq_blk::probe::{DEADLINE_NS, Failure, Finding, Probe};
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::tag::Tag;
 use mqfq_sched::policy::QueueClass;
 use std::sync::Arc;
 

@@ -50,7 +50,7 @@ impl Rig {
         let drive = drive.unwrap();
         let mut options = PolicyOptions::new(kind);
         // So that the weights of the classes are found in milliseconds instead of seconds.
-        (options.d2fq.adjust_period_ns, options.d2fq.low_threshold_bytes) = (5_000_000, low_threshold_bytes);
+        (options.own.d2fq.adjust_period_ns, options.own.d2fq.low_threshold_bytes) = (5_000_000, low_threshold_bytes);
         let weights: Vec<Weight> = weights.iter().map(|&weight| Weight::new(weight).unwrap()).collect();
         let topology = Topology::flat(WORKERS);
         let policy = Arc::new(AnyPolicy::new(&options, &topology, &weights).unwrap());

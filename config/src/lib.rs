@@ -7,8 +7,10 @@
 //! Nothing is clamped, and no unknown key is passed over.
 
 pub mod duration;
+mod owned;
 mod reader;
 pub mod size;
 pub mod text;
 
+pub use owned::{Owner, read_owned};
 pub use reader::{ConfigError, Entry, Place, Section, Source, join};

@@ -2,11 +2,11 @@
 //! tests and reports.
 //!
 //! # Which intervals
-//! Those throughout which both programs *want more*: one of their threads waits, or all cores run them. Rule 2's own
-//! word, backlogged, which a single running thread is enough for, would count a program as wanting more that cannot use
-//! more, and no scheduler keeps a bound then. An interval begins when the two are *level*, which the scheduler knows:
-//! one that is still owed for an earlier time may be paid first, see [`crate::ideal`]. A stretch is a longest interval
-//! of this kind, and every one of them lies in a stretch.
+//! Those throughout which both programs *want more*: one of their threads waits, or all cores run them. Rule 2's word
+//! is backlogged. A single running thread makes a program backlogged, even one that cannot use more, and no scheduler
+//! keeps a bound for that. An interval begins when the two are *level*, as the scheduler reports: a program that is
+//! still owed for an earlier time may be paid first, see [`crate::ideal`]. A stretch is a longest interval of this
+//! kind, and every one of them lies in a stretch.
 //!
 //! # Why not every interval has to be looked at
 //! Let A and B be the CPU time of f and g since the beginning, and `x = A phi_g - B phi_f`: nanoseconds times weight,
@@ -23,7 +23,7 @@
 pub struct PairUnfairness {
     /// One program.
     pub first: usize,
-    /// The other; a higher number.
+    /// The other program, of a higher number.
     pub second: usize,
     /// Nanoseconds times weight: `|w_f phi_g - w_g phi_f|`.
     pub worst: u128,
@@ -31,14 +31,14 @@ pub struct PairUnfairness {
     pub served_ns: u64,
 }
 
-/// What happened so far, moment by moment.
+/// The history so far, moment by moment.
 #[derive(Clone, Debug)]
 pub struct BoundChecker {
     weights: Vec<u32>,
     now_ns: u64,
     /// CPU time of each program.
     served_ns: Vec<u64>,
-    /// Cores that run each since the last moment.
+    /// Cores that run each program since the last moment.
     running: Vec<u16>,
     pairs: Vec<Pair>,
     intervals: u64,
@@ -49,7 +49,7 @@ struct Pair {
     first: usize,
     second: usize,
     stretch: Option<Stretch>,
-    /// Over the stretches that ended: x, and CPU time.
+    /// Over the ended stretches: x, and CPU time.
     worst: Option<(u128, u64)>,
 }
 
@@ -58,12 +58,12 @@ struct Stretch {
     low: i128,
     high: i128,
     moments: u64,
-    /// CPU time of both when it began.
+    /// CPU time of both at the beginning of the stretch.
     from_ns: u64,
 }
 
 impl BoundChecker {
-    /// For programs with these weights, of which none runs or wants more.
+    /// A checker for programs with these weights, of which none runs or wants more.
     pub fn new(weights: &[u32]) -> BoundChecker {
         let pair = |first, second| Pair { first, second, stretch: None, worst: None };
         let pairs = (0..weights.len()).flat_map(|second| (0..second).map(move |first| pair(first, second)));
@@ -77,9 +77,8 @@ impl BoundChecker {
         }
     }
 
-    /// From `now_ns` on, `running` says how many cores run each program and `wants_more` who wants more. `are_level` is
-    /// asked of pairs whose stretch may begin. To be told after each thing that happens, whatever else happens at the
-    /// same instant.
+    /// Reports the state since `now_ns`: the number of cores that run each program, and whether the program wants more.
+    /// `are_level` is called for pairs whose stretch may begin. Call this after each event, even of the same instant.
     ///
     /// # Panics
     /// If time goes back.
@@ -118,7 +117,7 @@ impl BoundChecker {
         }
     }
 
-    /// What was found, pair by pair, and how many intervals it covers: per stretch, every two of its moments.
+    /// The largest unfairness of each pair, and the number of intervals covered: per stretch, every two of its moments.
     pub fn finish(mut self) -> (Vec<PairUnfairness>, u64) {
         for pair in &mut self.pairs {
             let both_ns = self.served_ns[pair.first] + self.served_ns[pair.second];
@@ -133,7 +132,7 @@ impl BoundChecker {
 }
 
 impl Pair {
-    /// Its stretch, if there is one, is over. Returns how many intervals it had.
+    /// Ends the pair's stretch, if there is one. Returns its number of intervals.
     fn end(&mut self, both_ns: u64) -> u64 {
         let Some(stretch) = self.stretch.take() else { return 0 };
         let found = ((stretch.high - stretch.low) as u128, both_ns - stretch.from_ns);

@@ -1,8 +1,8 @@
-//! Drives a scheduler through a history that a test writes down, and holds it to its promises.
+//! Drives a scheduler through a history that a test writes down, and checks its promises.
 //!
-//! Nothing costs anything and interrupts come at once, so that what a test sees is the policy's doing alone. Time moves
-//! in [`ByHand::run_to`] only, which serves ticks, ends of slices and timers in their order. Who blocks and wakes when
-//! is the test's to say.
+//! All operations are free and interrupts come at once, so a test sees the policy alone. Time moves in
+//! [`ByHand::run_to`] only, which serves ticks, ends of slices and timers in their order. The test decides which thread
+//! blocks and wakes when.
 
 use crate::scheduler::{CoreId, Effects, Machine, Run, Scheduler, Spent, Stop, Tasks, ThreadId};
 
@@ -10,7 +10,7 @@ use crate::scheduler::{CoreId, Effects, Machine, Run, Scheduler, Spent, Stop, Ta
 pub struct ByHand<S> {
     /// The policy; a test may look inside.
     pub scheduler: S,
-    /// What it was told of threads.
+    /// The threads and programs.
     pub tasks: Tasks,
     now_ns: u64,
     cores: Vec<Option<Running>>,
@@ -59,7 +59,7 @@ impl Effects for Asked {
 }
 
 impl<S: Scheduler> ByHand<S> {
-    /// At time 0 with all threads blocked.
+    /// A machine at time 0 with all threads blocked.
     pub fn new(scheduler: S, machine: &Machine, tasks: &Tasks) -> ByHand<S> {
         ByHand {
             scheduler,
@@ -74,23 +74,23 @@ impl<S: Scheduler> ByHand<S> {
         }
     }
 
-    /// Now.
+    /// The time, ns.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Who runs there.
+    /// The thread that runs on `core`.
     pub fn running(&self, core: u16) -> Option<ThreadId> {
         self.cores[usize::from(core)].map(|running| running.run.thread)
     }
 
-    /// Where it runs, if it does.
+    /// The core on which `thread` runs, if it does.
     pub fn core_of(&self, thread: ThreadId) -> Option<CoreId> {
         let at = self.cores.iter().position(|running| running.is_some_and(|running| running.run.thread == thread))?;
         Some(CoreId(at as u16))
     }
 
-    /// How long it has run by now.
+    /// CPU time of `thread` so far, ns.
     pub fn ran_ns(&self, thread: ThreadId) -> u64 {
         let running = self.core_of(thread).and_then(|core| self.cores[core.index()]);
         self.ran_ns[thread.index()] + running.map_or(0, |running| self.now_ns - running.since_ns)
@@ -106,7 +106,7 @@ impl<S: Scheduler> ByHand<S> {
         self.asked.scanned
     }
 
-    /// It wakes; `waker` is who woke it, who must be running.
+    /// Wakes `thread` by `waker`, which must be running.
     pub fn wake_by(&mut self, thread: ThreadId, waker: Option<ThreadId>) {
         let state = std::mem::replace(&mut self.threads[thread.index()], State::Queued);
         assert_eq!(state, State::Blocked, "{thread:?} wakes");
@@ -115,12 +115,12 @@ impl<S: Scheduler> ByHand<S> {
         self.serve();
     }
 
-    /// It wakes by itself.
+    /// Wakes `thread` without a waker.
     pub fn wake(&mut self, thread: ThreadId) {
         self.wake_by(thread, None);
     }
 
-    /// It blocks; it must be running.
+    /// Blocks `thread`, which must be running.
     pub fn block(&mut self, thread: ThreadId) {
         let core = self.core_of(thread).expect("only a thread that runs can block");
         self.stop(core, Stop::Blocked);
@@ -128,7 +128,7 @@ impl<S: Scheduler> ByHand<S> {
         self.serve();
     }
 
-    /// It ends; it must be running.
+    /// Ends `thread`, which must be running.
     pub fn exit(&mut self, thread: ThreadId) {
         let core = self.core_of(thread).expect("only a thread that runs can exit");
         self.stop(core, Stop::Exited);
@@ -136,7 +136,7 @@ impl<S: Scheduler> ByHand<S> {
         self.serve();
     }
 
-    /// Time goes on until `to_ns`, which is served as well.
+    /// Lets time run until `to_ns`, whose events are served as well.
     pub fn run_to(&mut self, to_ns: u64) {
         loop {
             let tick = self.scheduler.tick_ns().map(|each| (self.now_ns / each + 1) * each);

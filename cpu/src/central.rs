@@ -6,19 +6,19 @@
 //! # Where the paper is silent: the finish tag of a program whose threads still run
 //! A request begins at its program's last finish tag (equation 2, rule 2), and a finish tag needs a length (equation
 //! 1). A network has packets of known length, one at a time. Here several requests of one program are in service at
-//! once and nobody knows how long they will run. Three readings are possible:
+//! once, for an unknown time. Three readings are possible:
 //!
 //! * *The finish tag of the request that ended last.* Then requests that arrive together share a start tag, each
 //!   thread's tags follow its own service only, and a program with n threads gets n times what a program with one gets.
 //!   That is fairness between threads, which section 1 sets out to replace
 //!   (`read_by_the_letter_a_program_of_n_threads_gets_n_shares` in cpu/tests/printed.rs).
-//! * *What all its requests used so far, added up.* Fair in the long run, but a burst of n requests still shares one
-//!   start tag.
-//! * *A chain*, which is what we do. A request that is put on a core is charged for all that it may run, at once, so
-//!   that the next one of its program begins where it would end. When it ends after less, what it did not use is given
-//!   back, and all that was computed from its finish tag, the program's later requests in service and its last finish
-//!   tag, moves back by as much. For a request that nothing of its program follows this is rule 4 to the letter: its
-//!   finish tag is its start tag plus what it ran over the weight.
+//! * *The sum of what its requests used so far.* Fair in the long run, but a burst of n requests still shares one start
+//!   tag.
+//! * *A chain*: our choice. A request that is put on a core is charged at once for all that it may run, so the next one
+//!   of its program begins where it would end. When it ends after less, the unused part is given back, and all tags
+//!   computed from its finish tag, those of the program's later requests in service and its last finish tag, move back
+//!   by as much. For a request that nothing of its program follows this is rule 4 to the letter: its finish tag is its
+//!   start tag plus what it ran over the weight.
 //!
 //! ```text
 //!   three in service, at most 10 each     the second ends after 4: the chain closes up
@@ -35,11 +35,11 @@
 //!
 //! # Other choices
 //! * Ties (section 2.1: "broken arbitrarily"): the request that arrived first.
-//! * With nothing in service virtual time is the largest finish tag, as in start-time fair queueing: who used an idle
-//!   machine owes nothing.
-//! * A thread that is stopped before its quantum is over asks for what is left of it, and goes before its siblings: it
-//!   was before them. It cannot starve them so, for the quantum is not renewed until it is used up. Only then, and
-//!   after it blocked, is it behind them.
+//! * With nothing in service virtual time is the largest finish tag, as in start-time fair queueing: a program that
+//!   used an idle machine owes nothing.
+//! * A thread that is stopped before its quantum is over asks for the rest of it, and goes before its siblings, as
+//!   before. That starves none of them, for the quantum is not renewed until it is used up. Only then, and after it
+//!   blocked, does the thread go behind them.
 //!
 //! # Cost
 //! Arrival and dispatch: logarithmic in the programs. End: also linear in the program's requests in service. Memory is
@@ -55,13 +55,13 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug)]
 pub(crate) struct CentralQueue<const CHAINS: usize> {
     programs: Vec<Program<CHAINS>>,
-    /// Of each thread.
+    /// Program of each thread.
     program_of: Vec<ProgramId>,
-    /// Of each core.
+    /// Request of each core.
     in_service: Vec<Option<InService<CHAINS>>>,
-    /// Where each thread ran last.
+    /// The core on which each thread ran last.
     last_core: Vec<Option<CoreId>>,
-    /// Cores that were told to pick and have not yet.
+    /// Cores with a reschedule pending.
     pub asked: Vec<bool>,
     order: Order<Key<CHAINS>>,
     /// Programs by their smallest start tag of the last chain, waiting or in service; kept only if there are several
@@ -81,7 +81,7 @@ struct Program<const CHAINS: usize> {
     rate: Rate,
     finish: [VTime; CHAINS],
     waiting: VecDeque<Waiting<CHAINS>>,
-    /// What all that wait may run.
+    /// Sum of what all waiting requests may run, ns.
     waiting_ns: u64,
     /// Its requests in service, in the order of their dispatch.
     first: Option<CoreId>,
@@ -104,9 +104,9 @@ pub(crate) struct InService<const CHAINS: usize> {
     pub program: ProgramId,
     pub start: [VTime; CHAINS],
     pub since_ns: u64,
-    /// For how long, at most.
+    /// Longest run, ns.
     pub granted_ns: u64,
-    /// What was left of its quantum when it began; not less than what was granted.
+    /// Rest of its quantum when it began; not less than the granted part.
     pub left_ns: u64,
     /// Number of the dispatch.
     pub dispatch: u64,
@@ -117,7 +117,7 @@ pub(crate) struct InService<const CHAINS: usize> {
 }
 
 impl<const CHAINS: usize> CentralQueue<CHAINS> {
-    /// Nothing waits and nothing is in service.
+    /// An empty queue, with nothing in service.
     ///
     /// # Errors
     /// One sentence: one queue for all cores cannot keep a thread on one of them.
@@ -166,7 +166,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         self.programs[program.index()].finish
     }
 
-    /// Nothing of it waits or is in service: it is not backlogged in the words of rule 2.
+    /// The program has nothing waiting or in service: it is not backlogged in the words of rule 2.
     pub fn is_idle(&self, program: ProgramId) -> bool {
         let program = &self.programs[program.index()];
         program.running == 0 && program.waiting.is_empty()
@@ -214,7 +214,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         }
     }
 
-    /// What the program was charged for so far, without what is charged ahead.
+    /// The program's charge so far, without what is charged ahead.
     pub fn progress(&self, program: ProgramId, chain: usize, now_ns: u64) -> VTime {
         let Program { finish, rate, .. } = self.programs[program.index()];
         let ahead = |on: &InService<CHAINS>| on.granted_ns.saturating_sub(now_ns - on.since_ns);
@@ -222,8 +222,8 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         finish[chain].minus(rate.span(of_it.map(|(_, on)| ahead(on)).sum()))
     }
 
-    /// An idle core, that nobody was sent to, for `thread`: where it ran last if that is one, else the first. It is
-    /// taken.
+    /// Takes an idle core without a pending reschedule for `thread`: the one where it ran last if that is idle, else
+    /// the first.
     pub fn take_idle_core(&mut self, thread: ThreadId) -> Option<CoreId> {
         let is_idle = |core: &CoreId| self.in_service[core.index()].is_none() && !self.asked[core.index()];
         let last = self.last_core[thread.index()].filter(is_idle);
@@ -232,7 +232,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         Some(core)
     }
 
-    /// The program's next request does not begin before these.
+    /// Sets the floors of the program's next request, before which it does not begin.
     pub fn align(&mut self, program: ProgramId, to: [VTime; CHAINS]) {
         let program = &mut self.programs[program.index()];
         debug_assert!(program.running == 0 && program.waiting.is_empty(), "only an idle program is aligned");
@@ -308,7 +308,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         self.on(core)
     }
 
-    /// The request on `core` ended after `ran_ns`; what was charged ahead and not used goes back.
+    /// Ends the request on `core` after `ran_ns`; the unused part of its charge goes back.
     pub fn end(&mut self, core: CoreId, ran_ns: u64) -> InService<CHAINS> {
         let mut ended = self.in_service[core.index()].take().expect("a core that stops ran something");
         let at = ended.program.index();
@@ -349,7 +349,7 @@ impl<const CHAINS: usize> CentralQueue<CHAINS> {
         ended
     }
 
-    /// The program's place among the others, after its tags, its head or what it has in service changed.
+    /// Updates the program's place among the others, after a change of its tags, its head or its requests in service.
     fn reorder(&mut self, at: usize) {
         let program = &self.programs[at];
         if CHAINS > 1 {
@@ -369,7 +369,7 @@ fn larger<const CHAINS: usize>(a: [VTime; CHAINS], b: [VTime; CHAINS]) -> [VTime
     from_fn(|chain| a[chain].max(b[chain]))
 }
 
-/// What is left of a correction on its way over a link with this slack.
+/// The rest of a correction after a link with this slack.
 fn pass_on<const CHAINS: usize>(back: &mut [VSpan; CHAINS], slack: &mut [VSpan; CHAINS]) {
     for chain in 0..CHAINS {
         back[chain] = back[chain].min(slack[chain]);
@@ -384,7 +384,7 @@ mod tests {
 
     const NONE: [VTime; 1] = [VTime::ZERO];
 
-    /// One program of so many threads, at the default weight.
+    /// One program of this many threads, at the default weight.
     fn one_program(threads: usize) -> CentralQueue<1> {
         let mut tasks = Tasks::default();
         let program = tasks.add_program(Tasks::WEIGHT_DEFAULT);

@@ -1,4 +1,4 @@
-//! Which of all cores are such?
+//! Which cores belong to a set?
 //!
 //! A bit per core; the next member from a place on, around a range, is a few words to look at.
 
@@ -10,12 +10,12 @@ use std::ops::Range;
 pub struct CoreSet(Vec<u64>);
 
 impl CoreSet {
-    /// None of `cores` cores.
+    /// The empty set of `cores` cores.
     pub fn none(cores: usize) -> CoreSet {
         CoreSet(vec![0; cores.div_ceil(64)])
     }
 
-    /// It is in, or it is not.
+    /// Adds a core or takes it out.
     pub fn set(&mut self, core: CoreId, is_in: bool) {
         let (word, bit) = (core.index() / 64, 1 << (core.index() % 64));
         if is_in {
@@ -25,12 +25,12 @@ impl CoreSet {
         }
     }
 
-    /// It is in.
+    /// Is the core in the set?
     pub fn has(&self, core: CoreId) -> bool {
         self.0[core.index() / 64] & 1 << (core.index() % 64) != 0
     }
 
-    /// Nobody is in.
+    /// Is the set empty?
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }

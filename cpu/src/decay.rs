@@ -1,4 +1,4 @@
-//! How loaded has this been lately?
+//! How loaded has a core or thread been lately?
 //!
 //! An exponentially decaying average of a level that changes in steps: the weight of what was runnable. After
 //! [`HALF_LIFE_NS`] a level counts half. (Documented of Linux's per-entity load tracking: a geometric series over
@@ -77,7 +77,7 @@ impl Decay {
         self.value_at(now_ns) >> SHIFT
     }
 
-    /// From now on the level is this.
+    /// Sets the level that holds since `now_ns`.
     pub fn set_level(&mut self, level: u64, now_ns: u64) {
         self.update(now_ns);
         self.level = level;
@@ -88,7 +88,7 @@ impl Decay {
         self.level
     }
 
-    /// What `part` was counts here from now on, level and past: it has moved to this core.
+    /// Adds `part`, level and past, because it has moved to this core.
     pub fn add(&mut self, part: &mut Decay, now_ns: u64) {
         self.update(now_ns);
         part.update(now_ns);
@@ -96,7 +96,7 @@ impl Decay {
         self.level += part.level;
     }
 
-    /// The reverse. Rounding may have made the part a little larger than the whole.
+    /// Takes `part` out again. Rounding may have made it a little larger than the whole.
     pub fn subtract(&mut self, part: &mut Decay, now_ns: u64) {
         self.update(now_ns);
         part.update(now_ns);

@@ -1,7 +1,7 @@
 //! SFQ(D), Min-SFQ(D) and FSFQ(D): fair queueing on many cores before P-MQFQ, for the analysis of why it does not help
 //! a program that blocks.
 //!
-//! Source: P-MQFQ section 2.4, which tells them from each other by their virtual time v, to which every request is
+//! Source: P-MQFQ section 2.4, which distinguishes them by their virtual time v, to which every request is
 //! aligned that arrives:
 //!
 //! | | v | of a program that lags |
@@ -10,12 +10,12 @@
 //! | Min-SFQ(D) | smallest start tag of all that waits or is in service | is first until it has caught up; others may starve as long |
 //! | FSFQ(D) | both, each with tags of its own | as in SFQ(D), but among equal start tags the smaller *adjusted* one, of Min-SFQ(D), is first |
 //!
-//! A request's start tag is the larger of v at its arrival and its program's last finish tag (equation 2); how that is
-//! computed while requests of the program are in service is said in `central.rs`. Nobody is preempted: who has a core
-//! keeps it until it blocks or its quantum is over.
+//! A request's start tag is the larger of v at its arrival and its program's last finish tag (equation 2); `central.rs`
+//! has the computation while requests of the program are in service. Nothing is preempted: a thread keeps its core
+//! until it blocks or its quantum is over.
 //!
 //! # Difference from the paper
-//! It says of dispatched requests "dispatched yet completed", and means those not completed.
+//! The paper writes "dispatched yet completed" of dispatched requests, and means those not completed.
 //!
 //! # Cost
 //! Logarithmic in the programs; an arrival is also linear in the cores. No memory after construction.
@@ -24,7 +24,7 @@ use crate::central::CentralQueue;
 use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop, Tasks, ThreadId};
 use crate::vtime::VTime;
 
-/// Which of the three.
+/// The variant of SFQ(D).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FairQueueKind {
     /// Start-time fair queueing with D servers.
@@ -36,10 +36,10 @@ pub enum FairQueueKind {
 }
 
 impl FairQueueKind {
-    /// All of them.
+    /// All variants.
     pub const ALL: [FairQueueKind; 3] = [FairQueueKind::SfqD, FairQueueKind::MinSfqD, FairQueueKind::FsfqD];
 
-    /// As the paper writes it.
+    /// The name in the paper.
     pub fn name(self) -> &'static str {
         match self {
             FairQueueKind::SfqD => "SFQ(D)",
@@ -49,17 +49,17 @@ impl FairQueueKind {
     }
 }
 
-/// One of them.
+/// A scheduler of one variant.
 #[derive(Clone, Debug)]
 pub struct FairQueue {
     kind: FairQueueKind,
     quantum_ns: u64,
-    /// The start and finish tags, and the adjusted ones. Where there is one kind of tags, both are that.
+    /// The chains of start and finish tags, and of the adjusted ones. With one kind of tags, both are the same.
     queue: CentralQueue<2>,
 }
 
 impl FairQueue {
-    /// For these threads on these cores, each of which runs for `quantum_ns` at most.
+    /// A scheduler for these threads on these cores, with a quantum of `quantum_ns`.
     ///
     /// # Errors
     /// One sentence: a quantum of 0, or a thread that is pinned.
@@ -70,12 +70,12 @@ impl FairQueue {
         Ok(FairQueue { kind, quantum_ns, queue: CentralQueue::new(machine, tasks)? })
     }
 
-    /// v: what a request that arrives now is aligned to; for FSFQ(D) that of the tags that are not adjusted.
+    /// v, to which a request that arrives now is aligned; for FSFQ(D) of the tags that are not adjusted.
     pub fn virtual_time(&self) -> VTime {
         self.floor()[0]
     }
 
-    /// The start tag of the request in service there.
+    /// The start tag of the request in service on `core`.
     pub fn start_tag(&self, core: CoreId) -> Option<VTime> {
         self.queue.on(core).map(|on| on.start[0])
     }

@@ -6,7 +6,7 @@
 //! Applications", USENIX ATC 2014 (idling operations and imbalanced scheduling).
 //!
 //! # Shape
-//! Every 100 ms, of each program: what it used, in cores, and how long it ran between two blocks on average. One that
+//! Every 100 ms Gleaner looks at each program's use, in cores, and at its mean run between two blocks. A program that
 //! blocks before a quantum is over is *consolidated*: it gets as many cores as it used, rounded up, for itself, and the
 //! others may not run there.
 //!
@@ -18,12 +18,12 @@
 //! ```
 //!
 //! # What is not known
-//! How the published Gleaner chooses the number of cores. 100 ms and 90% are ASSUMED, and so is that the cores are the
-//! last ones of the machine.
+//! The published Gleaner's choice of the number of cores is unknown. ASSUMED are 100 ms, 90%, and that the cores are
+//! the last ones of the machine.
 //!
 //! # What comes of it
-//! Threads that waited for hogs now wait for each other: what the program uses on its few cores while it serialises is
-//! less than it could use, so it is given fewer still. And what its cores idle is lost to all.
+//! Threads that waited for hogs now wait for each other: while the program serialises it uses less of its few cores
+//! than it could, so it gets fewer still. And the idle time of its cores is lost to all.
 //!
 //! # Cost
 //! A look at every thread per interval if the number of cores of any program changes.
@@ -32,14 +32,14 @@ use crate::run_queues::{RunQueues, spread};
 use crate::scheduler::{CoreId, Effects, ProgramId, Run, Scheduler, Spent, Stop, Tasks, ThreadId};
 use std::ops::Range;
 
-/// What can be set.
+/// Settings of Gleaner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GleanerOptions {
-    /// How often programs are looked at.
+    /// Time between two looks at the programs, ns.
     pub interval_ns: u64,
     /// A program that runs for less than this between two blocks is consolidated.
     pub fine_ns: u64,
-    /// A core of a program is busy if it is used for so much, in 100.
+    /// A core of a program is busy if it is used to this percentage.
     pub busy_percent: u64,
 }
 
@@ -50,7 +50,7 @@ impl GleanerOptions {
     }
 
     /// # Errors
-    /// One sentence.
+    /// A setting is out of range: one sentence with its value and the allowed ones.
     pub fn check(&self) -> Result<(), String> {
         if self.interval_ns == 0 {
             return Err("interval is 0, allowed is 1 ns and more".into());
@@ -74,25 +74,25 @@ pub struct Gleaner<B> {
     options: GleanerOptions,
     tasks: Tasks,
     programs: Vec<Program>,
-    /// What runs, and since when it is not in the program's account.
+    /// The thread that runs, and the time up to which the program's account has it.
     running: Vec<Option<(ThreadId, u64)>>,
     look_at_ns: u64,
 }
 
 #[derive(Clone, Default)]
 struct Program {
-    /// In this interval.
+    /// CPU time in this interval, ns; below, the blocks.
     ran_ns: u64,
     blocks: u64,
-    /// So many of its own; 0: not consolidated.
+    /// Cores of its own; 0: not consolidated.
     cores: usize,
-    /// Where its threads may run.
+    /// Cores on which its threads may run.
     range: Range<usize>,
 }
 
 impl<B: RunQueues> Gleaner<B> {
     /// # Errors
-    /// One sentence.
+    /// The options do not pass their check: its sentence.
     pub fn new(base: B, tasks: &Tasks, options: GleanerOptions) -> Result<Gleaner<B>, String> {
         options.check()?;
         let cores = base.machine().cores();
@@ -107,17 +107,17 @@ impl<B: RunQueues> Gleaner<B> {
         })
     }
 
-    /// What it extends.
+    /// The base.
     pub fn base(&self) -> &B {
         &self.base
     }
 
-    /// How many cores the program has for itself; 0: it is not consolidated.
+    /// Number of cores that the program has for itself; 0: it is not consolidated.
     pub fn cores_of(&self, program: ProgramId) -> usize {
         self.programs[program.index()].cores
     }
 
-    /// Of the cores, by weight, at least one.
+    /// The program's fair share of the cores by weight, at least one.
     fn fair(&self, program: ProgramId) -> usize {
         let all: u64 = self.tasks.all_programs().map(|program| u64::from(self.tasks.weight(program))).sum();
         let cores = self.base.machine().cores() as u64 * u64::from(self.tasks.weight(program)) / all;
@@ -132,7 +132,7 @@ impl<B: RunQueues> Gleaner<B> {
         }
     }
 
-    /// How many cores the program should have for itself, from what it did in the interval.
+    /// Number of cores that the program should have for itself, by its use in the interval.
     fn wanted(&self, program: ProgramId) -> usize {
         let Program { ran_ns, blocks, cores, .. } = self.programs[program.index()];
         let fair = self.fair(program);
@@ -148,7 +148,7 @@ impl<B: RunQueues> Gleaner<B> {
         if is_busy { (cores + 1).min(fair) } else { used(self.options.busy_percent).clamp(1, cores) }
     }
 
-    /// Looks at what the programs did.
+    /// Looks at the programs' use in the interval.
     fn look(&mut self, now_ns: u64, out: &mut dyn Effects) {
         for core in self.base.machine().all() {
             self.charge(core, now_ns);
@@ -159,7 +159,7 @@ impl<B: RunQueues> Gleaner<B> {
         let is_sole = self.programs.len() < 2;
         let mut changes = false;
         for (program, cores) in self.programs.iter_mut().zip(wanted) {
-            // Nobody competes with it, or there is one core for all.
+            // No program competes with it, or there is one core for all.
             let cores = if is_sole || all < 2 { 0 } else { cores };
             changes |= program.cores != cores;
             (program.cores, program.ran_ns, program.blocks) = (cores, 0, 0);
@@ -171,7 +171,7 @@ impl<B: RunQueues> Gleaner<B> {
 
     /// Gives every program its cores: the last ones to those that are consolidated, the others to the others.
     fn assign(&mut self, now_ns: u64, out: &mut dyn Effects) {
-        // Somebody may be left without: shares are rounded up to one core.
+        // A program may be left without: shares are rounded up to one core.
         let has_others = self.programs.iter().any(|program| program.cores == 0);
         let floor = usize::from(has_others);
         let mut end = self.base.machine().cores();

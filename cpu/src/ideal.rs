@@ -1,8 +1,8 @@
 //! P-MQFQ as its paper defines it: one queue for all cores, and a lagging program may take a core from one that is
 //! ahead.
 //!
-//! Source: P-MQFQ section 3, rules 1 to 4 and "Fairness Analysis". How finish tags are computed while several requests
-//! of a program are in service, ties, and what becomes of a preempted thread: see `central.rs`.
+//! Source: P-MQFQ section 3, rules 1 to 4 and "Fairness Analysis". `central.rs` has the finish tags of a program with
+//! several requests in service, the ties, and the fate of a preempted thread.
 //!
 //! # The rules
 //! 1. System virtual time v is the largest start tag in service; a program's virtual time is the largest of its own in
@@ -12,17 +12,17 @@
 //!    is later. The paper says "aligned" only; equation 2 has the maximum, and without it a program that is ahead could
 //!    go back to v by blocking for an instant (`a_program_that_is_ahead_gains_nothing_by_blocking_for_an_instant`).
 //! 3. A request that arrives with a start tag below v preempts the request with the largest start tag in service.
-//! 4. The preempted request is charged for what it ran; v is then the second largest.
+//! 4. The preempted request is charged for its run; v is then the second largest.
 //!
 //! # Choices
-//! * An idle core is used first: nobody is preempted while one is free.
-//! * *Minimum slice.* Who has run for less than `min_slice_ns` cannot be preempted. The request with the largest start
-//!   tag of those that may be is preempted; if none may, the one whose slice is over first, at that moment and if
-//!   somebody then still is before it. With 0 this is rule 3.
+//! * An idle core is used first: no request is preempted while one is free.
+//! * *Minimum slice.* A request that has run for less than `min_slice_ns` cannot be preempted. Of the others the one
+//!   with the largest start tag is preempted. If there is none, the request whose slice is over first is preempted at
+//!   that moment, if another still is before it. With 0 this is rule 3.
 //! * A quantum that expires is an arrival as well (section 3: the thread "immediately re-submits"). Its core is free
 //!   then and takes the first request of all; only if that is another one may the new request preempt elsewhere.
 //! * Corrections of start tags are no arrivals: a waiting program whose sibling ended early has a smaller start tag
-//!   then, and preempts nobody for it.
+//!   then, and preempts no request for it.
 //! * A core that was told to stop and has not yet is as good as preempted: v leaves it out.
 //!
 //! # How unfair it can be
@@ -30,13 +30,13 @@
 //! does not hold for the rules as they are printed**, and cpu/tests/printed.rs has the histories:
 //!
 //! * Rule 3 acts on arrivals, and between two arrivals a request may run for its quantum l_max. Two hogs on one core
-//!   take turns of l_max whatever l_min is. ("At any time", says the analysis; rule 3 does not.)
+//!   take turns of l_max whatever l_min is. (The analysis has "at any time"; rule 3 does not.)
 //! * A program with fewer threads than its share of the cores is backlogged in the words of rule 2 and falls behind
 //!   without end. When it then wakes more threads, rule 2 lets it make up for all of it, and the other gets nothing for
-//!   as long: what section 2.4 reproaches Min-SFQ(D) with.
+//!   as long, the fault that section 2.4 finds in Min-SFQ(D).
 //!
-//! What does hold is this. Say that a program *wants more* while one of its threads waits or all cores run it. Let q be
-//! the most that a request may run at once: `min_slice_ns` with [`Preemption::EverySlice`], `quantum_ns` else. Say that
+//! The bound that holds needs three definitions. A program *wants more* while one of its threads waits or all cores run
+//! it. q is the most that a request may run at once: `min_slice_ns` with [`Preemption::EverySlice`], `quantum_ns` else.
 //! f and g are *level* when neither's tags, with all that it has in service, lie further beyond the other's progress
 //! than q/phi of its own and D - 1 times q/phi of the other. Then over every interval throughout which both want more
 //! and at whose beginning they are level
@@ -49,16 +49,16 @@
 //! plus what is charged ahead. A core is given to f at time s only if F_f <= F_g then, for g, which wants more, has a
 //! request in the queue at that moment (it does not run on all cores: one is being given away). Let t be any time and s
 //! the last time before it at which f was given a core. Nothing of f begins after s, so P_f(t) <= F_f(s) + q/phi_f. And
-//! P_g(t) >= P_g(s) >= F_g(s) - (D - 1) q/phi_g, for at most D - 1 cores run g. So f is ahead by at most q/phi_f +
-//! (D - 1) q/phi_g; g likewise, by q/phi_g + (D - 1) q/phi_f. Over an interval the difference moves from one of these
-//! ends to the other at most, and their sum is the bound. Before f was given any core in the interval, being level says
-//! the same of it. Preemption only gives cores to who has the smaller start tag.
+//! P_g(t) >= P_g(s) >= F_g(s) - (D - 1) q/phi_g, for at most D - 1 cores run g. So f is ahead by at most
+//! q/phi_f + (D - 1) q/phi_g; g likewise, by q/phi_g + (D - 1) q/phi_f. Over an interval the difference moves from one
+//! of these ends to the other at most, and their sum is the bound. Before f was given any core in the interval, being
+//! level says the same of it. Preemption only gives cores to the program with the smaller start tag.
 //!
 //! With q = l_min this is the printed bound, with D for D + 1. The programs become level: until then the one that is
 //! ahead is given no core. Checked over every interval of generated histories by [`crate::bound`].
 //!
-//! What preemption on arrival (rule 3) gives is not a better bound but a short wait: a woken thread of a program that
-//! lags is on a core within l_min, however long quanta are. That is what ends deceptive idleness.
+//! Preemption on arrival (rule 3) gives no better bound but a short wait: a woken thread of a program that lags is on a
+//! core within l_min, however long quanta are. That ends deceptive idleness.
 //!
 //! # Cost
 //! Logarithmic in the programs that wait, and linear in the cores. No memory after construction.
@@ -68,29 +68,29 @@ use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop
 use crate::vtime::VTime;
 use std::cmp::Reverse;
 
-/// Of a request in service: its start tag, and the number of its dispatch, which tells two of one tag apart.
+/// A request in service: its start tag, and the number of its dispatch, which distinguishes two of one tag.
 type Place = (VTime, u64);
 
-/// When a request may lose its core before its quantum is over.
+/// Moments at which a request may lose its core before its quantum is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Preemption {
     /// Never. Not P-MQFQ: for comparison.
     Never,
     /// When another one arrives: rule 3.
     OnArrival,
-    /// At the end of each minimum slice it is charged, and goes on only if it still is first: the "at any time" of the
-    /// fairness analysis.
+    /// At the end of each minimum slice the request is charged, and goes on only if it still is first: the "at any
+    /// time" of the fairness analysis.
     EverySlice,
 }
 
-/// What an administrator may choose.
+/// Settings of the ideal scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdealOptions {
-    /// Longest that a thread runs before its siblings have their turn: l_max.
+    /// Longest run of a thread before its siblings have their turn, ns: l_max.
     pub quantum_ns: u64,
-    /// Shortest that it runs before it can be preempted: l_min.
+    /// Shortest run of a thread before it can be preempted, ns: l_min.
     pub min_slice_ns: u64,
-    /// When it is.
+    /// Moments of preemption.
     pub preemption: Preemption,
 }
 
@@ -133,13 +133,13 @@ impl IdealOptions {
 pub struct Ideal {
     options: IdealOptions,
     queue: CentralQueue<1>,
-    /// Cores on which somebody waits for the minimum slice to be over, and when it is.
+    /// Cores for which a request waits until the minimum slice is over, and the time of that.
     due_ns: Vec<Option<u64>>,
     preempted: u64,
 }
 
 impl Ideal {
-    /// For these threads on these cores.
+    /// A scheduler for these threads on these cores.
     ///
     /// # Errors
     /// One sentence: options that contradict each other, or a thread that is pinned.
@@ -149,7 +149,7 @@ impl Ideal {
         Ok(Ideal { options, queue, due_ns: vec![None; machine.cores()], preempted: 0 })
     }
 
-    /// Its options.
+    /// The options.
     pub fn options(&self) -> &IdealOptions {
         &self.options
     }
@@ -164,7 +164,7 @@ impl Ideal {
         self.queue.all_in_service().filter(|(_, on)| on.program == program).map(|(_, on)| on.start[0]).max()
     }
 
-    /// The start tag of the request in service there.
+    /// The start tag of the request in service on `core`.
     pub fn start_tag(&self, core: CoreId) -> Option<VTime> {
         self.queue.on(core).map(|on| on.start[0])
     }
@@ -174,7 +174,7 @@ impl Ideal {
         self.queue.finish(program)[0]
     }
 
-    /// What the program was charged for by now.
+    /// The program's charge by now.
     pub fn progress(&self, program: ProgramId, now_ns: u64) -> VTime {
         self.queue.progress(program, 0, now_ns)
     }
@@ -184,7 +184,7 @@ impl Ideal {
         self.preempted
     }
 
-    /// These two are level: see the head of this file.
+    /// Are the two programs level? See the head of this file.
     pub fn are_level(&self, f: ProgramId, g: ProgramId, now_ns: u64) -> bool {
         let cores = self.due_ns.len() as u64;
         let slice = |program| self.queue.rate(program).span(self.options.slice_ns());
@@ -278,8 +278,8 @@ impl Scheduler for Ideal {
                 continue;
             }
             self.due_ns[at] = None;
-            // Each core that was asked takes one of those that wait; who came for this core may have found another one
-            // meanwhile.
+            // Each core with a pending reschedule takes a waiting request; one that came for this core may have found
+            // another one meanwhile.
             let somebody_is_left = self.queue.waiting() > self.queue.asked.iter().filter(|asked| **asked).count();
             let is_behind = match (self.queue.first(), self.queue.on(core)) {
                 (Some((_, first)), Some(on)) => first < on.start[0],

@@ -21,18 +21,18 @@ use crate::xen_credit::{XenCredit, XenCreditOptions};
 /// A scheduler with a queue per core, and its options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Base {
-    /// Linux's.
+    /// Linux's CFS.
     Cfs(CfsOptions),
-    /// The same for virtual CPUs, which cannot move at once.
+    /// CFS for virtual CPUs, which cannot move at once.
     Kvm(CfsOptions),
-    /// Xen's.
+    /// Xen's credit scheduler.
     XenCredit(XenCreditOptions),
 }
 
-/// What is built on a base, and its options.
+/// An extension of a base, and its options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extension {
-    /// Nothing.
+    /// The base alone.
     Plain,
     /// The practical P-MQFQ.
     Pmqfq(PmqfqOptions),
@@ -51,11 +51,11 @@ pub enum Kind {
     PerCore(Extension, Base),
     /// P-MQFQ as its paper defines it.
     Ideal(IdealOptions),
-    /// One of those that P-MQFQ's section 2.4 speaks of, and its quantum in ns.
+    /// SFQ(D), Min-SFQ(D) or FSFQ(D) of P-MQFQ's section 2.4, and its quantum in ns.
     FairQueue(FairQueueKind, u64),
 }
 
-/// CFS's latency: what a thread gets on a core that nobody else wants.
+/// CFS's latency: the slice of a thread on a core that no other wants.
 const QUANTUM_NS: u64 = 6_000_000;
 
 impl Kind {
@@ -85,7 +85,7 @@ impl Kind {
         "fsfqd",
     ];
 
-    /// The scheduler of this name with the options that its paper gives it.
+    /// The scheduler of this name with its paper's options.
     ///
     /// # Errors
     /// One sentence, which lists what is allowed.
@@ -93,7 +93,7 @@ impl Kind {
         Kind::of(name).ok_or_else(|| format!("scheduler {name:?}, allowed are {}", Kind::NAMES.join(", ")))
     }
 
-    /// The same; `None`: there is none of this name.
+    /// The scheduler of this name; `None`: there is none.
     pub fn of(name: &str) -> Option<Kind> {
         if !Kind::NAMES.contains(&name) {
             return None;
@@ -155,7 +155,7 @@ impl Kind {
         Kind::NAMES.iter().find(is_it).expect("each extension is there on each base")
     }
 
-    /// It schedules virtual CPUs.
+    /// Does it schedule virtual CPUs?
     pub fn is_virtual(&self) -> bool {
         matches!(self, Kind::PerCore(_, Base::Kvm(_) | Base::XenCredit(_)))
     }
@@ -163,7 +163,7 @@ impl Kind {
     /// The scheduler.
     ///
     /// # Errors
-    /// One sentence.
+    /// The scheduler refuses its options or the tasks: one sentence.
     pub fn make(&self, machine: &Machine, tasks: &Tasks) -> Result<Box<dyn Scheduler>, String> {
         match self {
             Kind::Ideal(options) => Ok(Box::new(Ideal::new(machine, tasks, *options)?)),

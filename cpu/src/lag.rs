@@ -1,14 +1,13 @@
 //! How much does a parallel program lose to deceptive idleness? Equation 3, and the program and machine that it is
 //! about.
 //!
-//! Source: P-MQFQ section 2.4. For reports and tests; no scheduler decides by what is here, so it may compute in
-//! floating point.
+//! Source: P-MQFQ section 2.4. For reports and tests; no scheduler decides by it, so it may compute in floating point.
 //!
 //! # The model
 //! D cores; a parallel program of D threads beside a backlogged one of D hogs. In each round every thread of the
 //! parallel program computes for l_nc and then waits for the others; the last one to come runs the critical section
-//! alone, for l_c, and then wakes all. While the critical section runs, D - 1 cores go to hogs, and nobody takes them
-//! back before a quantum l_max is over:
+//! alone, for l_c, and then wakes all. While the critical section runs, D - 1 cores go to hogs, which keep them until a
+//! quantum l_max is over:
 //!
 //! ```text
 //!   core 0  |--l_nc--|------l_c------|--l_nc--|          l_c = l_max: the wakes come when the hogs' quanta are over
@@ -25,16 +24,16 @@
 //! ```
 //!
 //! # What it is true of (cpu/tests/lag.rs)
-//! * Min-SFQ(D) in this model gives what the equation says, to 1%, for D = 3 to 64, as long as the parallel program
-//!   gets less than half ([`Model::is_first`]), quanta and rounds are in phase, and the parallel program lags when it
-//!   begins: then it is always first. Out of phase it is worse off; the equation is what it gets "at best".
+//! * Min-SFQ(D) in this model agrees with the equation, to 1%, for D = 3 to 64, as long as the parallel program gets
+//!   less than half ([`Model::is_first`]), quanta and rounds are in phase, and the parallel program lags when it
+//!   begins: then it is always first. Out of phase it gets less; the equation is its result "at best".
 //! * Its two sides are even at `l_nc = l_max (1 - 2/D)`. With a longer l_nc, and with D = 2 always, a program that is
 //!   always first would get more than half, and the equation, an absolute value, grows again. But then the hogs lag,
-//!   and are served: the parallel program never gets more than half, and the equation is not about what happens.
+//!   and are served: the parallel program never gets more than half, and the equation does not describe it.
 //! * With l_c = l_max, as the derivation has it, the lag is the program's own: D - 1 of its threads wait, and no
-//!   scheduler can run them. P-MQFQ's ideal algorithm has the same lag. What a scheduler is to blame for is seen with a
-//!   short l_c. Then the hogs still keep their cores for a quantum; Min-SFQ(D), SFQ(D) and FSFQ(D) lose what the
-//!   equation says or more, and the ideal algorithm loses nothing.
+//!   scheduler can run them. P-MQFQ's ideal algorithm has the same lag. A short l_c shows the scheduler's part. The
+//!   hogs then still keep their cores for a quantum; Min-SFQ(D), SFQ(D) and FSFQ(D) lose the equation's value or more,
+//!   and the ideal algorithm loses nothing.
 //!
 //! # Cost
 //! O(cores) per event.
@@ -57,25 +56,25 @@ pub fn lag(cores: u16, non_critical_over_quantum: f64) -> f64 {
 pub struct Model {
     /// D: cores, threads, and hogs.
     pub cores: u16,
-    /// l_max, which the scheduler is to have as well.
+    /// l_max, which must be the scheduler's too.
     pub quantum_ns: u64,
     /// l_nc.
     pub non_critical_ns: u64,
-    /// l_c; the equation has it as long as a quantum.
+    /// l_c; a quantum in the equation.
     pub critical_ns: u64,
 }
 
-/// What the two programs got.
+/// CPU time of the two programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shares {
     /// CPU time of the parallel program.
     pub parallel_ns: u64,
-    /// Of the hogs.
+    /// CPU time of the hogs.
     pub backlogged_ns: u64,
 }
 
 impl Shares {
-    /// How far the parallel program is from half, over that half; positive if it has less.
+    /// The parallel program's distance from half, over that half; positive if it has less.
     pub fn signed_lag(&self) -> f64 {
         let fair_ns = (self.parallel_ns + self.backlogged_ns) as f64 / 2.0;
         (fair_ns - self.parallel_ns as f64) / fair_ns
@@ -83,13 +82,12 @@ impl Shares {
 }
 
 impl Model {
-    /// Equation 3 for it.
+    /// Equation 3 for this model.
     pub fn lag(&self) -> f64 {
         lag(self.cores, self.non_critical_ns as f64 / self.quantum_ns as f64)
     }
 
-    /// The parallel program gets less than half though it is always first: the range of lengths that the equation is
-    /// about.
+    /// Does the parallel program get less than half though it is always first? These are the lengths of the equation.
     pub fn is_first(&self) -> bool {
         u64::from(self.cores) * (self.quantum_ns - self.non_critical_ns.min(self.quantum_ns)) > 2 * self.quantum_ns
     }
@@ -111,8 +109,8 @@ impl Model {
         tasks
     }
 
-    /// What they get in so many rounds of the parallel program, after as many that are not looked at. The scheduler is
-    /// for [`Model::machine`] and [`Model::tasks`].
+    /// CPU time of both in this many rounds of the parallel program, after as many that are not counted. The scheduler
+    /// is for [`Model::machine`] and [`Model::tasks`].
     pub fn run(&self, scheduler: &mut dyn Scheduler, rounds: u64) -> Shares {
         let mut run = ModelRun::new(self, scheduler);
         run.until_round(rounds);
@@ -126,9 +124,9 @@ impl Model {
     }
 }
 
-/// How many quanta the first critical section takes, during which the hogs have D - 1 cores: long enough that the
-/// parallel program then lags by more than what is charged ahead for its D threads, from D = 3 on; and whole quanta, so
-/// that the hogs are in phase.
+/// Quanta of the first critical section, during which the hogs have D - 1 cores: long enough that the parallel program
+/// then lags by more than what is charged ahead for its D threads, from D = 3 on; and whole quanta, so that the hogs
+/// are in phase.
 const ALONE_QUANTA: u64 = 8;
 
 #[derive(Default)]
@@ -156,7 +154,7 @@ struct ModelRun<'a> {
     cores: Vec<Option<(Run, u64)>>,
     asked: Asked,
     served_ns: [u64; 2],
-    /// Of the parallel program's threads.
+    /// State of the parallel program's threads.
     phases: Vec<Phase>,
     left_ns: Vec<u64>,
     rounds: u64,
@@ -191,7 +189,7 @@ impl<'a> ModelRun<'a> {
         Shares { parallel_ns: served_ns[0], backlogged_ns: served_ns[1] }
     }
 
-    /// When the thread on a core ends what it does now; hogs never do.
+    /// Time when the thread on a core ends its present step; hogs never do.
     fn ends_ns(&self, run: &Run, since_ns: u64) -> u64 {
         self.left_ns.get(run.thread.index()).map_or(u64::MAX, |left_ns| since_ns + left_ns)
     }
@@ -202,7 +200,7 @@ impl<'a> ModelRun<'a> {
                 |(run, since_ns): &(Run, u64)| self.ends_ns(run, *since_ns).min(run.until_ns.unwrap_or(u64::MAX));
             let stops = self.cores.iter().flatten().map(stop_ns);
             self.now_ns = stops.chain(self.scheduler.next_timer_ns()).min().expect("somebody runs");
-            // Who ends something wakes others, who are then there when the quanta that expire at the same instant are
+            // Ends come first: they wake threads, which are then there when quanta that expire at the same instant are
             // given away.
             for core in 0..self.cores.len() {
                 if self.cores[core].is_some_and(|(run, since_ns)| self.ends_ns(&run, since_ns) <= self.now_ns) {

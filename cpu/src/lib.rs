@@ -1,8 +1,8 @@
 //! CPU time shared fairly between parallel programs: P-MQFQ, and the schedulers that it is compared with, as pure
 //! policies.
 //!
-//! Source: "Preemptive Multi-Queue Fair Queuing" (P-MQFQ). No clock and no thread: whoever drives a policy says what
-//! time it is and what the threads do, which in this project is the simulator.
+//! Source: "Preemptive Multi-Queue Fair Queuing" (P-MQFQ). The crate has no clock and no thread: the driver of a
+//! policy, in this project the simulator, passes in the time and the threads' steps.
 
 pub mod bound;
 pub mod by_hand;

@@ -1,8 +1,8 @@
 //! Which program's turn is it? A binary heap whose members can be found and moved.
 //!
 //! # Shape
-//! `heap` holds the programs that wait, each with its key, smallest first; `places` says where in `heap` each program
-//! stands. A program's key changes while it waits, when a request of its own ends: it then moves up or down from where
+//! `heap` holds the programs that wait, each with its key, smallest first; `places` has each program's position in
+//! `heap`. A program's key changes while it waits, when a request of its own ends: it then moves up or down from where
 //! it stands.
 //!
 //! # Cost
@@ -20,12 +20,12 @@ impl<K: Ord + Copy> Order<K> {
         Order { heap: Vec::with_capacity(capacity), places: vec![None; capacity] }
     }
 
-    /// The one with the smallest key.
+    /// The member with the smallest key.
     pub fn first(&self) -> Option<(K, usize)> {
         self.heap.first().copied()
     }
 
-    /// `member` now has this key, whether it was there or not.
+    /// Sets the key of `member`, and adds it if it is not there.
     pub fn set(&mut self, member: usize, key: K) {
         let at = self.places[member].unwrap_or_else(|| {
             self.heap.push((key, member));
@@ -36,7 +36,7 @@ impl<K: Ord + Copy> Order<K> {
         self.down(at);
     }
 
-    /// `member` is not there any more.
+    /// Removes `member`, if it is there.
     pub fn remove(&mut self, member: usize) {
         let Some(at) = self.places[member].take() else { return };
         self.heap.swap_remove(at);

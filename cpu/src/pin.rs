@@ -1,15 +1,14 @@
-//! Pin: what if nobody may move?
+//! Pin: what if no thread may move?
 //!
 //! Source: P-MQFQ section 4.1: threads and virtual CPUs are pinned to cores of their own, which turns load balancing
 //! off. "Often employed in production systems to improve performance predictability and preserve locality."
 //!
-//! It is no scheduler: the i-th thread of each program may run on core i only, and any base honours that. What it cures
-//! is CPU stacking; what it does not is that a critical thread is preempted by who shares its core, and waits there
-//! (section 4.2).
+//! Pin is no scheduler: the i-th thread of each program may run on core i only, and any base honours that. It ends CPU
+//! stacking. A critical thread is still preempted by the other threads of its core, and waits there (section 4.2).
 
 use crate::scheduler::{CoreId, Machine, Tasks, ThreadId};
 
-/// The same tasks, each program's threads on cores of their own. Who was pinned stays so.
+/// The same tasks, each program's threads on cores of their own. A pinned thread stays pinned.
 ///
 /// # Errors
 /// One sentence, if a program has more threads than there are cores.
@@ -72,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_critical_thread_that_was_preempted_waits_although_a_core_idles() {
-        // Two siblings, the first with a hog on its core. The second waits for the first, and its core has nobody else.
+        // Two siblings, the first with a hog on its core. The second, alone on its core, waits for the first.
         let machine = Machine::new(2, 1).unwrap();
         let pinned = one_per_core(&machine, &tasks(&[2, 1])).unwrap();
         let cfs = Cfs::new(&machine, &pinned, CfsOptions::new()).unwrap();

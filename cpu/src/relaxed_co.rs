@@ -1,17 +1,17 @@
 //! Relaxed-Co: do the threads of a program advance together?
 //!
 //! Sources: P-MQFQ section 4.1: it "monitors the execution skew of each vCPU and stops the vCPU that makes
-//! significantly more progress than the slowest"; the one that was stopped is exchanged with its slowest sibling.
-//! VMware's published descriptions of relaxed co-scheduling ("Co-scheduling SMP VMs in VMware ESX Server"; "The CPU
-//! Scheduler in VMware ESX 4"): the skew is the difference to the slowest sibling, each leading virtual CPU decides for
-//! itself, an idle one counts as progressing, and a stopped one may start again once the slowest has progressed.
+//! significantly more progress than the slowest"; the stopped one is exchanged with its slowest sibling. VMware's
+//! published descriptions of relaxed co-scheduling ("Co-scheduling SMP VMs in VMware ESX Server"; "The CPU Scheduler in
+//! VMware ESX 4"): the skew is the difference to the slowest sibling, each leading virtual CPU decides for itself, an
+//! idle one counts as progressing, and a stopped one may start again once the slowest has progressed.
 //!
 //! # Shape
 //! ```text
 //!   progress          time that a thread ran or was blocked: only one that waits for a core falls behind
 //!   lead > limit      (seen at its tick) the thread is held: for the base it is blocked
 //!                     and its slowest sibling, if that waits, takes its place and runs there
-//!   lead <= limit / 2 (seen every millisecond while somebody is held) it is let go: for the base it wakes
+//!   lead <= limit / 2 (seen every millisecond while a thread is held) it is let go: for the base it wakes
 //! ```
 //!
 //! # What is not known
@@ -28,12 +28,12 @@
 use crate::run_queues::RunQueues;
 use crate::scheduler::{CoreId, Effects, ProgramId, Run, Scheduler, Spent, Stop, Tasks, ThreadId};
 
-/// What can be set.
+/// Settings of Relaxed-Co.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RelaxedCoOptions {
-    /// A thread that leads its slowest sibling by more is held.
+    /// A thread that leads its slowest sibling by more than this is held, ns.
     pub skew_limit_ns: u64,
-    /// How often those who are held are looked at.
+    /// Time between two looks at held threads, ns.
     pub check_ns: u64,
 }
 
@@ -44,7 +44,7 @@ impl RelaxedCoOptions {
     }
 
     /// # Errors
-    /// One sentence.
+    /// A setting is out of range: one sentence with its value and the allowed ones.
     pub fn check(&self) -> Result<(), String> {
         match [("skew-limit", self.skew_limit_ns), ("check", self.check_ns)].iter().find(|(_, ns)| *ns == 0) {
             Some((name, _)) => Err(format!("{name} is 0, allowed is 1 ns and more")),
@@ -67,7 +67,7 @@ pub struct RelaxedCo<B> {
     threads: Vec<Thread>,
     cores: Vec<Core>,
     held: Vec<ThreadId>,
-    /// By program: the slowest at an instant.
+    /// The slowest thread of each program at an instant.
     slowest: Vec<(u64, Option<ThreadId>)>,
     check_at_ns: u64,
 }
@@ -91,14 +91,14 @@ struct Thread {
 
 #[derive(Clone, Copy, Default)]
 struct Core {
-    /// What runs there is to be held when it stops, for this sibling.
+    /// The running thread is to be held when it stops, in favour of this sibling.
     holds_for: Option<ThreadId>,
     next: Option<ThreadId>,
 }
 
 impl<B: RunQueues> RelaxedCo<B> {
     /// # Errors
-    /// One sentence.
+    /// The options do not pass their check: its sentence.
     pub fn new(base: B, tasks: &Tasks, options: RelaxedCoOptions) -> Result<RelaxedCo<B>, String> {
         options.check()?;
         let cores = base.machine().cores();
@@ -114,12 +114,12 @@ impl<B: RunQueues> RelaxedCo<B> {
         })
     }
 
-    /// What it extends.
+    /// The base.
     pub fn base(&self) -> &B {
         &self.base
     }
 
-    /// Those who are held, in the order in which they were stopped.
+    /// Held threads, in the order in which they were stopped.
     pub fn held(&self) -> &[ThreadId] {
         &self.held
     }
@@ -137,8 +137,8 @@ impl<B: RunQueues> RelaxedCo<B> {
         self.threads[thread.index()] = Thread { state, since_ns: now_ns, progress_ns };
     }
 
-    /// Of the program's threads that are not gone. At one instant a change of state changes nobody's progress, so it is
-    /// looked for once.
+    /// The slowest of the program's threads that are not gone. A change of state at one instant changes no progress, so
+    /// it is computed once.
     fn slowest(&mut self, program: ProgramId, now_ns: u64) -> Option<ThreadId> {
         let (at_ns, known) = self.slowest[program.index()];
         if at_ns == now_ns && known.is_some_and(|known| self.threads[known.index()].state != State::Gone) {
@@ -151,13 +151,13 @@ impl<B: RunQueues> RelaxedCo<B> {
         slowest
     }
 
-    /// What `thread` is ahead of its slowest sibling, and which that is.
+    /// The lead of `thread` over its slowest sibling, and that sibling.
     fn lead_ns(&mut self, thread: ThreadId, now_ns: u64) -> Option<(u64, ThreadId)> {
         let slowest = self.slowest(self.tasks.program_of(thread), now_ns)?;
         Some((self.progress_ns(thread, now_ns).saturating_sub(self.progress_ns(slowest, now_ns)), slowest))
     }
 
-    /// `thread` leads by too much and stops running on `core`.
+    /// Holds `thread`, which leads by too much and stops running on `core`.
     fn hold(&mut self, core: CoreId, thread: ThreadId, slowest: ThreadId, now_ns: u64, out: &mut dyn Effects) {
         if self.held.is_empty() {
             self.check_at_ns = now_ns + self.options.check_ns;
@@ -176,7 +176,7 @@ impl<B: RunQueues> RelaxedCo<B> {
         }
     }
 
-    /// Lets go who is no longer too far ahead.
+    /// Lets go of threads that are no longer too far ahead.
     fn release(&mut self, now_ns: u64, out: &mut dyn Effects) {
         let mut at = 0;
         while at < self.held.len() {
@@ -271,7 +271,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Programs of so many threads each; thread i begins on core i modulo the cores.
+    /// Programs of this many threads each; thread i begins on core i modulo the cores.
     fn on(cores: usize, programs: &[usize]) -> (ByHand<RelaxedCo<Cfs>>, Vec<Vec<ThreadId>>) {
         let machine = Machine::new(cores, 1).unwrap();
         let mut tasks = Tasks::default();

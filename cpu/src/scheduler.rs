@@ -1,7 +1,7 @@
 //! What does a CPU scheduler see, and what may it do?
 //!
-//! The interface between a scheduling policy and whatever drives it: the simulator, a test ([`crate::by_hand`]), or a
-//! scheduler that is loaded into Linux. The last one's callbacks are the reason for the shape:
+//! The interface between a scheduling policy and its driver: the simulator, a test ([`crate::by_hand`]), or a scheduler
+//! that is loaded into Linux. The last one's callbacks are the reason for the shape:
 //!
 //! ```text
 //!   here                        sched_ext
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! # Shape
-//! A policy is a state machine. It owns who waits where; its driver owns who runs, the clock, and why threads block. A
-//! thread is
+//! A policy is a state machine. It owns the waiting threads and their places; its driver owns the running threads, the
+//! clock, and the reasons for blocking. A thread is
 //!
 //! ```text
 //!             wake                pick
@@ -29,8 +29,8 @@
 //!
 //! # What the driver promises
 //! * Calls come in the order of their `now_ns`, one at a time. At one instant any order is possible.
-//! * Each transition of the picture is told once, and no other is. A core that ran something is told
-//!   [`Scheduler::stop`] before [`Scheduler::pick`].
+//! * Each transition of the picture is reported once, and no other. A core that ran something gets [`Scheduler::stop`]
+//!   before [`Scheduler::pick`].
 //! * After `stop` comes `pick` for the same core, at the same instant. A core that got `None` is picked for again only
 //!   after [`Effects::reschedule`].
 //! * [`Effects::reschedule`] is served once the interrupt has come, which may be later; a `pick` for that core in
@@ -38,21 +38,21 @@
 //!
 //! # What the policy promises
 //! * `pick` returns a thread that is queued, and, if it is pinned, on that core alone. A queued thread is lost unless
-//!   some core is told to reschedule or picks anyway: after `wake` finds an idle core for a thread, it says
+//!   some core is told to reschedule or picks anyway: after `wake` finds an idle core for a thread, it calls
 //!   `reschedule`.
 //! * It is a function of the calls: no clock, no thread, no random number of its own, nothing whose order differs
 //!   between two runs.
 //!
-//! Costs: none here. What an operation costs is a parameter of the machine, and the driver counts it. It sees context
-//! switches and migrations for itself; what it cannot see the policy says with [`Effects::spent`].
+//! Costs: none here. The cost of an operation is a parameter of the machine, and the driver counts it. It sees context
+//! switches and migrations; the policy reports other work with [`Effects::spent`].
 
 use std::ops::Range;
 
-/// A thread, or a virtual CPU: what is put on a core. Dense from 0.
+/// A thread, or a virtual CPU, that runs on a core. Dense from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ThreadId(pub u32);
 
-/// A program, or a virtual machine: whose threads are to have a fair share together. Dense from 0.
+/// A program, or a virtual machine, whose threads have a fair share together. Dense from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProgramId(pub u16);
 
@@ -61,27 +61,27 @@ pub struct ProgramId(pub u16);
 pub struct CoreId(pub u16);
 
 impl ThreadId {
-    /// As an index.
+    /// The number as an index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl ProgramId {
-    /// As an index.
+    /// The number as an index.
     pub fn index(self) -> usize {
         self.0.into()
     }
 }
 
 impl CoreId {
-    /// As an index.
+    /// The number as an index.
     pub fn index(self) -> usize {
         self.0.into()
     }
 }
 
-/// The cores. Hyperthreads are cores like others: what one does to its sibling's speed is not modelled.
+/// The cores. Hyperthreads are cores like others: the effect on a sibling's speed is not modelled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Machine {
     cores: u16,
@@ -95,7 +95,7 @@ impl Machine {
     /// `cores` cores, spread evenly over `sockets` sockets.
     ///
     /// # Errors
-    /// One sentence.
+    /// A number is out of range: one sentence with its value and the allowed ones.
     pub fn new(cores: usize, sockets: usize) -> Result<Machine, String> {
         if cores == 0 || cores > Machine::CORES_MAX {
             return Err(format!("{cores} cores, allowed is 1 to {}", Machine::CORES_MAX));
@@ -108,17 +108,17 @@ impl Machine {
         Ok(Machine { cores: cores as u16, sockets: sockets as u16 })
     }
 
-    /// How many.
+    /// Number of cores.
     pub fn cores(&self) -> usize {
         self.cores.into()
     }
 
-    /// How many.
+    /// Number of sockets.
     pub fn sockets(&self) -> usize {
         self.sockets.into()
     }
 
-    /// All of them, in order.
+    /// All cores, in order.
     pub fn all(&self) -> impl DoubleEndedIterator<Item = CoreId> + use<> {
         (0..self.cores).map(CoreId)
     }
@@ -130,7 +130,7 @@ impl Machine {
         first..first + each
     }
 
-    /// They share a socket.
+    /// Do the two cores share a socket?
     pub fn share_socket(&self, a: CoreId, b: CoreId) -> bool {
         self.socket_of(a) == self.socket_of(b)
     }
@@ -156,23 +156,24 @@ struct Thread {
 }
 
 impl Tasks {
-    /// The weight of who has none of its own: Linux's nice 0.
+    /// The default weight: Linux's nice 0.
     pub const WEIGHT_DEFAULT: u32 = 1024;
     /// Largest weight.
     pub const WEIGHT_MAX: u32 = 1 << 20;
 
-    /// One more program, still without threads. Its weight is that of the program for policies that know programs, and
+    /// Adds a program, still without threads. Its weight is that of the program for policies that know programs, and
     /// that of each of its threads for those that know threads alone.
     ///
     /// # Panics
-    /// If the weight is not 1 to [`Tasks::WEIGHT_MAX`]: whoever reads it from a person says so in better words.
+    /// If the weight is not 1 to [`Tasks::WEIGHT_MAX`]: a reader of user input refuses it earlier with a better
+    /// message.
     pub fn add_program(&mut self, weight: u32) -> ProgramId {
         assert!((1..=Tasks::WEIGHT_MAX).contains(&weight), "a weight of {weight}");
         self.programs.push(Program { weight, threads: Vec::new() });
         ProgramId(u16::try_from(self.programs.len() - 1).expect("at most 65536 programs"))
     }
 
-    /// One more thread of `program`, which may run anywhere or only on `pin`.
+    /// Adds a thread of `program`, which may run anywhere or only on `pin`.
     pub fn add_thread(&mut self, program: ProgramId, pin: Option<CoreId>) -> ThreadId {
         let thread = ThreadId(u32::try_from(self.threads.len()).expect("at most 2^32 threads"));
         self.threads.push(Thread { program, pin });
@@ -180,12 +181,12 @@ impl Tasks {
         thread
     }
 
-    /// How many.
+    /// Number of threads.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
 
-    /// How many.
+    /// Number of programs.
     pub fn programs(&self) -> usize {
         self.programs.len()
     }
@@ -195,63 +196,63 @@ impl Tasks {
         (0..self.programs.len()).map(|program| ProgramId(program as u16))
     }
 
-    /// Whose it is.
+    /// The program of `thread`.
     pub fn program_of(&self, thread: ThreadId) -> ProgramId {
         self.threads[thread.index()].program
     }
 
-    /// Its threads, in order.
+    /// The threads of `program`, in order.
     pub fn threads_of(&self, program: ProgramId) -> &[ThreadId] {
         &self.programs[program.index()].threads
     }
 
-    /// Of the program.
+    /// Weight of the program.
     pub fn weight(&self, program: ProgramId) -> u32 {
         self.programs[program.index()].weight
     }
 
-    /// Of the program that the thread belongs to.
+    /// Weight of the thread's program.
     pub fn weight_of(&self, thread: ThreadId) -> u32 {
         self.weight(self.program_of(thread))
     }
 
-    /// The only core that it may run on, if there is one.
+    /// The only core that `thread` may run on, if it is pinned.
     pub fn pin(&self, thread: ThreadId) -> Option<CoreId> {
         self.threads[thread.index()].pin
     }
 
-    /// It may run there.
+    /// May `thread` run on `core`?
     pub fn may_run(&self, thread: ThreadId, core: CoreId) -> bool {
         self.pin(thread).is_none_or(|pin| pin == core)
     }
 }
 
-/// Why a thread no longer runs.
+/// Reason why a thread no longer runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// It waits for something.
+    /// The thread waits for something.
     Blocked,
-    /// [`Effects::reschedule`] was served while it could have gone on.
+    /// [`Effects::reschedule`] was served while the thread could have gone on.
     Preempted,
     /// Its [`Run::until_ns`] has come.
     Expired,
-    /// It is done and will never wake.
+    /// The thread has ended and will never wake.
     Exited,
 }
 
 impl Stop {
-    /// It still wants to run.
+    /// Does the thread still want to run?
     pub fn is_runnable(self) -> bool {
         matches!(self, Stop::Preempted | Stop::Expired)
     }
 }
 
-/// Who runs next on a core.
+/// The thread that runs next on a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// Who.
+    /// The thread.
     pub thread: ThreadId,
-    /// Then it is stopped as [`Stop::Expired`]; `None`: it runs until it blocks or until somebody asks for the core.
+    /// Time when the thread is stopped as [`Stop::Expired`]; `None`: it runs until it blocks or a reschedule comes.
     pub until_ns: Option<u64>,
 }
 
@@ -260,37 +261,37 @@ pub struct Run {
 pub enum Spent {
     /// Two run queues were locked at once, to move a thread from one to the other or to exchange two.
     DoubleLock,
-    /// So many other cores' queues were looked at.
+    /// Queues of other cores were searched.
     Scan {
-        /// How many.
+        /// Number of queues.
         cores: u16,
     },
 }
 
-/// What a policy may do besides answering.
+/// Actions of a policy besides its answers.
 pub trait Effects {
-    /// That core should stop what it runs, if anything, and pick again. On a core that just asked (in `tick`), at once;
-    /// on another one when the interrupt has come.
+    /// Lets `core` stop its thread, if any, and pick again: at once on the core of the present call (in `tick`), on
+    /// another one when the interrupt has come.
     fn reschedule(&mut self, core: CoreId);
 
-    /// `core` did this.
+    /// Reports work of `core`.
     fn spent(&mut self, core: CoreId, what: Spent);
 }
 
-/// A policy. See the head of this file for what each side promises.
+/// A policy. The head of this file has the promises of both sides.
 pub trait Scheduler {
-    /// `thread` wants to run: find it a place. `waker` is the core whose running thread woke it; `None` if something
-    /// else did (a timer, its birth).
+    /// Finds a place for `thread`, which wants to run. `waker` is the core whose running thread woke it; `None` for a
+    /// timer or its birth.
     fn wake(&mut self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64, out: &mut dyn Effects);
 
     /// `thread` no longer runs on `core`, where it ran for `ran_ns` since it was picked. If it still wants to run it is
     /// queued again.
     fn stop(&mut self, core: CoreId, thread: ThreadId, why: Stop, ran_ns: u64, now_ns: u64, out: &mut dyn Effects);
 
-    /// Who runs next on `core`, which runs nothing; `None`: nobody.
+    /// The thread that runs next on `core`, which runs nothing; `None`: none.
     fn pick(&mut self, core: CoreId, now_ns: u64, out: &mut dyn Effects) -> Option<Run>;
 
-    /// How often `core` is interrupted while it runs something; `None`: never.
+    /// Period of interrupts on a core while it runs something, ns; `None`: never.
     fn tick_ns(&self) -> Option<u64> {
         None
     }
@@ -300,12 +301,12 @@ pub trait Scheduler {
         let _ = (core, thread, ran_ns, now_ns, out);
     }
 
-    /// When [`Scheduler::timer`] is wanted; `None`: not at all. Asked again after every call.
+    /// Time of the next [`Scheduler::timer`]; `None`: none. Asked again after every call.
     fn next_timer_ns(&self) -> Option<u64> {
         None
     }
 
-    /// The time that `next_timer_ns` told has come.
+    /// The time of `next_timer_ns` has come.
     fn timer(&mut self, now_ns: u64, out: &mut dyn Effects) {
         let _ = (now_ns, out);
     }

@@ -3,8 +3,8 @@
 //! # Shape
 //! A [`VTime`] counts nanoseconds at the default weight (1,024) in units of 2^-48 ns, in 128 bits. A program's [`Rate`]
 //! is the units that one nanosecond is worth at its weight, `2^58 / weight`, computed once: charging is one
-//! multiplication and one addition. A [`VTime`] is linear in time: charging 3 ns and then 4 ns gives exactly what
-//! charging 7 ns gives, and what was charged ahead is taken back exactly.
+//! multiplication and one addition. A [`VTime`] is linear in time: charging 3 ns and then 4 ns equals charging 7 ns,
+//! and a charge ahead is taken back exactly.
 //!
 //! # Rounding
 //! A rate is rounded down to a unit, so after W ns of service a [`VTime`] is less than W * 2^-48 ns short: 13 ps after
@@ -24,7 +24,7 @@ const UNIT_BITS: u32 = 48;
 pub struct VTime(u128);
 
 impl VTime {
-    /// Where virtual time begins.
+    /// The beginning of virtual time.
     pub const ZERO: VTime = VTime(0);
 
     /// In nanoseconds at the default weight, rounded down.
@@ -32,7 +32,7 @@ impl VTime {
         (self.0 >> UNIT_BITS) as u64
     }
 
-    /// How far `self` is ahead of `other`; none if it is behind.
+    /// Lead of `self` over `other`; 0 if it is behind.
     pub fn ahead_of(self, other: VTime) -> VSpan {
         VSpan(self.0.saturating_sub(other.0))
     }
@@ -59,15 +59,15 @@ impl fmt::Debug for VTime {
 pub struct VSpan(u128);
 
 impl VSpan {
-    /// Longer than any that can come up.
+    /// Longer than any real span.
     pub(crate) const ENDLESS: VSpan = VSpan(u128::MAX);
 
-    /// Both, one after the other.
+    /// The sum.
     pub fn plus(self, other: VSpan) -> VSpan {
         VSpan(self.0 + other.0)
     }
 
-    /// So many of it.
+    /// This span, `count` times.
     pub fn times(self, count: u64) -> VSpan {
         VSpan(self.0 * u128::from(count))
     }
@@ -77,12 +77,12 @@ impl VSpan {
     }
 }
 
-/// What a nanosecond of CPU time is worth at a weight.
+/// Virtual time of a nanosecond of CPU time at a weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// At `weight`, 1 to [`Tasks::WEIGHT_MAX`].
+    /// The rate of `weight`, 1 to [`Tasks::WEIGHT_MAX`].
     pub fn of(weight: u32) -> Rate {
         Rate(((u128::from(Tasks::WEIGHT_DEFAULT) << UNIT_BITS) / u128::from(weight)) as u64)
     }

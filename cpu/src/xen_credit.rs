@@ -9,21 +9,21 @@
 //! ```text
 //!   runs:            credit goes down with time
 //!   UNDER            credit >= 0
-//!   OVER             credit < 0: runs only if nobody on any queue is UNDER
-//!   every 30 ms:     what is left of the credit is taken away, debt stays; everybody is given credit for a slice
+//!   OVER             credit < 0: runs only if no queue has one that is UNDER
+//!   every 30 ms:     the rest of the credit is taken away, debt stays; each virtual CPU gets credit for a slice
 //! ```
 //!
-//! The last line is deceptive idleness once more. Who blocks often cannot use its credit, loses it, and is no better
-//! off than who used all of it: both are UNDER, so who wakes waits until the other's slice is over, 30 ms and not
-//! CFS's 3.
+//! The last line is deceptive idleness once more. A virtual CPU that blocks often cannot use its credit, loses it, and
+//! is no better off than one that used all of it: both are UNDER, so a waking one waits until the other's slice is
+//! over, 30 ms and not CFS's 3.
 //!
 //! # Choices
-//! * P-MQFQ says what everybody is given: credit for one slice. Weights are not in its description. Here the heaviest
-//!   program that ran in the last period is given that, and a lighter one its share of the machine's time by weight,
-//!   evenly to its virtual CPUs, so that it is OVER for part of the time. With two programs that always run this comes
-//!   near their weights (`weights_are_about_proportions`).
-//! * The wiki tells of a third priority, BOOST, for who wakes; P-MQFQ describes two, and its results ("much lower in
-//!   baseline Xen") cannot be had with wake-ups that preempt. [`XenCreditOptions::boost`] is off, and can be had.
+//! * In P-MQFQ every virtual CPU gets credit for one slice. Weights are not in its description. Here the heaviest
+//!   program that ran in the last period gets that, and a lighter one its share of the machine's time by weight, evenly
+//!   to its virtual CPUs, so that it is OVER for part of the time. With two programs that always run this comes near
+//!   their weights (`weights_are_about_proportions`).
+//! * The wiki has a third priority, BOOST, for waking virtual CPUs; P-MQFQ describes two, and its results ("much lower
+//!   in baseline Xen") cannot be had with wake-ups that preempt. [`XenCreditOptions::boost`] is off by default.
 //! * ASSUMED: debt is bounded by one slice, so that a program that had the machine for itself is not shut out for long.
 
 mod hooks;
@@ -33,27 +33,27 @@ use crate::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Spen
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// What can be set. [`XenCreditOptions::new`] is what P-MQFQ was compared with.
+/// Settings of the credit scheduler. [`XenCreditOptions::new`] is P-MQFQ's rival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XenCreditOptions {
-    /// How long a virtual CPU runs at most before others of its priority do.
+    /// Longest run of a virtual CPU before others of its priority, ns.
     pub slice_ns: u64,
-    /// How often a running core looks at the time.
+    /// Period of ticks on a running core, ns.
     pub tick_ns: u64,
-    /// How often credit is given out.
+    /// Period of accounting, ns.
     pub accounting_ns: u64,
-    /// Who wakes with credit goes before all others, until a tick finds it running.
+    /// A virtual CPU that wakes with credit goes before all others, until a tick finds it running.
     pub boost: bool,
 }
 
 impl XenCreditOptions {
-    /// 30 ms and 30 ms as P-MQFQ says; 10 ms as the wiki does.
+    /// 30 ms and 30 ms as in P-MQFQ; 10 ms as in the wiki.
     pub fn new() -> XenCreditOptions {
         XenCreditOptions { slice_ns: 30_000_000, tick_ns: 10_000_000, accounting_ns: 30_000_000, boost: false }
     }
 
     /// # Errors
-    /// One sentence.
+    /// A setting is out of range: one sentence with its value and the allowed ones.
     pub fn check(&self) -> Result<(), String> {
         let all = [("slice", self.slice_ns), ("tick", self.tick_ns), ("accounting", self.accounting_ns)];
         match all.iter().find(|(_, ns)| *ns == 0) {
@@ -69,14 +69,14 @@ impl Default for XenCreditOptions {
     }
 }
 
-/// Who goes first.
+/// Priority.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Priority {
-    /// It has just woken (only with [`XenCreditOptions::boost`]).
+    /// The virtual CPU has just woken (only with [`XenCreditOptions::boost`]).
     Boost,
-    /// It has credit.
+    /// The virtual CPU has credit.
     Under,
-    /// It has none.
+    /// The virtual CPU has no credit.
     Over,
 }
 
@@ -88,14 +88,14 @@ pub struct XenCredit {
     cores: Vec<Core>,
     vcpus: Vec<Vcpu>,
     idle: CoreSet,
-    /// Something waits for them.
+    /// Cores for which something waits.
     crowded: CoreSet,
     accounting_at_ns: u64,
 }
 
 #[derive(Default)]
 struct Core {
-    /// By priority.
+    /// Waiting virtual CPUs, by priority.
     waiting: [VecDeque<ThreadId>; 3],
     running: Option<ThreadId>,
     charged_ns: u64,
@@ -109,7 +109,7 @@ struct Vcpu {
     /// Credit in ns of CPU time.
     credit_ns: i64,
     priority: Priority,
-    /// Since the last accounting.
+    /// Has it run since the last accounting?
     has_run: bool,
     core: CoreId,
     /// The cores that it may run on, as indices.
@@ -118,7 +118,7 @@ struct Vcpu {
 
 impl XenCredit {
     /// # Errors
-    /// One sentence.
+    /// The options do not pass their check: its sentence.
     pub fn new(machine: &Machine, tasks: &Tasks, options: XenCreditOptions) -> Result<XenCredit, String> {
         options.check()?;
         let mut idle = CoreSet::none(machine.cores());
@@ -146,7 +146,7 @@ impl XenCredit {
         })
     }
 
-    /// Of the virtual CPU, in ns of CPU time.
+    /// Credit of the virtual CPU, in ns of CPU time.
     pub fn credit_ns(&self, thread: ThreadId) -> i64 {
         self.vcpus[thread.index()].credit_ns
     }
@@ -155,34 +155,33 @@ impl XenCredit {
         self.vcpus[thread.index()].allowed.contains(&core.index())
     }
 
-    /// Of the virtual CPU.
+    /// Priority of the virtual CPU.
     pub fn priority(&self, thread: ThreadId) -> Priority {
         self.vcpus[thread.index()].priority
     }
 
-    /// Where it runs, waits, or last did.
+    /// The core on which `thread` runs, waits, or last did.
     pub fn core_of(&self, thread: ThreadId) -> CoreId {
         self.vcpus[thread.index()].core
     }
 
-    /// Who runs there.
+    /// The thread that runs on `core`.
     pub fn running(&self, core: CoreId) -> Option<ThreadId> {
         self.cores[core.index()].running
     }
 
-    /// Who waits there, the next one first.
+    /// The threads that wait on `core`, the next one first.
     pub fn waiting(&self, core: CoreId) -> impl Iterator<Item = ThreadId> {
         self.cores[core.index()].waiting.iter().flatten().copied()
     }
 
-    /// Credit of that core's virtual CPUs that was taken away at the last accounting: the least of all cores belongs to
-    /// whoever has received most (P-MQFQ section 3.2).
+    /// Credit of that core's virtual CPUs that was taken away at the last accounting: the core with the least has
+    /// received most service (P-MQFQ section 3.2).
     pub fn discarded_ns(&self, core: CoreId) -> u64 {
         self.cores[core.index()].discarded_ns
     }
 
-    /// `thread`, which waits or is blocked, belongs to `to` from now on; if it waits, it waits there: first of its
-    /// priority, or last.
+    /// Moves `thread`, which waits or is blocked, to `to`; if it waits, it waits there: first of its priority, or last.
     pub fn place(&mut self, thread: ThreadId, to: CoreId, first: bool) {
         let vcpu = &mut self.vcpus[thread.index()];
         let from = std::mem::replace(&mut vcpu.core, to);
@@ -227,7 +226,7 @@ impl XenCredit {
         [Priority::Boost, Priority::Under, Priority::Over].into_iter().find(|at| !waiting[*at as usize].is_empty())
     }
 
-    /// The first that waits elsewhere, is better than `than` (`None`: anybody is), and may come; own socket first.
+    /// The first thread that waits elsewhere, is better than `than` (`None`: any is), and may come; own socket first.
     fn steal(&mut self, core: CoreId, than: Option<Priority>, out: &mut dyn Effects) -> Option<ThreadId> {
         if self.crowded.is_empty() {
             return None;
@@ -255,7 +254,7 @@ impl XenCredit {
         None
     }
 
-    /// Who waits is where its priority says.
+    /// Puts waiting threads into the queue of their priority.
     fn sort(&mut self) {
         for core in &mut self.cores {
             let all: Vec<ThreadId> = core.waiting.iter_mut().flat_map(std::mem::take).collect();
@@ -265,7 +264,7 @@ impl XenCredit {
         }
     }
 
-    /// What is left is taken away, and everybody is given credit anew.
+    /// Takes the rest of the credit away, and gives every virtual CPU new credit.
     fn give_out(&mut self) {
         let has_run = |program: &ProgramId| {
             self.tasks.threads_of(*program).iter().any(|thread| self.vcpus[thread.index()].has_run)
@@ -315,7 +314,7 @@ impl Scheduler for XenCredit {
         if was_idle || running.is_some_and(|running| self.vcpus[running.index()].priority > priority) {
             out.reschedule(core);
         }
-        // Somebody who has nothing to do comes for it, or for whom it replaced.
+        // An idle core comes for it, or for the one that it replaced.
         if !was_idle {
             let near = self.idle.next_from(core, self.machine.socket_of(core));
             if let Some(idle) = near.or_else(|| self.idle.next_from(core, 0..self.machine.cores())) {
@@ -494,7 +493,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// Whatever wakes and blocks when, promises are kept, and no core is idle while a thread waits.
+        /// At any order of wakes and blocks, promises are kept, and no core is idle while a thread waits.
         #[test]
         fn no_thread_is_lost_and_no_core_stays_idle(
             cores in 1usize..9, boost in any::<bool>(), count in 1usize..20,

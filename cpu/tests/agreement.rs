@@ -3,24 +3,24 @@
 
 mod history;
 
-use history::random::Random;
 use history::{Habit, History, Levels, tasks};
 use mqfq_cpu::ideal::{Ideal, IdealOptions, Preemption};
 use mqfq_cpu::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Stop, Tasks, ThreadId};
+use mqfq_testing::Random;
 use std::collections::BTreeMap;
 
 /// Weights are powers of two up to this, the default, so that tags are whole nanoseconds.
 const WEIGHT_MAX: u32 = Tasks::WEIGHT_DEFAULT;
 
-/// Of a program, in nanoseconds times `WEIGHT_MAX` over weight.
+/// State of a program, in nanoseconds times `WEIGHT_MAX` over weight.
 #[derive(Clone, Default)]
 struct Account {
     weight: u32,
-    /// Where it was aligned to, and what it ran since.
+    /// The point to which it was aligned, plus its run since.
     charged: u128,
-    /// What each of its requests in service may run.
+    /// Longest run of each of its requests in service.
     in_service: BTreeMap<CoreId, (u64, u64)>,
-    /// Who waits, in order: arrival, thread, what is left of its quantum.
+    /// Waiting requests in order: arrival, thread, rest of the quantum.
     waiting: Vec<(u64, ThreadId, u64)>,
 }
 
@@ -137,13 +137,13 @@ fn the_ideal_scheduler_picks_whom_one_would_pick_on_paper() {
         let programs = random.between(2, 5);
         let habits: Vec<Habit> = (0..programs)
             .map(|_| Habit {
-                computes_ns: (random.below(4) != 0).then_some((1, 1 + random.below(3000))),
-                sleeps_ns: (1, 1 + random.below(3000)),
-                begins_ns: (0, random.below(20_000)),
-                ..Habit::hog(1 << random.below(11), random.between(1, 2 * cores as u64) as usize)
+                computes_ns: (random.scaled(4) != 0).then_some((1, 1 + random.scaled(3000))),
+                sleeps_ns: (1, 1 + random.scaled(3000)),
+                begins_ns: (0, random.scaled(20_000)),
+                ..Habit::hog(1 << random.scaled(11), random.between(1, 2 * cores as u64) as usize)
             })
             .collect();
-        let preemption = [Preemption::Never, Preemption::OnArrival, Preemption::EverySlice][random.below(3) as usize];
+        let preemption = [Preemption::Never, Preemption::OnArrival, Preemption::EverySlice][random.scaled(3) as usize];
         let options = IdealOptions { quantum_ns: 1024, min_slice_ns: random.between(1, 1024), preemption };
         let mut history = History::new(Both::new(cores, &habits, options), cores, &habits, seed);
         history.run_to(200_000);

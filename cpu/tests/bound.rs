@@ -2,17 +2,17 @@
 
 mod history;
 
-use history::random::Random;
 use history::{Habit, History, fair_queue, ideal, tasks};
 use mqfq_cpu::bound::{BoundChecker, PairUnfairness, bound, rounding};
 use mqfq_cpu::fair_queue::FairQueueKind;
 use mqfq_cpu::ideal::{Ideal, IdealOptions, Preemption};
 use mqfq_cpu::scheduler::Machine;
+use mqfq_testing::Random;
 
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
 
-/// What is held against a history.
+/// Result of a check of a history against the bounds.
 struct Verdict {
     intervals: u64,
     /// Largest unfairness over the bound D (q/phi_f + q/phi_g), in thousandths.
@@ -45,30 +45,30 @@ fn misled(cores: usize, habits: &[Habit], believed: &[Habit], options: IdealOpti
 }
 
 fn weight(random: &mut Random) -> u32 {
-    match random.below(4) {
+    match random.scaled(4) {
         0 => 1024,
-        1 => 1 << random.below(14),
+        1 => 1 << random.scaled(14),
         _ => random.between(1, 10_000) as u32,
     }
 }
 
 fn habit(random: &mut Random, cores: usize, quantum_ns: u64) -> Habit {
     let threads = random.between(1, 3 * cores as u64) as usize;
-    let most = *[quantum_ns / 10, quantum_ns, 5 * quantum_ns].get(random.below(3) as usize).unwrap();
-    let sleep = *[1, quantum_ns / 4, 4 * quantum_ns].get(random.below(3) as usize).unwrap();
+    let most = *[quantum_ns / 10, quantum_ns, 5 * quantum_ns].get(random.scaled(3) as usize).unwrap();
+    let sleep = *[1, quantum_ns / 4, 4 * quantum_ns].get(random.scaled(3) as usize).unwrap();
     Habit {
         weight: weight(random),
         threads,
-        computes_ns: (random.below(3) != 0).then_some((1, most.max(1))),
+        computes_ns: (random.scaled(3) != 0).then_some((1, most.max(1))),
         sleeps_ns: (1, sleep),
-        begins_ns: (0, random.below(3) * 10 * quantum_ns),
+        begins_ns: (0, random.scaled(3) * 10 * quantum_ns),
     }
 }
 
 fn options(random: &mut Random) -> IdealOptions {
     let quantum_ns = random.between(100 * US, 6 * MS);
-    let preemption = if random.below(2) == 0 { Preemption::EverySlice } else { Preemption::OnArrival };
-    let min_slice_ns = match random.below(3) {
+    let preemption = if random.scaled(2) == 0 { Preemption::EverySlice } else { Preemption::OnArrival };
+    let min_slice_ns = match random.scaled(3) {
         0 if preemption == Preemption::OnArrival => 0,
         1 => quantum_ns,
         _ => random.between(quantum_ns / 20, quantum_ns),
@@ -81,7 +81,7 @@ fn the_bound_holds_over_every_interval_of_generated_histories() {
     let (mut intervals, mut worst) = (0, 0);
     for seed in 0..120 {
         let mut random = Random::new(seed);
-        let cores = random.between(1, 8) as usize * if random.below(8) == 0 { 8 } else { 1 };
+        let cores = random.between(1, 8) as usize * if random.scaled(8) == 0 { 8 } else { 1 };
         let options = options(&mut random);
         let programs = random.between(2, 5);
         let habits: Vec<Habit> = (0..programs).map(|_| habit(&mut random, cores, options.quantum_ns)).collect();
@@ -217,14 +217,14 @@ fn one_by_one(moments: &[(u64, [u16; 2], [bool; 2], bool)], weights: [u32; 2]) -
 fn one_pass_finds_what_every_interval_one_by_one_does() {
     for seed in 0..500 {
         let mut random = Random::new(seed);
-        let weights = [1 + random.below(2000) as u32, 1 + random.below(2000) as u32];
+        let weights = [1 + random.scaled(2000) as u32, 1 + random.scaled(2000) as u32];
         let mut now = 0;
         let moments: Vec<_> = (0..60)
             .map(|_| {
-                now += random.below(3) * random.below(50);
-                let mut flag = || random.below(8) != 0;
+                now += random.scaled(3) * random.scaled(50);
+                let mut flag = || random.scaled(8) != 0;
                 let (wants, level) = ([flag(), flag()], flag());
-                (now, [random.below(4) as u16, random.below(4) as u16], wants, level)
+                (now, [random.scaled(4) as u16, random.scaled(4) as u16], wants, level)
             })
             .collect();
         let mut checker = BoundChecker::new(&weights);

@@ -1,4 +1,4 @@
-//! What P-MQFQ's section 2.4 says of SFQ(D), Min-SFQ(D) and FSFQ(D), on histories by hand.
+//! P-MQFQ's section 2.4 on SFQ(D), Min-SFQ(D) and FSFQ(D), checked on histories by hand.
 
 use mqfq_cpu::by_hand::ByHand;
 use mqfq_cpu::fair_queue::{FairQueue, FairQueueKind};

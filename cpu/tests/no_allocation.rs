@@ -6,28 +6,7 @@ use history::{Habit, History, Levels, tasks};
 use mqfq_cpu::fair_queue::{FairQueue, FairQueueKind};
 use mqfq_cpu::ideal::{Ideal, IdealOptions, Preemption};
 use mqfq_cpu::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Spent, Stop, ThreadId};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-thread_local! {
-    static TAKEN: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: hands everything on to the system's allocator; counting takes no memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        TAKEN.set(TAKEN.get() + 1);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+use mqfq_testing::allocations::{Counting, allocations};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -39,7 +18,7 @@ struct Watched<S> {
     taken: u64,
 }
 
-/// What is asked for, kept without taking memory.
+/// The policy's requests, kept without taking memory.
 #[derive(Default)]
 struct Asked {
     cores: [Option<CoreId>; 8],
@@ -58,9 +37,9 @@ impl Effects for Asked {
 impl<S: Scheduler> Watched<S> {
     fn watch<R>(&mut self, out: Option<&mut dyn Effects>, call: impl FnOnce(&mut S, &mut Asked) -> R) -> R {
         let mut asked = Asked::default();
-        let before = TAKEN.get();
+        let before = allocations();
         let result = call(&mut self.inner, &mut asked);
-        self.taken += TAKEN.get() - before;
+        self.taken += allocations() - before;
         self.calls += 1;
         if let Some(out) = out {
             asked.cores.iter().flatten().for_each(|core| out.reschedule(*core));
@@ -105,9 +84,9 @@ fn taken_by(inner: impl Scheduler, habits: &[Habit]) -> (u64, u64) {
 
 #[test]
 fn no_call_takes_memory_from_the_first_on() {
-    let before = TAKEN.get();
+    let before = allocations();
     drop(vec![0u8; 100]);
-    assert!(TAKEN.get() > before, "the count counts");
+    assert!(allocations() > before, "the count counts");
     let blocks =
         |weight, threads| Habit { computes_ns: Some((1, 300)), sleeps_ns: (1, 300), ..Habit::hog(weight, threads) };
     let habits = [blocks(1024, 12), Habit::hog(100, 6), blocks(300, 3)];

@@ -1,7 +1,7 @@
 //! What is said of clients that were refused or closed: at most a line per address and second, however many there are.
 
 use mqfq_blk::clock::Clock;
-use mqfq_front::nbd::Log;
+use mqfq_front::front_end::Log;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Between two lines about one address, ns.

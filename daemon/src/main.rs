@@ -13,7 +13,6 @@ mod reload;
 mod report;
 mod serve;
 mod signals;
-mod takeover;
 mod trace;
 mod trouble;
 mod watch;

@@ -2,7 +2,6 @@
 
 use crate::config::{Config, Plan, RealFiles};
 use crate::output::Output;
-use mqfq_blk::FlowId;
 use mqfq_blk::engine::Engine;
 use serde::Serialize;
 use std::path::Path;
@@ -48,9 +47,8 @@ pub fn reload(
     let mut new = Config::read(path)?.check(&RealFiles).map_err(|error| error.to_string())?;
     new.warnings.drain(..).for_each(|warning| output.note(&warning));
     let changes = plan.changes_to(&new)?;
-    for (device, flow) in changes.weights {
-        let weight = new.devices[device].flows[flow].weight;
-        engine.set_weight(device, FlowId(flow as u32), weight);
+    for (device, flow, weight) in changes.weights {
+        engine.set_weight(device.place(), flow.into(), weight);
         let device = &mut plan.devices[device];
         let old = &mut device.flows[flow];
         let (from, to) = (old.weight.get().to_string(), weight.get().to_string());
@@ -59,14 +57,14 @@ pub fn reload(
         done.push(Change { device, tenant, key: "weight", from, to });
     }
     let patience = Duration::from_secs(plan.server.drain_s);
-    for device in changes.policies {
-        let policy = new.devices[device].config.policy;
+    for (slot, policy) in changes.policies {
+        let device = slot.place();
         let (from, wanted) = (engine.policy(device).kind, policy.options(engine.workers()));
         // What would start on it now.
         let fallback = policy.fallback(engine.workers()).filter(|_| !engine.has_class_queues(device));
         let options = fallback.filter(|_| wanted.kind.is_direct()).unwrap_or(wanted);
         engine.set_policy(device, options, patience)?;
-        let config = &mut plan.devices[device].config;
+        let config = &mut plan.devices[slot].config;
         config.policy = policy;
         let (from, to) = (from.name().to_owned(), options.kind.name().to_owned());
         done.push(Change { device: config.name.clone(), tenant: None, key: "policy", from, to });

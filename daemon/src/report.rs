@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
 use mqfq_blk::stats::FlowStats;
-use mqfq_front::nbd::NbdCounts;
+use mqfq_front::stats::Counts;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -26,6 +26,9 @@ struct ListenerReport {
     written_bytes: u64,
     /// Only those that were broken.
     broken_rules: BTreeMap<&'static str, u64>,
+    /// What only its front end counts.
+    #[serde(flatten)]
+    own: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Serialize)]
@@ -216,7 +219,7 @@ impl From<&DeviceStats> for DeviceReport {
 }
 
 impl ListenerReport {
-    fn new(address: String, counts: NbdCounts) -> Self {
+    fn new(address: String, counts: Counts) -> Self {
         ListenerReport {
             address,
             connections: counts.connections,
@@ -226,13 +229,14 @@ impl ListenerReport {
             read_bytes: counts.read_bytes,
             written_bytes: counts.written_bytes,
             broken_rules: counts.broken_rules.into_iter().filter(|(_, times)| *times > 0).collect(),
+            own: counts.own.into_iter().collect(),
         }
     }
 }
 
 impl StatsReport {
     /// The counters of `stats`, and those of each listener by its address.
-    pub fn new(stats: &EngineStats, listeners: impl IntoIterator<Item = (String, NbdCounts)>) -> Self {
+    pub fn new(stats: &EngineStats, listeners: impl IntoIterator<Item = (String, Counts)>) -> Self {
         StatsReport {
             devices: stats.devices.iter().map(DeviceReport::from).collect(),
             listeners: listeners.into_iter().map(|(address, counts)| ListenerReport::new(address, counts)).collect(),
@@ -315,9 +319,10 @@ impl StatsReport {
         }
         for listener in &self.listeners {
             let broken: Vec<_> = listener.broken_rules.iter().map(|(rule, times)| format!("{rule} {times}")).collect();
+            let own: String = listener.own.iter().map(|(name, value)| format!("; {name} {value}")).collect();
             let _ = writeln!(
                 out,
-                "{}: {} connections, {} in all, {} refused; broken rules: {}",
+                "{}: {} connections, {} in all, {} refused; broken rules: {}{own}",
                 listener.address,
                 listener.connections,
                 listener.connections_total,
@@ -346,7 +351,7 @@ mod tests {
         let flows = vec![NamedFlowStats { name: "alice".into(), stats, class_bytes: Some([5, 6, 7]) }];
         let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
         let device = DeviceStats { name: "fast".into(), policy: "d2fq", class_weights, flows, hctxs: vec![hctx] };
-        let listener = NbdCounts {
+        let listener = Counts {
             connections: 1,
             connections_total: 4,
             connections_refused: 0,
@@ -354,6 +359,7 @@ mod tests {
             read_bytes: 28_672,
             written_bytes: 12_288,
             broken_rules: vec![("unaligned", 2), ("out_of_range", 0)],
+            own: Vec::new(),
         };
         let report = StatsReport::new(&EngineStats { devices: vec![device] }, [("unix:/a".to_owned(), listener)]);
 
@@ -368,7 +374,11 @@ mod tests {
             assert_eq!((&operations["read"]["requests"], &operations["write"]["bytes"]), (&7.into(), &12_288.into()));
         }
 
-        assert_eq!(json["listeners"][0]["broken_rules"], serde_json::json!({"unaligned": 2}));
+        assert_eq!(
+            serde_json::to_string(&report.listeners[0]).unwrap(),
+            "{\"address\":\"unix:/a\",\"connections\":1,\"connections_total\":4,\"connections_refused\":0,\
+             \"requests\":{\"read\":7},\"read_bytes\":28672,\"written_bytes\":12288,\"broken_rules\":{\"unaligned\":2}}"
+        );
 
         assert_eq!(alice["class_bytes"], serde_json::json!({"high": 5, "medium": 6, "low": 7}));
         assert_eq!(json["devices"][0]["class_weights"], serde_json::json!({"high": 16, "medium": 4, "low": 1}));
@@ -377,6 +387,10 @@ mod tests {
         assert!(table.contains("\n  class weights: high 16, medium 4, low 1\n"), "{table}");
         assert!(table.contains("\n  alice            bytes by class: high 5, medium 6, low 7\n"), "{table}");
         assert!(table.ends_with("unix:/a: 1 connections, 4 in all, 0 refused; broken rules: unaligned 2\n"), "{table}");
+        let mut with_own = report;
+        with_own.listeners[0].own.insert("kicks", 9);
+        assert!(with_own.table().ends_with("; broken rules: unaligned 2; kicks 9\n"));
+        assert_eq!(serde_json::to_value(&with_own).unwrap()["listeners"][0]["kicks"], 9);
         let line = table.lines().filter(|line| line.trim_start().starts_with("alice")).nth(1).unwrap();
         let columns: Vec<_> = line.split_whitespace().collect();
         assert_eq!(columns[..4], ["alice", "11", "2", "40960"]);

@@ -15,16 +15,17 @@ use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
-use crate::{devices, plain, reload, takeover, watch};
-use mqfq_blk::FlowId;
-use mqfq_blk::client::DeviceIndex;
+use crate::{devices, plain, reload, watch};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Settled};
 use mqfq_blk::probe::Finding;
+use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slots};
 use mqfq_config::text::shown;
-use mqfq_front::export::{BlockSizes, Export, ExportTable};
+use mqfq_front::FRONT_ENDS;
+use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
+use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener};
 use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
-use mqfq_front::nbd::{Address, NbdListener, NbdOptions, NbdStats};
+use mqfq_front::stats::Stats;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -92,7 +93,9 @@ struct ExportReport {
     offset_bytes: u64,
     size_bytes: u64,
     read_only: bool,
-    nbd: Vec<String>,
+    /// By front end.
+    #[serde(flatten)]
+    addresses: BTreeMap<&'static str, Vec<String>>,
 }
 
 /// How a device is opened: [`devices::open`] or [`devices::open_for_check`].
@@ -136,7 +139,7 @@ struct ReloadReport {
 struct Prepared {
     plan: Plan,
     devices: Vec<Arc<dyn Device>>,
-    tables: Vec<(Address, Arc<ExportTable>)>,
+    tables: Vec<(ExportAddress, Arc<ExportTable>)>,
     workers: usize,
 }
 
@@ -186,26 +189,24 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     let go_on = || if signals.stop_is_pending() { Err(Failure::Interrupted) } else { Ok(()) };
     let mut prepared = Prepared::from_config(config, devices::open, output, &go_on)?;
     let server = prepared.plan.server.clone();
-    let nbd_options = NbdOptions {
+    let listen_options = ListenOptions {
         connections_max: server.connections_max,
         socket_mode: server.socket_mode,
         handshake_timeout: Duration::from_secs(server.handshake_s),
         bytes_in_flight_max: server.connection_memory_bytes,
-        ..NbdOptions::default()
+        ..ListenOptions::default()
     };
-    let mut listeners = Vec::new();
+    let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
     for (address, table) in &prepared.tables {
-        if let Address::Unix(path) = address {
-            takeover::wait_for_socket(path, &|| signals.stop_is_pending());
-        }
+        address.address().await_predecessor(&|| signals.stop_is_pending());
         go_on()?;
         let notes = output.clone();
         let log = connection_log(move |line| notes.note(line));
-        let options = NbdOptions { log: Some(log), ..nbd_options.clone() };
-        listeners.push(NbdListener::bind(address, table.clone(), options)?);
+        let options = ListenOptions { log: Some(log), ..listen_options.clone() };
+        listeners.push(address.address().listen(table.clone(), &options)?);
     }
-    let addresses: Vec<String> = listeners.iter().map(|listener| listener.address().to_string()).collect();
-    let nbd_stats: Vec<Arc<NbdStats>> = listeners.iter().map(NbdListener::stats).collect();
+    let addresses: Vec<String> = listeners.iter().map(|listener| listener.address()).collect();
+    let listener_stats: Vec<Arc<Stats>> = listeners.iter().map(|listener| listener.stats()).collect();
     let engine = Engine::start(prepared.engine_options())?;
     let trouble = Arc::new(TroubleCounts::new(prepared.device_names()));
     let _teller = TroubleTeller::start(trouble.clone(), output.clone())?;
@@ -215,13 +216,13 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     let notes = output.clone();
     watch::start(&named, move |line| notes.note(line))
         .map_err(|error| format!("cannot start a thread: {}", plain(&error)))?;
-    listeners.into_iter().for_each(|listener| engine.attach(listener.into_client()));
+    listeners.into_iter().flat_map(|listener| listener.into_clients()).for_each(|client| engine.attach(client));
     let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
     prepared.say_settled(&settled, output);
     prepared.say(true, &addresses, &settled, output);
 
     let report = || {
-        let counts = addresses.iter().cloned().zip(nbd_stats.iter().map(|stats| stats.counts()));
+        let counts = addresses.iter().cloned().zip(listener_stats.iter().map(|stats| stats.counts()));
         let report = StatsReport::new(&engine.stats(), counts);
         if output.is_json() { output.report_json(&report) } else { output.report(report.table()) }
     };
@@ -285,9 +286,9 @@ fn end_trace(options: &ServeOptions, plan: &Plan, engine: &Engine, output: &Outp
     let traces = engine.take_trace();
     let traced = |device: &DevicePlan| TracedDevice {
         name: device.config.name.clone(),
-        tenants: device.flows.iter().map(|flow| flow.tenant.clone()).collect(),
+        tenants: device.flows.values().map(|flow| flow.tenant.clone()).collect(),
     };
-    let devices: Vec<TracedDevice> = plan.devices.iter().map(traced).collect();
+    let devices: Vec<TracedDevice> = plan.devices.values().map(traced).collect();
     let path = options.trace.to_string_lossy();
     match trace::write(&options.trace, &devices, &traces, engine.clock().now_ns()) {
         Err(why) => {
@@ -339,29 +340,33 @@ impl Prepared {
         go_on()?;
         let mut plan = config.check(&RealFiles).map_err(|error| error.to_string())?;
         let mut devices = Vec::new();
-        for device in &plan.devices {
+        for device in plan.devices.values() {
             go_on()?;
             devices.push(open(device, &mut plan.warnings).map_err(|error| error.to_string())?);
         }
         plan.warnings.iter().for_each(|warning| output.note(warning));
         let memories = memories(&plan);
-        // One number for each tenant, whichever devices it is on.
-        let mut tenants: BTreeMap<&str, u32> = BTreeMap::new();
-        let exports = plan
-            .exports
-            .iter()
-            .map(|export| {
-                let device = &plan.devices[export.device];
-                let name = device.flows[export.flow].tenant.as_str();
-                let next = u32::try_from(tenants.len()).map_err(|_| "more than 2^32 tenants".to_owned())?;
-                let tenant = Tenant { number: *tenants.entry(name).or_insert(next), memory: memories[name].clone() };
-                fit(export, tenant, device, &*devices[export.device])
-            })
-            .collect::<Result<Vec<Export>, String>>()?;
+        // One name for each tenant, whichever devices it is on.
+        let mut named: BTreeMap<&str, TenantId> = BTreeMap::new();
+        let mut tenants = Slots::new(PLACES_MAX);
+        let mut exports = Vec::new();
+        for (slot, export) in plan.exports.iter() {
+            let device = &plan.devices[export.device];
+            let name = device.flows[export.flow].tenant.as_str();
+            let tenant = match named.get(name) {
+                Some(tenant) => *tenant,
+                None => {
+                    let tenant = tenants.insert(name).map_err(|NoPlace| format!("more than {PLACES_MAX} tenants"))?;
+                    *named.entry(name).or_insert(TenantId(tenant))
+                }
+            };
+            let whose = Whose { id: ExportId(slot), tenant, memory: memories[name].clone() };
+            exports.push(fit(export, whose, device, &*devices[export.device.place()])?);
+        }
         let mut tables = Vec::new();
-        for (address, indices) in &plan.listeners {
+        for (address, slots) in &plan.listeners {
             go_on()?;
-            let table = ExportTable::new(indices.iter().map(|index| exports[*index].clone()))?;
+            let table = ExportTable::new(slots.iter().map(|slot| exports[slot.place()].clone()))?;
             tables.push((address.clone(), Arc::new(table)));
         }
         let workers = match plan.server.workers {
@@ -374,7 +379,7 @@ impl Prepared {
     }
 
     fn device_names(&self) -> Vec<String> {
-        self.plan.devices.iter().map(|plan| plan.config.name.clone()).collect()
+        self.plan.devices.values().map(|plan| plan.config.name.clone()).collect()
     }
 
     fn engine_options(&self) -> EngineOptions {
@@ -386,7 +391,7 @@ impl Prepared {
             queue_depth: plan.config.queue_depth,
             flows: plan
                 .flows
-                .iter()
+                .values()
                 .map(|flow| FlowOptions {
                     name: flow.tenant.clone(),
                     weight: flow.weight,
@@ -402,7 +407,7 @@ impl Prepared {
             workers: self.workers,
             pin: self.plan.server.pin,
             spin_ns: self.plan.server.spin_us * 1000,
-            devices: self.plan.devices.iter().zip(&self.devices).map(device).collect(),
+            devices: self.plan.devices.values().zip(&self.devices).map(device).collect(),
         }
     }
 
@@ -419,14 +424,17 @@ impl Prepared {
 
     /// A line per export. `addresses` are those of the listeners, with the ports that the kernel chose.
     fn say(&self, ready: bool, addresses: &[String], settled: &[Settled], output: &Output) {
-        let mut served_at: Vec<Vec<String>> = vec![Vec::new(); self.plan.exports.len()];
-        for ((_, indices), address) in self.plan.listeners.iter().zip(addresses) {
-            indices.iter().for_each(|index| served_at[*index].push(address.clone()));
+        let nowhere: BTreeMap<&str, Vec<String>> =
+            FRONT_ENDS.iter().map(|front_end| (front_end.name(), Vec::new())).collect();
+        let mut served_at = vec![nowhere; self.plan.exports.places()];
+        for ((at, slots), address) in self.plan.listeners.iter().zip(addresses) {
+            let name = at.front_end().name();
+            slots.iter().for_each(|slot| served_at[slot.place()].entry(name).or_default().push(address.clone()));
         }
-        let exports = self.plan.exports.iter().enumerate().map(|(index, export)| {
+        let exports = self.plan.exports.iter().map(|(slot, export)| {
             let device = &self.plan.devices[export.device];
             let flow = &device.flows[export.flow];
-            let policy = settled[export.device].policy;
+            let policy = settled[export.device.place()].policy;
             let form = device.config.policy.form(policy.kind);
             ExportReport {
                 name: export.name.clone(),
@@ -443,7 +451,7 @@ impl Prepared {
                 offset_bytes: export.offset_bytes,
                 size_bytes: export.size_bytes,
                 read_only: export.read_only,
-                nbd: std::mem::take(&mut served_at[index]),
+                addresses: std::mem::take(&mut served_at[slot.place()]),
             }
         });
         let devices =
@@ -474,7 +482,7 @@ impl Prepared {
                 export.tenant,
                 export.weight,
                 if export.read_only { ", read-only" } else { "" },
-                export.nbd.iter().map(|address| shown(address)).collect::<Vec<_>>().join(" and "),
+                export.addresses.values().flatten().map(|address| shown(address)).collect::<Vec<_>>().join(" and "),
             );
         }
         let (exports, workers) = (report.exports.len(), report.workers);
@@ -487,22 +495,23 @@ impl Prepared {
     }
 }
 
-/// Whose an export is.
-struct Tenant {
-    number: u32,
+/// Which export it is, and whose.
+struct Whose {
+    id: ExportId,
+    tenant: TenantId,
     memory: Arc<TenantMemory>,
 }
 
 /// The payload memory of each tenant that has an export, by name. A tenant has one, however many devices it uses.
 fn memories(plan: &Plan) -> BTreeMap<&str, Arc<TenantMemory>> {
-    let flows = || plan.devices.iter().flat_map(|device| &device.flows);
+    let flows = || plan.devices.values().flat_map(|device| device.flows.values());
     let limits: BTreeMap<&str, u64> = flows().map(|flow| (flow.tenant.as_str(), flow.memory_bytes)).collect();
     let server = ServerMemory::new(MemoryLimits { server_bytes: plan.server.memory_bytes, tenants: limits.len() });
     limits.into_iter().map(|(tenant, bytes)| (tenant, server.tenant(bytes))).collect()
 }
 
 /// The export as the front end wants it, if it fits the device as it turned out to be.
-fn fit(export: &ExportPlan, tenant: Tenant, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
+fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
     let info = device.info();
     let name = &plan.config.name;
     let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
@@ -524,17 +533,20 @@ fn fit(export: &ExportPlan, tenant: Tenant, plan: &DevicePlan, device: &dyn Devi
         block.payload_bytes_max = block.payload_bytes_max.min(most / block.min_bytes * block.min_bytes);
         block.preferred_bytes = block.preferred_bytes.min(1 << block.payload_bytes_max.ilog2());
     }
+    let Whose { id, tenant, memory } = whose;
     Ok(Export {
+        id,
         name: export.name.clone(),
         description: export.description.clone().unwrap_or_default(),
-        device: DeviceIndex(u16::try_from(export.device).map_err(|_| "more than 65536 devices".to_owned())?),
-        flow: FlowId(u32::try_from(export.flow).map_err(|_| "more than 2^32 tenants".to_owned())?),
-        tenant: tenant.number,
+        device: export.device.into(),
+        flow: export.flow.into(),
+        tenant,
+        door: Door::default(),
         offset_bytes,
         size_bytes,
         read_only: export.read_only,
         block,
-        memory: tenant.memory,
+        memory,
     })
 }
 

@@ -201,9 +201,9 @@ fn us(ns: u64) -> f64 {
 mod tests {
     use super::*;
     use mqfq_blk::FlowId;
-    use mqfq_blk::device::Tag;
     use mqfq_blk::request::Status;
     use mqfq_blk::table::Owner;
+    use mqfq_blk::tag::Tag;
     use mqfq_blk::trace::{TraceEvent, TraceMark};
 
     #[test]

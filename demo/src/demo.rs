@@ -21,6 +21,7 @@ use crate::phases::{self, Lengths};
 use crate::report::{DemoReport, ScenarioReport};
 use mqfq_blk::{PolicyKind, PolicyOptions, VSpan, Weight};
 use mqfq_report::plot;
+use mqfq_report::print_line;
 use mqfq_report::progress::Progress;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -120,15 +121,15 @@ pub const POLICIES: [PolicyKind; 3] = [PolicyKind::None, PolicyKind::Sfqd, Polic
 pub fn run(options: &DemoOptions) -> Result<(), String> {
     let report = measure(options)?;
     if options.json {
-        println!("{}", mqfq_report::json(&report)?);
+        print_line(mqfq_report::json(&report)?)?;
         return Ok(());
     }
     for scenario in &report.scenarios {
-        println!("{}: {}", scenario.scenario, scenario.description);
-        println!("{}", scenario.table().render());
+        print_line(format_args!("{}: {}", scenario.scenario, scenario.description))?;
+        print_line(scenario.table().render())?;
     }
     if let Some(path) = &report.svg_path {
-        println!("bandwidth over time: {path}");
+        print_line(format_args!("bandwidth over time: {path}"))?;
     }
     Ok(())
 }

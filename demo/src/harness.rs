@@ -18,11 +18,13 @@ use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
+use mqfq_blk::slots::Slot;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, FlowId, PolicyOptions, PriorityClass, Weight};
-use mqfq_front::export::{BlockSizes, Export, ExportTable};
+use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
 use mqfq_front::memory::TenantMemory;
-use mqfq_front::nbd::{Address, NbdListener, NbdOptions};
+use mqfq_front::nbd::{self, NbdOptions};
+use mqfq_front::socket::SocketAddress;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -187,7 +189,9 @@ fn attach_nbd(engine: &Engine, tenants: &[Tenant]) -> Result<Attached, String> {
         description: String::new(),
         device: DeviceIndex(0),
         flow: FlowId(index as u32),
-        tenant: index as u32,
+        id: ExportId(Slot::first(index as u32)),
+        tenant: TenantId(Slot::first(index as u32)),
+        door: Door::default(),
         // They share the bytes, too: who meets whom on a die must not depend on who reads where.
         offset_bytes: 0,
         size_bytes: info.size_bytes,
@@ -196,7 +200,7 @@ fn attach_nbd(engine: &Engine, tenants: &[Tenant]) -> Result<Attached, String> {
         memory: TenantMemory::unbounded(),
     };
     let exports = ExportTable::new(tenants.iter().enumerate().map(export))?;
-    let listener = NbdListener::bind(&Address::Unix(socket.clone()), Arc::new(exports), NbdOptions::default())?;
+    let listener = nbd::listen(&SocketAddress::Unix(socket.clone()), Arc::new(exports), NbdOptions::default())?;
     engine.attach(listener.into_client());
     let tenants: Result<_, String> =
         tenants.iter().map(|tenant| NbdTenant::attach(&socket, tenant.name, &tenant.load)).collect();

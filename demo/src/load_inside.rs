@@ -181,7 +181,7 @@ impl Client for InsideClient {
 mod tests {
     use super::*;
     use mqfq_blk::device::DeviceInfo;
-    use std::os::fd::RawFd;
+    use std::os::fd::{OwnedFd, RawFd};
 
     /// A block layer that takes `room` requests and completes them when told.
     struct Bench {
@@ -237,6 +237,30 @@ mod tests {
 
         fn timer(&mut self, _: u64, _: u32) {
             unreachable!("its clock is the completions")
+        }
+
+        fn receive_with_descriptors(&mut self, _: RawFd, _: Buffer, _: usize, _: usize, _: u32) {
+            unreachable!("no sockets here")
+        }
+
+        fn send_with_descriptors(&mut self, _: RawFd, _: Vec<mqfq_blk::client::Part>, _: Vec<OwnedFd>, _: u32) {
+            unreachable!("no sockets here")
+        }
+
+        fn poll(&mut self, _: RawFd, _: u32) {
+            unreachable!("no descriptors here")
+        }
+
+        fn count(&mut self, _: RawFd, _: u32) {
+            unreachable!("no descriptors here")
+        }
+
+        fn signal(&mut self, _: RawFd, _: u32) {
+            unreachable!("no descriptors here")
+        }
+
+        fn take_back(&mut self, _: u32) {
+            unreachable!("no descriptors here")
         }
     }
 

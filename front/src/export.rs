@@ -7,8 +7,10 @@ use crate::memory::TenantMemory;
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::DeviceInfo;
+use mqfq_blk::slots::Slot;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest name or description, bytes. Source: NBD protocol, "strings".
 pub const NAME_BYTES_MAX: usize = 4096;
@@ -72,9 +74,45 @@ impl BlockSizes {
     }
 }
 
+/// Names an export of the server, whatever comes and goes beside it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ExportId(pub Slot);
+
+impl ExportId {
+    /// In one number, for [`mqfq_blk::client::Label::export`].
+    pub fn number(self) -> u64 {
+        u64::from(self.0.generation()) << 32 | self.0.place() as u64
+    }
+}
+
+/// Names a tenant of the server, the same on every device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TenantId(pub Slot);
+
+/// Whether an export takes new clients. Clones are of one door.
+#[derive(Clone, Debug, Default)]
+pub struct Door(Arc<AtomicBool>);
+
+impl Door {
+    /// From now on no client finds the export. Those that have it keep it.
+    pub fn close(&self) {
+        // Release: pairs with the Acquire in `is_closed`. A worker that is told to drain the export's clients by a
+        // message sent after this sees it closed from then on, and until then takes clients that the message finds.
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// No client finds it.
+    pub fn is_closed(&self) -> bool {
+        // Acquire: pairs with the Release in `close`.
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 /// A named window onto a device.
 #[derive(Clone, Debug)]
 pub struct Export {
+    /// Its name on the server.
+    pub id: ExportId,
     /// What clients ask for, UTF-8 without NUL, at most 4096 bytes. "" is the protocol's default export.
     pub name: String,
     /// For humans; may be empty. Same limits as the name.
@@ -83,8 +121,10 @@ pub struct Export {
     pub device: DeviceIndex,
     /// Who is charged, on that device.
     pub flow: FlowId,
-    /// Whose clients they are: one number for each tenant, the same on every device.
-    pub tenant: u32,
+    /// Whose clients they are.
+    pub tenant: TenantId,
+    /// Closed while it is drained.
+    pub door: Door,
     /// First byte, on the device; a multiple of the minimum block.
     pub offset_bytes: u64,
     /// Length; not 0, a multiple of the minimum block.
@@ -164,13 +204,15 @@ impl ExportTable {
     }
 
     /// The export that a client means by `name`. "" means the export of that name or else the only export; with
-    /// several to choose from it means none, so that nobody reaches another's data by saying nothing.
+    /// several to choose from it means none, so that nobody reaches another's data by saying nothing. One that is
+    /// closed is not found.
     pub fn lookup(&self, name: &str) -> Option<&Arc<Export>> {
         let named = self.by_name.get(name).map(|index| &self.exports[*index]);
-        named.or(match &self.exports[..] {
+        let found = named.or(match &self.exports[..] {
             [only] if name.is_empty() => Some(only),
             _ => None,
-        })
+        });
+        found.filter(|export| !export.door.is_closed())
     }
 
     /// All of them, in the order given.
@@ -189,7 +231,9 @@ mod tests {
             description: String::new(),
             device: DeviceIndex(0),
             flow: FlowId(0),
-            tenant: 0,
+            id: crate::export::ExportId(mqfq_blk::slots::Slot::first(0)),
+            tenant: crate::export::TenantId(mqfq_blk::slots::Slot::first(0)),
+            door: crate::export::Door::default(),
             offset_bytes,
             size_bytes,
             read_only: false,
@@ -230,6 +274,19 @@ mod tests {
         assert_eq!(two.lookup("b").unwrap().offset_bytes, 1);
         let with_default = ExportTable::new([export("a", 0, 1), export("", 1, 1)]).unwrap();
         assert_eq!(with_default.lookup("").unwrap().offset_bytes, 1);
+    }
+
+    #[test]
+    fn a_closed_export_is_found_by_nobody() {
+        let exports = [export("a", 0, 1), export("b", 1, 1)];
+        let door = exports[0].door.clone();
+        let table = ExportTable::new(exports).unwrap();
+        assert!(table.lookup("a").is_some());
+        door.close();
+        assert!(table.lookup("a").is_none() && table.lookup("b").is_some());
+        let only = ExportTable::new([export("a", 0, 1)]).unwrap();
+        only.lookup("").unwrap().door.close();
+        assert!(only.lookup("").is_none());
     }
 
     #[test]

@@ -27,9 +27,14 @@
 //! Relaxed throughout: the numbers are counts. The memory that they stand for is owned by whoever took it, and reaches
 //! nobody through them. Workers of one tenant can each see the other's bytes late or early by one operation; then a
 //! piece is refused that would have fitted, and the connection asks again.
+//!
+//! A take counts at the tenant first and at the pool second. Between the two, another worker of the same tenant may
+//! give back bytes of the pool that were not counted there yet, so the pool's count is signed: it is below zero until
+//! the first worker's second step. Each worker judges the pool by its own step, so no order of steps lets two workers
+//! have the same bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// Largest piece in which a payload is received, executed and answered, bytes. Two copies of it, one in the kernel and
 /// one in a device that lives in memory, take a core some 30 us: the longest that another tenant waits for one piece.
@@ -56,8 +61,23 @@ impl MemoryLimits {
 /// What tenants hold beyond their guarantees, bytes.
 #[derive(Debug)]
 struct Pool {
-    held: AtomicU64,
+    /// Below zero for a moment, see "Orderings" at the head of the file.
+    held: AtomicI64,
     bytes_max: u64,
+}
+
+impl Pool {
+    /// True: after `bytes` more, the pool is not beyond its limit. They are counted either way.
+    fn take(&self, bytes: u64) -> bool {
+        // Relaxed: a count, see "Orderings". Limits and payloads are far below 2^63, so no sum wraps.
+        let held = self.held.fetch_add(bytes as i64, Relaxed) + bytes as i64;
+        held.max(0) as u64 <= self.bytes_max
+    }
+
+    fn give(&self, bytes: u64) {
+        // Relaxed: a count, see "Orderings".
+        self.held.fetch_sub(bytes as i64, Relaxed);
+    }
 }
 
 /// Makes the [`TenantMemory`] of each tenant of one server.
@@ -73,7 +93,7 @@ impl ServerMemory {
         let MemoryLimits { server_bytes, tenants } = limits;
         let guaranteed_bytes = server_bytes / 2 / tenants.max(1) as u64;
         let bytes_max = server_bytes - guaranteed_bytes * tenants.max(1) as u64;
-        ServerMemory { pool: Arc::new(Pool { held: AtomicU64::new(0), bytes_max }), guaranteed_bytes }
+        ServerMemory { pool: Arc::new(Pool { held: AtomicI64::new(0), bytes_max }), guaranteed_bytes }
     }
 
     /// A tenant that may hold `bytes_max` at most. All connections of the tenant share it.
@@ -85,7 +105,7 @@ impl ServerMemory {
     /// Held beyond guarantees now, bytes.
     pub fn pool_held_bytes(&self) -> u64 {
         // Relaxed: a count, see "Orderings".
-        self.pool.held.load(Relaxed)
+        self.pool.held.load(Relaxed).max(0) as u64
     }
 }
 
@@ -121,8 +141,7 @@ impl TenantMemory {
         // guarantee add up to the pool's, in whatever order threads come.
         let before = self.held.fetch_add(bytes, Relaxed);
         let from_pool = self.beyond(before + bytes) - self.beyond(before);
-        let fits_pool =
-            from_pool == 0 || self.pool.held.fetch_add(from_pool, Relaxed) + from_pool <= self.pool.bytes_max;
+        let fits_pool = from_pool == 0 || self.pool.take(from_pool);
         let fits = always || (before + bytes <= self.bytes_max && fits_pool);
         if !fits {
             self.give(bytes);
@@ -136,7 +155,7 @@ impl TenantMemory {
         debug_assert!(before >= bytes, "{bytes} bytes given back, {before} were held");
         let to_pool = self.beyond(before) - self.beyond(before - bytes);
         if to_pool > 0 {
-            self.pool.held.fetch_sub(to_pool, Relaxed);
+            self.pool.give(to_pool);
         }
     }
 }
@@ -274,6 +293,21 @@ mod tests {
         let (held, pool) = (greedy.held_bytes(), server.pool_held_bytes());
         (0..100).for_each(|_| assert_eq!(greedy.take(32 * KIB), Err(Short::Shared)));
         assert_eq!((greedy.held_bytes(), greedy.tenant.held_bytes(), server.pool_held_bytes()), (held, held, pool));
+    }
+
+    /// A worker that gives back between the two steps of another's take of the same tenant: its bytes leave the pool
+    /// before the other's came.
+    #[test]
+    fn bytes_that_leave_the_pool_before_they_were_counted_there_refuse_nobody() {
+        let server = server();
+        let mut other = Account::new(server.tenant(1 << 30), 1 << 30);
+        server.pool.give(96 * KIB);
+        assert_eq!(server.pool_held_bytes(), 0);
+        assert_eq!((other.take(128 * KIB), other.take(64 * KIB)), (Ok(()), Ok(())));
+        assert!(server.pool.take(96 * KIB));
+        assert_eq!(server.pool_held_bytes(), 64 * KIB);
+        drop(other);
+        assert_eq!(server.pool_held_bytes(), 0);
     }
 
     #[test]

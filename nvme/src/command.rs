@@ -9,9 +9,9 @@
 //!  Dataset Management: 10 = NR 7:0 (0's based), 11 = AD 2             section 6.7
 //! ```
 //!
-//! PRP1 and PRP2 are opaque here, a handle that the host gives and gets nothing done with, since the controller moves
-//! no data. The one exception is the range list of Dataset Management, which a controller must read to know what it was
-//! asked: PRP1 is then an index into the queue's table of ranges ([`crate::Controller::write_dataset_range`]).
+//! PRP1 and PRP2 are opaque handles of the host, since the controller moves no data. The one exception is the range
+//! list of Dataset Management, which a controller must read: PRP1 is then an index into the queue's table of ranges
+//! ([`crate::Controller::write_dataset_range`]).
 
 use crate::completion::Status;
 
@@ -102,7 +102,7 @@ impl SubmissionEntry {
         self
     }
 
-    /// The same with PRP1 set.
+    /// This entry with PRP1 set.
     pub fn with_prp1(mut self, handle: u64) -> SubmissionEntry {
         self.dwords[6] = handle as u32;
         self.dwords[7] = (handle >> 32) as u32;
@@ -113,7 +113,7 @@ impl SubmissionEntry {
         self.dwords[dword] = self.dwords[dword] & !bit | if value { bit } else { 0 };
     }
 
-    /// The same with one dword replaced, for fields that have no method, valid or not.
+    /// This entry with one dword replaced, for fields without a method, valid or not.
     pub fn with_dword(mut self, dword: usize, value: u32) -> SubmissionEntry {
         self.dwords[dword] = value;
         self
@@ -179,7 +179,7 @@ impl SubmissionEntry {
         self.dwords[11] & AD != 0
     }
 
-    /// As it lies in a real submission ring.
+    /// The bytes in a real submission ring.
     pub fn to_bytes(self) -> [u8; 64] {
         let mut bytes = [0; 64];
         for (chunk, dword) in bytes.chunks_exact_mut(4).zip(self.dwords) {
@@ -188,7 +188,7 @@ impl SubmissionEntry {
         bytes
     }
 
-    /// From a real submission ring.
+    /// An entry from the bytes of a real submission ring.
     pub fn from_bytes(bytes: &[u8; 64]) -> SubmissionEntry {
         let mut dwords = [0; 16];
         for (dword, chunk) in dwords.iter_mut().zip(bytes.chunks_exact(4)) {
@@ -215,7 +215,7 @@ pub struct DatasetRange {
     pub blocks: u32,
 }
 
-/// What there is to address.
+/// The namespace: size and limits of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Namespace {
     /// Size, logical blocks.
@@ -226,7 +226,7 @@ pub struct Namespace {
     pub transfer_bytes_max: u32,
 }
 
-/// A valid command, as far as the media model needs to know it.
+/// The parts of a valid command that the media model needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// Data from the medium to the host.
@@ -238,7 +238,7 @@ pub enum Work {
     Write {
         /// Length of the data, bytes.
         bytes: u32,
-        /// Past any cache.
+        /// FUA: past any cache.
         fua: bool,
     },
     /// Flush; transfers no data.
@@ -251,11 +251,11 @@ pub enum Work {
     Hint,
 }
 
-/// Checks an entry and says what it asks for. `range` reads the queue's range table (`None`: no such index).
+/// Checks an entry and returns its command. `range` reads the queue's range table (`None`: no such index).
 ///
 /// # Errors
-/// The status that the command ends with. The order of the checks is the controller's choice (NVMe 1.3 section 4.6.1
-/// leaves it open); here: opcode, general fields, namespace, command fields, LBA range.
+/// The status of the command. The order of the checks is the controller's choice (NVMe 1.3 section 4.6.1 leaves it
+/// open); here: opcode, general fields, namespace, command fields, LBA range.
 pub fn decode(
     entry: &SubmissionEntry,
     namespace: &Namespace,
@@ -304,8 +304,8 @@ fn dataset(
     namespace: &Namespace,
     range: impl FnOnce(u64) -> Option<DatasetRange>,
 ) -> Result<Work, Status> {
-    // Section 6.7 allows 256 ranges and lets nobody refuse some of them; revisions after 1.4 added a limit (DMRL),
-    // which is 1 here, and a status code of their own. In terms of 1.3 the field is invalid.
+    // Section 6.7 allows 256 ranges and lets no controller refuse some; revisions after 1.4 added a limit (DMRL), which
+    // is 1 here, and a status code of their own. In terms of 1.3 the field is invalid.
     if entry.ranges() > 1 {
         return Err(Status::INVALID_FIELD);
     }

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-/// Status field of a completion: what kind (SCT), which one (SC), and whether it is of use to try again (DNR).
+/// Status field of a completion: type (SCT), code (SC), and whether a retry is useless (DNR).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(u16);
 
@@ -65,7 +65,7 @@ impl Status {
         self.0 & DNR != 0
     }
 
-    /// Ended well?
+    /// Success?
     pub const fn is_success(self) -> bool {
         self.0 & 0x7ff == 0
     }
@@ -108,7 +108,7 @@ pub struct CompletionEntry {
 const _: () = assert!(size_of::<CompletionEntry>() == 16);
 
 impl CompletionEntry {
-    /// An entry; `submission_head` is how far the controller has fetched from submission queue `submission_queue`.
+    /// An entry; `submission_head` is the controller's head of submission queue `submission_queue`.
     pub fn new(cid: u16, submission_queue: u16, submission_head: u16, status: Status, phase: bool) -> CompletionEntry {
         let status = u32::from(status.0) << 17 | u32::from(phase) << 16;
         let queue = u32::from(submission_queue) << 16 | u32::from(submission_head);
@@ -140,7 +140,7 @@ impl CompletionEntry {
         Status((self.dwords[3] >> 17) as u16)
     }
 
-    /// As it lies in a real completion ring.
+    /// The bytes in a real completion ring.
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         for (chunk, dword) in bytes.chunks_exact_mut(4).zip(self.dwords) {

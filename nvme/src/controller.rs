@@ -13,7 +13,7 @@
 //! C2. Every command that a valid doorbell announced is completed exactly once, with the status of the first rule that
 //!     it breaks or with success.
 //! C3. Time does not go back: a `now_ns` before one already given counts as that one. (Workers read their clocks at
-//!     different moments; the one that comes second must not change what the first was told.)
+//!     different moments; the second must not change the results of the first.)
 //! C4. At most `inside_max` commands are inside; further ones wait in their rings and arbitration decides among them.
 //!
 //! # Cost
@@ -28,7 +28,7 @@ use crate::media::{Media, MediaOptions};
 use crate::queue::{ArbClass, DoorbellError, QueueId, QueuePair, QueuePairOptions};
 use crate::queue_set::QueueSet;
 
-/// What a controller is made of.
+/// Options of a controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerOptions {
     /// The drive behind it.
@@ -37,11 +37,11 @@ pub struct ControllerOptions {
     pub namespace: Namespace,
     /// Most queue pairs that can be created, 1..=65535.
     pub queue_pairs_max: u16,
-    /// What CAP.AMS offers, and what the drive makes of it.
+    /// Mechanisms that CAP.AMS offers, and whether the drive honours them.
     pub arbitration: Arbitration,
     /// Commands fetched from a queue per turn, until Set Features says otherwise.
     pub arbitration_burst: ArbitrationBurst,
-    /// Of the model's random numbers.
+    /// Seed of the model's random numbers.
     pub seed: u64,
 }
 
@@ -51,19 +51,19 @@ struct Inside {
     queue: u16,
     cid: u16,
     status: Status,
-    /// Its completion was posted, or its queue is gone: only its place inside is left, until the medium is done with
+    /// Its completion was posted, or its queue is gone: it only holds its place inside until the medium is done with
     /// it.
     is_over: bool,
 }
 
-/// Which value of a feature Get Features asks for: its SEL field (NVMe 1.3 section 5.14.1).
+/// The value of a feature that Get Features returns: its SEL field (NVMe 1.3 section 5.14.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Select {
-    /// 000b: what holds now.
+    /// 000b: current.
     Current,
-    /// 001b: what held when the controller was enabled.
+    /// 001b: the value when the controller was enabled.
     Default,
-    /// 010b: what a reset brings back. No feature here can be saved, and then it is the default (section 7.8).
+    /// 010b: the value after a reset. No feature here can be saved, so it is the default (section 7.8).
     Saved,
     /// 011b: bit 0 it can be saved, bit 1 it is per namespace, bit 2 it can be changed.
     Capabilities,
@@ -78,7 +78,7 @@ pub struct Controller {
     /// CC.AMS.
     mechanism: Mechanism,
     default_feature: ArbitrationFeature,
-    /// Who is fetched from next; it knows the queues that can be.
+    /// Chooses the queue to fetch from next; knows the queues with commands to fetch.
     arbiter: Arbiter,
     /// By queue identifier minus one; `None`: not created, or deleted.
     pairs: Box<[Option<QueuePair>]>,
@@ -120,17 +120,17 @@ impl Controller {
         }
     }
 
-    /// What there is to address.
+    /// The namespace.
     pub fn namespace(&self) -> Namespace {
         self.namespace
     }
 
-    /// CAP.AMS: does it offer this mechanism (NVMe 1.3 section 3.1.1)?
+    /// CAP.AMS: does the controller offer this mechanism (NVMe 1.3 section 3.1.1)?
     pub fn offers(&self, mechanism: Mechanism) -> bool {
         self.arbitration.offers(mechanism)
     }
 
-    /// CC.AMS: what it was enabled with.
+    /// CC.AMS: the mechanism that the controller was enabled with.
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
@@ -168,9 +168,9 @@ impl Controller {
         }
     }
 
-    /// Set Features (NVMe 1.3 section 5.21) with this dword 11, and the SV bit if `save`. It holds from the next fetch
-    /// on, in the middle of a round too (A1 of [`crate::arbitration`]); a drive that ignores weighted round robin takes
-    /// it and shows it, and only its burst has an effect.
+    /// Set Features (NVMe 1.3 section 5.21) with this dword 11, and the SV bit if `save`. It holds beginning with the
+    /// next fetch, in the middle of a round too (A1 of [`crate::arbitration`]); a drive that ignores weighted round
+    /// robin stores and returns it, and only its burst has an effect.
     ///
     /// # Errors
     /// [`Status::INVALID_FIELD`]: no such feature. [`Status::FEATURE_NOT_SAVEABLE`]. Nothing changed.
@@ -191,7 +191,7 @@ impl Controller {
     /// lowest identifier that is free. QPRIO is the class; round robin does not look at it.
     ///
     /// # Errors
-    /// The status that these commands end with: [`Status::INVALID_QUEUE_IDENTIFIER`] if all are in use,
+    /// The status of these commands: [`Status::INVALID_QUEUE_IDENTIFIER`] if all are in use,
     /// [`Status::INVALID_QUEUE_SIZE`].
     pub fn create_io_queue_pair(&mut self, options: QueuePairOptions) -> Result<QueueId, Status> {
         let free = self.pairs.iter().position(Option::is_none).ok_or(Status::INVALID_QUEUE_IDENTIFIER)?;
@@ -200,8 +200,8 @@ impl Controller {
         Ok(id)
     }
 
-    /// Delete I/O Submission Queue, then Delete I/O Completion Queue (NVMe 1.3 sections 5.6 and 5.5). Says how many
-    /// commands were outstanding: announced by a doorbell, and without a completion.
+    /// Delete I/O Submission Queue, then Delete I/O Completion Queue (NVMe 1.3 sections 5.6 and 5.5). Returns the
+    /// number of outstanding commands: announced by a doorbell, and without a completion.
     ///
     /// They end with [`Status::ABORTED_SQ_DELETION`], which is not posted: the success of the first command *is* that
     /// status for all of them (section 5.6 forbids to post it afterwards). Completions posted and not read go with
@@ -219,7 +219,7 @@ impl Controller {
         Ok(pair.outstanding())
     }
 
-    /// The queue of this index was deleted.
+    /// Cleans up after the queue of this index was deleted.
     fn forget(&mut self, index: usize, class: ArbClass) {
         self.inside.iter_mut().filter(|inside| inside.queue as usize == index).for_each(|inside| inside.is_over = true);
         self.arbiter.set_candidate(index, class, false);
@@ -244,8 +244,8 @@ impl Controller {
     }
 
     /// Delete I/O Submission Queue and Delete I/O Completion Queue (NVMe 1.3 sections 5.6 and 5.5), and both created
-    /// again with the same identifier and size: what a driver does about a queue that no longer answers. Commands of
-    /// the queue are not completed any more; those inside keep their places until the medium is done with them.
+    /// again with the same identifier and size, as a driver does with a queue that no longer answers. Commands of the
+    /// queue are not completed any more; those inside keep their places until the medium is done with them.
     ///
     /// # Panics
     /// If there is no such queue.
@@ -277,8 +277,8 @@ impl Controller {
         self.pair_mut(queue).write_submission(slot, entry);
     }
 
-    /// Host memory: makes the queue's table of ranges at least so long, while no command names an entry of it. It
-    /// begins with as many entries as the rings have.
+    /// Host memory: makes the queue's table of ranges at least this long, while no command names an entry of it. Its
+    /// first length is that of the rings.
     ///
     /// # Panics
     /// If there is no such queue.
@@ -295,7 +295,7 @@ impl Controller {
         self.pair_mut(queue).write_range(index, range);
     }
 
-    /// Host memory: reads a slot of the completion ring, new or old; the phase bit tells.
+    /// Host memory: reads a slot of the completion ring, new or old as the phase bit shows.
     ///
     /// # Panics
     /// If there is no such queue or slot.
@@ -303,7 +303,7 @@ impl Controller {
         self.pair(queue).completion(slot)
     }
 
-    /// When the entry in this slot was posted, nanoseconds of model time: what a bus analyser would show. The poll that
+    /// Time when the entry in this slot was posted, nanoseconds of model time, as on a bus analyser. The poll that
     /// finds it may come later.
     ///
     /// # Panics
@@ -380,7 +380,7 @@ impl Controller {
         }
     }
 
-    /// When the next completion will be posted, if no doorbell is rung before. `None`: nothing is inside.
+    /// Time when the next completion will be posted, if no doorbell is rung before. `None`: nothing is inside.
     pub fn next_event_ns(&self) -> Option<u64> {
         self.media.next_end_ns()
     }
@@ -396,7 +396,7 @@ impl Controller {
         self.inside.len() - self.free.len()
     }
 
-    /// Where a queue that exists is.
+    /// Index of an existing queue.
     fn index(&self, queue: QueueId) -> Option<usize> {
         queue.index().filter(|&index| self.pairs.get(index).is_some_and(Option::is_some))
     }

@@ -1,7 +1,7 @@
 //! The driver's half of a queue pair: where to write next, where to read next, which phase is new.
 //!
 //! Knows of the controller only its rings and doorbells, so it would drive a real one as well. `submit` any number,
-//! then `ring` once; `poll` until it says `None`, then `ring_completions` once.
+//! then `ring` once; `poll` until it returns `None`, then `ring_completions` once.
 
 use crate::command::{DatasetRange, SubmissionEntry};
 use crate::completion::Status;
@@ -15,11 +15,11 @@ pub struct RingFull(pub SubmissionEntry);
 /// A command's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// Identifier of the command that ended (field CID).
+    /// Identifier of the command (field CID).
     pub cid: u16,
-    /// How it ended.
+    /// Status of the command.
     pub status: Status,
-    /// When the controller posted it, nanoseconds; before the poll that found it.
+    /// Time when the controller posted it, nanoseconds; before the poll that found it.
     pub posted_ns: u64,
 }
 
@@ -28,12 +28,12 @@ pub struct Completion {
 pub struct HostQueuePair {
     id: QueueId,
     entries: u32,
-    /// Next slot to write; what the doorbell was last told.
+    /// Next slot to write; last value of the doorbell.
     submission_tail: u16,
     rung_tail: u16,
-    /// How far the controller is known to have fetched: SQHD of the last completion read.
+    /// The controller's head as far as known: SQHD of the last completion read.
     submission_head: u16,
-    /// Next slot to read; what the doorbell was last told.
+    /// Next slot to read; last value of the doorbell.
     completion_head: u16,
     rung_head: u16,
     /// P of an entry that is new on this pass.
@@ -63,8 +63,7 @@ impl HostQueuePair {
         }
     }
 
-    /// Deletes the pair and creates it again ([`Controller::recreate_io_queue_pair`]): nothing of before is in its
-    /// rings.
+    /// Deletes the pair and creates it again ([`Controller::recreate_io_queue_pair`]): its rings are empty.
     pub fn recreate(&mut self, controller: &mut Controller, now_ns: u64) {
         controller.recreate_io_queue_pair(self.id, now_ns);
         let &mut HostQueuePair { id, entries, .. } = self;
@@ -76,14 +75,14 @@ impl HostQueuePair {
         controller.reserve_dataset_ranges(self.id, cids);
     }
 
-    /// Deletes the pair ([`Controller::delete_io_queue_pair`]): says how many commands were outstanding. None of them
-    /// is completed.
+    /// Deletes the pair ([`Controller::delete_io_queue_pair`]): returns the number of outstanding commands. None of
+    /// them is completed.
     pub fn delete(self, controller: &mut Controller, now_ns: u64) -> u32 {
         let deleted = controller.delete_io_queue_pair(self.id, now_ns);
         deleted.unwrap_or_else(|status| panic!("{:?}: {status}", self.id))
     }
 
-    /// Which pair it is.
+    /// Identifier of the pair.
     pub fn id(&self) -> QueueId {
         self.id
     }
@@ -103,7 +102,7 @@ impl HostQueuePair {
     }
 
     /// Puts a deallocate of `range` into the ring. Its identifier is also its place in the range table, so it must be
-    /// below the ring's size, or what [`HostQueuePair::reserve_deallocates`] said.
+    /// below the ring's size, or the limit of [`HostQueuePair::reserve_deallocates`].
     ///
     /// # Errors
     /// [`RingFull`] with the command.

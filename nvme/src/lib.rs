@@ -1,4 +1,4 @@
-//! A software NVMe controller as a pure state machine: contention as a real drive makes it, on any machine.
+//! A software NVMe controller as a pure state machine: the contention of a real drive, on any machine.
 //!
 //! ```text
 //!  host side                          controller                                     media model
@@ -8,15 +8,15 @@
 //!  ring_completion_doorbell ─▶ frees its slots
 //! ```
 //!
-//! No clock, no thread, no I/O: whoever drives it says what time it is ([`Controller::advance`]). A device polls it
-//! with the clock, a simulator with virtual time, and both get the same results: between two doorbells nothing depends
-//! on how often `advance` is called. It moves no data either. It decides *when* a command ends and *with what status*;
-//! the host keeps the bytes and names them by the opaque PRP fields.
+//! The controller has no clock, thread or I/O: its driver passes the time in ([`Controller::advance`]). A device polls
+//! it with the clock, a simulator with virtual time, and both get the same results: between two doorbells nothing
+//! depends on how often `advance` is called. The controller moves no data. It decides *when* a command ends and *with
+//! which status*; the host keeps the bytes and names them by the opaque PRP fields.
 //!
 //! The host side touches rings and doorbells only, so a real controller can take this one's place. Sections cited are
 //! those of the NVM Express Base Specification, revision 1.3 ("NVMe 1.3"), the last one that holds the base, the PCIe
-//! transport and the NVM command set in one document. There is no admin queue: what an admin command would set up is an
-//! argument or a method here, with the status that the command would have returned.
+//! transport and the NVM command set in one document. There is no admin queue: the settings of an admin command are
+//! arguments or methods here, with the status of the command.
 //!
 //! | file | noun |
 //! |---|---|

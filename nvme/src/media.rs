@@ -20,7 +20,7 @@
 //! M1. Commands end in the order in which the link began them, and the link begins them in the order in which their
 //!     first stage ended (ties: in the order in which they began). So the next end is known as soon as the next command
 //!     to leave the first stage is, and nothing that begins later can end before it.
-//! M2. Time is in whole nanoseconds. What the division bytes / bandwidth leaves over is carried to the next command of
+//! M2. Time is in whole nanoseconds. The remainder of the division bytes / bandwidth is carried to the next command of
 //!     that direction, so a long run takes exactly bytes / bandwidth, with no drift.
 //!
 //! # Cost
@@ -39,8 +39,8 @@ pub struct LinkRate {
     pub command_ns: u64,
     /// Bandwidth, bytes per second, 1..=2^40.
     pub bytes_per_s: u64,
-    /// A shorter transfer takes as long as one of so many bytes: a flash drive whose commands per second are limited by
-    /// its controller and its pages does no more of 512 bytes than of 4 KiB. 0: none is too short.
+    /// A shorter transfer takes as long as one of this many bytes: a flash drive whose commands per second are limited
+    /// by its controller and its pages does no more of 512 bytes than of 4 KiB. 0: no minimum.
     pub shortest_bytes: u32,
 }
 
@@ -53,7 +53,7 @@ impl LinkRate {
         (self.bytes_per_s as u128 * NS_PER_S as u128 / per_command) as u64
     }
 
-    /// Bytes whose time a transfer of `bytes` takes. What moves none (a flush) is no transfer.
+    /// Bytes whose time a transfer of `bytes` takes. A command that moves none (a flush) is no transfer.
     const fn moved_bytes(&self, bytes: u32) -> u32 {
         if bytes > 0 && bytes < self.shortest_bytes { self.shortest_bytes } else { bytes }
     }
@@ -116,14 +116,14 @@ impl MediaOptions {
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// What the link does for a command.
+/// The link's work for a command.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     bytes: u32,
     write: bool,
 }
 
-/// A command in the first stage: when it leaves it, and its place among those that leave at the same time.
+/// A command in the first stage: the time when it leaves, and its place among those that leave at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Leaving {
     at_ns: u64,
@@ -136,13 +136,13 @@ struct Leaving {
 pub(crate) struct Media {
     options: MediaOptions,
     random: Random,
-    /// When each die has done all that was given to it.
+    /// Time when each die has done all its work.
     dies: Box<[u64]>,
     transfers: Box<[Transfer]>,
     first_stage: BinaryHeap<Reverse<Leaving>>,
     begun: u64,
     link: Link,
-    /// Commands on the link and when they end, in order.
+    /// Commands on the link and their ends, in order.
     ending: VecDeque<(u64, u16)>,
 }
 
@@ -150,12 +150,12 @@ pub(crate) struct Media {
 #[derive(Debug)]
 struct Link {
     busy_until_ns: u64,
-    /// Left over by the divisions, in bytes x 10^9 modulo the bandwidth: reads, writes (M2).
+    /// Remainders of the divisions, in bytes x 10^9 modulo the bandwidth: reads, writes (M2).
     carry: [u64; 2],
 }
 
 impl Link {
-    /// When a transfer that comes at `at_ns` would end, and the carry that it would leave.
+    /// End of a transfer that comes at `at_ns`, and the carry that it would leave.
     fn end(&self, options: &MediaOptions, at_ns: u64, transfer: Transfer) -> (u64, u64) {
         let rate = if transfer.write { &options.write_link } else { &options.read_link };
         // Below 2^32 x 2^30 + 2^40: no overflow.
@@ -185,7 +185,7 @@ impl Media {
         }
     }
 
-    /// Begins a command. `None` stands for one that was refused: it costs the link's time per command and no more.
+    /// Begins a command. `None` is a refused command: it costs the link's time per command and no more.
     pub(crate) fn begin(&mut self, work: Option<Work>, slot: u16, now_ns: u64) {
         let options = &self.options;
         let (at_ns, transfer) = match work {
@@ -206,8 +206,8 @@ impl Media {
         self.begun += 1;
     }
 
-    /// Gives the pages of a transfer to consecutive dies, from a random one on; says when the last is done. Longer ones
-    /// go round, and a die then works on several pages in turn.
+    /// Gives the pages of a transfer to consecutive dies, beginning with a random one; returns the time when the last
+    /// is done. A longer transfer goes round, and a die then works on several pages in turn.
     fn stripe(&mut self, bytes: u32, die_ns: u64, now_ns: u64) -> u64 {
         let pages = bytes.div_ceil(self.options.page_bytes).max(1);
         let dies = self.dies.len();
@@ -226,8 +226,8 @@ impl Media {
         last_ns
     }
 
-    /// When the next command ends, if nothing new begins before (and M1 says that nothing that does can end sooner than
-    /// a command which has left the first stage by then).
+    /// End of the next command, if nothing new begins before (by M1 a new one cannot end sooner than a command that has
+    /// left the first stage by then).
     pub(crate) fn next_end_ns(&self) -> Option<u64> {
         if let Some(&(end_ns, _)) = self.ending.front() {
             return Some(end_ns);
@@ -236,7 +236,7 @@ impl Media {
         Some(self.link.end(&self.options, leaving.at_ns, self.transfers[leaving.slot as usize]).0)
     }
 
-    /// Lets the model move to the next command that ends at or before `now_ns`, and says which and when.
+    /// Moves the model to the next command that ends at or before `now_ns`, and returns the command and its end.
     pub(crate) fn next_ended(&mut self, now_ns: u64) -> Option<(u64, u16)> {
         loop {
             let end_ns = self.ending.front().map(|&(end_ns, _)| end_ns);

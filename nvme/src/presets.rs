@@ -10,8 +10,8 @@
 //!
 //! Read columns come from data sheets and papers. The number of dies is the model's: enough that dies do not saturate
 //! before the link (MQFQ section 4 measures the parallelism as a whole, which is D). So are the latencies of flush,
-//! deallocate and Write Zeroes, of which no source speaks: on drives whose cache survives a power cut they are
-//! controller work, and are given the time of a cached write.
+//! deallocate and Write Zeroes, for which there is no source: on drives whose cache survives a power cut they are
+//! controller work, and take the time of a cached write.
 //!
 //! Of these drives only the SZ985 has weighted round robin (D2FQ, FAST'21, Table 1); the others have round robin.
 
@@ -21,24 +21,24 @@ use crate::controller::ControllerOptions;
 use crate::media::{LinkRate, MediaOptions};
 use std::fmt;
 
-/// Logical block of every preset, bytes: what the drives ship with.
+/// Logical block of every preset, bytes: the drives' own default.
 pub const BLOCK_BYTES: u32 = 512;
 
-/// Longest transfer of one command, bytes: 32 MiB, the most that NLB can say in blocks of 512 bytes (NVMe 1.3 section
+/// Longest transfer of one command, bytes: 32 MiB, the largest value of NLB in blocks of 512 bytes (NVMe 1.3 section
 /// 6.9) and what NBD clients expect to be allowed. More than the drives' own MDTS (128 KiB on the P3700), so that a
-/// large request is one command and the model, not a splitter above it, decides what large requests do to small ones.
+/// large request is one command and the model, not a splitter above it, decides how large requests delay small ones.
 pub const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 
 /// A named drive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Preset {
-    /// As in configurations.
+    /// Name in configurations.
     pub name: &'static str,
     /// One line for people.
     pub summary: &'static str,
     /// The drive's service times and parallelism.
     pub media: MediaOptions,
-    /// Whether it has weighted round robin.
+    /// The drive's arbitration.
     pub arbitration: Arbitration,
 }
 
@@ -54,8 +54,8 @@ pub struct Preset {
 /// * Full at 64: 64 x 2174 ns = 139 us, which leaves a die time of 100 us and room for uneven dies.
 /// * Writes: 4096 B / 2 GB/s = 2048 ns; 3666 ns per command make it 5714 ns = 1 / 175 K. Into the cache: 20 us. The
 ///   cache is protected (data sheet: enhanced power-loss data protection), so FUA and flush cost no more.
-/// * 256 commands inside, one for each die. No source says how many a P3700 takes; with this a depth-16 reader beside
-///   8 x 128 is slowed 5.4 times, of the order of what the paper saw of unscheduled devices (FlashX beside FIO, 3.78
+/// * 256 commands inside, one for each die. There is no source for a P3700's number; with this one a depth-16 reader
+///   beside 8 x 128 is slowed 5.4 times, of the order of the paper's unscheduled devices (FlashX beside FIO, 3.78
 ///   times, Figure 6).
 pub const FLASH_460K: Preset = Preset {
     name: "flash-460k",
@@ -94,7 +94,7 @@ pub const FLASH_60K: Preset = Preset {
 /// * Reads: 4096 B / 2.4 GB/s = 1707 ns; 111 ns per command make it 1818 ns = 1 / 550 K. 8 us before that: 9.8 us
 ///   alone.
 /// * Writes: 500 K need 2.05 GB/s, so the sheet's 2000 MB/s is rounded; 50 ns + 4096 B / 2.1 GB/s = 2000 ns.
-/// * No cache: a write is on the medium when it ends, and a flush has nothing to do.
+/// * No cache: a write is on the medium when it ends, and a flush has no work.
 pub const OPTANE: Preset = Preset {
     name: "optane",
     summary: "3D XPoint like the Intel P4800X: 10 us, 550 K 4 KiB reads/s, 2.4 GB/s, full at depth 6",
@@ -120,8 +120,7 @@ pub const OPTANE: Preset = Preset {
 /// * 1024 B / 5 GB/s (40 Gbit/s) = 205 ns; 45 ns per command make it 250 ns = 1 / 4 M.
 /// * Full at 128: 128 x 250 ns = 32 us, in the proportion of the P3700's 100 of 139 us: 23 us of network and target.
 /// * Writes go over the same wire into the same memory.
-/// * Nothing but the queues limits what a target takes: 32 queue pairs of 128 commands (SPDK's default of
-///   max_queue_depth).
+/// * Only the queues limit a target: 32 queue pairs of 128 commands (SPDK's default of max_queue_depth).
 pub const NVMF_DRAM: Preset = Preset {
     name: "nvmf-dram",
     summary: "NVMe over RDMA from DRAM: 4 M 1 KiB reads/s, 5 GB/s, full at depth 128",
@@ -168,10 +167,10 @@ pub const ZSSD: Preset = Preset {
     arbitration: Arbitration::Weighted,
 };
 
-/// All of them.
+/// All presets.
 pub const ALL: [Preset; 5] = [FLASH_460K, FLASH_60K, OPTANE, NVMF_DRAM, ZSSD];
 
-/// There is no preset of this name. Its sentence names those that there are.
+/// There is no preset of this name. The message lists the presets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownPreset(pub String);
 

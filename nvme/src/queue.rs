@@ -1,8 +1,8 @@
 //! A queue pair as the controller sees it: two rings, their pointers, and the rules for doorbells.
 //!
 //! ```text
-//!  submission ring    head ─▶ fetched next        tail ─▶ the host writes here next (told by its doorbell)
-//!  completion ring    head ─▶ host reads next (told by its doorbell)        tail ─▶ the controller posts here next
+//!  submission ring    head ─▶ fetched next        tail ─▶ the host writes here next (its doorbell)
+//!  completion ring    head ─▶ host reads next (its doorbell)                tail ─▶ the controller posts here next
 //!  empty: head == tail (NVMe 1.3 section 4.1.1)     full: head == tail + 1 (section 4.1.2), so n entries hold n - 1
 //! ```
 //!
@@ -15,9 +15,9 @@ use crate::command::{DatasetRange, SubmissionEntry};
 use crate::completion::{CompletionEntry, Status};
 use std::fmt;
 
-/// Fewest and most entries of a ring (NVMe 1.3 section 4.1.3). One of them always stays empty.
+/// Fewest entries of a ring (NVMe 1.3 section 4.1.3). One of them always stays empty.
 pub const ENTRIES_MIN: u32 = 2;
-/// See [`ENTRIES_MIN`]. CAP.MQES is this minus one.
+/// Most entries of a ring. CAP.MQES is this minus one.
 pub const ENTRIES_MAX: u32 = 1 << 16;
 
 /// Names a queue pair: the identifier of both its queues (NVMe 1.3 section 4.1.4). I/O queues begin at 1; 0 is the
@@ -50,7 +50,7 @@ pub enum ArbClass {
     Low,
 }
 
-/// What a queue pair is created with.
+/// Options of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueuePairOptions {
     /// Entries of each ring, [`ENTRIES_MIN`]`..=`[`ENTRIES_MAX`]; one fewer can be in use.
@@ -81,7 +81,7 @@ impl fmt::Display for DoorbellError {
 
 impl std::error::Error for DoorbellError {}
 
-/// Where head and tail of a ring are.
+/// Head and tail of a ring.
 #[derive(Clone, Copy, Debug)]
 struct Pointers {
     head: u32,
@@ -106,7 +106,7 @@ impl Pointers {
         if slot + 1 == self.entries { 0 } else { slot + 1 }
     }
 
-    /// How far `value` is ahead of `pointer`, if a doorbell may say so: a new value, of at most `limit` entries.
+    /// Distance of `value` ahead of `pointer`, if it is a valid doorbell value: a new one, of at most `limit` entries.
     fn doorbell(&self, pointer: u32, value: u16, limit: u32) -> Result<(), DoorbellError> {
         let value = u32::from(value);
         if value >= self.entries || value == pointer || self.distance(pointer, value) > limit {
@@ -178,7 +178,7 @@ impl QueuePair {
         self.submissions[slot as usize] = entry;
     }
 
-    /// Host memory: the range table has at least so many entries.
+    /// Host memory: makes the range table at least this long.
     pub(crate) fn reserve_ranges(&mut self, entries: usize) {
         if entries > self.ranges.len() {
             self.ranges = vec![DatasetRange::default(); entries].into_boxed_slice();
@@ -207,14 +207,14 @@ impl QueuePair {
         self.posted_ns[slot as usize]
     }
 
-    /// The host says that it wrote entries up to `tail`.
+    /// Submission doorbell: the host wrote entries up to `tail`.
     pub(crate) fn ring_submission(&mut self, tail: u16) -> Result<(), DoorbellError> {
         self.submission.doorbell(self.submission.tail, tail, self.submission.free())?;
         self.submission.tail = u32::from(tail);
         Ok(())
     }
 
-    /// The host says that it read entries up to `head`.
+    /// Completion doorbell: the host read entries up to `head`.
     pub(crate) fn ring_completion(&mut self, head: u16) -> Result<(), DoorbellError> {
         self.completion.doorbell(self.completion.head, head, self.completion.occupied())?;
         self.completion.head = u32::from(head);
@@ -240,7 +240,7 @@ impl QueuePair {
         false
     }
 
-    /// Takes the next command, and whether it was aborted; its completion has a slot from here on.
+    /// Takes the next command, and whether it was aborted; reserves the slot of its completion.
     pub(crate) fn fetch(&mut self) -> (SubmissionEntry, bool) {
         debug_assert!(self.is_candidate(), "{:?} fetched from without a command or a completion slot", self.id);
         let entry = self.submissions[self.submission.head as usize];

@@ -1,4 +1,4 @@
-//! A set of queues as a bitmap of fixed size: who has commands to fetch, who has completions to look at.
+//! A set of queues as a bitmap of fixed size: those with commands to fetch, those with completions to read.
 
 /// Queue indices below a bound fixed at construction. All operations cost at most one pass over bound / 64 words, and
 /// nothing if it is empty: a controller asks after each command, and most of the time no queue of most classes has one.

@@ -1,7 +1,7 @@
 //! The model's own random numbers: small, seeded, the same on every machine.
 //!
 //! SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014): one add and a mixing
-//! function per number, period 2^64. Good enough to pick dies and latencies, and nothing else is asked of it.
+//! function per number, period 2^64. Good enough to pick dies and latencies, its only use.
 
 /// A stream of random numbers that its seed determines.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// The stream of `seed`. Any value will do.
+    /// The stream of `seed`, which may be any value.
     pub const fn new(seed: u64) -> Random {
         Random { state: seed }
     }

@@ -14,7 +14,7 @@ const QUEUES: usize = 3;
 const ENTRIES: u32 = 32;
 const BLOCKS: u64 = 1 << 20;
 
-/// What one host command is.
+/// The kind of one host command.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     Read { slba: u64, blocks: u32 },
@@ -100,14 +100,14 @@ fn controller(inside_max: u16, seed: u64, burst: u8) -> (Controller, Vec<HostQue
     (controller, hosts)
 }
 
-/// Who calls `advance` between doorbells.
+/// The calls of `advance` between doorbells.
 #[derive(Clone, Copy)]
 enum Poll {
     /// At every event.
     AtEvents,
     /// Every so many nanoseconds.
     Every(u64),
-    /// Nobody.
+    /// Not at all.
     Never,
 }
 

@@ -11,9 +11,9 @@
 //! Within a panel time runs through the phases (each tenant alone, then all together; the last is shaded). A dashed
 //! line marks what the tenant had alone: how far the curve falls below it in the shaded part is the slowdown.
 
-use plotters::coord::Shift;
+use crate::chart::{Area, Axes, Drawn, INK, SHADE, anchored, colour, font, svg, text};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::HPos;
 use std::path::Path;
 
 /// A tenant's curve in one panel.
@@ -55,11 +55,6 @@ const WIDTH_PX: u32 = 1260;
 const TITLE_PX: u32 = 56;
 const BLOCK_TITLE_PX: u32 = 34;
 const PANEL_PX: u32 = 170;
-const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-const SHADE: RGBColor = RGBColor(0xf1, 0xee, 0xe4);
-/// Blue and vermilion of Okabe and Ito's palette: told apart by every eye.
-const TENANT_COLOURS: [RGBColor; 2] = [RGBColor(0x00, 0x72, 0xb2), RGBColor(0xd5, 0x5e, 0x00)];
 
 /// Draws `blocks` under `title` as an SVG document.
 ///
@@ -68,13 +63,7 @@ const TENANT_COLOURS: [RGBColor; 2] = [RGBColor(0x00, 0x72, 0xb2), RGBColor(0xd5
 pub fn render(title: &str, blocks: &[Block]) -> Result<String, String> {
     let rows: u32 = blocks.iter().map(|block| rows_of(block) as u32).sum();
     let height_px = TITLE_PX + blocks.len() as u32 * BLOCK_TITLE_PX + rows * PANEL_PX;
-    let mut text = String::new();
-    {
-        let root = SVGBackend::with_string(&mut text, (WIDTH_PX, height_px)).into_drawing_area();
-        draw(&root, title, blocks).map_err(|error| format!("cannot draw the picture: {error}"))?;
-        root.present().map_err(|error| format!("cannot draw the picture: {error}"))?;
-    }
-    Ok(text)
+    svg((WIDTH_PX, height_px), |root| draw(root, title, blocks))
 }
 
 /// Draws to a file.
@@ -85,21 +74,17 @@ pub fn write(path: &Path, title: &str, blocks: &[Block]) -> Result<(), String> {
     std::fs::write(path, render(title, blocks)?).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
-
 fn rows_of(block: &Block) -> usize {
     block.columns.iter().map(|column| column.curves.len()).max().unwrap_or(0)
 }
 
 fn draw(root: &Area<'_>, title: &str, blocks: &[Block]) -> Drawn {
-    root.fill(&WHITE)?;
     let (head, mut rest) = root.split_vertically(TITLE_PX);
-    head.draw(&Text::new(title.to_string(), (14, 8), (FONT, 19).into_font().color(&INK)))?;
+    text(&head, title, (14, 8), 19)?;
     draw_legend(&head)?;
     for block in blocks {
         let (block_head, below) = rest.split_vertically(BLOCK_TITLE_PX);
-        block_head.draw(&Text::new(block.title.clone(), (14, 10), (FONT, 15).into_font().color(&INK)))?;
+        text(&block_head, block.title.as_str(), (14, 10), 15)?;
         let rows = rows_of(block);
         let (panels, below) = below.split_vertically(rows as u32 * PANEL_PX);
         let panels = panels.split_evenly((rows, block.columns.len().max(1)));
@@ -107,8 +92,7 @@ fn draw(root: &Area<'_>, title: &str, blocks: &[Block]) -> Drawn {
             let top_mb_per_s = top_of_row(block, row);
             for (at, column) in block.columns.iter().enumerate() {
                 if let Some(curve) = column.curves.get(row) {
-                    let colour = TENANT_COLOURS[row % TENANT_COLOURS.len()];
-                    draw_panel(&panels[row * block.columns.len() + at], column, curve, colour, top_mb_per_s)?;
+                    draw_panel(&panels[row * block.columns.len() + at], column, curve, colour(row), top_mb_per_s)?;
                 }
             }
         }
@@ -125,14 +109,13 @@ fn top_of_row(block: &Block, row: usize) -> f64 {
 }
 
 fn draw_legend(head: &Area<'_>) -> Drawn {
-    let font = || (FONT, 13).into_font().color(&INK);
     let y = 38;
     head.draw(&PathElement::new([(14, y), (44, y)], INK.stroke_width(2)))?;
-    head.draw(&Text::new("bandwidth as the tenant's client saw it", (50, y - 7), font()))?;
+    text(head, "bandwidth as the tenant's client saw it", (50, y - 7), 13)?;
     draw_dashes(head, 320, 350, y)?;
-    head.draw(&Text::new("what it had alone (mean)", (356, y - 7), font()))?;
+    text(head, "what it had alone (mean)", (356, y - 7), 13)?;
     head.draw(&Rectangle::new([(540, y - 7), (570, y + 6)], SHADE.filled()))?;
-    head.draw(&Text::new("all tenants together; before: each alone, in turn", (576, y - 7), font()))?;
+    text(head, "all tenants together; before: each alone, in turn", (576, y - 7), 13)?;
     Ok(())
 }
 
@@ -145,16 +128,6 @@ fn draw_dashes(area: &Area<'_>, from: i32, to: i32, y: i32) -> Drawn {
 
 fn draw_panel(panel: &Area<'_>, column: &Column, curve: &Curve, colour: RGBColor, top_mb_per_s: f64) -> Drawn {
     let end_s = curve.bytes_per_s.len() as f64 * column.step_s;
-    let mut chart = ChartBuilder::on(panel)
-        .margin(6)
-        .caption(format!("{}: {}", column.policy, curve.tenant), (FONT, 13).into_font().color(&INK))
-        .x_label_area_size(32)
-        .y_label_area_size(58)
-        .build_cartesian_2d(0.0..end_s.max(column.step_s), 0.0..top_mb_per_s)?;
-    if let Some(&shared_s) = column.phase_starts_s.last() {
-        chart.draw_series([Rectangle::new([(shared_s, 0.0), (end_s, top_mb_per_s)], SHADE.filled())])?;
-    }
-    let label = (FONT, 11).into_font().color(&INK);
     let decimals = if top_mb_per_s < 2.0 {
         2
     } else if top_mb_per_s < 10.0 {
@@ -162,21 +135,21 @@ fn draw_panel(panel: &Area<'_>, column: &Column, curve: &Curve, colour: RGBColor
     } else {
         0
     };
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(WHITE.mix(0.0))
-        .bold_line_style(INK.mix(0.12))
-        .axis_style(INK.mix(0.5))
-        .x_desc("time, s")
-        .y_desc("MB/s")
-        .axis_desc_style(label.clone())
-        .label_style(label)
-        .x_labels(6)
-        .y_labels(4)
-        .x_label_formatter(&|x| format!("{x:.1}"))
-        .y_label_formatter(&|y| format!("{y:.decimals$}"))
-        .draw()?;
+    let axes = Axes {
+        x: 0.0..end_s.max(column.step_s),
+        y: 0.0..top_mb_per_s,
+        x_label: "time, s",
+        y_label: "MB/s",
+        room_px: (32, 58),
+        font_px: 11,
+        ticks: (6, 4),
+        shaded_x: column.phase_starts_s.last().map(|&shared_s| shared_s..end_s),
+        x_text: &|x| format!("{x:.1}"),
+        y_text: &|y| format!("{y:.decimals$}"),
+    };
+    let mut chart = ChartBuilder::on(panel);
+    chart.margin(6).caption(format!("{}: {}", column.policy, curve.tenant), font(13));
+    let mut chart = axes.draw(chart)?;
     for &start_s in column.phase_starts_s.iter().skip(1) {
         chart.draw_series([PathElement::new([(start_s, 0.0), (start_s, top_mb_per_s)], INK.mix(0.35))])?;
     }
@@ -191,8 +164,7 @@ fn draw_panel(panel: &Area<'_>, column: &Column, curve: &Curve, colour: RGBColor
         let fell = curve.slowdown.is_none_or(|slowdown| slowdown > 2.0);
         let at = ((shared_s + end_s) / 2.0, top_mb_per_s * if fell { 0.72 } else { 0.3 });
         let text = curve.slowdown.map_or("starved".into(), |slowdown| format!("slowed {slowdown:.2} times"));
-        let style = (FONT, 13).into_font().color(&INK).pos(Pos::new(HPos::Center, VPos::Center));
-        chart.draw_series([Text::new(text, at, style)])?;
+        chart.draw_series([Text::new(text, at, anchored(13, HPos::Center))])?;
     }
     let points = curve
         .bytes_per_s

@@ -53,28 +53,41 @@ impl CostModel {
         flush: CostTerm { base_bytes: 4096, per_byte_256ths: 0 },
     };
 
-    /// Cost of a request of `kind` and `length_bytes`; at least 1.
-    pub const fn cost(&self, kind: CostKind, length_bytes: u64) -> Cost {
-        let term = match kind {
+    /// What a request of `kind` costs.
+    pub const fn term(&self, kind: CostKind) -> CostTerm {
+        match kind {
             CostKind::Read => self.read,
             CostKind::Write => self.write,
             CostKind::Discard => self.discard,
             CostKind::Flush => self.flush,
-        };
-        let moved = (length_bytes as u128 * term.per_byte_256ths as u128) >> 8;
-        let total = moved + term.base_bytes as u128;
-        Cost(if total == 0 {
-            1
-        } else if total > COST_MAX.0 as u128 {
-            COST_MAX.0
-        } else {
-            total as u64
-        })
+        }
+    }
+
+    /// Cost of a request of `kind` and `length_bytes`; at least 1.
+    pub const fn cost(&self, kind: CostKind, length_bytes: u64) -> Cost {
+        self.term(kind).cost(length_bytes)
+    }
+}
+
+impl CostTerm {
+    /// Cost of a request of `length_bytes`; at least 1, at most [`COST_MAX`].
+    #[inline]
+    pub const fn cost(&self, length_bytes: u64) -> Cost {
+        // What does not fit is more than the largest cost by far.
+        let Some(moved) = length_bytes.checked_mul(self.per_byte_256ths as u64) else { return COST_MAX };
+        let Some(total) = (moved >> 8).checked_add(self.base_bytes) else { return COST_MAX };
+        // 1 to COST_MAX, in one comparison.
+        match total.wrapping_sub(1) >> COST_MAX.0.trailing_zeros() {
+            0 => Cost(total),
+            _ => Cost(if total == 0 { 1 } else { COST_MAX.0 }),
+        }
     }
 }
 
 /// Largest cost of one request, bytes-equivalent (1 TiB): keeps `cost / weight` far below half the circle at weight 1.
 pub const COST_MAX: Cost = Cost(1 << 40);
+
+const _: () = assert!(COST_MAX.0.is_power_of_two());
 
 #[cfg(test)]
 mod tests {
@@ -103,5 +116,7 @@ mod tests {
     #[test]
     fn a_huge_request_saturates_instead_of_wrapping() {
         assert_eq!(CostModel::FLAT.cost(CostKind::Write, u64::MAX), COST_MAX);
+        let dear = CostTerm { base_bytes: u64::MAX, per_byte_256ths: 256 };
+        assert_eq!((dear.cost(1), dear.cost(COST_MAX.0)), (COST_MAX, COST_MAX));
     }
 }

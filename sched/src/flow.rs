@@ -419,9 +419,17 @@ impl FlowTable {
 
     #[inline]
     fn cell(&self, flow: FlowId) -> &FlowCell {
-        let count = self.cells.len();
-        self.cells.get(flow.0 as usize).unwrap_or_else(|| panic!("flow {} does not exist, there are {count}", flow.0))
+        match self.cells.get(flow.0 as usize) {
+            Some(cell) => cell,
+            None => panic_no_flow(flow, self.cells.len()),
+        }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn panic_no_flow(flow: FlowId, count: usize) -> ! {
+    panic!("flow {} does not exist, there are {count}", flow.0);
 }
 
 const FRACTION_MASK: u64 = (1 << GRAIN_BITS) - 1;

@@ -190,7 +190,7 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
 
     /// Removes the first request, which the caller has seen by [`StageQueue::peek`]. If it was the last of its flow
     /// here, `leave` is told and gets what was kept. Nothing happens if nothing is held.
-    #[inline]
+    #[inline(always)] // the common path of `pick`; what is rare in it is not inlined
     pub fn drop_first(&mut self, leave: impl FnOnce(FlowId, L)) {
         let first = self.order.first_key().lane;
         let Some(lane) = self.lanes.get_mut(first as usize) else { return };

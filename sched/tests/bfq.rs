@@ -7,8 +7,11 @@ use closed_loop::{Env, MS, Options, S, Tenant, US, ratio};
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, Bfq, BfqOptions, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::policy::{
+    AnyPolicy, Bfq, BfqOptions, Entry, Handle, OwnOptions, Pick, Policy, PolicyKind, PolicyOptions,
+};
 use mqfq_sched::topology::{HctxId, Topology};
+use mqfq_testing::Random;
 
 const KIB: u64 = 1 << 10;
 
@@ -20,7 +23,7 @@ fn env(bfq: BfqOptions, tenants: &[Tenant]) -> Env {
 }
 
 fn bfq(env: &Env) -> &Bfq {
-    match &env.policy {
+    match &env.rig.policy {
         AnyPolicy::Bfq(bfq) => bfq,
         other => panic!("the policy is {}", other.kind()),
     }
@@ -124,7 +127,11 @@ fn who_thinks_for_longer_than_slice_idle_is_not_waited_for() {
 fn a_turn_is_as_many_requests_as_fit_its_budget_the_last_to_the_byte() {
     // Nothing completes and no time passes, so budgets alone end turns. Two thirds of 128 KiB at first: 21 of 4 KiB;
     // who used up what it had gets all of it next time, which is 32 exactly.
-    let options = PolicyOptions { depth: 1000, bfq: EXACT, ..PolicyOptions::new(PolicyKind::Bfq) };
+    let options = PolicyOptions {
+        depth: 1000,
+        own: OwnOptions { bfq: EXACT, ..OwnOptions::DEFAULT },
+        ..PolicyOptions::new(PolicyKind::Bfq)
+    };
     let policy = AnyPolicy::new(&options, &Topology::flat(1), &[Weight::DEFAULT; 2]).unwrap();
     let mut queue = policy.open_queue(HctxId(0), 400);
     let mut kick = |_: HctxId| panic!("nobody else is there");
@@ -307,14 +314,8 @@ fn requests_of_a_queue_go_in_offset_order_until_one_is_too_old() {
 
 /// A machine, options and tenants, none of them usual.
 fn unusual(seed: u64) -> Env {
-    // Small numbers of a seed: SplitMix64 (Steele et al., OOPSLA 2014).
-    let mut state = seed;
-    let mut below = |bound: u64| {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    };
+    let mut random = Random::new(seed);
+    let mut below = |bound: u64| random.below(bound);
     let hctxs = 1 + below(5) as u16;
     let tenants: Vec<Tenant> = (0..1 + below(6))
         .map(|_| Tenant {

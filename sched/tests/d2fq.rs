@@ -7,8 +7,8 @@
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{
-    ClassWeights, D2fq, D2fqOptions, D2fqQueue, DispatchToken, Done, Handle, Policy, PolicyKind, PolicyOptions,
-    QueueClass,
+    ClassWeights, D2fq, D2fqOptions, D2fqQueue, DirectPolicy, DispatchToken, Done, Handle, OwnOptions, Policy,
+    PolicyKind, PolicyOptions, QueueClass,
 };
 use mqfq_sched::topology::HctxId;
 use std::collections::VecDeque;
@@ -93,7 +93,8 @@ const PS_PER_BYTE: u64 = 2500;
 
 impl Run {
     fn new(options: D2fqOptions, tenants: &[Tenant]) -> Run {
-        let options = PolicyOptions { d2fq: options, ..PolicyOptions::new(PolicyKind::D2fq) };
+        let own = OwnOptions { d2fq: options, ..OwnOptions::DEFAULT };
+        let options = PolicyOptions { own, ..PolicyOptions::new(PolicyKind::D2fq) };
         let weights: Vec<_> = tenants.iter().map(|tenant| Weight::new(tenant.weight).unwrap()).collect();
         let policy = D2fq::new(&options, WORKERS, &weights).unwrap();
         let queues = (0..WORKERS as u16).map(|n| policy.open_queue(HctxId(n), 1024)).collect();

@@ -2,15 +2,16 @@
 //! kind, in any order and at any pace. Each request leaves once, everything comes out, no token is lost, nobody stands
 //! still.
 
-mod elevator_rig;
-use elevator_rig::*;
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostKind;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{
-    AnyPolicy, Handle, Kyber, KyberDomain, KyberOptions, MqDeadlineOptions, Policy, PolicyKind, PolicyOptions,
+    AnyPolicy, Handle, Kyber, KyberDomain, KyberOptions, MqDeadlineOptions, OwnOptions, Policy, PolicyKind,
+    PolicyOptions,
 };
 use mqfq_sched::topology::HctxId;
+use mqfq_testing::Random;
+use mqfq_testing::rig::*;
 use std::collections::BTreeSet;
 
 const ELEVATORS: [PolicyKind; 2] = [PolicyKind::MqDeadline, PolicyKind::Kyber];
@@ -18,7 +19,7 @@ const ELEVATORS: [PolicyKind; 2] = [PolicyKind::MqDeadline, PolicyKind::Kyber];
 const FLOWS: usize = 5;
 
 /// Options, none of them usual.
-fn options(kind: PolicyKind, rng: &mut Rng) -> PolicyOptions {
+fn options(kind: PolicyKind, rng: &mut Random) -> PolicyOptions {
     let mq_deadline = MqDeadlineOptions {
         read_expire_ns: rng.of(&[0, MS, 500 * MS]),
         write_expire_ns: rng.of(&[0, MS, 5 * SECOND]),
@@ -38,13 +39,12 @@ fn options(kind: PolicyKind, rng: &mut Rng) -> PolicyOptions {
     PolicyOptions {
         depth: rng.of(&[1, 2, 3, 16, 64, 1000]),
         token_unit_bytes: rng.of(&[None, None, Some(4096)]),
-        mq_deadline,
-        kyber,
+        own: OwnOptions { mq_deadline, kyber, ..OwnOptions::DEFAULT },
         ..PolicyOptions::new(kind)
     }
 }
 
-fn random_io(rng: &mut Rng) -> Io {
+fn random_io(rng: &mut Random) -> Io {
     let kind = rng.of(&[
         CostKind::Read,
         CostKind::Read,
@@ -56,10 +56,10 @@ fn random_io(rng: &mut Rng) -> Io {
     ]);
     let length_bytes = if kind == CostKind::Flush { 0 } else { rng.of(&[512, 4096, 4096, 128 << 10]) };
     Io {
-        flow: rng.below(FLOWS) as u32,
+        flow: rng.index(FLOWS) as u32,
         kind,
-        is_sync: matches!(kind, CostKind::Read | CostKind::Flush) || rng.below(3) == 0,
-        offset_bytes: rng.below(64) as u64 * 4096,
+        is_sync: matches!(kind, CostKind::Read | CostKind::Flush) || rng.index(3) == 0,
+        offset_bytes: rng.index(64) as u64 * 4096,
         length_bytes,
     }
 }
@@ -73,7 +73,7 @@ struct History {
 }
 
 impl History {
-    fn new(kind: PolicyKind, rng: &mut Rng) -> History {
+    fn new(kind: PolicyKind, rng: &mut Random) -> History {
         let rig = Rig::new(options(kind, rng), rng.of(&[1, 2, 3, 8]), FLOWS);
         let room = rng.of(&[usize::MAX, usize::MAX, 1, 3]);
         History { rig: rig.device_depth(room), awake: BTreeSet::new(), paused: BTreeSet::new() }
@@ -81,7 +81,7 @@ impl History {
 
     /// One step of one worker that is awake: it picks once, and sleeps if there was nothing, or pauses if its device
     /// queue is full.
-    fn step(&mut self, rng: &mut Rng) {
+    fn step(&mut self, rng: &mut Random) {
         self.awake.append(&mut self.rig.kicked);
         let awake: Vec<HctxId> = self.awake.iter().copied().collect();
         if awake.is_empty() {
@@ -102,7 +102,7 @@ impl History {
     }
 
     /// Lets them all go to sleep, in any order, and sees that none has left anything undone (I4).
-    fn settle(&mut self, rng: &mut Rng) {
+    fn settle(&mut self, rng: &mut Random) {
         let mut steps = 0;
         while !self.awake.is_empty() || !self.rig.kicked.is_empty() {
             self.step(rng);
@@ -147,7 +147,7 @@ impl History {
         self.awake.insert(hctx);
     }
 
-    fn finish_any(&mut self, rng: &mut Rng) {
+    fn finish_any(&mut self, rng: &mut Random) {
         let handle = rng.of(&self.rig.in_flight);
         self.finish(handle);
     }
@@ -159,13 +159,13 @@ impl History {
         self.awake.extend(self.rig.later.iter().filter(|&(_, &at_ns)| at_ns <= now_ns).map(|(&hctx, _)| hctx));
     }
 
-    fn run(&mut self, rng: &mut Rng, steps: usize) {
-        let (submit, complete) = (1 + rng.below(5), 1 + rng.below(5));
+    fn run(&mut self, rng: &mut Random, steps: usize) {
+        let (submit, complete) = (1 + rng.index(5), 1 + rng.index(5));
         let pace_ns = rng.of(&[1_000, 100_000, 10 * MS]);
         for _ in 0..steps {
-            match rng.below(submit + complete + 4) {
+            match rng.index(submit + complete + 4) {
                 n if n < submit => {
-                    let hctx = HctxId(rng.below(self.rig.queues.len()) as u16);
+                    let hctx = HctxId(rng.index(self.rig.queues.len()) as u16);
                     if self.rig.staged_at(hctx) < 60 {
                         self.rig.submit(hctx.0, random_io(rng));
                         self.awake.insert(hctx);
@@ -178,12 +178,12 @@ impl History {
                 }
                 _ => self.step(rng),
             }
-            self.pass(rng.below(pace_ns as usize) as u64);
-            if rng.below(40) == 0 {
+            self.pass(rng.index(pace_ns as usize) as u64);
+            if rng.index(40) == 0 {
                 self.settle(rng);
             }
-            if rng.below(100) == 0 {
-                self.rig.policy.set_class(FlowId(rng.below(FLOWS) as u32), rng.of(&PriorityClass::ALL));
+            if rng.index(100) == 0 {
+                self.rig.policy.set_class(FlowId(rng.index(FLOWS) as u32), rng.of(&PriorityClass::ALL));
             }
         }
         self.settle(rng);
@@ -213,7 +213,7 @@ fn every_request_of_a_generated_history_leaves_once_and_nobody_stands_still() {
     for kind in ELEVATORS {
         for seed in 0..count {
             let outcome = std::panic::catch_unwind(|| {
-                let rng = &mut Rng::new(seed);
+                let rng = &mut Random::new(seed);
                 History::new(kind, rng).run(rng, [100, 1000][seed as usize % 2]);
             });
             if let Err(panic) = outcome {

@@ -8,13 +8,14 @@ use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
+use mqfq_testing::random::{Random, for_seeds};
 use std::collections::BTreeSet;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// A machine, some tenants and options, none of them usual.
-fn random_env(rng: &mut Rng, kind: PolicyKind) -> Env {
-    let topology = match rng.below(5) {
+fn random_env(rng: &mut Random, kind: PolicyKind) -> Env {
+    let topology = match rng.index(5) {
         0 => Topology::flat(1),
         1 => Topology::flat(2),
         2 => Topology::new(2, 1, 2),
@@ -22,10 +23,10 @@ fn random_env(rng: &mut Rng, kind: PolicyKind) -> Env {
         _ => Topology::flat(11),
     };
     let mut tenants = Vec::new();
-    for name in &NAMES[..1 + rng.below(6)] {
+    for name in &NAMES[..1 + rng.index(6)] {
         let mut hctxs: Vec<u16> = (0..topology.hctx_count() as u16).filter(|_| rng.chance(2)).collect();
         if hctxs.is_empty() {
-            hctxs.push(rng.below(topology.hctx_count()) as u16);
+            hctxs.push(rng.index(topology.hctx_count()) as u16);
         }
         let weight = rng.of(&[1, 7, 50, 100, 100, 300, 10_000]);
         let request_bytes = rng.of(&[1, 512, 4 * KIB, 4 * KIB, 20_001, 64 * KIB]);
@@ -45,14 +46,14 @@ fn random_env(rng: &mut Rng, kind: PolicyKind) -> Env {
 }
 
 /// The paper's form, the relaxed form with its default numbers, or with any that are allowed.
-fn random_form(rng: &mut Rng, options: PolicyOptions, hctx_count: usize) -> PolicyOptions {
+fn random_form(rng: &mut Random, options: PolicyOptions, hctx_count: usize) -> PolicyOptions {
     let half = options.window.0 / 2;
-    match rng.below(3) {
+    match rng.index(3) {
         0 => options,
         1 => options.relaxed(hctx_count),
         _ => PolicyOptions {
-            quantum: VSpan(if half == 0 { 0 } else { 1 << rng.below(half.ilog2() as usize + 1) }),
-            lease: VSpan((rng.next() % (half + 1)) & !63),
+            quantum: VSpan(if half == 0 { 0 } else { 1 << rng.index(half.ilog2() as usize + 1) }),
+            lease: VSpan((rng.next_u64() % (half + 1)) & !63),
             token_batch: rng.of(&[1, 2, 5, 32]),
             token_share: rng.of(&[0, 1, 3]),
             ..options
@@ -71,7 +72,7 @@ impl Awake {
 
     /// One step of one worker that is awake: it picks once, and sleeps if there was nothing, or pauses if its device
     /// queue is full.
-    fn step(&mut self, env: &mut Env, rng: &mut Rng) {
+    fn step(&mut self, env: &mut Env, rng: &mut Random) {
         self.0.append(&mut env.kicked);
         let awake: Vec<HctxId> = self.0.iter().copied().collect();
         if awake.is_empty() {
@@ -88,7 +89,7 @@ impl Awake {
     }
 
     /// Lets them all go to sleep, in any order, and sees that none has left anything undone.
-    fn settle(&mut self, env: &mut Env, rng: &mut Rng) {
+    fn settle(&mut self, env: &mut Env, rng: &mut Random) {
         let mut steps = 0;
         while !self.0.is_empty() || !env.kicked.is_empty() {
             self.step(env, rng);
@@ -125,13 +126,13 @@ fn assert_no_one_could_work(env: &Env) {
 }
 
 /// Submissions, completions in any order, picks of whoever is awake, weight changes.
-fn random_history(env: &mut Env, rng: &mut Rng, steps: usize, change_weights: bool) {
+fn random_history(env: &mut Env, rng: &mut Random, steps: usize, change_weights: bool) {
     let mut awake = Awake::default();
-    let (submit, complete) = (1 + rng.below(5), 1 + rng.below(5));
+    let (submit, complete) = (1 + rng.index(5), 1 + rng.index(5));
     for _ in 0..steps {
-        match rng.below(submit + complete + 4) {
+        match rng.index(submit + complete + 4) {
             n if n < submit => {
-                let flow = rng.below(env.tenants.len());
+                let flow = rng.index(env.tenants.len());
                 let hctx = HctxId(rng.of(&env.tenants[flow].hctxs));
                 if env.staged_at(hctx) < 60 {
                     env.submit(FlowId(flow as u32), hctx);
@@ -140,7 +141,7 @@ fn random_history(env: &mut Env, rng: &mut Rng, steps: usize, change_weights: bo
             }
             n if n < submit + complete => {
                 if env.in_flight() > 0 {
-                    let position = rng.below(env.in_flight());
+                    let position = rng.index(env.in_flight());
                     awake.wake(env.complete_at(position));
                 }
             }
@@ -150,14 +151,14 @@ fn random_history(env: &mut Env, rng: &mut Rng, steps: usize, change_weights: bo
             awake.settle(env, rng);
         }
         if change_weights && rng.chance(50) {
-            let name = NAMES[rng.below(env.tenants.len())];
+            let name = NAMES[rng.index(env.tenants.len())];
             env.set_weight(name, rng.of(&[1, 33, 100, 900, 10_000]));
         }
     }
     awake.settle(env, rng);
     // From here on only the device acts. Everything must come out.
     while env.in_flight() > 0 {
-        let position = rng.below(env.in_flight());
+        let position = rng.index(env.in_flight());
         awake.wake(env.complete_at(position));
         awake.settle(env, rng);
     }
@@ -166,7 +167,7 @@ fn random_history(env: &mut Env, rng: &mut Rng, steps: usize, change_weights: bo
 
 /// One history: a machine, options and tenants, then steps, all drawn from `seed`. Returns the number of steps.
 fn history_of(seed: u64) -> u64 {
-    let rng = &mut Rng::new(seed);
+    let rng = &mut Random::new(seed);
     let kind =
         rng.of(&[PolicyKind::Mqfq, PolicyKind::Mqfq, PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd]);
     let mut env = random_env(rng, kind);
@@ -235,9 +236,9 @@ fn sfqd_never_stands_still() {
 #[test]
 fn serial_mqfq_makes_the_same_history() {
     for_seeds(50, |rng| {
-        let seed = rng.next();
+        let seed = rng.next_u64();
         let run = |kind| {
-            let rng = &mut Rng::new(seed);
+            let rng = &mut Random::new(seed);
             let mut env = random_env(rng, kind);
             random_history(&mut env, rng, 300, true);
             (env.log.clone(), env.kicks_sent)
@@ -358,11 +359,11 @@ fn i6_no_interval_is_more_unfair_than_the_bound() {
                     let backlog = rng.of(&[0, 2, 2, 3]);
                     env.set_backlog(name, backlog);
                 }
-                for _ in 0..rng.below(120) {
+                for _ in 0..rng.index(120) {
                     if env.in_flight() == 0 {
                         break;
                     }
-                    let position = rng.below(env.in_flight());
+                    let position = rng.index(env.in_flight());
                     let hctx = env.complete_at(position);
                     env.run(hctx);
                     env.run_kicked();

@@ -9,6 +9,7 @@ use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{AnyPolicy, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
+use mqfq_testing::random::for_seeds;
 
 const A: FlowId = FlowId(0);
 const B: FlowId = FlowId(1);
@@ -283,14 +284,14 @@ fn i9_flow_leaves_each_queue_in_the_order_it_came() {
             [tenant("a", 100, 4 * KIB, &[0, 1]), tenant("b", 300, 4 * KIB, &[0]), tenant("c", 7, 512, &[0, 1])];
         let mut env = Env::flat(mqfq(3, 8 * KIB), &tenants);
         for _ in 0..300 {
-            let flow = rng.below(3);
+            let flow = rng.index(3);
             let at = hctx(rng.of(&tenants[flow].hctxs));
-            env.submit_cost(FlowId(flow as u32), at, Cost(1 + rng.next() % (64 * KIB)));
+            env.submit_cost(FlowId(flow as u32), at, Cost(1 + rng.next_u64() % (64 * KIB)));
             if rng.chance(2) {
                 env.run(at);
             }
             if env.in_flight() > 0 && rng.chance(2) {
-                let position = rng.below(env.in_flight());
+                let position = rng.index(env.in_flight());
                 let worker = env.complete_at(position);
                 env.run(worker);
                 env.run_kicked();

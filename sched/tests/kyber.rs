@@ -1,11 +1,11 @@
 //! What `kyber` is known for, the bad included: tokens per kind of request, depths that follow the latencies, batches,
 //! less room for what nobody waits for; and that it knows no tenants.
 
-mod elevator_rig;
-use elevator_rig::*;
 use mqfq_sched::cost::CostKind;
-use mqfq_sched::policy::{AnyPolicy, Kyber, KyberDomain, KyberOptions, PolicyKind, PolicyOptions};
+use mqfq_sched::policy::{AnyPolicy, Kyber, KyberDomain, KyberOptions, OwnOptions, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::HctxId;
+use mqfq_testing::Random;
+use mqfq_testing::rig::*;
 
 const DEFAULT: KyberOptions = KyberOptions::DEFAULT;
 
@@ -13,7 +13,8 @@ const DEFAULT: KyberOptions = KyberOptions::DEFAULT;
 const DEEP: u32 = 1024;
 
 fn rig(depth: u32, kyber: KyberOptions, hctxs: usize) -> Rig {
-    Rig::new(PolicyOptions { depth, kyber, ..PolicyOptions::new(PolicyKind::Kyber) }, hctxs, 4)
+    let own = OwnOptions { kyber, ..OwnOptions::DEFAULT };
+    Rig::new(PolicyOptions { depth, own, ..PolicyOptions::new(PolicyKind::Kyber) }, hctxs, 4)
 }
 
 fn kyber(rig: &Rig) -> &Kyber {
@@ -81,10 +82,10 @@ fn each_domain_has_its_tokens() {
 fn no_domain_is_deeper_than_it_may_be_over_several_queues() {
     let kyber_options = KyberOptions { read_depth: 10, write_depth: 5, ..DEFAULT };
     let mut rig = rig(DEEP, kyber_options, 3);
-    let mut rng = Rng::new(3);
+    let mut rng = Random::new(3);
     let mut most = (0, 0);
     for _ in 0..5_000 {
-        let hctx = rng.below(3) as u16;
+        let hctx = rng.index(3) as u16;
         let io = rng.of(&[read(0, 0), write(0, 0)]);
         if rig.staged_at(HctxId(hctx)) < 50 {
             rig.submit(hctx, io);
@@ -93,7 +94,7 @@ fn no_domain_is_deeper_than_it_may_be_over_several_queues() {
         rig.run_kicked();
         let (reads, writes) = (on_device(&rig, CostKind::Read), on_device(&rig, CostKind::Write));
         most = (most.0.max(reads), most.1.max(writes));
-        if rng.below(2) == 0 && !rig.in_flight.is_empty() {
+        if rng.index(2) == 0 && !rig.in_flight.is_empty() {
             let done = rng.of(&rig.in_flight);
             rig.complete(done);
         }

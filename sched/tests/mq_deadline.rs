@@ -1,18 +1,19 @@
 //! What `mq-deadline` is known for, the bad included: batches in sector order, reads before writes but not for ever,
 //! expiry times, classes and their ageing.
 
-mod elevator_rig;
-use elevator_rig::*;
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostKind;
 use mqfq_sched::flow::FlowId;
-use mqfq_sched::policy::{Handle, MqDeadlineOptions, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::policy::{Handle, MqDeadlineOptions, OwnOptions, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::HctxId;
+use mqfq_testing::Random;
+use mqfq_testing::rig::*;
 
 const DEFAULT: MqDeadlineOptions = MqDeadlineOptions::DEFAULT;
 
 fn rig(depth: u32, mq_deadline: MqDeadlineOptions) -> Rig {
-    Rig::new(PolicyOptions { depth, mq_deadline, ..PolicyOptions::new(PolicyKind::MqDeadline) }, 1, 4)
+    let own = OwnOptions { mq_deadline, ..OwnOptions::DEFAULT };
+    Rig::new(PolicyOptions { depth, own, ..PolicyOptions::new(PolicyKind::MqDeadline) }, 1, 4)
 }
 
 /// Fills a device of depth 1 with a read at block 0 that ends in block 1, so that what is staged next waits.
@@ -286,12 +287,12 @@ fn a_changed_class_holds_for_what_comes_and_loses_nothing() {
 fn a_tenant_with_more_requests_gets_more() {
     // No tenants, no shares: 64 waiting against 1, all reads at random places. The one gets what its number says.
     let mut rig = rig(4, DEFAULT);
-    let mut rng = Rng::new(1);
+    let mut rng = Random::new(1);
     let mut of_one = 0;
     for _ in 0..6_500 {
         for (flow, waiting) in [(0, 64), (1, 1)] {
             while rig.under_way(flow) < waiting {
-                rig.submit(0, read(flow, rng.below(1 << 20) as u64 * 4096));
+                rig.submit(0, read(flow, rng.index(1 << 20) as u64 * 4096));
             }
         }
         rig.run(0);

@@ -5,53 +5,16 @@ use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::{Cost, CostKind};
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{
-    AnyPolicy, BfqOptions, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
+    AnyPolicy, BfqOptions, DirectPolicy, DispatchToken, Done, Entry, Grant, Handle, OwnOptions, Pick, Policy,
+    PolicyKind, PolicyOptions,
 };
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread; the test harness has threads of its own.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system allocator unchanged; the counter is a plain thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: our caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: our caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use mqfq_testing::Random;
+use mqfq_testing::allocations::{Counting, allocations};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
-
-/// SplitMix64 (Steele et al., OOPSLA 2014): enough to draw steps.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 /// How often each operation ended in each way: a path that was never taken has not been shown to be free of allocation.
 #[derive(Default, Debug)]
@@ -91,7 +54,7 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
     let mut queues: Vec<_> = (0..HCTXS).map(|n| policy.open_queue(HctxId(n), CAPACITY)).collect();
     let mut in_flight: Vec<_> = (0..HCTXS).map(|_| Vec::with_capacity(ROOM)).collect();
     let mut kicked = [false; HCTXS as usize];
-    let mut draw = Draw(u64::from(flows));
+    let mut draw = Random::new(u64::from(flows));
     let mut seen = Seen::default();
     let before = allocations();
     for round in 0..rounds {
@@ -158,9 +121,10 @@ fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
 /// set.
 fn churn_direct(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, [u64; 3], u64) {
     let policy = AnyPolicy::new(options, &Topology::new(2, 2, 1), &vec![Weight::DEFAULT; flows as usize]).unwrap();
+    let direct = policy.as_direct().expect("only of a direct policy");
     let mut queues: Vec<_> = (0..HCTXS).map(|n| policy.open_queue(HctxId(n), CAPACITY)).collect();
     let mut in_flight: Vec<Vec<(u32, Cost)>> = (0..HCTXS).map(|_| Vec::with_capacity(CAPACITY)).collect();
-    let mut draw = Draw(u64::from(flows));
+    let mut draw = Random::new(u64::from(flows));
     let (mut named, mut adjusted) = ([0; 3], 0);
     let before = allocations();
     for round in 0..rounds {
@@ -172,9 +136,9 @@ fn churn_direct(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, [u64;
                 // The last flow asks for little, so the others are ahead of it.
                 let flow = draw.below(u64::from(flows)) as u32;
                 let cost = Cost(if flow + 1 == flows { 512 } else { 1 << (9 + draw.below(16)) });
-                let class = policy.class_of(&queues[n], FlowId(flow), now_ns);
+                let class = direct.class_of(&queues[n], FlowId(flow), now_ns);
                 named[class.index()] += 1;
-                policy.dispatched(&mut queues[n], FlowId(flow), cost, class, now_ns);
+                direct.dispatched(&mut queues[n], FlowId(flow), cost, class, now_ns);
                 in_flight[n].push((flow, cost));
             }
         }
@@ -188,7 +152,7 @@ fn churn_direct(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, [u64;
                 policy.complete(&mut queues[n], done, DispatchToken::new(0), now_ns, &mut |_: HctxId| ());
             }
         }
-        adjusted += u64::from(policy.adjust(&mut queues[n], now_ns).is_some());
+        adjusted += u64::from(direct.adjust(&mut queues[n], now_ns).is_some());
     }
     (allocations() - before, named, adjusted)
 }
@@ -221,7 +185,10 @@ fn nothing_allocates_after_the_queues_are_open() {
                     token_unit_bytes,
                     start: VTime::from_raw(u64::MAX - (1 << 30)),
                     // Two rounds, or 1000 flows would wait for each other most of the time.
-                    bfq: BfqOptions { slice_idle_ns: 2_000_000, ..BfqOptions::DEFAULT },
+                    own: OwnOptions {
+                        bfq: BfqOptions { slice_idle_ns: 2_000_000, ..BfqOptions::DEFAULT },
+                        ..OwnOptions::DEFAULT
+                    },
                     ..PolicyOptions::new(kind)
                 };
                 for options in [options, options.relaxed(usize::from(HCTXS))] {
@@ -232,10 +199,10 @@ fn nothing_allocates_after_the_queues_are_open() {
                         // Where each of many is waited for in turn no device queue fills up.
                         often.push(seen.paused);
                     }
-                    if kind != PolicyKind::None {
+                    if kind.has_depth() {
                         often.extend([seen.no_token, seen.kicked]);
                     }
-                    if matches!(kind, PolicyKind::Mqfq | PolicyKind::MqfqSerial) {
+                    if kind.has_window() {
                         often.push(seen.throttled);
                     }
                     if kind == PolicyKind::MqDeadline || kind == PolicyKind::Bfq && flows > 1 {

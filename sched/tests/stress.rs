@@ -12,11 +12,9 @@ use mqfq_sched::policy::{
 };
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
+use mqfq_testing::random::Random;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
-
-mod bench_top;
-use bench_top::Rng;
 
 /// Who sleeps and who was kicked; under one lock, because this is the test and not what is tested.
 struct Sleepers {
@@ -63,7 +61,7 @@ impl Machine {
     }
 
     /// A worker that panics must not leave the others asleep for ever.
-    fn worker(&self, hctx: HctxId, queue: AnyQueue, rng: Rng, requests: u64) {
+    fn worker(&self, hctx: HctxId, queue: AnyQueue, rng: Random, requests: u64) {
         let work = std::panic::AssertUnwindSafe(|| self.work(hctx, queue, rng, requests));
         if let Err(panic) = std::panic::catch_unwind(work) {
             self.sleepers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).finished = true;
@@ -72,7 +70,7 @@ impl Machine {
         }
     }
 
-    fn work(&self, hctx: HctxId, mut queue: AnyQueue, mut rng: Rng, requests: u64) {
+    fn work(&self, hctx: HctxId, mut queue: AnyQueue, mut rng: Random, requests: u64) {
         let mut left = requests;
         let mut in_flight: Vec<(FlowId, DispatchToken)> = Vec::new();
         let mut last_vtime = self.policy.global_vtime();
@@ -80,11 +78,11 @@ impl Machine {
         let mut next_handle = 0;
         loop {
             let kick = &mut |other: HctxId| self.kick(other);
-            for _ in 0..rng.below(4) {
+            for _ in 0..rng.index(4) {
                 if left > 0 && self.policy.staged(&queue) < 32 {
                     left -= 1;
                     next_handle += 1;
-                    let flow = FlowId(rng.below(4) as u32);
+                    let flow = FlowId(rng.index(4) as u32);
                     let cost = Cost(rng.of(&[1, 512, 4096, 4096, 65_536]));
                     self.policy.submit(&mut queue, Entry::read(flow, cost, Handle(next_handle)), 0, kick);
                 }
@@ -104,9 +102,9 @@ impl Machine {
             last_vtime = now;
             // The device: finishes some of what it has, at least one if nothing else keeps this worker awake.
             let idle = !dispatched && left == 0;
-            let finish = if idle { in_flight.len().min(1) } else { rng.below(in_flight.len() + 1) };
+            let finish = if idle { in_flight.len().min(1) } else { rng.index(in_flight.len() + 1) };
             for _ in 0..finish {
-                let (flow, token) = in_flight.swap_remove(rng.below(in_flight.len()));
+                let (flow, token) = in_flight.swap_remove(rng.index(in_flight.len()));
                 self.out.fetch_sub(1, SeqCst);
                 self.policy.complete(&mut queue, Done::read(flow, Handle(0)), token, 0, kick);
                 self.completed.fetch_add(1, SeqCst);
@@ -145,7 +143,7 @@ fn stress(options: PolicyOptions, topology: &Topology, requests_per_worker: u64,
     std::thread::scope(|scope| {
         for (n, queue) in queues.into_iter().enumerate() {
             let machine = &machine;
-            let rng = Rng::new(seed.wrapping_mul(1000) + n as u64);
+            let rng = Random::new(seed.wrapping_mul(1000) + n as u64);
             scope.spawn(move || machine.worker(HctxId(n as u16), queue, rng, requests_per_worker));
         }
     });

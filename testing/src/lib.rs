@@ -2,12 +2,19 @@
 //!
 //! | file | answers |
 //! |---|---|
+//! | [`allocations`] | does a stretch of code take memory? |
 //! | [`folder`] | where does a test put its files? |
 //! | [`machine`] | who may use the machine? |
+//! | [`random`] | which numbers look random, and are the same on every machine? |
+//! | [`rig`] | what do the workers of a policy do in virtual time? |
 //! | [`tools`] | is a foreign tool there, and what does it print? |
 
+pub mod allocations;
 pub mod folder;
 pub mod machine;
+pub mod random;
+pub mod rig;
 pub mod tools;
 
 pub use folder::{Folder, arg, pattern};
+pub use random::Random;

@@ -85,6 +85,25 @@ pub fn loom() -> Result<(), String> {
     run(&mut loom_command())
 }
 
+/// `fmt`: formats everything, or with `is_check` only looks whether it is formatted.
+///
+/// `cargo fmt` follows `mod` lines alone, and those of policies and front ends are made by the macros of their
+/// registries.
+///
+/// # Errors
+/// One sentence about the first command that fails.
+pub fn fmt(is_check: bool) -> Result<(), String> {
+    let mode = if is_check { vec!["--check"] } else { vec![] };
+    run(cargo("fmt --all").args(mode.iter().flat_map(|mode| ["--", mode])))?;
+    let mut files = Vec::new();
+    for registered in ["sched/src/policy", "front/src"].map(|folder| root().join(folder)) {
+        let folders = std::fs::read_dir(&registered).map_err(|error| format!("{}: {error}", registered.display()))?;
+        files.extend(folders.flatten().map(|folder| folder.path().join("mod.rs")).filter(|file| file.is_file()));
+    }
+    files.sort();
+    run(command("rustfmt", mode).args(files.iter().filter_map(|file| file.strip_prefix(root()).ok())))
+}
+
 /// `tidy`: the rules that no compiler knows.
 ///
 /// # Errors
@@ -104,7 +123,7 @@ pub fn tidy() -> Result<(), String> {
 /// # Errors
 /// One sentence about the first check that fails.
 pub fn checks() -> Result<(), String> {
-    run(&mut cargo("fmt --all --check"))?;
+    fmt(true)?;
     tidy()?;
     run(&mut cargo("clippy --workspace --all-targets --locked -- -D warnings"))?;
     // Private items are documented for whoever works here, so a link to one leads somewhere.

@@ -11,6 +11,7 @@ cargo xtask COMMAND
   ci                         checks, smoke and test: what .ci/run runs
   checks                     formatting, tidy, clippy, rustdoc
   smoke                      the demo, and a look at its report
+  fmt [--check]              formats everything, the policies' folders too, which cargo fmt does not find
   tidy                       the rules that no compiler knows
   loom                       the model checks of the lock-free code
   histories [--steps N] [--seed S]
@@ -41,6 +42,8 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         ["ci"] => chores::ci(),
         ["checks"] => chores::checks(),
         ["smoke"] => chores::smoke(),
+        ["fmt"] => chores::fmt(false),
+        ["fmt", "--check"] => chores::fmt(true),
         ["tidy"] => chores::tidy(),
         ["loom"] => chores::loom(),
         ["histories", options @ ..] => {

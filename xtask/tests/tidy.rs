@@ -77,11 +77,12 @@ const PLANTED: &[Planted] = &[
     // The arrow that the picture shows and the manifest lacks.
     Planted {
         rule: "edges",
-        broken: &[
+        broken: &[WORKSPACE, BLK, ("front/Cargo.toml", "package.name = \"mqfq-front\"\n")],
+        lawful: &[
             WORKSPACE,
-            ("blk/Cargo.toml", "package.name = \"mqfq-blk\"\ndependencies = { mqfq-sched = \"1\" }\n"),
+            BLK,
+            ("front/Cargo.toml", "package.name = \"mqfq-front\"\ndependencies = { mqfq-blk = \"1\" }\n"),
         ],
-        lawful: &[WORKSPACE, BLK],
     },
     // What ships does not know the laboratory, nor what only tests share.
     Planted {
@@ -197,6 +198,21 @@ const PLANTED: &[Planted] = &[
                 "sched/Cargo.toml",
                 "[package]\nlicense.workspace = true\nedition.workspace = true\nrust-version.workspace = true\npublish = false\ndescription = \"x\"\n[lints]\nworkspace = true\n",
             ),
+        ],
+    },
+    Planted {
+        rule: "circles",
+        broken: &[
+            ("blk/src/a.rs", "use crate::b::B;\n"),
+            ("blk/src/b.rs", "mod inner;\n"),
+            ("blk/src/b/inner.rs", "use crate::c::C;\n"),
+            ("blk/src/c.rs", "fn f() -> crate::a::A {}\n"),
+        ],
+        // Two that name each other are one noun in two files; a comment names nothing, and a test what it likes.
+        lawful: &[
+            ("blk/src/a.rs", "use crate::b::B;\n"),
+            ("blk/src/b.rs", "use crate::a::A;\nuse crate::c::C;\n"),
+            ("blk/src/c.rs", "/// See [`crate::a`].\n#[cfg(test)]\nmod tests { use crate::a::A; }\n"),
         ],
     },
     Planted {
@@ -395,6 +411,20 @@ const PLANTED: &[Planted] = &[
         lawful: &[("README.md", "# R\n[a](docs/a.md#a)\n"), ("docs/a.md", "# A\n")],
     },
     Planted {
+        rule: "linked",
+        broken: &[
+            ("README.md", "# R\n[c](docs/use/config.md)\n"),
+            ("docs/use/config.md", "# C\n[x](policies/x.md) [a](a.md)\n"),
+            ("docs/use/policies/x.md", "# X\n"),
+            ("docs/use/a.md", "# A\n"),
+        ],
+        lawful: &[
+            ("README.md", "# R\n[c](docs/use/config.md)\n"),
+            ("docs/use/config.md", "# C\n[x](policies/x.md)\n"),
+            ("docs/use/policies/x.md", "# X\n"),
+        ],
+    },
+    Planted {
         rule: "one-meaning",
         broken: &[(
             "GLOSSARY.md",
@@ -440,16 +470,31 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         rule: "policy-pages",
-        broken: &[("sched/src/policy/options.rs", "PolicyKind::None => \"none\",\n")],
+        broken: &[("sched/src/policy/none/mod.rs", "..Descriptor::new(\"none\", \"x\")\n")],
         lawful: &[
-            ("sched/src/policy/options.rs", "PolicyKind::None => \"none\",\n"),
+            ("sched/src/policy/none/mod.rs", "..Descriptor::new(\"none\", \"x\")\n"),
             ("docs/use/policies/none.md", "# none\n"),
         ],
     },
     Planted {
         rule: "policy-pages",
-        broken: &[("sched/src/policy/options.rs", "//! x\n"), ("docs/use/policies/magic.md", "# magic\n")],
+        broken: &[
+            ("sched/src/policy/none/mod.rs", "Descriptor::new(\"none\", \"x\")\n"),
+            ("docs/use/policies/none.md", "# none\n"),
+            ("docs/use/policies/magic.md", "# magic\n"),
+        ],
         lawful: &[("docs/use/policies/magic.md", "# magic\n")],
+    },
+    Planted {
+        rule: "policy-pages",
+        broken: &[
+            ("sched/src/policy/fifo/mod.rs", "Descriptor::new(\"no-op\", \"x\")\n"),
+            ("docs/use/policies/no-op.md", "# no-op\n"),
+        ],
+        lawful: &[
+            ("sched/src/policy/no_op/mod.rs", "Descriptor::new(\n    \"no-op\", \"x\")\n"),
+            ("docs/use/policies/no-op.md", "# no-op\n"),
+        ],
     },
 ];
 

@@ -8,8 +8,9 @@
 
 use crate::device::null::SEGMENTS_MAX;
 use crate::device::store::SparseStore;
-use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag, reaped_at_once};
+use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, reaped_at_once};
 use crate::request::Status;
+use crate::tag::Tag;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

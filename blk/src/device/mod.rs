@@ -4,18 +4,21 @@ pub mod fault;
 #[cfg(feature = "uring")]
 pub mod file;
 pub mod memory;
+mod nearest;
 pub mod null;
 pub mod nvme;
 pub(crate) mod segments;
 pub mod store;
 
+pub use crate::device_info::DeviceInfo;
 pub use segments::{Segment, Segments};
 
 use crate::buffer::Buffer;
-use crate::queues;
 use crate::request::{Op, Status};
+use crate::tag::Tag;
 use mqfq_sched::policy::{ClassWeights, QueueClass};
 use mqfq_sched::topology::{HctxId, Place};
+use nearest::nearest;
 
 /// Payload that one reap of a device in memory copies, bytes: beyond it the rest waits for the next reap. It bounds how
 /// long a worker stays away from its other clients, to about 15 us; a turn of its loop has four rounds of reaps. One
@@ -32,29 +35,6 @@ pub(crate) fn reaped_at_once(payload_bytes: impl Iterator<Item = u64>) -> usize 
     };
     payload_bytes.take_while(fits).count()
 }
-
-/// What a device is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceInfo {
-    /// Size; requests beyond it are refused above.
-    pub size_bytes: u64,
-    /// Offsets and lengths must be multiples of this, a power of two; 1 = any.
-    pub block_bytes: u32,
-    /// Best size and alignment of a request, a power of two, at least `block_bytes`.
-    pub preferred_bytes: u32,
-    /// Largest read or write, bytes.
-    pub transfer_bytes_max: u32,
-    /// A completed write may be lost in a crash until a flush completes.
-    pub volatile_cache: bool,
-    /// Requests that one command may be made of, each with a buffer of its own; 1: the device cannot.
-    pub segments_max: u16,
-    /// Only requests whose offset and length are multiples of this, a power of two, may share a command.
-    pub segment_align_bytes: u32,
-}
-
-/// Names a request inside one device queue: unique among those in flight, below the queue's depth.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Tag(pub u16);
 
 /// A request as the device sees it. Already validated: inside the device, aligned to its block, not too long.
 #[derive(Debug)]
@@ -164,7 +144,7 @@ pub trait Device: Send + Sync {
     /// Which of `queues` hardware queues, 1 or more, each worker's requests go to, given the workers' places (blk-mq
     /// section 3.3, "HW submission queue mapping function"). Every queue must be somebody's.
     fn map_queues(&self, workers: &[Place], queues: usize) -> Vec<u16> {
-        queues::nearest(workers, queues)
+        nearest(workers, queues)
     }
 
     /// The descriptor that its queues name in entries on the worker's ring, if it is one and the same for all of them.

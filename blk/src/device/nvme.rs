@@ -43,8 +43,9 @@
 //! A's can come before the V that A saw (a later command may delay those already inside, never hasten them).
 
 use crate::device::store::SparseStore;
-use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueLimits, QueueOptions, Reaped, Tag};
+use crate::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueLimits, QueueOptions, Reaped};
 use crate::request::{Op, Status};
+use crate::tag::Tag;
 use crate::tag::TagSet;
 use mqfq_nvme::command::BLOCKS_MAX;
 use mqfq_nvme::presets::{BLOCK_BYTES, TRANSFER_BYTES_MAX};

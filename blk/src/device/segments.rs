@@ -12,6 +12,7 @@
 
 use super::{Command, Reaped};
 use crate::buffer::Buffer;
+use crate::foreign::Room;
 
 /// One request's part of a merged command.
 #[derive(Debug)]
@@ -68,10 +69,10 @@ impl Segments {
         first: &mut Buffer,
         offset_bytes: u64,
         length_bytes: u32,
-        mut each: impl FnMut(u64, &mut [u8]),
+        mut each: impl FnMut(u64, Room<'_>),
     ) {
         let Some(list) = &mut self.0 else {
-            return each(offset_bytes, &mut first.as_mut_slice()[..length_bytes as usize]);
+            return each(offset_bytes, first.room(length_bytes as usize));
         };
         let (mut at_bytes, end_bytes) = (offset_bytes, offset_bytes + u64::from(length_bytes));
         let rest = list.rest.iter_mut().map(|segment| (&mut segment.buffer, segment.length_bytes));
@@ -80,7 +81,7 @@ impl Segments {
             if piece_bytes == 0 {
                 return;
             }
-            each(at_bytes, &mut buffer.as_mut_slice()[..piece_bytes as usize]);
+            each(at_bytes, buffer.room(piece_bytes as usize));
             at_bytes += piece_bytes;
         }
     }
@@ -107,7 +108,7 @@ impl Command {
     /// If a command that moves bytes came without its buffer, or a buffer is shorter than its part: the layers above
     /// validate.
     #[inline]
-    pub fn for_each_segment(&mut self, each: impl FnMut(u64, &mut [u8])) {
+    pub fn for_each_segment(&mut self, each: impl FnMut(u64, Room<'_>)) {
         let &mut Command { op, offset_bytes, length_bytes, .. } = self;
         let first = self.buffer.as_mut().unwrap_or_else(|| panic!("a command to {op:?} came without its buffer"));
         self.more.for_each(first, offset_bytes, length_bytes, each);

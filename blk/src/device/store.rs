@@ -15,6 +15,7 @@
 //! of the store, whichever are fewer.
 
 use crate::device::Command;
+use crate::foreign::Room;
 use crate::request::Op;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -67,14 +68,18 @@ impl SparseStore {
     ///
     /// # Panics
     /// If the range does not lie inside; so do the others.
-    pub fn read(&self, offset_bytes: u64, mut bytes: &mut [u8]) {
-        for (chunk, range) in self.pieces(offset_bytes, bytes.len() as u64) {
-            let (piece, rest) = bytes.split_at_mut(range.len());
+    pub fn read(&self, offset_bytes: u64, bytes: &mut [u8]) {
+        self.read_into(offset_bytes, Room::from(bytes));
+    }
+
+    /// The same into a command's buffer.
+    fn read_into(&self, offset_bytes: u64, mut room: Room<'_>) {
+        for (chunk, range) in self.pieces(offset_bytes, room.len() as u64) {
+            let mut piece = room.take_front(range.len());
             match self.shard(chunk).lock().get(&chunk) {
-                Some(present) => piece.copy_from_slice(&present[range]),
+                Some(present) => piece.copy_from(&present[range]),
                 None => piece.fill(0),
             }
-            bytes = rest;
         }
     }
 
@@ -82,11 +87,23 @@ impl SparseStore {
     pub fn write(&self, offset_bytes: u64, mut bytes: &[u8]) {
         for (chunk, range) in self.pieces(offset_bytes, bytes.len() as u64) {
             let (piece, rest) = bytes.split_at(range.len());
-            let mut chunks = self.shard(chunk).lock();
-            let present = chunks.entry(chunk).or_insert_with(|| vec![0; CHUNK_BYTES as usize].into_boxed_slice());
-            present[range].copy_from_slice(piece);
+            self.change(chunk, |present| present[range].copy_from_slice(piece));
             bytes = rest;
         }
+    }
+
+    /// The same of a command's buffer.
+    fn write_from(&self, offset_bytes: u64, mut room: Room<'_>) {
+        for (chunk, range) in self.pieces(offset_bytes, room.len() as u64) {
+            let mut piece = room.take_front(range.len());
+            self.change(chunk, |present| piece.copy_to(&mut present[range]));
+        }
+    }
+
+    /// Changes a chunk, which is made if it does not exist.
+    fn change(&self, chunk: u64, change: impl FnOnce(&mut [u8])) {
+        let mut chunks = self.shard(chunk).lock();
+        change(chunks.entry(chunk).or_insert_with(|| vec![0; CHUNK_BYTES as usize].into_boxed_slice()));
     }
 
     /// Makes a range read as zero and gives back the memory of whole chunks.
@@ -151,8 +168,8 @@ impl SparseStore {
     pub(crate) fn execute(&self, command: &mut Command) {
         let &mut Command { op, offset_bytes, length_bytes, .. } = command;
         match op {
-            Op::Read => command.for_each_segment(|offset_bytes, bytes| self.read(offset_bytes, bytes)),
-            Op::Write => command.for_each_segment(|offset_bytes, bytes| self.write(offset_bytes, bytes)),
+            Op::Read => command.for_each_segment(|offset_bytes, room| self.read_into(offset_bytes, room)),
+            Op::Write => command.for_each_segment(|offset_bytes, room| self.write_from(offset_bytes, room)),
             Op::Flush => {}
             Op::Discard | Op::WriteZeroes { may_unmap: true } => self.discard(offset_bytes, u64::from(length_bytes)),
             Op::WriteZeroes { may_unmap: false } => self.write_zeroes(offset_bytes, u64::from(length_bytes)),

@@ -1,27 +1,77 @@
 //! How a command gets to the device queue: at once, when there is a place again, or again and alone.
 
-use super::HwCtx;
-use crate::device::{Command, QueueFull, Segments, Tag};
+use super::in_flight::InFlight;
+use super::shared::Shared;
+use crate::device::{Command, DeviceQueue, Reaped, Segments};
+use crate::request::Submission;
 use crate::table::{Request, State};
+use crate::tag::{Tag, TagSet};
 use mqfq_sched::policy::{Handle, Policy, QueueClass};
+use std::collections::VecDeque;
 
-impl<P: Policy> HwCtx<P> {
+/// The device queue, the commands on it, and those on the way there.
+pub(super) struct Commands {
+    pub(super) device: Box<dyn DeviceQueue>,
+    pub(super) tags: TagSet,
+    pub(super) by_tag: Box<[InFlight]>,
+    /// A command that the device queue did not take although we had a tag for it; goes first next time.
+    pub(super) refused: Option<Command>,
+    /// Requests with tokens that go to the device again, each alone.
+    pub(super) resend: VecDeque<Handle>,
+    /// What the device has finished, while it is completed.
+    pub(super) reaped: Vec<Reaped>,
+}
+
+impl Commands {
+    /// None on `device`, which takes `depth`.
+    pub(super) fn new(device: Box<dyn DeviceQueue>, depth: u16) -> Commands {
+        Commands::with_tags(device, TagSet::new(depth))
+    }
+
+    /// None on `device`, which takes as many as there are tags.
+    pub(super) fn with_tags(device: Box<dyn DeviceQueue>, tags: TagSet) -> Commands {
+        let (by_tag, reaped) = (vec![InFlight::FREE; tags.all()].into(), Vec::with_capacity(tags.all()));
+        Commands { device, tags, by_tag, refused: None, resend: VecDeque::new(), reaped }
+    }
+
     /// The command of a request alone.
     #[inline(always)]
-    pub(super) fn command(&mut self, tag: Tag, handle: Handle) -> Command {
+    pub(super) fn of(&mut self, tag: Tag, handle: Handle, class: QueueClass, request: &mut Request) -> Command {
         let generation = self.by_tag[tag.0 as usize].begin(handle);
-        let request = self.requests.get_mut(handle);
-        let &mut Request { op, offset_bytes, length_bytes, fua, .. } = request;
-        let buffer = request.buffer.take();
-        let (more, class) = (Segments::NONE, QueueClass::default());
-        Command { tag, op, offset_bytes, length_bytes, fua, buffer, more, generation, class }
+        let &mut Submission { op, offset_bytes, length_bytes, fua, .. } = &mut request.submission;
+        let buffer = request.submission.buffer.take();
+        Command { tag, op, offset_bytes, length_bytes, fua, buffer, more: Segments::NONE, generation, class }
+    }
+
+    /// This use of the tag is over, and the tag is free. Its first request; `None`: it was over already.
+    #[inline(always)]
+    pub(super) fn end(&mut self, tag: Tag, generation: u32) -> Option<Handle> {
+        let head = self.by_tag[tag.0 as usize].end(generation)?;
+        self.tags.release(tag);
+        Some(head)
+    }
+}
+
+impl<P: Policy> Shared<P> {
+    /// Hands over what waits from earlier runs: what the device had no place for, and requests that go again. Returns
+    /// requests handed over.
+    #[inline(always)]
+    pub(super) fn hand_over_left(&mut self, now_ns: u64) -> usize {
+        let mut handed_over = 0;
+        if let Some(command) = self.commands.refused.take() {
+            handed_over += self.offer_again(command, now_ns);
+        }
+        if !self.commands.resend.is_empty() {
+            handed_over += self.send_again(now_ns);
+        }
+        handed_over
     }
 
     /// Hands over what the device had no place for. Returns its requests, or 0 if there still is none.
     #[cold]
-    pub(super) fn offer_again(&mut self, command: Command, now_ns: u64) -> usize {
+    fn offer_again(&mut self, command: Command, now_ns: u64) -> usize {
         let (tag, generation) = (command.tag, command.generation);
-        let requests = self.requests_of(self.by_tag[tag.0 as usize].head);
+        let requests = self.requests_of(self.commands.by_tag[tag.0 as usize].head);
         if !self.offer_rarely(command) {
             return 0;
         }
@@ -32,17 +82,18 @@ impl<P: Policy> HwCtx<P> {
     /// Hands over requests that go again, as far as there are tags. They were counted as dispatched before, and have
     /// their tokens.
     #[cold]
-    pub(super) fn send_again(&mut self, now_ns: u64) -> usize {
+    fn send_again(&mut self, now_ns: u64) -> usize {
         let mut handed_over = 0;
-        while self.refused.is_none()
-            && let Some(&handle) = self.resend.front()
-            && let Some(tag) = self.tags.acquire()
+        while self.commands.refused.is_none()
+            && let Some(&handle) = self.commands.resend.front()
+            && let Some(tag) = self.commands.tags.acquire()
         {
-            self.resend.pop_front();
-            if let State::Dispatched { tag: old, .. } = &mut self.requests.get_mut(handle).state {
+            self.commands.resend.pop_front();
+            let request = self.requests.get_mut(handle);
+            if let State::Dispatched { tag: old, .. } = &mut request.state {
                 *old = tag;
             }
-            let command = self.command(tag, handle);
+            let command = self.commands.of(tag, handle, QueueClass::default(), request);
             self.expiry.begins_at(tag, command.generation, now_ns);
             handed_over += usize::from(self.offer_rarely(command));
         }
@@ -53,21 +104,5 @@ impl<P: Policy> HwCtx<P> {
     #[inline(never)]
     pub(super) fn offer_rarely(&mut self, command: Command) -> bool {
         self.offer(command)
-    }
-
-    /// Hands a command to the device queue; keeps it if there is no place. In line: a command is several words, which
-    /// need not be moved.
-    #[inline(always)]
-    pub(super) fn offer(&mut self, command: Command) -> bool {
-        match self.device.submit(command) {
-            Ok(()) => {
-                self.stats.commands += 1;
-                true
-            }
-            Err(QueueFull(command)) => {
-                self.refused = Some(command);
-                false
-            }
-        }
     }
 }

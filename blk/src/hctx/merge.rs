@@ -25,13 +25,14 @@
 //! Cost: off, a branch per dispatch and one per end. On, the comparison above per grant. The lists of buffers are used
 //! again: so many are made as there were merged commands under way at once.
 
-use super::HwCtx;
+use super::shared::{Ending, Shared};
 use crate::buffer::Buffer;
 use crate::device::segments::{List, Segment};
-use crate::device::{Command, Segments, Tag};
+use crate::device::{Command, Segments};
 use crate::path::{Merge, MergeBounds, PathOptions};
-use crate::request::{Completion, Op, Status};
+use crate::request::{Completion, Op, Status, Submission};
 use crate::table::{Owner, Request, RequestTable, State};
+use crate::tag::Tag;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{Handle, Kick, Policy, QueueClass};
 
@@ -91,7 +92,7 @@ impl Merging {
 
     /// A command of this request, which others may join.
     fn open(&self, tag: Tag, handle: Handle, request: &Request) -> Open {
-        let &Request { flow, op, fua, offset_bytes, length_bytes, .. } = request;
+        let &Submission { flow, op, fua, offset_bytes, length_bytes, .. } = &request.submission;
         Open {
             tag,
             head: handle,
@@ -107,7 +108,7 @@ impl Merging {
     }
 
     fn is_eligible(&self, request: &Request) -> bool {
-        let &Request { op, offset_bytes, length_bytes, .. } = request;
+        let &Submission { op, offset_bytes, length_bytes, .. } = &request.submission;
         let misaligned = (offset_bytes | u64::from(length_bytes)) & u64::from(self.bounds.align_bytes - 1);
         op != Op::Flush && length_bytes > 0 && misaligned == 0
     }
@@ -115,7 +116,7 @@ impl Merging {
     /// Where this request would join the open command, if it may.
     fn side(&self, request: &Request) -> Option<Side> {
         let open = self.open.as_ref()?;
-        let &Request { flow, op, fua, offset_bytes, length_bytes, .. } = request;
+        let &Submission { flow, op, fua, offset_bytes, length_bytes, .. } = &request.submission;
         let side = if offset_bytes == open.end_bytes {
             Side::Back
         } else if self.merge == Merge::Both && offset_bytes + u64::from(length_bytes) == open.start_bytes {
@@ -137,7 +138,8 @@ impl Merging {
     fn seal(&mut self, open: &Open, requests: &mut RequestTable, generation: u32) -> Command {
         let &Open { tag, head, op, fua, start_bytes, end_bytes, .. } = open;
         let first = requests.get_mut(head);
-        let (buffer, first_bytes, mut next) = (first.buffer.take(), first.length_bytes, first.next);
+        let (buffer, first_bytes, mut next) =
+            (first.submission.buffer.take(), first.submission.length_bytes, first.next);
         let mut more = Segments::NONE;
         if next.is_some() && buffer.is_some() {
             let segments_max = usize::from(self.bounds.segments_max);
@@ -148,8 +150,9 @@ impl Merging {
             list.first_bytes = first_bytes;
             while let Some(handle) = next {
                 let request = requests.get_mut(handle);
-                let buffer = request.buffer.take().expect("requests of one command all have a buffer, or none has");
-                list.rest.push(Segment { buffer, length_bytes: request.length_bytes });
+                let buffer =
+                    request.submission.buffer.take().expect("requests of one command all have a buffer, or none has");
+                list.rest.push(Segment { buffer, length_bytes: request.submission.length_bytes });
                 next = request.next;
             }
             more = Segments(Some(list));
@@ -166,20 +169,21 @@ impl Merging {
     }
 }
 
-impl<P: Policy> HwCtx<P> {
+impl<P: Policy> Shared<P> {
     /// Joins a granted request to the open command, or hands that to the device and opens another. Returns requests
     /// handed over.
     pub(super) fn gather(&mut self, tag: Tag, handle: Handle) -> usize {
-        let Self { merging, requests, .. } = self;
+        let Self { merging, requests, commands, .. } = self;
         let side = merging.side(requests.get_mut(handle));
         // What goes to another class queue is another command.
-        let is_same = merging.open.as_ref().is_some_and(|open| self.tags.class_of(open.tag) == self.tags.class_of(tag));
+        let tags = &mut commands.tags;
+        let is_same = merging.open.as_ref().is_some_and(|open| tags.class_of(open.tag) == tags.class_of(tag));
         let Some(side) = side.filter(|_| is_same) else {
             let handed_over = self.close();
             self.merging.open = Some(self.merging.open(tag, handle, self.requests.get_mut(handle)));
             return handed_over;
         };
-        self.tags.release(tag);
+        tags.release(tag);
         merging.extra += 1;
         let open = merging.open.as_mut().expect("a request joins what is open");
         open.requests += 1;
@@ -189,24 +193,24 @@ impl<P: Policy> HwCtx<P> {
         }
         match side {
             Side::Back => {
-                open.end_bytes += u64::from(request.length_bytes);
+                open.end_bytes += u64::from(request.submission.length_bytes);
                 requests.get_mut(std::mem::replace(&mut open.tail, handle)).next = Some(handle);
             }
             Side::Front => {
-                open.start_bytes -= u64::from(request.length_bytes);
+                open.start_bytes -= u64::from(request.submission.length_bytes);
                 request.next = Some(std::mem::replace(&mut open.head, handle));
             }
         }
-        self.stats.merged += 1;
+        self.counters.stats.merged += 1;
         0
     }
 
     /// Hands the open command to the device. Returns its requests, or 0 if the device has no place for it now.
     pub(super) fn close(&mut self) -> usize {
         let Some(open) = self.merging.open.take() else { return 0 };
-        let generation = self.by_tag[open.tag.0 as usize].begin(open.head);
+        let generation = self.commands.by_tag[open.tag.0 as usize].begin(open.head);
         let mut command = self.merging.seal(&open, &mut self.requests, generation);
-        command.class = self.tags.class_of(open.tag);
+        command.class = self.commands.tags.class_of(open.tag);
         if self.offer_rarely(command) { usize::from(open.requests) } else { 0 }
     }
 
@@ -226,11 +230,11 @@ impl<P: Policy> HwCtx<P> {
         let mut list = more.0;
         let mut segments = list.as_mut().map(|list| list.rest.drain(..));
         let first = requests.get_mut(head);
-        first.buffer = buffer;
+        first.submission.buffer = buffer;
         let mut next = first.next.take();
         while let Some(handle) = next {
             let request = requests.get_mut(handle);
-            request.buffer = segments.as_mut().and_then(Iterator::next).map(|segment| segment.buffer);
+            request.submission.buffer = segments.as_mut().and_then(Iterator::next).map(|segment| segment.buffer);
             next = request.next.take();
             merging.extra -= 1;
         }
@@ -242,7 +246,7 @@ impl<P: Policy> HwCtx<P> {
 
     /// A merged command ended: its requests complete, or go alone.
     #[expect(clippy::too_many_arguments, reason = "a command's end, and what an end is made with")]
-    pub(super) fn end_merged(
+    pub(super) fn end_merged<E: Ending<P>>(
         &mut self,
         head: Handle,
         status: Status,
@@ -259,12 +263,12 @@ impl<P: Policy> HwCtx<P> {
         let mut segments = list.as_mut().map(|list| list.rest.drain(..));
         let (mut handle, mut buffer) = (head, buffer);
         while let Some(next) = self.requests.get_mut(handle).next {
-            self.complete_apart(handle, status, buffer, now_ns, kick, out);
+            self.complete_apart::<E>(handle, status, buffer, now_ns, kick, out);
             self.merging.extra -= 1;
             buffer = segments.as_mut().and_then(Iterator::next).map(|segment| segment.buffer);
             handle = next;
         }
-        self.complete_apart(handle, status, buffer, now_ns, kick, out);
+        self.complete_apart::<E>(handle, status, buffer, now_ns, kick, out);
         drop(segments);
         if let Some(list) = list {
             self.merging.recycle(list);
@@ -274,10 +278,10 @@ impl<P: Policy> HwCtx<P> {
     /// A merged command ended badly: each of its requests will go alone.
     #[cold]
     pub(super) fn take_apart(&mut self, head: Handle, buffer: Option<Buffer>, more: Segments) {
-        self.stats.taken_apart += 1;
+        self.counters.stats.taken_apart += 1;
         let mut next = Some(head);
         while let Some(handle) = next {
-            self.resend.push_back(handle);
+            self.commands.resend.push_back(handle);
             next = self.requests.get_mut(handle).next;
         }
         self.unlink(head, buffer, more);

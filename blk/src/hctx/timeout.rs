@@ -35,12 +35,13 @@
 //! to when the oldest command expires, but not nearer than an eighth of the timeout: so a command is noticed at most
 //! that much late. Cost on the path: a comparison per run and one per reap. Off, no look is ever due.
 
-use super::HwCtx;
-use crate::device::{Reaped, Tag};
+use super::shared::{Ending, Shared};
+use crate::device::Reaped;
 use crate::path::PathOptions;
 use crate::request::{Completion, Status};
 use crate::stats::{HctxStats, Trouble};
 use crate::table::Owner;
+use crate::tag::Tag;
 use crate::trace::TraceEvent;
 use mqfq_sched::policy::{Handle, Kick, Policy};
 
@@ -110,6 +111,12 @@ impl Expiry {
         }
     }
 
+    /// What has gone wrong with commands since the last call.
+    #[inline(always)]
+    pub(super) fn take_trouble(&mut self) -> Option<Trouble> {
+        self.trouble.take()
+    }
+
     fn set(&mut self, special: Special) {
         match self.specials.iter_mut().find(|other| other.tag == special.tag) {
             Some(other) => *other = special,
@@ -118,19 +125,19 @@ impl Expiry {
     }
 }
 
-impl<P: Policy> HwCtx<P> {
+impl<P: Policy> Shared<P> {
     /// Looks at every command on the device.
     #[cold]
-    pub(super) fn look(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
-        let Self { expiry, by_tag, .. } = self;
+    pub(super) fn look<E: Ending<P>>(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
+        let Self { expiry, commands, .. } = self;
         // Commands that have ended are no longer special.
-        expiry.specials.retain(|special| by_tag[special.tag.0 as usize].generation == special.generation);
+        expiry.specials.retain(|special| commands.by_tag[special.tag.0 as usize].generation == special.generation);
         let timeout_ns = expiry.timeout_ns;
-        let (before, mut next_ns, mut resets) = (self.stats, NEVER, false);
-        for tag in (0..self.by_tag.len() as u16).map(Tag) {
-            let slot = self.by_tag[tag.0 as usize];
+        let (before, mut next_ns, mut resets) = (self.counters.stats, NEVER, false);
+        for tag in (0..self.commands.by_tag.len() as u16).map(Tag) {
+            let slot = self.commands.by_tag[tag.0 as usize];
             // What waits for a place in the queue is not on the device yet; its time begins when it gets there.
-            if !slot.is_out() || self.refused.as_ref().is_some_and(|command| command.tag == tag) {
+            if !slot.is_out() || self.commands.refused.as_ref().is_some_and(|command| command.tag == tag) {
                 continue;
             }
             let special = self.expiry.specials.iter().find(|special| special.tag == tag).copied();
@@ -147,10 +154,10 @@ impl<P: Policy> HwCtx<P> {
             }
         }
         if resets {
-            self.reset(now_ns, kick, out);
+            self.reset::<E>(now_ns, kick, out);
         }
         self.note_trouble(&before);
-        if !self.expiry.specials.is_empty() || self.refused.is_some() || !self.resend.is_empty() {
+        if !self.expiry.specials.is_empty() || self.commands.refused.is_some() || !self.commands.resend.is_empty() {
             next_ns = next_ns.min(now_ns.saturating_add(timeout_ns));
         }
         let soonest_ns = now_ns.saturating_add((timeout_ns / 8).max(1));
@@ -159,7 +166,7 @@ impl<P: Policy> HwCtx<P> {
 
     /// What a look counted will be told.
     fn note_trouble(&mut self, before: &HctxStats) {
-        let after = &self.stats;
+        let after = &self.counters.stats;
         let (timeouts, resets) = (after.timeouts - before.timeouts, after.resets - before.resets);
         let stuck = after.stuck - before.stuck;
         if timeouts + resets + stuck > 0 {
@@ -170,63 +177,52 @@ impl<P: Policy> HwCtx<P> {
         }
     }
 
-    /// What has gone wrong with commands since the last call.
-    #[inline(always)]
-    pub fn take_trouble(&mut self) -> Option<Trouble> {
-        self.expiry.trouble.take()
-    }
-
     /// A command has been on the device for too long.
     fn expire(&mut self, tag: Tag, head: Handle, now_ns: u64) {
-        self.stats.timeouts += 1;
+        self.counters.stats.timeouts += 1;
         self.on_timeout(head, now_ns);
-        self.stats.aborts += u64::from(self.device.abort(tag, now_ns));
-        let generation = self.by_tag[tag.0 as usize].generation;
+        self.counters.stats.aborts += u64::from(self.commands.device.abort(tag, now_ns));
+        let generation = self.commands.by_tag[tag.0 as usize].generation;
         self.expiry.set(Special { tag, generation, since_ns: now_ns, phase: Phase::Aborted });
     }
 
     /// Told of each command that times out, by its first request.
     fn on_timeout(&mut self, _head: Handle, now_ns: u64) {
-        if let Some(trace) = &mut self.trace {
-            trace.mark(TraceEvent::TimedOut, now_ns);
-        }
+        self.counters.mark(TraceEvent::TimedOut, now_ns);
     }
 
     /// Aborting did not help: all commands come back, whatever becomes of them then.
-    fn reset(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
+    fn reset<E: Ending<P>>(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) {
         let mut given_back = Vec::new();
-        if !self.device.reset(now_ns, &mut given_back) {
+        if !self.commands.device.reset(now_ns, &mut given_back) {
             for special in self.expiry.specials.iter_mut().filter(|special| special.phase == Phase::Aborted) {
                 special.phase = Phase::Stuck;
-                self.stats.stuck += 1;
+                self.counters.stats.stuck += 1;
             }
             return;
         }
-        self.stats.resets += 1;
-        if let Some(trace) = &mut self.trace {
-            trace.mark(TraceEvent::Reset, now_ns);
-        }
+        self.counters.stats.resets += 1;
+        self.counters.mark(TraceEvent::Reset, now_ns);
         for Reaped { tag, generation, buffer, more, .. } in given_back {
-            let Some(head) = self.by_tag[tag.0 as usize].end(generation) else {
-                self.stats.late_completions += 1;
+            let Some(head) = self.commands.end(tag, generation) else {
+                self.counters.stats.late_completions += 1;
                 continue;
             };
-            self.tags.release(tag);
             let has_timed_out =
                 self.expiry.specials.iter().any(|special| special.tag == tag && special.phase != Phase::Again);
             let request = self.requests.get_mut(head);
             if request.next.is_some() {
                 self.take_apart(head, buffer, more);
             } else if has_timed_out || request.retries >= self.expiry.retries {
-                self.complete_apart(head, Status::TimedOut, buffer, now_ns, kick, out);
+                self.complete_apart::<E>(head, Status::TimedOut, buffer, now_ns, kick, out);
             } else {
                 request.retries += 1;
-                request.buffer = buffer;
-                self.resend.push_back(head);
-                self.stats.replays += 1;
+                request.submission.buffer = buffer;
+                self.commands.resend.push_back(head);
+                self.counters.stats.replays += 1;
             }
         }
-        let by_tag = &self.by_tag;
+        let by_tag = &self.commands.by_tag;
         self.expiry.specials.retain(|special| by_tag[special.tag.0 as usize].generation == special.generation);
     }
 }

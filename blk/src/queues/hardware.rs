@@ -34,7 +34,8 @@
 
 use super::Interrupt;
 use super::port::OwnedCommand;
-use crate::device::{Command, DeviceQueue, Reaped, Tag};
+use crate::device::{Command, DeviceQueue, Reaped};
+use crate::tag::Tag;
 use crate::tag::TagSet;
 use mqfq_sched::policy::{ClassWeights, QueueClass};
 use mqfq_sched::sync::{AtomicU32, AtomicU64, Mutex, Ordering};

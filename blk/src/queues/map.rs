@@ -352,35 +352,3 @@ fn count(queues: &[u16]) -> usize {
     queues.dedup();
     queues.len()
 }
-
-/// The default of [`Device::map_queues`]: sockets do not share a queue while there is one for each, every socket has
-/// queues by its number of workers, and those of a socket are spread evenly over its cores. With fewer queues than
-/// sockets, neighbours share.
-pub(crate) fn nearest(workers: &[Place], queues: usize) -> Vec<u16> {
-    let mut order: Vec<usize> = (0..workers.len()).collect();
-    order.sort_by_key(|&worker| workers[worker]);
-    let sockets: Vec<&[usize]> = order.chunk_by(|&a, &b| workers[a].socket == workers[b].socket).collect();
-    let mut map = vec![0; workers.len()];
-    if queues <= sockets.len() {
-        for (number, socket) in sockets.iter().enumerate() {
-            socket.iter().for_each(|&worker| map[worker] = (number * queues / sockets.len()) as u16);
-        }
-        return map;
-    }
-    let queues = queues.min(workers.len());
-    let mut of_socket = vec![1; sockets.len()];
-    for _ in sockets.len()..queues {
-        // To the socket with the most workers to a queue; to the first of equal ones.
-        let crowded = |&socket: &usize| (sockets[socket].len() * 1024 / of_socket[socket], std::cmp::Reverse(socket));
-        let most = (0..sockets.len()).max_by_key(crowded).expect("there is a worker");
-        of_socket[most] += 1;
-    }
-    let mut first = 0;
-    for (socket, queues) in sockets.iter().zip(of_socket) {
-        for (number, &worker) in socket.iter().enumerate() {
-            map[worker] = (first + number * queues / socket.len()) as u16;
-        }
-        first += queues;
-    }
-    map
-}

@@ -23,7 +23,6 @@
 //! | `map.rs` | which worker uses which queue of each level |
 //! | `hardware.rs` | a hardware queue: the device's queue, its tags, and what waits for them, under one lock |
 //! | `port.rs` | one worker's way into both, and the inbox by which its completions come back |
-//! | `raw.rs` | no block layer at all, to compare with |
 //!
 //! # Invariants
 //! Q1. A command that a port took is handed out once, by the same port, with the tag that it came with (I10).
@@ -45,13 +44,10 @@
 mod hardware;
 mod map;
 mod port;
-mod raw;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use map::nearest;
 pub use map::{BlockLayer, HardwareQueues, QueueLayout, QueueMap, Spread};
-pub(crate) use raw::{Charge, RawPath};
 
 use crate::device::{Device, DeviceQueue, QueueOptions};
 use hardware::{HardwareQueue, Shape};

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::buffer::Buffer;
-use crate::device::{Command, DeviceInfo, QueueFull, QueueLimits, Reaped, Tag};
+use crate::device::{Command, DeviceInfo, QueueFull, QueueLimits, Reaped};
 use crate::request::{Op, Status};
+use crate::tag::Tag;
 use mqfq_sched::policy::{ClassWeights, PolicyKind, QueueClass};
-use mqfq_sched::topology::{Place, Topology};
+use mqfq_sched::topology::Topology;
 
 /// A device that completes a command when it is told to, oldest first.
 struct SlowDevice {
@@ -148,32 +149,6 @@ fn each_spread_gives_its_queues() {
     let sq = map(QueueLayout::SQ, &Topology::flat(1), 64).unwrap();
     assert!(!sq.is_private(), "one lock, even for one worker");
     assert!(map(QueueLayout::RAW, &topology, 64).unwrap().is_private());
-}
-
-#[test]
-fn a_socket_keeps_its_queues_together() {
-    // Workers fill the first socket, and half of the second.
-    let uneven: Vec<_> = (0..9).map(|worker| Place { socket: worker / 6, core: worker % 6 }).collect();
-    assert_eq!(nearest(&uneven, 2), [0, 0, 0, 0, 0, 0, 1, 1, 1]);
-    assert_eq!(nearest(&uneven, 3), [0, 0, 0, 1, 1, 1, 2, 2, 2]);
-    assert_eq!(nearest(&uneven, 1), [0; 9]);
-    let eight: Vec<_> = (0..16).map(|worker| Place { socket: worker / 2, core: worker % 2 }).collect();
-    assert_eq!(nearest(&eight, 3), [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2]);
-}
-
-#[test]
-fn every_queue_is_somebodys_on_every_machine() {
-    for sockets in 1..=4u16 {
-        for workers in 1..=13u16 {
-            let places: Vec<_> = (0..workers).map(|worker| Place { socket: worker % sockets, core: worker }).collect();
-            for queues in 1..=usize::from(workers) {
-                let mut used = nearest(&places, queues);
-                used.sort_unstable();
-                used.dedup();
-                assert_eq!(used, (0..queues as u16).collect::<Vec<_>>(), "{workers} workers, {sockets} sockets");
-            }
-        }
-    }
 }
 
 #[test]

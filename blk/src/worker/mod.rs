@@ -17,14 +17,15 @@
 //! A worker that only waits for another one to go on may spin for a while first (`patience.rs`). It sleeps only if its
 //! bell lets it: a kick since the last look makes another turn.
 //!
-//! # Timers
-//! A client asks for a time and is called then. A client that is done is not kept for the sake of its timers: they are
-//! cancelled, and its number may be given to another at once ([`Host::cancel_timers`]).
+//! # Waits
+//! A client asks for a time, or for a descriptor to become ready, and is called then. A client that is done is not kept
+//! for the sake of these: they are cancelled, and its number may be given to another at once ([`Host::cancel_waits`]).
 
 #[cfg(feature = "uring")]
 pub(crate) mod thread;
 
-use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused};
+use crate::buffer::Buffer;
+use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused, Whose};
 use crate::device::DeviceInfo;
 use crate::hctx::{Full, HwCtx};
 use crate::host::{Ended, Host, HostEvent, Mail};
@@ -34,7 +35,7 @@ use crate::table::Owner;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, mpsc};
 
 /// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
@@ -68,10 +69,11 @@ struct Slot {
 
 #[derive(Clone, Copy, Default)]
 struct Counts {
-    /// Of sockets.
+    /// That keep it.
     operations: u32,
     requests: u32,
-    timers: u32,
+    /// Timers, polls and counts.
+    waits: u32,
     called: bool,
 }
 
@@ -128,10 +130,19 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     ended: Vec<Ended>,
     patience: Patience,
     drained: Option<mpsc::Sender<()>>,
+    /// Drains of some clients that are not over.
+    leaving: Vec<Leaving>,
     /// Devices that are frozen and not yet quiet, and who waits for that.
     freezing: Vec<(u16, mpsc::Sender<()>)>,
     draining: bool,
     stopped: bool,
+}
+
+/// Clients that were asked to drain and are not gone, and who waits for that.
+struct Leaving {
+    whose: Whose,
+    clients: Vec<u32>,
+    gone: mpsc::Sender<()>,
 }
 
 /// The context of one call into one client.
@@ -177,7 +188,7 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
         }
     }
 
-    fn receive(&mut self, socket: RawFd, buffer: crate::buffer::Buffer, start: usize, end: usize, user: u32) {
+    fn receive(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
         self.counts.operations += 1;
         self.core.host.receive(self.client, socket, buffer, start, end, user);
     }
@@ -185,6 +196,35 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
     fn send(&mut self, socket: RawFd, parts: Vec<Part>, user: u32) {
         self.counts.operations += 1;
         self.core.host.send(self.client, socket, parts, user);
+    }
+
+    fn receive_with_descriptors(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
+        self.counts.operations += 1;
+        self.core.host.receive_with_descriptors(self.client, socket, buffer, start, end, user);
+    }
+
+    fn send_with_descriptors(&mut self, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32) {
+        self.counts.operations += 1;
+        self.core.host.send_with_descriptors(self.client, socket, parts, descriptors, user);
+    }
+
+    fn poll(&mut self, descriptor: RawFd, user: u32) {
+        self.counts.waits += 1;
+        self.core.host.poll(self.client, descriptor, user);
+    }
+
+    fn count(&mut self, event: RawFd, user: u32) {
+        self.counts.waits += 1;
+        self.core.host.count(self.client, event, user);
+    }
+
+    fn signal(&mut self, event: RawFd, user: u32) {
+        self.counts.operations += 1;
+        self.core.host.signal(self.client, event, user);
+    }
+
+    fn take_back(&mut self, user: u32) {
+        self.counts.waits -= self.core.host.take_back(self.client, user);
     }
 
     fn accept(&mut self, listener: RawFd, user: u32) {
@@ -201,7 +241,7 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
     }
 
     fn timer(&mut self, at_ns: u64, user: u32) {
-        self.counts.timers += 1;
+        self.counts.waits += 1;
         self.core.host.timer(self.client, at_ns, user);
     }
 }
@@ -308,6 +348,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             ended: Vec::with_capacity(options.ended_max),
             patience: Patience::default(),
             drained: None,
+            leaving: Vec::new(),
             freezing: Vec::new(),
             draining: false,
             stopped: false,
@@ -431,7 +472,14 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 Mail::Attach(_) if self.draining => {}
                 Mail::Attach(make) => self.adopt(make()),
                 Mail::Drain(done) => self.drain(done),
-                Mail::Abort => self.core.host.shutdown_all(),
+                Mail::Abort => self.core.host.abort(None),
+                Mail::DrainSome { whose, gone } => self.drain_some(whose, gone),
+                // Those that were asked to drain, whatever they are called now.
+                Mail::AbortSome(whose) => {
+                    let meant = self.leaving.iter().filter(|leaving| leaving.whose == whose);
+                    let clients = meant.flat_map(|leaving| &leaving.clients);
+                    clients.for_each(|client| self.core.host.abort(Some(*client)));
+                }
                 Mail::Snapshot(reply) => {
                     let stats = self.core.hctxs.iter_mut().map(|hctx| (hctx.stats(), hctx.flow_stats().to_vec()));
                     // A reader that no longer waits needs no answer.
@@ -479,6 +527,27 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
     }
 
+    fn clients_of(&self, whose: Whose) -> impl Iterator<Item = u32> {
+        let is_meant = move |slot: &Slot| slot.client.as_ref().is_some_and(|client| whose.includes(client.label()));
+        self.clients.iter().zip(0..).filter(move |(slot, _)| is_meant(slot)).map(|(_, number)| number)
+    }
+
+    fn drain_some(&mut self, whose: Whose, gone: mpsc::Sender<()>) {
+        let clients: Vec<u32> = self.clients_of(whose).collect();
+        for client in &clients {
+            self.call(*client, |client, context| client.drain(context));
+        }
+        self.leaving.push(Leaving { whose, clients, gone });
+    }
+
+    /// Reports the drains of which no client is left.
+    fn tell_gone(&mut self) {
+        for leaving in self.leaving.extract_if(.., |leaving| leaving.clients.is_empty()) {
+            // An engine that no longer waits needs no answer.
+            let _ = leaving.gone.send(());
+        }
+    }
+
     fn take_ended(&mut self) {
         let mut ended = std::mem::take(&mut self.ended);
         self.core.host.collect(&mut ended);
@@ -486,13 +555,15 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             match self.core.host.resolve(ended) {
                 Some(HostEvent::Client { client, event }) => {
                     let counts = &mut self.clients[client as usize].counts;
-                    if matches!(event, Event::Timer { .. }) {
-                        counts.timers -= 1;
-                        // It may have ended after this turn's time was read, and a client is told that its time has
-                        // come.
-                        self.core.now_ns = self.core.host.now_ns();
-                    } else {
-                        counts.operations -= 1;
+                    match event {
+                        Event::Timer { .. } => {
+                            counts.waits -= 1;
+                            // It may have ended after this turn's time was read, and a client is told that its time
+                            // has come.
+                            self.core.now_ns = self.core.host.now_ns();
+                        }
+                        Event::Ready { .. } | Event::Counted { .. } => counts.waits -= 1,
+                        _ => counts.operations -= 1,
                     }
                     self.call(client, |client, context| client.event(context, event));
                     self.dispatch_if_due();
@@ -548,19 +619,25 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             self.clients[client as usize].counts.called = false;
             self.call_quietly(client, |client, context| client.turn_end(context));
             let slot = &mut self.clients[client as usize];
-            let Counts { operations, requests, timers, .. } = slot.counts;
+            let Counts { operations, requests, waits, .. } = slot.counts;
             let over = operations == 0 && requests == 0 && slot.client.as_ref().is_some_and(|client| client.is_done());
             if over {
-                slot.client = None;
-                if timers > 0 {
-                    self.core.host.cancel_timers(client);
+                let done = slot.client.take();
+                if waits > 0 {
+                    self.core.host.cancel_waits(client);
                 }
+                // After that: it closes the descriptors that it waited for.
+                drop(done);
+                self.leaving.iter_mut().for_each(|leaving| leaving.clients.retain(|other| *other != client));
                 // Else those behind it would wait until the next room, at which nobody would answer in its place.
                 self.core.waiting.retain(|waiting| waiting.client != client);
                 self.free.push(client);
             }
         }
         self.called = called;
+        if !self.leaving.is_empty() {
+            self.tell_gone();
+        }
         let done = self.draining && self.clients.iter().all(|slot| slot.client.is_none());
         if let Some(drained) = self.drained.take_if(|_| done) {
             // An engine that no longer waits needs no answer.

@@ -131,7 +131,7 @@ impl Host for VirtualHost {
         unreachable!("no sockets here")
     }
 
-    fn shutdown_all(&mut self) {}
+    fn abort(&mut self, _: Option<u32>) {}
 
     fn attach(&mut self, _: MakeClient) {
         unreachable!("nobody listens here")
@@ -141,7 +141,7 @@ impl Host for VirtualHost {
         self.alarms.push(Alarm { at_ns, client, user });
     }
 
-    fn cancel_timers(&mut self, client: u32) {
+    fn cancel_waits(&mut self, client: u32) {
         self.alarms.retain(|alarm| alarm.client != client);
         self.rung.iter_mut().for_each(|alarm| *alarm = alarm.filter(|alarm| alarm.client != client));
     }

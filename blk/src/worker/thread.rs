@@ -25,7 +25,7 @@ use mqfq_sched::policy::AnyPolicy;
 use mqfq_sched::topology::HctxId;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
@@ -337,7 +337,7 @@ impl Host for ThreadHost {
     }
 
     fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32) {
-        self.ring.send(client, socket, parts, user);
+        self.ring.send(client, socket, parts, Vec::new(), user);
     }
 
     fn accept(&mut self, client: u32, listener: RawFd, user: u32) {
@@ -348,8 +348,47 @@ impl Host for ThreadHost {
         ring::shutdown(socket);
     }
 
-    fn shutdown_all(&mut self) {
-        self.ring.shutdown_all();
+    fn abort(&mut self, client: Option<u32>) {
+        self.ring.abort(client);
+    }
+
+    fn receive_with_descriptors(
+        &mut self,
+        client: u32,
+        socket: RawFd,
+        buffer: Buffer,
+        start: usize,
+        end: usize,
+        user: u32,
+    ) {
+        self.ring.receive_with_descriptors(client, socket, buffer, start..end, user);
+    }
+
+    fn send_with_descriptors(
+        &mut self,
+        client: u32,
+        socket: RawFd,
+        parts: Vec<Part>,
+        descriptors: Vec<OwnedFd>,
+        user: u32,
+    ) {
+        self.ring.send(client, socket, parts, descriptors, user);
+    }
+
+    fn poll(&mut self, client: u32, descriptor: RawFd, user: u32) {
+        self.ring.poll(client, descriptor, user);
+    }
+
+    fn count(&mut self, client: u32, event: RawFd, user: u32) {
+        self.ring.count(client, event, user);
+    }
+
+    fn signal(&mut self, client: u32, event: RawFd, user: u32) {
+        self.ring.signal(client, event, user);
+    }
+
+    fn take_back(&mut self, client: u32, user: u32) -> u32 {
+        self.ring.take_back(client, user)
     }
 
     fn attach(&mut self, make: MakeClient) {
@@ -368,7 +407,7 @@ impl Host for ThreadHost {
         self.ring.timer(client, Duration::from_nanos(wait_ns), user);
     }
 
-    fn cancel_timers(&mut self, client: u32) {
-        self.ring.cancel_timers(client);
+    fn cancel_waits(&mut self, client: u32) {
+        self.ring.cancel_waits(client);
     }
 }

@@ -1,10 +1,14 @@
 //! What every device promises, one claim per function.
 
-use crate::harness::{Choices, Driver, POISON, Rig, pattern, plain, read, write};
+use crate::harness::{Driver, POISON, Rig, pattern, plain, read, write};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{Command, QueueFull, Reaped};
+use mqfq_blk::foreign::ForeignMemory;
 use mqfq_blk::request::{Op, Status};
+use mqfq_testing::Random;
 use std::collections::{BTreeSet, HashMap};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1 << 20;
@@ -257,6 +261,83 @@ pub fn a_command_of_several_requests_moves_the_bytes_of_each(rig: &Rig) {
     }
 }
 
+/// 64 KiB of memory that a file's owner shares with us, filled with poison.
+fn foreign_memory() -> Arc<ForeignMemory> {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(64 * KIB).unwrap();
+    let memory = ForeignMemory::map(file.as_fd(), 0, 64 << 10).unwrap();
+    assert!(memory.copy_from(0, &[POISON; 64 << 10]));
+    memory
+}
+
+fn foreign_bytes(memory: &ForeignMemory, offset: usize, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    assert!(memory.copy_to(offset, &mut bytes));
+    bytes
+}
+
+pub fn somebody_elses_memory_is_filled_and_nothing_beside_it_changes(rig: &Rig) {
+    let mut driver = rig.open(0, 2);
+    let block = rig.block() as usize;
+    let memory = foreign_memory();
+    // At a page, and where no drive can put bytes.
+    for at in [4096, 4096 + 512, 4096 + 7] {
+        for length in [block, 3 * block.max(1000)] {
+            assert!(memory.copy_from(0, &[POISON; 64 << 10]));
+            let command = Command { buffer: memory.buffer(at, length), ..read(0, rig.block(), length) };
+            let buffer = driver.ok(command).expect("with its buffer");
+            assert!(buffer.is_foreign() && buffer.capacity_bytes() == length);
+            let around = foreign_bytes(&memory, at - 100, length + 200);
+            let expected = [&[POISON; 100][..], &vec![0; length], &[POISON; 100]].concat();
+            expect_bytes(&around, &expected, &format!("{length} bytes to {at}"));
+        }
+    }
+}
+
+pub fn somebody_elses_memory_is_written_from_where_it_lies(rig: &Rig) {
+    let mut driver = rig.open(0, 2);
+    let block = rig.block() as usize;
+    let (memory, offset) = (foreign_memory(), 4 * rig.block());
+    for at in [4096, 4096 + 512, 4096 + 7] {
+        for (length, fua) in [(block, false), (3 * block.max(1000), true)] {
+            let bytes = pattern(at as u64, length, 11);
+            assert!(memory.copy_from(at, &bytes));
+            let command = write(0, offset, &bytes);
+            driver.ok(Command { fua, buffer: memory.buffer(at, length), ..command });
+            expect_bytes(&driver.read(offset, length), &bytes, &format!("{length} bytes from {at}"));
+            expect_bytes(&foreign_bytes(&memory, at, length), &bytes, "a write leaves its bytes alone");
+        }
+    }
+    let info = rig.info();
+    let unit = info.segment_align_bytes.max(info.block_bytes).max(512) as usize;
+    if info.segments_max < 3 {
+        return;
+    }
+    // Three requests in one command: foreign, owned and foreign, at good and bad addresses.
+    for [first, last] in [[4096, 32 << 10], [4096 + 512, (32 << 10) + 7]] {
+        let bytes: Vec<u8> = pattern(first as u64, 3 * unit, 12);
+        assert!(memory.copy_from(first, &bytes[..unit]) && memory.copy_from(last, &bytes[2 * unit..]));
+        let part = |at, fill: &[u8]| {
+            let mut buffer = Buffer::new(unit);
+            buffer.as_mut_slice()[..unit].copy_from_slice(fill);
+            let command = Command { buffer: memory.buffer(first, unit), ..write(0, 4 * unit as u64, fill) };
+            command.and(buffer, unit as u32).and(memory.buffer(at, unit).unwrap(), unit as u32)
+        };
+        driver.ok(part(last, &bytes[unit..2 * unit]));
+        expect_bytes(&driver.read(4 * unit as u64, 3 * unit), &bytes, "written in three parts");
+        assert!(memory.copy_from(0, &[POISON; 64 << 10]));
+        let read = Command { op: Op::Read, ..part(last, &vec![POISON; unit]) };
+        let reaped = driver.run(read);
+        assert_eq!(reaped.status, Status::Ok);
+        expect_bytes(&foreign_bytes(&memory, first, unit), &bytes[..unit], "the first part");
+        let middle = reaped.buffers().nth(1).unwrap();
+        expect_bytes(&middle.as_slice()[..unit], &bytes[unit..2 * unit], "the owned part");
+        expect_bytes(&foreign_bytes(&memory, last, unit), &bytes[2 * unit..], "the last part");
+        let behind = foreign_bytes(&memory, last + unit, 100);
+        expect_bytes(&behind, &[POISON; 100], "behind the last part");
+    }
+}
+
 pub fn random_operations_agree_with_an_array(rig: &Rig) {
     for seed in 0..3 {
         eprintln!("seed {seed}");
@@ -267,7 +348,7 @@ pub fn random_operations_agree_with_an_array(rig: &Rig) {
 /// Up to eight commands at once that do not touch each other's bytes, against an array.
 fn random_operations(rig: &Rig, seed: u64) {
     const SPACE: u64 = 256 * KIB;
-    let mut choices = Choices(seed);
+    let mut choices = Random::new(seed);
     let mut driver = rig.open(seed as u16, 8);
     driver.ok(plain(0, Op::WriteZeroes { may_unmap: true }, 0, SPACE as usize));
     let mut model = vec![0_u8; SPACE as usize];
@@ -276,22 +357,22 @@ fn random_operations(rig: &Rig, seed: u64) {
         let mut taken: Vec<(u64, u64)> = Vec::new();
         let mut reads: HashMap<u16, (u64, usize)> = HashMap::new();
         for tag in 0..8_u16 {
-            let reach = [8 * KIB, 40 * KIB][choices.below(2) as usize];
-            let offset = choices.below(SPACE / block) * block;
-            let length = ((choices.below(reach) / block + 1) * block).min(SPACE - offset);
+            let reach = [8 * KIB, 40 * KIB][choices.scaled(2) as usize];
+            let offset = choices.scaled(SPACE / block) * block;
+            let length = ((choices.scaled(reach) / block + 1) * block).min(SPACE - offset);
             if taken.iter().any(|(start, end)| offset < *end && *start < offset + length) {
                 continue;
             }
             taken.push((offset, offset + length));
             let room = &mut model[offset as usize..(offset + length) as usize];
-            let command = match choices.below(10) {
+            let command = match choices.scaled(10) {
                 0..4 => {
                     room.copy_from_slice(&pattern(offset, length as usize, step));
                     write(tag, offset, room)
                 }
                 4 => {
                     room.fill(0);
-                    plain(tag, ZEROES[choices.below(3) as usize], offset, length as usize)
+                    plain(tag, ZEROES[choices.scaled(3) as usize], offset, length as usize)
                 }
                 5 => plain(tag, Op::Flush, 0, 0),
                 _ => {
@@ -299,7 +380,7 @@ fn random_operations(rig: &Rig, seed: u64) {
                     read(tag, offset, length as usize)
                 }
             };
-            let fua = choices.below(8) == 0 && matches!(command.op, Op::Write | Op::Discard | Op::WriteZeroes { .. });
+            let fua = choices.scaled(8) == 0 && matches!(command.op, Op::Write | Op::Discard | Op::WriteZeroes { .. });
             driver.submit(Command { fua, ..command }).expect("eight at most");
         }
         driver.ring_doorbell();

@@ -4,9 +4,10 @@
 use crate::watchdog::{self, Doing, Watch};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::file::solo::SoloRing;
-use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::queues::{DeviceQueues, Interrupt, QueueLayout, QueueMap};
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::tag::Tag;
 use mqfq_sched::policy::QueueClass;
 use mqfq_sched::topology::{HctxId, Topology};
 use std::any::Any;
@@ -218,19 +219,6 @@ pub fn read(tag: u16, offset_bytes: u64, length: usize) -> Command {
 
 pub fn plain(tag: u16, op: Op, offset_bytes: u64, length: usize) -> Command {
     Command::new(Tag(tag), op, offset_bytes, length as u32, None)
-}
-
-/// Random numbers for choices, the same for the same seed (SplitMix64).
-pub struct Choices(pub u64);
-
-impl Choices {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(mixed ^ (mixed >> 31)) * u128::from(bound)) >> 64) as u64
-    }
 }
 
 /// Bytes that differ at each place and with each `salt`, none of them zero or poison.

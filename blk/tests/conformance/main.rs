@@ -57,6 +57,8 @@ macro_rules! conformance {
             random_operations_agree_with_an_array
             neighbours_in_one_block_lose_nothing_to_each_other
             a_command_of_several_requests_moves_the_bytes_of_each
+            somebody_elses_memory_is_filled_and_nothing_beside_it_changes
+            somebody_elses_memory_is_written_from_where_it_lies
         }
     };
 }
@@ -129,6 +131,7 @@ claims! { null, Some(Rig::new(NullDevice::new(SIZE_BYTES)));
     a_command_hands_its_own_buffer_back
     every_command_is_reaped_once_at_every_depth
     a_read_fills_every_byte_it_states
+    somebody_elses_memory_is_filled_and_nothing_beside_it_changes
 }
 
 conformance!(memory_device, Some(Rig::new(memory())));
@@ -158,6 +161,7 @@ claims! { shared_null, shared(NullDevice::new(SIZE_BYTES));
     a_command_hands_its_own_buffer_back
     every_command_is_reaped_once_at_every_depth
     a_read_fills_every_byte_it_states
+    somebody_elses_memory_is_filled_and_nothing_beside_it_changes
 }
 
 conformance!(shared_memory, shared(memory()));

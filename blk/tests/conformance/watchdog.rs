@@ -2,7 +2,8 @@
 //! judgement: a test is stuck when none of its queues has taken or ended a command for [`LIMIT`], however long it takes
 //! in all.
 
-use mqfq_blk::device::{Command, Reaped, Tag};
+use mqfq_blk::device::{Command, Reaped};
+use mqfq_blk::tag::Tag;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;

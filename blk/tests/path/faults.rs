@@ -5,13 +5,14 @@
 //! The device is the software drive behind the fault device, so time is the drive's. A policy that is new joins by
 //! [`PolicyKind::ALL`].
 
-use crate::harness::{Asked, Draw, Ended, Rig, Setup, WINDOW_BYTES, bytes};
+use crate::harness::{Asked, Ended, Rig, Setup, WINDOW_BYTES, bytes};
 use mqfq_blk::PolicyKind;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, OnReset, When};
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Op, Status};
+use mqfq_testing::Random;
 use proptest::prelude::{ProptestConfig, any, proptest};
 use std::sync::Arc;
 
@@ -68,7 +69,7 @@ const TROUBLES: [Trouble; 12] = [
 /// Closed loops of reads and writes over each tenant's own blocks, and what must be read there.
 struct Load {
     rig: Rig,
-    draw: Draw,
+    draw: Random,
     /// By block of the device; `None`: a write that failed leaves either.
     model: Vec<Option<u8>>,
     served_bytes: [u64; TENANTS as usize],
@@ -79,7 +80,7 @@ struct Load {
 impl Load {
     fn new(setup: &Setup, device: &dyn Device, seed: u64) -> Load {
         let model = vec![Some(0); (u64::from(TENANTS) * BLOCKS) as usize];
-        let (rig, draw) = (Rig::new(setup, device), Draw(seed));
+        let (rig, draw) = (Rig::new(setup, device), Random::new(seed));
         Load { rig, draw, model, served_bytes: [0; 3], failed: 0, last_ns: [0; 3] }
     }
 

@@ -3,14 +3,15 @@
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::fault::FaultDevice;
-use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use mqfq_blk::device::{Command, Device, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::stats::HctxStats;
 use mqfq_blk::table::Owner;
-use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
+use mqfq_blk::tag::Tag;
+use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
 use mqfq_sched::policy::AnyPolicy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -88,7 +89,8 @@ impl Rig {
             ..BfqOptions::DEFAULT
         };
         let window = VSpan::from_bytes(WINDOW_BYTES);
-        let options = PolicyOptions { depth, window, bfq, ..PolicyOptions::new(kind) };
+        let own = OwnOptions { bfq, ..OwnOptions::DEFAULT };
+        let options = PolicyOptions { depth, window, own, ..PolicyOptions::new(kind) };
         let weights: Vec<Weight> = weights.iter().map(|&weight| Weight::new(weight).unwrap()).collect();
         let policy = Arc::new(AnyPolicy::new(&options, &Topology::flat(workers), &weights).unwrap());
         let due = Due::default();
@@ -343,17 +345,4 @@ pub fn bytes(ended: &Ended) -> &[u8] {
 /// Whether a read brought nothing but `fill`.
 pub fn is_all(ended: &Ended, fill: u8) -> bool {
     ended.completion.status == Status::Ok && bytes(ended).iter().all(|&byte| byte == fill)
-}
-
-/// SplitMix64 (Steele et al., OOPSLA 2014): enough to draw test cases.
-pub struct Draw(pub u64);
-
-impl Draw {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
 }

@@ -1,6 +1,6 @@
 //! Neighbours become one command, and nobody notices but the device.
 
-use crate::harness::{Asked, Draw, Rig, Setup, WINDOW_BYTES, bytes, is_all};
+use crate::harness::{Asked, Rig, Setup, WINDOW_BYTES, bytes, is_all};
 use mqfq_blk::PolicyKind;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, OnAbort, When};
 use mqfq_blk::device::memory::MemoryDevice;
@@ -9,6 +9,7 @@ use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::device::{Device, DeviceInfo};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Op, Status};
+use mqfq_testing::Random;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -199,7 +200,7 @@ fn shares_of_a_sequential_and_a_random_tenant_are_those_of_their_weights_merged_
         })
         .unwrap();
         let setup = Setup { kind: PolicyKind::Mqfq, weights: vec![300, 100], ..Setup::plain(path(merge)) };
-        let (mut rig, mut draw) = (Rig::new(&setup, &device), Draw(5));
+        let (mut rig, mut draw) = (Rig::new(&setup, &device), Random::new(5));
         let (mut at_block, mut served) = (0, [0u64; 2]);
         let mut ask = |rig: &mut Rig, flow: u32| {
             at_block = (at_block + 1) % 60_000;
@@ -254,7 +255,7 @@ fn data_is_right_under_every_policy_on_every_device_whatever_is_merged() {
             };
             let setup =
                 Setup { kind, workers: 2, weights: vec![100, 300], queue_depth: 4, ..Setup::plain(path(merge)) };
-            let (mut rig, mut draw) = (Rig::new(&setup, &*device), Draw(number as u64));
+            let (mut rig, mut draw) = (Rig::new(&setup, &*device), Random::new(number as u64));
             let mut model = vec![0u8; BLOCKS as usize];
             for _ in 0..150 {
                 // A run of neighbours, up or down, of one operation.

@@ -1,7 +1,7 @@
-//! Where does a thread wake, and when does it move? All that CFS's cores know of each other.
+//! Where does a thread wake, and when does it move? The only knowledge that CFS's cores have of each other.
 //!
-//! Sources: Lozi et al. section 2.2 and 3.3; "Scheduler Domains" in the kernel's documentation; P-MQFQ section 2.2: who
-//! is busiest is told by the decaying number of runnable threads.
+//! Sources: Lozi et al. section 2.2 and 3.3; "Scheduler Domains" in the kernel's documentation; P-MQFQ section 2.2: the
+//! decaying number of runnable threads decides which core is busiest.
 //!
 //! Three occasions:
 //!
@@ -10,28 +10,27 @@
 //! * **A core becomes idle.** It pulls one thread from the busiest queue that has one to give, in its socket first.
 //! * **Every 4 ms** a core that runs something pulls from the busiest queue of its socket, and one core of the socket
 //!   from that of the busiest socket, until half of the difference in load has moved. If an idle core exists while
-//!   threads wait, it is told.
+//!   threads wait, it is woken.
 //!
 //! # CPU stacking
-//! Nothing here stacks threads on purpose. Threads that block often leave their cores lightly loaded, and who wakes
-//! another one has just run on such a core: so the woken ones go where their wakers are, to fewer and fewer cores.
-//! Balancing undoes that in part, slowly, because a thread that blocks often has little load to move.
-//! `lab/sim/tests/cpu.rs` holds both.
+//! Nothing here stacks threads on purpose. Threads that block often leave their cores lightly loaded, and a waker has
+//! just run on such a core: so the woken threads go to their wakers' cores, to fewer and fewer cores. Balancing undoes
+//! that in part, slowly, because a thread that blocks often has little load to move. `lab/sim/tests/cpu.rs` holds both.
 
 use super::Cfs;
 use crate::scheduler::{CoreId, Effects, Spent, ThreadId};
 use std::ops::Range;
 
-/// Where a core looks for more.
+/// Cores among which a core looks for threads.
 const SOCKET: usize = 0;
 const MACHINE: usize = 1;
 
-/// Machine-wide balancing is so much rarer than balancing within a socket. ASSUMED: documented is only that larger
+/// Balancing within a socket is this many times as frequent as in the machine. ASSUMED: documented is only that larger
 /// domains balance less often.
 const MACHINE_PERIODS: u64 = 4;
 
 impl Cfs {
-    /// Where a waking thread goes.
+    /// The core for a waking thread.
     pub(super) fn core_for(&self, thread: ThreadId, waker: Option<CoreId>, now_ns: u64) -> CoreId {
         let entity = &self.threads[thread.index()];
         let allowed = &entity.allowed;
@@ -56,7 +55,7 @@ impl Cfs {
         let socket = self.machine.socket_of(core);
         for range in [socket, 0..self.machine.cores()] {
             out.spent(core, Spent::Scan { cores: range.len() as u16 });
-            // Who has nobody to give is as good as idle, so the next busiest is asked.
+            // A core with no thread to give is as good as idle, so the next busiest is asked.
             let mut busiest: Vec<(u64, CoreId)> =
                 self.crowded.within(range).map(|from| (self.load(from, now_ns), from)).collect();
             while let Some(at) = (0..busiest.len()).max_by_key(|at| (busiest[*at].0, std::cmp::Reverse(busiest[*at].1)))
@@ -106,7 +105,7 @@ impl Cfs {
         }
     }
 
-    /// Half of what the busiest of `range` has more than `core`.
+    /// Pulls half of the load that the busiest core of `range` has above `core`.
     fn pull_busiest(&mut self, core: CoreId, range: Range<usize>, now_ns: u64, out: &mut dyn Effects) {
         out.spent(core, Spent::Scan { cores: range.len() as u16 });
         let candidates = self.crowded.within(range).filter(|from| *from != core);
@@ -133,7 +132,8 @@ impl Cfs {
         }
     }
 
-    /// Who waits on `from` and may go to `to`: the one that would wait longest first, and not who has just run.
+    /// The threads that wait on `from` and may go to `to`: the one that would wait longest first, and none that has
+    /// just run.
     fn movable(&self, from: CoreId, to: CoreId, now_ns: u64) -> impl Iterator<Item = ThreadId> {
         let is_cold = move |thread: &ThreadId| {
             let stopped_ns = self.threads[thread.index()].stopped_ns;

@@ -1,4 +1,4 @@
-//! What extensions see of CFS's queues: a place is a vruntime.
+//! CFS's queues for extensions: a place is a vruntime.
 
 use super::{Cfs, Running};
 use crate::run_queues::{RunQueues, spread};
@@ -84,7 +84,7 @@ impl RunQueues for Cfs {
         assert!(was_there, "{thread:?} does not wait on {core:?}");
         queue.running = Some(Running { thread, charged_ns: now_ns });
         self.note(core);
-        // Slices are the tick's affair, which is told how long it ran.
+        // The tick ends slices; it gets the length of the run.
         Run { thread, until_ns: None }
     }
 }

@@ -7,7 +7,7 @@
 //! # Shape
 //! Each core has a queue of its own, ordered by *vruntime*: the time a thread has run, over its weight. The core runs
 //! the first one for a slice and knows nothing of other cores. The queue's virtual time, *min_vruntime*, is the largest
-//! vruntime that has been running, brought up at ticks and stops. Between queues there is [`balance`] alone.
+//! vruntime that has been running, updated at ticks and stops. Only [`balance`] connects the queues.
 //!
 //! ```text
 //!   wake:   vruntime = max(own, min_vruntime)          the share that was not used is gone
@@ -15,15 +15,14 @@
 //!   tick:   slice used up? another one far behind?     then the core picks again
 //! ```
 //!
-//! The first line is *deceptive idleness* (P-MQFQ section 2.3): who blocks often comes back beside who ran on, each
-//! time, and waits for a slice to end before it runs for as long as its critical section takes.
+//! The first line is *deceptive idleness* (P-MQFQ section 2.3): a thread that blocks often comes back beside one that
+//! ran on, each time, and waits for a slice to end before it runs for as long as its critical section takes.
 //!
 //! # Choices
-//! * A waking thread gets no credit for having slept, as P-MQFQ says. Linux's documentation tells of half a latency;
-//!   [`CfsOptions::sleeper_credit_ns`] is that.
-//! * Latency is 6 ms on any number of cores, as P-MQFQ says. The default of Linux grows with the logarithm of the
-//!   cores.
-//! * A thread's weight is its program's. There are no groups of threads: P-MQFQ's point is what happens without them.
+//! * A waking thread gets no credit for having slept, as in P-MQFQ. Linux's documentation has half a latency:
+//!   [`CfsOptions::sleeper_credit_ns`].
+//! * Latency is 6 ms on any number of cores, as in P-MQFQ. The default of Linux grows with the logarithm of the cores.
+//! * A thread's weight is its program's. There are no groups of threads: P-MQFQ is about their absence.
 
 mod balance;
 mod hooks;
@@ -36,34 +35,34 @@ use crate::scheduler::{CoreId, Effects, Machine, Run, Scheduler, Stop, Tasks, Th
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What can be set. [`CfsOptions::new`] is what P-MQFQ was compared with.
+/// Settings of CFS. [`CfsOptions::new`] is P-MQFQ's rival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CfsOptions {
     /// In this time each thread of a queue runs once.
     pub latency_ns: u64,
     /// No slice is shorter.
     pub min_granularity_ns: u64,
-    /// A waking thread takes the core from one whose vruntime is so much larger.
+    /// A waking thread takes the core from one whose vruntime is larger by more than this.
     pub wakeup_granularity_ns: u64,
-    /// How often a running core looks at the time.
+    /// Period of ticks on a running core, ns.
     pub tick_ns: u64,
-    /// A waking thread is put so far before min_vruntime at most.
+    /// A waking thread is put before min_vruntime by at most this.
     pub sleeper_credit_ns: u64,
     /// A thread may be woken on its waker's core in place of its own.
     pub wake_affine: bool,
-    /// How often a core that runs something looks for more.
+    /// Period of balancing on a core that runs something, ns.
     pub balance_ns: u64,
     /// A queue is too long if its load is over this part of ours, in 100.
     pub imbalance_percent: u32,
-    /// Who ran less than this ago is still in its core's cache and is not moved.
+    /// A thread that ran less than this ago is still in its core's cache and is not moved.
     pub cache_hot_ns: u64,
-    /// Who was stopped against its will stays where it is for so long. 0 for Linux's own threads; a virtual CPU needs
-    /// over 1 ms (P-MQFQ section 4.2).
+    /// A preempted thread is not moved for this long. 0 for Linux's own threads; a virtual CPU needs over 1 ms (P-MQFQ
+    /// section 4.2).
     pub preempted_stays_ns: u64,
 }
 
 impl CfsOptions {
-    /// On the bare machine. 6 ms and 1 ms are P-MQFQ's words (section 3.2 and 4.2). 0.75 ms, 1 ms and 0.5 ms are the
+    /// On the bare machine. 6 ms and 1 ms are P-MQFQ's (section 3.2 and 4.2). 0.75 ms, 1 ms and 0.5 ms are the
     /// documented base values of `sched_min_granularity_ns`, `sched_wakeup_granularity_ns` and
     /// `sched_migration_cost_ns`; 4 ms is Lozi et al.'s; 25% is the documented `imbalance_pct`.
     pub fn new() -> CfsOptions {
@@ -88,7 +87,7 @@ impl CfsOptions {
     }
 
     /// # Errors
-    /// One sentence.
+    /// A setting is out of range: one sentence with its value and the allowed ones.
     pub fn check(&self) -> Result<(), String> {
         let positive = [("latency", self.latency_ns), ("tick", self.tick_ns), ("balance", self.balance_ns)];
         if let Some((name, _)) = positive.iter().find(|(_, ns)| *ns == 0) {
@@ -119,31 +118,31 @@ pub struct Cfs {
     machine: Machine,
     queues: Vec<Queue>,
     threads: Vec<Entity>,
-    /// They run nothing and nothing waits for them.
+    /// Cores that run nothing and for which nothing waits.
     idle: CoreSet,
-    /// Something waits for them.
+    /// Cores for which something waits.
     crowded: CoreSet,
 }
 
 /// One core.
 #[derive(Default)]
 struct Queue {
-    /// Who waits, by vruntime; of two that have had the same, the one with the smaller number.
+    /// Waiting threads by vruntime; of two equal ones, the one with the smaller number is first.
     order: BTreeSet<(i64, ThreadId)>,
     min_vruntime: i64,
     running: Option<Running>,
-    /// Of all that wait or run.
+    /// Weight of all that wait or run.
     weight: u64,
-    /// The same over time, and with those who block meanwhile.
+    /// The decaying average of that weight, with threads that block meanwhile.
     load: Decay,
-    /// When it looks for more, in its socket and in the machine.
+    /// Time of the next balancing, in its socket and in the machine.
     balance_at_ns: [u64; 2],
 }
 
 #[derive(Clone, Copy)]
 struct Running {
     thread: ThreadId,
-    /// Its vruntime is that of this time.
+    /// Time up to which its vruntime is charged.
     charged_ns: u64,
 }
 
@@ -156,9 +155,9 @@ struct Entity {
     vruntime: i64,
     core: CoreId,
     is_runnable: bool,
-    /// When it last left a core.
+    /// Time when it last left a core.
     stopped_ns: u64,
-    /// Before this it stays.
+    /// It is not moved before this time.
     stays_until_ns: u64,
     load: Decay,
 }
@@ -172,7 +171,7 @@ impl Entity {
 
 impl Cfs {
     /// # Errors
-    /// One sentence.
+    /// The options do not pass their check: its sentence.
     pub fn new(machine: &Machine, tasks: &Tasks, options: CfsOptions) -> Result<Cfs, String> {
         options.check()?;
         let cores = machine.cores();
@@ -209,7 +208,7 @@ impl Cfs {
         })
     }
 
-    /// What was set.
+    /// The options.
     pub fn options(&self) -> &CfsOptions {
         &self.options
     }
@@ -224,37 +223,37 @@ impl Cfs {
         self.queues[core.index()].min_vruntime
     }
 
-    /// Of the thread, on the axis of [`Cfs::core_of`].
+    /// Vruntime of the thread, on the axis of [`Cfs::core_of`].
     pub fn vruntime(&self, thread: ThreadId) -> i64 {
         self.threads[thread.index()].vruntime
     }
 
-    /// Where it runs, waits, or last did.
+    /// The core on which `thread` runs, waits, or last did.
     pub fn core_of(&self, thread: ThreadId) -> CoreId {
         self.threads[thread.index()].core
     }
 
-    /// Who runs there.
+    /// The thread that runs on `core`.
     pub fn running(&self, core: CoreId) -> Option<ThreadId> {
         self.queues[core.index()].running.map(|running| running.thread)
     }
 
-    /// Who waits there, the next one first.
+    /// The threads that wait on `core`, the next one first.
     pub fn waiting(&self, core: CoreId) -> impl DoubleEndedIterator<Item = ThreadId> {
         self.queues[core.index()].order.iter().map(|(_, thread)| *thread)
     }
 
-    /// Those for which somebody waits.
+    /// Cores for which a thread waits.
     pub fn crowded(&self) -> &CoreSet {
         &self.crowded
     }
 
-    /// Those that run nothing and for which nobody waits.
+    /// Cores that run nothing and for which no thread waits.
     pub fn idle(&self) -> &CoreSet {
         &self.idle
     }
 
-    /// It could run there now: pins allow it and it has been off its core for long enough.
+    /// Could the thread run there now? Pins allow it, and it has been off its core for long enough.
     pub fn may_move(&self, thread: ThreadId, to: CoreId, now_ns: u64) -> bool {
         let entity = &self.threads[thread.index()];
         entity.allowed.contains(&to.index()) && now_ns >= entity.stays_until_ns
@@ -265,11 +264,11 @@ impl Cfs {
         self.queues[core.index()].load.load(now_ns)
     }
 
-    /// `thread`, which waits or is blocked, belongs to `to` from now on, at `vruntime` on that core's axis. If it
-    /// waits, it waits there.
+    /// Moves `thread`, which waits or is blocked, to `to`, at `vruntime` on that core's axis. If it waits, it waits
+    /// there.
     ///
     /// # Panics
-    /// If it runs.
+    /// If the thread runs.
     pub fn place(&mut self, thread: ThreadId, to: CoreId, vruntime: i64, now_ns: u64) {
         let entity = &mut self.threads[thread.index()];
         let from = entity.core;
@@ -294,13 +293,13 @@ impl Cfs {
         self.note(to);
     }
 
-    /// The same place relative to the other core's virtual time.
+    /// The place relative to the other core's virtual time that equals the present one.
     pub fn vruntime_on(&self, thread: ThreadId, to: CoreId) -> i64 {
         let entity = &self.threads[thread.index()];
         entity.vruntime - self.min_vruntime(entity.core) + self.min_vruntime(to)
     }
 
-    /// Its slice on the core that it is on.
+    /// The thread's slice on its core.
     pub fn slice_ns(&self, thread: ThreadId) -> u64 {
         let entity = &self.threads[thread.index()];
         let queue = &self.queues[entity.core.index()];
@@ -310,14 +309,14 @@ impl Cfs {
         (slice as u64).max(1)
     }
 
-    /// Keeps the two sets.
+    /// Updates the two sets of cores.
     fn note(&mut self, core: CoreId) {
         let queue = &self.queues[core.index()];
         self.idle.set(core, queue.order.is_empty() && queue.running.is_none());
         self.crowded.set(core, !queue.order.is_empty());
     }
 
-    /// What runs there has run until now.
+    /// Charges the running thread until now.
     fn charge(&mut self, core: CoreId, now_ns: u64) {
         let Some(running) = &mut self.queues[core.index()].running else { return };
         let entity = &mut self.threads[running.thread.index()];
@@ -325,7 +324,7 @@ impl Cfs {
         running.charged_ns = now_ns;
     }
 
-    /// Charges and brings virtual time up, as at a tick.
+    /// Charges and updates virtual time, as at a tick.
     fn bring_up(&mut self, core: CoreId, now_ns: u64) {
         self.charge(core, now_ns);
         let queue = &mut self.queues[core.index()];
@@ -349,7 +348,7 @@ impl Cfs {
         queue.load.set_level(level, now_ns);
     }
 
-    /// Does the waking `thread` take the core from what runs there?
+    /// Does the waking `thread` take the core from the running one?
     fn preempts(&mut self, thread: ThreadId, core: CoreId, now_ns: u64) -> bool {
         self.charge(core, now_ns);
         let Some(running) = self.queues[core.index()].running else { return true };
@@ -358,7 +357,7 @@ impl Cfs {
         behind > waking.span(self.options.wakeup_granularity_ns)
     }
 
-    /// It wakes, and is put before virtual time by what it is behind, up to `credit_ns`.
+    /// Wakes a thread, and puts it before virtual time by its lag, up to `credit_ns`.
     fn wake_with(
         &mut self,
         thread: ThreadId,

@@ -91,7 +91,7 @@ fn idleness_earns_nothing() {
 #[test]
 fn a_waking_thread_finds_an_idle_core_of_its_socket() {
     let (mut by_hand, threads) = on(4, 2, &[1024; 4], CfsOptions::new());
-    // Threads begin on cores 0 to 3; the second socket's two wait for nobody, and the first socket's share neither.
+    // Threads begin on cores 0 to 3; the second socket's two wait for no core, and the first socket's share neither.
     // Threads begin on cores 0 to 3. The first one has loaded its core, so those that it wakes stay on theirs.
     by_hand.wake(threads[0]);
     by_hand.run_to(50 * MS);

@@ -1,4 +1,4 @@
-//! MIGRATE: where does a thread go on whose quantum is over?
+//! MIGRATE: where does a thread continue after its quantum?
 //!
 //! Source: P-MQFQ section 3.1: a thread whose request is completed looks for a queue that advances faster and runs
 //! another program; it moves there and preempts ([`super::preempt`]).
@@ -9,15 +9,15 @@
 //! own. Two threads share the own queue, a hog has the other one to itself: the hog has had more.
 //!
 //! # What it gives up
-//! The start tag of who comes. A thread that has had much may come from a slow queue. What holds it back is that its
-//! own queue must be slow: it leaves others behind that could not run because of it.
+//! The start tag of the thread that comes. A thread that has had much may come from a slow queue. Its own queue must be
+//! slow, which holds it back: it leaves others behind that could not run because of it.
 //!
 //! # What is added: trade
 //! A thread that moves leaves a queue with one of its program fewer and makes another one longer. The siblings that
 //! last ran there wake there, so threads of one program gather on a few queues: the CPU stacking of section 2.3, this
 //! time by P-MQFQ's own doing. With [`super::PmqfqOptions::trade`] it exchanges places with a sibling that belongs to
 //! the other queue and does not run, as SWITCH does: the queues keep their lengths and their virtual times. If the
-//! program has nobody there, it moves as printed.
+//! program has no thread there, it moves as printed.
 //!
 //! # What it costs
 //! A scan of all queues (up to `scan_max`), two locks, a migration. With `trade`, a look at the program's threads.
@@ -27,16 +27,16 @@ use crate::run_queues::RunQueues;
 use crate::scheduler::{CoreId, Effects, Spent, ThreadId};
 
 impl<B: RunQueues> Pmqfq<B> {
-    /// `thread`, which waits on `core`, has used its quantum there.
+    /// Moves on `thread`, which waits on `core` and has used its quantum there.
     pub(super) fn migrate_expired(&mut self, core: CoreId, thread: ThreadId, now_ns: u64, out: &mut dyn Effects) {
-        // If nobody else wants the core, it goes on where it is.
+        // If no other thread wants the core, it continues there.
         let has_company = self.base.waiting(core).any(|other| other != thread);
         if has_company {
             self.migrate(core, thread, core, now_ns, out);
         }
     }
 
-    /// `thread` waits on `core`; if another queue is faster, it preempts there. `asks` spends the time.
+    /// Lets `thread`, which waits on `core`, preempt on another queue if that is faster. `asks` spends the time.
     pub(super) fn migrate(&mut self, core: CoreId, thread: ThreadId, asks: CoreId, now_ns: u64, out: &mut dyn Effects) {
         let (fastest, scanned) = self.fastest(core, thread, now_ns);
         if scanned > 0 {
@@ -56,7 +56,7 @@ impl<B: RunQueues> Pmqfq<B> {
         self.preempt(to, thread, now_ns, out);
     }
 
-    /// The queue that advanced most, if that is more than that of `core`; and how many were looked at.
+    /// The queue that advanced most, if that is more than that of `core`; and the number of queues searched.
     fn fastest(&self, core: CoreId, thread: ThreadId, now_ns: u64) -> (Option<CoreId>, u16) {
         let mut at_least = self.advance(core, now_ns) + self.options.margin_ns as i64;
         let (mut fastest, mut scanned) = (None, 0);
@@ -70,7 +70,7 @@ impl<B: RunQueues> Pmqfq<B> {
         (fastest, scanned)
     }
 
-    /// One with whom `thread`, of `core`, can trade places: it belongs to `to` and does not run.
+    /// A sibling with which `thread`, of `core`, can trade places: it belongs to `to` and does not run.
     fn sibling_of(&self, thread: ThreadId, core: CoreId, to: CoreId, now_ns: u64) -> Option<ThreadId> {
         if !self.options.trade {
             return None;

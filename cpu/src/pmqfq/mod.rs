@@ -1,7 +1,7 @@
-//! P-MQFQ on the queues of a scheduler that has one per core: what of the ideal can be had without a queue for all.
+//! P-MQFQ on the queues of a scheduler that has one per core: the ideal as far as possible without a queue for all.
 //!
-//! Source: P-MQFQ section 3.1 and 3.2. The ideal is [`crate::ideal`]; the base below, which still decides everything
-//! that is not said here, is whatever has [`RunQueues`]: CFS, KVM, Xen's credit scheduler.
+//! Source: P-MQFQ section 3.1 and 3.2. The ideal is [`crate::ideal`]; the base below, which still makes all other
+//! decisions, is any implementation of [`RunQueues`]: CFS, KVM, Xen's credit scheduler.
 //!
 //! # Shape
 //! ```text
@@ -10,33 +10,33 @@
 //!   a thread blocks before that   [switch]   a waiting sibling takes its place, and the rest of the quantum
 //!   a thread wakes                [arrive]   it keeps what it is behind; else as if its quantum were over    (not in the paper)
 //! ```
-//! The ideal's two virtual times are gone. That of the system becomes [`progress`]: not who has had most since ever,
-//! but which queue advanced most in the last 3 ms. That of the program becomes SWITCH: a program that has a core keeps
-//! it while one of its threads can run.
+//! The ideal's two virtual times are gone. That of the system becomes [`progress`]: not the thread that has had most
+//! since ever, but the queue that advanced most in the last 3 ms. That of the program becomes SWITCH: a program that
+//! has a core keeps it while one of its threads can run.
 //!
 //! # What is not in the paper, and why
 //! Section 3.1 moves threads when a quantum ends and when a thread blocks. Rules 2 and 3 of section 3 act when a
 //! request *arrives*, and a thread that wakes is the arrival that matters: that "threads blocked due to synchronization
-//! can have requests immediately scheduled after waking up" is what section 3 says ends deceptive idleness. With the
-//! base's wake-ups as section 2.2 tells them (vruntime = the larger of its own and the minimum), a woken thread waits
-//! for a tick or a slice of a hog on each core, and programs that synchronise more often than once a slice never get to
-//! the operations of 3.1 (`what_the_paper_prints_helps_and_what_is_added_brings_the_fair_share`). So there are two
-//! additions, each with a switch of its own; [`PmqfqOptions::as_printed`] has neither:
+//! can have requests immediately scheduled after waking up" ends deceptive idleness by section 3. With the base's
+//! wake-ups of section 2.2 (vruntime = the larger of its own and the minimum), a woken thread waits for a tick or a
+//! slice of a hog on each core, and programs that synchronise more often than once a slice never get to the operations
+//! of 3.1 (`what_the_paper_prints_helps_and_what_is_added_brings_the_fair_share`). So there are two additions, each
+//! with a switch of its own; [`PmqfqOptions::as_printed`] has neither:
 //!
 //! * [`PmqfqOptions::arrive`]: rules 2 and 3 for a thread that wakes, see [`arrive`].
 //! * [`PmqfqOptions::trade`]: MIGRATE exchanges places with a sibling where there is one, as SWITCH does, see
 //!   [`migrate`].
 //!
 //! # Invariants
-//! * Only a thread of another program is ever preempted by what is here.
-//! * What is here moves threads that wait or are blocked. It never leaves a core without work that had some, but to
-//!   give it to who preempts.
+//! * P-MQFQ preempts only a thread of another program.
+//! * P-MQFQ moves threads that wait or are blocked. It never takes a core's last work, but to give the core to a
+//!   preempting thread.
 //! * A thread that was chosen for a core (`Core::next`) is checked again when the core picks: the base may have moved
 //!   it meanwhile.
 //!
 //! # Cost
 //! A look at up to `scan_max` queues, nearest socket first, when a thread blocks, wakes without getting a core, or has
-//! used its quantum; told to the driver as [`Spent::Scan`]. A move locks two queues, [`Spent::DoubleLock`].
+//! used its quantum; reported to the driver as [`Spent::Scan`]. A move locks two queues, [`Spent::DoubleLock`].
 
 mod arrive;
 mod migrate;
@@ -51,16 +51,16 @@ use crate::scheduler::{CoreId, Effects, ProgramId, Run, Scheduler, Spent, Stop, 
 use preempt::Next;
 use progress::Progress;
 
-/// What can be set.
+/// Settings of the practical P-MQFQ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PmqfqOptions {
-    /// Over this time a queue's advance is measured.
+    /// Window over which a queue's advance is measured, ns.
     pub window_ns: u64,
-    /// A queue is faster only if it advanced by so much more in the window.
+    /// A queue is faster only if it advanced by this much more in the window, ns.
     pub margin_ns: u64,
-    /// At most so many queues are looked at.
+    /// Most queues that a scan looks at.
     pub scan_max: u16,
-    /// MIGRATE and PPREEMPT.
+    /// Enables MIGRATE and PPREEMPT.
     pub migrate: bool,
     /// SWITCH.
     pub switch: bool,
@@ -68,14 +68,14 @@ pub struct PmqfqOptions {
     pub trade: bool,
     /// Ours: rules 2 and 3 for threads that wake.
     pub arrive: bool,
-    /// Ours, with `arrive`: a waking thread is behind its queue by this at most.
+    /// Ours, with `arrive`: most that a waking thread is behind its queue, ns.
     pub lag_ns: u64,
 }
 
 impl PmqfqOptions {
     /// The three operations and both additions, for ticks of 1 ms. 3 ms is section 3.2's window. A queue's virtual time
-    /// is known up to a tick, so less than a tick is no difference. What a thread may be behind is the same window:
-    /// older unfairness is forgotten.
+    /// is known up to a tick, so less than a tick is no difference. A thread's lag has the same window: older
+    /// unfairness is forgotten.
     pub fn new() -> PmqfqOptions {
         PmqfqOptions {
             window_ns: 3_000_000,
@@ -94,13 +94,13 @@ impl PmqfqOptions {
         PmqfqOptions { window_ns: 30_000_000, margin_ns: 10_000_000, lag_ns: 30_000_000, ..PmqfqOptions::new() }
     }
 
-    /// Without the additions: the three operations as section 3.1 and 3.2 tell them, and nothing else.
+    /// Without the additions: the three operations of section 3.1 and 3.2 alone.
     #[must_use]
     pub fn printed(self) -> PmqfqOptions {
         PmqfqOptions { trade: false, arrive: false, ..self }
     }
 
-    /// The three operations as section 3.1 and 3.2 tell them, and nothing else.
+    /// The three operations of section 3.1 and 3.2 alone.
     pub fn as_printed() -> PmqfqOptions {
         PmqfqOptions::new().printed()
     }
@@ -111,7 +111,7 @@ impl PmqfqOptions {
     }
 
     /// # Errors
-    /// One sentence.
+    /// A setting is out of range: one sentence with its value and the allowed ones.
     pub fn check(&self) -> Result<(), String> {
         if self.window_ns == 0 {
             return Err("window is 0, allowed is 1 ns and more".into());
@@ -142,22 +142,22 @@ pub struct Pmqfq<B> {
     programs: Vec<Program>,
 }
 
-/// What is added to a core.
+/// P-MQFQ's state of a core.
 #[derive(Clone, Copy, Default)]
 struct Core {
-    /// Of the quantum, before the thread that runs began.
+    /// Part of the quantum used before the running thread began.
     used_ns: u64,
-    /// Who runs next, whoever the base would pick.
+    /// The thread that runs next, in place of the base's pick.
     next: Option<Next>,
     /// The base asked the core to pick because its thread's quantum is over.
     has_expired: bool,
-    /// It was told to pick for a thread that woke or came here, and has not yet.
+    /// A reschedule is pending for a thread that woke or came here.
     is_told: bool,
-    /// Nobody preempts here before this.
+    /// No thread preempts here before this time.
     left_alone_until_ns: u64,
 }
 
-/// What is added to a program. Counts, so that a core need not look for who is not there.
+/// P-MQFQ's state of a program: counts, so that a core need not search for absent threads.
 #[derive(Clone, Copy, Default)]
 struct Program {
     running: u32,
@@ -166,7 +166,7 @@ struct Program {
 
 impl<B: RunQueues> Pmqfq<B> {
     /// # Errors
-    /// One sentence.
+    /// The options do not pass their check: its sentence.
     pub fn new(base: B, tasks: &Tasks, options: PmqfqOptions) -> Result<Pmqfq<B>, String> {
         options.check()?;
         let cores = base.machine().cores();
@@ -180,7 +180,7 @@ impl<B: RunQueues> Pmqfq<B> {
         })
     }
 
-    /// What it extends.
+    /// The base.
     pub fn base(&self) -> &B {
         &self.base
     }
@@ -193,7 +193,7 @@ impl<B: RunQueues> Pmqfq<B> {
         self.progress.note(core, self.base.virtual_time(core), self.base.as_of_ns(now_ns));
     }
 
-    /// What the queue advanced by in the last window.
+    /// The queue's advance in the last window.
     fn advance(&self, core: CoreId, now_ns: u64) -> i64 {
         self.progress.advance(core, self.base.virtual_time(core), self.base.as_of_ns(now_ns))
     }
@@ -211,7 +211,7 @@ impl<B: RunQueues> Pmqfq<B> {
     }
 }
 
-/// Passes on what the base asks for, and notes who is to pick.
+/// Passes on the base's requests, and notes the cores that are to pick.
 struct Overheard<'a> {
     out: &'a mut dyn Effects,
     asked: Vec<CoreId>,
@@ -301,7 +301,7 @@ impl<B: RunQueues> Scheduler for Pmqfq<B> {
         let used_ns = self.cores[core.index()].used_ns + ran_ns;
         let mut overheard = Overheard::new(out);
         self.base.tick(core, thread, used_ns, now_ns, &mut overheard);
-        // The base may also ask because somebody else is far behind: then the quantum is not over.
+        // The base may also ask because another thread is far behind: then the quantum is not over.
         self.cores[core.index()].has_expired = overheard.asked.contains(&core) && used_ns >= self.base.slice_ns(thread);
         self.note_progress(core, now_ns);
     }

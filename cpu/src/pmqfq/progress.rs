@@ -10,9 +10,9 @@
 //! threads share by half of that.
 //!
 //! # What it gives up
-//! * All that is older than the window. Who was treated badly for longer is not owed for it.
-//! * Whose service it was: an advance is the queue's, and the thread that runs there at the moment may have had little
-//!   of it.
+//! * All that is older than the window. A thread that was treated badly for longer is not owed for it.
+//! * The owner of the service: an advance is the queue's, and the thread that runs there at the moment may have had
+//!   little of it.
 //! * With slices as long as the window, two threads that share a queue advance it in steps: by the whole window or not
 //!   at all. The margin and the rule that a queue is preempted once in a window ([`super::preempt`]) keep this from
 //!   doing harm.
@@ -27,7 +27,7 @@
 use crate::scheduler::CoreId;
 use std::collections::VecDeque;
 
-/// So many notes of one window at most.
+/// Most notes of one window.
 const NOTES: u64 = 16;
 
 /// Virtual time of a queue.
@@ -37,7 +37,7 @@ struct Note {
     virtual_time: i64,
 }
 
-/// How far each queue has come in the last window.
+/// Each queue's advance in the last window.
 pub struct Progress {
     window_ns: u64,
     queues: Vec<VecDeque<Note>>,
@@ -50,7 +50,7 @@ impl Progress {
         Progress { window_ns, queues: vec![begin; cores] }
     }
 
-    /// The queue is there now.
+    /// Notes the queue's virtual time.
     pub fn note(&mut self, core: CoreId, virtual_time: i64, now_ns: u64) {
         let notes = &mut self.queues[core.index()];
         while notes.get(1).is_some_and(|second| second.at_ns + self.window_ns <= now_ns) {
@@ -62,8 +62,8 @@ impl Progress {
         }
     }
 
-    /// What the queue, which is at `virtual_time`, advanced by in the last window. If its last note from before the
-    /// window is older than that (it was idle), the part of it that falls to one window.
+    /// Advance in the last window of the queue, which is at `virtual_time`. If its last note from before the window is
+    /// older than that (it was idle), the part of it that falls to one window.
     pub fn advance(&self, core: CoreId, virtual_time: i64, now_ns: u64) -> i64 {
         let notes = &self.queues[core.index()];
         let from = notes.iter().rev().find(|note| note.at_ns + self.window_ns <= now_ns).or(notes.front());

@@ -1,4 +1,4 @@
-//! SWITCH: who uses the rest of the quantum of a thread that blocks?
+//! SWITCH: which thread uses the rest of the quantum of one that blocks?
 //!
 //! Source: P-MQFQ section 3.1 and 3.2: a waiting sibling, wherever it waits. The two exchange places: "the selected
 //! runnable thread will inherit the virtual time of the blocked thread and vice versa".
@@ -6,22 +6,22 @@
 //! # What it approximates
 //! The program's virtual time. Under the ideal a program of which few threads are active has a small one, so the
 //! critical thread is on a core at once. Here the critical thread is likely to be the one that waits while its siblings
-//! block on it, so the first sibling that blocks runs it. And a program that was given a quantum keeps it while anybody
-//! of it can run.
+//! block on it, so the first sibling that blocks runs it. And a program that was given a quantum keeps it while any of
+//! its threads can run.
 //!
 //! # Why it is fair
-//! A core's service goes to a place in its queue, and SWITCH only changes who of the program stands there. The sum of
-//! what the program is behind or ahead, over all queues, is the same before and after
+//! A core's service goes to a place in its queue, and SWITCH only changes which of the program's threads stands there.
+//! The program's lag or lead, summed over all queues, is the same before and after
 //! (`a_switch_hands_over_the_rest_of_the_quantum_and_exchanges_virtual_times`).
 //!
 //! # What it gives up
-//! Which sibling is critical. It takes the nearest queue that has one, and of that queue the first. When nobody waits,
-//! the quantum is lost as before.
+//! The knowledge of the critical sibling. SWITCH takes the nearest queue that has a sibling, and of that queue the
+//! first. When none waits, the quantum is lost as before.
 //!
-//! # Who is not taken
-//! Who waits on a core that was told to pick: that thread woke a microsecond ago and is about to run, where its cache
-//! is. To take it costs two migrations and the other core's interrupt, for nothing. Without this, programs with steps
-//! of some 20 us on 48 cores are moved more than they run.
+//! # Siblings that are not taken
+//! A thread that waits on a core that was told to pick: it woke a microsecond ago and is about to run near its cache.
+//! To take it costs two migrations and the other core's interrupt, for nothing. Without this, programs with steps of
+//! some 20 us on 48 cores are moved more than they run.
 //!
 //! # What it costs
 //! A scan whenever a thread blocks early, until a sibling is found. Two locks and two migrations if that waits
@@ -32,9 +32,9 @@ use crate::run_queues::RunQueues;
 use crate::scheduler::{CoreId, Effects, Spent, ThreadId};
 
 impl<B: RunQueues> Pmqfq<B> {
-    /// `thread` has blocked on `core` when it had used `used_ns` of its quantum.
+    /// Hands on the quantum of `thread`, which has blocked on `core` after `used_ns` of it.
     pub(super) fn switch(&mut self, core: CoreId, thread: ThreadId, used_ns: u64, now_ns: u64, out: &mut dyn Effects) {
-        // Somebody is about to preempt here, and the core is theirs.
+        // Another thread is about to preempt here, and the core is its own.
         if self.cores[core.index()].next.is_some() {
             return;
         }
@@ -50,8 +50,7 @@ impl<B: RunQueues> Pmqfq<B> {
         self.cores[core.index()].next = Some(Next { thread: sibling, used_ns });
     }
 
-    /// The first sibling in the nearest queue that has one which may run here; and how many other queues were looked
-    /// at.
+    /// The first sibling in the nearest queue that has one which may run here; and the number of other queues searched.
     fn waiting_sibling(&self, core: CoreId, thread: ThreadId, now_ns: u64) -> (Option<ThreadId>, u16) {
         let program = self.program_of(thread);
         let others = self.base.machine().cores() as u16 - 1;

@@ -10,7 +10,7 @@ const US: u64 = 1_000;
 
 type Hand = ByHand<Pmqfq<Cfs>>;
 
-/// Programs of so many threads each; threads are numbered through, and thread i begins on core i modulo the cores.
+/// Programs of this many threads each; threads are numbered through, and thread i begins on core i modulo the cores.
 fn on(machine: Machine, programs: &[usize], base: CfsOptions, options: PmqfqOptions) -> (Hand, Vec<Vec<ThreadId>>) {
     let mut tasks = Tasks::default();
     let mut threads = Vec::new();
@@ -241,7 +241,7 @@ fn options_that_cannot_be_are_refused_in_a_sentence() {
     assert_eq!(PmqfqOptions::new().check(), Ok(()));
 }
 
-/// What may happen next: a thread (modulo how many there are) and a time.
+/// The next event: a thread (modulo the number of threads) and a time.
 type Step = (usize, u64);
 
 /// Under CFS idle cores are found by the base at its next balancing, every 4 ms, and a thread that has just run is left
@@ -260,7 +260,8 @@ fn ten_threads() -> Tasks {
     tasks
 }
 
-/// Plays a history: wakes who is blocked, blocks who runs, else lets time pass. Returns what ran where after each step.
+/// Plays a history: wakes a blocked thread, blocks a running one, else lets time pass. Returns
+/// the cores' threads after each step.
 fn play<B: RunQueues>(base: B, idle_most_ns: u64, options: PmqfqOptions, steps: &[Step]) -> Vec<Option<ThreadId>> {
     let (machine, tasks) = (*base.machine(), ten_threads());
     let mut by_hand = ByHand::new(Pmqfq::new(base, &tasks, options).unwrap(), &machine, &tasks);

@@ -1,4 +1,4 @@
-//! What extensions see of Xen's queues: a place is a balance of credit.
+//! Xen's queues for extensions: a place is a balance of credit.
 //!
 //! Source: P-MQFQ section 3.2: "the consumption of credits is equivalent to the progression of virtual time". A queue's
 //! virtual time is that of its accountings less the credit that was discarded in them, so it has come furthest where
@@ -9,11 +9,11 @@ use crate::run_queues::{RunQueues, spread};
 use crate::scheduler::{CoreId, Effects, Machine, Run, Scheduler, ThreadId};
 use std::ops::Range;
 
-/// Less credit is no difference that a virtual CPU is preempted for. ASSUMED; CFS's wake-up granularity.
+/// Smallest difference of credit for which a virtual CPU is preempted. ASSUMED; CFS's wake-up granularity.
 const WAKE_MARGIN_NS: i64 = 1_000_000;
 
 impl XenCredit {
-    /// Out of its queue; it was in one.
+    /// Takes the virtual CPU out of its queue; it was in one.
     fn take_out(&mut self, thread: ThreadId) -> bool {
         let vcpu = &self.vcpus[thread.index()];
         let queue = &mut self.cores[vcpu.core.index()].waiting[vcpu.priority as usize];
@@ -90,11 +90,11 @@ impl RunQueues for XenCredit {
         }
     }
 
-    /// Nobody ever has more credit than for a slice.
+    /// No virtual CPU ever has more credit than for a slice.
     fn limit_lag(&mut self, _: ThreadId, _: u64, _: u64) {}
 
-    /// Who has used less of its credit than who runs has waited while that did: it comes first among its equals, and at
-    /// once.
+    /// A virtual CPU that has used less of its credit than the running one waited while that ran: it comes first among
+    /// its equals, and at once.
     fn wake_behind(
         &mut self,
         thread: ThreadId,

@@ -3,15 +3,13 @@
 //! Interrupts come at once and nothing costs anything: the bound is about the algorithm.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-pub mod random;
-
 use mqfq_cpu::bound::{BoundChecker, PairUnfairness};
 use mqfq_cpu::fair_queue::{FairQueue, FairQueueKind};
 use mqfq_cpu::ideal::{Ideal, IdealOptions};
 use mqfq_cpu::scheduler::{CoreId, Effects, Machine, ProgramId, Run, Scheduler, Spent, Stop, Tasks, ThreadId};
-use random::Random;
+use mqfq_testing::Random;
 
-/// How a program's threads behave.
+/// Behaviour of a program's threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Habit {
     pub weight: u32,
@@ -170,7 +168,7 @@ impl<S: Levels> History<S> {
         self.tell();
     }
 
-    /// What was found.
+    /// The largest unfairness of each pair, and the number of intervals.
     pub fn finish(self) -> (Vec<PairUnfairness>, u64) {
         self.checker.finish()
     }
@@ -182,7 +180,7 @@ impl<S: Levels> History<S> {
         self.served_ns[program] + of_it.map(|(_, since_ns)| self.now_ns - since_ns).sum::<u64>()
     }
 
-    /// Its threads that are on cores.
+    /// The program's threads that are on cores.
     pub fn running(&self, program: usize) -> usize {
         self.count()[program].0
     }
@@ -212,7 +210,7 @@ impl<S: Levels> History<S> {
                 .is_some_and(|(run, since_ns)| run.until_ns == Some(now_ns) || self.blocks_ns(&run, since_ns) == now_ns)
         };
         let stops: Vec<usize> = (0..self.cores.len()).filter(ends).collect();
-        let chosen = self.random.below((timer + wakes.len() + stops.len()) as u64) as usize;
+        let chosen = self.random.scaled((timer + wakes.len() + stops.len()) as u64) as usize;
         if chosen < timer {
             self.scheduler.timer(now_ns, &mut self.asked);
         } else if let Some(&thread) = wakes.get(chosen - timer) {
@@ -259,7 +257,7 @@ impl<S: Levels> History<S> {
         self.cores[core] = Some((run, self.now_ns));
     }
 
-    /// Of each program: threads on cores, threads that wait.
+    /// For each program, threads on cores and threads that wait.
     fn count(&self) -> Vec<(usize, usize)> {
         let mut counts = vec![(0, 0); self.habits.len()];
         for (thread, state) in self.states.iter().enumerate() {

@@ -1,26 +1,31 @@
 //! What another config would change of a running one: policies and weights can change while tenants are served, all
 //! else cannot.
 
-use super::{DeviceConfig, DevicePlan, ExportPlan, Medium, Plan};
+use super::{DeviceConfig, DevicePlan, ExportPlan, Medium, Plan, PolicyConfig};
 use crate::config::check::FlowPlan;
+use mqfq_blk::Weight;
+use mqfq_blk::slots::Slot;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// What differs and can be changed while serving.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// What differs and can be changed while serving. Slots are those of the plan that runs.
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Changes {
-    /// Devices, by index, whose policy or its settings differ.
-    pub policies: Vec<usize>,
-    /// Tenants whose weight differs: indices of the device and of its flow.
-    pub weights: Vec<(usize, usize)>,
+    /// Devices whose policy or its settings differ.
+    pub policies: Vec<(Slot, PolicyConfig)>,
+    /// Tenants of devices whose weight differs.
+    pub weights: Vec<(Slot, Slot, Weight)>,
 }
 
+const RESTART: &str =
+    "cannot change while serving, allowed is to change policies, their settings and weights, and the rest by a restart";
+
 impl Plan {
-    /// What `new` would change.
+    /// What `new` would change. Sections are the same if their names are, wherever in the file they stand.
     ///
     /// # Errors
     /// One sentence: the first thing that differs and that only a restart changes.
     pub fn changes_to(&self, new: &Plan) -> Result<Changes, String> {
-        const RESTART: &str = "cannot change while serving, allowed is to change policies, their settings and weights, and the rest by a restart";
-        let Plan { server, devices, exports, listeners, warnings: _ } = self;
+        let Plan { server, devices, exports, listeners: _, warnings: _ } = self;
         if *server != new.server {
             return Err(format!("[server] {RESTART}"));
         }
@@ -28,39 +33,58 @@ impl Plan {
             return Err(format!("the number of devices in use {RESTART}"));
         }
         let mut changes = Changes::default();
-        for (index, (old, new)) in devices.iter().zip(&new.devices).enumerate() {
-            if !same_device(old, new) {
-                return Err(new.config.place.error(format!("this device {RESTART}")).to_string());
-            }
+        let by_name: BTreeMap<&str, Slot> =
+            devices.iter().map(|(slot, device)| (device.config.name.as_str(), slot)).collect();
+        for new in new.devices.values() {
+            let refused = || new.config.place.error(format!("this device {RESTART}")).to_string();
+            let slot = *by_name.get(new.config.name.as_str()).ok_or_else(refused)?;
+            let old = &devices[slot];
+            let flows = same_flows(old, new).filter(|_| same_device(old, new)).ok_or_else(refused)?;
             if old.config.policy != new.config.policy {
-                changes.policies.push(index);
+                changes.policies.push((slot, new.config.policy));
             }
-            let flows = old.flows.iter().zip(&new.flows).enumerate();
-            changes
-                .weights
-                .extend(flows.filter(|(_, (old, new))| old.weight != new.weight).map(|(flow, _)| (index, flow)));
+            let differ = |(flow, new): &(Slot, &FlowPlan)| old.flows[*flow].weight != new.weight;
+            changes.weights.extend(flows.into_iter().filter(differ).map(|(flow, new)| (slot, flow, new.weight)));
         }
         if exports.len() != new.exports.len() {
             return Err(format!("the number of exports {RESTART}"));
         }
-        if let Some((_, export)) = exports.iter().zip(&new.exports).find(|(old, new)| !same_export(old, new)) {
-            return Err(export.place.error(format!("this export {RESTART}")).to_string());
+        let by_name: BTreeMap<&str, &ExportPlan> =
+            exports.values().map(|export| (export.name.as_str(), export)).collect();
+        for export in new.exports.values() {
+            let old = by_name.get(export.name.as_str());
+            if !old.is_some_and(|old| same_export((self, old), (new, export))) {
+                return Err(export.place.error(format!("this export {RESTART}")).to_string());
+            }
         }
-        if *listeners != new.listeners {
+        if self.served_at() != new.served_at() {
             return Err(format!("the addresses of exports {RESTART}"));
         }
         Ok(changes)
     }
+
+    /// Which exports each address offers, by how it is written.
+    fn served_at(&self) -> BTreeMap<String, BTreeSet<&str>> {
+        let named = |slots: &[Slot]| slots.iter().map(|slot| self.exports[*slot].name.as_str()).collect();
+        self.listeners.iter().map(|(address, slots)| (address.to_string(), named(slots))).collect()
+    }
 }
 
-/// The same but for the policy and weights. Every field is named, so that a new one is a decision.
-fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
-    let DevicePlan { config, size_bytes, read_only: _, flows } = old;
-    let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost } = config;
-    let same_flow = |(old, new): (&FlowPlan, &FlowPlan)| {
-        let FlowPlan { tenant, weight: _, class, staged, memory_bytes } = old;
-        (tenant, class, staged, memory_bytes) == (&new.tenant, &new.class, &new.staged, &new.memory_bytes)
+/// The flows of the new plan, with their slots in the old one, if they are the same but for their weights.
+fn same_flows<'new>(old: &DevicePlan, new: &'new DevicePlan) -> Option<Vec<(Slot, &'new FlowPlan)>> {
+    let by_name: BTreeMap<&str, Slot> = old.flows.iter().map(|(slot, flow)| (flow.tenant.as_str(), slot)).collect();
+    let same = |new: &'new FlowPlan| {
+        let slot = *by_name.get(new.tenant.as_str())?;
+        let FlowPlan { tenant: _, weight: _, class, staged, memory_bytes } = &old.flows[slot];
+        ((class, staged, memory_bytes) == (&new.class, &new.staged, &new.memory_bytes)).then_some((slot, new))
     };
+    if old.flows.len() == new.flows.len() { new.flows.values().map(same).collect() } else { None }
+}
+
+/// The same but for the policy and the flows. Every field is named, so that a new one is a decision.
+fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
+    let DevicePlan { config, size_bytes, read_only: _, flows: _ } = old;
+    let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost } = config;
     let same_medium = match (medium, &new.config.medium) {
         (Medium::File { path, size, direct }, Medium::File { path: new_path, size: new_size, direct: new_direct }) => {
             let size_bytes = |size: &Option<super::Located<u64>>| size.as_ref().map(|size| size.value);
@@ -72,11 +96,10 @@ fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
         == (&new.config.name, &new.config.queue_depth, &new.config.queues, &new.config.path, &new.config.cost)
         && same_medium
         && *size_bytes == new.size_bytes
-        && flows.len() == new.flows.len()
-        && flows.iter().zip(&new.flows).all(same_flow)
 }
 
-fn same_export(old: &ExportPlan, new: &ExportPlan) -> bool {
+/// The same, each in its plan: of the same tenant on the same device, whatever their slots are.
+fn same_export((old_plan, old): (&Plan, &ExportPlan), (new_plan, new): (&Plan, &ExportPlan)) -> bool {
     let ExportPlan {
         name,
         place: _,
@@ -88,8 +111,12 @@ fn same_export(old: &ExportPlan, new: &ExportPlan) -> bool {
         description,
         payload_bytes_max,
     } = old;
-    (name, device, flow, offset_bytes, size_bytes)
-        == (&new.name, &new.device, &new.flow, &new.offset_bytes, &new.size_bytes)
+    let whose = |plan: &Plan, device: Slot, flow: Slot| {
+        let device = &plan.devices[device];
+        (device.config.name.clone(), device.flows[flow].tenant.clone())
+    };
+    (name, offset_bytes, size_bytes) == (&new.name, &new.offset_bytes, &new.size_bytes)
+        && whose(old_plan, *device, *flow) == whose(new_plan, new.device, new.flow)
         && (read_only, description, payload_bytes_max) == (&new.read_only, &new.description, &new.payload_bytes_max)
 }
 
@@ -97,6 +124,7 @@ fn same_export(old: &ExportPlan, new: &ExportPlan) -> bool {
 mod tests {
     use super::super::{Config, RealFiles};
     use super::*;
+    use mqfq_blk::PolicyKind;
 
     const OLD: &str = "[device.fast]
 kind = \"null\"
@@ -129,10 +157,27 @@ nbd = \"unix:/b\"
     #[test]
     fn policies_and_weights_change_and_comments_move_lines_without_a_change() {
         assert_eq!(changes("[device", "# a comment\n\n[device"), Ok(Changes::default()));
-        let policy = Changes { policies: vec![0], ..Changes::default() };
-        assert_eq!(changes("\"none\"", "\"mqfq\""), Ok(policy.clone()));
-        assert_eq!(changes("\"none\"", "\"none\"\ndepth = 5"), Ok(policy));
-        assert_eq!(changes("weight = 7", "weight = 8"), Ok(Changes { weights: vec![(0, 1)], ..Changes::default() }));
+        let policies = |to: &str| {
+            let Changes { policies, weights } = changes("\"none\"", to).unwrap();
+            assert_eq!(weights, []);
+            policies.into_iter().map(|(device, policy)| (device, policy.options(1).kind)).collect::<Vec<_>>()
+        };
+        assert_eq!(policies("\"mqfq\""), [(Slot::first(0), PolicyKind::Mqfq)]);
+        assert_eq!(policies("\"none\"\ndepth = 5"), [(Slot::first(0), PolicyKind::None)]);
+        let weights = vec![(Slot::first(0), Slot::first(1), Weight::new(8).unwrap())];
+        assert_eq!(changes("weight = 7", "weight = 8"), Ok(Changes { weights, ..Changes::default() }));
+    }
+
+    #[test]
+    fn sections_in_another_order_are_the_same_ones() {
+        let mut sections: Vec<String> = OLD.split("[").skip(1).map(|section| format!("[{section}")).collect();
+        sections.reverse();
+        let turned = sections.concat();
+        assert_eq!(plan(OLD).changes_to(&plan(&turned)), Ok(Changes::default()), "{turned}");
+        // In the file that is read again b comes first, and in the plan that runs it is second.
+        let weights = vec![(Slot::first(0), Slot::first(1), Weight::new(8).unwrap())];
+        let changed = turned.replace("weight = 7", "weight = 8");
+        assert_eq!(plan(OLD).changes_to(&plan(&changed)), Ok(Changes { weights, ..Changes::default() }));
     }
 
     #[test]

@@ -1,29 +1,36 @@
 //! Do the sections agree with each other and with the machine: [`Config`] in, [`Plan`] out.
 //!
-//! The plan speaks in indices, so that whoever starts the engine looks nothing up and can fail only for reasons that
-//! lie outside the config.
+//! The plan speaks in slots, so that whoever starts the engine looks nothing up and can fail only for reasons that lie
+//! outside the config, and a tenant, export or device is the same one for as long as it is there, wherever its section
+//! stands in the file that is read next.
 
-use super::{Config, ConfigError, DeviceConfig, ExportConfig, Located, Medium, Place, ServerConfig, overlap};
+use super::{
+    Config, ConfigError, DeviceConfig, ExportConfig, Located, Medium, Place, ServerConfig, addresses, overlap,
+};
 use crate::files;
+use mqfq_blk::slots::{NoPlace, Slot, Slots};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
 use mqfq_config::text::{list, quoted, shown};
-use mqfq_front::nbd::Address;
+use mqfq_front::front_end::ExportAddress;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+/// Most devices: what the engine takes.
+const DEVICES_MAX: u32 = u16::MAX as u32;
 
 /// What to start.
 #[derive(Debug)]
 pub struct Plan {
     /// Workers and pinning.
     pub server: ServerConfig,
-    /// Devices that at least one export uses.
-    pub devices: Vec<DevicePlan>,
+    /// Devices that at least one export uses, in the file's order. Their places are the engine's `DeviceIndex`.
+    pub devices: Slots<DevicePlan>,
     /// Exports, in the file's order.
-    pub exports: Vec<ExportPlan>,
-    /// Each address with its exports, as indices into `exports`.
-    pub listeners: Vec<(Address, Vec<usize>)>,
+    pub exports: Slots<ExportPlan>,
+    /// Each address with its exports.
+    pub listeners: Vec<(ExportAddress, Vec<Slot>)>,
     /// Sentences about sections that are right but do nothing.
     pub warnings: Vec<String>,
 }
@@ -37,8 +44,9 @@ pub struct DevicePlan {
     pub size_bytes: u64,
     /// All exports here are read-only: it is opened to be read alone.
     pub read_only: bool,
-    /// One flow per tenant with an export here, in the order of the tenants' sections; the index is the flow's id.
-    pub flows: Vec<FlowPlan>,
+    /// One flow per tenant with an export here, in the order of the tenants' sections. Their places are the engine's
+    /// `FlowId`.
+    pub flows: Slots<FlowPlan>,
 }
 
 /// A tenant on one device.
@@ -63,10 +71,10 @@ pub struct ExportPlan {
     pub name: String,
     /// Where its section stands.
     pub place: Place,
-    /// Index into [`Plan::devices`].
-    pub device: usize,
-    /// Index into that device's flows.
-    pub flow: usize,
+    /// Of [`Plan::devices`].
+    pub device: Slot,
+    /// Of that device's flows.
+    pub flow: Slot,
     /// First byte on the device.
     pub offset_bytes: u64,
     /// Length.
@@ -118,7 +126,8 @@ impl Config {
     /// The plan, if everything fits together.
     ///
     /// # Errors
-    /// A name that no section has, an export past its device's end, exports that overlap, a file that is missing.
+    /// A name that no section has, an export past its device's end, exports that overlap, a file that is missing, more
+    /// tenants of a device or exports than there may be.
     pub fn check(self, files: &dyn Files) -> Result<Plan, ConfigError> {
         if self.exports.is_empty() {
             return Err(self.place.error("no [export.NAME] section, at least one is needed"));
@@ -126,52 +135,54 @@ impl Config {
         let sizes = device_sizes(&self.devices, files)?;
         let ranges = self.resolve(&sizes)?;
         overlap::refuse(&self.exports, &self.devices, &ranges)?;
+        addresses::refuse_collisions(&self.exports)?;
         let mut used = self.used(&ranges);
         refuse_unwritable(&self.devices, &used, files)?;
 
+        let (tenants_max, exports_max) = (self.server.tenants_max, self.server.exports_max);
         let mut plan = Plan {
             server: self.server,
-            devices: Vec::new(),
-            exports: Vec::new(),
+            devices: Slots::new(DEVICES_MAX),
+            exports: Slots::new(exports_max),
             listeners: Vec::new(),
             warnings: Vec::new(),
         };
-        let mut flow_ids: BTreeMap<(usize, usize), (usize, usize)> = BTreeMap::new();
+        let mut flow_slots: BTreeMap<(usize, usize), (Slot, Slot)> = BTreeMap::new();
         for (device_index, config) in self.devices.into_iter().enumerate() {
             let Used { tenants, read_only } = std::mem::take(&mut used[device_index]);
             if tenants.is_empty() {
                 plan.warnings.push(config.place.error("no export uses this device, it is not started").to_string());
                 continue;
             }
-            let mut flows = Vec::new();
+            let mut flows = Slots::new(tenants_max);
+            let mut tenant_slots = Vec::new();
             for tenant_index in tenants {
-                flow_ids.insert((device_index, tenant_index), (plan.devices.len(), flows.len()));
                 let tenant = &self.tenants[tenant_index];
-                flows.push(FlowPlan {
+                let flow = flows.insert(FlowPlan {
                     tenant: tenant.name.clone(),
                     weight: tenant.weight,
                     class: tenant.class,
                     staged: tenant.staged,
                     memory_bytes: tenant.memory_bytes,
                 });
+                let too_many =
+                    |NoPlace| config.place.error(format!("more tenants use it than server.tenants-max, {tenants_max}"));
+                tenant_slots.push((tenant_index, flow.map_err(too_many)?));
             }
-            plan.devices.push(DevicePlan { config, size_bytes: sizes[device_index], read_only, flows });
+            let place = config.place.clone();
+            let device = DevicePlan { config, size_bytes: sizes[device_index], read_only, flows };
+            let too_many = |NoPlace| place.error(format!("it is one device too many, allowed are {DEVICES_MAX}"));
+            let device = plan.devices.insert(device).map_err(too_many)?;
+            for (tenant_index, flow) in tenant_slots {
+                flow_slots.insert((device_index, tenant_index), (device, flow));
+            }
         }
-        // By how an address is written, of which there is one way for each.
+        // By front end and how an address is written, of which there is one way for each.
         let mut listeners: BTreeMap<String, usize> = BTreeMap::new();
         for (export, range) in self.exports.into_iter().zip(ranges) {
-            let (device, flow) = flow_ids[&(range.device, range.tenant)];
-            for address in export.nbd {
-                let index = match listeners.entry(address.to_string()) {
-                    Entry::Occupied(known) => *known.get(),
-                    Entry::Vacant(new) => {
-                        plan.listeners.push((address, Vec::new()));
-                        *new.insert(plan.listeners.len() - 1)
-                    }
-                };
-                plan.listeners[index].1.push(plan.exports.len());
-            }
-            plan.exports.push(ExportPlan {
+            let (device, flow) = flow_slots[&(range.device, range.tenant)];
+            let place = export.place.clone();
+            let slot = plan.exports.insert(ExportPlan {
                 name: export.name,
                 place: export.place,
                 device,
@@ -182,6 +193,19 @@ impl Config {
                 description: export.description,
                 payload_bytes_max: export.payload_bytes_max,
             });
+            let too_many =
+                |NoPlace| place.error(format!("there are more exports than server.exports-max, {exports_max}"));
+            let slot = slot.map_err(too_many)?;
+            for Located { value: address, .. } in export.addresses {
+                let index = match listeners.entry(format!("{address:?}")) {
+                    Entry::Occupied(known) => *known.get(),
+                    Entry::Vacant(new) => {
+                        plan.listeners.push((address, Vec::new()));
+                        *new.insert(plan.listeners.len() - 1)
+                    }
+                };
+                plan.listeners[index].1.push(slot);
+            }
         }
         Ok(plan)
     }

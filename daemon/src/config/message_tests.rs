@@ -1,6 +1,7 @@
 //! What a config holds never breaks or floods the sentence that refuses it.
 
 use super::tests::{GOOD, good_with, plan, refusal};
+use mqfq_blk::slots::Slot;
 
 /// A tenant's or device's name stands in each line about it, so it cannot break one.
 #[test]
@@ -8,7 +9,7 @@ fn a_name_of_a_tenant_or_device_is_one_short_printable_line() {
     let named = |old: &str, new: &str| GOOD.replace(&format!("[{old}]"), &format!("[{new}]"));
     let fits = "n".repeat(255);
     let tenant = named("tenant.alice", &format!("tenant.{fits}")).replace("\"alice\"", &format!("\"{fits}\""));
-    assert_eq!(plan(&tenant).unwrap().devices[0].flows[0].tenant, fits);
+    assert_eq!(plan(&tenant).unwrap().devices[Slot::first(0)].flows[Slot::first(0)].tenant, fits);
     let allowed = "allowed are 255 bytes without control characters";
     for (section, line) in [("tenant.alice", 5), ("device.fast", 1)] {
         let kind = section.split('.').next().unwrap();
@@ -112,7 +113,7 @@ fn what_is_not_toml_is_refused_with_its_line() {
 
 #[test]
 fn an_export_name_may_be_empty_but_not_longer_than_the_protocol_carries() {
-    assert_eq!(plan(&good_with("[export.root]", "[export.\"\"]")).unwrap().exports[0].name, "");
+    assert_eq!(plan(&good_with("[export.root]", "[export.\"\"]")).unwrap().exports[Slot::first(0)].name, "");
     let name = "n".repeat(4097);
     assert_eq!(
         refusal(&good_with("[export.root]", &format!("[export.{name}]"))),

@@ -8,17 +8,19 @@
 //! Paths are as the process sees them: relative ones start at the working directory. See `docs` of each struct for
 //! its keys; README has a complete file.
 
+mod addresses;
 mod change;
 mod check;
 #[cfg(test)]
 mod message_tests;
 mod overlap;
+#[cfg(test)]
+mod page_tests;
 mod path;
 mod policy;
 mod queues;
 #[cfg(test)]
 mod tests;
-mod tunables;
 
 pub use check::{DevicePlan, ExportPlan, Plan, RealFiles};
 pub use mqfq_config::{ConfigError, Place};
@@ -29,17 +31,18 @@ use mqfq_blk::device::file::Direct;
 use mqfq_blk::device::nvme::{Arbitration, PRESETS};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
+use mqfq_blk::slots::PLACES_MAX;
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, CostTerm, PriorityClass, Weight};
+use mqfq_blk::{CostModel, CostTerm, PolicyKind, PriorityClass, Weight};
 use mqfq_config::text::{quoted, shown};
-use mqfq_config::{Entry, Section, Source, size};
+use mqfq_config::{Section, Source, size};
+use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::PAYLOAD_BYTES_MAX;
+use mqfq_front::front_end::ExportAddress;
 use mqfq_front::memory::{MemoryLimits, PIECE_BYTES_MAX};
-use mqfq_front::nbd::Address;
-
-use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 /// Longest config, bytes: some hundreds of thousands of tenants. Something longer is not a config.
 const CONFIG_BYTES_MAX: u64 = 64 << 20;
@@ -97,6 +100,10 @@ pub struct ServerConfig {
     pub memory_bytes: u64,
     /// `connection-memory`: payload memory of one connection, bytes, 128 KiB to 1 TiB. Default 16 MiB.
     pub connection_memory_bytes: u64,
+    /// `tenants-max`: tenants of one device, 1..=1048576. Default 65536.
+    pub tenants_max: u32,
+    /// `exports-max`: exports of the server, 1..=1048576. Default 65536.
+    pub exports_max: u32,
 }
 
 impl Default for ServerConfig {
@@ -111,6 +118,8 @@ impl Default for ServerConfig {
             drain_s: 30,
             memory_bytes: MemoryLimits::SERVER_BYTES,
             connection_memory_bytes: MemoryLimits::CONNECTION_BYTES,
+            tenants_max: 65_536,
+            exports_max: 65_536,
         }
     }
 }
@@ -203,8 +212,8 @@ pub struct ExportConfig {
     pub offset_bytes: u64,
     /// `size`. Default: up to the device's end.
     pub size: Option<Located<u64>>,
-    /// `nbd`: where it is served; one address or a list.
-    pub nbd: Vec<Address>,
+    /// Where it is served: a key for each front end (`nbd`), with one address or a list; one key at least.
+    pub addresses: Vec<Located<ExportAddress>>,
     /// `read-only`: default false.
     pub read_only: bool,
     /// `shared`: may overlap other exports that say so. Default false.
@@ -215,62 +224,48 @@ pub struct ExportConfig {
     pub payload_bytes_max: Option<u32>,
 }
 
-/// What [`address`] takes, for an error's "allowed is".
-const ADDRESSES: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\", or a list of these";
-
-/// Longest path of a unix socket: `sockaddr_un` has 108 bytes and the last is a NUL.
-const UNIX_PATH_MAX_BYTES: usize = 107;
-
-/// The address that `text` names; `entry` is where it stands.
-fn address(entry: &Entry<'_, '_>, text: &str) -> Result<Address, ConfigError> {
-    let refused = |why: &str| entry.place().error(format!("{} {why}, allowed is {ADDRESSES}", quoted(text)));
-    if text.contains('\0') {
-        return Err(refused("holds a NUL character, which ends a path"));
-    }
-    // Its sentence begins with the text, which may be long.
-    let unquoted = |why: String| why.strip_prefix(&format!("{text:?} ")).map(str::to_owned).unwrap_or(why);
-    let address =
-        Address::parse(text).map_err(|why| entry.place().error(format!("{} {}", quoted(text), unquoted(why))))?;
-    match &address {
-        Address::Unix(path) if path.as_os_str().len() > UNIX_PATH_MAX_BYTES => Err(refused("is too long for a socket")),
-        _ => Ok(address),
-    }
-}
-
 /// Most queue pairs of an `nvme` device: one for each worker that there can be.
 const QUEUE_PAIRS_MAX: u16 = 1024;
 
 /// Names that a device's kind goes by.
 const KINDS: [&str; 4] = ["null", "memory", "file", "nvme"];
 
-/// The keys of one kind of device, then those that all kinds have.
-macro_rules! keys {
-    ($($own:literal),*) => {
-        &[
-            $($own,)* "policy", "without-wrr", "depth", "window", "token-unit", "form", "quantum", "lease", "token-batch", "token-share",
-            "read-expire", "write-expire", "writes-starved", "fifo-batch", "prio-aging-expire", "read-latency", "write-latency", "slice-idle", "timeout-sync", "max-budget", "low-latency", "strict-guarantees", "fifo-expire-sync", "fifo-expire-async",
-            "low-threshold", "class-ratio", "adjust-period", "grace-period", "vtime-quantum",
-            "queue-depth", "block-layer",
-            "software-queues", "hardware-queues", "merge", "plug", "timeout", "retries", "async-writes", "cost",
-        ]
-    };
-}
+/// Keys of `[device.NAME]` per kind, in the order of [`KINDS`]: its own, then those that all kinds have.
+static DEVICE_KEYS: LazyLock<[Vec<&str>; 4]> = LazyLock::new(|| {
+    let own: [&[&str]; 4] = [
+        &["kind", "size"],
+        &["kind", "size"],
+        &["kind", "path", "size", "direct"],
+        &["kind", "preset", "size", "arbitration", "queue-pairs"],
+    ];
+    own.map(|own| [own, &policy::KEYS[..], &PolicyKind::all_keys()[..], &PATH_KEYS[..]].concat())
+});
 
-/// Keys of `[device.NAME]` per kind, in the order of [`KINDS`].
-const DEVICE_KEYS: [&[&str]; 4] = [
-    keys!["kind", "size"],
-    keys!["kind", "size"],
-    keys!["kind", "path", "size", "direct"],
-    keys!["kind", "preset", "size", "arbitration", "queue-pairs"],
+/// What is set of the path to a device, whatever its policy.
+const PATH_KEYS: [&str; 10] = [
+    "queue-depth",
+    "block-layer",
+    "software-queues",
+    "hardware-queues",
+    "merge",
+    "plug",
+    "timeout",
+    "retries",
+    "async-writes",
+    "cost",
 ];
 
-const EXPORT_KEYS: &[&str] =
-    &["device", "tenant", "offset", "size", "nbd", "read-only", "shared", "description", "payload-max"];
+/// Keys of `[export.NAME]`: those of the front ends stand between these.
+static EXPORT_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let front_ends = FRONT_ENDS.iter().map(|front_end| front_end.name());
+    let before = ["device", "tenant", "offset", "size"].into_iter();
+    before.chain(front_ends).chain(["read-only", "shared", "description", "payload-max"]).collect()
+});
 
 /// Memory of a tenant or a connection, bytes: at least one piece, at most more than any machine has.
 const MEMORY_BYTES: RangeInclusive<u64> = PIECE_BYTES_MAX as u64..=1 << 40;
 
-/// Largest payload of an export, bytes: every client may count on 64 KiB (NBD protocol, "size constraints").
+/// Largest payload of an export, bytes: every client may count on 64 KiB.
 const PAYLOAD_BYTES: RangeInclusive<u64> = 64 << 10..=PAYLOAD_BYTES_MAX as u64;
 
 impl Config {
@@ -315,6 +310,8 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
         "drain-s",
         "memory",
         "connection-memory",
+        "tenants-max",
+        "exports-max",
     ])?;
     let socket_mode = server.get("socket-mode").map(|entry| {
         let text = entry.text("octal digits in a string, \"0\" to \"777\"")?;
@@ -339,6 +336,8 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
         connection_memory_bytes: server
             .get("connection-memory")
             .map_or(Ok(default.connection_memory_bytes), |memory| memory.size(MEMORY_BYTES))?,
+        tenants_max: server.get("tenants-max").map_or(Ok(default.tenants_max), |most| most.number(1..=PLACES_MAX))?,
+        exports_max: server.get("exports-max").map_or(Ok(default.exports_max), |most| most.number(1..=PLACES_MAX))?,
     })
 }
 
@@ -356,7 +355,7 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
     name_fits(&name, &section)?;
     let kind = section.require("kind", &KINDS.join(", "))?.choice(&KINDS)?;
     let index = KINDS.iter().position(|known| *known == kind).expect("a choice of KINDS");
-    let section = section.with_allowed(DEVICE_KEYS[index])?;
+    let section = section.with_allowed(&DEVICE_KEYS[index])?;
     let sizes: RangeInclusive<u64> = 1..=SIZE_MAX_BYTES;
     let required_size = || section.require("size", size::ALLOWED)?.size(sizes.clone());
     let medium = match KINDS[index] {
@@ -400,9 +399,11 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
     let policy = PolicyConfig::read(&section, queue_depth)?;
     let wanted = policy.options(1).kind;
     if wanted.is_direct() && policy.fallback(1).is_none() && KINDS[index] != "nvme" {
+        let fallback = wanted.fallback().map(|fallback| format!(" or without-wrr = \"{fallback}\""));
         let place = section.get("policy").expect("it is not the default").place();
         return Err(place.error(format!(
-            "policy {wanted} needs weighted round robin among the device's queues, which kind = \"{kind}\" has not, allowed is kind = \"nvme\" or without-wrr = \"mqfq\""
+            "policy {wanted} needs weighted round robin among the device's queues, which kind = \"{kind}\" has not, allowed is kind = \"nvme\"{}",
+            fallback.unwrap_or_default()
         )));
     }
     let policies: Vec<_> = std::iter::once(wanted).chain(policy.fallback(1).map(|fallback| fallback.kind)).collect();
@@ -464,9 +465,8 @@ fn tenant((name, section): (String, Section<'_, '_>)) -> Result<TenantConfig, Co
 }
 
 fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, ConfigError> {
-    let section = section.with_allowed(EXPORT_KEYS)?;
-    // The NBD protocol's limit on strings.
-    const NAME_MAX_BYTES: usize = 4096;
+    let section = section.with_allowed(&EXPORT_KEYS)?;
+    const NAME_MAX_BYTES: usize = mqfq_front::export::NAME_BYTES_MAX;
     if name.len() > NAME_MAX_BYTES || name.contains('\0') {
         let message = format!("this name has {} bytes, allowed are {NAME_MAX_BYTES} bytes without NUL", name.len());
         return Err(section.place().error(message));
@@ -475,15 +475,7 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
         let entry = section.require(key, what)?;
         Ok(Located { value: entry.text(what)?, place: entry.place() })
     };
-    let nbd = section.require("nbd", ADDRESSES)?;
-    let (mut addresses, mut listed) = (Vec::new(), BTreeSet::new());
-    for text in nbd.texts(ADDRESSES)? {
-        let address = address(&nbd, &text)?;
-        if !listed.insert(address.to_string()) {
-            return Err(nbd.place().error(format!("{address} is listed twice, allowed is once")));
-        }
-        addresses.push(address);
-    }
+    let addresses = addresses::read(&section)?;
     let size =
         section.get("size").map(|size| Ok(Located { value: size.size(1..=SIZE_MAX_BYTES)?, place: size.place() }));
     let description = section.get("description").map(|entry| {
@@ -499,7 +491,7 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
         tenant: located("tenant", "the name of a [tenant.NAME] section")?,
         offset_bytes: section.get("offset").map_or(Ok(0), |offset| offset.size(0..=SIZE_MAX_BYTES))?,
         size: size.transpose()?,
-        nbd: addresses,
+        addresses,
         read_only: section.get("read-only").map_or(Ok(false), |flag| flag.flag())?,
         shared: section.get("shared").map_or(Ok(false), |flag| flag.flag())?,
         description: description.transpose()?,

@@ -4,18 +4,31 @@
 //! config and the machine were looked at. So this keeps what was written, and [`PolicyConfig::options`] makes the
 //! scheduler's options of it. What was written is checked here, where its place is known; the defaults need no check.
 
-use super::tunables;
-use mqfq_blk::{D2fqOptions, PolicyKind, PolicyOptions, VSpan};
-use mqfq_config::{ConfigError, Entry, Section, size};
+use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, VSpan};
+use mqfq_config::{ConfigError, Entry, Owner, Section, read_owned, size};
 
 /// Names of the forms, the default first.
 const FORMS: [&str; 2] = ["relaxed", "exact"];
 
+/// Keys of the scheduler that do not belong to one policy.
+pub const KEYS: [&str; 10] = [
+    "policy",
+    "without-wrr",
+    "depth",
+    "window",
+    "token-unit",
+    "form",
+    "quantum",
+    "lease",
+    "token-batch",
+    "token-share",
+];
+
 /// Keys that only a policy with forms has; all but the first only in the relaxed one.
 const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
 
-/// What `without-wrr` takes, the default first.
-const WITHOUT_WRR: [&str; 2] = ["refuse", "mqfq"];
+/// What `without-wrr` takes besides the name of the policy's fallback, and the default.
+const REFUSE: &str = "refuse";
 
 /// - `policy`: default mqfq.
 /// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64; of the elevators,
@@ -25,9 +38,10 @@ const WITHOUT_WRR: [&str; 2] = ["refuse", "mqfq"];
 ///   takes one unit per that many bytes of its cost).
 /// - `form`: `"relaxed"` (default) or `"exact"`, as the paper has it. Only with `mqfq` and `mqfq-serial`, and the
 ///   [`Overrides`] only in the relaxed form.
-/// - Keys that only one policy has: `tunables.rs`.
+/// - Keys that only one policy has: [`PolicyKind::keys`].
 /// - `without-wrr`: what a device without weighted round robin, or with one that has no effect, does with a policy that
-///   needs it: `"refuse"` (default) or `"mqfq"`, and then the keys of `mqfq` are for that.
+///   needs it: `"refuse"` (default) or the name of its [`PolicyKind::fallback`], whose keys are
+///   then allowed and are for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyConfig {
     wanted: Chosen,
@@ -72,22 +86,23 @@ impl PolicyConfig {
             None => PolicyKind::Mqfq,
         };
         let without_wrr = device.get("without-wrr");
-        if let Some(entry) = without_wrr.as_ref().filter(|_| !kind.is_direct()) {
-            return Err(entry.place().error(format!("is no setting of policy {kind}, allowed with d2fq")));
-        }
-        let falls_back = match without_wrr {
-            Some(entry) => entry.choice(&WITHOUT_WRR)? == WITHOUT_WRR[1],
-            None => false,
+        let fallback = match (without_wrr, kind.fallback()) {
+            (Some(entry), Some(fallback)) => {
+                (entry.choice(&[REFUSE, fallback.name()])? == fallback.name()).then_some(fallback)
+            }
+            (Some(entry), None) => {
+                let allowed = PolicyKind::names(|kind| kind.fallback().is_some());
+                return Err(entry.place().error(format!("is no setting of policy {kind}, allowed with {allowed}")));
+            }
+            (None, _) => None,
         };
-        let mut own = PolicyOptions::new(kind);
-        if kind.is_direct() {
-            own.d2fq = D2fqOptions::SHIPPED;
-        }
-        tunables::read(device, &mut own)?;
-        if !falls_back {
+        let mut own = PolicyOptions { own: OwnOptions::shipped(kind), ..PolicyOptions::new(kind) };
+        own_keys(device, &mut own)?;
+        let Some(fallback) = fallback else {
             return Ok(PolicyConfig { wanted: Chosen::read(device, own, queue_depth)?, fallback: None });
-        }
-        let fallback = Chosen::read(device, PolicyOptions::new(PolicyKind::Mqfq), queue_depth)?;
+        };
+        let fallback = PolicyOptions { own: OwnOptions::shipped(fallback), ..PolicyOptions::new(fallback) };
+        let fallback = Chosen::read(device, fallback, queue_depth)?;
         Ok(PolicyConfig { wanted: Chosen { exact: own, relaxed: None }, fallback: Some(fallback) })
     }
 
@@ -113,7 +128,7 @@ impl Chosen {
     /// D, T and the form, of a policy whose own settings are known.
     fn read(device: &Section<'_, '_>, own: PolicyOptions, queue_depth: u16) -> Result<Chosen, ConfigError> {
         let (kind, mut exact) = (own.kind, own);
-        if tunables::is_elevator(kind) {
+        if kind.is_elevator() {
             exact.depth = queue_depth.into();
         }
         if let Some(depth) = device.get("depth") {
@@ -129,7 +144,8 @@ impl Chosen {
             };
         }
         if !kind.has_window() {
-            refuse(device, &FORM_KEYS, &format!("is no setting of policy {kind}, allowed with mqfq and mqfq-serial"))?;
+            let allowed = PolicyKind::names(PolicyKind::has_window);
+            refuse(device, &FORM_KEYS, &format!("is no setting of policy {kind}, allowed with {allowed}"))?;
             return Ok(Chosen { exact, relaxed: None });
         }
         let form = device.get("form").map(|form| form.choice(&FORMS)).transpose()?;
@@ -175,6 +191,16 @@ impl Overrides {
     }
 }
 
+/// The keys that only some policies have; their ranges are the policies' own.
+fn own_keys(device: &Section<'_, '_>, options: &mut PolicyOptions) -> Result<(), ConfigError> {
+    let PolicyOptions { kind, own, .. } = options;
+    let owner = |kind: PolicyKind| Owner { name: kind.name(), keys: kind.keys().iter().map(|key| key.name).collect() };
+    read_owned(device, "policy", kind.name(), &PolicyKind::ALL.map(owner), |key, entry| {
+        let tunable = own.tunable(*kind, key).expect("it is one of its keys");
+        tunable.set(|ns| entry.duration_ns(ns), |bytes| entry.size(bytes), |n| entry.number(n), || entry.flag())
+    })
+}
+
 /// A size whose bound is half the window.
 fn within_window(entry: &Entry<'_, '_>, fits: impl Fn(u64) -> bool, allowed: &str) -> Result<VSpan, ConfigError> {
     let bytes = entry.size(0..=u64::MAX)?;
@@ -186,7 +212,7 @@ fn within_window(entry: &Entry<'_, '_>, fits: impl Fn(u64) -> bool, allowed: &st
 }
 
 /// None of `keys` is there, or the first one is refused.
-pub(super) fn refuse(device: &Section<'_, '_>, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
+fn refuse(device: &Section<'_, '_>, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
     match keys.iter().find_map(|key| device.get(key)) {
         Some(entry) => Err(entry.place().error(why)),
         None => Ok(()),

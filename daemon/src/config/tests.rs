@@ -4,8 +4,11 @@ use super::check::Files;
 use super::*;
 use mqfq_blk::path::Merge;
 use mqfq_blk::queues::BlockLayer;
-use mqfq_blk::tunables::{KyberOptions, MqDeadlineOptions};
-use mqfq_blk::{BfqOptions, D2fqOptions, PolicyKind, PolicyOptions, PriorityClass, VSpan};
+use mqfq_blk::slots::Slot;
+use mqfq_blk::{
+    BfqOptions, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind, PolicyOptions, PriorityClass,
+    VSpan,
+};
 use std::path::Path;
 
 mod bounds;
@@ -98,7 +101,7 @@ pin = false
     let plan = plan(&format!("{GOOD}{more}")).unwrap();
     assert_eq!((plan.server.workers, plan.server.pin), (Some(2), false));
     assert!(plan.warnings.is_empty());
-    let [fast, slow] = &plan.devices[..] else { panic!("two devices") };
+    let [fast, slow] = plan.devices.values().collect::<Vec<_>>()[..] else { panic!("two devices") };
     let [fast_policy, slow_policy] = [fast, slow].map(|device| device.config.policy.options(2));
     assert_eq!(fast_policy, PolicyOptions::new(PolicyKind::Mqfq).relaxed(2));
     assert_eq!((fast_policy.depth, fast_policy.window.bytes()), (64, 65_536));
@@ -111,22 +114,28 @@ pin = false
 
     // A flow per tenant and device: alice is flow 0 of both, bob is flow 1 of slow.
     let flows = |device: &check::DevicePlan| {
-        device.flows.iter().map(|flow| (flow.tenant.clone(), flow.weight.get())).collect::<Vec<_>>()
+        device.flows.values().map(|flow| (flow.tenant.clone(), flow.weight.get())).collect::<Vec<_>>()
     };
     assert_eq!(flows(fast), [("alice".into(), 200)]);
     assert_eq!(flows(slow), [("alice".into(), 200), ("bob".into(), 100)]);
-    let placed: Vec<_> =
-        plan.exports.iter().map(|e| (e.name.as_str(), e.device, e.flow, e.offset_bytes, e.size_bytes)).collect();
+    let placed: Vec<_> = plan
+        .exports
+        .values()
+        .map(|e| (e.name.as_str(), e.device.place(), e.flow.place(), e.offset_bytes, e.size_bytes))
+        .collect();
     assert_eq!(
         placed,
         [("root", 0, 0, 0, 256 << 10), ("bob-1", 1, 1, 1 << 20, 7 << 20), ("alice-2", 1, 0, 0, 1 << 20)],
         "bob-1 has no size: 8 MiB - 1 MiB remain"
     );
-    let shown: Vec<_> = plan.exports.iter().map(|e| (e.read_only, e.description.as_deref())).collect();
+    let shown: Vec<_> = plan.exports.values().map(|e| (e.read_only, e.description.as_deref())).collect();
     assert_eq!(shown, [(false, None), (true, Some("what bob reads")), (false, None)]);
     // Exports that share an address share a listener.
-    let listeners: Vec<_> =
-        plan.listeners.iter().map(|(address, exports)| (address.to_string(), exports.clone())).collect();
+    let listeners: Vec<_> = plan
+        .listeners
+        .iter()
+        .map(|(address, exports)| (address.to_string(), exports.iter().map(|slot| slot.place()).collect()))
+        .collect();
     assert_eq!(
         listeners,
         [
@@ -164,18 +173,21 @@ fn an_unknown_key_is_named_with_those_that_exist() {
     // A key of another kind of device is as unknown as a typo.
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MiB\"\npreset = \"optane\"")),
-        "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, without-wrr, depth, window, token-unit, \
-         form, quantum, lease, token-batch, token-share, read-expire, write-expire, writes-starved, fifo-batch, \
-         prio-aging-expire, read-latency, write-latency, slice-idle, timeout-sync, max-budget, low-latency, strict-guarantees, fifo-expire-sync, \
-         fifo-expire-async, low-threshold, class-ratio, adjust-period, grace-period, vtime-quantum, queue-depth, block-layer, software-queues, hardware-queues, merge, plug, timeout, retries, async-writes, cost"
+        format!(
+            "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, without-wrr, depth, window, token-unit, \
+             form, quantum, lease, token-batch, token-share, {}, queue-depth, block-layer, software-queues, \
+             hardware-queues, merge, plug, timeout, retries, async-writes, cost",
+            PolicyKind::all_keys().join(", ")
+        )
     );
 }
 
 #[test]
 fn d2fq_asks_for_a_device_that_may_have_what_it_needs_or_for_a_fallback() {
     let device = |keys: &str| good_with("kind = \"memory\"", keys);
-    let config =
-        |keys: &str| plan(&device(keys)).unwrap_or_else(|error| panic!("{keys}: {error}")).devices.remove(0).config;
+    let config = |keys: &str| {
+        plan(&device(keys)).unwrap_or_else(|error| panic!("{keys}: {error}")).devices[Slot::first(0)].config.clone()
+    };
     let nvme = "kind = \"nvme\"\npreset = \"zssd\"\npolicy = \"d2fq\"";
     let d2fq = config(nvme);
     assert_eq!((d2fq.policy.options(4).kind, d2fq.policy.fallback(4)), (PolicyKind::D2fq, None));
@@ -220,7 +232,7 @@ fn d2fq_asks_for_a_device_that_may_have_what_it_needs_or_for_a_fallback() {
 fn a_drive_has_its_presets_arbitration_unless_another_is_named() {
     let medium = |keys: &str| {
         let text = good_with("kind = \"memory\"", &format!("kind = \"nvme\"\npreset = \"flash-60k\"\n{keys}"));
-        plan(&text).map(|mut plan| plan.devices.remove(0).config.medium)
+        plan(&text).map(|plan| plan.devices[Slot::first(0)].config.medium.clone())
     };
     let with = |arbitration, queue_pairs| Medium::Nvme {
         preset: "flash-60k".to_owned(),
@@ -243,7 +255,7 @@ fn a_drive_has_its_presets_arbitration_unless_another_is_named() {
 fn the_queues_of_both_levels_are_read_and_what_cannot_be_is_refused() {
     use mqfq_blk::queues::{HardwareQueues, QueueLayout, Spread};
     let with = |keys: &str| good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}"));
-    let queues = |keys: &str| plan(&with(keys)).unwrap().devices[0].config.queues;
+    let queues = |keys: &str| plan(&with(keys)).unwrap().devices[Slot::first(0)].config.queues;
     assert_eq!(queues(""), QueueLayout::default());
     let sockets = queues("hardware-queues = \"per-socket\"");
     assert_eq!(sockets, QueueLayout::mq(Spread::PerCore, Spread::PerSocket));
@@ -315,7 +327,7 @@ fn a_number_out_of_range_is_refused_with_its_range_and_never_clamped() {
 fn scheduler(keys: &str, workers: usize) -> (PolicyOptions, Option<&'static str>) {
     // A drive that may have whatever a policy needs.
     let text = good_with("kind = \"memory\"", &format!("kind = \"nvme\"\npreset = \"zssd\"\n{keys}"));
-    let policy = plan(&text).unwrap_or_else(|error| panic!("{keys}: {error}")).devices[0].config.policy;
+    let policy = plan(&text).unwrap_or_else(|error| panic!("{keys}: {error}")).devices[Slot::first(0)].config.policy;
     let options = policy.options(workers);
     assert_eq!(options.validate(), Ok(()), "{keys}, {workers} workers");
     (options, policy.form(options.kind))
@@ -449,8 +461,8 @@ fn each_tunable_of_an_elevator_can_be_set() {
         fifo_batch: 1,
         prio_aging_expire_ns: 3_600_000_000_000,
     };
-    assert_eq!(scheduler(keys, 2).0.mq_deadline, expected);
-    let kyber = scheduler("policy = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ns\"", 2).0.kyber;
+    assert_eq!(scheduler(keys, 2).0.own.mq_deadline, expected);
+    let kyber = scheduler("policy = \"kyber\"\nread-latency = \"75us\"\nwrite-latency = \"1ns\"", 2).0.own.kyber;
     assert_eq!(kyber, KyberOptions { read_latency_ns: 75_000, write_latency_ns: 1, ..KyberOptions::DEFAULT });
 }
 
@@ -521,7 +533,7 @@ fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
         fifo_expire_sync_ns: 2_000_000,
         fifo_expire_async_ns: 100_000_000_000,
     };
-    assert_eq!(scheduler(&format!("policy = \"bfq\"\n{}", keys.join("\n")), 2).0.bfq, expected);
+    assert_eq!(scheduler(&format!("policy = \"bfq\"\n{}", keys.join("\n")), 2).0.own.bfq, expected);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for key in keys {
         let name = key.split(' ').next().unwrap();
@@ -546,7 +558,8 @@ fn each_tunable_of_bfq_can_be_set_within_its_range_and_only_there() {
 
 #[test]
 fn each_tunable_of_d2fq_can_be_set_within_its_range_and_only_there() {
-    let shipped = PolicyOptions { d2fq: D2fqOptions::SHIPPED, ..PolicyOptions::new(PolicyKind::D2fq) };
+    let own = OwnOptions { d2fq: D2fqOptions::SHIPPED, ..OwnOptions::DEFAULT };
+    let shipped = PolicyOptions { own, ..PolicyOptions::new(PolicyKind::D2fq) };
     assert_eq!(scheduler("policy = \"d2fq\"", 2).0, shipped);
     let keys = [
         "low-threshold = \"1MiB\"",
@@ -562,7 +575,7 @@ fn each_tunable_of_d2fq_can_be_set_within_its_range_and_only_there() {
         grace_period_ns: 200_000_000,
         vtime_quantum_bytes: 0,
     };
-    assert_eq!(scheduler(&format!("policy = \"d2fq\"\n{}", keys.join("\n")), 2).0.d2fq, expected);
+    assert_eq!(scheduler(&format!("policy = \"d2fq\"\n{}", keys.join("\n")), 2).0.own.d2fq, expected);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for key in keys {
         let name = key.split(' ').next().unwrap();
@@ -597,7 +610,10 @@ fn a_value_of_the_wrong_type_or_word_is_told_what_fits() {
     );
     assert_eq!(
         refusal(&good_with("kind = \"memory\"", "kind = \"memory\"\npolicy = \"cfq\"")),
-        "c.toml:3: device.fast.policy: \"cfq\" is not known, allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq, d2fq"
+        format!(
+            "c.toml:3: device.fast.policy: \"cfq\" is not known, allowed are {}",
+            PolicyKind::ALL.map(PolicyKind::name).join(", ")
+        )
     );
     assert_eq!(
         refusal(&good_with("size = \"1MiB\"", "size = \"1MB\"")),
@@ -669,10 +685,11 @@ fn a_socket_mode_is_octal() {
 #[test]
 fn merging_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
     let path = |keys: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
-    let read =
-        path("merge = \"both\"\nplug = 1\ntimeout = \"50ms\"\nretries = 0\nasync-writes = true").unwrap().devices[0]
-            .config
-            .path;
+    let read = path("merge = \"both\"\nplug = 1\ntimeout = \"50ms\"\nretries = 0\nasync-writes = true")
+        .unwrap()
+        .devices[Slot::first(0)]
+    .config
+    .path;
     let expected = PathOptions {
         merge: Merge::Both,
         plug: 1,
@@ -682,8 +699,8 @@ fn merging_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
         ..PathOptions::default()
     };
     assert_eq!(read, expected);
-    assert_eq!(path("").unwrap().devices[0].config.path, PathOptions::default());
-    assert_eq!(path("timeout = \"off\"").unwrap().devices[0].config.path.timeout_ns, 0);
+    assert_eq!(path("").unwrap().devices[Slot::first(0)].config.path, PathOptions::default());
+    assert_eq!(path("timeout = \"off\"").unwrap().devices[Slot::first(0)].config.path.timeout_ns, 0);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for (keys, sentence) in [
         ("merge = \"front\"", "c.toml:3: device.fast.merge: \"front\" is not known, allowed are none, back, both"),
@@ -699,10 +716,14 @@ fn merging_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
 fn a_file_must_exist_and_belong_to_one_device() {
     let file =
         |path: &str| good_with("kind = \"memory\"\nsize = \"1MiB\"", &format!("kind = \"file\"\npath = \"{path}\""));
-    assert_eq!(plan(&file("/disk")).unwrap().devices[0].size_bytes, 1 << 20);
+    assert_eq!(plan(&file("/disk")).unwrap().devices[Slot::first(0)].size_bytes, 1 << 20);
     for (size, size_bytes) in [("1MiB", 1 << 20), ("1048575B", (1 << 20) - 1), ("512KiB", 1 << 19)] {
         let plan = plan(&file(&format!("/disk\"\nsize = \"{size}"))).expect("the file has so many bytes");
-        assert_eq!((plan.devices[0].size_bytes, plan.exports[0].size_bytes), (size_bytes, 256 << 10), "{size}");
+        assert_eq!(
+            (plan.devices[Slot::first(0)].size_bytes, plan.exports[Slot::first(0)].size_bytes),
+            (size_bytes, 256 << 10),
+            "{size}"
+        );
     }
     assert_eq!(
         refusal(&file("/disk\"\nsize = \"1048577B")),
@@ -747,9 +768,9 @@ fn a_file_that_only_readers_use_need_not_be_writable() {
                    read-only = true";
     assert_eq!(refusal(&file("")), refused);
     assert_eq!(refusal(&second("")), refused, "one export that is written is enough");
-    assert!(plan(&file("read-only = true")).unwrap().devices[0].read_only);
-    assert!(plan(&second("read-only = true\n")).unwrap().devices[0].read_only);
+    assert!(plan(&file("read-only = true")).unwrap().devices[Slot::first(0)].read_only);
+    assert!(plan(&second("read-only = true\n")).unwrap().devices[Slot::first(0)].read_only);
     // Nobody uses it: nothing is asked of it.
     assert!(plan(&format!("{GOOD}[device.spare]\nkind = \"file\"\npath = \"/cdrom\"\n")).is_ok());
-    assert!(!plan(GOOD).unwrap().devices[0].read_only);
+    assert!(!plan(GOOD).unwrap().devices[Slot::first(0)].read_only);
 }

@@ -10,6 +10,7 @@
 
 use crate::client::{CMD_FLUSH, CMD_WRITE, Client, FLAG_FUA, Request};
 use crate::server::{Folder, Server};
+use mqfq_testing::Random;
 use mqfq_testing::machine;
 use std::collections::HashMap;
 
@@ -22,19 +23,6 @@ const IN_FLIGHT_MAX: usize = 32;
 
 const CONFIG: &str = "[server]\nworkers = 2\n[device.d]\nkind = \"file\"\npath = \"@/disk\"\n[tenant.t]\n[export.e]\n\
                       device = \"d\"\ntenant = \"t\"\nnbd = \"unix:@/s.sock\"\n";
-
-/// A small generator with a printed seed (splitmix64): the load must be repeatable, not random.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
 
 /// What one block may hold: the version that must be there, and later ones that may have replaced it. Versions of a
 /// block are written one after another, never two at once.
@@ -78,7 +66,7 @@ impl Lane {
             first_block: index * BLOCKS,
             blocks: vec![Block::default(); BLOCKS],
             next_version: 1,
-            random: Random(seed ^ index as u64),
+            random: Random::new(seed ^ index as u64),
             made_durable: 0,
         }
     }
@@ -201,7 +189,7 @@ impl Block {
 
 fn kill_rounds(rounds: u64, seed: u64) {
     println!("{rounds} rounds, seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let folder = Folder::new();
     folder.file("disk", (CONNECTIONS * BLOCKS * BLOCK_BYTES) as u64);
     let mut lanes: Vec<Lane> = (0..CONNECTIONS).map(|index| Lane::new(index, seed)).collect();

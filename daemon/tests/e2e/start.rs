@@ -127,7 +127,16 @@ fn a_signal_ends_a_start_that_waits_and_leaves_no_socket_behind() {
     let silent = UnixListener::bind(folder.join("b.sock")).unwrap();
     let config = CONFIG.replace("\"unix:@/a.sock\"", "[\"unix:@/a.sock\", \"unix:@/b.sock\"]");
     for signal in [libc::SIGTERM, libc::SIGINT] {
-        let mut child = command(&folder, &config).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = command(&folder, &config);
+        // A shell starts what goes on in the background with SIGINT ignored, and what it starts inherits that.
+        // SAFETY: the call is safe between fork and exec.
+        unsafe {
+            command.pre_exec(move || match libc::signal(signal, libc::SIG_DFL) {
+                libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // It waits for his greeting.
         let _connection = silent.accept().unwrap();
         assert!(folder.join("a.sock").exists(), "the first address is its own already");

@@ -10,7 +10,7 @@
 //! # When it stops reading
 //! While its limits are reached (it waits for its own replies to leave), while others hold the memory that it needs (it
 //! asks again after a while), while a request is held because the tenant's staging is full (it waits for
-//! [`Client::room`]), and while as many pieces of a large write are under way as may be. In all cases whole requests
+//! [`Client::room`]), and while as many pieces of large requests are under way as may be. In all cases whole requests
 //! may lie in the inbox, so a receive is in flight only when every whole request was taken. That makes "received in
 //! full" exact when the engine drains: what is in the inbox then is executed, what comes later is refused.
 //!
@@ -28,23 +28,24 @@
 //! | any | the socket is broken | to `Closed` at once; completions are dropped |
 //! | any, in the handshake | its time is over | to `Closed` at once: who does not speak may not read either |
 
-use super::NbdOptions;
 use super::inbox::Inbox;
-use super::large::{Large, RANGE_PIECE_BYTES};
+use super::large::{Large, PIECES_OUT_MAX, RANGE_PIECE_BYTES};
 use super::negotiate::{Negotiation, Progress};
-use super::places::{Place, Places};
 use super::reply::Replies;
 use super::rule::{Rule, errno_of_status};
-use super::stats::Counted;
 use super::transmit::{Limits, Piece, Request, Taken, Transmission};
 use super::wire::Command;
+use super::{NAMES, NbdOptions};
 use crate::export::{Export, ExportTable};
+use crate::front_end::next_client;
 use crate::memory::Short;
+use crate::places::Place;
+use crate::stats::Counted;
 use mqfq_blk::buffer::{ALIGNMENT_BYTES, Buffer};
-use mqfq_blk::client::{Client, Context, Event, Refused};
+use mqfq_blk::client::{Client, Context, Event, Label, Refused};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use std::collections::VecDeque;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// Receive buffer of the handshake, bytes.
@@ -75,6 +76,8 @@ mod user {
 /// One client's connection.
 pub struct Connection {
     options: Arc<NbdOptions>,
+    /// Of its label.
+    number: u64,
     /// With the socket.
     place: Place,
     phase: Phase,
@@ -91,6 +94,9 @@ pub struct Connection {
     writing: Option<u32>,
     /// Other large requests of which pieces are left to hand over, first come first.
     issuing: VecDeque<u32>,
+    /// Pieces of large requests on their way to the device or back: at most [`PIECES_OUT_MAX`], and one of a write that
+    /// was being received when others reached it.
+    pieces_out: usize,
     /// Refused for want of room in the tenant's staging. Its place in `under_way` is taken.
     held: Option<Submission>,
     replies: Replies,
@@ -111,15 +117,11 @@ enum Life {
 }
 
 impl Connection {
-    /// A connection on `socket`, in one of the handshakes' `places`.
-    pub fn new(
-        socket: OwnedFd,
-        exports: Arc<ExportTable>,
-        options: Arc<NbdOptions>,
-        places: &Arc<Places>,
-    ) -> Connection {
+    /// A connection on the socket of `place`, at the beginning of its handshake.
+    pub fn new(place: Place, exports: Arc<ExportTable>, options: Arc<NbdOptions>) -> Connection {
         Connection {
-            place: places.enter(socket),
+            number: next_client(),
+            place,
             phase: Phase::Negotiating(Negotiation::new(exports)),
             life: Life::Open,
             inbox: Inbox::new(options.receive_buffer_bytes.max(HANDSHAKE_RECEIVE_BYTES)),
@@ -130,9 +132,10 @@ impl Connection {
             under_way: UnderWay::default(),
             writing: None,
             issuing: VecDeque::new(),
+            pieces_out: 0,
             held: None,
             replies: Replies::new(),
-            counted: Counted::default(),
+            counted: Counted::new(&NAMES),
             options,
         }
     }
@@ -147,7 +150,8 @@ impl Connection {
         self.issue(context);
         while self.life == Life::Open && self.held.is_none() && !self.receiving && !self.full {
             if let Some(place) = self.writing
-                && self.under_way.large(place).is_full()
+                && self.pieces_out >= PIECES_OUT_MAX
+                && self.under_way.large(place).failed().is_none()
             {
                 return;
             }
@@ -181,7 +185,7 @@ impl Connection {
                 let payload_bytes_max = 1 << block.payload_bytes_max.ilog2();
                 let limits = Limits {
                     requests_max: self.options.requests_in_flight_max.max(1),
-                    bytes_max: self.options.bytes_in_flight_max,
+                    bytes_max: self.options.listen.bytes_in_flight_max,
                     piece_bytes: self.options.piece_bytes.min(payload_bytes_max).max(block.min_bytes),
                 };
                 self.phase = Phase::Transmitting(Transmission::new(session, limits));
@@ -202,24 +206,24 @@ impl Connection {
                 self.await_memory(context);
             }
             Taken::Request(request) => {
-                self.counted.request(Some(command_of(request.op)));
+                self.counted.request(command_of(request.op) as usize);
                 self.submit(context, request);
             }
             Taken::LargeWrite(request) => {
-                self.counted.request(Some(Command::Write));
+                self.counted.request(Command::Write as usize);
                 self.writing = Some(self.begin_large(request));
             }
             Taken::Piece(piece) => self.write_piece(context, piece),
             Taken::BlockStatus { cookie, length_bytes } => {
-                self.counted.request(Some(Command::BlockStatus));
+                self.counted.request(Command::BlockStatus as usize);
                 self.replies.block_status(cookie, length_bytes);
             }
             Taken::Refused { cookie, command, rule } => {
-                self.counted.request(command);
+                self.counted.request(command.map_or(Command::ALL.len(), |command| command as usize));
                 self.refuse(cookie, command, rule);
             }
             Taken::Disconnect => {
-                self.counted.request(Some(Command::Disconnect));
+                self.counted.request(Command::Disconnect as usize);
                 self.life = Life::Ending;
             }
             Taken::Broken(rule) => {
@@ -289,7 +293,7 @@ impl Connection {
     /// The client broke a rule after which its bytes have no meaning.
     fn broke(&mut self, rule: Rule) {
         self.place.stats().count_broken(rule);
-        if let Some(log) = &self.options.log {
+        if let Some(log) = &self.options.listen.log {
             let whose = match &self.phase {
                 Phase::Negotiating(_) => "in its handshake".to_owned(),
                 Phase::Transmitting(transmission) => format!("of export {:?}", transmission.session().export.name),
@@ -340,7 +344,11 @@ impl Connection {
     /// Hands over pieces of large requests, as far as there is memory for what they read.
     fn issue(&mut self, context: &mut dyn Context) {
         let mut index = 0;
-        while self.held.is_none() && self.life != Life::Closed && index < self.issuing.len() {
+        while self.held.is_none()
+            && self.life != Life::Closed
+            && self.pieces_out < PIECES_OUT_MAX
+            && index < self.issuing.len()
+        {
             let place = self.issuing[index];
             let large = self.under_way.large(place);
             let Some(piece) = large.next() else {
@@ -375,6 +383,7 @@ impl Connection {
         let large = self.under_way.large(place);
         let piece = large.next().expect("the caller has looked");
         large.issued(piece);
+        self.pieces_out += 1;
         let submission = Submission {
             flow: export.flow,
             op: large.op,
@@ -426,6 +435,7 @@ impl Connection {
     fn piece_ended(&mut self, context: &mut dyn Context, place: u32, completion: Completion) {
         let Completion { cookie: piece, op, status, length_bytes, buffer, .. } = completion;
         let piece = (piece >> 32) as u32;
+        self.pieces_out -= 1;
         let is_simple = self.is_simple();
         let Some(Asked::Large { cookie, large }) = self.under_way.get(place) else { unreachable!("the caller looked") };
         let offset_bytes = large.ended(piece);
@@ -528,7 +538,7 @@ impl Connection {
 impl Client for Connection {
     fn start(&mut self, context: &mut dyn Context) {
         // Saturating: a limit of centuries is none.
-        let timeout_ns = u64::try_from(self.options.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout_ns = u64::try_from(self.options.listen.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
         context.timer(context.now_ns().saturating_add(timeout_ns), user::HANDSHAKE);
         self.replies.append(Negotiation::greeting);
         self.pump(context);
@@ -536,7 +546,7 @@ impl Client for Connection {
 
     fn event(&mut self, context: &mut dyn Context, event: Event) {
         match event {
-            Event::Received { user, buffer, result } => self.received(context, user, buffer, result),
+            Event::Received { user, buffer, result, .. } => self.received(context, user, buffer, result),
             Event::Sent { parts, result, .. } => {
                 let sent = self.replies.end_send(parts);
                 if let Phase::Transmitting(transmission) = &mut self.phase {
@@ -555,8 +565,8 @@ impl Client for Connection {
                     self.pump(context);
                 }
             }
-            Event::Timer { .. } => self.handshake_is_over_time(context),
-            Event::Accepted { .. } => unreachable!("a connection does not listen"),
+            Event::Timer { user: user::HANDSHAKE } => self.handshake_is_over_time(context),
+            other => unreachable!("it asked for nothing that ends like this: {other:?}"),
         }
     }
 
@@ -629,6 +639,14 @@ impl Client for Connection {
 
     fn is_done(&self) -> bool {
         self.life == Life::Closed
+    }
+
+    fn label(&self) -> Label {
+        let export = match &self.phase {
+            Phase::Negotiating(_) => None,
+            Phase::Transmitting(transmission) => Some(transmission.session().export.id.number()),
+        };
+        Label { client: Some(self.number), export }
     }
 }
 

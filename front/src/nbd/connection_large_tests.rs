@@ -21,8 +21,8 @@ fn long_connection() -> Connection {
 fn connection_to(export: Export, options: NbdOptions) -> Connection {
     let (socket, _) = UnixStream::pair().unwrap();
     let table = Arc::new(ExportTable::new([export]).unwrap());
-    let places = Places::new(&table, &options, NbdStats::new());
-    Connection::new(socket.into(), table, Arc::new(options), &places)
+    let place = Places::new(&table, &options.listen, Stats::new(&NAMES)).enter(socket.into());
+    Connection::new(place, table, Arc::new(options))
 }
 
 /// Connections whose pieces are 4 KiB.
@@ -36,7 +36,7 @@ fn payload(length: usize) -> Vec<u8> {
 
 #[test]
 fn a_large_write_goes_in_pieces_of_which_four_are_under_way() {
-    let mut peer = structured_with(small_pieces(), &NbdStats::new());
+    let mut peer = structured_with(small_pieces(), &Stats::new(&NAMES));
     let bytes = payload(40_000);
     peer.executes = false;
     // 4096 - 100, then 4096 each: the second boundary is that of the export.
@@ -77,9 +77,30 @@ fn a_large_read_holds_memory_for_four_pieces_and_is_answered_in_chunks() {
 }
 
 #[test]
+fn large_requests_of_one_connection_share_four_pieces() {
+    let mut peer = structured_with(small_pieces(), &Stats::new(&NAMES));
+    peer.executes = false;
+    peer.say(&[read(1, 0, 40_960), read(2, 0, 40_960), write(3, 0, &payload(40_960)), read(4, 5, 1)].concat());
+    let reads = |peer: &Peer<Connection>| peer.fake.staged.iter().filter(|it| it.op == Op::Read).count();
+    assert_eq!(reads(&peer), 4, "of the first read; the write and what follows it wait");
+    assert_eq!(peer.fake.staged.len(), 4);
+    for executed in 1..=16 {
+        peer.execute_some(1);
+        assert_eq!(peer.fake.staged.len(), 4, "after {executed} of the two reads' 20");
+    }
+    peer.executes = true;
+    peer.run();
+    assert_eq!(peer.fake.executed.len(), 3 * 10 + 1);
+    assert_eq!(errors(&peer.read).iter().filter(|(cookie, error)| *cookie == 3 && *error == 0).count(), 1);
+}
+
+#[test]
 fn a_client_that_reads_nothing_holds_what_a_connection_may() {
     let memory = ServerMemory::new(MemoryLimits { server_bytes: 1 << 30, tenants: 1 }).tenant(1 << 30);
-    let options = NbdOptions { bytes_in_flight_max: 100 << 10, ..small_pieces() };
+    let options = NbdOptions {
+        listen: ListenOptions { bytes_in_flight_max: 100 << 10, ..ListenOptions::default() },
+        ..small_pieces()
+    };
     let mut peer = structured_of(memory.clone(), options);
     peer.reads = false;
     let burst: Vec<u8> = (0..100).flat_map(|cookie| read(cookie, 0, 1 << 20)).collect();
@@ -93,7 +114,7 @@ fn a_client_that_reads_nothing_holds_what_a_connection_may() {
 
 #[test]
 fn a_large_simple_read_is_one_stream_and_the_others_wait_behind_it() {
-    let mut peer = connect_with(small_pieces(), &NbdStats::new());
+    let mut peer = connect_with(small_pieces(), &Stats::new(&NAMES));
     peer.ask(&[vec![0, 0, 0, 3], option(option::EXPORT_NAME, b"a")].concat());
     let bytes = payload(100_000);
     peer.fake.store[SIZE..SIZE + 100_000].copy_from_slice(&bytes);
@@ -128,7 +149,7 @@ fn a_failed_piece_fails_the_whole_once_and_the_next_request_is_understood() {
 
 #[test]
 fn a_simple_read_that_fails_in_the_middle_ends_the_connection() {
-    let stats = NbdStats::new();
+    let stats = Stats::new(&NAMES);
     let mut peer = connect_with(small_pieces(), &stats);
     peer.ask(&[vec![0, 0, 0, 3], option(option::EXPORT_NAME, b"a")].concat());
     peer.executes = false;
@@ -151,7 +172,7 @@ fn a_large_write_that_will_not_come_is_over_when_its_pieces_are() {
     let whole = write(1, 0, &payload(100_000));
     // The client goes; the server drains. 22 is EINVAL, 108 ESHUTDOWN.
     for (drains, errno) in [(false, 22), (true, 108)] {
-        let mut peer = structured_with(small_pieces(), &NbdStats::new());
+        let mut peer = structured_with(small_pieces(), &Stats::new(&NAMES));
         peer.executes = false;
         peer.say(&whole[..28 + 10_000]);
         assert_eq!(peer.fake.staged.len(), 2);

@@ -1,10 +1,12 @@
-use super::super::fake::Peer;
 use super::super::rule::Rule;
-use super::super::stats::NbdStats;
 use super::super::wire::{Reader, RequestHeader, option, request};
 use super::*;
 use crate::export::BlockSizes;
+use crate::fake::Peer;
+use crate::front_end::ListenOptions;
 use crate::memory::TenantMemory;
+use crate::places::Places;
+use crate::stats::Stats;
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
 use proptest::prelude::*;
@@ -25,7 +27,9 @@ fn table() -> Arc<ExportTable> {
         description: String::new(),
         device: DeviceIndex(0),
         flow: FlowId(3),
-        tenant: 0,
+        id: crate::export::ExportId(mqfq_blk::slots::Slot::first(0)),
+        tenant: crate::export::TenantId(mqfq_blk::slots::Slot::first(0)),
+        door: crate::export::Door::default(),
         offset_bytes: SIZE as u64,
         size_bytes: SIZE as u64,
         read_only: false,
@@ -35,20 +39,24 @@ fn table() -> Arc<ExportTable> {
     Arc::new(ExportTable::new([export]).unwrap())
 }
 
-fn connect_to(exports: Arc<ExportTable>, options: NbdOptions, stats: &Arc<NbdStats>) -> Peer<Connection> {
+fn listen(listen: ListenOptions) -> NbdOptions {
+    NbdOptions { listen, ..NbdOptions::default() }
+}
+
+fn connect_to(exports: Arc<ExportTable>, options: NbdOptions, stats: &Arc<Stats>) -> Peer<Connection> {
     // The socket is only a number here: the fake moves the bytes.
     let (socket, _) = UnixStream::pair().unwrap();
-    let places = Places::new(&exports, &options, stats.clone());
-    let connection = Connection::new(socket.into(), exports, Arc::new(options), &places);
+    let place = Places::new(&exports, &options.listen, stats.clone()).enter(socket.into());
+    let connection = Connection::new(place, exports, Arc::new(options));
     Peer::new(connection, 2 * SIZE)
 }
 
-fn connect_with(options: NbdOptions, stats: &Arc<NbdStats>) -> Peer<Connection> {
+fn connect_with(options: NbdOptions, stats: &Arc<Stats>) -> Peer<Connection> {
     connect_to(table(), options, stats)
 }
 
 fn connect() -> Peer<Connection> {
-    connect_with(NbdOptions::default(), &NbdStats::new())
+    connect_with(NbdOptions::default(), &Stats::new(&NAMES))
 }
 
 fn option(number: u32, data: &[u8]) -> Vec<u8> {
@@ -68,14 +76,14 @@ fn structured_handshake() -> Vec<u8> {
 }
 
 /// A connection past its handshake.
-fn structured_with(options: NbdOptions, stats: &Arc<NbdStats>) -> Peer<Connection> {
+fn structured_with(options: NbdOptions, stats: &Arc<Stats>) -> Peer<Connection> {
     let mut peer = connect_with(options, stats);
     peer.ask(&structured_handshake());
     peer
 }
 
 fn structured() -> Peer<Connection> {
-    structured_with(NbdOptions::default(), &NbdStats::new())
+    structured_with(NbdOptions::default(), &Stats::new(&NAMES))
 }
 
 fn simple() -> Peer<Connection> {
@@ -253,7 +261,7 @@ fn a_burst_of_requests_is_one_receive_and_one_send() {
 #[test]
 fn a_client_that_does_not_read_stops_itself_at_its_limit() {
     let options = NbdOptions { requests_in_flight_max: 4, ..NbdOptions::default() };
-    let mut peer = structured_with(options, &NbdStats::new());
+    let mut peer = structured_with(options, &Stats::new(&NAMES));
     peer.reads = false;
     let burst: Vec<u8> = (0..100).flat_map(|cookie| read(cookie, 0, 4096)).collect();
     peer.say(&burst);
@@ -268,7 +276,7 @@ fn a_client_that_does_not_read_stops_itself_at_its_limit() {
 #[test]
 fn errors_count_against_the_limit_like_any_reply() {
     let options = NbdOptions { requests_in_flight_max: 4, ..NbdOptions::default() };
-    let stats = NbdStats::new();
+    let stats = Stats::new(&NAMES);
     let mut peer = structured_with(options, &stats);
     peer.reads = false;
     peer.say(&header(Command::Cache, 0, 1, 0, 512).repeat(1000));
@@ -280,8 +288,8 @@ fn errors_count_against_the_limit_like_any_reply() {
 
 #[test]
 fn bytes_in_flight_are_bounded() {
-    let options = NbdOptions { bytes_in_flight_max: 256 << 10, ..NbdOptions::default() };
-    let mut peer = structured_with(options, &NbdStats::new());
+    let options = listen(ListenOptions { bytes_in_flight_max: 256 << 10, ..ListenOptions::default() });
+    let mut peer = structured_with(options, &Stats::new(&NAMES));
     peer.executes = false;
     let burst: Vec<u8> = (0..8).flat_map(|cookie| read(cookie, 0, 128 << 10)).collect();
     peer.say(&burst);
@@ -294,8 +302,8 @@ fn bytes_in_flight_are_bounded() {
 #[test]
 fn bytes_of_failed_requests_are_given_back() {
     // 1 MiB at once. 4 MiB of reads fail, then as many of writes; neither keeps anything from whoever comes next.
-    let options = NbdOptions { bytes_in_flight_max: 1 << 20, ..NbdOptions::default() };
-    let mut peer = structured_with(options, &NbdStats::new());
+    let options = listen(ListenOptions { bytes_in_flight_max: 1 << 20, ..ListenOptions::default() });
+    let mut peer = structured_with(options, &Stats::new(&NAMES));
     peer.status = Status::Io;
     let reads: Vec<u8> = (0..8).flat_map(|cookie| read(cookie, 0, 512 << 10)).collect();
     assert_eq!(errors(&peer.ask(&reads)), (0..8).map(|cookie| (cookie, 5)).collect::<Vec<_>>());
@@ -323,7 +331,7 @@ fn a_full_tenant_is_not_read_from_and_loses_nothing() {
 
 #[test]
 fn a_client_that_dies_in_the_middle_of_a_write_loses_only_that() {
-    let stats = NbdStats::new();
+    let stats = Stats::new(&NAMES);
     let mut peer = structured_with(NbdOptions::default(), &stats);
     peer.executes = false;
     let half = &write(2, 100, b"second")[..30];
@@ -341,7 +349,7 @@ fn a_client_that_dies_in_the_middle_of_a_write_loses_only_that() {
 
 #[test]
 fn a_client_that_dies_in_the_middle_of_a_large_write_frees_its_buffer() {
-    let stats = NbdStats::new();
+    let stats = Stats::new(&NAMES);
     let mut peer = structured_with(NbdOptions::default(), &stats);
     peer.say(&write(1, 0, &vec![1; 1 << 20])[..400_000]);
     assert_eq!(peer.fake.receive.as_ref().unwrap().user, user::PAYLOAD);
@@ -377,12 +385,12 @@ fn a_disconnect_waits_for_what_is_under_way() {
 #[test]
 fn a_broken_stream_is_answered_up_to_the_break_logged_and_closed() {
     let lines = Arc::new(Mutex::new(Vec::new()));
-    let log: super::super::Log = {
+    let log: crate::front_end::Log = {
         let lines = lines.clone();
         Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))
     };
-    let stats = NbdStats::new();
-    let mut peer = structured_with(NbdOptions { log: Some(log), ..NbdOptions::default() }, &stats);
+    let stats = Stats::new(&NAMES);
+    let mut peer = structured_with(listen(ListenOptions { log: Some(log), ..ListenOptions::default() }), &stats);
     peer.say(&[read(1, 0, 512), vec![0; 28], read(2, 0, 512)].concat());
     assert_eq!(errors(&peer.read), [(1, 0)]);
     assert!(peer.gone());
@@ -441,7 +449,7 @@ fn a_drain_answers_what_came_refuses_what_comes_and_closes() {
 #[test]
 fn a_drain_executes_requests_that_wait_for_their_limits() {
     let options = NbdOptions { requests_in_flight_max: 2, ..NbdOptions::default() };
-    let mut peer = structured_with(options, &NbdStats::new());
+    let mut peer = structured_with(options, &Stats::new(&NAMES));
     peer.executes = false;
     let burst: Vec<u8> = (0..10).flat_map(|cookie| write(cookie, cookie, &[b'a' + cookie as u8])).collect();
     peer.say(&burst);
@@ -456,7 +464,7 @@ fn a_drain_executes_requests_that_wait_for_their_limits() {
 #[test]
 fn a_drain_refuses_what_comes_after_the_requests_that_waited_for_their_limits() {
     let options = NbdOptions { requests_in_flight_max: 2, ..NbdOptions::default() };
-    let mut peer = structured_with(options, &NbdStats::new());
+    let mut peer = structured_with(options, &Stats::new(&NAMES));
     peer.executes = false;
     peer.say(&[write(1, 0, b"a"), write(2, 1, b"b"), write(3, 2, b"c")].concat());
     assert!(peer.fake.receive.is_none(), "the third waits for its limit");
@@ -501,7 +509,7 @@ fn a_handshake_that_does_not_read_its_answers_is_not_read_from() {
     let exports = table();
     let export = Export { description: "d".repeat(4096), ..Export::clone(exports.lookup("a").unwrap()) };
     let exports = Arc::new(ExportTable::new([export]).unwrap());
-    let mut peer = connect_to(exports, NbdOptions::default(), &NbdStats::new());
+    let mut peer = connect_to(exports, NbdOptions::default(), &Stats::new(&NAMES));
     peer.reads = false;
     peer.say(&[vec![0, 0, 0, 3], option(option::LIST, b"").repeat(1000)].concat());
     // A receive brings 4 KiB of options, of which some sixteen are answered.
@@ -527,14 +535,14 @@ fn a_handshake_costs_4_kib_and_a_quiet_connection_16() {
 #[test]
 fn a_handshake_without_an_end_is_closed_when_its_time_is_over() {
     const SECOND_NS: u64 = 1_000_000_000;
-    let options = NbdOptions { handshake_timeout: Duration::from_secs(10), ..NbdOptions::default() };
+    let options = listen(ListenOptions { handshake_timeout: Duration::from_secs(10), ..ListenOptions::default() });
     // Nothing; a part of an option; a whole handshake but for its last byte; one after which the client does not read.
     let handshake = structured_handshake();
     let unread = [vec![0, 0, 0, 3], option(option::LIST, b"").repeat(1000)].concat();
     for (said, reads) in
         [(&[][..], true), (&handshake[..7], true), (&handshake[..handshake.len() - 1], true), (&unread, false)]
     {
-        let stats = NbdStats::new();
+        let stats = Stats::new(&NAMES);
         let mut peer = connect_with(options.clone(), &stats);
         peer.reads = reads;
         peer.say(said);
@@ -553,7 +561,7 @@ fn a_handshake_without_an_end_is_closed_when_its_time_is_over() {
 
 #[test]
 fn the_time_of_a_handshake_says_nothing_about_what_follows() {
-    let stats = NbdStats::new();
+    let stats = Stats::new(&NAMES);
     let mut peer = connect_with(NbdOptions::default(), &stats);
     peer.pass_ns(9_000_000_000);
     peer.ask(&structured_handshake());
@@ -575,7 +583,7 @@ fn the_time_of_a_handshake_says_nothing_about_what_follows() {
 
 #[test]
 fn what_happened_is_counted() {
-    let stats = NbdStats::new();
+    let stats = Stats::new(&NAMES);
     let mut peer = structured_with(NbdOptions::default(), &stats);
     peer.say(&[write(1, 0, b"12345"), read(2, 0, 3), read(3, 0, 3), read(4, 0, 0), flush(5)].concat());
     peer.say(&[header(Command::Trim, 0, 6, 0, 512), header(Command::WriteZeroes, 0, 7, 0, 512)].concat());
@@ -634,7 +642,7 @@ proptest! {
         };
         let mut pieces = connect_with(
             NbdOptions { requests_in_flight_max, piece_bytes: payload_piece_bytes, ..NbdOptions::default() },
-            &NbdStats::new(),
+            &Stats::new(&NAMES),
         );
         pieces.piece_bytes = piece_bytes;
         pieces.fake.staged_max = staged_max;

@@ -3,6 +3,7 @@ use crate::export::BlockSizes;
 use crate::memory::TenantMemory;
 use mqfq_blk::FlowId;
 use mqfq_blk::client::DeviceIndex;
+use mqfq_blk::slots::Slot;
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -17,7 +18,9 @@ fn export(name: &str, size_bytes: u64) -> Export {
         description: String::new(),
         device: DeviceIndex(0),
         flow: FlowId(0),
-        tenant: u32::from(name == "b"),
+        id: crate::export::ExportId(Slot::first(u32::from(name == "b"))),
+        tenant: crate::export::TenantId(Slot::first(u32::from(name == "b"))),
+        door: crate::export::Door::default(),
         offset_bytes: 0,
         size_bytes,
         read_only: false,

@@ -189,7 +189,7 @@ impl Replies {
     }
 
     /// What to send now, unless a send is in flight or nothing is gathered: everything, or as many parts as have
-    /// [`SEND_BYTES_MAX`], and one at least.
+    /// `SEND_BYTES_MAX`, and one at least.
     pub fn begin_send(&mut self) -> Option<Vec<Part>> {
         if self.sending.is_some() || self.gathered.is_empty() {
             return None;

@@ -71,6 +71,12 @@ pub enum Rule {
     Unaligned,
 }
 
+impl From<Rule> for usize {
+    fn from(rule: Rule) -> usize {
+        rule as usize
+    }
+}
+
 impl Rule {
     /// All of them; a rule's place is its number.
     pub const ALL: [Rule; 29] = [

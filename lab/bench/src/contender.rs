@@ -67,15 +67,6 @@ const fn contender(label: &'static str, kind: PolicyKind, form: Form) -> Contend
 /// What does not schedule: the others cost so much more than this.
 pub const NONE: Contender = contender("none", PolicyKind::None, Form::Faithful);
 
-/// The elevator with deadlines.
-pub const MQ_DEADLINE: Contender = contender("mq-deadline", PolicyKind::MqDeadline, Form::Faithful);
-
-/// The elevator with latency targets.
-pub const KYBER: Contender = contender("kyber", PolicyKind::Kyber, Form::Faithful);
-
-/// Budget fair queueing.
-pub const BFQ: Contender = contender("bfq", PolicyKind::Bfq, Form::Faithful);
-
 /// SFQ(D).
 pub const SFQD: Contender = contender("sfqd", PolicyKind::Sfqd, Form::Faithful);
 
@@ -88,8 +79,27 @@ pub const MQFQ_FAITHFUL: Contender = contender("mqfq-faithful", PolicyKind::Mqfq
 /// What ships.
 pub const MQFQ: Contender = contender("mqfq", PolicyKind::Mqfq, Form::AllThree);
 
-/// Those that are always measured, in the order in which tables show them.
-pub const CONTENDERS: [Contender; 8] = [NONE, MQ_DEADLINE, KYBER, BFQ, SFQD, MQFQ_SERIAL, MQFQ_FAITHFUL, MQFQ];
+/// Number of [`CONTENDERS`].
+const COUNT: usize = PolicyKind::STAGED.len() + 1;
+
+/// Those that are always measured, in the order in which tables show policies: each policy that stages requests, in the
+/// form that ships, and before `mqfq` its paper's form.
+pub const CONTENDERS: [Contender; COUNT] = {
+    let mut all = [NONE; COUNT];
+    let (mut count, mut at) = (0, 0);
+    while at < PolicyKind::STAGED.len() {
+        let kind = PolicyKind::STAGED[at];
+        if matches!(kind, PolicyKind::Mqfq) {
+            all[count] = MQFQ_FAITHFUL;
+            count += 1;
+        }
+        let form = if kind.has_window() { Form::AllThree } else { Form::Faithful };
+        all[count] = contender(kind.name(), kind, form);
+        count += 1;
+        at += 1;
+    }
+    all
+};
 
 /// Those, and with `relaxations` what each relaxation does alone, and what the lock does to the paper's form.
 pub fn contenders(relaxations: bool) -> Vec<Contender> {
@@ -138,6 +148,9 @@ mod tests {
             assert!(all[..at].iter().all(|other| other.label != contender.label), "{contender:?}");
         }
         assert_eq!(all[0], NONE, "differences are to the first");
+        for known in [SFQD, MQFQ_SERIAL, MQFQ_FAITHFUL, MQFQ] {
+            assert!(CONTENDERS.contains(&known), "{known:?}");
+        }
         assert_eq!(contenders(false), CONTENDERS);
     }
 

@@ -16,6 +16,7 @@
 //! machine that cannot carry the drive's rate leaves tenants not backlogged, and shares then say nothing.
 
 use crate::report::{FairnessCase, FairnessPolicy, FairnessReport, FairnessTenant};
+use crate::shell;
 use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
 use mqfq_demo::drive;
 use mqfq_demo::harness::{self, Rig, RigOptions, Tenant, Transport};
@@ -24,19 +25,19 @@ use mqfq_demo::phases;
 use mqfq_report::progress::Progress;
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct FairnessOptions {
-    /// One JSON object on stdout instead of a table.
-    pub json: bool,
     /// Through real NBD sockets instead of inside the workers.
+    #[arg(long)]
     pub nbd: bool,
-    /// Length of each measurement, milliseconds.
+    /// Length of each measurement.
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "10", value_parser = crate::options::seconds())]
     pub measured_ms: u64,
 }
 
 impl Default for FairnessOptions {
     fn default() -> Self {
-        FairnessOptions { json: false, nbd: false, measured_ms: 10_000 }
+        crate::options::defaults()
     }
 }
 
@@ -127,16 +128,12 @@ pub fn cases() -> [Case; 5] {
 ///
 /// # Errors
 /// One sentence: something failed, or `mqfq` broke its promise in some case.
-pub fn run(options: &FairnessOptions) -> Result<(), String> {
+pub fn run(options: &FairnessOptions, json: bool) -> Result<(), String> {
     let report = measure(options)?;
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        for case in &report.cases {
-            println!("{}: {}", case.case, case.description);
-        }
-        println!("\n{}", report.table().render());
-    }
+    shell::print(&report, json, || {
+        let cases = report.cases.iter().map(|case| format!("{}: {}\n", case.case, case.description));
+        format!("{}\n{}\n", cases.collect::<String>(), report.table().render())
+    })?;
     let broken: Vec<&str> = report
         .cases
         .iter()

@@ -8,6 +8,9 @@
 //! | [`simulate`](mod@simulate) | scenarios through the simulator, several at once |
 //! | [`blkmq`], [`d2fq`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
 //! | [`report`] | what fairness reports |
+//! | [`options`] | options that several commands read alike |
+//! | [`rounds`] | who is measured when, and what is said of the values |
+//! | [`shell`] | how results are printed, drawn and recorded |
 //!
 //! Loads and harness are those of `mqfq-demo`; tables and pictures those of `mqfq-report`. README.md beside this crate
 //! says for each command what it shows and what would make it lie.
@@ -25,10 +28,13 @@ pub mod kernel;
 pub mod machine;
 pub mod model;
 pub mod nbd_record;
+pub mod options;
 pub mod overhead;
 pub mod report;
+pub mod rounds;
 pub mod scale;
 pub mod schedulers;
+pub mod shell;
 pub mod simulate;
 pub mod structures;
 pub mod transfers;

@@ -12,7 +12,7 @@ use mqfq_demo::harness::{self, Transport};
 use mqfq_demo::load::Window;
 use mqfq_demo::phases::{self, Lengths};
 use mqfq_demo::report::FormReport;
-use std::path::PathBuf;
+use mqfq_testing::Folder;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Held by each test: commands that measure at the same time take each other's cores.
@@ -20,23 +20,6 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A folder of its own, removed with the value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("mqfq-bench-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("the temporary folder is writable");
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The form that `mqfq serve` has on as many workers, for the window of demo and fairness and this D.
@@ -53,10 +36,10 @@ fn shipped_form(kind: PolicyKind, depth: Option<u32>, transport: Transport) -> F
 #[test]
 fn the_demo_runs_every_phase_and_draws_it() {
     let _alone = alone();
-    let folder = Folder::new("demo");
+    let folder = Folder::new();
     let options = DemoOptions {
         json: true,
-        out: folder.0.clone(),
+        out: folder.path().to_path_buf(),
         lengths: Lengths { alone: Window::from_ms(20, 150), shared: Window::from_ms(50, 400) },
     };
     let report = demo::measure(&options).unwrap();
@@ -104,13 +87,8 @@ fn saturating_tenants_are_served_inside_and_through_sockets() {
 #[test]
 fn the_file_is_read_under_every_policy_and_by_fio_if_there_is_one() {
     let _alone = alone();
-    let options = FileBenchOptions {
-        size_bytes: Some(4 << 20),
-        rounds: 1,
-        measured_ms: 100,
-        json: true,
-        ..FileBenchOptions::default()
-    };
+    let options =
+        FileBenchOptions { size_bytes: Some(4 << 20), rounds: 1, measured_ms: 100, ..FileBenchOptions::default() };
     let report = file::measure(&options).unwrap();
     let json = serde_json::to_value(&report).unwrap();
     let rows = json["rows"].as_array().unwrap();
@@ -138,33 +116,32 @@ fn the_file_is_read_under_every_policy_and_by_fio_if_there_is_one() {
 #[test]
 fn a_given_file_is_read_and_stays_as_it_was() {
     let _alone = alone();
-    let folder = Folder::new("file");
-    let path = folder.0.join("given");
+    let folder = Folder::new();
+    let path = folder.join("given");
     let bytes: Vec<u8> = (0..256 << 10).map(|at| (at % 251) as u8).collect();
     std::fs::write(&path, &bytes).unwrap();
     let options =
         FileBenchOptions { file: Some(path.clone()), rounds: 1, measured_ms: 50, ..FileBenchOptions::default() };
     assert_eq!(file::measure(&options).unwrap().file_bytes, 256 << 10);
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
-    let missing = FileBenchOptions { file: Some(folder.0.join("missing")), ..options };
+    let missing = FileBenchOptions { file: Some(folder.join("missing")), ..options };
     assert!(file::measure(&missing).unwrap_err().contains("no such file"));
 }
 
 #[test]
 fn what_is_simulated_stands_beside_what_was_measured() {
     let _alone = alone();
-    let folder = Folder::new("validate");
+    let folder = Folder::new();
     let options = ValidateOptions {
         rounds: 1,
         measured_ms: 10,
-        out: Some(folder.0.join("out")),
-        record: Some(folder.0.join("record")),
+        out: Some(folder.join("out")),
+        record: Some(folder.join("record")),
         host: Some("here".into()),
-        json: true,
         ..ValidateOptions::default()
     };
-    validate::run(&options).unwrap();
-    let day = std::fs::read_dir(folder.0.join("record/here")).unwrap().next().unwrap().unwrap().path();
+    validate::run(&options, true).unwrap();
+    let day = std::fs::read_dir(folder.join("record/here")).unwrap().next().unwrap().unwrap().path();
     let report = std::fs::read_to_string(day.join("validate.json")).unwrap();
     let report: ValidateReport = serde_json::from_str(&report).unwrap();
     let scenarios: Vec<(&str, &str)> =
@@ -189,14 +166,17 @@ fn what_is_simulated_stands_beside_what_was_measured() {
         "two settings of one worker, three of two"
     );
     for row in &report.coherence {
-        assert!(row.measured_requests_per_s > 0.0 && row.simulated_requests_per_s > 1e6, "{row:?}");
-        // Written as text and read again, each number is good to the last digit or so.
+        assert!(row.simulated_requests_per_s > 1e6, "{row:?}");
+        // A machine with other work may give a worker none of the 10 ms that are measured: then there is no ratio.
         let ratio = row.simulated_requests_per_s / row.measured_requests_per_s;
-        assert!((row.ratio.unwrap() / ratio - 1.0).abs() < 1e-12, "{row:?}");
+        // Written as text and read again, each number is good to the last digit or so.
+        let is_ratio = |it: f64| (it / ratio - 1.0).abs() < 1e-12;
+        assert_eq!(row.ratio.map(is_ratio), (row.measured_requests_per_s > 0.0).then_some(true), "{row:?}");
     }
+    assert!(report.coherence.iter().any(|row| row.measured_requests_per_s > 0.0), "some of 40 ran");
     let markdown = std::fs::read_to_string(day.join("validate.md")).unwrap();
     assert!(markdown.starts_with("# ") && markdown.contains("weights 1:10"));
-    for picture in [day.join("validate.svg"), folder.0.join("out/mqfq-validate.svg")] {
+    for picture in [day.join("validate.svg"), folder.join("out/mqfq-validate.svg")] {
         assert!(std::fs::read_to_string(picture).unwrap().contains("mqfq-serial"));
     }
 }
@@ -204,18 +184,17 @@ fn what_is_simulated_stands_beside_what_was_measured() {
 #[test]
 fn every_structure_is_measured_beside_its_rivals_and_drawn() {
     let _alone = alone();
-    let folder = Folder::new("structures");
+    let folder = Folder::new();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let options = StructuresOptions {
-        json: true,
-        out: Some(folder.0.join("new")),
+        out: Some(folder.join("new")),
         workers: Some(cpus.min(2)),
         queues: Some(8),
         rounds: 2,
         milliseconds: 10,
     };
-    structures::run(&options).unwrap();
-    let read = |name: &str| std::fs::read_to_string(folder.0.join("new").join(name)).unwrap();
+    structures::run(&options, true).unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.join("new").join(name)).unwrap();
     let report: serde_json::Value = serde_json::from_str(&read("structures.json")).unwrap();
 
     let names = |rows: &serde_json::Value, stands_for: &str, pattern: Option<&str>| -> Vec<String> {

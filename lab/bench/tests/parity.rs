@@ -16,8 +16,9 @@
 use mqfq_blk::HctxId;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions, PRESETS};
-use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions, Tag};
+use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions};
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::tag::Tag;
 use mqfq_sim::blk;
 use mqfq_sim::blk::device::Device as _;
 use mqfq_sim::cores::{self, Cores, core};
@@ -260,10 +261,7 @@ fn command(&Request { what, offset_bytes, length_bytes, tag }: &Request) -> blk:
         What::Write { fua } => (Op::Write, fua),
         What::Flush => (Op::Flush, false),
     };
-    blk::device::Command {
-        fua,
-        ..blk::device::Command::new(blk::device::Tag(tag), op, offset_bytes, length_bytes, None)
-    }
+    blk::device::Command { fua, ..blk::device::Command::new(blk::tag::Tag(tag), op, offset_bytes, length_bytes, None) }
 }
 
 /// By time, then queue; within one of each the order in which they were seen stays.

@@ -9,9 +9,7 @@
 use mqfq_bench::structures::random::Random;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
-use mqfq_sched_watched::policy::{
-    BfqOptions, D2fqOptions, DispatchToken, Done, Entry, Handle, KyberOptions, MqDeadlineOptions, Pick, PolicyKind,
-};
+use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Handle, OwnOptions, Pick, PolicyKind};
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sim::rivals::{Inspect, PolicyVisitor, with_policy};
 use mqfq_sim::scenario::{GvtKind, Policy, TokensKind, Unthrottle, VirtualTimeKind};
@@ -200,10 +198,7 @@ fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrot
             virtual_time,
             tokens,
             unthrottle,
-            mq_deadline: MqDeadlineOptions::DEFAULT,
-            kyber: KyberOptions::DEFAULT,
-            bfq: BfqOptions::DEFAULT,
-            d2fq: D2fqOptions::DEFAULT,
+            own: OwnOptions::DEFAULT,
             global_vtime: GvtKind::Sloppy,
         };
         let visitor = Stress { policy: &policy, workers: topology.hctx_count() };

@@ -223,7 +223,7 @@ impl<P: Policy> Host<P> for VirtualHost {
         unreachable!("a virtual core has no sockets")
     }
 
-    fn shutdown_all(&mut self) {}
+    fn abort(&mut self, _: Option<u32>) {}
 
     fn attach(&mut self, _: MakeClient) {
         unreachable!("clients are adopted before the run")
@@ -234,7 +234,7 @@ impl<P: Policy> Host<P> for VirtualHost {
         self.timers.push(Reverse((at_ns, self.asked, client, user)));
     }
 
-    fn cancel_timers(&mut self, client: u32) {
+    fn cancel_waits(&mut self, client: u32) {
         self.timers.retain(|Reverse((_, _, whose, _))| *whose != client);
     }
 

@@ -7,11 +7,9 @@ mod parse;
 mod tenant;
 #[cfg(test)]
 mod tests;
-mod tunables;
 
 use mqfq_blk_watched::queues::QueueLayout;
-use mqfq_blk_watched::tunables::{KyberOptions, MqDeadlineOptions};
-use mqfq_blk_watched::{BfqOptions, CostModel, D2fqOptions, PolicyKind, PriorityClass, Weight};
+use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_nvme::Arbitration;
 
 /// A whole scenario, checked.
@@ -204,14 +202,8 @@ pub struct Policy {
     pub tokens: TokensKind,
     /// How a throttled queue is let go.
     pub unthrottle: Unthrottle,
-    /// What only `mq-deadline` looks at.
-    pub mq_deadline: MqDeadlineOptions,
-    /// What only `kyber` looks at.
-    pub kyber: KyberOptions,
-    /// What only `bfq` looks at.
-    pub bfq: BfqOptions,
-    /// Of `d2fq`.
-    pub d2fq: D2fqOptions,
+    /// What only one policy looks at.
+    pub own: OwnOptions,
     /// What keeps `d2fq`'s global virtual time.
     pub global_vtime: GvtKind,
 }

@@ -11,7 +11,9 @@ use mqfq_blk_watched::queues::BlockLayer;
 use mqfq_sched_watched::class::PriorityClass;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
-use mqfq_sched_watched::policy::{ClassWeights, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass};
+use mqfq_sched_watched::policy::{
+    ClassWeights, DirectPolicy, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass,
+};
 use mqfq_sched_watched::topology::HctxId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,6 +66,10 @@ impl<P: Policy> Timed<P> {
 
 impl<P: Policy> Policy for Timed<P> {
     type Queue = P::Queue;
+    type Direct<'a>
+        = TimedDirect<'a, P>
+    where
+        Self: 'a;
 
     fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> P::Queue {
         self.policy.open_queue(hctx, capacity_requests)
@@ -91,34 +97,8 @@ impl<P: Policy> Policy for Timed<P> {
         self.policy.pause(queue, kick);
     }
 
-    fn is_direct(&self) -> bool {
-        self.policy.is_direct()
-    }
-
-    fn class_of(&self, queue: &P::Queue, flow: FlowId, now_ns: u64) -> QueueClass {
-        core::compute(self.submit);
-        self.policy.class_of(queue, flow, now_ns)
-    }
-
-    fn dispatched(&self, queue: &mut P::Queue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
-        if (self.counted.from_ns..self.counted.to_ns).contains(&now_ns) {
-            let bytes = &self.class_bytes[flow.0 as usize][class.index()];
-            // Relaxed: all on one thread.
-            bytes.fetch_add(cost.0, Ordering::Relaxed);
-        }
-        self.policy.dispatched(queue, flow, cost, class, now_ns);
-        if self.dispatch > 0 {
-            core::compute(self.dispatch);
-        }
-    }
-
-    fn ended(&self, queue: &mut P::Queue, flow: FlowId, cost: Cost, now_ns: u64) {
-        core::compute(self.complete);
-        self.policy.ended(queue, flow, cost, now_ns);
-    }
-
-    fn adjust(&self, queue: &mut P::Queue, now_ns: u64) -> Option<ClassWeights> {
-        self.policy.adjust(queue, now_ns)
+    fn as_direct(&self) -> Option<TimedDirect<'_, P>> {
+        self.policy.as_direct().map(|direct| TimedDirect { timed: self, direct })
     }
 
     fn set_weight(&self, flow: FlowId, weight: Weight) {
@@ -131,5 +111,48 @@ impl<P: Policy> Policy for Timed<P> {
 
     fn staged(&self, queue: &P::Queue) -> usize {
         self.policy.staged(queue)
+    }
+}
+
+/// A [`Timed`] policy that is direct.
+pub struct TimedDirect<'a, P: Policy + 'a> {
+    timed: &'a Timed<P>,
+    direct: P::Direct<'a>,
+}
+
+// By hand: derived, they would ask that the policy itself can be copied.
+impl<P: Policy> Clone for TimedDirect<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Policy> Copy for TimedDirect<'_, P> {}
+
+impl<P: Policy> DirectPolicy<P::Queue> for TimedDirect<'_, P> {
+    fn class_of(self, queue: &P::Queue, flow: FlowId, now_ns: u64) -> QueueClass {
+        core::compute(self.timed.submit);
+        self.direct.class_of(queue, flow, now_ns)
+    }
+
+    fn dispatched(self, queue: &mut P::Queue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
+        if (self.timed.counted.from_ns..self.timed.counted.to_ns).contains(&now_ns) {
+            let bytes = &self.timed.class_bytes[flow.0 as usize][class.index()];
+            // Relaxed: all on one thread.
+            bytes.fetch_add(cost.0, Ordering::Relaxed);
+        }
+        self.direct.dispatched(queue, flow, cost, class, now_ns);
+        if self.timed.dispatch > 0 {
+            core::compute(self.timed.dispatch);
+        }
+    }
+
+    fn ended(self, queue: &mut P::Queue, flow: FlowId, cost: Cost, now_ns: u64) {
+        core::compute(self.timed.complete);
+        self.direct.ended(queue, flow, cost, now_ns);
+    }
+
+    fn adjust(self, queue: &mut P::Queue, now_ns: u64) -> Option<ClassWeights> {
+        self.direct.adjust(queue, now_ns)
     }
 }

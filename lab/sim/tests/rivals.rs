@@ -10,8 +10,7 @@ use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::oracle::{Oracle, narrow};
 use mqfq_sched_watched::policy::{
-    BfqOptions, D2fqOptions, DispatchToken, Done, Entry, Grant, Handle, KyberOptions, MqDeadlineOptions, Pick,
-    PolicyKind, PolicyOptions,
+    DispatchToken, Done, Entry, Grant, Handle, OwnOptions, Pick, PolicyKind, PolicyOptions,
 };
 use mqfq_sched_watched::topology::{HctxId, Topology};
 use mqfq_sched_watched::vtime::VTime;
@@ -41,10 +40,7 @@ fn shipped() -> Policy {
         virtual_time: VirtualTimeKind::Mindicator,
         tokens: TokensKind::TokenTree,
         unthrottle: Unthrottle::Wheel,
-        mq_deadline: MqDeadlineOptions::DEFAULT,
-        kyber: KyberOptions::DEFAULT,
-        bfq: BfqOptions::DEFAULT,
-        d2fq: D2fqOptions::DEFAULT,
+        own: OwnOptions::DEFAULT,
         global_vtime: GvtKind::Sloppy,
     }
 }

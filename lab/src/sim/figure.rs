@@ -1,24 +1,28 @@
 //! `mqfq-lab sim figure`: one figure, its numbers beside the paper's, and what holds of it.
 
+use mqfq_report::print_line;
 use mqfq_report::table::{Align, Table};
 use mqfq_sim::figure::{ClaimRow, Extent, Rows, X, render};
 use serde::Serialize;
 use std::path::PathBuf;
 
 /// What to simulate.
+#[derive(clap::Args, Debug)]
 pub struct FigureOptions {
-    /// Of the program, or the path of a file.
+    /// A name that `sim list` tells, such as mqfq/8, or the path of a figure's TOML file.
     pub figure: String,
-    /// Folder for CSV, JSON and SVG.
+    /// Write the figure as CSV, JSON and SVG into this folder.
+    #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// How many scenarios at once.
+    /// Scenarios simulated at once, by default one per CPU.
+    #[arg(long, value_parser = super::jobs)]
     pub jobs: Option<usize>,
-    /// Fewer points, shorter times.
+    /// Fewer points and shorter times.
+    #[arg(long)]
     pub quick: bool,
-    /// Fail if a claim turns out other than the file says.
+    /// Fail if a claim turns out other than the figure's file says.
+    #[arg(long)]
     pub check: bool,
-    /// One JSON object on stdout.
-    pub json: bool,
 }
 
 /// What is printed with `--json`: the rows, and what was written.
@@ -33,7 +37,7 @@ struct Printed<'a> {
 ///
 /// # Errors
 /// One sentence.
-pub fn figure(options: &FigureOptions) -> Result<(), String> {
+pub fn figure(options: &FigureOptions, json: bool) -> Result<(), String> {
     let extent = if options.quick { Extent::Quick } else { Extent::Full };
     let figure = super::read_figure(&options.figure, extent)?;
     let rows = figure.assemble(&super::simulate(figure.jobs(), options.jobs)?);
@@ -44,11 +48,11 @@ pub fn figure(options: &FigureOptions) -> Result<(), String> {
         files.push(super::write(folder, &format!("{stem}.json"), &(mqfq_report::json(&rows)? + "\n"))?);
         files.push(super::write(folder, &format!("{stem}.svg"), &render(&figure, &rows)?)?);
     }
-    if options.json {
-        println!("{}", mqfq_report::json(&Printed { rows: &rows, files: &files })?);
+    if json {
+        print_line(mqfq_report::json(&Printed { rows: &rows, files: &files })?)?;
     } else {
-        print!("{}", text(&rows));
-        files.iter().for_each(|file| println!("written: {file}"));
+        print_line(text(&rows).trim_end_matches('\n'))?;
+        files.iter().try_for_each(|file| print_line(format_args!("written: {file}")))?;
     }
     let surprises: Vec<&str> = rows.surprises().map(|claim| claim.claim.as_str()).collect();
     match surprises.as_slice() {

@@ -1,5 +1,6 @@
 //! `mqfq-lab sim list`: what comes with the program.
 
+use mqfq_report::print_line;
 use mqfq_report::table::{Align, Table};
 use mqfq_sim::cpu::profiles;
 use mqfq_sim::cpu::schedulers::SchedulerKind;
@@ -48,31 +49,31 @@ struct ListedMachine {
 pub fn list(json: bool) -> Result<(), String> {
     let list = gather()?;
     if json {
-        println!("{}", mqfq_report::json(&list)?);
+        print_line(mqfq_report::json(&list)?)?;
         return Ok(());
     }
     let rows = |headers: &[(&str, Align)], rows: Vec<Vec<String>>| {
         let mut table = Table::new(headers);
         rows.into_iter().for_each(|row| table.row(row));
-        println!("{}", table.render());
+        print_line(table.render())
     };
     rows(
         &[("figure", Align::Left), ("simulations", Align::Right), ("title", Align::Left)],
         list.figures.into_iter().map(|one| vec![one.figure, one.simulations.to_string(), one.title]).collect(),
-    );
+    )?;
     // The first sentence: the rest is for who opens the file.
     let first = |summary: String| summary.split_inclusive(". ").next().unwrap_or_default().trim_end().to_string();
     let named = |list: Vec<Listed>| list.into_iter().map(|one| vec![one.name, first(one.summary)]).collect();
-    rows(&[("scenario", Align::Left), ("what", Align::Left)], named(list.scenarios));
+    rows(&[("scenario", Align::Left), ("what", Align::Left)], named(list.scenarios))?;
     let shape = |one: ListedMachine| {
         vec![one.name, format!("{} x {} x {}", one.sockets, one.cores_per_socket, one.threads_per_core)]
     };
     let machines = list.machines.into_iter().map(shape).collect();
-    rows(&[("machine", Align::Left), ("sockets x cores x threads", Align::Left)], machines);
-    rows(&[("drive", Align::Left), ("what", Align::Left)], named(list.drives));
-    rows(&[("program", Align::Left), ("what", Align::Left)], named(list.programs));
-    println!("applications: {}", list.applications.join(", "));
-    println!("schedulers of programs: {}", list.schedulers.join(", "));
+    rows(&[("machine", Align::Left), ("sockets x cores x threads", Align::Left)], machines)?;
+    rows(&[("drive", Align::Left), ("what", Align::Left)], named(list.drives))?;
+    rows(&[("program", Align::Left), ("what", Align::Left)], named(list.programs))?;
+    print_line(format_args!("applications: {}", list.applications.join(", ")))?;
+    print_line(format_args!("schedulers of programs: {}", list.schedulers.join(", ")))?;
     Ok(())
 }
 

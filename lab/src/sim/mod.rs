@@ -67,6 +67,14 @@ fn file_stem(name: &str) -> String {
     }
 }
 
+/// A number of simulations at once.
+fn jobs(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(jobs) if (1..=1024).contains(&jobs) => Ok(jobs),
+        _ => Err(format!("{text} is not a number from 1 to 1024")),
+    }
+}
+
 /// Writes a file into a folder, which is made. Returns its path.
 fn write(folder: &Path, name: &str, text: &str) -> Result<String, String> {
     std::fs::create_dir_all(folder)

@@ -1,6 +1,7 @@
 //! `mqfq-lab sim run` of a scenario of programs: who got how much of the cores, what came of it, and who ran where.
 
 use super::run::{Host, RunOptions};
+use mqfq_report::print_line;
 use mqfq_report::table::{Align, Table};
 use mqfq_sim::any;
 use mqfq_sim::cpu::schedulers::SchedulerKind;
@@ -41,7 +42,7 @@ struct Printed<'a> {
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &RunOptions, file: &str, text: &str, scenario: &Scenario) -> Result<(), String> {
+pub fn run(options: &RunOptions, as_json: bool, file: &str, text: &str, scenario: &Scenario) -> Result<(), String> {
     let mut scenario = scenario.clone();
     let mut stem = super::file_stem(&options.scenario);
     if let Some(name) = &options.scheduler {
@@ -67,11 +68,11 @@ pub fn run(options: &RunOptions, file: &str, text: &str, scenario: &Scenario) ->
             files.push(super::write(folder, &format!("{stem}-timeline.svg"), &picture)?);
         }
     }
-    if options.json {
-        println!("{}", mqfq_report::json(&Printed { simulated: &simulated, host: &host, files: &files })?);
+    if as_json {
+        print_line(mqfq_report::json(&Printed { simulated: &simulated, host: &host, files: &files })?)?;
     } else {
-        print!("{}", show(&simulated, scenario, &host));
-        files.iter().for_each(|file| println!("written: {file}"));
+        print_line(show(&simulated, scenario, &host).trim_end_matches('\n'))?;
+        files.iter().try_for_each(|file| print_line(format_args!("written: {file}")))?;
     }
     Ok(())
 }

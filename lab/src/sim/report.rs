@@ -1,6 +1,7 @@
 //! `mqfq-lab sim report`: every figure that comes with the program, on one page.
 
 use super::html;
+use mqfq_report::print_line;
 use mqfq_sim::embedded;
 use mqfq_sim::figure::{Extent, Figure, Job, Rows, render};
 use serde::Serialize;
@@ -8,15 +9,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// What to simulate.
+#[derive(clap::Args, Debug)]
 pub struct ReportOptions {
     /// The page.
+    #[arg(long, value_name = "FILE", default_value = "mqfq-report.html")]
     pub out: PathBuf,
-    /// How many scenarios at once.
+    /// Scenarios simulated at once, by default one per CPU.
+    #[arg(long, value_parser = super::jobs)]
     pub jobs: Option<usize>,
-    /// Fewer points, shorter times.
+    /// Fewer points and shorter times.
+    #[arg(long)]
     pub quick: bool,
-    /// One JSON object on stdout.
-    pub json: bool,
 }
 
 #[derive(Serialize)]
@@ -29,7 +32,7 @@ struct Printed<'a> {
 ///
 /// # Errors
 /// One sentence.
-pub fn report(options: &ReportOptions) -> Result<(), String> {
+pub fn report(options: &ReportOptions, json: bool) -> Result<(), String> {
     let extent = if options.quick { Extent::Quick } else { Extent::Full };
     let read = |(name, _): &(&str, &str)| super::read_figure(name, extent);
     let figures: Vec<Figure> = embedded::FIGURES.iter().map(read).collect::<Result<_, _>>()?;
@@ -55,14 +58,14 @@ pub fn report(options: &ReportOptions) -> Result<(), String> {
     std::fs::write(&options.out, page)
         .map_err(|error| format!("cannot write {}: {}", options.out.display(), crate::plain(&error)))?;
     let html_path = options.out.display().to_string();
-    if options.json {
-        println!("{}", mqfq_report::json(&Printed { figures: &all, html_path })?);
+    if json {
+        print_line(mqfq_report::json(&Printed { figures: &all, html_path })?)?;
     } else {
         for rows in &all {
             let held = rows.claims.iter().filter(|claim| claim.held).count();
-            println!("{:<12} {held} of {} claims hold", rows.figure, rows.claims.len());
+            print_line(format_args!("{:<12} {held} of {} claims hold", rows.figure, rows.claims.len()))?;
         }
-        println!("written: {html_path}");
+        print_line(format_args!("written: {html_path}"))?;
     }
     Ok(())
 }

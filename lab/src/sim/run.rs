@@ -1,5 +1,6 @@
 //! `mqfq-lab sim run`: one scenario, who got what, and what it cost.
 
+use mqfq_report::print_line;
 use mqfq_report::table::{Align, Table};
 use mqfq_sim::any::{self, AnyScenario};
 use mqfq_sim::embedded;
@@ -12,17 +13,20 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 /// What to simulate.
+#[derive(clap::Args, Debug)]
 pub struct RunOptions {
-    /// Of the program, or the path of a file.
+    /// A name that `sim list` tells, or the path of a scenario's TOML file.
     pub scenario: String,
-    /// Folder for CSV and JSON.
+    /// Write the outcome as JSON, the tenants or programs as CSV, a picture of them, and of programs a timeline
+    /// into this folder.
+    #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Each tenant alone as well, for its slowdown.
+    /// Simulate each tenant or program alone as well, for its slowdown.
+    #[arg(long)]
     pub alone: bool,
-    /// In place of the scenario's own; of programs only.
+    /// Of a scenario of programs: another scheduler than the scenario's.
+    #[arg(long, value_name = "KIND")]
     pub scheduler: Option<String>,
-    /// One JSON object on stdout.
-    pub json: bool,
 }
 
 /// What was simulated: the same for the same scenario, whatever the machine.
@@ -93,7 +97,7 @@ struct Printed<'a> {
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &RunOptions) -> Result<(), String> {
+pub fn run(options: &RunOptions, as_json: bool) -> Result<(), String> {
     let name = &options.scenario;
     let (file, text) = match embedded::scenario(name) {
         Some(text) => (embedded::scenario_file(name), text.to_owned()),
@@ -103,12 +107,12 @@ pub fn run(options: &RunOptions) -> Result<(), String> {
         AnyScenario::Block(_) if options.scheduler.is_some() => {
             Err(format!("--scheduler is for a scenario of programs (kind = \"cpu\"), and {name} has tenants"))
         }
-        AnyScenario::Block(scenario) => run_tenants(options, &file, &text, &scenario),
-        AnyScenario::Cpu(scenario) => super::programs::run(options, &file, &text, &scenario),
+        AnyScenario::Block(scenario) => run_tenants(options, as_json, &file, &text, &scenario),
+        AnyScenario::Cpu(scenario) => super::programs::run(options, as_json, &file, &text, &scenario),
     }
 }
 
-fn run_tenants(options: &RunOptions, file: &str, text: &str, scenario: &Scenario) -> Result<(), String> {
+fn run_tenants(options: &RunOptions, as_json: bool, file: &str, text: &str, scenario: &Scenario) -> Result<(), String> {
     let name = &options.scenario;
     let begun = Instant::now();
     let outcome = mqfq_sim::run::run(scenario)?;
@@ -130,11 +134,11 @@ fn run_tenants(options: &RunOptions, file: &str, text: &str, scenario: &Scenario
         files.push(super::write(folder, &format!("{stem}.csv"), &tenants_csv(&simulated)?)?);
         files.push(super::write(folder, &format!("{stem}.svg"), &picture(file, text, &simulated)?)?);
     }
-    if options.json {
-        println!("{}", mqfq_report::json(&Printed { simulated: &simulated, host: &host, files: &files })?);
+    if as_json {
+        print_line(mqfq_report::json(&Printed { simulated: &simulated, host: &host, files: &files })?)?;
     } else {
-        print!("{}", show(&simulated, scenario, &host));
-        files.iter().for_each(|file| println!("written: {file}"));
+        print_line(show(&simulated, scenario, &host).trim_end_matches('\n'))?;
+        files.iter().try_for_each(|file| print_line(format_args!("written: {file}")))?;
     }
     Ok(())
 }

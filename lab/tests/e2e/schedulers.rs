@@ -1,31 +1,18 @@
 //! `mqfq-lab bench schedulers` and `mqfq-lab bench kernel`: that they say what is promised, and that `none` costs
 //! least. Counts and virtual time only: the machine may be busy.
 
+use crate::{lab, report};
 use mqfq_testing::Folder;
 use mqfq_testing::machine;
 use mqfq_testing::tools::need;
 use serde_json::Value;
-use std::process::{Command, Output};
-
-fn mqfq(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mqfq-lab")).args(args).output().expect("the binary is there")
-}
-
-fn report(args: &[&str]) -> Value {
-    let output = mqfq(args);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "mqfq {args:?} ended with {}: {stderr}", output.status);
-    let stdout = String::from_utf8(output.stdout).expect("JSON is UTF-8");
-    assert_eq!(stdout.lines().count(), 1, "one object, one line");
-    serde_json::from_str(&stdout).expect("it is JSON")
-}
 
 fn list<'a>(report: &'a Value, key: &str) -> &'a Vec<Value> {
     report[key].as_array().unwrap_or_else(|| panic!("{key} is a list"))
 }
 
 fn refusal(args: &[&str]) -> String {
-    let output = mqfq(args);
+    let output = lab(args);
     assert!(!output.status.success(), "mqfq {args:?} must be refused");
     let text = String::from_utf8(output.stderr).expect("a sentence is UTF-8");
     assert_eq!(text.trim().lines().count(), 1, "one sentence: {text}");

@@ -5,6 +5,7 @@ use crate::lab;
 use mqfq_testing::Folder;
 use mqfq_testing::machine;
 use serde_json::Value;
+use std::process::{Command, Stdio};
 
 /// Two workers for a few thousand requests: quick even without optimisation.
 const FIGURE: &str = r#"[figure]
@@ -212,4 +213,14 @@ fn what_cannot_be_simulated_is_refused_in_one_sentence() {
     assert!(topology.starts_with("@/bad.toml:26: ") && topology.contains("3 workers are more than"), "{topology}");
     let unknown = own("y-label", "y-lable");
     assert!(unknown.starts_with("@/bad.toml:4: figure.y-lable: unknown key, allowed are "), "{unknown}");
+}
+
+#[test]
+fn a_reader_that_leaves_early_ends_the_program_without_a_word() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq-lab"));
+    let mut child = command.args(["sim", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }

@@ -1,4 +1,4 @@
-//! Which submission queue the controller fetches from next.
+//! From which submission queue does the controller fetch next?
 //!
 //! Source: NVMe 1.3 section 4.11. CC.AMS selects the mechanism when a controller is enabled (section 3.1.5), from those
 //! that CAP.AMS offers (section 3.1.1). Every controller has round robin ([`round_robin`]); weighted round robin with
@@ -8,9 +8,9 @@
 //! when it is full inside do the submission queues compete.
 //!
 //! # Invariant
-//! A1. What Set Features changes holds from the next fetch on. The arbiter counts what was granted, not what is left: a
-//!     class or queue whose turn it is has used up as much as it was granted since the turn began, and goes on to the
-//!     new limit, or has had its turn if it is at or past it. Nothing else of the state changes.
+//! A1. A change by Set Features holds beginning with the next fetch. The arbiter counts grants, not remainders: a class
+//!     or queue in its turn keeps its count of grants since the turn began and goes on to the new limit, or ends its
+//!     turn if it is at or past that. Nothing else of the state changes.
 
 pub mod round_robin;
 pub mod weighted;
@@ -26,12 +26,12 @@ use weighted::WeightedRoundRobin;
 pub struct ArbitrationBurst(u8);
 
 impl ArbitrationBurst {
-    /// One command per turn: what a controller recommends that knows nothing better (RAB = 0).
+    /// One command per turn: the recommendation of a controller without a better one (RAB = 0).
     pub const ONE: ArbitrationBurst = ArbitrationBurst(0);
-    /// A queue is fetched from until it is empty.
+    /// The controller fetches from a queue until it is empty.
     pub const NO_LIMIT: ArbitrationBurst = ArbitrationBurst(7);
 
-    /// From the field's value, 0..=7.
+    /// The burst of this value of the field, 0..=7.
     pub const fn from_field(field: u8) -> Option<ArbitrationBurst> {
         if field <= 7 { Some(ArbitrationBurst(field)) } else { None }
     }
@@ -52,10 +52,10 @@ pub struct ArbitrationWeights {
 }
 
 impl ArbitrationWeights {
-    /// One command of each class per round: what a controller begins with.
+    /// One command of each class per round: the default.
     pub const EQUAL: ArbitrationWeights = ArbitrationWeights { high: 0, medium: 0, low: 0 };
 
-    /// From commands per round. `None`: one is not in 1..=256.
+    /// The weights of these commands per round. `None`: one is not in 1..=256.
     pub const fn new(high: u16, medium: u16, low: u16) -> Option<ArbitrationWeights> {
         if high < 1 || high > 256 || medium < 1 || medium > 256 || low < 1 || low > 256 {
             return None;
@@ -87,13 +87,13 @@ impl ArbitrationFeature {
     /// The feature identifier (field FID).
     pub const ID: u8 = 0x01;
 
-    /// As in the command. Reserved bits are ignored.
+    /// The feature of the command's dword. Reserved bits are ignored.
     pub const fn from_dword(dword: u32) -> ArbitrationFeature {
         let [fields, low, medium, high] = dword.to_le_bytes();
         ArbitrationFeature { burst: ArbitrationBurst(fields & 7), weights: ArbitrationWeights { high, medium, low } }
     }
 
-    /// As in the command.
+    /// The command's dword.
     pub const fn to_dword(self) -> u32 {
         let ArbitrationWeights { high, medium, low } = self.weights;
         u32::from_le_bytes([self.burst.0, low, medium, high])
@@ -109,7 +109,7 @@ pub enum Mechanism {
     Weighted,
 }
 
-/// What a drive says of its arbitration in CAP.AMS (NVMe 1.3 section 3.1.1), and what it does.
+/// The arbitration that a drive offers in CAP.AMS (NVMe 1.3 section 3.1.1), and the one that it performs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arbitration {
     /// CAP.AMS has no bit set: round robin only.
@@ -122,7 +122,7 @@ pub enum Arbitration {
 }
 
 impl Arbitration {
-    /// All, with the names that configurations give them.
+    /// All values, with their names in configurations.
     pub const ALL: [(&'static str, Arbitration); 3] = [
         ("rr", Arbitration::RoundRobin),
         ("wrr", Arbitration::Weighted),
@@ -149,7 +149,7 @@ impl Arbitration {
     }
 }
 
-/// There is no arbitration of this name. Its sentence names those that there are.
+/// There is no arbitration of this name. The message lists the names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownArbitration(pub String);
 
@@ -162,7 +162,7 @@ impl fmt::Display for UnknownArbitration {
 
 impl std::error::Error for UnknownArbitration {}
 
-/// CC.AMS names a mechanism that CAP.AMS does not offer. Section 3.1.5 calls what follows undefined; this controller is
+/// CC.AMS names a mechanism that CAP.AMS does not offer. Section 3.1.5 leaves the result undefined; this controller is
 /// not enabled and stays as it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnsupportedMechanism;
@@ -175,7 +175,7 @@ impl fmt::Display for UnsupportedMechanism {
 
 impl std::error::Error for UnsupportedMechanism {}
 
-/// The mechanism in force, and the queues that can be fetched from.
+/// The mechanism in force, and the queues with commands to fetch.
 #[derive(Debug)]
 pub(crate) struct Arbiter {
     feature: ArbitrationFeature,
@@ -189,7 +189,7 @@ enum Order {
 }
 
 impl Arbiter {
-    /// For queue indices below `bound`, none of them a candidate.
+    /// An arbiter of queue indices below `bound`, none of them a candidate.
     pub(crate) fn new(is_weighted: bool, feature: ArbitrationFeature, bound: usize) -> Arbiter {
         let order = match is_weighted {
             false => Order::RoundRobin(RoundRobin::new(bound)),
@@ -202,12 +202,12 @@ impl Arbiter {
         self.feature
     }
 
-    /// Sets weights and burst; they hold from the next fetch on (A1).
+    /// Sets weights and burst; they hold beginning with the next fetch (A1).
     pub(crate) fn set_feature(&mut self, feature: ArbitrationFeature) {
         self.feature = feature;
     }
 
-    /// Says whether a queue, which is of this class, can be fetched from.
+    /// Sets whether a queue of this class is a candidate: has a command that may be fetched.
     pub(crate) fn set_candidate(&mut self, index: usize, class: ArbClass, is_candidate: bool) {
         match &mut self.order {
             Order::RoundRobin(order) => order.set_candidate(index, is_candidate),

@@ -3,8 +3,9 @@
 //! Source: NVMe 1.3 section 4.11.1. All queues are treated alike, whatever their class. Weighted round robin has one of
 //! these inside each class ([`super::weighted`]).
 //!
-//! It is fair in commands per queue, which is why it is unfair to tenants: one with 64 KiB requests gets 16 times the
-//! bytes of one with 4 KiB, one with four queues gets four times the share of one with one (MQFQ, ATC'19, section 4.1).
+//! Round robin is fair in commands per queue, and therefore unfair to tenants: one with 64 KiB requests gets 16 times
+//! the bytes of one with 4 KiB, one with four queues gets four times the share of one with one (MQFQ, ATC'19, section
+//! 4.1).
 //!
 //! # Invariant
 //! R1. Between two turns of a queue that stays a candidate, every other candidate has at most one turn.
@@ -14,7 +15,7 @@
 
 use crate::queue_set::QueueSet;
 
-/// The queues that can be fetched from, and whose turn it is.
+/// The queues with commands to fetch, and the one whose turn it is.
 #[derive(Debug)]
 pub struct RoundRobin {
     candidates: QueueSet,
@@ -24,17 +25,17 @@ pub struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// For queues below `bound`, none of them a candidate. The turn begins with queue 0.
+    /// An arbiter of queues below `bound`, none of them a candidate. The turn begins with queue 0.
     pub fn new(bound: usize) -> RoundRobin {
         RoundRobin { candidates: QueueSet::new(bound), current: 0, granted: 0 }
     }
 
-    /// Says whether a queue can be fetched from.
+    /// Sets whether a queue is a candidate: has a command that may be fetched.
     pub fn set_candidate(&mut self, index: usize, is_candidate: bool) {
         self.candidates.set(index, is_candidate);
     }
 
-    /// The queue to fetch one command from, when a turn is at most so many.
+    /// The queue to fetch one command from, with turns of at most `turn_commands`.
     pub fn pick(&mut self, turn_commands: u32) -> Option<usize> {
         if self.granted >= turn_commands || !self.candidates.contains(self.current) {
             // A queue that has run empty loses the rest of its turn; one that is alone gets the next turn at once.

@@ -12,15 +12,15 @@
 //! # The rules
 //! * Urgent before all others, without any protection of them (4.11.2, strict priority classes). The admin class above
 //!   it has no queue here.
-//! * High, medium and low share what is left by credits: HPW, MPW and LPW commands per arbitration round (5.21.1.1).
+//! * High, medium and low share the rest by credits: HPW, MPW and LPW commands per arbitration round (5.21.1.1).
 //! * Queues of one class take turns. In a round a queue has at most the burst or the credits that its class has left,
 //!   whichever is fewer (4.11.2, last sentence); a burst of 7 is no limit, so there the credits are.
 //!
 //! # What the specification leaves open, and what is done here
 //! * The order inside a round: high until its credits are used up, then medium, then low, then the next round. So is
 //!   the drive that D2FQ describes (FAST'21, section 2.3, Figure 3b).
-//! * A class whose turn it is and which has no command loses what is left of its turn. Credit is not kept: it begins
-//!   its next turn with its weight. When no queue has a command, the next one to come begins a new round.
+//! * A class that has no command in its turn loses the rest of the turn. Credit is not kept: it begins its next turn
+//!   with its weight. When no queue has a command, the next one to come begins a new round.
 //! * A turn of a queue is `min(burst, weight)` commands. If the credits of the class end before it does, it goes on in
 //!   the class's next turn: a weight of 3 and a burst of 2 give `a a b`, `b a a`, `b b a`, and not `a a b` for ever,
 //!   twice as much for a as for b.
@@ -38,7 +38,7 @@
 use super::round_robin::RoundRobin;
 use crate::queue::ArbClass;
 
-/// The queues that can be fetched from by class, and whose turn it is.
+/// The queues with commands to fetch, by class, and the class whose turn it is.
 #[derive(Debug)]
 pub struct WeightedRoundRobin {
     urgent: RoundRobin,
@@ -46,18 +46,18 @@ pub struct WeightedRoundRobin {
     weighted: [RoundRobin; 3],
     /// The class whose turn it is.
     turn: usize,
-    /// Commands that it had in this turn: its credits are its weight less this (A1).
+    /// Commands of that class in this turn: its credits are its weight less this (A1).
     granted: u32,
 }
 
 impl WeightedRoundRobin {
-    /// For queues below `bound`, none of them a candidate. A round begins.
+    /// An arbiter of queues below `bound`, none of them a candidate. A round begins.
     pub fn new(bound: usize) -> WeightedRoundRobin {
         let class = || RoundRobin::new(bound);
         WeightedRoundRobin { urgent: class(), weighted: [class(), class(), class()], turn: 0, granted: 0 }
     }
 
-    /// Says whether a queue, which is of this class, can be fetched from.
+    /// Sets whether a queue of this class is a candidate: has a command that may be fetched.
     pub fn set_candidate(&mut self, index: usize, class: ArbClass, is_candidate: bool) {
         let queues = match class {
             ArbClass::Urgent => &mut self.urgent,
@@ -99,7 +99,7 @@ mod tests {
 
     const NO_LIMIT: u32 = u32::MAX;
 
-    /// Queues with so many commands each, called by letters: `a` is queue 0.
+    /// Queues with this many commands each, called by letters: `a` is queue 0.
     struct Rig {
         arbiter: WeightedRoundRobin,
         queues: Vec<(ArbClass, usize)>,

@@ -11,7 +11,7 @@ pub struct Reader {
     pub bytes: u32,
 }
 
-/// What a tenant got.
+/// A tenant's service.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Got {
     pub commands: u64,
@@ -30,7 +30,7 @@ pub fn run(options: ControllerOptions, readers: &[Reader], duration_ns: u64) -> 
     run_on(Controller::new(options), readers, &vec![ArbClass::default(); readers.len()], duration_ns)
 }
 
-/// The same on a controller without queues, with the class of each reader's queues.
+/// Runs the readers on a controller without queues, with the class of each reader's queues.
 pub fn run_on(mut controller: Controller, readers: &[Reader], classes: &[ArbClass], duration_ns: u64) -> Vec<Got> {
     let mut queues = Vec::new();
     for (reader, &Reader { queues: count, depth, bytes }) in readers.iter().enumerate() {

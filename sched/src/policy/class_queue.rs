@@ -2,7 +2,7 @@
 //!
 //! Source: D2FQ section 2.3: "three priority classes of I/O command queues, each with a configurable weight", which is
 //! NVMe's weighted round robin (NVMe 1.3 section 4.11.2) without its urgent class. A policy that uses them names one
-//! for each request ([`Policy::class_of`](super::Policy::class_of)).
+//! for each request ([`DirectPolicy::class_of`](super::DirectPolicy::class_of)).
 
 /// Which queue of a set of three. The device's urgent class is not among them: it would starve the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]

@@ -1,122 +1,10 @@
 //! The options of a policy: its kind, the depth D, the window T, and what a request takes of D.
 
-use super::tunables::{KyberOptions, MqDeadlineOptions};
-use super::{BfqOptions, D2fqOptions};
+use super::{OwnOptions, PolicyKind};
 use crate::cost::Cost;
 use crate::flow::Weight;
 use crate::vtime::{VSpan, VTime};
 use std::fmt;
-use std::str::FromStr;
-
-/// The policies of this crate.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum PolicyKind {
-    /// First in, first out per hctx; no depth, no fairness.
-    None,
-    /// Multi-queue fair queueing.
-    Mqfq,
-    /// The same with every operation under one lock: what the lock-free structures are worth.
-    MqfqSerial,
-    /// SFQ(D): one queue, one lock, strict order of start tags.
-    Sfqd,
-    /// Sector order in batches, and expiry times: one queue, one lock.
-    MqDeadline,
-    /// Tokens per kind of request, as many as latency targets allow.
-    Kyber,
-    /// Budget fair queueing: one lock, and the device for one queue at a time.
-    Bfq,
-    /// Device-direct fair queueing: the device arbitrates, among queues of three classes.
-    D2fq,
-}
-
-impl PolicyKind {
-    /// All of them, in the order in which tables show them.
-    pub const ALL: [PolicyKind; 8] = [
-        PolicyKind::None,
-        PolicyKind::MqDeadline,
-        PolicyKind::Kyber,
-        PolicyKind::Bfq,
-        PolicyKind::Sfqd,
-        PolicyKind::MqfqSerial,
-        PolicyKind::Mqfq,
-        PolicyKind::D2fq,
-    ];
-
-    /// Those that stage requests, and so need of a device no more than a queue: all but `d2fq`.
-    pub const STAGED: [PolicyKind; 7] = [
-        PolicyKind::None,
-        PolicyKind::MqDeadline,
-        PolicyKind::Kyber,
-        PolicyKind::Bfq,
-        PolicyKind::Sfqd,
-        PolicyKind::MqfqSerial,
-        PolicyKind::Mqfq,
-    ];
-
-    /// The name in configs and tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PolicyKind::None => "none",
-            PolicyKind::Mqfq => "mqfq",
-            PolicyKind::MqfqSerial => "mqfq-serial",
-            PolicyKind::Sfqd => "sfqd",
-            PolicyKind::MqDeadline => "mq-deadline",
-            PolicyKind::Kyber => "kyber",
-            PolicyKind::Bfq => "bfq",
-            PolicyKind::D2fq => "d2fq",
-        }
-    }
-
-    /// It bounds what is on the device: it has a D.
-    pub const fn has_depth(self) -> bool {
-        !matches!(self, PolicyKind::None | PolicyKind::D2fq)
-    }
-
-    /// It has a T, and an exact and a relaxed form.
-    pub const fn has_window(self) -> bool {
-        matches!(self, PolicyKind::Mqfq | PolicyKind::MqfqSerial)
-    }
-
-    /// It leaves arbitration to the device, whose queues then have classes: requests are not staged.
-    pub const fn is_direct(self) -> bool {
-        matches!(self, PolicyKind::D2fq)
-    }
-
-    /// It has virtual time, and gives flows shares by their weights.
-    pub const fn is_fair(self) -> bool {
-        matches!(self, PolicyKind::Mqfq | PolicyKind::MqfqSerial | PolicyKind::Sfqd | PolicyKind::D2fq)
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A name that is no policy's.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UnknownPolicy(pub String);
-
-impl fmt::Display for UnknownPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown policy {:?}, allowed are", self.0)?;
-        for (n, kind) in PolicyKind::ALL.iter().enumerate() {
-            write!(f, "{} {}", if n == 0 { "" } else { "," }, kind.name())?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for UnknownPolicy {}
-
-impl FromStr for PolicyKind {
-    type Err = UnknownPolicy;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        PolicyKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownPolicy(name.to_owned()))
-    }
-}
 
 /// Everything that a policy needs to know besides the machine and the flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,14 +36,8 @@ pub struct PolicyOptions {
     /// may take it again.) 0: never, as in the paper. Otherwise a worker with much to do keeps more tokens than it can
     /// use until T stops it, while others sleep. The bound has no term for it: it says who dispatches, not what may be.
     pub token_share: u32,
-    /// What only `mq-deadline` looks at.
-    pub mq_deadline: MqDeadlineOptions,
-    /// What only `kyber` looks at.
-    pub kyber: KyberOptions,
-    /// Tunables of `bfq`.
-    pub bfq: BfqOptions,
-    /// Tunables of `d2fq`.
-    pub d2fq: D2fqOptions,
+    /// What only one policy looks at.
+    pub own: OwnOptions,
     /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
     pub start: VTime,
 }
@@ -183,10 +65,7 @@ impl PolicyOptions {
             lease: VSpan(0),
             token_batch: 1,
             token_share: 0,
-            mq_deadline: MqDeadlineOptions::DEFAULT,
-            kyber: KyberOptions::DEFAULT,
-            bfq: BfqOptions::DEFAULT,
-            d2fq: D2fqOptions::DEFAULT,
+            own: OwnOptions::DEFAULT,
             start: VTime::ZERO,
         }
     }
@@ -233,7 +112,7 @@ impl PolicyOptions {
     ///
     /// # Errors
     /// The first field that is out of range.
-    pub const fn validate(&self) -> Result<(), PolicyError> {
+    pub fn validate(&self) -> Result<(), PolicyError> {
         if self.depth == 0 || self.depth > Self::DEPTH_MAX {
             return Err(PolicyError::DepthOutOfRange(self.depth));
         }
@@ -252,16 +131,7 @@ impl PolicyOptions {
         if self.token_batch == 0 || self.token_batch > Self::TOKEN_BATCH_MAX {
             return Err(PolicyError::TokenBatchOutOfRange(self.token_batch));
         }
-        if let Err(error) = self.mq_deadline.validate() {
-            return Err(error);
-        }
-        if let Err(error) = self.kyber.validate() {
-            return Err(error);
-        }
-        if let Err(error) = self.bfq.validate() {
-            return Err(error);
-        }
-        self.d2fq.validate()
+        self.own.validate()
     }
 
     /// Checks every field, and the number of flows.
@@ -387,18 +257,6 @@ impl std::error::Error for PolicyError {}
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_read_back_and_wrong_ones_list_the_right_ones() {
-        for kind in PolicyKind::ALL {
-            assert_eq!(kind.name().parse(), Ok(kind));
-        }
-        let error = "cfq".parse::<PolicyKind>().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "unknown policy \"cfq\", allowed are none, mq-deadline, kyber, bfq, sfqd, mqfq-serial, mqfq, d2fq"
-        );
-    }
 
     #[test]
     fn bad_numbers_are_named() {

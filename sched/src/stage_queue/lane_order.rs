@@ -101,7 +101,7 @@ impl LaneOrder {
     }
 
     /// The first lane has another key now.
-    #[inline]
+    #[inline(always)] // as `StageQueue::drop_first`, which it is most of
     pub(super) fn replace_first(&mut self, key: Key) {
         if self.heap_len != 0 {
             return self.replace_first_beside_heap(key);

@@ -24,51 +24,6 @@ pub const GIB: u64 = 1 << 30;
 /// Requests that one queue can stage in a test.
 pub const CAPACITY_REQUESTS: usize = 512;
 
-/// SplitMix64: the few random numbers that a test needs, the same on every machine.
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// 0..bound.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub fn chance(&mut self, one_in: usize) -> bool {
-        self.below(one_in) == 0
-    }
-
-    pub fn of<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())]
-    }
-}
-
-/// Runs `body` for some seeds, and says which one failed. `MQFQ_SEED=n` runs only that one.
-pub fn for_seeds(count: u64, body: impl Fn(&mut Rng)) {
-    let run = |seed: u64| {
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&mut Rng::new(seed))));
-        if let Err(panic) = outcome {
-            eprintln!("the failing seed is {seed}; MQFQ_SEED={seed} runs it alone");
-            std::panic::resume_unwind(panic);
-        }
-    };
-    match std::env::var("MQFQ_SEED") {
-        Ok(seed) => run(seed.parse().expect("MQFQ_SEED is a number")),
-        Err(_) => (0..count).for_each(run),
-    }
-}
-
 pub fn mqfq(depth: u32, window_bytes: u64) -> PolicyOptions {
     PolicyOptions { depth, window: VSpan::from_bytes(window_bytes), ..PolicyOptions::new(PolicyKind::Mqfq) }
 }
@@ -439,8 +394,8 @@ impl Env {
     }
 
     /// Two tenants that were backlogged from the first step on share by weight, within the bound that is proved in
-    /// `policy/mqfq.rs`: `|A/r_a - B/r_b| <= 2T + l_a/r_a + l_b/r_b`, and a lease for each queue of a flow that is on
-    /// several, here times `r_a r_b`, in integers. `sfqd` has no T and grants up to D requests that their worker has
+    /// `policy/mqfq/mod.rs`: `|A/r_a - B/r_b| <= 2T + l_a/r_a + l_b/r_b`, and a lease for each queue of a flow that is
+    /// on several, here times `r_a r_b`, in integers. `sfqd` has no T and grants up to D requests that their worker has
     /// not picked up.
     pub fn expect_shares_by_weight(&self, a: &str, b: &str) {
         let of = |name: &str| &self.tenants[self.flow(name).0 as usize];

@@ -1,23 +1,18 @@
 //! Tenants in closed loops on a device with latency and parallelism, in virtual time: for policies that look at the
-//! clock.
-//!
-//! Workers are those of `HwCtx`: they pick after a submit, a completion, a kick, and at the time that a policy named.
+//! clock. The workers are those of [`mqfq_testing::rig`], here driven by a list of events.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use mqfq_sched::class::PriorityClass;
-use mqfq_sched::cost::{Cost, CostKind};
+use mqfq_sched::cost::CostKind;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{
-    AnyPolicy, AnyQueue, BfqOptions, DispatchToken, Done, Entry, Handle, Pick, Policy, PolicyKind, PolicyOptions,
-};
-use mqfq_sched::topology::{HctxId, Topology};
+use mqfq_sched::policy::{BfqOptions, Handle, OwnOptions, Policy, PolicyKind, PolicyOptions};
+use mqfq_sched::topology::HctxId;
+use mqfq_testing::Random;
+use mqfq_testing::rig::{Io, Rig};
+pub use mqfq_testing::rig::{MS, SECOND as S, US};
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
-
-pub const US: u64 = 1_000;
-pub const MS: u64 = 1_000_000;
-pub const S: u64 = 1_000_000_000;
+use std::collections::BinaryHeap;
 
 /// Device and scheduler.
 #[derive(Clone, Copy)]
@@ -96,14 +91,6 @@ enum Event {
     Wake { hctx: u16 },
 }
 
-struct Request {
-    tenant: usize,
-    hctx: u16,
-    submitted_ns: u64,
-    dispatched_ns: u64,
-    token: Option<DispatchToken>,
-}
-
 #[derive(Clone, Default)]
 struct Counted {
     submitted: u64,
@@ -114,37 +101,23 @@ struct Counted {
 }
 
 pub struct Env {
-    pub policy: AnyPolicy,
-    queues: Vec<AnyQueue>,
+    pub rig: Rig,
     options: Options,
     tenants: Vec<Tenant>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
-    pub now_ns: u64,
-    requests: Vec<Request>,
-    free: Vec<u32>,
     /// When each of the device's units has done what it has.
     units_free_ns: Vec<u64>,
     counted: Vec<Counted>,
-    in_flight_on: Vec<usize>,
-    pub in_flight: usize,
     pub most_in_flight: usize,
     /// Times that a worker was told to come back later.
     pub laters: u64,
     /// Where requests went, in the order of dispatch.
     pub offsets: Vec<u64>,
-    random: u64,
+    random: Random,
     /// Whose requests are dispatched, and since when.
     run: (usize, u64),
     longest_run_ns: u64,
-}
-
-impl Drop for Env {
-    fn drop(&mut self) {
-        for token in self.requests.iter_mut().filter_map(|request| request.token.take()) {
-            token.into_units();
-        }
-    }
 }
 
 pub fn ratio(a: u64, b: u64) -> f64 {
@@ -154,38 +127,31 @@ pub fn ratio(a: u64, b: u64) -> f64 {
 impl Env {
     /// The same with other random numbers.
     pub fn seeded(mut self, seed: u64) -> Env {
-        self.random = (seed << 1 | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.random = Random::new(seed);
         self
     }
 
     pub fn new(options: Options, tenants: &[Tenant]) -> Env {
         let weights: Vec<Weight> = tenants.iter().map(|tenant| Weight::new(tenant.weight).unwrap()).collect();
-        let policy_options =
-            PolicyOptions { depth: options.depth, bfq: options.bfq, ..PolicyOptions::new(options.kind) };
+        let own = OwnOptions { bfq: options.bfq, ..OwnOptions::DEFAULT };
+        let policy_options = PolicyOptions { depth: options.depth, own, ..PolicyOptions::new(options.kind) };
         let hctxs = 1 + tenants.iter().flat_map(|tenant| &tenant.hctxs).max().expect("a tenant submits somewhere");
-        let policy = AnyPolicy::new(&policy_options, &Topology::flat(usize::from(hctxs)), &weights).unwrap();
+        let rig = Rig::with_weights(policy_options, usize::from(hctxs), &weights, options.staged_max);
         for (flow, tenant) in tenants.iter().enumerate() {
-            policy.set_class(FlowId(flow as u32), tenant.class);
+            rig.policy.set_class(FlowId(flow as u32), tenant.class);
         }
-        let queues = (0..hctxs).map(|hctx| policy.open_queue(HctxId(hctx), options.staged_max)).collect();
         let mut env = Env {
-            policy,
-            queues,
+            rig: rig.device_depth(options.room),
             options,
             tenants: tenants.to_vec(),
             events: BinaryHeap::new(),
             sequence: 0,
-            now_ns: 0,
-            requests: Vec::new(),
-            free: Vec::new(),
             units_free_ns: vec![0; options.parallelism],
             counted: vec![Counted::default(); tenants.len()],
-            in_flight_on: vec![0; usize::from(hctxs)],
-            in_flight: 0,
             most_in_flight: 0,
             laters: 0,
             offsets: Vec::new(),
-            random: 1,
+            random: Random::new(1),
             run: (usize::MAX, 0),
             longest_run_ns: 0,
         };
@@ -230,26 +196,26 @@ impl Env {
                 break;
             }
             self.events.pop();
-            self.now_ns = at_ns;
-            let mut awake = BTreeSet::new();
-            match event {
+            self.rig.now_ns = at_ns;
+            let hctx = match event {
                 Event::Arrive { tenant, hctx } => {
-                    self.arrive(tenant, hctx, &mut awake);
-                    awake.insert(hctx);
+                    self.arrive(tenant, hctx);
+                    HctxId(hctx)
                 }
-                Event::Complete { request } => {
-                    awake.insert(self.complete(request, &mut awake.clone()));
-                }
-                Event::Wake { hctx } => {
-                    awake.insert(hctx);
-                }
-            }
-            while let Some(hctx) = awake.pop_first() {
-                self.pick_all(hctx, &mut awake);
+                Event::Complete { request } => self.complete(Handle(request)),
+                Event::Wake { hctx } => HctxId(hctx),
+            };
+            let first = self.rig.log.len();
+            self.rig.kicked.insert(hctx);
+            self.rig.run_kicked();
+            (first..self.rig.log.len()).for_each(|at| self.dispatched(self.rig.log[at]));
+            for (hctx, at_ns) in std::mem::take(&mut self.rig.later) {
+                self.laters += 1;
+                self.at(at_ns, Event::Wake { hctx: hctx.0 });
             }
         }
-        self.now_ns = self.now_ns.max(until_ns.min(1 << 62));
-        let staged: usize = self.queues.iter().map(|queue| self.policy.staged(queue)).sum();
+        self.rig.now_ns = self.rig.now_ns.max(until_ns.min(1 << 62));
+        let staged = self.rig.staged();
         assert!(!self.events.is_empty() || staged == 0, "{staged} requests are staged and nothing will happen");
     }
 
@@ -260,133 +226,48 @@ impl Env {
         for (tenant, counted) in self.tenants.iter().zip(&self.counted) {
             assert_eq!((counted.submitted, counted.requests), (tenant.requests_max, tenant.requests_max));
         }
-        assert_eq!(self.policy.free_units(), Some(i64::from(self.options.depth)));
+        assert_eq!(self.rig.policy.free_units(), Some(i64::from(self.options.depth)));
     }
 
-    /// 0..bound.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-
-    fn draw(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
-    }
-
-    fn arrive(&mut self, tenant: usize, hctx: u16, awake: &mut BTreeSet<u16>) {
+    fn arrive(&mut self, tenant: usize, hctx: u16) {
         let Tenant { bytes, is_sync, requests_max, is_random, .. } = self.tenants[tenant];
         let submitted = &mut self.counted[tenant].submitted;
         if *submitted >= requests_max {
             return;
         }
-        let offset_bytes =
-            u64::from(bytes) * if is_random { self.draw() % (1 << 20) } else { self.counted[tenant].submitted };
-        self.counted[tenant].submitted += 1;
-        let request = Request { tenant, hctx, submitted_ns: self.now_ns, dispatched_ns: 0, token: None };
-        let number = match self.free.pop() {
-            Some(free) => {
-                self.requests[free as usize] = request;
-                free
-            }
-            None => {
-                self.requests.push(request);
-                self.requests.len() as u32 - 1
-            }
-        };
-        let entry = Entry {
-            flow: FlowId(tenant as u32),
-            cost: Cost(u64::from(bytes)),
-            handle: Handle(number),
-            kind: if is_sync { CostKind::Read } else { CostKind::Write },
-            is_sync,
-            offset_bytes,
-            length_bytes: bytes,
-        };
-        self.offset_of(number, offset_bytes);
-        let kick = &mut |other: HctxId| {
-            awake.insert(other.0);
-        };
-        self.policy.submit(&mut self.queues[usize::from(hctx)], entry, self.now_ns, kick);
+        let place = if is_random { self.random.below(1 << 20) } else { *submitted };
+        *submitted += 1;
+        let kind = if is_sync { CostKind::Read } else { CostKind::Write };
+        let offset_bytes = u64::from(bytes) * place;
+        self.rig.submit(hctx, Io { flow: tenant as u32, kind, is_sync, offset_bytes, length_bytes: bytes });
     }
 
-    /// Remembers where a request goes, in the place of its time of dispatch until it has one.
-    fn offset_of(&mut self, number: u32, offset_bytes: u64) {
-        self.requests[number as usize].dispatched_ns = offset_bytes;
-    }
-
-    fn complete(&mut self, number: u32, awake: &mut BTreeSet<u16>) -> u16 {
-        let request = &mut self.requests[number as usize];
-        let (tenant, hctx) = (request.tenant, request.hctx);
-        let token = request.token.take().expect("it was dispatched");
-        let Tenant { bytes, is_sync, think_ns, .. } = self.tenants[tenant];
-        let total_ns = self.now_ns - request.submitted_ns;
-        let done = Done {
-            flow: FlowId(tenant as u32),
-            handle: Handle(number),
-            kind: if is_sync { CostKind::Read } else { CostKind::Write },
-            is_sync,
-            length_bytes: bytes,
-            cost: Cost(bytes.into()),
-            submitted_ns: request.submitted_ns,
-            dispatched_ns: request.dispatched_ns,
-        };
-        let counted = &mut self.counted[tenant];
+    fn complete(&mut self, request: Handle) -> HctxId {
+        let (now_ns, io) = (self.rig.now_ns, self.rig.io(request));
+        let total_ns = now_ns - self.rig.request(request).submitted_ns;
+        let counted = &mut self.counted[io.flow as usize];
         counted.requests += 1;
-        counted.bytes += u64::from(bytes);
+        counted.bytes += u64::from(io.length_bytes);
         counted.total_ns += total_ns;
         counted.worst_ns = counted.worst_ns.max(total_ns);
-        self.in_flight -= 1;
-        self.in_flight_on[usize::from(hctx)] -= 1;
-        self.free.push(number);
-        let kick = &mut |other: HctxId| {
-            awake.insert(other.0);
-        };
-        self.policy.complete(&mut self.queues[usize::from(hctx)], done, token, self.now_ns, kick);
-        self.at(self.now_ns + think_ns, Event::Arrive { tenant, hctx });
+        let hctx = self.rig.finish(request);
+        let tenant = io.flow as usize;
+        self.at(now_ns + self.tenants[tenant].think_ns, Event::Arrive { tenant, hctx: hctx.0 });
         hctx
     }
 
-    fn pick_all(&mut self, hctx: u16, awake: &mut BTreeSet<u16>) {
-        loop {
-            let kick = &mut |other: HctxId| {
-                assert_ne!(other.0, hctx, "a worker kicked itself");
-                awake.insert(other.0);
-            };
-            if self.in_flight_on[usize::from(hctx)] >= self.options.room {
-                return self.policy.pause(&mut self.queues[usize::from(hctx)], kick);
-            }
-            match self.policy.pick(&mut self.queues[usize::from(hctx)], self.now_ns, kick) {
-                Pick::Dispatch(grant) => {
-                    let number = grant.handle.0;
-                    self.offsets.push(self.requests[number as usize].dispatched_ns);
-                    let request = &mut self.requests[number as usize];
-                    assert!(request.token.is_none() && request.hctx == hctx, "dispatched twice, or by another worker");
-                    request.token = Some(grant.token);
-                    request.dispatched_ns = self.now_ns;
-                    let tenant = request.tenant;
-                    if self.run.0 != tenant {
-                        self.run = (tenant, self.now_ns);
-                    }
-                    self.longest_run_ns = self.longest_run_ns.max(self.now_ns - self.run.1);
-                    self.in_flight += 1;
-                    self.in_flight_on[usize::from(hctx)] += 1;
-                    self.most_in_flight = self.most_in_flight.max(self.in_flight);
-                    let latency_ns = self.options.latency_ns * (1 + self.draw() % self.options.spread);
-                    let unit = self.units_free_ns.iter_mut().min().expect("a device does at least one at once");
-                    *unit = (*unit).max(self.now_ns) + latency_ns;
-                    let done_ns = *unit;
-                    self.at(done_ns, Event::Complete { request: number });
-                }
-                Pick::Later(at_ns) => {
-                    assert!(at_ns > self.now_ns, "told to come back at {at_ns} at {}", self.now_ns);
-                    self.laters += 1;
-                    self.at(at_ns, Event::Wake { hctx });
-                    return;
-                }
-                Pick::Throttled | Pick::NoToken | Pick::Idle => return,
-            }
+    fn dispatched(&mut self, request: Handle) {
+        let (now_ns, io) = (self.rig.now_ns, self.rig.io(request));
+        self.offsets.push(io.offset_bytes);
+        if self.run.0 != io.flow as usize {
+            self.run = (io.flow as usize, now_ns);
         }
+        self.longest_run_ns = self.longest_run_ns.max(now_ns - self.run.1);
+        self.most_in_flight = self.most_in_flight.max(self.rig.in_flight.len());
+        let latency_ns = self.options.latency_ns * (1 + self.random.below(self.options.spread));
+        let unit = self.units_free_ns.iter_mut().min().expect("a device does at least one at once");
+        *unit = (*unit).max(now_ns) + latency_ns;
+        let done_ns = *unit;
+        self.at(done_ns, Event::Complete { request: request.0 });
     }
 }

@@ -19,9 +19,9 @@ struct Edges {
 /// ships stands first, and no arrow leads from it to the laboratory.
 const EDGES: &[Edges] = &[
     Edges { folder: "config", package: "mqfq-config", on: &[], or_fewer: false },
-    Edges { folder: "sched", package: "mqfq-sched", on: &[], or_fewer: false },
+    Edges { folder: "sched", package: "mqfq-sched", on: &["testing"], or_fewer: true },
     Edges { folder: "nvme", package: "mqfq-nvme", on: &[], or_fewer: false },
-    Edges { folder: "blk", package: "mqfq-blk", on: &["sched", "nvme"], or_fewer: false },
+    Edges { folder: "blk", package: "mqfq-blk", on: &["sched", "nvme", "testing"], or_fewer: true },
     Edges { folder: "front", package: "mqfq-front", on: &["blk"], or_fewer: false },
     Edges { folder: "report", package: "mqfq-report", on: &[], or_fewer: false },
     Edges { folder: "demo", package: "mqfq-demo", on: &["nvme", "blk", "front", "report"], or_fewer: false },
@@ -31,8 +31,8 @@ const EDGES: &[Edges] = &[
         on: &["front", "blk", "config", "report", "demo", "testing"],
         or_fewer: true,
     },
-    Edges { folder: "cpu", package: "mqfq-cpu", on: &[], or_fewer: false },
-    Edges { folder: "testing", package: "mqfq-testing", on: &[], or_fewer: false },
+    Edges { folder: "cpu", package: "mqfq-cpu", on: &["testing"], or_fewer: true },
+    Edges { folder: "testing", package: "mqfq-testing", on: &["sched"], or_fewer: false },
     // The source of sched and of blk once more, with atomics that tell a watcher.
     Edges { folder: "lab/watched/sched", package: "mqfq-sched-watched", on: &[], or_fewer: false },
     Edges {
@@ -44,19 +44,19 @@ const EDGES: &[Edges] = &[
     Edges {
         folder: "lab/sim",
         package: "mqfq-sim",
-        on: &["lab/watched/blk", "lab/watched/sched", "nvme", "cpu", "config"],
+        on: &["lab/watched/blk", "lab/watched/sched", "nvme", "cpu", "config", "report"],
         or_fewer: true,
     },
     Edges {
         folder: "lab/bench",
         package: "mqfq-bench",
-        on: &["sched", "nvme", "blk", "front", "report", "demo", "lab/watched/sched", "lab/sim"],
+        on: &["sched", "nvme", "blk", "front", "config", "report", "demo", "lab/watched/sched", "lab/sim", "testing"],
         or_fewer: true,
     },
     Edges {
         folder: "lab",
         package: "mqfq-lab",
-        on: &["lab/bench", "lab/sim", "blk", "config", "report", "testing"],
+        on: &["lab/bench", "lab/sim", "blk", "report", "testing"],
         or_fewer: true,
     },
     Edges { folder: "xtask", package: "xtask", on: &[], or_fewer: false },

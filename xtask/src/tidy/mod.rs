@@ -6,12 +6,14 @@
 //! | file | rules about |
 //! |---|---|
 //! | `edges.rs` | which crate may depend on which |
+//! | `circles.rs` | modules that name each other in a circle |
 //! | `words.rs` | words that a crate must not say: clocks, threads, sleeps, floats, locks |
 //! | `orderings.rs` | the argument that each atomic ordering must carry |
 //! | `seeds.rs` | generated tests that draw other cases each time |
 //! | `shape.rs` | size of files, length of lines, white space, unfinished work, what a file opens with |
 //! | `pages.rs` | documents: one title, links that lead somewhere, nothing that nobody links to, no word with two meanings |
 
+pub mod circles;
 pub mod edges;
 pub mod orderings;
 pub mod pages;
@@ -66,6 +68,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("no-external", edges::no_external),
     ("no-async-runtime", edges::no_async_runtime),
     ("manifest", edges::manifest),
+    ("circles", circles::circles),
     ("clock", words::clock),
     ("threads", words::threads),
     ("sleep", words::sleep),

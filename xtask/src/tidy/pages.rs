@@ -7,8 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// From where every page of `docs/` must be reached.
 const ENTRANCES: &[&str] = &["README.md", "ARCHITECTURE.md"];
 
-/// Where the policies' names stand, as users write them: `PolicyKind::Mqfq => "mqfq"`.
-const POLICY_NAMES: &str = "sched/src/policy/options.rs";
+/// The page with the generated table of policies.
+const POLICY_TABLE: &str = "docs/use/config.md";
+
+/// Where the policies' folders stand.
+const POLICIES: &str = "sched/src/policy/";
 
 fn pages(tree: &Tree) -> impl Iterator<Item = &File> {
     tree.files.iter().filter(|file| file.path.ends_with(".md"))
@@ -142,16 +145,22 @@ pub fn pages_named(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// `linked`: every page of `docs/` is linked from an entrance.
+/// `linked`: every page of `docs/` is linked from an entrance; a policy's page may be linked from the table of policies
+/// alone.
 pub fn linked(tree: &Tree, report: &mut Report) {
-    let entrances = ENTRANCES.iter().filter_map(|path| tree.file(path));
-    let reached: BTreeSet<String> = entrances
-        .flat_map(|page| {
+    let linked_from = |paths: &[&str]| -> BTreeSet<String> {
+        let from = paths.iter().filter_map(|path| tree.file(path));
+        from.flat_map(|page| {
             let targets = links_of(page).into_iter().filter(|link| !is_elsewhere(&link.target));
             targets.filter_map(|link| resolve(page, link.target.split('#').next()?)).collect::<Vec<_>>()
         })
-        .collect();
+        .collect()
+    };
+    let (reached, listed) = (linked_from(ENTRANCES), linked_from(&[POLICY_TABLE]));
     for page in pages(tree).filter(|page| page.path.starts_with("docs/") && !reached.contains(&page.path)) {
+        if page.path.starts_with("docs/use/policies/") && listed.contains(&page.path) {
+            continue;
+        }
         report.add(&page.path, 0, format!("no link leads here from {}", ENTRANCES.join(" or ")));
     }
 }
@@ -234,17 +243,32 @@ pub fn config_keys(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// `policy-pages`: a policy has its page in `docs/use/policies/`, and a page its policy.
+/// The name that the policy of a folder gives itself, as users write it: `Descriptor::new("mqfq", ...)`.
+fn policy_name(file: &File) -> Option<(&str, &str)> {
+    let folder = file.path.strip_prefix(POLICIES)?.strip_suffix("/mod.rs")?;
+    let (_, arguments) = file.text.split_once("Descriptor::new(")?;
+    Some((folder, arguments.trim_start().strip_prefix('"')?.split('"').next()?))
+}
+
+/// `policy-pages`: a policy is called after its folder and has its page in `docs/use/policies/`, and a page has its
+/// policy.
 pub fn policy_pages(tree: &Tree, report: &mut Report) {
-    let Some(options) = tree.file(POLICY_NAMES) else { return };
-    let named = options.text.lines().filter_map(|line| line.split_once("=> \"")?.1.split('"').next());
-    let policies: BTreeSet<&str> = named.collect();
+    let named: BTreeMap<&str, &str> = tree.files.iter().filter_map(policy_name).map(|(at, name)| (name, at)).collect();
+    if named.is_empty() {
+        return;
+    }
     let described: BTreeSet<&str> =
         pages(tree).filter_map(|page| page.path.strip_prefix("docs/use/policies/")?.strip_suffix(".md")).collect();
-    for name in policies.difference(&described) {
-        report.add(POLICY_NAMES, 0, format!("policy {name} has no page docs/use/policies/{name}.md"));
+    for (name, folder) in &named {
+        let file = format!("{POLICIES}{folder}/mod.rs");
+        if name.replace('-', "_") != *folder {
+            report.add(&file, 0, format!("policy {name} stands in a folder of another name"));
+        }
+        if !described.contains(name) {
+            report.add(&file, 0, format!("policy {name} has no page docs/use/policies/{name}.md"));
+        }
     }
-    for name in described.difference(&policies) {
+    for name in described.iter().filter(|name| !named.contains_key(*name)) {
         report.add(&format!("docs/use/policies/{name}.md"), 0, format!("there is no policy {name}"));
     }
 }

@@ -4,8 +4,9 @@
 use super::cache::Cache;
 use super::extent::{Payload, Piece};
 use crate::buffer::Buffer;
-use crate::device::{Command, DeviceInfo, Tag};
+use crate::device::{Command, DeviceInfo};
 use crate::request::{Op, Status};
+use crate::tag::Tag;
 use std::collections::VecDeque;
 use std::ops::Range;
 

@@ -11,8 +11,9 @@
 use super::destage::{self, Destage};
 use super::extent::{Payload, Piece};
 use super::{Fault, Interrupt, OnAbort, OnReset, REORDER_HOLD_MAX_NS, Shared, State, span_of};
-use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped, Segments, Tag};
+use crate::device::{Command, DeviceQueue, QueueFull, QueueOptions, Reaped, Segments};
 use crate::request::{Op, Status};
+use crate::tag::Tag;
 use mqfq_sched::policy::ClassWeights;
 use mqfq_sched::topology::HctxId;
 use std::collections::{HashMap, VecDeque};
@@ -278,8 +279,8 @@ impl<Q: DeviceQueue + ?Sized> FaultQueue<Q> {
             if status == Status::Ok
                 && let Some(first) = &mut reaped.buffer
             {
-                reaped.more.for_each(first, inside.offset_bytes, inside.length_bytes, |at_bytes, bytes| {
-                    put_over(&inside.cover, at_bytes, bytes);
+                reaped.more.for_each(first, inside.offset_bytes, inside.length_bytes, |at_bytes, mut room| {
+                    room.with_slice(|bytes| put_over(&inside.cover, at_bytes, bytes));
                 });
             }
             if inside.is_lost {
@@ -332,8 +333,10 @@ fn put_over(cover: &[Piece], at_bytes: u64, bytes: &mut [u8]) {
 /// Puts what a command writes into the cache.
 fn cache(state: &mut State, command: &mut Command) {
     match command.op {
-        Op::Write => command.for_each_segment(|offset_bytes, bytes| {
-            state.cache.write(offset_bytes..offset_bytes + bytes.len() as u64, Payload::bytes(bytes));
+        Op::Write => command.for_each_segment(|offset_bytes, mut room| {
+            let mut bytes = vec![0; room.len()];
+            room.copy_to(&mut bytes);
+            state.cache.write(offset_bytes..offset_bytes + bytes.len() as u64, Payload::bytes(&bytes));
         }),
         Op::Discard | Op::WriteZeroes { .. } => state.cache.write(span_of(command), Payload::Zeroes),
         Op::Read | Op::Flush => {}

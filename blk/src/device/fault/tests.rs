@@ -1,7 +1,8 @@
 use super::*;
 use crate::buffer::Buffer;
+use crate::device::Reaped;
 use crate::device::memory::MemoryDevice;
-use crate::device::{Reaped, Tag};
+use crate::tag::Tag;
 
 const MIB: u64 = 1 << 20;
 

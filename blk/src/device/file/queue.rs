@@ -3,9 +3,10 @@
 use super::Backing;
 use super::gate::{Gate, Member};
 use super::work::{Next, Target, Work, refusal};
-use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped, Tag};
+use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::request::Status;
 use crate::ring::DeviceRing;
+use crate::tag::Tag;
 use std::sync::Arc;
 
 /// In the name of an entry on the ring: it asks to cancel that of the tag.

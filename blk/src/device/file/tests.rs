@@ -1,8 +1,9 @@
 use super::*;
 use crate::buffer::Buffer;
-use crate::device::{Command, Reaped, Tag};
+use crate::device::{Command, Reaped};
 use crate::request::Op;
 use crate::ring::{DeviceRing, Pending, device_and_user};
+use crate::tag::Tag;
 use io_uring::{IoUring, squeue};
 use mqfq_sched::topology::HctxId;
 use std::cell::RefCell;
@@ -603,7 +604,8 @@ fn block_of(fill: u8) -> Buffer {
 /// First bytes of a reaped command's blocks.
 fn fills(mut reaped: Reaped) -> Vec<u8> {
     let (mut fills, mut first) = (Vec::new(), reaped.buffer.take().unwrap());
-    reaped.more.for_each(&mut first, 0, 3 * 4096, |_, bytes| {
+    reaped.more.for_each(&mut first, 0, 3 * 4096, |_, mut room| {
+        let bytes = room.as_mut_slice().expect("owned");
         assert!(bytes.len() == 4096 && bytes.iter().all(|byte| *byte == bytes[0]));
         fills.push(bytes[0]);
     });

@@ -12,6 +12,9 @@
 //!                          ─▶ PATCH of the bytes after the last ─▶ Sync, if FUA ─▶ end
 //!   Flush                Sync ─▶ end
 //!
+//!   A buffer of somebody else's memory that is not aligned to the block, past the page cache: as a span that is not
+//!   aligned, except that no block is kept, so no block is read.
+//!
 //!   PATCH:  PatchHead ─▶ PatchTail ─▶ Transfer    read the first block if its start is kept, the last if its end is,
 //!                                                 put the new bytes between, write all blocks
 //!   CLEAR:  Punch ─▶ …            may release storage and the file system can
@@ -177,6 +180,15 @@ impl Work {
         (offset_bytes | u64::from(length_bytes)).is_multiple_of(u64::from(backing.align_bytes))
     }
 
+    /// The kernel can move the command's bytes where they are. An owned buffer is aligned for every drive.
+    fn memory_is_aligned(&self, backing: &Backing) -> bool {
+        let is_aligned = |buffer: &Buffer| {
+            !buffer.is_foreign() || buffer.as_ptr().addr().is_multiple_of(backing.align_bytes as usize)
+        };
+        let rest = self.command.more.0.iter().flat_map(|list| &list.rest).map(|segment| &segment.buffer);
+        self.command.buffer.iter().chain(rest).all(is_aligned)
+    }
+
     fn span(&self) -> Range<u64> {
         self.command.offset_bytes..self.command.offset_bytes + u64::from(self.command.length_bytes)
     }
@@ -195,7 +207,7 @@ impl Work {
             Op::Flush => self.sync(),
             _ if self.command.length_bytes == 0 => Next::End(Status::Ok),
             Op::Read => self.start_read(backing),
-            Op::Write if self.is_aligned(backing) => {
+            Op::Write if self.is_aligned(backing) && self.memory_is_aligned(backing) => {
                 let memory = self.memory();
                 self.transfer(true, self.span(), memory)
             }
@@ -279,7 +291,7 @@ impl Work {
 
     /// The transfer is between the file and the command's own buffers, of which there are several.
     fn is_vectored(&self) -> bool {
-        self.stage == Stage::Transfer && !self.command.more.is_none()
+        self.stage == Stage::Transfer && !self.command.more.is_none() && self.bounce.is_none()
     }
 
     /// The command's buffers without their first `done_bytes`.
@@ -287,10 +299,10 @@ impl Work {
         let Work { vectors, command, .. } = self;
         let mut skip = done_bytes as usize;
         vectors.clear();
-        command.for_each_segment(|_, bytes| {
-            let done = skip.min(bytes.len());
+        command.for_each_segment(|_, mut left| {
+            let done = skip.min(left.len());
             skip -= done;
-            let left = &mut bytes[done..];
+            left.take_front(done);
             if !left.is_empty() {
                 vectors.push(libc::iovec { iov_base: left.as_mut_ptr().cast(), iov_len: left.len() });
             }
@@ -380,8 +392,9 @@ impl Work {
     // Reads that are not aligned.
 
     fn start_read(&mut self, backing: &Backing) -> Next {
-        if !self.command.more.is_none() {
-            // Aligned: checked by refusal.
+        let memory_is_aligned = self.memory_is_aligned(backing);
+        if !self.command.more.is_none() && memory_is_aligned {
+            // Offset and lengths are aligned: checked by refusal.
             let memory = self.memory();
             return self.transfer(false, self.span(), memory);
         }
@@ -389,8 +402,11 @@ impl Work {
         let cover = round_out(self.span(), align_bytes);
         let buffer = self.command.buffer.as_mut().expect("checked by refusal");
         // A start on a block's start needs no detour if there is room for the rest of the last block behind it.
-        let fits =
-            cover.start == self.command.offset_bytes && cover.end - cover.start <= buffer.capacity_bytes() as u64;
+        // Behind the bytes of a foreign one nothing is ours, even if it is longer.
+        let room_bytes = if buffer.is_foreign() { self.command.length_bytes as usize } else { buffer.capacity_bytes() };
+        let fits = memory_is_aligned
+            && cover.start == self.command.offset_bytes
+            && cover.end - cover.start <= room_bytes as u64;
         let memory = if fits {
             buffer.as_mut_ptr()
         } else {
@@ -400,11 +416,12 @@ impl Work {
     }
 
     fn copy_out(&mut self) {
-        let Some(bounce) = &self.bounce else { return };
-        let skip = (self.command.offset_bytes - self.transfer.offset_bytes) as usize;
-        let length = self.command.length_bytes as usize;
-        let buffer = self.command.buffer.as_mut().expect("checked by refusal");
-        buffer.as_mut_slice()[..length].copy_from_slice(&bounce.as_slice()[skip..skip + length]);
+        let Work { bounce: Some(bounce), command, transfer, .. } = self else { return };
+        let start_bytes = transfer.offset_bytes;
+        command.for_each_segment(|offset_bytes, mut room| {
+            let skip = (offset_bytes - start_bytes) as usize;
+            room.copy_from(&bounce.as_slice()[skip..skip + room.len()]);
+        });
     }
 
     // A patch: some bytes of whole blocks are replaced, the others kept.
@@ -439,13 +456,16 @@ impl Work {
 
     fn patch_write(&mut self, backing: &Backing) -> Next {
         let cover = round_out(self.patch.clone(), u64::from(backing.align_bytes));
-        let bounce = self.bounce.as_mut().expect("a patch has its blocks there");
-        let within = (self.patch.start - cover.start) as usize..(self.patch.end - cover.start) as usize;
-        let length = within.len();
-        let room = &mut bounce.as_mut_slice()[within];
-        match &self.command.buffer {
-            Some(buffer) if self.command.op == Op::Write => room.copy_from_slice(&buffer.as_slice()[..length]),
-            _ => room.fill(0),
+        let Work { bounce, command, patch, .. } = self;
+        let bounce = bounce.as_mut().expect("a patch has its blocks there");
+        if command.op == Op::Write {
+            command.for_each_segment(|offset_bytes, mut room| {
+                let within = (offset_bytes - cover.start) as usize;
+                room.copy_to(&mut bounce.as_mut_slice()[within..within + room.len()]);
+            });
+        } else {
+            let within = (patch.start - cover.start) as usize..(patch.end - cover.start) as usize;
+            bounce.as_mut_slice()[within].fill(0);
         }
         let memory = bounce.as_mut_ptr();
         self.transfer(true, cover, memory)

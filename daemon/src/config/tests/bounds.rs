@@ -1,6 +1,7 @@
 //! What just fits, and what is a byte more.
 
 use super::*;
+use mqfq_blk::slots::Slot;
 
 #[test]
 fn an_export_past_its_devices_end_is_refused() {
@@ -27,11 +28,11 @@ fn an_export_past_its_devices_end_is_refused() {
          byte 1048576"
     );
     for (size, offset) in [(1_048_576, 0), (1, 1_048_575)] {
-        let export = &plan(&bytes(size, offset)).expect("it ends with its device").exports[0];
+        let export = &plan(&bytes(size, offset)).expect("it ends with its device").exports[Slot::first(0)];
         assert_eq!((export.offset_bytes, export.size_bytes), (offset, size));
     }
     let rest = plan(&good_with("size = \"256KiB\"", "offset = 1048575")).expect("one byte remains");
-    assert_eq!((rest.exports[0].offset_bytes, rest.exports[0].size_bytes), (1_048_575, 1));
+    assert_eq!((rest.exports[Slot::first(0)].offset_bytes, rest.exports[Slot::first(0)].size_bytes), (1_048_575, 1));
     assert_eq!(
         refusal(&good_with("size = \"256KiB\"", "offset = \"1MiB\"")),
         "c.toml:8: export.root: what remains from offset 1048576 ends past the end of device fast, allowed is up to byte \
@@ -92,7 +93,7 @@ fn a_cost_per_byte_is_rounded_to_the_nearest_256th() {
             "kind = \"memory\"",
             &format!("kind = \"memory\"\ncost = {{ read = {{ per-byte = {per_byte} }} }}"),
         );
-        plan(&text).unwrap().devices[0].config.cost.read.per_byte_256ths
+        plan(&text).unwrap().devices[Slot::first(0)].config.cost.read.per_byte_256ths
     };
     // 255.74, 0.49, 0.51 and 25.6 256ths.
     let all = ["1", "0.999", "0.0019", "0.002", "0.1", "0", "1000"].map(read);
@@ -118,19 +119,22 @@ fn what_is_exactly_as_long_as_it_may_be_is_taken() {
     let description = "d".repeat(4096);
     let with =
         |text: &str| plan(&good_with("device = \"fast\"", &format!("device = \"fast\"\ndescription = \"{text}\"")));
-    assert_eq!(with(&description).unwrap().exports[0].description, Some(description.clone()));
+    assert_eq!(with(&description).unwrap().exports[Slot::first(0)].description, Some(description.clone()));
     assert_eq!(
         with(&format!("{description}d")).unwrap_err(),
         "c.toml:10: export.root.description: 4097 bytes are too long, allowed are 4096"
     );
     let name = "n".repeat(4096);
-    assert_eq!(plan(&good_with("[export.root]", &format!("[export.{name}]"))).unwrap().exports[0].name, name);
+    assert_eq!(
+        plan(&good_with("[export.root]", &format!("[export.{name}]"))).unwrap().exports[Slot::first(0)].name,
+        name
+    );
     let address = format!("unix:/{}", "s".repeat(106));
     let listeners = plan(&good_with("unix:/run/a.sock", &address)).unwrap().listeners;
     assert_eq!(listeners[0].0.to_string(), address, "a path of 107 bytes");
     let unit =
         |size: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\ntoken-unit = \"{size}\"")));
-    let options = |size: &str| unit(size).unwrap().devices[0].config.policy.options(1).token_unit_bytes;
+    let options = |size: &str| unit(size).unwrap().devices[Slot::first(0)].config.policy.options(1).token_unit_bytes;
     assert_eq!((options("512B"), options("1GiB")), (Some(512), Some(1 << 30)));
     assert_eq!(
         unit("1073741825B").unwrap_err(),
@@ -148,4 +152,27 @@ fn a_zero_size_is_refused() {
         refusal(&good_with("size = \"1MiB\"", "size = \"0MiB\"")),
         "c.toml:3: device.fast.size: \"0MiB\" is out of range, allowed is 1 to 9223372036854775807"
     );
+}
+
+#[test]
+fn more_tenants_or_exports_than_there_may_be_are_refused() {
+    let with = |server: &str| plan(&format!("[server]\n{server}\n{}", tenants(3))).map(|_| ());
+    assert!(with("tenants-max = 3\nexports-max = 3").is_ok());
+    let refused = |server: &str| with(server).unwrap_err().to_string();
+    assert_eq!(refused("tenants-max = 2"), "c.toml:3: device.d: more tenants use it than server.tenants-max, 2");
+    assert_eq!(refused("exports-max = 2"), "c.toml:21: export.t2: there are more exports than server.exports-max, 2");
+    let range = "allowed is 1 to 1048576";
+    assert!(refused("tenants-max = 0").contains(range) && refused("exports-max = 1048577").contains(range));
+}
+
+/// A config of so many tenants, each with an export.
+fn tenants(count: usize) -> String {
+    let section = |index| {
+        let offset = index * 4096;
+        format!(
+            "[tenant.t{index}]\n[export.t{index}]\ndevice = \"d\"\ntenant = \"t{index}\"\noffset = {offset}\nsize = \"4KiB\"\nnbd = \"unix:/t{index}\"\n"
+        )
+    };
+    let sections: String = (0..count).map(section).collect();
+    format!("[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n{sections}")
 }

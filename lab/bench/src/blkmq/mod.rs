@@ -19,36 +19,52 @@ pub mod load;
 mod picture;
 
 use crate::machine::{self, Machine};
-use crate::nbd_record::median;
+use crate::rounds::{Rounds, interleaved, median, ratio_of_any};
 use crate::scale::setting::worker_counts;
+use crate::shell::{self, Output, Results, Style, place_line};
 use load::Seen;
 use mqfq_blk::machine::allowed_cpus;
 use mqfq_blk::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Requests in flight on each worker for throughput: the paper's.
 pub const DEPTH: u16 = 32;
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct BlkmqOptions {
-    /// Most workers; `None`: one per CPU.
+    /// Most workers; by default one per CPU.
+    #[arg(long, value_parser = crate::options::workers)]
     pub workers: Option<usize>,
-    /// How often each case is run, at least 1.
+    /// How often each case is run.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Length of each measurement.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = 200,
+        value_parser = clap::value_parser!(u64).range(1..=600_000)
+    )]
     pub measured_ms: u64,
-    /// Where `mqfq-blkmq.svg` goes; `None`: no picture.
+    /// Draw FOLDER/mqfq-blkmq.svg.
+    #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Root under which `HOST/DATE/blkmq.{json,md,svg}` is written; `None`: nothing is written.
+    /// Write FOLDER/HOST/DATE/blkmq.{json,md,svg}.
+    #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
-    /// Name of the host in the record; `None`: the machine's own.
+    /// HOST in the record, if not the machine's own name.
+    #[arg(long, requires = "record")]
     pub host: Option<String>,
-    /// One JSON object on stdout instead of tables.
-    pub json: bool,
+}
+
+impl Default for BlkmqOptions {
+    fn default() -> Self {
+        crate::options::defaults()
+    }
 }
 
 /// What was found.
@@ -143,24 +159,9 @@ fn figures() -> [(u32, u16, Vec<QueueLayout>); 4] {
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &BlkmqOptions) -> Result<(), String> {
+pub fn run(options: &BlkmqOptions, json: bool) -> Result<(), String> {
     let mut report = measure(options)?;
-    if let Some(folder) = &options.out {
-        std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-        let path = folder.join("mqfq-blkmq.svg");
-        write(&path, &picture::render(&report)?)?;
-        report.svg_path = Some(path.display().to_string());
-    }
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
-    if let Some(root) = &options.record {
-        let folder = report.write_record(root)?;
-        eprintln!("wrote {}", folder.display());
-    }
-    Ok(())
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })
 }
 
 /// Measures.
@@ -183,15 +184,16 @@ pub fn measure(options: &BlkmqOptions) -> Result<BlkmqReport, String> {
     }
     let (rounds, count) = (options.rounds.max(1), cases.len());
     let mut progress = Progress::new(rounds as usize * count);
-    for round in 0..rounds as usize {
-        for at in 0..count {
-            let case = &mut cases[(at + round * 5) % count];
-            let Case { layout, workers, depth, .. } = *case;
-            let [layer, software, hardware] = names(&layout);
-            progress.step(&format!("{workers} workers, depth {depth}, {layer} {software} {hardware}"));
-            case.rounds.push(load::measure(layout, workers, depth, options.measured_ms)?);
-        }
-    }
+    let name = |at: usize| {
+        let Case { layout, workers, depth, .. } = &cases[at];
+        let [layer, software, hardware] = names(layout);
+        format!("{workers} workers, depth {depth}, {layer} {software} {hardware}")
+    };
+    let seen = interleaved(rounds, (count, count), &mut progress, name, |at| {
+        let Case { layout, workers, depth, .. } = cases[at];
+        load::measure(layout, workers, depth, options.measured_ms)
+    })?;
+    cases.iter_mut().zip(seen).for_each(|(case, rounds)| case.rounds = rounds);
     progress.finish();
     let mut rows = Vec::new();
     for (figure, depth, layouts) in figures() {
@@ -228,10 +230,8 @@ fn row(figure: u32, layout: QueueLayout, workers: usize, depth: u16, cases: &[Ca
     let find = |layout| cases.iter().find(|case| (case.layout, case.workers, case.depth) == (layout, workers, depth));
     let case = find(layout).expect("every series of every figure was measured");
     let raw = find(QueueLayout::RAW).expect("so was Raw at each depth");
-    let of = |value: fn(&Seen) -> f64| sorted(case.rounds.iter().map(value).collect());
-    let pairs = case.rounds.iter().zip(&raw.rounds).filter(|(_, raw)| raw.iops > 0.0);
-    let ratios = sorted(pairs.map(|(ours, raw)| ours.iops / raw.iops).collect());
-    let iops = of(|seen| seen.iops);
+    let of = |value: fn(&Seen) -> f64| median(&case.rounds, value);
+    let iops = Rounds::of(case.rounds.iter().map(|seen| seen.iops));
     let [layer, software_queues, hardware_queues] = names(&layout).map(str::to_string);
     BlkmqRow {
         figure,
@@ -240,12 +240,12 @@ fn row(figure: u32, layout: QueueLayout, workers: usize, depth: u16, cases: &[Ca
         hardware_queues,
         workers,
         depth,
-        iops: median(&iops),
-        smallest_iops: iops[0],
-        largest_iops: iops[iops.len() - 1],
-        over_raw: (!ratios.is_empty()).then(|| median(&ratios)),
-        mean_ns: median(&of(|seen| seen.mean_ns)),
-        p99_ns: median(&of(|seen| seen.p99_ns as f64)) as u64,
+        iops: iops.median(),
+        smallest_iops: iops.smallest(),
+        largest_iops: iops.largest(),
+        over_raw: ratio_of_any(&case.rounds, &raw.rounds, |seen| seen.iops),
+        mean_ns: of(|seen| seen.mean_ns),
+        p99_ns: of(|seen| seen.p99_ns as f64) as u64,
         max_ns: case.rounds.iter().map(|seen| seen.max_ns).max().unwrap_or(0),
     }
 }
@@ -256,11 +256,6 @@ fn table2(rows: &[BlkmqRow]) -> Vec<MaximumRow> {
         MaximumRow { layer: layer.name().into(), max_ns: own.map(|row| row.max_ns).max().unwrap_or(0) }
     };
     [BlockLayer::Sq, BlockLayer::Mq, BlockLayer::Raw].map(of).into()
-}
-
-fn sorted(mut values: Vec<f64>) -> Vec<f64> {
-    values.sort_by(f64::total_cmp);
-    values
 }
 
 /// What a reader must know about these rows.
@@ -310,54 +305,44 @@ impl BlkmqReport {
         }
         table
     }
+}
+
+impl Results for BlkmqReport {
+    const NAME: &'static str = "blkmq";
+    const TITLE: &'static str = "SQ, MQ and Raw by number of workers";
+
+    fn place(&self) -> (&Machine, &str) {
+        (&self.machine, &self.date)
+    }
 
     fn head(&self) -> Vec<String> {
-        let Machine { host, cpu, cpus, kernel, .. } = &self.machine;
         let sockets: Vec<String> = self.sockets.iter().map(u16::to_string).collect();
         let mut head = vec![
-            format!("{} on {host}: {cpu} ({cpus} CPUs), Linux {kernel}", self.date),
+            place_line(&self.date, &self.machine),
             format!("workers on sockets {}", sockets.join(" ")),
             format!("{} B reads, null device, user space: no system call per request", self.request_bytes),
             format!("{} interleaved rounds of {} ms: median, smallest, largest", self.rounds, self.measured_ms),
         ];
-        head.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        head.extend(shell::notes(&self.notes));
         head
     }
 
-    /// For a terminal.
-    pub fn text(&self) -> String {
-        let head = self.head().join("\n");
-        let mut text = format!("{head}\n\n{}\nTable 2\n{}", self.table().render(), self.maxima().render());
-        if let Some(path) = &self.svg_path {
-            text += &format!("\npicture: {path}\n");
-        }
-        text
+    fn body(&self, style: Style) -> String {
+        let mark = if style == Style::Markdown { ":\n" } else { "" };
+        format!("{}\nTable 2{mark}\n{}", style.table(&self.table()), style.table(&self.maxima()))
     }
 
-    /// The entry for `record/HOST/DATE/blkmq.md`.
-    pub fn markdown(&self) -> String {
-        let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
-        format!(
-            "# SQ, MQ and Raw by number of workers\n\n{head}\n{}\nTable 2:\n\n{}\nWhat would make these numbers lie: see \
-             lab/bench/README.md, `mqfq-lab bench blkmq`.\n",
-            self.table().render_markdown(),
-            self.maxima().render_markdown()
-        )
+    fn pictures(&self) -> Result<Vec<(String, String)>, String> {
+        Ok(vec![("blkmq".into(), picture::render(self)?)])
     }
 
-    /// Writes `root/HOST/DATE/blkmq.{json,md,svg}`; an entry of the same day is replaced.
-    fn write_record(&self, root: &Path) -> Result<PathBuf, String> {
-        let folder = root.join(&self.machine.host).join(&self.date);
-        std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-        write(&folder.join("blkmq.json"), &(mqfq_report::json(self)? + "\n"))?;
-        write(&folder.join("blkmq.md"), &self.markdown())?;
-        write(&folder.join("blkmq.svg"), &picture::render(self)?)?;
-        Ok(folder)
+    fn drawn(&mut self, paths: Vec<String>) {
+        self.svg_path = paths.into_iter().next();
     }
-}
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    fn picture_paths(&self) -> Vec<&str> {
+        self.svg_path.as_deref().into_iter().collect()
+    }
 }
 
 #[cfg(test)]
@@ -366,15 +351,8 @@ mod tests {
 
     /// Every case of one worker once, for a moment.
     fn report() -> BlkmqReport {
-        let options = BlkmqOptions {
-            workers: Some(2),
-            rounds: 1,
-            measured_ms: 5,
-            out: None,
-            record: None,
-            host: Some("test".into()),
-            json: true,
-        };
+        let host = Some("test".into());
+        let options = BlkmqOptions { workers: Some(2), rounds: 1, measured_ms: 5, host, ..BlkmqOptions::default() };
         measure(&options).unwrap()
     }
 

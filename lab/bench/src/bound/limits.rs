@@ -4,7 +4,7 @@
 //! For two flows f and m that stay backlogged, with r the weight, l the largest request and T the window:
 //!
 //! ```text
-//! dispatched   2T + l_f/r_f + l_m/r_m                      proved in sched/src/policy/mqfq.rs; what Theorem 1 says
+//! dispatched   2T + l_f/r_f + l_m/r_m                      proved in sched/src/policy/mqfq/mod.rs; what Theorem 1 says
 //! tight        2T + l_f/r_f + l_m/r_m + d_f/r_f + d_m/r_m  for completed; d: what is on the device, D l in requests
 //! Theorem 2    (D + 1) (2T + l_f/r_f + l_m/r_m)            for completed; MQFQ section 2.2
 //! ```

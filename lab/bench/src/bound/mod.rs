@@ -39,6 +39,7 @@ pub mod threads;
 pub mod workload;
 
 use crate::contender::Form;
+use crate::shell;
 use cases::{Case, FORMS, Played, Source};
 use judge::Verdict;
 use limits::Limits;
@@ -51,23 +52,25 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct BoundOptions {
-    /// One JSON object on stdout instead of tables.
-    pub json: bool,
-    /// Folder for the picture; none: no picture.
+    /// Folder for the picture.
+    #[arg(long, default_value = ".")]
     pub out: Option<PathBuf>,
-    /// Where chance begins. The same seed gives the same histories, but for those of real threads.
+    /// Where chance begins; the same seed gives the same histories.
+    #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Multiplies the length or number of each case's histories.
+    /// Multiplies the length or number of the histories.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub scale: u64,
     /// Only the cases whose name begins with this.
+    #[arg(long, value_name = "NAME")]
     pub case: Option<String>,
 }
 
 impl Default for BoundOptions {
     fn default() -> Self {
-        BoundOptions { json: false, out: Some(PathBuf::from(".")), seed: 1, scale: 1, case: None }
+        crate::options::defaults()
     }
 }
 
@@ -84,18 +87,9 @@ pub const SHARES_TOLERANCE: f64 = 0.01;
 ///
 /// # Errors
 /// One sentence: something failed, or a promise is broken.
-pub fn run(options: &BoundOptions) -> Result<(), String> {
+pub fn run(options: &BoundOptions, json: bool) -> Result<(), String> {
     let report = measure(options)?;
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        println!("{}", report.table().render());
-        println!("{}", report.shares_table().render());
-        println!("{} intervals, seed {}, {:.1} s", report.intervals, report.seed, report.elapsed_s);
-        if let Some(path) = &report.svg_path {
-            println!("shares of the bounds: {path}");
-        }
-    }
+    shell::print(&report, json, || report.text())?;
     let broken = report.broken();
     if broken.is_empty() { Ok(()) } else { Err(broken.join("; ")) }
 }
@@ -147,8 +141,7 @@ pub fn measure(options: &BoundOptions) -> Result<BoundReport, String> {
         elapsed_s: 0.0,
     };
     if let Some(folder) = &options.out {
-        let path = folder.join(SVG_NAME);
-        picture::write(&path, &report, trajectory.as_ref())?;
+        let path = shell::write(folder, SVG_NAME, &picture::render(&report, trajectory.as_ref())?)?;
         report.svg_path = Some(path.display().to_string());
     }
     report.elapsed_s = begun.elapsed().as_secs_f64();

@@ -158,6 +158,14 @@ impl BoundReport {
         table
     }
 
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let tables = format!("{}\n{}\n", self.table().render(), self.shares_table().render());
+        let sum = format!("{} intervals, seed {}, {:.1} s\n", self.intervals, self.seed, self.elapsed_s);
+        let picture = self.svg_path.as_ref().map_or(String::new(), |path| format!("shares of the bounds: {path}\n"));
+        tables + &sum + &picture
+    }
+
     /// What is not as promised, one sentence each.
     pub fn broken(&self) -> Vec<String> {
         let rows = self.rows.iter().flat_map(|row| {

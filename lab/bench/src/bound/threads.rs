@@ -12,7 +12,7 @@
 //!
 //! # What overlapping adds to the bounds
 //! Two requests of a flow for each hctx where it submits. Let [t1, t2] lie between stamps, f be backlogged throughout,
-//! and gvt be v1 and v2 there. The proof in `sched/src/policy/mqfq.rs` says which start tags f can and must have
+//! and gvt be v1 and v2 there. The proof in `sched/src/policy/mqfq/mod.rs` says which start tags f can and must have
 //! dispatched in between; requests that it does not speak of are these.
 //!
 //! | at t1 or t2 | | per hctx |

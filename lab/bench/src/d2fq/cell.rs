@@ -1,7 +1,7 @@
 //! What is compared: five ways from a client to the drive.
 
 use mqfq_blk::queues::BlockLayer;
-use mqfq_blk::{D2fqOptions, PolicyKind, PolicyOptions};
+use mqfq_blk::{D2fqOptions, OwnOptions, PolicyKind, PolicyOptions};
 use mqfq_demo::harness::as_shipped;
 
 /// A policy, and the block layer that it stands in.
@@ -50,7 +50,8 @@ impl Stack {
             Stack::Mqfq => PolicyKind::Mqfq,
         };
         let d2fq = if self == Stack::D2fqExact { D2fqOptions::DEFAULT } else { D2fqOptions::SHIPPED };
-        as_shipped(PolicyOptions { d2fq, ..PolicyOptions::new(kind) }, workers)
+        let own = OwnOptions { d2fq, ..OwnOptions::DEFAULT };
+        as_shipped(PolicyOptions { own, ..PolicyOptions::new(kind) }, workers)
     }
 }
 

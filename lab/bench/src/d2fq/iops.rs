@@ -8,7 +8,7 @@
 
 use super::cell::Stack;
 use super::count::PRESET;
-use crate::nbd_record::median;
+use crate::rounds::{Rounds, interleaved, ratio};
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::nvme::{NvmeDevice, Preset};
 use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
@@ -69,42 +69,37 @@ const DEVICES: [&str; 2] = ["null", PRESET];
 pub fn measure(rounds: u32, measured_ms: u64) -> Result<Vec<IopsRow>, String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers: Vec<usize> = [1, 2].into_iter().filter(|&workers| workers <= cores).collect();
-    let mut cases: Vec<(&str, usize, Stack, Vec<f64>)> = Vec::new();
+    let mut cases: Vec<(&str, usize, Stack)> = Vec::new();
     for device in DEVICES {
         for &workers in &workers {
-            cases.extend(Stack::ALL.map(|stack| (device, workers, stack, Vec::new())));
+            cases.extend(Stack::ALL.map(|stack| (device, workers, stack)));
         }
     }
     let count = cases.len();
     let mut progress = Progress::new(rounds as usize * count);
-    for round in 0..rounds as usize {
-        for at in 0..count {
-            // Another order in each round; stacks that are compared stay near each other.
-            let (device, workers, stack, seen) = &mut cases[(at + round * 5) % count];
-            progress.step(&format!("{device}, {workers} workers, {}", stack.name()));
-            seen.push(once(device, *workers, *stack, measured_ms)?);
-        }
-    }
-    progress.finish();
-    let row = |(device, workers, stack, seen): &(&str, usize, Stack, Vec<f64>)| {
-        let is_none =
-            |case: &&(&str, usize, Stack, Vec<f64>)| (case.0, case.1, case.2) == (*device, *workers, Stack::None);
-        let none = &cases.iter().find(is_none).expect("none is measured everywhere").3;
-        let mut ratios: Vec<f64> = seen.iter().zip(none).map(|(own, none)| own / none).collect();
-        let mut sorted = seen.clone();
-        sorted.sort_by(f64::total_cmp);
-        ratios.sort_by(f64::total_cmp);
-        IopsRow {
-            device: (*device).into(),
-            workers: *workers,
-            stack: stack.name().into(),
-            requests_per_s: median(&sorted),
-            smallest: sorted[0],
-            largest: sorted[sorted.len() - 1],
-            over_none: median(&ratios),
-        }
+    let name = |at: usize| {
+        let (device, workers, stack) = cases[at];
+        format!("{device}, {workers} workers, {}", stack.name())
     };
-    Ok(cases.iter().map(row).collect())
+    let seen = interleaved(rounds, (count, count), &mut progress, name, |at| {
+        let (device, workers, stack) = cases[at];
+        once(device, workers, stack, measured_ms)
+    })?;
+    progress.finish();
+    let rows = cases.iter().zip(&seen).map(|(&(device, workers, stack), seen_here)| {
+        let none = cases.iter().position(|case| *case == (device, workers, Stack::None));
+        let rates = Rounds::of(seen_here.iter().copied());
+        IopsRow {
+            device: device.into(),
+            workers,
+            stack: stack.name().into(),
+            requests_per_s: rates.median(),
+            smallest: rates.smallest(),
+            largest: rates.largest(),
+            over_none: ratio(seen_here, &seen[none.expect("none is measured everywhere")], |rate| *rate),
+        }
+    });
+    Ok(rows.collect())
 }
 
 fn device(name: &str) -> Result<Arc<dyn Device>, String> {

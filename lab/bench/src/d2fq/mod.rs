@@ -20,54 +20,60 @@ pub mod iops;
 pub mod report;
 
 use crate::machine::{self, Machine};
+use crate::schedulers::NS_PER_INSTRUCTION;
 use crate::schedulers::count::Instructions;
+use crate::shell::{self, Output};
 use cell::{Cell, LONE_DEPTHS, QUICK_LONE_DEPTHS};
 use mqfq_report::progress::Progress;
 use report::{D2fqReport, verdicts};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// The argument that makes the program run [`probe`].
+/// The argument that makes the program be what is counted.
 pub const PROBE_ARGUMENT: &str = "--probe";
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct D2fqBenchOptions {
-    /// The program `mqfq`, to run under callgrind; `None`: the one that is running.
-    pub mqfq: Option<PathBuf>,
     /// Fewer points and depths, shorter times.
+    #[arg(long)]
     pub quick: bool,
-    /// The simulator's part, too.
+    /// Without the simulator's figures.
+    #[arg(long = "no-figures", action = clap::ArgAction::SetFalse)]
     pub figures: bool,
-    /// Rounds of the clock's part; 0: not measured.
+    /// Rounds of what is measured by the clock; 0: none.
+    #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub rounds: u32,
-    /// Length of each of its measurements.
+    /// Length of each of these measurements.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = 200,
+        value_parser = clap::value_parser!(u64).range(20..=600_000)
+    )]
     pub measured_ms: u64,
-    /// What an instruction takes, ns.
+    /// What an instruction takes for the lone tenant, 0.01 to 10 ns.
+    #[arg(long, default_value_t = NS_PER_INSTRUCTION, value_parser = crate::options::ns_per_instruction)]
     pub ns_per_instruction: f64,
-    /// Folder for `d2fq.{json,md}` and a picture of each figure.
+    /// Write d2fq.{json,md} and a picture of each figure into this folder.
+    #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Root under which the same goes into `HOST/DATE`.
+    /// Write the same into FOLDER/HOST/DATE.
+    #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
-    /// Name of the host in the record; `None`: the machine's own.
+    /// HOST in the record, if not the machine's own name.
+    #[arg(long, requires = "record")]
     pub host: Option<String>,
-    /// One JSON object on stdout instead of tables.
-    pub json: bool,
+    /// Be what callgrind counts the instructions of, and print nothing.
+    #[arg(long, hide = true)]
+    pub probe: bool,
+    /// The program that callgrind runs; `None`: the one that is running.
+    #[arg(skip)]
+    pub mqfq: Option<PathBuf>,
 }
 
 impl Default for D2fqBenchOptions {
     fn default() -> Self {
-        D2fqBenchOptions {
-            mqfq: None,
-            quick: false,
-            figures: true,
-            rounds: 11,
-            measured_ms: 200,
-            ns_per_instruction: crate::schedulers::NS_PER_INSTRUCTION,
-            out: None,
-            record: None,
-            host: None,
-            json: false,
-        }
+        crate::options::defaults()
     }
 }
 
@@ -81,37 +87,19 @@ impl D2fqBenchOptions {
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &D2fqBenchOptions) -> Result<(), String> {
-    let (mut report, pictures) = measure(options)?;
-    if let Some(folder) = &options.out {
-        report.svg_paths = write_all(&report, &pictures, folder)?;
+pub fn run(options: &D2fqBenchOptions, json: bool) -> Result<(), String> {
+    if options.probe {
+        return count::probe(&options.cells());
     }
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
-    if let Some(root) = &options.record {
-        let folder = root.join(&report.machine.host).join(&report.date);
-        write_all(&report, &pictures, &folder)?;
-        eprintln!("wrote {}", folder.display());
-    }
-    Ok(())
+    let mut report = measure(options)?;
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })
 }
 
-/// What the program does under callgrind, instead of [`run`].
+/// Measures.
 ///
 /// # Errors
 /// One sentence.
-pub fn probe(options: &D2fqBenchOptions) -> Result<(), String> {
-    count::probe(&options.cells())
-}
-
-/// Measures. The pictures by name, too.
-///
-/// # Errors
-/// One sentence.
-pub fn measure(options: &D2fqBenchOptions) -> Result<(D2fqReport, Vec<(String, String)>), String> {
+pub fn measure(options: &D2fqBenchOptions) -> Result<D2fqReport, String> {
     let cells = options.cells();
     let mut progress = Progress::new(2);
     progress.step("instructions, under callgrind");
@@ -128,7 +116,7 @@ pub fn measure(options: &D2fqBenchOptions) -> Result<(D2fqReport, Vec<(String, S
     progress.finish();
     let found = if options.figures { figures::simulate(options.quick)? } else { figures::Figures::default() };
     let iops = if options.rounds > 0 { iops::measure(options.rounds, options.measured_ms)? } else { Vec::new() };
-    let report = D2fqReport {
+    Ok(D2fqReport {
         verdicts: verdicts(&found, &cost, &lone, &iops),
         figures: found.rows,
         claims: found.claims,
@@ -141,31 +129,15 @@ pub fn measure(options: &D2fqBenchOptions) -> Result<(D2fqReport, Vec<(String, S
         machine: Machine::this(options.host.as_deref(), &[]),
         notes,
         svg_paths: Vec::new(),
-    };
-    Ok((report, found.pictures))
+        pictures: found.pictures,
+    })
 }
 
 fn counted(options: &D2fqBenchOptions, cells: &[Cell]) -> Result<Vec<Instructions>, String> {
-    let program = match &options.mqfq {
-        Some(path) => path.clone(),
-        None => std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?,
-    };
+    let program = shell::program(options.mqfq.as_ref())?;
     let mut arguments = ["bench", "d2fq", PROBE_ARGUMENT].map(String::from).to_vec();
     if options.quick {
         arguments.push("--quick".into());
     }
     count::count(&program, &arguments, cells)
-}
-
-/// Writes `d2fq.json`, the tables as Markdown and the pictures; the pictures' paths come back.
-fn write_all(report: &D2fqReport, pictures: &[(String, String)], folder: &Path) -> Result<Vec<String>, String> {
-    std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    let write = |name: String, text: &str| {
-        let path = folder.join(name);
-        std::fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        Ok::<String, String>(path.display().to_string())
-    };
-    write("d2fq.json".into(), &(mqfq_report::json(report)? + "\n"))?;
-    write("d2fq.md".into(), &report.markdown())?;
-    pictures.iter().map(|(name, svg)| write(format!("{name}.svg"), svg)).collect()
 }

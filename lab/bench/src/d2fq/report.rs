@@ -4,6 +4,7 @@ use super::count::{CostRow, LoneRow};
 use super::figures::{FigureClaim, FigureRow, Figures};
 use super::iops::IopsRow;
 use crate::machine::Machine;
+use crate::shell::{self, OutFiles, Results, Style, place_line};
 use mqfq_report::table::{Align, Table};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -35,6 +36,9 @@ pub struct D2fqReport {
     pub notes: Vec<String>,
     /// Where the pictures lie, if they were drawn.
     pub svg_paths: Vec<String>,
+    /// The pictures, by name.
+    #[serde(skip)]
+    pub pictures: Vec<(String, String)>,
 }
 
 /// One thing that is asked.
@@ -228,20 +232,6 @@ impl D2fqReport {
         table
     }
 
-    fn head(&self) -> Vec<String> {
-        let Machine { host, cpu, cpus, kernel, .. } = &self.machine;
-        let mut head = vec![
-            format!("{} on {host}: {cpu} ({cpus} CPUs), Linux {kernel}", self.date),
-            "figures, instructions and the lone tenant are the same on every machine; IOPS are this one's".into(),
-            format!("the lone tenant's instructions take {} ns each", self.ns_per_instruction),
-        ];
-        if self.quick {
-            head.push("quick: fewer points and shorter times".into());
-        }
-        head.extend(self.notes.iter().map(|note| format!("note: {note}")));
-        head
-    }
-
     fn sections(&self) -> [(&'static str, Table); 6] {
         [
             ("What is asked", self.verdict_table()),
@@ -252,25 +242,44 @@ impl D2fqReport {
             ("IOPS by the clock, 128 reads of 512 B in flight per worker", self.iops_table()),
         ]
     }
+}
 
-    /// For a terminal.
-    pub fn text(&self) -> String {
-        let mut text = self.head().join("\n") + "\n";
-        for (title, table) in self.sections().into_iter().filter(|(_, table)| table.has_rows()) {
-            text += &format!("\n{title}\n{}", table.render());
-        }
-        self.svg_paths.iter().for_each(|path| text += &format!("picture: {path}\n"));
-        text
+impl Results for D2fqReport {
+    const NAME: &'static str = "d2fq";
+    const TITLE: &'static str = "Fair queueing by the device";
+    const OUT: OutFiles = OutFiles::All;
+
+    fn place(&self) -> (&Machine, &str) {
+        (&self.machine, &self.date)
     }
 
-    /// The entry for `record/HOST/DATE/d2fq.md`.
-    pub fn markdown(&self) -> String {
-        let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
-        let mut text = format!("# Fair queueing by the device\n\n{head}");
-        for (title, table) in self.sections().into_iter().filter(|(_, table)| table.has_rows()) {
-            text += &format!("\n## {title}\n\n{}", table.render_markdown());
+    fn head(&self) -> Vec<String> {
+        let mut head = vec![
+            place_line(&self.date, &self.machine),
+            "figures, instructions and the lone tenant are the same on every machine; IOPS are this one's".into(),
+            format!("the lone tenant's instructions take {} ns each", self.ns_per_instruction),
+        ];
+        if self.quick {
+            head.push("quick: fewer points and shorter times".into());
         }
-        text + "\nWhat would make these numbers lie: see lab/bench/README.md, `mqfq-lab bench d2fq`.\n"
+        head.extend(shell::notes(&self.notes));
+        head
+    }
+
+    fn body(&self, style: Style) -> String {
+        style.tables(self.sections().map(|(title, table)| (title.to_string(), table)))
+    }
+
+    fn pictures(&self) -> Result<Vec<(String, String)>, String> {
+        Ok(self.pictures.clone())
+    }
+
+    fn drawn(&mut self, paths: Vec<String>) {
+        self.svg_paths = paths;
+    }
+
+    fn picture_paths(&self) -> Vec<&str> {
+        self.svg_paths.iter().map(String::as_str).collect()
     }
 }
 

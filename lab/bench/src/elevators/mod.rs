@@ -24,6 +24,7 @@ use crate::machine::{self, Machine};
 use crate::schedulers::cell::Cell;
 use crate::schedulers::workload::{Mix, Workload};
 use crate::schedulers::{self, SchedulersOptions};
+use crate::shell::{self, Output, Results, Style};
 use mqfq_blk::PolicyKind;
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
@@ -31,16 +32,23 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct ElevatorsOptions {
-    /// A kernel package, unpacked: it has `boot/vmlinuz-*` and the modules.
+    /// A kernel package, unpacked (dpkg-deb -x): it has boot/vmlinuz-* and the modules.
+    #[arg(long, value_name = "FOLDER")]
     pub kernel: Option<PathBuf>,
-    /// Root under which `HOST/DATE/elevators.{json,md}` is written; `None`: nothing is.
+    /// Write FOLDER/HOST/DATE/elevators.{json,md}.
+    #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
-    /// Name of the host in the record; `None`: the machine's own.
+    /// HOST in the record, if not the machine's own name.
+    #[arg(long, requires = "record")]
     pub host: Option<String>,
-    /// One JSON object on stdout instead of a table.
-    pub json: bool,
+}
+
+impl Default for ElevatorsOptions {
+    fn default() -> Self {
+        crate::options::defaults()
+    }
 }
 
 /// Requests in flight.
@@ -86,25 +94,9 @@ pub struct ElevatorRow {
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &ElevatorsOptions) -> Result<(), String> {
-    let report = measure(options)?;
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
-    if let Some(root) = &options.record {
-        let folder = root.join(&report.machine.host).join(&report.date);
-        std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-        let write = |name: &str, text: &str| {
-            let path = folder.join(name);
-            std::fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
-        };
-        write("elevators.json", &(mqfq_report::json(&report)? + "\n"))?;
-        write("elevators.md", &report.markdown())?;
-        eprintln!("wrote {}", folder.display());
-    }
-    Ok(())
+pub fn run(options: &ElevatorsOptions, json: bool) -> Result<(), String> {
+    let mut report = measure(options)?;
+    shell::publish(&mut report, Output { json, out: None, record: options.record.as_deref() })
 }
 
 /// Instructions per request of one scheduler at one depth.
@@ -230,33 +222,35 @@ impl ElevatorsReport {
         }
         table
     }
+}
 
-    fn head(&self) -> String {
-        format!(
+impl Results for ElevatorsReport {
+    const NAME: &'static str = "elevators";
+    const TITLE: &'static str = "What a scheduler adds to a request: the kernel's and ours";
+
+    fn place(&self) -> (&Machine, &str) {
+        (&self.machine, &self.date)
+    }
+
+    fn skipped(&self) -> Option<&str> {
+        self.skipped.as_deref()
+    }
+
+    fn head(&self) -> Vec<String> {
+        let what = format!(
             "{}: instructions per 4 KiB request. Kernel: Linux {}, with fio and system calls, in a guest that counts them; ours: block \
              layer and policy, by callgrind; added: more than none",
             self.date, self.kernel
-        )
+        );
+        vec![what]
     }
 
-    /// For a terminal.
-    pub fn text(&self) -> String {
-        match &self.skipped {
-            Some(reason) => format!("skipped: {reason}\n"),
-            None => format!("{}\n\n{}", self.head(), self.table().render()),
-        }
+    fn head_of_record(&self) -> Vec<String> {
+        [self.head(), vec![self.machine.tools.join("; ")]].concat()
     }
 
-    /// For a record.
-    pub fn markdown(&self) -> String {
-        let body =
-            self.skipped.as_ref().map_or_else(|| self.table().render_markdown(), |why| format!("Skipped: {why}\n"));
-        format!(
-            "# What a scheduler adds to a request: the kernel's and ours\n\n* {}\n* {}\n\n{body}\nWhat would make these numbers lie: see \
-             lab/bench/README.md, `mqfq-lab bench elevators`.\n",
-            self.head(),
-            self.machine.tools.join("; "),
-        )
+    fn body(&self, style: Style) -> String {
+        style.table(&self.table())
     }
 }
 

@@ -19,10 +19,12 @@ mod fio;
 
 use crate::contender::{CONTENDERS, Contender, MQFQ, NONE};
 use crate::cpu_time::process_cpu_ns;
-use crate::nbd_record::median;
+use crate::rounds::{self, Rounds, interleaved, median};
+use crate::shell;
 use mqfq_blk::Weight;
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
+use mqfq_config::size;
 use mqfq_demo::harness::{Rig, RigOptions, Tenant, Transport};
 use mqfq_demo::load::{Load, Window};
 use mqfq_demo::scratch::Scratch;
@@ -58,24 +60,37 @@ const STORAGE_SHARE: u64 = 100;
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct FileBenchOptions {
-    /// An existing file, which is only read; `None`: one is made and removed.
+    /// An existing file or block device, which is only read. Without it one is made in the temporary folder.
+    #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
-    /// Bytes of it to read, from the first on; `None`: all of a given file, [`FILE_BYTES`] of one that is made.
+    /// Bytes to read from, 64KiB to 1TiB; the default is all of PATH, or 256MiB if a file is made.
+    #[arg(long = "size", value_name = "SIZE", value_parser = file_size)]
     pub size_bytes: Option<u64>,
-    /// How often each case is run, at least 1.
+    /// How often each case is run.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Length of each measurement, milliseconds.
+    /// Length of each measurement.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(50..=600_000)
+    )]
     pub measured_ms: u64,
-    /// One JSON object on stdout instead of a table.
-    pub json: bool,
 }
 
 impl Default for FileBenchOptions {
     fn default() -> Self {
-        FileBenchOptions { file: None, size_bytes: None, rounds: 5, measured_ms: 1_000, json: false }
+        crate::options::defaults()
     }
+}
+
+/// A size as in the config file.
+fn file_size(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text).ok_or_else(|| format!("a size is {}", size::ALLOWED))?;
+    if (64 << 10..=1 << 40).contains(&bytes) { Ok(bytes) } else { Err("allowed is 64KiB to 1TiB".into()) }
 }
 
 /// What was found.
@@ -148,14 +163,9 @@ impl Case {
 ///
 /// # Errors
 /// One sentence: the file cannot be made or read, or a run failed.
-pub fn run(options: &FileBenchOptions) -> Result<(), String> {
+pub fn run(options: &FileBenchOptions, json: bool) -> Result<(), String> {
     let report = measure(options)?;
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
-    Ok(())
+    shell::print(&report, json, || report.text())
 }
 
 /// Runs everything.
@@ -187,20 +197,17 @@ pub fn measure(options: &FileBenchOptions) -> Result<FileReport, String> {
     let _pinned = Pinned::to_one_cpu()?;
     warm(&path, file_bytes)?;
     let mut progress = Progress::new(cases.len() * options.rounds as usize);
-    let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); cases.len()];
     let mut storage_read_bytes = 0;
-    for round in 0..options.rounds as usize {
-        for step in 0..cases.len() {
-            let at = (round + step) % cases.len();
-            progress.step(&format!("{}, round {}", cases[at].name(), round + 1));
-            let before_bytes = storage_bytes();
-            seen[at].push(match cases[at] {
-                Case::Ours(contender) => run_ours(&device, contender, options.measured_ms)?,
-                Case::Fio(settings) => fio::run(settings, &path, file_bytes, options.measured_ms)?,
-            });
-            storage_read_bytes += storage_bytes() - before_bytes;
-        }
-    }
+    let name = |at: usize| cases[at].name();
+    let seen = interleaved(options.rounds, (cases.len(), cases.len()), &mut progress, name, |at| {
+        let before_bytes = storage_bytes();
+        let seen = match cases[at] {
+            Case::Ours(contender) => run_ours(&device, contender, options.measured_ms)?,
+            Case::Fio(settings) => fio::run(settings, &path, file_bytes, options.measured_ms)?,
+        };
+        storage_read_bytes += storage_bytes() - before_bytes;
+        Ok(seen)
+    })?;
     progress.finish();
     let rows: Vec<FileRow> = cases.iter().zip(&seen).map(|(case, seen)| row(case.name(), seen)).collect();
     let of = |contender: Contender| {
@@ -248,25 +255,19 @@ fn run_ours(device: &Arc<dyn Device>, contender: Contender, measured_ms: u64) ->
 }
 
 fn row(case: String, seen: &[Seen]) -> FileRow {
-    let rates = sorted(seen.iter().map(|seen| seen.requests_per_s));
+    let rates = Rounds::of(seen.iter().map(|seen| seen.requests_per_s));
     FileRow {
         case,
-        requests_per_s: median(&rates),
-        smallest: rates.first().copied().unwrap_or(0.0),
-        largest: rates.last().copied().unwrap_or(0.0),
-        cpu_ns_per_request: median(&sorted(seen.iter().map(|seen| seen.cpu_ns_per_request))),
+        requests_per_s: rates.median(),
+        smallest: rates.smallest(),
+        largest: rates.largest(),
+        cpu_ns_per_request: median(seen, |seen| seen.cpu_ns_per_request),
     }
 }
 
-/// Median of the rounds' ratios: both ran in the same round, so a slow one is in both.
+/// Of requests per second.
 fn ratio(first: &[Seen], second: &[Seen]) -> f64 {
-    median(&sorted(first.iter().zip(second).map(|(first, second)| first.requests_per_s / second.requests_per_s)))
-}
-
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values
+    rounds::ratio(first, second, |seen| seen.requests_per_s)
 }
 
 /// A file of `size_bytes` without holes: a hole is read from one page of zeroes, which is always in the processor's

@@ -25,9 +25,10 @@ pub mod lookups;
 use crate::cpu_time::process_cpu_ns;
 use crate::fio;
 use crate::machine::{self, Machine};
-use crate::nbd_record::median;
+use crate::rounds::{Rounds, interleaved, median, ratio};
+use crate::shell::{self, Output, Results, Style, place_line};
 use device::Target;
-use lookups::{Lookups, Store, THREADS};
+use lookups::{Store, THREADS};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{FileDevice, FileOptions};
 use mqfq_blk::{PolicyKind, Weight};
@@ -41,20 +42,34 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct KernelOptions {
-    /// A block device, which is only read; `None`: a loop device is made.
+    /// A block device, which is only read. Without it a loop device over a file in memory is made.
+    #[arg(long, value_name = "PATH")]
     pub device: Option<PathBuf>,
-    /// How often each case is run, at least 1.
+    /// How often each case is run.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Length of each measurement, milliseconds.
+    /// Length of each measurement.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(50..=600_000)
+    )]
     pub measured_ms: u64,
-    /// Root under which `HOST/DATE/kernel.{json,md}` is written; `None`: nothing is.
+    /// Write FOLDER/HOST/DATE/kernel.{json,md}.
+    #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
-    /// Name of the host in the record; `None`: the machine's own.
+    /// HOST in the record, if not the machine's own name.
+    #[arg(long, requires = "record")]
     pub host: Option<String>,
-    /// One JSON object on stdout instead of a table.
-    pub json: bool,
+}
+
+impl Default for KernelOptions {
+    fn default() -> Self {
+        crate::options::defaults()
+    }
 }
 
 /// Requests in flight, in two settings.
@@ -138,25 +153,9 @@ pub struct LookupRow {
 ///
 /// # Errors
 /// One sentence: a device that is none, or a run that failed.
-pub fn run(options: &KernelOptions) -> Result<(), String> {
-    let report = measure(options)?;
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
-    if let Some(root) = &options.record {
-        let folder = root.join(&report.machine.host).join(&report.date);
-        std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-        let write = |name: &str, text: &str| {
-            let path = folder.join(name);
-            std::fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
-        };
-        write("kernel.json", &(mqfq_report::json(&report)? + "\n"))?;
-        write("kernel.md", &report.markdown())?;
-        eprintln!("wrote {}", folder.display());
-    }
-    Ok(())
+pub fn run(options: &KernelOptions, json: bool) -> Result<(), String> {
+    let mut report = measure(options)?;
+    shell::publish(&mut report, Output { json, out: None, record: options.record.as_deref() })
 }
 
 /// Who asks.
@@ -213,20 +212,15 @@ pub fn measure(options: &KernelOptions) -> Result<KernelReport, String> {
         cases.extend(PolicyKind::STAGED.map(|kind| (Case::Ours(kind), depth)));
     }
     let mut progress = Progress::new(rounds * cases.len());
-    let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); cases.len()];
-    for round in 0..rounds {
-        for step in 0..cases.len() {
-            // Each round begins with another case, so that a drift of the machine falls on all alike.
-            let at = (round + step) % cases.len();
-            let (case, depth) = &cases[at];
-            progress.step(&format!("{} at depth {depth}, round {}", case.name(), round + 1));
-            target.choose(case.elevator())?;
-            seen[at].push(match case {
-                Case::Kernel(_) => with_fio(target.path(), *depth, options.measured_ms)?,
-                Case::Ours(kind) => with_ours(target.path(), *kind, *depth, options.measured_ms)?,
-            });
+    let name = |at: usize| format!("{} at depth {}", cases[at].0.name(), cases[at].1);
+    let seen = interleaved(rounds as u32, (cases.len(), cases.len()), &mut progress, name, |at| {
+        let (case, depth) = &cases[at];
+        target.choose(case.elevator())?;
+        match case {
+            Case::Kernel(_) => with_fio(target.path(), *depth, options.measured_ms),
+            Case::Ours(kind) => with_ours(target.path(), *kind, *depth, options.measured_ms),
         }
-    }
+    })?;
     progress.finish();
     report.rows = (0..cases.len()).map(|at| row(&cases, &seen, at)).collect();
     look_up(options, &target, &mut report)?;
@@ -252,32 +246,26 @@ fn look_up(options: &KernelOptions, target: &Target, report: &mut KernelReport) 
         THREADS.iter().flat_map(|&threads| report.offered.iter().map(move |name| (name, threads))).collect();
     let rounds = options.rounds.max(1) as usize;
     let mut progress = Progress::new(rounds * cases.len());
-    let mut seen: Vec<Vec<Lookups>> = vec![Vec::new(); cases.len()];
-    for round in 0..rounds {
-        for step in 0..cases.len() {
-            // As above.
-            let at = (round + step) % cases.len();
-            let (name, threads) = cases[at];
-            progress.step(&format!("db_bench over {name}, {threads} threads, round {}", round + 1));
-            target.choose(name)?;
-            seen[at].push(store.look_up(threads, options.measured_ms.div_ceil(1000))?);
-        }
-    }
+    let name = |at: usize| format!("db_bench over {}, {} threads", cases[at].0, cases[at].1);
+    let seen = interleaved(rounds as u32, (cases.len(), cases.len()), &mut progress, name, |at| {
+        let (name, threads) = cases[at];
+        target.choose(name)?;
+        store.look_up(threads, options.measured_ms.div_ceil(1000))
+    })?;
     progress.finish();
     let rows = (0..cases.len()).map(|at| {
         let (name, threads) = cases[at];
         let none = cases.iter().position(|&(other, its)| other == "none" && its == threads).unwrap_or(at);
-        let of = |value: fn(&Lookups) -> f64| sorted(seen[at].iter().map(value));
-        let rates = of(|seen| seen.per_s);
+        let rates = Rounds::of(seen[at].iter().map(|seen| seen.per_s));
         LookupRow {
             policy: name.clone(),
             threads,
-            lookups_per_s: median(&rates),
-            lookups_per_s_min: rates[0],
-            lookups_per_s_max: rates[rates.len() - 1],
-            over_none: median(&sorted(seen[at].iter().zip(&seen[none]).map(|(ours, none)| ours.per_s / none.per_s))),
-            p50_ns: median(&of(|seen| seen.p50_ns)),
-            p99_ns: median(&of(|seen| seen.p99_ns)),
+            lookups_per_s: rates.median(),
+            lookups_per_s_min: rates.smallest(),
+            lookups_per_s_max: rates.largest(),
+            over_none: ratio(&seen[at], &seen[none], |seen| seen.per_s),
+            p50_ns: median(&seen[at], |seen| seen.p50_ns),
+            p99_ns: median(&seen[at], |seen| seen.p99_ns),
         }
     });
     report.lookups = rows.collect();
@@ -382,31 +370,23 @@ fn with_ours(path: &Path, kind: PolicyKind, depth: u16, measured_ms: u64) -> Res
 
 fn row(cases: &[(Case, u16)], seen: &[Vec<Seen>], at: usize) -> KernelRow {
     let (case, depth) = &cases[at];
-    let of = |value: fn(&Seen) -> f64| sorted(seen[at].iter().map(value));
     let is_none = |(other, at_depth): &(Case, u16)| {
         at_depth == depth && other.family() == case.family() && other.name() == "none"
     };
     let none = cases.iter().position(is_none).unwrap_or(at);
-    let ratios = sorted(seen[at].iter().zip(&seen[none]).map(|(ours, none)| ours.iops / none.iops));
-    let rates = of(|seen| seen.iops);
+    let rates = Rounds::of(seen[at].iter().map(|seen| seen.iops));
     KernelRow {
         family: case.family().into(),
         policy: case.name().into(),
         depth: *depth,
-        iops: median(&rates),
-        iops_min: rates[0],
-        iops_max: rates[rates.len() - 1],
-        over_none: median(&ratios),
-        p50_ns: median(&of(|seen| seen.p50_ns)),
-        p99_ns: median(&of(|seen| seen.p99_ns)),
-        cpu_ns_per_io: median(&of(|seen| seen.cpu_ns_per_io)),
+        iops: rates.median(),
+        iops_min: rates.smallest(),
+        iops_max: rates.largest(),
+        over_none: ratio(&seen[at], &seen[none], |seen| seen.iops),
+        p50_ns: median(&seen[at], |seen| seen.p50_ns),
+        p99_ns: median(&seen[at], |seen| seen.p99_ns),
+        cpu_ns_per_io: median(&seen[at], |seen| seen.cpu_ns_per_io),
     }
-}
-
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values
 }
 
 impl KernelReport {
@@ -473,49 +453,34 @@ impl KernelReport {
             None => "RocksDB's db_bench, readrandom, direct reads, over each of the kernel's schedulers:".into(),
         }
     }
+}
+
+impl Results for KernelReport {
+    const NAME: &'static str = "kernel";
+    const TITLE: &'static str = "The kernel's schedulers beside ours";
+
+    fn place(&self) -> (&Machine, &str) {
+        (&self.machine, &self.date)
+    }
+
+    fn skipped(&self) -> Option<&str> {
+        self.skipped.as_deref()
+    }
 
     fn head(&self) -> Vec<String> {
-        let machine = &self.machine;
-        vec![
-            format!(
-                "{} on {}: {} ({} CPUs), Linux {}",
-                self.date, machine.host, machine.cpu, machine.cpus, machine.kernel
-            ),
-            format!(
-                "{}: {} KiB direct random reads, {} interleaved rounds of {} ms; ours runs over the same device with the kernel's none",
-                self.device,
-                REQUEST_BYTES >> 10,
-                self.rounds,
-                self.measured_ms
-            ),
-        ]
+        let what = format!(
+            "{}: {} KiB direct random reads, {} interleaved rounds of {} ms; ours runs over the same device with the kernel's none",
+            self.device,
+            REQUEST_BYTES >> 10,
+            self.rounds,
+            self.measured_ms
+        );
+        vec![place_line(&self.date, &self.machine), what]
     }
 
-    /// For a terminal.
-    pub fn text(&self) -> String {
-        match &self.skipped {
-            Some(reason) => format!("skipped: {reason}\n"),
-            None => format!(
-                "{}\n\n{}\n{}\n\n{}",
-                self.head().join("\n"),
-                self.table().render(),
-                self.lookup_head(),
-                if self.lookups.is_empty() { String::new() } else { self.lookup_table().render() }
-            ),
-        }
-    }
-
-    /// For a record.
-    pub fn markdown(&self) -> String {
-        let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
-        let body =
-            self.skipped.as_ref().map_or_else(|| self.table().render_markdown(), |why| format!("Skipped: {why}\n"));
-        let lookups = if self.lookups.is_empty() { String::new() } else { self.lookup_table().render_markdown() };
-        let lookup_head = self.lookup_head();
-        format!(
-            "# The kernel's schedulers beside ours\n\n{head}\n{body}\n{lookup_head}\n\n{lookups}\nWhat would make these numbers lie: see lab/bench/README.md, \
-             `mqfq-lab bench kernel`.\n"
-        )
+    fn body(&self, style: Style) -> String {
+        let lookups = if self.lookups.is_empty() { String::new() } else { style.table(&self.lookup_table()) };
+        format!("{}\n{}\n\n{lookups}", style.table(&self.table()), self.lookup_head())
     }
 }
 

@@ -22,6 +22,8 @@ mod scheduling;
 mod server;
 
 use crate::machine::{self, Machine};
+use crate::rounds::{Rounds, median};
+use crate::shell::{self, Output, Results, Style, place_line};
 use driver::{Driver, Seen, Task};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
@@ -33,25 +35,33 @@ use std::path::{Path, PathBuf};
 pub use scheduling::{SchedulingReport, SchedulingRow};
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct NbdRecordOptions {
-    /// The program `mqfq`; `None`: the one that is running.
-    pub mqfq: Option<PathBuf>,
-    /// How often each server is run, at least 1.
+    /// How often each server is run.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Length of each measurement, milliseconds.
+    /// Length of each measurement.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = 1500,
+        value_parser = clap::value_parser!(u64).range(100..=600_000)
+    )]
     pub measured_ms: u64,
-    /// Root under which `HOST/DATE/nbd.{json,md}` is written; `None`: nothing is written.
+    /// Write FOLDER/HOST/DATE/nbd.{json,md}.
+    #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
-    /// Name of the host in the record; `None`: the machine's own.
+    /// HOST in the record, if not the machine's own name.
+    #[arg(long, requires = "record")]
     pub host: Option<String>,
-    /// One JSON object on stdout instead of tables.
-    pub json: bool,
+    /// The program `mqfq`; `None`: the one beside the one that is running.
+    #[arg(skip)]
+    pub mqfq: Option<PathBuf>,
 }
 
 impl Default for NbdRecordOptions {
     fn default() -> Self {
-        NbdRecordOptions { mqfq: None, rounds: 5, measured_ms: 1_500, record: None, host: None, json: false }
+        crate::options::defaults()
     }
 }
 
@@ -105,18 +115,9 @@ const SETTINGS: [(u16, u16); 4] = [(1, 1), (2, 1), (1, 32), (2, 32)];
 ///
 /// # Errors
 /// One sentence: a server that is there failed, or the record could not be written.
-pub fn run(options: &NbdRecordOptions) -> Result<(), String> {
-    let record = measure(options)?;
-    if options.json {
-        println!("{}", to_json(&record)?);
-    } else {
-        print!("{}", record.text());
-    }
-    if let Some(root) = &options.record {
-        let folder = record.write(root)?;
-        eprintln!("wrote {}", folder.display());
-    }
-    Ok(())
+pub fn run(options: &NbdRecordOptions, json: bool) -> Result<(), String> {
+    let mut record = measure(options)?;
+    shell::publish(&mut record, Output { json, out: None, record: options.record.as_deref() })
 }
 
 /// The product's binary, which cargo puts beside the laboratory's.
@@ -224,33 +225,20 @@ fn cells(servers: &[Server], drivers: &[Driver], placements: &[Placement], runs:
     cells
 }
 
-fn cell_of<'a>(cell: Cell, runs: impl Iterator<Item = &'a OneRun> + Clone) -> NbdCell {
-    let of = |value: fn(&OneRun) -> f64| -> Vec<f64> {
-        let mut values: Vec<f64> = runs.clone().map(value).collect();
-        values.sort_by(f64::total_cmp);
-        values
-    };
-    let iops = of(|run| run.seen.iops);
+fn cell_of<'a>(cell: Cell, runs: impl Iterator<Item = &'a OneRun>) -> NbdCell {
+    let runs: Vec<&OneRun> = runs.collect();
+    let iops = Rounds::of(runs.iter().map(|run| run.seen.iops));
     NbdCell {
         server: cell.server.name(),
         driver: cell.driver.name().into(),
         placement: cell.placement.name().into(),
         connections: cell.connections,
         depth: cell.depth,
-        iops: median(&iops),
-        iops_min: iops.first().copied().unwrap_or(0.0),
-        iops_max: iops.last().copied().unwrap_or(0.0),
-        server_cpu_ns_per_io: median(&of(|run| run.cpu_ns as f64 / run.seen.requests_in_all.max(1) as f64)),
-        p99_ns: median(&of(|run| run.seen.p99_ns as f64)) as u64,
-    }
-}
-
-/// Middle of sorted values (the mean of the two middle ones if there is no middle); 0 of none.
-pub(crate) fn median(sorted: &[f64]) -> f64 {
-    match sorted.len() {
-        0 => 0.0,
-        count if count % 2 == 1 => sorted[count / 2],
-        count => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
+        iops: iops.median(),
+        iops_min: iops.smallest(),
+        iops_max: iops.largest(),
+        server_cpu_ns_per_io: median(&runs, |run| run.cpu_ns as f64 / run.seen.requests_in_all.max(1) as f64),
+        p99_ns: median(&runs, |run| run.seen.p99_ns as f64) as u64,
     }
 }
 
@@ -267,10 +255,6 @@ fn is_there(program: &Path, skipped: &mut Vec<String>) -> bool {
         skipped.push(name);
     }
     found
-}
-
-fn to_json(record: &NbdRecord) -> Result<String, String> {
-    mqfq_report::json(record)
 }
 
 impl NbdRecord {
@@ -301,48 +285,34 @@ impl NbdRecord {
         }
         table
     }
+}
 
-    fn head(&self) -> String {
-        let machine = &self.machine;
-        let mut text = format!(
-            "{} on {}: {} ({} CPUs), Linux {}\n",
-            self.date, machine.host, machine.cpu, machine.cpus, machine.kernel
-        );
-        text += &format!("tools: {}\n", machine.tools.join("; "));
+impl Results for NbdRecord {
+    const NAME: &'static str = "nbd";
+    const TITLE: &'static str = "NBD: requests per second beside other servers";
+
+    fn place(&self) -> (&Machine, &str) {
+        (&self.machine, &self.date)
+    }
+
+    fn head(&self) -> Vec<String> {
+        let mut head = vec![place_line(&self.date, &self.machine), format!("tools: {}", self.machine.tools.join("; "))];
         if !self.skipped.is_empty() {
-            text += &format!("not there, so left out: {}\n", self.skipped.join(", "));
+            head.push(format!("not there, so left out: {}", self.skipped.join(", ")));
         }
-        text += &format!(
-            "4 KiB random reads of 256 MiB, {} interleaved rounds of {} ms: median, smallest, largest\n",
+        head.push(format!(
+            "4 KiB random reads of 256 MiB, {} interleaved rounds of {} ms: median, smallest, largest",
             self.rounds, self.measured_ms
-        );
-        text
+        ));
+        head
     }
 
-    /// Tables for a terminal.
-    pub fn text(&self) -> String {
-        format!("{}\n{}\n{}", self.head(), self.table().render(), self.scheduling.text(&self.cells))
-    }
-
-    /// The entry for `record/HOST/DATE/nbd.md`.
-    pub fn markdown(&self) -> String {
-        format!(
-            "# NBD: requests per second beside other servers\n\n{}\n{}\n## What scheduling costs\n\n```text\n{}```\n\n\
-             What would make these numbers lie: see lab/bench/README.md, `mqfq-lab bench nbd`.\n",
-            self.head().lines().map(|line| format!("* {line}\n")).collect::<String>(),
-            self.table().render_markdown(),
-            self.scheduling.text(&self.cells)
-        )
-    }
-
-    /// Writes `root/HOST/DATE/nbd.json` and `nbd.md`; an entry of the same day is replaced.
-    fn write(&self, root: &Path) -> Result<PathBuf, String> {
-        let folder = root.join(&self.machine.host).join(&self.date);
-        let failed = |error: std::io::Error| format!("cannot write to {}: {error}", folder.display());
-        std::fs::create_dir_all(&folder).map_err(failed)?;
-        std::fs::write(folder.join("nbd.json"), to_json(self)? + "\n").map_err(failed)?;
-        std::fs::write(folder.join("nbd.md"), self.markdown()).map_err(failed)?;
-        Ok(folder)
+    fn body(&self, style: Style) -> String {
+        let (table, scheduling) = (style.table(&self.table()), self.scheduling.text(&self.cells));
+        match style {
+            Style::Text => format!("{table}\n{scheduling}"),
+            Style::Markdown => format!("{table}\n## What scheduling costs\n\n```text\n{scheduling}```\n"),
+        }
     }
 }
 
@@ -370,12 +340,6 @@ mod tests {
         let first = &cells[0];
         assert_eq!((first.iops, first.iops_min, first.iops_max), (200.0, 100.0, 300.0));
         assert_eq!(first.server_cpu_ns_per_io, 8_000.0, "8 ms over 1,000 requests");
-    }
-
-    #[test]
-    fn the_median_of_an_even_count_lies_between() {
-        assert_eq!(median(&[1.0, 2.0, 4.0, 8.0]), 3.0);
-        assert_eq!(median(&[]), 0.0);
     }
 
     #[test]

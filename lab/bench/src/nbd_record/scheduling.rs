@@ -10,8 +10,9 @@
 //! It is an upper bound: workers that do nothing but schedule meet at the shared cache lines far more often than
 //! workers that also serve sockets.
 
-use super::{NbdCell, median};
+use super::NbdCell;
 use crate::cpu_time::process_cpu_ns;
+use crate::rounds::Rounds;
 use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
 use mqfq_demo::drive;
 use mqfq_demo::harness::{self, Rig, RigOptions, Tenant, Transport};
@@ -57,15 +58,11 @@ pub fn measure(rounds: u32, measured_ms: u64) -> Result<SchedulingReport, String
             mqfq.push(mqfq_ns);
             difference.push(mqfq_ns - none_ns);
         }
-        let sorted = |mut values: Vec<f64>| {
-            values.sort_by(f64::total_cmp);
-            values
-        };
         rows.push(SchedulingRow {
             workers,
-            none_cpu_ns_per_io: median(&sorted(none)),
-            mqfq_cpu_ns_per_io: median(&sorted(mqfq)),
-            scheduling_cpu_ns_per_io: median(&sorted(difference)),
+            none_cpu_ns_per_io: Rounds::of(none).median(),
+            mqfq_cpu_ns_per_io: Rounds::of(mqfq).median(),
+            scheduling_cpu_ns_per_io: Rounds::of(difference).median(),
         });
     }
     Ok(SchedulingReport { rows })

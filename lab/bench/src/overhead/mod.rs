@@ -17,7 +17,8 @@ pub mod callgrind;
 pub mod turn;
 
 use crate::contender::contenders;
-use crate::nbd_record::median;
+use crate::rounds::Rounds;
+use crate::shell;
 use callgrind::Instructions;
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
@@ -27,32 +28,31 @@ use std::time::Instant;
 use turn::{Case, TURN, Turns};
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct OverheadOptions {
-    /// The program `mqfq`, to run under callgrind; `None`: the one that is running.
-    pub mqfq: Option<PathBuf>,
-    /// Rounds, interleaved, at least 1.
+    /// Interleaved rounds, of which the median counts.
+    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rounds: u32,
-    /// T, in bytes at the default weight.
+    /// T of mqfq and mqfq-serial.
+    #[arg(long = "window-kib", value_name = "WINDOW_KIB", default_value = "64", value_parser = crate::options::kib())]
     pub window_bytes: u64,
-    /// Each relaxation of `mqfq` alone, too.
+    /// Each relaxation of mqfq alone, too.
+    #[arg(long)]
     pub relaxations: bool,
-    /// Count instructions, too.
+    /// Do not count instructions.
+    #[arg(long = "no-instructions", action = clap::ArgAction::SetFalse)]
     pub instructions: bool,
-    /// One JSON object on stdout instead of a table.
-    pub json: bool,
+    /// Be what callgrind counts the instructions of, and print nothing.
+    #[arg(long, hide = true)]
+    pub probe: bool,
+    /// The program that callgrind runs; `None`: the one that is running.
+    #[arg(skip)]
+    pub mqfq: Option<PathBuf>,
 }
 
 impl Default for OverheadOptions {
     fn default() -> Self {
-        OverheadOptions {
-            mqfq: None,
-            rounds: 31,
-            window_bytes: 64 << 10,
-            relaxations: false,
-            instructions: true,
-            json: false,
-        }
+        crate::options::defaults()
     }
 }
 
@@ -65,7 +65,7 @@ const WARM_UP_TURNS: u32 = 70;
 /// Turns of each measurement: 6,400 requests, about a millisecond.
 const MEASURED_TURNS: u32 = 100;
 
-/// The argument that makes the program run [`probe`] with what follows.
+/// The argument that makes the program be what is counted.
 pub const PROBE_ARGUMENT: &str = "--probe";
 
 /// The argument that sets [`OverheadOptions::relaxations`].
@@ -120,21 +120,16 @@ const STEPS: [&str; 4] = ["submit", "pick", "complete", "all"];
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &OverheadOptions) -> Result<(), String> {
-    let report = measure(options)?;
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        print!("{}", report.text());
+pub fn run(options: &OverheadOptions, json: bool) -> Result<(), String> {
+    if options.probe {
+        return probe(options);
     }
-    Ok(())
+    let report = measure(options)?;
+    shell::print(&report, json, || report.text())
 }
 
-/// What the program does under callgrind, instead of [`run`].
-///
-/// # Errors
-/// One sentence.
-pub fn probe(options: &OverheadOptions) -> Result<(), String> {
+/// What the program does under callgrind.
+fn probe(options: &OverheadOptions) -> Result<(), String> {
     callgrind::probe(&cases(options), options.window_bytes)
 }
 
@@ -184,10 +179,7 @@ pub fn measure(options: &OverheadOptions) -> Result<OverheadReport, String> {
 }
 
 fn count(options: &OverheadOptions, cases: &[Case]) -> Result<Vec<Instructions>, String> {
-    let program = match &options.mqfq {
-        Some(path) => path.clone(),
-        None => std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?,
-    };
+    let program = shell::program(options.mqfq.as_ref())?;
     let mut arguments = ["bench", "overhead", PROBE_ARGUMENT, "--window-kib"].map(String::from).to_vec();
     arguments.push((options.window_bytes >> 10).to_string());
     if options.relaxations {
@@ -250,8 +242,7 @@ fn clock_ns() -> f64 {
 
 fn rows_of(case: Case, timed: &Timed, counted: Option<Instructions>) -> [OverheadRow; STEPS.len()] {
     std::array::from_fn(|step| {
-        let mut ns = timed.ns[step].clone();
-        ns.sort_by(f64::total_cmp);
+        let ns = Rounds::of(timed.ns[step].iter().copied());
         OverheadRow {
             policy: case.contender.label.into(),
             form: case.contender.form.name().into(),
@@ -259,9 +250,9 @@ fn rows_of(case: Case, timed: &Timed, counted: Option<Instructions>) -> [Overhea
             regime: case.regime.name().into(),
             staged_per_flow: case.regime.staged_per_flow(case.flows),
             step: STEPS[step].into(),
-            ns_per_request: median(&ns),
-            ns_per_request_min: ns[0],
-            ns_per_request_max: ns[ns.len() - 1],
+            ns_per_request: ns.median(),
+            ns_per_request_min: ns.smallest(),
+            ns_per_request_max: ns.largest(),
             instructions_per_request: counted.map(|Instructions { submit, pick, complete }| {
                 [submit, pick, complete, submit + pick + complete][step]
             }),

@@ -99,13 +99,13 @@ impl Turns {
     pub fn new(case: Case, window_bytes: u64) -> Result<Turns, String> {
         let mut options = case.contender.options(TURN as u32, window_bytes, 1);
         // Time stands still here: whoever waits for a flow's next request would wait for ever.
-        options.bfq.slice_idle_ns = 0;
+        options.own.bfq.slice_idle_ns = 0;
         let weights = vec![Weight::DEFAULT; case.flows as usize];
         let policy = AnyPolicy::new(&options, &Topology::flat(1), &weights).map_err(|error| error.to_string())?;
         let per_flow = case.regime.staged_per_flow(case.flows);
         let requests = (per_flow * case.flows) as usize + TURN;
         let queue = policy.open_queue(HctxId(0), requests);
-        let has_depth = !matches!(policy, AnyPolicy::None(_));
+        let has_depth = policy.kind().has_depth();
         let mut turns =
             Turns { policy, queue, has_depth, out: Vec::with_capacity(TURN), completed: Vec::with_capacity(requests) };
         turns.completed.extend((0..requests as u32).map(|n| (FlowId(n % case.flows), Handle(n))));

@@ -30,15 +30,30 @@ pub const DEVICE_BYTES: u64 = 1 << 30;
 const WARM_UP_MS: u64 = 30;
 
 /// What is the same in all measurements of a run.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(clap::Args, Clone, Copy, PartialEq, Debug)]
 pub struct Fixed {
-    /// Length of each measurement, milliseconds.
+    /// Length of each measurement.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = 300,
+        value_parser = clap::value_parser!(u64).range(10..=600_000)
+    )]
     pub measured_ms: u64,
-    /// T, bytes at the default weight.
+    /// T of mqfq and mqfq-serial.
+    #[arg(long = "window-kib", value_name = "WINDOW_KIB", default_value = "256", value_parser = crate::options::kib())]
     pub window_bytes: u64,
-    /// D over the number of workers.
+    /// D for each worker; twice as many requests are kept in flight on each.
+    #[arg(
+        long = "depth",
+        value_name = "DEPTH",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     pub depth_per_worker: u16,
-    /// Writes in place of reads: the null device does not look at their payload.
+    /// Write in place of reading: the null device fills what is read with zeroes and does not look at what is
+    /// written.
+    #[arg(long)]
     pub writes: bool,
 }
 

@@ -19,53 +19,48 @@ pub mod setting;
 
 use crate::contender::{Contender, contenders};
 use crate::machine::{self, Machine};
-use crate::nbd_record::median;
+use crate::rounds::{Rounds, interleaved, median, ratio_of_any};
+use crate::shell::{self, Output, Results, Style, place_line};
 use load::{Fixed, Seen};
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
 use serde::{Deserialize, Serialize};
 use setting::Setting;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct ScaleOptions {
-    /// Most workers; `None`: one per CPU.
+    /// N, by default one per CPU.
+    #[arg(long, value_parser = crate::options::workers)]
     pub workers: Option<usize>,
-    /// Flows: per worker where each has its own, in all where all share them; `None`: see [`Setting::all`].
+    /// Flows: of each worker where each has its own, in all where all share them. By default one per worker, and
+    /// where all share them once a single one and once as many as workers.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub flows: Option<u32>,
-    /// Each relaxation of `mqfq` alone, too.
-    pub relaxations: bool,
-    /// How often each case is run, at least 1.
+    /// How often each case is run.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// What is the same in all measurements.
+    #[command(flatten)]
     pub fixed: Fixed,
-    /// Where `mqfq-scale.svg` goes; `None`: no picture.
+    /// Each relaxation of mqfq alone, too.
+    #[arg(long)]
+    pub relaxations: bool,
+    /// Draw FOLDER/mqfq-scale.svg.
+    #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Root under which `HOST/DATE/scale.{json,md,svg}` is written; `None`: nothing is written.
+    /// Write FOLDER/HOST/DATE/scale.{json,md,svg}.
+    #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
-    /// Name of the host in the record; `None`: the machine's own.
+    /// HOST in the record, if not the machine's own name.
+    #[arg(long, requires = "record")]
     pub host: Option<String>,
-    /// One JSON object on stdout instead of a table.
-    pub json: bool,
 }
-
-/// Most workers that can be asked for.
-pub const WORKERS_MAX: usize = 256;
 
 impl Default for ScaleOptions {
     fn default() -> Self {
-        ScaleOptions {
-            workers: None,
-            flows: None,
-            relaxations: false,
-            rounds: 7,
-            fixed: Fixed { measured_ms: 300, window_bytes: 256 << 10, depth_per_worker: 64, writes: false },
-            out: None,
-            record: None,
-            host: None,
-            json: false,
-        }
+        crate::options::defaults()
     }
 }
 
@@ -143,24 +138,9 @@ pub struct ScaleRow {
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &ScaleOptions) -> Result<(), String> {
+pub fn run(options: &ScaleOptions, json: bool) -> Result<(), String> {
     let mut report = measure(options)?;
-    if let Some(folder) = &options.out {
-        std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-        let path = folder.join("mqfq-scale.svg");
-        write(&path, &picture::render(&report)?)?;
-        report.svg_path = Some(path.display().to_string());
-    }
-    if options.json {
-        println!("{}", report.to_json()?);
-    } else {
-        print!("{}", report.text());
-    }
-    if let Some(root) = &options.record {
-        let folder = report.write_record(root)?;
-        eprintln!("wrote {}", folder.display());
-    }
-    Ok(())
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })
 }
 
 /// One policy in one setting, and what each round saw.
@@ -180,22 +160,18 @@ pub fn measure(options: &ScaleOptions) -> Result<ScaleReport, String> {
     let settings: Vec<Setting> =
         setting::worker_counts(most).into_iter().flat_map(|workers| Setting::all(workers, options.flows)).collect();
     let contenders = contenders(options.relaxations);
-    let mut cases: Vec<Case> = Vec::new();
-    for setting in settings {
-        cases.extend(contenders.iter().map(|&contender| Case { contender, setting, rounds: Vec::new() }));
-    }
+    let of = |setting| contenders.iter().map(move |&contender| Case { contender, setting, rounds: Vec::new() });
+    let mut cases: Vec<Case> = settings.into_iter().flat_map(of).collect();
     let rounds = options.rounds.max(1);
     let mut progress = Progress::new(rounds as usize * cases.len());
-    for round in 0..rounds as usize {
-        for group in cases.chunks_mut(contenders.len()) {
-            for at in 0..group.len() {
-                let case = &mut group[(at + round) % contenders.len()];
-                let Setting { workers, .. } = case.setting;
-                progress.step(&format!("{workers} workers, {}, {}", case.setting.curve(), case.contender.label));
-                case.rounds.push(load::measure(case.contender, case.setting, options.fixed)?);
-            }
-        }
-    }
+    let name = |at: usize| {
+        let Case { contender, setting, .. } = &cases[at];
+        format!("{} workers, {}, {}", setting.workers, setting.curve(), contender.label)
+    };
+    let seen = interleaved(rounds, (cases.len(), contenders.len()), &mut progress, name, |at| {
+        load::measure(cases[at].contender, cases[at].setting, options.fixed)
+    })?;
+    cases.iter_mut().zip(seen).for_each(|(case, rounds)| case.rounds = rounds);
     progress.finish();
     let mut report = ScaleReport {
         rows: cases.iter().map(|case| row(case, &cases, options.fixed)).collect(),
@@ -215,15 +191,13 @@ pub fn measure(options: &ScaleOptions) -> Result<ScaleReport, String> {
 /// The row of a case; `all` are those that it is compared with.
 fn row(case: &Case, all: &[Case], fixed: Fixed) -> ScaleRow {
     let Case { contender, setting, .. } = case;
-    let of = |value: fn(&Seen) -> f64| sorted(case.rounds.iter().map(value).collect());
+    let of = |value: fn(&Seen) -> f64| median(&case.rounds, value);
     let over = |is_base: &dyn Fn(&&Case) -> bool| {
         let base = all.iter().find(is_base).unwrap_or(case);
-        let pairs = case.rounds.iter().zip(&base.rounds).filter(|(_, theirs)| theirs.requests_per_s > 0.0);
-        let ratios = sorted(pairs.map(|(ours, theirs)| ours.requests_per_s / theirs.requests_per_s).collect());
-        (!ratios.is_empty()).then(|| median(&ratios))
+        ratio_of_any(&case.rounds, &base.rounds, |seen| seen.requests_per_s)
     };
     let beside = |label: &str| over(&|other| other.setting == *setting && other.contender.label == label);
-    let rates = of(|seen| seen.requests_per_s);
+    let rates = Rounds::of(case.rounds.iter().map(|seen| seen.requests_per_s));
     let policy = contender.options(fixed.depth_per_worker.into(), fixed.window_bytes, setting.workers);
     let policy = contender.has_window().then_some(policy);
     ScaleRow {
@@ -232,18 +206,18 @@ fn row(case: &Case, all: &[Case], fixed: Fixed) -> ScaleRow {
         workers: setting.workers,
         placement: setting.placement.name().into(),
         flows: setting.flows,
-        requests_per_s: median(&rates),
-        smallest: rates[0],
-        largest: rates[rates.len() - 1],
+        requests_per_s: rates.median(),
+        smallest: rates.smallest(),
+        largest: rates.largest(),
         speed_up: over(&|other| {
             other.setting.workers == 1 && other.setting.placement == setting.placement && other.contender == *contender
         }),
         over_none: beside("none"),
         over_mqfq_serial: beside("mqfq-serial"),
-        cpu_ns_per_request: median(&of(|seen| seen.cpu_ns_per_request)),
-        kicks_per_request: median(&of(|seen| seen.kicks_per_request)),
-        throttled_per_request: median(&of(|seen| seen.throttled_per_request)),
-        no_token_per_request: median(&of(|seen| seen.no_token_per_request)),
+        cpu_ns_per_request: of(|seen| seen.cpu_ns_per_request),
+        kicks_per_request: of(|seen| seen.kicks_per_request),
+        throttled_per_request: of(|seen| seen.throttled_per_request),
+        no_token_per_request: of(|seen| seen.no_token_per_request),
         window_bytes: policy.map(|policy| policy.window.bytes()),
         quantum_bytes: policy.map(|policy| policy.quantum.bytes()),
         lease_bytes: policy.map(|policy| policy.lease.bytes()),
@@ -251,11 +225,6 @@ fn row(case: &Case, all: &[Case], fixed: Fixed) -> ScaleRow {
         depth_per_worker: contender.has_depth().then_some(fixed.depth_per_worker),
         in_flight_per_worker: fixed.in_flight_per_worker(),
     }
-}
-
-fn sorted(mut values: Vec<f64>) -> Vec<f64> {
-    values.sort_by(f64::total_cmp);
-    values
 }
 
 /// What a reader must know about these rows.
@@ -278,10 +247,6 @@ fn notes(report: &ScaleReport, cpus: usize) -> Vec<String> {
 }
 
 impl ScaleReport {
-    fn to_json(&self) -> Result<String, String> {
-        mqfq_report::json(self)
-    }
-
     fn table(&self) -> Table {
         let mut columns = vec![("workers", Align::Right), ("placement", Align::Left), ("flows", Align::Right)];
         columns.push(("policy", Align::Left));
@@ -323,14 +288,19 @@ impl ScaleReport {
         }
         table
     }
+}
+
+impl Results for ScaleReport {
+    const NAME: &'static str = "scale";
+    const TITLE: &'static str = "Requests per second by number of workers";
+
+    fn place(&self) -> (&Machine, &str) {
+        (&self.machine, &self.date)
+    }
 
     fn head(&self) -> Vec<String> {
-        let machine = &self.machine;
         let setting = self.rows.iter().find(|row| row.window_bytes.is_some());
-        let mut head = vec![format!(
-            "{} on {}: {} ({} CPUs), Linux {}",
-            self.date, machine.host, machine.cpu, machine.cpus, machine.kernel
-        )];
+        let mut head = vec![place_line(&self.date, &self.machine)];
         if let Some(row) = setting {
             head.push(format!(
                 "{} KiB {}s, null device, {} in flight on each worker, D = {} per worker, T = {} KiB",
@@ -345,42 +315,25 @@ impl ScaleReport {
             "{} interleaved rounds of {} ms: median, smallest, largest; counts are per request",
             self.rounds, self.measured_ms
         ));
-        head.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        head.extend(shell::notes(&self.notes));
         head
     }
 
-    /// For a terminal.
-    pub fn text(&self) -> String {
-        let mut text = format!("{}\n\n{}", self.head().join("\n"), self.table().render());
-        if let Some(path) = &self.svg_path {
-            text += &format!("\npicture: {path}\n");
-        }
-        text
+    fn body(&self, style: Style) -> String {
+        style.table(&self.table())
     }
 
-    /// The entry for `record/HOST/DATE/scale.md`.
-    pub fn markdown(&self) -> String {
-        let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
-        format!(
-            "# Requests per second by number of workers\n\n{head}\n{}\nWhat would make these numbers lie: see \
-             lab/bench/README.md, `mqfq-lab bench scale`.\n",
-            self.table().render_markdown()
-        )
+    fn pictures(&self) -> Result<Vec<(String, String)>, String> {
+        Ok(vec![("scale".into(), picture::render(self)?)])
     }
 
-    /// Writes `root/HOST/DATE/scale.{json,md,svg}`; an entry of the same day is replaced.
-    fn write_record(&self, root: &Path) -> Result<PathBuf, String> {
-        let folder = root.join(&self.machine.host).join(&self.date);
-        std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-        write(&folder.join("scale.json"), &(self.to_json()? + "\n"))?;
-        write(&folder.join("scale.md"), &self.markdown())?;
-        write(&folder.join("scale.svg"), &picture::render(self)?)?;
-        Ok(folder)
+    fn drawn(&mut self, paths: Vec<String>) {
+        self.svg_path = paths.into_iter().next();
     }
-}
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    fn picture_paths(&self) -> Vec<&str> {
+        self.svg_path.as_deref().into_iter().collect()
+    }
 }
 
 #[cfg(test)]

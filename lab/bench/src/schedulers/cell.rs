@@ -55,5 +55,5 @@ pub fn policy(kind: PolicyKind, workers: usize) -> PolicyOptions {
 
 /// One of the schedulers that Linux has. They know no D of their own: their depth is that of the tags.
 pub fn is_of_linux(kind: PolicyKind) -> bool {
-    ["mq-deadline", "kyber", "bfq"].contains(&kind.name())
+    kind.is_elevator()
 }

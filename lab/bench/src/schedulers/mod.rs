@@ -28,7 +28,8 @@ pub mod watch;
 pub mod workload;
 
 use crate::machine::{self, Machine};
-use crate::nbd_record::median;
+use crate::rounds::{interleaved, median};
+use crate::shell::{self, Output};
 use cell::Cell;
 use contention::{Antagonist, Contended, Drive, fair_policy};
 use count::Instructions;
@@ -45,53 +46,61 @@ use tags::{Form, Tags};
 use workload::{DEPTHS, Mix, QUICK_DEPTHS, Workload};
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct SchedulersOptions {
-    /// The program `mqfq`, to run under callgrind; `None`: the one that is running.
-    pub mqfq: Option<PathBuf>,
-    /// A file or block device; `None`: the software drives.
+    /// Run on this file or block device, by the clock; it is only read.
+    #[arg(long, value_name = "PATH")]
     pub device: Option<PathBuf>,
-    /// Workloads that write run on [`SchedulersOptions::device`], too, and destroy what is on it.
+    /// Write to the device, too. This destroys what is on it.
+    #[arg(long, requires = "device", requires = "confirm_data_loss")]
     pub write: bool,
-    /// Names of software drives; empty: [`PRESETS`].
+    /// What is on the device may be destroyed.
+    #[arg(long, requires = "write")]
+    pub confirm_data_loss: bool,
+    /// A software drive: optane, zssd, flash-460k, flash-60k, nvmf-dram. May be repeated; by default the first two
+    /// and flash-60k.
+    #[arg(long = "preset", value_name = "NAME", conflicts_with = "device")]
     pub presets: Vec<String>,
     /// Fewer depths and requests.
+    #[arg(long)]
     pub quick: bool,
-    /// On a device: how often each cell is measured, at least 1.
+    /// With --device: how often each cell is measured.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// On a device: length of each measurement, milliseconds.
+    /// With --device: length of each measurement.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = 200,
+        value_parser = clap::value_parser!(u64).range(20..=600_000)
+    )]
     pub measured_ms: u64,
-    /// Time of an instruction, ns.
+    /// Without --device: what an instruction takes, 0.01 to 10 ns.
+    #[arg(long, default_value_t = NS_PER_INSTRUCTION, value_parser = crate::options::ns_per_instruction)]
     pub ns_per_instruction: f64,
-    /// The model of energy.
-    pub power: Power,
-    /// Folder for the pictures and the tables as Markdown; `None`: neither.
+    /// Write schedulers.{json,md} and pictures into this folder.
+    #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Root under which `HOST/DATE/schedulers*` is written; `None`: nothing is.
+    /// Write the same into FOLDER/HOST/DATE.
+    #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
-    /// Name of the host in the record; `None`: the machine's own.
+    /// HOST in the record, if not the machine's own name.
+    #[arg(long, requires = "record")]
     pub host: Option<String>,
-    /// One JSON object on stdout instead of tables.
-    pub json: bool,
+    /// The model of energy.
+    #[arg(skip)]
+    pub power: Power,
+    /// Be what callgrind counts the instructions of, and print nothing.
+    #[arg(long, hide = true)]
+    pub probe: bool,
+    /// The program that callgrind runs; `None`: the one that is running.
+    #[arg(skip)]
+    pub mqfq: Option<PathBuf>,
 }
 
 impl Default for SchedulersOptions {
-    fn default() -> SchedulersOptions {
-        SchedulersOptions {
-            mqfq: None,
-            device: None,
-            write: false,
-            presets: Vec::new(),
-            quick: false,
-            rounds: 3,
-            measured_ms: 200,
-            ns_per_instruction: NS_PER_INSTRUCTION,
-            power: Power::default(),
-            out: None,
-            record: None,
-            host: None,
-            json: false,
-        }
+    fn default() -> Self {
+        crate::options::defaults()
     }
 }
 
@@ -128,29 +137,16 @@ const COUNTED: &str = "virtual time, instructions counted";
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &SchedulersOptions) -> Result<(), String> {
+pub fn run(options: &SchedulersOptions, json: bool) -> Result<(), String> {
+    if options.probe {
+        return probe(options);
+    }
     let mut report = measure(options)?;
-    if let Some(folder) = &options.out {
-        report.svg_paths = write_all(&report, folder, "schedulers")?;
-    }
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
-    if let Some(root) = &options.record {
-        let folder = root.join(&report.machine.host).join(&report.date);
-        write_all(&report, &folder, "schedulers")?;
-        eprintln!("wrote {}", folder.display());
-    }
-    Ok(())
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })
 }
 
-/// What the program does under callgrind, instead of [`run`].
-///
-/// # Errors
-/// One sentence.
-pub fn probe(options: &SchedulersOptions) -> Result<(), String> {
+/// What the program does under callgrind.
+fn probe(options: &SchedulersOptions) -> Result<(), String> {
     for preset in presets(options)? {
         count::probe(&cells(options), &|| drive(preset))?;
     }
@@ -242,10 +238,7 @@ pub fn count_preset(options: &SchedulersOptions) -> Result<Vec<(Cell, Instructio
 }
 
 fn count_of(options: &SchedulersOptions, preset: Preset, cells: usize) -> Result<Vec<Instructions>, String> {
-    let program = match &options.mqfq {
-        Some(path) => path.clone(),
-        None => std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?,
-    };
+    let program = shell::program(options.mqfq.as_ref())?;
     let mut arguments = ["bench", "schedulers", PROBE_ARGUMENT, "--preset", preset.name].map(String::from).to_vec();
     if options.quick {
         arguments.push("--quick".into());
@@ -376,43 +369,34 @@ fn contend(
 
 fn measure_real(options: &SchedulersOptions, path: &Path, report: &mut SchedulersReport) -> Result<(), String> {
     let device = real::open(path, options.write)?;
-    let name = path.display().to_string();
+    let name_of = path.display().to_string();
     let cells: Vec<Cell> = cells(options)
         .into_iter()
         .filter(|cell| real::has(cell.workload) && (options.write || !cell.workload.writes()))
         .collect();
     let rounds = options.rounds.max(1) as usize;
     let mut progress = Progress::new(rounds * cells.len());
-    let mut seen: Vec<Vec<Row>> = vec![Vec::new(); cells.len()];
     let kinds = PolicyKind::STAGED.len();
-    for round in 0..rounds {
-        for first in (0..cells.len()).step_by(kinds) {
-            // Each round begins with another policy, so that a drift of the machine falls on all alike.
-            for step in 0..kinds {
-                let at = first + (step + round) % kinds;
-                progress.step(&format!("{} at {}, {}", cells[at].workload.name(), cells[at].depth, cells[at].kind));
-                seen[at].push(real::measure(&device, &name, &cells[at], options.measured_ms)?);
-            }
-        }
-    }
-    progress.finish();
-    let middle = |rows: &[Row], value: fn(&Row) -> f64| {
-        let mut values: Vec<f64> = rows.iter().map(value).collect();
-        values.sort_by(f64::total_cmp);
-        median(&values)
+    let name = |at: usize| {
+        let Cell { workload, depth, kind, .. } = &cells[at];
+        format!("{} at {depth}, {kind}", workload.name())
     };
+    let seen = interleaved(rounds as u32, (cells.len(), kinds), &mut progress, name, |at| {
+        real::measure(&device, &name_of, &cells[at], options.measured_ms)
+    })?;
+    progress.finish();
     report.rows = seen
         .iter()
         .map(|rows| Row {
-            iops: middle(rows, |row| row.iops),
-            p50_ns: middle(rows, |row| row.p50_ns as f64) as u64,
-            p99_ns: middle(rows, |row| row.p99_ns as f64) as u64,
-            cpu_ns_per_io: middle(rows, |row| row.cpu_ns_per_io),
+            iops: median(rows, |row| row.iops),
+            p50_ns: median(rows, |row| row.p50_ns as f64) as u64,
+            p99_ns: median(rows, |row| row.p99_ns as f64) as u64,
+            cpu_ns_per_io: median(rows, |row| row.cpu_ns_per_io),
             ..rows[0].clone()
         })
         .collect();
     real::energy(&mut report.rows, &options.power);
-    table_1(report, &name);
+    table_1(report, &name_of);
     report.notes.push(format!(
         "by the clock, medians of {rounds} rounds of {} ms: waking a sleeping thread is in the latencies, for all policies alike",
         options.measured_ms
@@ -421,29 +405,7 @@ fn measure_real(options: &SchedulersOptions, path: &Path, report: &mut Scheduler
         report.notes.push("reads only".into());
     }
     report.notes.push("CPU time is this process's; what the kernel's own threads did for it is not in it".into());
-    let verdict = verdict::verdict(report, &name, None);
+    let verdict = verdict::verdict(report, &name_of, None);
     report.verdicts.push(verdict);
     Ok(())
-}
-
-/// Writes `NAME.json`, the tables as Markdown and the pictures; the pictures' paths come back.
-fn write_all(report: &SchedulersReport, folder: &Path, name: &str) -> Result<Vec<String>, String> {
-    std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    let write = |name: String, text: &str| {
-        let path = folder.join(name);
-        std::fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        Ok::<String, String>(path.display().to_string())
-    };
-    write(format!("{name}.json"), &(mqfq_report::json(report)? + "\n"))?;
-    write(format!("{name}.md"), &report.markdown())?;
-    let mut paths = Vec::new();
-    for device in report.devices() {
-        let of: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let of = of.trim_start_matches('-');
-        paths.push(write(format!("{name}-{of}.svg"), &picture::figures(report, device)?)?);
-    }
-    if !report.contended.is_empty() {
-        paths.push(write(format!("{name}-contended.svg"), &picture::contended(report)?)?);
-    }
-    Ok(paths)
 }

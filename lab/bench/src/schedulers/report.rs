@@ -1,7 +1,9 @@
 //! What `mqfq-lab bench schedulers` found, as types: the JSON contract. Keys are stable and carry their unit.
 
+use super::picture;
 use super::power::Power;
 use crate::machine::Machine;
+use crate::shell::{self, OutFiles, Results, Style, place_line};
 use mqfq_report::table::{Align, Table};
 use serde::{Deserialize, Serialize};
 
@@ -322,13 +324,19 @@ impl SchedulersReport {
         tables.retain(|(_, table)| table.has_rows());
         tables
     }
+}
+
+impl Results for SchedulersReport {
+    const NAME: &'static str = "schedulers";
+    const TITLE: &'static str = "Which scheduler for which drive";
+    const OUT: OutFiles = OutFiles::All;
+
+    fn place(&self) -> (&Machine, &str) {
+        (&self.machine, &self.date)
+    }
 
     fn head(&self) -> Vec<String> {
-        let machine = &self.machine;
-        let mut head = vec![format!(
-            "{} on {}: {} ({} CPUs), Linux {}",
-            self.date, machine.host, machine.cpu, machine.cpus, machine.kernel
-        )];
+        let mut head = vec![place_line(&self.date, &self.machine)];
         if let Some(ns) = self.ns_per_instruction {
             head.push(format!("virtual time; each request takes its counted instructions, {ns} ns each"));
         }
@@ -336,42 +344,49 @@ impl SchedulersReport {
         head.push(format!(
             "energy by a model: {idle_w} W idle, {core_w} W for each busy core, {drive_w} W for the drive at full rate"
         ));
-        head.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        head.extend(shell::notes(&self.notes));
         head
     }
 
-    /// For a terminal.
-    pub fn text(&self) -> String {
-        let mut text = self.head().join("\n") + "\n";
-        for device in self.devices() {
-            for (heading, table) in self.tables(device) {
-                text += &format!("\n{device}: {heading}\n\n{}", table.render());
-            }
+    fn body(&self, style: Style) -> String {
+        let headed = |device: &str, (heading, table): (String, Table)| (format!("{device}: {heading}"), table);
+        let devices = self.devices().into_iter();
+        let all = devices.flat_map(|device| self.tables(device).into_iter().map(move |one| headed(device, one)));
+        let tables = style.tables(all);
+        let verdicts = style.table(&self.verdict_table());
+        let name = |verdict: &Verdict| match style {
+            Style::Text => verdict.device.clone(),
+            Style::Markdown => format!("**{}**", verdict.device),
+        };
+        let sentences: String = (self.verdicts.iter())
+            .map(|verdict| format!("\n{}: {}\n", name(verdict), verdict.sentences.join(" ")))
+            .collect();
+        match style {
+            Style::Text => format!("{tables}\nWhich scheduler?\n\n{verdicts}{sentences}"),
+            // The answers first.
+            Style::Markdown => format!("{verdicts}{sentences}\n{tables}"),
         }
-        text += &format!("\nWhich scheduler?\n\n{}", self.verdict_table().render());
-        for verdict in &self.verdicts {
-            text += &format!("\n{}: {}\n", verdict.device, verdict.sentences.join(" "));
-        }
-        for path in &self.svg_paths {
-            text += &format!("\npicture: {path}\n");
-        }
-        text
     }
 
-    /// For a record: the answers first.
-    pub fn markdown(&self) -> String {
-        let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
-        let mut text =
-            format!("# Which scheduler for which drive\n\n{head}\n{}", self.verdict_table().render_markdown());
-        for verdict in &self.verdicts {
-            text += &format!("\n**{}**: {}\n", verdict.device, verdict.sentences.join(" "));
-        }
+    fn pictures(&self) -> Result<Vec<(String, String)>, String> {
+        let mut pictures = Vec::new();
         for device in self.devices() {
-            for (heading, table) in self.tables(device) {
-                text += &format!("\n## {device}: {heading}\n\n{}", table.render_markdown());
-            }
+            let of: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+            let name = format!("{}-{}", Self::NAME, of.trim_start_matches('-'));
+            pictures.push((name, picture::figures(self, device)?));
         }
-        text + "\nWhat would make these numbers lie: see lab/bench/README.md, `mqfq-lab bench schedulers`.\n"
+        if !self.contended.is_empty() {
+            pictures.push((format!("{}-contended", Self::NAME), picture::contended(self)?));
+        }
+        Ok(pictures)
+    }
+
+    fn drawn(&mut self, paths: Vec<String>) {
+        self.svg_paths = paths;
+    }
+
+    fn picture_paths(&self) -> Vec<&str> {
+        self.svg_paths.iter().map(String::as_str).collect()
     }
 }
 

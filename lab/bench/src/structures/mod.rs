@@ -27,35 +27,39 @@ pub mod tokens;
 pub mod virtual_time;
 pub mod wake_ups;
 
+use crate::shell;
 use mqfq_blk::machine::{self, Cpu};
 use mqfq_report::progress::Progress;
 use mqfq_sched::topology::{HctxId, Topology};
 use report::{CountedRow, IdealWakeUp, Place, Row, StructuresReport, TOKENS, VIRTUAL_TIME, WAKE_UP, WakeUp};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tokens::Pattern;
 use virtual_time::Form;
 use wake_ups::Way;
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct StructuresOptions {
-    /// One JSON object on stdout instead of tables.
-    pub json: bool,
-    /// Folder for `structures.json`, `structures.md` and `structures.svg`.
-    pub out: Option<PathBuf>,
-    /// Threads; otherwise 1, 2, 4 and so on, and one per CPU.
+    /// Threads, each on a CPU of its own; otherwise 1, 2, 4 and so on, and one per CPU.
+    #[arg(long, value_parser = crate::options::count(1024))]
     pub workers: Option<usize>,
-    /// Queues of the structures that keep virtual time; otherwise one per worker, 8, 64 and 1024.
+    /// Queues whose virtual time is kept; otherwise one per worker, 8, 64 and 1024.
+    #[arg(long, value_parser = crate::options::count(1024))]
     pub queues: Option<usize>,
     /// How often each measurement is made.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Length of each.
+    /// Length of each measurement.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub milliseconds: u64,
+    /// Write FOLDER/structures.{json,md,svg}.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
 }
 
 impl Default for StructuresOptions {
     fn default() -> Self {
-        StructuresOptions { json: false, out: None, workers: None, queues: None, rounds: 5, milliseconds: 50 }
+        crate::options::defaults()
     }
 }
 
@@ -69,30 +73,18 @@ const MACHINES: [(usize, usize, usize); 4] = [(1, 1, 1), (1, 2, 1), (1, 16, 1), 
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &StructuresOptions) -> Result<(), String> {
-    let report = measure(options)?;
-    let json = mqfq_report::json(&report)?;
+pub fn run(options: &StructuresOptions, json: bool) -> Result<(), String> {
+    let mut report = measure(options)?;
     if let Some(folder) = &options.out {
-        write(&folder.join("structures.json"), &format!("{json}\n"))?;
-        write(&folder.join("structures.md"), &markdown(&report))?;
+        let path = shell::write(folder, "structures.svg", &picture::render(&report)?)?;
+        report.svg_path = Some(path.display().to_string());
+        shell::write(folder, "structures.json", &(mqfq_report::json(&report)? + "\n"))?;
+        shell::write(folder, "structures.md", &report.markdown())?;
     }
-    if options.json {
-        println!("{json}");
-        return Ok(());
-    }
-    for place in &report.placement {
-        println!("worker {} on CPU {} (core {}, socket {})", place.worker, place.cpu, place.core, place.socket);
-    }
-    for (title, table) in report.tables() {
-        println!("\n{title}\n\n{}", table.render());
-    }
-    if let Some(path) = &report.svg_path {
-        println!("The picture: {path}");
-    }
-    Ok(())
+    shell::print(&report, json, || report.text())
 }
 
-/// Measures; with `options.out`, draws.
+/// Measures.
 ///
 /// # Errors
 /// One sentence.
@@ -126,7 +118,7 @@ pub fn measure(options: &StructuresOptions) -> Result<StructuresReport, String> 
     progress.finish();
     let most = *counts.last().expect("at least one worker");
     let placement = cpus[..most].iter().enumerate();
-    let mut report = StructuresReport {
+    Ok(StructuresReport {
         rows,
         counted_rows,
         placement: placement
@@ -135,27 +127,7 @@ pub fn measure(options: &StructuresOptions) -> Result<StructuresReport, String> 
         rounds: options.rounds,
         milliseconds: options.milliseconds,
         svg_path: None,
-    };
-    if let Some(folder) = &options.out {
-        std::fs::create_dir_all(folder)
-            .map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
-        let path = folder.join("structures.svg");
-        write(&path, &picture::render(&report)?)?;
-        report.svg_path = Some(path.display().to_string());
-    }
-    Ok(report)
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
-}
-
-fn markdown(report: &StructuresReport) -> String {
-    let mut text = String::from("# The structures of MQFQ beside their rivals\n");
-    for (title, table) in report.tables() {
-        text.push_str(&format!("\n## {title}\n\n{}", table.render_markdown()));
-    }
-    text
+    })
 }
 
 /// 1, 2, 4 and so on up to one per CPU, or the one that was asked for. A worker without a CPU of its own would measure

@@ -1,6 +1,7 @@
 //! What `mqfq-lab bench structures` reports: rows, tables.
 
 use super::lines::Counted;
+use crate::shell::Style;
 use mqfq_report::table::{Align, Table};
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +147,26 @@ impl StructuresReport {
             self.counted(),
         ));
         tables
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let place = |Place { worker, cpu, core, socket }: &Place| {
+            format!("worker {worker} on CPU {cpu} (core {core}, socket {socket})\n")
+        };
+        let mut text: String = self.placement.iter().map(place).collect();
+        for (title, table) in self.tables() {
+            text += &format!("\n{title}\n\n{}\n", table.render());
+        }
+        if let Some(path) = &self.svg_path {
+            text += &format!("The picture: {path}\n");
+        }
+        text
+    }
+
+    /// For a record.
+    pub fn markdown(&self) -> String {
+        format!("# The structures of MQFQ beside their rivals\n\n{}", Style::Markdown.tables(self.tables()))
     }
 
     fn timed(&self, stands_for: &str) -> Table {

@@ -17,23 +17,23 @@
 pub mod workers;
 
 use crate::contender::{CONTENDERS, Contender, NONE};
+use crate::shell;
 use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
 use serde::{Deserialize, Serialize};
 use workers::{Case, Interleaving, Moved, PerRequest, Placement};
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct TransfersOptions {
-    /// One JSON object on stdout instead of tables.
-    pub json: bool,
-    /// Machines with more workers are left out.
+    /// Only the machines with so many workers or fewer.
+    #[arg(long = "workers", value_name = "WORKERS", default_value = "128", value_parser = crate::options::count(128))]
     pub workers_max: usize,
 }
 
 impl Default for TransfersOptions {
     fn default() -> Self {
-        TransfersOptions { json: false, workers_max: crate::structures::lines::WORKERS_MAX }
+        crate::options::defaults()
     }
 }
 
@@ -100,14 +100,9 @@ pub struct TransfersRow {
 ///
 /// # Errors
 /// One sentence.
-pub fn run(options: &TransfersOptions) -> Result<(), String> {
+pub fn run(options: &TransfersOptions, json: bool) -> Result<(), String> {
     let report = measure(options)?;
-    if options.json {
-        println!("{}", mqfq_report::json(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
-    Ok(())
+    shell::print(&report, json, || report.text())
 }
 
 /// Counts.
@@ -283,7 +278,7 @@ mod tests {
 
     #[test]
     fn two_workers_are_counted_and_shown() {
-        let report = measure(&TransfersOptions { json: false, workers_max: 2 }).unwrap();
+        let report = measure(&TransfersOptions { workers_max: 2 }).unwrap();
         let names: Vec<&str> = report.rows.iter().step_by(STEPS.len()).map(|row| row.policy.as_str()).collect();
         // One worker with two windows; two workers with two interleavings, placements and windows.
         let expected = CONTENDERS.map(|contender| contender.label).repeat(2 + 8);

@@ -25,54 +25,55 @@ pub use report::{CoherenceRow, SharesRow, SharesTenant, ValidateReport};
 use crate::contender::{Contender, contenders};
 use crate::fairness::{self, Case, POLICIES, WARM_UP_MS};
 use crate::machine::{self, Machine};
-use crate::nbd_record::median;
 use crate::report::FairnessPolicy;
+use crate::rounds::{Rounds, interleaved, median};
 use crate::scale::load::{self, Fixed, Seen};
 use crate::scale::setting::{Setting, worker_counts};
+use crate::shell::{self, Output};
 use mqfq_blk::PolicyKind;
 use mqfq_demo::harness::{self, Transport};
 use mqfq_demo::load::Window;
-use mqfq_report::json;
 use mqfq_report::progress::Progress;
 use mqfq_sim::outcome::Outcome;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What to run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct ValidateOptions {
-    /// Most workers of the coherence part.
+    /// Most workers of the second part.
+    #[arg(long, default_value_t = 2, value_parser = crate::options::workers)]
     pub workers: usize,
-    /// Each relaxation of `mqfq` alone, too.
-    pub relaxations: bool,
-    /// How often each case of the coherence part is run, at least 1.
+    /// How often each case of the second part is run.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
-    /// Length of each of those measurements, milliseconds.
+    /// Length of each of those measurements; shares are measured ten times as long.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = 300,
+        value_parser = clap::value_parser!(u64).range(10..=60_000)
+    )]
     pub measured_ms: u64,
-    /// An error if a share or a total is outside what is promised.
+    /// Each relaxation of mqfq alone, too.
+    #[arg(long)]
+    pub relaxations: bool,
+    /// Fail if a share is not within two percentage points, or a total not within 15%.
+    #[arg(long)]
     pub check: bool,
-    /// Where `mqfq-validate.svg` goes; `None`: no picture.
+    /// Draw FOLDER/mqfq-validate.svg.
+    #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Root under which `HOST/DATE/validate.{json,md,svg}` is written; `None`: nothing is written.
+    /// Write FOLDER/HOST/DATE/validate.{json,md,svg}.
+    #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
-    /// Name of the host in the record; `None`: the machine's own.
+    /// HOST in the record, if not the machine's own name.
+    #[arg(long, requires = "record")]
     pub host: Option<String>,
-    /// One JSON object on stdout instead of tables.
-    pub json: bool,
 }
 
 impl Default for ValidateOptions {
     fn default() -> Self {
-        ValidateOptions {
-            workers: 2,
-            relaxations: false,
-            rounds: 5,
-            measured_ms: 300,
-            check: false,
-            out: None,
-            record: None,
-            host: None,
-            json: false,
-        }
+        crate::options::defaults()
     }
 }
 
@@ -90,23 +91,9 @@ pub const RATE_DIFFERENCE_MAX: f64 = 0.15;
 ///
 /// # Errors
 /// One sentence: something failed, or with `check` something is outside what is promised.
-pub fn run(options: &ValidateOptions) -> Result<(), String> {
+pub fn run(options: &ValidateOptions, json: bool) -> Result<(), String> {
     let mut report = measure(options)?;
-    if let Some(folder) = &options.out {
-        std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-        let path = folder.join("mqfq-validate.svg");
-        write(&path, &picture::render(&report)?)?;
-        report.svg_path = Some(path.display().to_string());
-    }
-    if options.json {
-        println!("{}", json(&report)?);
-    } else {
-        print!("{}", report.text());
-    }
-    if let Some(root) = &options.record {
-        let folder = write_record(&report, root)?;
-        eprintln!("wrote {}", folder.display());
-    }
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })?;
     match report.outside() {
         outside if options.check && !outside.is_empty() => {
             Err(format!("the simulator is outside its promise in: {}", outside.join(", ")))
@@ -146,16 +133,11 @@ pub fn measure(options: &ValidateOptions) -> Result<ValidateReport, String> {
         progress.step(&format!("{} under {kind}", case.name));
         measured.push(fairness::measure_one(case, kind, Transport::Inside, shares_ms)?);
     }
-    for round in 0..rounds as usize {
-        for group in coherence.chunks_mut(contenders.len()) {
-            for at in 0..group.len() {
-                // Each round begins with another one.
-                let case = &mut group[(at + round) % contenders.len()];
-                progress.step(&format!("{} workers, {}", case.setting.workers, case.contender.label));
-                case.rounds.push(load::measure(case.contender, case.setting, fixed)?);
-            }
-        }
-    }
+    let name = |at: usize| format!("{} workers, {}", coherence[at].setting.workers, coherence[at].contender.label);
+    let seen = interleaved(rounds, (coherence.len(), contenders.len()), &mut progress, name, |at| {
+        load::measure(coherence[at].contender, coherence[at].setting, fixed)
+    })?;
+    coherence.iter_mut().zip(seen).for_each(|(case, rounds)| case.rounds = rounds);
     let mut shares = Vec::new();
     for (&(case, kind), measured) in scenarios.iter().zip(&measured) {
         progress.step(&format!("{} under {kind}, simulated", case.name));
@@ -219,13 +201,9 @@ fn shares_row(case: &Case, measured: &FairnessPolicy, simulated: &Outcome) -> Sh
 }
 
 fn coherence_row(case: &Coherence, simulated: &Outcome) -> CoherenceRow {
-    let of = |value: fn(&Seen) -> f64| {
-        let mut values: Vec<f64> = case.rounds.iter().map(value).collect();
-        values.sort_by(f64::total_cmp);
-        values
-    };
-    let rates = of(|seen| seen.requests_per_s);
-    let measured_requests_per_s = median(&rates);
+    let of = |value: fn(&Seen) -> f64| median(&case.rounds, value);
+    let rates = Rounds::of(case.rounds.iter().map(|seen| seen.requests_per_s));
+    let measured_requests_per_s = rates.median();
     let ratio = ratio(simulated.requests_per_s, measured_requests_per_s);
     // What is counted per second of the whole run, over all of its requests.
     let per_request = |per_s: f64| if simulated.requests_per_s > 0.0 { per_s / simulated.requests_per_s } else { 0.0 };
@@ -236,14 +214,14 @@ fn coherence_row(case: &Coherence, simulated: &Outcome) -> CoherenceRow {
         placement: case.setting.placement.name().into(),
         flows: case.setting.flows,
         measured_requests_per_s,
-        smallest: rates[0],
-        largest: rates[rates.len() - 1],
+        smallest: rates.smallest(),
+        largest: rates.largest(),
         simulated_requests_per_s: simulated.requests_per_s,
         ratio,
         within: is_near(ratio),
-        measured_kicks_per_request: median(&of(|seen| seen.kicks_per_request)),
+        measured_kicks_per_request: of(|seen| seen.kicks_per_request),
         simulated_kicks_per_request: per_request(simulated.policy_kicks_per_s),
-        measured_no_token_per_request: median(&of(|seen| seen.no_token_per_request)),
+        measured_no_token_per_request: of(|seen| seen.no_token_per_request),
         simulated_no_token_per_request: per_request(simulated.no_token_per_s),
     }
 }
@@ -255,20 +233,6 @@ fn ratio(simulated: f64, measured: f64) -> Option<f64> {
 
 fn is_near(ratio: Option<f64>) -> bool {
     ratio.is_some_and(|ratio| (ratio - 1.0).abs() <= RATE_DIFFERENCE_MAX)
-}
-
-/// Writes `root/HOST/DATE/validate.{json,md,svg}`; an entry of the same day is replaced.
-fn write_record(report: &ValidateReport, root: &Path) -> Result<PathBuf, String> {
-    let folder = root.join(&report.machine.host).join(&report.date);
-    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    write(&folder.join("validate.json"), &(json(report)? + "\n"))?;
-    write(&folder.join("validate.md"), &report.markdown())?;
-    write(&folder.join("validate.svg"), &picture::render(report)?)?;
-    Ok(folder)
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 #[cfg(test)]

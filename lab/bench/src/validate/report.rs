@@ -1,7 +1,8 @@
 //! What `bench validate` reports: JSON keys, tables, and the entry of a record.
 
-use super::{RATE_DIFFERENCE_MAX, SHARE_POINTS_MAX};
+use super::{RATE_DIFFERENCE_MAX, SHARE_POINTS_MAX, picture};
 use crate::machine::Machine;
+use crate::shell::{self, Results, Style, place_line};
 use mqfq_report::table::{Align, Table, mb_per_s};
 use serde::{Deserialize, Serialize};
 
@@ -205,14 +206,19 @@ impl ValidateReport {
         }
         table
     }
+}
+
+impl Results for ValidateReport {
+    const NAME: &'static str = "validate";
+    const TITLE: &'static str = "Simulated beside measured";
+
+    fn place(&self) -> (&Machine, &str) {
+        (&self.machine, &self.date)
+    }
 
     fn head(&self) -> Vec<String> {
-        let machine = &self.machine;
         let mut head = vec![
-            format!(
-                "{} on {}: {} ({} CPUs), Linux {}; simulated as {}",
-                self.date, machine.host, machine.cpu, machine.cpus, machine.kernel, self.simulated_machine
-            ),
+            format!("{}; simulated as {}", place_line(&self.date, &self.machine), self.simulated_machine),
             format!(
                 "shares: the cases of `mqfq-lab bench fairness`, {} workers, {} ms each; promised are {SHARE_POINTS_MAX} percentage \
                  points of each share and {:.0}% of the total",
@@ -226,33 +232,24 @@ impl ValidateReport {
                 self.rounds, self.measured_ms
             ),
         ];
-        head.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        head.extend(shell::notes(&self.notes));
         head
     }
 
-    /// For a terminal.
-    pub fn text(&self) -> String {
-        let mut text = format!(
-            "{}\n\n{}\n{}",
-            self.head().join("\n"),
-            self.shares_table().render(),
-            self.coherence_table().render()
-        );
-        if let Some(path) = &self.svg_path {
-            text += &format!("\npicture: {path}\n");
-        }
-        text
+    fn body(&self, style: Style) -> String {
+        format!("{}\n{}", style.table(&self.shares_table()), style.table(&self.coherence_table()))
     }
 
-    /// The entry for `record/HOST/DATE/validate.md`.
-    pub fn markdown(&self) -> String {
-        let head: String = self.head().iter().map(|line| format!("* {line}\n")).collect();
-        format!(
-            "# Simulated beside measured\n\n{head}\n{}\n{}\nWhat would make these numbers lie: see lab/bench/README.md, `mqfq-lab bench \
-             validate`.\n",
-            self.shares_table().render_markdown(),
-            self.coherence_table().render_markdown()
-        )
+    fn pictures(&self) -> Result<Vec<(String, String)>, String> {
+        Ok(vec![("validate".into(), picture::render(self)?)])
+    }
+
+    fn drawn(&mut self, paths: Vec<String>) {
+        self.svg_path = paths.into_iter().next();
+    }
+
+    fn picture_paths(&self) -> Vec<&str> {
+        self.svg_path.as_deref().into_iter().collect()
     }
 }
 

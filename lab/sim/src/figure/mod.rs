@@ -29,6 +29,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
+pub use mqfq_report::panel::Shape;
 pub use of_run::draw_run;
 pub use picture::render;
 pub use rows::{ClaimRow, PanelRow, Row, Rows, ShareRow};
@@ -80,15 +81,6 @@ pub struct Job {
     pub file: String,
     /// As [`crate::any::AnyScenario::parse`] reads it.
     pub scenario: String,
-}
-
-/// Curves, or bars in groups.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shape {
-    /// One curve per series.
-    Lines,
-    /// One group per x, one bar per series.
-    Bars,
 }
 
 /// One part of a figure with axes of its own.

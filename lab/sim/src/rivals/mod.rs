@@ -129,10 +129,7 @@ pub fn options(policy: &scenario::Policy, hctx_count: usize) -> Result<PolicyOpt
         depth: policy.depth,
         window: VSpan::from_bytes(policy.window_bytes),
         token_unit_bytes: policy.token_unit_bytes,
-        mq_deadline: policy.mq_deadline,
-        kyber: policy.kyber,
-        bfq: policy.bfq,
-        d2fq: policy.d2fq,
+        own: policy.own,
         ..PolicyOptions::new(policy.kind)
     };
     let form = if policy.relaxed { faithful.relaxed(hctx_count) } else { faithful };

@@ -5,13 +5,13 @@
 
 use super::{
     Device, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant,
-    tunables,
 };
 use crate::machine;
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
-use mqfq_config::{ConfigError, Entry, Section, Source, duration, size};
+use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
 use mqfq_nvme::{Arbitration, presets};
+use std::sync::LazyLock;
 
 /// Most workers that the scheduler's masks have room for.
 pub(super) const WORKERS_MAX: usize = 1024;
@@ -353,41 +353,11 @@ pub(super) fn whole_blocks(entry: &Entry<'_, '_>, bytes: u64) -> Result<u64, Con
     Ok(bytes)
 }
 
-/// Keys of `[policy]`.
-const POLICY_KEYS: &[&str] = &[
-    "kind",
-    "depth",
-    "window",
-    "token-unit",
-    "form",
-    "quantum",
-    "lease",
-    "token-batch",
-    "token-share",
-    "virtual-time",
-    "tokens",
-    "unthrottle",
-    "global-vtime",
-    "read-expire",
-    "write-expire",
-    "writes-starved",
-    "fifo-batch",
-    "prio-aging-expire",
-    "read-latency",
-    "write-latency",
-    "slice-idle",
-    "timeout-sync",
-    "max-budget",
-    "low-latency",
-    "strict-guarantees",
-    "fifo-expire-sync",
-    "fifo-expire-async",
-    "low-threshold",
-    "class-ratio",
-    "adjust-period",
-    "grace-period",
-    "vtime-quantum",
-];
+/// Keys of `[policy]`: those that do not belong to one policy, then the policies' own.
+static POLICY_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let common = ["kind", "depth", "window", "token-unit"];
+    [&common[..], &FORM_KEYS[..], &PART_KEYS[..], &["global-vtime"], &PolicyKind::all_keys()[..]].concat()
+});
 
 fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigError> {
     let defaults = PolicyOptions::new(PolicyKind::Mqfq);
@@ -404,21 +374,18 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         virtual_time: VirtualTimeKind::Mindicator,
         tokens: TokensKind::TokenTree,
         unthrottle: Unthrottle::Wheel,
-        mq_deadline: defaults.mq_deadline,
-        kyber: defaults.kyber,
-        bfq: defaults.bfq,
-        d2fq: defaults.d2fq,
+        own: defaults.own,
         global_vtime: GvtKind::Sloppy,
     };
     let Some(section) = root.get("policy") else { return Ok(policy) };
-    let section = section.table(POLICY_KEYS)?;
+    let section = section.table(&POLICY_KEYS)?;
     if let Some(kind) = section.get("kind") {
         policy.kind = kind.choice(&PolicyKind::ALL.map(PolicyKind::name))?.parse().expect("a choice of all names");
     }
-    if tunables::is_elevator(policy.kind) {
+    if policy.kind.is_elevator() {
         policy.depth = queue_depth.into();
     }
-    tunables::read(&section, &mut policy)?;
+    own_keys(&section, &mut policy)?;
     if let Some(depth) = section.get("depth") {
         policy.depth = depth.number(1..=PolicyOptions::DEPTH_MAX)?;
     }
@@ -436,11 +403,22 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
     Ok(policy)
 }
 
+/// The keys that only some policies have; their ranges are the policies' own.
+fn own_keys(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
+    let Policy { kind, own, .. } = policy;
+    let owner = |kind: PolicyKind| Owner { name: kind.name(), keys: kind.keys().iter().map(|key| key.name).collect() };
+    read_owned(section, "policy", kind.name(), &PolicyKind::ALL.map(owner), |key, entry| {
+        let tunable = own.tunable(*kind, key).expect("it is one of its keys");
+        tunable.set(|ns| entry.duration_ns(ns), |bytes| entry.size(bytes), |n| entry.number(n), || entry.flag())
+    })
+}
+
 /// The form and, in the relaxed one, its numbers.
 fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
     if !policy.kind.has_window() {
         policy.relaxed = false;
-        let why = format!("is no setting of policy {}, allowed with mqfq and mqfq-serial", policy.kind);
+        let allowed = PolicyKind::names(PolicyKind::has_window);
+        let why = format!("is no setting of policy {}, allowed with {allowed}", policy.kind);
         return refuse(section, &FORM_KEYS, &why);
     }
     if let Some(form) = section.get("form") {

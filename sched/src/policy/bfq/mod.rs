@@ -37,10 +37,12 @@ mod service_tree;
 pub use options::BfqOptions;
 
 use super::central::{Central, CentralQueue, Next};
-use super::{DispatchToken, Done, Entry, Kick, Pick, Policy, PolicyOptions};
+use super::{
+    Descriptor, DispatchToken, Done, Entry, Kick, NotDirect, Pick, Policy, PolicyError, PolicyOptions, Registered,
+};
 use crate::class::PriorityClass;
 use crate::flow::{FlowId, Weight};
-use crate::topology::HctxId;
+use crate::topology::{HctxId, Topology};
 use scheduler::Scheduler;
 
 /// Budget fair queueing.
@@ -52,7 +54,7 @@ pub struct Bfq {
 impl Bfq {
     /// A scheduler for `hctx_count` queues. The options have been validated.
     pub(super) fn new(options: &PolicyOptions, hctx_count: usize, weights: &[Weight]) -> Self {
-        let scheduler = Scheduler::new(&options.bfq, options.depth, hctx_count, weights);
+        let scheduler = Scheduler::new(&options.own.bfq, options.depth, hctx_count, weights);
         Bfq { options: *options, central: Central::new(options.depth, hctx_count, scheduler) }
     }
 
@@ -84,6 +86,7 @@ impl Bfq {
 
 impl Policy for Bfq {
     type Queue = CentralQueue;
+    type Direct<'a> = NotDirect;
 
     fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> CentralQueue {
         self.central.open_queue(hctx, capacity_requests, |scheduler, capacity| scheduler.open(hctx, capacity))
@@ -129,5 +132,23 @@ impl Policy for Bfq {
 
     fn staged(&self, queue: &CentralQueue) -> usize {
         queue.staged()
+    }
+}
+
+impl Registered for Bfq {
+    const ABOUT: Descriptor = Descriptor {
+        has_depth: true,
+        is_elevator: true,
+        ..Descriptor::new("bfq", "budget fair queueing: one lock, and the device for one queue at a time")
+    };
+
+    type Options = BfqOptions;
+
+    fn make(options: &PolicyOptions, topology: &Topology, flows: &[Weight]) -> Result<Self, PolicyError> {
+        Ok(Bfq::new(options, topology.hctx_count(), flows))
+    }
+
+    fn free_units(&self) -> Option<i64> {
+        Some(self.free_units())
     }
 }

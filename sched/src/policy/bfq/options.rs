@@ -1,5 +1,6 @@
 //! The tunables of `bfq`.
 
+use crate::policy::tunables::{self, Key, Tunable, Tunables};
 use crate::policy::{PolicyError, PolicyKind};
 
 /// Tunables of `bfq`; the defaults are Linux's.
@@ -53,25 +54,8 @@ impl BfqOptions {
     ///
     /// # Errors
     /// The first field that is out of range.
-    pub const fn validate(&self) -> Result<(), PolicyError> {
-        let (expire_least, expire_most) = (Self::FIFO_EXPIRE_MIN_NS, Self::FIFO_EXPIRE_MAX_NS);
-        let (timeout_least, timeout_most) = (Self::TIMEOUT_SYNC_MIN_NS, Self::TIMEOUT_SYNC_MAX_NS);
-        let all = [
-            ("slice-idle", self.slice_idle_ns, " ns", 0, Self::SLICE_IDLE_MAX_NS),
-            ("timeout-sync", self.timeout_sync_ns, " ns", timeout_least, timeout_most),
-            ("max-budget", self.max_budget_bytes, " bytes", 0, Self::MAX_BUDGET_MAX_BYTES),
-            ("fifo-expire-sync", self.fifo_expire_sync_ns, " ns", expire_least, expire_most),
-            ("fifo-expire-async", self.fifo_expire_async_ns, " ns", expire_least, expire_most),
-        ];
-        let mut at = 0;
-        while at < all.len() {
-            let (name, value, unit, least, most) = all[at];
-            if value < least || value > most {
-                return Err(PolicyError::TunableOutOfRange { kind: PolicyKind::Bfq, name, value, unit, least, most });
-            }
-            at += 1;
-        }
-        Ok(())
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        tunables::validate(PolicyKind::Bfq, self)
     }
 }
 
@@ -79,6 +63,32 @@ impl Default for BfqOptions {
     fn default() -> Self {
         Self::DEFAULT
     }
+}
+
+impl Tunables for BfqOptions {
+    const DEFAULT: Self = BfqOptions::DEFAULT;
+
+    const KEYS: &'static [Key<Self>] = &[
+        Key::new("slice-idle", "how long a queue that has run dry keeps the device; 0: not at all", |own| {
+            Tunable::Time(&mut own.slice_idle_ns, 0..=Self::SLICE_IDLE_MAX_NS)
+        }),
+        Key::new("timeout-sync", "how long a turn lasts", |own| {
+            Tunable::Time(&mut own.timeout_sync_ns, Self::TIMEOUT_SYNC_MIN_NS..=Self::TIMEOUT_SYNC_MAX_NS)
+        }),
+        Key::new("max-budget", "the largest budget; 0: by the device's peak rate", |own| {
+            Tunable::Size(&mut own.max_budget_bytes, 0..=Self::MAX_BUDGET_MAX_BYTES)
+        }),
+        Key::new("low-latency", "weight raising", |own| Tunable::Flag(&mut own.low_latency)),
+        Key::new("strict-guarantees", "one request on the device at a time, and always wait", |own| {
+            Tunable::Flag(&mut own.strict_guarantees)
+        }),
+        Key::new("fifo-expire-sync", "at which age a request that somebody waits for goes first in its queue", |own| {
+            Tunable::Time(&mut own.fifo_expire_sync_ns, Self::FIFO_EXPIRE_MIN_NS..=Self::FIFO_EXPIRE_MAX_NS)
+        }),
+        Key::new("fifo-expire-async", "the same for the others", |own| {
+            Tunable::Time(&mut own.fifo_expire_async_ns, Self::FIFO_EXPIRE_MIN_NS..=Self::FIFO_EXPIRE_MAX_NS)
+        }),
+    ];
 }
 
 #[cfg(all(test, not(loom)))]

@@ -79,6 +79,7 @@ impl Flow {
     }
 
     /// A worker that has nothing of it in flight is about to have: the paper's activation.
+    #[inline(never)]
     pub(super) fn enter(&self, now_ns: u64, grace_ns: u64, gvt: &impl GlobalVtime) {
         loop {
             // Acquire: pairs with `charge`. If a charge is in it, the look at activity that follows sees who charged
@@ -98,6 +99,7 @@ impl Flow {
     }
 
     /// A worker has nothing of it in flight any more: its grace period begins if that was the last one.
+    #[inline(never)]
     pub(super) fn leave(&self, now_ns: u64) {
         // Relaxed, then Release: who sees the count sees the time, and all charges before.
         self.idle_since_ns.store(now_ns, Relaxed);

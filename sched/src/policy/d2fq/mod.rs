@@ -67,13 +67,14 @@ pub use options::D2fqOptions;
 use self::flow_state::{Block, Flow, QueueFlow};
 use self::ratio::{Adjuster, Sample};
 use super::{
-    ClassWeights, DispatchToken, Done, Entry, Kick, Pick, Policy, PolicyError, PolicyKind, PolicyOptions, QueueClass,
+    ClassWeights, Descriptor, DirectPolicy, DispatchToken, Done, Entry, Kick, Pick, Policy, PolicyError, PolicyKind,
+    PolicyOptions, QueueClass, Registered,
 };
 use crate::cache_padded::CachePadded;
 use crate::cost::Cost;
 use crate::flow::{FlowId, Weight};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
-use crate::topology::HctxId;
+use crate::topology::{HctxId, Topology};
 use crate::vtime::{VSpan, VTime};
 
 /// How far a flow may be from gvt: a quarter of what compares.
@@ -83,6 +84,8 @@ const DISTANCE_MAX: VSpan = VSpan(1 << 61);
 /// within what compares.
 const SPAN_MAX: u64 = 1 << 50;
 
+// What is shorter is told by its upper bits.
+const _: () = assert!(SPAN_MAX.is_power_of_two());
 const _: () = assert!(SPAN_MAX * crate::topology::HCTXS_MAX as u64 <= DISTANCE_MAX.0);
 const _: () = assert!(2 * D2fqOptions::LOW_THRESHOLD_MAX_BYTES <= DISTANCE_MAX.bytes());
 
@@ -136,7 +139,7 @@ impl D2fq {
             let (kind, count, most) = (PolicyKind::D2fq, flows.len(), Gvt::FLOWS_MAX);
             return Err(PolicyError::TooManyFlowsOf { kind, count, most });
         }
-        let gvt = Gvt::with_quantum(options.start, options.d2fq.vtime_quantum());
+        let gvt = Gvt::with_quantum(options.start, options.own.d2fq.vtime_quantum());
         D2fq::with_gvt(options, hctx_count, flows, gvt)
     }
 
@@ -158,7 +161,7 @@ impl<G: GlobalVtime> D2fq<G> {
         gvt: G,
     ) -> Result<D2fq<G>, PolicyError> {
         options.validate_for(flows)?;
-        let tunables = &options.d2fq;
+        let tunables = &options.own.d2fq;
         let start = D2fq::start(options);
         let blocks_per_queue = flows.len().div_ceil(Block::LEN);
         let adjuster = Adjuster::new(tunables.class_ratio, flows.len(), start);
@@ -239,8 +242,10 @@ impl<G: GlobalVtime> D2fq<G> {
 
     #[inline(always)]
     fn flow(&self, flow: FlowId) -> &Flow {
-        let count = self.flows.len();
-        self.flows.get(flow.0 as usize).unwrap_or_else(|| panic!("flow {} does not exist, there are {count}", flow.0))
+        match self.flows.get(flow.0 as usize) {
+            Some(flow) => flow,
+            None => panic_no_flow(flow, self.flows.len()),
+        }
     }
 
     /// A queue's part of a flow that exists.
@@ -250,9 +255,42 @@ impl<G: GlobalVtime> D2fq<G> {
         &block.0[flow.0 as usize % Block::LEN]
     }
 
-    /// Charges what is too long to be added blindly: never further ahead of gvt than is allowed.
+    /// Equation 1.
+    #[inline(always)]
+    fn class_for(&self, shared: &Flow, own: &QueueFlow, now_ns: u64) -> QueueClass {
+        // Relaxed: only this worker writes it.
+        if own.in_flight.load(Relaxed) == 0 && shared.is_inactive(now_ns, self.grace_ns) {
+            return QueueClass::High;
+        }
+        let gap = shared.vtime().since(self.gvt.now());
+        if gap < self.medium {
+            QueueClass::High
+        } else if gap < self.low {
+            QueueClass::Medium
+        } else {
+            QueueClass::Low
+        }
+    }
+
+    /// A request of the flow goes to the queue of that class.
+    #[inline(always)]
+    fn goes(&self, shared: &Flow, own: &QueueFlow, cost: Cost, class: QueueClass, now_ns: u64) {
+        // Relaxed: only this worker reads and writes it.
+        let in_flight = own.in_flight.load(Relaxed);
+        if in_flight == 0 {
+            shared.enter(now_ns, self.grace_ns, &self.gvt);
+        }
+        own.in_flight.store(in_flight.wrapping_add(1), Relaxed);
+        own.submitted(class, cost.0);
+    }
+
+    /// Charges a span of [`SPAN_MAX`] or more. What is longer is too long to be added blindly: never further ahead of
+    /// gvt than is allowed.
     #[cold]
     fn charge_much(&self, flow: &Flow, units: u128) -> VTime {
+        if units == u128::from(SPAN_MAX) {
+            return flow.charge(VSpan(SPAN_MAX));
+        }
         let latest = self.gvt.now().plus(DISTANCE_MAX);
         let mut left = units.min(u128::from(DISTANCE_MAX.0)) as u64;
         loop {
@@ -307,6 +345,12 @@ impl<G: GlobalVtime> D2fq<G> {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn panic_no_flow(flow: FlowId, count: usize) -> ! {
+    panic!("flow {} does not exist, there are {count}", flow.0);
+}
+
 /// The eighth of the circle that a point lies in.
 const fn octant(point: VTime) -> u64 {
     point.raw() >> 61
@@ -314,6 +358,10 @@ const fn octant(point: VTime) -> u64 {
 
 impl<G: GlobalVtime> Policy for D2fq<G> {
     type Queue = D2fqQueue;
+    type Direct<'a>
+        = &'a D2fq<G>
+    where
+        Self: 'a;
 
     fn open_queue(&self, hctx: HctxId, _capacity_requests: usize) -> D2fqQueue {
         let first_block = hctx.index() * self.blocks_per_queue;
@@ -335,14 +383,72 @@ impl<G: GlobalVtime> Policy for D2fq<G> {
         self.ended(queue, done.flow, done.cost, now_ns);
     }
 
-    // A worker knows that its policy is direct and asks for this at once. In the choice among all policies it would
-    // take registers that every other policy then had to save.
     #[inline]
-    fn ended(&self, queue: &mut D2fqQueue, flow: FlowId, cost: Cost, now_ns: u64) {
+    fn as_direct(&self) -> Option<&D2fq<G>> {
+        Some(self)
+    }
+
+    fn set_weight(&self, flow: FlowId, weight: Weight) {
+        self.flow(flow).rate.set(weight);
+    }
+
+    fn staged(&self, _queue: &D2fqQueue) -> usize {
+        0
+    }
+}
+
+impl Registered for D2fq {
+    const ABOUT: Descriptor = Descriptor {
+        is_fair: true,
+        is_direct: true,
+        fallback: Some(PolicyKind::Mqfq),
+        ..Descriptor::new("d2fq", "device-direct fair queueing: the device arbitrates, among queues of three classes")
+    };
+
+    type Options = D2fqOptions;
+
+    fn make(options: &PolicyOptions, topology: &Topology, flows: &[Weight]) -> Result<Self, PolicyError> {
+        D2fq::new(options, topology.hctx_count(), flows)
+    }
+
+    fn global_vtime(&self) -> Option<VTime> {
+        Some(self.global_vtime())
+    }
+
+    fn class_weights(&self) -> Option<ClassWeights> {
+        Some(self.class_weights())
+    }
+
+    fn class_bytes(&self, flow: FlowId) -> Option<[u64; 3]> {
+        Some(self.class_bytes(flow))
+    }
+}
+
+impl<G: GlobalVtime> DirectPolicy<D2fqQueue> for &D2fq<G> {
+    #[inline]
+    fn class_of(self, queue: &D2fqQueue, flow: FlowId, now_ns: u64) -> QueueClass {
+        self.class_for(self.flow(flow), self.own(queue, flow), now_ns)
+    }
+
+    #[inline]
+    fn dispatched(self, queue: &mut D2fqQueue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
+        self.goes(self.flow(flow), self.own(queue, flow), cost, class, now_ns);
+    }
+
+    #[inline(always)]
+    fn direct(self, queue: &mut D2fqQueue, flow: FlowId, cost: Cost, now_ns: u64) -> QueueClass {
+        let (shared, own) = (self.flow(flow), self.own(queue, flow));
+        let class = self.class_for(shared, own, now_ns);
+        self.goes(shared, own, cost, class, now_ns);
+        class
+    }
+
+    #[inline(always)] // once per request, and what is rare in it is not inlined
+    fn ended(self, queue: &mut D2fqQueue, flow: FlowId, cost: Cost, now_ns: u64) {
         let shared = self.flow(flow);
         let own = self.own(queue, flow);
         let span = own.whole(shared.rate.span_fixed(cost));
-        let vtime = if span <= u128::from(SPAN_MAX) {
+        let vtime = if span >> SPAN_MAX.trailing_zeros() == 0 {
             shared.charge(VSpan(span as u64))
         } else {
             self.charge_much(shared, span)
@@ -362,55 +468,11 @@ impl<G: GlobalVtime> Policy for D2fq<G> {
         }
     }
 
-    fn is_direct(&self) -> bool {
-        true
-    }
-
-    /// Equation 1.
     #[inline]
-    fn class_of(&self, queue: &D2fqQueue, flow: FlowId, now_ns: u64) -> QueueClass {
-        let shared = self.flow(flow);
-        // Relaxed: only this worker writes it.
-        if self.own(queue, flow).in_flight.load(Relaxed) == 0 && shared.is_inactive(now_ns, self.grace_ns) {
-            return QueueClass::High;
-        }
-        let gap = shared.vtime().since(self.gvt.now());
-        if gap < self.medium {
-            QueueClass::High
-        } else if gap < self.low {
-            QueueClass::Medium
-        } else {
-            QueueClass::Low
-        }
-    }
-
-    #[inline]
-    fn dispatched(&self, queue: &mut D2fqQueue, flow: FlowId, cost: Cost, class: QueueClass, now_ns: u64) {
-        // That the flow exists was seen by `class_of`.
-        debug_assert!((flow.0 as usize) < self.flows.len(), "flow {} does not exist", flow.0);
-        let own = self.own(queue, flow);
-        // Relaxed: only this worker reads and writes it.
-        let in_flight = own.in_flight.load(Relaxed);
-        if in_flight == 0 {
-            self.flow(flow).enter(now_ns, self.grace_ns, &self.gvt);
-        }
-        own.in_flight.store(in_flight.wrapping_add(1), Relaxed);
-        own.submitted(class, cost.0);
-    }
-
-    #[inline]
-    fn adjust(&self, _queue: &mut D2fqQueue, now_ns: u64) -> Option<ClassWeights> {
+    fn adjust(self, _queue: &mut D2fqQueue, now_ns: u64) -> Option<ClassWeights> {
         // Relaxed: a hint; `end_period` decides.
         let due_ns = self.next_adjust_ns.load(Relaxed);
         if now_ns < due_ns { None } else { self.end_period(due_ns, now_ns) }
-    }
-
-    fn set_weight(&self, flow: FlowId, weight: Weight) {
-        self.flow(flow).rate.set(weight);
-    }
-
-    fn staged(&self, _queue: &D2fqQueue) -> usize {
-        0
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tunables of `d2fq`.
 
-use crate::policy::tunables::TIME_MAX_NS;
+use crate::policy::tunables::{self, Key, TIME_MAX_NS, Tunable, Tunables};
 use crate::policy::{ClassWeights, PolicyError, PolicyKind};
 use crate::vtime::VSpan;
 
@@ -63,24 +63,8 @@ impl D2fqOptions {
     ///
     /// # Errors
     /// The first field that is out of range.
-    pub const fn validate(&self) -> Result<(), PolicyError> {
-        let (threshold_least, threshold_most) = (Self::LOW_THRESHOLD_MIN_BYTES, Self::LOW_THRESHOLD_MAX_BYTES);
-        let all = [
-            ("low-threshold", self.low_threshold_bytes, " bytes", threshold_least, threshold_most),
-            ("class-ratio", self.class_ratio as u64, "", 0, Self::CLASS_RATIO_MAX as u64),
-            ("adjust-period", self.adjust_period_ns, " ns", Self::ADJUST_PERIOD_MIN_NS, TIME_MAX_NS),
-            ("grace-period", self.grace_period_ns, " ns", 0, Self::GRACE_PERIOD_MAX_NS),
-            ("vtime-quantum", self.vtime_quantum_bytes, " bytes", 0, Self::VTIME_QUANTUM_MAX_BYTES),
-        ];
-        let mut at = 0;
-        while at < all.len() {
-            let (name, value, unit, least, most) = all[at];
-            if value < least || value > most {
-                return Err(PolicyError::TunableOutOfRange { kind: PolicyKind::D2fq, name, value, unit, least, most });
-            }
-            at += 1;
-        }
-        Ok(())
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        tunables::validate(PolicyKind::D2fq, self)
     }
 }
 
@@ -88,6 +72,38 @@ impl Default for D2fqOptions {
     fn default() -> Self {
         Self::DEFAULT
     }
+}
+
+impl Tunables for D2fqOptions {
+    const DEFAULT: Self = D2fqOptions::DEFAULT;
+    const SHIPPED: Self = D2fqOptions::SHIPPED;
+
+    const KEYS: &'static [Key<Self>] = &[
+        Key::new(
+            "low-threshold",
+            "how far a tenant may be ahead before its requests go to the low queues, in bytes at the default weight",
+            |own| {
+                let allowed = Self::LOW_THRESHOLD_MIN_BYTES..=Self::LOW_THRESHOLD_MAX_BYTES;
+                Tunable::Size(&mut own.low_threshold_bytes, allowed)
+            },
+        ),
+        Key::new(
+            "class-ratio",
+            "the weight of the high queues over that of the low ones; 0: as large as fairness needs, found while it runs",
+            |own| Tunable::Count(&mut own.class_ratio, 0..=Self::CLASS_RATIO_MAX),
+        ),
+        Key::new("adjust-period", "time between two looks at whether `class-ratio` fits", |own| {
+            Tunable::Time(&mut own.adjust_period_ns, Self::ADJUST_PERIOD_MIN_NS..=TIME_MAX_NS)
+        }),
+        Key::new("grace-period", "how long a tenant with nothing in flight keeps its place", |own| {
+            Tunable::Time(&mut own.grace_period_ns, 0..=Self::GRACE_PERIOD_MAX_NS)
+        }),
+        Key::new(
+            "vtime-quantum",
+            "how much global virtual time must move by to be written; 0: with each completion, as published",
+            |own| Tunable::Size(&mut own.vtime_quantum_bytes, 0..=Self::VTIME_QUANTUM_MAX_BYTES),
+        ),
+    ];
 }
 
 #[cfg(all(test, not(loom)))]

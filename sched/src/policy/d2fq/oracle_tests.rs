@@ -124,7 +124,7 @@ proptest! {
             gvt: 0,
             holder: None,
             next_look_ns: [0; QUEUES],
-            grace_ns: options.d2fq.grace_period_ns,
+            grace_ns: options.own.d2fq.grace_period_ns,
             low: policy.thresholds().low.0.into(),
         };
         let mut in_flight: Vec<(usize, usize, u64)> = Vec::new();

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::cost::COST_MAX;
+use crate::policy::OwnOptions;
 use crate::topology::HCTXS_MAX;
 
 const MIB: u64 = 1 << 20;
@@ -395,7 +396,8 @@ fn a_flow_that_was_put_at_global_virtual_time_says_nothing_of_the_ratio() {
 #[test]
 fn a_fixed_ratio_stays() {
     let d2fq = D2fqOptions { class_ratio: 3, ..D2fqOptions::DEFAULT };
-    let mut rig = Rig::with(PolicyOptions { d2fq, ..PolicyOptions::new(PolicyKind::D2fq) }, 1, &weights(&[100]));
+    let own = OwnOptions { d2fq, ..OwnOptions::DEFAULT };
+    let mut rig = Rig::with(PolicyOptions { own, ..PolicyOptions::new(PolicyKind::D2fq) }, 1, &weights(&[100]));
     let weights = ClassWeights { high: 3, medium: 2, low: 1 };
     assert_eq!(rig.policy.adjust(&mut rig.queues[0], 5), Some(weights));
     rig.serve(0, 0, 4096);
@@ -406,7 +408,8 @@ fn a_fixed_ratio_stays() {
 fn thresholds_follow_the_one_that_is_set() {
     let thresholds = |low_threshold_bytes: u64| {
         let d2fq = D2fqOptions { low_threshold_bytes, ..D2fqOptions::DEFAULT };
-        let options = PolicyOptions { d2fq, ..PolicyOptions::new(PolicyKind::D2fq) };
+        let own = OwnOptions { d2fq, ..OwnOptions::DEFAULT };
+        let options = PolicyOptions { own, ..PolicyOptions::new(PolicyKind::D2fq) };
         let Thresholds { medium, low, unfair } = D2fq::new(&options, 1, &[Weight::DEFAULT]).unwrap().thresholds();
         [medium, low, unfair].map(VSpan::bytes)
     };

@@ -3,6 +3,7 @@
 //! Run: `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p mqfq-sched --release --lib loom`.
 
 use super::*;
+use crate::policy::OwnOptions;
 use crate::policy::sleeper_model::{one_token_passes_to_a_worker_that_falls_asleep, options};
 use crate::policy::{KyberOptions, PolicyKind};
 use crate::sync::model::{Arc, Builder, thread};
@@ -22,7 +23,8 @@ fn loom_device_token_meets_a_worker_that_falls_asleep() {
 fn loom_domain_token_meets_a_worker_that_falls_asleep() {
     Builder::new().check(|| {
         let kyber = KyberOptions { read_depth: 1, ..KyberOptions::DEFAULT };
-        let options = PolicyOptions { depth: 1000, kyber, ..options(PolicyKind::Kyber) };
+        let own = OwnOptions { kyber, ..OwnOptions::DEFAULT };
+        let options = PolicyOptions { depth: 1000, own, ..options(PolicyKind::Kyber) };
         one_token_passes_to_a_worker_that_falls_asleep(Kyber::new(&options, 2));
     });
 }

@@ -1,4 +1,4 @@
-//! The worked example of `mqfq.rs` and of its page, run.
+//! The worked example of `mod.rs` and of its page, run.
 
 use super::*;
 use crate::policy::PolicyKind;
@@ -72,7 +72,7 @@ fn the_worked_example_at_the_head_of_this_file() {
     let mut scene = Scene::new();
     let mut granted = Vec::new();
     let happened: Vec<Vec<String>> = (0..12).map(|turn| scene.turn(turn % 2, &mut granted)).collect();
-    let file = rows(include_str!("../mqfq.rs"), "//! ");
+    let file = rows(include_str!("mod.rs"), "//! ");
     let page = rows(include_str!("../../../../docs/use/policies/mqfq.md"), "");
     assert_eq!(file, happened, "the table at the head of mqfq.rs");
     assert_eq!(page, happened, "the table of docs/use/policies/mqfq.md");

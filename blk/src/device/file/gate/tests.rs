@@ -1,4 +1,5 @@
 use super::*;
+use mqfq_testing::Random;
 use std::sync::Condvar;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 
@@ -208,15 +209,8 @@ fn generated_histories_of_three_queues_agree_with_a_gate_on_paper() {
             gate.join(HctxId(hctx), Arc::new(move |HctxId(whom)| rung.lock().unwrap().push(whom.into())))
         };
         let members = [join(0), join(1), join(2)];
-        let (mut paper, mut writes, mut draw) = (Paper::default(), Vec::<Write>::new(), seed);
-        let mut below = |bound: u64| {
-            // SplitMix64.
-            draw = draw.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = draw;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            (z ^ (z >> 31)) % bound
-        };
+        let (mut paper, mut writes, mut draw) = (Paper::default(), Vec::<Write>::new(), Random::new(seed));
+        let mut below = |bound: u64| draw.below(bound);
         for step in 0..2_000_u16 {
             let inside: Vec<usize> = (0..writes.len()).filter(|&at| writes[at].is_in).collect();
             assert!(writes.is_empty() || !inside.is_empty(), "all wait, nobody is inside (G4)");

@@ -1,0 +1,247 @@
+//! What all paths of a context have: the policy, the table of requests, the commands on the device, the counters.
+//!
+//! A path decides when a request goes to the device. How it is admitted, becomes a command and completes is the same on
+//! every path with a block layer, and is here; [`Ending`] is the one thing that they do differently at a request's end.
+
+use super::counters::Counters;
+use super::hand_over::Commands;
+use super::merge::Merging;
+use super::timeout::Expiry;
+use super::{Full, HwCtxOptions};
+use crate::buffer::Buffer;
+use crate::device::{Command, QueueFull, Reaped};
+use crate::list::Place;
+use crate::request::{Completion, Op, Status, Submission};
+use crate::stage::Staging;
+use crate::table::{Charge, Completed, Owner, RequestTable, State};
+use crate::tag::Tag;
+use mqfq_sched::cost::{CostKind, CostModel, CostTerm};
+use mqfq_sched::flow::FlowId;
+use mqfq_sched::policy::{DispatchToken, Done, Entry, Grant, Handle, Kick, Policy, QueueClass};
+use mqfq_sched::topology::HctxId;
+use std::sync::Arc;
+
+/// What a policy is told of a request's end.
+pub(super) trait Ending<P: Policy> {
+    /// The device finished a request whose token is `token`.
+    fn ended(policy: &P, queue: &mut P::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
+}
+
+/// How a submission is charged, by [`Op::index`].
+pub(super) struct Charges([OpCharge; Op::COUNT]);
+
+#[derive(Clone, Copy)]
+struct OpCharge {
+    term: CostTerm,
+    kind: CostKind,
+    is_sync: bool,
+    /// All ones if a staged request holds its payload.
+    payload_mask: u32,
+}
+
+impl Charges {
+    fn new(cost: &CostModel, async_writes: bool) -> Charges {
+        let of = |kind, is_sync, payload_mask| OpCharge { term: cost.term(kind), kind, is_sync, payload_mask };
+        // Somebody waits for a read, a flush, and for a write unless it is a cache's.
+        let read = of(CostKind::Read, true, u32::MAX);
+        let write = of(CostKind::Write, !async_writes, u32::MAX);
+        let flush = of(CostKind::Flush, true, 0);
+        let discard = of(CostKind::Discard, false, 0);
+        Charges([read, write, flush, discard, discard])
+    }
+
+    /// How this submission is charged.
+    #[inline(always)]
+    pub(super) fn of(&self, submission: &Submission) -> Charge {
+        let &Submission { op, length_bytes, fua, .. } = submission;
+        let &OpCharge { term, kind, is_sync, payload_mask } = &self.0[op.index()];
+        let (cost, staged_bytes) = (term.cost(u64::from(length_bytes)), length_bytes & payload_mask);
+        Charge { cost, kind, is_sync: is_sync | fua, staged_bytes }
+    }
+}
+
+/// What is the same on every path of a context.
+pub(super) struct Shared<P: Policy> {
+    pub(super) id: HctxId,
+    pub(super) policy: Arc<P>,
+    pub(super) queue: P::Queue,
+    pub(super) charges: Charges,
+    pub(super) staging: Staging,
+    pub(super) requests: RequestTable,
+    pub(super) commands: Commands,
+    pub(super) merging: Merging,
+    pub(super) expiry: Expiry,
+    /// Flows that were refused, have room, and are to be told.
+    pub(super) room: Vec<FlowId>,
+    pub(super) counters: Counters,
+}
+
+impl<P: Policy> Shared<P> {
+    pub(super) fn new(options: HwCtxOptions<P>) -> Shared<P> {
+        let HwCtxOptions { id, policy, device, queue_depth, limits, cost, path } = options;
+        let staged_max = super::capacity_requests(&limits);
+        let staging = Staging::new(&limits);
+        let merging = Merging::new(&path, queue_depth);
+        Shared {
+            id,
+            queue: policy.open_queue(id, staged_max),
+            policy,
+            charges: Charges::new(&cost, path.async_writes),
+            requests: RequestTable::new(staged_max + queue_depth as usize + merging.extra_max),
+            commands: Commands::new(device, queue_depth),
+            merging,
+            expiry: Expiry::new(&path),
+            room: Vec::with_capacity(staging.flows()),
+            staging,
+            counters: Counters::new(limits.len()),
+        }
+    }
+
+    /// Takes in a request that is within the bounds of its flow.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, owner: Owner, submission: Submission, now_ns: u64) -> Result<Entry, Full> {
+        let charge = self.charges.of(&submission);
+        let &Submission { flow, offset_bytes, length_bytes, .. } = &submission;
+        if !self.staging.admit(flow, charge.staged_bytes) {
+            self.counters.stats.refused += 1;
+            return Err(Full(submission));
+        }
+        let Charge { cost, kind, is_sync, .. } = charge;
+        // The table has a place for each staged request of each flow, for each tag and for what shares a tag, so
+        // `admit` is the only bound.
+        let Some(place) = self.requests.vacant() else { panic_table_full(self.id) };
+        let handle = place.fill(owner, submission, charge, now_ns);
+        Ok(Entry { flow, cost, handle, kind, is_sync, offset_bytes, length_bytes })
+    }
+
+    /// Makes a granted request a command, or a part of the open one. Returns requests handed to the device, which with
+    /// merging may be others than this one.
+    #[inline(always)]
+    pub(super) fn dispatch(&mut self, tag: Tag, grant: Grant, class: QueueClass, now_ns: u64) -> usize {
+        let Grant { handle, flow, token } = grant;
+        let request = self.requests.get_mut(handle);
+        debug_assert_eq!(request.submission.flow, flow, "the policy granted {handle:?} to another flow");
+        request.state = State::Dispatched { tag, token };
+        request.dispatched_ns = now_ns;
+        if self.staging.leave(flow, request.charge.staged_bytes) {
+            self.room.push(flow);
+        }
+        if self.merging.is_on() {
+            return self.gather(tag, handle);
+        }
+        let command = self.commands.of(tag, handle, class, request);
+        usize::from(self.offer(command))
+    }
+
+    /// Tells the device of what was handed over, if anything was.
+    #[inline(always)]
+    pub(super) fn ring(&mut self, dispatched: usize, now_ns: u64) {
+        if dispatched > 0 {
+            self.commands.device.ring_doorbell(now_ns);
+            self.expiry.arm(now_ns);
+            self.counters.stats.doorbells += 1;
+            self.counters.stats.dispatched += dispatched as u64;
+        }
+    }
+
+    /// Completes all that the device has finished, on path `E`.
+    #[inline(always)]
+    pub(super) fn complete_all<E: Ending<P>>(
+        &mut self,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        self.account(now_ns);
+        let mut kicks = 0;
+        let mut counting = |hctx: HctxId| {
+            kicks += 1;
+            kick.kick(hctx);
+        };
+        let mut all = std::mem::take(&mut self.commands.reaped);
+        // What an end carries is taken out of its place, and not moved out with all the rest.
+        for Reaped { tag, generation, status, buffer, more } in &mut all {
+            let Some(head) = self.commands.end(*tag, *generation) else {
+                self.counters.stats.late_completions += 1;
+                continue;
+            };
+            if self.merging.extra > 0 && self.requests.get_mut(head).next.is_some() {
+                self.end_merged::<E>(head, *status, buffer.take(), std::mem::take(more), now_ns, &mut counting, out);
+            } else {
+                self.complete::<E>(head, *status, buffer, now_ns, &mut counting, out);
+            }
+        }
+        all.clear();
+        self.commands.reaped = all;
+        if self.expiry.is_due(now_ns) {
+            self.look::<E>(now_ns, &mut counting, out);
+        }
+        self.counters.stats.kicks += kicks;
+    }
+
+    /// Counts the time since the last call towards the commands that were on the device all the while.
+    pub(super) fn account(&mut self, now_ns: u64) {
+        self.counters.account(self.commands.tags.in_use() as u64, now_ns);
+    }
+
+    /// Completes a request that has a token, with the payload in `buffer`.
+    #[inline(always)]
+    pub(super) fn complete<E: Ending<P>>(
+        &mut self,
+        handle: Handle,
+        status: Status,
+        buffer: &mut Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        if let Some(trace) = &mut self.counters.trace {
+            trace.completed(self.requests.get_mut(handle), status, now_ns);
+        }
+        let place = Place::behind(out);
+        let Completed { owner, completion, token, request } =
+            self.requests.take(handle).complete(status, buffer, now_ns);
+        let Completion { op, length_bytes, queued_ns, device_ns, .. } = completion;
+        // At once: what may call another function first is kept on the stack meanwhile.
+        place.fill((owner, completion));
+        if let Some(stats) = self.counters.of(request.submission.flow) {
+            stats.count(op, status, length_bytes, queued_ns, device_ns);
+        }
+        E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);
+    }
+
+    /// As `complete`, away from the path of requests that are alone in their command.
+    #[inline(never)]
+    pub(super) fn complete_apart<E: Ending<P>>(
+        &mut self,
+        handle: Handle,
+        status: Status,
+        mut buffer: Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        self.complete::<E>(handle, status, &mut buffer, now_ns, kick, out);
+    }
+
+    /// Hands a command to the device queue; keeps it if there is no place.
+    #[inline(always)]
+    pub(super) fn offer(&mut self, command: Command) -> bool {
+        match self.commands.device.submit(command) {
+            Ok(()) => {
+                self.counters.stats.commands += 1;
+                true
+            }
+            Err(QueueFull(command)) => {
+                self.commands.refused = Some(command);
+                false
+            }
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn panic_table_full(id: HctxId) -> ! {
+    panic!("{id:?}: the request table is smaller than its bounds");
+}

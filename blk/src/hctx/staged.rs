@@ -1,0 +1,96 @@
+//! The path of a policy that stages: what is admitted waits in the policy's queue until the policy grants it.
+//!
+//! ```text
+//!   submit ──▶ admit ──▶ policy.submit                              (stage)
+//!   run    ──▶ policy.pick ──▶ tag ──▶ device.submit … ring_doorbell (dispatch)
+//!   reap   ──▶ device.reap ──▶ policy.complete ──▶ Completion        (complete)
+//! ```
+
+use super::counters::Counters;
+use super::shared::{Ending, Shared};
+use super::{BATCH_MAX, Run};
+use crate::trace::TraceEvent;
+use mqfq_sched::policy::{DispatchToken, Done, Kick, Pick, Policy, QueueClass};
+use mqfq_sched::topology::HctxId;
+
+/// What this path alone has: why the last run ended.
+#[derive(Debug, Default)]
+pub(super) struct StagedPath {
+    /// The policy held back what is staged until another worker goes on.
+    pub(super) is_held_back: bool,
+    /// When the policy wants to be asked again, if it holds back what is staged.
+    pub(super) later_ns: Option<u64>,
+}
+
+impl StagedPath {
+    /// Dispatches what the policy grants, at most a batch.
+    #[inline(always)]
+    pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+        let mut kicks = 0;
+        let mut counting = |hctx: HctxId| {
+            kicks += 1;
+            kick.kick(hctx);
+        };
+        let mut again = false;
+        let mut full = false;
+        *self = StagedPath::default();
+        let mut dispatched = shared.hand_over_left(now_ns);
+        while shared.commands.refused.is_none() {
+            if dispatched >= BATCH_MAX {
+                again = true;
+                break;
+            }
+            // Without a tag there is no point in picking: commands of ours fill the device queue, and the reap of the
+            // first of them leads here again.
+            let Some(tag) = shared.commands.tags.acquire() else {
+                full = true;
+                break;
+            };
+            match shared.policy.pick(&mut shared.queue, now_ns, &mut counting) {
+                Pick::Dispatch(grant) => {
+                    dispatched += shared.dispatch(tag, grant, QueueClass::default(), now_ns);
+                    continue;
+                }
+                Pick::Throttled => self.hold_back(shared, TraceEvent::Throttled, now_ns),
+                Pick::NoToken => self.hold_back(shared, TraceEvent::NoToken, now_ns),
+                Pick::Later(at_ns) => self.wait(shared, at_ns, now_ns),
+                Pick::Idle => shared.counters.stats.idle += 1,
+            }
+            shared.commands.tags.release(tag);
+            break;
+        }
+        if shared.merging.is_on() && shared.commands.refused.is_none() {
+            dispatched += shared.close();
+        }
+        if full || shared.commands.refused.is_some() {
+            shared.policy.pause(&mut shared.queue, &mut counting);
+        }
+        shared.ring(dispatched, now_ns);
+        shared.counters.stats.kicks += kicks;
+        Run { dispatched, again }
+    }
+
+    /// The policy holds back what is staged, for this reason.
+    #[inline(never)]
+    fn hold_back<P: Policy>(&mut self, shared: &mut Shared<P>, why: TraceEvent, now_ns: u64) {
+        self.is_held_back = true;
+        let Counters { stats, .. } = &mut shared.counters;
+        *if why == TraceEvent::Throttled { &mut stats.throttled } else { &mut stats.no_token } += 1;
+        shared.counters.mark(why, now_ns);
+    }
+
+    /// The policy holds back what is staged until `at_ns`, in the hope of a better request.
+    #[inline(never)]
+    fn wait<P: Policy>(&mut self, shared: &mut Shared<P>, at_ns: u64, now_ns: u64) {
+        self.later_ns = Some(at_ns);
+        shared.counters.stats.later += 1;
+        shared.counters.mark(TraceEvent::Later, now_ns);
+    }
+}
+
+impl<P: Policy> Ending<P> for StagedPath {
+    #[inline(always)]
+    fn ended(policy: &P, queue: &mut P::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
+        policy.complete(queue, done, token, now_ns, kick);
+    }
+}

@@ -1,0 +1,66 @@
+//! Appending to a list that has room.
+
+/// The place behind the last of a list, which has room for it. [`Vec::push`] gets a value that was made before the list
+/// may have to grow: one of several words is then kept on the stack and copied from there. One that is made after this
+/// is written where it belongs.
+pub(crate) struct Place<'a, T>(&'a mut Vec<T>);
+
+impl<'a, T> Place<'a, T> {
+    /// That of this list, which grows if it must.
+    #[inline(always)]
+    pub(crate) fn behind(list: &'a mut Vec<T>) -> Place<'a, T> {
+        if list.len() == list.capacity() {
+            grow(list);
+        }
+        Place(list)
+    }
+
+    /// That of this list, if it has room.
+    #[inline(always)]
+    pub(crate) fn within(list: &'a mut Vec<T>) -> Option<Place<'a, T>> {
+        (list.len() < list.capacity()).then_some(Place(list))
+    }
+
+    /// Appends the value.
+    #[inline(always)]
+    pub(crate) fn fill(self, value: T) {
+        let len = self.0.len();
+        // SAFETY: `behind` or `within` saw to it that the capacity is more than the length, and since then the list was
+        // borrowed by self alone. All before `len` are filled, and now that one is, too.
+        unsafe {
+            self.0.as_mut_ptr().add(len).write(value);
+            self.0.set_len(len + 1);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn grow<T>(list: &mut Vec<T>) {
+    list.reserve(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_appended_is_there_in_order_and_dropped_once() {
+        let shared = std::sync::Arc::new(());
+        let mut list = Vec::new();
+        for number in 0..100 {
+            Place::behind(&mut list).fill((number, shared.clone()));
+        }
+        assert!(list.iter().map(|&(number, _)| number).eq(0..100));
+        assert_eq!(std::sync::Arc::strong_count(&shared), 101);
+        drop(list);
+        assert_eq!(std::sync::Arc::strong_count(&shared), 1);
+    }
+
+    #[test]
+    fn a_place_that_is_not_filled_is_none() {
+        let mut list = vec![String::from("first")];
+        let _ = Place::behind(&mut list);
+        assert_eq!(list, ["first"]);
+    }
+}

@@ -1,0 +1,254 @@
+//! Slots: names that stay what they are while others come and go.
+//!
+//! Tenants, exports and devices lie in arrays that the data path indexes. A slot is a place in such an array and a
+//! generation: how many had the place before. A thing that is removed frees its place; the next thing there has another
+//! generation, so an old name finds nothing instead of somebody else's thing.
+//!
+//! ```text
+//!   insert a, b, c      a = 0.0   b = 1.0   c = 2.0        place.generation
+//!   remove b            a = 0.0             c = 2.0        nobody else is renumbered; 1.0 finds nothing from now on
+//!   insert d            a = 0.0   d = 1.1   c = 2.0
+//! ```
+//!
+//! # Invariants
+//! S1. A name is given out once. A place whose generations are used up stays empty for good.
+//! S2. There are never more things than the maximum given at the beginning, so arrays of that length hold all places.
+//! S3. Places are given out from 0 without gaps first, so arrays that grow in blocks need no more than
+//!     [`Slots::places`].
+//!
+//! For the control plane: it allocates, and one thread owns it.
+
+use mqfq_sched::flow::FlowId;
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+/// Most places of any [`Slots`]: a place takes 20 bits of a packed name.
+pub const PLACES_MAX: u32 = 1 << Slot::PLACE_BITS;
+
+/// Names one thing among its like for ever: its place, and how many had the place before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(u32);
+
+impl Slot {
+    const PLACE_BITS: u32 = 20;
+    /// Last generation of a place: 12 bits.
+    pub const GENERATION_MAX: u32 = u32::MAX >> Slot::PLACE_BITS;
+
+    /// The first name of a place, 0..[`PLACES_MAX`].
+    ///
+    /// # Panics
+    /// If there is no such place.
+    pub const fn first(place: u32) -> Slot {
+        assert!(place < PLACES_MAX, "a place beyond 2^20");
+        Slot(place)
+    }
+
+    /// Index into arrays.
+    #[inline(always)]
+    pub const fn place(self) -> usize {
+        (self.0 & (PLACES_MAX - 1)) as usize
+    }
+
+    /// How many had the place before, 0..=[`Slot::GENERATION_MAX`].
+    #[inline(always)]
+    pub const fn generation(self) -> u32 {
+        self.0 >> Slot::PLACE_BITS
+    }
+
+    /// The name of whoever has the place next. `None`: nobody ever has.
+    const fn next(self) -> Option<Slot> {
+        match self.0.checked_add(PLACES_MAX) {
+            Some(packed) => Some(Slot(packed)),
+            None => None,
+        }
+    }
+}
+
+/// The data path knows places: a flow's slot is freed when no request of it is left.
+impl From<Slot> for FlowId {
+    fn from(slot: Slot) -> FlowId {
+        FlowId(slot.place() as u32)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.place(), self.generation())
+    }
+}
+
+/// There are as many as there may be, or every place has been used as often as it may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoPlace;
+
+#[derive(Clone, Debug)]
+enum Entry<T> {
+    Taken(Slot, T),
+    /// With the name that is given out next.
+    Free(Slot),
+    UsedUp,
+}
+
+/// Things by slot.
+#[derive(Clone, Debug)]
+pub struct Slots<T> {
+    entries: Vec<Entry<T>>,
+    /// Places that were freed, last freed first: what is small stays small.
+    free: Vec<u32>,
+    max: u32,
+    len: u32,
+}
+
+impl<T> Slots<T> {
+    /// Empty, for at most `max` things, 1..=[`PLACES_MAX`].
+    ///
+    /// # Panics
+    /// If `max` is out of range.
+    pub fn new(max: u32) -> Slots<T> {
+        assert!((1..=PLACES_MAX).contains(&max), "{max} places are out of range, allowed is 1 to {PLACES_MAX}");
+        Slots { entries: Vec::new(), free: Vec::new(), max, len: 0 }
+    }
+
+    /// Gives a name that nobody has had.
+    ///
+    /// # Errors
+    /// [`NoPlace`].
+    pub fn insert(&mut self, thing: T) -> Result<Slot, NoPlace> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.entries.len() < self.max as usize => {
+                let place = self.entries.len() as u32;
+                self.entries.push(Entry::Free(Slot::first(place)));
+                place
+            }
+            None => return Err(NoPlace),
+        };
+        let entry = &mut self.entries[place as usize];
+        let Entry::Free(slot) = *entry else { unreachable!("only free places are listed as such") };
+        *entry = Entry::Taken(slot, thing);
+        self.len += 1;
+        Ok(slot)
+    }
+
+    /// Takes the thing out; its place is given to another. The caller has seen to it that no request of it is left.
+    pub fn remove(&mut self, slot: Slot) -> Option<T> {
+        let entry = self.entries.get_mut(slot.place())?;
+        if !matches!(entry, Entry::Taken(taken, _) if *taken == slot) {
+            return None;
+        }
+        let next = match slot.next() {
+            Some(next) => {
+                self.free.push(slot.place() as u32);
+                Entry::Free(next)
+            }
+            None => Entry::UsedUp,
+        };
+        self.len -= 1;
+        match std::mem::replace(entry, next) {
+            Entry::Taken(_, thing) => Some(thing),
+            _ => unreachable!("looked at above"),
+        }
+    }
+
+    /// The thing of this name, if it is still there.
+    pub fn get(&self, slot: Slot) -> Option<&T> {
+        match self.entries.get(slot.place())? {
+            Entry::Taken(taken, thing) if *taken == slot => Some(thing),
+            _ => None,
+        }
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
+        match self.entries.get_mut(slot.place())? {
+            Entry::Taken(taken, thing) if *taken == slot => Some(thing),
+            _ => None,
+        }
+    }
+
+    /// All that are there, by place.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Taken(slot, thing) => Some((*slot, thing)),
+            Entry::Free(_) | Entry::UsedUp => None,
+        })
+    }
+
+    /// The same without their names.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.iter().map(|(_, thing)| thing)
+    }
+
+    /// Things that are there.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Nothing is there.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Places that were ever given out: an array of this length has room for each.
+    pub fn places(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Things that there may be.
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+}
+
+impl<T> Index<Slot> for Slots<T> {
+    type Output = T;
+
+    /// # Panics
+    /// If nothing of this name is there: for names that the caller knows to be in use.
+    fn index(&self, slot: Slot) -> &T {
+        self.get(slot).unwrap_or_else(|| panic!("nothing is at {slot:?} any more"))
+    }
+}
+
+impl<T> IndexMut<Slot> for Slots<T> {
+    fn index_mut(&mut self, slot: Slot) -> &mut T {
+        self.get_mut(slot).unwrap_or_else(|| panic!("nothing is at {slot:?} any more"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_renumbered_when_another_goes() {
+        let mut slots = Slots::new(8);
+        let [a, b, c] = ["a", "b", "c"].map(|name| slots.insert(name).unwrap());
+        assert_eq!(slots.remove(b), Some("b"));
+        assert_eq!((slots.get(a), slots.get(b), slots.get(c)), (Some(&"a"), None, Some(&"c")));
+        let d = slots.insert("d").unwrap();
+        assert_eq!(format!("{a:?} {b:?} {c:?} {d:?}"), "0.0 1.0 2.0 1.1");
+        assert_eq!((slots.get(b), slots.get(d), slots.places()), (None, Some(&"d"), 3));
+        assert_eq!(slots.remove(b), None, "an old name takes nobody along");
+    }
+
+    #[test]
+    fn a_place_whose_generations_are_used_up_stays_empty() {
+        let mut slots = Slots::new(1);
+        for generation in 0..=Slot::GENERATION_MAX {
+            let slot = slots.insert(()).unwrap();
+            assert_eq!((slot.place(), slot.generation()), (0, generation));
+            assert_eq!(slots.insert(()), Err(NoPlace), "one at a time");
+            slots.remove(slot).unwrap();
+        }
+        assert_eq!(slots.insert(()), Err(NoPlace));
+        assert!(slots.is_empty());
+    }
+
+    #[test]
+    fn the_last_place_has_a_name() {
+        let slot = Slot::first(PLACES_MAX - 1);
+        assert_eq!((slot.place(), slot.generation()), (PLACES_MAX as usize - 1, 0));
+        assert_eq!(slot.next().map(|slot| (slot.place(), slot.generation())), Some((PLACES_MAX as usize - 1, 1)));
+    }
+}

@@ -1,0 +1,146 @@
+//! Where an export is served: a key of `[export.NAME]` for each front end of the registry.
+
+use super::{ConfigError, ExportConfig, Located, Section};
+use mqfq_config::Entry;
+use mqfq_config::text::quoted;
+use mqfq_front::FRONT_ENDS;
+use mqfq_front::front_end::{AddressFault, ExportAddress, FrontEnd};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a front end's key takes, for an error's "allowed is".
+fn allowed(front_end: &dyn FrontEnd) -> String {
+    format!("{}, or a list of these", front_end.addresses())
+}
+
+/// All addresses of an export, in the order of the registry.
+///
+/// # Errors
+/// There is none, or one cannot be read or is listed twice.
+pub(super) fn read(section: &Section<'_, '_>) -> Result<Vec<Located<ExportAddress>>, ConfigError> {
+    let mut addresses = Vec::new();
+    for &front_end in FRONT_ENDS {
+        if let Some(entry) = section.get(front_end.name()) {
+            read_list(front_end, &entry, &mut addresses)?;
+        }
+    }
+    if addresses.is_empty() {
+        let first = FRONT_ENDS[0];
+        section.require(first.name(), &allowed(first))?;
+    }
+    Ok(addresses)
+}
+
+fn read_list(
+    front_end: &'static dyn FrontEnd,
+    entry: &Entry<'_, '_>,
+    addresses: &mut Vec<Located<ExportAddress>>,
+) -> Result<(), ConfigError> {
+    let mut listed = BTreeSet::new();
+    for text in entry.texts(&allowed(front_end))? {
+        let address = ExportAddress::parse(front_end, &text).map_err(|fault| {
+            let text = quoted(&text);
+            entry.place().error(match fault {
+                AddressFault::Unreadable(why) => format!("{text} is not an address to listen on: {why}"),
+                AddressFault::Refused(why) => format!("{text} {why}, allowed is {}", allowed(front_end)),
+            })
+        })?;
+        if !listed.insert(address.to_string()) {
+            return Err(entry.place().error(format!("{address} is listed twice, allowed is once")));
+        }
+        addresses.push(Located { value: address, place: entry.place() });
+    }
+    Ok(())
+}
+
+/// No two addresses that collide are to be listened on. Source: [`ExportAddress::collides_with`].
+///
+/// # Errors
+/// The first address in the file that collides with one before it.
+pub(super) fn refuse_collisions(exports: &[ExportConfig]) -> Result<(), ConfigError> {
+    // Those that collide have the same claim or the same text, of which each is looked up.
+    let mut taken: BTreeMap<String, (&ExportAddress, &str)> = BTreeMap::new();
+    for export in exports {
+        for Located { value: address, place } in &export.addresses {
+            for resource in address.address().claim().into_iter().chain([format!("{address:?}")]) {
+                let (other, name) = *taken.entry(resource).or_insert((address, &export.name));
+                if !std::ptr::eq(other, address) && address.collides_with(other) {
+                    let front_end = other.front_end().name();
+                    let whose = mqfq_config::join("export", name);
+                    return Err(place
+                        .error(format!("{address} is taken by {front_end} of {whose}, allowed is another address")));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+    use mqfq_front::export::ExportTable;
+    use mqfq_front::front_end::{Address, ListenOptions, Listener};
+    use std::sync::Arc;
+
+    /// Another front end, whose addresses are paths of sockets that offer one export each.
+    struct Other;
+
+    #[derive(Debug)]
+    struct Path(String);
+
+    impl FrontEnd for Other {
+        fn name(&self) -> &'static str {
+            "other"
+        }
+
+        fn addresses(&self) -> &'static str {
+            "\"PATH\""
+        }
+
+        fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault> {
+            Ok(Arc::new(Path(text.to_owned())))
+        }
+    }
+
+    impl std::fmt::Display for Path {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(&self.0)
+        }
+    }
+
+    impl Address for Path {
+        fn claim(&self) -> Option<String> {
+            Some(format!("unix:{}", self.0))
+        }
+
+        fn takes_several_exports(&self) -> bool {
+            false
+        }
+
+        fn listen(&self, _: Arc<ExportTable>, _: &ListenOptions) -> Result<Box<dyn Listener>, String> {
+            unreachable!("nobody listens")
+        }
+    }
+
+    #[test]
+    fn addresses_of_two_front_ends_collide_on_one_socket_and_some_take_one_export_alone() {
+        let text = "[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.t]\n\
+                    [export.a]\ndevice = \"d\"\ntenant = \"t\"\nnbd = [\"unix:/a\", \"unix:/b\"]\n\
+                    [export.b]\ndevice = \"d\"\ntenant = \"t\"\nnbd = \"unix:/a\"\n";
+        let refused = |added: [(usize, &str); 2]| {
+            let mut exports = Config::parse("c.toml", text).unwrap().exports;
+            for (export, path) in added {
+                let place = exports[export].addresses[0].place.clone();
+                let value = ExportAddress::parse(&Other, path).unwrap();
+                exports[export].addresses.push(Located { value, place });
+            }
+            refuse_collisions(&exports).map_err(|error| error.to_string())
+        };
+        assert_eq!(refused([(0, "/c"), (1, "/d")]), Ok(()));
+        let taken = "is taken by nbd of export.a, allowed is another address";
+        assert_eq!(refused([(0, "/c"), (1, "/b")]), Err(format!("c.toml:12: export.b.nbd: /b {taken}")));
+        let taken = "is taken by other of export.a, allowed is another address";
+        assert_eq!(refused([(0, "/c"), (1, "/c")]), Err(format!("c.toml:12: export.b.nbd: /c {taken}")));
+    }
+}

@@ -1,0 +1,300 @@
+//! A worker and a device in memory, for tests: what a connection asks for is done when the test says so.
+
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::{Client, Context, Descriptors, DeviceIndex, Event, MakeClient, Part, Refused};
+use mqfq_blk::device::DeviceInfo;
+use mqfq_blk::request::{Completion, Op, Status, Submission};
+use std::collections::VecDeque;
+use std::os::fd::{OwnedFd, RawFd};
+
+/// A receive in flight.
+pub struct Receive {
+    pub buffer: Buffer,
+    pub start: usize,
+    pub end: usize,
+    pub user: u32,
+}
+
+/// The worker's side.
+#[derive(Default)]
+pub struct Fake {
+    pub now_ns: u64,
+    /// The device's bytes.
+    pub store: Vec<u8>,
+    /// Requests handed over and not executed.
+    pub staged: VecDeque<Submission>,
+    /// Requests that may be staged; 0 means any number.
+    pub staged_max: usize,
+    /// Requests that were executed.
+    pub executed: Vec<(Op, u64, u32, bool)>,
+    pub receive: Option<Receive>,
+    pub send: Option<(Vec<Part>, u32)>,
+    /// Descriptors that went with sends.
+    pub passed: Vec<OwnedFd>,
+    /// What is waited for: polls and counts by their names.
+    pub waits: Vec<u32>,
+    /// Names of signals that have not ended.
+    pub signals: VecDeque<u32>,
+    pub accepts: usize,
+    pub attached: Vec<MakeClient>,
+    pub shut_down: bool,
+    /// Times that were asked for, with their names.
+    pub timers: Vec<(u64, u32)>,
+    pub refused: bool,
+}
+
+impl Context for Fake {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn device(&self, _device: DeviceIndex) -> DeviceInfo {
+        DeviceInfo {
+            size_bytes: self.store.len() as u64,
+            block_bytes: 1,
+            preferred_bytes: 4096,
+            transfer_bytes_max: 32 << 20,
+            volatile_cache: false,
+            segments_max: 1,
+            segment_align_bytes: 1,
+        }
+    }
+
+    fn submit(&mut self, device: DeviceIndex, submission: Submission) -> Result<(), Refused> {
+        assert_eq!(device, DeviceIndex(0));
+        let end_bytes = submission.offset_bytes + u64::from(submission.length_bytes);
+        assert!(end_bytes <= self.store.len() as u64, "{submission:?} ends past the device");
+        if self.staged_max > 0 && self.staged.len() >= self.staged_max {
+            self.refused = true;
+            return Err(Refused::TenantFull(submission));
+        }
+        self.staged.push_back(submission);
+        Ok(())
+    }
+
+    fn receive(&mut self, _socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
+        assert!(start < end && end <= buffer.capacity_bytes());
+        let before = self.receive.replace(Receive { buffer, start, end, user });
+        assert!(before.is_none(), "two receives at once");
+    }
+
+    fn send(&mut self, _socket: RawFd, parts: Vec<Part>, user: u32) {
+        assert!(parts.iter().all(|part| !part.as_slice().is_empty()), "sends nothing");
+        let before = self.send.replace((parts, user));
+        assert!(before.is_none(), "two sends at once");
+    }
+
+    fn receive_with_descriptors(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
+        self.receive(socket, buffer, start, end, user);
+    }
+
+    fn send_with_descriptors(&mut self, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32) {
+        self.passed.extend(descriptors);
+        self.send(socket, parts, user);
+    }
+
+    fn poll(&mut self, _descriptor: RawFd, user: u32) {
+        self.waits.push(user);
+    }
+
+    fn count(&mut self, _event: RawFd, user: u32) {
+        self.waits.push(user);
+    }
+
+    fn signal(&mut self, _event: RawFd, user: u32) {
+        self.signals.push_back(user);
+    }
+
+    fn take_back(&mut self, user: u32) {
+        self.waits.retain(|other| *other != user);
+    }
+
+    fn accept(&mut self, _listener: RawFd, _user: u32) {
+        self.accepts += 1;
+    }
+
+    fn attach(&mut self, make: MakeClient) {
+        self.attached.push(make);
+    }
+
+    fn shutdown(&mut self, _socket: RawFd) {
+        self.shut_down = true;
+    }
+
+    fn timer(&mut self, at_ns: u64, user: u32) {
+        self.timers.push((at_ns, user));
+    }
+}
+
+/// A client of the connection under test, and the world around both.
+pub struct Peer<C> {
+    pub client: C,
+    pub fake: Fake,
+    /// Sent by the peer, not yet received.
+    pub incoming: VecDeque<u8>,
+    /// Come with the next bytes.
+    pub incoming_descriptors: Vec<OwnedFd>,
+    /// The peer sends no more.
+    pub ended: bool,
+    /// The peer reads what it is sent.
+    pub reads: bool,
+    /// The device works.
+    pub executes: bool,
+    /// What the device answers with.
+    pub status: Status,
+    /// At most so many bytes come with one receive.
+    pub piece_bytes: usize,
+    /// What the peer has read.
+    pub read: Vec<u8>,
+    /// Sends that ended.
+    pub sends: usize,
+}
+
+impl<C: Client> Peer<C> {
+    /// Starts `client` on a device of `store_bytes` zero bytes.
+    pub fn new(client: C, store_bytes: usize) -> Peer<C> {
+        let fake = Fake { store: vec![0; store_bytes], ..Fake::default() };
+        let mut peer = Peer {
+            client,
+            fake,
+            incoming: VecDeque::new(),
+            incoming_descriptors: Vec::new(),
+            ended: false,
+            reads: true,
+            executes: true,
+            status: Status::Ok,
+            piece_bytes: usize::MAX,
+            read: Vec::new(),
+            sends: 0,
+        };
+        peer.client.start(&mut peer.fake);
+        peer.client.turn_end(&mut peer.fake);
+        peer.run();
+        peer
+    }
+
+    /// Sends `bytes` and lets everything happen that can.
+    pub fn say(&mut self, bytes: &[u8]) {
+        self.incoming.extend(bytes);
+        self.run();
+    }
+
+    /// Sends `bytes` and returns what came back, with what was not read before.
+    pub fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.say(bytes);
+        std::mem::take(&mut self.read)
+    }
+
+    /// Ends the peer's half.
+    pub fn end(&mut self) {
+        self.ended = true;
+        self.run();
+    }
+
+    /// Time passes: timers that are due by then come.
+    pub fn pass_ns(&mut self, ns: u64) {
+        let now_ns = self.fake.now_ns + ns;
+        self.fake.now_ns = now_ns;
+        let due: Vec<(u64, u32)> = self.fake.timers.extract_if(.., |(at_ns, _)| *at_ns <= now_ns).collect();
+        for (_, user) in due {
+            self.client.event(&mut self.fake, Event::Timer { user });
+            self.client.turn_end(&mut self.fake);
+        }
+        self.run();
+    }
+
+    /// The engine drains.
+    pub fn drain(&mut self) {
+        self.client.drain(&mut self.fake);
+        self.client.turn_end(&mut self.fake);
+        self.run();
+    }
+
+    /// The worker may drop the client.
+    pub fn gone(&self) -> bool {
+        let idle = self.fake.receive.is_none() && self.fake.send.is_none() && self.fake.staged.is_empty();
+        self.client.is_done() && idle
+    }
+
+    /// Turns the worker's loop until nothing more happens.
+    pub fn run(&mut self) {
+        while self.turn() {}
+    }
+
+    fn turn(&mut self) -> bool {
+        let received = self.receive();
+        let executed = self.executes && self.execute();
+        let sent = self.reads && self.finish_send(Ok(()));
+        let signalled = self.finish_signal();
+        if received || executed || sent || signalled {
+            self.client.turn_end(&mut self.fake);
+        }
+        received || executed || sent || signalled
+    }
+
+    fn finish_signal(&mut self) -> bool {
+        let Some(user) = self.fake.signals.pop_front() else { return false };
+        self.client.event(&mut self.fake, Event::Signalled { user, result: Ok(()) });
+        true
+    }
+
+    fn receive(&mut self) -> bool {
+        let over = self.ended || self.fake.shut_down;
+        let Some(receive) = self.fake.receive.take_if(|_| !self.incoming.is_empty() || over) else { return false };
+        let Receive { mut buffer, start, end, user } = receive;
+        let count = if self.fake.shut_down { 0 } else { self.incoming.len().min(end - start).min(self.piece_bytes) };
+        for byte in &mut buffer.as_mut_slice()[start..start + count] {
+            *byte = self.incoming.pop_front().expect("counted");
+        }
+        let descriptors = Descriptors::new(std::mem::take(&mut self.incoming_descriptors), false);
+        self.client.event(&mut self.fake, Event::Received { user, buffer, result: Ok(count), descriptors });
+        true
+    }
+
+    /// Ends the send in flight, if there is one.
+    pub fn finish_send(&mut self, result: Result<(), i32>) -> bool {
+        let Some((parts, user)) = self.fake.send.take() else { return false };
+        let result = if self.fake.shut_down { Err(32) } else { result };
+        if result.is_ok() {
+            self.read.extend(parts.iter().flat_map(|part| part.as_slice()));
+            self.sends += 1;
+        }
+        self.client.event(&mut self.fake, Event::Sent { user, parts, result });
+        true
+    }
+
+    /// Executes what is staged now, in order. False: nothing was.
+    pub fn execute(&mut self) -> bool {
+        self.execute_some(self.fake.staged.len())
+    }
+
+    /// Executes the first `count` of what is staged.
+    pub fn execute_some(&mut self, count: usize) -> bool {
+        for _ in 0..count {
+            let submission = self.fake.staged.pop_front().expect("counted");
+            let completion = self.executed(submission);
+            self.client.completed(&mut self.fake, completion);
+        }
+        if std::mem::take(&mut self.fake.refused) {
+            self.client.room(&mut self.fake);
+        }
+        count > 0
+    }
+
+    fn executed(&mut self, submission: Submission) -> Completion {
+        let Submission { op, offset_bytes, length_bytes, fua, mut buffer, cookie, .. } = submission;
+        let from = offset_bytes as usize;
+        let range = from..from + length_bytes as usize;
+        let length = range.len();
+        match (op, &mut buffer) {
+            _ if self.status != Status::Ok => {}
+            (Op::Read, Some(buffer)) => buffer.as_mut_slice()[..length].copy_from_slice(&self.fake.store[range]),
+            (Op::Write, Some(buffer)) => self.fake.store[range].copy_from_slice(&buffer.as_slice()[..length]),
+            (Op::Flush, None) => {}
+            (Op::Discard | Op::WriteZeroes { .. }, None) => self.fake.store[range].fill(0),
+            (op, buffer) => panic!("{op:?} with buffer {buffer:?}"),
+        }
+        self.fake.executed.push((op, offset_bytes, length_bytes, fua));
+        Completion { cookie, status: self.status, op, length_bytes, buffer, queued_ns: 0, device_ns: 0 }
+    }
+}

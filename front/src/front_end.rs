@@ -1,0 +1,219 @@
+//! What a front end is to the rest of the product: addresses, listeners, counters, limits, drain.
+//!
+//! A front end is a folder of this crate and a line of the registry ([`crate::FRONT_ENDS`]). Whoever reads the config,
+//! serves and reports goes through these traits and names none of them.
+//!
+//! ```text
+//!   key and text ─FrontEnd::parse▶ Address ─listen▶ Listener ─into_clients▶ clients, which the engine calls
+//!     of the config                    │                └─stats▶ counters, which the daemon prints
+//!                                      └ await_predecessor: a socket that a killed server leaves
+//! ```
+//!
+//! # Who does what
+//! | of a front end | of this crate, for all | of the daemon |
+//! |---|---|---|
+//! | its protocol, and a [`mqfq_blk::client::Client`] for each connection or queue | [`crate::listener`]: accepts on sockets | which exports are where |
+//! | which addresses it understands | [`crate::socket`]: those of sockets, the file at a path | reads the config |
+//! | names of its counters ([`crate::stats::Names`]) | [`crate::stats`]: the counters | prints them |
+//! | which memory it counts | [`crate::memory`]: what a connection, a tenant, the server may hold | the limits |
+//! | when a connection belongs to a tenant | [`crate::places`]: connections of each tenant | how many |
+//! | what a client does when it drains | [`crate::export::Door`]: no new clients of an export | when |
+//!
+//! # Drain
+//! All clients: [`mqfq_blk::engine::Engine::drain`]. Those of one export: [`drain_export`]. One client:
+//! `Engine::drain_some` with the number of its label. A front end says in [`mqfq_blk::client::Client::label`] which
+//! export a client uses, and refuses new ones where [`crate::export::Door::is_closed`].
+
+use crate::export::{Export, ExportTable};
+use crate::memory::MemoryLimits;
+use crate::reserve::Reserve;
+use crate::stats::Stats;
+use mqfq_blk::client::{MakeClient, Whose};
+use mqfq_blk::engine::Engine;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Takes one line about a client that was refused, or closed for a broken rule. Called on workers: it neither waits nor
+/// panics.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A way for tenants to attach.
+pub trait FrontEnd: Sync {
+    /// The config key of its addresses in `[export.NAME]`, and the beginning of its lines in the log.
+    fn name(&self) -> &'static str;
+
+    /// The addresses that its key takes, for an error's "allowed is".
+    fn addresses(&self) -> &'static str;
+
+    /// The address that `text` names.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault>;
+}
+
+/// Why a text is no address of a front end. The sentence begins with the text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AddressFault {
+    /// "... is not an address to listen on: {0}"
+    Unreadable(String),
+    /// "... {0}, allowed is ..."
+    Refused(String),
+}
+
+/// Where a front end can listen.
+pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
+    /// What of the machine it takes, such as `unix:/run/a.sock`: two addresses with the same collide, whichever front
+    /// ends they are of. `None`: nothing that can be told beforehand.
+    fn claim(&self) -> Option<String>;
+
+    /// It can offer several exports, so that to name it in several is no collision.
+    fn takes_several_exports(&self) -> bool {
+        true
+    }
+
+    /// Returns when nothing is left there of a server that was killed, or after a few seconds, or when `give_up` says
+    /// so. Whoever lives there is met again, and refused, by [`Address::listen`].
+    fn await_predecessor(&self, give_up: &dyn Fn() -> bool) {
+        let _ = give_up;
+    }
+
+    /// Listens there. What it makes (a socket's file) is removed with the listener's last client.
+    ///
+    /// # Errors
+    /// One sentence for the user, which names the address.
+    fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String>;
+}
+
+/// A place where clients come from.
+pub trait Listener: Send {
+    /// Where it listens, with what the kernel chose (a port).
+    fn address(&self) -> String;
+
+    /// Counters of its clients.
+    fn stats(&self) -> Arc<Stats>;
+
+    /// What the engine makes live on its workers: a client that accepts connections, or one for each queue.
+    fn into_clients(self: Box<Self>) -> Vec<MakeClient>;
+}
+
+/// Limits that hold for the clients of one listener, whatever they speak.
+#[derive(Clone)]
+pub struct ListenOptions {
+    /// Connections that have chosen an export; half of them are guaranteed to the tenants, in equal parts
+    /// ([`crate::places`]). Handshakes have places of their own, [`crate::places::handshakes_max`]. Default 1024.
+    pub connections_max: usize,
+    /// Memory of the payloads of one connection, bytes; one request or piece always fits. Default
+    /// [`MemoryLimits::CONNECTION_BYTES`].
+    pub bytes_in_flight_max: u64,
+    /// From the start of a connection to the end of its handshake; one that takes longer is closed, so that clients who
+    /// say nothing do not stay. Default 10 s.
+    pub handshake_timeout: Duration,
+    /// Permissions of a unix socket. Default 0o600: who may reach a tenant's bytes is for the administrator to say.
+    pub socket_mode: u32,
+    /// For all listeners of a process; each [`Default`] has its own.
+    pub reserve: Arc<Reserve>,
+    /// Where lines about broken connections and refused clients go. Default: nowhere; [`Stats`] counts them anyway.
+    pub log: Option<Log>,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        ListenOptions {
+            connections_max: 1024,
+            bytes_in_flight_max: MemoryLimits::CONNECTION_BYTES,
+            handshake_timeout: Duration::from_secs(10),
+            socket_mode: 0o600,
+            reserve: Arc::default(),
+            log: None,
+        }
+    }
+}
+
+impl fmt::Debug for ListenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListenOptions")
+            .field("connections_max", &self.connections_max)
+            .field("bytes_in_flight_max", &self.bytes_in_flight_max)
+            .field("handshake_timeout", &self.handshake_timeout)
+            .field("socket_mode", &format_args!("{:#o}", self.socket_mode))
+            .field("log", &self.log.is_some())
+            .finish()
+    }
+}
+
+/// An address and whose it is, as a config names it.
+#[derive(Clone)]
+pub struct ExportAddress {
+    front_end: &'static dyn FrontEnd,
+    address: Arc<dyn Address>,
+}
+
+impl ExportAddress {
+    /// The address that `text` names to a front end.
+    ///
+    /// # Errors
+    /// As [`FrontEnd::parse`].
+    pub fn parse(front_end: &'static dyn FrontEnd, text: &str) -> Result<ExportAddress, AddressFault> {
+        Ok(ExportAddress { front_end, address: front_end.parse(text)? })
+    }
+
+    /// Whose address it is.
+    pub fn front_end(&self) -> &'static dyn FrontEnd {
+        self.front_end
+    }
+
+    /// The address itself.
+    pub fn address(&self) -> &dyn Address {
+        &*self.address
+    }
+
+    /// Front end and text, of which there is one for each address.
+    fn key(&self) -> (&'static str, String) {
+        (self.front_end.name(), self.address.to_string())
+    }
+
+    /// They are not the same address, or one that cannot be shared, and both cannot be listened on.
+    pub fn collides_with(&self, other: &ExportAddress) -> bool {
+        if self == other {
+            return !self.address.takes_several_exports();
+        }
+        self.address.claim().is_some_and(|claim| other.address.claim() == Some(claim))
+    }
+}
+
+impl fmt::Display for ExportAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+impl fmt::Debug for ExportAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.front_end.name(), self.address)
+    }
+}
+
+impl PartialEq for ExportAddress {
+    fn eq(&self, other: &ExportAddress) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for ExportAddress {}
+
+/// A number for a client's label, another one at each call.
+pub fn next_client() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: only that it is another one matters.
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Takes no new clients of `export`, on any of its addresses, and drains those that it has. Clients still there after
+/// `grace` have what they wait for ended. Returns whether none had to be. The other exports go on.
+pub fn drain_export(engine: &Engine, export: &Export, grace: Duration) -> bool {
+    export.door.close();
+    engine.drain_some(Whose::Export(export.id.number()), grace)
+}

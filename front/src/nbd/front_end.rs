@@ -1,0 +1,86 @@
+//! NBD as the rest of the product sees it: which addresses it understands, and what listens there.
+
+use super::{Connection, NAMES, NbdOptions};
+use crate::export::ExportTable;
+use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener};
+use crate::listener::SocketListener;
+use crate::socket::{self, SocketAddress};
+use crate::takeover;
+use std::fmt;
+use std::sync::Arc;
+
+/// The front end.
+#[derive(Debug)]
+pub struct Nbd;
+
+impl FrontEnd for Nbd {
+    fn name(&self) -> &'static str {
+        NAMES.front_end
+    }
+
+    fn addresses(&self) -> &'static str {
+        socket::ADDRESSES
+    }
+
+    fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault> {
+        Ok(Arc::new(NbdAddress(SocketAddress::parse(text)?)))
+    }
+}
+
+/// A socket where NBD is spoken.
+#[derive(Debug)]
+struct NbdAddress(SocketAddress);
+
+impl fmt::Display for NbdAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Address for NbdAddress {
+    fn claim(&self) -> Option<String> {
+        self.0.claim()
+    }
+
+    fn await_predecessor(&self, give_up: &dyn Fn() -> bool) {
+        if let SocketAddress::Unix(path) = &self.0 {
+            takeover::wait_for_socket(path, give_up);
+        }
+    }
+
+    fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String> {
+        let options = NbdOptions { listen: options.clone(), ..NbdOptions::default() };
+        Ok(Box::new(listen(&self.0, exports, options)?))
+    }
+}
+
+/// Listens for NBD clients of `exports` on `address`.
+///
+/// # Errors
+/// One sentence for the user, which names the address.
+pub fn listen(
+    address: &SocketAddress,
+    exports: Arc<ExportTable>,
+    options: NbdOptions,
+) -> Result<SocketListener, String> {
+    let (listen, table, options) = (options.listen.clone(), exports.clone(), Arc::new(options));
+    let connection = move |place| Box::new(Connection::new(place, exports.clone(), options.clone())) as _;
+    SocketListener::bind(address, &table, listen, &NAMES, Box::new(connection))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front_end::ExportAddress;
+
+    #[test]
+    fn addresses_collide_if_they_take_the_same_socket() {
+        let address = |text| ExportAddress::parse(&Nbd, text).unwrap();
+        let unix = address("unix:/a");
+        assert!(!unix.collides_with(&address("unix:/a")), "several exports at one address");
+        assert!(!unix.collides_with(&address("unix:/b")));
+        assert_eq!((unix.to_string(), format!("{unix:?}")), ("unix:/a".to_owned(), "nbd at unix:/a".to_owned()));
+        assert_eq!(unix.address().claim().as_deref(), Some("unix:/a"));
+        assert_eq!(address("tcp:localhost:0").address().claim(), None, "the kernel chooses another port each time");
+    }
+}

@@ -1,0 +1,203 @@
+//! The places of one listener, for handshakes and for the connections of each tenant: who may stay?
+//!
+//! Which tenant a client belongs to is not known before its handshake ends. So a connection has two places, one after
+//! the other:
+//!
+//! ```text
+//!            accepted                       chose an export                     ended
+//!   client ───────────▶ place of a handshake ──────────────▶ place of its tenant ─────▶
+//!                       │ more come than there are places:  │ its tenant may have no more:
+//!                       ▼ the oldest is closed              ▼ refused, the handshake goes on
+//! ```
+//!
+//! # The rule for tenants
+//! M places, n tenants that have an export here. Each tenant is guaranteed g = M / 2n places, at least one. The M - n g
+//! that are left are shared: whoever has g takes of them as long as there are any.
+//!
+//! P1. A tenant with fewer than g connections is always admitted. Nobody is closed for that: the shared part leaves out
+//!     what is guaranteed, used or not.
+//! P2. At most M connections are admitted, or n if that is more.
+//! P3. A tenant alone may have all M, a tenant among others M - (n - 1) g.
+//!
+//! 1024 places and two tenants: 256 guaranteed to each and 512 shared, so one may have 768 while the other has none,
+//! and the other then still gets 256.
+//!
+//! # Handshakes
+//! At most [`handshakes_max`] at a time. A silent client keeps nobody out and is closed for others; a client that
+//! chooses an export before as many others come is never closed.
+
+use crate::export::TenantId;
+use crate::export::{Export, ExportTable};
+use crate::front_end::{ListenOptions, Log};
+use crate::stats::Stats;
+use rustix::net::Shutdown;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Fewest and most places for handshakes. Fewer would close honest clients that come together; more are descriptors and
+/// 8 KiB each for clients that have not said who they are.
+const HANDSHAKES: std::ops::RangeInclusive<usize> = 16..=1024;
+
+/// Handshakes at a time on a listener that takes so many connections: as many, within 16 and 1024.
+pub fn handshakes_max(connections_max: usize) -> usize {
+    connections_max.clamp(*HANDSHAKES.start(), *HANDSHAKES.end())
+}
+
+/// The places of one listener.
+pub struct Places {
+    connections_max: usize,
+    handshakes_max: usize,
+    /// Of each tenant.
+    guaranteed: usize,
+    /// Of all together.
+    shared_max: usize,
+    taken: Mutex<Taken>,
+    stats: Arc<Stats>,
+    log: Option<Log>,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// By number, which is by age.
+    handshakes: BTreeMap<u64, Arc<OwnedFd>>,
+    handshakes_total: u64,
+    /// By tenant; none for a tenant without connections.
+    connections: BTreeMap<TenantId, usize>,
+    /// Connections beyond what their tenants are guaranteed.
+    shared: usize,
+}
+
+impl Places {
+    /// All free. The tenants are those of `exports`.
+    pub fn new(exports: &ExportTable, options: &ListenOptions, stats: Arc<Stats>) -> Arc<Places> {
+        let tenants = exports.iter().map(|export| export.tenant).collect::<BTreeSet<_>>().len().max(1);
+        let guaranteed = (options.connections_max / (2 * tenants)).max(1);
+        Arc::new(Places {
+            connections_max: options.connections_max,
+            handshakes_max: handshakes_max(options.connections_max),
+            guaranteed,
+            shared_max: options.connections_max.saturating_sub(tenants * guaranteed),
+            taken: Mutex::default(),
+            stats,
+            log: options.log.clone(),
+        })
+    }
+
+    /// A place for the handshake of a connection that was accepted as `socket`. The oldest handshake is closed if there
+    /// was none left.
+    pub fn enter(self: &Arc<Places>, socket: OwnedFd) -> Place {
+        let socket = Arc::new(socket);
+        let mut taken = self.taken();
+        let number = taken.handshakes_total;
+        taken.handshakes_total += 1;
+        taken.handshakes.insert(number, socket.clone());
+        let oldest = if taken.handshakes.len() > self.handshakes_max { taken.handshakes.pop_first() } else { None };
+        drop(taken);
+        self.stats.count_opened();
+        if let Some((_, oldest)) = oldest {
+            // The worker where it lives finds that its client has left. An error says that it has done so by itself.
+            let _ = rustix::net::shutdown(&oldest, Shutdown::Both);
+            self.stats.count_broken(self.stats.names().crowded_out);
+            self.say(|| {
+                let most = self.handshakes_max;
+                format!("{most} clients have not chosen an export, the oldest of them was closed for the next one")
+            });
+        }
+        Place { places: self.clone(), socket, held: Held::Handshake(number) }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        // Nothing that can panic is done under the lock.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, line: impl FnOnce() -> String) {
+        if let Some(log) = &self.log {
+            log(&format!("{}: {}", self.stats.names().front_end, line()));
+        }
+    }
+}
+
+/// One open connection's place, and its socket. Free when dropped.
+pub struct Place {
+    places: Arc<Places>,
+    socket: Arc<OwnedFd>,
+    held: Held,
+}
+
+#[derive(Clone, Copy)]
+enum Held {
+    /// Or nothing, if it was closed for another one and has not noticed.
+    Handshake(u64),
+    Connection {
+        tenant: TenantId,
+    },
+}
+
+impl Place {
+    /// Counters of its listener.
+    pub fn stats(&self) -> &Stats {
+        &self.places.stats
+    }
+
+    /// Its socket.
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// The handshake's place becomes one of the export's tenant. False: the tenant may have no more, and nothing
+    /// changed.
+    ///
+    /// A handshake that was closed for another one meanwhile is told nothing here: its socket says so.
+    pub fn choose(&mut self, export: &Export) -> bool {
+        let Held::Handshake(number) = self.held else { return true };
+        let Places { connections_max, guaranteed, shared_max, .. } = *self.places;
+        let mut taken = self.places.taken();
+        if !taken.handshakes.contains_key(&number) {
+            return true;
+        }
+        let of_tenant = taken.connections.get(&export.tenant).copied().unwrap_or(0);
+        if of_tenant >= guaranteed && taken.shared >= shared_max {
+            drop(taken);
+            self.places.stats.count_refused();
+            self.places.say(|| {
+                format!(
+                    "a client of export {:?} was refused: its tenant has {of_tenant} connections here, and what is left of \
+                     {connections_max} is kept for others ({guaranteed} for each tenant)",
+                    export.name
+                )
+            });
+            return false;
+        }
+        taken.shared += usize::from(of_tenant >= guaranteed);
+        taken.connections.insert(export.tenant, of_tenant + 1);
+        taken.handshakes.remove(&number);
+        self.held = Held::Connection { tenant: export.tenant };
+        true
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken();
+        match self.held {
+            Held::Handshake(number) => drop(taken.handshakes.remove(&number)),
+            Held::Connection { tenant } => {
+                let left = taken.connections.get(&tenant).map_or(0, |count| count - 1);
+                taken.shared -= usize::from(left >= self.places.guaranteed);
+                if left > 0 {
+                    taken.connections.insert(tenant, left)
+                } else {
+                    taken.connections.remove(&tenant)
+                };
+            }
+        }
+        drop(taken);
+        self.places.stats.count_closed();
+    }
+}
+
+#[cfg(test)]
+#[path = "places_tests.rs"]
+mod tests;

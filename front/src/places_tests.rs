@@ -1,0 +1,172 @@
+use super::*;
+use crate::export::{BlockSizes, Door, ExportId};
+use crate::memory::TenantMemory;
+use crate::stats::Names;
+use mqfq_blk::FlowId;
+use mqfq_blk::client::DeviceIndex;
+use mqfq_blk::slots::Slot;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+const NAMES: Names = Names { front_end: "test", requests: &[], rules: &["other", "crowded"], crowded_out: 1, own: &[] };
+
+fn export(tenant: u32) -> Export {
+    Export {
+        name: format!("of {tenant}"),
+        description: String::new(),
+        device: DeviceIndex(0),
+        flow: FlowId(tenant),
+        id: ExportId(Slot::first(tenant)),
+        tenant: TenantId(Slot::first(tenant)),
+        door: Door::default(),
+        offset_bytes: 0,
+        size_bytes: 1,
+        read_only: false,
+        block: BlockSizes::DEFAULT,
+        memory: TenantMemory::unbounded(),
+    }
+}
+
+fn places(connections_max: usize, tenants: u32) -> Arc<Places> {
+    let exports = ExportTable::new((0..tenants).map(export)).unwrap();
+    Places::new(&exports, &ListenOptions { connections_max, ..ListenOptions::default() }, Stats::new(&NAMES))
+}
+
+/// A connection, and its client's end.
+fn enter(places: &Arc<Places>) -> (Place, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    (places.enter(ours.into()), theirs)
+}
+
+fn connected(places: &Arc<Places>, tenant: u32) -> Option<Place> {
+    let (mut place, _) = enter(places);
+    place.choose(&export(tenant)).then_some(place)
+}
+
+/// As many connections of `tenant` as may be, at most `most`.
+fn fill(places: &Arc<Places>, tenant: u32, most: usize) -> Vec<Place> {
+    std::iter::from_fn(|| connected(places, tenant)).take(most).collect()
+}
+
+/// The client's end says that ours was closed.
+fn is_closed(mut client: &UnixStream) -> bool {
+    client.set_nonblocking(true).unwrap();
+    matches!(client.read(&mut [0]), Ok(0))
+}
+
+#[test]
+fn one_tenant_cannot_take_what_is_guaranteed_to_another() {
+    // The example of the file's text: M = 1024, n = 2, g = 256, 512 shared.
+    let places = places(1024, 2);
+    let mut first = fill(&places, 0, 2000);
+    assert_eq!(first.len(), 768, "256 of its own and 512 shared");
+    let second = fill(&places, 1, 2000);
+    assert_eq!(second.len(), 256, "P1, and P2: 768 + 256 = 1024");
+    assert_eq!(places.stats.counts().connections_refused, 2, "the 769th and the 257th");
+    // A shared place that comes back is anybody's; one that is guaranteed is not.
+    first.pop();
+    let shared = connected(&places, 1);
+    assert!(shared.is_some() && connected(&places, 0).is_none() && connected(&places, 1).is_none());
+    drop(shared);
+    first.extend(connected(&places, 0));
+    assert_eq!(first.len(), 768);
+    drop(second);
+    assert!(connected(&places, 0).is_none(), "what the second had was its own");
+}
+
+#[test]
+fn a_tenant_alone_may_have_all_places() {
+    for connections_max in [1, 2, 7, 1024] {
+        assert_eq!(fill(&places(connections_max, 1), 0, 2000).len(), connections_max);
+    }
+}
+
+#[test]
+fn everybody_has_a_place_even_where_tenants_outnumber_places() {
+    let places = places(3, 5);
+    let all: Vec<Place> = (0..5).filter_map(|tenant| connected(&places, tenant)).collect();
+    assert_eq!(all.len(), 5);
+    assert!((0..5).all(|tenant| connected(&places, tenant).is_none()));
+}
+
+#[test]
+fn whatever_comes_and_goes_the_guarantee_and_the_sum_hold() {
+    // 24 places, 3 tenants: 4 guaranteed to each, 12 shared. A fixed sequence of arrivals and departures, beside a
+    // count by hand.
+    let places = places(24, 3);
+    let mut held: [Vec<Place>; 3] = Default::default();
+    let mut draw = 1u32;
+    for _ in 0..2000 {
+        draw = draw.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let tenant = (draw >> 8) as usize % 3;
+        // Departures are rarer, so that the listener is full most of the time.
+        if draw >> 16 & 3 == 0 {
+            held[tenant].pop();
+            continue;
+        }
+        let shared: usize = held.iter().map(|places| places.len().saturating_sub(4)).sum();
+        let expected = held[tenant].len() < 4 || shared < 12;
+        let place = connected(&places, tenant as u32);
+        assert_eq!(place.is_some(), expected, "{:?}", held.each_ref().map(Vec::len));
+        held[tenant].extend(place);
+        assert!(held.iter().map(Vec::len).sum::<usize>() <= 24);
+    }
+    drop(held);
+    let taken = places.taken();
+    assert_eq!((taken.connections.len(), taken.shared), (0, 0));
+}
+
+#[test]
+fn the_oldest_handshake_is_closed_for_a_new_one_and_nobody_who_has_chosen() {
+    // 2 connections, so 16 handshakes at a time.
+    let places = places(2, 1);
+    let (mut chosen, chosen_client) = enter(&places);
+    assert!(chosen.choose(&export(0)));
+    let all: Vec<_> = (0..16).map(|_| enter(&places)).collect();
+    assert!(!is_closed(&chosen_client) && all.iter().all(|(_, client)| !is_closed(client)));
+    let (late, late_client) = enter(&places);
+    let closed: Vec<bool> = all.iter().map(|(_, client)| is_closed(client)).collect();
+    assert_eq!(closed, [vec![true], vec![false; 15]].concat());
+    assert!(!is_closed(&chosen_client) && !is_closed(&late_client));
+    assert_eq!(places.stats.broken(1usize), 1);
+    // One that ends by itself makes room.
+    drop(late);
+    let _another = enter(&places);
+    assert_eq!(places.stats.broken(1usize), 1);
+}
+
+#[test]
+fn who_was_closed_takes_no_place_of_its_tenant() {
+    let places = places(1, 1);
+    let (mut oldest, client) = enter(&places);
+    let others: Vec<_> = (0..16).map(|_| enter(&places)).collect();
+    assert!(is_closed(&client));
+    // It had sent its choice before it was closed.
+    assert!(oldest.choose(&export(0)));
+    drop(others);
+    let (mut other, _client) = enter(&places);
+    assert!(other.choose(&export(0)), "the only place is free");
+    drop(oldest);
+    assert!(connected(&places, 0).is_none(), "and taken once");
+}
+
+#[test]
+fn a_refusal_is_counted_and_said_and_leaves_the_handshake_as_it_was() {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let log: Log = Arc::new({
+        let said = said.clone();
+        move |line: &str| said.lock().unwrap().push(line.to_owned())
+    });
+    let exports = ExportTable::new([export(0), export(1)]).unwrap();
+    let options = ListenOptions { connections_max: 2, log: Some(log), ..ListenOptions::default() };
+    let places = Places::new(&exports, &options, Stats::new(&NAMES));
+    let _first = connected(&places, 0).unwrap();
+    let (mut second, _client) = enter(&places);
+    assert!(!second.choose(&export(0)));
+    assert!(second.choose(&export(1)), "another tenant's export");
+    let counts = places.stats.counts();
+    assert_eq!((counts.connections, counts.connections_total, counts.connections_refused), (2, 2, 1));
+    let line = "test: a client of export \"of 0\" was refused: its tenant has 1 connections here, and what is left of 2 is kept for \
+                others (1 for each tenant)";
+    assert_eq!(*said.lock().unwrap(), [line]);
+}

@@ -1,0 +1,192 @@
+//! Addresses of sockets, and how to listen on them: for every front end whose clients connect.
+//!
+//! A unix socket is a file. It is made with its permissions before anybody can connect, one that nobody listens on any
+//! more is replaced, and the own one is removed at the end.
+
+use crate::front_end::AddressFault;
+use rustix::fs::{FileType, Mode};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fmt;
+use std::fs::File;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Longest path of a unix socket, bytes: `sockaddr_un` has 108 and the last is a NUL.
+pub const PATH_BYTES_MAX: usize = 107;
+
+/// What [`SocketAddress::parse`] takes, for an error's "allowed is".
+pub const ADDRESSES: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\"";
+
+/// Where a listener listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SocketAddress {
+    /// `unix:PATH`
+    Unix(PathBuf),
+    /// `tcp:HOST:PORT`; port 0 lets the kernel choose.
+    Tcp {
+        /// Name or number; an IPv6 number without its brackets.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+}
+
+impl SocketAddress {
+    /// Reads `unix:PATH` or `tcp:HOST:PORT`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<SocketAddress, AddressFault> {
+        let wrong = |why: &str| Err(AddressFault::Unreadable(why.to_owned()));
+        if text.contains('\0') {
+            return Err(AddressFault::Refused("holds a NUL character, which ends a path".to_owned()));
+        }
+        match text.split_once(':') {
+            Some(("unix", "")) => wrong("no path follows \"unix:\""),
+            Some(("unix", path)) if path.len() > PATH_BYTES_MAX => {
+                Err(AddressFault::Refused("is too long for a socket".to_owned()))
+            }
+            Some(("unix", path)) => Ok(SocketAddress::Unix(PathBuf::from(path))),
+            Some(("tcp", rest)) => {
+                let Some((host, port)) = rest.rsplit_once(':') else { return wrong("expected tcp:HOST:PORT") };
+                let Ok(port) = port.parse() else { return wrong("its port is not a number from 0 to 65535") };
+                let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+                match bare.unwrap_or(host) {
+                    "" => wrong("it names no host; 0.0.0.0 or [::] listens on all"),
+                    host if bare.is_none() && host.contains(':') => wrong("an IPv6 number goes in brackets"),
+                    host => Ok(SocketAddress::Tcp { host: host.to_owned(), port }),
+                }
+            }
+            _ => wrong("expected unix:PATH or tcp:HOST:PORT"),
+        }
+    }
+}
+
+impl SocketAddress {
+    /// See [`crate::front_end::Address::claim`].
+    pub fn claim(&self) -> Option<String> {
+        match self {
+            SocketAddress::Tcp { port: 0, .. } => None,
+            _ => Some(self.to_string()),
+        }
+    }
+
+    /// Listens on it with room for `backlog` clients that wait. A socket file that nobody listens on any more is
+    /// replaced, and has `mode`.
+    ///
+    /// # Errors
+    /// One sentence for the user, which names the address.
+    pub fn listen(&self, mode: u32, backlog: i32) -> Result<Listening, String> {
+        let failed = |why: String| format!("cannot listen on {self}: {why}");
+        match self {
+            SocketAddress::Unix(path) => {
+                let (socket, file) = listen_unix(path, mode, backlog).map_err(failed)?;
+                Ok(Listening { socket, address: self.clone(), _file: Some(file) })
+            }
+            SocketAddress::Tcp { host, port } => {
+                let (socket, port) = listen_tcp(host, *port, backlog).map_err(failed)?;
+                Ok(Listening { socket, address: SocketAddress::Tcp { host: host.clone(), port }, _file: None })
+            }
+        }
+    }
+}
+
+/// A listening socket; its file goes with it.
+pub struct Listening {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Where it listens, with the port that the kernel chose.
+    pub address: SocketAddress,
+    _file: Option<SocketFile>,
+}
+
+impl fmt::Display for SocketAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SocketAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            SocketAddress::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            SocketAddress::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
+        }
+    }
+}
+
+fn listen_tcp(host: &str, port: u16, backlog: i32) -> Result<(OwnedFd, u16), String> {
+    let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(|error| error.to_string())?.collect();
+    let listener = TcpListener::bind(&addresses[..]).map_err(|error| error.to_string())?;
+    let port = listener.local_addr().map_err(|error| error.to_string())?.port();
+    // A second listen only changes the backlog, which std sets to 128.
+    rustix::net::listen(&listener, backlog).map_err(|errno| errno.to_string())?;
+    Ok((listener.into(), port))
+}
+
+/// Binds, sets the permissions, and listens, in this order: until the last step nobody can connect.
+///
+/// Two servers that start at once on one path must not take each other's socket for a stale one, so the steps are done
+/// under a lock of the directory. (Where the directory cannot be opened they are done without: then only such a race
+/// goes unnoticed.)
+fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<(OwnedFd, SocketFile), String> {
+    let address = SocketAddrUnix::new(path)
+        .map_err(|_| "a socket's path has at most 107 bytes and no NUL; use a shorter one".to_owned())?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let lock = File::open(directory).ok();
+    if let Some(lock) = &lock {
+        let _ = lock.lock();
+    }
+    let open = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let socket = open().map_err(|errno| errno.to_string())?;
+    match rustix::net::bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) => {
+            remove_stale(path, &address)?;
+            rustix::net::bind(&socket, &address).map_err(|errno| errno.to_string())?;
+        }
+        other => other.map_err(|errno| errno.to_string())?,
+    }
+    let file = SocketFile::new(path)?;
+    rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(|errno| format!("its permissions: {errno}"))?;
+    rustix::net::listen(&socket, backlog).map_err(|errno| errno.to_string())?;
+    Ok((socket, file))
+}
+
+/// Unlinks the socket at `path` if nobody listens on it.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), String> {
+    let stat = rustix::fs::lstat(path).map_err(|errno| errno.to_string())?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err("the file exists and is not a socket".to_owned());
+    }
+    // Not blocking: a server that is there but does not accept must not hold us up.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    match rustix::net::connect(probe.map_err(|errno| errno.to_string())?.as_fd(), address) {
+        Err(Errno::CONNREFUSED) => rustix::fs::unlink(path).map_err(|errno| format!("stale, but {errno}")),
+        Ok(()) | Err(Errno::AGAIN) => Err("a server is already listening there".to_owned()),
+        Err(errno) => Err(format!("the socket exists and cannot be tried: {errno}")),
+    }
+}
+
+/// Our socket's file; unlinked at the end, unless the path leads to another one by then.
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> Result<SocketFile, String> {
+        let identity = identity(path).map_err(|errno| errno.to_string())?;
+        Ok(SocketFile { path: path.to_owned(), identity })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path) == Ok(self.identity) {
+            // Nobody is left to be told; a file that stays is recognised as stale by the next server.
+            let _ = rustix::fs::unlink(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Result<(u64, u64), Errno> {
+    rustix::fs::lstat(path).map(|stat| (stat.st_dev, stat.st_ino))
+}

@@ -1,0 +1,130 @@
+//! What a request costs on the data path alone: batches of 32 through one `HwCtx` on the null device, without threads,
+//! sockets or a clock. For `perf` and callgrind, and to time two builds beside each other.
+//!
+//! ```text
+//! cargo build --release -p mqfq-bench --example path_cost
+//! valgrind --tool=callgrind --toggle-collect='*path_cost_step*' target/release/examples/path_cost none 1000
+//! target/release/examples/path_cost mqfq 1000000
+//! ```
+//! `path_cost LAYER BATCHES [FLOWS]`: LAYER is a policy or `raw`; prints nanoseconds per request.
+
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::device::null::NullDevice;
+use mqfq_blk::device::{Device, QueueOptions};
+use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions, Run};
+use mqfq_blk::path::PathOptions;
+use mqfq_blk::request::{Completion, Op, Submission};
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::table::Owner;
+use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology};
+use mqfq_report::print_line;
+use mqfq_sched::flow::Weight;
+use mqfq_sched::policy::AnyPolicy;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Requests per batch: twice a batch is what `bench scale` keeps in flight on a worker.
+const BATCH: u32 = 32;
+
+const LENGTH_BYTES: u32 = 4096;
+
+struct Path {
+    hctx: HwCtx<AnyPolicy>,
+    buffers: Vec<Buffer>,
+    completions: Vec<(Owner, Completion)>,
+    flows: u32,
+    now_ns: u64,
+}
+
+fn path(layer: &str, flows: u32) -> Result<Path, String> {
+    let named = || layer.parse::<PolicyKind>().map_err(|error| format!("argument 1: {error}, or raw"));
+    let kind: PolicyKind = if layer == "raw" { PolicyKind::None } else { named()? };
+    let options = PolicyOptions { depth: 64, ..PolicyOptions::new(kind) }.relaxed(1);
+    let weights = vec![Weight::DEFAULT; flows as usize];
+    let policy = AnyPolicy::new(&options, &Topology::flat(1), &weights).map_err(|error| error.to_string())?;
+    let options = QueueOptions { hctx: HctxId(0), depth: 64, ring: None, interrupt: Arc::new(|_| ()) };
+    let hctx = HwCtx::new(HwCtxOptions {
+        id: HctxId(0),
+        policy: Arc::new(policy),
+        device: NullDevice::new(1 << 30).open_queue(options)?,
+        queue_depth: 64,
+        limits: vec![StageLimits::DEFAULT; flows as usize],
+        cost: CostModel::FLAT,
+        path: PathOptions::default(),
+    });
+    Ok(Path {
+        hctx: if layer == "raw" { hctx.raw() } else { hctx },
+        buffers: (0..BATCH).map(|_| Buffer::new(LENGTH_BYTES as usize)).collect(),
+        completions: Vec::with_capacity(64),
+        flows,
+        now_ns: 1,
+    })
+}
+
+// Functions of their own, never inlined: callgrind collects inside them, so that the load around them is not counted.
+
+#[inline(never)]
+fn path_cost_step_submit(hctx: &mut HwCtx<AnyPolicy>, submission: Submission, now_ns: u64) -> Result<(), Full> {
+    hctx.submit(Owner(0), submission, now_ns, &mut |_| ())
+}
+
+#[inline(never)]
+fn path_cost_step_run(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64) -> Run {
+    hctx.run(now_ns, &mut |_| ())
+}
+
+#[inline(never)]
+fn path_cost_step_reap(hctx: &mut HwCtx<AnyPolicy>, now_ns: u64, out: &mut Vec<(Owner, Completion)>) -> usize {
+    hctx.reap(now_ns, &mut |_| (), out)
+}
+
+impl Path {
+    fn batches(&mut self, batches: u32) {
+        let Path { hctx, buffers, completions, flows, now_ns } = self;
+        for _ in 0..batches {
+            for number in 0..BATCH {
+                let submission = Submission {
+                    flow: FlowId(number % *flows),
+                    op: Op::Write,
+                    offset_bytes: u64::from(number) * 8192,
+                    length_bytes: LENGTH_BYTES,
+                    fua: false,
+                    buffer: buffers.pop(),
+                    cookie: number.into(),
+                };
+                path_cost_step_submit(hctx, submission, *now_ns).expect("room for a batch");
+            }
+            path_cost_step_run(hctx, *now_ns);
+            path_cost_step_reap(hctx, *now_ns, completions);
+            assert_eq!(completions.len() as u32, BATCH, "a batch goes through at once");
+            buffers.extend(completions.drain(..).filter_map(|(_, completion)| completion.buffer));
+            *now_ns += 1000;
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match measure(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("path_cost: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &[String]) -> Result<(), String> {
+    let layer = arguments.first().map_or("none", String::as_str);
+    let number = |at: usize, default: u32| {
+        let number = arguments.get(at).map_or(Ok(default), |text| text.parse());
+        let number = number.ok().filter(|number| *number > 0);
+        number.ok_or_else(|| format!("argument {} is no number from 1 to {}", at + 1, u32::MAX))
+    };
+    let (batches, flows) = (number(1, 100_000)?, number(2, 8)?);
+    let mut path = path(layer, flows)?;
+    let start = Instant::now();
+    path.batches(batches);
+    let ns = start.elapsed().as_nanos() as f64 / (f64::from(batches) * f64::from(BATCH));
+    print_line(format_args!("{layer}: {ns:.2} ns per request"))
+}

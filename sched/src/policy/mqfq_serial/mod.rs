@@ -1,0 +1,106 @@
+//! Policy `mqfq-serial`: the same MQFQ with every operation under one lock.
+//!
+//! Answers: what are the lock-free structures worth? Source: MQFQ section 4.3, "MQFQ-serial". It is [`Mqfq`] itself and
+//! not a second implementation, so the two differ in nothing but the lock, and a history that runs on one thread is the
+//! same to the request in both.
+//!
+//! Kicks are sent while the lock is held, as an implementation under a queue lock would. A [`Kick`] that called back
+//! into the policy would deadlock; the trait has it tell other workers, nothing else.
+
+use super::mqfq::{Mqfq, MqfqQueue};
+use super::{
+    Descriptor, DispatchToken, Done, Entry, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError, PolicyOptions,
+    Registered,
+};
+use crate::flow::{FlowId, Weight};
+use crate::sync::Mutex;
+use crate::topology::{HctxId, Topology};
+use crate::vtime::VTime;
+
+/// [`Mqfq`] under one lock.
+pub struct MqfqSerial {
+    lock: Mutex<()>,
+    mqfq: Mqfq,
+}
+
+impl MqfqSerial {
+    /// A scheduler for the queues of `topology`. The options have been validated.
+    pub(super) fn new(options: &PolicyOptions, topology: &Topology, weights: &[Weight]) -> Self {
+        MqfqSerial { lock: Mutex::new(()), mqfq: Mqfq::new(options, topology, weights) }
+    }
+
+    /// The scheduler below the lock, to look at.
+    pub fn mqfq(&self) -> &Mqfq {
+        &self.mqfq
+    }
+
+    fn locked<R>(&self, operation: impl FnOnce(&Mqfq) -> R) -> R {
+        // A panic under the lock is a bug of ours that has already been reported; the structures below are consistent
+        // after every single step, so the others need not follow.
+        let _guard = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        operation(&self.mqfq)
+    }
+}
+
+impl Policy for MqfqSerial {
+    type Queue = MqfqQueue;
+    type Direct<'a> = NotDirect;
+
+    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> MqfqQueue {
+        self.locked(|mqfq| mqfq.open_queue(hctx, capacity_requests))
+    }
+
+    #[inline(never)]
+    fn submit(&self, queue: &mut MqfqQueue, entry: Entry, now_ns: u64, kick: &mut impl Kick) {
+        self.locked(|mqfq| mqfq.submit(queue, entry, now_ns, kick));
+    }
+
+    #[inline(never)]
+    fn pick(&self, queue: &mut MqfqQueue, now_ns: u64, kick: &mut impl Kick) -> Pick {
+        self.locked(|mqfq| mqfq.pick(queue, now_ns, kick))
+    }
+
+    #[inline(never)]
+    fn complete(&self, queue: &mut MqfqQueue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
+        self.locked(|mqfq| mqfq.complete(queue, done, token, now_ns, kick));
+    }
+
+    fn pause(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {
+        self.locked(|mqfq| mqfq.pause(queue, kick));
+    }
+
+    fn set_weight(&self, flow: FlowId, weight: Weight) {
+        self.locked(|mqfq| mqfq.set_weight(flow, weight));
+    }
+
+    fn staged(&self, queue: &MqfqQueue) -> usize {
+        // The queue is the caller's own; no lock.
+        self.mqfq.staged(queue)
+    }
+}
+
+impl Registered for MqfqSerial {
+    const ABOUT: Descriptor = Descriptor {
+        has_depth: true,
+        has_window: true,
+        is_fair: true,
+        ..Descriptor::new("mqfq-serial", "`mqfq` with every operation under one lock")
+    };
+
+    type Options = NoOptions;
+
+    fn make(options: &PolicyOptions, topology: &Topology, flows: &[Weight]) -> Result<Self, PolicyError> {
+        Ok(MqfqSerial::new(options, topology, flows))
+    }
+
+    fn global_vtime(&self) -> Option<VTime> {
+        Some(self.mqfq.global_vtime())
+    }
+
+    fn free_units(&self) -> Option<i64> {
+        Some(self.mqfq.free_units())
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;
