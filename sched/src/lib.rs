@@ -8,6 +8,7 @@
 mod cache_padded;
 pub mod class;
 pub mod cost;
+pub mod depth;
 pub mod flow;
 pub mod mindicator;
 pub mod offset_order;

@@ -27,11 +27,18 @@
 //!
 //! # Invariants
 //! T1. Tokens in the tree + units in `DispatchToken`s + units in the hands of a running call = D (I1).
-//! T2. Only the root is ever negative, and not below 1 - (units of the largest request). So at most D requests are on
-//!     the device, and at most D + units_max - 1 units (I2).
+//! T2. Only the root is ever negative, and while D stays, not below 1 - (units of the largest request). So at most D
+//!     requests are on the device, and at most D + units_max - 1 units (I2). For a D that changes, see below.
 //! T3. `acquire` of any size succeeds if the own path holds a token and the root owes nothing: a big request needs no
 //!     more luck than a small one, and two of them cannot wait for each other's halves.
 //! T4. After `percolate(h)` with no concurrent release to it, the path of h below the root holds nothing.
+//!
+//! # Another D
+//! `set_depth` adds the difference at the root, in one step: more tokens lie there for whoever waits, or the root owes
+//! them. D = 100, all out, becomes 64: the root holds -36, the next 36 units that come back pay, and 64 are out. A debt
+//! does not call tokens back that lie free at a leaf; their worker may use each once, and its release pays. So T1 holds
+//! with the D of now, and T2 with the largest D since the root last owed nothing: units on the device are at most
+//! that D + units_max - 1.
 //!
 //! # Races
 //! *Two `acquire`s, one token.* The count of an inner node changes by compare-and-exchange: one gets it. A leaf is its
@@ -40,6 +47,9 @@
 //! *`percolate` beside `acquire`.* While the token is in the hand of the one, the other sees it nowhere. It marks
 //! itself ready, fences and looks again; `percolate` and `release_root` fence after they added, and their caller then
 //! searches the ready set. One of the two finds the other: the table is in `ready_set.rs`.
+//!
+//! *`set_depth` beside all of them.* It is an addition to the root, as a release to it is: what it adds meets those who
+//! look for it in the ready set by the same fence, and what it takes meets a payer as any debt does. Two calls add up.
 //!
 //! *Debt beside `release_local`.* The releaser may not see the debt and puts its token at its leaf. That worker uses
 //! it, and its next release pays; or it goes to sleep and percolates, which pays too. T2 counts both.
@@ -57,7 +67,7 @@
 
 use crate::cache_padded::CachePadded;
 use crate::policy::DispatchToken;
-use crate::sync::{AtomicI64, Ordering, fence};
+use crate::sync::{AtomicI64, AtomicU32, Ordering, fence};
 use crate::topology::{HctxId, Topology, TreeShape};
 
 /// The free dispatch tokens of one device. See the module's text.
@@ -66,7 +76,10 @@ pub struct TokenTree {
     /// Tokens per node other than the root, leaves first, as in `shape`.
     counts: Box<[CachePadded<AtomicI64>]>,
     root: CachePadded<AtomicI64>,
-    depth: u32,
+    /// D. Only `set_depth` writes it; on the path nobody reads it.
+    depth: AtomicU32,
+    /// Units that one request may take at most.
+    units_max: u32,
 }
 
 impl TokenTree {
@@ -75,20 +88,45 @@ impl TokenTree {
     /// # Panics
     /// If `depth` is 0.
     pub fn new(topology: &Topology, depth: u32) -> TokenTree {
+        TokenTree::for_requests(topology, depth, depth)
+    }
+
+    /// The same, for requests that take up to `units_max` units, which may be more than D.
+    ///
+    /// # Panics
+    /// If `depth` is 0.
+    pub fn for_requests(topology: &Topology, depth: u32, units_max: u32) -> TokenTree {
         assert!(depth >= 1, "with a depth of {depth} nothing would ever be dispatched");
         // No limit on the fan-out: nobody reads all the children of a node.
         let shape = TreeShape::new(topology, usize::MAX);
         // The root is the last node.
         let counts = (0..shape.root()).map(|_| CachePadded::new(AtomicI64::new(0))).collect();
-        TokenTree { shape, counts, root: CachePadded::new(AtomicI64::new(i64::from(depth))), depth }
+        let root = CachePadded::new(AtomicI64::new(i64::from(depth)));
+        TokenTree { shape, counts, root, depth: AtomicU32::new(depth), units_max }
     }
 
     /// The depth D, in tokens.
     pub fn depth(&self) -> u32 {
-        self.depth
+        // Relaxed: a number for reports; what it permits lies in the tree.
+        self.depth.load(Ordering::Relaxed)
     }
 
-    /// Takes `units` tokens (1..=D) for a request of `hctx`: from its leaf, core, socket, the root, in this order. None
+    /// Changes D, 1 or more, to hold at once for what is dispatched from now on; see "Another D". The caller must then
+    /// search the ready set if there are tokens at the root; a sequentially consistent fence stands between.
+    ///
+    /// # Panics
+    /// If `depth` is 0.
+    pub fn set_depth(&self, depth: u32) {
+        assert!(depth >= 1, "with a depth of {depth} nothing would ever be dispatched");
+        // Relaxed: a number for reports. A swap, so that two changes at once come to the sum of their differences.
+        let before = self.depth.swap(depth, Ordering::Relaxed);
+        // Release: as in `release_to`. New tokens had no holder, but those who take them see what the caller did.
+        self.root.fetch_add(i64::from(depth) - i64::from(before), Ordering::Release);
+        // Pairs with the fence in `ReadySet::mark`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes `units` tokens (1..=`units_max`, which is D unless said otherwise) for a request of `hctx`: from its leaf, core, socket, the root, in this order. None
     /// if there are none on that path (or, for more than one unit, if they do not leave the root above 0 before the
     /// debt).
     ///
@@ -96,7 +134,7 @@ impl TokenTree {
     /// `release_local`, `percolate`.
     ///
     /// # Panics
-    /// If `units` is 0 or more than D.
+    /// If `units` is 0 or more than a request may take.
     pub fn acquire(&self, hctx: HctxId, units: u32) -> Option<DispatchToken> {
         self.acquire_batch(hctx, units, 0)
     }
@@ -117,9 +155,9 @@ impl TokenTree {
     /// rest is found, and left at the leaf. A debt is never made for them.
     ///
     /// # Panics
-    /// If `units` is 0 or more than D.
+    /// If `units` is 0 or more than a request may take.
     pub fn acquire_batch(&self, hctx: HctxId, units: u32, spare: u32) -> Option<DispatchToken> {
-        assert!((1..=self.depth).contains(&units), "{units} units of a depth of {}", self.depth);
+        assert!((1..=self.units_max).contains(&units), "{units} units of a depth of {}", self.depth());
         if let Some(token) = self.acquire_own(hctx, units) {
             return Some(token);
         }

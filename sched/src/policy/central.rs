@@ -15,6 +15,7 @@
 //! # Invariants
 //! C1. Free units + units on granted lists + units of tokens outside = D (I1). At least one unit is free before a
 //!     grant; a request of several units may take the count below 0, so units outside are less than D + the largest.
+//!     Where D changes: the D of the last grant.
 //! C2. Whenever the lock is free, either no unit is free, or the policy had nothing to give, or a worker that
 //!     submitted, completed or was kicked has yet to pick (I4). A granted request's owner was kicked after it was put
 //!     on the list.
@@ -33,13 +34,13 @@ use std::ops::DerefMut;
 
 /// One queue for all workers under one lock, in the order that `O` keeps.
 pub(super) struct Central<O> {
-    /// D: most units on the device.
-    depth: u32,
     inner: Mutex<Inner<O>>,
 }
 
 struct Inner<O> {
     order: O,
+    /// D: most units on the device.
+    depth: u32,
     capacity_requests: usize,
     /// Units of D that are free; negative while a request of several units is paid off.
     free_units: i64,
@@ -109,11 +110,12 @@ impl<O> Central<O> {
     pub fn new(depth: u32, hctx_count: usize, order: O) -> Self {
         let inner = Inner {
             order,
+            depth,
             capacity_requests: 0,
             free_units: i64::from(depth),
             granted: (0..hctx_count).map(|_| VecDeque::new()).collect(),
         };
-        Central { depth, inner: Mutex::new(inner) }
+        Central { inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> impl DerefMut<Target = Inner<O>> + '_ {
@@ -178,7 +180,21 @@ impl<O> Central<O> {
     pub fn complete(&self, token: DispatchToken, done: impl FnOnce(&mut O, bool)) {
         let inner = &mut *self.lock();
         inner.free_units += i64::from(token.into_units());
-        done(&mut inner.order, inner.free_units == i64::from(self.depth));
+        done(&mut inner.order, inner.free_units == i64::from(inner.depth));
+    }
+
+    /// D, in units.
+    pub fn depth(&self) -> u32 {
+        self.lock().depth
+    }
+
+    /// Changes D. With more of it, what can go is granted, requests of `from` too, whose worker picks after this (C2);
+    /// with less, the difference is owed, and what comes back pays it first.
+    pub fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick, next: impl FnMut(&mut O) -> Next) {
+        let inner = &mut *self.lock();
+        inner.free_units += i64::from(depth) - i64::from(inner.depth);
+        inner.depth = depth;
+        inner.grant(from, false, kick, next);
     }
 
     /// `queue` cannot pick now: what can go is granted, its own requests too.

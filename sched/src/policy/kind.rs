@@ -39,6 +39,11 @@ impl PolicyKind {
         self.about().has_depth
     }
 
+    /// Its D can be found by a controller while it runs ([`crate::depth`]).
+    pub const fn tunes_depth(self) -> bool {
+        self.about().tunes_depth
+    }
+
     /// It has a T, and an exact and a relaxed form.
     pub const fn has_window(self) -> bool {
         self.about().has_window

@@ -113,6 +113,14 @@ pub trait Policy: Send + Sync {
         let _ = (flow, class);
     }
 
+    /// Changes D to `depth` units, 1..=65535, for what is dispatched from now on. Requests on the device keep what they
+    /// took: if that is more than the new D, none goes until so much has come back. Called by the worker of `from`,
+    /// which picks after it, as after a `complete`. False: this policy's D cannot be changed.
+    fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
+        let _ = (from, depth, kick);
+        false
+    }
+
     /// Requests staged in this queue.
     fn staged(&self, queue: &Self::Queue) -> usize;
 }

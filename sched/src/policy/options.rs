@@ -13,6 +13,9 @@ pub struct PolicyOptions {
     pub kind: PolicyKind,
     /// D: units of depth on the device at once, 1..=65535. `none` has no depth and ignores it.
     pub depth: u32,
+    /// D is where a controller starts that changes it ([`crate::depth`]); requests then take what they cost, also more
+    /// than D. Only of a policy that [tunes its depth](super::Descriptor::tunes_depth).
+    pub depth_auto: bool,
     /// T: how far a start tag may be ahead of global virtual time, 0..=[`PolicyOptions::WINDOW_MAX`]. Only MQFQ has
     /// one.
     pub window: VSpan,
@@ -36,6 +39,8 @@ pub struct PolicyOptions {
     /// may take it again.) 0: never, as in the paper. Otherwise a worker with much to do keeps more tokens than it can
     /// use until T stops it, while others sleep. The bound has no term for it: it says who dispatches, not what may be.
     pub token_share: u32,
+    /// The two numbers above are a queue's part of D, and follow it when it changes.
+    pub tokens_follow_depth: bool,
     /// What only one policy looks at.
     pub own: OwnOptions,
     /// Where virtual time starts, rounded down to [`crate::flow::TAG_GRAIN`]. Tests start near the wrap.
@@ -45,6 +50,9 @@ pub struct PolicyOptions {
 impl PolicyOptions {
     /// Largest D.
     pub const DEPTH_MAX: u32 = 65_535;
+
+    /// [`PolicyOptions::token_unit_bytes`] where D is found and nothing else is said.
+    pub const AUTO_TOKEN_UNIT_BYTES: u32 = 4096;
 
     /// Largest T: 1 TiB at the default weight. More than any device's backlog, and far below what virtual time can
     /// compare.
@@ -59,12 +67,14 @@ impl PolicyOptions {
         PolicyOptions {
             kind,
             depth: 64,
+            depth_auto: false,
             window: VSpan::from_bytes(64 << 10),
             token_unit_bytes: None,
             quantum: VSpan(0),
             lease: VSpan(0),
             token_batch: 1,
             token_share: 0,
+            tokens_follow_depth: false,
             own: OwnOptions::DEFAULT,
             start: VTime::ZERO,
         }
@@ -83,7 +93,20 @@ impl PolicyOptions {
         let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };
         let lease = self.window.0 / (2 * queues);
         let quantum = if self.window.0 < VSpan::from_bytes(128).0 { 0 } else { 1 << lease.ilog2() };
-        let quarter = self.depth as usize / (4 * hctx_count);
+        let (token_batch, token_share) = Self::token_parts(self.depth, hctx_count);
+        PolicyOptions {
+            quantum: VSpan(quantum),
+            lease: VSpan(lease - lease % crate::flow::TAG_GRAIN.0),
+            token_batch,
+            token_share,
+            tokens_follow_depth: true,
+            ..self
+        }
+    }
+
+    /// The batch and the share of tokens of [`PolicyOptions::relaxed`], for D units and so many queues.
+    pub(super) const fn token_parts(depth: u32, hctx_count: usize) -> (u32, u32) {
+        let quarter = depth as usize / (4 * hctx_count);
         let token_batch = if quarter < 1 {
             1
         } else if quarter > 32 {
@@ -91,21 +114,16 @@ impl PolicyOptions {
         } else {
             quarter as u32
         };
-        let token_share = self.depth / hctx_count as u32;
-        PolicyOptions {
-            quantum: VSpan(quantum),
-            lease: VSpan(lease - lease % crate::flow::TAG_GRAIN.0),
-            token_batch,
-            // With one queue there is nobody to give to.
-            token_share: if hctx_count == 1 {
-                0
-            } else if token_share == 0 {
-                1
-            } else {
-                token_share
-            },
-            ..self
-        }
+        let token_share = depth / hctx_count as u32;
+        // With one queue there is nobody to give to.
+        let token_share = if hctx_count == 1 {
+            0
+        } else if token_share == 0 {
+            1
+        } else {
+            token_share
+        };
+        (token_batch, token_share)
     }
 
     /// Checks every field.
@@ -115,6 +133,9 @@ impl PolicyOptions {
     pub fn validate(&self) -> Result<(), PolicyError> {
         if self.depth == 0 || self.depth > Self::DEPTH_MAX {
             return Err(PolicyError::DepthOutOfRange(self.depth));
+        }
+        if self.depth_auto && !self.kind.tunes_depth() {
+            return Err(PolicyError::DepthNotTuned(self.kind));
         }
         if self.window.0 > Self::WINDOW_MAX.0 {
             return Err(PolicyError::WindowTooLong(self.window));
@@ -146,13 +167,20 @@ impl PolicyOptions {
         Ok(())
     }
 
-    /// Units of depth that a request of `cost` takes: 1..=D.
+    /// Units of depth that a request of `cost` takes: 1..=[`PolicyOptions::units_max`].
     #[inline]
     pub fn units(&self, cost: Cost) -> u32 {
         match self.token_unit_bytes {
             None => 1,
-            Some(unit) => cost.0.div_ceil(u64::from(unit)).clamp(1, u64::from(self.depth)) as u32,
+            Some(unit) => cost.0.div_ceil(u64::from(unit)).clamp(1, u64::from(self.units_max())) as u32,
         }
+    }
+
+    /// Units that a request takes at most: D; where that changes, the largest D, so that what a request takes does not
+    /// depend on when it came.
+    #[inline]
+    pub const fn units_max(&self) -> u32 {
+        if self.depth_auto { Self::DEPTH_MAX } else { self.depth }
     }
 }
 
@@ -161,6 +189,8 @@ impl PolicyOptions {
 pub enum PolicyError {
     /// D is 0 or too large.
     DepthOutOfRange(u32),
+    /// D is to be found for a policy that has none, or has that of its device's queue.
+    DepthNotTuned(PolicyKind),
     /// T is too long.
     WindowTooLong(VSpan),
     /// The token unit is 0.
@@ -216,6 +246,10 @@ impl fmt::Display for PolicyError {
         match self {
             PolicyError::DepthOutOfRange(depth) => {
                 write!(f, "depth {depth} is out of range, allowed is 1 to {}", PolicyOptions::DEPTH_MAX)
+            }
+            PolicyError::DepthNotTuned(kind) => {
+                let allowed = PolicyKind::names(PolicyKind::tunes_depth);
+                write!(f, "depth \"auto\" is no setting of policy {kind}, allowed with {allowed}")
             }
             PolicyError::WindowTooLong(window) => write!(
                 f,

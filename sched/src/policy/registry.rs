@@ -32,6 +32,8 @@ pub struct Descriptor {
     pub summary: &'static str,
     /// It bounds the requests on the device: it has a D.
     pub has_depth: bool,
+    /// Its D can be changed while it runs ([`Policy::set_depth`]), so a controller can find it.
+    pub tunes_depth: bool,
     /// It has a T, and an exact and a relaxed form.
     pub has_window: bool,
     /// It has virtual time, and gives flows shares by their weights.
@@ -51,6 +53,7 @@ impl Descriptor {
             name,
             summary,
             has_depth: false,
+            tunes_depth: false,
             has_window: false,
             is_fair: false,
             is_elevator: false,
@@ -82,6 +85,11 @@ pub trait Registered: Policy + Sized {
     /// Units of D that no request holds, of a policy that has a depth. Negative while a request of several units is
     /// paid off. Exact while no worker is inside the policy.
     fn free_units(&self) -> Option<i64> {
+        None
+    }
+
+    /// D as it is now, of a policy whose D can be changed.
+    fn depth(&self) -> Option<u32> {
         None
     }
 
@@ -290,6 +298,13 @@ macro_rules! policies {
                 }
             }
 
+            /// D as it is now, of a policy whose D can be changed.
+            pub fn depth(&self) -> Option<u32> {
+                match self {
+                    $(AnyPolicy::$kind(policy) => Registered::depth(policy),)*
+                }
+            }
+
             /// Units of D that no request holds, of a policy that has a depth. Negative while a request of several
             /// units is paid off. Exact while no worker is inside the policy.
             pub fn free_units(&self) -> Option<i64> {
@@ -399,6 +414,12 @@ macro_rules! policies {
             fn set_class(&self, flow: FlowId, class: PriorityClass) {
                 match self {
                     $(AnyPolicy::$kind(policy) => policy.set_class(flow, class),)*
+                }
+            }
+
+            fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
+                match self {
+                    $(AnyPolicy::$kind(policy) => policy.set_depth(from, depth, kick),)*
                 }
             }
 

@@ -181,6 +181,7 @@ use crate::flow::{FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align};
 use crate::mindicator::Mindicator;
 use crate::ready_set::ReadySet;
 use crate::stage_queue::{StageQueue, Staged};
+use crate::sync::{AtomicU32, Ordering};
 use crate::throttle_wheel::{ThrottleWheel, WheelSlot};
 use crate::token_tree::TokenTree;
 use crate::topology::{HctxId, Topology};
@@ -204,9 +205,11 @@ pub struct Mqfq<S: Structures = Shipped> {
     tokens: S::Tokens,
     wheel: S::Wheel,
     ready: ReadySet,
-    /// A queue with this many requests out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form
-    /// more than there can be.
-    share: i32,
+    /// `PolicyOptions::token_batch` and `token_share`, which follow D. Read by queues of a device whose D changes, when
+    /// they go to the tree anyway; each has a copy.
+    token_batch: AtomicU32,
+    token_share: AtomicU32,
+    hctx_count: usize,
 }
 
 /// What one worker owns. `P` is its place in the throttle wheel.
@@ -221,9 +224,18 @@ pub struct MqfqQueue<P = WheelSlot> {
     place: Option<P>,
     /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
     is_listed: bool,
-    /// How many more requests it may have on the device before it gives tokens away: `Mqfq::share` less those that it
-    /// has.
+    /// How many more requests it may have on the device before it gives tokens away: `share` less those that it has.
     room: i32,
+    /// A queue with this many requests out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form
+    /// more than there can be.
+    share: i32,
+    /// `PolicyOptions::token_batch`.
+    batch: u32,
+}
+
+/// Requests out from which on a queue gives tokens away; 0 is never.
+const fn share_of(token_share: u32) -> i32 {
+    if token_share == 0 { i32::MAX / 2 } else { token_share as i32 }
 }
 
 /// What a worker of `Mqfq<S>` owns.
@@ -240,7 +252,7 @@ impl Mqfq {
     pub(super) fn new(options: &PolicyOptions, topology: &Topology, weights: &[Weight]) -> Self {
         let start = align(options.start);
         let virtual_time = Mindicator::new(topology, start);
-        let tokens = TokenTree::new(topology, options.depth);
+        let tokens = TokenTree::for_requests(topology, options.depth, options.units_max());
         let wheel = ThrottleWheel::with_quantum(topology.hctx_count(), options.window, options.quantum, start);
         Mqfq::build(options, topology, weights, (virtual_time, tokens, wheel))
     }
@@ -277,13 +289,20 @@ impl<S: Structures> Mqfq<S> {
             tokens,
             wheel,
             ready: ReadySet::new(topology),
-            share: if options.token_share == 0 { i32::MAX } else { options.token_share as i32 },
+            token_batch: AtomicU32::new(options.token_batch),
+            token_share: AtomicU32::new(options.token_share),
+            hctx_count: topology.hctx_count(),
         }
     }
 
     /// Smallest lead start tag over all queues, never going back.
     pub fn global_vtime(&self) -> VTime {
         self.virtual_time.global_vtime()
+    }
+
+    /// D as it is now; `None` over structures whose D cannot be changed.
+    pub fn depth(&self) -> Option<u32> {
+        self.tokens.depth()
     }
 
     /// Units of D in the token tree. Exact only while no worker is inside the policy.
@@ -430,12 +449,27 @@ impl<S: Structures> Mqfq<S> {
         queue.place.is_some() && !self.rest(queue.hctx, kick)
     }
 
+    /// Takes over what a queue's part of D is now. On ways that go to shared lines anyway: a queue whose part has grown
+    /// gets here by giving a token away, one whose part has shrunk when its own tokens have gone into the debt.
+    #[inline]
+    fn follow_depth(&self, queue: &mut Queue<S>) {
+        if self.options.depth_auto {
+            // Relaxed: numbers that say who keeps tokens, not how many there are.
+            let share = share_of(self.token_share.load(Ordering::Relaxed));
+            queue.room += share - queue.share;
+            queue.share = share;
+            // Relaxed: as above.
+            queue.batch = self.token_batch.load(Ordering::Relaxed);
+        }
+    }
+
     /// A token for the first request of `queue`, and if they are there also for those behind it; or None with the queue
     /// marked ready.
     #[inline(never)]
     fn acquire(&self, queue: &mut Queue<S>, units: u32) -> Option<DispatchToken> {
+        self.follow_depth(queue);
         let hctx = queue.hctx;
-        let spare = self.options.token_batch.min(queue.stage.len() as u32) - 1;
+        let spare = queue.batch.min(queue.stage.len() as u32) - 1;
         if let Some(token) = self.tokens.acquire_batch(hctx, units, spare) {
             return Some(token);
         }
@@ -472,7 +506,9 @@ impl<S: Structures> Mqfq<S> {
     /// After a completion with the own share or more still out: its token, unless another queue waits for one and has
     /// got it.
     #[inline(never)]
-    fn share_out(&self, hctx: HctxId, token: DispatchToken, kick: &mut impl Kick) -> Option<DispatchToken> {
+    fn share_out(&self, queue: &mut Queue<S>, token: DispatchToken, kick: &mut impl Kick) -> Option<DispatchToken> {
+        self.follow_depth(queue);
+        let hctx = queue.hctx;
         if !self.is_for_one(&token) {
             return Some(token);
         }
@@ -513,7 +549,9 @@ impl<S: Structures> Policy for Mqfq<S> {
             is_shown: false,
             place: None,
             is_listed: false,
-            room: self.share,
+            room: share_of(self.options.token_share),
+            share: share_of(self.options.token_share),
+            batch: self.options.token_batch,
         }
     }
 
@@ -572,13 +610,13 @@ impl<S: Structures> Policy for Mqfq<S> {
         let token = if queue.room > 0 {
             token
         } else {
-            match self.share_out(queue.hctx, token, kick) {
+            match self.share_out(queue, token, kick) {
                 Some(token) => token,
                 None => return,
             }
         };
         let is_due = |lead| self.wheel.is_due(lead, self.virtual_time.global_vtime());
-        if self.options.token_batch > 1 || queue.stage.lead().is_some_and(is_due) {
+        if queue.batch > 1 || queue.stage.lead().is_some_and(is_due) {
             // The pick that follows takes it, or passes it on (P2). In the paper's form it takes it: it cannot be
             // throttled by then, since gvt does not go back, and a lead that comes before this one is due too.
             self.tokens.release_local(queue.hctx, token);
@@ -596,6 +634,21 @@ impl<S: Structures> Policy for Mqfq<S> {
         self.flows.set_weight(flow, weight);
     }
 
+    fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
+        if !self.tokens.set_depth(depth) {
+            return false;
+        }
+        if self.options.tokens_follow_depth {
+            let (batch, share) = PolicyOptions::token_parts(depth, self.hctx_count);
+            // Relaxed: as in `follow_depth`.
+            self.token_batch.store(batch, Ordering::Relaxed);
+            self.token_share.store(share, Ordering::Relaxed);
+        }
+        // P3: tokens lie at the root, and we are awake. If this takes our own mark, nothing is lost: we pick after it.
+        self.wake_ready(from, kick);
+        true
+    }
+
     fn staged(&self, queue: &Queue<S>) -> usize {
         queue.stage.len()
     }
@@ -604,6 +657,7 @@ impl<S: Structures> Policy for Mqfq<S> {
 impl Registered for Mqfq {
     const ABOUT: Descriptor = Descriptor {
         has_depth: true,
+        tunes_depth: true,
         has_window: true,
         is_fair: true,
         ..Descriptor::new("mqfq", "multi-queue fair queueing, without a lock")
@@ -617,6 +671,10 @@ impl Registered for Mqfq {
 
     fn global_vtime(&self) -> Option<VTime> {
         Some(self.global_vtime())
+    }
+
+    fn depth(&self) -> Option<u32> {
+        self.depth()
     }
 
     fn free_units(&self) -> Option<i64> {

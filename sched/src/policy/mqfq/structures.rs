@@ -90,6 +90,16 @@ pub trait Tokens: Send + Sync {
     fn release_root(&self, hctx: HctxId, token: DispatchToken);
     /// `hctx` goes to sleep: what lies on its path goes to the pool.
     fn percolate(&self, hctx: HctxId);
+    /// Changes D, in the pool: what there is more of meets who looks for it (K3), what there is less of is owed. False
+    /// if it cannot.
+    fn set_depth(&self, depth: u32) -> bool {
+        let _ = depth;
+        false
+    }
+    /// D as it is now, if it can be changed.
+    fn depth(&self) -> Option<u32> {
+        None
+    }
     /// The pool owes units, so that a token which one gives back is of no use to another. May be false while it does:
     /// then somebody is woken for nothing.
     fn is_in_debt(&self) -> bool;
@@ -171,6 +181,15 @@ impl Tokens for TokenTree {
     #[inline(always)]
     fn percolate(&self, hctx: HctxId) {
         self.percolate(hctx);
+    }
+
+    fn set_depth(&self, depth: u32) -> bool {
+        self.set_depth(depth);
+        true
+    }
+
+    fn depth(&self) -> Option<u32> {
+        Some(self.depth())
     }
 
     #[inline(always)]

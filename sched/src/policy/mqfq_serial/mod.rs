@@ -73,6 +73,10 @@ impl Policy for MqfqSerial {
         self.locked(|mqfq| mqfq.set_weight(flow, weight));
     }
 
+    fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
+        self.locked(|mqfq| mqfq.set_depth(from, depth, kick))
+    }
+
     fn staged(&self, queue: &MqfqQueue) -> usize {
         // The queue is the caller's own; no lock.
         self.mqfq.staged(queue)
@@ -82,6 +86,7 @@ impl Policy for MqfqSerial {
 impl Registered for MqfqSerial {
     const ABOUT: Descriptor = Descriptor {
         has_depth: true,
+        tunes_depth: true,
         has_window: true,
         is_fair: true,
         ..Descriptor::new("mqfq-serial", "`mqfq` with every operation under one lock")
@@ -95,6 +100,10 @@ impl Registered for MqfqSerial {
 
     fn global_vtime(&self) -> Option<VTime> {
         Some(self.mqfq.global_vtime())
+    }
+
+    fn depth(&self) -> Option<u32> {
+        self.mqfq.depth()
     }
 
     fn free_units(&self) -> Option<i64> {

@@ -119,6 +119,11 @@ impl Policy for Sfqd {
         self.flows.set_weight(flow, weight);
     }
 
+    fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
+        self.central.set_depth(from, depth, kick, |order| self.next(order));
+        true
+    }
+
     fn staged(&self, queue: &CentralQueue) -> usize {
         queue.staged()
     }
@@ -127,6 +132,7 @@ impl Policy for Sfqd {
 impl Registered for Sfqd {
     const ABOUT: Descriptor = Descriptor {
         has_depth: true,
+        tunes_depth: true,
         is_fair: true,
         ..Descriptor::new("sfqd", "SFQ(D): strict order of start tags; one queue, one lock")
     };
@@ -139,6 +145,10 @@ impl Registered for Sfqd {
 
     fn global_vtime(&self) -> Option<VTime> {
         Some(self.virtual_time())
+    }
+
+    fn depth(&self) -> Option<u32> {
+        Some(self.central.depth())
     }
 
     fn free_units(&self) -> Option<i64> {

@@ -1,0 +1,203 @@
+//! A reading of a device, and a phase: the difference of two.
+//!
+//! Answers: what was the rate, the depth in use and the time in the system between two moments? Invariants: all counts
+//! of a [`Sample`] only grow (modulo 2^64), save `out_units` and `silence_ns`; a [`Phase`] is made of integers and
+//! logarithms, so that two of them can be compared without a division.
+
+use super::log::{ONE, log2};
+
+/// Classes of requests by units: 1, 2, 3 to 4, 5 to 8, and so on to 65536.
+pub const CLASSES: usize = 17;
+
+/// The class of a request of `units` units, 1..=65536.
+#[inline]
+pub const fn class_of(units: u32) -> usize {
+    (u32::BITS - units.saturating_sub(1).leading_zeros()) as usize
+}
+
+/// What has completed of one class.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Work {
+    /// Units completed.
+    pub units: u64,
+    /// Requests completed.
+    pub requests: u64,
+}
+
+/// What is known of a device at a moment, since some beginning. Sums may wrap.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Sample {
+    /// The moment, ns.
+    pub now_ns: u64,
+    /// What has completed, by [`class_of`].
+    pub work: [Work; CLASSES],
+    /// Units on the device, summed over time, unit x ns.
+    pub device_unit_ns: u64,
+    /// Units of the requests completed times how long each was in the system, submission to completion, unit x ns. Over
+    /// a time long enough that is units in the system summed over time.
+    pub system_unit_ns: u64,
+    /// Time in which a request that fairness would let go waited for a token, ns.
+    pub waiting_ns: u64,
+    /// Longest time without a completion since measuring last began ([`Controller::epoch`](super::Controller::epoch)),
+    /// ns; up to now if the last one is that long ago.
+    pub silence_ns: u64,
+    /// Units on the device now.
+    pub out_units: u64,
+}
+
+impl Sample {
+    /// Units completed.
+    pub fn units(&self) -> u64 {
+        self.work.iter().fold(0, |sum, work| sum.wrapping_add(work.units))
+    }
+
+    /// Requests completed.
+    pub fn requests(&self) -> u64 {
+        self.work.iter().fold(0, |sum, work| sum.wrapping_add(work.requests))
+    }
+}
+
+/// What happened between two samples.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Span {
+    pub elapsed_ns: u64,
+    pub units: u64,
+    pub requests: u64,
+    pub device_unit_ns: u64,
+    pub system_unit_ns: u64,
+    pub waiting_ns: u64,
+}
+
+impl Span {
+    pub fn between(from: &Sample, to: &Sample) -> Span {
+        Span {
+            elapsed_ns: to.now_ns.saturating_sub(from.now_ns).max(1),
+            units: to.units().wrapping_sub(from.units()),
+            requests: to.requests().wrapping_sub(from.requests()),
+            device_unit_ns: to.device_unit_ns.wrapping_sub(from.device_unit_ns),
+            system_unit_ns: to.system_unit_ns.wrapping_sub(from.system_unit_ns),
+            waiting_ns: to.waiting_ns.wrapping_sub(from.waiting_ns),
+        }
+    }
+}
+
+/// One measurement at one D. Logarithms are to base 2, in 65536ths ([`super::log`]).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Phase {
+    /// Units per ns.
+    pub units_log: i32,
+    /// Units and requests per ns: work if a request costs a unit more than its bytes.
+    pub weighed_log: i32,
+    /// Mean units on the device.
+    pub device_log: i32,
+    /// Mean units in the system.
+    pub system_log: i32,
+    /// Mean units on the device, rounded down.
+    pub device_units: u64,
+    /// Part of the time in which somebody waited for a token, 65536ths.
+    pub waiting: i32,
+    /// The step of the grid ([`Sizes::step`]), units.
+    pub step: u32,
+    /// Its logarithm.
+    pub step_log: i32,
+}
+
+impl Phase {
+    pub fn new(span: &Span, step: u32) -> Phase {
+        let time_log = log2(span.elapsed_ns);
+        Phase {
+            units_log: log2(span.units) - time_log,
+            weighed_log: log2(span.units.wrapping_add(span.requests)) - time_log,
+            device_log: log2(span.device_unit_ns) - time_log,
+            system_log: log2(span.system_unit_ns) - time_log,
+            device_units: span.device_unit_ns / span.elapsed_ns,
+            waiting: (u128::from(span.waiting_ns.min(span.elapsed_ns)) * ONE as u128 / u128::from(span.elapsed_ns))
+                as i32,
+            step,
+            step_log: log2(step.into()),
+        }
+    }
+}
+
+/// Which sizes complete, averaged over some phases: the step of the grid follows from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Part of the work, 65536ths, by class.
+    share: [i64; CLASSES],
+    /// Mean units of a request of the class, rounded up, as last seen.
+    mean: [u32; CLASSES],
+    step: u32,
+}
+
+impl Sizes {
+    pub const fn new() -> Sizes {
+        Sizes { share: [0; CLASSES], mean: [1; CLASSES], step: 1 }
+    }
+
+    /// n: the cost of the largest requests that matter. Those of at least this cost are a quarter of the work.
+    pub fn step(&self) -> u32 {
+        self.step
+    }
+
+    /// Takes in what completed between two samples; a quarter of the average is new.
+    pub fn take(&mut self, from: &Sample, to: &Sample) {
+        let units = to.units().wrapping_sub(from.units()).max(1);
+        let mut total = 0;
+        for (class, (share, mean)) in self.share.iter_mut().zip(&mut self.mean).enumerate() {
+            let (before, now) = (from.work[class], to.work[class]);
+            let (done, requests) = (now.units.wrapping_sub(before.units), now.requests.wrapping_sub(before.requests));
+            if requests > 0 {
+                *mean = done.div_ceil(requests).clamp(1, 1 << 16) as u32;
+            }
+            let part = (u128::from(done) * ONE as u128 / u128::from(units)) as i64;
+            *share += (part - *share) / 4;
+            total += *share;
+        }
+        let mut above = 0;
+        for (share, mean) in self.share.iter().zip(self.mean).rev() {
+            above += share;
+            if above * 4 >= total && *share > 0 {
+                self.step = mean;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_a_doubling_of_units() {
+        let classes = [1, 2, 3, 4, 5, 8, 9, 32, 33, 65_535].map(class_of);
+        assert_eq!(classes, [0, 1, 2, 2, 3, 3, 4, 5, 6, 16]);
+        assert_eq!(class_of(0), 0, "a request without units is of the smallest class");
+    }
+
+    #[test]
+    fn the_step_is_the_size_from_which_on_a_quarter_of_the_work_comes() {
+        let mut to = Sample::default();
+        // 1000 units in requests of one, 400 in requests of 32: more than a quarter.
+        to.work[0] = Work { units: 1000, requests: 1000 };
+        to.work[class_of(32)] = Work { units: 400, requests: 400 / 32 };
+        let mut sizes = Sizes::new();
+        sizes.take(&Sample::default(), &to);
+        assert_eq!(sizes.step(), 400u32.div_ceil(400 / 32));
+        // Of 200 it is less.
+        to.work[class_of(32)] = Work { units: 192, requests: 6 };
+        let mut sizes = Sizes::new();
+        sizes.take(&Sample::default(), &to);
+        assert_eq!(sizes.step(), 1);
+    }
+
+    #[test]
+    fn counts_that_wrapped_make_the_same_span() {
+        let mut from = Sample { now_ns: 5, device_unit_ns: u64::MAX - 10, ..Sample::default() };
+        from.work[0].units = u64::MAX;
+        let mut to = Sample { now_ns: 25, device_unit_ns: 29, ..from };
+        to.work[0].units = 19;
+        let span = Span::between(&from, &to);
+        assert_eq!((span.elapsed_ns, span.units, span.device_unit_ns), (20, 20, 40));
+    }
+}

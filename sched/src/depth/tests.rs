@@ -1,0 +1,108 @@
+//! The controller on a modelled drive: does it find the knee, from wherever it starts, and leave it alone in silence?
+
+use super::drive::{Drive, Run, Tenant, run};
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// Full at about 20 units of reads of one unit: 80 us in a die, 4 us on the link.
+const SMALL: Drive = Drive { dies: 64, unit_ns: 80_000, link_ns: (500, 3_500), pause: |ns| ns };
+
+fn always<const N: u32>(_: u64) -> u32 {
+    N
+}
+
+/// One at a time beside many of 32 units.
+fn mix() -> [Tenant; 2] {
+    [Tenant { depth: always::<1>, units: always::<1> }, Tenant { depth: always::<64>, units: always::<32> }]
+}
+
+fn deep() -> [Tenant; 2] {
+    [0; 2].map(|_| Tenant { depth: always::<256>, units: always::<1> })
+}
+
+fn auto(drive: &Drive, tenants: &[Tenant], start: u32, end_ns: u64) -> Run {
+    run(drive, tenants, Some(Controller::new(start, 65_535)), 0, end_ns)
+}
+
+/// Units in the same time under the best of some fixed depths, and the small reader's latency at the smallest that gives
+/// 97% of it.
+fn best(drive: &Drive, tenants: &[Tenant], end_ns: u64) -> (u64, u64) {
+    let runs = [4, 8, 16, 24, 33, 65, 97, 129, 193].map(|depth| run(drive, tenants, None, depth, end_ns));
+    let most = runs.iter().map(|run| run.units).max().expect("some ran");
+    let knee = runs.iter().find(|run| run.units * 100 >= most * 97).expect("one is the best");
+    (most, knee.small_mean_ns)
+}
+
+#[test]
+fn from_any_start_it_finds_the_depth_that_is_enough_and_no_more() {
+    for tenants in [&mix()[..], &deep()[..]] {
+        let end_ns = 700 * MS;
+        let (most, small_ns) = best(&SMALL, tenants, end_ns);
+        for start in [1, 8, 64, 4096] {
+            let found = auto(&SMALL, tenants, start, end_ns);
+            let state = found.controller.as_ref().expect("it was given").state();
+            assert!(found.units * 100 >= most * 95, "from {start}: {} of {most} units, {state:?}", found.units);
+            let slower = found.small_mean_ns * 100 / small_ns.max(1);
+            assert!(
+                slower <= 125,
+                "from {start}: a small reader waits {slower}% of what it waits at the knee, {state:?}"
+            );
+            let last = found.depths.last().expect("requests completed").1;
+            let settled = found.depths.iter().rev().find(|(_, depth)| depth * 10 > last * 16 || depth * 16 < last * 10);
+            let settled_ns = settled.map_or(0, |(at, _)| *at);
+            assert!(settled_ns <= 500 * MS, "from {start}: D came near {last} only after {settled_ns} ns");
+        }
+    }
+}
+
+#[test]
+fn in_silence_with_requests_waiting_the_depth_stays() {
+    // 10 s without a completion, from 300 ms on.
+    let silent = |ns: u64| if (300 * MS..10_300 * MS).contains(&ns) { 10_300 * MS } else { ns };
+    let drive = Drive { pause: silent, ..SMALL };
+    let found = auto(&drive, &mix(), 33, 10_500 * MS);
+    let before = found.depths.iter().rfind(|(at, _)| *at < 300 * MS).expect("it ran").1;
+    let after = found.depths.iter().find(|(at, _)| *at >= 10_300 * MS).expect("it went on").1;
+    assert_eq!(before, after);
+    let last = found.depths.last().expect("it went on").1;
+    assert!(last * 10 <= before * 16 && last * 16 >= before * 10, "{before} before, {last} at the end");
+}
+
+#[test]
+fn samples_without_completions_change_nothing() {
+    let mut controller = Controller::new(40, 65_535);
+    let mut sample = Sample { out_units: 40, ..Sample::default() };
+    for second in 0..100_000 {
+        sample.now_ns = second * 1_000 * MS;
+        sample.waiting_ns = sample.now_ns;
+        sample.device_unit_ns = 40 * sample.now_ns;
+        sample.silence_ns = sample.now_ns;
+        assert_eq!(controller.step(&sample), 40);
+    }
+    assert_eq!((controller.state().reason, controller.state().phases), (Reason::Start, 0));
+}
+
+#[test]
+fn without_demand_nothing_is_learnt() {
+    let one = [Tenant { depth: always::<1>, units: always::<1> }];
+    let found = auto(&SMALL, &one, 64, 300 * MS);
+    let state = found.controller.expect("it was given").state();
+    assert_eq!((state.chosen, state.reason, state.probes), (64, Reason::Quiet, [None; State::PROBES]));
+}
+
+#[test]
+fn the_same_samples_give_the_same_depths() {
+    let [one, two] = [0; 2].map(|_| auto(&SMALL, &mix(), 8, 200 * MS));
+    assert_eq!(one.depths, two.depths);
+}
+
+#[test]
+fn what_it_found_and_why_can_be_read() {
+    let state = auto(&SMALL, &mix(), 4, 700 * MS).controller.expect("it was given").state();
+    assert_eq!(state.reason, Reason::Found, "{state:?}");
+    assert_eq!(state.step, 32);
+    let probe = state.probes[0].expect("candidates were tried");
+    assert!(probe.pairs >= 1 && probe.verdict != Verdict::Better, "{probe:?}");
+    assert!(state.phases > 20 && state.chosen_ns > 0);
+}
