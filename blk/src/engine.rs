@@ -19,7 +19,8 @@ use crate::queues::{DeviceQueues, QueueLayout, QueueMap};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::trace::Trace;
-use crate::worker::thread::{self, Shared, SharedDevice};
+use crate::tuning::{InForce, Tuning};
+use crate::worker::thread::{self, Running, Shared, SharedDevice};
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::{FlowId, Weight};
@@ -109,6 +110,8 @@ pub struct DeviceStats {
     pub policy: &'static str,
     /// The weights of the device's class queues, of a policy that sets them.
     pub class_weights: Option<ClassWeights>,
+    /// What is in force of what is found while the policy runs, and why; `None` if its figures are numbers.
+    pub in_force: Option<InForce>,
     /// Counters of the tenants, by flow.
     pub flows: Vec<NamedFlowStats>,
     /// By hctx, which is by worker.
@@ -185,7 +188,10 @@ impl Engine {
             let queues = DeviceQueues::open(&*device.device, map, device.queue_depth, interrupt).map_err(named)?;
             devices.push(SharedDevice {
                 device: device.device.clone(),
-                policy: Mutex::new(Arc::new(policy)),
+                running: Mutex::new(Running {
+                    policy: Arc::new(policy),
+                    tuning: Tuning::new(&settled[settled.len() - 1].policy, options.workers),
+                }),
                 queues,
                 queue_depth: device.queue_depth,
                 limits: limits.collect(),
@@ -331,7 +337,8 @@ impl Engine {
         let current: Vec<PolicyOptions> = self.current().iter().map(|current| current.policy).collect();
         let mut devices: Vec<DeviceStats> = self.options.devices.iter().zip(current).map(empty_stats).collect();
         for (stats, shared) in devices.iter_mut().zip(&self.shared.devices) {
-            let policy = shared.policy();
+            let Running { policy, tuning } = shared.running();
+            stats.in_force = tuning.and_then(|tuning| tuning.in_force(self.clock().now_ns()));
             stats.class_weights = policy.class_weights();
             for (flow, number) in stats.flows.iter_mut().zip(0..) {
                 flow.class_bytes = policy.class_bytes(FlowId(number));
@@ -375,6 +382,7 @@ fn empty_stats((device, policy): (&DeviceOptions, PolicyOptions)) -> DeviceStats
         name: device.name.clone(),
         policy: policy.kind.name(),
         class_weights: None,
+        in_force: None,
         flows: device.flows.iter().map(named).collect(),
         hctxs: Vec::new(),
     }

@@ -42,6 +42,7 @@ use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::table::{Owner, RequestTable};
 use crate::tag::TagSet;
 use crate::trace::{Recorder, Trace, TraceEvent};
+use crate::tuning::Tuning;
 use direct::DirectPath;
 use hand_over::Commands;
 use mqfq_sched::cost::CostModel;
@@ -220,7 +221,10 @@ impl<P: Policy> HwCtx<P> {
         let before = out.len();
         shared.commands.device.reap(now_ns, &mut shared.commands.reaped);
         match path {
-            Path::Staged(_) => shared.complete_all::<StagedPath>(now_ns, kick, out),
+            Path::Staged(_) => {
+                shared.complete_all::<StagedPath>(now_ns, kick, out);
+                shared.tune(out.len() - before, now_ns, kick);
+            }
             Path::Direct(_) => {
                 shared.complete_all::<DirectPath>(now_ns, kick, out);
                 if out.len() > before {
@@ -286,6 +290,12 @@ impl<P: Policy> HwCtx<P> {
                 Path::Raw(_) => unreachable!("without a block layer nothing is frozen"),
             }
         }
+    }
+
+    /// From now on counts for what tunes the device's policy, or for nothing. Before the first request, or with another
+    /// policy, when all is quiet ([`HwCtx::thaw`]).
+    pub fn set_tuning(&mut self, tuning: Option<Arc<Tuning>>, now_ns: u64) {
+        self.shared.meter = tuning.map(|tuning| tuning.meter(self.shared.id, now_ns));
     }
 
     /// Requests that this context's queue of a policy must be able to stage.

@@ -13,6 +13,7 @@ use crate::buffer::Buffer;
 use crate::client::{Event, MakeClient, Part, Whose};
 use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::trace::Trace;
+use crate::tuning::Tuning;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use std::io;
@@ -85,6 +86,8 @@ pub enum Mail<P: Policy = AnyPolicy> {
         /// Another policy and this worker's queue of it; only after every worker has reported that it is quiet. `None`:
         /// go on with the one that was.
         policy: Option<(Arc<P>, P::Queue)>,
+        /// What tunes that policy; not looked at without one.
+        tuning: Option<Arc<Tuning>>,
     },
     /// Leave.
     Stop,

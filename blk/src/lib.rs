@@ -23,6 +23,7 @@ pub mod stats;
 pub mod table;
 pub mod tag;
 pub mod trace;
+pub mod tuning;
 pub mod worker;
 
 #[cfg(feature = "uring")]

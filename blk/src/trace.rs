@@ -75,6 +75,8 @@ pub enum TraceEvent {
     Frozen,
     /// It has been changed, or not.
     Thawed,
+    /// This worker has put another D in force ([`crate::tuning`]).
+    Tuned,
 }
 
 impl TraceEvent {
@@ -88,6 +90,7 @@ impl TraceEvent {
             TraceEvent::Reset => "reset",
             TraceEvent::Frozen => "frozen",
             TraceEvent::Thawed => "thawed",
+            TraceEvent::Tuned => "tuned",
         }
     }
 }

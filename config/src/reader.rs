@@ -234,12 +234,37 @@ impl<'s, 'a> Entry<'s, 'a> {
         T: FromStr + PartialOrd + fmt::Display + TryFrom<u64>,
     {
         let allowed = format!("{} to {}", range.start(), range.end());
+        self.number_within(range, &allowed)
+    }
+
+    fn number_within<T>(&self, range: RangeInclusive<T>, allowed: &str) -> Result<T, ConfigError>
+    where
+        T: FromStr + PartialOrd + fmt::Display + TryFrom<u64>,
+    {
         let integer = self.value.as_integer().ok_or_else(|| self.wrong_type(&format!("a whole number, {allowed}")))?;
         let number =
             u64::from_str_radix(integer.as_str(), integer.radix()).ok().and_then(|wide| T::try_from(wide).ok());
         number.filter(|number| range.contains(number)).ok_or_else(|| {
             self.place.error(format!("{} is out of range, allowed is {allowed}", shown(&integer.to_string())))
         })
+    }
+
+    /// A whole number in `range`, or `None` if it is the string `word`.
+    ///
+    /// # Errors
+    /// Another string or type, or out of range.
+    pub fn number_or<T>(&self, word: &str, range: RangeInclusive<T>) -> Result<Option<T>, ConfigError>
+    where
+        T: FromStr + PartialOrd + fmt::Display + TryFrom<u64>,
+    {
+        let allowed = format!("{} to {} or {}", range.start(), range.end(), quoted(word));
+        match self.value {
+            DeValue::String(text) if text == word => Ok(None),
+            DeValue::String(text) => {
+                Err(self.place.error(format!("{} is not known, allowed is {allowed}", quoted(text))))
+            }
+            _ => self.number_within(range, &allowed).map(Some),
+        }
     }
 
     /// A whole or decimal number in `range`.

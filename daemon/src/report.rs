@@ -3,6 +3,7 @@
 use hdrhistogram::Histogram;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
 use mqfq_blk::stats::FlowStats;
+use mqfq_blk::tuning::{InForce, Probe, State};
 use mqfq_front::stats::Counts;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -37,10 +38,91 @@ struct DeviceReport {
     policy: &'static str,
     /// Of the device's class queues; `null`: the policy names none.
     class_weights: Option<ByClass>,
+    /// What was found while it runs; `null`: all its figures are numbers.
+    in_force: Option<InForceReport>,
     /// All tenants together.
     operations: Operations,
     tenants: Vec<TenantReport>,
     hctxs: Vec<HctxReport>,
+}
+
+/// What is in force of what is found while a device runs.
+#[derive(Serialize)]
+struct InForceReport {
+    depth: DepthReport,
+}
+
+#[derive(Serialize)]
+struct DepthReport {
+    /// As chosen.
+    units: u32,
+    /// In force now; a candidate's while that is measured.
+    units_now: u32,
+    /// Since it was chosen.
+    age_ns: u64,
+    /// One word, and half a sentence.
+    state: &'static str,
+    reason: &'static str,
+    /// Distance of the depths that make a difference.
+    step_units: u32,
+    phases: u64,
+    /// The last comparisons, the latest first.
+    probes: Vec<ProbeReport>,
+}
+
+#[derive(Serialize)]
+struct ProbeReport {
+    age_ns: u64,
+    units: u32,
+    candidate_units: u32,
+    verdict: &'static str,
+    gain_thousandths: i32,
+    pairs: u32,
+}
+
+impl From<&InForce> for InForceReport {
+    fn from(in_force: &InForce) -> Self {
+        let &InForce { at_ns, depth: State { depth, chosen, chosen_ns, reason, step, phases, probes } } = in_force;
+        let age_ns = |then_ns: u64| at_ns.saturating_sub(then_ns);
+        let probe = |probe: Probe| ProbeReport {
+            age_ns: age_ns(probe.at_ns),
+            units: probe.depth,
+            candidate_units: probe.trial,
+            verdict: probe.verdict.name(),
+            gain_thousandths: probe.gain_thousandths,
+            pairs: probe.pairs,
+        };
+        InForceReport {
+            depth: DepthReport {
+                units: chosen,
+                units_now: depth,
+                age_ns: age_ns(chosen_ns),
+                state: reason.name(),
+                reason: reason.text(),
+                step_units: step,
+                phases,
+                probes: probes.into_iter().flatten().map(probe).collect(),
+            },
+        }
+    }
+}
+
+impl DepthReport {
+    /// D, how long it has been chosen, and why.
+    fn line(&self) -> String {
+        format!("D {} units, found {:.1} s ago: {}", self.units, self.age_ns as f64 / 1e9, self.reason)
+    }
+}
+
+impl ProbeReport {
+    fn line(&self) -> String {
+        let ProbeReport { age_ns, units, candidate_units, verdict, gain_thousandths, pairs } = self;
+        format!(
+            "{:.1} s ago, {candidate_units} instead of {units}: {verdict} ({:+.1}% after its price, {pairs} pairs)",
+            *age_ns as f64 / 1e9,
+            f64::from(*gain_thousandths) / 10.0
+        )
+    }
 }
 
 #[derive(Serialize, Clone, Copy)]
@@ -211,6 +293,7 @@ impl From<&DeviceStats> for DeviceReport {
             name: device.name.clone(),
             policy: device.policy,
             class_weights: device.class_weights.map(|weights| weights.by_class().map(u64::from).into()),
+            in_force: device.in_force.as_ref().map(InForceReport::from),
             operations: Operations::of(&all),
             tenants: device.flows.iter().map(TenantReport::from).collect(),
             hctxs: hctxs.collect(),
@@ -249,6 +332,12 @@ impl StatsReport {
         for device in &self.devices {
             // Writing into a String cannot fail.
             let _ = writeln!(out, "device {} ({})", device.name, device.policy);
+            if let Some(InForceReport { depth }) = &device.in_force {
+                let _ = writeln!(out, "  {}", depth.line());
+                for probe in &depth.probes {
+                    let _ = writeln!(out, "    {}", probe.line());
+                }
+            }
             if let Some(ByClass { high, medium, low }) = device.class_weights {
                 let _ = writeln!(out, "  class weights: high {high}, medium {medium}, low {low}");
                 for TenantReport { name, class_bytes, .. } in &device.tenants {
@@ -350,7 +439,9 @@ mod tests {
         let hctx = HctxStats { dispatched: 11, doorbells: 5, ..Default::default() };
         let flows = vec![NamedFlowStats { name: "alice".into(), stats, class_bytes: Some([5, 6, 7]) }];
         let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
-        let device = DeviceStats { name: "fast".into(), policy: "d2fq", class_weights, flows, hctxs: vec![hctx] };
+        let in_force = None;
+        let device =
+            DeviceStats { name: "fast".into(), policy: "d2fq", class_weights, in_force, flows, hctxs: vec![hctx] };
         let listener = Counts {
             connections: 1,
             connections_total: 4,

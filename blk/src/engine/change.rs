@@ -21,6 +21,8 @@ use super::{Current, DeviceOptions, Engine};
 use crate::hctx::HwCtx;
 use crate::host::Mail;
 use crate::queues::BlockLayer;
+use crate::tuning::Tuning;
+use crate::worker::thread::Running;
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyOptions};
@@ -66,19 +68,20 @@ impl Engine {
             .map_err(|error| format!("device {name}: {error}"))?;
         set_classes(&policy, &current[device].classes);
         let policy = Arc::new(policy);
+        let tuning = Tuning::new(&options, self.workers());
         let shared = &self.shared.devices[device];
         let capacity_requests = HwCtx::<AnyPolicy>::capacity_requests(&shared.limits);
         // All of them before the first request: a policy may say so.
         let queues: Vec<_> =
             (0..self.workers()).map(|worker| policy.open_queue(HctxId(worker as u16), capacity_requests)).collect();
         if let Err(reason) = self.freeze(device, patience) {
-            (0..self.workers()).for_each(|worker| self.thaw(device, worker, None));
+            (0..self.workers()).for_each(|worker| self.thaw(device, worker, None, None));
             return Err(format!("device {name}: {reason}; it keeps the policy {}", current[device].policy.kind));
         }
         for (worker, queue) in queues.into_iter().enumerate() {
-            self.thaw(device, worker, Some((policy.clone(), queue)));
+            self.thaw(device, worker, Some((policy.clone(), queue)), tuning.clone());
         }
-        shared.set_policy(policy);
+        shared.set_running(Running { policy, tuning });
         current[device].policy = options;
         Ok(())
     }
@@ -90,7 +93,7 @@ impl Engine {
     pub fn set_weight(&self, device: usize, flow: FlowId, weight: Weight) {
         let mut current = self.current();
         current[device].weights[flow.0 as usize] = weight;
-        self.shared.devices[device].policy().set_weight(flow, weight);
+        self.shared.devices[device].running().policy.set_weight(flow, weight);
     }
 
     /// The policy of a device, and its options.
@@ -127,8 +130,14 @@ impl Engine {
         Ok(())
     }
 
-    fn thaw(&self, device: usize, worker: usize, policy: Option<(Arc<AnyPolicy>, <AnyPolicy as Policy>::Queue)>) {
-        self.shared.send(worker, Mail::Thaw { device: index(device), policy });
+    fn thaw(
+        &self,
+        device: usize,
+        worker: usize,
+        policy: Option<(Arc<AnyPolicy>, <AnyPolicy as Policy>::Queue)>,
+        tuning: Option<Arc<Tuning>>,
+    ) {
+        self.shared.send(worker, Mail::Thaw { device: index(device), policy, tuning });
     }
 }
 

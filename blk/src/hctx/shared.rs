@@ -15,6 +15,8 @@ use crate::request::{Completion, Op, Status, Submission};
 use crate::stage::Staging;
 use crate::table::{Charge, Completed, Owner, RequestTable, State};
 use crate::tag::Tag;
+use crate::trace::TraceEvent;
+use crate::tuning::Meter;
 use mqfq_sched::cost::{CostKind, CostModel, CostTerm};
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{DispatchToken, Done, Entry, Grant, Handle, Kick, Policy, QueueClass};
@@ -74,6 +76,8 @@ pub(super) struct Shared<P: Policy> {
     /// Flows that were refused, have room, and are to be told.
     pub(super) room: Vec<FlowId>,
     pub(super) counters: Counters,
+    /// What is measured for figures that are found while the policy runs; `None` if they are numbers.
+    pub(super) meter: Option<Meter>,
 }
 
 impl<P: Policy> Shared<P> {
@@ -94,6 +98,7 @@ impl<P: Policy> Shared<P> {
             room: Vec::with_capacity(staging.flows()),
             staging,
             counters: Counters::new(limits.len()),
+            meter: None,
         }
     }
 
@@ -121,6 +126,9 @@ impl<P: Policy> Shared<P> {
         let Grant { handle, flow, token } = grant;
         let request = self.requests.get_mut(handle);
         debug_assert_eq!(request.submission.flow, flow, "the policy granted {handle:?} to another flow");
+        if let Some(meter) = &mut self.meter {
+            meter.dispatched(token.units());
+        }
         request.state = State::Dispatched { tag, token };
         request.dispatched_ns = now_ns;
         if self.staging.leave(flow, request.charge.staged_bytes) {
@@ -179,9 +187,21 @@ impl<P: Policy> Shared<P> {
         self.counters.stats.kicks += kicks;
     }
 
+    /// So many requests were completed: steps what tunes the policy, if anything does and it is time.
+    #[inline(always)]
+    pub(super) fn tune(&mut self, completed: usize, now_ns: u64, kick: &mut impl Kick) {
+        let Shared { meter: Some(meter), policy, counters, .. } = self else { return };
+        if meter.reaped(completed, &**policy, now_ns, kick) {
+            counters.mark(TraceEvent::Tuned, now_ns);
+        }
+    }
+
     /// Counts the time since the last call towards the commands that were on the device all the while.
     pub(super) fn account(&mut self, now_ns: u64) {
         self.counters.account(self.commands.tags.in_use() as u64, now_ns);
+        if let Some(meter) = &mut self.meter {
+            meter.account(now_ns);
+        }
     }
 
     /// Completes a request that has a token, with the payload in `buffer`.
@@ -206,6 +226,9 @@ impl<P: Policy> Shared<P> {
         place.fill((owner, completion));
         if let Some(stats) = self.counters.of(request.submission.flow) {
             stats.count(op, status, length_bytes, queued_ns, device_ns);
+        }
+        if let Some(meter) = &mut self.meter {
+            meter.completed(token.units(), queued_ns + device_ns);
         }
         E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);
     }

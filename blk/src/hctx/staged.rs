@@ -33,6 +33,7 @@ impl StagedPath {
         };
         let mut again = false;
         let mut full = false;
+        let mut is_waiting = false;
         *self = StagedPath::default();
         let mut dispatched = shared.hand_over_left(now_ns);
         while shared.commands.refused.is_none() {
@@ -52,7 +53,10 @@ impl StagedPath {
                     continue;
                 }
                 Pick::Throttled => self.hold_back(shared, TraceEvent::Throttled, now_ns),
-                Pick::NoToken => self.hold_back(shared, TraceEvent::NoToken, now_ns),
+                Pick::NoToken => {
+                    is_waiting = true;
+                    self.hold_back(shared, TraceEvent::NoToken, now_ns);
+                }
                 Pick::Later(at_ns) => self.wait(shared, at_ns, now_ns),
                 Pick::Idle => shared.counters.stats.idle += 1,
             }
@@ -64,6 +68,9 @@ impl StagedPath {
         }
         if full || shared.commands.refused.is_some() {
             shared.policy.pause(&mut shared.queue, &mut counting);
+        }
+        if let Some(meter) = &mut shared.meter {
+            meter.picked(is_waiting);
         }
         shared.ring(dispatched, now_ns);
         shared.counters.stats.kicks += kicks;

@@ -32,6 +32,7 @@ use crate::host::{Ended, Host, HostEvent, Mail};
 use crate::patience::{self, Patience};
 use crate::request::{Completion, Submission};
 use crate::table::Owner;
+use crate::tuning::Tuning;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
@@ -497,15 +498,18 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                     self.core.hctxs[device as usize].freeze(self.core.now_ns);
                     self.freezing.push((device, quiet));
                 }
-                Mail::Thaw { device, policy } => self.thaw(device, policy),
+                Mail::Thaw { device, policy, tuning } => self.thaw(device, policy, tuning),
                 Mail::Stop => self.stopped = true,
             }
         }
     }
 
-    fn thaw(&mut self, device: u16, policy: Option<(Arc<P>, P::Queue)>) {
+    fn thaw(&mut self, device: u16, policy: Option<(Arc<P>, P::Queue)>, tuning: Option<Arc<Tuning>>) {
         self.freezing.retain(|(freezing, _)| *freezing != device);
         let Core { host, hctxs, now_ns, staged, .. } = &mut self.core;
+        if policy.is_some() {
+            hctxs[device as usize].set_tuning(tuning, *now_ns);
+        }
         hctxs[device as usize].thaw(policy, *now_ns, &mut |other: HctxId| host.kick(other));
         *staged = true;
     }

@@ -20,6 +20,7 @@ use crate::queues::DeviceQueues;
 use crate::ring::{self, Ring};
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
+use crate::tuning::Tuning;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::policy::AnyPolicy;
 use mqfq_sched::topology::HctxId;
@@ -31,11 +32,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
+/// A device's policy, and what tunes it.
+#[derive(Clone)]
+pub(crate) struct Running {
+    pub(crate) policy: Arc<AnyPolicy>,
+    pub(crate) tuning: Option<Arc<Tuning>>,
+}
+
 /// What a device is to a worker.
 pub(crate) struct SharedDevice {
     pub(crate) device: Arc<dyn Device>,
     /// What the workers start with; they keep it, or what they were given since.
-    pub(crate) policy: Mutex<Arc<AnyPolicy>>,
+    pub(crate) running: Mutex<Running>,
     pub(crate) queues: DeviceQueues,
     pub(crate) queue_depth: u16,
     pub(crate) limits: Vec<StageLimits>,
@@ -44,12 +52,12 @@ pub(crate) struct SharedDevice {
 }
 
 impl SharedDevice {
-    pub(crate) fn policy(&self) -> Arc<AnyPolicy> {
-        self.policy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn running(&self) -> Running {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_policy(&self, policy: Arc<AnyPolicy>) {
-        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+    pub(crate) fn set_running(&self, running: Running) {
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = running;
     }
 }
 
@@ -243,15 +251,17 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
                 }
             }
         };
-        let hctx = HwCtx::new(HwCtxOptions {
+        let Running { policy, tuning } = device.running();
+        let mut hctx = HwCtx::new(HwCtxOptions {
             id,
-            policy: device.policy(),
+            policy,
             device: queue,
             queue_depth: device.queue_depth,
             limits: device.limits.clone(),
             cost: device.cost,
             path: device.path.for_device(&device.device.info()),
         });
+        hctx.set_tuning(tuning, shared.clock.now_ns());
         let hctx = if is_of_sets { hctx.with_class_queues() } else { hctx };
         hctxs.push(if device.queues.map().layer().is_bypass() { hctx.raw() } else { hctx });
     }

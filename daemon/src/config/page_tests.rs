@@ -35,16 +35,17 @@ fn of_key(mut own: OwnOptions, kind: PolicyKind, key: &str) -> (String, String) 
     range_and_default(own.tunable(kind, key).expect("it is one of the policy's keys"))
 }
 
-/// Every policy with its page in `folder`.
-fn policies(folder: &str) -> String {
+/// Every policy with its page in `folder`, and what `depth` is unless set for those that can find it.
+fn policies(folder: &str, depth_of_tuned: &str) -> String {
     let mut table =
         "| policy | what it does | `depth` unless set | `window` unless set |\n|---|---|---|---|\n".to_string();
     for kind in PolicyKind::ALL {
         let options = PolicyOptions::new(kind);
-        let depth = match (kind.has_depth(), kind.is_elevator()) {
-            (false, _) => "has none".to_string(),
-            (true, true) => "`queue-depth`".to_string(),
-            (true, false) => format!("`{}`", options.depth),
+        let depth = match kind.has_depth() {
+            false => "has none".to_string(),
+            true if kind.is_elevator() => "`queue-depth`".to_string(),
+            true if kind.tunes_depth() => written(depth_of_tuned),
+            true => format!("`{}`", options.depth),
         };
         let window = match kind.has_window() {
             true => written(&size::display(options.window.bytes())),
@@ -99,8 +100,14 @@ fn part(page: &str, name: &str) -> std::ops::Range<usize> {
 fn the_tables_of_policies_in_the_pages_are_those_of_the_registry() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
     let pages = [
-        ("docs/use/config.md", [("policies", policies("policies")), ("policy-keys", keys())]),
-        ("docs/lab/scenarios.md", [("policies", policies("../use/policies")), ("policy-keys", keys_of_scenarios())]),
+        ("docs/use/config.md", [("policies", policies("policies", "auto")), ("policy-keys", keys())]),
+        (
+            "docs/lab/scenarios.md",
+            [
+                ("policies", policies("../use/policies", &PolicyOptions::new(PolicyKind::Mqfq).depth.to_string())),
+                ("policy-keys", keys_of_scenarios()),
+            ],
+        ),
     ];
     for (file, parts) in pages {
         let path = root.join(file);

@@ -27,15 +27,18 @@ pub const KEYS: [&str; 10] = [
 /// Keys that only a policy with forms has; all but the first only in the relaxed one.
 const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
 
+/// What `depth` takes besides a number.
+const AUTO: &str = "auto";
+
 /// What `without-wrr` takes besides the name of the policy's fallback, and the default.
 const REFUSE: &str = "refuse";
 
 /// - `policy`: default mqfq.
-/// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise). Default 64; of the elevators,
-///   `queue-depth`.
+/// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise), or `"auto"`: found while the device
+///   runs, where the policy can change it. Default `"auto"` there; of the elevators, `queue-depth`.
 /// - `window`: T, in bytes at the default weight, 0 to 1 TiB. Default 64 KiB.
-/// - `token-unit`: `"request"` (default: each request takes one unit of depth) or a size, 512 to 1 GiB (a request
-///   takes one unit per that many bytes of its cost).
+/// - `token-unit`: `"request"` (each request takes one unit of depth) or a size, 512 to 1 GiB (a request takes one unit
+///   per that many bytes of its cost). Default 4 KiB with `depth = "auto"`, else `"request"`.
 /// - `form`: `"relaxed"` (default) or `"exact"`, as the paper has it. Only with `mqfq` and `mqfq-serial`, and the
 ///   [`Overrides`] only in the relaxed form.
 /// - Keys that only one policy has: [`PolicyKind::keys`].
@@ -131,8 +134,19 @@ impl Chosen {
         if kind.is_elevator() {
             exact.depth = queue_depth.into();
         }
-        if let Some(depth) = device.get("depth") {
-            exact.depth = depth.number(1..=PolicyOptions::DEPTH_MAX)?;
+        exact.depth_auto = kind.tunes_depth();
+        if let Some(entry) = device.get("depth") {
+            let number = entry.number_or(AUTO, 1..=PolicyOptions::DEPTH_MAX)?;
+            exact.depth = number.unwrap_or(exact.depth);
+            exact.depth_auto = number.is_none();
+            if exact.depth_auto && !kind.tunes_depth() {
+                let allowed = PolicyKind::names(PolicyKind::tunes_depth);
+                let why = format!("{AUTO:?} is no setting of policy {kind}, allowed with {allowed}");
+                return Err(entry.place().error(why));
+            }
+        }
+        if exact.depth_auto {
+            exact.token_unit_bytes = Some(PolicyOptions::AUTO_TOKEN_UNIT_BYTES);
         }
         if let Some(window) = device.get("window") {
             exact.window = VSpan::from_bytes(window.size(0..=PolicyOptions::WINDOW_MAX.bytes())?);
@@ -164,6 +178,7 @@ impl Chosen {
             lease: lease.unwrap_or(relaxed.lease),
             token_batch: token_batch.unwrap_or(relaxed.token_batch),
             token_share: token_share.unwrap_or(relaxed.token_share),
+            tokens_follow_depth: token_batch.or(token_share).is_none(),
             ..relaxed
         }
     }

@@ -188,6 +188,7 @@ fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrot
         let policy = Policy {
             kind: PolicyKind::Mqfq,
             depth,
+            depth_auto: false,
             window_bytes: 64 << 10,
             relaxed,
             quantum_bytes: None,

@@ -37,6 +37,18 @@ pub struct Outcome {
     pub window_ns: Option<u64>,
     /// What the weights of the device's class queues were set to, in the order of time.
     pub class_weights: Vec<WeightsOutcome>,
+    /// What was chosen as D where a controller finds it, in the order of time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub depths: Vec<DepthAt>,
+}
+
+/// A depth that was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct DepthAt {
+    /// When, since the start of the run.
+    pub at_ns: u64,
+    /// D, units.
+    pub depth: u32,
 }
 
 /// One tenant, or the sum of as many as its `count` says.

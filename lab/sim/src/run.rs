@@ -23,6 +23,7 @@ use mqfq_blk_watched::path::PathOptions;
 use mqfq_blk_watched::queues::{BlockLayer, DeviceQueues, QueueMap};
 use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::HctxStats;
+use mqfq_blk_watched::tuning::Tuning;
 use mqfq_blk_watched::worker::{Worker, WorkerOptions};
 use mqfq_blk_watched::{FlowId, HctxId, Weight};
 use mqfq_sched_watched::policy::Policy;
@@ -62,6 +63,8 @@ impl PolicyVisitor for Run<'_> {
         let end_ns = scenario.warm_up_ns + scenario.measured_ns;
         let counted = Counted { flows: scenario.flows() as usize, from_ns: scenario.warm_up_ns, to_ns: end_ns };
         let timed = Arc::new(Timed::new(policy, &scenario.machine.latency, layer, counted));
+        let tuning = Tuning::new(&rivals::options(&scenario.policy, workers)?, workers);
+        timed.watch(tuning.clone());
         let recorder = Rc::new(RefCell::new(Recorder {
             given: scenario.tenants.iter().map(|tenant| Given::new(tenant.count)).collect(),
             from_ns: scenario.warm_up_ns,
@@ -123,7 +126,7 @@ impl PolicyVisitor for Run<'_> {
                     if has_classes { info.open_class_queues(options)? } else { info.open_queue(options)? }
                 }
             };
-            let context = HwCtx::new(HwCtxOptions {
+            let mut context = HwCtx::new(HwCtxOptions {
                 id: hctx,
                 policy: timed.clone(),
                 device: queue,
@@ -133,6 +136,7 @@ impl PolicyVisitor for Run<'_> {
                 path: PathOptions { plug: scenario.machine.latency.calls_max, ..PathOptions::TIMELESS },
             })
             .without_flow_stats();
+            context.set_tuning(tuning.clone(), 0);
             let context = if has_classes { context.with_class_queues() } else { context };
             let context = if layer.is_bypass() { context.raw() } else { context };
             let latency = &scenario.machine.latency;
@@ -159,19 +163,18 @@ impl PolicyVisitor for Run<'_> {
             }
         })?;
         if let Some(free) = inside.free_units()
-            && free != i64::from(scenario.policy.depth)
+            && let depth = inside.depth().unwrap_or(scenario.policy.depth)
+            && free != i64::from(depth)
         {
-            return Err(format!(
-                "{free} units of depth are left of {}: a token was lost or made",
-                scenario.policy.depth
-            ));
+            return Err(format!("{free} units of depth are left of {depth}: a token was lost or made"));
         }
         let recorder = recorder.borrow();
         if recorder.failed > 0 {
             return Err(format!("the device failed {} requests", recorder.failed));
         }
         let class_bytes = timed.class_bytes();
-        Ok(outcome(scenario, &recorder.given, &finished, &class_bytes, info.class_weights()))
+        let outcome = outcome(scenario, &recorder.given, &finished, &class_bytes, info.class_weights());
+        Ok(Outcome { depths: timed.depths(), ..outcome })
     }
 }
 
@@ -237,6 +240,7 @@ fn outcome(
         memory: finished.memory,
         window_ns: scenario.window_ns,
         class_weights,
+        depths: Vec::new(),
     }
 }
 

@@ -180,8 +180,10 @@ impl Device {
 pub struct Policy {
     /// The policy, by kind.
     pub kind: PolicyKind,
-    /// D.
+    /// D, or where it starts.
     pub depth: u32,
+    /// A controller finds D.
+    pub depth_auto: bool,
     /// T at the default weight, bytes.
     pub window_bytes: u64,
     /// In the form that ships; otherwise the paper's.

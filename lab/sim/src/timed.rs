@@ -6,8 +6,10 @@
 
 use crate::coherence::{Ps, ps};
 use crate::cores::core;
+use crate::outcome::DepthAt;
 use crate::scenario::Latencies;
 use mqfq_blk_watched::queues::BlockLayer;
+use mqfq_blk_watched::tuning::Tuning;
 use mqfq_sched_watched::class::PriorityClass;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
@@ -15,8 +17,8 @@ use mqfq_sched_watched::policy::{
     ClassWeights, DirectPolicy, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass,
 };
 use mqfq_sched_watched::topology::HctxId;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is counted of what passes.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +40,15 @@ pub struct Timed<P> {
     submit: Ps,
     dispatch: Ps,
     complete: Ps,
+    depth: Mutex<DepthLog>,
+}
+
+/// What was seen of a D that is found.
+#[derive(Default)]
+struct DepthLog {
+    tuning: Option<Arc<Tuning>>,
+    has_changed: bool,
+    chosen: Vec<DepthAt>,
 }
 
 impl<P: Policy> Timed<P> {
@@ -53,6 +64,34 @@ impl<P: Policy> Timed<P> {
             submit: ps(submit_ns),
             dispatch: if is_elsewhere { 0 } else { ps(dispatch_ns) },
             complete: ps(complete_ns),
+            depth: Mutex::default(),
+        }
+    }
+
+    /// From now on writes down what `tuning` chooses, which tunes this policy.
+    pub fn watch(&self, tuning: Option<Arc<Tuning>>) {
+        self.log().tuning = tuning;
+    }
+
+    /// What was chosen as D, and when, in the order of time; nothing if D is a number.
+    pub fn depths(&self) -> Vec<DepthAt> {
+        std::mem::take(&mut self.log().chosen)
+    }
+
+    fn log(&self) -> MutexGuard<'_, DepthLog> {
+        self.depth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another D was put in force: by now the controller can be asked whether it has chosen it.
+    fn log_depth(&self, now_ns: u64) {
+        let mut log = self.log();
+        if !std::mem::take(&mut log.has_changed) {
+            return;
+        }
+        let Some(in_force) = log.tuning.as_ref().and_then(|tuning| tuning.in_force(now_ns)) else { return };
+        let depth = in_force.depth.chosen;
+        if log.chosen.last().is_none_or(|last| last.depth != depth) {
+            log.chosen.push(DepthAt { at_ns: now_ns, depth });
         }
     }
 
@@ -90,6 +129,7 @@ impl<P: Policy> Policy for Timed<P> {
 
     fn complete(&self, queue: &mut P::Queue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
         core::compute(self.complete);
+        self.log_depth(now_ns);
         self.policy.complete(queue, done, token, now_ns, kick);
     }
 
@@ -107,6 +147,11 @@ impl<P: Policy> Policy for Timed<P> {
 
     fn set_class(&self, flow: FlowId, class: PriorityClass) {
         self.policy.set_class(flow, class);
+    }
+
+    fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
+        self.log().has_changed = true;
+        self.policy.set_depth(from, depth, kick)
     }
 
     fn staged(&self, queue: &P::Queue) -> usize {

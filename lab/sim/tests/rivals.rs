@@ -30,6 +30,7 @@ fn shipped() -> Policy {
     Policy {
         kind: PolicyKind::Mqfq,
         depth: 3,
+        depth_auto: false,
         window_bytes: 64 << 10,
         relaxed: false,
         quantum_bytes: None,

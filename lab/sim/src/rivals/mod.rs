@@ -51,6 +51,8 @@ use std::sync::Arc;
 pub trait Inspect: Policy + 'static {
     /// Units of D that no request holds, of a policy that has a depth.
     fn free_units(&self) -> Option<i64>;
+    /// D as it is now, of a policy whose D can be changed.
+    fn depth(&self) -> Option<u32>;
     /// Virtual time, of a policy that has one.
     fn global_vtime(&self) -> Option<VTime>;
 }
@@ -58,6 +60,10 @@ pub trait Inspect: Policy + 'static {
 impl Inspect for AnyPolicy {
     fn free_units(&self) -> Option<i64> {
         self.free_units()
+    }
+
+    fn depth(&self) -> Option<u32> {
+        self.depth()
     }
 
     fn global_vtime(&self) -> Option<VTime> {
@@ -70,6 +76,10 @@ impl<S: Structures> Inspect for Mqfq<S> {
         Some(self.free_units())
     }
 
+    fn depth(&self) -> Option<u32> {
+        self.depth()
+    }
+
     fn global_vtime(&self) -> Option<VTime> {
         Some(self.global_vtime())
     }
@@ -77,6 +87,10 @@ impl<S: Structures> Inspect for Mqfq<S> {
 
 impl Inspect for D2fq<AnyGvt> {
     fn free_units(&self) -> Option<i64> {
+        None
+    }
+
+    fn depth(&self) -> Option<u32> {
         None
     }
 
@@ -127,6 +141,7 @@ pub fn with_policy<V: PolicyVisitor>(
 pub fn options(policy: &scenario::Policy, hctx_count: usize) -> Result<PolicyOptions, String> {
     let faithful = PolicyOptions {
         depth: policy.depth,
+        depth_auto: policy.depth_auto,
         window: VSpan::from_bytes(policy.window_bytes),
         token_unit_bytes: policy.token_unit_bytes,
         own: policy.own,
@@ -138,6 +153,7 @@ pub fn options(policy: &scenario::Policy, hctx_count: usize) -> Result<PolicyOpt
         lease: policy.lease_bytes.map_or(form.lease, VSpan::from_bytes),
         token_batch: policy.token_batch.unwrap_or(form.token_batch),
         token_share: policy.token_share.unwrap_or(form.token_share),
+        tokens_follow_depth: form.tokens_follow_depth && (policy.token_batch, policy.token_share) == (None, None),
         ..form
     };
     options.validate().map_err(|error| format!("policy: {error}"))?;
@@ -168,6 +184,11 @@ fn goes_together(policy: &scenario::Policy) -> Result<(), String> {
         if policy.virtual_time == VirtualTimeKind::Off {
             return Err("policy: there is nothing to poll for with virtual time off, nobody is throttled then".into());
         }
+    }
+    if policy.depth_auto && policy.tokens != TokensKind::TokenTree {
+        return Err(
+            "policy: depth \"auto\" needs tokens whose number can change, allowed is tokens \"token-tree\"".into()
+        );
     }
     if policy.tokens == TokensKind::ScalableBitmap && policy.token_unit_bytes.is_some() {
         return Err(

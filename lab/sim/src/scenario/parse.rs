@@ -355,7 +355,7 @@ pub(super) fn whole_blocks(entry: &Entry<'_, '_>, bytes: u64) -> Result<u64, Con
 
 /// Keys of `[policy]`: those that do not belong to one policy, then the policies' own.
 static POLICY_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
-    let common = ["kind", "depth", "window", "token-unit"];
+    let common = ["kind", "depth", "depth-start", "window", "token-unit"];
     [&common[..], &FORM_KEYS[..], &PART_KEYS[..], &["global-vtime"], &PolicyKind::all_keys()[..]].concat()
 });
 
@@ -364,6 +364,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
     let mut policy = Policy {
         kind: PolicyKind::Mqfq,
         depth: defaults.depth,
+        depth_auto: false,
         window_bytes: defaults.window.bytes(),
         relaxed: true,
         quantum_bytes: None,
@@ -386,9 +387,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         policy.depth = queue_depth.into();
     }
     own_keys(&section, &mut policy)?;
-    if let Some(depth) = section.get("depth") {
-        policy.depth = depth.number(1..=PolicyOptions::DEPTH_MAX)?;
-    }
+    depth(&section, &mut policy)?;
     if let Some(window) = section.get("window") {
         policy.window_bytes = window.size(0..=PolicyOptions::WINDOW_MAX.bytes())?;
     }
@@ -401,6 +400,28 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
     form(&section, &mut policy)?;
     parts(&section, &mut policy)?;
     Ok(policy)
+}
+
+/// D: a number, or `"auto"` and where that starts.
+fn depth(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
+    let Some(depth) = section.get("depth") else {
+        return refuse(section, &["depth-start"], "says where depth = \"auto\" starts, allowed with it");
+    };
+    if let Some(number) = depth.number_or("auto", 1..=PolicyOptions::DEPTH_MAX)? {
+        policy.depth = number;
+        return refuse(section, &["depth-start"], "says where depth = \"auto\" starts, allowed with it");
+    }
+    if !policy.kind.tunes_depth() {
+        let allowed = PolicyKind::names(PolicyKind::tunes_depth);
+        let why = format!("\"auto\" is no setting of policy {}, allowed with {allowed}", policy.kind);
+        return Err(depth.place().error(why));
+    }
+    policy.depth_auto = true;
+    policy.token_unit_bytes = Some(PolicyOptions::AUTO_TOKEN_UNIT_BYTES);
+    if let Some(start) = section.get("depth-start") {
+        policy.depth = start.number(1..=PolicyOptions::DEPTH_MAX)?;
+    }
+    Ok(())
 }
 
 /// The keys that only some policies have; their ranges are the policies' own.

@@ -1,0 +1,327 @@
+//! Figures of a policy that are found while it runs: what is measured for them, and when they are changed.
+//!
+//! Answers: how does a controller ([`mqfq_sched::depth`]) learn what all workers' requests did, without a line that
+//! they share on the path? One [`Tuning`] per device and policy, shared by the workers; none for a device whose figures
+//! are numbers.
+//!
+//! # Shape
+//! ```text
+//!   worker 0: Meter ─ writes ─▶ Line 0 ┐
+//!   worker 1: Meter ─ writes ─▶ Line 1 ├─▶ sum ─▶ Controller ─▶ Policy::set_depth
+//!      ...                             ┘   whichever worker is due and finds the flag free, after a reap
+//! ```
+//! A worker counts on lines of its own: plain loads and stores, whose values others read as they find them. After so
+//! many completions of its own ([`Tuning::new`]) it tries the flag once. If it gets it, it reads all lines, steps the
+//! controller, and puts in force what that says. If not, somebody else does so just now.
+//!
+//! # Approximations
+//! * Lines are read while they are written, so a sum is off by what is under way: a few requests of the hundred and more
+//!   of a phase.
+//! * *Somebody waits for a token*: a worker waits for as long as its last pick answered `NoToken`. The part of the time
+//!   in which at least one does is taken as if workers waited independently: 1 - (1 - w1)(1 - w2)...
+//! * *Silence of the device*: each worker keeps the longest time without a completion of its own since the phase began;
+//!   what these times have in common was silent for all. It is exact if that silence was each worker's longest.
+//!
+//! # Invariants
+//! M1. A line is written by its worker alone. `Tuner` is touched by whoever holds the flag alone.
+//! M2. Nobody waits for the flag on the path. A D that is put in force was computed from sums no older than the flag.
+//!
+//! # Cost
+//! For each request some additions on own lines; for each step, one in [`STEP_COMPLETIONS`] or more, a read of all
+//! lines.
+
+use mqfq_sched::depth::{CLASSES, Controller, Sample, class_of};
+pub use mqfq_sched::depth::{Probe, Reason, State, Verdict};
+use mqfq_sched::policy::{Kick, Policy, PolicyOptions};
+use mqfq_sched::sync::{AtomicU32, AtomicU64, Ordering};
+use mqfq_sched::topology::HctxId;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// A worker steps the controller after at least so many completions of its own.
+const STEP_COMPLETIONS: u32 = 32;
+
+/// And after so many for each worker, whose lines a step reads.
+const STEP_COMPLETIONS_PER_WORKER: u32 = 4;
+
+/// Looks of a reader at a flag that is taken, before it gives up: whoever had it has panicked.
+const LOOKS_MAX: u32 = 10_000;
+
+/// What is in force of what is found while a policy runs, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InForce {
+    /// When this was so, ns since the engine started.
+    pub at_ns: u64,
+    /// Of the depth D.
+    pub depth: State,
+}
+
+/// What is measured of one device, by whom, and what was found. See the module's text.
+pub struct Tuning {
+    /// By hctx.
+    lines: Box<[Line]>,
+    /// [`Controller::epoch`], for the workers.
+    epoch: Padded<AtomicU32>,
+    tuner: TryOnce<Tuner>,
+    step_completions: u32,
+}
+
+/// What one worker counts. Only its own [`Meter`] writes it; each word for itself is right.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line {
+    units: [AtomicU64; CLASSES],
+    requests: [AtomicU64; CLASSES],
+    system_unit_ns: AtomicU64,
+    /// Until `accounted_ns`.
+    device_unit_ns: AtomicU64,
+    /// Until `accounted_ns`.
+    waiting_ns: AtomicU64,
+    accounted_ns: AtomicU64,
+    out_units: AtomicU64,
+    /// 1: the last pick answered `NoToken`.
+    is_waiting: AtomicU64,
+    /// When the last request completed.
+    completed_ns: AtomicU64,
+    /// The longest time without a completion in `epoch`.
+    silent_from_ns: AtomicU64,
+    silent_to_ns: AtomicU64,
+    epoch: AtomicU32,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// What only the holder of the flag has.
+struct Tuner {
+    controller: Controller,
+    sample: Sample,
+    /// By hctx: how long it had waited at the last step.
+    waited_ns: Box<[u64]>,
+}
+
+/// A worker's hand in a [`Tuning`].
+pub(crate) struct Meter {
+    tuning: Arc<Tuning>,
+    hctx: HctxId,
+    /// Completions since this worker's last step.
+    completions: u32,
+}
+
+impl Tuning {
+    /// For a policy with these options and so many workers; `None` if all its figures are numbers.
+    pub fn new(options: &PolicyOptions, workers: usize) -> Option<Arc<Tuning>> {
+        if !options.depth_auto {
+            return None;
+        }
+        let tuner = Tuner {
+            controller: Controller::new(options.depth, PolicyOptions::DEPTH_MAX),
+            sample: Sample::default(),
+            waited_ns: vec![0; workers].into(),
+        };
+        Some(Arc::new(Tuning {
+            lines: (0..workers).map(|_| Line::default()).collect(),
+            epoch: Padded::default(),
+            tuner: TryOnce::new(tuner),
+            step_completions: STEP_COMPLETIONS.max(STEP_COMPLETIONS_PER_WORKER * workers as u32),
+        }))
+    }
+
+    /// What is in force now, at `at_ns`, and why. `None`: a worker panicked while it was about to change it.
+    pub fn in_force(&self, at_ns: u64) -> Option<InForce> {
+        for _ in 0..LOOKS_MAX {
+            let state = self.tuner.try_with(|tuner| InForce { at_ns, depth: tuner.controller.state() });
+            if state.is_some() {
+                return state;
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// One worker's hand.
+    pub(crate) fn meter(self: &Arc<Tuning>, hctx: HctxId, now_ns: u64) -> Meter {
+        // Relaxed: as all that is written to a line.
+        self.lines[hctx.index()].accounted_ns.store(now_ns, Ordering::Relaxed);
+        self.lines[hctx.index()].completed_ns.store(now_ns, Ordering::Relaxed);
+        Meter { tuning: self.clone(), hctx, completions: 0 }
+    }
+
+    /// Sums up, steps the controller, and puts in force what it says. Returns whether anything has changed.
+    #[inline(never)]
+    fn step<P: Policy>(&self, policy: &P, from: HctxId, now_ns: u64, kick: &mut impl Kick) -> bool {
+        let changed = self.tuner.try_with(|tuner| {
+            let before = tuner.controller.depth();
+            self.read(tuner, now_ns);
+            let depth = tuner.controller.step(&tuner.sample);
+            // Relaxed: a number by which a worker sees that a time begins; late is as good.
+            self.epoch.0.store(tuner.controller.epoch(), Ordering::Relaxed);
+            if depth == before {
+                return false;
+            }
+            // Here, and not after the flag is free: the next step may already want another.
+            policy.set_depth(from, depth, kick)
+        });
+        changed.unwrap_or(false)
+    }
+
+    /// Reads all lines.
+    fn read(&self, tuner: &mut Tuner, now_ns: u64) {
+        let Tuner { controller, sample, waited_ns } = tuner;
+        let mut sum = Sample { now_ns, waiting_ns: sample.waiting_ns, ..Sample::default() };
+        let elapsed_ns = now_ns.saturating_sub(sample.now_ns).max(1);
+        // In 65536ths: nobody waited.
+        let mut nobody = 1u64 << 16;
+        let (mut silent_from_ns, mut silent_to_ns) = (0, now_ns);
+        for (line, waited_ns) in self.lines.iter().zip(waited_ns) {
+            // Relaxed: each word for itself; see "Approximations".
+            let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+            for (work, (units, requests)) in sum.work.iter_mut().zip(line.units.iter().zip(&line.requests)) {
+                work.units = work.units.wrapping_add(get(units));
+                work.requests = work.requests.wrapping_add(get(requests));
+            }
+            let (out, since_ns) = (get(&line.out_units), now_ns.saturating_sub(get(&line.accounted_ns)));
+            let device = get(&line.device_unit_ns).wrapping_add(out.wrapping_mul(since_ns));
+            sum.device_unit_ns = sum.device_unit_ns.wrapping_add(device);
+            sum.system_unit_ns = sum.system_unit_ns.wrapping_add(get(&line.system_unit_ns));
+            sum.out_units = sum.out_units.wrapping_add(out);
+            let waited = get(&line.waiting_ns) + if get(&line.is_waiting) == 1 { since_ns } else { 0 };
+            let part = (u128::from(waited.saturating_sub(*waited_ns).min(elapsed_ns)) << 16) / u128::from(elapsed_ns);
+            nobody = nobody * ((1 << 16) - part as u64) >> 16;
+            *waited_ns = waited;
+            // Relaxed: as above.
+            let is_of_this_phase = line.epoch.load(Ordering::Relaxed) == controller.epoch();
+            let completed_ns = get(&line.completed_ns);
+            let (from_ns, to_ns) = match (get(&line.silent_from_ns), get(&line.silent_to_ns)) {
+                (from_ns, to_ns)
+                    if is_of_this_phase && to_ns.wrapping_sub(from_ns) > now_ns - completed_ns.min(now_ns) =>
+                {
+                    (from_ns, to_ns)
+                }
+                _ => (completed_ns, now_ns),
+            };
+            (silent_from_ns, silent_to_ns) = (silent_from_ns.max(from_ns), silent_to_ns.min(to_ns));
+        }
+        sum.waiting_ns = sum.waiting_ns.wrapping_add(elapsed_ns - (elapsed_ns as u128 * nobody as u128 >> 16) as u64);
+        sum.silence_ns = silent_to_ns.saturating_sub(silent_from_ns);
+        *sample = sum;
+    }
+}
+
+impl Meter {
+    /// Counts the time since the last call towards what was on the device, and waited, all the while.
+    pub(crate) fn account(&mut self, now_ns: u64) {
+        let line = self.line();
+        let elapsed_ns = now_ns.saturating_sub(own(&line.accounted_ns));
+        if elapsed_ns > 0 {
+            add(&line.device_unit_ns, own(&line.out_units).wrapping_mul(elapsed_ns));
+            add(&line.waiting_ns, own(&line.is_waiting) * elapsed_ns);
+            set(&line.accounted_ns, now_ns);
+        }
+    }
+
+    /// The last pick of a run answered `NoToken`, or something else.
+    pub(crate) fn picked(&mut self, is_waiting: bool) {
+        set(&self.line().is_waiting, is_waiting.into());
+    }
+
+    /// A request of so many units goes to the device.
+    #[inline(always)]
+    pub(crate) fn dispatched(&mut self, units: u32) {
+        add(&self.line().out_units, units.into());
+    }
+
+    /// A request of so many units is back; submission to now is `total_ns`.
+    #[inline(always)]
+    pub(crate) fn completed(&mut self, units: u32, total_ns: u64) {
+        let line = self.line();
+        let (class, units) = (class_of(units), u64::from(units));
+        add(&line.units[class], units);
+        add(&line.requests[class], 1);
+        add(&line.system_unit_ns, units.wrapping_mul(total_ns));
+        add(&line.out_units, units.wrapping_neg());
+    }
+
+    /// So many requests were reaped. Steps the controller if it is time; true if that changed anything. The caller picks
+    /// after it.
+    pub(crate) fn reaped<P: Policy>(&mut self, requests: usize, policy: &P, now_ns: u64, kick: &mut impl Kick) -> bool {
+        if requests == 0 {
+            return false;
+        }
+        let line = self.line();
+        // Relaxed: see `Tuning::step`.
+        let epoch = self.tuning.epoch.0.load(Ordering::Relaxed);
+        let before_ns = own(&line.completed_ns);
+        // Relaxed: our own word.
+        let is_first = line.epoch.load(Ordering::Relaxed) != epoch;
+        let longest_ns = own(&line.silent_to_ns).wrapping_sub(own(&line.silent_from_ns));
+        if is_first || now_ns.saturating_sub(before_ns) > longest_ns {
+            set(&line.silent_from_ns, before_ns);
+            set(&line.silent_to_ns, now_ns);
+            // Relaxed: as all that is written to a line.
+            line.epoch.store(epoch, Ordering::Relaxed);
+        }
+        set(&line.completed_ns, now_ns);
+        self.completions += requests as u32;
+        if self.completions < self.tuning.step_completions {
+            return false;
+        }
+        self.completions = 0;
+        self.tuning.step(policy, self.hctx, now_ns, kick)
+    }
+
+    #[inline(always)]
+    fn line(&self) -> &Line {
+        &self.tuning.lines[self.hctx.index()]
+    }
+}
+
+/// A word of the own line.
+#[inline(always)]
+fn own(word: &AtomicU64) -> u64 {
+    // Relaxed: nobody else writes it (M1).
+    word.load(Ordering::Relaxed)
+}
+
+#[inline(always)]
+fn set(word: &AtomicU64, value: u64) {
+    // Relaxed: readers take each word as they find it.
+    word.store(value, Ordering::Relaxed);
+}
+
+#[inline(always)]
+fn add(word: &AtomicU64, more: u64) {
+    set(word, own(word).wrapping_add(more));
+}
+
+/// A value that one at a time may touch, and whoever comes meanwhile goes on without.
+struct TryOnce<T> {
+    /// 1 while somebody is inside.
+    taken: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is reached only through `try_with`, by one thread at a time, ordered by `taken`.
+unsafe impl<T: Send> Sync for TryOnce<T> {}
+
+impl<T> TryOnce<T> {
+    fn new(value: T) -> TryOnce<T> {
+        TryOnce { taken: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    /// What `action` answers, unless somebody else is inside. If it panics, nobody gets in any more.
+    fn try_with<R>(&self, action: impl FnOnce(&mut T) -> R) -> Option<R> {
+        // Relaxed load: a hint. Acquire: pairs with the Release below, so that we see what the last one did.
+        if self.taken.load(Ordering::Relaxed) != 0
+            || self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return None;
+        }
+        // SAFETY: the exchange let us in, and nobody else gets in before the store below.
+        let result = action(unsafe { &mut *self.value.get() });
+        // Release: pairs with the Acquire above.
+        self.taken.store(0, Ordering::Release);
+        Some(result)
+    }
+}
