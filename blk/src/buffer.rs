@@ -1,14 +1,15 @@
-//! Payload memory: owned, page-aligned, recycled per thread; or somebody else's ([`crate::foreign`]).
+//! Payload memory: owned, page-aligned, recycled per thread; or somebody else's ([`crate::foreign`]); or a part of
+//! another buffer ([`Cut`]).
 //!
 //! A thread keeps at most [`KEPT_BYTES_MAX`] for its next buffers.
 //!
 //! # Shape
 //! ```text
 //!   owned     start ─▶ bytes     word = capacity, bytes: a power of two of at least 4096, so even
-//!   foreign   start ─▶ bytes     word = address of its Lent + 1, so odd
+//!   lent      start ─▶ bytes     word = address of its Lent + 1, so odd; the Lent says whose they are
 //! ```
 //! 16 bytes either way, because a buffer is moved at each step of a request. An owned one pays a branch where its
-//! capacity is asked for, where its bytes are, and where it is dropped.
+//! capacity is asked for, where its bytes are, and where it is dropped. A part is foreign if its whole is.
 //!
 //! A buffer travels: socket to client to device and back, or device to client to socket. It is owned at each step, so
 //! memory that the kernel works on cannot be freed under it. Recycled memory still holds a former tenant's bytes:
@@ -38,15 +39,69 @@ const LENT_MAX: usize = 4096;
 /// Bytes of a payload: owned and page-aligned, or a part of somebody else's memory.
 pub struct Buffer {
     start: NonNull<u8>,
-    /// Owned: the capacity, bytes, which is even. Foreign: the address of its [`Lent`] plus one.
+    /// Owned: the capacity, bytes, which is even. Lent: the address of its [`Lent`] plus one.
     word: *mut Lent,
 }
 
-/// What a foreign buffer needs besides its address. Used again, so that a request takes no memory.
+/// What a foreign buffer or a part needs besides its address. Used again, so that a request takes no memory.
 struct Lent {
     length_bytes: usize,
-    /// `None`: kept for the next buffer.
-    memory: Option<Arc<ForeignMemory>>,
+    lender: Lender,
+}
+
+/// Whose the bytes of a lent buffer are. Holding it keeps them.
+enum Lender {
+    /// Kept for the next buffer.
+    Nobody,
+    Foreign(#[expect(dead_code, reason = "it is held, not looked at")] Arc<ForeignMemory>),
+    Whole(Arc<Whole>),
+}
+
+/// A buffer whose bytes were lent to parts: nobody reaches them through it until all parts are gone.
+#[derive(Debug, Default)]
+pub(crate) struct Whole(Option<Buffer>);
+
+// SAFETY: through a shared reference to a whole nothing can be done but ask its buffer whether it is foreign, which is
+// constant while there are parts.
+unsafe impl Sync for Whole {}
+
+/// A buffer on its way into parts, which are taken off its front, so that no two of them share a byte.
+#[derive(Debug)]
+pub(crate) struct Cut {
+    whole: Arc<Whole>,
+    taken_bytes: usize,
+}
+
+impl Cut {
+    /// Nothing taken off `buffer`. `spare` is memory for the whole, as [`Cut::mend`] gave it back, or new.
+    pub(crate) fn new(buffer: Buffer, mut spare: Arc<Whole>) -> Cut {
+        let place = Arc::get_mut(&mut spare).expect("what is spare is nobody's");
+        debug_assert!(place.0.is_none(), "what is spare is empty");
+        place.0 = Some(buffer);
+        Cut { whole: spare, taken_bytes: 0 }
+    }
+
+    /// The next `length_bytes`, which must be left.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub(crate) fn part(&mut self, length_bytes: usize) -> Buffer {
+        let buffer = self.whole.0.as_ref().expect("a whole has its buffer while it is cut");
+        let end_bytes = self.taken_bytes + length_bytes;
+        assert!(end_bytes <= buffer.capacity_bytes(), "a part to {end_bytes} of {buffer:?}");
+        // SAFETY: inside, checked above.
+        let start = unsafe { buffer.start.add(self.taken_bytes) };
+        self.taken_bytes = end_bytes;
+        Buffer::lent(start, length_bytes, Lender::Whole(self.whole.clone()))
+    }
+
+    /// The whole buffer again, once every part of it is gone; and the memory for the next cut. `None`: a part is not,
+    /// and the last one will free the bytes.
+    pub(crate) fn mend(mut self) -> Option<(Buffer, Arc<Whole>)> {
+        // Nobody else has it, so no part is left, and none can come.
+        let buffer = Arc::get_mut(&mut self.whole)?.0.take()?;
+        Some((buffer, self.whole))
+    }
 }
 
 // SAFETY: a Buffer owns its bytes alone, or may reach them by volatile accesses from any thread (`ForeignMemory` is
@@ -97,9 +152,14 @@ impl Buffer {
 
     /// A part of `memory`, which is as long and begins at `start`: see [`ForeignMemory::buffer`].
     pub(crate) fn foreign(start: NonNull<u8>, length_bytes: usize, memory: Arc<ForeignMemory>) -> Buffer {
+        Buffer::lent(start, length_bytes, Lender::Foreign(memory))
+    }
+
+    /// `length_bytes` that begin at `start` and that `lender` keeps.
+    fn lent(start: NonNull<u8>, length_bytes: usize, lender: Lender) -> Buffer {
         let kept = KEPT.try_with(|kept| kept.borrow_mut().lent.pop()).ok().flatten();
-        let mut lent = kept.unwrap_or_else(|| Box::new(Lent { length_bytes, memory: None }));
-        (lent.length_bytes, lent.memory) = (length_bytes, Some(memory));
+        let mut lent = kept.unwrap_or_else(|| Box::new(Lent { length_bytes, lender: Lender::Nobody }));
+        (lent.length_bytes, lent.lender) = (length_bytes, lender);
         Buffer { start, word: Box::into_raw(lent).wrapping_byte_add(1) }
     }
 
@@ -120,34 +180,45 @@ impl Buffer {
         Buffer { start, word: std::ptr::without_provenance_mut(capacity_bytes) }
     }
 
+    /// Its bytes are another's: [`Lent`] says whose.
+    #[inline]
+    fn lender(&self) -> Option<&Lent> {
+        // SAFETY: the address of the Lent that `lent` put there, which this buffer alone has.
+        (self.word.addr() & 1 != 0).then(|| unsafe { &*self.word.wrapping_byte_sub(1) })
+    }
+
     /// It is a part of somebody else's memory: there is no slice of it, only its [`Buffer::room`].
     #[inline]
     pub fn is_foreign(&self) -> bool {
-        self.word.addr() & 1 != 0
+        self.lender().is_some_and(|lent| match &lent.lender {
+            Lender::Whole(whole) => whole.0.as_ref().is_some_and(Buffer::is_foreign),
+            Lender::Foreign(_) | Lender::Nobody => true,
+        })
     }
 
-    /// All bytes of an owned buffer.
+    /// All bytes of a buffer that is not foreign.
     ///
     /// # Panics
     /// If it is foreign; so does [`Buffer::as_mut_slice`]. Whoever may meet foreign ones uses [`Buffer::room`].
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `start` is valid for its capacity, initialised at allocation, and owned by self.
+        // SAFETY: `start` is valid for its capacity, initialised at allocation, and owned by self; of a part nobody else
+        // reaches the bytes (`Cut`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.owned_bytes()) }
     }
 
-    /// All bytes of an owned buffer.
+    /// All bytes of a buffer that is not foreign.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in as_slice; &mut self makes it the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.owned_bytes()) }
     }
 
-    /// The capacity of an owned buffer.
+    /// The capacity of a buffer that is not foreign.
     #[inline]
     fn owned_bytes(&self) -> usize {
         assert!(!self.is_foreign(), "the bytes of foreign memory change at any time: there is no slice of them");
-        self.word.addr()
+        self.capacity_bytes()
     }
 
     /// Its first `length_bytes`, for a device.
@@ -163,7 +234,7 @@ impl Buffer {
     }
 
     /// First byte, for system calls; stays where it is when the buffer is moved. Aligned to [`ALIGNMENT_BYTES`] unless
-    /// the buffer is foreign.
+    /// the buffer is foreign or a part.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.start.as_ptr()
@@ -175,24 +246,19 @@ impl Buffer {
         self.start.as_ptr()
     }
 
-    /// Room, bytes; of a foreign buffer its length.
+    /// Room, bytes; of a foreign buffer or a part its length.
     #[inline]
     pub fn capacity_bytes(&self) -> usize {
-        if self.is_foreign() {
-            // SAFETY: the address of the Lent that `foreign` put there, which this buffer alone has.
-            unsafe { (*self.word.wrapping_byte_sub(1)).length_bytes }
-        } else {
-            self.word.addr()
-        }
+        self.lender().map_or(self.word.addr(), |lent| lent.length_bytes)
     }
 
-    /// The end of a foreign buffer: its memory may be unmapped now.
+    /// The end of a lent buffer: what it was a part of may go now.
     #[cold]
     fn give_back(&mut self) {
         // SAFETY: as in capacity_bytes; this is called once, by drop.
         let mut lent = unsafe { Box::from_raw(self.word.wrapping_byte_sub(1)) };
         // Not while what the thread keeps is borrowed: it may run any code.
-        drop(lent.memory.take());
+        drop(std::mem::replace(&mut lent.lender, Lender::Nobody));
         // A thread that ends keeps nothing.
         let _ = KEPT.try_with(|kept| {
             if let Ok(mut kept) = kept.try_borrow_mut()
@@ -214,7 +280,7 @@ impl std::fmt::Debug for Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        if self.is_foreign() {
+        if self.word.addr() & 1 != 0 {
             return self.give_back();
         }
         let capacity_bytes = self.word.addr();
@@ -281,6 +347,55 @@ mod tests {
         drop(memory);
         drop(buffer);
         assert_eq!(Arc::strong_count(&pages), 1, "it was unmapped");
+    }
+
+    #[test]
+    fn parts_share_no_byte_and_the_whole_comes_back_when_all_are_gone() {
+        let mut buffer = Buffer::new(12288);
+        let (start, capacity_bytes) = (buffer.as_ptr(), buffer.capacity_bytes());
+        buffer.as_mut_slice().fill(b'w');
+        let mut cut = Cut::new(buffer, Arc::default());
+        let mut parts = [4096, 8000].map(|length_bytes| cut.part(length_bytes));
+        for (part, letter) in parts.iter_mut().zip(*b"ab") {
+            part.as_mut_slice().fill(letter);
+            part.room(4096).fill(letter.to_ascii_uppercase());
+        }
+        assert_eq!(parts[1].capacity_bytes(), 8000);
+        let [first, second] = parts;
+        drop(first);
+        std::thread::spawn(move || drop(second)).join().unwrap();
+        let (buffer, spare) = cut.mend().expect("no part is left");
+        assert_eq!((buffer.as_ptr(), buffer.capacity_bytes()), (start, capacity_bytes));
+        let expected = [vec![b'A'; 4096], vec![b'B'; 4096], vec![b'b'; 3904], vec![b'w'; 4288]].concat();
+        assert!(buffer.as_slice() == expected, "each part wrote its own bytes");
+        assert!(Cut::new(buffer, spare).mend().is_some(), "the memory of the whole is used again");
+    }
+
+    #[test]
+    fn a_whole_that_is_given_up_lives_as_long_as_its_last_part() {
+        let mut cut = Cut::new(Buffer::new(8192), Arc::default());
+        let mut part = cut.part(4096);
+        assert!(cut.mend().is_none(), "a part is left");
+        part.as_mut_slice().fill(7);
+        assert_eq!(part.as_slice(), [7; 4096]);
+    }
+
+    #[test]
+    fn a_part_of_foreign_memory_has_no_slice() {
+        let (memory, pages) = crate::foreign::tests::memory(8192);
+        let mut cut = Cut::new(memory.buffer(0, 8192).unwrap(), Arc::default());
+        let mut part = cut.part(4096);
+        assert!(part.is_foreign() && part.room(8).as_mut_slice().is_none());
+        drop((part, memory));
+        drop(cut.mend().expect("no part is left"));
+        assert_eq!(Arc::strong_count(&pages), 1, "it was unmapped");
+    }
+
+    #[test]
+    #[should_panic(expected = "a part to 8193")]
+    fn a_part_beyond_the_end_is_our_bug() {
+        let mut cut = Cut::new(Buffer::new(8192), Arc::default());
+        (cut.part(4096), cut.part(4097));
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! | `hctx/hand_over.rs` | how does a command get to the device queue, and again |
 //! | `hctx/in_flight.rs` | what is a tag used for, and is this end that of its present use |
 //! | `hctx/merge.rs` | which requests share a command, and what becomes of them if it ends badly |
+//! | `hctx/split.rs` | what is a part of a request, and when has the whole ended |
 //! | `hctx/timeout.rs` | what becomes of a command that the device does not end |
 //! | `hctx/counters.rs` | what is counted and recorded |
 
@@ -31,12 +32,14 @@ mod in_flight;
 mod merge;
 mod raw;
 mod shared;
+mod split;
 mod staged;
 mod timeout;
 
 use crate::device::DeviceQueue;
 use crate::path::PathOptions;
 use crate::request::{Completion, Submission};
+use crate::split::{SplitControl, SplitState};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::table::{Owner, RequestTable};
@@ -95,9 +98,10 @@ pub struct HwCtx<P: Policy> {
     path: Path,
     shared: Shared<P>,
     plug: u32,
+    /// A submission does not simply go to its path: the context is frozen, or large requests are cut.
+    has_detour: bool,
     /// While the policy takes nothing in: what was admitted since, in order.
-    #[expect(clippy::box_collection, reason = "one word to look at for each submission")]
-    frozen: Option<Box<VecDeque<Entry>>>,
+    frozen: Option<VecDeque<Entry>>,
 }
 
 /// Which way requests go.
@@ -124,7 +128,8 @@ impl<P: Policy> HwCtx<P> {
     /// with the flow's first completion.
     pub fn new(options: HwCtxOptions<P>) -> HwCtx<P> {
         let path = Path::of(&*options.policy, capacity_requests(&options.limits));
-        HwCtx { path, plug: options.path.plug.max(1), shared: Shared::new(options), frozen: None }
+        let (plug, shared) = (options.path.plug.max(1), Shared::new(options));
+        HwCtx { path, plug, has_detour: shared.splitting.is_some(), shared, frozen: None }
     }
 
     /// The same without counters per flow ([`HwCtx::flow_stats`] is empty): 100 KB for each flow that completes
@@ -141,6 +146,7 @@ impl<P: Policy> HwCtx<P> {
     pub fn raw(mut self) -> HwCtx<P> {
         self.path = Path::Raw(RawPath::new(self.queue_depth(), self.shared.policy.is_direct()));
         self.shared.requests = RequestTable::new(0);
+        (self.shared.splitting, self.shared.apart, self.has_detour) = (None, 0, false);
         self.without_flow_stats()
     }
 
@@ -157,13 +163,28 @@ impl<P: Policy> HwCtx<P> {
         match &mut self.path {
             Path::Raw(raw) => *raw = RawPath::new(all, self.shared.policy.is_direct()),
             Path::Staged(_) | Path::Direct(_) => {
-                self.shared.requests = RequestTable::new(self.shared.requests.room() + all - depth);
+                let places = self.shared.requests.room() + all - depth;
+                self.shared.requests = RequestTable::new(places);
+                self.shared.splitting.iter_mut().for_each(|splitting| splitting.resize(places));
             }
         }
         HwCtx {
             shared: Shared { commands: Commands::with_tags(self.shared.commands.device, tags), ..self.shared },
             ..self
         }
+    }
+
+    /// The same with what large requests are cut into decided together with other workers' contexts. Only where
+    /// [`PathOptions::split`] is not off; it must be of the same option.
+    #[must_use]
+    pub fn with_split(mut self, control: Arc<SplitControl>) -> HwCtx<P> {
+        self.shared.splitting.iter_mut().for_each(|splitting| splitting.share(control.clone()));
+        self
+    }
+
+    /// What large requests are cut into now, and why. `None`: this context never cuts any.
+    pub fn split_state(&self) -> Option<SplitState> {
+        Some(self.shared.splitting.as_ref()?.control().state())
     }
 
     /// Admits and stages a request, already validated.
@@ -178,23 +199,51 @@ impl<P: Policy> HwCtx<P> {
         now_ns: u64,
         kick: &mut impl Kick,
     ) -> Result<(), Full> {
-        let HwCtx { path, shared, frozen, .. } = self;
+        if self.has_detour {
+            return self.submit_by_detour(owner, submission, now_ns, kick);
+        }
+        let HwCtx { path, shared, .. } = self;
         match path {
             Path::Staged(_) => {
                 let entry = shared.admit(owner, submission, now_ns)?;
-                match frozen {
-                    None => shared.policy.submit(&mut shared.queue, entry, now_ns, kick),
-                    Some(held) => held.push_back(entry),
-                }
+                shared.policy.submit(&mut shared.queue, entry, now_ns, kick);
             }
             Path::Direct(direct) => {
                 let entry = shared.admit(owner, submission, now_ns)?;
-                match frozen {
-                    None => direct.submit(shared, entry, now_ns),
-                    Some(held) => held.push_back(entry),
-                }
+                direct.submit(shared, entry, now_ns);
             }
             Path::Raw(raw) => raw.submit(shared, owner, submission, now_ns)?,
+        }
+        Ok(())
+    }
+
+    /// As `submit`, of a context that is frozen, or where the request may be cut.
+    #[inline(never)]
+    fn submit_by_detour(
+        &mut self,
+        owner: Owner,
+        submission: Submission,
+        now_ns: u64,
+        kick: &mut impl Kick,
+    ) -> Result<(), Full> {
+        let HwCtx { path, shared, frozen, .. } = self;
+        let mut stage = |shared: &mut Shared<P>, entry| match (&mut *frozen, &mut *path) {
+            (Some(held), _) => held.push_back(entry),
+            (None, Path::Staged(_)) => shared.policy.submit(&mut shared.queue, entry, now_ns, kick),
+            (None, Path::Direct(direct)) => direct.submit(shared, entry, now_ns),
+            (None, Path::Raw(_)) => unreachable!("without a block layer nothing is frozen or cut"),
+        };
+        match shared.cuts(&submission) {
+            Some(cuts) => {
+                let mut pending = shared.admit_parts(owner, submission, cuts, now_ns)?;
+                while let Some(entry) = shared.next_part(&mut pending) {
+                    stage(shared, entry);
+                }
+            }
+            None => {
+                let entry = shared.admit(owner, submission, now_ns)?;
+                stage(shared, entry);
+            }
         }
         Ok(())
     }
@@ -215,7 +264,8 @@ impl<P: Policy> HwCtx<P> {
         }
     }
 
-    /// Collects what the device finished and appends the completions to `out`. Returns how many.
+    /// Collects what the device finished and appends the completions to `out`. Returns how many requests ended, and parts
+    /// that were not the last of theirs.
     pub fn reap(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) -> usize {
         let HwCtx { path, shared, .. } = self;
         let before = out.len();
@@ -233,7 +283,8 @@ impl<P: Policy> HwCtx<P> {
             }
             Path::Raw(raw) => raw.complete_all(shared, now_ns, out),
         }
-        out.len() - before
+        let parts = if self.has_detour { self.shared.take_ended_parts() } else { 0 };
+        out.len() - before + parts
     }
 
     /// Flows that were refused and have room since the last call.
@@ -253,7 +304,8 @@ impl<P: Policy> HwCtx<P> {
     /// device and back.
     pub fn freeze(&mut self, now_ns: u64) {
         let room = self.shared.requests.room();
-        self.frozen.get_or_insert_with(|| Box::new(VecDeque::with_capacity(room)));
+        self.frozen.get_or_insert_with(|| VecDeque::with_capacity(room));
+        self.has_detour = true;
         self.shared.counters.mark(TraceEvent::Frozen, now_ns);
     }
 
@@ -283,7 +335,8 @@ impl<P: Policy> HwCtx<P> {
             (self.shared.policy, self.shared.queue) = (policy, queue);
         }
         self.shared.counters.mark(TraceEvent::Thawed, now_ns);
-        for entry in self.frozen.take().map(|held| *held).unwrap_or_default() {
+        self.has_detour = self.shared.splitting.is_some();
+        for entry in self.frozen.take().unwrap_or_default() {
             match &mut self.path {
                 Path::Staged(_) => self.shared.policy.submit(&mut self.shared.queue, entry, now_ns, kick),
                 Path::Direct(direct) => direct.submit(&mut self.shared, entry, now_ns),
@@ -340,7 +393,7 @@ impl<P: Policy> HwCtx<P> {
         self.shared.policy.staged(&self.shared.queue) + waiting
     }
 
-    /// Requests admitted and not completed.
+    /// Requests admitted and not completed; of those that were cut, parts that have not ended.
     pub fn admitted(&self) -> usize {
         // Without a block layer a request that was taken is on the device.
         if let Path::Raw(_) = self.path { self.in_flight() } else { self.shared.requests.len() }

@@ -18,6 +18,7 @@ pub mod probe;
 pub mod queues;
 pub mod request;
 pub mod slots;
+pub mod split;
 pub mod stage;
 pub mod stats;
 pub mod table;

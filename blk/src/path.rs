@@ -3,11 +3,13 @@
 //! | option | what it is about | told in |
 //! |---|---|---|
 //! | `merge` | requests that become one command | `merge.rs` |
+//! | `split` | requests that go to the device in parts | `split.rs`, `hctx/split.rs` |
 //! | `plug` | requests that gather before they are dispatched, so that merges and batches find partners | `worker/mod.rs` |
 //! | `timeout_ns`, `retries` | commands that the device does not end | `timeout.rs` |
 //! | `async_writes` | what the policy is told of writes | here |
 
 use crate::device_info::DeviceInfo;
+use crate::split::Split;
 use std::fmt;
 use std::str::FromStr;
 
@@ -73,6 +75,8 @@ impl MergeBounds {
 pub struct PathOptions {
     /// Which requests are merged, if the device can.
     pub merge: Merge,
+    /// What large reads and writes are cut into. A merged command is no longer than a part.
+    pub split: Split,
     /// Calls of clients that gather, from the one on that staged the first request, before what they staged is
     /// dispatched; at least 1, which gathers what one call stages. The end of a worker's turn ends it, too.
     pub plug: u32,
@@ -83,8 +87,10 @@ pub struct PathOptions {
     /// Nobody waits for a write without FUA: it is a cache's that is written back. A front end cannot know. Off, all
     /// writes are waited for, as direct writes are in Linux, which is how hypervisors write for their guests.
     pub async_writes: bool,
-    /// What the device can. [`PathOptions::for_device`] knows.
+    /// What the device can. [`PathOptions::for_device`] knows; so it does of the next.
     pub bounds: MergeBounds,
+    /// The device's block, bytes: parts are multiples of it.
+    pub block_bytes: u32,
 }
 
 impl PathOptions {
@@ -103,19 +109,21 @@ impl PathOptions {
     /// As shipped, but without timeouts: for time that is made up.
     pub const TIMELESS: PathOptions = PathOptions {
         merge: Merge::None,
+        split: Split::Off,
         plug: PathOptions::PLUG,
         timeout_ns: 0,
         retries: PathOptions::RETRIES,
         async_writes: false,
         bounds: MergeBounds::NOTHING,
+        block_bytes: 1,
     };
 
     /// The same, within what the device can.
     #[must_use]
     pub fn for_device(self, info: &DeviceInfo) -> PathOptions {
-        let &DeviceInfo { segments_max, segment_align_bytes, transfer_bytes_max, .. } = info;
+        let &DeviceInfo { segments_max, segment_align_bytes, transfer_bytes_max, block_bytes, .. } = info;
         let bounds = MergeBounds { segments_max, align_bytes: segment_align_bytes, bytes_max: transfer_bytes_max };
-        PathOptions { bounds, ..self }
+        PathOptions { bounds, block_bytes, ..self }
     }
 }
 

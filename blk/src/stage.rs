@@ -96,6 +96,25 @@ impl Staging {
         true
     }
 
+    /// Counts in a request of `parts` that leave one by one, as so many requests; or remembers that the flow was refused.
+    /// They may be no more than [`Staging::requests_max`].
+    pub fn admit_several(&mut self, flow: FlowId, length_bytes: u32, parts: u32) -> bool {
+        let held = self.of(flow);
+        let (requests, bytes) = (held.requests + parts, held.bytes + u64::from(length_bytes));
+        let is_full = requests > held.limits.requests_max || bytes > held.limits.bytes_max;
+        if is_full && held.requests > 0 {
+            held.refused = true;
+            return false;
+        }
+        (held.requests, held.bytes) = (requests, bytes);
+        true
+    }
+
+    /// Requests that the flow may stage.
+    pub fn requests_max(&self, flow: FlowId) -> u32 {
+        self.held[self.places[flow.0 as usize] as usize].limits.requests_max
+    }
+
     /// Remembers that the flow was refused for want of another resource.
     pub fn refuse(&mut self, flow: FlowId) {
         self.of(flow).refused = true;
@@ -197,6 +216,17 @@ mod tests {
         assert!(!staging.admit(FlowId(0), 401), "1001 of 1000");
         assert!(staging.admit(FlowId(0), 400), "exactly as many as there may be");
         assert!(!staging.admit(FlowId(0), 1) && staging.admit(FlowId(0), 0), "a flush holds no bytes");
+    }
+
+    #[test]
+    fn parts_count_as_requests_and_one_request_is_always_taken() {
+        let mut staging = staging(8, 1000);
+        assert!(staging.admit_several(FlowId(0), 500, 5) && !staging.admit_several(FlowId(0), 40, 4), "9 of 8");
+        assert!(staging.admit_several(FlowId(0), 30, 3) && !staging.admit(FlowId(0), 1));
+        assert!(staging.admit_several(FlowId(1), 1001, 8) && !staging.admit(FlowId(1), 0));
+        // Room is 6 of 8 or fewer, and 750 of 1000 bytes.
+        let told: Vec<bool> = (0..3).map(|_| staging.leave(FlowId(0), 100)).collect();
+        assert_eq!((told, staging.requests_max(FlowId(0))), (vec![false, true, false], 8));
     }
 
     #[test]

@@ -164,6 +164,10 @@ pub struct HctxStats {
     pub merged: u64,
     /// Merged commands that ended badly, so that their requests went alone.
     pub taken_apart: u64,
+    /// Requests that went to the device in parts.
+    pub split: u64,
+    /// Those parts; in `dispatched` and `merged` each counts as a request.
+    pub parts: u64,
     /// Commands that were on the device for longer than the timeout.
     pub timeouts: u64,
     /// Of those, commands that the device could be asked to give up.
@@ -207,6 +211,8 @@ impl HctxStats {
         self.commands += other.commands;
         self.merged += other.merged;
         self.taken_apart += other.taken_apart;
+        self.split += other.split;
+        self.parts += other.parts;
         self.timeouts += other.timeouts;
         self.aborts += other.aborts;
         self.resets += other.resets;

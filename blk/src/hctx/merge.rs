@@ -15,7 +15,7 @@
 //! | the same | flow, operation, FUA; not a flush, and of at least one byte |
 //! |---|---|
 //! | next to it | begins where the open command ends (back); or ends where it begins (front) |
-//! | small enough | [`MergeBounds`] of the device; room in the table of requests |
+//! | small enough | [`MergeBounds`] of the device; with parts (`split.rs`) no longer than one; room in the table of requests |
 //!
 //! # Ends
 //! One tag, one command with a buffer for each request, one end. Each request completes once, with its own buffer,
@@ -113,8 +113,8 @@ impl Merging {
         op != Op::Flush && length_bytes > 0 && misaligned == 0
     }
 
-    /// Where this request would join the open command, if it may.
-    fn side(&self, request: &Request) -> Option<Side> {
+    /// Where this request would join the open command, which gets no longer than `part_bytes`, if it may.
+    fn side(&self, request: &Request, part_bytes: u32) -> Option<Side> {
         let open = self.open.as_ref()?;
         let &Submission { flow, op, fua, offset_bytes, length_bytes, .. } = &request.submission;
         let side = if offset_bytes == open.end_bytes {
@@ -128,7 +128,7 @@ impl Merging {
         let fits = open.may_grow
             && (flow, op, fua) == (open.flow, open.op, open.fua)
             && open.requests < self.bounds.segments_max
-            && bytes <= u64::from(self.bounds.bytes_max)
+            && bytes <= u64::from(self.bounds.bytes_max.min(part_bytes))
             && self.extra < self.extra_max
             && self.is_eligible(request);
         fits.then_some(side)
@@ -173,8 +173,9 @@ impl<P: Policy> Shared<P> {
     /// Joins a granted request to the open command, or hands that to the device and opens another. Returns requests
     /// handed over.
     pub(super) fn gather(&mut self, tag: Tag, handle: Handle) -> usize {
-        let Self { merging, requests, commands, .. } = self;
-        let side = merging.side(requests.get_mut(handle));
+        let Self { merging, requests, commands, splitting, .. } = self;
+        let part_bytes = splitting.as_ref().map_or(u32::MAX, |splitting| splitting.control().part_bytes());
+        let side = merging.side(requests.get_mut(handle), part_bytes);
         // What goes to another class queue is another command.
         let tags = &mut commands.tags;
         let is_same = merging.open.as_ref().is_some_and(|open| tags.class_of(open.tag) == tags.class_of(tag));
@@ -185,6 +186,7 @@ impl<P: Policy> Shared<P> {
         };
         tags.release(tag);
         merging.extra += 1;
+        self.apart += 1;
         let open = merging.open.as_mut().expect("a request joins what is open");
         open.requests += 1;
         let request = requests.get_mut(handle);
@@ -226,7 +228,7 @@ impl<P: Policy> Shared<P> {
 
     /// The buffers of a merged command go back to its requests, each of which is alone again.
     pub(super) fn unlink(&mut self, head: Handle, buffer: Option<Buffer>, more: Segments) {
-        let Self { merging, requests, .. } = self;
+        let Self { merging, requests, apart, .. } = self;
         let mut list = more.0;
         let mut segments = list.as_mut().map(|list| list.rest.drain(..));
         let first = requests.get_mut(head);
@@ -237,6 +239,7 @@ impl<P: Policy> Shared<P> {
             request.submission.buffer = segments.as_mut().and_then(Iterator::next).map(|segment| segment.buffer);
             next = request.next.take();
             merging.extra -= 1;
+            *apart -= 1;
         }
         drop(segments);
         if let Some(list) = list {
@@ -265,6 +268,7 @@ impl<P: Policy> Shared<P> {
         while let Some(next) = self.requests.get_mut(handle).next {
             self.complete_apart::<E>(handle, status, buffer, now_ns, kick, out);
             self.merging.extra -= 1;
+            self.apart -= 1;
             buffer = segments.as_mut().and_then(Iterator::next).map(|segment| segment.buffer);
             handle = next;
         }

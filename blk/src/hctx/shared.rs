@@ -6,6 +6,7 @@
 use super::counters::Counters;
 use super::hand_over::Commands;
 use super::merge::Merging;
+use super::split::Splitting;
 use super::timeout::Expiry;
 use super::{Full, HwCtxOptions};
 use crate::buffer::Buffer;
@@ -72,6 +73,11 @@ pub(super) struct Shared<P: Policy> {
     pub(super) requests: RequestTable,
     pub(super) commands: Commands,
     pub(super) merging: Merging,
+    /// Nothing if no request is ever cut.
+    pub(super) splitting: Option<Box<Splitting>>,
+    /// Why an end is looked at before its request completes: requests that joined another's command and are under way,
+    /// parts under way, and one if all ends are counted.
+    pub(super) apart: usize,
     pub(super) expiry: Expiry,
     /// Flows that were refused, have room, and are to be told.
     pub(super) room: Vec<FlowId>,
@@ -86,14 +92,19 @@ impl<P: Policy> Shared<P> {
         let staged_max = super::capacity_requests(&limits);
         let staging = Staging::new(&limits);
         let merging = Merging::new(&path, queue_depth);
+        let places = staged_max + queue_depth as usize + merging.extra_max;
+        let splitting = Splitting::new(path.split, path.block_bytes, places);
+        let is_watching = splitting.as_ref().is_some_and(|splitting| splitting.is_watching());
         Shared {
             id,
             queue: policy.open_queue(id, staged_max),
             policy,
             charges: Charges::new(&cost, path.async_writes),
-            requests: RequestTable::new(staged_max + queue_depth as usize + merging.extra_max),
+            requests: RequestTable::new(places),
             commands: Commands::new(device, queue_depth),
             merging,
+            splitting,
+            apart: usize::from(is_watching),
             expiry: Expiry::new(&path),
             room: Vec::with_capacity(staging.flows()),
             staging,
@@ -173,10 +184,12 @@ impl<P: Policy> Shared<P> {
                 self.counters.stats.late_completions += 1;
                 continue;
             };
-            if self.merging.extra > 0 && self.requests.get_mut(head).next.is_some() {
+            if self.apart == 0 {
+                self.complete::<E>(head, *status, buffer, now_ns, &mut counting, out);
+            } else if self.requests.get_mut(head).next.is_some() {
                 self.end_merged::<E>(head, *status, buffer.take(), std::mem::take(more), now_ns, &mut counting, out);
             } else {
-                self.complete::<E>(head, *status, buffer, now_ns, &mut counting, out);
+                self.complete_part::<E>(head, *status, buffer, now_ns, &mut counting, out);
             }
         }
         all.clear();
@@ -244,7 +257,7 @@ impl<P: Policy> Shared<P> {
         kick: &mut impl Kick,
         out: &mut Vec<(Owner, Completion)>,
     ) {
-        self.complete::<E>(handle, status, &mut buffer, now_ns, kick, out);
+        self.complete_part::<E>(handle, status, &mut buffer, now_ns, kick, out);
     }
 
     /// Hands a command to the device queue; keeps it if there is no place.
@@ -265,6 +278,6 @@ impl<P: Policy> Shared<P> {
 
 #[cold]
 #[inline(never)]
-fn panic_table_full(id: HctxId) -> ! {
+pub(super) fn panic_table_full(id: HctxId) -> ! {
     panic!("{id:?}: the request table is smaller than its bounds");
 }

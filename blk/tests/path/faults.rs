@@ -12,6 +12,7 @@ use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, On
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::split::Split;
 use mqfq_testing::Random;
 use proptest::prelude::{ProptestConfig, any, proptest};
 use std::sync::Arc;
@@ -70,6 +71,8 @@ const TROUBLES: [Trouble; 12] = [
 struct Load {
     rig: Rig,
     draw: Random,
+    /// Most blocks of a request.
+    blocks_max: u64,
     /// By block of the device; `None`: a write that failed leaves either.
     model: Vec<Option<u8>>,
     served_bytes: [u64; TENANTS as usize],
@@ -81,44 +84,52 @@ impl Load {
     fn new(setup: &Setup, device: &dyn Device, seed: u64) -> Load {
         let model = vec![Some(0); (u64::from(TENANTS) * BLOCKS) as usize];
         let (rig, draw) = (Rig::new(setup, device), Random::new(seed));
-        Load { rig, draw, model, served_bytes: [0; 3], failed: 0, last_ns: [0; 3] }
+        Load { rig, draw, blocks_max: 1, model, served_bytes: [0; 3], failed: 0, last_ns: [0; 3] }
     }
 
-    /// One more request of this tenant, of a block of which none is under way.
+    /// One more request of this tenant, of blocks of which none is under way.
     fn ask(&mut self, worker: usize, flow: u32) {
+        let blocks = if self.blocks_max > 1 { 1 + self.draw.below(self.blocks_max) } else { 1 };
+        let length_bytes = blocks as u32 * BLOCK;
         let offset_bytes = loop {
-            let block = u64::from(flow) * BLOCKS + self.draw.below(BLOCKS);
-            let offset_bytes = block * u64::from(BLOCK);
-            if self.rig.outstanding.values().all(|asked| asked.offset_bytes != offset_bytes) {
-                break offset_bytes;
+            let block = u64::from(flow) * BLOCKS + self.draw.below(BLOCKS - (blocks - 1));
+            let start_bytes = block * u64::from(BLOCK);
+            let end_bytes = start_bytes + u64::from(length_bytes);
+            let is_apart = |asked: &Asked| {
+                end_bytes <= asked.offset_bytes || start_bytes >= asked.offset_bytes + u64::from(asked.length_bytes)
+            };
+            if self.rig.outstanding.values().all(is_apart) {
+                break start_bytes;
             }
         };
         let op = if self.draw.below(2) == 0 { Op::Read } else { Op::Write };
         let (fill, fua) = (self.draw.below(255) as u8 + 1, op == Op::Write && self.draw.below(8) == 0);
-        let asked = Asked { flow, op, offset_bytes, length_bytes: BLOCK, fill };
+        let asked = Asked { flow, op, offset_bytes, length_bytes, fill };
         self.rig.submit(worker, asked, fua).expect("within the bound");
     }
 
     fn take(&mut self, ended: &Ended, context: &str) {
         let Ended { asked, completion } = ended;
-        let block = (asked.offset_bytes / u64::from(BLOCK)) as usize;
+        let first = (asked.offset_bytes / u64::from(BLOCK)) as usize;
+        let blocks = first..first + (asked.length_bytes / BLOCK) as usize;
         let flow = asked.flow as usize;
         self.last_ns[flow] = self.rig.now_ns;
         if completion.status != Status::Ok {
             assert_eq!(flow, 0, "{context}: tenant {flow} met no fault, yet: {}", completion.status);
             self.failed += 1;
             if asked.op == Op::Write {
-                self.model[block] = None;
+                self.model[blocks].fill(None);
             }
             return;
         }
         self.served_bytes[flow] += u64::from(asked.length_bytes);
-        match (asked.op, self.model[block]) {
-            (Op::Write, _) => self.model[block] = Some(asked.fill),
-            (_, Some(fill)) => {
-                assert!(bytes(ended).iter().all(|&byte| byte == fill), "{context}: block {block} is not {fill}");
+        if asked.op == Op::Write {
+            return self.model[blocks].fill(Some(asked.fill));
+        }
+        for (block, seen) in blocks.zip(bytes(ended).chunks(BLOCK as usize)) {
+            if let Some(fill) = self.model[block] {
+                assert!(seen.iter().all(|&byte| byte == fill), "{context}: block {block} is not {fill}");
             }
-            (_, None) => {}
         }
     }
 
@@ -223,13 +234,22 @@ fn every_fault_on_every_policy_harms_its_own_tenant_alone() {
 }
 
 /// One fault on one policy: each request ends once, what was acknowledged is there, and nothing is missing in the end.
-fn ends_every_request_once(kind: PolicyKind, trouble: &Trouble, merge: Merge, queue_depth: u16, seed: u64) {
-    let context = &format!("{} on {kind}, merge {merge}, depth {queue_depth}, seed {seed}", trouble.name);
+fn ends_every_request_once(
+    kind: PolicyKind,
+    trouble: &Trouble,
+    (merge, split): (Merge, Split),
+    queue_depth: u16,
+    seed: u64,
+) {
+    let name = trouble.name;
+    let context = &format!("{name} on {kind}, merge {merge}, split {split}, depth {queue_depth}, seed {seed}");
     let device = device(trouble, seed);
-    let path = PathOptions { timeout_ns: TIMEOUT_NS, merge, ..PathOptions::default() };
+    let path = PathOptions { timeout_ns: TIMEOUT_NS, merge, split, ..PathOptions::default() };
     let mut load = Load::new(&setup(kind, path, queue_depth), &device, seed);
+    load.blocks_max = if split == Split::Off { 1 } else { 12 };
     load.run(RUN_NS / 6, context);
     load.rig.assert_clean();
+    assert!(split == Split::Off || split == Split::Auto || load.rig.stats().split > 0, "{context}: nothing was cut");
     load.check(context);
     load.rig.assert_clean();
     assert_eq!(device.forgotten(), 0, "{context}");
@@ -241,22 +261,37 @@ fn ends_every_request_once(kind: PolicyKind, trouble: &Trouble, merge: Merge, qu
 #[test]
 fn completions_out_of_order_come_before_the_timeout_on_a_queue_of_few_places() {
     let reorder = TROUBLES.iter().find(|trouble| trouble.name == "reorder").expect("there is one");
-    ends_every_request_once(PolicyKind::Kyber, reorder, Merge::ALL[0], 7, 3_249_634_530_885_717_873);
+    ends_every_request_once(PolicyKind::Kyber, reorder, (Merge::None, Split::Off), 7, 3_249_634_530_885_717_873);
     for kind in PolicyKind::ALL {
-        (0..8).for_each(|seed| ends_every_request_once(kind, reorder, Merge::ALL[0], 7, seed));
+        (0..8).for_each(|seed| ends_every_request_once(kind, reorder, (Merge::None, Split::Off), 7, seed));
+    }
+}
+
+const SPLITS: [Split; 4] = [Split::Off, Split::Bytes(4096), Split::Bytes(12288), Split::Auto];
+
+/// Each trouble meets parts of a block and of three, merged or not, whatever the generated test draws.
+#[test]
+fn every_fault_ends_requests_in_parts_once() {
+    for (n, trouble) in TROUBLES.iter().enumerate() {
+        for (m, split) in [Split::Bytes(4096), Split::Bytes(12288)].into_iter().enumerate() {
+            let kind = PolicyKind::ALL[(n + 3 * m) % PolicyKind::ALL.len()];
+            ends_every_request_once(kind, trouble, (Merge::ALL[(n + m) % 3], split), 24, 7);
+            ends_every_request_once(PolicyKind::Mqfq, trouble, (Merge::ALL[n % 3], split), 5, 8);
+        }
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The same with anything else drawn: merging, depth of the queues, how the device answers aborts and resets, and
+    /// The same with anything else drawn: merging, parts, depth of the queues, how the device answers aborts and resets, and
     /// when.
     #[test]
     fn any_fault_on_any_policy_with_any_options_ends_every_request_once(
         policy in 0..PolicyKind::ALL.len(),
         trouble in 0..TROUBLES.len(),
         merge in 0..Merge::ALL.len(),
+        split in 0..SPLITS.len(),
         queue_depth in 1..40u16,
         answers in 0..4usize,
         seed in any::<u64>(),
@@ -268,6 +303,6 @@ proptest! {
             OnAbort::EndsTwice { after_ns: LATE_NS },
             OnAbort::Ends { after_ns: 2 * TIMEOUT_NS },
         ][answers];
-        ends_every_request_once(kind, &trouble, merge, queue_depth, seed);
+        ends_every_request_once(kind, &trouble, (merge, SPLITS[split]), queue_depth, seed);
     }
 }

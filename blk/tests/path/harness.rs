@@ -175,8 +175,12 @@ impl Rig {
     pub fn reap(&mut self, worker: usize) -> Vec<Ended> {
         let due = self.due.clone();
         let hctx = &mut self.hctxs[worker];
-        hctx.reap(self.now_ns, &mut |to: HctxId| wake(&due, to), &mut self.completions);
+        let count = hctx.reap(self.now_ns, &mut |to: HctxId| wake(&due, to), &mut self.completions);
         hctx.take_room();
+        if count > self.completions.len() {
+            // Parts ended, and there are tags and tokens for others.
+            wake(&due, HctxId(worker as u16));
+        }
         let mut ended = Vec::new();
         for (Owner(flow), completion) in self.completions.drain(..) {
             let cookie = completion.cookie;

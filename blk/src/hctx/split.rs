@@ -1,0 +1,448 @@
+//! A large request goes to the device in parts.
+//!
+//! Answers: what is a part to the policy, to the device and to the flow's account, and when has the whole ended? Which
+//! requests are cut, and how large the parts are, is in [`crate::split`].
+//!
+//! # Shape
+//! ```text
+//!   128 KiB, parts of 16 KiB, D = 12 units of 4 KiB
+//!
+//!   submit    whole ──▶ 8 entries of the policy, one behind the other         8 places in the table, 1 in `wholes`
+//!   grants    part 1 ─▶ tag, 4 units │ part 2 ─▶ tag, 4 units │ part 3 …     12 units: three parts are out
+//!             a small request of another flow has its turn between any two
+//!   ends      part 2 │ part 1 │ …                                            tag and units back at each
+//!   the last  one completion: the whole's buffer, the first error that came, times from the first part to the last
+//! ```
+//! A part is a request like any other to all that is below admission: it waits, is granted, gets its tag, is merged,
+//! times out and is replayed by itself. So the policy and its bound are what they were, with the part's cost for the
+//! largest cost: l_max of the bound is 16 KiB here, and was 128 KiB.
+//!
+//! # Charge
+//! The whole is charged what it was charged without parts, once: each part is charged its share of that by length, to
+//! the byte. With 4 KiB per request and 1 per byte, 128 KiB cost 132 KiB, and each part 16.5 KiB; by itself it would
+//! cost 20 KiB, and the tenant would pay for a decision that is not its own: a neighbour's requests of 16 KiB, which it
+//! sends by itself, cost 20 KiB. The intervals of the parts lie one behind the other:
+//! ```text
+//!   flow at 1000 KiB, weight 100     whole  [1000 …………………………………………………………… 1132)
+//!                                    parts  [1000 … 1016.5) [1016.5 … 1033) … [1115.5 … 1132)
+//! ```
+//! So the flow's next request begins where it would have, and its requests leave in order (I9): the parts were staged
+//! together, before anything that came later.
+//!
+//! # Invariants
+//! * The whole completes once, when its last part has ended: as long as a part is under way, its client does not get
+//!   the memory back, and a request that failed is not carried out after its failure was told. Parts that wait go to
+//!   the device although another has failed.
+//! * FUA is each part's, and the whole is answered after all of them. A flush covers what was answered before it, and
+//!   no part is.
+//! * A request of n parts counts as n towards its flow's bound of staged requests. It has no more parts than that bound,
+//!   and becomes fewer and longer ones instead, so the bound is one, as is the policy's queue.
+//! * Parts end where the device's blocks do, and where 4 KiB do.
+//!
+//! Reads and writes are cut. Discards and write zeroes move no bytes: their length says little of their time, and cut
+//! they would be many commands where a drive makes a mark. The path without a block layer cuts nothing.
+//!
+//! # Cost
+//! Off: nothing; the submission looks at one word that it looked at for a frozen context, and an end at one that it
+//! looked at for merged requests. On: a call more at either end. No memory: a part's place is the table's, the wholes'
+//! are made with it, what ties a buffer to its parts is used again.
+
+use super::shared::{Ending, Shared};
+use super::{Full, HctxId};
+use crate::buffer::{self, Buffer, Cut};
+use crate::list::Place;
+use crate::request::{Completion, Op, Status, Submission};
+use crate::split::{LOOK_REQUESTS, Seen, Split, SplitControl};
+use crate::table::{Charge, Completed, Owner, Request};
+use mqfq_sched::cost::Cost;
+use mqfq_sched::policy::{Entry, Handle, Kick, Policy};
+use std::sync::Arc;
+
+/// "No whole", "no free one".
+const NONE: u32 = u32::MAX;
+
+/// Parts begin and end at multiples of this, bytes: what every drive takes without reading around it.
+const ALIGN_BYTES: u32 = 4096;
+
+/// A request whose parts are under way.
+#[derive(Debug)]
+struct Whole {
+    /// Parts that have not ended; 0: this place is free.
+    parts_left: u32,
+    length_bytes: u32,
+    /// The first error that came, or `Ok`.
+    status: Status,
+    submitted_ns: u64,
+    /// When the first part went to the device.
+    dispatched_ns: u64,
+    /// Its payload, if it has one.
+    cut: Option<Cut>,
+    /// Of a free place, the next one.
+    next_free: u32,
+}
+
+/// One context's splitting.
+#[derive(Debug)]
+pub(super) struct Splitting {
+    control: Arc<SplitControl>,
+    align_bytes: u32,
+    /// By place in the table of requests: the whole of the part there, or [`NONE`].
+    whole_of: Box<[u32]>,
+    wholes: Box<[Whole]>,
+    first_free: u32,
+    /// What tied buffers to their parts, for the next.
+    spare: Vec<Arc<buffer::Whole>>,
+    /// Parts that ended since the last reap and were not the last of theirs.
+    ended_parts: usize,
+    /// Looked at for `"auto"`.
+    watch: Option<Watch>,
+}
+
+/// What is counted for `"auto"`.
+#[derive(Debug, Default)]
+struct Watch {
+    seen: Seen,
+    /// The context's busy time when the last counts were brought, ns.
+    brought_busy_ns: u64,
+}
+
+/// How a submission is cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cuts {
+    /// Every part but the first and the last is as long.
+    part_bytes: u32,
+    /// The first one's length: its end is aligned.
+    first_bytes: u32,
+    parts: u32,
+}
+
+impl Cuts {
+    /// Of a request of `length_bytes` at `offset_bytes`: parts of at most `part_bytes`, unless those are more than
+    /// `parts_max`. `None`: it would be one.
+    fn new(offset_bytes: u64, length_bytes: u32, part_bytes: u32, parts_max: u32, align_bytes: u32) -> Option<Cuts> {
+        let ahead_bytes = (offset_bytes % u64::from(align_bytes)) as u32;
+        let span_bytes = u64::from(length_bytes) + u64::from(ahead_bytes);
+        let least_bytes = span_bytes.div_ceil(u64::from(parts_max.max(1)));
+        let part_bytes = u64::from(part_bytes).max(least_bytes).next_multiple_of(u64::from(align_bytes));
+        let parts = span_bytes.div_ceil(part_bytes) as u32;
+        // More than one part: each is shorter than the request, whose length has 32 bits.
+        let part_bytes = (parts > 1).then_some(part_bytes as u32)?;
+        Some(Cuts { part_bytes, first_bytes: part_bytes - ahead_bytes, parts })
+    }
+}
+
+/// Parts of an admitted request that are not in the table yet.
+pub(super) struct Pending {
+    cuts: Cuts,
+    whole: u32,
+    owner: Owner,
+    charge: Charge,
+    submission: Submission,
+    taken_bytes: u32,
+    now_ns: u64,
+}
+
+impl Splitting {
+    /// For this option and a table of so many places; `None` if nothing is ever cut.
+    pub(super) fn new(split: Split, block_bytes: u32, places: usize) -> Option<Box<Splitting>> {
+        if split == Split::Off {
+            return None;
+        }
+        let mut splitting = Box::new(Splitting {
+            control: Arc::new(SplitControl::new(split, 1)),
+            align_bytes: block_bytes.max(ALIGN_BYTES),
+            whole_of: Box::default(),
+            wholes: Box::default(),
+            first_free: NONE,
+            spare: Vec::new(),
+            ended_parts: 0,
+            watch: (split == Split::Auto).then(Watch::default),
+        });
+        splitting.resize(places);
+        Some(splitting)
+    }
+
+    /// For a table of so many places. Nothing is under way.
+    pub(super) fn resize(&mut self, places: usize) {
+        // Each has a part in the table until it ends.
+        let wholes = places as u32;
+        self.whole_of = vec![NONE; places].into();
+        let next = |n| if n + 1 < wholes { n + 1 } else { NONE };
+        let whole = |n| Whole {
+            parts_left: 0,
+            length_bytes: 0,
+            status: Status::Ok,
+            submitted_ns: 0,
+            dispatched_ns: 0,
+            cut: None,
+            next_free: next(n),
+        };
+        self.wholes = (0..wholes).map(whole).collect();
+        self.first_free = if wholes > 0 { 0 } else { NONE };
+        self.spare = Vec::with_capacity(wholes as usize);
+    }
+
+    /// Counted together with the contexts of other workers.
+    pub(super) fn share(&mut self, control: Arc<SplitControl>) {
+        self.control = control;
+    }
+
+    pub(super) fn control(&self) -> &SplitControl {
+        &self.control
+    }
+
+    /// Every end is counted, and not those of parts alone.
+    pub(super) fn is_watching(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// How this submission is cut, if it is, into at most `parts_max`.
+    pub(super) fn cuts(&self, submission: &Submission, parts_max: u32) -> Option<Cuts> {
+        let &Submission { op, offset_bytes, length_bytes, .. } = submission;
+        let part_bytes = self.control.part_bytes();
+        if length_bytes <= part_bytes || !matches!(op, Op::Read | Op::Write) {
+            return None;
+        }
+        Cuts::new(offset_bytes, length_bytes, part_bytes, parts_max, self.align_bytes)
+    }
+
+    /// A place for a whole of this many parts.
+    fn begin(&mut self, cuts: Cuts, submission: &mut Submission, now_ns: u64) -> u32 {
+        let number = self.first_free;
+        let cut = submission.buffer.take().map(|buffer| Cut::new(buffer, self.spare.pop().unwrap_or_default()));
+        // There are as many as the table has places, and each that is under way has a part there.
+        let whole = &mut self.wholes[number as usize];
+        self.first_free = whole.next_free;
+        let (length_bytes, status) = (submission.length_bytes, Status::Ok);
+        let dispatched_ns = u64::MAX;
+        *whole = Whole {
+            parts_left: cuts.parts,
+            length_bytes,
+            status,
+            submitted_ns: now_ns,
+            dispatched_ns,
+            cut,
+            next_free: NONE,
+        };
+        number
+    }
+
+    /// The whole of the part at this place, if it is one.
+    fn take_whole_of(&mut self, handle: Handle) -> Option<u32> {
+        let place = self.whole_of.get_mut(handle.0 as usize)?;
+        (*place != NONE).then(|| std::mem::replace(place, NONE))
+    }
+
+    /// A part of this whole ended. The whole's end, if it was the last: its status, buffer, and times.
+    fn part_ended(&mut self, number: u32, status: Status, dispatched_ns: u64) -> Option<WholeEnd> {
+        let whole = &mut self.wholes[number as usize];
+        if whole.status == Status::Ok {
+            whole.status = status;
+        }
+        whole.dispatched_ns = whole.dispatched_ns.min(dispatched_ns);
+        whole.parts_left -= 1;
+        if whole.parts_left > 0 {
+            self.ended_parts += 1;
+            return None;
+        }
+        let &mut Whole { status, length_bytes, submitted_ns, dispatched_ns, .. } = whole;
+        let buffer = whole.cut.take().and_then(Cut::mend).map(|(buffer, spare)| {
+            self.spare.push(spare);
+            buffer
+        });
+        whole.next_free = std::mem::replace(&mut self.first_free, number);
+        Some(WholeEnd { status, length_bytes, buffer, submitted_ns, dispatched_ns })
+    }
+
+    /// Counts an end, of a whole or of a request that was not cut, and brings what was counted when it is time.
+    fn watch(&mut self, worker: HctxId, ended: &Ended, busy_ns: u64) {
+        let Some(watch) = &mut self.watch else { return };
+        let &Ended { flow, op, status, length_bytes, device_ns } = ended;
+        if status != Status::Ok || !matches!(op, Op::Read | Op::Write) {
+            return;
+        }
+        watch.seen.note(flow, op == Op::Write, length_bytes, device_ns);
+        if watch.seen.requests >= LOOK_REQUESTS
+            && self.control.bring(worker.index(), &watch.seen, busy_ns - watch.brought_busy_ns)
+        {
+            *watch = Watch { seen: Seen::default(), brought_busy_ns: busy_ns };
+        }
+    }
+}
+
+/// What is left of a whole at its end.
+struct WholeEnd {
+    status: Status,
+    length_bytes: u32,
+    buffer: Option<Buffer>,
+    submitted_ns: u64,
+    dispatched_ns: u64,
+}
+
+/// An end, as it is counted.
+struct Ended {
+    flow: u32,
+    op: Op,
+    status: Status,
+    length_bytes: u32,
+    device_ns: u64,
+}
+
+impl<P: Policy> Shared<P> {
+    /// Parts that ended since the last call and were not the last of theirs.
+    pub(super) fn take_ended_parts(&mut self) -> usize {
+        self.splitting.as_deref_mut().map_or(0, |splitting| std::mem::take(&mut splitting.ended_parts))
+    }
+
+    /// How this submission is cut, if it is.
+    pub(super) fn cuts(&self, submission: &Submission) -> Option<Cuts> {
+        let splitting = self.splitting.as_deref()?;
+        splitting.cuts(submission, self.staging.requests_max(submission.flow))
+    }
+
+    /// Takes in a request as parts, within the bounds of its flow. [`Shared::next_part`] brings them.
+    pub(super) fn admit_parts(
+        &mut self,
+        owner: Owner,
+        mut submission: Submission,
+        cuts: Cuts,
+        now_ns: u64,
+    ) -> Result<Pending, Full> {
+        let charge = self.charges.of(&submission);
+        if !self.staging.admit_several(submission.flow, charge.staged_bytes, cuts.parts) {
+            self.counters.stats.refused += 1;
+            return Err(Full(submission));
+        }
+        let splitting = self.splitting.as_deref_mut().expect("a request is cut where there is splitting");
+        let whole = splitting.begin(cuts, &mut submission, now_ns);
+        self.apart += cuts.parts as usize;
+        self.counters.stats.split += 1;
+        self.counters.stats.parts += u64::from(cuts.parts);
+        Ok(Pending { cuts, whole, owner, charge, submission, taken_bytes: 0, now_ns })
+    }
+
+    /// Puts the next part into the table.
+    pub(super) fn next_part(&mut self, pending: &mut Pending) -> Option<Entry> {
+        let Pending { cuts, whole, owner, charge, ref submission, taken_bytes, now_ns } = *pending;
+        let &Submission { flow, op, offset_bytes, length_bytes: whole_bytes, fua, cookie, .. } = submission;
+        let left_bytes = whole_bytes - taken_bytes;
+        if left_bytes == 0 {
+            return None;
+        }
+        let length_bytes = left_bytes.min(if taken_bytes == 0 { cuts.first_bytes } else { cuts.part_bytes });
+        let offset_bytes = offset_bytes + u64::from(taken_bytes);
+        pending.taken_bytes += length_bytes;
+        let splitting = self.splitting.as_deref_mut().expect("a request is cut where there is splitting");
+        let cut = splitting.wholes[whole as usize].cut.as_mut();
+        let buffer = cut.map(|cut| cut.part(length_bytes as usize));
+        let cost = share(charge.cost, taken_bytes, length_bytes, whole_bytes);
+        let staged_bytes = if charge.staged_bytes > 0 { length_bytes } else { 0 };
+        let part = Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie };
+        let charge = Charge { cost, staged_bytes, ..charge };
+        let Some(place) = self.requests.vacant() else { super::shared::panic_table_full(self.id) };
+        let handle = place.fill(owner, part, charge, now_ns);
+        splitting.whole_of[handle.0 as usize] = whole;
+        Some(Entry { flow, cost, handle, kind: charge.kind, is_sync: charge.is_sync, offset_bytes, length_bytes })
+    }
+
+    /// As `complete`, where the request may be a part, or its end is counted for `"auto"`.
+    #[inline(never)]
+    pub(super) fn complete_part<E: Ending<P>>(
+        &mut self,
+        handle: Handle,
+        status: Status,
+        buffer: &mut Option<Buffer>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        let Shared { id, splitting, requests, counters, apart, .. } = self;
+        let Some(splitting) = splitting.as_deref_mut() else {
+            return self.complete::<E>(handle, status, buffer, now_ns, kick, out);
+        };
+        let Some(whole) = splitting.take_whole_of(handle) else {
+            let &mut Request { ref submission, dispatched_ns, .. } = requests.get_mut(handle);
+            let &Submission { flow, op, length_bytes, .. } = submission;
+            let device_ns = now_ns.saturating_sub(dispatched_ns);
+            let ended = Ended { flow: flow.0, op, status, length_bytes, device_ns };
+            splitting.watch(*id, &ended, counters.stats.busy_ns);
+            return self.complete::<E>(handle, status, buffer, now_ns, kick, out);
+        };
+        *apart -= 1;
+        if let Some(trace) = &mut counters.trace {
+            trace.completed(requests.get_mut(handle), status, now_ns);
+        }
+        let Completed { owner, completion, token, request } = requests.take(handle).complete(status, buffer, now_ns);
+        let Completion { cookie, op, buffer: part, .. } = completion;
+        // Before the whole is looked at, which is mended when no part has it.
+        drop(part);
+        if let Some(ended) = splitting.part_ended(whole, status, request.dispatched_ns) {
+            let WholeEnd { status, length_bytes, buffer, submitted_ns, dispatched_ns } = ended;
+            let queued_ns = dispatched_ns.saturating_sub(submitted_ns);
+            let device_ns = now_ns.saturating_sub(dispatched_ns);
+            let flow = request.submission.flow;
+            Place::behind(out)
+                .fill((owner, Completion { cookie, status, op, length_bytes, buffer, queued_ns, device_ns }));
+            splitting.watch(*id, &Ended { flow: flow.0, op, status, length_bytes, device_ns }, counters.stats.busy_ns);
+            if let Some(stats) = counters.of(flow) {
+                stats.count(op, status, length_bytes, queued_ns, device_ns);
+            }
+        }
+        E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);
+    }
+}
+
+/// The part of a whole's cost that falls on `length_bytes` behind the first `taken_bytes`: all parts together cost what
+/// the whole does, and none is free.
+fn share(cost: Cost, taken_bytes: u32, length_bytes: u32, whole_bytes: u32) -> Cost {
+    let until = |bytes: u64| u128::from(cost.0) * u128::from(bytes) / u128::from(whole_bytes);
+    let (start, end) = (u64::from(taken_bytes), u64::from(taken_bytes) + u64::from(length_bytes));
+    Cost(((until(end) - until(start)) as u64).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(offset_bytes: u64, length_bytes: u32, part_bytes: u32, parts_max: u32) -> Vec<u32> {
+        let Some(cuts) = Cuts::new(offset_bytes, length_bytes, part_bytes, parts_max, ALIGN_BYTES) else {
+            return vec![length_bytes];
+        };
+        let mut left_bytes = length_bytes;
+        let lengths: Vec<u32> = std::iter::from_fn(|| {
+            let part_bytes = if left_bytes == length_bytes { cuts.first_bytes } else { cuts.part_bytes };
+            let part_bytes = part_bytes.min(left_bytes);
+            left_bytes -= part_bytes;
+            (part_bytes > 0).then_some(part_bytes)
+        })
+        .collect();
+        assert_eq!(lengths.len(), cuts.parts as usize);
+        lengths
+    }
+
+    #[test]
+    fn parts_end_at_blocks_and_are_no_more_than_there_may_be() {
+        assert_eq!(parts(0, 128 << 10, 16 << 10, 256), [16 << 10; 8]);
+        assert_eq!(parts(4096, 40 << 10, 16 << 10, 256), [16 << 10, 16 << 10, 8 << 10]);
+        // A request that begins within a block: the first part is shorter.
+        assert_eq!(parts(512, 32 << 10, 16 << 10, 256), [15872, 16384, 512]);
+        assert_eq!(parts(512, (16 << 10) - 512, 16 << 10, 256), [15872], "one part is none");
+        // 8 parts of 4 KiB are too many: 3 of 12 KiB. One is none.
+        assert_eq!(parts(0, 32 << 10, 4096, 3), [12288, 12288, 8192]);
+        assert_eq!(parts(0, 32 << 10, 4096, 1), [32 << 10]);
+        assert_eq!(parts(0, u32::MAX - 4095, 1 << 20, 4096).len(), 4096);
+        assert_eq!(parts(4095, u32::MAX, 4096, 2), [(1 << 31) + 1, (1 << 31) - 2]);
+    }
+
+    #[test]
+    fn parts_cost_what_the_whole_does() {
+        for (cost, length_bytes, part_bytes) in [(132 << 10, 128 << 10, 16 << 10), (1_000_003, 40_000, 4096), (9, 9, 9)]
+        {
+            let starts = (0..length_bytes).step_by(part_bytes as usize);
+            let costs = starts.map(|at| share(Cost(cost), at, part_bytes.min(length_bytes - at), length_bytes).0);
+            assert_eq!(costs.sum::<u64>(), cost);
+        }
+        assert_eq!(share(Cost(132 << 10), 16 << 10, 16 << 10, 128 << 10), Cost(33 << 9), "16.5 KiB");
+        assert_eq!(share(Cost(1), 4096, 4096, 16384), Cost(1), "nothing is free");
+    }
+}

@@ -1,0 +1,561 @@
+//! How large a command may be, so that it does not hold the device for too long.
+//!
+//! Answers: into parts of how many bytes do large requests go to the device now, and why? How they go is told in
+//! `hctx/split.rs`; this is the option and the rule of `"auto"`.
+//!
+//! # Why
+//! A request on the device cannot be taken back. A small request that comes while the device carries out a large one
+//! waits for the rest of it, whatever its weight. Modelled optane, a reader of 4 KiB at depth 1 beside reads of 128 KiB:
+//! the device moves 2.4 bytes per ns, so 128 KiB hold it for 54 us, and the small request by itself takes 12 us. In parts
+//! of 16 KiB it waits for 7 us at a time.
+//!
+//! # The rule
+//! Splitting costs the device commands, so it is done only while it helps somebody:
+//! ```text
+//!   small        a read or write of at most SMALL_BYTES that ended well     large   one of at least LARGE_BYTES
+//!   by itself    the least time on the device of a small one, lately; of reads and writes the slower kind's
+//!   holds        mean length of the large x time with commands on the device / bytes moved in it
+//!
+//!   nobody large, or nobody small besides, in QUIET_WINDOWS windows    ─▶ whole
+//!   holds <= by itself (5/4 of it, to begin with)                      ─▶ whole
+//!   else parts that hold the device no longer than the small one takes by itself: the largest such power of two,
+//!        PART_BYTES at least
+//! ```
+//! With the numbers above: 54 us > 12 us, and 12 us move 29 KiB, so parts of 16 KiB. Modelled flash-460k: 128 KiB hold it
+//! for 43 us, a small read by itself takes 75 us: whole.
+//!
+//! A device without small requests in the way is never asked for more commands. A size changes if two windows in a row
+//! say so, and only by a factor of two at least.
+//!
+//! # When it is stepped
+//! Workers count ([`Seen`]) and bring what they counted every [`LOOK_REQUESTS`] requests; a window is
+//! [`WINDOW_REQUESTS`] of all workers. Time plays no part: silence changes nothing. The rule is integers and has neither
+//! clock nor memory of its own to take. A worker that finds another at it keeps its counts for the next time: nobody
+//! waits. The time with commands on the device is that of the worker that had some for longest, because those of several
+//! workers overlap.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What large requests are cut into.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub enum Split {
+    /// Nothing: each goes to the device whole.
+    #[default]
+    Off,
+    /// Parts of so many bytes, [`Split::BYTES_MIN`] to [`Split::BYTES_MAX`], a multiple of 4 KiB.
+    Bytes(u32),
+    /// Parts while they help somebody, of a size that the rule finds.
+    Auto,
+}
+
+impl Split {
+    /// Smallest part.
+    pub const BYTES_MIN: u32 = 4 << 10;
+    /// Largest part.
+    pub const BYTES_MAX: u32 = 1 << 20;
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Split::Off => f.write_str("off"),
+            Split::Bytes(bytes) => write!(f, "{}KiB", bytes >> 10),
+            Split::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+/// Largest request that counts as small, bytes: the page of a database.
+pub const SMALL_BYTES: u32 = 16 << 10;
+
+/// Smallest request that counts as large, bytes: two parts at least.
+pub const LARGE_BYTES: u32 = 32 << 10;
+
+/// Parts that `"auto"` may choose, bytes. Smaller than a small request's largest none need be; a part of 128 KiB is what
+/// the rest of the path takes for large.
+const PART_BYTES: [u32; 4] = [16 << 10, 32 << 10, 64 << 10, 128 << 10];
+
+/// A part that holds the device for less than this is not worth its command, ns: the path takes about half a
+/// microsecond for one.
+const PART_NS_MIN: u64 = 2_000;
+
+/// Requests after which a worker brings what it counted.
+pub const LOOK_REQUESTS: u64 = 64;
+
+/// Requests of a window, all workers together.
+pub const WINDOW_REQUESTS: u64 = 512;
+
+/// Windows without a small request after which nobody small competes: one among 4096 counts.
+const QUIET_WINDOWS: u32 = 8;
+
+/// Windows after which the least time of a small request is forgotten, at most twice as many.
+const EPOCH_WINDOWS: u32 = 64;
+
+/// Whose requests were seen.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Whose {
+    /// None was.
+    #[default]
+    Nobody,
+    /// One flow's.
+    One(u32),
+    /// Several flows'.
+    Several,
+}
+
+impl Whose {
+    /// One of this flow was seen.
+    #[inline]
+    pub fn note(&mut self, flow: u32) {
+        match *self {
+            Whose::Nobody => *self = Whose::One(flow),
+            Whose::One(other) if other != flow => *self = Whose::Several,
+            Whose::One(_) | Whose::Several => {}
+        }
+    }
+
+    fn join(&mut self, other: Whose) {
+        match other {
+            Whose::Nobody => {}
+            Whose::One(flow) => self.note(flow),
+            Whose::Several => *self = Whose::Several,
+        }
+    }
+}
+
+/// What was seen of requests that ended.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Seen {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Whose were small.
+    pub small: Whose,
+    /// Least time on the device of a small read and of a small write, ns; `None`: there was none.
+    pub small_least_ns: [Option<u64>; 2],
+    /// Whose were large.
+    pub large: Whose,
+    /// How many were large, and their bytes.
+    pub large_requests: u64,
+    /// Bytes of the large ones.
+    pub large_bytes: u64,
+}
+
+impl Seen {
+    /// A read or write of `flow` ended well, `device_ns` after it went to the device.
+    #[inline]
+    pub fn note(&mut self, flow: u32, is_write: bool, length_bytes: u32, device_ns: u64) {
+        self.requests += 1;
+        self.bytes += u64::from(length_bytes);
+        if length_bytes <= SMALL_BYTES {
+            self.small.note(flow);
+            let least_ns = &mut self.small_least_ns[usize::from(is_write)];
+            *least_ns = Some(least_ns.map_or(device_ns, |least_ns| least_ns.min(device_ns)));
+        } else if length_bytes >= LARGE_BYTES {
+            self.large.note(flow);
+            self.large_requests += 1;
+            self.large_bytes += u64::from(length_bytes);
+        }
+    }
+
+    fn join(&mut self, other: &Seen) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.small.join(other.small);
+        for (least_ns, &other_ns) in self.small_least_ns.iter_mut().zip(&other.small_least_ns) {
+            *least_ns = least(*least_ns, other_ns);
+        }
+        self.large.join(other.large);
+        self.large_requests += other.large_requests;
+        self.large_bytes += other.large_bytes;
+    }
+}
+
+fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
+}
+
+/// Why large requests go whole or in parts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reason {
+    /// The config says so.
+    Configured,
+    /// Too few requests have ended to say anything.
+    Unknown,
+    /// No large requests lately.
+    NobodyLarge,
+    /// No small requests lately.
+    NobodySmall,
+    /// One tenant alone has all of the small and the large requests.
+    OneTenant,
+    /// A large one holds the device no longer than a small one takes by itself.
+    HoldsBriefly,
+    /// A large one would hold the device longer than a small one takes by itself.
+    HoldsLong,
+}
+
+/// What is done with large requests of a device now, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SplitState {
+    /// Parts go to the device, of so many bytes. `None`: large requests go whole.
+    pub part_bytes: Option<u32>,
+    /// Why.
+    pub reason: Reason,
+    /// How long a large request would hold the device, ns; 0: not known.
+    pub holds_ns: u64,
+    /// How long a small one takes by itself, ns; 0: not known.
+    pub small_ns: u64,
+}
+
+impl SplitState {
+    const fn configured(split: Split) -> SplitState {
+        let (part_bytes, reason) = match split {
+            Split::Off => (None, Reason::Configured),
+            Split::Bytes(bytes) => (Some(bytes), Reason::Configured),
+            Split::Auto => (None, Reason::Unknown),
+        };
+        SplitState { part_bytes, reason, holds_ns: 0, small_ns: 0 }
+    }
+}
+
+impl fmt::Display for SplitState {
+    /// As in `split off: nobody small`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.part_bytes {
+            Some(bytes) => write!(f, "split {}KiB: ", bytes >> 10)?,
+            None => f.write_str("split off: ")?,
+        }
+        let (holds_us, small_us) = (self.holds_ns / 1000, self.small_ns / 1000);
+        match self.reason {
+            Reason::Configured => f.write_str("configured"),
+            Reason::Unknown => f.write_str("too few requests yet"),
+            Reason::NobodyLarge => f.write_str("nobody large"),
+            Reason::NobodySmall => f.write_str("nobody small"),
+            Reason::OneTenant => f.write_str("one tenant has the small and the large requests"),
+            Reason::HoldsBriefly => {
+                write!(
+                    f,
+                    "a large request holds the device for {holds_us} us, a small one takes {small_us} us by itself"
+                )
+            }
+            Reason::HoldsLong => {
+                write!(
+                    f,
+                    "a large request would hold the device for {holds_us} us, a small one takes {small_us} us by itself"
+                )
+            }
+        }
+    }
+}
+
+/// The rule of `"auto"`: windows in, sizes out.
+#[derive(Clone, Debug)]
+struct Rule {
+    state: SplitState,
+    /// Windows since a small request that has a large one of somebody else to fear.
+    quiet_windows: u32,
+    /// Least times of small requests in this epoch and in the one before, of reads and of writes, ns.
+    least_ns: [[Option<u64>; 2]; 2],
+    epoch_windows: u32,
+    /// What the last window would have chosen.
+    candidate: Option<u32>,
+}
+
+impl Rule {
+    fn new() -> Rule {
+        let state = SplitState::configured(Split::Auto);
+        Rule { state, quiet_windows: 0, least_ns: [[None; 2]; 2], epoch_windows: 0, candidate: None }
+    }
+
+    /// A window has ended, in which the device was busy for `busy_ns`.
+    fn step(&mut self, seen: &Seen, busy_ns: u64) {
+        self.forget_old();
+        for (least_ns, &now_ns) in self.least_ns[0].iter_mut().zip(&seen.small_least_ns) {
+            *least_ns = least(*least_ns, now_ns);
+        }
+        let why_not = match (seen.small, seen.large) {
+            (_, Whose::Nobody) => Some(Reason::NobodyLarge),
+            (Whose::Nobody, _) => Some(Reason::NobodySmall),
+            (Whose::One(small), Whose::One(large)) if small == large => Some(Reason::OneTenant),
+            _ => None,
+        };
+        let small_ns = self.small_ns();
+        match why_not {
+            Some(reason) => {
+                self.quiet_windows = self.quiet_windows.saturating_add(1);
+                if self.quiet_windows >= QUIET_WINDOWS || self.state.part_bytes.is_none() {
+                    self.candidate = None;
+                    self.state = SplitState { part_bytes: None, reason, holds_ns: 0, small_ns };
+                }
+            }
+            None => {
+                self.quiet_windows = 0;
+                self.weigh(seen, busy_ns, small_ns);
+            }
+        }
+    }
+
+    /// Small and large ones compete: do parts help?
+    fn weigh(&mut self, seen: &Seen, busy_ns: u64, small_ns: u64) {
+        let (bytes, busy_ns) = (u128::from(seen.bytes.max(1)), u128::from(busy_ns.max(1)));
+        let large_bytes = seen.large_bytes / seen.large_requests.max(1);
+        let holds_ns = u64::try_from(u128::from(large_bytes) * busy_ns / bytes).unwrap_or(u64::MAX);
+        let now = self.state.part_bytes;
+        // Whoever goes whole is split only for a clear gain.
+        let enough_ns = if now.is_none() { small_ns.saturating_add(small_ns / 4) } else { small_ns };
+        let moved_bytes = |ns: u64| u128::from(ns) * bytes / busy_ns;
+        let part_of = |ns: u64| largest_part(moved_bytes(ns)).max(dearest_part(moved_bytes(PART_NS_MIN)));
+        let chosen = (holds_ns > enough_ns).then(|| part_of(small_ns)).filter(|&part| u64::from(part) < large_bytes);
+        // At the border between two sizes the one in force stays: it would be chosen with a quarter more or less.
+        let is_border = now.is_some_and(|now| {
+            chosen.is_some() && [small_ns - small_ns / 5, small_ns + small_ns / 4].map(part_of).contains(&now)
+        });
+        let chosen = if is_border { now } else { chosen };
+        let part_bytes = if chosen == self.candidate { chosen } else { now };
+        self.candidate = chosen;
+        let reason = if part_bytes.is_some() { Reason::HoldsLong } else { Reason::HoldsBriefly };
+        self.state = SplitState { part_bytes, reason, holds_ns, small_ns };
+    }
+
+    /// How long a small request takes by itself, ns: the slower kind's least time.
+    fn small_ns(&self) -> u64 {
+        let kind = |n: usize| least(self.least_ns[0][n], self.least_ns[1][n]);
+        kind(0).max(kind(1)).unwrap_or(0)
+    }
+
+    fn forget_old(&mut self) {
+        self.epoch_windows += 1;
+        if self.epoch_windows > EPOCH_WINDOWS {
+            self.epoch_windows = 1;
+            self.least_ns = [[None; 2], self.least_ns[0]];
+        }
+    }
+}
+
+/// The largest part of at most so many bytes, or the smallest of all.
+fn largest_part(bytes: u128) -> u32 {
+    PART_BYTES.into_iter().rev().find(|&part| u128::from(part) <= bytes).unwrap_or(PART_BYTES[0])
+}
+
+/// The smallest part of at least so many bytes, or the largest of all.
+fn dearest_part(bytes: u128) -> u32 {
+    PART_BYTES.into_iter().find(|&part| u128::from(part) >= bytes).unwrap_or(PART_BYTES[3])
+}
+
+/// The splitting of one device, shared by its workers.
+#[derive(Debug)]
+pub struct SplitControl {
+    split: Split,
+    /// Bytes of a part now; `u32::MAX`: large requests go whole.
+    part_bytes: AtomicU32,
+    window: Mutex<Window>,
+}
+
+/// What has come in since the last step.
+#[derive(Debug)]
+struct Window {
+    rule: Rule,
+    seen: Seen,
+    /// Time with commands on the device, by worker, ns.
+    busy_ns: Box<[u64]>,
+}
+
+impl SplitControl {
+    /// For a device of so many workers.
+    pub fn new(split: Split, workers: usize) -> SplitControl {
+        let part_bytes = AtomicU32::new(SplitState::configured(split).part_bytes.unwrap_or(u32::MAX));
+        let busy_ns = vec![0; workers.max(1)].into();
+        SplitControl {
+            split,
+            part_bytes,
+            window: Mutex::new(Window { rule: Rule::new(), seen: Seen::default(), busy_ns }),
+        }
+    }
+
+    /// Bytes of a part now; `u32::MAX`: large requests go whole.
+    #[inline]
+    pub fn part_bytes(&self) -> u32 {
+        // Relaxed: a number that nothing else is ordered by; a worker that sees it late cuts a few requests more or
+        // fewer. Pairs with the store in `bring`.
+        self.part_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What the config says.
+    pub fn split(&self) -> Split {
+        self.split
+    }
+
+    /// What is done now, and why.
+    pub fn state(&self) -> SplitState {
+        match self.split {
+            Split::Auto => self.window.lock().unwrap_or_else(PoisonError::into_inner).rule.state,
+            split => SplitState::configured(split),
+        }
+    }
+
+    /// Takes in what a worker saw, and its time with commands on the device meanwhile, ns. False: somebody else is at
+    /// it, and nothing happened.
+    pub fn bring(&self, worker: usize, seen: &Seen, busy_ns: u64) -> bool {
+        let Ok(mut window) = self.window.try_lock() else { return false };
+        let window: &mut MutexGuard<'_, Window> = &mut window;
+        window.seen.join(seen);
+        let last = window.busy_ns.len() - 1;
+        window.busy_ns[worker.min(last)] += busy_ns;
+        if window.seen.requests >= WINDOW_REQUESTS {
+            let seen = std::mem::take(&mut window.seen);
+            let busy_ns = window.busy_ns.iter().copied().max().unwrap_or(0);
+            window.busy_ns.fill(0);
+            window.rule.step(&seen, busy_ns);
+            // Relaxed: pairs with the load in `part_bytes`.
+            self.part_bytes.store(window.rule.state.part_bytes.unwrap_or(u32::MAX), Ordering::Relaxed);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u32 = 1 << 10;
+
+    /// A device that moves so many bytes per microsecond and takes so long for a small request by itself.
+    struct Device {
+        bytes_per_us: u64,
+        small_ns: u64,
+    }
+
+    const OPTANE: Device = Device { bytes_per_us: 2400, small_ns: 10_300 };
+    const FLASH: Device = Device { bytes_per_us: 3050, small_ns: 75_000 };
+
+    impl Device {
+        /// One window of requests of these flows and lengths, in equal numbers.
+        fn window(&self, requests: &[(u32, u32)]) -> (Seen, u64) {
+            let mut seen = Seen::default();
+            for &(flow, length_bytes) in requests.iter().cycle().take(WINDOW_REQUESTS as usize) {
+                let device_ns = self.small_ns + u64::from(length_bytes) * 1000 / self.bytes_per_us;
+                seen.note(flow, false, length_bytes, device_ns);
+            }
+            (seen, seen.bytes * 1000 / self.bytes_per_us)
+        }
+
+        /// What a rule says after each of so many such windows.
+        fn states(&self, rule: &mut Rule, requests: &[(u32, u32)], windows: usize) -> Vec<String> {
+            let (seen, busy_ns) = self.window(requests);
+            (0..windows).map(|_| (rule.step(&seen, busy_ns), rule.state.to_string()).1).collect()
+        }
+    }
+
+    const SMALL: (u32, u32) = (0, 4 * KIB);
+    const LARGE: (u32, u32) = (1, 128 * KIB);
+
+    #[test]
+    fn a_large_request_that_holds_the_device_for_long_is_split_while_somebody_small_competes() {
+        let mut rule = Rule::new();
+        let states = OPTANE.states(&mut rule, &[SMALL, LARGE], 3);
+        let about = "54 us, a small one takes 12 us by itself";
+        let whole = format!("split off: a large request holds the device for {about}");
+        let parts = format!("split 16KiB: a large request would hold the device for {about}");
+        assert_eq!(states, [whole, parts.clone(), parts.clone()]);
+        // One small request among 4096 is one who competes; none is none.
+        let quiet = OPTANE.states(&mut rule, &[LARGE], 8);
+        assert_eq!(quiet[..7], [(); 7].map(|()| parts.clone()));
+        assert_eq!(quiet[7], "split off: nobody small");
+        assert_eq!(OPTANE.states(&mut rule, &[SMALL], 1), ["split off: nobody large"]);
+    }
+
+    #[test]
+    fn a_device_that_takes_long_for_a_small_request_gets_large_ones_whole() {
+        let mut rule = Rule::new();
+        let expected = "split off: a large request holds the device for 42 us, a small one takes 76 us by itself";
+        assert!(FLASH.states(&mut rule, &[SMALL, LARGE], 20).iter().all(|state| state == expected));
+        // A request of 1 MiB holds it for 343 us; 76 us move 232 KB.
+        assert_eq!(FLASH.states(&mut rule, &[SMALL, (1, 1024 * KIB)], 2)[1][..13], *"split 128KiB:");
+    }
+
+    #[test]
+    fn one_tenant_alone_is_not_split_for_and_several_are() {
+        let mut rule = Rule::new();
+        let own = OPTANE.states(&mut rule, &[(3, 4 * KIB), (3, 128 * KIB)], 1);
+        assert_eq!(own, ["split off: one tenant has the small and the large requests"]);
+        let both = OPTANE.states(&mut rule, &[(3, 4 * KIB), (3, 128 * KIB), (4, 128 * KIB)], 2);
+        assert_eq!(both[1][..12], *"split 16KiB:");
+        assert_eq!(OPTANE.states(&mut Rule::new(), &[(0, 20 * KIB)], 1), ["split off: nobody large"], "neither is");
+    }
+
+    #[test]
+    fn a_fast_device_is_not_asked_for_parts_that_are_not_worth_their_command() {
+        // 11 GB/s: 2 us move 22 KB.
+        let mut rule = Rule::new();
+        let fast = Device { bytes_per_us: 11_000, small_ns: 500 };
+        assert_eq!(fast.states(&mut rule, &[SMALL, LARGE], 2)[1][..12], *"split 32KiB:");
+    }
+
+    #[test]
+    fn the_size_stays_at_a_border_and_follows_a_device_that_has_changed() {
+        let mut rule = Rule::new();
+        // 13.6 us move 32 KiB at 2.4 bytes per ns.
+        let states = |rule: &mut Rule, small_ns| {
+            let device = Device { bytes_per_us: 2400, small_ns };
+            device.states(rule, &[SMALL, LARGE], 4).last().unwrap()[..11].to_owned()
+        };
+        assert_eq!(states(&mut rule, 10_000), "split 16KiB");
+        // The least time is remembered for an epoch or two.
+        let slower = Device { bytes_per_us: 2400, small_ns: 13_000 };
+        let sizes = slower.states(&mut rule, &[SMALL, LARGE], 2 * EPOCH_WINDOWS as usize + 4);
+        assert!(sizes.iter().all(|size| size.starts_with("split 16KiB")), "14.7 us are a border");
+        let slower = Device { bytes_per_us: 2400, small_ns: 20_000 };
+        let sizes = slower.states(&mut rule, &[SMALL, LARGE], 2 * EPOCH_WINDOWS as usize + 4);
+        assert!(sizes[0].starts_with("split 16KiB") && sizes.last().unwrap().starts_with("split 32KiB"));
+        assert_eq!(sizes.iter().zip(&sizes[1..]).filter(|(one, next)| one[..11] != next[..11]).count(), 1);
+    }
+
+    #[test]
+    fn the_slower_kind_of_small_requests_counts() {
+        // Writes end in the drive's cache after 10 us; the reads are who waits.
+        let mut seen = Seen::default();
+        for n in 0..WINDOW_REQUESTS {
+            let is_write = n % 2 == 0;
+            seen.note(0, is_write, 4096, if is_write { 10_000 } else { 75_000 });
+            seen.note(1, false, 128 << 10, 200_000);
+        }
+        let mut rule = Rule::new();
+        (0..3).for_each(|_| rule.step(&seen, seen.bytes * 1000 / 3050));
+        assert_eq!((rule.state.part_bytes, rule.state.small_ns), (None, 75_000));
+    }
+
+    #[test]
+    fn workers_bring_what_they_saw_and_one_window_ends_for_all() {
+        let control = SplitControl::new(Split::Auto, 2);
+        assert_eq!(control.state().to_string(), "split off: too few requests yet");
+        let (seen, busy_ns) = OPTANE.window(&[SMALL, LARGE]);
+        // Both were busy all the time: that is as much time as one had.
+        let half = Seen { requests: seen.requests / 2, ..seen };
+        for _ in 0..4 {
+            assert!(control.bring(0, &half, busy_ns * 2) && control.bring(1, &half, busy_ns * 2));
+        }
+        assert_eq!((control.part_bytes(), control.state().holds_ns / 1000), (16 << 10, 54));
+        let held = control.window.lock().unwrap();
+        assert!(!control.bring(0, &seen, 1), "nobody waits");
+        drop(held);
+        // No time, no bytes, no large ones: nothing to divide by.
+        let nothing = Seen { requests: WINDOW_REQUESTS, ..Seen::default() };
+        assert!(control.bring(0, &nothing, 0));
+        Rule::new().weigh(&Seen::default(), 0, 0);
+    }
+
+    #[test]
+    fn a_configured_size_is_what_it_says() {
+        let state = |split| SplitControl::new(split, 1).state().to_string();
+        let states = [Split::Off, Split::Bytes(16 << 10), Split::Auto].map(state);
+        assert_eq!(states, ["split off: configured", "split 16KiB: configured", "split off: too few requests yet"]);
+        assert_eq!(SplitControl::new(Split::Off, 1).part_bytes(), u32::MAX);
+        assert_eq!(
+            [Split::Off, Split::Bytes(8192), Split::Auto].map(|split| split.to_string()),
+            ["off", "8KiB", "auto"]
+        );
+    }
+}
