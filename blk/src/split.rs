@@ -73,9 +73,12 @@ pub const SMALL_BYTES: u32 = 16 << 10;
 /// Smallest request that counts as large, bytes: two parts at least.
 pub const LARGE_BYTES: u32 = 32 << 10;
 
+/// Smallest part that `"auto"` chooses, bytes.
+pub const AUTO_BYTES_MIN: u32 = 16 << 10;
+
 /// Parts that `"auto"` may choose, bytes. Smaller than a small request's largest none need be; a part of 128 KiB is what
 /// the rest of the path takes for large.
-const PART_BYTES: [u32; 4] = [16 << 10, 32 << 10, 64 << 10, 128 << 10];
+const PART_BYTES: [u32; 4] = [AUTO_BYTES_MIN, 32 << 10, 64 << 10, 128 << 10];
 
 /// A part that holds the device for less than this is not worth its command, ns: the path takes about half a
 /// microsecond for one.

@@ -40,6 +40,9 @@ pub struct Outcome {
     /// What was chosen as D where a controller finds it, in the order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub depths: Vec<DepthAt>,
+    /// What large requests were cut into at the end, and why; only of a scenario with `split`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
 }
 
 /// A depth that was chosen.

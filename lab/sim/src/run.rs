@@ -20,6 +20,7 @@ use mqfq_blk_watched::client::Client;
 use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{HwCtx, HwCtxOptions};
 use mqfq_blk_watched::path::PathOptions;
+use mqfq_blk_watched::split::{AUTO_BYTES_MIN, Split, SplitControl};
 use mqfq_blk_watched::queues::{BlockLayer, DeviceQueues, QueueMap};
 use mqfq_blk_watched::stage::StageLimits;
 use mqfq_blk_watched::stats::HctxStats;
@@ -76,13 +77,20 @@ impl PolicyVisitor for Run<'_> {
         let flows = scenario.tenants.iter().map(|tenant| tenant.count as usize).sum();
         let mut limits = vec![vec![StageLimits { requests_max: 0, bytes_max: u64::MAX }; flows]; workers];
         let mut clients: Vec<Vec<Box<dyn Client>>> = (0..workers).map(|_| Vec::new()).collect();
+        // Nor is a request cut into fewer parts for want of places.
+        let parts_max = match scenario.device.split {
+            Split::Off => 1,
+            Split::Bytes(bytes) => Split::BYTES_MAX / bytes,
+            Split::Auto => Split::BYTES_MAX / AUTO_BYTES_MIN,
+        };
+        let control = Arc::new(SplitControl::new(scenario.device.split, workers));
         let mut flow = 0;
         for (index, tenant) in scenario.tenants.iter().enumerate() {
             for number in 0..tenant.count {
                 let sources = workload::sources(tenant, number, scenario.device.size_bytes, scenario.seed)?;
                 for (thread, source) in sources.into_iter().enumerate() {
                     let worker = tenant.worker_of(number, thread as u32, workers);
-                    limits[worker][flow].requests_max += staged_max(tenant, thread);
+                    limits[worker][flow].requests_max += staged_max(tenant, thread) * parts_max;
                     let identity = Identity {
                         tenant: index,
                         number,
@@ -133,8 +141,13 @@ impl PolicyVisitor for Run<'_> {
                 queue_depth: device.queue_depth,
                 limits,
                 cost: device.cost,
-                path: PathOptions { plug: scenario.machine.latency.calls_max, ..PathOptions::TIMELESS },
+                path: PathOptions {
+                    plug: scenario.machine.latency.calls_max,
+                    split: device.split,
+                    ..PathOptions::TIMELESS
+                },
             })
+            .with_split(control.clone())
             .without_flow_stats();
             context.set_tuning(tuning.clone(), 0);
             let context = if has_classes { context.with_class_queues() } else { context };
@@ -173,8 +186,9 @@ impl PolicyVisitor for Run<'_> {
             return Err(format!("the device failed {} requests", recorder.failed));
         }
         let class_bytes = timed.class_bytes();
+        let split = (scenario.device.split != Split::Off).then(|| control.state().to_string());
         let outcome = outcome(scenario, &recorder.given, &finished, &class_bytes, info.class_weights());
-        Ok(Outcome { depths: timed.depths(), ..outcome })
+        Ok(Outcome { depths: timed.depths(), split, ..outcome })
     }
 }
 
@@ -241,6 +255,7 @@ fn outcome(
         window_ns: scenario.window_ns,
         class_weights,
         depths: Vec::new(),
+        split: None,
     }
 }
 

@@ -8,6 +8,7 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 
+use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_nvme::Arbitration;
@@ -151,6 +152,8 @@ pub struct Device {
     pub slowed: u32,
     /// Which queues workers share.
     pub queues: QueueLayout,
+    /// What large requests are cut into.
+    pub split: Split,
     /// What requests cost.
     pub cost: CostModel,
 }
@@ -170,6 +173,7 @@ impl Device {
             inside_max: None,
             slowed: 1,
             queues: QueueLayout::default(),
+            split: Split::Off,
             cost: CostModel::FLAT,
         }
     }

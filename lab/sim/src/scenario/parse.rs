@@ -7,6 +7,7 @@ use super::{
     Device, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant,
 };
 use crate::machine;
+use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
@@ -233,6 +234,7 @@ const DEVICE_KEYS: &[&str] = &[
     "block-layer",
     "software-queues",
     "hardware-queues",
+    "split",
     "cost",
 ];
 
@@ -298,7 +300,23 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     let arbitration = arbitration.map(|name| Arbitration::by_name(&name).expect("a choice of all names"));
     // Which queues can be shared depends on the policy, which is read next.
     let plain = Device::new(preset.as_deref(), size_bytes, queue_depth);
-    Ok(Device { queue_pairs, arbitration, inside_max, slowed, cost: cost(&section)?, ..plain })
+    let split = section.get("split").map_or(Ok(Split::Off), |entry| split(&entry))?;
+    Ok(Device { queue_pairs, arbitration, inside_max, slowed, split, cost: cost(&section)?, ..plain })
+}
+
+/// `split`, as in the daemon's config.
+fn split(entry: &Entry<'_, '_>) -> Result<Split, ConfigError> {
+    match entry.text("").as_deref() {
+        Ok("off") => Ok(Split::Off),
+        Ok("auto") => Ok(Split::Auto),
+        _ => {
+            let bytes = entry.size(u64::from(Split::BYTES_MIN)..=u64::from(Split::BYTES_MAX))? as u32;
+            if !bytes.is_multiple_of(Split::BYTES_MIN) {
+                return Err(entry.place().error(format!("{bytes} is no multiple of 4096, allowed are whole 4KiB")));
+            }
+            Ok(Split::Bytes(bytes))
+        }
+    }
 }
 
 /// With fewer queue pairs than workers need they share queues, which have locks.
