@@ -78,6 +78,11 @@
 //! The first request of a flow in a queue takes its own interval, as without leases, and only if that is shorter than a
 //! grain a grain: a flow that never has two requests staged in one queue pays one add, not two.
 //!
+//! # Groups
+//! A flow in a group (`hierarchy.rs`) is charged at its effective weight, and later: when its request is the first of
+//! the flow in its queue ([`FlowTable::charge_alone`]). Its intervals tile the axis as any other's, in the order of
+//! these moments, and F1 to F4 hold.
+//!
 //! # Orderings
 //! Relaxed throughout: each word is only ever changed by atomic read-modify-write and no other memory is published
 //! through it. Submissions that are ordered by happens-before are ordered in `finish` by coherence.
@@ -91,6 +96,7 @@
 //! minutes at 100 GB/s and weight 1).
 
 use crate::cost::{COST_MAX, Cost};
+use crate::hierarchy::{EffectiveWeight, GroupId, Hierarchy, Member, Tree};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
 use std::fmt;
@@ -192,13 +198,19 @@ struct Charged {
     carry: AtomicU64,
     /// Units of virtual time that were leased and not used, and lie before `finish`. A multiple of the grain.
     credit: AtomicU64,
+    /// Of a flow in a group: by how much virtual time has passed `finish` since the hierarchy's last step.
+    skipped: AtomicU64,
 }
 
 /// What a charge only reads: the weight, as a reciprocal.
 #[repr(align(64))]
 pub(crate) struct Rate {
     units_per_cost: AtomicU64,
+    /// Largest cost that the weight alone decides about: `COST_MAX`, or 0 of a flow in a group. Constant, and so the
+    /// check of the cost is also the look whether there is a group.
+    cost_alone_max: u64,
     weight: AtomicU32,
+    member: Member,
 }
 
 /// A piece of one flow's virtual time that one queue has taken and not used up. See "Leases" in the file's text.
@@ -239,8 +251,10 @@ impl Default for Lease {
 /// All flows of one scheduler.
 pub struct FlowTable {
     cells: Box<[FlowCell]>,
-    /// Octant of global virtual time at the last refresh.
+    /// Octant of global virtual time at the last refresh; with groups the one before, so that each look is a reason to
+    /// look on.
     refreshed: AtomicU64,
+    hierarchy: Option<Box<Hierarchy>>,
 }
 
 impl FlowTable {
@@ -252,10 +266,29 @@ impl FlowTable {
                 finish: AtomicU64::new(start.raw()),
                 carry: AtomicU64::new(0),
                 credit: AtomicU64::new(0),
+                skipped: AtomicU64::new(0),
             },
             rate: Rate::new(weight),
         };
-        FlowTable { cells: weights.iter().map(cell).collect(), refreshed: AtomicU64::new(octant(start)) }
+        let cells = weights.iter().map(cell).collect();
+        FlowTable { cells, refreshed: AtomicU64::new(octant(start)), hierarchy: None }
+    }
+
+    /// Puts flows into groups, before the first of them is charged. `period`: [`Hierarchy`].
+    pub(crate) fn set_tree(&mut self, tree: &Tree, period: VSpan) {
+        if tree.is_empty() {
+            return;
+        }
+        for (cell, group) in self.cells.iter_mut().zip(&tree.of_flow) {
+            if let Some(group) = group {
+                (cell.rate.cost_alone_max, cell.rate.member) = (0, Member::of(*group));
+            }
+        }
+        let start = self.cells.first().map_or(VTime::ZERO, |cell| VTime::from_raw(cell.charged.finish.load(Relaxed)));
+        self.refreshed = AtomicU64::new(octant(start).wrapping_sub(1));
+        let hierarchy = Hierarchy::new(tree, period, start);
+        hierarchy.reweigh(|flow| self.member(flow));
+        self.hierarchy = Some(Box::new(hierarchy));
     }
 
     /// Number of flows.
@@ -275,13 +308,42 @@ impl FlowTable {
     /// without end at one start tag.
     #[inline]
     pub fn charge(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
-        let FlowCell { charged, rate } = self.cell(flow);
-        let (mut grains, fraction) = rate.grains(cost);
+        let grains = self.cell(flow).rate.grains(cost).unwrap_or_else(|| self.grains_first(flow, cost, global_vtime));
+        self.take(flow, grains, global_vtime)
+    }
+
+    /// The same of a flow in no group. `None`: it is in one, and its request is to wait without an interval until it is
+    /// the first of its flow in the queue; then it is charged. So what is staged keeps no old effective weights.
+    ///
+    /// # Panics
+    /// As [`FlowTable::charge`].
+    #[inline]
+    pub fn charge_alone(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Option<Interval> {
+        match self.cell(flow).rate.grains(cost) {
+            Some(grains) => Some(self.take(flow, grains, global_vtime)),
+            None => FlowTable::in_group(cost),
+        }
+    }
+
+    /// Not charged now.
+    ///
+    /// # Panics
+    /// If the cost is out of range.
+    #[cold]
+    #[inline(never)]
+    fn in_group(cost: Cost) -> Option<Interval> {
+        check(cost);
+        None
+    }
+
+    #[inline(always)]
+    fn take(&self, flow: FlowId, (mut grains, fraction): (u64, u64), global_vtime: VTime) -> Interval {
+        let charged = &self.cell(flow).charged;
         if fraction != 0 {
             grains += charged.add_carry(fraction);
         }
         let span = grains * TAG_GRAIN.0;
-        charged.raise(global_vtime);
+        let _ = charged.raise(global_vtime);
         // Relaxed: see the module's table.
         let start_tag = VTime::from_raw(charged.finish.fetch_add(span, Relaxed));
         Interval { start_tag, finish_tag: start_tag.plus(VSpan(span)) }
@@ -294,14 +356,17 @@ impl FlowTable {
     /// As [`FlowTable::charge`].
     pub fn charge_first(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (Interval, Lease) {
         let FlowCell { charged, rate } = self.cell(flow);
-        let (mut grains, fraction) = rate.grains(cost);
+        let (mut grains, fraction) = match rate.grains(cost) {
+            Some(alone) => alone,
+            None => self.grains_first(flow, cost, global_vtime),
+        };
         if fraction != 0 {
             grains += charged.add_carry(fraction);
         }
         let span = grains * TAG_GRAIN.0;
         // At least a grain (L3).
         let taken = span.max(TAG_GRAIN.0);
-        charged.raise(global_vtime);
+        let _ = charged.raise(global_vtime);
         // Relaxed: see the module's table.
         let start = VTime::from_raw(charged.finish.fetch_add(taken, Relaxed));
         let mut lease = Lease { next: start, end: start.plus(VSpan(taken)), refund: 0, carry: 0 };
@@ -313,7 +378,6 @@ impl FlowTable {
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
-    #[inline(always)] // the common path of `submit`; what is rare in it is not inlined
     pub fn charge_leased(
         &self,
         flow: FlowId,
@@ -322,8 +386,42 @@ impl FlowTable {
         lease: &mut Lease,
         length: VSpan,
     ) -> Interval {
-        let FlowCell { charged, rate } = self.cell(flow);
-        let (mut grains, fraction) = rate.grains(cost);
+        let grains = {
+            let rate = &self.cell(flow).rate;
+            rate.grains(cost).unwrap_or_else(|| self.grains_next(rate, cost))
+        };
+        self.cut(flow, grains, global_vtime, lease, length)
+    }
+
+    /// The same of a flow in no group; `None` as [`FlowTable::charge_alone`].
+    ///
+    /// # Panics
+    /// As [`FlowTable::charge`].
+    #[inline(always)] // the common path of `submit`; what is rare in it is not inlined
+    pub fn charge_alone_leased(
+        &self,
+        flow: FlowId,
+        cost: Cost,
+        global_vtime: VTime,
+        lease: &mut Lease,
+        length: VSpan,
+    ) -> Option<Interval> {
+        match self.cell(flow).rate.grains(cost) {
+            Some(grains) => Some(self.cut(flow, grains, global_vtime, lease, length)),
+            None => FlowTable::in_group(cost),
+        }
+    }
+
+    #[inline(always)]
+    fn cut(
+        &self,
+        flow: FlowId,
+        (mut grains, fraction): (u64, u64),
+        global_vtime: VTime,
+        lease: &mut Lease,
+        length: VSpan,
+    ) -> Interval {
+        let charged = &self.cell(flow).charged;
         if fraction != 0 {
             lease.carry += fraction;
             grains += lease.carry >> GRAIN_BITS;
@@ -379,6 +477,77 @@ impl FlowTable {
     /// If the flow is unknown.
     pub fn set_weight(&self, flow: FlowId, weight: Weight) {
         self.cell(flow).rate.set(weight);
+        if let Some(hierarchy) = &self.hierarchy {
+            hierarchy.reweigh(|flow| self.member(flow));
+        }
+    }
+
+    /// Changes the weight of a group, from the next request of each flow in it on.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn set_group_weight(&self, group: GroupId, weight: Weight) {
+        let Some(hierarchy) = self.hierarchy.as_ref().filter(|hierarchy| (group.0 as usize) < hierarchy.len()) else {
+            panic!("group {} does not exist", group.0);
+        };
+        hierarchy.set_weight(group, weight);
+        hierarchy.reweigh(|flow| self.member(flow));
+    }
+
+    /// The weight at which a flow competes. One in no group competes if global virtual time has not passed its finish
+    /// tag.
+    ///
+    /// # Panics
+    /// If the flow is unknown.
+    pub fn effective_weight(&self, flow: FlowId, global_vtime: VTime) -> EffectiveWeight {
+        let rate = &self.cell(flow).rate;
+        match &self.hierarchy {
+            Some(hierarchy) if rate.cost_alone_max == 0 => hierarchy.effective_weight(&rate.member, rate.weight()),
+            _ => EffectiveWeight {
+                millionths: u64::from(rate.weight().0) * 1_000_000,
+                competes: !self.finish_tag(flow).is_before(global_vtime),
+            },
+        }
+    }
+
+    /// The weight at which a group competes. `None`: there is no such group.
+    pub fn effective_weight_of(&self, group: GroupId) -> Option<EffectiveWeight> {
+        let hierarchy = self.hierarchy.as_ref().filter(|hierarchy| (group.0 as usize) < hierarchy.len())?;
+        Some(hierarchy.effective_weight_of(group))
+    }
+
+    fn member(&self, flow: FlowId) -> (&Member, Weight) {
+        let rate = &self.cell(flow).rate;
+        (&rate.member, rate.weight())
+    }
+
+    /// `cost / effective weight` as [`Rate::grains`], of a flow in a group that may have nothing staged anywhere.
+    #[inline(never)]
+    fn grains_first(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (u64, u64) {
+        let FlowCell { charged, rate } = self.cell(flow);
+        let skipped = charged.raise(global_vtime);
+        if skipped != 0 {
+            // Relaxed: a sum that the next step takes, or the one after.
+            charged.skipped.fetch_add(skipped, Relaxed);
+        }
+        if let Some(hierarchy) = &self.hierarchy {
+            hierarchy.wants(&rate.member, rate.weight());
+        }
+        self.grains_next(rate, cost)
+    }
+
+    /// The same of one that has a request staged.
+    ///
+    /// # Panics
+    /// As [`FlowTable::charge`].
+    #[inline(never)]
+    fn grains_next(&self, rate: &Rate, cost: Cost) -> (u64, u64) {
+        check(cost);
+        let span_fixed = match &self.hierarchy {
+            Some(hierarchy) => hierarchy.span_fixed(&rate.member, rate.span_fixed(cost)),
+            None => rate.span_fixed(cost),
+        };
+        in_grains(span_fixed)
     }
 
     /// The weight set last.
@@ -410,10 +579,37 @@ impl FlowTable {
         let seen = self.refreshed.load(Relaxed);
         let ahead = now.wrapping_sub(seen) & 7;
         // 5..=7 ahead is 1..=3 behind: a worker that looked at global virtual time before the one that refreshed last.
-        if ahead != 0 && ahead < 5 && self.refreshed.compare_exchange(seen, now, Relaxed, Relaxed).is_ok() {
-            for cell in &self.cells {
-                cell.charged.raise(global_vtime);
+        if ahead != 0 && ahead < 5 {
+            self.refresh(global_vtime, seen, now);
+        }
+    }
+
+    #[inline(never)]
+    fn refresh(&self, global_vtime: VTime, seen: u64, now: u64) {
+        let Some(hierarchy) = &self.hierarchy else {
+            // Relaxed: as the look.
+            if self.refreshed.compare_exchange(seen, now, Relaxed, Relaxed).is_ok() {
+                self.raise_all(global_vtime);
             }
+            return;
+        };
+        hierarchy.step_if_due(global_vtime, |flow| {
+            let FlowCell { charged, rate } = self.cell(flow);
+            // A flow that has wanted nothing starts at global virtual time anyway.
+            let skipped = charged.raise(global_vtime);
+            // Relaxed: see `grains_first`.
+            (&rate.member, rate.weight(), VSpan(charged.skipped.swap(0, Relaxed) + skipped))
+        });
+        let before = now.wrapping_sub(1);
+        // Relaxed: as the look. One ahead is as it should be.
+        if now.wrapping_sub(seen) & 7 != 1 && self.refreshed.compare_exchange(seen, before, Relaxed, Relaxed).is_ok() {
+            self.raise_all(global_vtime);
+        }
+    }
+
+    fn raise_all(&self, global_vtime: VTime) {
+        for cell in &self.cells {
+            let _ = cell.charged.raise(global_vtime);
         }
     }
 
@@ -442,7 +638,12 @@ pub(crate) const fn align(point: VTime) -> VTime {
 impl Rate {
     /// The rate of this weight.
     pub(crate) fn new(weight: Weight) -> Self {
-        Rate { units_per_cost: AtomicU64::new(units_per_cost(weight)), weight: AtomicU32::new(u32::from(weight.0)) }
+        Rate {
+            units_per_cost: AtomicU64::new(units_per_cost(weight)),
+            cost_alone_max: COST_MAX.0,
+            weight: AtomicU32::new(u32::from(weight.0)),
+            member: Member::nobody(),
+        }
     }
 
     /// Charges at this weight from now on.
@@ -465,13 +666,21 @@ impl Rate {
         u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed))
     }
 
-    /// `cost / weight` in grains, and what is left in 2^-32ths of a unit.
+    /// `cost / weight` in grains, and what is left in 2^-32ths of a unit. `None`: the flow is in a group, or the cost is
+    /// out of range.
     #[inline]
-    fn grains(&self, cost: Cost) -> (u64, u64) {
-        assert!(cost.0 >= 1 && cost <= COST_MAX, "cost {} is out of range, allowed is 1 to {}", cost.0, COST_MAX.0);
-        let span_fixed = self.span_fixed(cost);
-        ((span_fixed >> GRAIN_BITS) as u64, span_fixed as u64 & FRACTION_MASK)
+    fn grains(&self, cost: Cost) -> Option<(u64, u64)> {
+        (cost.0.wrapping_sub(1) < self.cost_alone_max).then(|| in_grains(self.span_fixed(cost)))
     }
+}
+
+#[inline]
+fn in_grains(span_fixed: u128) -> (u64, u64) {
+    ((span_fixed >> GRAIN_BITS) as u64, span_fixed as u64 & FRACTION_MASK)
+}
+
+fn check(cost: Cost) {
+    assert!(cost.0 >= 1 && cost <= COST_MAX, "cost {} is out of range, allowed is 1 to {}", cost.0, COST_MAX.0);
 }
 
 impl Charged {
@@ -484,8 +693,9 @@ impl Charged {
     }
 
     /// `finish := later(finish, point)`, atomically. If that moves it, the flow has nothing staged and all its leases
-    /// lie behind: then it has no credit either (I7).
-    fn raise(&self, point: VTime) {
+    /// lie behind: then it has no credit either (I7). By how much it was moved.
+    #[inline]
+    fn raise(&self, point: VTime) -> u64 {
         // Relaxed: see the module's text.
         let mut seen = self.finish.load(Relaxed);
         while VTime::from_raw(seen).is_before(point) {
@@ -495,11 +705,12 @@ impl Charged {
                     if self.credit.load(Relaxed) != 0 {
                         self.credit.store(0, Relaxed);
                     }
-                    return;
+                    return point.since(VTime::from_raw(seen)) as u64;
                 }
                 Err(now) => seen = now,
             }
         }
+        0
     }
 
     /// Cuts `span` from the lease's refund and then from the lease, after renewing it if both are too short.
@@ -524,7 +735,7 @@ impl Charged {
 
     /// Brings what is in hand to `length`, from the flow's credit and then from its axis.
     fn renew(&self, lease: &mut Lease, length: u64, global_vtime: VTime) {
-        self.raise(global_vtime);
+        let _ = self.raise(global_vtime);
         let left = lease.left().0;
         let wanted = length - left - lease.refund;
         // At least a grain of the axis (L3).
@@ -558,221 +769,4 @@ impl Charged {
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    const FLOW: FlowId = FlowId(0);
-
-    fn table(weight: u64, start: VTime) -> FlowTable {
-        FlowTable::new(&[Weight::new(weight).unwrap()], start)
-    }
-
-    #[test]
-    fn backlogged_requests_tile_the_axis() {
-        // 4096 bytes at weight 100 are 4096 * 1024 units; global virtual time stays at 0.
-        let flows = table(100, VTime::ZERO);
-        for n in 0..4 {
-            let interval = flows.charge(FLOW, Cost(4096), VTime::ZERO);
-            assert_eq!(interval.start_tag.raw(), n * 4096 * 1024);
-            assert_eq!(interval.finish_tag.raw(), (n + 1) * 4096 * 1024);
-        }
-    }
-
-    #[test]
-    fn idle_flow_gets_no_credit() {
-        let flows = table(100, VTime::ZERO);
-        let interval = flows.charge(FLOW, Cost(1), VTime::from_raw(1 << 30));
-        assert_eq!(interval.start_tag.raw(), 1 << 30);
-    }
-
-    #[test]
-    fn smallest_requests_at_the_largest_weight_still_cost() {
-        // 512 bytes at weight 10000 are 512 * 10.24 = 5242.88 units = 81.92 grains. 100 of them: 524288 units exactly,
-        // less at most one grain that is still carried.
-        let flows = table(10_000, VTime::ZERO);
-        let mut finish = VTime::ZERO;
-        for _ in 0..100 {
-            let interval = flows.charge(FLOW, Cost(512), VTime::ZERO);
-            assert!(interval.finish_tag.since(interval.start_tag) >= 81 * 64);
-            finish = interval.finish_tag;
-        }
-        assert!((524_288 - 64..=524_288).contains(&finish.raw()), "{finish:?}");
-    }
-
-    #[test]
-    fn carry_survives_idleness() {
-        // A flow that always returns after global virtual time passed it pays in full too: cost 3 at weight 700 is
-        // 438.86 units = 6.857 grains, so 7000 of them are 48000 grains less at most one, wherever they start.
-        let flows = table(700, VTime::ZERO);
-        let mut paid = 0;
-        for n in 0..7000 {
-            let interval = flows.charge(FLOW, Cost(3), VTime::from_raw(n * 6400));
-            paid += interval.finish_tag.since(interval.start_tag);
-        }
-        assert!((48_000 * 64 - 64..=48_000 * 64).contains(&paid), "{paid}");
-    }
-
-    #[test]
-    fn weight_changes_from_the_next_request_on() {
-        let flows = table(100, VTime::ZERO);
-        let first = flows.charge(FLOW, Cost(1000), VTime::ZERO);
-        flows.set_weight(FLOW, Weight::new(200).unwrap());
-        let second = flows.charge(FLOW, Cost(1000), VTime::ZERO);
-        assert_eq!(first.finish_tag.since(first.start_tag), 1_024_000);
-        assert_eq!((second.start_tag, second.finish_tag.since(second.start_tag)), (first.finish_tag, 512_000));
-        assert_eq!(flows.weight(FLOW).get(), 200);
-    }
-
-    #[test]
-    fn tags_cross_the_wrap() {
-        let start = VTime::from_raw(u64::MAX - 1000);
-        let flows = table(100, start);
-        let first = flows.charge(FLOW, Cost(4), align(start));
-        let second = flows.charge(FLOW, Cost(4), align(start));
-        assert!(first.start_tag.is_before(second.start_tag));
-        assert_eq!(second.start_tag.since(align(start)), 4096);
-        assert!(second.start_tag.raw() < first.start_tag.raw(), "the test means to cross the wrap");
-    }
-
-    #[test]
-    fn stale_finish_tag_does_not_come_back_from_the_future() {
-        // The flow sleeps while virtual time goes once around. Without the refresh its finish tag would, from half a
-        // circle on, compare as later than global virtual time.
-        let flows = table(100, VTime::ZERO);
-        let _ = flows.charge(FLOW, Cost(1), VTime::ZERO);
-        let mut now = VTime::ZERO;
-        for _ in 0..16 {
-            now = now.plus(VSpan(1 << 60));
-            flows.refresh_if_due(now);
-            let gap = now.since(flows.finish_tag(FLOW));
-            assert!((0..1 << 62).contains(&gap), "finish tag is {gap} units behind, F4 allows a quarter circle");
-        }
-        let interval = flows.charge(FLOW, Cost(1), now.plus(VSpan(64)));
-        assert_eq!(interval.start_tag, now.plus(VSpan(64)));
-    }
-
-    #[test]
-    fn worker_with_an_old_view_does_not_turn_the_refresh_back() {
-        let flows = table(100, VTime::ZERO);
-        flows.refresh_if_due(VTime::from_raw(1 << 61));
-        flows.refresh_if_due(VTime::from_raw((1 << 61) - 64));
-        assert_eq!(flows.refreshed.load(Relaxed), 1);
-    }
-
-    const LENGTH: VSpan = VSpan(64 << 20);
-
-    /// What a request of `cost` at weight 100 takes.
-    fn span(cost: u64) -> i64 {
-        cost as i64 * 1024
-    }
-
-    #[test]
-    fn a_lease_is_cut_without_a_hole_and_goes_back() {
-        let flows = table(100, VTime::ZERO);
-        let (first, mut lease) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
-        let mut last = first;
-        for _ in 0..20 {
-            let next = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut lease, LENGTH);
-            assert_eq!(next.start_tag, last.finish_tag);
-            last = next;
-        }
-        // 21 requests of 4 KiB took their own 84 KiB and hold more; then exactly 84 KiB.
-        assert!(flows.finish_tag(FLOW).since(last.finish_tag) > 0);
-        flows.give_back(FLOW, lease);
-        assert_eq!(flows.finish_tag(FLOW).raw() as i64, span(21 * 4096));
-    }
-
-    #[test]
-    fn what_a_queue_does_not_use_is_refunded_to_the_next() {
-        let flows = table(100, VTime::ZERO);
-        let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
-        let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
-        let (_, mut two) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
-        // Queue one leaves with 60 KiB unused behind which queue two has taken: a hole.
-        assert_eq!(one.left().bytes(), 60 << 10);
-        flows.give_back(FLOW, one);
-        let before = flows.finish_tag(FLOW);
-        let mut paid = 0;
-        for _ in 0..16 {
-            let interval = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut two, LENGTH);
-            paid += interval.finish_tag.since(interval.start_tag);
-        }
-        flows.give_back(FLOW, two);
-        // 64 KiB of requests for 4 KiB of the axis.
-        assert_eq!((paid, flows.finish_tag(FLOW).since(before)), (span(4096), span(4096)));
-    }
-
-    #[test]
-    fn idleness_forfeits_what_was_not_used() {
-        // I7: a hole is paid back to a flow that goes on, not to one that went away.
-        let flows = table(100, VTime::ZERO);
-        let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
-        let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
-        let (_, two) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
-        flows.give_back(FLOW, one);
-        flows.give_back(FLOW, two);
-        let now = VTime::from_raw(1 << 40);
-        let (first, mut lease) = flows.charge_first(FLOW, Cost(4096), now);
-        let second = flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH);
-        assert_eq!((first.start_tag, second.start_tag), (now, first.finish_tag));
-        assert_eq!(second.finish_tag.since(second.start_tag), span(4096));
-    }
-
-    #[test]
-    fn a_start_tag_of_one_queue_holds_back_what_another_gives_back() {
-        // 1 byte at weight 10,000 is shorter than a grain, so queue two's first request covers nothing of the axis. If
-        // it took nothing either, queue one would move the finish tag back before it, and two's next would come first
-        // (L3).
-        let flows = table(10_000, VTime::ZERO);
-        let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
-        let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
-        let (first, mut two) = flows.charge_first(FLOW, Cost(1), VTime::ZERO);
-        assert_eq!(first.start_tag, first.finish_tag, "the test means to have an empty interval");
-        flows.give_back(FLOW, one);
-        let second = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut two, LENGTH);
-        assert!(!second.start_tag.is_before(first.start_tag), "{second:?} after {first:?}");
-    }
-
-    #[test]
-    fn a_lease_out_of_credit_holds_back_what_another_gives_back() {
-        // Leases lie on the axis in the order queue 0, 2, 1. Queue 2 leaves a hole that pays for all of queue 0's next
-        // lease but a grain (L3); then queue 1, the last on the axis, gives back.
-        let flows = table(100, VTime::ZERO);
-        let length = VSpan(64 * 1024);
-        let mut leases = [(); 3].map(|()| flows.charge_first(FLOW, Cost(1), VTime::ZERO).1);
-        for queue in [0, 2, 1] {
-            let _ = flows.charge_leased(FLOW, Cost(1), VTime::ZERO, &mut leases[queue], length);
-        }
-        flows.give_back(FLOW, leases[2]);
-        let mut last = flows.charge_leased(FLOW, Cost(60), VTime::ZERO, &mut leases[0], length);
-        for n in 0..42 {
-            if n == 2 {
-                flows.give_back(FLOW, leases[1]);
-            }
-            let next = flows.charge_leased(FLOW, Cost(4), VTime::ZERO, &mut leases[0], length);
-            assert!(!next.start_tag.is_before(last.start_tag), "{next:?} after {last:?}");
-            last = next;
-        }
-    }
-
-    #[test]
-    fn a_lease_that_virtual_time_has_passed_is_refunded() {
-        let flows = table(100, VTime::ZERO);
-        let (_, mut lease) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
-        let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut lease, LENGTH);
-        let now = VTime::from_raw(span(40 << 10) as u64);
-        let interval = flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH);
-        // 32 KiB were skipped: seven requests more for nothing.
-        assert_eq!((interval.start_tag, interval.finish_tag), (now, now));
-        for _ in 0..7 {
-            assert_eq!(flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH).finish_tag, now);
-        }
-        assert_eq!(flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH).finish_tag.since(now), span(4096));
-    }
-
-    #[test]
-    #[should_panic(expected = "flow 1 does not exist, there are 1")]
-    fn unknown_flow_is_named() {
-        let _ = table(100, VTime::ZERO).charge(FlowId(1), Cost(1), VTime::ZERO);
-    }
-}
+mod tests;

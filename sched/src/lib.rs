@@ -10,6 +10,7 @@ pub mod class;
 pub mod cost;
 pub mod depth;
 pub mod flow;
+pub mod hierarchy;
 pub mod mindicator;
 pub mod offset_order;
 pub mod oracle;

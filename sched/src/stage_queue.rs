@@ -19,6 +19,10 @@
 //! not by the number of flows: 100,000 flows cost a queue nothing. The policy may keep something with a lane (`L`) for
 //! as long as it exists: MQFQ keeps a lease there.
 //!
+//! A request may be *deferred*: it waits without an interval, behind its flow's first, and gets one when it is the
+//! first. Such requests hang on their lane apart from the first, which therefore looks like the flow's last: whoever
+//! takes it out comes to the path on which lanes end, and the common path knows nothing of them.
+//!
 //! # Invariants
 //! Q1. `peek` is the smallest (start tag, span, arrival) of all staged requests.
 //! Q2. A flow's requests leave in the order they came.
@@ -38,6 +42,7 @@
 
 mod lane_order;
 
+use crate::cost::Cost;
 use crate::flow::FlowId;
 use crate::vtime::{VSpan, VTime};
 use lane_order::{Key, LaneOrder};
@@ -75,6 +80,8 @@ struct Lane<L> {
     head: u32,
     /// Last node; of a free lane, the next free one.
     tail: u32,
+    /// First deferred node. If there is one, all behind the head are deferred.
+    deferred: u32,
     kept: L,
 }
 
@@ -102,7 +109,7 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         let next = |n: u32| if n + 1 == capacity { NONE } else { n + 1 };
         let node =
             |n| Node { start_tag: VTime::ZERO, span: VSpan(0), arrival: 0, next: next(n), payload: P::default() };
-        let lane = |n| Lane { flow: FlowId(0), head: NONE, tail: next(n), kept: L::default() };
+        let lane = |n| Lane { flow: FlowId(0), head: NONE, tail: next(n), deferred: NONE, kept: L::default() };
         StageQueue {
             nodes: Nodes { all: (0..capacity).map(node).collect(), first_free: 0, arrivals: 0, departures: 0 },
             lanes: (0..capacity).map(lane).collect(),
@@ -176,12 +183,15 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         // There are as many lanes as nodes and each in use holds a node, so with a node free a lane is free too.
         let lane = self.free_lane;
         self.free_lane = self.lanes[lane as usize].tail;
-        self.lanes[lane as usize] = Lane { flow, head: node, tail: node, kept };
+        self.lanes[lane as usize] = Lane { flow, head: node, tail: node, deferred: NONE, kept };
         self.index.insert(flow, lane);
         self.order.insert(Key { start_tag, span, arrival, lane })
     }
 
     /// Removes the first request (Q1).
+    ///
+    /// # Panics
+    /// If a deferred one of its flow waits.
     pub fn pop(&mut self) -> Option<Staged<P>> {
         let first = self.peek()?;
         self.drop_first(|_, _| ());
@@ -190,25 +200,61 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
 
     /// Removes the first request, which the caller has seen by [`StageQueue::peek`]. If it was the last of its flow
     /// here, `leave` is told and gets what was kept. Nothing happens if nothing is held.
-    #[inline(always)] // the common path of `pick`; what is rare in it is not inlined
+    ///
+    /// # Panics
+    /// As [`StageQueue::pop`].
+    #[inline(always)]
     pub fn drop_first(&mut self, leave: impl FnOnce(FlowId, L)) {
+        self.drop_first_and(|flow, _, _| panic!("a request of flow {} is deferred", flow.0), leave);
+    }
+
+    /// The same, and if the flow's next request was deferred, `promote` gives it an interval, of its cost: start tag
+    /// and length.
+    ///
+    /// # Panics
+    /// In debug builds, if that start tag is before that of the request that is removed (I9).
+    #[inline(always)] // the common path of `pick`; what is rare in it is not inlined
+    pub fn drop_first_and(
+        &mut self,
+        promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan),
+        leave: impl FnOnce(FlowId, L),
+    ) {
         let first = self.order.first_key().lane;
         let Some(lane) = self.lanes.get_mut(first as usize) else { return };
         let next = self.nodes.free(lane.head);
         if next == NONE {
-            return self.drop_lane(first, leave);
+            return self.end_lane(first, promote, leave);
         }
         lane.head = next;
         let &Node { start_tag, span, arrival, .. } = &self.nodes.all[next as usize];
         self.order.replace_first(Key { start_tag, span, arrival, lane: first });
     }
 
-    /// The first lane has no requests any more.
+    /// The first lane has no requests any more, or deferred ones.
     #[inline(never)]
+    fn end_lane(
+        &mut self,
+        first: u32,
+        promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan),
+        leave: impl FnOnce(FlowId, L),
+    ) {
+        let lane = &mut self.lanes[first as usize];
+        if lane.deferred == NONE {
+            return self.drop_lane(first, leave);
+        }
+        let node = &mut self.nodes.all[lane.deferred as usize];
+        let (start_tag, span) = promote(lane.flow, Cost(node.span.0), &mut lane.kept);
+        debug_assert!(!start_tag.is_before(self.order.first_key().start_tag), "start tag {start_tag:?} goes back");
+        (node.start_tag, node.span) = (start_tag, span);
+        (lane.head, lane.deferred) = (lane.deferred, std::mem::replace(&mut node.next, NONE));
+        let arrival = node.arrival;
+        self.order.replace_first(Key { start_tag, span, arrival, lane: first });
+    }
+
     fn drop_lane(&mut self, lane: u32, leave: impl FnOnce(FlowId, L)) {
         let Lane { flow, kept, .. } = self.lanes[lane as usize];
         self.index.remove(flow);
-        self.lanes[lane as usize] = Lane { flow, head: NONE, tail: self.free_lane, kept: L::default() };
+        self.lanes[lane as usize] = Lane { flow, head: NONE, tail: self.free_lane, deferred: NONE, kept: L::default() };
         self.free_lane = lane;
         self.order.remove_first();
         leave(flow, kept);
@@ -244,6 +290,22 @@ impl<P: Copy + Default, L> Behind<'_, P, L> {
         );
         // The flow's first stays, so the order of lanes does too.
         last.next = node;
+        self.lane.tail = node;
+    }
+
+    /// Takes in a request there that gets its interval later. Those behind it must be deferred, too.
+    ///
+    /// # Panics
+    /// As [`StageQueue::push`].
+    #[inline]
+    pub fn defer(self, cost: Cost, payload: P) {
+        let (node, _) = self.nodes.take(VTime::ZERO, VSpan(cost.0), payload);
+        debug_assert!(self.lane.deferred != NONE || self.lane.tail == self.lane.head, "a request has its interval");
+        if self.lane.deferred == NONE {
+            self.lane.deferred = node;
+        } else {
+            self.nodes.all[self.lane.tail as usize].next = node;
+        }
         self.lane.tail = node;
     }
 }

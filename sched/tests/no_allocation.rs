@@ -4,6 +4,7 @@
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::{Cost, CostKind};
 use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::hierarchy::{Group, GroupId, Tree};
 use mqfq_sched::policy::{
     AnyPolicy, BfqOptions, DirectPolicy, DispatchToken, Done, Entry, Grant, Handle, OwnOptions, Pick, Policy,
     PolicyKind, PolicyOptions,
@@ -49,8 +50,9 @@ fn done(grant: &Grant, now_ns: u64) -> Done {
 }
 
 /// Drives a policy through every operation and counts what it allocates once its queues are open.
-fn churn(options: &PolicyOptions, flows: u32, rounds: u32) -> (u64, Seen) {
-    let policy = AnyPolicy::new(options, &Topology::new(2, 2, 1), &vec![Weight::DEFAULT; flows as usize]).unwrap();
+fn churn(options: &PolicyOptions, flows: u32, rounds: u32, tree: &Tree) -> (u64, Seen) {
+    let weights = vec![Weight::DEFAULT; flows as usize];
+    let policy = AnyPolicy::with_tree(options, &Topology::new(2, 2, 1), &weights, tree).unwrap();
     let mut queues: Vec<_> = (0..HCTXS).map(|n| policy.open_queue(HctxId(n), CAPACITY)).collect();
     let mut in_flight: Vec<_> = (0..HCTXS).map(|_| Vec::with_capacity(ROOM)).collect();
     let mut kicked = [false; HCTXS as usize];
@@ -192,7 +194,7 @@ fn nothing_allocates_after_the_queues_are_open() {
                     ..PolicyOptions::new(kind)
                 };
                 for options in [options, options.relaxed(usize::from(HCTXS))] {
-                    let (allocated, seen) = churn(&options, flows, 10_000);
+                    let (allocated, seen) = churn(&options, flows, 10_000, &Tree::default());
                     assert_eq!(allocated, 0, "{flows} flows, {options:?}: {seen:?}");
                     let mut often = vec![seen.dispatched, seen.idle];
                     if kind != PolicyKind::Bfq || flows < 1000 {
@@ -211,6 +213,23 @@ fn nothing_allocates_after_the_queues_are_open() {
                     assert!(often.iter().all(|&count| count >= 10), "{flows} flows, {options:?}: too rarely, {seen:?}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn no_policy_with_groups_allocates_once_its_queues_are_open() {
+    let group = |parent| Group { weight: Weight::DEFAULT, parent };
+    let tree = Tree {
+        groups: vec![group(None), group(Some(GroupId(0))), group(None)],
+        of_flow: (0..12).map(|flow| [None, Some(GroupId(0)), Some(GroupId(1)), Some(GroupId(2))][flow % 4]).collect(),
+    };
+    for kind in PolicyKind::ALL.into_iter().filter(|kind| kind.has_groups()) {
+        let options = PolicyOptions { depth: 6, ..PolicyOptions::new(kind) };
+        for options in [options, options.relaxed(usize::from(HCTXS))] {
+            let (allocated, seen) = churn(&options, 12, 10_000, &tree);
+            assert_eq!(allocated, 0, "{options:?}: {seen:?}");
+            assert!(seen.dispatched > 1000 && seen.idle > 10, "too rarely, {seen:?}");
         }
     }
 }

@@ -11,6 +11,7 @@
 
 use mqfq_sched::cost::{Cost, CostKind, CostModel};
 use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::hierarchy::Tree;
 use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,7 +144,22 @@ impl Rig {
     /// # Panics
     /// If there is no such policy, as everything here.
     pub fn with_weights(options: PolicyOptions, hctxs: usize, weights: &[Weight], capacity_requests: usize) -> Rig {
-        let policy = AnyPolicy::new(&options, &Topology::flat(hctxs), weights).expect("the options of a test are good");
+        Rig::with_tree(options, hctxs, weights, &Tree::default(), capacity_requests)
+    }
+
+    /// The same with the flows in groups.
+    ///
+    /// # Panics
+    /// As [`Rig::with_weights`].
+    pub fn with_tree(
+        options: PolicyOptions,
+        hctxs: usize,
+        weights: &[Weight],
+        tree: &Tree,
+        capacity_requests: usize,
+    ) -> Rig {
+        let policy = AnyPolicy::with_tree(&options, &Topology::flat(hctxs), weights, tree);
+        let policy = policy.expect("the options of a test are good");
         let queues = (0..hctxs).map(|n| policy.open_queue(HctxId(n as u16), capacity_requests)).collect();
         Rig {
             policy,

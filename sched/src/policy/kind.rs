@@ -49,6 +49,11 @@ impl PolicyKind {
         self.about().has_window
     }
 
+    /// Its flows can be in groups.
+    pub const fn has_groups(self) -> bool {
+        self.about().has_groups
+    }
+
     /// It leaves arbitration to the device, whose queues then have classes: requests are not staged.
     pub const fn is_direct(self) -> bool {
         self.about().is_direct

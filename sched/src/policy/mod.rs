@@ -50,6 +50,7 @@ pub use tunables::{KeyText, NoOptions, Tunable, Tunables};
 use crate::class::PriorityClass;
 use crate::cost::{Cost, CostKind};
 use crate::flow::{FlowId, Weight};
+use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
 use crate::topology::{HctxId, Topology};
 use crate::vtime::VTime;
 
@@ -107,6 +108,11 @@ pub trait Policy: Send + Sync {
 
     /// Changes a flow's weight; requests already staged keep their tags.
     fn set_weight(&self, flow: FlowId, weight: Weight);
+
+    /// Changes the weight of a group of flows; requests already staged keep their tags. Without groups it does nothing.
+    fn set_group_weight(&self, group: GroupId, weight: Weight) {
+        let _ = (group, weight);
+    }
 
     /// Changes a flow's priority class, for policies that have them; the others do not look at it.
     fn set_class(&self, flow: FlowId, class: PriorityClass) {

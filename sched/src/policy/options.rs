@@ -3,6 +3,7 @@
 use super::{OwnOptions, PolicyKind};
 use crate::cost::Cost;
 use crate::flow::Weight;
+use crate::hierarchy::TreeError;
 use crate::vtime::{VSpan, VTime};
 use std::fmt;
 
@@ -126,6 +127,13 @@ impl PolicyOptions {
         (token_batch, token_share)
     }
 
+    /// Virtual time from one step of a hierarchy to the next, at least ([`crate::hierarchy`]): eight windows, and as
+    /// many as of the default window for policies that have none.
+    pub(super) fn step_period(&self) -> VSpan {
+        let window = if self.kind.about().has_window { self.window } else { PolicyOptions::new(self.kind).window };
+        VSpan(8 * window.0)
+    }
+
     /// Checks every field.
     ///
     /// # Errors
@@ -239,6 +247,10 @@ pub enum PolicyError {
         /// Most allowed.
         most: usize,
     },
+    /// The flows are in groups, which the policy has not.
+    NoGroups(PolicyKind),
+    /// The groups are no tree.
+    Tree(TreeError),
 }
 
 impl fmt::Display for PolicyError {
@@ -281,6 +293,12 @@ impl fmt::Display for PolicyError {
             PolicyError::TooManyFlowsOf { kind, count, most } => {
                 write!(f, "{count} flows are too many for {kind}, allowed is up to {most}")
             }
+            PolicyError::NoGroups(kind) => {
+                let able = PolicyKind::ALL.into_iter().filter(|kind| kind.about().has_groups);
+                let able: Vec<&str> = able.map(PolicyKind::name).collect();
+                write!(f, "policy {kind} knows no groups, allowed with groups are {}", able.join(", "))
+            }
+            PolicyError::Tree(error) => write!(f, "{error}"),
             PolicyError::TooManyFlows(count) => write!(f, "{count} flows are too many, allowed is up to {}", u32::MAX),
         }
     }

@@ -19,6 +19,7 @@
 use super::tunables::Tunables;
 use super::{ClassWeights, Policy, PolicyError, PolicyKind, PolicyOptions};
 use crate::flow::{FlowId, Weight};
+use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
 use crate::topology::Topology;
 use crate::vtime::VTime;
 
@@ -38,6 +39,8 @@ pub struct Descriptor {
     pub has_window: bool,
     /// It has virtual time, and gives flows shares by their weights.
     pub is_fair: bool,
+    /// Its flows can be in groups, with a weight at each level.
+    pub has_groups: bool,
     /// It stands where an operating system has its elevator: its D is the depth of the device's queue unless it is set.
     pub is_elevator: bool,
     /// It leaves arbitration to the device: it needs class queues, and stages nothing.
@@ -56,6 +59,7 @@ impl Descriptor {
             tunes_depth: false,
             has_window: false,
             is_fair: false,
+            has_groups: false,
             is_elevator: false,
             is_direct: false,
             fallback: None,
@@ -76,6 +80,24 @@ pub trait Registered: Policy + Sized {
     /// # Errors
     /// What the policy cannot have of what others can, such as so many flows.
     fn make(options: &PolicyOptions, topology: &Topology, flows: &[Weight]) -> Result<Self, PolicyError>;
+
+    /// Puts its flows into groups, of a policy that says [`Descriptor::has_groups`]. The tree has been validated, and
+    /// no flow has been charged yet.
+    fn set_tree(&mut self, tree: &Tree) {
+        let _ = tree;
+    }
+
+    /// The weight at which a flow competes now, of a policy that knows.
+    fn effective_weight(&self, flow: FlowId) -> Option<EffectiveWeight> {
+        let _ = flow;
+        None
+    }
+
+    /// The same of a group.
+    fn effective_weight_of(&self, group: GroupId) -> Option<EffectiveWeight> {
+        let _ = group;
+        None
+    }
 
     /// Virtual time, of a policy that has one.
     fn global_vtime(&self) -> Option<VTime> {
@@ -269,6 +291,44 @@ macro_rules! policies {
                 })
             }
 
+            /// The same with its flows in groups.
+            ///
+            /// # Errors
+            /// As [`AnyPolicy::new`], a tree that cannot be built, or a policy that has no groups.
+            pub fn with_tree(
+                options: &PolicyOptions,
+                topology: &Topology,
+                flows: &[Weight],
+                tree: &Tree,
+            ) -> Result<AnyPolicy, PolicyError> {
+                let mut policy = AnyPolicy::new(options, topology, flows)?;
+                if tree.is_empty() {
+                    return Ok(policy);
+                }
+                if !options.kind.about().has_groups {
+                    return Err(PolicyError::NoGroups(options.kind));
+                }
+                tree.validate(flows.len()).map_err(PolicyError::Tree)?;
+                match &mut policy {
+                    $(AnyPolicy::$kind(policy) => Registered::set_tree(policy, tree),)*
+                }
+                Ok(policy)
+            }
+
+            /// The weight at which a flow competes now, of a policy that has groups.
+            pub fn effective_weight(&self, flow: FlowId) -> Option<EffectiveWeight> {
+                match self {
+                    $(AnyPolicy::$kind(policy) => Registered::effective_weight(policy, flow),)*
+                }
+            }
+
+            /// The same of a group.
+            pub fn effective_weight_of(&self, group: GroupId) -> Option<EffectiveWeight> {
+                match self {
+                    $(AnyPolicy::$kind(policy) => Registered::effective_weight_of(policy, group),)*
+                }
+            }
+
             /// Which policy it is.
             pub fn kind(&self) -> PolicyKind {
                 match self {
@@ -408,6 +468,12 @@ macro_rules! policies {
             fn set_weight(&self, flow: FlowId, weight: Weight) {
                 match self {
                     $(AnyPolicy::$kind(policy) => policy.set_weight(flow, weight),)*
+                }
+            }
+
+            fn set_group_weight(&self, group: GroupId, weight: Weight) {
+                match self {
+                    $(AnyPolicy::$kind(policy) => policy.set_group_weight(group, weight),)*
                 }
             }
 

@@ -178,6 +178,7 @@ use super::{
 };
 use crate::cost::Cost;
 use crate::flow::{FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align};
+use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
 use crate::mindicator::Mindicator;
 use crate::ready_set::ReadySet;
 use crate::stage_queue::{StageQueue, Staged};
@@ -421,6 +422,18 @@ impl<S: Structures> Mqfq<S> {
         }
     }
 
+    /// The interval of a request of a flow in a group, which has become its flow's first in its queue. The request
+    /// before it is still shown, so global virtual time has not passed the flow's finish tag.
+    fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan) {
+        let now = self.virtual_time.global_vtime();
+        let Interval { start_tag, finish_tag } = if self.options.lease.0 == 0 {
+            self.flows.charge(flow, cost, now)
+        } else {
+            self.flows.charge_leased(flow, cost, now, lease, self.options.lease)
+        };
+        (start_tag, VSpan(finish_tag.since(start_tag) as u64))
+    }
+
     /// We are awake and need not be woken: Figure 2 begins with the same two steps. A turner that has just taken us out
     /// of the wheel may mark us after this; the mark then leads to a kick for nothing.
     #[inline(never)]
@@ -563,11 +576,12 @@ impl<S: Structures> Policy for Mqfq<S> {
         let Some(mut behind) = queue.stage.behind(flow) else {
             return self.submit_first(queue, flow, cost, payload, kick);
         };
-        let Interval { start_tag, finish_tag } = if self.options.lease.0 == 0 {
-            self.flows.charge(flow, cost, now)
+        let interval = if self.options.lease.0 == 0 {
+            self.flows.charge_alone(flow, cost, now)
         } else {
-            self.flows.charge_leased(flow, cost, now, behind.kept_mut(), self.options.lease)
+            self.flows.charge_alone_leased(flow, cost, now, behind.kept_mut(), self.options.lease)
         };
+        let Some(Interval { start_tag, finish_tag }) = interval else { return behind.defer(cost, payload) };
         behind.push(start_tag, VSpan(finish_tag.since(start_tag) as u64), payload);
     }
 
@@ -597,7 +611,10 @@ impl<S: Structures> Policy for Mqfq<S> {
                     None => return Pick::NoToken,
                 },
             };
-            queue.stage.drop_first(|flow, lease| self.flows.give_back(flow, lease));
+            queue.stage.drop_first_and(
+                |flow, cost, lease| self.promote(flow, cost, lease),
+                |flow, lease| self.flows.give_back(flow, lease),
+            );
             self.announce(queue, kick);
             queue.room -= 1;
             return Pick::Dispatch(Grant { handle: Handle(handle), flow: lead.flow, token });
@@ -649,6 +666,10 @@ impl<S: Structures> Policy for Mqfq<S> {
         true
     }
 
+    fn set_group_weight(&self, group: GroupId, weight: Weight) {
+        self.flows.set_group_weight(group, weight);
+    }
+
     fn staged(&self, queue: &Queue<S>) -> usize {
         queue.stage.len()
     }
@@ -660,6 +681,7 @@ impl Registered for Mqfq {
         tunes_depth: true,
         has_window: true,
         is_fair: true,
+        has_groups: true,
         ..Descriptor::new("mqfq", "multi-queue fair queueing, without a lock")
     };
 
@@ -667,6 +689,18 @@ impl Registered for Mqfq {
 
     fn make(options: &PolicyOptions, topology: &Topology, flows: &[Weight]) -> Result<Self, PolicyError> {
         Ok(Mqfq::new(options, topology, flows))
+    }
+
+    fn set_tree(&mut self, tree: &Tree) {
+        self.flows.set_tree(tree, self.options.step_period());
+    }
+
+    fn effective_weight(&self, flow: FlowId) -> Option<EffectiveWeight> {
+        Some(self.flows.effective_weight(flow, self.global_vtime()))
+    }
+
+    fn effective_weight_of(&self, group: GroupId) -> Option<EffectiveWeight> {
+        self.flows.effective_weight_of(group)
     }
 
     fn global_vtime(&self) -> Option<VTime> {

@@ -13,6 +13,7 @@ use super::{
     Registered,
 };
 use crate::flow::{FlowId, Weight};
+use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
 use crate::sync::Mutex;
 use crate::topology::{HctxId, Topology};
 use crate::vtime::VTime;
@@ -77,6 +78,10 @@ impl Policy for MqfqSerial {
         self.locked(|mqfq| mqfq.set_depth(from, depth, kick))
     }
 
+    fn set_group_weight(&self, group: GroupId, weight: Weight) {
+        self.locked(|mqfq| mqfq.set_group_weight(group, weight));
+    }
+
     fn staged(&self, queue: &MqfqQueue) -> usize {
         // The queue is the caller's own; no lock.
         self.mqfq.staged(queue)
@@ -89,6 +94,7 @@ impl Registered for MqfqSerial {
         tunes_depth: true,
         has_window: true,
         is_fair: true,
+        has_groups: true,
         ..Descriptor::new("mqfq-serial", "`mqfq` with every operation under one lock")
     };
 
@@ -96,6 +102,18 @@ impl Registered for MqfqSerial {
 
     fn make(options: &PolicyOptions, topology: &Topology, flows: &[Weight]) -> Result<Self, PolicyError> {
         Ok(MqfqSerial::new(options, topology, flows))
+    }
+
+    fn set_tree(&mut self, tree: &Tree) {
+        self.mqfq.set_tree(tree);
+    }
+
+    fn effective_weight(&self, flow: FlowId) -> Option<EffectiveWeight> {
+        self.mqfq.effective_weight(flow)
+    }
+
+    fn effective_weight_of(&self, group: GroupId) -> Option<EffectiveWeight> {
+        self.mqfq.effective_weight_of(group)
     }
 
     fn global_vtime(&self) -> Option<VTime> {

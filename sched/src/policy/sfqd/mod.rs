@@ -20,7 +20,9 @@ use super::{
     Descriptor, DispatchToken, Done, Entry, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError, PolicyOptions,
     Registered,
 };
+use crate::cost::Cost;
 use crate::flow::{FlowId, FlowTable, Interval, Weight, align};
+use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
 use crate::stage_queue::{StageQueue, Staged};
 use crate::topology::{HctxId, Topology};
 use crate::vtime::{VSpan, VTime};
@@ -61,10 +63,16 @@ impl Sfqd {
         self.central.free_units()
     }
 
+    fn interval(&self, flow: FlowId, cost: Cost, virtual_time: VTime) -> (VTime, VSpan) {
+        let Interval { start_tag, finish_tag } = self.flows.charge(flow, cost, virtual_time);
+        (start_tag, VSpan(finish_tag.since(start_tag) as u64))
+    }
+
     /// Takes out the request with the smallest start tag.
     fn next(&self, order: &mut ByStartTag) -> Next {
-        let Some(Staged { flow, start_tag, span, payload }) = order.stage.pop() else { return Next::Nothing };
+        let Some(Staged { flow, start_tag, span, payload }) = order.stage.peek() else { return Next::Nothing };
         order.virtual_time = order.virtual_time.later(start_tag);
+        order.stage.drop_first_and(|flow, cost, ()| self.interval(flow, cost, order.virtual_time), |_, ()| ());
         order.finish_max = order.finish_max.later(start_tag.plus(span));
         self.flows.refresh_if_due(order.virtual_time);
         Next::Request(flow, payload)
@@ -86,9 +94,18 @@ impl Policy for Sfqd {
         let Entry { flow, cost, handle, .. } = entry;
         let units = self.options.units(cost);
         self.central.submit(queue, |order, hctx| {
-            let Interval { start_tag, finish_tag } = self.flows.charge(flow, cost, order.virtual_time);
-            let span = VSpan(finish_tag.since(start_tag) as u64);
-            order.stage.push(Staged { flow, start_tag, span, payload: Waiting { handle, units, hctx } });
+            let payload = Waiting { handle, units, hctx };
+            let Some(behind) = order.stage.behind(flow) else {
+                let (start_tag, span) = self.interval(flow, cost, order.virtual_time);
+                order.stage.push_lane(Staged { flow, start_tag, span, payload }, ());
+                return;
+            };
+            match self.flows.charge_alone(flow, cost, order.virtual_time) {
+                Some(Interval { start_tag, finish_tag }) => {
+                    behind.push(start_tag, VSpan(finish_tag.since(start_tag) as u64), payload);
+                }
+                None => behind.defer(cost, payload),
+            }
         });
     }
 
@@ -124,6 +141,10 @@ impl Policy for Sfqd {
         true
     }
 
+    fn set_group_weight(&self, group: GroupId, weight: Weight) {
+        self.flows.set_group_weight(group, weight);
+    }
+
     fn staged(&self, queue: &CentralQueue) -> usize {
         queue.staged()
     }
@@ -134,6 +155,7 @@ impl Registered for Sfqd {
         has_depth: true,
         tunes_depth: true,
         is_fair: true,
+        has_groups: true,
         ..Descriptor::new("sfqd", "SFQ(D): strict order of start tags; one queue, one lock")
     };
 
@@ -141,6 +163,18 @@ impl Registered for Sfqd {
 
     fn make(options: &PolicyOptions, topology: &Topology, flows: &[Weight]) -> Result<Self, PolicyError> {
         Ok(Sfqd::new(options, topology.hctx_count(), flows))
+    }
+
+    fn set_tree(&mut self, tree: &Tree) {
+        self.flows.set_tree(tree, self.options.step_period());
+    }
+
+    fn effective_weight(&self, flow: FlowId) -> Option<EffectiveWeight> {
+        Some(self.flows.effective_weight(flow, self.virtual_time()))
+    }
+
+    fn effective_weight_of(&self, group: GroupId) -> Option<EffectiveWeight> {
+        self.flows.effective_weight_of(group)
     }
 
     fn global_vtime(&self) -> Option<VTime> {

@@ -1,0 +1,218 @@
+//! Flows by themselves: tags, weights, leases and refunds, on one thread.
+
+use super::*;
+
+const FLOW: FlowId = FlowId(0);
+
+fn table(weight: u64, start: VTime) -> FlowTable {
+    FlowTable::new(&[Weight::new(weight).unwrap()], start)
+}
+
+#[test]
+fn backlogged_requests_tile_the_axis() {
+    // 4096 bytes at weight 100 are 4096 * 1024 units; global virtual time stays at 0.
+    let flows = table(100, VTime::ZERO);
+    for n in 0..4 {
+        let interval = flows.charge(FLOW, Cost(4096), VTime::ZERO);
+        assert_eq!(interval.start_tag.raw(), n * 4096 * 1024);
+        assert_eq!(interval.finish_tag.raw(), (n + 1) * 4096 * 1024);
+    }
+}
+
+#[test]
+fn idle_flow_gets_no_credit() {
+    let flows = table(100, VTime::ZERO);
+    let interval = flows.charge(FLOW, Cost(1), VTime::from_raw(1 << 30));
+    assert_eq!(interval.start_tag.raw(), 1 << 30);
+}
+
+#[test]
+fn smallest_requests_at_the_largest_weight_still_cost() {
+    // 512 bytes at weight 10000 are 512 * 10.24 = 5242.88 units = 81.92 grains. 100 of them: 524288 units exactly,
+    // less at most one grain that is still carried.
+    let flows = table(10_000, VTime::ZERO);
+    let mut finish = VTime::ZERO;
+    for _ in 0..100 {
+        let interval = flows.charge(FLOW, Cost(512), VTime::ZERO);
+        assert!(interval.finish_tag.since(interval.start_tag) >= 81 * 64);
+        finish = interval.finish_tag;
+    }
+    assert!((524_288 - 64..=524_288).contains(&finish.raw()), "{finish:?}");
+}
+
+#[test]
+fn carry_survives_idleness() {
+    // A flow that always returns after global virtual time passed it pays in full too: cost 3 at weight 700 is
+    // 438.86 units = 6.857 grains, so 7000 of them are 48000 grains less at most one, wherever they start.
+    let flows = table(700, VTime::ZERO);
+    let mut paid = 0;
+    for n in 0..7000 {
+        let interval = flows.charge(FLOW, Cost(3), VTime::from_raw(n * 6400));
+        paid += interval.finish_tag.since(interval.start_tag);
+    }
+    assert!((48_000 * 64 - 64..=48_000 * 64).contains(&paid), "{paid}");
+}
+
+#[test]
+fn weight_changes_from_the_next_request_on() {
+    let flows = table(100, VTime::ZERO);
+    let first = flows.charge(FLOW, Cost(1000), VTime::ZERO);
+    flows.set_weight(FLOW, Weight::new(200).unwrap());
+    let second = flows.charge(FLOW, Cost(1000), VTime::ZERO);
+    assert_eq!(first.finish_tag.since(first.start_tag), 1_024_000);
+    assert_eq!((second.start_tag, second.finish_tag.since(second.start_tag)), (first.finish_tag, 512_000));
+    assert_eq!(flows.weight(FLOW).get(), 200);
+}
+
+#[test]
+fn tags_cross_the_wrap() {
+    let start = VTime::from_raw(u64::MAX - 1000);
+    let flows = table(100, start);
+    let first = flows.charge(FLOW, Cost(4), align(start));
+    let second = flows.charge(FLOW, Cost(4), align(start));
+    assert!(first.start_tag.is_before(second.start_tag));
+    assert_eq!(second.start_tag.since(align(start)), 4096);
+    assert!(second.start_tag.raw() < first.start_tag.raw(), "the test means to cross the wrap");
+}
+
+#[test]
+fn stale_finish_tag_does_not_come_back_from_the_future() {
+    // The flow sleeps while virtual time goes once around. Without the refresh its finish tag would, from half a
+    // circle on, compare as later than global virtual time.
+    let flows = table(100, VTime::ZERO);
+    let _ = flows.charge(FLOW, Cost(1), VTime::ZERO);
+    let mut now = VTime::ZERO;
+    for _ in 0..16 {
+        now = now.plus(VSpan(1 << 60));
+        flows.refresh_if_due(now);
+        let gap = now.since(flows.finish_tag(FLOW));
+        assert!((0..1 << 62).contains(&gap), "finish tag is {gap} units behind, F4 allows a quarter circle");
+    }
+    let interval = flows.charge(FLOW, Cost(1), now.plus(VSpan(64)));
+    assert_eq!(interval.start_tag, now.plus(VSpan(64)));
+}
+
+#[test]
+fn worker_with_an_old_view_does_not_turn_the_refresh_back() {
+    let flows = table(100, VTime::ZERO);
+    flows.refresh_if_due(VTime::from_raw(1 << 61));
+    flows.refresh_if_due(VTime::from_raw((1 << 61) - 64));
+    assert_eq!(flows.refreshed.load(Relaxed), 1);
+}
+
+const LENGTH: VSpan = VSpan(64 << 20);
+
+/// What a request of `cost` at weight 100 takes.
+fn span(cost: u64) -> i64 {
+    cost as i64 * 1024
+}
+
+#[test]
+fn a_lease_is_cut_without_a_hole_and_goes_back() {
+    let flows = table(100, VTime::ZERO);
+    let (first, mut lease) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    let mut last = first;
+    for _ in 0..20 {
+        let next = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut lease, LENGTH);
+        assert_eq!(next.start_tag, last.finish_tag);
+        last = next;
+    }
+    // 21 requests of 4 KiB took their own 84 KiB and hold more; then exactly 84 KiB.
+    assert!(flows.finish_tag(FLOW).since(last.finish_tag) > 0);
+    flows.give_back(FLOW, lease);
+    assert_eq!(flows.finish_tag(FLOW).raw() as i64, span(21 * 4096));
+}
+
+#[test]
+fn what_a_queue_does_not_use_is_refunded_to_the_next() {
+    let flows = table(100, VTime::ZERO);
+    let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
+    let (_, mut two) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    // Queue one leaves with 60 KiB unused behind which queue two has taken: a hole.
+    assert_eq!(one.left().bytes(), 60 << 10);
+    flows.give_back(FLOW, one);
+    let before = flows.finish_tag(FLOW);
+    let mut paid = 0;
+    for _ in 0..16 {
+        let interval = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut two, LENGTH);
+        paid += interval.finish_tag.since(interval.start_tag);
+    }
+    flows.give_back(FLOW, two);
+    // 64 KiB of requests for 4 KiB of the axis.
+    assert_eq!((paid, flows.finish_tag(FLOW).since(before)), (span(4096), span(4096)));
+}
+
+#[test]
+fn idleness_forfeits_what_was_not_used() {
+    // I7: a hole is paid back to a flow that goes on, not to one that went away.
+    let flows = table(100, VTime::ZERO);
+    let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
+    let (_, two) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    flows.give_back(FLOW, one);
+    flows.give_back(FLOW, two);
+    let now = VTime::from_raw(1 << 40);
+    let (first, mut lease) = flows.charge_first(FLOW, Cost(4096), now);
+    let second = flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH);
+    assert_eq!((first.start_tag, second.start_tag), (now, first.finish_tag));
+    assert_eq!(second.finish_tag.since(second.start_tag), span(4096));
+}
+
+#[test]
+fn a_start_tag_of_one_queue_holds_back_what_another_gives_back() {
+    // 1 byte at weight 10,000 is shorter than a grain, so queue two's first request covers nothing of the axis. If
+    // it took nothing either, queue one would move the finish tag back before it, and two's next would come first
+    // (L3).
+    let flows = table(10_000, VTime::ZERO);
+    let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
+    let (first, mut two) = flows.charge_first(FLOW, Cost(1), VTime::ZERO);
+    assert_eq!(first.start_tag, first.finish_tag, "the test means to have an empty interval");
+    flows.give_back(FLOW, one);
+    let second = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut two, LENGTH);
+    assert!(!second.start_tag.is_before(first.start_tag), "{second:?} after {first:?}");
+}
+
+#[test]
+fn a_lease_out_of_credit_holds_back_what_another_gives_back() {
+    // Leases lie on the axis in the order queue 0, 2, 1. Queue 2 leaves a hole that pays for all of queue 0's next
+    // lease but a grain (L3); then queue 1, the last on the axis, gives back.
+    let flows = table(100, VTime::ZERO);
+    let length = VSpan(64 * 1024);
+    let mut leases = [(); 3].map(|()| flows.charge_first(FLOW, Cost(1), VTime::ZERO).1);
+    for queue in [0, 2, 1] {
+        let _ = flows.charge_leased(FLOW, Cost(1), VTime::ZERO, &mut leases[queue], length);
+    }
+    flows.give_back(FLOW, leases[2]);
+    let mut last = flows.charge_leased(FLOW, Cost(60), VTime::ZERO, &mut leases[0], length);
+    for n in 0..42 {
+        if n == 2 {
+            flows.give_back(FLOW, leases[1]);
+        }
+        let next = flows.charge_leased(FLOW, Cost(4), VTime::ZERO, &mut leases[0], length);
+        assert!(!next.start_tag.is_before(last.start_tag), "{next:?} after {last:?}");
+        last = next;
+    }
+}
+
+#[test]
+fn a_lease_that_virtual_time_has_passed_is_refunded() {
+    let flows = table(100, VTime::ZERO);
+    let (_, mut lease) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut lease, LENGTH);
+    let now = VTime::from_raw(span(40 << 10) as u64);
+    let interval = flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH);
+    // 32 KiB were skipped: seven requests more for nothing.
+    assert_eq!((interval.start_tag, interval.finish_tag), (now, now));
+    for _ in 0..7 {
+        assert_eq!(flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH).finish_tag, now);
+    }
+    assert_eq!(flows.charge_leased(FLOW, Cost(4096), now, &mut lease, LENGTH).finish_tag.since(now), span(4096));
+}
+
+#[test]
+#[should_panic(expected = "flow 1 does not exist, there are 1")]
+fn unknown_flow_is_named() {
+    let _ = table(100, VTime::ZERO).charge(FlowId(1), Cost(1), VTime::ZERO);
+}

@@ -1,0 +1,611 @@
+//! Groups of flows: a weight at each level, and shares that stay in the family.
+//!
+//! Answers: at which weight does a flow compete now, given its groups and who else in them wants service? Source: the
+//! hierarchical weights of Linux's io.cost (`block/blk-iocost.c`: active weights, and donation of what is not used);
+//! the ideal is nested virtual times, as in hierarchical SFQ (Goyal, Guo, Vin, OSDI 1996).
+//!
+//! # Example
+//! Company A has weight 100 and the teams a1 (weight 1) and a2 (weight 3); company B has weight 100 and the team b.
+//!
+//! | who wants service | a1 | a2 | b | effective weights a1, a2, b |
+//! |---|---|---|---|---|
+//! | all, always | 1/8 | 3/8 | 1/2 | 25, 75, 100 |
+//! | a2 nothing | 1/2 | 0 | 1/2 | 100, -, 100 |
+//! | a1 nothing | 0 | 1/2 | 1/2 | -, 100, 100 |
+//! | b nothing | 1/4 | 3/4 | 0 | 25, 75, - |
+//! | a2 only 1/8 of the device | 3/8 | 1/8 | 1/2 | 75, 75, 100 |
+//!
+//! The effective weights of a group's members sum to the group's weight, whoever they are. So a change in A changes
+//! nothing for B, and the share of an idle team goes to its siblings. The last row is why weights that only follow who
+//! is active would not do: a flow at depth 1 is active and uses little, and what it leaves must stay in A, too.
+//!
+//! # Shape
+//! ```text
+//!   group A, rate 100     price of a member's byte: for the hungry  (sum of their weights) / (rate - what the content use)
+//!    ├── a1  hungry                              for the others     (sum of active weights) / rate
+//!    └── a2  content       interval of a request = cost / weight * price of its group
+//! ```
+//! There is one axis of virtual time, that of `flow.rs`. A group has an own axis, cost over its members' weights, and
+//! the *price* is how long a piece of it is on the common one: effective weight = weight / price. A change of who wants
+//! service writes two words per group and nothing per flow.
+//!
+//! A flow is *idle*, *content* or *hungry*, by what it did since the last step: nothing; it let virtual time pass its
+//! finish tag for more than 1/64 of the step; it did not. No request counts anything for this: virtual time passes the
+//! finish tag of a flow that wants less than its part, and the charge that then raises the tag, which is one at most
+//! for each time that the flow ran out of requests, adds up by how much. A group wants what its members want.
+//!
+//! A *step* comes once per period of virtual time and is made by one worker, whoever moves virtual time there while
+//! no other makes one: it reads the finish tags of all flows in groups and sets all prices. A flow that was idle and
+//! submits becomes content at once, and its group's prices with it, before the request is charged.
+//!
+//! A request of a flow in a group gets its interval when it becomes its flow's first in its queue, and not when it is
+//! submitted (`StageQueue`, "deferred"): else a flow with much staged would go at its old effective weight until that is
+//! through, and two that take turns would for ever use each other's.
+//!
+//! # Invariants
+//! H1. Whatever the members' appetites: (sum of the hungry's effective weights) + (what the content used in the last
+//!     step, per virtual time) = the group's rate, if there is a hungry one; and the content's effective weights are at
+//!     least weight / (sum of active weights) of the rate. The second is at most the first's price, so being content
+//!     is no advantage.
+//! H2. Prices are written by who holds `busy`, and read by anybody, each as one word. A price is never 0 and never
+//!     missing: of an idle group it is such that its heaviest member would get the group's rate.
+//! H3. A flow in no group reads and writes nothing of this.
+//!
+//! # Bounds
+//! While appetites do not change, each flow has one effective weight, so the bound of `policy/mqfq/mod.rs` holds with
+//! it, and summed over the members f of a group G of rate R, with the group's service S over an interval of length V of
+//! virtual time:
+//!
+//! ```text
+//!   V - T - sum(l_f) / R  <=  S / R  <=  V + T + sum(l_f) / R      l_f: longest request, bytes; two groups: twice that
+//! ```
+//! A flow is a group of one. A change of appetite adds, once each, to the group that it is in and to those above:
+//!
+//! * *Until it is seen*: a flow that falls idle is seen at the end of the second step at the latest, and so is one that
+//!   becomes hungry. It uses at most its effective weight r too much or too little for so long: 2 P r. What is too much
+//!   when it comes is too little when it goes: the hungry get in one step what the content left in the step before, so
+//!   over many steps the sum of what a group used is off by what the content used in the last and in the first, and a
+//!   flow that comes and goes does not add up (`a_flow_that_comes_and_goes_does_not_add_up`: within 1% of the share).
+//! * *What has its interval keeps it*: one request for each queue that the flow is on, as after any change of a weight.
+//!
+//! P is eight windows, and more with many flows, so that a step is a small part of the work that is done meanwhile.
+//!
+//! For the example with T = 64 KiB and requests of 4 KiB: while all three teams ask, A and B differ by at most 2 * 64 +
+//! 2 * 4 + 4 = 140 KiB over any interval, however long. P is 512 KiB, a step every 1 MiB of both companies' service, or
+//! 0.35 ms at 3 GB/s; when a2 falls silent, A may lack up to 2 * 512 * 3/4 = 768 KiB, once.
+//!
+//! # Why not nested virtual times
+//! They are exact, also in the last row of the example and within a step. They also need a minimum, a window and
+//! somebody who wakes the throttled, all workers' each, for each group. A request would pass as many of each as there
+//! are levels. The prices cost a multiplication, and differ from the exact schedule by the lag above;
+//! `sched/tests/hierarchy.rs` compares both, and also weights that only follow who is active, which leave a1 in the
+//! last row a fifth of the rest, 7/40 of the device and not 3/8.
+//!
+//! # Orderings
+//! `busy` is taken by Acquire and let go by Release, so who makes a step sees the sums of the last. All else is Relaxed:
+//! a price is one word that stands for itself, and a charge that meets an old one is a charge that came before.
+
+use crate::cache_padded::CachePadded;
+use crate::flow::{FlowId, Weight};
+use crate::sync::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
+use std::fmt;
+
+/// Names one group of a scheduler: an index, 0-based, dense.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GroupId(pub u32);
+
+/// A group as it is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// Its weight among its siblings; at the top, among the other groups there and the flows in no group.
+    pub weight: Weight,
+    /// The group that it is in; one with a smaller number. `None`: it is at the top.
+    pub parent: Option<GroupId>,
+}
+
+/// The groups of one scheduler and who is in them. Empty: every flow competes by itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tree {
+    /// By [`GroupId`].
+    pub groups: Vec<Group>,
+    /// By flow; flows beyond the end are in no group.
+    pub of_flow: Vec<Option<GroupId>>,
+}
+
+/// A tree that cannot be built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TreeError {
+    /// The group's parent, or a flow's group, does not come before it or does not exist.
+    NoSuchGroup(GroupId),
+    /// More than [`Tree::DEPTH_MAX`] groups stand in each other; the innermost.
+    TooDeep(GroupId),
+    /// More than [`Tree::GROUPS_MAX`] groups.
+    TooMany(usize),
+    /// It names more flows than the scheduler has.
+    NoSuchFlow(usize),
+}
+
+impl fmt::Display for TreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TreeError::NoSuchGroup(group) => write!(f, "group {} is named before it is there", group.0),
+            TreeError::TooDeep(group) => {
+                write!(f, "group {} lies too deep, allowed are {} groups in each other", group.0, Tree::DEPTH_MAX)
+            }
+            TreeError::TooMany(count) => {
+                write!(f, "{count} groups are too many, allowed is up to {}", Tree::GROUPS_MAX)
+            }
+            TreeError::NoSuchFlow(flow) => write!(f, "flow {flow} is in a group and does not exist"),
+        }
+    }
+}
+
+impl std::error::Error for TreeError {}
+
+impl Tree {
+    /// Most groups around a flow; with the flow itself, four levels.
+    pub const DEPTH_MAX: usize = 3;
+    /// Most groups: as many as flows of one device can be named.
+    pub const GROUPS_MAX: usize = 1 << 20;
+
+    /// No flow is in a group.
+    pub fn is_empty(&self) -> bool {
+        self.of_flow.iter().all(Option::is_none)
+    }
+
+    /// Checks it for so many flows.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn validate(&self, flows: usize) -> Result<(), TreeError> {
+        if self.groups.len() > Tree::GROUPS_MAX {
+            return Err(TreeError::TooMany(self.groups.len()));
+        }
+        let mut depths: Vec<usize> = Vec::with_capacity(self.groups.len());
+        for (group, of) in (0..).map(GroupId).zip(&self.groups) {
+            let depth = match of.parent {
+                None => 1,
+                Some(parent) => 1 + *depths.get(parent.0 as usize).ok_or(TreeError::NoSuchGroup(parent))?,
+            };
+            if depth > Tree::DEPTH_MAX {
+                return Err(TreeError::TooDeep(group));
+            }
+            depths.push(depth);
+        }
+        for (flow, group) in self.of_flow.iter().enumerate().filter_map(|(flow, group)| Some((flow, (*group)?))) {
+            if flow >= flows {
+                return Err(TreeError::NoSuchFlow(flow));
+            }
+            if group.0 as usize >= self.groups.len() {
+                return Err(TreeError::NoSuchGroup(group));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A flow's weight as it competes now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EffectiveWeight {
+    /// In millionths of a weight; of a flow in no group its weight.
+    pub millionths: u64,
+    /// It has wanted service lately. Shares are parts of the sum over those that have.
+    pub competes: bool,
+}
+
+/// What a flow wants, as the last step saw it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Appetite {
+    Idle = 0,
+    Content = 1,
+    Hungry = 2,
+}
+
+impl Appetite {
+    const fn of(word: u32) -> Appetite {
+        match word {
+            0 => Appetite::Idle,
+            1 => Appetite::Content,
+            _ => Appetite::Hungry,
+        }
+    }
+}
+
+/// The factor from a group's axis to the common one: a mantissa of 32 bits and how many bits of it are a fraction, in
+/// one word. From 2^-46 to 2^32, to 2^-30 of its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Price(u64);
+
+/// Longest interval of a flow in a group: 2^57 units, as of the longest request at weight 1 (`flow.rs`), in 2^-32ths.
+const SPAN_MAX_FIXED: u128 = 1 << (57 + crate::flow::FRACTION_BITS);
+
+impl Price {
+    const SHIFT_MAX: i32 = 46;
+
+    /// `over / under`, or the nearest there is. `over` is below 2^76.
+    fn ratio(over: u128, under: u128) -> Price {
+        let under = under.max(1);
+        let bits = |number: u128| 128 - number.leading_zeros() as i32;
+        // The quotient gets 31 or 32 bits.
+        let shift = (31 + bits(under) - bits(over)).clamp(0, Price::SHIFT_MAX);
+        let mantissa = ((over << shift) / under).clamp(1, u128::from(u32::MAX)) as u64;
+        Price(mantissa | (shift as u64) << 32)
+    }
+
+    const fn mantissa(self) -> u64 {
+        self.0 & 0xffff_ffff
+    }
+
+    const fn shift(self) -> u64 {
+        self.0 >> 32
+    }
+
+    /// `span` at this price, both in 2^-32ths of a unit and `span` below 2^89.
+    #[inline]
+    fn of(self, span: u128) -> u128 {
+        ((span * u128::from(self.mantissa())) >> self.shift()).min(SPAN_MAX_FIXED)
+    }
+
+    /// `weight` over this price, times `scale` (below 2^50).
+    const fn divide(self, weight: Weight, scale: u64) -> u64 {
+        ((((weight.get() as u128) * scale as u128) << self.shift()) / self.mantissa() as u128) as u64
+    }
+}
+
+/// What is known of a flow in a group; of one in no group it is never looked at.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Its group, or `NOBODY`.
+    group: u32,
+    appetite: AtomicU32,
+}
+
+/// In place of a group or parent.
+const NOBODY: u32 = u32::MAX;
+
+impl Member {
+    /// Of a flow in no group.
+    pub(crate) fn nobody() -> Member {
+        Member { group: NOBODY, appetite: AtomicU32::new(0) }
+    }
+
+    /// Of a flow of `group`.
+    pub(crate) fn of(group: GroupId) -> Member {
+        Member { group: group.0, ..Member::nobody() }
+    }
+
+    fn appetite(&self) -> Appetite {
+        // Relaxed: which of two prices it pays; either is one that it may pay.
+        Appetite::of(self.appetite.load(Relaxed))
+    }
+}
+
+/// One group: a line that its members' charges read, and one for who makes a step.
+struct Cell {
+    prices: CachePadded<Prices>,
+    sums: CachePadded<Sums>,
+}
+
+/// [`Price`]s of the members.
+struct Prices {
+    hungry: AtomicU64,
+    others: AtomicU64,
+}
+
+/// Held together by `busy`, but for the weight, which is set at any time and read by the next step.
+struct Sums {
+    parent: u32,
+    weight: AtomicU32,
+    appetite: AtomicU32,
+    hungry_weight: AtomicU64,
+    content_weight: AtomicU64,
+    /// What the content used per unit of virtual time, as a rate.
+    content_use: AtomicU64,
+    /// Largest weight of any member.
+    heaviest: AtomicU64,
+    /// Effective weight of the whole group, in 2^-40ths.
+    rate: AtomicU64,
+}
+
+/// Fraction bits of a rate: the largest weight is below 2^54, the smallest rate that counts is 2^-40.
+const RATE_BITS: u32 = 40;
+
+/// The part of a step that a hungry flow may let pass: requests that end and others that come are never quite at once.
+const HUNGRY_PART: u64 = 64;
+
+/// The groups of a scheduler at work. See the file's text.
+pub(crate) struct Hierarchy {
+    cells: Box<[Cell]>,
+    /// The flows in groups.
+    flows: Box<[u32]>,
+    base_period: VSpan,
+    busy: AtomicU32,
+    /// When the last step was, and when the next is due.
+    last: AtomicU64,
+    next: AtomicU64,
+}
+
+impl Hierarchy {
+    /// A step is worth 16 KiB of service for each flow that it looks at.
+    const BYTES_PER_FLOW: u64 = 16 << 10;
+
+    /// The groups of `tree`, which has been validated, at virtual time `start`. A step comes once per `period` or more.
+    pub(crate) fn new(tree: &Tree, period: VSpan, start: VTime) -> Hierarchy {
+        let cell = |group: &Group| Cell {
+            prices: CachePadded::new(Prices { hungry: AtomicU64::new(0), others: AtomicU64::new(0) }),
+            sums: CachePadded::new(Sums {
+                parent: group.parent.map_or(NOBODY, |parent| parent.0),
+                weight: AtomicU32::new(u32::from(group.weight.get())),
+                appetite: AtomicU32::new(0),
+                hungry_weight: AtomicU64::new(0),
+                content_weight: AtomicU64::new(0),
+                content_use: AtomicU64::new(0),
+                heaviest: AtomicU64::new(0),
+                rate: AtomicU64::new(0),
+            }),
+        };
+        let flows = tree.of_flow.iter().zip(0..).filter_map(|(group, flow)| group.map(|_| flow)).collect();
+        Hierarchy {
+            cells: tree.groups.iter().map(cell).collect(),
+            flows,
+            base_period: period,
+            busy: AtomicU32::new(0),
+            last: AtomicU64::new(start.raw()),
+            next: AtomicU64::new(start.raw()),
+        }
+    }
+
+    /// `cost / weight` of a flow's group's member at the price that it pays; all in 2^-32ths of a unit.
+    #[inline]
+    pub(crate) fn span_fixed(&self, member: &Member, span: u128) -> u128 {
+        self.price(member).of(span)
+    }
+
+    /// The weight at which a member competes.
+    pub(crate) fn effective_weight(&self, member: &Member, weight: Weight) -> EffectiveWeight {
+        let competes = member.appetite() != Appetite::Idle;
+        EffectiveWeight { millionths: self.price(member).divide(weight, 1_000_000), competes }
+    }
+
+    fn price(&self, member: &Member) -> Price {
+        let prices = &self.cells[member.group as usize].prices;
+        let price = if member.appetite() == Appetite::Hungry { &prices.hungry } else { &prices.others };
+        // Relaxed: see "Orderings".
+        Price(price.load(Relaxed))
+    }
+
+    /// A member submits that may have nothing staged anywhere: an idle one competes from now on.
+    #[inline]
+    pub(crate) fn wants(&self, member: &Member, weight: Weight) {
+        if member.appetite() == Appetite::Idle {
+            self.wake(member, weight);
+        }
+    }
+
+    #[inline(never)]
+    fn wake(&self, member: &Member, weight: Weight) {
+        // Relaxed: one of several wins, and it alone adds the weight.
+        if member.appetite.swap(Appetite::Content as u32, Relaxed) != Appetite::Idle as u32 {
+            return;
+        }
+        if !self.enter() {
+            // Who is in there may or may not have seen us; the next step does.
+            self.hasten();
+            return;
+        }
+        let mut chain = [NOBODY; Tree::DEPTH_MAX];
+        let (mut at, mut weight) = (member.group, u64::from(weight.get()));
+        for link in &mut chain {
+            *link = at;
+            let sums = &self.cells[at as usize].sums;
+            add(&sums.content_weight, weight);
+            let was = sums.appetite.load(Relaxed);
+            if was != Appetite::Idle as u32 {
+                break;
+            }
+            sums.appetite.store(Appetite::Content as u32, Relaxed);
+            (at, weight) = (sums.parent, u64::from(sums.weight.load(Relaxed)));
+            if at == NOBODY {
+                break;
+            }
+        }
+        chain.iter().rev().filter(|group| **group != NOBODY).for_each(|group| self.set_prices(*group as usize));
+        self.leave();
+    }
+
+    /// Makes a step if one is due. `look` gives a flow's member, its weight, and by how much virtual time has passed
+    /// its finish tag since it was asked last.
+    pub(crate) fn step_if_due<'a>(&self, now: VTime, look: impl Fn(FlowId) -> (&'a Member, Weight, VSpan)) {
+        // Relaxed: only says whether to try.
+        if now.is_before(VTime::from_raw(self.next.load(Relaxed))) || !self.enter() {
+            return;
+        }
+        // Relaxed: under `busy`. Another may have made the step between the look and the entry.
+        let passed = now.since(VTime::from_raw(self.last.load(Relaxed)));
+        if passed > 0 {
+            self.sum(|flow| {
+                let (member, weight, skipped) = look(flow);
+                let skipped = skipped.0.min(passed as u64);
+                // At the price that it has paid.
+                let rate = self.price(member).divide(weight, 1 << RATE_BITS);
+                let used = (u128::from(rate) * u128::from(passed as u64 - skipped) / passed as u128) as u64;
+                let appetite = match skipped {
+                    all if all == passed as u64 => Appetite::Idle,
+                    some if some > passed as u64 / HUNGRY_PART => Appetite::Content,
+                    _ => Appetite::Hungry,
+                };
+                member.appetite.store(appetite as u32, Relaxed);
+                (member, weight, used)
+            });
+            self.last.store(now.raw(), Relaxed);
+            self.next.store(now.plus(self.period()).raw(), Relaxed);
+        }
+        self.leave();
+    }
+
+    /// A weight has changed: the prices follow at once, or if somebody else is at them, with the next step. `look` as
+    /// above; it is not asked what was skipped.
+    pub(crate) fn reweigh<'a>(&self, look: impl Fn(FlowId) -> (&'a Member, Weight)) {
+        if !self.enter() {
+            self.hasten();
+            return;
+        }
+        // Nobody's use is known between steps. Taken for nothing until the next, the hungry get more, as they do
+        // whenever somebody has come.
+        self.sum(|flow| {
+            let (member, weight) = look(flow);
+            (member, weight, 0)
+        });
+        self.leave();
+    }
+
+    /// Changes a group's weight; [`Hierarchy::reweigh`] comes next.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub(crate) fn set_weight(&self, group: GroupId, weight: Weight) {
+        // Relaxed: one word, read by the next step.
+        self.cells[group.0 as usize].sums.weight.store(u32::from(weight.get()), Relaxed);
+    }
+
+    /// The weight at which a whole group competes.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub(crate) fn effective_weight_of(&self, group: GroupId) -> EffectiveWeight {
+        let sums = &self.cells[group.0 as usize].sums;
+        let millionths = ((u128::from(sums.rate.load(Relaxed)) * 1_000_000) >> RATE_BITS) as u64;
+        EffectiveWeight { millionths, competes: sums.appetite.load(Relaxed) != Appetite::Idle as u32 }
+    }
+
+    /// Number of groups.
+    pub(crate) fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// All sums and prices anew. `look` says what each flow has used, as a rate.
+    fn sum<'a>(&self, look: impl Fn(FlowId) -> (&'a Member, Weight, u64)) {
+        for cell in &self.cells {
+            let sums = &cell.sums;
+            for word in [&sums.hungry_weight, &sums.content_weight, &sums.content_use, &sums.heaviest] {
+                word.store(0, Relaxed);
+            }
+        }
+        for &flow in &self.flows {
+            let (member, weight, used) = look(FlowId(flow));
+            self.cells[member.group as usize].sums.admit(member.appetite(), u64::from(weight.get()), used);
+        }
+        // From the leaves: a group has a larger number than its parent.
+        for sums in self.cells.iter().rev().map(|cell| &cell.sums) {
+            let appetite = if sums.hungry_weight.load(Relaxed) > 0 {
+                Appetite::Hungry
+            } else if sums.content_weight.load(Relaxed) > 0 {
+                Appetite::Content
+            } else {
+                Appetite::Idle
+            };
+            sums.appetite.store(appetite as u32, Relaxed);
+            if let Some(parent) = self.cells.get(sums.parent as usize) {
+                parent.sums.admit(appetite, sums.weight.load(Relaxed).into(), sums.content_use.load(Relaxed));
+            }
+        }
+        (0..self.cells.len()).for_each(|group| self.set_prices(group));
+    }
+
+    /// The rate and the prices of a group, from its parent's (H1).
+    fn set_prices(&self, group: usize) {
+        let Cell { prices, sums } = &self.cells[group];
+        let weight = sums.weight.load(Relaxed);
+        let rate = match self.cells.get(sums.parent as usize) {
+            None => u64::from(weight) << RATE_BITS,
+            Some(parent) => {
+                let Parts { hungry, others } = parent.sums.parts();
+                let (rate, weights) = match Appetite::of(sums.appetite.load(Relaxed)) {
+                    Appetite::Idle => (others.0, others.1 + u64::from(weight)),
+                    Appetite::Content => others,
+                    Appetite::Hungry => hungry,
+                };
+                (u128::from(rate) * u128::from(weight) / u128::from(weights)) as u64
+            }
+        };
+        sums.rate.store(rate.max(1), Relaxed);
+        let Parts { hungry, others } = sums.parts();
+        for (word, (rate, weights)) in [(&prices.hungry, hungry), (&prices.others, others)] {
+            let price = Price::ratio(u128::from(weights) << RATE_BITS, rate.into());
+            // Relaxed: see "Orderings".
+            word.store(price.0, Relaxed);
+        }
+    }
+
+    /// Virtual time from one step to the next.
+    fn period(&self) -> VSpan {
+        // A light group is served a byte for a long piece of virtual time.
+        let tops = self.cells.iter().filter(|cell| cell.sums.parent == NOBODY);
+        let lightest = tops.map(|cell| cell.sums.weight.load(Relaxed)).min().unwrap_or(1);
+        let bytes = self.flows.len() as u64 * Hierarchy::BYTES_PER_FLOW;
+        let units = bytes * UNITS_PER_BYTE * u64::from(Weight::DEFAULT.get()) / u64::from(lightest);
+        VSpan(self.base_period.0.max(units))
+    }
+
+    fn enter(&self) -> bool {
+        // Acquire: pairs with the Release in `leave`.
+        self.busy.load(Relaxed) == 0 && self.busy.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
+    }
+
+    fn leave(&self) {
+        // Release: pairs with the Acquire in `enter`.
+        self.busy.store(0, Release);
+    }
+
+    /// The next look finds a step due.
+    fn hasten(&self) {
+        // Relaxed: a step under way may overwrite it, and has then seen the newcomer or leaves it to the next.
+        self.next.store(self.last.load(Relaxed), Relaxed);
+    }
+}
+
+/// The rate and the weights that share it, for the two kinds of members.
+struct Parts {
+    hungry: (u64, u64),
+    others: (u64, u64),
+}
+
+impl Sums {
+    fn admit(&self, appetite: Appetite, weight: u64, used: u64) {
+        match appetite {
+            Appetite::Idle => {}
+            Appetite::Content => {
+                add(&self.content_weight, weight);
+                add(&self.content_use, used);
+            }
+            Appetite::Hungry => add(&self.hungry_weight, weight),
+        }
+        self.heaviest.store(self.heaviest.load(Relaxed).max(weight), Relaxed);
+    }
+
+    fn parts(&self) -> Parts {
+        let rate = self.rate.load(Relaxed);
+        let (hungry, content) = (self.hungry_weight.load(Relaxed), self.content_weight.load(Relaxed));
+        if hungry + content == 0 {
+            // Nobody wants anything: whoever comes while the sums cannot be changed gets no more than all.
+            let all = (rate, self.heaviest.load(Relaxed).max(1));
+            return Parts { hungry: all, others: all };
+        }
+        let others = (rate, hungry + content);
+        // Not more than what the content may use; the rest is not their doing.
+        let may_use = (u128::from(rate) * u128::from(content) / u128::from(hungry + content)) as u64;
+        let left = rate - self.content_use.load(Relaxed).min(may_use);
+        Parts { hungry: if hungry == 0 { others } else { (left, hungry) }, others }
+    }
+}
+
+/// Under `busy`: a load and a store.
+fn add(word: &AtomicU64, more: u64) {
+    word.store(word.load(Relaxed) + more, Relaxed);
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

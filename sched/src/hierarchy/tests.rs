@@ -1,0 +1,217 @@
+//! Prices by themselves: against exact numbers, and what holds of them after each step whatever the appetites are.
+
+use super::*;
+use mqfq_testing::random::{Random, for_seeds};
+
+fn weight(value: u64) -> Weight {
+    Weight::new(value).expect("in range")
+}
+
+/// A hierarchy with its flows, outside of any flow table: the member, its weight, and what was skipped.
+struct Scene {
+    hierarchy: Hierarchy,
+    members: Vec<(Member, Weight)>,
+    tree: Tree,
+    now: VTime,
+}
+
+const PERIOD: VSpan = VSpan(1 << 30);
+
+impl Scene {
+    fn new(groups: &[(u64, Option<u32>)], flows: &[(u64, u32)]) -> Scene {
+        let group =
+            |&(value, parent): &(u64, Option<u32>)| Group { weight: weight(value), parent: parent.map(GroupId) };
+        let tree = Tree {
+            groups: groups.iter().map(group).collect(),
+            of_flow: flows.iter().map(|(_, group)| Some(GroupId(*group))).collect(),
+        };
+        assert_eq!(tree.validate(flows.len()), Ok(()));
+        let hierarchy = Hierarchy::new(&tree, PERIOD, VTime::ZERO);
+        let members: Vec<_> = flows.iter().map(|&(value, group)| (Member::of(GroupId(group)), weight(value))).collect();
+        hierarchy.reweigh(|flow| (&members[flow.0 as usize].0, members[flow.0 as usize].1));
+        Scene { hierarchy, members, tree, now: VTime::ZERO }
+    }
+
+    /// A step after which each flow has used this part, in 256ths, of what it could.
+    fn step(&mut self, used: &[u64]) {
+        let passed = self.hierarchy.period().0;
+        self.now = self.now.plus(VSpan(passed));
+        let skipped = |flow: FlowId| VSpan(passed - passed / 256 * used[flow.0 as usize]);
+        self.hierarchy.step_if_due(self.now, |flow| {
+            let (member, weight) = &self.members[flow.0 as usize];
+            (member, *weight, skipped(flow))
+        });
+    }
+
+    fn wake(&self, flow: usize) {
+        let (member, weight) = &self.members[flow];
+        self.hierarchy.wants(member, *weight);
+    }
+
+    fn effective(&self, flow: usize) -> f64 {
+        let (member, weight) = &self.members[flow];
+        self.hierarchy.effective_weight(member, *weight).millionths as f64 / 1e6
+    }
+
+    fn all(&self) -> Vec<f64> {
+        (0..self.members.len()).map(|flow| self.effective(flow)).collect()
+    }
+
+    fn appetite(&self, flow: usize) -> Appetite {
+        self.members[flow].0.appetite()
+    }
+}
+
+fn expect(got: &[f64], expected: &[f64]) {
+    let close = got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() <= 1e-5 * expected.max(1.0));
+    assert!(close, "{got:?}, expected {expected:?}");
+}
+
+#[test]
+fn a_price_is_the_ratio_to_a_part_in_a_billion() {
+    for_seeds(200, |rng| {
+        let (over, under) = (u128::from(1 + rng.scaled(1 << 40)), u128::from(1 + rng.scaled(1 << 40)));
+        let price = Price::ratio(over, under);
+        let exact = over as f64 / under as f64;
+        if (1.0 / 16384.0..2e9).contains(&exact) {
+            let got = price.mantissa() as f64 / (1u128 << price.shift()) as f64;
+            assert!((got / exact - 1.0).abs() < 2e-9, "{over}/{under}: {got} instead of {exact}");
+        }
+        assert!(price.mantissa() > 0 && price.shift() <= 46);
+    });
+}
+
+#[test]
+fn the_example_at_the_head_of_the_file() {
+    let mut scene = Scene::new(&[(100, None), (100, None)], &[(1, 0), (3, 0), (1, 1)]);
+    (0..3).for_each(|flow| scene.wake(flow));
+    for (used, expected) in [
+        ([256, 256, 256], [25.0, 75.0, 100.0]),
+        ([256, 0, 256], [100.0, 75.0, 100.0]),
+        ([0, 256, 256], [25.0, 100.0, 100.0]),
+        ([256, 256, 0], [25.0, 75.0, 100.0]),
+    ] {
+        scene.step(&[256; 3]);
+        scene.step(&used);
+        // Who is idle is told what it would get if it came.
+        let competing = (0..3).filter(|flow| used[*flow] > 0);
+        competing.for_each(|flow| expect(&[scene.effective(flow)], &[expected[flow]]));
+    }
+    // a2 uses a sixth of its 75, an eighth of the 100: a1 gets 87.5, and a2 could have its 75.
+    scene.step(&[256; 3]);
+    scene.step(&[256, 43, 256]);
+    let used = 75.0 * 43.0 / 256.0;
+    expect(&scene.all(), &[100.0 - used, 75.0, 100.0]);
+}
+
+#[test]
+fn who_comes_from_idleness_has_its_part_before_it_is_charged() {
+    let mut scene = Scene::new(&[(100, None), (60, Some(0)), (40, Some(0))], &[(10, 1), (30, 1), (10, 2)]);
+    scene.wake(0);
+    // Alone in its group, which is alone in its parent: all of it.
+    expect(&[scene.effective(0)], &[100.0]);
+    scene.step(&[256, 0, 0]);
+    // It comes to a group that is there, and then one comes to a group that was not.
+    scene.wake(1);
+    assert_eq!(scene.appetite(1), Appetite::Content);
+    expect(&[scene.effective(1)], &[75.0]);
+    scene.wake(2);
+    expect(&[scene.effective(2)], &[40.0]);
+    scene.step(&[256; 3]);
+    expect(&scene.all(), &[15.0, 45.0, 40.0]);
+}
+
+/// What the members of each group get together, as [`Scene::effective`] says, with what the content use (H1): the
+/// groups' rates, worked out from the top in floating point.
+fn expect_rates(scene: &Scene, used: &[u64], before: &[f64]) {
+    let groups = scene.tree.groups.len();
+    let flows_of =
+        |group: usize| (0..scene.members.len()).filter(move |&flow| scene.members[flow].0.group as usize == group);
+    let is_hungry = |flow: usize| scene.appetite(flow) == Appetite::Hungry;
+    for group in 0..groups {
+        let kin: Vec<usize> = (0..groups)
+            .filter(|&other| {
+                let mut at = Some(GroupId(other as u32));
+                while let Some(GroupId(of)) = at {
+                    if of as usize == group {
+                        return true;
+                    }
+                    at = scene.tree.groups[of as usize].parent;
+                }
+                false
+            })
+            .collect();
+        let members: Vec<usize> = kin.iter().flat_map(|&group| flows_of(group)).collect();
+        if !members.iter().any(|&flow| is_hungry(flow)) {
+            continue;
+        }
+        let rate = scene.hierarchy.effective_weight_of(GroupId(group as u32)).millionths as f64 / 1e6;
+        let got = |&flow: &usize| {
+            if is_hungry(flow) { scene.effective(flow) } else { before[flow] * used[flow] as f64 / 256.0 }
+        };
+        let sum: f64 = members.iter().map(got).sum();
+        // Together the content may have used more than they may now; then the hungry have their parts by weight.
+        assert!(sum >= rate * 0.9999, "group {group} gets {sum}, its rate is {rate}");
+        let content_fit = kin.iter().all(|&group| {
+            let content = || flows_of(group).filter(|&flow| scene.appetite(flow) == Appetite::Content);
+            let entitled: f64 = content().map(|flow| scene.effective(flow)).sum();
+            let had: f64 = content().map(|flow| before[flow] * used[flow] as f64 / 256.0).sum();
+            had <= entitled
+        });
+        if content_fit && kin.len() == 1 {
+            assert!((sum / rate - 1.0).abs() < 1e-4, "group {group} gets {sum}, its rate is {rate}");
+        }
+    }
+}
+
+#[test]
+fn every_group_gets_its_rate_whatever_its_members_want() {
+    for_seeds(200, |rng: &mut Random| {
+        let depth = |groups: &[(u64, Option<u32>)], mut at: u32| {
+            let mut depth = 1;
+            while let Some(parent) = groups[at as usize].1 {
+                (at, depth) = (parent, depth + 1);
+            }
+            depth
+        };
+        let mut groups = vec![(1 + rng.scaled(9999), None)];
+        for _ in 0..rng.index(6) {
+            let parent = rng.index(groups.len()) as u32;
+            groups.push((1 + rng.scaled(9999), Some(parent).filter(|&parent| depth(&groups, parent) < 3)));
+        }
+        let flows: Vec<(u64, u32)> = (0..12).map(|_| (1 + rng.scaled(9999), rng.index(groups.len()) as u32)).collect();
+        let mut scene = Scene::new(&groups, &flows);
+        for _ in 0..20 {
+            (0..flows.len()).for_each(|flow| scene.wake(flow));
+            let before = scene.all();
+            let used: Vec<u64> = flows.iter().map(|_| rng.of(&[0, 256, 256, rng.clone().below(256)])).collect();
+            scene.step(&used);
+            for (flow, used) in used.iter().enumerate() {
+                let expected = match used {
+                    0 => Appetite::Idle,
+                    252.. => Appetite::Hungry,
+                    _ => Appetite::Content,
+                };
+                assert_eq!(scene.appetite(flow), expected);
+            }
+            expect_rates(&scene, &used, &before);
+        }
+    });
+}
+
+#[test]
+fn the_smallest_and_the_largest_that_there_can_be_stay_in_range() {
+    // 1 beside 10000 at three levels, in a group of weight 1.
+    let groups = [(1, None), (1, Some(0)), (1, Some(1)), (10_000, Some(0)), (10_000, Some(1))];
+    let mut scene = Scene::new(&groups, &[(1, 2), (10_000, 2), (1, 3), (1, 4)]);
+    (0..4).for_each(|flow| scene.wake(flow));
+    scene.step(&[256; 4]);
+    let member = &scene.members[0].0;
+    // 1 / 10001^3, 1e-12 of the group: a byte would take 1e12 times as long as at weight 1. The longest is 2^32 times.
+    let span = u128::from(crate::flow::units_per_cost(Weight::MIN));
+    let at_price = scene.hierarchy.span_fixed(member, span) as f64 / span as f64;
+    assert!((at_price / (1u64 << 32) as f64 - 1.0).abs() < 1e-6, "{at_price}");
+    // 1 TiB is as long as may be, and no longer.
+    let longest = scene.hierarchy.span_fixed(member, span << 40);
+    assert_eq!(longest, SPAN_MAX_FIXED);
+}
