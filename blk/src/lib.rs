@@ -42,7 +42,8 @@ pub use mqfq_sched::class::PriorityClass;
 pub use mqfq_sched::cost::{CostModel, CostTerm};
 pub use mqfq_sched::flow::{FlowId, Weight, WeightOutOfRange};
 pub use mqfq_sched::policy::{
-    BfqOptions, ClassWeights, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind, PolicyOptions,
+    AnyPolicy, BfqOptions, ClassWeights, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind,
+    PolicyOptions,
 };
 pub use mqfq_sched::policy::{KeyText, Tunable};
 pub use mqfq_sched::topology::{HctxId, Topology};

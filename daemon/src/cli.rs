@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::calibrate::CalibrateOptions;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -40,6 +41,9 @@ pub enum Command {
         /// As for `serve`.
         config: PathBuf,
     },
+    /// Measure a device: cost of requests, latency, knee and bandwidth, for the config. One to two minutes; reads only,
+    /// unless told otherwise.
+    Calibrate(CalibrateOptions),
     /// Show what fair queueing does: tenants alone and together, under none, sfqd and mqfq. Needs nothing, takes under
     /// 30 seconds.
     Demo {

@@ -3,6 +3,7 @@
 //! Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 the command line makes no sense.
 //! `serve` ends as by the signal if SIGTERM or SIGINT comes before it is ready.
 
+mod calibrate;
 mod cli;
 mod config;
 mod connection_log;
@@ -44,6 +45,7 @@ fn run(cli: Cli) -> Result<(), String> {
     match cli.command {
         Command::Serve { .. } => unreachable!("main has its own way to serve"),
         Command::Check { config } => serve::check(&config, json),
+        Command::Calibrate(options) => calibrate::calibrate(&options, json),
         Command::Demo { out } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
     }
 }

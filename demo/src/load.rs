@@ -92,7 +92,7 @@ pub struct Next {
 /// Makes the requests of one connection.
 #[derive(Clone, Debug)]
 pub struct Requests {
-    random: u64,
+    random: Random,
     blocks: u64,
     next_block: u64,
     request_bytes: u32,
@@ -111,8 +111,7 @@ impl Requests {
             return Err(format!("a request of {} bytes does not fit in {export_bytes} bytes", load.request_bytes));
         }
         Ok(Requests {
-            // An odd multiplier spreads neighbouring seeds; the generator below must not start at zero.
-            random: (load.seed.wrapping_mul(1 << 16) + u64::from(connection)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Random::new(load.seed.wrapping_mul(1 << 16) + u64::from(connection)),
             blocks,
             next_block: blocks * u64::from(connection) / u64::from(load.connections.max(1)),
             request_bytes: load.request_bytes,
@@ -137,12 +136,33 @@ impl Requests {
 
     /// Uniform below `end` (bias below 2^-32 for the sizes here).
     fn below(&mut self, end: u64) -> u64 {
-        // xorshift64* (Vigna 2016): cheap, and good enough to spread requests over dies.
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        let bits = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d);
-        ((u128::from(bits) * u128::from(end)) >> 64) as u64
+        ((u128::from(self.random.bits()) * u128::from(end)) >> 64) as u64
+    }
+}
+
+/// xorshift64* (Vigna 2016): cheap, and good enough to spread requests over dies.
+#[derive(Clone, Debug)]
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        // An odd multiplier spreads neighbouring seeds; the generator must not start at zero.
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+/// Fills `bytes` with what no drive can make smaller than it is: pseudo-random numbers from `seed` on.
+pub fn scramble(bytes: &mut [u8], seed: u64) {
+    let mut random = Random::new(seed);
+    for piece in bytes.chunks_mut(8) {
+        piece.copy_from_slice(&random.bits().to_le_bytes()[..piece.len()]);
     }
 }
 

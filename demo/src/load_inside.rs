@@ -9,7 +9,7 @@
 //! The clients of all tenants of a run must agree on when it starts, and learn the time only when their worker first
 //! calls them: the first one to be called says when that is, for all ([`Start`]).
 
-use crate::load::{Counted, Load, Requests, Window};
+use crate::load::{Counted, Load, Requests, Window, scramble};
 use mqfq_blk::FlowId;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, MakeClient, Refused};
@@ -89,11 +89,20 @@ impl InsideClient {
             offset_bytes: next.offset_bytes,
             length_bytes,
             fua: false,
-            buffer: Some(buffer.unwrap_or_else(|| Buffer::new(length_bytes as usize))),
+            buffer: Some(buffer.unwrap_or_else(|| self.new_buffer())),
             cookie: 0,
         };
         self.in_flight += 1;
         self.submit(context, submission);
+    }
+
+    /// A buffer for one request at a time. What is written must not be all zeros, which some drives do not store.
+    fn new_buffer(&self) -> Buffer {
+        let mut buffer = Buffer::new(self.load.request_bytes as usize);
+        if self.load.write_percent > 0 {
+            scramble(buffer.as_mut_slice(), self.load.seed + u64::from(self.in_flight));
+        }
+        buffer
     }
 
     fn submit(&mut self, context: &mut dyn Context, submission: Submission) {

@@ -84,7 +84,7 @@ fn same_flows<'new>(old: &DevicePlan, new: &'new DevicePlan) -> Option<Vec<(Slot
 /// The same but for the policy and the flows. Every field is named, so that a new one is a decision.
 fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
     let DevicePlan { config, size_bytes, read_only: _, flows: _ } = old;
-    let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost } = config;
+    let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost, profile: _ } = config;
     let same_medium = match (medium, &new.config.medium) {
         (Medium::File { path, size, direct }, Medium::File { path: new_path, size: new_size, direct: new_direct }) => {
             let size_bytes = |size: &Option<super::Located<u64>>| size.as_ref().map(|size| size.value);

@@ -11,6 +11,7 @@
 mod addresses;
 mod change;
 mod check;
+mod cost;
 #[cfg(test)]
 mod message_tests;
 mod overlap;
@@ -23,6 +24,7 @@ mod queues;
 mod tests;
 
 pub use check::{DevicePlan, ExportPlan, Plan, RealFiles};
+pub use cost::Profile;
 pub use mqfq_config::{ConfigError, Place};
 pub use policy::PolicyConfig;
 
@@ -33,7 +35,7 @@ use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::slots::PLACES_MAX;
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, CostTerm, PolicyKind, PriorityClass, Weight};
+use mqfq_blk::{CostModel, PolicyKind, PriorityClass, Weight};
 use mqfq_config::text::{quoted, shown};
 use mqfq_config::{Section, Source, size};
 use mqfq_front::FRONT_ENDS;
@@ -143,6 +145,8 @@ pub struct DeviceConfig {
     pub path: PathOptions,
     /// `[device.NAME.cost]`. Default: bytes.
     pub cost: CostModel,
+    /// `[device.NAME.profile]`: where D starts. Default: nothing is known.
+    pub profile: Option<Profile>,
 }
 
 /// `kind` and what belongs to it.
@@ -242,7 +246,7 @@ static DEVICE_KEYS: LazyLock<[Vec<&str>; 4]> = LazyLock::new(|| {
 });
 
 /// What is set of the path to a device, whatever its policy.
-const PATH_KEYS: [&str; 10] = [
+const PATH_KEYS: [&str; 11] = [
     "queue-depth",
     "block-layer",
     "software-queues",
@@ -253,6 +257,7 @@ const PATH_KEYS: [&str; 10] = [
     "retries",
     "async-writes",
     "cost",
+    "profile",
 ];
 
 /// Keys of `[export.NAME]`: those of the front ends stand between these.
@@ -396,7 +401,8 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
         }
     };
     let queue_depth = section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
-    let policy = PolicyConfig::read(&section, queue_depth)?;
+    let profile = Profile::read(&section)?;
+    let policy = PolicyConfig::read(&section, queue_depth, profile.as_ref())?;
     let wanted = policy.options(1).kind;
     if wanted.is_direct() && policy.fallback(1).is_none() && KINDS[index] != "nvme" {
         let fallback = wanted.fallback().map(|fallback| format!(" or without-wrr = \"{fallback}\""));
@@ -415,27 +421,9 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
         path: path::read(&section)?,
         policy,
         queue_depth,
-        cost: cost(&section)?,
+        cost: cost::read(&section)?,
+        profile,
     })
-}
-
-/// `[device.NAME.cost]`: `read`, `write`, `discard` and `flush`, each `{ base = SIZE, per-byte = NUMBER }`.
-fn cost(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
-    let mut model = CostModel::FLAT;
-    let Some(cost) = device.get("cost") else { return Ok(model) };
-    let cost = cost.table(&["read", "write", "discard", "flush"])?;
-    let CostModel { read, write, discard, flush } = &mut model;
-    for (key, term) in [("read", read), ("write", write), ("discard", discard), ("flush", flush)] {
-        let Some(entry) = cost.get(key) else { continue };
-        let entry = entry.table(&["base", "per-byte"])?;
-        if let Some(base) = entry.get("base") {
-            term.base_bytes = base.size(0..=1 << 30)?;
-        }
-        if let Some(per_byte) = entry.get("per-byte") {
-            *term = CostTerm { per_byte_256ths: (per_byte.decimal(0.0..=1000.0)? * 256.0).round() as u32, ..*term };
-        }
-    }
-    Ok(model)
 }
 
 fn tenant((name, section): (String, Section<'_, '_>)) -> Result<TenantConfig, ConfigError> {

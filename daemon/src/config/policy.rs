@@ -4,6 +4,7 @@
 //! config and the machine were looked at. So this keeps what was written, and [`PolicyConfig::options`] makes the
 //! scheduler's options of it. What was written is checked here, where its place is known; the defaults need no check.
 
+use super::Profile;
 use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, VSpan};
 use mqfq_config::{ConfigError, Entry, Owner, Section, read_owned, size};
 
@@ -35,7 +36,8 @@ const REFUSE: &str = "refuse";
 
 /// - `policy`: default mqfq.
 /// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise), or `"auto"`: found while the device
-///   runs, where the policy can change it. Default `"auto"` there; of the elevators, `queue-depth`.
+///   runs, where the policy can change it. Default `"auto"` there, from the knee of the device's [`Profile`] on if it has
+///   one; of the elevators, `queue-depth`.
 /// - `window`: T, in bytes at the default weight, 0 to 1 TiB. Default 64 KiB.
 /// - `token-unit`: `"request"` (each request takes one unit of depth) or a size, 512 to 1 GiB (a request takes one unit
 ///   per that many bytes of its cost). Default 4 KiB with `depth = "auto"`, else `"request"`.
@@ -76,11 +78,15 @@ struct Overrides {
 }
 
 impl PolicyConfig {
-    /// The settings in the section of a device with so deep a device queue per worker.
+    /// The settings in the section of a device with so deep a device queue per worker, and with this profile.
     ///
     /// # Errors
     /// A value out of range, or a key that the policy or the form does not have.
-    pub fn read(device: &Section<'_, '_>, queue_depth: u16) -> Result<PolicyConfig, ConfigError> {
+    pub fn read(
+        device: &Section<'_, '_>,
+        queue_depth: u16,
+        profile: Option<&Profile>,
+    ) -> Result<PolicyConfig, ConfigError> {
         let kind = match device.get("policy") {
             Some(entry) => {
                 let name = entry.choice(&PolicyKind::ALL.map(PolicyKind::name))?;
@@ -102,10 +108,10 @@ impl PolicyConfig {
         let mut own = PolicyOptions { own: OwnOptions::shipped(kind), ..PolicyOptions::new(kind) };
         own_keys(device, &mut own)?;
         let Some(fallback) = fallback else {
-            return Ok(PolicyConfig { wanted: Chosen::read(device, own, queue_depth)?, fallback: None });
+            return Ok(PolicyConfig { wanted: Chosen::read(device, own, queue_depth, profile)?, fallback: None });
         };
         let fallback = PolicyOptions { own: OwnOptions::shipped(fallback), ..PolicyOptions::new(fallback) };
-        let fallback = Chosen::read(device, fallback, queue_depth)?;
+        let fallback = Chosen::read(device, fallback, queue_depth, profile)?;
         Ok(PolicyConfig { wanted: Chosen { exact: own, relaxed: None }, fallback: Some(fallback) })
     }
 
@@ -129,22 +135,26 @@ impl PolicyConfig {
 
 impl Chosen {
     /// D, T and the form, of a policy whose own settings are known.
-    fn read(device: &Section<'_, '_>, own: PolicyOptions, queue_depth: u16) -> Result<Chosen, ConfigError> {
+    fn read(
+        device: &Section<'_, '_>,
+        own: PolicyOptions,
+        queue_depth: u16,
+        profile: Option<&Profile>,
+    ) -> Result<Chosen, ConfigError> {
         let (kind, mut exact) = (own.kind, own);
-        if kind.is_elevator() {
-            exact.depth = queue_depth.into();
-        }
-        exact.depth_auto = kind.tunes_depth();
-        if let Some(entry) = device.get("depth") {
-            let number = entry.number_or(AUTO, 1..=PolicyOptions::DEPTH_MAX)?;
-            exact.depth = number.unwrap_or(exact.depth);
-            exact.depth_auto = number.is_none();
-            if exact.depth_auto && !kind.tunes_depth() {
-                let allowed = PolicyKind::names(PolicyKind::tunes_depth);
-                let why = format!("{AUTO:?} is no setting of policy {kind}, allowed with {allowed}");
-                return Err(entry.place().error(why));
+        let number = match device.get("depth") {
+            Some(entry) => {
+                let number = entry.number_or(AUTO, 1..=PolicyOptions::DEPTH_MAX)?;
+                if number.is_none() && !kind.tunes_depth() {
+                    let allowed = PolicyKind::names(PolicyKind::tunes_depth);
+                    let why = format!("{AUTO:?} is no setting of policy {kind}, allowed with {allowed}");
+                    return Err(entry.place().error(why));
+                }
+                number
             }
-        }
+            None => None,
+        };
+        exact.depth_auto = number.is_none() && kind.tunes_depth();
         if exact.depth_auto {
             exact.token_unit_bytes = Some(PolicyOptions::AUTO_TOKEN_UNIT_BYTES);
         }
@@ -156,6 +166,13 @@ impl Chosen {
                 Ok("request") => None,
                 _ => Some(unit.size(512..=1 << 30)? as u32),
             };
+        }
+        if let Some(number) = number {
+            exact.depth = number;
+        } else if kind.is_elevator() {
+            exact.depth = queue_depth.into();
+        } else if let Some(profile) = profile {
+            exact.depth = profile.depth_start(exact.token_unit_bytes);
         }
         if !kind.has_window() {
             let allowed = PolicyKind::names(PolicyKind::has_window);

@@ -176,7 +176,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
         format!(
             "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, without-wrr, depth, window, token-unit, \
              form, quantum, lease, token-batch, token-share, {}, queue-depth, block-layer, software-queues, \
-             hardware-queues, merge, plug, timeout, retries, async-writes, cost",
+             hardware-queues, merge, plug, timeout, retries, async-writes, cost, profile",
             PolicyKind::all_keys().join(", ")
         )
     );

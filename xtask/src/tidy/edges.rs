@@ -25,10 +25,11 @@ const EDGES: &[Edges] = &[
     Edges { folder: "front", package: "mqfq-front", on: &["blk"], or_fewer: false },
     Edges { folder: "report", package: "mqfq-report", on: &[], or_fewer: false },
     Edges { folder: "demo", package: "mqfq-demo", on: &["nvme", "blk", "front", "report"], or_fewer: false },
+    Edges { folder: "calibrate", package: "mqfq-calibrate", on: &["blk", "report", "demo"], or_fewer: false },
     Edges {
         folder: "daemon",
         package: "mqfq",
-        on: &["front", "blk", "config", "report", "demo", "testing"],
+        on: &["front", "blk", "config", "report", "demo", "calibrate", "testing"],
         or_fewer: true,
     },
     Edges { folder: "cpu", package: "mqfq-cpu", on: &["testing"], or_fewer: true },

@@ -1,0 +1,135 @@
+//! Who runs a load on the device, and by which clock: the engine on its threads, or a worker's loop in virtual time.
+
+use crate::virtual_time::{self, VirtualHost};
+use mqfq_blk::device::nvme::{NvmeDevice, Preset};
+use mqfq_blk::device::{Device, DeviceInfo};
+use mqfq_blk::hctx::HwCtx;
+use mqfq_blk::{AnyPolicy, FlowId, PolicyKind, PolicyOptions, Weight};
+use mqfq_demo::harness::{Rig, RigOptions, Tenant, Transport};
+use mqfq_demo::load::{Counted, Load, Window};
+use mqfq_demo::load_inside::{self, Run};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::{Arc, mpsc};
+
+/// Commands on a worker's device queue at once: more than any load here has in flight.
+pub const QUEUE_DEPTH: u16 = 1024;
+
+/// Size of a modelled drive, bytes. Its times do not depend on where a request lies; what is written takes memory.
+pub const MODEL_BYTES: u64 = 64 << 20;
+
+/// What came of a load.
+pub struct Ran {
+    /// What the load was given.
+    pub counted: Counted,
+    /// Of the time of the cores that carried it, the part that they worked, 0 to 1. `None`: they cost nothing.
+    pub core_share: Option<f64>,
+}
+
+/// A device that can be loaded.
+pub trait Bench {
+    /// What the device is.
+    fn info(&self) -> DeviceInfo;
+
+    /// Most workers that carry a load.
+    fn workers(&self) -> u16;
+
+    /// Runs `load`, alone, for `window`.
+    ///
+    /// # Errors
+    /// One sentence: the device failed a request, or the engine could not start.
+    fn run(&mut self, load: &Load, window: Window) -> Result<Ran, String>;
+}
+
+/// A device in wall time, driven by an engine without a scheduler.
+pub struct WallBench {
+    device: Arc<dyn Device>,
+    workers: u16,
+}
+
+impl WallBench {
+    /// `device`, driven by up to `workers` workers, at least 1.
+    pub fn new(device: Arc<dyn Device>, workers: u16) -> WallBench {
+        WallBench { device, workers }
+    }
+}
+
+/// CPU time of this process so far, seconds.
+fn cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+impl Bench for WallBench {
+    fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    fn workers(&self) -> u16 {
+        self.workers
+    }
+
+    fn run(&mut self, load: &Load, window: Window) -> Result<Ran, String> {
+        let mut rig = Rig::start(RigOptions {
+            device: self.device.clone(),
+            policy: PolicyOptions::new(PolicyKind::None),
+            queue_depth: QUEUE_DEPTH,
+            tenants: &[Tenant { name: "the calibration", weight: Weight::DEFAULT, load: *load }],
+            transport: Transport::Inside,
+            workers: load.connections.into(),
+            pin: false,
+        })?;
+        let begun_s = cpu_s();
+        let counted = rig.run(&[0], window)?.remove(0);
+        let worked_s = cpu_s() - begun_s;
+        rig.stop();
+        let cores_s = window.end_ns as f64 * 1e-9 * f64::from(load.connections);
+        Ok(Ran { counted, core_share: Some((worked_s / cores_s).min(1.0)) })
+    }
+}
+
+/// A modelled drive in virtual time, driven by one worker's loop, whose core costs nothing.
+pub struct ModelBench {
+    info: DeviceInfo,
+    /// Between two loads. `None` only while one runs.
+    idle: Option<(VirtualHost, HwCtx<AnyPolicy>)>,
+}
+
+impl ModelBench {
+    /// The drive `preset`; `seed` is that of its random numbers.
+    ///
+    /// # Errors
+    /// One sentence: the drive refuses a queue.
+    pub fn new(preset: Preset, seed: u64) -> Result<ModelBench, String> {
+        let device = NvmeDevice::with_preset(preset, MODEL_BYTES, seed)?;
+        let context = virtual_time::context(&device, QUEUE_DEPTH)?;
+        Ok(ModelBench { info: device.info(), idle: Some((VirtualHost::default(), context)) })
+    }
+}
+
+impl Bench for ModelBench {
+    fn info(&self) -> DeviceInfo {
+        self.info
+    }
+
+    fn workers(&self) -> u16 {
+        1
+    }
+
+    fn run(&mut self, load: &Load, window: Window) -> Result<Ran, String> {
+        let (host, context) = self.idle.take().ok_or("a load before this one failed")?;
+        let run = Run::new(virtual_time::DEVICE, window);
+        let (sender, receiver) = mpsc::channel();
+        let clients =
+            (0..load.connections).map(|number| load_inside::client(&run, FlowId(0), load, number, sender.clone())());
+        self.idle = Some(virtual_time::work(host, context, self.info, clients));
+        drop(sender);
+        let mut counted = Counted::new(window);
+        for part in receiver {
+            counted.merge(&part?);
+        }
+        match counted.errors {
+            0 => Ok(Ran { counted, core_share: None }),
+            errors => Err(format!("{errors} requests failed")),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What follows from the curves for the config: cost, and a profile to start from.
+//!
+//! # Cost
+//! A config counts in bytes of plain reads: a byte of a random read costs 1. With reads of `a + b * length` and writes
+//! of `c + d * length` ns of the device, a read's base is `a / b` bytes, a write's `c / b`, and a byte of it `d / b`.
+//! The lines are those of the random requests, which cost the device at least as much as sequential ones.
+//!
+//! # The knee in units
+//! D counts units of 4 KiB of cost, and a request begins if one unit is free ("tokens in debt", ARCHITECTURE.md). So
+//! `k` requests of `n` units are on the device together from `D = 1 + (k - 1) n` on. Example: 8 requests of 128 KiB,
+//! 33 units each, need D = 232. The profile has the largest such D of all sizes: a smaller one costs throughput.
+
+use crate::fit::Line;
+use crate::sweep::{Curve, Kind, Point};
+use mqfq_blk::CostTerm;
+use serde::Serialize;
+
+/// What D counts, bytes of cost.
+pub const UNIT_BYTES: u64 = 4096;
+
+/// Of the cores' time: from here on they are the limit and not the device.
+const CORES_BUSY_SHARE: f64 = 0.9;
+
+/// A line that is farther off is called approximate.
+const RESIDUAL_SHARE: f64 = 0.1;
+
+/// Largest base of a cost that a config takes, bytes.
+const BASE_BYTES_MAX: f64 = (1 << 30) as f64;
+
+/// Largest cost of a byte that a config takes.
+const PER_BYTE_MAX: f64 = 1000.0;
+
+/// What requests of one kind take of a full device.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Terms {
+    /// The kind.
+    pub kind: Kind,
+    /// The line through its sizes.
+    #[serde(flatten)]
+    pub line: Line,
+}
+
+/// One operation's part of `[device.NAME.cost]`.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Charge {
+    /// `base`.
+    pub base_bytes: u64,
+    /// `per-byte`.
+    pub per_byte: f64,
+}
+
+impl Charge {
+    /// The same as the scheduler has it.
+    pub fn term(&self) -> CostTerm {
+        CostTerm { base_bytes: self.base_bytes, per_byte_256ths: (self.per_byte * 256.0).round() as u32 }
+    }
+}
+
+/// `[device.NAME.profile]`.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Profile {
+    /// `knee`: smallest D with nearly all of the throughput for every size, units of 4 KiB of cost.
+    pub knee_units: u32,
+    /// `knee-requests`: the same where each request is a unit.
+    pub knee_requests: u32,
+    /// `latency`: of the smallest read at depth 1.
+    pub latency_ns: u64,
+    /// `bandwidth`: the most that random reads of any size gave.
+    pub bandwidth_bytes_per_s: u64,
+    /// `write-latency`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_latency_ns: Option<u64>,
+    /// `write-bandwidth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_bandwidth_bytes_per_s: Option<u64>,
+}
+
+/// All that was found.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Finding {
+    /// As measured.
+    pub curves: Vec<Curve>,
+    /// By kind, of those that were measured.
+    pub terms: Vec<Terms>,
+    /// `read` of the cost. `None`: the time of a read does not grow with its size.
+    pub read: Option<Charge>,
+    /// `write` of the cost. `None`: writes were not measured, or there is no `read`.
+    pub write: Option<Charge>,
+    /// The profile.
+    pub profile: Profile,
+    /// Sentences on what a reader should not overlook.
+    pub notes: Vec<String>,
+}
+
+impl Finding {
+    /// What follows from `curves`, among which are random reads of two sizes at least.
+    pub fn of(curves: Vec<Curve>) -> Finding {
+        let of_kind = |kind| curves.iter().filter(move |curve: &&Curve| curve.kind == kind);
+        let line = |kind| {
+            let points: Vec<_> =
+                of_kind(kind).map(|curve| (f64::from(curve.request_bytes), took_ns(curve.best()))).collect();
+            Some(Terms { kind, line: Line::through(&points)? })
+        };
+        let terms: Vec<Terms> = Kind::ALL.into_iter().filter_map(line).collect();
+        let (read, write) = charges(&terms);
+        let mut profile = Profile {
+            knee_units: 1,
+            knee_requests: 1,
+            latency_ns: alone_ns(of_kind(Kind::RandomRead)).unwrap_or(0),
+            bandwidth_bytes_per_s: bandwidth(of_kind(Kind::RandomRead)).unwrap_or(0),
+            write_latency_ns: alone_ns(of_kind(Kind::RandomWrite)),
+            write_bandwidth_bytes_per_s: bandwidth(of_kind(Kind::RandomWrite)),
+        };
+        for curve in &curves {
+            let Some(depth) = curve.knee_depth.map(u32::from) else { continue };
+            let charge = if curve.kind.is_write() { write } else { read };
+            let cost =
+                charge.map_or(curve.request_bytes.into(), |charge| charge.term().cost(curve.request_bytes.into()).0);
+            let units = u32::try_from(cost.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
+            profile.knee_units = profile.knee_units.max((depth - 1).saturating_mul(units).saturating_add(1));
+            profile.knee_requests = profile.knee_requests.max(depth);
+        }
+        let notes = notes(&curves, &terms, read, write);
+        Finding { curves, terms, read, write, profile, notes }
+    }
+}
+
+/// Time of the full device that a request takes.
+fn took_ns(point: &Point) -> f64 {
+    1e9 / point.requests_per_s
+}
+
+fn alone_ns<'a>(mut curves: impl Iterator<Item = &'a Curve>) -> Option<u64> {
+    curves.next().map(|curve| curve.alone().mean_ns.round() as u64)
+}
+
+fn bandwidth<'a>(curves: impl Iterator<Item = &'a Curve>) -> Option<u64> {
+    curves.map(|curve| curve.best().bytes_per_s as u64).max()
+}
+
+/// The charges of a random read and a random write, in bytes of random reads.
+fn charges(terms: &[Terms]) -> (Option<Charge>, Option<Charge>) {
+    let line = |kind| terms.iter().find(|terms| terms.kind == kind).map(|terms| terms.line);
+    let Some(unit_ns) = line(Kind::RandomRead).map(|line| line.per_byte_ns).filter(|ns| *ns > 0.0) else {
+        return (None, None);
+    };
+    let charge = |kind| {
+        let Line { per_request_ns, per_byte_ns, .. } = line(kind)?;
+        let (base, per_byte) = (per_request_ns / unit_ns, per_byte_ns / unit_ns);
+        let fits = base <= BASE_BYTES_MAX && per_byte <= PER_BYTE_MAX;
+        // To a thousandth, which is finer than the config keeps it.
+        fits.then(|| Charge { base_bytes: base.round() as u64, per_byte: (per_byte * 1000.0).round() / 1000.0 })
+    };
+    let read = charge(Kind::RandomRead);
+    (read, read.and_then(|_| charge(Kind::RandomWrite)))
+}
+
+fn notes(curves: &[Curve], terms: &[Terms], read: Option<Charge>, write: Option<Charge>) -> Vec<String> {
+    let mut notes = Vec::new();
+    for curve in curves {
+        let (best, what) = (curve.best(), format!("{} of {} KiB", curve.kind.name(), curve.request_bytes >> 10));
+        if let Some(share) = best.core_share.filter(|share| *share >= CORES_BUSY_SHARE) {
+            notes.push(format!(
+                "{what}: the cores worked {:.0}% of the time, so this is what they can do and not what the device can",
+                share * 100.0
+            ));
+        }
+        if curve.knee_depth.is_some()
+            && Some(best.depth) == curve.points.last().map(|point| point.depth)
+            && best.depth >= crate::sweep::Plan::DEPTH_MAX
+        {
+            notes.push(format!("{what}: throughput still grew at the largest depth measured, {}", best.depth));
+        }
+    }
+    for Terms { kind, line } in terms.iter().filter(|terms| terms.line.residual_share > RESIDUAL_SHARE) {
+        notes.push(format!(
+            "{}: the line is up to {:.0}% off, so the cost is approximate",
+            kind.name(),
+            line.residual_share * 100.0
+        ));
+    }
+    if read.is_none() {
+        notes.push("no cost follows: the time of a random read hardly grows with its size".to_string());
+    }
+    match terms.iter().any(|terms| terms.kind.is_write()) {
+        false => notes.push("writes were not measured, so there is no cost of a write".to_string()),
+        true if write.is_none() => notes.push("no cost of a write follows".to_string()),
+        true => {}
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Depth 1, and the depth at which the device is full, where a request takes `took_ns` of it.
+    fn curve(kind: Kind, request_bytes: u32, alone_ns: f64, full: u16, took_ns: f64) -> Curve {
+        let point = |depth: u16, requests_per_s: f64| Point {
+            depth,
+            requests_per_s,
+            bytes_per_s: requests_per_s * f64::from(request_bytes),
+            mean_ns: f64::from(depth) / requests_per_s * 1e9,
+            p99_ns: 0,
+            core_share: Some(0.2),
+        };
+        let points = vec![point(1, 1e9 / alone_ns), point(full, 1e9 / took_ns)];
+        Curve { kind, request_bytes, points, knee_depth: Some(full) }
+    }
+
+    /// Reads of 711 ns + length / 2.8 GB/s, writes of 3666 ns + length / 2 GB/s.
+    fn curves() -> Vec<Curve> {
+        let of = |kind, depths: [u16; 2], per_request_ns: f64, per_byte_ns: f64| {
+            let sizes = [(4096, depths[0]), (131_072, depths[1])];
+            sizes.map(|(bytes, full)| curve(kind, bytes, 1e5, full, per_request_ns + f64::from(bytes) * per_byte_ns))
+        };
+        let reads = of(Kind::RandomRead, [60, 5], 711.0, 1.0 / 2.8);
+        reads.into_iter().chain(of(Kind::RandomWrite, [6, 2], 3666.0, 0.5)).collect()
+    }
+
+    #[test]
+    fn cost_counts_in_bytes_of_reads() {
+        let found = Finding::of(curves());
+        // 711 x 2.8 = 1991 bytes; 3666 x 2.8 = 10265 bytes; 0.5 x 2.8 = 1.4.
+        assert_eq!(found.read, Some(Charge { base_bytes: 1991, per_byte: 1.0 }));
+        assert_eq!(found.write, Some(Charge { base_bytes: 10265, per_byte: 1.4 }));
+        assert_eq!((found.notes.len(), found.profile.latency_ns), (0, 100_000));
+    }
+
+    #[test]
+    fn the_knee_in_units_is_enough_for_every_size() {
+        let profile = Finding::of(curves()).profile;
+        // 4 KiB: 6087 bytes of cost, 2 units: 1 + 59 x 2 = 119. 128 KiB: 133063 bytes, 33 units: 1 + 4 x 33 = 133.
+        // Writes: of 4 KiB 15999 bytes, 4 units: 21; of 128 KiB 193765 bytes, 48 units: 49.
+        assert_eq!((profile.knee_units, profile.knee_requests), (133, 60));
+        assert_eq!(profile.bandwidth_bytes_per_s, (131_072.0 * 1e9 / (711.0 + 131_072.0 / 2.8)) as u64);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_recommended() {
+        let reads = curves().into_iter().filter(|curve| !curve.kind.is_write()).collect();
+        let found = Finding::of(reads);
+        assert_eq!((found.write, found.profile.write_latency_ns), (None, None));
+        assert_eq!(found.notes, ["writes were not measured, so there is no cost of a write"]);
+    }
+
+    #[test]
+    fn a_device_that_does_not_know_sizes_has_no_cost() {
+        let flat = [4096, 131_072].map(|bytes| curve(Kind::RandomRead, bytes, 1e5, 8, 5000.0));
+        let found = Finding::of(flat.into());
+        assert_eq!((found.read, found.write), (None, None));
+        assert!(found.notes[0].starts_with("no cost follows"), "{:?}", found.notes);
+        // Without a cost a byte is a byte: 1 + 7 x 32.
+        assert_eq!(found.profile.knee_units, 225);
+    }
+
+    #[test]
+    fn a_limit_of_the_cores_is_said() {
+        let mut curves = curves();
+        curves[0].points[1].core_share = Some(0.97);
+        let notes = Finding::of(curves).notes;
+        assert!(notes[0].starts_with("random reads of 4 KiB: the cores worked 97% of the time"), "{notes:?}");
+    }
+}

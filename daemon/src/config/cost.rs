@@ -1,0 +1,103 @@
+//! `cost` and `[device.NAME.cost]`: what a request is charged; `[device.NAME.profile]`: what is known of the device.
+
+use mqfq_blk::{CostModel, CostTerm};
+use mqfq_config::{ConfigError, Section};
+
+/// What D counts in a profile, bytes of cost.
+const PROFILE_UNIT_BYTES: u64 = 4096;
+
+/// Largest D that a profile may name.
+const KNEE_MAX: u32 = 65_535;
+
+/// Longest latency that a profile may name, ns: a minute.
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
+
+/// Largest bandwidth that a profile may name, bytes per second.
+const BANDWIDTH_MAX: u64 = 1 << 50;
+
+/// `[device.NAME.cost]`: `read`, `write`, `discard` and `flush`, each `{ base = SIZE, per-byte = NUMBER }`.
+pub fn read(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
+    let mut model = CostModel::FLAT;
+    let Some(cost) = device.get("cost") else { return Ok(model) };
+    let cost = cost.table(&["read", "write", "discard", "flush"])?;
+    let CostModel { read, write, discard, flush } = &mut model;
+    for (key, term) in [("read", read), ("write", write), ("discard", discard), ("flush", flush)] {
+        let Some(entry) = cost.get(key) else { continue };
+        let entry = entry.table(&["base", "per-byte"])?;
+        if let Some(base) = entry.get("base") {
+            term.base_bytes = base.size(0..=1 << 30)?;
+        }
+        if let Some(per_byte) = entry.get("per-byte") {
+            *term = CostTerm { per_byte_256ths: (per_byte.decimal(0.0..=1000.0)? * 256.0).round() as u32, ..*term };
+        }
+    }
+    Ok(model)
+}
+
+/// `[device.NAME.profile]`, as `mqfq calibrate` prints it: where D starts, and what the device gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Profile {
+    /// `knee`: smallest D with nearly all of the throughput, in units of 4 KiB of cost, 1..=65535.
+    pub knee_units: u32,
+    /// `knee-requests`: the same where each request is a unit, 1..=65535. Default: `knee`.
+    pub knee_requests: u32,
+    /// `latency` of a 4 KiB read alone, ns.
+    pub latency_ns: Option<u64>,
+    /// `bandwidth` of reads, bytes per second.
+    pub bandwidth_bytes_per_s: Option<u64>,
+    /// `write-latency` of a 4 KiB write alone, ns.
+    pub write_latency_ns: Option<u64>,
+    /// `write-bandwidth`, bytes per second.
+    pub write_bandwidth_bytes_per_s: Option<u64>,
+}
+
+impl Profile {
+    /// The profile of a device, if it has one.
+    ///
+    /// # Errors
+    /// A value out of range, or `knee` is missing.
+    pub fn read(device: &Section<'_, '_>) -> Result<Option<Profile>, ConfigError> {
+        const KEYS: &[&str] = &["knee", "knee-requests", "latency", "bandwidth", "write-latency", "write-bandwidth"];
+        let Some(profile) = device.get("profile") else { return Ok(None) };
+        let profile = profile.table(KEYS)?;
+        let knee_units = profile.require("knee", &format!("1 to {KNEE_MAX}"))?.number(1..=KNEE_MAX)?;
+        let latency = |key| profile.get(key).map(|entry| entry.duration_ns(1..=LATENCY_MAX_NS)).transpose();
+        let bandwidth = |key| profile.get(key).map(|entry| entry.size(1..=BANDWIDTH_MAX)).transpose();
+        Ok(Some(Profile {
+            knee_units,
+            knee_requests: profile.get("knee-requests").map_or(Ok(knee_units), |knee| knee.number(1..=KNEE_MAX))?,
+            latency_ns: latency("latency")?,
+            bandwidth_bytes_per_s: bandwidth("bandwidth")?,
+            write_latency_ns: latency("write-latency")?,
+            write_bandwidth_bytes_per_s: bandwidth("write-bandwidth")?,
+        }))
+    }
+
+    /// D to start with where a unit is so many bytes of cost, or a request: 1..=65535.
+    ///
+    /// Example: a knee of 133 units of 4 KiB is 9 of 64 KiB and 1064 of 512 bytes.
+    pub fn depth_start(&self, token_unit_bytes: Option<u32>) -> u32 {
+        let Some(unit_bytes) = token_unit_bytes else { return self.knee_requests };
+        let units = (u64::from(self.knee_units) * PROFILE_UNIT_BYTES).div_ceil(u64::from(unit_bytes.max(1)));
+        units.clamp(1, KNEE_MAX.into()) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_depth_to_start_with_counts_in_the_units_of_the_device() {
+        let profile = Profile {
+            knee_units: 133,
+            knee_requests: 54,
+            latency_ns: None,
+            bandwidth_bytes_per_s: None,
+            write_latency_ns: None,
+            write_bandwidth_bytes_per_s: None,
+        };
+        let start = |unit| profile.depth_start(unit);
+        assert_eq!([None, Some(4096), Some(64 << 10), Some(512), Some(1 << 30)].map(start), [54, 133, 9, 1064, 1]);
+    }
+}
