@@ -25,8 +25,11 @@ const GAIN_SHARE: f64 = 0.01;
 /// A bracket of the knee that is as narrow as this is not halved again.
 const BRACKET: f64 = 1.07;
 
-/// Longest look of a first, short load, ns: until it has seen enough to know the rate.
+/// Longest load of which too few requests ended, ns.
 const PILOT_MAX_NS: u64 = 10_000_000_000;
+
+/// Fewer requests in a window make it longer.
+const REQUESTS_MIN: u64 = 4;
 
 /// Requests that tell a rate.
 const PILOT_REQUESTS: u64 = 32;
@@ -283,18 +286,22 @@ impl Sweep<'_> {
     /// One load. `rate`: requests per second that it will have at most, or so.
     fn point(&mut self, kind: Kind, request_bytes: u32, depth: u16, rate: f64) -> Result<Point, String> {
         (self.begin)(&format!("{} of {} KiB, depth {depth}", kind.name(), request_bytes >> 10))?;
-        let measured_ns = match self.plan.extent {
+        let mut measured_ns = match self.plan.extent {
             Extent::Time(ns) => ns,
             // At least a millisecond: the edges of the window must not count.
             Extent::Requests(requests) => ((requests as f64 / rate * 1e9) as u64).max(1_000_000),
         };
-        let warm_up_ns = measured_ns / 5;
-        let window = Window { warm_up_ns, end_ns: warm_up_ns + measured_ns };
-        let Ran { counted, core_share } = self.bench.run(&self.load(kind, request_bytes, depth), window)?;
-        if counted.requests == 0 {
-            let ms = measured_ns / 1_000_000;
-            return Err(format!("no request of {request_bytes} bytes ended within {ms} ms at depth {depth}"));
-        }
+        let (counted, core_share) = loop {
+            let warm_up_ns = measured_ns / 5;
+            let window = Window { warm_up_ns, end_ns: warm_up_ns + measured_ns };
+            let Ran { counted, core_share } = self.bench.run(&self.load(kind, request_bytes, depth), window)?;
+            match counted.requests {
+                // A slow device: its rate is not that of one or two requests.
+                0..REQUESTS_MIN if measured_ns < PILOT_MAX_NS => measured_ns *= 4,
+                0 => return Err(format!("no request of {request_bytes} bytes ended within {PILOT_MAX_NS} ns")),
+                _ => break (counted, core_share),
+            }
+        };
         Ok(Point {
             depth,
             requests_per_s: counted.requests_per_s(),
@@ -372,6 +379,15 @@ mod tests {
         let curves = run(&mut bench, &plan(), &mut |_| Ok(())).unwrap();
         assert_eq!((curves[0].knee_depth, curves[0].points.len()), (Some(1), 3));
         assert_eq!(curves[2].points.len(), 1, "its best is at depth 1 as well");
+    }
+
+    #[test]
+    fn a_slow_device_is_given_time() {
+        // 1000 requests a second: one in a millisecond, four in the next length that is tried.
+        let mut bench = Paper { full: 1.0, loads: Vec::new() };
+        let curves = run(&mut bench, &Plan { extent: Extent::Time(1_000_000), ..plan() }, &mut |_| Ok(())).unwrap();
+        assert_eq!(curves[0].alone().requests_per_s, 1000.0);
+        assert_eq!(bench.loads[..2].iter().map(|load| load.depth).collect::<Vec<_>>(), [1, 1]);
     }
 
     #[test]

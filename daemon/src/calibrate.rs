@@ -12,7 +12,7 @@
 use crate::config::{Config, Medium};
 use crate::plain;
 use crate::signals::Signals;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::file::{Direct, FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
@@ -22,8 +22,8 @@ use mqfq_calibrate::bench::{Bench, ModelBench, WallBench};
 use mqfq_calibrate::finding::Finding;
 use mqfq_calibrate::report::{self, Report};
 use mqfq_calibrate::sweep::{self, Extent, Plan};
-use mqfq_config::size;
 use mqfq_config::text::{quoted, shown};
+use mqfq_config::{duration, size};
 use mqfq_report::print_line;
 use mqfq_report::progress::Progress;
 use std::fs::{File, OpenOptions};
@@ -56,7 +56,8 @@ const FILL_BYTES: usize = 1 << 20;
 
 /// Arguments of `mqfq calibrate`.
 #[derive(Args, Debug, Clone)]
-#[group(id = "what", required = true, multiple = false, args = ["target", "scratch", "preset", "config"])]
+#[command(group(ArgGroup::new("what").required(true).args(["target", "scratch", "preset", "config"])))]
+#[group(skip)]
 pub struct CalibrateOptions {
     /// A regular file or block device. It is only read, unless --destructive stands there, too.
     pub target: Option<PathBuf>,
@@ -81,6 +82,10 @@ pub struct CalibrateOptions {
     /// Shorter loads: some seconds in all, and numbers that repeat less well.
     #[arg(long)]
     pub quick: bool,
+    /// How long each of about 60 loads (120 with writes) runs, after a fifth of it to warm up: 1ms to 2s. Default:
+    /// 600ms, with --quick 100ms.
+    #[arg(long, value_name = "DURATION", value_parser = step, conflicts_with_all = ["preset", "quick"])]
+    pub step: Option<u64>,
     /// Workers that load the device, at most. Default: one per CPU, up to 4.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(WORKERS_MAX)), conflicts_with = "preset")]
     pub workers: Option<u16>,
@@ -101,6 +106,14 @@ fn scratch_size(text: &str) -> Result<u64, String> {
     match size::parse(text).filter(|bytes| allowed.contains(bytes)) {
         Some(bytes) => Ok(bytes),
         None => Err(format!("it is not a size from 64MiB to 1TiB, such as 1GiB: {}", shown(text))),
+    }
+}
+
+/// How long a load runs, ns.
+fn step(text: &str) -> Result<u64, String> {
+    match duration::parse(text).filter(|ns| (1_000_000..=2_000_000_000).contains(ns)) {
+        Some(ns) => Ok(ns),
+        None => Err(format!("it is not a duration from 1ms to 2s, such as 600ms: {}", shown(text))),
     }
 }
 
@@ -131,7 +144,10 @@ pub fn calibrate(options: &CalibrateOptions, json: bool) -> Result<(), String> {
         return Err(format!("{title}: holds {} bytes, allowed are {SIZE_BYTES_MIN} or more", info.size_bytes));
     }
     let quick = usize::from(options.quick);
-    let extent = if is_model { Extent::Requests(STEP_REQUESTS[quick]) } else { Extent::Time(STEP_NS[quick]) };
+    let extent = match is_model {
+        true => Extent::Requests(STEP_REQUESTS[quick]),
+        false => Extent::Time(options.step.unwrap_or(STEP_NS[quick])),
+    };
     let seed = options.seed;
     let plan = Plan { sizes_bytes: Plan::SIZES_BYTES.to_vec(), depth_max: Plan::DEPTH_MAX, extent, writes, seed };
     let mut progress = Progress::new(plan.steps_max());

@@ -87,6 +87,14 @@ mod tests {
             "the following required arguments were not provided: <CONFIG>, see mqfq --help"
         );
         assert_eq!(refusal(&["mqfq", "demo", "--fast"]), "unexpected argument '--fast' found, see mqfq --help");
+        assert_eq!(
+            refusal(&["mqfq", "calibrate"]),
+            "the following required arguments were not provided: <TARGET|--scratch <FOLDER>|--preset <NAME>|--config <FILE> <DEVICE>>, see mqfq --help"
+        );
+        assert_eq!(
+            refusal(&["mqfq", "calibrate", "/dev/x", "--preset", "optane"]),
+            "the argument '[TARGET]' cannot be used with '--preset <NAME>', see mqfq --help"
+        );
         assert_eq!(refusal(&["mqfq", "dance"]), "unrecognized subcommand 'dance', see mqfq --help");
     }
 }

@@ -6,8 +6,8 @@ use mqfq_blk::path::Merge;
 use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::slots::Slot;
 use mqfq_blk::{
-    BfqOptions, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind, PolicyOptions, PriorityClass,
-    VSpan,
+    BfqOptions, CostTerm, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind, PolicyOptions,
+    PriorityClass, VSpan,
 };
 use std::path::Path;
 

@@ -3,6 +3,7 @@
 //! One test binary, so that the tests can agree on who may use the machine (`mqfq_testing::machine`). Tools that are
 //! missing skip their tests with a printed reason; with `CI=true` or `MQFQ_REQUIRE_TOOLS=1` a missing tool fails them.
 
+mod calibrate;
 mod change;
 mod client;
 mod config_errors;
