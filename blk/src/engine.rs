@@ -26,6 +26,7 @@ use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::policy::{AnyPolicy, ClassWeights, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
+use mqfq_sched::write_cost::WriteCost;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -112,6 +113,8 @@ pub struct DeviceStats {
     pub class_weights: Option<ClassWeights>,
     /// What is in force of what is found while the policy runs, and why; `None` if its figures are numbers.
     pub in_force: Option<InForce>,
+    /// What a write costs, in 256ths of what the cost model says, if that is followed.
+    pub write_cost_256ths: Option<u32>,
     /// Counters of the tenants, by flow.
     pub flows: Vec<NamedFlowStats>,
     /// By hctx, which is by worker.
@@ -196,6 +199,7 @@ impl Engine {
                 queue_depth: device.queue_depth,
                 limits: limits.collect(),
                 cost: device.cost,
+                write_cost: device.path.follow_writes.then(|| Arc::new(WriteCost::new(device.cost, options.workers))),
                 path: device.path,
             });
         }
@@ -340,6 +344,7 @@ impl Engine {
             let Running { policy, tuning } = shared.running();
             stats.in_force = tuning.and_then(|tuning| tuning.in_force(self.clock().now_ns()));
             stats.class_weights = policy.class_weights();
+            stats.write_cost_256ths = shared.write_cost.as_ref().map(|cost| cost.estimate_256ths());
             for (flow, number) in stats.flows.iter_mut().zip(0..) {
                 flow.class_bytes = policy.class_bytes(FlowId(number));
             }
@@ -383,6 +388,7 @@ fn empty_stats((device, policy): (&DeviceOptions, PolicyOptions)) -> DeviceStats
         policy: policy.kind.name(),
         class_weights: None,
         in_force: None,
+        write_cost_256ths: None,
         flows: device.flows.iter().map(named).collect(),
         hctxs: Vec::new(),
     }

@@ -24,9 +24,11 @@
 //! | `hctx/split.rs` | what is a part of a request, and when has the whole ended |
 //! | `hctx/timeout.rs` | what becomes of a command that the device does not end |
 //! | `hctx/counters.rs` | what is counted and recorded |
+//! | `hctx/follow.rs` | what does a write cost the device now |
 
 mod counters;
 mod direct;
+mod follow;
 mod hand_over;
 mod in_flight;
 mod merge;
@@ -47,11 +49,13 @@ use crate::tag::TagSet;
 use crate::trace::{Recorder, Trace, TraceEvent};
 use crate::tuning::Tuning;
 use direct::DirectPath;
+use follow::Follow;
 use hand_over::Commands;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{Entry, Kick, Policy};
 use mqfq_sched::topology::HctxId;
+use mqfq_sched::write_cost::WriteCost;
 use raw::RawPath;
 use shared::Shared;
 use staged::StagedPath;
@@ -137,6 +141,14 @@ impl<P: Policy> HwCtx<P> {
     #[must_use]
     pub fn without_flow_stats(mut self) -> HwCtx<P> {
         self.shared.counters.flows = Vec::new();
+        self
+    }
+
+    /// The same, charging writes by what they cost the device now: `cost` is that of all its contexts. Without a block
+    /// layer nothing is counted, and nothing followed.
+    #[must_use]
+    pub fn following(mut self, cost: Arc<WriteCost>) -> HwCtx<P> {
+        self.shared.follow = Some(Follow::new(cost));
         self
     }
 
@@ -281,10 +293,26 @@ impl<P: Policy> HwCtx<P> {
                     direct::adjust(shared, now_ns);
                 }
             }
-            Path::Raw(raw) => raw.complete_all(shared, now_ns, out),
+            Path::Raw(raw) => {
+                raw.complete_all(shared, now_ns, out);
+                return out.len() - before;
+            }
+        }
+        if self.shared.follow.is_some() && out.len() > before {
+            self.follow(&out[before..], now_ns);
         }
         let parts = if self.has_detour { self.shared.take_ended_parts() } else { 0 };
         out.len() - before + parts
+    }
+
+    /// The charge of a write by what has completed.
+    #[inline(never)]
+    fn follow(&mut self, completions: &[(Owner, Completion)], now_ns: u64) {
+        let staged = self.staged();
+        let Shared { id, follow, charges, .. } = &mut self.shared;
+        if let Some(follow) = follow {
+            follow.completed(*id, completions, staged, now_ns, charges);
+        }
     }
 
     /// Flows that were refused and have room since the last call.

@@ -7,6 +7,7 @@
 //! | `plug` | requests that gather before they are dispatched, so that merges and batches find partners | `worker/mod.rs` |
 //! | `timeout_ns`, `retries` | commands that the device does not end | `timeout.rs` |
 //! | `async_writes` | what the policy is told of writes | here |
+//! | `follow_writes` | what a write is charged | `hctx/follow.rs` |
 
 use crate::device_info::DeviceInfo;
 use crate::split::Split;
@@ -87,6 +88,8 @@ pub struct PathOptions {
     /// Nobody waits for a write without FUA: it is a cache's that is written back. A front end cannot know. Off, all
     /// writes are waited for, as direct writes are in Linux, which is how hypervisors write for their guests.
     pub async_writes: bool,
+    /// A write is charged by what it costs the device now, and not for good as the cost model says.
+    pub follow_writes: bool,
     /// What the device can. [`PathOptions::for_device`] knows; so it does of the next.
     pub bounds: MergeBounds,
     /// The device's block, bytes: parts are multiples of it.
@@ -114,6 +117,7 @@ impl PathOptions {
         timeout_ns: 0,
         retries: PathOptions::RETRIES,
         async_writes: false,
+        follow_writes: false,
         bounds: MergeBounds::NOTHING,
         block_bytes: 1,
     };

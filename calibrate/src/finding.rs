@@ -24,6 +24,9 @@ const CORES_BUSY_SHARE: f64 = 0.9;
 /// A line that is farther off is called approximate.
 const RESIDUAL_SHARE: f64 = 0.1;
 
+/// Of a line that is farther off no cost is made: what was measured is no line.
+const RESIDUAL_SHARE_MAX: f64 = 0.5;
+
 /// Largest base of a cost that a config takes, bytes.
 const BASE_BYTES_MAX: f64 = (1 << 30) as f64;
 
@@ -82,7 +85,7 @@ pub struct Finding {
     pub curves: Vec<Curve>,
     /// By kind, of those that were measured.
     pub terms: Vec<Terms>,
-    /// `read` of the cost. `None`: the time of a read does not grow with its size.
+    /// `read` of the cost. `None`: the time of a read does not grow evenly with its size.
     pub read: Option<Charge>,
     /// `write` of the cost. `None`: writes were not measured, or there is no `read`.
     pub write: Option<Charge>,
@@ -140,7 +143,10 @@ fn bandwidth<'a>(curves: impl Iterator<Item = &'a Curve>) -> Option<u64> {
 
 /// The charges of a random read and a random write, in bytes of random reads.
 fn charges(terms: &[Terms]) -> (Option<Charge>, Option<Charge>) {
-    let line = |kind| terms.iter().find(|terms| terms.kind == kind).map(|terms| terms.line);
+    let line = |kind| {
+        let of_kind = terms.iter().find(|terms| terms.kind == kind).map(|terms| terms.line);
+        of_kind.filter(|line| line.residual_share <= RESIDUAL_SHARE_MAX)
+    };
     let Some(unit_ns) = line(Kind::RandomRead).map(|line| line.per_byte_ns).filter(|ns| *ns > 0.0) else {
         return (None, None);
     };
@@ -174,13 +180,14 @@ fn notes(curves: &[Curve], terms: &[Terms], read: Option<Charge>, write: Option<
     }
     for Terms { kind, line } in terms.iter().filter(|terms| terms.line.residual_share > RESIDUAL_SHARE) {
         notes.push(format!(
-            "{}: the line is up to {:.0}% off, so the cost is approximate",
+            "{}: the line is up to {:.0}% off, so {}",
             kind.name(),
-            line.residual_share * 100.0
+            line.residual_share * 100.0,
+            if line.residual_share > RESIDUAL_SHARE_MAX { "it is no cost" } else { "the cost is approximate" }
         ));
     }
     if read.is_none() {
-        notes.push("no cost follows: the time of a random read hardly grows with its size".to_string());
+        notes.push("no cost follows: the time of a random read does not grow evenly with its size".to_string());
     }
     match terms.iter().any(|terms| terms.kind.is_write()) {
         false => notes.push("writes were not measured, so there is no cost of a write".to_string()),
@@ -252,6 +259,19 @@ mod tests {
         assert!(found.notes[0].starts_with("no cost follows"), "{:?}", found.notes);
         // Without a cost a byte is a byte: 1 + 7 x 32.
         assert_eq!(found.profile.knee_units, 225);
+    }
+
+    #[test]
+    fn what_is_no_line_is_no_cost() {
+        // Writes of 64 KiB take a tenth of what those of 4 KiB take.
+        let mut curves = curves();
+        curves.push(curve(Kind::RandomWrite, 65_536, 1e5, 2, 500.0));
+        let found = Finding::of(curves);
+        assert!(found.read.is_some() && found.write.is_none());
+        assert!(
+            found.notes[0].starts_with("random writes: the line is up to") && found.notes[0].ends_with("it is no cost")
+        );
+        assert_eq!(found.notes[1], "no cost of a write follows");
     }
 
     #[test]

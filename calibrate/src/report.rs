@@ -119,7 +119,8 @@ pub fn config(name: &str, finding: &Finding) -> String {
         text += &format!("[device.{name}.cost]\n{}", line("read", read));
         match finding.write {
             Some(write) => text += &line("write", write),
-            None => text += "# no term for writes: they were not measured\n",
+            None if finding.profile.write_latency_ns.is_none() => text += "# no term for writes: not measured\n",
+            None => text += "# no term for writes: their time does not follow their size\n",
         }
         text.push('\n');
     }

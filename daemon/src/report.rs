@@ -40,6 +40,8 @@ struct DeviceReport {
     class_weights: Option<ByClass>,
     /// What was found while it runs; `null`: all its figures are numbers.
     in_force: Option<InForceReport>,
+    /// What a write costs, times what the config says; `null`: that is not followed.
+    write_cost_times: Option<f64>,
     /// All tenants together.
     operations: Operations,
     tenants: Vec<TenantReport>,
@@ -294,6 +296,7 @@ impl From<&DeviceStats> for DeviceReport {
             policy: device.policy,
             class_weights: device.class_weights.map(|weights| weights.by_class().map(u64::from).into()),
             in_force: device.in_force.as_ref().map(InForceReport::from),
+            write_cost_times: device.write_cost_256ths.map(|times| f64::from(times) / 256.0),
             operations: Operations::of(&all),
             tenants: device.flows.iter().map(TenantReport::from).collect(),
             hctxs: hctxs.collect(),
@@ -345,6 +348,9 @@ impl StatsReport {
                         let _ = writeln!(out, "  {name:<16} bytes by class: high {high}, medium {medium}, low {low}");
                     }
                 }
+            }
+            if let Some(times) = device.write_cost_times {
+                let _ = writeln!(out, "  a write costs {times:.2} times what the config says");
             }
             let _ = writeln!(out, "  {:<16} {:>12} {:>25} {:>15}", "operation", "requests", "bytes", "mean total us");
             for (name, Operation { requests, bytes, total_ns }) in device.operations.named() {
@@ -439,9 +445,16 @@ mod tests {
         let hctx = HctxStats { dispatched: 11, doorbells: 5, ..Default::default() };
         let flows = vec![NamedFlowStats { name: "alice".into(), stats, class_bytes: Some([5, 6, 7]) }];
         let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
-        let in_force = None;
-        let device =
-            DeviceStats { name: "fast".into(), policy: "d2fq", class_weights, in_force, flows, hctxs: vec![hctx] };
+        let (name, in_force, write_cost_256ths) = ("fast".into(), None, Some(640));
+        let device = DeviceStats {
+            name,
+            policy: "d2fq",
+            class_weights,
+            in_force,
+            write_cost_256ths,
+            flows,
+            hctxs: vec![hctx],
+        };
         let listener = Counts {
             connections: 1,
             connections_total: 4,
@@ -474,7 +487,10 @@ mod tests {
         assert_eq!(alice["class_bytes"], serde_json::json!({"high": 5, "medium": 6, "low": 7}));
         assert_eq!(json["devices"][0]["class_weights"], serde_json::json!({"high": 16, "medium": 4, "low": 1}));
 
+        assert_eq!(json["devices"][0]["write_cost_times"], 2.5);
+
         let table = report.table();
+        assert!(table.contains("\n  a write costs 2.50 times what the config says\n"), "{table}");
         assert!(table.contains("\n  class weights: high 16, medium 4, low 1\n"), "{table}");
         assert!(table.contains("\n  alice            bytes by class: high 5, medium 6, low 7\n"), "{table}");
         assert!(table.ends_with("unix:/a: 1 connections, 4 in all, 0 refused; broken rules: unaligned 2\n"), "{table}");

@@ -14,7 +14,8 @@
 //! there would leave no scheduler a choice between use and latency.
 //!
 //! Flush, Write Zeroes, Deallocate, hints and refused commands move no data: a latency without a die, then the link's
-//! time per command. The model knows nothing of wear, garbage collection or mapping.
+//! time per command. The model knows nothing of wear or mapping; of garbage collection it has what a host sees, writes
+//! that become dearer and cheaper again ([`Drift`]), if it is asked for.
 //!
 //! # Invariants
 //! M1. Commands end in the order in which the link began them, and the link begins them in the order in which their
@@ -59,6 +60,26 @@ impl LinkRate {
     }
 }
 
+/// How the link's time of a write changes: evenly up to `times` as much in the first half of each period, and back in
+/// the second. A function of the time at which the transfer begins, so the model still does not depend on being asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Drift {
+    /// 1..=64.
+    pub times: u16,
+    /// Nanoseconds, at least 2.
+    pub period_ns: u64,
+}
+
+impl Drift {
+    /// What a write takes at `at_ns`, in 256ths of what it takes without drift.
+    pub fn factor_256ths(&self, at_ns: u64) -> u64 {
+        let at_ns = at_ns % self.period_ns;
+        let from_end_ns = at_ns.min(self.period_ns - at_ns);
+        let half_ns = u128::from(self.period_ns / 2);
+        256 + (u128::from(self.times - 1) * 256 * u128::from(from_end_ns) / half_ns) as u64
+    }
+}
+
 /// A drive's times. Latencies are means; each page of a read or write varies by +-10%, evenly spread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MediaOptions {
@@ -82,6 +103,8 @@ pub struct MediaOptions {
     pub read_link: LinkRate,
     /// The link for writes.
     pub write_link: LinkRate,
+    /// How the time of writes on the link changes. `None`: it does not.
+    pub write_drift: Option<Drift>,
     /// Most commands inside the drive; further ones wait in their submission rings. 1..=65535.
     pub inside_max: u16,
 }
@@ -160,7 +183,12 @@ impl Link {
         let rate = if transfer.write { &options.write_link } else { &options.read_link };
         // Below 2^32 x 2^30 + 2^40: no overflow.
         let bytes_ns = u64::from(rate.moved_bytes(transfer.bytes)) * NS_PER_S + self.carry[usize::from(transfer.write)];
-        let end_ns = at_ns.max(self.busy_until_ns) + rate.command_ns + bytes_ns / rate.bytes_per_s;
+        let begin_ns = at_ns.max(self.busy_until_ns);
+        let mut took_ns = rate.command_ns + bytes_ns / rate.bytes_per_s;
+        if let Some(drift) = options.write_drift.filter(|_| transfer.write) {
+            took_ns = took_ns * drift.factor_256ths(begin_ns) / 256;
+        }
+        let end_ns = begin_ns + took_ns;
         (end_ns, bytes_ns % rate.bytes_per_s)
     }
 }
@@ -281,6 +309,7 @@ mod tests {
             write_zeroes_ns: 7_000,
             read_link: LINK,
             write_link: LinkRate { command_ns: 1_000, bytes_per_s: 1_000_000_000, shortest_bytes: 0 },
+            write_drift: None,
             inside_max: 1000,
         }
     }
@@ -331,6 +360,19 @@ mod tests {
         media.begin(Some(Work::Write { bytes: 4096, fua: true }), 0, 1_000_000);
         let (end_ns, _) = media.next_ended(u64::MAX).unwrap();
         assert!((1_180_000 + 5_096..=1_220_000 + 5_096).contains(&end_ns), "{end_ns}");
+    }
+
+    #[test]
+    fn a_drive_that_collects_garbage_takes_longer_for_writes_and_then_no_more() {
+        // In a second from 1 to 4 times and back: 2.5 times after a quarter, 4 after a half, 2.5 after three quarters.
+        let drift = Drift { times: 4, period_ns: 1_000_000_000 };
+        let at_ms = [0, 250, 500, 750, 1000, 1250].map(|ms| drift.factor_256ths(ms * 1_000_000));
+        assert_eq!(at_ms, [256, 640, 1024, 640, 256, 640]);
+        let mut media = Media::new(MediaOptions { write_ns: 0, read_ns: 0, write_drift: Some(drift), ..options() }, 1);
+        media.begin(Some(Work::Write { bytes: 4096, fua: false }), 0, 500_000_000);
+        assert_eq!(media.next_ended(u64::MAX), Some((500_000_000 + 4 * 5_096, 0)));
+        media.begin(Some(Work::Read { bytes: 4096 }), 0, 500_100_000);
+        assert_eq!(media.next_ended(u64::MAX), Some((500_100_000 + 2_065, 0)), "a read takes what it took");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! every path with a block layer, and is here; [`Ending`] is the one thing that they do differently at a request's end.
 
 use super::counters::Counters;
+use super::follow::Follow;
 use super::hand_over::Commands;
 use super::merge::Merging;
 use super::split::Splitting;
@@ -53,6 +54,11 @@ impl Charges {
         Charges([read, write, flush, discard, discard])
     }
 
+    /// Writes are charged by `term` from now on.
+    pub(super) fn set_write(&mut self, term: CostTerm) {
+        self.0[Op::Write.index()].term = term;
+    }
+
     /// How this submission is charged.
     #[inline(always)]
     pub(super) fn of(&self, submission: &Submission) -> Charge {
@@ -84,6 +90,8 @@ pub(super) struct Shared<P: Policy> {
     pub(super) counters: Counters,
     /// What is measured for figures that are found while the policy runs; `None` if they are numbers.
     pub(super) meter: Option<Meter>,
+    /// `None`: a write is charged as the cost model says, for good.
+    pub(super) follow: Option<Follow>,
 }
 
 impl<P: Policy> Shared<P> {
@@ -110,6 +118,7 @@ impl<P: Policy> Shared<P> {
             staging,
             counters: Counters::new(limits.len()),
             meter: None,
+            follow: None,
         }
     }
 

@@ -24,6 +24,7 @@ use crate::tuning::Tuning;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::policy::AnyPolicy;
 use mqfq_sched::topology::HctxId;
+use mqfq_sched::write_cost::WriteCost;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -48,6 +49,8 @@ pub(crate) struct SharedDevice {
     pub(crate) queue_depth: u16,
     pub(crate) limits: Vec<StageLimits>,
     pub(crate) cost: CostModel,
+    /// What writes cost, if that is followed.
+    pub(crate) write_cost: Option<Arc<WriteCost>>,
     pub(crate) path: PathOptions,
 }
 
@@ -263,6 +266,10 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
         });
         hctx.set_tuning(tuning, shared.clock.now_ns());
         let hctx = if is_of_sets { hctx.with_class_queues() } else { hctx };
+        let hctx = match &device.write_cost {
+            Some(cost) => hctx.following(cost.clone()),
+            None => hctx,
+        };
         hctxs.push(if device.queues.map().layer().is_bypass() { hctx.raw() } else { hctx });
     }
     let infos: Vec<DeviceInfo> = shared.devices.iter().map(|device| device.device.info()).collect();

@@ -15,11 +15,18 @@ const LATENCY_MAX_NS: u64 = 60_000_000_000;
 /// Largest bandwidth that a profile may name, bytes per second.
 const BANDWIDTH_MAX: u64 = 1 << 50;
 
-/// `[device.NAME.cost]`: `read`, `write`, `discard` and `flush`, each `{ base = SIZE, per-byte = NUMBER }`.
-pub fn read(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
+/// `cost`: `"bytes"`, `"auto"` or `[device.NAME.cost]`, which has `read`, `write`, `discard` and `flush`, each
+/// `{ base = SIZE, per-byte = NUMBER }`, and `auto`. Whether the cost of writes is followed from there.
+///
+/// # Errors
+/// A value of the wrong type or out of range.
+pub fn read(device: &Section<'_, '_>) -> Result<(CostModel, bool), ConfigError> {
     let mut model = CostModel::FLAT;
-    let Some(cost) = device.get("cost") else { return Ok(model) };
-    let cost = cost.table(&["read", "write", "discard", "flush"])?;
+    let Some(cost) = device.get("cost") else { return Ok((model, false)) };
+    if cost.text("").is_ok() {
+        return Ok((model, cost.choice(&["bytes", "auto"])? == "auto"));
+    }
+    let cost = cost.table(&["read", "write", "discard", "flush", "auto"])?;
     let CostModel { read, write, discard, flush } = &mut model;
     for (key, term) in [("read", read), ("write", write), ("discard", discard), ("flush", flush)] {
         let Some(entry) = cost.get(key) else { continue };
@@ -31,7 +38,7 @@ pub fn read(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
             *term = CostTerm { per_byte_256ths: (per_byte.decimal(0.0..=1000.0)? * 256.0).round() as u32, ..*term };
         }
     }
-    Ok(model)
+    Ok((model, cost.get("auto").map_or(Ok(false), |auto| auto.flag())?))
 }
 
 /// `[device.NAME.profile]`, as `mqfq calibrate` prints it: where D starts, and what the device gives.

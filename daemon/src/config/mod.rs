@@ -143,7 +143,7 @@ pub struct DeviceConfig {
     pub queues: QueueLayout,
     /// `merge`, `plug`, `timeout`, `retries`, `async-writes`.
     pub path: PathOptions,
-    /// `[device.NAME.cost]`. Default: bytes.
+    /// `cost`; whether that of writes is followed is in `path`. Default: bytes.
     pub cost: CostModel,
     /// `[device.NAME.profile]`: where D starts. Default: nothing is known.
     pub profile: Option<Profile>,
@@ -402,6 +402,7 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
     };
     let queue_depth = section.get("queue-depth").map_or(Ok(1024), |depth| depth.number(1..=65_535))?;
     let profile = Profile::read(&section)?;
+    let (cost, follow_writes) = cost::read(&section)?;
     let policy = PolicyConfig::read(&section, queue_depth, profile.as_ref())?;
     let wanted = policy.options(1).kind;
     if wanted.is_direct() && policy.fallback(1).is_none() && KINDS[index] != "nvme" {
@@ -418,10 +419,10 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
         place: section.place().clone(),
         medium,
         queues: queues::read(&section, &policies)?,
-        path: path::read(&section)?,
+        path: PathOptions { follow_writes, ..path::read(&section)? },
         policy,
         queue_depth,
-        cost: cost::read(&section)?,
+        cost,
         profile,
     })
 }

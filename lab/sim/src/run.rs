@@ -28,6 +28,7 @@ use mqfq_blk_watched::tuning::Tuning;
 use mqfq_blk_watched::worker::{Worker, WorkerOptions};
 use mqfq_blk_watched::{FlowId, HctxId, Weight};
 use mqfq_sched_watched::policy::Policy;
+use mqfq_sched_watched::write_cost::WriteCost;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -123,6 +124,7 @@ impl PolicyVisitor for Run<'_> {
         let bells = common.bells.clone();
         let interrupt = Arc::new(move |hctx: HctxId| Common::kick(&bells, hctx.index()));
         let queues = DeviceQueues::open(&info, map, device.queue_depth, interrupt)?;
+        let write_cost = device.follow_writes.then(|| Arc::new(WriteCost::new(device.cost, workers)));
         let mut bodies: Vec<Box<dyn FnOnce() -> CoreResult>> = Vec::new();
         for (worker, (limits, clients)) in limits.into_iter().zip(clients).enumerate() {
             let hctx = HctxId(worker as u16);
@@ -151,6 +153,10 @@ impl PolicyVisitor for Run<'_> {
             .without_flow_stats();
             context.set_tuning(tuning.clone(), 0);
             let context = if has_classes { context.with_class_queues() } else { context };
+            let context = match &write_cost {
+                Some(cost) => context.following(cost.clone()),
+                None => context,
+            };
             let context = if layer.is_bypass() { context.raw() } else { context };
             let latency = &scenario.machine.latency;
             let host = VirtualHost::new(worker, common.clone(), latency, scenario.policy.unthrottle, layer);

@@ -12,6 +12,7 @@ use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_nvme::Arbitration;
+use mqfq_nvme::media::Drift;
 
 /// A whole scenario, checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -154,8 +155,12 @@ pub struct Device {
     pub queues: QueueLayout,
     /// What large requests are cut into.
     pub split: Split,
+    /// How the time of its writes changes; `None`: it does not.
+    pub write_drift: Option<Drift>,
     /// What requests cost.
     pub cost: CostModel,
+    /// The cost of writes is followed from what `cost` says.
+    pub follow_writes: bool,
 }
 
 impl Device {
@@ -174,7 +179,9 @@ impl Device {
             slowed: 1,
             queues: QueueLayout::default(),
             split: Split::Off,
+            write_drift: None,
             cost: CostModel::FLAT,
+            follow_writes: false,
         }
     }
 }

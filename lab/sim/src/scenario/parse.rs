@@ -11,6 +11,7 @@ use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
+use mqfq_nvme::media::Drift;
 use mqfq_nvme::{Arbitration, presets};
 use std::sync::LazyLock;
 
@@ -227,6 +228,7 @@ const DEVICE_KEYS: &[&str] = &[
     "arbitration",
     "inside-max",
     "slowed",
+    "write-drift",
     "kind",
     "size",
     "queue-depth",
@@ -239,7 +241,7 @@ const DEVICE_KEYS: &[&str] = &[
 ];
 
 /// So many of them are of no meaning without a drive.
-const DRIVE_KEYS: usize = 4;
+const DRIVE_KEYS: usize = 5;
 
 /// `block-layer`, `software-queues` and `hardware-queues`, as in the daemon's config.
 fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Result<QueueLayout, ConfigError> {
@@ -301,7 +303,9 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     // Which queues can be shared depends on the policy, which is read next.
     let plain = Device::new(preset.as_deref(), size_bytes, queue_depth);
     let split = section.get("split").map_or(Ok(Split::Off), |entry| split(&entry))?;
-    Ok(Device { queue_pairs, arbitration, inside_max, slowed, split, cost: cost(&section)?, ..plain })
+    let write_drift = of_drive("write-drift").map(|drift| write_drift(&drift)).transpose()?;
+    let (cost, follow_writes) = cost(&section)?;
+    Ok(Device { queue_pairs, arbitration, inside_max, slowed, split, write_drift, cost, follow_writes, ..plain })
 }
 
 /// `split`, as in the daemon's config.
@@ -339,11 +343,24 @@ fn shared_by_shortage(
     )))
 }
 
-/// `[device.cost]`: `read` and `write`, each `{ base = SIZE, per-byte = NUMBER }`, as in the daemon's config.
-fn cost(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
+/// `write-drift`: writes take evenly more time, up to `times` as much, and less again, in each `period`.
+fn write_drift(entry: &Entry<'_, '_>) -> Result<Drift, ConfigError> {
+    let drift = entry.table(&["times", "period"])?;
+    Ok(Drift {
+        times: drift.require("times", "1 to 64")?.number(1..=64)?,
+        period_ns: drift.require("period", duration::ALLOWED)?.duration_ns(1_000_000..=TIME_MAX_NS)?,
+    })
+}
+
+/// `cost`: `"bytes"`, `"auto"`, or `read` and `write`, each `{ base = SIZE, per-byte = NUMBER }`, as in the daemon's
+/// config. Whether the cost of writes is followed from there.
+fn cost(device: &Section<'_, '_>) -> Result<(CostModel, bool), ConfigError> {
     let mut model = CostModel::FLAT;
-    let Some(cost) = device.get("cost") else { return Ok(model) };
-    let cost = cost.table(&["read", "write"])?;
+    let Some(cost) = device.get("cost") else { return Ok((model, false)) };
+    if cost.text("").is_ok() {
+        return Ok((model, cost.choice(&["bytes", "auto"])? == "auto"));
+    }
+    let cost = cost.table(&["read", "write", "auto"])?;
     for (key, term) in [("read", &mut model.read), ("write", &mut model.write)] {
         let Some(entry) = cost.get(key) else { continue };
         let entry = entry.table(&["base", "per-byte"])?;
@@ -354,7 +371,7 @@ fn cost(device: &Section<'_, '_>) -> Result<CostModel, ConfigError> {
             term.per_byte_256ths = (per_byte.decimal(0.0..=1000.0)? * 256.0).round() as u32;
         }
     }
-    Ok(model)
+    Ok((model, cost.get("auto").map_or(Ok(false), |auto| auto.flag())?))
 }
 
 /// A size of whole blocks.

@@ -61,7 +61,9 @@ fn what_is_left_out_has_its_default() {
             inside_max: None,
             slowed: 1,
             queues: QueueLayout::default(),
-            cost: CostModel::FLAT
+            write_drift: None,
+            cost: CostModel::FLAT,
+            follow_writes: false
         }
     );
     assert_eq!(
@@ -161,7 +163,9 @@ size = 512
             inside_max: None,
             slowed: 1,
             queues: QueueLayout::default(),
-            cost: CostModel::FLAT
+            write_drift: None,
+            cost: CostModel::FLAT,
+            follow_writes: false
         }
     );
     let policy = &scenario.policy;

@@ -1,0 +1,234 @@
+//! The cost of a write relative to a read's, followed while a device is used.
+//!
+//! Answers: of how many read bytes is a written byte worth, now? A drive that collects garbage makes writes dearer and
+//! cheaper again; charged by bytes, two tenants of equal weight then have equal bytes and unequal shares of the device.
+//!
+//! # Shape
+//! ```text
+//!  worker's own line                     shared                             every worker
+//!  completed read and write units ─┐     whoever completes a request        once per reap:
+//!  time with requests waiting     ─┴──▶  when a phase is over: estimate ──▶ cost in force ──▶ what a write is charged
+//!                                        (write_cost/estimate.rs)
+//! ```
+//! A worker counts what it completes in its own line, without a read-modify-write. Every phase one worker, whichever
+//! comes first, takes the sums of all to [`Estimate`], whose answer all workers charge from then on. A request keeps
+//! the charge that it was admitted with.
+//!
+//! # Invariants
+//! W1. The cost in force is within [`Estimate::RANGE_256THS`] at any time.
+//! W2. A phase in which nobody waited, or in which nothing ended, changes nothing.
+
+mod estimate;
+
+pub use estimate::{Estimate, Phase};
+
+use crate::cache_padded::CachePadded;
+use crate::cost::{CostKind, CostModel, CostTerm};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
+use crate::topology::HctxId;
+
+/// Shortest phase, ns. Long enough that the requests under way at its edges do not count, and so short that a change of
+/// seconds is followed.
+pub const PHASE_NS: u64 = 20_000_000;
+
+/// What one worker has completed so far. Counters only grow, and wrap.
+#[derive(Default)]
+struct Line {
+    requests: AtomicU64,
+    /// Cost of completed reads, and of completed writes as the model has it.
+    read_units: AtomicU64,
+    write_units: AtomicU64,
+    /// Time with requests staged while others were on the device.
+    waited_ns: AtomicU64,
+}
+
+/// The sums at the beginning of a phase, and the estimate.
+#[derive(Debug)]
+struct Judge {
+    estimate: Estimate,
+    begun_ns: u64,
+    requests: u64,
+    read_units: u64,
+    write_units: u64,
+    /// By worker: of one of them nearly all of a phase must have been waited for.
+    waited_ns: Box<[u64]>,
+}
+
+/// The cost of writes on one device, shared by its workers.
+pub struct WriteCost {
+    model: CostModel,
+    lines: Box<[CachePadded<Line>]>,
+    /// When a phase may end, ns. Who moves it on judges.
+    due_ns: CachePadded<AtomicU64>,
+    /// What a write costs, in 256ths of the model's.
+    in_force_256ths: CachePadded<AtomicU32>,
+    /// By whoever moved `due_ns`; and by reports.
+    judge: Mutex<Judge>,
+}
+
+impl WriteCost {
+    /// Writes cost what `model` says, to begin with.
+    pub fn new(model: CostModel, workers: usize) -> WriteCost {
+        let estimate = Estimate::default();
+        WriteCost {
+            model,
+            lines: (0..workers).map(|_| CachePadded::default()).collect(),
+            due_ns: CachePadded::new(AtomicU64::new(0)),
+            in_force_256ths: CachePadded::new(AtomicU32::new(estimate.in_force_256ths())),
+            judge: Mutex::new(Judge {
+                estimate,
+                begun_ns: 0,
+                requests: 0,
+                read_units: 0,
+                write_units: 0,
+                waited_ns: vec![0; workers].into(),
+            }),
+        }
+    }
+
+    /// A request of `kind` and length in bytes ended well on the worker of `hctx`, which alone says so.
+    #[inline]
+    pub fn count(&self, hctx: HctxId, kind: CostKind, length_bytes: u64) {
+        let line = &self.lines[hctx.index()];
+        let units = match kind {
+            CostKind::Read => &line.read_units,
+            CostKind::Write => &line.write_units,
+            CostKind::Discard | CostKind::Flush => return,
+        };
+        add(units, self.model.cost(kind, length_bytes).0);
+        add(&line.requests, 1);
+    }
+
+    /// The worker of `hctx` had requests staged for `ns` while others of its were on the device.
+    #[inline]
+    pub fn waited(&self, hctx: HctxId, ns: u64) {
+        add(&self.lines[hctx.index()].waited_ns, ns);
+    }
+
+    /// What a write is charged from now on; judges the phase if it is over. Once per reap.
+    #[inline]
+    pub fn term(&self, now_ns: u64) -> CostTerm {
+        // Relaxed: a hint; `judge` decides.
+        let due_ns = self.due_ns.load(Relaxed);
+        if now_ns >= due_ns {
+            self.judge(now_ns, due_ns);
+        }
+        // Relaxed: any value of it is one that was in force, and nothing else is read by it.
+        scaled(self.model.write, self.in_force_256ths.load(Relaxed))
+    }
+
+    #[inline(never)]
+    fn judge(&self, now_ns: u64, due_ns: u64) {
+        // Relaxed: it decides who judges, and carries nothing.
+        if self.due_ns.compare_exchange(due_ns, now_ns.saturating_add(PHASE_NS), Relaxed, Relaxed).is_err() {
+            return;
+        }
+        // A panic under the lock is a bug of ours that has already been reported; the others need not follow.
+        let mut judge = self.judge.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // Relaxed, here and below: each counter is right by itself, and one that lags by a reap ends in the next phase.
+        let sum = |of: fn(&Line) -> &AtomicU64| {
+            self.lines.iter().fold(0_u64, |sum, line| sum.wrapping_add(of(line).load(Relaxed)))
+        };
+        let requests = sum(|line| &line.requests);
+        let ended = requests.wrapping_sub(judge.requests);
+        let time_ns = now_ns.saturating_sub(judge.begun_ns);
+        if ended < Estimate::PHASE_REQUESTS && time_ns < Estimate::PHASE_NS_MAX {
+            // It goes on.
+            return;
+        }
+        let (read_units, write_units) = (sum(|line| &line.read_units), sum(|line| &line.write_units));
+        let mut waited_ns = 0;
+        for (before, line) in judge.waited_ns.iter_mut().zip(&self.lines) {
+            let now = line.waited_ns.load(Relaxed);
+            waited_ns = waited_ns.max(now.wrapping_sub(*before));
+            *before = now;
+        }
+        let phase = Phase {
+            requests: ended,
+            read_units: read_units.wrapping_sub(judge.read_units),
+            write_units: write_units.wrapping_sub(judge.write_units),
+            time_ns,
+            waited_ns,
+        };
+        (judge.begun_ns, judge.requests) = (now_ns, requests);
+        (judge.read_units, judge.write_units) = (read_units, write_units);
+        judge.estimate.phase(phase);
+        self.in_force_256ths.store(judge.estimate.in_force_256ths(), Relaxed);
+    }
+
+    /// The estimate, for reports: what a write costs, in 256ths of the model's.
+    pub fn estimate_256ths(&self) -> u32 {
+        self.judge.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).estimate.estimate_256ths()
+    }
+}
+
+/// Adds to a counter that this worker alone writes.
+#[inline]
+fn add(counter: &AtomicU64, value: u64) {
+    // Relaxed: the judge needs no order among counters, and nobody else writes this one.
+    counter.store(counter.load(Relaxed).wrapping_add(value), Relaxed);
+}
+
+/// `term`, times so many 256ths. No write costs nothing: a charge is at least 1 ([`CostTerm::cost`]).
+fn scaled(term: CostTerm, times_256ths: u32) -> CostTerm {
+    let times = |number: u64| u64::try_from(u128::from(number) * u128::from(times_256ths) / 256).unwrap_or(u64::MAX);
+    CostTerm {
+        base_bytes: times(term.base_bytes),
+        per_byte_256ths: u32::try_from(times(term.per_byte_256ths.into())).unwrap_or(u32::MAX),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1024;
+
+    #[test]
+    fn a_term_is_scaled_in_both_parts() {
+        let term = CostTerm { base_bytes: 1000, per_byte_256ths: 640 };
+        assert_eq!(scaled(term, 512), CostTerm { base_bytes: 2000, per_byte_256ths: 1280 });
+        assert_eq!(scaled(term, 64), CostTerm { base_bytes: 250, per_byte_256ths: 160 });
+        let most = CostTerm { base_bytes: u64::MAX, per_byte_256ths: u32::MAX };
+        assert_eq!(scaled(most, 512), most);
+    }
+
+    /// Two workers, one reading and one writing, backlogged, on a device of which a read byte takes 1 ns and a written
+    /// one `times`: their shares are equal in what is charged.
+    fn run(cost: &WriteCost, times: u64, rows: u64, mut now_ns: u64) -> u64 {
+        for _ in 0..rows * 1024 {
+            let charged = cost.term(now_ns).cost(4 * KIB).0;
+            // A write of 4 KiB for as many reads as cost the same, to the nearest of 16ths.
+            let reads_16ths = charged * 16 / (4 * KIB);
+            cost.count(HctxId(1), CostKind::Write, 4 * KIB);
+            cost.count(HctxId(0), CostKind::Read, reads_16ths * KIB / 4);
+            let took_ns = 4 * KIB * times + reads_16ths * KIB / 4;
+            cost.waited(HctxId(0), took_ns);
+            now_ns += took_ns;
+        }
+        now_ns
+    }
+
+    #[test]
+    fn whoever_completes_when_a_phase_is_over_judges_it_for_all() {
+        let cost = WriteCost::new(CostModel::FLAT, 2);
+        assert_eq!(cost.term(0), CostModel::FLAT.write);
+        let now_ns = run(&cost, 3, 200, 0);
+        let found = cost.estimate_256ths();
+        assert!(found.abs_diff(3 * 256) < 30, "{found} is not 768");
+        run(&cost, 1, 200, now_ns);
+        let found = cost.estimate_256ths();
+        assert!(found.abs_diff(256) < 10, "{found} is not 256");
+    }
+
+    #[test]
+    fn flushes_and_discards_are_not_counted() {
+        let cost = WriteCost::new(CostModel::FLAT, 1);
+        for at in 0..10_000 {
+            cost.count(HctxId(0), CostKind::Flush, 0);
+            cost.count(HctxId(0), CostKind::Discard, 4096);
+            cost.waited(HctxId(0), PHASE_NS);
+            assert_eq!(cost.term(at * PHASE_NS), CostModel::FLAT.write, "W2: nothing ended");
+        }
+    }
+}
