@@ -16,6 +16,7 @@ use crate::kick::Bell;
 use crate::machine;
 use crate::path::PathOptions;
 use crate::queues::{DeviceQueues, QueueLayout, QueueMap};
+use crate::split::{Split, SplitControl, SplitState};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::trace::Trace;
@@ -115,6 +116,8 @@ pub struct DeviceStats {
     pub in_force: Option<InForce>,
     /// What a write costs, in 256ths of what the cost model says, if that is followed.
     pub write_cost_256ths: Option<u32>,
+    /// What large requests are cut into now, and why.
+    pub split: SplitState,
     /// Counters of the tenants, by flow.
     pub flows: Vec<NamedFlowStats>,
     /// By hctx, which is by worker.
@@ -179,7 +182,8 @@ impl Engine {
         let mut devices = Vec::new();
         let mut settled = Vec::new();
         for (device, Prepared { settled: at_start, policy, map }) in options.devices.iter().zip(prepared) {
-            settled.push(at_start);
+            let split = Arc::new(SplitControl::new(device.path.split, options.workers));
+            split.set_policy(at_start.policy.kind.has_depth());
             let fair_part = u32::try_from((STAGED_REQUESTS_MAX / device.flows.len()).max(1)).unwrap_or(u32::MAX);
             let limits = device.flows.iter().map(|flow| StageLimits {
                 requests_max: flow.limits.requests_max.min(fair_part),
@@ -193,7 +197,7 @@ impl Engine {
                 device: device.device.clone(),
                 running: Mutex::new(Running {
                     policy: Arc::new(policy),
-                    tuning: Tuning::new(&settled[settled.len() - 1].policy, options.workers),
+                    tuning: Tuning::new(&at_start.policy, options.workers),
                 }),
                 queues,
                 queue_depth: device.queue_depth,
@@ -201,7 +205,9 @@ impl Engine {
                 cost: device.cost,
                 write_cost: device.path.follow_writes.then(|| Arc::new(WriteCost::new(device.cost, options.workers))),
                 path: device.path,
+                split,
             });
+            settled.push(at_start);
         }
         let shared = Arc::new(Shared::new(clock, bells, devices, options.spin_ns));
         let current = options.devices.iter().zip(&settled).map(|(device, settled)| Current {
@@ -345,6 +351,7 @@ impl Engine {
             stats.in_force = tuning.and_then(|tuning| tuning.in_force(self.clock().now_ns()));
             stats.class_weights = policy.class_weights();
             stats.write_cost_256ths = shared.write_cost.as_ref().map(|cost| cost.estimate_256ths());
+            stats.split = shared.split.state();
             for (flow, number) in stats.flows.iter_mut().zip(0..) {
                 flow.class_bytes = policy.class_bytes(FlowId(number));
             }
@@ -389,6 +396,7 @@ fn empty_stats((device, policy): (&DeviceOptions, PolicyOptions)) -> DeviceStats
         class_weights: None,
         in_force: None,
         write_cost_256ths: None,
+        split: SplitControl::new(Split::Off, 1).state(),
         flows: device.flows.iter().map(named).collect(),
         hctxs: Vec::new(),
     }

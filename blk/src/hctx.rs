@@ -132,8 +132,8 @@ impl<P: Policy> HwCtx<P> {
     /// with the flow's first completion.
     pub fn new(options: HwCtxOptions<P>) -> HwCtx<P> {
         let path = Path::of(&*options.policy, capacity_requests(&options.limits));
-        let (plug, shared) = (options.path.plug.max(1), Shared::new(options));
-        HwCtx { path, plug, has_detour: shared.splitting.is_some(), shared, frozen: None }
+        let (plug, mut shared) = (options.path.plug.max(1), Shared::new(options));
+        HwCtx { path, plug, has_detour: shared.adopt_split(), shared, frozen: None }
     }
 
     /// The same without counters per flow ([`HwCtx::flow_stats`] is empty): 100 KB for each flow that completes
@@ -191,6 +191,7 @@ impl<P: Policy> HwCtx<P> {
     #[must_use]
     pub fn with_split(mut self, control: Arc<SplitControl>) -> HwCtx<P> {
         self.shared.splitting.iter_mut().for_each(|splitting| splitting.share(control.clone()));
+        self.has_detour = self.shared.adopt_split();
         self
     }
 
@@ -301,7 +302,7 @@ impl<P: Policy> HwCtx<P> {
         if self.shared.follow.is_some() && out.len() > before {
             self.follow(&out[before..], now_ns);
         }
-        let parts = if self.has_detour { self.shared.take_ended_parts() } else { 0 };
+        let parts = self.shared.take_ended_parts();
         out.len() - before + parts
     }
 
@@ -363,7 +364,7 @@ impl<P: Policy> HwCtx<P> {
             (self.shared.policy, self.shared.queue) = (policy, queue);
         }
         self.shared.counters.mark(TraceEvent::Thawed, now_ns);
-        self.has_detour = self.shared.splitting.is_some();
+        self.has_detour = self.shared.adopt_split();
         for entry in self.frozen.take().unwrap_or_default() {
             match &mut self.path {
                 Path::Staged(_) => self.shared.policy.submit(&mut self.shared.queue, entry, now_ns, kick),

@@ -35,7 +35,7 @@
 //! workers overlap.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What large requests are cut into.
@@ -186,6 +186,8 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 pub enum Reason {
     /// The config says so.
     Configured,
+    /// The policy leaves it to the device how much it has at once, so parts would hold nothing back.
+    NoDepth,
     /// Too few requests have ended to say anything.
     Unknown,
     /// No large requests lately.
@@ -234,6 +236,7 @@ impl fmt::Display for SplitState {
         let (holds_us, small_us) = (self.holds_ns / 1000, self.small_ns / 1000);
         match self.reason {
             Reason::Configured => f.write_str("configured"),
+            Reason::NoDepth => f.write_str("the policy has no depth"),
             Reason::Unknown => f.write_str("too few requests yet"),
             Reason::NobodyLarge => f.write_str("nobody large"),
             Reason::NobodySmall => f.write_str("nobody small"),
@@ -354,6 +357,8 @@ pub struct SplitControl {
     split: Split,
     /// Bytes of a part now; `u32::MAX`: large requests go whole.
     part_bytes: AtomicU32,
+    /// The policy is one that parts are of use to.
+    applies: AtomicBool,
     window: Mutex<Window>,
 }
 
@@ -371,11 +376,8 @@ impl SplitControl {
     pub fn new(split: Split, workers: usize) -> SplitControl {
         let part_bytes = AtomicU32::new(SplitState::configured(split).part_bytes.unwrap_or(u32::MAX));
         let busy_ns = vec![0; workers.max(1)].into();
-        SplitControl {
-            split,
-            part_bytes,
-            window: Mutex::new(Window { rule: Rule::new(), seen: Seen::default(), busy_ns }),
-        }
+        let window = Mutex::new(Window { rule: Rule::new(), seen: Seen::default(), busy_ns });
+        SplitControl { split, part_bytes, applies: AtomicBool::new(true), window }
     }
 
     /// Bytes of a part now; `u32::MAX`: large requests go whole.
@@ -386,14 +388,28 @@ impl SplitControl {
         self.part_bytes.load(Ordering::Relaxed)
     }
 
-    /// What the config says.
-    pub fn split(&self) -> Split {
-        self.split
+    /// The policy that orders requests from now on has a depth, or none: `"auto"` splits only where there is one. Called
+    /// before a context gets the policy.
+    pub fn set_policy(&self, has_depth: bool) {
+        // Relaxed, both: a context gets its policy by a channel, which orders them before what it does with it.
+        self.applies.store(has_depth || self.split != Split::Auto, Ordering::Relaxed);
+        if !self.applies() {
+            self.part_bytes.store(u32::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// Large requests may be cut under the present policy.
+    pub fn applies(&self) -> bool {
+        // Relaxed: see `set_policy`.
+        self.applies.load(Ordering::Relaxed)
     }
 
     /// What is done now, and why.
     pub fn state(&self) -> SplitState {
         match self.split {
+            Split::Auto if !self.applies() => {
+                SplitState { reason: Reason::NoDepth, ..SplitState::configured(Split::Auto) }
+            }
             Split::Auto => self.window.lock().unwrap_or_else(PoisonError::into_inner).rule.state,
             split => SplitState::configured(split),
         }
@@ -413,7 +429,8 @@ impl SplitControl {
             window.busy_ns.fill(0);
             window.rule.step(&seen, busy_ns);
             // Relaxed: pairs with the load in `part_bytes`.
-            self.part_bytes.store(window.rule.state.part_bytes.unwrap_or(u32::MAX), Ordering::Relaxed);
+            let part_bytes = window.rule.state.part_bytes.filter(|_| self.applies()).unwrap_or(u32::MAX);
+            self.part_bytes.store(part_bytes, Ordering::Relaxed);
         }
         true
     }
@@ -548,6 +565,20 @@ mod tests {
         let nothing = Seen { requests: WINDOW_REQUESTS, ..Seen::default() };
         assert!(control.bring(0, &nothing, 0));
         Rule::new().weigh(&Seen::default(), 0, 0);
+    }
+
+    #[test]
+    fn auto_is_for_policies_with_a_depth_and_a_size_for_all() {
+        let [auto, size] = [Split::Auto, Split::Bytes(16 << 10)].map(|split| SplitControl::new(split, 1));
+        let (seen, busy_ns) = OPTANE.window(&[SMALL, LARGE]);
+        (0..2).for_each(|_| assert!(auto.bring(0, &seen, busy_ns)));
+        assert_eq!(auto.part_bytes(), 16 << 10);
+        [&auto, &size].iter().for_each(|control| control.set_policy(false));
+        assert_eq!(auto.state().to_string(), "split off: the policy has no depth");
+        assert!(auto.bring(0, &seen, busy_ns) && !auto.applies() && size.applies());
+        assert_eq!((auto.part_bytes(), size.part_bytes()), (u32::MAX, 16 << 10));
+        auto.set_policy(true);
+        assert!(auto.bring(0, &seen, busy_ns) && auto.part_bytes() == 16 << 10);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Completion, Op, Submission};
+use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
@@ -43,7 +44,7 @@ fn at_once(kind: PolicyKind) -> PolicyOptions {
     PolicyOptions { own: OwnOptions { bfq, ..OwnOptions::DEFAULT }, ..PolicyOptions::new(kind) }
 }
 
-fn contexts(options: &PolicyOptions, flows: u32, merge: Merge) -> Vec<HwCtx<AnyPolicy>> {
+fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> Vec<HwCtx<AnyPolicy>> {
     let weights = vec![Weight::DEFAULT; flows as usize];
     let policy = Arc::new(AnyPolicy::new(options, &Topology::flat(usize::from(HCTXS)), &weights).unwrap());
     let device = NullDevice::new(1 << 20);
@@ -62,7 +63,7 @@ fn contexts(options: &PolicyOptions, flows: u32, merge: Merge) -> Vec<HwCtx<AnyP
             queue_depth: QUEUE_DEPTH,
             limits: vec![StageLimits { requests_max: STAGED_MAX, bytes_max: 1 << 20 }; flows as usize],
             cost: CostModel::FLAT,
-            path: PathOptions { merge, ..PathOptions::default() }.for_device(&device.info()),
+            path: PathOptions { merge, split, ..PathOptions::default() }.for_device(&device.info()),
         })
     };
     (0..HCTXS).map(context).collect()
@@ -89,7 +90,7 @@ fn complete_one_of_each(contexts: &mut [HwCtx<AnyPolicy>], flows: u32) -> u64 {
 /// Two contexts whose flows fill their bound, are refused, and are told of room only now and then, as by a worker that
 /// makes several rounds in one turn.
 fn churn(options: &PolicyOptions, flows: u32) {
-    let mut contexts = contexts(options, flows, Merge::None);
+    let mut contexts = contexts(options, flows, Merge::None, Split::Off);
     let mut buffers: Vec<Buffer> =
         (0..64 + STAGED_MAX * flows * u32::from(HCTXS)).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
     let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(usize::from(QUEUE_DEPTH));
@@ -144,7 +145,7 @@ fn a_context_takes_no_memory_once_each_flow_has_completed_there() {
 fn merged_commands_take_no_memory_once_as_many_were_under_way() {
     // Each round: both flows stage four reads that lie next to each other, and the four are one command.
     for kind in PolicyKind::ALL {
-        let mut context = contexts(&at_once(kind), 2, Merge::Both).remove(0);
+        let mut context = contexts(&at_once(kind), 2, Merge::Both, Split::Off).remove(0);
         let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::new(REQUEST_BYTES as usize)).collect();
         let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(8);
         let mut kick = |hctx: HctxId| panic!("{hctx:?} has nothing staged, yet it is kicked");
@@ -168,6 +169,42 @@ fn merged_commands_take_no_memory_once_as_many_were_under_way() {
         assert_eq!(allocations() - before, 0, "{kind}");
         let stats = context.stats();
         assert_eq!((stats.dispatched, stats.commands, stats.merged), (1600, 400, 1200), "{kind}");
+    }
+}
+
+#[test]
+fn parts_take_no_memory_once_as_many_were_under_way() {
+    // Each round: both flows stage a read of four blocks and one of a block; with auto, every end is counted.
+    for (kind, split) in
+        PolicyKind::ALL.into_iter().flat_map(|kind| [Split::Bytes(4096), Split::Auto].map(|s| (kind, s)))
+    {
+        let mut context = contexts(&at_once(kind), 2, Merge::None, split).remove(0);
+        let mut buffers: Vec<Buffer> = (0..4).map(|_| Buffer::new(4 * REQUEST_BYTES as usize)).collect();
+        let mut completions: Vec<(Owner, Completion)> = Vec::with_capacity(8);
+        let mut kick = |hctx: HctxId| panic!("{hctx:?} has nothing staged, yet it is kicked");
+        let mut before = 0;
+        for round in 0..400u64 {
+            if round == 10 {
+                before = allocations();
+            }
+            for (flow, length_bytes) in [(0, 3 * REQUEST_BYTES), (1, 3 * REQUEST_BYTES), (0, 1), (1, 1)] {
+                let buffer = buffers.pop().expect("all are back");
+                let submission = Submission { length_bytes, ..read(flow, buffer) };
+                context.submit(Owner(0), submission, round, &mut kick).expect("within the bound");
+            }
+            while completions.len() < 4 {
+                context.run(round, &mut kick);
+                context.reap(round, &mut kick, &mut completions);
+            }
+            buffers.extend(completions.drain(..).filter_map(|(_, completion)| completion.buffer));
+        }
+        assert_eq!(allocations() - before, 0, "{kind}, split {split}");
+        let stats = context.stats();
+        assert_eq!(
+            (stats.split, stats.parts),
+            if split == Split::Auto { (0, 0) } else { (800, 2400) },
+            "{kind}, {split}"
+        );
     }
 }
 

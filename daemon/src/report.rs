@@ -222,6 +222,8 @@ struct HctxReport {
     commands: u64,
     merged: u64,
     taken_apart: u64,
+    split: u64,
+    parts: u64,
     timeouts: u64,
     aborts: u64,
     resets: u64,
@@ -284,6 +286,8 @@ impl From<&DeviceStats> for DeviceReport {
             commands: hctx.commands,
             merged: hctx.merged,
             taken_apart: hctx.taken_apart,
+            split: hctx.split,
+            parts: hctx.parts,
             timeouts: hctx.timeouts,
             aborts: hctx.aborts,
             resets: hctx.resets,
@@ -446,12 +450,14 @@ mod tests {
         let flows = vec![NamedFlowStats { name: "alice".into(), stats, class_bytes: Some([5, 6, 7]) }];
         let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
         let (name, in_force, write_cost_256ths) = ("fast".into(), None, Some(640));
+        let split = mqfq_blk::split::SplitControl::new(Default::default(), 1).state();
         let device = DeviceStats {
             name,
             policy: "d2fq",
             class_weights,
             in_force,
             write_cost_256ths,
+            split,
             flows,
             hctxs: vec![hctx],
         };

@@ -78,6 +78,7 @@ impl Engine {
             (0..self.workers()).for_each(|worker| self.thaw(device, worker, None, None));
             return Err(format!("device {name}: {reason}; it keeps the policy {}", current[device].policy.kind));
         }
+        shared.split.set_policy(options.kind.has_depth());
         for (worker, queue) in queues.into_iter().enumerate() {
             self.thaw(device, worker, Some((policy.clone(), queue)), tuning.clone());
         }

@@ -102,7 +102,6 @@ impl<P: Policy> Shared<P> {
         let merging = Merging::new(&path, queue_depth);
         let places = staged_max + queue_depth as usize + merging.extra_max;
         let splitting = Splitting::new(path.split, path.block_bytes, places);
-        let is_watching = splitting.as_ref().is_some_and(|splitting| splitting.is_watching());
         Shared {
             id,
             queue: policy.open_queue(id, staged_max),
@@ -112,7 +111,7 @@ impl<P: Policy> Shared<P> {
             commands: Commands::new(device, queue_depth),
             merging,
             splitting,
-            apart: usize::from(is_watching),
+            apart: 0,
             expiry: Expiry::new(&path),
             room: Vec::with_capacity(staging.flows()),
             staging,

@@ -94,8 +94,10 @@ pub(super) struct Splitting {
     spare: Vec<Arc<buffer::Whole>>,
     /// Parts that ended since the last reap and were not the last of theirs.
     ended_parts: usize,
-    /// Looked at for `"auto"`.
+    /// For `"auto"`.
     watch: Option<Watch>,
+    /// Every end is counted for it; then it is one of the reasons in [`Shared::apart`].
+    is_watching: bool,
 }
 
 /// What is counted for `"auto"`.
@@ -157,6 +159,7 @@ impl Splitting {
             spare: Vec::new(),
             ended_parts: 0,
             watch: (split == Split::Auto).then(Watch::default),
+            is_watching: false,
         });
         splitting.resize(places);
         Some(splitting)
@@ -189,11 +192,6 @@ impl Splitting {
 
     pub(super) fn control(&self) -> &SplitControl {
         &self.control
-    }
-
-    /// Every end is counted, and not those of parts alone.
-    pub(super) fn is_watching(&self) -> bool {
-        self.watch.is_some()
     }
 
     /// How this submission is cut, if it is, into at most `parts_max`.
@@ -289,6 +287,16 @@ struct Ended {
 }
 
 impl<P: Policy> Shared<P> {
+    /// Whether submissions may be cut under the present policy; from now on ends are counted accordingly.
+    pub(super) fn adopt_split(&mut self) -> bool {
+        let Some(splitting) = self.splitting.as_deref_mut() else { return false };
+        let applies = splitting.control.applies();
+        let watches = applies && splitting.watch.is_some();
+        self.apart += usize::from(watches);
+        self.apart -= usize::from(std::mem::replace(&mut splitting.is_watching, watches));
+        applies
+    }
+
     /// Parts that ended since the last call and were not the last of theirs.
     pub(super) fn take_ended_parts(&mut self) -> usize {
         self.splitting.as_deref_mut().map_or(0, |splitting| std::mem::take(&mut splitting.ended_parts))

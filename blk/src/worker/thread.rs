@@ -18,6 +18,7 @@ use crate::machine::{self, Cpu};
 use crate::path::PathOptions;
 use crate::queues::DeviceQueues;
 use crate::ring::{self, Ring};
+use crate::split::SplitControl;
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
 use crate::tuning::Tuning;
@@ -52,6 +53,7 @@ pub(crate) struct SharedDevice {
     /// What writes cost, if that is followed.
     pub(crate) write_cost: Option<Arc<WriteCost>>,
     pub(crate) path: PathOptions,
+    pub(crate) split: Arc<SplitControl>,
 }
 
 impl SharedDevice {
@@ -265,6 +267,7 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
             path: device.path.for_device(&device.device.info()),
         });
         hctx.set_tuning(tuning, shared.clock.now_ns());
+        let hctx = hctx.with_split(device.split.clone());
         let hctx = if is_of_sets { hctx.with_class_queues() } else { hctx };
         let hctx = match &device.write_cost {
             Some(cost) => hctx.following(cost.clone()),

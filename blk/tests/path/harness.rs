@@ -120,14 +120,19 @@ impl Rig {
 
     /// Stages a request. `None`: its flow has its bound staged.
     pub fn submit(&mut self, worker: usize, asked: Asked, fua: bool) -> Option<u64> {
-        let Asked { flow, op, offset_bytes, length_bytes, fill } = asked;
-        let cookie = self.next_cookie;
+        let Asked { op, length_bytes, fill, .. } = asked;
         let buffer = matches!(op, Op::Read | Op::Write).then(|| {
             let mut buffer = Buffer::new(length_bytes as usize);
             let letter = if op == Op::Read { 0xee } else { fill };
             buffer.as_mut_slice()[..length_bytes as usize].fill(letter);
             buffer
         });
+        self.submit_with(worker, asked, fua, buffer)
+    }
+
+    fn submit_with(&mut self, worker: usize, asked: Asked, fua: bool, buffer: Option<Buffer>) -> Option<u64> {
+        let Asked { flow, op, offset_bytes, length_bytes, .. } = asked;
+        let cookie = self.next_cookie;
         let submission = Submission { flow: FlowId(flow), op, offset_bytes, length_bytes, fua, buffer, cookie };
         let due = self.due.clone();
         let mut kick = |to: HctxId| wake(&due, to);
@@ -148,6 +153,15 @@ impl Rig {
 
     pub fn write(&mut self, flow: u32, offset_bytes: u64, length_bytes: u32, fill: u8) {
         self.ask(flow, Op::Write, offset_bytes, length_bytes, fill)
+    }
+
+    /// Writes these bytes.
+    pub fn write_bytes(&mut self, flow: u32, offset_bytes: u64, bytes: &[u8]) {
+        let length_bytes = bytes.len() as u32;
+        let mut buffer = Buffer::new(bytes.len());
+        buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        let asked = Asked { flow, op: Op::Write, offset_bytes, length_bytes, fill: 0 };
+        self.submit_with(0, asked, false, Some(buffer)).expect("within the bound");
     }
 
     /// On the first worker, not FUA.

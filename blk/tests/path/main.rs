@@ -7,4 +7,5 @@ mod harness;
 mod merging;
 mod power_cuts;
 mod refused;
+mod splitting;
 mod timeouts;

@@ -7,12 +7,13 @@
 //! covered.
 
 use crate::harness::{Asked, Rig, Setup, bytes, is_all};
-use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
+use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Device, DeviceInfo, DeviceQueue, QueueOptions};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::queues::{DeviceQueues, Interrupt, QueueLayout, QueueMap, Spread};
 use mqfq_blk::request::{Op, Status};
+use mqfq_blk::split::Split;
 use mqfq_blk::{HctxId, PolicyKind, Topology};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -279,5 +280,47 @@ fn a_fua_request_that_a_reset_gave_back_is_still_fua_when_it_goes_again() {
             assert_eq!((rig.stats().resets, rig.stats().replays), (1, 1), "{context}");
             expect_after_a_cut(&mut rig, &device, 0..1, fill, &context);
         }
+    }
+}
+
+#[test]
+fn every_part_of_an_acknowledged_fua_write_survives_a_power_cut() {
+    const HALF: u32 = BLOCKS as u32 / 2;
+    for (kind, merge) in
+        PolicyKind::ALL.into_iter().flat_map(|kind| [Merge::None, Merge::Both].map(|merge| (kind, merge)))
+    {
+        let context = format!("{kind}, merge {merge}");
+        // The tenth command is a part, which is forgotten, given back by a reset and goes again.
+        let rules = vec![FaultRule::of(Kind::Write, When::Nth(9), Fault::Forget)];
+        let plan = FaultPlan { seed: 10, rules, on_abort: OnAbort::Refused, ..FaultPlan::default() };
+        let device = cached(plan);
+        let (split, timeout_ns) = (Split::Bytes(3 * BLOCK), 1_000_000);
+        let mut rig =
+            Rig::new(&setup(kind, PathOptions { merge, split, timeout_ns, ..PathOptions::TIMELESS }), &device);
+        let write = |rig: &mut Rig, first: u32, blocks: u32, fill: u8, fua: bool| {
+            let (offset_bytes, length_bytes) = (u64::from(first * BLOCK), blocks * BLOCK);
+            rig.submit(0, Asked { flow: 0, op: Op::Write, offset_bytes, length_bytes, fill }, fua)
+                .expect("within the bound");
+        };
+        write(&mut rig, 0, 2 * HALF, OLD, true);
+        assert!(rig.finish().iter().all(|ended| ended.completion.status == Status::TimedOut), "{context}: the culprit");
+        write(&mut rig, 0, 2 * HALF, OLD, true);
+        assert!(rig.finish().iter().all(|ended| ended.completion.status == Status::Ok), "{context}");
+        assert!(device.is_clean(), "{context}: FUA is each part's");
+        write(&mut rig, 0, HALF, b'n', true);
+        write(&mut rig, HALF, HALF, b'n', false);
+        let ended = rig.finish();
+        assert!(ended.len() == 2 && ended.iter().all(|ended| ended.completion.status == Status::Ok), "{context}");
+        device.power_cut();
+        (0..BLOCKS).for_each(|block| rig.read(0, block * u64::from(BLOCK), BLOCK));
+        let mut lost = 0;
+        for ended in rig.finish() {
+            let is_new = is_all(&ended, b'n');
+            assert!(is_new || ended.asked.offset_bytes >= u64::from(HALF * BLOCK), "{context}: {:?}", ended.asked);
+            lost += usize::from(!is_new);
+        }
+        assert!(lost > 4, "{context}: {lost} blocks without FUA were lost, so the others' luck proves nothing");
+        assert_eq!((rig.stats().split, rig.stats().resets), (4, 1), "{context}");
+        rig.assert_clean();
     }
 }

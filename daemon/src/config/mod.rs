@@ -141,7 +141,7 @@ pub struct DeviceConfig {
     pub queue_depth: u16,
     /// `block-layer`, `software-queues`, `hardware-queues`. Default: each worker has its own of both.
     pub queues: QueueLayout,
-    /// `merge`, `plug`, `timeout`, `retries`, `async-writes`.
+    /// `merge`, `split`, `plug`, `timeout`, `retries`, `async-writes`.
     pub path: PathOptions,
     /// `cost`; whether that of writes is followed is in `path`. Default: bytes.
     pub cost: CostModel,
@@ -252,6 +252,7 @@ const PATH_KEYS: [&str; 11] = [
     "software-queues",
     "hardware-queues",
     "merge",
+    "split",
     "plug",
     "timeout",
     "retries",

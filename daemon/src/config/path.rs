@@ -1,17 +1,22 @@
-//! `merge`, `plug`, `timeout`, `retries` and `async-writes` of a device: what is done to its requests besides
+//! `merge`, `split`, `plug`, `timeout`, `retries` and `async-writes` of a device: what is done to its requests besides
 //! scheduling them.
 
 use super::{ConfigError, Section};
 use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::split::Split;
+use mqfq_config::Entry;
 use std::ops::RangeInclusive;
 
 /// Shorter than a millisecond every slow request would be given up; longer than a day nobody waits, and `"off"` says
 /// so.
 const TIMEOUT_NS: RangeInclusive<u64> = 1_000_000..=86_400_000_000_000;
 
+const SPLIT_ALLOWED: &str = "\"auto\", \"off\" or a multiple of 4KiB up to 1MiB";
+
 const TIMEOUT_ALLOWED: &str = "\"off\" or a duration like \"30s\"";
 
 /// - `merge`: requests that lie next to each other become one command: `"none"` (default), `"back"`, `"both"`.
+/// - `split`: large reads and writes go to the device in parts: `"auto"` (default), `"off"`, or a size, 4 KiB to 1 MiB.
 /// - `plug`: calls of clients that gather before their requests are dispatched, 1..=4096. Default 32.
 /// - `timeout`: a command that takes longer is aborted, `"1ms"` to `"86400s"`, or `"off"`. Default `"30s"`.
 /// - `async-writes`: writes without FUA are a cache's that is written back, and nobody waits for them. Default false.
@@ -20,9 +25,12 @@ const TIMEOUT_ALLOWED: &str = "\"off\" or a duration like \"30s\"";
 /// # Errors
 /// An unknown name, or a number out of range.
 pub fn read(device: &Section<'_, '_>) -> Result<PathOptions, ConfigError> {
-    let mut path = PathOptions::default();
+    let mut path = PathOptions { split: Split::Auto, ..PathOptions::default() };
     if let Some(entry) = device.get("merge") {
         path.merge = entry.choice(&Merge::ALL.map(Merge::name))?.parse().expect("a choice of all names");
+    }
+    if let Some(entry) = device.get("split") {
+        path.split = split(&entry)?;
     }
     if let Some(entry) = device.get("plug") {
         path.plug = entry.number(1..=PathOptions::PLUG_MAX)?;
@@ -40,4 +48,20 @@ pub fn read(device: &Section<'_, '_>) -> Result<PathOptions, ConfigError> {
         path.retries = entry.number(0..=u8::MAX)?;
     }
     Ok(path)
+}
+
+/// `split`.
+fn split(entry: &Entry<'_, '_>) -> Result<Split, ConfigError> {
+    match entry.text(SPLIT_ALLOWED)?.as_str() {
+        "off" => Ok(Split::Off),
+        "auto" => Ok(Split::Auto),
+        _ => {
+            let bytes = entry.size(u64::from(Split::BYTES_MIN)..=u64::from(Split::BYTES_MAX))? as u32;
+            if !bytes.is_multiple_of(Split::BYTES_MIN) {
+                let why = format!("{bytes} bytes are no multiple of 4KiB, allowed are {SPLIT_ALLOWED}");
+                return Err(entry.place().error(why));
+            }
+            Ok(Split::Bytes(bytes))
+        }
+    }
 }

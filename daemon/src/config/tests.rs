@@ -5,6 +5,7 @@ use super::*;
 use mqfq_blk::path::Merge;
 use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::slots::Slot;
+use mqfq_blk::split::Split;
 use mqfq_blk::{
     BfqOptions, CostTerm, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind, PolicyOptions,
     PriorityClass, VSpan,
@@ -176,7 +177,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
         format!(
             "c.toml:4: device.fast.preset: unknown key, allowed are kind, size, policy, without-wrr, depth, window, token-unit, \
              form, quantum, lease, token-batch, token-share, {}, queue-depth, block-layer, software-queues, \
-             hardware-queues, merge, plug, timeout, retries, async-writes, cost, profile",
+             hardware-queues, merge, split, plug, timeout, retries, async-writes, cost, profile",
             PolicyKind::all_keys().join(", ")
         )
     );
@@ -683,15 +684,17 @@ fn a_socket_mode_is_octal() {
 }
 
 #[test]
-fn merging_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
+fn merging_split_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
     let path = |keys: &str| plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
-    let read = path("merge = \"both\"\nplug = 1\ntimeout = \"50ms\"\nretries = 0\nasync-writes = true")
-        .unwrap()
-        .devices[Slot::first(0)]
-    .config
-    .path;
+    let read =
+        path("merge = \"both\"\nsplit = \"16KiB\"\nplug = 1\ntimeout = \"50ms\"\nretries = 0\nasync-writes = true")
+            .unwrap()
+            .devices[Slot::first(0)]
+        .config
+        .path;
     let expected = PathOptions {
         merge: Merge::Both,
+        split: Split::Bytes(16 << 10),
         plug: 1,
         timeout_ns: 50_000_000,
         retries: 0,
@@ -699,11 +702,23 @@ fn merging_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
         ..PathOptions::default()
     };
     assert_eq!(read, expected);
-    assert_eq!(path("").unwrap().devices[Slot::first(0)].config.path, PathOptions::default());
+    let shipped = PathOptions { split: Split::Auto, ..PathOptions::default() };
+    assert_eq!(path("").unwrap().devices[Slot::first(0)].config.path, shipped);
+    let split = |value: &str| path(&format!("split = \"{value}\"")).unwrap().devices[Slot::first(0)].config.path.split;
+    assert_eq!([split("off"), split("auto"), split("1MiB")], [Split::Off, Split::Auto, Split::Bytes(1 << 20)]);
     assert_eq!(path("timeout = \"off\"").unwrap().devices[Slot::first(0)].config.path.timeout_ns, 0);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for (keys, sentence) in [
         ("merge = \"front\"", "c.toml:3: device.fast.merge: \"front\" is not known, allowed are none, back, both"),
+        (
+            "split = \"5KiB\"",
+            "c.toml:3: device.fast.split: 5120 bytes are no multiple of 4KiB, allowed are \"auto\", \"off\" or a multiple of 4KiB up to 1MiB",
+        ),
+        ("split = \"2MiB\"", "c.toml:3: device.fast.split: \"2MiB\" is out of range, allowed is 4KiB to 1MiB"),
+        (
+            "split = 8",
+            "c.toml:3: device.fast.split: 8 is no text, allowed is \"auto\", \"off\" or a multiple of 4KiB up to 1MiB",
+        ),
         ("plug = 0", "c.toml:3: device.fast.plug: 0 is out of range, allowed is 1 to 4096"),
         ("timeout = \"10us\"", "c.toml:3: device.fast.timeout: \"10us\" is out of range, allowed is 1ms to 86400s"),
         ("retries = 256", "c.toml:3: device.fast.retries: 256 is out of range, allowed is 0 to 255"),

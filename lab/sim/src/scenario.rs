@@ -8,8 +8,8 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 
-use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::queues::QueueLayout;
+use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_nvme::Arbitration;
 use mqfq_nvme::media::Drift;

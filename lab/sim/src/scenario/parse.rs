@@ -7,8 +7,8 @@ use super::{
     Device, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant,
 };
 use crate::machine;
-use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
+use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
 use mqfq_nvme::media::Drift;

@@ -1,0 +1,283 @@
+//! A large request goes to the device in parts, and its client notices nothing but the time.
+
+use crate::harness::{Asked, Ended, Rig, Setup, WINDOW_BYTES, bytes, is_all};
+use mqfq_blk::PolicyKind;
+use mqfq_blk::device::Device;
+use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, When};
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::request::{Op, Status};
+use mqfq_blk::split::Split;
+use mqfq_testing::Random;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u32 = 4096;
+const PART: u32 = 4 * BLOCK;
+
+fn path(split: Split, merge: Merge) -> PathOptions {
+    PathOptions { split, merge, ..PathOptions::TIMELESS }
+}
+
+fn memory() -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::new(4 * MIB))
+}
+
+#[test]
+fn bytes_cross_the_borders_of_parts_unchanged() {
+    // What is read differs in every byte from what a shifted or swapped part would bring.
+    for (kind, merge) in
+        PolicyKind::ALL.into_iter().flat_map(|kind| [Merge::None, Merge::Both].map(|merge| (kind, merge)))
+    {
+        let device = memory();
+        let setup = Setup { kind, ..Setup::plain(path(Split::Bytes(PART), merge)) };
+        let mut rig = Rig::new(&setup, &*device);
+        let mut draw = Random::new(3);
+        let mut model = vec![0u8; MIB as usize];
+        for round in 0..40 {
+            // On any byte: this device has no blocks.
+            let offset_bytes = draw.below(MIB - 200_000);
+            let length_bytes = 1 + draw.below(200_000) as u32;
+            let range = offset_bytes as usize..offset_bytes as usize + length_bytes as usize;
+            if round % 2 == 0 {
+                let pattern: Vec<u8> = range.clone().map(|at| (at / 7 + at / 4099 + round) as u8).collect();
+                model[range].copy_from_slice(&pattern);
+                rig.write_bytes(0, offset_bytes, &pattern);
+                assert_eq!(rig.finish()[0].completion.status, Status::Ok);
+            } else {
+                rig.read(0, offset_bytes, length_bytes);
+                let ended = rig.finish().remove(0);
+                assert!(bytes(&ended) == &model[range], "{kind}, merge {merge}: {length_bytes} at {offset_bytes}");
+            }
+        }
+        let stats = rig.stats();
+        assert!(stats.split > 30 && stats.parts > 4 * stats.split, "{kind}: {stats:?}");
+        assert_eq!(stats.dispatched, stats.parts + 40 - stats.split, "{kind}: {stats:?}");
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_whole_has_one_completion_with_its_own_length_and_times() {
+    let device =
+        NvmeDevice::new(NvmeDeviceOptions { preset: "optane", size_bytes: 4 * MIB, ..NvmeDeviceOptions::default() })
+            .unwrap();
+    // D is 4 requests of 8 parts: the others go when the first have come back.
+    let setup = Setup { kind: PolicyKind::Mqfq, depth: 4, ..Setup::plain(path(Split::Bytes(PART), Merge::None)) };
+    let mut rig = Rig::new(&setup, &device);
+    rig.now_ns = 1000;
+    rig.read(0, 0, 8 * PART);
+    rig.now_ns = 3000;
+    let ended = rig.finish();
+    let [Ended { completion, .. }] = &ended[..] else { panic!("{} ends", ended.len()) };
+    assert_eq!((completion.status, completion.op, completion.length_bytes), (Status::Ok, Op::Read, 8 * PART));
+    assert_eq!(
+        (completion.queued_ns, completion.device_ns),
+        (2000, rig.now_ns - 3000),
+        "from its first part to its last"
+    );
+    let flows = rig.hctxs[0].flow_stats()[0].as_deref().unwrap();
+    assert_eq!((flows.requests(), flows.transferred_bytes()), (1, u64::from(8 * PART)), "it counts as one");
+    assert_eq!((rig.stats().split, rig.stats().parts, rig.stats().commands), (1, 8, 8));
+    rig.assert_clean();
+}
+
+#[test]
+fn only_reads_and_writes_that_are_longer_than_a_part_are_cut() {
+    let device = memory();
+    let mut rig = Rig::new(&Setup::plain(path(Split::Bytes(PART), Merge::None)), &*device);
+    rig.read(0, 0, PART);
+    rig.write(0, 0, PART, 1);
+    rig.ask(0, Op::Flush, 0, 0, 0);
+    rig.ask(0, Op::Discard, 0, 64 * PART, 0);
+    rig.ask(0, Op::WriteZeroes { may_unmap: false }, 0, 64 * PART, 0);
+    assert_eq!((rig.finish().len(), rig.stats().commands, rig.stats().split), (5, 5, 0));
+    rig.read(0, 0, PART + 1);
+    rig.write(0, 100, PART, 1);
+    assert_eq!((rig.finish().len(), rig.stats().commands, rig.stats().split), (2, 8, 1));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_request_of_which_a_part_fails_fails_once_when_all_its_parts_have_ended() {
+    for nth in 0..4 {
+        let rules = vec![
+            FaultRule::of(Kind::Write, When::Nth(nth), Fault::Error(Status::NoSpace)),
+            FaultRule::of(Kind::Write, When::Nth(3), Fault::Error(Status::Io)),
+            FaultRule::of(Kind::Write, When::Nth(1), Fault::Delay { ns: 50_000 }),
+        ];
+        let device = FaultDevice::new(memory(), FaultPlan { rules, ..FaultPlan::default() });
+        let mut rig = Rig::new(&Setup::plain(path(Split::Bytes(PART), Merge::None)), &device);
+        rig.write(0, 0, 4 * PART, b'n');
+        let mut ended = rig.run();
+        // The second part, if it is not the one that fails, is the last to end.
+        assert_eq!(ended.is_empty(), nth != 1, "a failure is told when nothing of the request is under way");
+        ended.extend(rig.finish());
+        let [Ended { completion, .. }] = &ended[..] else { panic!("{} ends", ended.len()) };
+        assert_eq!(completion.status, if nth == 3 { Status::NoSpace } else { completion.status });
+        assert!([Status::NoSpace, Status::Io].contains(&completion.status), "{}", completion.status);
+        assert!(completion.buffer.as_ref().is_some_and(|buffer| buffer.capacity_bytes() >= 4 * PART as usize));
+        rig.assert_clean();
+        // The parts that did not fail were carried out.
+        (0..4).for_each(|part| rig.read(0, part * u64::from(PART), PART));
+        let written = rig.finish().iter().filter(|ended| is_all(ended, b'n')).count();
+        assert_eq!(written, if nth == 3 { 3 } else { 2 });
+    }
+}
+
+#[test]
+fn parts_are_no_more_than_the_flow_may_stage_and_a_flow_that_is_full_is_told_of_room() {
+    let device = memory();
+    let plain = Setup::plain(path(Split::Bytes(BLOCK), Merge::None));
+    let mut rig = Rig::new(&Setup { requests_max: 6, ..plain }, &*device);
+    // 16 parts are 6 of 12 KiB, of which the last is 4 KiB.
+    let large = Asked { flow: 0, op: Op::Read, offset_bytes: 0, length_bytes: 16 * BLOCK, fill: 0 };
+    let small = Asked { length_bytes: BLOCK, ..large };
+    assert!(rig.submit(0, large, false).is_some());
+    assert_eq!((rig.stats().parts, rig.hctxs[0].staged()), (6, 6));
+    assert!(rig.submit(0, small, false).is_none(), "its bound is staged");
+    assert_eq!((rig.finish().len(), rig.stats().refused), (1, 1));
+    // Three parts and four are more than six: the second request comes back in one piece.
+    let three = Asked { length_bytes: 3 * BLOCK, ..large };
+    assert!(
+        rig.submit(0, three, false).is_some()
+            && rig.submit(0, Asked { length_bytes: 4 * BLOCK, ..large }, false).is_none()
+    );
+    assert!(rig.submit(0, three, false).is_some());
+    assert_eq!(rig.finish().len(), 2);
+    rig.assert_clean();
+}
+
+#[test]
+fn merged_commands_are_no_longer_than_a_part() {
+    for (merge, length_bytes, commands) in
+        [(Merge::Both, 8 * PART, 8), (Merge::Both, BLOCK, 2), (Merge::None, BLOCK, 8)]
+    {
+        let device = memory();
+        let mut rig = Rig::new(&Setup::plain(path(Split::Bytes(PART), merge)), &*device);
+        let requests = if length_bytes == BLOCK { 8 } else { 1 };
+        (0..requests).for_each(|n| rig.read(0, n * u64::from(BLOCK), length_bytes));
+        assert_eq!((rig.finish().len() as u64, rig.stats().commands), (requests, commands), "{merge} {length_bytes}");
+        rig.assert_clean();
+    }
+}
+
+/// Bytes served to each tenant of a drive, of which one reads large requests and one small ones, both backlogged.
+fn served(split: Split, merge: Merge, weights: &[u64]) -> Vec<u64> {
+    let device =
+        NvmeDevice::new(NvmeDeviceOptions { preset: "optane", size_bytes: 64 * MIB, ..NvmeDeviceOptions::default() })
+            .unwrap();
+    let (kind, depth) = (PolicyKind::Mqfq, 8);
+    let setup = Setup { kind, weights: weights.to_vec(), depth, ..Setup::plain(path(split, merge)) };
+    let mut rig = Rig::new(&setup, &device);
+    let lengths = [8 * PART, BLOCK];
+    let mut draw = Random::new(9);
+    let mut served = vec![0; 2];
+    let mut ask = |rig: &mut Rig, flow: usize| {
+        let length_bytes = lengths[flow];
+        let offset_bytes = draw.below(32 * MIB / u64::from(length_bytes)) * u64::from(length_bytes);
+        rig.read(flow as u32, offset_bytes + 32 * MIB * flow as u64, length_bytes);
+    };
+    (0..8).for_each(|_| ask(&mut rig, 0));
+    (0..64).for_each(|_| ask(&mut rig, 1));
+    let mut ended = rig.run();
+    while rig.now_ns < 20_000_000 {
+        for ended in &ended {
+            served[ended.asked.flow as usize] += u64::from(ended.asked.length_bytes);
+            ask(&mut rig, ended.asked.flow as usize);
+        }
+        ended = rig.run();
+        if ended.is_empty() {
+            ended = rig.advance().expect("both are backlogged");
+        }
+    }
+    rig.finish();
+    rig.assert_clean();
+    assert_eq!(rig.stats().split > 0, split != Split::Off);
+    served
+}
+
+#[test]
+fn shares_are_those_of_the_weights_whole_or_in_parts_merged_or_not() {
+    let cases = [
+        (Split::Off, Merge::None),
+        (Split::Bytes(PART), Merge::None),
+        (Split::Bytes(PART), Merge::Both),
+        (Split::Bytes(BLOCK), Merge::Back),
+    ];
+    for (split, merge) in cases {
+        for weights in [[300, 100], [100, 300]] {
+            let served = served(split, merge, &weights);
+            // I6 at the lightest weight of 100: two windows, twice D + 1 of the longest; and what of a request is not
+            // counted before its last part has ended.
+            let longest = u64::from(if split == Split::Off { 8 * PART } else { PART });
+            let normal = [0, 1].map(|flow| served[flow] * 100 / weights[flow]);
+            let bound = 2 * WINDOW_BYTES + 2 * 9 * longest + u64::from(8 * PART);
+            assert!(normal[0] > 3 * bound, "{split} {merge} {weights:?}: {served:?} is too short a run");
+            assert!(normal[0].abs_diff(normal[1]) <= bound, "{split} {merge} {weights:?}: {served:?}, bound {bound}");
+        }
+    }
+}
+
+#[test]
+fn a_frozen_context_keeps_parts_and_stages_them_with_the_next_policy() {
+    let device = memory();
+    let setup = Setup::plain(path(Split::Bytes(PART), Merge::None));
+    let mut rig = Rig::new(&setup, &*device);
+    rig.write(0, 0, 8 * PART, b'x');
+    rig.finish();
+    rig.hctxs[0].freeze(rig.now_ns);
+    rig.read(0, 0, 8 * PART);
+    assert!(rig.run().is_empty() && rig.hctxs[0].is_quiet());
+    let now_ns = rig.now_ns;
+    rig.hctxs[0].thaw(None, now_ns, &mut |_: mqfq_blk::HctxId| {});
+    rig.wake_all();
+    let ended = rig.finish();
+    assert!(ended.len() == 1 && is_all(&ended[0], b'x'));
+    rig.assert_clean();
+}
+
+#[test]
+fn auto_cuts_while_a_small_request_of_somebody_else_competes_and_not_otherwise() {
+    let device: Arc<dyn Device> = Arc::new(
+        NvmeDevice::new(NvmeDeviceOptions { preset: "optane", size_bytes: 64 * MIB, ..NvmeDeviceOptions::default() })
+            .unwrap(),
+    );
+    let kind = PolicyKind::Mqfq;
+    let setup = Setup { kind, weights: vec![100, 100], depth: 4, ..Setup::plain(path(Split::Auto, Merge::None)) };
+    let mut rig = Rig::new(&setup, &*device);
+    let mut draw = Random::new(2);
+    let mut run = |rig: &mut Rig, until_ns: u64, with_small: bool| {
+        let mut ask = |rig: &mut Rig, flow: u32| {
+            let length_bytes = if flow == 0 { BLOCK } else { 8 * PART };
+            rig.read(flow, draw.below(64 * MIB / u64::from(length_bytes)) * u64::from(length_bytes), length_bytes);
+        };
+        (0..4).for_each(|_| ask(rig, 1));
+        if with_small {
+            ask(rig, 0);
+        }
+        let before = rig.stats().split;
+        let mut ended = rig.run();
+        while rig.now_ns < until_ns {
+            ended.iter().for_each(|ended| ask(rig, ended.asked.flow));
+            ended = rig.run();
+            if ended.is_empty() {
+                ended = rig.advance().expect("somebody is backlogged");
+            }
+        }
+        rig.finish();
+        (rig.stats().split - before, rig.hctxs[0].split_state().unwrap().to_string())
+    };
+    let ms = 1_000_000;
+    assert_eq!(run(&mut rig, 200 * ms, false), (0, "split off: nobody small".to_owned()));
+    let (split, state) = run(&mut rig, 400 * ms, true);
+    assert!(
+        split > 1000 && state.starts_with("split 16KiB: a large request would hold the device for 5"),
+        "{split} {state}"
+    );
+    let (_, state) = run(&mut rig, 700 * ms, false);
+    assert_eq!(state, "split off: nobody small");
+    assert_eq!(run(&mut rig, 800 * ms, false).0, 0);
+    rig.assert_clean();
+}
