@@ -27,6 +27,7 @@ use crate::completion::{CompletionEntry, Status};
 use crate::media::{Media, MediaOptions};
 use crate::queue::{ArbClass, DoorbellError, QueueId, QueuePair, QueuePairOptions};
 use crate::queue_set::QueueSet;
+use crate::spells::Spells;
 
 /// Options of a controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,6 +119,11 @@ impl Controller {
             free: (0..media.inside_max).rev().collect(),
             now_ns: 0,
         }
+    }
+
+    /// From now on the drive has these spells.
+    pub fn set_spells(&mut self, spells: Spells) {
+        self.media.set_spells(spells);
     }
 
     /// The namespace.

@@ -25,6 +25,7 @@
 //! | [`queue`] | a pair of rings as the controller sees it; doorbell rules |
 //! | [`arbitration`] | which submission queue is fetched from next |
 //! | [`media`] | how long a command takes: dies, then the shared link |
+//! | [`spells`] | what a drive does now and then: slow for a while, pauses, late commands |
 //! | [`controller`] | the state machine |
 //! | [`host`] | the driver's half of a queue pair |
 //! | [`presets`] | drives, with the sources of their numbers |
@@ -39,6 +40,7 @@ pub mod presets;
 pub mod queue;
 pub mod queue_set;
 pub mod random;
+pub mod spells;
 
 pub use arbitration::{Arbitration, ArbitrationFeature, ArbitrationWeights, Mechanism};
 pub use command::{DatasetRange, SubmissionEntry};

@@ -15,7 +15,7 @@
 //!
 //! Flush, Write Zeroes, Deallocate, hints and refused commands move no data: a latency without a die, then the link's
 //! time per command. The model knows nothing of wear or mapping; of garbage collection it has what a host sees, writes
-//! that become dearer and cheaper again ([`Drift`]), if it is asked for.
+//! that become dearer and cheaper again ([`Drift`]), if it is asked for. `spells.rs` adds what a drive does now and then.
 //!
 //! # Invariants
 //! M1. Commands end in the order in which the link began them, and the link begins them in the order in which their
@@ -30,6 +30,7 @@
 
 use crate::command::Work;
 use crate::random::Random;
+use crate::spells::Spells;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -167,6 +168,7 @@ pub(crate) struct Media {
     link: Link,
     /// Commands on the link and their ends, in order.
     ending: VecDeque<(u64, u16)>,
+    spells: Spells,
 }
 
 /// The second stage.
@@ -179,12 +181,12 @@ struct Link {
 
 impl Link {
     /// End of a transfer that comes at `at_ns`, and the carry that it would leave.
-    fn end(&self, options: &MediaOptions, at_ns: u64, transfer: Transfer) -> (u64, u64) {
+    fn end(&self, options: &MediaOptions, spells: &Spells, at_ns: u64, transfer: Transfer) -> (u64, u64) {
         let rate = if transfer.write { &options.write_link } else { &options.read_link };
         // Below 2^32 x 2^30 + 2^40: no overflow.
         let bytes_ns = u64::from(rate.moved_bytes(transfer.bytes)) * NS_PER_S + self.carry[usize::from(transfer.write)];
-        let begin_ns = at_ns.max(self.busy_until_ns);
-        let mut took_ns = rate.command_ns + bytes_ns / rate.bytes_per_s;
+        let begin_ns = spells.after_pause(at_ns.max(self.busy_until_ns));
+        let mut took_ns = (rate.command_ns + bytes_ns / rate.bytes_per_s) * spells.slowed(begin_ns);
         if let Some(drift) = options.write_drift.filter(|_| transfer.write) {
             took_ns = took_ns * drift.factor_256ths(begin_ns) / 256;
         }
@@ -210,7 +212,12 @@ impl Media {
             begun: 0,
             link: Link { busy_until_ns: 0, carry: [0; 2] },
             ending: VecDeque::with_capacity(inside_max),
+            spells: Spells::default(),
         }
+    }
+
+    pub(crate) fn set_spells(&mut self, spells: Spells) {
+        self.spells = spells;
     }
 
     /// Begins a command. `None` is a refused command: it costs the link's time per command and no more.
@@ -237,6 +244,7 @@ impl Media {
     /// Gives the pages of a transfer to consecutive dies, beginning with a random one; returns the time when the last
     /// is done. A longer transfer goes round, and a die then works on several pages in turn.
     fn stripe(&mut self, bytes: u32, die_ns: u64, now_ns: u64) -> u64 {
+        let die_ns = die_ns * self.spells.slowed(now_ns);
         let pages = bytes.div_ceil(self.options.page_bytes).max(1);
         let dies = self.dies.len();
         let mut die = self.random.below(dies as u64) as usize;
@@ -251,7 +259,12 @@ impl Media {
             last_ns = last_ns.max(end_ns);
             die = if die + 1 == dies { 0 } else { die + 1 };
         }
-        last_ns
+        match self.spells.late {
+            Some(late) if self.random.below(1000) < u64::from(late.permille) => {
+                now_ns + (last_ns - now_ns) * u64::from(late.times)
+            }
+            _ => last_ns,
+        }
     }
 
     /// End of the next command, if nothing new begins before (by M1 a new one cannot end sooner than a command that has
@@ -261,7 +274,7 @@ impl Media {
             return Some(end_ns);
         }
         let Reverse(leaving) = self.first_stage.peek()?;
-        Some(self.link.end(&self.options, leaving.at_ns, self.transfers[leaving.slot as usize]).0)
+        Some(self.link.end(&self.options, &self.spells, leaving.at_ns, self.transfers[leaving.slot as usize]).0)
     }
 
     /// Moves the model to the next command that ends at or before `now_ns`, and returns the command and its end.
@@ -284,7 +297,7 @@ impl Media {
 
     fn enter_link(&mut self, leaving: Leaving) {
         let transfer = self.transfers[leaving.slot as usize];
-        let (end_ns, carry) = self.link.end(&self.options, leaving.at_ns, transfer);
+        let (end_ns, carry) = self.link.end(&self.options, &self.spells, leaving.at_ns, transfer);
         self.link.busy_until_ns = end_ns;
         self.link.carry[usize::from(transfer.write)] = carry;
         self.ending.push_back((end_ns, leaving.slot));

@@ -246,7 +246,7 @@ static DEVICE_KEYS: LazyLock<[Vec<&str>; 4]> = LazyLock::new(|| {
 });
 
 /// What is set of the path to a device, whatever its policy.
-const PATH_KEYS: [&str; 11] = [
+const PATH_KEYS: [&str; 12] = [
     "queue-depth",
     "block-layer",
     "software-queues",

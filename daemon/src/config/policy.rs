@@ -195,7 +195,7 @@ impl Chosen {
             lease: lease.unwrap_or(relaxed.lease),
             token_batch: token_batch.unwrap_or(relaxed.token_batch),
             token_share: token_share.unwrap_or(relaxed.token_share),
-            tokens_follow_depth: token_batch.or(token_share).is_none(),
+            tokens_follow_depth: relaxed.tokens_follow_depth && token_batch.or(token_share).is_none(),
             ..relaxed
         }
     }

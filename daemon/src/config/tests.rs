@@ -104,9 +104,9 @@ pin = false
     assert!(plan.warnings.is_empty());
     let [fast, slow] = plan.devices.values().collect::<Vec<_>>()[..] else { panic!("two devices") };
     let [fast_policy, slow_policy] = [fast, slow].map(|device| device.config.policy.options(2));
-    assert_eq!(fast_policy, PolicyOptions::new(PolicyKind::Mqfq).relaxed(2));
+    assert_eq!(fast_policy, auto(PolicyOptions::new(PolicyKind::Mqfq)).relaxed(2));
     assert_eq!((fast_policy.depth, fast_policy.window.bytes()), (64, 65_536));
-    assert_eq!((fast_policy.token_unit_bytes, fast.config.queue_depth), (None, 1024));
+    assert_eq!((fast_policy.token_unit_bytes, fast.config.queue_depth), (Some(4096), 1024));
     assert_eq!((slow_policy.kind, slow_policy.depth), (PolicyKind::Sfqd, 32));
     assert_eq!((slow_policy.window, slow_policy.token_unit_bytes), (VSpan(0), Some(4096)));
     assert_eq!(slow.config.queue_depth, 65_535);
@@ -303,7 +303,7 @@ fn a_number_out_of_range_is_refused_with_its_range_and_never_clamped() {
     for depth in ["0", "65536"] {
         assert_eq!(
             refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\ndepth = {depth}"))),
-            format!("c.toml:3: device.fast.depth: {depth} is out of range, allowed is 1 to 65535")
+            format!("c.toml:3: device.fast.depth: {depth} is out of range, allowed is 1 to 65535 or \"auto\"")
         );
     }
     assert_eq!(
@@ -342,12 +342,12 @@ fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
         for workers in [1, 2, 3, 8, 16, 1024] {
             for window_bytes in [0, 1, 127, 128, 1000, 64 << 10, 1 << 40] {
                 let window = VSpan::from_bytes(window_bytes);
-                let keys = format!("policy = \"{policy}\"\nwindow = {window_bytes}");
+                let keys = format!("policy = \"{policy}\"\ndepth = 64\nwindow = {window_bytes}");
                 let shipped = mqfq_demo::harness::as_shipped(PolicyOptions { window, ..exact }, workers);
                 assert_eq!(scheduler(&keys, workers), (shipped, Some("relaxed")), "{keys}, {workers} workers");
             }
         }
-        let keys = format!("policy = \"{policy}\"\nform = \"exact\"");
+        let keys = format!("policy = \"{policy}\"\ndepth = 64\nform = \"exact\"");
         assert_eq!(scheduler(&keys, 2), (exact, Some("exact")));
     }
     // T = 64 KiB: a quantum and a lease of T/2 over 4 workers. D = 64: a quarter of 16.
@@ -358,8 +358,49 @@ fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
     assert_eq!((options.quantum, options.lease, options.token_batch), (VSpan(0), VSpan(0), 4));
     for policy in ["none", "sfqd"] {
         let exact = PolicyOptions::new(policy.parse().unwrap());
-        assert_eq!(scheduler(&format!("policy = \"{policy}\""), 2), (exact, None));
+        assert_eq!(scheduler(&format!("policy = \"{policy}\"\ndepth = 64"), 2), (exact, None));
     }
+}
+
+/// The options as they are where D is found.
+fn auto(options: PolicyOptions) -> PolicyOptions {
+    PolicyOptions { depth_auto: true, token_unit_bytes: Some(4096), ..options }
+}
+
+#[test]
+fn the_depth_is_found_unless_it_is_a_number() {
+    for policy in ["mqfq", "mqfq-serial", "sfqd"] {
+        let kind = policy.parse().unwrap();
+        let shipped = |options: PolicyOptions| mqfq_demo::harness::as_shipped(options, 4);
+        let found = shipped(auto(PolicyOptions::new(kind)));
+        for keys in ["", "depth = \"auto\"\n"] {
+            assert_eq!(scheduler(&format!("{keys}policy = \"{policy}\""), 4).0, found);
+        }
+        let in_requests = scheduler(&format!("policy = \"{policy}\"\ntoken-unit = \"request\""), 4).0;
+        assert_eq!((in_requests.depth_auto, in_requests.token_unit_bytes), (true, None));
+        let number = scheduler(&format!("policy = \"{policy}\"\ndepth = 100"), 4).0;
+        assert_eq!(number, shipped(PolicyOptions { depth: 100, ..PolicyOptions::new(kind) }), "in requests, as ever");
+    }
+    // What is set by hand of a queue's part of D stays.
+    let by_hand = scheduler("token-batch = 3", 4).0;
+    assert_eq!((by_hand.token_batch, by_hand.tokens_follow_depth), (3, false));
+    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
+    for policy in ["none", "kyber"] {
+        assert_eq!(
+            refused(&format!("policy = \"{policy}\"\ndepth = \"auto\"")),
+            format!(
+                "c.toml:4: device.fast.depth: \"auto\" is no setting of policy {policy}, allowed with mqfq, mqfq-serial and sfqd"
+            )
+        );
+    }
+    assert_eq!(
+        refused("depth = \"deep\""),
+        "c.toml:3: device.fast.depth: \"deep\" is not known, allowed is 1 to 65535 or \"auto\""
+    );
+    assert_eq!(
+        refused("depth = true"),
+        "c.toml:3: device.fast.depth: a boolean does not fit here, allowed is a whole number, 1 to 65535 or \"auto\""
+    );
 }
 
 #[test]
@@ -371,10 +412,11 @@ fn each_number_of_the_relaxed_form_can_be_set_by_hand() {
     assert_eq!(set("quantum = 1"), PolicyOptions { quantum: VSpan::from_bytes(1), ..default });
     assert_eq!(set("lease = \"32KiB\""), PolicyOptions { lease: kib(32), ..default }, "half the window");
     assert_eq!(set("lease = 4097"), PolicyOptions { lease: VSpan::from_bytes(4097), ..default });
-    assert_eq!(set("token-batch = 65535"), PolicyOptions { token_batch: 65_535, ..default });
+    let by_hand = PolicyOptions { tokens_follow_depth: false, ..default };
+    assert_eq!(set("token-batch = 65535"), PolicyOptions { token_batch: 65_535, ..by_hand });
     assert_eq!(
         set("quantum = 0\nlease = 0\ntoken-batch = 1\ntoken-share = 0"),
-        PolicyOptions::new(PolicyKind::Mqfq),
+        auto(PolicyOptions::new(PolicyKind::Mqfq)),
         "each at what the exact form has"
     );
     assert_eq!(set("window = 0\nquantum = 0\nlease = 0").window, VSpan(0));

@@ -13,6 +13,7 @@ use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_nvme::Arbitration;
 use mqfq_nvme::media::Drift;
+use mqfq_nvme::spells::Spells;
 
 /// A whole scenario, checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -151,6 +152,8 @@ pub struct Device {
     pub inside_max: Option<u16>,
     /// Every time of the drive is multiplied by this.
     pub slowed: u32,
+    /// What it does now and then.
+    pub spells: Spells,
     /// Which queues workers share.
     pub queues: QueueLayout,
     /// What large requests are cut into.
@@ -177,6 +180,7 @@ impl Device {
             arbitration: None,
             inside_max: None,
             slowed: 1,
+            spells: Spells::default(),
             queues: QueueLayout::default(),
             split: Split::Off,
             write_drift: None,
@@ -320,6 +324,8 @@ pub enum Arrival {
         depth: u32,
         /// From a completion to the next request; the core is free meanwhile.
         think_ns: u64,
+        /// Bursts: on for the first, off for the second, ns, from the tenant's start on.
+        bursts: Option<(u64, u64)>,
     },
     /// Open loop: by the clock, whatever has completed.
     Open {

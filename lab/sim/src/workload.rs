@@ -101,7 +101,9 @@ pub fn sources(
 /// One thread whose requests are made up.
 fn threads_source(arrival: &Arrival, shape: Shape, start_ns: u64, barrier: &Rc<closed::Barrier>) -> Box<dyn Source> {
     match *arrival {
-        Arrival::Closed { depth, think_ns } => Box::new(closed::Closed::new(shape, depth, think_ns)),
+        Arrival::Closed { depth, think_ns, bursts } => {
+            Box::new(closed::Closed::new(shape, depth, think_ns, start_ns, bursts))
+        }
         Arrival::Open { rate_per_s, poisson, bursts } => {
             Box::new(open::Open::new(shape, start_ns, rate_per_s, poisson, bursts))
         }

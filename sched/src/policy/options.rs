@@ -40,7 +40,7 @@ pub struct PolicyOptions {
     /// may take it again.) 0: never, as in the paper. Otherwise a worker with much to do keeps more tokens than it can
     /// use until T stops it, while others sleep. The bound has no term for it: it says who dispatches, not what may be.
     pub token_share: u32,
-    /// The two numbers above are a queue's part of D, and follow it when it changes.
+    /// The two numbers above are a queue's part of D, and follow it where it changes.
     pub tokens_follow_depth: bool,
     /// What only one policy looks at.
     pub own: OwnOptions,
@@ -100,7 +100,7 @@ impl PolicyOptions {
             lease: VSpan(lease - lease % crate::flow::TAG_GRAIN.0),
             token_batch,
             token_share,
-            tokens_follow_depth: true,
+            tokens_follow_depth: self.depth_auto,
             ..self
         }
     }

@@ -12,6 +12,7 @@ use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
 use mqfq_nvme::media::Drift;
+use mqfq_nvme::spells::{Late, Pauses, Slow, Spells};
 use mqfq_nvme::{Arbitration, presets};
 use std::sync::LazyLock;
 
@@ -229,6 +230,9 @@ const DEVICE_KEYS: &[&str] = &[
     "inside-max",
     "slowed",
     "write-drift",
+    "slow-spell",
+    "pauses",
+    "late",
     "kind",
     "size",
     "queue-depth",
@@ -241,7 +245,7 @@ const DEVICE_KEYS: &[&str] = &[
 ];
 
 /// So many of them are of no meaning without a drive.
-const DRIVE_KEYS: usize = 5;
+const DRIVE_KEYS: usize = 8;
 
 /// `block-layer`, `software-queues` and `hardware-queues`, as in the daemon's config.
 fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Result<QueueLayout, ConfigError> {
@@ -305,7 +309,13 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     let split = section.get("split").map_or(Ok(Split::Off), |entry| split(&entry))?;
     let write_drift = of_drive("write-drift").map(|drift| write_drift(&drift)).transpose()?;
     let (cost, follow_writes) = cost(&section)?;
-    Ok(Device { queue_pairs, arbitration, inside_max, slowed, split, write_drift, cost, follow_writes, ..plain })
+    let spells = Spells {
+        slow: of_drive("slow-spell").map(|entry| slow_spell(&entry)).transpose()?,
+        pauses: of_drive("pauses").map(|entry| pauses(&entry)).transpose()?,
+        late: of_drive("late").map(|entry| late(&entry)).transpose()?,
+    };
+    let device = Device { queue_pairs, arbitration, inside_max, slowed, spells, split, write_drift, ..plain };
+    Ok(Device { cost, follow_writes, ..device })
 }
 
 /// `split`, as in the daemon's config.
@@ -321,6 +331,28 @@ fn split(entry: &Entry<'_, '_>) -> Result<Split, ConfigError> {
             Ok(Split::Bytes(bytes))
         }
     }
+}
+
+/// `{ from = DURATION, until = DURATION, times = N }`
+fn slow_spell(entry: &Entry<'_, '_>) -> Result<Slow, ConfigError> {
+    let table = entry.table(&["from", "until", "times"])?;
+    let from_ns = table.require("from", "a duration")?.duration_ns(0..=TIME_MAX_NS)?;
+    let until_ns = table.require("until", "a duration")?.duration_ns(from_ns..=TIME_MAX_NS)?;
+    Ok(Slow { from_ns, until_ns, times: table.require("times", "a number")?.number(1..=SLOWED_MAX)? })
+}
+
+/// `{ every = DURATION, length = DURATION }`
+fn pauses(entry: &Entry<'_, '_>) -> Result<Pauses, ConfigError> {
+    let table = entry.table(&["every", "length"])?;
+    let every_ns = table.require("every", "a duration")?.duration_ns(1..=TIME_MAX_NS)?;
+    Ok(Pauses { every_ns, length_ns: table.require("length", "a duration")?.duration_ns(0..=every_ns - 1)? })
+}
+
+/// `{ permille = N, times = N }`
+fn late(entry: &Entry<'_, '_>) -> Result<Late, ConfigError> {
+    let table = entry.table(&["permille", "times"])?;
+    let permille = table.require("permille", "a number")?.number(0..=1000)?;
+    Ok(Late { permille, times: table.require("times", "a number")?.number(1..=SLOWED_MAX)? })
 }
 
 /// With fewer queue pairs than workers need they share queues, which have locks.

@@ -28,7 +28,7 @@ macro_rules! shaped_keys {
 
 /// Keys of `[tenant.NAME]` per kind of load, in the order of [`LOADS`].
 const KEYS: [&[&str]; 4] = [
-    shaped_keys!["depth", "think"],
+    shaped_keys!["depth", "think", "burst-on", "burst-off"],
     shaped_keys!["rate", "poisson", "burst-on", "burst-off"],
     shaped_keys!["depth", "phase-requests", "compute"],
     keys!["trace", "stretch", "depth"],
@@ -142,29 +142,34 @@ fn load(
 
 fn closed(section: &Section<'_, '_>, base: Option<&Arrival>) -> Result<Arrival, ConfigError> {
     let (depth, think_ns) = match base {
-        Some(Arrival::Closed { depth, think_ns }) => (*depth, *think_ns),
+        Some(Arrival::Closed { depth, think_ns, .. }) => (*depth, *think_ns),
         _ => (1, 0),
     };
     Ok(Arrival::Closed {
         depth: section.get("depth").map_or(Ok(depth), |depth| depth.number(1..=DEPTH_MAX))?,
         think_ns: section.get("think").map_or(Ok(think_ns), |think| think.duration_ns(0..=TIME_MAX_NS))?,
+        bursts: bursts(section)?,
     })
+}
+
+/// `burst-on` and `burst-off`, both or none.
+fn bursts(section: &Section<'_, '_>) -> Result<Option<(u64, u64)>, ConfigError> {
+    match (section.get("burst-on"), section.get("burst-off")) {
+        (None, None) => Ok(None),
+        (Some(on), Some(off)) => Ok(Some((on.duration_ns(1..=TIME_MAX_NS)?, off.duration_ns(1..=TIME_MAX_NS)?))),
+        (on, off) => {
+            let alone = on.or(off).expect("one of the two").place();
+            Err(alone.error("stands alone, allowed are burst-on and burst-off together"))
+        }
+    }
 }
 
 fn open(section: &Section<'_, '_>) -> Result<Arrival, ConfigError> {
     let rate = section.require("rate", "requests per second of each thread")?;
-    let bursts = match (section.get("burst-on"), section.get("burst-off")) {
-        (None, None) => None,
-        (Some(on), Some(off)) => Some((on.duration_ns(1..=TIME_MAX_NS)?, off.duration_ns(1..=TIME_MAX_NS)?)),
-        (on, off) => {
-            let alone = on.or(off).expect("one of the two").place();
-            return Err(alone.error("stands alone, allowed are burst-on and burst-off together"));
-        }
-    };
     Ok(Arrival::Open {
         rate_per_s: rate.decimal(0.001..=1e9)?,
         poisson: section.get("poisson").map_or(Ok(false), |poisson| poisson.flag())?,
-        bursts,
+        bursts: bursts(section)?,
     })
 }
 

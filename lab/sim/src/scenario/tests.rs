@@ -73,7 +73,7 @@ fn what_is_left_out_has_its_default() {
     assert!(scenario.policy.relaxed);
     let [fio] = &scenario.tenants[..] else { panic!("one tenant") };
     assert_eq!((fio.name.as_str(), fio.count, fio.threads, fio.weight), ("fio", 1, 1, Weight::DEFAULT));
-    assert_eq!(fio.load.arrival, Arrival::Closed { depth: 128, think_ns: 0 });
+    assert_eq!(fio.load.arrival, Arrival::Closed { depth: 128, think_ns: 0, bursts: None });
     assert_eq!((&fio.load.sizes[..], fio.load.read_percent, fio.load.cpu_ns), (&[(4096, 100)][..], 100, 0));
     assert_eq!((fio.load.pattern, fio.background, fio.stop_ns), (Pattern::Random, None, None));
 }
@@ -526,7 +526,7 @@ fn a_run_has_so_many_windows_at_most() {
 #[test]
 fn a_policys_settings_belong_to_it() {
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
-    assert_eq!(policy("depth = 0"), "s.toml:16: policy.depth: 0 is out of range, allowed is 1 to 65535");
+    assert_eq!(policy("depth = 0"), "s.toml:16: policy.depth: 0 is out of range, allowed is 1 to 65535 or \"auto\"");
     assert_eq!(
         policy("kind = \"sfqd\"\nform = \"exact\""),
         "s.toml:17: policy.form: is no setting of policy sfqd, allowed with mqfq and mqfq-serial"
@@ -703,7 +703,7 @@ fn a_model_sets_every_key_and_each_can_be_set_again() {
     assert_eq!((aerospike.threads, &aerospike.load.sizes[..]), (16, &[(512, 100)][..]));
     let changed = model("model = \"aerospike\"\nthreads = 4\ndepth = 32\ncpu = \"9us\"\nsize = \"4KiB\"");
     assert_eq!((changed.threads, &changed.load.sizes[..], changed.load.cpu_ns), (4, &[(4096, 100)][..], 9_000));
-    assert_eq!(changed.load.arrival, Arrival::Closed { depth: 32, think_ns: 0 });
+    assert_eq!(changed.load.arrival, Arrival::Closed { depth: 32, think_ns: 0, bursts: None });
     let flashx = model("model = \"flashx-pagerank\"\ncompute = \"5ms\"");
     assert_eq!(flashx.load.arrival, Arrival::Phases { depth: 8, requests: 16_845, compute_ns: 5_000_000 });
     let open = model("model = \"ycsb-a\"\nload = \"open\"\nrate = 1000\nbackground = { read-percent = 0 }");

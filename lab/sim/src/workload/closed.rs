@@ -12,15 +12,25 @@ pub struct Closed {
     /// Requests that may be asked for now.
     free: u32,
     think_ns: u64,
+    /// Where its clock of bursts begins.
+    start_ns: u64,
+    bursts: Option<(u64, u64)>,
     /// When further ones may, earliest first. Never more than the depth, for which there is room.
     thinking: VecDeque<u64>,
 }
 
 impl Closed {
-    /// With `depth` requests free.
-    pub fn new(shape: Shape, depth: u32, think_ns: u64) -> Closed {
+    /// With `depth` requests free. In bursts it asks for none while it is off; those in flight complete.
+    pub fn new(shape: Shape, depth: u32, think_ns: u64, start_ns: u64, bursts: Option<(u64, u64)>) -> Closed {
         let thinking = VecDeque::with_capacity(if think_ns == 0 { 0 } else { depth as usize });
-        Closed { shape, free: depth, think_ns, thinking }
+        Closed { shape, free: depth, think_ns, start_ns, bursts, thinking }
+    }
+
+    /// If it is off at `now_ns`: when it will be on.
+    fn on_again_ns(&self, now_ns: u64) -> Option<u64> {
+        let (on_ns, off_ns) = self.bursts?;
+        let into_ns = now_ns.saturating_sub(self.start_ns) % (on_ns + off_ns);
+        (into_ns >= on_ns).then(|| now_ns + (on_ns + off_ns - into_ns))
     }
 }
 
@@ -31,6 +41,9 @@ impl Source for Closed {
             self.free += 1;
         }
         if self.free > 0 {
+            if let Some(on_ns) = self.on_again_ns(now_ns) {
+                return Step::WaitUntil(on_ns);
+            }
             self.free -= 1;
             return Step::Ask(self.shape.ask(now_ns));
         }

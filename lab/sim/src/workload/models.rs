@@ -95,7 +95,7 @@ pub fn model(name: &str) -> Option<Model> {
             Model { threads: FLASHX_THREADS, load: random_reads(arrival, 4096, 2_000), background: None }
         }
         "aerospike" => {
-            let arrival = Arrival::Closed { depth: 8, think_ns: 0 };
+            let arrival = Arrival::Closed { depth: 8, think_ns: 0, bursts: None };
             Model { threads: 16, load: random_reads(arrival, 512, 12_000), background: None }
         }
         "ycsb-a" | "ycsb-f" => ycsb((1, 2), vec![(4096, 100)]),
@@ -115,7 +115,7 @@ fn ycsb(puts: (u64, u64), sizes: Vec<(u32, u8)>) -> Model {
     Model {
         threads: 16,
         load: Load {
-            arrival: Arrival::Closed { depth: 1, think_ns: 0 },
+            arrival: Arrival::Closed { depth: 1, think_ns: 0, bursts: None },
             sizes,
             read_percent: 100,
             pattern: Pattern::Zipf { theta: 0.99 },

@@ -31,7 +31,7 @@ fn tenant(threads: u32, load: Load) -> Tenant {
 }
 
 fn closed(depth: u32) -> Load {
-    load(Arrival::Closed { depth, think_ns: 0 })
+    load(Arrival::Closed { depth, think_ns: 0, bursts: None })
 }
 
 fn open(rate_per_s: f64, poisson: bool, bursts: Option<(u64, u64)>) -> Load {
@@ -132,7 +132,11 @@ fn a_closed_loop_never_has_more_than_its_depth_in_flight() {
 
 #[test]
 fn think_time_lies_between_a_completion_and_the_next_request() {
-    let played = play_one(&tenant(1, load(Arrival::Closed { depth: 4, think_ns: 300_000 })), 100_000, SECOND_NS / 10);
+    let played = play_one(
+        &tenant(1, load(Arrival::Closed { depth: 4, think_ns: 300_000, bursts: None })),
+        100_000,
+        SECOND_NS / 10,
+    );
     assert_eq!(played.in_flight_max, [4]);
     // Each of 4 takes 100 + 300 us: 4 x 250 in 100 ms.
     assert_eq!(played.asked[0].len(), 1000);

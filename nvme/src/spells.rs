@@ -1,0 +1,71 @@
+//! What a drive does now and then, for those who test how others take it.
+//!
+//! Answers: how long does a command take while the drive is slow, pauses, or is late? None of it is in a preset: a drive
+//! that is alone with its model has none of these.
+//!
+//! | spell | stands for |
+//! |---|---|
+//! | slow for a while | thermal throttling, a rebuild behind the drive |
+//! | pauses | garbage collection that stops the link |
+//! | late commands | reads that are retried in the drive: a heavy tail |
+
+/// The spells of a drive; by default none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spells {
+    /// Every time is multiplied for a while.
+    pub slow: Option<Slow>,
+    /// The link stands still from time to time.
+    pub pauses: Option<Pauses>,
+    /// Some commands are late.
+    pub late: Option<Late>,
+}
+
+/// Slow for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slow {
+    /// From here, ns.
+    pub from_ns: u64,
+    /// To here, ns.
+    pub until_ns: u64,
+    /// What times are multiplied by, 1..=1000.
+    pub times: u32,
+}
+
+/// A pause at the beginning of each period.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pauses {
+    /// The period, at least 1 ns.
+    pub every_ns: u64,
+    /// Length of the pause, less than the period, ns.
+    pub length_ns: u64,
+}
+
+/// Commands that take longer in their dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Late {
+    /// Of 1000 commands so many.
+    pub permille: u32,
+    /// What the time in their dies is multiplied by, 1..=1000.
+    pub times: u32,
+}
+
+impl Spells {
+    /// What times are multiplied by at `at_ns`.
+    pub(crate) fn slowed(&self, at_ns: u64) -> u64 {
+        match self.slow {
+            Some(Slow { from_ns, until_ns, times }) if (from_ns..until_ns).contains(&at_ns) => times.into(),
+            _ => 1,
+        }
+    }
+
+    /// When the link may begin what it could begin at `at_ns`.
+    pub(crate) fn after_pause(&self, at_ns: u64) -> u64 {
+        match self.pauses {
+            Some(Pauses { every_ns, length_ns }) => {
+                let into_ns = at_ns % every_ns;
+                at_ns + length_ns.saturating_sub(into_ns)
+            }
+            None => at_ns,
+        }
+    }
+}
