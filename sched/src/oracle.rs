@@ -84,8 +84,8 @@ pub struct Oracle {
     options: PolicyOptions,
     global_vtime: WideVTime,
     free_units: i64,
-    /// What D was reduced by and has not come back yet.
-    owed_units: i64,
+    /// The largest D so far.
+    depth_max: u32,
     /// What each request on the device took.
     out_units: Vec<u32>,
     flows: Vec<OracleFlow>,
@@ -108,7 +108,7 @@ impl Oracle {
             options: *options,
             global_vtime: start,
             free_units: i64::from(options.depth),
-            owed_units: 0,
+            depth_max: options.depth,
             out_units: Vec::new(),
             flows: weights.iter().map(flow).collect(),
             queues: vec![Vec::new(); hctx_count],
@@ -243,19 +243,19 @@ impl Oracle {
     /// True if a unit may lie somewhere for somebody. While every request takes one unit, that is "one is free". A
     /// request of several may go as soon as one is free and owes the rest; while it owes, units that lay elsewhere
     /// already may still be used, so the sum may be 0 or less. Only one request can owe at a time, because nobody may
-    /// borrow from a debt, and it never owes all that it took. What D was reduced by is owed in the same way.
+    /// borrow from a debt, and it never owes all that it took. What D was reduced by is owed in the same way, and
+    /// where free units lie, the oracle does not know: so by as much as D was ever larger.
     fn may_find_token(&self) -> bool {
-        let owed_max = self.out_units.iter().max().map_or(0, |units| i64::from(units - 1)) + self.owed_units;
-        let out_max = i64::from(self.options.depth) + self.owed_units;
-        self.free_units + owed_max > 0 && (self.out_units.len() as i64) < out_max
+        let owed_max = self.out_units.iter().max().map_or(0, |units| i64::from(units - 1));
+        let reduced = i64::from(self.depth_max - self.options.depth);
+        self.free_units + owed_max + reduced > 0 && self.out_units.len() < self.depth_max as usize
     }
 
     /// Changes D for what is dispatched from now on.
     pub fn set_depth(&mut self, depth: u32) {
-        let more = i64::from(depth) - i64::from(self.options.depth);
-        self.free_units += more;
-        self.owed_units = (self.owed_units - more).max(0);
+        self.free_units += i64::from(depth) - i64::from(self.options.depth);
         self.options.depth = depth;
+        self.depth_max = self.depth_max.max(depth);
     }
 
     /// Dispatches the first request of `hctx`, if it may be.
@@ -287,7 +287,6 @@ impl Oracle {
         let position = self.out_units.iter().position(|&out| out == units);
         self.out_units.swap_remove(position.unwrap_or_else(|| panic!("no request of {units} units is out")));
         self.free_units += i64::from(units);
-        self.owed_units = (self.owed_units - i64::from(units)).max(0);
     }
 
     /// Changes a weight from the next request on.

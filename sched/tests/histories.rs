@@ -15,6 +15,11 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// A machine, some tenants and options, none of them usual.
 fn random_env(rng: &mut Random, kind: PolicyKind) -> Env {
+    random_env_of(rng, kind, false)
+}
+
+/// The same, with a D that is changed while it runs.
+fn random_env_of(rng: &mut Random, kind: PolicyKind, depth_auto: bool) -> Env {
     let topology = match rng.index(5) {
         0 => Topology::flat(1),
         1 => Topology::flat(2),
@@ -34,6 +39,7 @@ fn random_env(rng: &mut Random, kind: PolicyKind) -> Env {
     }
     let options = PolicyOptions {
         kind,
+        depth_auto,
         depth: rng.of(&[1, 2, 3, 16, 40]),
         window: rng.of(&[VSpan(0), VSpan(1), VSpan(100), VSpan::from_bytes(4 * KIB), VSpan::from_bytes(64 * KIB)]),
         token_unit_bytes: rng.of(&[None, None, Some(4096), Some(512)]),
@@ -150,6 +156,11 @@ fn random_history(env: &mut Env, rng: &mut Random, steps: usize, change_weights:
         if rng.chance(40) {
             awake.settle(env, rng);
         }
+        if env.options.depth_auto && rng.chance(30) {
+            let hctx = HctxId(rng.index(env.queues.len()) as u16);
+            env.set_depth(hctx, rng.of(&[1, 2, 3, 16, 40, 200]));
+            awake.wake(hctx);
+        }
         if change_weights && rng.chance(50) {
             let name = NAMES[rng.index(env.tenants.len())];
             env.set_weight(name, rng.of(&[1, 33, 100, 900, 10_000]));
@@ -223,6 +234,22 @@ fn mqfq_does_what_the_oracle_admits_and_never_stands_still() {
         let mut env = random_env(rng, PolicyKind::Mqfq);
         random_history(&mut env, rng, 400, true);
     });
+}
+
+#[test]
+fn with_a_depth_that_changes_nothing_stands_still_and_no_interval_breaks_the_bound() {
+    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial, PolicyKind::Sfqd] {
+        for_seeds(if kind == PolicyKind::Mqfq { 300 } else { 50 }, |rng| {
+            let mut env = random_env_of(rng, kind, true);
+            if kind != PolicyKind::Sfqd {
+                env.record();
+            }
+            random_history(&mut env, rng, 500, false);
+            if kind != PolicyKind::Sfqd {
+                assert_bounds(&env);
+            }
+        });
+    }
 }
 
 #[test]
@@ -309,7 +336,8 @@ fn largest_unfairness(env: &Env, a: usize, b: usize, service: impl Fn(&Moment) -
 
 /// I6 over every interval of the history, for every pair of tenants, in integers times 100 r_a r_b.
 fn assert_bounds(env: &Env) {
-    let depth = i128::from(env.options.depth);
+    // Of every D in the interval the largest.
+    let depth = i128::from(env.depth_max);
     let largest_units = |n: usize| i128::from(env.options.units(mqfq_sched::cost::Cost(env.tenants[n].request_bytes)));
     let units_max = (0..env.tenants.len()).map(largest_units).max().unwrap_or(1);
     for a in 0..env.tenants.len() {

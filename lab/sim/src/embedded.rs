@@ -30,6 +30,8 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("d2fq/18", include_str!("../figures/d2fq/18.toml")),
     ("d2fq/19", include_str!("../figures/d2fq/19.toml")),
     ("ours/scale", include_str!("../figures/ours/scale.toml")),
+    ("depth/loads", include_str!("../figures/depth/loads.toml")),
+    ("depth/changes", include_str!("../figures/depth/changes.toml")),
     ("p-mqfq/1", include_str!("../figures/p-mqfq/1.toml")),
     ("p-mqfq/3", include_str!("../figures/p-mqfq/3.toml")),
     ("p-mqfq/4", include_str!("../figures/p-mqfq/4.toml")),

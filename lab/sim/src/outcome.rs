@@ -37,7 +37,7 @@ pub struct Outcome {
     pub window_ns: Option<u64>,
     /// What the weights of the device's class queues were set to, in the order of time.
     pub class_weights: Vec<WeightsOutcome>,
-    /// What was chosen as D where a controller finds it, in the order of time.
+    /// What was chosen as D where a controller finds it, in the order of time; the last entry is the run's end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub depths: Vec<DepthAt>,
     /// What large requests were cut into at the end, and why; only of a scenario with `split`.

@@ -11,7 +11,7 @@ use crate::cores::{self, Cores, Finished};
 use crate::drive::{Drive, SimDevice};
 use crate::host::{Common, VirtualHost};
 use crate::machine::Distances;
-use crate::outcome::{Outcome, TenantOutcome, WeightsOutcome};
+use crate::outcome::{DepthAt, Outcome, TenantOutcome, WeightsOutcome};
 use crate::rivals::{self, Inspect, PolicyVisitor};
 use crate::scenario::{Arrival, Scenario, Tenant};
 use crate::timed::{Counted, Timed};
@@ -194,7 +194,11 @@ impl PolicyVisitor for Run<'_> {
         let class_bytes = timed.class_bytes();
         let split = (scenario.device.split != Split::Off).then(|| control.state().to_string());
         let outcome = outcome(scenario, &recorder.given, &finished, &class_bytes, info.class_weights());
-        Ok(Outcome { depths: timed.depths(), split, ..outcome })
+        let mut depths = timed.depths();
+        if let Some(&DepthAt { depth, .. }) = depths.last() {
+            depths.push(DepthAt { at_ns: end_ns, depth });
+        }
+        Ok(Outcome { depths, split, ..outcome })
     }
 }
 

@@ -106,6 +106,8 @@ golden! {
     d2fq_figure_18_ycsb_bandwidth "d2fq/18",
     d2fq_figure_19_ycsb_latency "d2fq/19",
     our_own_scaling "ours/scale",
+    depth_under_five_loads "depth/loads",
+    depth_while_things_change "depth/changes",
     pmqfq_figure_1_unfairness "p-mqfq/1",
     pmqfq_figure_3_allocation_on_linux "p-mqfq/3",
     pmqfq_figure_4_allocation_of_parsec "p-mqfq/4",

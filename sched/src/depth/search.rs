@@ -45,11 +45,15 @@ const FIRST_PAIR: u64 = log2_of_millionths(1_020_201) as u64;
 /// Scatter of a pair before any was seen: 3%.
 const SCATTER_START: i64 = log2_of_millionths(1_030_455) as i64;
 
-/// Pairs after which a comparison ends, whatever it says.
-const PAIRS_MAX: u32 = 64;
-
 /// Factors between D and a candidate, 65536ths: 2, its root, and 1.25.
 const FACTORS: [u64; 3] = [131_072, 92_682, 81_920];
+
+/// After a step down by 2 that was right the next is by this: at so large a step one pair is sure.
+const FACTOR_FAST: u64 = 262_144;
+
+/// Pairs after which a comparison at that factor ends, whatever it says. Of two depths that far apart and yet alike, a
+/// better one lies between: it is found by the next factor, and not by more pairs.
+const PAIRS_MAX: [u32; 3] = [12, 24, 64];
 
 /// Phases between two searches: at first, and at most.
 const HOLD: u32 = 16;
@@ -194,6 +198,8 @@ pub struct Search {
     refused: [u32; 2],
     fails: u32,
     factor: usize,
+    /// The last step was one down by 2 or more, and right.
+    is_fast: bool,
     hold: u32,
     /// The load for which D was found.
     found: Option<Phase>,
@@ -216,6 +222,7 @@ impl Search {
             refused: [0; 2],
             fails: 0,
             factor: 0,
+            is_fast: false,
             hold: HOLD,
             found: None,
             chosen_ns: 0,
@@ -279,7 +286,9 @@ impl Search {
         self.reason = if is_full { Reason::Searching } else { Reason::Quiet };
         let from = if is_full { self.base } else { self.base.min(phase.device_units.min(1 << 31) as u32) };
         self.pairs = Pairs::default();
-        match candidate(from, FACTORS[self.factor], self.is_up, phase.step, self.depth_max) {
+        self.is_fast &= is_full && !self.is_up;
+        let factor = if self.is_fast { FACTOR_FAST } else { FACTORS[self.factor] };
+        match candidate(from, factor, self.is_up, phase.step, self.depth_max) {
             Some(trial) if trial != self.base && trial != self.refused[usize::from(self.is_up)] => {
                 self.trial = trial;
                 if depth != self.base {
@@ -311,7 +320,7 @@ impl Search {
         let limit = self.scatter.limit(self.pairs.count);
         let verdict = if u64::from(mean.unsigned_abs()) > limit {
             if mean > 0 { Verdict::Better } else { Verdict::Worse }
-        } else if self.pairs.count >= PAIRS_MAX {
+        } else if self.pairs.count >= PAIRS_MAX[self.factor] {
             // In doubt the smaller one.
             if mean > 0 && !self.is_up { Verdict::Better } else { Verdict::Unsure }
         } else {
@@ -339,10 +348,21 @@ impl Search {
             Verdict::Better => {
                 self.choose(self.trial, now_ns);
                 (self.fails, self.found, self.hold, self.refused) = (0, None, HOLD, [0; 2]);
+                self.is_fast = !self.is_up && self.factor == 0;
                 return self.base;
             }
-            Verdict::NotComparable => return self.base,
+            Verdict::NotComparable => {
+                self.is_fast = false;
+                return self.base;
+            }
             Verdict::Worse | Verdict::Unsure => {}
+        }
+        if std::mem::take(&mut self.is_fast) {
+            // Too far; by 2 it may yet be right.
+            return match last {
+                Some(phase) => self.look(phase, self.base, now_ns),
+                None => self.base,
+            };
         }
         if self.trial != self.base {
             self.refused[usize::from(self.is_up)] = self.trial;

@@ -51,6 +51,25 @@ fn loom_a_mark_beside_a_release_at_the_root_is_not_lost() {
     });
 }
 
+/// Race: the same with tokens that a larger D brings, which come to the root without a release.
+/// Shown to fail without the fence in `set_depth`.
+#[test]
+fn loom_a_mark_beside_a_larger_depth_is_not_lost() {
+    model(|| {
+        let world = World::new(&Topology::flat(2));
+        let token = world.tokens.acquire(H0, 1).expect("D = 1");
+        let theirs = world.clone();
+        let tuning = thread::spawn(move || {
+            theirs.tokens.set_depth(2);
+            theirs.ready.take_nearest(H0)
+        });
+        let dispatched = end(world.token_or_sleep(H1));
+        let kicked = tuning.join().unwrap() == Some(H1);
+        assert!(dispatched || kicked, "a token lies at the root, hctx 1 sleeps, nobody will wake it");
+        end(Some(token));
+    });
+}
+
 /// Race: the same with a token that lay at an idle leaf and percolates.
 /// Shown to fail without the fence in `percolate`.
 #[test]

@@ -241,3 +241,28 @@ fn loom_spare_tokens_that_percolate_beside_a_batch_are_conserved() {
         assert_eq!(tokens.total_units(), 3);
     });
 }
+
+/// Race: D shrinks while one worker takes a token and another gives one back (I1). Shown to fail if `set_depth` changes
+/// the root by a load and a store.
+#[test]
+fn loom_less_depth_beside_acquire_and_release_is_conserved() {
+    model(|| {
+        let tokens = tree(2);
+        let held = take(&tokens, H1, 1);
+        let theirs = tokens.clone();
+        let other = thread::spawn(move || {
+            theirs.set_depth(1);
+            theirs.release_local(H1, held)
+        });
+        let ours = tokens.acquire(H0, 1);
+        let left = other.join().unwrap();
+        let out = i64::from(ours.is_some());
+        assert_eq!(tokens.total_units(), 1 - out, "{ours:?}, {left} left at the leaf");
+        for token in ours {
+            tokens.release_local(H0, token);
+        }
+        tokens.percolate(H0);
+        tokens.percolate(H1);
+        assert_eq!(tokens.root_units(), 1);
+    });
+}

@@ -37,6 +37,37 @@ fn a_token_released_toward_another_is_for_all_below_their_common_ancestor() {
 }
 
 #[test]
+fn less_depth_is_owed_and_more_is_there_at_once() {
+    // D = 4, all out; then D = 2: the first two that come back pay, the third is free again.
+    let tree = TokenTree::new(&Topology::flat(2), 4);
+    let mut out: Vec<DispatchToken> = (0..4).map(|hctx| taken(&tree, hctx % 2, 1)).collect();
+    tree.set_depth(2);
+    assert_eq!((tree.depth(), tree.root_units()), (2, -2));
+    for left in [0, 0, 1] {
+        assert!(tree.acquire(HctxId(0), 1).is_none());
+        assert_eq!(tree.release_local(HctxId(0), out.pop().expect("four were taken")), left);
+    }
+    let third = taken(&tree, 0, 1);
+    // D = 5: three more, for anybody.
+    tree.set_depth(5);
+    assert_eq!(tree.root_units(), 3);
+    out.extend([third, taken(&tree, 1, 3)]);
+    assert!(tree.acquire(HctxId(0), 1).is_none());
+    out.into_iter().for_each(|token| tree.release_root(token));
+    assert_eq!(tree.total_units(), 5);
+}
+
+#[test]
+fn a_request_may_take_more_than_the_depth_where_that_is_said() {
+    let tree = TokenTree::for_requests(&Topology::flat(1), 1, 32);
+    let large = taken(&tree, 0, 32);
+    assert_eq!(tree.root_units(), -31);
+    assert!(tree.acquire(HctxId(0), 1).is_none());
+    tree.release_root(large);
+    assert_eq!(tree.root_units(), 1);
+}
+
+#[test]
 fn percolate_leaves_nothing_on_its_path() {
     let tree = TokenTree::new(&Topology::new(2, 2, 2), 3);
     let tokens = [taken(&tree, 0, 1), taken(&tree, 0, 1), taken(&tree, 0, 1)];
@@ -89,6 +120,7 @@ enum Op {
     ReleaseToward(usize, u16),
     ReleaseRoot(usize),
     Percolate(u16),
+    SetDepth(u32),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -98,21 +130,24 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (any::<usize>(), any::<u16>()).prop_map(|(which, to)| Op::ReleaseToward(which, to)),
         1 => any::<usize>().prop_map(Op::ReleaseRoot),
         1 => any::<u16>().prop_map(Op::Percolate),
+        1 => (1u32..20).prop_map(Op::SetDepth),
     ];
     prop::collection::vec(op, 1..300)
 }
 
-/// I1, I2, T2 and T3 after every step, against three numbers: D, units out, requests out.
-fn conserves(size: (usize, usize, usize), depth: u32, ops: Vec<Op>) -> Result<(), TestCaseError> {
+/// I1, I2, T2 and T3 after every step, against four numbers: D, the largest D since the root last owed nothing, units
+/// out, requests out.
+fn conserves(size: (usize, usize, usize), mut depth: u32, ops: Vec<Op>) -> Result<(), TestCaseError> {
     let topology = Topology::new(size.0, size.1, size.2);
-    let tree = TokenTree::new(&topology, depth);
+    let tree = TokenTree::for_requests(&topology, depth, 8);
+    let mut reach = depth;
     let hctx_of = |number: u16| HctxId(number % topology.hctx_count() as u16);
     let mut out: Vec<(HctxId, DispatchToken)> = Vec::new();
     let mut units_max = 1;
     for op in ops {
         match op {
             Op::Acquire(hctx, units) => {
-                let (hctx, units) = (hctx_of(hctx), units.min(depth));
+                let hctx = hctx_of(hctx);
                 let on_path: i64 =
                     tree.shape.path(hctx).map(|node| tree.count(node).load(Ordering::Relaxed).max(0)).sum();
                 let can = on_path + tree.root_units().min(0) > 0 || (units == 1 && on_path > 0);
@@ -130,6 +165,11 @@ fn conserves(size: (usize, usize, usize), depth: u32, ops: Vec<Op>) -> Result<()
                 tree.percolate(hctx_of(hctx));
                 prop_assert_eq!(tree.percolate(hctx_of(hctx)), 0);
             }
+            Op::SetDepth(new) => {
+                depth = new;
+                tree.set_depth(depth);
+                prop_assert_eq!(tree.depth(), depth);
+            }
             _ if out.is_empty() => {}
             Op::ReleaseLocal(which) => {
                 let (hctx, token) = out.swap_remove(which % out.len());
@@ -146,9 +186,10 @@ fn conserves(size: (usize, usize, usize), depth: u32, ops: Vec<Op>) -> Result<()
         }
         let units_out: i64 = out.iter().map(|(_, token)| i64::from(token.units())).sum();
         prop_assert_eq!(tree.total_units() + units_out, i64::from(depth), "I1");
-        prop_assert!(out.len() <= depth as usize, "I2 in requests");
-        prop_assert!(units_out < i64::from(depth + units_max), "I2 in units");
-        prop_assert!(tree.root_units() > -i64::from(units_max), "T2");
+        prop_assert!(out.len() <= reach.max(depth) as usize, "I2 in requests");
+        prop_assert!(units_out < i64::from(reach.max(depth) + units_max), "I2 in units");
+        prop_assert!(tree.root_units() + i64::from(reach.max(depth) - depth) > -i64::from(units_max), "T2");
+        reach = if tree.root_units() >= 0 { depth } else { reach.max(depth) };
         for node in 0..tree.shape.root() {
             prop_assert!(tree.count(node).load(Ordering::Relaxed) >= 0, "T2");
         }

@@ -95,6 +95,8 @@ pub struct Env {
     in_flight_on: Vec<usize>,
     /// Units of the tokens in flight.
     units_out: i64,
+    /// The largest D so far.
+    pub depth_max: u32,
     /// Per handle: flow and cost.
     requests: Vec<(FlowId, Cost)>,
     staged_by: Vec<Vec<usize>>,
@@ -128,6 +130,7 @@ impl Env {
             in_flight: VecDeque::new(),
             in_flight_on: vec![0; hctxs],
             units_out: 0,
+            depth_max: options.depth,
             requests: Vec::new(),
             staged_by: vec![vec![0; tenants.len()]; hctxs],
             dispatched_bytes: vec![0; tenants.len()],
@@ -315,6 +318,23 @@ impl Env {
         self.check();
     }
 
+    /// Another D, put in force by the worker of `hctx`, which picks after it.
+    pub fn set_depth(&mut self, hctx: HctxId, depth: u32) {
+        self.steps += 1;
+        self.depth_max = self.depth_max.max(depth);
+        self.options.depth = depth;
+        self.oracle.set_depth(depth);
+        let kicked = &mut self.kicked;
+        let kicks_sent = &mut self.kicks_sent;
+        let is_changed = self.policy.set_depth(hctx, depth, &mut |other| {
+            assert_ne!(other, hctx, "a worker kicked itself");
+            *kicks_sent += 1;
+            kicked.insert(other);
+        });
+        assert!(is_changed && self.policy.depth() == Some(depth));
+        self.check();
+    }
+
     pub fn set_weight(&mut self, name: &str, value: u64) {
         self.steps += 1;
         let flow = self.flow(name);
@@ -430,7 +450,8 @@ impl Env {
             let granted = if self.is_mqfq() { 0 } else { i64::from(self.options.depth) - free - outside };
             assert!(granted >= 0);
             assert_eq!(free + outside + granted, i64::from(self.options.depth), "I1: tokens are conserved");
-            assert!(self.in_flight.len() <= self.options.depth as usize, "I2: at most D requests on the device");
+            // Of a D that was reduced, tokens near a worker may still be used; `token_tree` has the sharper bound.
+            assert!(self.in_flight.len() <= self.depth_max as usize, "I2: at most D requests on the device");
         }
         if let (Some(now), Some(last)) = (self.policy.global_vtime(), self.last_vtime) {
             assert!(!now.is_before(last), "I8: virtual time went back from {last:?} to {now:?}");

@@ -73,6 +73,10 @@ pub enum Kind {
     LineWaitNsPerRequest,
     /// Waiting for a lock, ns per request.
     LockWaitNsPerRequest,
+    /// The D that was chosen at the end, units.
+    Depth,
+    /// From here on the D that was chosen is within a factor 1.6 of that at the end, s since the start.
+    DepthSettledS,
     /// Of a scenario whose competitors are programs.
     Programs(OfPrograms),
 }
@@ -111,6 +115,8 @@ pub const KINDS: &[(&str, Whose, Kind)] = &[
     ("far-transfers-per-request", Whose::All, Kind::FarTransfersPerRequest),
     ("line-wait-ns-per-request", Whose::All, Kind::LineWaitNsPerRequest),
     ("lock-wait-ns-per-request", Whose::All, Kind::LockWaitNsPerRequest),
+    ("depth", Whose::All, Kind::Depth),
+    ("depth-settled-s", Whose::All, Kind::DepthSettledS),
     ("cpu-share", Whose::Tenant, Kind::Programs(OfPrograms::CpuShare)),
     ("cores-used", Whose::Either, Kind::Programs(OfPrograms::CoresUsed)),
     ("of-fair", Whose::Tenant, Kind::Programs(OfPrograms::OfFair)),
@@ -145,6 +151,9 @@ pub const PERCENTILES: &[f64] = &[50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
 
 /// How near its ideal a tenant is in a window that is called fair.
 const FAIR: f64 = 0.1;
+
+/// A factor by which a D is near another.
+const NEAR: f64 = 1.6;
 
 /// What a metric compares the run with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -248,6 +257,8 @@ impl Metric {
             Kind::HighLowRatio => ratio_at(whole, u64::MAX)?,
             Kind::WindowVariation => variation(whole, &of(whole)?)?,
             Kind::FairFromS => fair_from_s(whole)?,
+            Kind::Depth => f64::from(whole.depths.last()?.depth),
+            Kind::DepthSettledS => depth_settled_s(whole)?,
             Kind::CpuNsPerRequest => whole.cpu_ns_per_request?,
             Kind::CpuNsPerKib => whole.cpu_ns_per_kib?,
             Kind::ShareDeviationMax => of(whole)?.share_deviation_max,
@@ -351,6 +362,15 @@ fn fair_from_s(outcome: &Outcome) -> Option<f64> {
     Some(first as f64 * outcome.window_ns? as f64 * 1e-9)
 }
 
+/// Nothing where D is a number.
+fn depth_settled_s(outcome: &Outcome) -> Option<f64> {
+    let last = f64::from(outcome.depths.last()?.depth);
+    let is_near = |depth: u32| f64::from(depth) <= last * NEAR && f64::from(depth) * NEAR >= last;
+    // What was chosen last before it stayed near was in force until the next choice.
+    let far = outcome.depths.iter().rposition(|at| !is_near(at.depth));
+    Some(far.map_or(0, |far| outcome.depths[far + 1].at_ns) as f64 * 1e-9)
+}
+
 fn tenant<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a TenantOutcome> {
     outcome.tenants.iter().find(|tenant| tenant.name == name)
 }
@@ -363,6 +383,7 @@ fn served(tenant: TenantOutcome) -> Option<TenantOutcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::DepthAt;
 
     /// Two equal tenants; in windows of 1 s, of which the first is warm-up, the first of them gets so many bytes
     /// of 100.
@@ -383,6 +404,17 @@ mod tests {
             window_ns: Some(1_000_000_000),
             ..Outcome::default()
         }
+    }
+
+    #[test]
+    fn a_depth_has_settled_once_it_stays_near_the_last_one() {
+        let settled = |depths: &[(u64, u32)]| {
+            let depths = depths.iter().map(|&(ms, depth)| DepthAt { at_ns: ms * 1_000_000, depth }).collect();
+            value(Kind::DepthSettledS, None, &Outcome { depths, ..Outcome::default() })
+        };
+        assert_eq!(settled(&[(0, 8), (100, 33), (300, 65), (400, 97), (500, 65), (900, 65)]), Some(0.3));
+        assert_eq!(settled(&[(10, 50), (900, 50)]), Some(0.0), "from the start");
+        assert_eq!(settled(&[]), None, "a number");
     }
 
     fn value(kind: Kind, tenant: Option<&str>, outcome: &Outcome) -> Option<f64> {
