@@ -23,6 +23,7 @@ pub mod token_tree;
 pub mod topology;
 pub mod vtime;
 pub mod wake;
+pub mod window_rule;
 pub mod write_cost;
 
 #[cfg(all(watched, not(loom)))]

@@ -5,8 +5,10 @@
 //! choice of queue open, every dispatch must be one that the oracle admits, and virtual time and token count must agree
 //! after every step.
 //!
-//! The relaxed form (`PolicyOptions::quantum`, `lease`, `token_batch`) is a parameter here too: virtual time rounded
-//! down, and leases as a plain account per queue and flow. A token batch changes nothing that the oracle sees.
+//! The relaxed form (`PolicyOptions::quantum`, `lease`, `token_batch`) is a parameter here too: leads that are shown
+//! rounded down, and leases as a plain account per queue and flow. A token batch changes nothing that the oracle sees.
+//! T, quantum and lease may change. What a queue shows is rounded by the quantum of its last dispatch or new lead, or of
+//! its last look if it was too far ahead then.
 //!
 //! It shares two numbers with the scheduler, on purpose: the reciprocal of a weight and the grain of a tag
 //! (`flow.rs`). With others, tags would differ in the last digit and nothing could be compared for equality.
@@ -16,7 +18,7 @@
 
 use crate::cost::Cost;
 use crate::flow::{FlowId, TAG_GRAIN, Weight, align, units_per_cost};
-use crate::policy::{Entry, Handle, PolicyOptions};
+use crate::policy::{Entry, Handle, PolicyOptions, WindowTerms};
 use crate::topology::HctxId;
 use crate::vtime::VTime;
 
@@ -91,6 +93,8 @@ pub struct Oracle {
     flows: Vec<OracleFlow>,
     /// Per hctx, sorted by (start tag, finish tag, arrival).
     queues: Vec<Vec<OracleRequest>>,
+    /// Per hctx, what it shows of its lead.
+    shown: Vec<Option<WideVTime>>,
     /// Per hctx, one per flow that has requests there.
     leases: Vec<Vec<OracleLease>>,
     arrivals: u64,
@@ -112,6 +116,7 @@ impl Oracle {
             out_units: Vec::new(),
             flows: weights.iter().map(flow).collect(),
             queues: vec![Vec::new(); hctx_count],
+            shown: vec![None; hctx_count],
             leases: vec![Vec::new(); hctx_count],
             arrivals: 0,
         }
@@ -146,7 +151,9 @@ impl Oracle {
         let queue = &mut self.queues[hctx.0 as usize];
         queue.push(request.clone());
         queue.sort_by_key(|staged| (staged.start_tag, staged.finish_tag, staged.arrival));
-        self.advance();
+        if queue[0].arrival == request.arrival {
+            self.show(hctx);
+        }
         request
     }
 
@@ -223,6 +230,20 @@ impl Oracle {
         self.lead(hctx).is_some_and(|lead| lead.start_tag <= self.global_vtime + u128::from(self.options.window.0))
     }
 
+    /// A queue that is about to pick and is too far ahead shows its lead anew, if it shows less than the quantum in force
+    /// asks for. Virtual time may move.
+    pub fn look(&mut self, hctx: HctxId) {
+        let rounded = self.lead(hctx).map(|lead| self.rounded(lead.start_tag));
+        if !self.is_eligible(hctx) && self.shown[hctx.0 as usize] < rounded {
+            self.show(hctx);
+        }
+    }
+
+    /// T, quantum and lease are these from now on. What queues show stays until they look or dispatch.
+    pub fn set_window(&mut self, terms: WindowTerms) {
+        self.options = self.options.with_terms(terms);
+    }
+
     /// Whether `handle` may be dispatched from `hctx` now.
     ///
     /// # Errors
@@ -275,7 +296,7 @@ impl Oracle {
         }
         self.free_units -= i64::from(request.units);
         self.out_units.push(request.units);
-        self.advance();
+        self.show(hctx);
         Ok(request)
     }
 
@@ -321,11 +342,15 @@ impl Oracle {
         eligible.filter(|_| self.free_units > 0)
     }
 
-    fn advance(&mut self) {
-        let leads = self.queues.iter().filter_map(|queue| queue.first());
-        if let Some(least) = leads.map(|lead| lead.start_tag).min() {
-            let quantum = u128::from(self.options.quantum.0.max(1));
-            self.global_vtime = self.global_vtime.max(least - least % quantum);
+    fn rounded(&self, lead: WideVTime) -> WideVTime {
+        lead - lead % u128::from(self.options.quantum.0.max(1))
+    }
+
+    /// A queue shows its lead, and virtual time follows the smallest that is shown.
+    fn show(&mut self, hctx: HctxId) {
+        self.shown[hctx.0 as usize] = self.lead(hctx).map(|lead| self.rounded(lead.start_tag));
+        if let Some(least) = self.shown.iter().flatten().min() {
+            self.global_vtime = self.global_vtime.max(*least);
         }
     }
 }

@@ -45,6 +45,87 @@ pub(crate) fn touch<T>(slab: &[T], at: usize) {
     let _ = (slab, at);
 }
 
+/// A word that every request reads and that changes a few times per second at most: a setting in force.
+///
+/// Relaxed: whoever reads meets the value before a change or the one after it, and the structure that keeps the setting
+/// says why either will do. A watcher is told nothing. The line of such a word is in each core's cache, as are the
+/// fields beside it that never change, and reading it costs what reading those does.
+#[derive(Debug)]
+pub struct Setting(setting::Word);
+
+impl Setting {
+    /// One that stands at `value`. `is_live`: it will be set. A model of one that will not is
+    /// spared the orders of a read beside a change that does not come.
+    pub fn new(value: u64, is_live: bool) -> Setting {
+        Setting(setting::Word::new(value, is_live))
+    }
+
+    /// The value in force.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.get()
+    }
+
+    /// From now on `value` is in force.
+    pub fn set(&self, value: u64) {
+        self.0.set(value);
+    }
+}
+
+#[cfg(not(loom))]
+mod setting {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    #[derive(Debug)]
+    pub(super) struct Word(AtomicU64);
+
+    impl Word {
+        pub(super) const fn new(value: u64, _is_live: bool) -> Word {
+            Word(AtomicU64::new(value))
+        }
+
+        #[inline(always)]
+        pub(super) fn get(&self) -> u64 {
+            self.0.load(Relaxed)
+        }
+
+        pub(super) fn set(&self, value: u64) {
+            self.0.store(value, Relaxed);
+        }
+    }
+}
+
+#[cfg(loom)]
+mod setting {
+    use super::{AtomicU64, Ordering::Relaxed};
+
+    #[derive(Debug)]
+    pub(super) enum Word {
+        Fixed(u64),
+        Live(AtomicU64),
+    }
+
+    impl Word {
+        pub(super) fn new(value: u64, is_live: bool) -> Word {
+            if is_live { Word::Live(AtomicU64::new(value)) } else { Word::Fixed(value) }
+        }
+
+        pub(super) fn get(&self) -> u64 {
+            match self {
+                Word::Fixed(value) => *value,
+                Word::Live(word) => word.load(Relaxed),
+            }
+        }
+
+        pub(super) fn set(&self, value: u64) {
+            match self {
+                Word::Fixed(_) => panic!("a setting that never changes was set to {value}"),
+                Word::Live(word) => word.store(value, Relaxed),
+            }
+        }
+    }
+}
+
 /// Loom's atomics, with every order of a load and another thread's write tried.
 ///
 /// Loom 0.7.2 decides which orders of two accesses to try by looking at the *last* access to the word only. So when one

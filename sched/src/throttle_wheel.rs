@@ -36,11 +36,35 @@
 //! * b = q: m rounded down is the start of a slot, and not before due, because T >= q.
 //! * b > q: T >= 8 b - 1 as above, so the first start at or after due is before due + b <= m - 7 b + 1 < m - q.
 //!
+//! # A window that changes
+//! T can be set while the wheel turns ([`ThrottleWheel::set_window`]), in a wheel that was cut for it
+//! ([`ThrottleWheel::for_windows`]): slots, buckets and position stay, and b is half of the smallest T that will be set.
+//! A place that was taken under another T is not where its queue belongs now: under a smaller T it wakes the queue too
+//! late, under a larger one for nothing. So whoever sets T empties the whole wheel, and a queue that has just taken a
+//! place looks at T again:
+//!
+//! | step | A: takes a place for T = 64 KiB | B: sets T = 256 KiB             |
+//! |------|---------------------------------|---------------------------------|
+//! |  1   | sets its bit, **fence**         | T := 256 KiB, **fence**         |
+//! |  2   | reads T                         | empties all buckets             |
+//!
+//! If A's fence is first in their total order, B finds the bit. If B's is, A sees the new T, takes the bit back and
+//! begins again. So when `set_window` has returned, every place was or will be taken under the T that it set.
+//!
+//! "Late is not never" holds for each T of at least 2 b and each q of at most T/2, also for q below b:
+//! * b <= q: m rounded down to q is the start of a slot, and not before due, because T >= q.
+//! * b > q: the first start at or after due is before due + b = m - T + b <= m - T/2 <= m - q.
+//!
+//! Slots of 8 KiB for windows of 16 to 256 KiB: a queue waits at most 8 KiB longer than it must, T/8 of the 64 KiB that
+//! a window has by default, and 64 buckets span two of the longest.
+//!
 //! # Invariants
 //! W1. When `throttle` has returned a place, virtual time has reached it, and each of those who moved it has turned the
 //!     wheel and returned, `unthrottle` has been called for the hctx since it took the place.
 //! W2. One taking of a place leads to at most one `unthrottle`.
 //! W3. The position never goes back.
+//! W4. When `set_window` has returned, and so has each `throttle` that had begun before, every place that is still
+//!     taken was taken under the T that it set.
 //!
 //! # The race between taking a place and turning
 //! | step | A: takes slot 19               | B: virtual time moves into slot 19             |
@@ -63,7 +87,7 @@
 
 use crate::cache_padded::CachePadded;
 use crate::mindicator::Mindicator;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, Setting, fence};
 use crate::topology::{HCTXS_MAX, HctxId};
 use crate::vtime::{VSpan, VTime};
 
@@ -84,7 +108,9 @@ pub struct ThrottleWheel {
     buckets: Box<[CachePadded<[AtomicU64; WORDS]>]>,
     /// Words of a bucket that are in use.
     words: usize,
-    window: VSpan,
+    window: Setting,
+    /// Smallest T that may be set; `None`: T stays.
+    window_least: Option<VSpan>,
     slot_shift: u32,
 }
 
@@ -108,7 +134,6 @@ impl ThrottleWheel {
     /// # Panics
     /// As [`ThrottleWheel::new`], or if the quantum is out of range.
     pub fn with_quantum(hctx_count: usize, window: VSpan, quantum: VSpan, start: VTime) -> ThrottleWheel {
-        assert!((1..=HCTXS_MAX).contains(&hctx_count), "a wheel has 1 to {HCTXS_MAX} hctxs, not {hctx_count}");
         assert!(window <= Mindicator::REACH, "a window of {window:?} is more than {:?}", Mindicator::REACH);
         let window = window.max(VSpan(Mindicator::GRAIN.0 - 1));
         let quantum = quantum.max(Mindicator::GRAIN);
@@ -117,20 +142,65 @@ impl ThrottleWheel {
         // Without a quantum of its own, the slots may be shorter than a grain, for the smallest windows.
         let slots = ((window.0 + 1) / SLOTS_PER_WINDOW).ilog2();
         let slot_shift = if quantum > Mindicator::GRAIN { slots.max(quantum.0.ilog2()) } else { slots };
-        let wheel = ThrottleWheel {
-            position: CachePadded::new(AtomicU64::new(start.raw() >> slot_shift << slot_shift)),
-            buckets: (0..BUCKETS).map(|_| CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)))).collect(),
-            words: hctx_count.div_ceil(64),
-            window,
-            slot_shift,
-        };
+        let wheel = ThrottleWheel::cut(hctx_count, window, None, slot_shift, start);
         assert!(wheel.slot_span().0 <= window.0 + 1, "slots of {:?} for a window of {window:?}", wheel.slot_span());
         wheel
     }
 
+    /// An empty wheel whose window can be set: to `least` and more. It is `window` now, and virtual time moves by
+    /// multiples of a quantum of at most half the window in force.
+    ///
+    /// # Panics
+    /// As [`ThrottleWheel::new`], or if `least` is less than two [`Mindicator::GRAIN`]s or more than `window`.
+    pub fn for_windows(hctx_count: usize, least: VSpan, window: VSpan, start: VTime) -> ThrottleWheel {
+        assert!(least.0 >= 2 * Mindicator::GRAIN.0, "a window of {least:?} is shorter than two grains");
+        assert!(least <= window, "a window of {window:?} is less than the least, {least:?}");
+        assert!(window <= Mindicator::REACH, "a window of {window:?} is more than {:?}", Mindicator::REACH);
+        ThrottleWheel::cut(hctx_count, window, Some(least), (least.0 / 2).ilog2(), start)
+    }
+
+    fn cut(
+        hctx_count: usize,
+        window: VSpan,
+        window_least: Option<VSpan>,
+        slot_shift: u32,
+        start: VTime,
+    ) -> ThrottleWheel {
+        assert!((1..=HCTXS_MAX).contains(&hctx_count), "a wheel has 1 to {HCTXS_MAX} hctxs, not {hctx_count}");
+        ThrottleWheel {
+            position: CachePadded::new(AtomicU64::new(start.raw() >> slot_shift << slot_shift)),
+            buckets: (0..BUCKETS).map(|_| CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)))).collect(),
+            words: hctx_count.div_ceil(64),
+            window: Setting::new(window.0, window_least.is_some()),
+            window_least,
+            slot_shift,
+        }
+    }
+
     /// The window T that it works with.
+    #[inline(always)]
     pub fn window(&self) -> VSpan {
-        self.window
+        VSpan(self.window.get())
+    }
+
+    /// T is `window` from now on. Calls `unthrottle` for each hctx that has a place (W4); they pick again.
+    ///
+    /// # Panics
+    /// If the wheel was not made for it ([`ThrottleWheel::for_windows`]), or the window is out of range.
+    pub fn set_window(&self, window: VSpan, mut unthrottle: impl FnMut(HctxId)) {
+        let least = self.window_least.expect("the window of this wheel stays");
+        assert!(
+            (least..=Mindicator::REACH).contains(&window),
+            "a window of {window:?} is out of range, allowed is {least:?} to {:?}",
+            Mindicator::REACH
+        );
+        self.window.set(window.0);
+        // Pairs with the fence in `throttle`: see the table. If a throttled queue's is first, we find its bit; if ours
+        // is, it sees this window, and what our caller has set before.
+        fence(Ordering::SeqCst);
+        for slot in 0..BUCKETS as u64 {
+            self.empty(WheelSlot(VTime::from_raw(slot << self.slot_shift)), &mut unthrottle);
+        }
     }
 
     /// Length b of a slot: a queue is woken at most this much virtual time after it became due.
@@ -141,7 +211,7 @@ impl ThrottleWheel {
     /// True if a request with start tag `lead` may be dispatched at `gvt`: it is at most T ahead (I3).
     #[inline]
     pub fn is_due(&self, lead: VTime, gvt: VTime) -> bool {
-        !gvt.is_before(lead.minus(self.window))
+        !gvt.is_before(lead.minus(self.window()))
     }
 
     /// Puts `hctx`, whose first request has start tag `lead`, to wait until virtual time is near enough. `gvt` reads
@@ -151,20 +221,24 @@ impl ThrottleWheel {
     /// Only the owner of `hctx` may call this, and not while it has a place already ([`ThrottleWheel::withdraw`]).
     pub fn throttle(&self, hctx: HctxId, lead: VTime, mut gvt: impl FnMut() -> VTime) -> Option<WheelSlot> {
         let mut now = gvt();
-        while !self.is_due(lead, now) {
-            let slot = self.slot_for(lead, now);
+        loop {
+            let window = self.window();
+            let due = lead.minus(window);
+            if !now.is_before(due) {
+                return None;
+            }
+            let slot = self.slot_for(due, now);
             self.insert(hctx, slot);
-            // Pairs with the fence in `turn`: see the table. If ours is first, the turner finds our bit; if the
-            // turner's is, we read a virtual time that is past our slot.
+            // Pairs with the fences in `turn` and `set_window`: see the tables. If ours is first, they find our bit; if
+            // theirs is, we read a virtual time that is past our slot, or the new window.
             fence(Ordering::SeqCst);
             now = gvt();
-            if now.is_before(slot.0) {
+            if now.is_before(slot.0) && self.window() == window {
                 return Some(slot);
             }
-            // The slot may have been passed before our bit was in it.
+            // The slot may have been passed before our bit was in it, or is not ours any more.
             self.withdraw(hctx, slot);
         }
-        None
     }
 
     /// Gives up a place; false if a turner has taken the hctx out already (then `unthrottle` has been or will be
@@ -207,9 +281,8 @@ impl ThrottleWheel {
     }
 
     /// The first slot that starts at the due time or later, or the last that has a bucket of its own.
-    fn slot_for(&self, lead: VTime, now: VTime) -> WheelSlot {
-        let span = self.slot_span();
-        let due = lead.minus(self.window).plus(VSpan(span.0 - 1));
+    fn slot_for(&self, due: VTime, now: VTime) -> WheelSlot {
+        let due = due.plus(VSpan(self.slot_span().0 - 1));
         let due = VTime::from_raw(due.raw() >> self.slot_shift << self.slot_shift);
         let here = VTime::from_raw(now.raw() >> self.slot_shift << self.slot_shift);
         WheelSlot(due.earlier(here.plus(VSpan((BUCKETS as u64 - 1) << self.slot_shift))))

@@ -67,6 +67,26 @@ fn random_form(rng: &mut Random, options: PolicyOptions, hctx_count: usize) -> P
     }
 }
 
+/// The same with a T that changes, from `least` up to 128 times as much, in the paper's form and in the relaxed one.
+fn random_env_of_windows(rng: &mut Random, kind: PolicyKind) -> Env {
+    let env = random_env(rng, kind);
+    let hctxs = env.queues.len();
+    let least = VSpan(rng.of(&[128, 4096, 1 << 20, 1 << 23]));
+    let options = PolicyOptions {
+        window: VSpan(least.0 << rng.index(8)),
+        window_least: Some(least),
+        token_unit_bytes: env.options.token_unit_bytes,
+        depth: env.options.depth,
+        start: env.options.start,
+        ..PolicyOptions::new(kind)
+    };
+    // The lease of 11 queues is not a grain for the smallest of these windows.
+    let is_relaxed = least.0 > 4096 && rng.chance(2);
+    let options = if is_relaxed { options.relaxed(hctxs) } else { options };
+    let topology = if hctxs == 4 { Topology::new(2, 1, 2) } else { Topology::flat(hctxs) };
+    Env::new(options, &topology, &env.tenants).device_depth(rng.of(&[usize::MAX, usize::MAX, 1, 3]))
+}
+
 /// Workers that are awake: kicked, or with something to do of their own.
 #[derive(Default)]
 struct Awake(BTreeSet<HctxId>);
@@ -120,8 +140,9 @@ fn assert_no_one_could_work(env: &Env) {
         assert_eq!(env.staged(), 0, "{free} tokens are free and requests are staged, yet everybody sleeps");
     }
     if env.options.kind != PolicyKind::Sfqd {
-        // The wheel wakes late by at most T/8, or by 63 units.
-        let window = env.options.window.0 - env.options.window.0 / 8;
+        // The wheel wakes late by at most T/8, or by 63 units; where T changes, by half of the smallest.
+        let late = env.options.window_least.map_or(env.options.window.0 / 8, |least| least.0 / 2);
+        let window = env.options.window.0 - late;
         let due = |hctx: &HctxId| {
             let lead = env.oracle.lead(*hctx);
             lead.is_some_and(|lead| lead.start_tag <= env.oracle.global_vtime() + u128::from(window))
@@ -131,7 +152,7 @@ fn assert_no_one_could_work(env: &Env) {
     }
 }
 
-/// Submissions, completions in any order, picks of whoever is awake, weight changes.
+/// Submissions, completions in any order, picks of whoever is awake, changes of weights, and of T where it may change.
 fn random_history(env: &mut Env, rng: &mut Random, steps: usize, change_weights: bool) {
     let mut awake = Awake::default();
     let (submit, complete) = (1 + rng.index(5), 1 + rng.index(5));
@@ -164,6 +185,12 @@ fn random_history(env: &mut Env, rng: &mut Random, steps: usize, change_weights:
         if change_weights && rng.chance(50) {
             let name = NAMES[rng.index(env.tenants.len())];
             env.set_weight(name, rng.of(&[1, 33, 100, 900, 10_000]));
+        }
+        if let Some(least) = env.options.window_least
+            && rng.chance(20)
+        {
+            env.set_window(VSpan(least.0 << rng.index(8)));
+            awake.wake(HctxId(rng.index(env.queues.len()) as u16));
         }
     }
     awake.settle(env, rng);
@@ -253,6 +280,16 @@ fn with_a_depth_that_changes_nothing_stands_still_and_no_interval_breaks_the_bou
 }
 
 #[test]
+fn with_a_window_that_changes_too() {
+    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial] {
+        for_seeds(300, |rng| {
+            let mut env = random_env_of_windows(rng, kind);
+            random_history(&mut env, rng, 400, true);
+        });
+    }
+}
+
+#[test]
 fn sfqd_never_stands_still() {
     for_seeds(100, |rng| {
         let mut env = random_env(rng, PolicyKind::Sfqd);
@@ -314,20 +351,25 @@ fn on_one_queue_without_a_window_the_order_is_the_oracles() {
     }
 }
 
-/// The largest difference of service over weight between two tenants over any interval throughout which both were
-/// backlogged, times the product of the weights: `max |(A_j - A_i) r_b - (B_j - B_i) r_a|` over i < j in one stretch,
-/// which is the spread of `A r_b - B r_a` there.
+/// Over every interval throughout which both tenants were backlogged, the most by which the difference of their service
+/// over weight is larger than what T allows; all in bytes times 100 and the product of the weights.
+///
+/// From moment i to moment j that is `|x_j - x_i| - (t_i + t_j)` with `x = A r_b - B r_a` and t how far ahead of virtual
+/// time a dispatched request can start. So the largest over all i and j is the largest `x - t` less the smallest `x + t`.
 fn largest_unfairness(env: &Env, a: usize, b: usize, service: impl Fn(&Moment) -> &Vec<u64>) -> i128 {
     let (weight_a, weight_b) = (i128::from(env.tenants[a].weight), i128::from(env.tenants[b].weight));
-    let mut largest = 0;
+    let mut largest = i128::MIN;
     let mut range: Option<(i128, i128)> = None;
     for moment in env.history.as_ref().expect("recorded") {
         if !(moment.backlogged[a] && moment.backlogged[b]) {
             range = None;
             continue;
         }
-        let x = i128::from(service(moment)[a]) * weight_b - i128::from(service(moment)[b]) * weight_a;
-        let (low, high) = range.map_or((x, x), |(low, high)| (low.min(x), high.max(x)));
+        let x = 100 * (i128::from(service(moment)[a]) * weight_b - i128::from(service(moment)[b]) * weight_a);
+        // In bytes at weight 100, rounded up, and a byte for the grain of tags.
+        let ahead = (moment.ahead_units.div_ceil(1024) as i128 + 1) * weight_a * weight_b;
+        let (low, high) = range.unwrap_or((i128::MAX, i128::MIN));
+        let (low, high) = (low.min(x + ahead), high.max(x - ahead));
         range = Some((low, high));
         largest = largest.max(high - low);
     }
@@ -345,16 +387,15 @@ fn assert_bounds(env: &Env) {
             let (weight_a, weight_b) = (i128::from(env.tenants[a].weight), i128::from(env.tenants[b].weight));
             let (length_a, length_b) = (env.tenants[a].request_bytes.into(), env.tenants[b].request_bytes.into());
             let over_weight = |a: i128, b: i128| 100 * (a * weight_b + b * weight_a);
-            // T in bytes at weight 100, rounded up, and a byte for the grain of tags.
-            let window = (i128::from(env.options.window.0.div_ceil(1024)) + 1) * weight_a * weight_b;
             // The lease of each queue of a flow that has several (`flow.rs`, L2).
             let queues = |n: usize| match env.tenants[n].hctxs.len() {
                 1 => 0,
                 several => several as i128,
             };
-            let lease = i128::from(env.options.lease.0.div_ceil(1024)) * weight_a * weight_b;
+            let lease = i128::from(env.lease_max.0.div_ceil(1024)) * weight_a * weight_b;
             let leases = (queues(a) + queues(b)) * lease;
-            let dispatched = 2 * window + leases + over_weight(length_a, length_b);
+            // Beyond 2T, which `largest_unfairness` has taken off.
+            let dispatched = leases + over_weight(length_a, length_b);
             // What may be on the device: D requests, or D + u - 1 units. A request takes ceil(length / unit) units.
             let on_device = |n: usize, length: i128| match env.options.token_unit_bytes {
                 None => depth * length,
@@ -362,13 +403,16 @@ fn assert_bounds(env: &Env) {
             };
             let completed = dispatched + over_weight(on_device(a, length_a), on_device(b, length_b));
             let names = (env.tenants[a].name, env.tenants[b].name);
-            let found = 100 * largest_unfairness(env, a, b, |moment| &moment.dispatched_bytes);
-            assert!(found <= dispatched, "{names:?}: dispatched differs by {found}, allowed is {dispatched}");
-            let found = 100 * largest_unfairness(env, a, b, |moment| &moment.completed_bytes);
-            assert!(found <= completed, "{names:?}: completed differs by {found}, allowed is {completed}");
+            let found = largest_unfairness(env, a, b, |moment| &moment.dispatched_bytes);
+            assert!(
+                found <= dispatched,
+                "{names:?}: dispatched differs by {found} more than T allows, not {dispatched}"
+            );
+            let found = largest_unfairness(env, a, b, |moment| &moment.completed_bytes);
+            assert!(found <= completed, "{names:?}: completed differs by {found} more than T allows, not {completed}");
             if env.options.token_unit_bytes.is_none() {
                 // The paper's Theorem 2 (and Theorem 1 for D = 1, less one request each) follows.
-                let theorem = (depth + 1) * (2 * window + over_weight(length_a, length_b));
+                let theorem = (depth + 1) * over_weight(length_a, length_b);
                 assert!(completed - leases <= theorem);
             }
         }
@@ -414,13 +458,25 @@ fn i6_holds_under_any_interleaving_of_workers() {
 }
 
 #[test]
+fn i6_holds_while_the_window_changes() {
+    for kind in [PolicyKind::Mqfq, PolicyKind::MqfqSerial] {
+        for_seeds(300, |rng| {
+            let mut env = random_env_of_windows(rng, kind);
+            env.record();
+            random_history(&mut env, rng, 600, false);
+            assert_bounds(&env);
+        });
+    }
+}
+
+#[test]
 fn i6_the_bound_would_notice_an_unfair_scheduler() {
     // The same measure applied to `none`: 64 KiB against 4 KiB requests, one each in turn, 300 rounds. If it passed,
     // the bound would be too loose to say anything.
     let tenants = [tenant("a", 100, 4 * KIB, &[0]), tenant("b", 100, 64 * KIB, &[1])];
     let mut env = Env::flat(PolicyOptions::new(PolicyKind::None), &tenants).device_depth(4);
     env.record().keep_backlogged(3).dispatch(600);
-    let bound = 100 * 100 * (2 * 64 * KIB as i128 / 100 + (64 + 1) * (4 + 64) * KIB as i128 / 100);
+    let bound = 100 * 100 * (2 * 64 + (64 + 1) * (4 + 64)) * KIB as i128;
     assert!(largest_unfairness(&env, 0, 1, |moment| &moment.dispatched_bytes) > bound);
     env.drain();
 }

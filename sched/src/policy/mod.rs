@@ -41,7 +41,7 @@ pub use kyber::{KyberDomain, KyberOptions, KyberQueue};
 pub use mq_deadline::MqDeadlineOptions;
 pub use mqfq::{MqfqQueue, structures};
 pub use none::FifoQueue;
-pub use options::{PolicyError, PolicyOptions};
+pub use options::{PolicyError, PolicyOptions, WindowTerms};
 pub use pick::{Grant, Kick, Pick};
 pub use registry::{Descriptor, Registered};
 pub use token::DispatchToken;
@@ -125,6 +125,24 @@ pub trait Policy: Send + Sync {
     fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
         let _ = (from, depth, kick);
         false
+    }
+
+    /// T, and what goes with it, is `terms` from now on. Whoever calls this is a worker that picks after it, or pauses,
+    /// as after a kick; nobody else may be calling it. The policy was made for windows that change
+    /// (`PolicyOptions::window_least`); terms that [`WindowTerms::validate`] refuses are the caller's bug. A policy
+    /// without a T does nothing.
+    fn set_window(&self, terms: &WindowTerms) {
+        let _ = terms;
+    }
+
+    /// T in force and what goes with it, of a policy that has one.
+    fn window_terms(&self) -> Option<WindowTerms> {
+        None
+    }
+
+    /// Queues with requests waiting, of a policy with a T. A look at each queue; exact while no worker is inside.
+    fn waiting_queues(&self) -> Option<u32> {
+        None
     }
 
     /// Requests staged in this queue.

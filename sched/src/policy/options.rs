@@ -20,6 +20,10 @@ pub struct PolicyOptions {
     /// T: how far a start tag may be ahead of global virtual time, 0..=[`PolicyOptions::WINDOW_MAX`]. Only MQFQ has
     /// one.
     pub window: VSpan,
+    /// The smallest T that [`Policy::set_window`](super::Policy::set_window) will set, from two grains of a tag up to
+    /// the `window` that it begins with; T then can change while the scheduler runs, and quantum and lease with it.
+    /// `None`: T stays. Only MQFQ looks at it.
+    pub window_least: Option<VSpan>,
     /// What a request takes of D. `None`: 1, as in the paper. `Some(unit)`: `ceil(cost / unit)`, within 1..=D, for
     /// devices on which depth in requests is not depth in work; 1 or more, bytes-equivalent.
     pub token_unit_bytes: Option<u32>,
@@ -70,6 +74,7 @@ impl PolicyOptions {
             depth: 64,
             depth_auto: false,
             window: VSpan::from_bytes(64 << 10),
+            window_least: None,
             token_unit_bytes: None,
             quantum: VSpan(0),
             lease: VSpan(0),
@@ -91,13 +96,11 @@ impl PolicyOptions {
     /// one queue.
     #[must_use]
     pub const fn relaxed(self, hctx_count: usize) -> Self {
-        let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };
-        let lease = self.window.0 / (2 * queues);
-        let quantum = if self.window.0 < VSpan::from_bytes(128).0 { 0 } else { 1 << lease.ilog2() };
+        let WindowTerms { quantum, lease, .. } = WindowTerms::relaxed(self.window, hctx_count);
         let (token_batch, token_share) = Self::token_parts(self.depth, hctx_count);
         PolicyOptions {
-            quantum: VSpan(quantum),
-            lease: VSpan(lease - lease % crate::flow::TAG_GRAIN.0),
+            quantum,
+            lease,
             token_batch,
             token_share,
             tokens_follow_depth: self.depth_auto,
@@ -134,6 +137,19 @@ impl PolicyOptions {
         VSpan(8 * window.0)
     }
 
+    /// T and what goes with it.
+    pub const fn terms(&self) -> WindowTerms {
+        let PolicyOptions { window, quantum, lease, .. } = *self;
+        WindowTerms { window, quantum, lease }
+    }
+
+    /// The same options with another T and what goes with it.
+    #[must_use]
+    pub const fn with_terms(self, terms: WindowTerms) -> Self {
+        let WindowTerms { window, quantum, lease } = terms;
+        PolicyOptions { window, quantum, lease, ..self }
+    }
+
     /// Checks every field.
     ///
     /// # Errors
@@ -148,15 +164,15 @@ impl PolicyOptions {
         if self.window.0 > Self::WINDOW_MAX.0 {
             return Err(PolicyError::WindowTooLong(self.window));
         }
+        if let Some(least) = self.window_least
+            && (least.0 < 2 * crate::flow::TAG_GRAIN.0 || least > self.window)
+        {
+            return Err(PolicyError::LeastWindowOutOfRange { least, window: self.window });
+        }
         if let Some(0) = self.token_unit_bytes {
             return Err(PolicyError::TokenUnitZero);
         }
-        if self.quantum.0 != 0 && (!self.quantum.0.is_power_of_two() || self.quantum.0 > self.window.0 / 2) {
-            return Err(PolicyError::QuantumOutOfRange { quantum: self.quantum, window: self.window });
-        }
-        if self.lease.0 > self.window.0 / 2 || !self.lease.0.is_multiple_of(crate::flow::TAG_GRAIN.0) {
-            return Err(PolicyError::LeaseOutOfRange { lease: self.lease, window: self.window });
-        }
+        self.terms().validate()?;
         if self.token_batch == 0 || self.token_batch > Self::TOKEN_BATCH_MAX {
             return Err(PolicyError::TokenBatchOutOfRange(self.token_batch));
         }
@@ -192,6 +208,43 @@ impl PolicyOptions {
     }
 }
 
+/// T, and the numbers of the relaxed form that follow from it: what can change while MQFQ runs. Fields as in
+/// [`PolicyOptions`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowTerms {
+    /// T.
+    pub window: VSpan,
+    /// q.
+    pub quantum: VSpan,
+    /// L.
+    pub lease: VSpan,
+}
+
+impl WindowTerms {
+    /// The terms of the relaxed form for T = `window` and so many queues: see [`PolicyOptions::relaxed`].
+    pub const fn relaxed(window: VSpan, hctx_count: usize) -> WindowTerms {
+        let queues = if hctx_count < 8 { hctx_count as u64 } else { 8 };
+        let lease = window.0 / (2 * queues);
+        let quantum = if window.0 < VSpan::from_bytes(128).0 { 0 } else { 1 << lease.ilog2() };
+        WindowTerms { window, quantum: VSpan(quantum), lease: VSpan(lease - lease % crate::flow::TAG_GRAIN.0) }
+    }
+
+    /// Checks quantum and lease.
+    ///
+    /// # Errors
+    /// The first that is out of range.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let WindowTerms { window, quantum, lease } = *self;
+        if quantum.0 != 0 && (!quantum.0.is_power_of_two() || quantum.0 > window.0 / 2) {
+            return Err(PolicyError::QuantumOutOfRange { quantum, window });
+        }
+        if lease.0 > window.0 / 2 || !lease.0.is_multiple_of(crate::flow::TAG_GRAIN.0) {
+            return Err(PolicyError::LeaseOutOfRange { lease, window });
+        }
+        Ok(())
+    }
+}
+
 /// Options that no policy can be built from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PolicyError {
@@ -201,6 +254,13 @@ pub enum PolicyError {
     DepthNotTuned(PolicyKind),
     /// T is too long.
     WindowTooLong(VSpan),
+    /// The smallest window is shorter than two grains of a tag, or longer than the window.
+    LeastWindowOutOfRange {
+        /// What was asked for.
+        least: VSpan,
+        /// The window T that it begins with.
+        window: VSpan,
+    },
     /// The token unit is 0.
     TokenUnitZero,
     /// The quantum is not a power of two, or more than T/2.
@@ -268,6 +328,13 @@ impl fmt::Display for PolicyError {
                 "window of {} bytes is too long, allowed is up to {} bytes",
                 window.bytes(),
                 PolicyOptions::WINDOW_MAX.bytes()
+            ),
+            PolicyError::LeastWindowOutOfRange { least, window } => write!(
+                f,
+                "smallest window of {} units is out of range, allowed is {} to the window, {} units",
+                least.0,
+                2 * crate::flow::TAG_GRAIN.0,
+                window.0
             ),
             PolicyError::TokenUnitZero => write!(f, "token unit of 0 bytes is out of range, allowed is 1 or more"),
             PolicyError::QuantumOutOfRange { quantum, window } => write!(

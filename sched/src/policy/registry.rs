@@ -489,6 +489,24 @@ macro_rules! policies {
                 }
             }
 
+            fn set_window(&self, terms: &WindowTerms) {
+                match self {
+                    $(AnyPolicy::$kind(policy) => policy.set_window(terms),)*
+                }
+            }
+
+            fn window_terms(&self) -> Option<WindowTerms> {
+                match self {
+                    $(AnyPolicy::$kind(policy) => policy.window_terms(),)*
+                }
+            }
+
+            fn waiting_queues(&self) -> Option<u32> {
+                match self {
+                    $(AnyPolicy::$kind(policy) => policy.waiting_queues(),)*
+                }
+            }
+
             fn staged(&self, queue: &AnyQueue) -> usize {
                 on_each!([$($kind)*], self, queue, policy, own => policy.staged(own))
             }

@@ -153,3 +153,51 @@ fn loom_a_withdrawal_beside_a_turn_is_settled_once() {
         assert_eq!(u32::from(withdrawn) + unthrottled, 1);
     });
 }
+
+/// A wheel for windows of 256 units and more, so b = 128, with T = 512.
+fn wheel_of_windows() -> Arc<ThrottleWheel> {
+    let wheel = ThrottleWheel::for_windows(2, VSpan(256), VSpan(512), VTime::ZERO);
+    assert_eq!(wheel.slot_span(), VSpan(128));
+    Arc::new(wheel)
+}
+
+/// Race: the second table in the module's text, both orders, for a longer window and a shorter one. hctx 1 has a lead of
+/// 1024 and virtual time stands at 0: with T = 512 its slot is that of 512, with T = 768 that of 256, with T = 256 the
+/// last that there is, that of 384. What it is left with is a place of the new window, or it was unthrottled.
+/// Shown to fail without the fence in `throttle`, without the one in `set_window`, if `throttle` does not look at the
+/// window again, and if `set_window` empties no bucket.
+#[test]
+fn loom_a_place_taken_beside_a_change_of_the_window_is_of_the_new_one_or_given_up() {
+    for (window, slot) in [(768, 256), (256, 384)] {
+        model(move || {
+            let wheel = wheel_of_windows();
+            let theirs = wheel.clone();
+            let setter = thread::spawn(move || {
+                let mut unthrottled = 0;
+                theirs.set_window(VSpan(window), |_| unthrottled += 1);
+                unthrottled
+            });
+            let place = wheel.throttle(H1, VTime::from_raw(1024), || VTime::ZERO).expect("not due at 0");
+            let unthrottled = setter.join().unwrap();
+            assert!(unthrottled == 1 || place.0.raw() == slot, "{place:?} with T = {window}");
+        });
+    }
+}
+
+/// Race: a turner and a setter empty the same bucket: one wake (W2).
+#[test]
+fn loom_a_turn_beside_a_change_of_the_window_wakes_a_queue_once() {
+    model(|| {
+        let wheel = wheel_of_windows();
+        wheel.throttle(H1, VTime::from_raw(768), || VTime::ZERO).expect("not due at 0");
+        let theirs = wheel.clone();
+        let setter = thread::spawn(move || {
+            let mut unthrottled = 0;
+            theirs.set_window(VSpan(768), |_| unthrottled += 1);
+            unthrottled
+        });
+        let mut unthrottled = 0;
+        wheel.turn(VTime::from_raw(256), |_| unthrottled += 1);
+        assert_eq!(unthrottled + setter.join().unwrap(), 1);
+    });
+}

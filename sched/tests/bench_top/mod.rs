@@ -12,6 +12,7 @@ use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::oracle::{Oracle, narrow};
 use mqfq_sched::policy::{
     AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
+    WindowTerms,
 };
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
@@ -75,6 +76,9 @@ pub struct Moment {
     pub dispatched_bytes: Vec<u64>,
     pub completed_bytes: Vec<u64>,
     pub backlogged: Vec<bool>,
+    /// How far beyond virtual time a request can start that was dispatched until now, units: T, or what is left of a
+    /// longer one that there was.
+    pub ahead_units: u128,
 }
 
 pub struct Env {
@@ -103,6 +107,10 @@ pub struct Env {
     dispatched_bytes: Vec<u64>,
     completed_bytes: Vec<u64>,
     last_vtime: Option<VTime>,
+    /// The latest point at which a dispatched request can start: of all moments, virtual time plus T.
+    frontier: u128,
+    /// Longest lease so far.
+    pub lease_max: VSpan,
     /// Per tenant: requests kept staged at each of its hctxs.
     backlog_requests: Vec<usize>,
     /// Requests that the device queue of one hctx holds.
@@ -119,6 +127,8 @@ impl Env {
             options,
             oracle: Oracle::new(&options, hctxs, &weights),
             last_vtime: policy.global_vtime(),
+            frontier: 0,
+            lease_max: options.lease,
             policy,
             queues,
             tenants: tenants.to_vec(),
@@ -188,6 +198,9 @@ impl Env {
     pub fn pick(&mut self, hctx: HctxId) -> bool {
         self.steps += 1;
         self.kicked.remove(&hctx);
+        if self.is_mqfq() {
+            self.oracle.look(hctx);
+        }
         let kicked = &mut self.kicked;
         let kicks_sent = &mut self.kicks_sent;
         let pick = self.policy.pick(&mut self.queues[hctx.index()], 0, &mut |other| {
@@ -335,6 +348,21 @@ impl Env {
         self.check();
     }
 
+    /// T is `window` from now on, in the form that there is. A worker has yet to pick after it.
+    pub fn set_window(&mut self, window: VSpan) {
+        self.steps += 1;
+        let terms = match self.options.lease.0 {
+            0 => WindowTerms { window, quantum: VSpan(0), lease: VSpan(0) },
+            _ => WindowTerms::relaxed(window, self.queues.len()),
+        };
+        self.options = self.options.with_terms(terms);
+        self.lease_max = self.lease_max.max(terms.lease);
+        self.oracle.set_window(terms);
+        self.policy.set_window(&terms);
+        assert_eq!(self.policy.window_terms(), Some(terms));
+        self.check();
+    }
+
     pub fn set_weight(&mut self, name: &str, value: u64) {
         self.steps += 1;
         let flow = self.flow(name);
@@ -460,6 +488,11 @@ impl Env {
         if self.is_mqfq() {
             assert_eq!(self.policy.free_units(), Some(self.oracle.free_units()));
             assert_eq!(self.policy.global_vtime(), Some(narrow(self.oracle.global_vtime())), "virtual time");
+            let queues = (0..self.queues.len()).filter(|&hctx| self.oracle.lead(HctxId(hctx as u16)).is_some());
+            assert_eq!(self.policy.waiting_queues(), Some(queues.count() as u32));
+            // A T of less than a grain of tags counts as a unit less than that.
+            let window = u128::from(self.options.window.0.max(63));
+            self.frontier = self.frontier.max(self.oracle.global_vtime() + window);
         }
         if let Some(history) = &mut self.history {
             let staged = |flow: usize| self.staged_by.iter().any(|flows| flows[flow] > 0);
@@ -467,6 +500,7 @@ impl Env {
                 dispatched_bytes: self.dispatched_bytes.clone(),
                 completed_bytes: self.completed_bytes.clone(),
                 backlogged: (0..self.tenants.len()).map(staged).collect(),
+                ahead_units: self.frontier.saturating_sub(self.oracle.global_vtime()),
             });
         }
     }

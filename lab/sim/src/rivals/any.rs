@@ -15,7 +15,7 @@ use mqfq_sched_watched::policy::structures::{Structures, Tokens, VirtualTime, Wh
 use mqfq_sched_watched::throttle_wheel::{ThrottleWheel, WheelSlot};
 use mqfq_sched_watched::token_tree::TokenTree;
 use mqfq_sched_watched::topology::HctxId;
-use mqfq_sched_watched::vtime::VTime;
+use mqfq_sched_watched::vtime::{VSpan, VTime};
 use mqfq_sched_watched::watched::AtomicU64;
 
 /// Any of each.
@@ -89,6 +89,10 @@ impl VirtualTime for AnyVirtualTime {
     fn global_vtime(&self) -> VTime {
         on_virtual_time!(self, one => VirtualTime::global_vtime(one))
     }
+
+    fn present(&self) -> u32 {
+        on_virtual_time!(self, one => VirtualTime::present(one))
+    }
 }
 
 macro_rules! on_tokens {
@@ -160,5 +164,17 @@ impl Wheel for AnyWheel {
 
     fn turn(&self, gvt: VTime, unthrottle: impl FnMut(HctxId)) {
         on_each!(self, one => Wheel::turn(one, gvt, unthrottle); AnyWheel::Wheel, AnyWheel::Polling, AnyWheel::Off);
+    }
+
+    fn window(&self) -> VSpan {
+        on_each!(self, one => Wheel::window(one); AnyWheel::Wheel, AnyWheel::Polling, AnyWheel::Off)
+    }
+
+    fn set_window(&self, window: VSpan, unthrottle: impl FnMut(HctxId)) {
+        match self {
+            AnyWheel::Wheel(wheel) => Wheel::set_window(wheel, window, unthrottle),
+            AnyWheel::Polling(polling) => polling.set_window(window, unthrottle),
+            AnyWheel::Off(off) => off.set_window(window, unthrottle),
+        }
     }
 }

@@ -10,7 +10,7 @@
 
 use mqfq_sched_watched::policy::structures::{VirtualTime, Wheel};
 use mqfq_sched_watched::topology::HctxId;
-use mqfq_sched_watched::vtime::VTime;
+use mqfq_sched_watched::vtime::{VSpan, VTime};
 
 /// Virtual time that stands still.
 pub struct NoVirtualTime {
@@ -29,6 +29,10 @@ impl VirtualTime for NoVirtualTime {
 
     fn global_vtime(&self) -> VTime {
         self.start
+    }
+
+    fn present(&self) -> u32 {
+        0
     }
 }
 
@@ -51,4 +55,11 @@ impl Wheel for NoWheel {
     }
 
     fn turn(&self, _gvt: VTime, _unthrottle: impl FnMut(HctxId)) {}
+
+    /// As far as virtual time goes.
+    fn window(&self) -> VSpan {
+        VSpan(u64::MAX)
+    }
+
+    fn set_window(&self, _window: VSpan, _unthrottle: impl FnMut(HctxId)) {}
 }

@@ -10,18 +10,19 @@
 
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::policy::structures::Wheel;
+use mqfq_sched_watched::sync::Setting;
 use mqfq_sched_watched::topology::HctxId;
 use mqfq_sched_watched::vtime::{VSpan, VTime};
 
 /// Knows T, and no queue.
 pub struct Polling {
-    window: VSpan,
+    window: Setting,
 }
 
 impl Polling {
     /// T = `window`; less than 63 units counts as that, as in the throttle wheel, and for its reason.
     pub fn new(window: VSpan) -> Self {
-        Polling { window: window.max(VSpan(Mindicator::GRAIN.0 - 1)) }
+        Polling { window: Setting::new(window.0.max(Mindicator::GRAIN.0 - 1), true) }
     }
 }
 
@@ -29,7 +30,7 @@ impl Wheel for Polling {
     type Place = ();
 
     fn is_due(&self, lead: VTime, gvt: VTime) -> bool {
-        !gvt.is_before(lead.minus(self.window))
+        !gvt.is_before(lead.minus(self.window()))
     }
 
     fn throttle(&self, _hctx: HctxId, _lead: VTime, _gvt: impl FnMut() -> VTime) -> Option<()> {
@@ -41,6 +42,15 @@ impl Wheel for Polling {
     }
 
     fn turn(&self, _gvt: VTime, _unthrottle: impl FnMut(HctxId)) {}
+
+    fn window(&self) -> VSpan {
+        VSpan(self.window.get())
+    }
+
+    /// Whoever waits sees it at its next look.
+    fn set_window(&self, window: VSpan, _unthrottle: impl FnMut(HctxId)) {
+        self.window.set(window.0.max(Mindicator::GRAIN.0 - 1));
+    }
 }
 
 #[cfg(test)]

@@ -193,6 +193,22 @@ impl Rig {
     }
 }
 
+/// So many requests' length of virtual time.
+const fn requests(count: u64) -> VSpan {
+    VSpan(count * VSpan::from_bytes(REQUEST.0).0)
+}
+
+/// T, with the coarsest quantum and the longest lease that it allows.
+const fn halves(window: VSpan) -> WindowTerms {
+    WindowTerms { window, quantum: VSpan(window.0 / 2), lease: VSpan(window.0 / 2) }
+}
+
+/// A scheduler whose T may be two requests and more, and is `window` now.
+fn rig_of_windows(window: VSpan) -> Rig {
+    let options = PolicyOptions { depth: 16, window_least: Some(requests(2)), ..PolicyOptions::new(PolicyKind::Mqfq) };
+    Rig::with(2, options.with_terms(halves(window)))
+}
+
 const WIDE: VSpan = VSpan::from_bytes(1 << 20);
 const NONE: VSpan = VSpan(0);
 
@@ -537,6 +553,61 @@ fn loom_of_three_one_token_goes_round() {
             rig.alone(n, |mqfq, worker| worker.complete_and_run(mqfq));
             rig.settle();
         }
+        rig.finish();
+    });
+}
+
+/// Race: A goes on while B shortens T to less than the quantum that both leaves are rounded by. Both leads are three
+/// requests ahead, both leaves show 0, and so does virtual time: with T of two requests nobody may go before a leaf is
+/// rounded anew.
+/// Shown to fail if `throttle` leaves a leaf as it is; if it does not look at the leaf again once it has a place; and
+/// without the fence in the wheel's `throttle` or the one in its `set_window`.
+#[test]
+fn loom_a_queue_that_picks_beside_a_shorter_window_shows_its_lead_anew() {
+    Builder::new().check(|| {
+        let mut rig = rig_of_windows(requests(8));
+        for n in [0, 1] {
+            rig.alone(n, |mqfq, worker| {
+                (0..4).for_each(|_| worker.submit(mqfq));
+                assert!((0..3).all(|_| worker.pick(mqfq)), "within eight requests of virtual time");
+            });
+        }
+        assert_eq!(rig.mqfq.global_vtime(), VTime::ZERO);
+        rig.race(
+            |mqfq, worker| worker.run(mqfq),
+            |mqfq, worker| {
+                mqfq.set_window(&halves(requests(2)));
+                worker.run(mqfq);
+            },
+        );
+        rig.finish();
+    });
+}
+
+/// Race: A throttles itself for a short T while B, whose own request holds virtual time and whose device queue is full,
+/// makes T long. A may go now, tokens are free, and nobody will move virtual time.
+/// Shown to fail if the setter empties no bucket; if the wheel's `throttle` does not look at T again; and without either
+/// fence.
+#[test]
+fn loom_a_queue_that_throttles_itself_beside_a_longer_window_goes() {
+    Builder::new().check(|| {
+        let mut rig = rig_of_windows(requests(2));
+        rig.alone(1, |mqfq, worker| worker.submit(mqfq));
+        rig.alone(0, |mqfq, worker| {
+            (0..4).for_each(|_| worker.submit(mqfq));
+            assert!((0..3).all(|_| worker.pick(mqfq)), "within two requests of virtual time");
+        });
+        rig.race(
+            |mqfq, worker| worker.run(mqfq),
+            |mqfq, worker| {
+                mqfq.set_window(&halves(requests(8)));
+                let kicks = &mut worker.kicks;
+                mqfq.pause(&mut worker.queue, &mut |hctx| kicks.push(hctx));
+            },
+        );
+        rig.settle();
+        assert_eq!(rig.mqfq.staged(&rig.workers[0].queue), 0, "its last request is three ahead, of eight");
+        rig.alone(1, |mqfq, worker| worker.run(mqfq));
         rig.finish();
     });
 }

@@ -174,7 +174,7 @@ pub mod structures;
 use self::structures::{Shipped, Structures, Tokens, VirtualTime, Wheel};
 use super::{
     Descriptor, DispatchToken, Done, Entry, Grant, Handle, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError,
-    PolicyOptions, Registered,
+    PolicyOptions, Registered, WindowTerms,
 };
 use crate::cost::Cost;
 use crate::flow::{FlowId, FlowTable, Interval, Lease, TAG_GRAIN, Weight, align};
@@ -182,7 +182,7 @@ use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
 use crate::mindicator::Mindicator;
 use crate::ready_set::ReadySet;
 use crate::stage_queue::{StageQueue, Staged};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, Setting};
 use crate::throttle_wheel::{ThrottleWheel, WheelSlot};
 use crate::token_tree::TokenTree;
 use crate::topology::{HctxId, Topology};
@@ -200,7 +200,9 @@ const _: () = assert!(TAG_GRAIN.0 == Mindicator::GRAIN.0);
 pub struct Mqfq<S: Structures = Shipped> {
     options: PolicyOptions,
     /// Clears what is below a quantum.
-    quantum_mask: u64,
+    quantum_mask: Setting,
+    /// L, units; 0 in the exact form, which it does not leave.
+    lease: Setting,
     flows: FlowTable,
     virtual_time: S::VirtualTime,
     tokens: S::Tokens,
@@ -211,6 +213,11 @@ pub struct Mqfq<S: Structures = Shipped> {
     token_batch: AtomicU32,
     token_share: AtomicU32,
     hctx_count: usize,
+}
+
+/// What clears all below `quantum` from a point of virtual time.
+const fn mask_of(quantum: VSpan) -> u64 {
+    if quantum.0 > TAG_GRAIN.0 { !(quantum.0 - 1) } else { !(TAG_GRAIN.0 - 1) }
 }
 
 /// What one worker owns. `P` is its place in the throttle wheel.
@@ -254,7 +261,11 @@ impl Mqfq {
         let start = align(options.start);
         let virtual_time = Mindicator::new(topology, start);
         let tokens = TokenTree::for_requests(topology, options.depth, options.units_max());
-        let wheel = ThrottleWheel::with_quantum(topology.hctx_count(), options.window, options.quantum, start);
+        let hctxs = topology.hctx_count();
+        let wheel = match options.window_least {
+            None => ThrottleWheel::with_quantum(hctxs, options.window, options.quantum, start),
+            Some(least) => ThrottleWheel::for_windows(hctxs, least, options.window, start),
+        };
         Mqfq::build(options, topology, weights, (virtual_time, tokens, wheel))
     }
 }
@@ -284,7 +295,8 @@ impl<S: Structures> Mqfq<S> {
     ) -> Self {
         Mqfq {
             options: *options,
-            quantum_mask: !(options.quantum.max(TAG_GRAIN).0 - 1),
+            quantum_mask: Setting::new(mask_of(options.quantum), options.window_least.is_some()),
+            lease: Setting::new(options.lease.0, options.window_least.is_some()),
             flows: FlowTable::new(weights, align(options.start)),
             virtual_time,
             tokens,
@@ -313,8 +325,21 @@ impl<S: Structures> Mqfq<S> {
 
     /// A lead as a leaf shows it: rounded down to the quantum.
     #[inline]
-    const fn quantised(&self, lead: VTime) -> VTime {
-        VTime::from_raw(lead.raw() & self.quantum_mask)
+    fn quantised(&self, lead: VTime) -> VTime {
+        VTime::from_raw(lead.raw() & self.quantum_mask.get())
+    }
+
+    /// T and what goes with it, in force.
+    fn terms(&self) -> WindowTerms {
+        if self.options.window_least.is_none() {
+            return self.options.terms();
+        }
+        let quantum = !self.quantum_mask.get() + 1;
+        WindowTerms {
+            window: self.wheel.window(),
+            quantum: VSpan(if quantum > TAG_GRAIN.0 { quantum } else { 0 }),
+            lease: VSpan(self.lease.get()),
+        }
     }
 
     /// True if the leaf shows less than it should of this lead: it was farther than `HORIZON`.
@@ -410,7 +435,7 @@ impl<S: Structures> Mqfq<S> {
     #[inline(never)]
     fn submit_first(&self, queue: &mut Queue<S>, flow: FlowId, cost: Cost, payload: Waiting, kick: &mut impl Kick) {
         let now = self.virtual_time.global_vtime();
-        let (interval, lease) = if self.options.lease.0 == 0 {
+        let (interval, lease) = if self.lease.get() == 0 {
             (self.flows.charge(flow, cost, now), Lease::default())
         } else {
             self.flows.charge_first(flow, cost, now)
@@ -426,10 +451,9 @@ impl<S: Structures> Mqfq<S> {
     /// before it is still shown, so global virtual time has not passed the flow's finish tag.
     fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan) {
         let now = self.virtual_time.global_vtime();
-        let Interval { start_tag, finish_tag } = if self.options.lease.0 == 0 {
-            self.flows.charge(flow, cost, now)
-        } else {
-            self.flows.charge_leased(flow, cost, now, lease, self.options.lease)
+        let Interval { start_tag, finish_tag } = match self.lease.get() {
+            0 => self.flows.charge(flow, cost, now),
+            lease_max => self.flows.charge_leased(flow, cost, now, lease, VSpan(lease_max)),
         };
         (start_tag, VSpan(finish_tag.since(start_tag) as u64))
     }
@@ -459,6 +483,11 @@ impl<S: Structures> Mqfq<S> {
         }
         queue.is_listed = true;
         queue.place = self.wheel.throttle(queue.hctx, wanted, || self.virtual_time.global_vtime());
+        // A quantum that was set meanwhile: what the leaf shows is to be rounded by that one, or virtual time may stop
+        // before the place. `throttle` has fenced: if the setter did not find our place, we see what it has set.
+        if wanted == lead && self.is_far(queue, lead) {
+            return false;
+        }
         queue.place.is_some() && !self.rest(queue.hctx, kick)
     }
 
@@ -576,10 +605,9 @@ impl<S: Structures> Policy for Mqfq<S> {
         let Some(mut behind) = queue.stage.behind(flow) else {
             return self.submit_first(queue, flow, cost, payload, kick);
         };
-        let interval = if self.options.lease.0 == 0 {
-            self.flows.charge_alone(flow, cost, now)
-        } else {
-            self.flows.charge_alone_leased(flow, cost, now, behind.kept_mut(), self.options.lease)
+        let interval = match self.lease.get() {
+            0 => self.flows.charge_alone(flow, cost, now),
+            lease => self.flows.charge_alone_leased(flow, cost, now, behind.kept_mut(), VSpan(lease)),
         };
         let Some(Interval { start_tag, finish_tag }) = interval else { return behind.defer(cost, payload) };
         behind.push(start_tag, VSpan(finish_tag.since(start_tag) as u64), payload);
@@ -668,6 +696,24 @@ impl<S: Structures> Policy for Mqfq<S> {
 
     fn set_group_weight(&self, group: GroupId, weight: Weight) {
         self.flows.set_group_weight(group, weight);
+    }
+
+    fn set_window(&self, terms: &WindowTerms) {
+        let WindowTerms { window, quantum, lease } = *terms;
+        let is_exact = self.lease.get() == 0;
+        assert_eq!(lease.0 == 0, is_exact, "a lease of {lease:?}: the form stays");
+        self.quantum_mask.set(mask_of(quantum));
+        self.lease.set(lease.0);
+        // Last: it fences, so that who sees this window after it took a place sees all three.
+        self.wheel.set_window(window, |hctx| self.ready.mark(hctx));
+    }
+
+    fn window_terms(&self) -> Option<WindowTerms> {
+        Some(self.terms())
+    }
+
+    fn waiting_queues(&self) -> Option<u32> {
+        Some(self.virtual_time.present())
     }
 
     fn staged(&self, queue: &Queue<S>) -> usize {

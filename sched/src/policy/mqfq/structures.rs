@@ -20,7 +20,7 @@ use crate::policy::DispatchToken;
 use crate::throttle_wheel::{ThrottleWheel, WheelSlot};
 use crate::token_tree::TokenTree;
 use crate::topology::HctxId;
-use crate::vtime::VTime;
+use crate::vtime::{VSpan, VTime};
 
 /// A choice of all three.
 pub trait Structures: Send + Sync + 'static {
@@ -62,6 +62,8 @@ pub trait VirtualTime: Send + Sync {
     fn query(&self) -> VTime;
     /// gvt, as the last `query` left it.
     fn global_vtime(&self) -> VTime;
+    /// Queues that are present. Exact only while nobody calls anything else; a walk over all of them.
+    fn present(&self) -> u32;
 }
 
 /// The free units of depth. What is free lies in one pool, the *root*, or on the *paths* of queues, where only some can
@@ -128,6 +130,11 @@ pub trait Wheel: Send + Sync {
     fn withdraw(&self, hctx: HctxId, place: Self::Place) -> bool;
     /// gvt is `gvt` now: calls `unthrottle` for those that this lets go.
     fn turn(&self, gvt: VTime, unthrottle: impl FnMut(HctxId));
+    /// T.
+    fn window(&self) -> VSpan;
+    /// T is `window` from now on: calls `unthrottle` for those who have a place, which W then promises no more. A
+    /// `throttle` that returns a place and did not see this one's change has fenced before this one looked.
+    fn set_window(&self, window: VSpan, unthrottle: impl FnMut(HctxId));
 }
 
 impl VirtualTime for Mindicator {
@@ -149,6 +156,10 @@ impl VirtualTime for Mindicator {
     #[inline(always)]
     fn global_vtime(&self) -> VTime {
         self.global_vtime()
+    }
+
+    fn present(&self) -> u32 {
+        self.present()
     }
 }
 
@@ -228,5 +239,13 @@ impl Wheel for ThrottleWheel {
     #[inline(always)]
     fn turn(&self, gvt: VTime, unthrottle: impl FnMut(HctxId)) {
         self.turn(gvt, unthrottle);
+    }
+
+    fn window(&self) -> VSpan {
+        self.window()
+    }
+
+    fn set_window(&self, window: VSpan, unthrottle: impl FnMut(HctxId)) {
+        self.set_window(window, unthrottle);
     }
 }

@@ -10,7 +10,7 @@
 use super::mqfq::{Mqfq, MqfqQueue};
 use super::{
     Descriptor, DispatchToken, Done, Entry, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError, PolicyOptions,
-    Registered,
+    Registered, WindowTerms,
 };
 use crate::flow::{FlowId, Weight};
 use crate::hierarchy::{EffectiveWeight, GroupId, Tree};
@@ -80,6 +80,18 @@ impl Policy for MqfqSerial {
 
     fn set_group_weight(&self, group: GroupId, weight: Weight) {
         self.locked(|mqfq| mqfq.set_group_weight(group, weight));
+    }
+
+    fn set_window(&self, terms: &WindowTerms) {
+        self.locked(|mqfq| mqfq.set_window(terms));
+    }
+
+    fn window_terms(&self) -> Option<WindowTerms> {
+        self.mqfq.window_terms()
+    }
+
+    fn waiting_queues(&self) -> Option<u32> {
+        self.mqfq.waiting_queues()
     }
 
     fn staged(&self, queue: &MqfqQueue) -> usize {
