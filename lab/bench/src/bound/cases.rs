@@ -3,7 +3,7 @@
 use super::adversary::{Scene, Side};
 use super::history::History;
 use super::threads::{self, ThreadsPlan};
-use super::workload::{self, Demand, DeviceOrder, End, FlowPlan, Pace, Plan, Sizes};
+use super::workload::{self, Demand, DeviceOrder, End, FlowPlan, Pace, Plan, Sizes, Windows};
 use crate::contender::Form;
 use mqfq_nvme::random::Random;
 use mqfq_sched::flow::TAG_GRAIN;
@@ -152,8 +152,16 @@ fn plan(options: PolicyOptions, topology: [usize; 3], flows: Vec<FlowPlan>) -> P
         device: DeviceOrder::Random,
         device_queue_depth: None,
         pace: Pace::Random,
+        windows: None,
         end: End::Dispatches(DISPATCHES),
     }
+}
+
+/// The same with a T that begins as it is, which is the largest, and becomes a sixteenth of it at least.
+fn that_changes(plan: Plan) -> Plan {
+    let least = VSpan(plan.options.window.0 / 16);
+    let options = PolicyOptions { window_least: Some(least), ..plan.options };
+    Plan { options, windows: Some(Windows { least, doublings: 4, steps: 300 }), ..plan }
 }
 
 /// All cases, in the order in which they are shown.
@@ -287,6 +295,16 @@ fn few_flows() -> Vec<Case> {
             "T=0, every queue",
             "strictly in order across two sockets",
             plan(mqfq(16, 0), [2, 2, 2], on_every_hctx(mixed(4, 8), 8)),
+        ),
+        case(
+            "T that changes",
+            "8 flows of mixed sizes; T is 16 KiB to 256 KiB and becomes another after about 300 steps",
+            that_changes(plan(mqfq(64, 256 * KIB), [1, 4, 2], weighted(mixed(8, 8), &[100, 300, 1000]))),
+        ),
+        case(
+            "T that changes, every queue",
+            "the same with 4 flows on all of 16 hctxs of two sockets, which also lease",
+            that_changes(plan(mqfq(256, 256 * KIB), [2, 4, 2], on_every_hctx(mixed(4, 16), 16))),
         ),
         case("T=16 MiB", "a window of many requests", plan(mqfq(64, 16 * MIB), [1, 4, 1], mixed(4, 4))),
         case("D=1024", "a device that takes a thousand", plan(mqfq(1024, 64 * KIB), [2, 4, 1], mixed(8, 8))),
@@ -509,6 +527,7 @@ fn random_plan(random: &mut Random, kind: PolicyKind) -> Plan {
         ),
         device_queue_depth: any(random, &[None, None, Some(1), Some(3)]),
         pace: any(random, &[Pace::Prompt, Pace::Random, Pace::Random, Pace::Lazy]),
+        windows: None,
         end: End::Dispatches(400),
     }
 }

@@ -10,6 +10,13 @@
 //! is a longest interval throughout which both are backlogged; every interval of the theorems lies in one. So the
 //! largest difference over all intervals of a stretch is the largest x in it less the smallest, and one pass finds it.
 //!
+//! # A window that changes
+//! What such an interval is allowed depends on its ends: T at either of them, as it is in effect there
+//! ([`Event::Ahead`]). With `a` for how much that is more than the T of the bounds, the bound is broken if
+//! `|x_j - x_i| - a_j - a_i` is too large for any i and j of a stretch. So the largest `x - a` less the smallest `x + a`
+//! is what is found. A dispatch changes x and may move virtual time, after which `a` is less: the event of the new `a`
+//! comes second, and each service looks at the x before it with the `a` that has come to be since.
+//!
 //! # Shape
 //! ```text
 //!   row f: what x reached at events of f      pair (f, m) of a stretch: row f at m, and row m at f with the sign
@@ -21,6 +28,7 @@
 //! O(backlogged flows) per event, O(flows squared) memory: 80 bytes for each ordered pair.
 
 use super::history::{Event, History};
+use super::limits::Limits;
 
 /// A measure of service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +46,8 @@ pub struct PairUnfairness {
     pub first: u32,
     /// The other; a higher number.
     pub second: u32,
-    /// In service dispatched: bytes times weight, that is `|dispatched_f r_m - dispatched_m r_f|`.
+    /// In service dispatched: `|dispatched_f r_m - dispatched_m r_f|`, in the units of [`super::limits::PairLimits`],
+    /// less what the window in effect allows beyond the bounds' T.
     pub dispatched: i128,
     /// In service completed, likewise.
     pub completed: i128,
@@ -62,13 +71,14 @@ struct Range {
 }
 
 impl Range {
-    const fn at(x: i128) -> Range {
-        Range { low: x, high: x }
+    const fn at(x: i128, more: i128) -> Range {
+        Range { low: x + more, high: x - more }
     }
 
-    fn include(&mut self, x: i128) {
-        self.low = self.low.min(x);
-        self.high = self.high.max(x);
+    /// An x at which the window allows `more` than the T of the bounds.
+    fn include(&mut self, x: i128, more: i128) {
+        self.low = self.low.min(x + more);
+        self.high = self.high.max(x - more);
     }
 
     /// From the smallest to the largest x of this range and of `mirrored`, whose signs are turned.
@@ -86,7 +96,7 @@ struct Cell {
     services_before: u64,
 }
 
-const EMPTY: Cell = Cell { dispatched: Range::at(0), completed: Range::at(0), services_before: 0 };
+const EMPTY: Cell = Cell { dispatched: Range::at(0, 0), completed: Range::at(0, 0), services_before: 0 };
 
 struct Checker<'a> {
     history: &'a History,
@@ -102,6 +112,8 @@ struct Checker<'a> {
     /// Per pair `second * (second - 1) / 2 + first`, over the stretches that have ended.
     worst: Vec<Option<(i128, i128)>>,
     intervals: u64,
+    /// The last [`Event::Ahead`].
+    more_units: i128,
 }
 
 /// Evaluates every interval of the history.
@@ -120,6 +132,7 @@ pub fn examine(history: &History) -> Examined {
         places: vec![None; flows],
         worst: vec![None; flows * flows.saturating_sub(1) / 2],
         intervals: 0,
+        more_units: 0,
     };
     for &event in &history.events {
         match event {
@@ -127,6 +140,7 @@ pub fn examine(history: &History) -> Examined {
             Event::Dispatched { flow, bytes } => checker.serve(flow as usize, bytes, Service::Dispatched),
             Event::Completed { flow, bytes } => checker.serve(flow as usize, bytes, Service::Completed),
             Event::Drained { flow } => checker.end(flow as usize),
+            Event::Ahead { more_units } => checker.more_units = more_units.into(),
         }
     }
     while let Some(&flow) = checker.backlogged.last() {
@@ -146,12 +160,14 @@ impl Checker<'_> {
         let flows = self.places.len();
         for at in 0..self.backlogged.len() {
             let other = self.backlogged[at] as usize;
-            let x = |service: &[i128]| service[flow] * self.weight(other) - service[other] * self.weight(flow);
+            let (r_f, r_m) = (self.weight(flow), self.weight(other));
+            let x = |service: &[i128]| Limits::scaled(service[flow] * r_m - service[other] * r_f);
             let (dispatched, completed) = (x(&self.dispatched), x(&self.completed));
+            let more = self.more_units * r_f * r_m;
             let services_before = self.services[flow] + self.services[other];
             let cell = |sign: i128| Cell {
-                dispatched: Range::at(sign * dispatched),
-                completed: Range::at(sign * completed),
+                dispatched: Range::at(sign * dispatched, more),
+                completed: Range::at(sign * completed, more),
                 services_before,
             };
             self.cells[flow * flows + other] = cell(1);
@@ -169,20 +185,27 @@ impl Checker<'_> {
             Service::Dispatched => &mut self.dispatched,
             Service::Completed => &mut self.completed,
         };
-        totals[flow] += i128::from(bytes);
+        let before = totals[flow];
+        let total = before + i128::from(bytes);
+        totals[flow] = total;
         if self.places[flow].is_none() {
             return;
         }
-        let (total, weight) = (totals[flow], i128::from(self.history.flows[flow].weight));
+        let (weight, more_units) = (i128::from(self.history.flows[flow].weight), self.more_units);
         let row = &mut self.cells[flow * flows..][..flows];
         // The flow itself is among them; its own cell is never read.
         for &other in &self.backlogged {
             let other = other as usize;
-            let x = total * i128::from(self.history.flows[other].weight) - totals[other] * weight;
-            match service {
-                Service::Dispatched => row[other].dispatched.include(x),
-                Service::Completed => row[other].completed.include(x),
+            let r_m = i128::from(self.history.flows[other].weight);
+            let (x, more) = (|total: i128| Limits::scaled(total * r_m - totals[other] * weight), more_units * weight * r_m);
+            let range = match service {
+                Service::Dispatched => &mut row[other].dispatched,
+                Service::Completed => &mut row[other].completed,
+            };
+            if more_units != 0 {
+                range.include(x(before), more);
             }
+            range.include(x(total), more);
         }
     }
 
@@ -272,24 +295,24 @@ mod tests {
                 let weight = |flow: u32| i128::from(history.flows[flow as usize].weight);
                 let mut backlogged = [false; 2];
                 let mut served = [[0i128; 2]; 2];
-                // The moments of the stretch that we are in: x dispatched, x completed.
-                let mut moments: Vec<[i128; 2]> = Vec::new();
+                let mut ahead = 0;
+                // Of the stretch that we are in, per service: x, and what is allowed more there. And its moments.
+                let mut moments: [Vec<(i128, i128)>; 2] = Default::default();
+                let mut count = 0;
                 let mut worst: Option<[i128; 2]> = None;
-                let mut finish = |moments: &mut Vec<[i128; 2]>| {
-                    if !moments.is_empty() {
-                        worst.get_or_insert([0, 0]);
-                    }
-                    for j in 0..moments.len() {
-                        for i in 0..j {
-                            intervals += 1;
-                            for service in 0..2 {
-                                let found = (moments[j][service] - moments[i][service]).abs();
-                                let worst = worst.as_mut().expect("set above");
+                let mut finish = |moments: &mut [Vec<(i128, i128)>; 2], count: &mut u64| {
+                    for (service, moments) in moments.iter_mut().enumerate() {
+                        for (x_j, a_j) in &*moments {
+                            for (x_i, a_i) in &*moments {
+                                let found = Limits::scaled((x_j - x_i).abs()) - a_j - a_i;
+                                let worst = worst.get_or_insert([i128::MIN; 2]);
                                 worst[service] = worst[service].max(found);
                             }
                         }
+                        moments.clear();
                     }
-                    moments.clear();
+                    intervals += *count * count.saturating_sub(1) / 2;
+                    *count = 0;
                 };
                 for &event in &history.events {
                     let (flow, change) = match event {
@@ -297,22 +320,35 @@ mod tests {
                         Event::Drained { flow } => (flow, None),
                         Event::Dispatched { flow, bytes } => (flow, Some((0, bytes))),
                         Event::Completed { flow, bytes } => (flow, Some((1, bytes))),
+                        Event::Ahead { more_units } => {
+                            ahead = i128::from(more_units) * weight(first) * weight(second);
+                            continue;
+                        }
                     };
                     if flow != first && flow != second {
                         continue;
                     }
+                    let x = |[a, b]: [i128; 2]| a * weight(second) - b * weight(first);
                     let side = usize::from(flow == second);
+                    let before = served;
                     match change {
                         Some((service, bytes)) => served[service][side] += i128::from(bytes),
                         None => backlogged[side] = matches!(event, Event::Backlogged { .. }),
                     }
-                    if backlogged == [true, true] {
-                        moments.push(served.map(|[a, b]| a * weight(second) - b * weight(first)));
-                    } else {
-                        finish(&mut moments);
+                    if backlogged != [true, true] {
+                        finish(&mut moments, &mut count);
+                        continue;
+                    }
+                    count += 1;
+                    for (service, moments) in moments.iter_mut().enumerate() {
+                        match change {
+                            Some((changed, _)) if changed != service => {}
+                            Some(_) => moments.extend([before, served].map(|served| (x(served[service]), ahead))),
+                            None => moments.push((x(served[service]), ahead)),
+                        }
                     }
                 }
-                finish(&mut moments);
+                finish(&mut moments, &mut count);
                 if let Some([dispatched, completed]) = worst {
                     pairs.push(PairUnfairness { first, second, dispatched, completed });
                 }
@@ -322,12 +358,15 @@ mod tests {
     }
 
     /// Anything that can happen, in any order: no scheduler behind it.
-    fn random_history(random: &mut Random) -> History {
+    fn random_history(random: &mut Random, window_changes: bool) -> History {
         let flows = 1 + random.below(5) as u32;
         let mut history = History::new((0..flows).map(|_| (1 + random.below(10_000) as u16, 1)));
         let mut on_device = Vec::new();
         for _ in 0..random.below(120) {
             let flow = random.below(u64::from(flows)) as u32;
+            if window_changes && random.below(8) == 0 {
+                history.push(Event::Ahead { more_units: random.below(1 << 24) as i64 - (1 << 23) });
+            }
             match random.below(4) {
                 0 | 1 => history.submitted(flow),
                 2 if history.waiting(flow) > 0 => {
@@ -348,8 +387,10 @@ mod tests {
     #[test]
     fn one_pass_finds_what_every_interval_one_by_one_does() {
         for seed in 0..400 {
-            let history = random_history(&mut Random::new(seed));
-            assert_eq!(examine(&history), one_by_one(&history), "seed {seed}");
+            for window_changes in [false, true] {
+                let history = random_history(&mut Random::new(seed), window_changes);
+                assert_eq!(examine(&history), one_by_one(&history), "seed {seed}");
+            }
         }
     }
 
@@ -366,7 +407,7 @@ mod tests {
         let examined = examine(&history);
         // Moments: the beginning, three dispatches of f, one of m: 5 * 4 / 2 intervals.
         assert_eq!(examined.intervals, 10);
-        assert_eq!(examined.pairs[0].dispatched, 3 * 1024 * 200);
+        assert_eq!(examined.pairs[0].dispatched, Limits::scaled(3 * 1024 * 200));
         assert_eq!(examined.pairs[0].completed, 0);
     }
 

@@ -31,6 +31,12 @@ pub enum Event {
         /// The flow, by number.
         flow: u32,
     },
+    /// A request that is or was dispatched may start farther ahead of virtual time than by the T that the bounds are
+    /// stated for, or less far; so until the next such event. A history without one keeps that T.
+    Ahead {
+        /// By so many units of virtual time; negative: less far.
+        more_units: i64,
+    },
 }
 
 /// What the proofs need to know of a flow, besides what happened to it.

@@ -77,8 +77,7 @@ impl Verdict {
     }
 
     fn add(&mut self, pair: &PairUnfairness, f: &FlowTerms, m: &FlowTerms, limits: &PairLimits) {
-        let share = |bytes_times_weight: i128, limit: i128| {
-            let unfairness = Limits::scaled(bytes_times_weight);
+        let share = |unfairness: i128, limit: i128| {
             let bytes = |scaled| Limits::bytes(scaled, f, m);
             Share {
                 unfairness,

@@ -8,6 +8,9 @@
 //! tight        2T + l_f/r_f + l_m/r_m + d_f/r_f + d_m/r_m  for completed; d: what is on the device, D l in requests
 //! Theorem 2    (D + 1) (2T + l_f/r_f + l_m/r_m)            for completed; MQFQ section 2.2
 //! ```
+//! If T changes, it counts as much at either end of an interval as is in effect there ([`super::checker`]); L is the
+//! longest.
+//!
 //! Each plus one byte for the grain of tags, `k L` for a flow on k > 1 hctxs that lease L of its virtual time at once,
 //! and what several threads may have half done ([`super::threads`]). All is compared in units of virtual time times
 //! `r_f r_m`; a difference `x` of bytes times weight is `x * UNITS` there.

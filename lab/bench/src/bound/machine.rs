@@ -13,11 +13,14 @@
 //! A worker runs only if it is awake, as threads do that sleep until they are kicked (`sched/src/policy/mod.rs`, "What
 //! a worker owes the others"). If nobody is awake, the device is empty and something waits, a wake-up was lost.
 
-use super::history::History;
+use super::history::{Event, History};
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyOptions};
+use mqfq_sched::policy::{
+    AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyOptions, WindowTerms,
+};
 use mqfq_sched::topology::{HctxId, Topology};
+use mqfq_sched::vtime::{VSpan, VTime};
 use std::collections::VecDeque;
 
 /// A request on the device.
@@ -81,6 +84,11 @@ pub struct Machine {
     waiting_at: Vec<u32>,
     awake: Awake,
     history: History,
+    options: PolicyOptions,
+    /// Of all moments, the latest point at which a request that was dispatched can start: virtual time plus T.
+    frontier: Option<VTime>,
+    /// How much farther that is from virtual time than the T of the options.
+    more_units: i64,
 }
 
 impl Drop for Machine {
@@ -119,7 +127,39 @@ impl Machine {
             waiting_at: vec![0; hctxs * flows.len()],
             awake: Awake { list: Vec::new(), places: vec![None; hctxs] },
             history: History::new(flows.iter().map(|(weight, hctxs)| (weight.get(), *hctxs))),
+            options: *options,
+            frontier: None,
+            more_units: 0,
         })
+    }
+
+    /// T is `window` from now on, in the form that there is. A worker picks after it.
+    pub fn set_window(&mut self, window: VSpan) {
+        let terms = match self.options.lease.0 {
+            0 => WindowTerms { window, quantum: VSpan(0), lease: VSpan(0) },
+            _ => WindowTerms::relaxed(window, self.queues.len()),
+        };
+        self.look_ahead();
+        self.policy.set_window(&terms);
+        self.look_ahead();
+        self.awake.insert(0);
+    }
+
+    /// After each step of a policy whose T changes, and what it did to the history: writes down how far ahead of virtual
+    /// time requests may start.
+    fn look_ahead(&mut self) {
+        let (Some(now), Some(terms)) = (self.policy.global_vtime(), self.policy.window_terms()) else { return };
+        if self.options.window_least.is_none() {
+            return;
+        }
+        let reach = now.plus(terms.window);
+        let frontier = self.frontier.map_or(reach, |frontier| frontier.later(reach));
+        self.frontier = Some(frontier);
+        let more_units = frontier.since(now) - self.options.window.0 as i64;
+        if more_units != self.more_units {
+            self.more_units = more_units;
+            self.history.push(Event::Ahead { more_units });
+        }
     }
 
     /// Device queues of `requests` each, so that workers have to pause.
@@ -146,6 +186,7 @@ impl Machine {
         self.policy.submit(queue, entry, 0, &mut |other: HctxId| awake.insert(other.0));
         self.awake.insert(hctx);
         self.history.submitted(flow);
+        self.look_ahead();
         true
     }
 
@@ -167,10 +208,12 @@ impl Machine {
                 self.on_hctx[usize::from(hctx)] += 1;
                 self.device.push_back(OnDevice { flow, bytes, hctx, token });
                 self.history.dispatched(flow, bytes);
+                self.look_ahead();
                 self.awake.insert(hctx);
                 Step::Dispatched(flow, bytes)
             }
             Pick::Throttled | Pick::NoToken | Pick::Later(_) | Pick::Idle => {
+                self.look_ahead();
                 self.awake.remove(hctx);
                 Step::Sleeps
             }

@@ -57,6 +57,7 @@ pub fn cases() -> Vec<SharesCase> {
             device: DeviceOrder::Oldest,
             device_queue_depth: None,
             pace: Pace::Prompt,
+            windows: None,
             end: End::CompletedBytes(WARM_UP_BYTES + BYTES_PER_S),
         },
     };

@@ -11,6 +11,7 @@ use mqfq_nvme::random::Random;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::PolicyOptions;
 use mqfq_sched::topology::Topology;
+use mqfq_sched::vtime::VSpan;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -111,8 +112,21 @@ pub struct Plan {
     pub device_queue_depth: Option<usize>,
     /// The workers.
     pub pace: Pace,
+    /// How T changes; `None`: it stays.
+    pub windows: Option<Windows>,
     /// When it ends.
     pub end: End,
+}
+
+/// A T that changes: any of these windows, for about so many steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Windows {
+    /// The smallest, as the options have it.
+    pub least: VSpan,
+    /// The largest is so many times twice the smallest.
+    pub doublings: u32,
+    /// Mean time between changes.
+    pub steps: u64,
 }
 
 /// Requests that one hctx can stage.
@@ -212,6 +226,12 @@ impl Run<'_> {
         {
             self.due.pop();
             self.next_phase(flow);
+        }
+        if let Some(Windows { least, doublings, steps }) = self.plan.windows
+            && self.random.below(steps) == 0
+        {
+            let doublings = self.random.below(u64::from(doublings) + 1);
+            self.machine.set_window(VSpan(least.0 << doublings));
         }
         let (some_awake, some_on_device) = (!self.machine.awake().is_empty(), !self.machine.device().is_empty());
         let device_first = self.random.below(8) < self.speed_in_8;
