@@ -110,6 +110,8 @@ pub struct DeviceStats {
     pub name: String,
     /// The policy's name.
     pub policy: &'static str,
+    /// What it was made with.
+    pub options: PolicyOptions,
     /// The weights of the device's class queues, of a policy that sets them.
     pub class_weights: Option<ClassWeights>,
     /// What is in force of what is found while the policy runs, and why; `None` if its figures are numbers.
@@ -127,6 +129,8 @@ pub struct DeviceStats {
 /// Counters of an engine, one moment per worker.
 #[derive(Clone, Debug)]
 pub struct EngineStats {
+    /// When they were asked for, ns since the engine started.
+    pub at_ns: u64,
     /// Counters of the devices, in the order of [`EngineOptions`].
     pub devices: Vec<DeviceStats>,
 }
@@ -344,11 +348,12 @@ impl Engine {
 
     /// Counters so far.
     pub fn stats(&self) -> EngineStats {
+        let at_ns = self.clock().now_ns();
         let current: Vec<PolicyOptions> = self.current().iter().map(|current| current.policy).collect();
         let mut devices: Vec<DeviceStats> = self.options.devices.iter().zip(current).map(empty_stats).collect();
         for (stats, shared) in devices.iter_mut().zip(&self.shared.devices) {
             let Running { policy, tuning } = shared.running();
-            stats.in_force = tuning.and_then(|tuning| tuning.in_force(self.clock().now_ns()));
+            stats.in_force = tuning.and_then(|tuning| tuning.in_force(at_ns));
             stats.class_weights = policy.class_weights();
             stats.write_cost_256ths = shared.write_cost.as_ref().map(|cost| cost.estimate_256ths());
             stats.split = shared.split.state();
@@ -371,7 +376,7 @@ impl Engine {
                 }
             }
         }
-        EngineStats { devices }
+        EngineStats { at_ns, devices }
     }
 }
 
@@ -393,6 +398,7 @@ fn empty_stats((device, policy): (&DeviceOptions, PolicyOptions)) -> DeviceStats
     DeviceStats {
         name: device.name.clone(),
         policy: policy.kind.name(),
+        options: policy,
         class_weights: None,
         in_force: None,
         write_cost_256ths: None,

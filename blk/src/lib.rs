@@ -48,3 +48,4 @@ pub use mqfq_sched::policy::{
 pub use mqfq_sched::policy::{KeyText, Tunable};
 pub use mqfq_sched::topology::{HctxId, Topology};
 pub use mqfq_sched::vtime::{VSpan, VTime};
+pub use mqfq_sched::window_rule::WINDOW_LEAST;

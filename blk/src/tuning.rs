@@ -8,7 +8,8 @@
 //! ```text
 //!   worker 0: Meter ─ writes ─▶ Line 0 ┐
 //!   worker 1: Meter ─ writes ─▶ Line 1 ├─▶ sum ─▶ Controller ─▶ Policy::set_depth
-//!      ...                             ┘   whichever worker is due and finds the flag free, after a reap
+//!      ...                             ┘    └───▶ WindowRule ─▶ Policy::set_window
+//!                                           whichever worker is due and finds the flag free, after a reap
 //! ```
 //! A worker counts on lines of its own: plain loads and stores, whose values others read as they find them. After so
 //! many completions of its own ([`Tuning::new`]) it tries the flag once. If it gets it, it reads all lines, steps the
@@ -19,6 +20,7 @@
 //!   of a phase.
 //! * *Somebody waits for a token*: a worker waits for as long as its last pick answered `NoToken`. The part of the time
 //!   in which at least one does is taken as if workers waited independently: 1 - (1 - w1)(1 - w2)...
+//! * *Queues that wait*: those whose worker's last pick was held back, at the moment of a step. The rule takes a mean.
 //! * *Silence of the device*: each worker keeps the longest time without a completion of its own since the phase began;
 //!   what these times have in common was silent for all. It is exact if that silence was each worker's longest.
 //!
@@ -35,6 +37,8 @@ pub use mqfq_sched::depth::{Probe, Reason, State, Verdict};
 use mqfq_sched::policy::{Kick, Policy, PolicyOptions};
 use mqfq_sched::sync::{AtomicU32, AtomicU64, Ordering};
 use mqfq_sched::topology::HctxId;
+use mqfq_sched::window_rule::WindowRule;
+pub use mqfq_sched::window_rule::{WindowReason, WindowState};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -52,8 +56,10 @@ const LOOKS_MAX: u32 = 10_000;
 pub struct InForce {
     /// When this was so, ns since the engine started.
     pub at_ns: u64,
-    /// Of the depth D.
-    pub depth: State,
+    /// Of the depth D; `None`: it is a number.
+    pub depth: Option<State>,
+    /// Of the window T; `None`: it is a number.
+    pub window: Option<WindowState>,
 }
 
 /// What is measured of one device, by whom, and what was found. See the module's text.
@@ -81,6 +87,8 @@ struct Line {
     out_units: AtomicU64,
     /// 1: the last pick answered `NoToken`.
     is_waiting: AtomicU64,
+    /// 1: the last pick answered `NoToken` or `Throttled`, so requests wait here.
+    is_held_back: AtomicU64,
     /// When the last request completed.
     completed_ns: AtomicU64,
     /// The longest time without a completion in `epoch`.
@@ -95,7 +103,12 @@ struct Padded<T>(T);
 
 /// What only the holder of the flag has.
 struct Tuner {
-    controller: Controller,
+    /// `None`: D is a number.
+    controller: Option<Controller>,
+    /// `None`: T is a number.
+    window: Option<WindowRule>,
+    /// As the policy was made.
+    options: PolicyOptions,
     sample: Sample,
     /// By hctx: how long it had waited at the last step.
     waited_ns: Box<[u64]>,
@@ -112,11 +125,13 @@ pub(crate) struct Meter {
 impl Tuning {
     /// For a policy with these options and so many workers; `None` if all its figures are numbers.
     pub fn new(options: &PolicyOptions, workers: usize) -> Option<Arc<Tuning>> {
-        if !options.depth_auto {
+        if !options.depth_auto && options.window_least.is_none() {
             return None;
         }
         let tuner = Tuner {
-            controller: Controller::new(options.depth, PolicyOptions::DEPTH_MAX),
+            controller: options.depth_auto.then(|| Controller::new(options.depth, PolicyOptions::DEPTH_MAX)),
+            window: options.window_least.map(|_| WindowRule::new(options)),
+            options: *options,
             sample: Sample::default(),
             waited_ns: vec![0; workers].into(),
         };
@@ -131,7 +146,11 @@ impl Tuning {
     /// What is in force now, at `at_ns`, and why. `None`: a worker panicked while it was about to change it.
     pub fn in_force(&self, at_ns: u64) -> Option<InForce> {
         for _ in 0..LOOKS_MAX {
-            let state = self.tuner.try_with(|tuner| InForce { at_ns, depth: tuner.controller.state() });
+            let state = self.tuner.try_with(|tuner| InForce {
+                at_ns,
+                depth: tuner.controller.as_ref().map(Controller::state),
+                window: tuner.window.as_ref().map(WindowRule::state),
+            });
             if state.is_some() {
                 return state;
             }
@@ -152,23 +171,41 @@ impl Tuning {
     #[inline(never)]
     fn step<P: Policy>(&self, policy: &P, from: HctxId, now_ns: u64, kick: &mut impl Kick) -> bool {
         let changed = self.tuner.try_with(|tuner| {
-            let before = tuner.controller.depth();
-            self.read(tuner, now_ns);
-            let depth = tuner.controller.step(&tuner.sample);
-            // Relaxed: a number by which a worker sees that a time begins; late is as good.
-            self.epoch.0.store(tuner.controller.epoch(), Ordering::Relaxed);
-            if depth == before {
-                return false;
-            }
-            // Here, and not after the flag is free: the next step may already want another.
-            policy.set_depth(from, depth, kick)
+            let waiting_queues = self.read(tuner, now_ns);
+            // Here, and not after the flag is free: the next step may already want others.
+            let has_another_depth = self.step_depth(tuner, policy, from, kick);
+            let has_another_window = self.step_window(tuner, waiting_queues, policy, now_ns);
+            has_another_depth || has_another_window
         });
         changed.unwrap_or(false)
     }
 
-    /// Reads all lines.
-    fn read(&self, tuner: &mut Tuner, now_ns: u64) {
-        let Tuner { controller, sample, waited_ns } = tuner;
+    fn step_depth<P: Policy>(&self, tuner: &mut Tuner, policy: &P, from: HctxId, kick: &mut impl Kick) -> bool {
+        let Tuner { controller: Some(controller), sample, .. } = tuner else { return false };
+        let before = controller.depth();
+        let depth = controller.step(sample);
+        // Relaxed: a number by which a worker sees that a time begins; late is as good.
+        self.epoch.0.store(controller.epoch(), Ordering::Relaxed);
+        depth != before && policy.set_depth(from, depth, kick)
+    }
+
+    /// T follows D as it was chosen: a candidate is in force for moments.
+    fn step_window<P: Policy>(&self, tuner: &mut Tuner, waiting_queues: u32, policy: &P, now_ns: u64) -> bool {
+        let Tuner { controller, window: Some(rule), options, .. } = tuner else { return false };
+        let depth = controller.as_ref().map_or(options.depth, |controller| controller.state().chosen);
+        let window = rule.step(depth, waiting_queues, now_ns);
+        if policy.window_terms().is_none_or(|terms| terms.window == window) {
+            return false;
+        }
+        policy.set_window(&options.terms_of(window, self.lines.len()));
+        true
+    }
+
+    /// Reads all lines. Returns the number of queues that wait.
+    fn read(&self, tuner: &mut Tuner, now_ns: u64) -> u32 {
+        let Tuner { controller, sample, waited_ns, .. } = tuner;
+        let epoch = controller.as_ref().map_or(0, Controller::epoch);
+        let mut waiting_queues = 0;
         let mut sum = Sample { now_ns, waiting_ns: sample.waiting_ns, ..Sample::default() };
         let elapsed_ns = now_ns.saturating_sub(sample.now_ns).max(1);
         // In 65536ths: nobody waited.
@@ -186,12 +223,13 @@ impl Tuning {
             sum.device_unit_ns = sum.device_unit_ns.wrapping_add(device);
             sum.system_unit_ns = sum.system_unit_ns.wrapping_add(get(&line.system_unit_ns));
             sum.out_units = sum.out_units.wrapping_add(out);
+            waiting_queues += get(&line.is_held_back) as u32;
             let waited = get(&line.waiting_ns) + if get(&line.is_waiting) == 1 { since_ns } else { 0 };
             let part = (u128::from(waited.saturating_sub(*waited_ns).min(elapsed_ns)) << 16) / u128::from(elapsed_ns);
             nobody = nobody * ((1 << 16) - part as u64) >> 16;
             *waited_ns = waited;
             // Relaxed: as above.
-            let is_of_this_phase = line.epoch.load(Ordering::Relaxed) == controller.epoch();
+            let is_of_this_phase = line.epoch.load(Ordering::Relaxed) == epoch;
             let completed_ns = get(&line.completed_ns);
             let (from_ns, to_ns) = match (get(&line.silent_from_ns), get(&line.silent_to_ns)) {
                 (from_ns, to_ns)
@@ -206,6 +244,7 @@ impl Tuning {
         sum.waiting_ns = sum.waiting_ns.wrapping_add(elapsed_ns - (elapsed_ns as u128 * nobody as u128 >> 16) as u64);
         sum.silence_ns = silent_to_ns.saturating_sub(silent_from_ns);
         *sample = sum;
+        waiting_queues
     }
 }
 
@@ -221,9 +260,10 @@ impl Meter {
         }
     }
 
-    /// The last pick of a run answered `NoToken`, or something else.
-    pub(crate) fn picked(&mut self, is_waiting: bool) {
+    /// The last pick of a run answered `NoToken`, or something else; it answered that or `Throttled`, or something else.
+    pub(crate) fn picked(&mut self, is_waiting: bool, is_held_back: bool) {
         set(&self.line().is_waiting, is_waiting.into());
+        set(&self.line().is_held_back, is_held_back.into());
     }
 
     /// A request of so many units goes to the device.

@@ -305,6 +305,22 @@ impl<'s, 'a> Entry<'s, 'a> {
         Ok(bytes)
     }
 
+    /// A size in bytes, in `range`, or `None` if it is the string `word`, which is no size.
+    ///
+    /// # Errors
+    /// Another type, another string, or out of range.
+    pub fn size_or(&self, word: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, ConfigError> {
+        match self.value {
+            DeValue::String(text) if text == word => Ok(None),
+            DeValue::String(text) if size::parse(text).is_none() => {
+                let (least, most) = (size::display(*range.start()), size::display(*range.end()));
+                let (text, word) = (quoted(text), quoted(word));
+                Err(self.place.error(format!("{text} is not known, allowed is {least} to {most} or {word}")))
+            }
+            _ => self.size(range).map(Some),
+        }
+    }
+
     /// A duration in nanoseconds, in `range`.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ mod config;
 mod connection_log;
 mod devices;
 mod files;
+mod in_force;
 mod output;
 mod reload;
 mod report;

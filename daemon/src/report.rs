@@ -1,9 +1,10 @@
 //! Counters of a running server, as a table for people and as JSON for programs.
 
+use crate::in_force::{self, Rates, WindowReport};
 use hdrhistogram::Histogram;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
 use mqfq_blk::stats::FlowStats;
-use mqfq_blk::tuning::{InForce, Probe, State};
+use mqfq_blk::tuning::{Probe, State};
 use mqfq_front::stats::Counts;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ struct DeviceReport {
     policy: &'static str,
     /// Of the device's class queues; `null`: the policy names none.
     class_weights: Option<ByClass>,
-    /// What was found while it runs; `null`: all its figures are numbers.
+    /// D, T and what comes of them; `null`: the policy has neither.
     in_force: Option<InForceReport>,
     /// What a write costs, times what the config says; `null`: that is not followed.
     write_cost_times: Option<f64>,
@@ -48,10 +49,17 @@ struct DeviceReport {
     hctxs: Vec<HctxReport>,
 }
 
-/// What is in force of what is found while a device runs.
+/// What is in force on a device.
 #[derive(Serialize)]
 struct InForceReport {
-    depth: DepthReport,
+    /// All of it and why, as a person reads it.
+    sentence: String,
+    /// Of all tenants, since the last report or the start; `null`: no time has passed.
+    bytes_per_s: Option<f64>,
+    /// `null`: D is a number.
+    depth: Option<DepthReport>,
+    /// `null`: T is a number, or there is none.
+    window: Option<WindowReport>,
 }
 
 #[derive(Serialize)]
@@ -82,9 +90,21 @@ struct ProbeReport {
     pairs: u32,
 }
 
-impl From<&InForce> for InForceReport {
-    fn from(in_force: &InForce) -> Self {
-        let &InForce { at_ns, depth: State { depth, chosen, chosen_ns, reason, step, phases, probes } } = in_force;
+impl InForceReport {
+    fn new(device: &DeviceStats, bytes_per_s: Option<f64>) -> Option<InForceReport> {
+        let found = device.in_force.as_ref();
+        Some(InForceReport {
+            sentence: in_force::now(device, bytes_per_s)?,
+            bytes_per_s,
+            depth: found.and_then(|found| Some(DepthReport::new(&found.depth?, found.at_ns))),
+            window: found.and_then(|found| Some(WindowReport::new(&found.window?, found.at_ns))),
+        })
+    }
+}
+
+impl DepthReport {
+    fn new(state: &State, at_ns: u64) -> DepthReport {
+        let &State { depth, chosen, chosen_ns, reason, step, phases, probes } = state;
         let age_ns = |then_ns: u64| at_ns.saturating_sub(then_ns);
         let probe = |probe: Probe| ProbeReport {
             age_ns: age_ns(probe.at_ns),
@@ -94,25 +114,16 @@ impl From<&InForce> for InForceReport {
             gain_thousandths: probe.gain_thousandths,
             pairs: probe.pairs,
         };
-        InForceReport {
-            depth: DepthReport {
-                units: chosen,
-                units_now: depth,
-                age_ns: age_ns(chosen_ns),
-                state: reason.name(),
-                reason: reason.text(),
-                step_units: step,
-                phases,
-                probes: probes.into_iter().flatten().map(probe).collect(),
-            },
+        DepthReport {
+            units: chosen,
+            units_now: depth,
+            age_ns: age_ns(chosen_ns),
+            state: reason.name(),
+            reason: reason.text(),
+            step_units: step,
+            phases,
+            probes: probes.into_iter().flatten().map(probe).collect(),
         }
-    }
-}
-
-impl DepthReport {
-    /// D, how long it has been chosen, and why.
-    fn line(&self) -> String {
-        format!("D {} units, found {:.1} s ago: {}", self.units, self.age_ns as f64 / 1e9, self.reason)
     }
 }
 
@@ -266,8 +277,8 @@ impl From<&NamedFlowStats> for TenantReport {
     }
 }
 
-impl From<&DeviceStats> for DeviceReport {
-    fn from(device: &DeviceStats) -> Self {
+impl DeviceReport {
+    fn new(device: &DeviceStats, bytes_per_s: Option<f64>) -> Self {
         let mut all = FlowStats::default();
         device.flows.iter().for_each(|flow| all.merge(&flow.stats));
         let hctxs = device.hctxs.iter().map(|hctx| HctxReport {
@@ -299,7 +310,7 @@ impl From<&DeviceStats> for DeviceReport {
             name: device.name.clone(),
             policy: device.policy,
             class_weights: device.class_weights.map(|weights| weights.by_class().map(u64::from).into()),
-            in_force: device.in_force.as_ref().map(InForceReport::from),
+            in_force: InForceReport::new(device, bytes_per_s),
             write_cost_times: device.write_cost_256ths.map(|times| f64::from(times) / 256.0),
             operations: Operations::of(&all),
             tenants: device.flows.iter().map(TenantReport::from).collect(),
@@ -326,9 +337,11 @@ impl ListenerReport {
 
 impl StatsReport {
     /// The counters of `stats`, and those of each listener by its address.
-    pub fn new(stats: &EngineStats, listeners: impl IntoIterator<Item = (String, Counts)>) -> Self {
+    /// `rates` remembers the last report.
+    pub fn new(stats: &EngineStats, rates: &mut Rates, listeners: impl IntoIterator<Item = (String, Counts)>) -> Self {
+        let rates = rates.since_last(&stats.devices, stats.at_ns);
         StatsReport {
-            devices: stats.devices.iter().map(DeviceReport::from).collect(),
+            devices: stats.devices.iter().zip(rates).map(|(device, rate)| DeviceReport::new(device, rate)).collect(),
             listeners: listeners.into_iter().map(|(address, counts)| ListenerReport::new(address, counts)).collect(),
         }
     }
@@ -339,9 +352,9 @@ impl StatsReport {
         for device in &self.devices {
             // Writing into a String cannot fail.
             let _ = writeln!(out, "device {} ({})", device.name, device.policy);
-            if let Some(InForceReport { depth }) = &device.in_force {
-                let _ = writeln!(out, "  {}", depth.line());
-                for probe in &depth.probes {
+            if let Some(InForceReport { sentence, depth, .. }) = &device.in_force {
+                let _ = writeln!(out, "  {sentence}");
+                for probe in depth.iter().flat_map(|depth| &depth.probes) {
                     let _ = writeln!(out, "    {}", probe.line());
                 }
             }
@@ -436,8 +449,8 @@ impl StatsReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqfq_blk::ClassWeights;
     use mqfq_blk::stats::HctxStats;
+    use mqfq_blk::{ClassWeights, PolicyKind, PolicyOptions};
 
     #[test]
     fn the_table_and_the_json_say_the_same() {
@@ -449,11 +462,13 @@ mod tests {
         let hctx = HctxStats { dispatched: 11, doorbells: 5, ..Default::default() };
         let flows = vec![NamedFlowStats { name: "alice".into(), stats, class_bytes: Some([5, 6, 7]) }];
         let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
-        let (name, in_force, write_cost_256ths) = ("fast".into(), None, Some(640));
+        let (in_force, write_cost_256ths) = (None, Some(640));
         let split = mqfq_blk::split::SplitControl::new(Default::default(), 1).state();
+        let options = PolicyOptions::new(PolicyKind::Sfqd);
         let device = DeviceStats {
-            name,
+            name: "fast".into(),
             policy: "d2fq",
+            options,
             class_weights,
             in_force,
             write_cost_256ths,
@@ -471,7 +486,8 @@ mod tests {
             broken_rules: vec![("unaligned", 2), ("out_of_range", 0)],
             own: Vec::new(),
         };
-        let report = StatsReport::new(&EngineStats { devices: vec![device] }, [("unix:/a".to_owned(), listener)]);
+        let stats = EngineStats { at_ns: 1_000_000, devices: vec![device] };
+        let report = StatsReport::new(&stats, &mut Rates::default(), [("unix:/a".to_owned(), listener)]);
 
         let json: serde_json::Value = serde_json::to_value(&report).unwrap();
         let alice = &json["devices"][0]["tenants"][0];
@@ -494,8 +510,17 @@ mod tests {
         assert_eq!(json["devices"][0]["class_weights"], serde_json::json!({"high": 16, "medium": 4, "low": 1}));
 
         assert_eq!(json["devices"][0]["write_cost_times"], 2.5);
+        assert_eq!(
+            json["devices"][0]["in_force"]["sentence"],
+            "D 64 requests, set; 41.0 MB/s; split off: configured"
+        );
+        assert_eq!(json["devices"][0]["in_force"]["bytes_per_s"], 40_960_000.0);
 
         let table = report.table();
+        assert!(
+            table.contains("device fast (d2fq)\n  D 64 requests, set; 41.0 MB/s; split off: configured\n"),
+            "{table}"
+        );
         assert!(table.contains("\n  a write costs 2.50 times what the config says\n"), "{table}");
         assert!(table.contains("\n  class weights: high 16, medium 4, low 1\n"), "{table}");
         assert!(table.contains("\n  alice            bytes by class: high 5, medium 6, low 7\n"), "{table}");

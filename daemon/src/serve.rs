@@ -10,6 +10,7 @@
 
 use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, Plan, RealFiles};
 use crate::connection_log::connection_log;
+use crate::in_force::{self, Rates};
 use crate::output::{LAST_LINES_WAIT, Output};
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
@@ -49,6 +50,8 @@ struct DeviceReady {
     name: String,
     /// What it runs.
     policy: &'static str,
+    /// With which D and T it begins, as a person reads it; `null`: the policy has neither.
+    in_force: Option<String>,
     /// Why that is not the policy that the config names.
     fell_back: Option<String>,
     /// `None`: nothing was to be found out, or nothing was found.
@@ -221,9 +224,10 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     prepared.say_settled(&settled, output);
     prepared.say(true, &addresses, &settled, output);
 
-    let report = || {
+    let mut rates = Rates::default();
+    let mut report = || {
         let counts = addresses.iter().cloned().zip(listener_stats.iter().map(|stats| stats.counts()));
-        let report = StatsReport::new(&engine.stats(), counts);
+        let report = StatsReport::new(&engine.stats(), &mut rates, counts);
         if output.is_json() { output.report_json(&report) } else { output.report(report.table()) }
     };
     let mut is_tracing = false;
@@ -457,7 +461,8 @@ impl Prepared {
         let devices =
             self.device_names().into_iter().zip(settled).map(|(name, Settled { policy, probe, fell_back })| {
                 let wrr = probe.and_then(Result::ok).map(WrrReport::from);
-                DeviceReady { name, policy: policy.kind.name(), fell_back: fell_back.clone(), wrr }
+                let in_force = in_force::at_start(policy);
+                DeviceReady { name, policy: policy.kind.name(), in_force, fell_back: fell_back.clone(), wrr }
             });
         let report = ReadyReport {
             ready,
@@ -484,6 +489,11 @@ impl Prepared {
                 if export.read_only { ", read-only" } else { "" },
                 export.addresses.values().flatten().map(|address| shown(address)).collect::<Vec<_>>().join(" and "),
             );
+        }
+        for DeviceReady { name, in_force, .. } in &report.devices {
+            if let Some(sentence) = in_force {
+                text += &format!("device {name}: {sentence}\n");
+            }
         }
         let (exports, workers) = (report.exports.len(), report.workers);
         text += &if ready {

@@ -203,16 +203,6 @@ impl Mindicator {
         VTime::from_raw(self.global_vtime.load(Ordering::Acquire))
     }
 
-    /// Hctxs that are present: one read of each leaf. For those who look from time to time; exact only while nobody
-    /// calls anything else.
-    pub fn present(&self) -> u32 {
-        // With one hctx the root stands for the leaf (`show`).
-        let shown =
-            if self.is_alone() { &self.nodes[self.shape.root()..] } else { &self.nodes[..self.shape.leaf_count()] };
-        // Relaxed: a count without content.
-        shown.iter().filter(|node| Word(node.load(Ordering::Relaxed)).is_occupied()).count() as u32
-    }
-
     /// Brings `lead`, which `leaf` shows now, to the root or to a covered node. See "Lowering".
     fn lower(&self, leaf: usize, lead: Word) {
         let mut node = leaf;

@@ -179,11 +179,6 @@ impl TreeShape {
         self.parents.len()
     }
 
-    /// Number of leaves: nodes 0 and up.
-    pub(crate) fn leaf_count(&self) -> usize {
-        self.leaf_count
-    }
-
     /// The root: the last node.
     pub(crate) fn root(&self) -> usize {
         self.parents.len() - 1

@@ -70,7 +70,7 @@ impl StagedPath {
             shared.policy.pause(&mut shared.queue, &mut counting);
         }
         if let Some(meter) = &mut shared.meter {
-            meter.picked(is_waiting);
+            meter.picked(is_waiting, self.is_held_back);
         }
         shared.ring(dispatched, now_ns);
         shared.counters.stats.kicks += kicks;

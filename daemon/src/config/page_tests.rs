@@ -35,8 +35,8 @@ fn of_key(mut own: OwnOptions, kind: PolicyKind, key: &str) -> (String, String) 
     range_and_default(own.tunable(kind, key).expect("it is one of the policy's keys"))
 }
 
-/// Every policy with its page in `folder`, and what `depth` is unless set for those that can find it.
-fn policies(folder: &str, depth_of_tuned: &str) -> String {
+/// Every policy with its page in `folder`, and what `depth` and `window` are unless set for those that can find them.
+fn policies(folder: &str, depth_of_tuned: &str, window_of_tuned: &str) -> String {
     let mut table =
         "| policy | what it does | `depth` unless set | `window` unless set |\n|---|---|---|---|\n".to_string();
     for kind in PolicyKind::ALL {
@@ -48,7 +48,7 @@ fn policies(folder: &str, depth_of_tuned: &str) -> String {
             true => format!("`{}`", options.depth),
         };
         let window = match kind.has_window() {
-            true => written(&size::display(options.window.bytes())),
+            true => written(window_of_tuned),
             false => "has none".to_string(),
         };
         let summary = kind.about().summary;
@@ -99,12 +99,14 @@ fn part(page: &str, name: &str) -> std::ops::Range<usize> {
 #[test]
 fn the_tables_of_policies_in_the_pages_are_those_of_the_registry() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    let defaults = PolicyOptions::new(PolicyKind::Mqfq);
+    let window = size::display(defaults.window.bytes());
     let pages = [
-        ("docs/use/config.md", [("policies", policies("policies", "auto")), ("policy-keys", keys())]),
+        ("docs/use/config.md", [("policies", policies("policies", "auto", "auto")), ("policy-keys", keys())]),
         (
             "docs/lab/scenarios.md",
             [
-                ("policies", policies("../use/policies", &PolicyOptions::new(PolicyKind::Mqfq).depth.to_string())),
+                ("policies", policies("../use/policies", &defaults.depth.to_string(), &window)),
                 ("policy-keys", keys_of_scenarios()),
             ],
         ),

@@ -5,7 +5,7 @@
 //! scheduler's options of it. What was written is checked here, where its place is known; the defaults need no check.
 
 use super::Profile;
-use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, VSpan};
+use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, VSpan, WINDOW_LEAST};
 use mqfq_config::{ConfigError, Entry, Owner, Section, read_owned, size};
 
 /// Names of the forms, the default first.
@@ -28,8 +28,11 @@ pub const KEYS: [&str; 10] = [
 /// Keys that only a policy with forms has; all but the first only in the relaxed one.
 const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
 
-/// What `depth` takes besides a number.
+/// What `depth` takes besides a number, and `window` besides a size.
 const AUTO: &str = "auto";
+
+/// Keys that follow a T that is found.
+const FOLLOWERS: [&str; 2] = ["quantum", "lease"];
 
 /// What `without-wrr` takes besides the name of the policy's fallback, and the default.
 const REFUSE: &str = "refuse";
@@ -38,7 +41,8 @@ const REFUSE: &str = "refuse";
 /// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise), or `"auto"`: found while the device
 ///   runs, where the policy can change it. Default `"auto"` there, from the knee of the device's [`Profile`] on if it has
 ///   one; of the elevators, `queue-depth`.
-/// - `window`: T, in bytes at the default weight, 0 to 1 TiB. Default 64 KiB.
+/// - `window`: T, in bytes at the default weight, 0 to 1 TiB, or `"auto"`: found while the device runs, in the relaxed
+///   form and where neither `quantum` nor `lease` is set. Default `"auto"` there; else 64 KiB.
 /// - `token-unit`: `"request"` (each request takes one unit of depth) or a size, 512 to 1 GiB (a request takes one unit
 ///   per that many bytes of its cost). Default 4 KiB with `depth = "auto"`, else `"request"`.
 /// - `form`: `"relaxed"` (default) or `"exact"`, as the paper has it. Only with `mqfq` and `mqfq-serial`, and the
@@ -158,9 +162,11 @@ impl Chosen {
         if exact.depth_auto {
             exact.token_unit_bytes = Some(PolicyOptions::AUTO_TOKEN_UNIT_BYTES);
         }
-        if let Some(window) = device.get("window") {
-            exact.window = VSpan::from_bytes(window.size(0..=PolicyOptions::WINDOW_MAX.bytes())?);
-        }
+        let window = device.get("window");
+        let in_bytes = |entry: &Entry<'_, '_>| entry.size_or(AUTO, 0..=PolicyOptions::WINDOW_MAX.bytes());
+        let window_bytes = window.as_ref().map(in_bytes).transpose()?.flatten();
+        exact.window = window_bytes.map_or(exact.window, VSpan::from_bytes);
+        let wants_auto = window.filter(|_| window_bytes.is_none());
         if let Some(unit) = device.get("token-unit") {
             exact.token_unit_bytes = match unit.text("").as_deref() {
                 Ok("request") => None,
@@ -177,12 +183,26 @@ impl Chosen {
         if !kind.has_window() {
             let allowed = PolicyKind::names(PolicyKind::has_window);
             refuse(device, &FORM_KEYS, &format!("is no setting of policy {kind}, allowed with {allowed}"))?;
+            if let Some(entry) = wants_auto {
+                let why = format!("{AUTO:?} is no setting of policy {kind}, allowed with {allowed}");
+                return Err(entry.place().error(why));
+            }
             return Ok(Chosen { exact, relaxed: None });
         }
         let form = device.get("form").map(|form| form.choice(&FORMS)).transpose()?;
         if form.as_deref() == Some(FORMS[1]) {
             refuse(device, &FORM_KEYS[1..], "is fixed by form = \"exact\", allowed with form = \"relaxed\"")?;
+            if let Some(entry) = wants_auto {
+                let why = format!("{AUTO:?} is no setting of form = \"exact\", allowed with form = \"relaxed\"");
+                return Err(entry.place().error(why));
+            }
             return Ok(Chosen { exact, relaxed: None });
+        }
+        if wants_auto.is_some() {
+            refuse(device, &FOLLOWERS, "follows window = \"auto\", allowed with a window that is a size")?;
+        }
+        if window_bytes.is_none() && FOLLOWERS.iter().all(|key| device.get(key).is_none()) {
+            exact.window_least = Some(WINDOW_LEAST);
         }
         Ok(Chosen { exact, relaxed: Some(Overrides::read(device, exact.window)?) })
     }

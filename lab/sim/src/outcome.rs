@@ -43,6 +43,18 @@ pub struct Outcome {
     /// What large requests were cut into at the end, and why; only of a scenario with `split`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
+    /// What T was set to where a rule finds it, in the order of time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub found_windows: Vec<WindowAt>,
+}
+
+/// A window T that was set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct WindowAt {
+    /// When, since the start of the run.
+    pub at_ns: u64,
+    /// T at the default weight.
+    pub window_bytes: u64,
 }
 
 /// A depth that was chosen.

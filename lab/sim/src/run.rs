@@ -198,7 +198,7 @@ impl PolicyVisitor for Run<'_> {
         if let Some(&DepthAt { depth, .. }) = depths.last() {
             depths.push(DepthAt { at_ns: end_ns, depth });
         }
-        Ok(Outcome { depths, split, ..outcome })
+        Ok(Outcome { depths, found_windows: timed.windows(), split, ..outcome })
     }
 }
 
@@ -266,6 +266,7 @@ fn outcome(
         class_weights,
         depths: Vec::new(),
         split: None,
+        found_windows: Vec::new(),
     }
 }
 

@@ -199,8 +199,10 @@ pub struct Policy {
     pub depth: u32,
     /// A controller finds D.
     pub depth_auto: bool,
-    /// T at the default weight, bytes.
+    /// T at the default weight, bytes, or where it starts.
     pub window_bytes: u64,
+    /// A rule finds T.
+    pub window_auto: bool,
     /// In the form that ships; otherwise the paper's.
     pub relaxed: bool,
     /// Quantum, bytes; `None`: as `relaxed` says.

@@ -6,7 +6,7 @@
 
 use crate::coherence::{Ps, ps};
 use crate::cores::core;
-use crate::outcome::DepthAt;
+use crate::outcome::{DepthAt, WindowAt};
 use crate::scenario::Latencies;
 use mqfq_blk_watched::queues::BlockLayer;
 use mqfq_blk_watched::tuning::Tuning;
@@ -14,7 +14,7 @@ use mqfq_sched_watched::class::PriorityClass;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::policy::{
-    ClassWeights, DirectPolicy, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass,
+    ClassWeights, DirectPolicy, DispatchToken, Done, Entry, Kick, Pick, Policy, QueueClass, WindowTerms,
 };
 use mqfq_sched_watched::topology::HctxId;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,12 +43,13 @@ pub struct Timed<P> {
     depth: Mutex<DepthLog>,
 }
 
-/// What was seen of a D that is found.
+/// What was seen of a D and a T that are found.
 #[derive(Default)]
 struct DepthLog {
     tuning: Option<Arc<Tuning>>,
     has_changed: bool,
     chosen: Vec<DepthAt>,
+    windows: Vec<WindowAt>,
 }
 
 impl<P: Policy> Timed<P> {
@@ -78,20 +79,31 @@ impl<P: Policy> Timed<P> {
         std::mem::take(&mut self.log().chosen)
     }
 
+    /// What T was set to, and when, in the order of time; nothing if T is a number.
+    pub fn windows(&self) -> Vec<WindowAt> {
+        std::mem::take(&mut self.log().windows)
+    }
+
     fn log(&self) -> MutexGuard<'_, DepthLog> {
         self.depth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another D was put in force: by now the controller can be asked whether it has chosen it.
+    /// Another D or T was put in force: by now the controller can be asked whether it has chosen it.
     fn log_depth(&self, now_ns: u64) {
         let mut log = self.log();
         if !std::mem::take(&mut log.has_changed) {
             return;
         }
         let Some(in_force) = log.tuning.as_ref().and_then(|tuning| tuning.in_force(now_ns)) else { return };
-        let depth = in_force.depth.chosen;
-        if log.chosen.last().is_none_or(|last| last.depth != depth) {
+        if let Some(depth) = in_force.depth.map(|state| state.chosen)
+            && log.chosen.last().is_none_or(|last| last.depth != depth)
+        {
             log.chosen.push(DepthAt { at_ns: now_ns, depth });
+        }
+        if let Some(window_bytes) = in_force.window.map(|state| state.window_bytes)
+            && log.windows.last().is_none_or(|last| last.window_bytes != window_bytes)
+        {
+            log.windows.push(WindowAt { at_ns: now_ns, window_bytes });
         }
     }
 
@@ -147,6 +159,15 @@ impl<P: Policy> Policy for Timed<P> {
 
     fn set_class(&self, flow: FlowId, class: PriorityClass) {
         self.policy.set_class(flow, class);
+    }
+
+    fn set_window(&self, terms: &WindowTerms) {
+        self.log().has_changed = true;
+        self.policy.set_window(terms);
+    }
+
+    fn window_terms(&self) -> Option<WindowTerms> {
+        self.policy.window_terms()
     }
 
     fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {

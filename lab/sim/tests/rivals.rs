@@ -32,6 +32,7 @@ fn shipped() -> Policy {
         depth: 3,
         depth_auto: false,
         window_bytes: 64 << 10,
+        window_auto: false,
         relaxed: false,
         quantum_bytes: None,
         lease_bytes: None,
@@ -79,6 +80,7 @@ fn draw(rng: &mut ChaCha8Rng, policy: &Policy) -> (Policy, Topology) {
     let policy = Policy {
         depth: of(rng, &[1, 1, 2, 3, 16, 70]),
         window_bytes: of(rng, &[0, 1, 4 << 10, 64 << 10]),
+        window_auto: false,
         relaxed: rng.random(),
         token_unit_bytes: match policy.tokens {
             TokensKind::ScalableBitmap => None,

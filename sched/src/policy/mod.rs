@@ -140,11 +140,6 @@ pub trait Policy: Send + Sync {
         None
     }
 
-    /// Queues with requests waiting, of a policy with a T. A look at each queue; exact while no worker is inside.
-    fn waiting_queues(&self) -> Option<u32> {
-        None
-    }
-
     /// Requests staged in this queue.
     fn staged(&self, queue: &Self::Queue) -> usize;
 }

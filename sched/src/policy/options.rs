@@ -98,14 +98,7 @@ impl PolicyOptions {
     pub const fn relaxed(self, hctx_count: usize) -> Self {
         let WindowTerms { quantum, lease, .. } = WindowTerms::relaxed(self.window, hctx_count);
         let (token_batch, token_share) = Self::token_parts(self.depth, hctx_count);
-        PolicyOptions {
-            quantum,
-            lease,
-            token_batch,
-            token_share,
-            tokens_follow_depth: self.depth_auto,
-            ..self
-        }
+        PolicyOptions { quantum, lease, token_batch, token_share, tokens_follow_depth: self.depth_auto, ..self }
     }
 
     /// The batch and the share of tokens of [`PolicyOptions::relaxed`], for D units and so many queues.
@@ -141,6 +134,15 @@ impl PolicyOptions {
     pub const fn terms(&self) -> WindowTerms {
         let PolicyOptions { window, quantum, lease, .. } = *self;
         WindowTerms { window, quantum, lease }
+    }
+
+    /// Another T and what goes with it, for so many queues, in the form of these options: the exact one has neither
+    /// quantum nor lease.
+    pub const fn terms_of(&self, window: VSpan, hctx_count: usize) -> WindowTerms {
+        match self.lease.0 {
+            0 => WindowTerms { window, quantum: VSpan(0), lease: VSpan(0) },
+            _ => WindowTerms::relaxed(window, hctx_count),
+        }
     }
 
     /// The same options with another T and what goes with it.

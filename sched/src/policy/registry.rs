@@ -501,12 +501,6 @@ macro_rules! policies {
                 }
             }
 
-            fn waiting_queues(&self) -> Option<u32> {
-                match self {
-                    $(AnyPolicy::$kind(policy) => policy.waiting_queues(),)*
-                }
-            }
-
             fn staged(&self, queue: &AnyQueue) -> usize {
                 on_each!([$($kind)*], self, queue, policy, own => policy.staged(own))
             }

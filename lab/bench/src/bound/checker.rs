@@ -197,7 +197,8 @@ impl Checker<'_> {
         for &other in &self.backlogged {
             let other = other as usize;
             let r_m = i128::from(self.history.flows[other].weight);
-            let (x, more) = (|total: i128| Limits::scaled(total * r_m - totals[other] * weight), more_units * weight * r_m);
+            let (x, more) =
+                (|total: i128| Limits::scaled(total * r_m - totals[other] * weight), more_units * weight * r_m);
             let range = match service {
                 Service::Dispatched => &mut row[other].dispatched,
                 Service::Completed => &mut row[other].completed,

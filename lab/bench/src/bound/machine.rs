@@ -16,9 +16,7 @@
 use super::history::{Event, History};
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
-use mqfq_sched::policy::{
-    AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyOptions, WindowTerms,
-};
+use mqfq_sched::policy::{AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
 use std::collections::VecDeque;
@@ -135,10 +133,7 @@ impl Machine {
 
     /// T is `window` from now on, in the form that there is. A worker picks after it.
     pub fn set_window(&mut self, window: VSpan) {
-        let terms = match self.options.lease.0 {
-            0 => WindowTerms { window, quantum: VSpan(0), lease: VSpan(0) },
-            _ => WindowTerms::relaxed(window, self.queues.len()),
-        };
+        let terms = self.options.terms_of(window, self.queues.len());
         self.look_ahead();
         self.policy.set_window(&terms);
         self.look_ahead();

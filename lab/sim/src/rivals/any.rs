@@ -89,10 +89,6 @@ impl VirtualTime for AnyVirtualTime {
     fn global_vtime(&self) -> VTime {
         on_virtual_time!(self, one => VirtualTime::global_vtime(one))
     }
-
-    fn present(&self) -> u32 {
-        on_virtual_time!(self, one => VirtualTime::present(one))
-    }
 }
 
 macro_rules! on_tokens {

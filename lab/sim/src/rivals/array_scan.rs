@@ -100,13 +100,6 @@ impl<W: Word, const SLOTS: usize> ArrayScan<W, SLOTS> {
         VTime::from_raw(self.global_vtime.load(Ordering::Acquire))
     }
 
-    /// Queues that are present.
-    pub fn present(&self) -> u32 {
-        // Relaxed: a count without content.
-        let occupied = |slot: &&W| slot.load(Ordering::Relaxed) & OCCUPIED != 0;
-        self.lines.iter().flat_map(|line| &line.0).filter(occupied).count() as u32
-    }
-
     fn write(&self, queue: usize, word: u64) {
         assert!(queue < self.queues, "queue {queue} of {}", self.queues);
         // Release: pairs with the Acquire in `query`.
@@ -133,10 +126,6 @@ impl<W: Word, const SLOTS: usize> VirtualTime for ArrayScan<W, SLOTS> {
 
     fn global_vtime(&self) -> VTime {
         self.global_vtime()
-    }
-
-    fn present(&self) -> u32 {
-        self.present()
     }
 }
 

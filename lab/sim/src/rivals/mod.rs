@@ -42,6 +42,7 @@ use mqfq_sched_watched::throttle_wheel::ThrottleWheel;
 use mqfq_sched_watched::token_tree::TokenTree;
 use mqfq_sched_watched::topology::Topology;
 use mqfq_sched_watched::vtime::{VSpan, VTime};
+use mqfq_sched_watched::window_rule::WINDOW_LEAST;
 use off::{NoVirtualTime, NoWheel};
 use polling::Polling;
 use scalable_bitmap::BitmapTokens;
@@ -143,6 +144,7 @@ pub fn options(policy: &scenario::Policy, hctx_count: usize) -> Result<PolicyOpt
         depth: policy.depth,
         depth_auto: policy.depth_auto,
         window: VSpan::from_bytes(policy.window_bytes),
+        window_least: policy.window_auto.then_some(WINDOW_LEAST),
         token_unit_bytes: policy.token_unit_bytes,
         own: policy.own,
         ..PolicyOptions::new(policy.kind)
@@ -189,6 +191,9 @@ fn goes_together(policy: &scenario::Policy) -> Result<(), String> {
         return Err(
             "policy: depth \"auto\" needs tokens whose number can change, allowed is tokens \"token-tree\"".into()
         );
+    }
+    if policy.window_auto && !is_shipped(policy) {
+        return Err("policy: window \"auto\" is for the structures that ship, allowed with others is a size".into());
     }
     if policy.tokens == TokensKind::ScalableBitmap && policy.token_unit_bytes.is_some() {
         return Err(

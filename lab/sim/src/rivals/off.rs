@@ -30,10 +30,6 @@ impl VirtualTime for NoVirtualTime {
     fn global_vtime(&self) -> VTime {
         self.start
     }
-
-    fn present(&self) -> u32 {
-        0
-    }
 }
 
 /// A wheel that holds nobody back.

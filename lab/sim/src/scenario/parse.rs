@@ -433,6 +433,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         depth: defaults.depth,
         depth_auto: false,
         window_bytes: defaults.window.bytes(),
+        window_auto: false,
         relaxed: true,
         quantum_bytes: None,
         lease_bytes: None,
@@ -456,7 +457,14 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
     own_keys(&section, &mut policy)?;
     depth(&section, &mut policy)?;
     if let Some(window) = section.get("window") {
-        policy.window_bytes = window.size(0..=PolicyOptions::WINDOW_MAX.bytes())?;
+        let bytes = window.size_or("auto", 0..=PolicyOptions::WINDOW_MAX.bytes())?;
+        policy.window_bytes = bytes.unwrap_or(policy.window_bytes);
+        policy.window_auto = bytes.is_none();
+        if policy.window_auto && !policy.kind.has_window() {
+            let allowed = PolicyKind::names(PolicyKind::has_window);
+            let why = format!("\"auto\" is no setting of policy {}, allowed with {allowed}", policy.kind);
+            return Err(window.place().error(why));
+        }
     }
     if let Some(unit) = section.get("token-unit") {
         policy.token_unit_bytes = match unit.text("").as_deref() {
@@ -513,7 +521,17 @@ fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigErro
         policy.relaxed = form.choice(&FORMS)? == FORMS[0];
     }
     if !policy.relaxed {
+        if policy.window_auto {
+            return refuse(
+                section,
+                &["window"],
+                "of \"auto\" is for form = \"relaxed\", allowed with \"exact\" is a size",
+            );
+        }
         return refuse(section, &FORM_KEYS[1..], "is fixed by form = \"exact\", allowed with form = \"relaxed\"");
+    }
+    if policy.window_auto {
+        refuse(section, &["quantum", "lease"], "follows window = \"auto\", allowed with a window that is a size")?;
     }
     let half_bytes = policy.window_bytes / 2;
     let within_window = |entry: Entry<'_, '_>, fits: &dyn Fn(u64) -> bool, allowed: &str| {

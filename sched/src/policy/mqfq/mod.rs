@@ -712,10 +712,6 @@ impl<S: Structures> Policy for Mqfq<S> {
         Some(self.terms())
     }
 
-    fn waiting_queues(&self) -> Option<u32> {
-        Some(self.virtual_time.present())
-    }
-
     fn staged(&self, queue: &Queue<S>) -> usize {
         queue.stage.len()
     }

@@ -62,8 +62,6 @@ pub trait VirtualTime: Send + Sync {
     fn query(&self) -> VTime;
     /// gvt, as the last `query` left it.
     fn global_vtime(&self) -> VTime;
-    /// Queues that are present. Exact only while nobody calls anything else; a walk over all of them.
-    fn present(&self) -> u32;
 }
 
 /// The free units of depth. What is free lies in one pool, the *root*, or on the *paths* of queues, where only some can
@@ -156,10 +154,6 @@ impl VirtualTime for Mindicator {
     #[inline(always)]
     fn global_vtime(&self) -> VTime {
         self.global_vtime()
-    }
-
-    fn present(&self) -> u32 {
-        self.present()
     }
 }
 

@@ -90,10 +90,6 @@ impl Policy for MqfqSerial {
         self.mqfq.window_terms()
     }
 
-    fn waiting_queues(&self) -> Option<u32> {
-        self.mqfq.waiting_queues()
-    }
-
     fn staged(&self, queue: &MqfqQueue) -> usize {
         // The queue is the caller's own; no lock.
         self.mqfq.staged(queue)
