@@ -9,8 +9,9 @@
 //! 2; then the middle of the bracket is measured until its ends are within 7%, or next to each other.
 //!
 //! # How long
-//! In wall time each load runs for a fixed time, because disturbances last and must be averaged. In virtual time
-//! nothing disturbs, and a load runs for as long as so many requests need.
+//! In wall time others disturb, for seconds at times. So each load runs for a fixed time, in [`ROUNDS`] parts: the
+//! whole row of depths is gone through as often, and of each depth the part of the middle throughput counts. In virtual
+//! time nothing disturbs, and a load runs once, for as long as so many requests need.
 
 use crate::bench::{Bench, Ran};
 use mqfq_demo::load::{Load, Pattern, Window};
@@ -19,8 +20,14 @@ use serde::Serialize;
 /// Part of the best throughput that the knee has.
 pub const KNEE_SHARE: f64 = 0.97;
 
-/// A sweep ends after two doublings that gain less than this part each.
+/// A sweep ends after so many doublings that gain nothing.
+const IDLE_DOUBLINGS: usize = 3;
+
+/// Less than this part is no gain.
 const GAIN_SHARE: f64 = 0.01;
+
+/// Parts in which a load runs in wall time; odd, for a middle one.
+pub const ROUNDS: usize = 3;
 
 /// A bracket of the knee that is as narrow as this is not halved again.
 const BRACKET: f64 = 1.07;
@@ -81,7 +88,7 @@ impl Kind {
 /// How long a load runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// So many ns, after a fifth of it to warm up.
+    /// So many ns, in [`ROUNDS`] parts, each after a fifth of it to warm up.
     Time(u64),
     /// As long as so many requests need, after a fifth of it.
     Requests(u64),
@@ -102,6 +109,16 @@ pub struct Plan {
     pub seed: u64,
 }
 
+impl Extent {
+    /// Parts in which a load runs.
+    fn rounds(self) -> usize {
+        match self {
+            Extent::Time(_) => ROUNDS,
+            Extent::Requests(_) => 1,
+        }
+    }
+}
+
 impl Plan {
     /// Sizes of requests, bytes.
     pub const SIZES_BYTES: [u32; 4] = [4 << 10, 16 << 10, 64 << 10, 128 << 10];
@@ -113,7 +130,7 @@ impl Plan {
     pub fn steps_max(&self) -> usize {
         let doublings = self.depth_max.ilog2() as usize + 1;
         // Halving a bracket of a factor of 2 to 7%: four times. The other pattern has two points.
-        self.sizes_bytes.len() * (doublings + 4 + 2) * if self.writes { 2 } else { 1 }
+        self.sizes_bytes.len() * (doublings + 4 + 2) * self.extent.rounds() * if self.writes { 2 } else { 1 }
     }
 }
 
@@ -219,15 +236,23 @@ impl Sweep<'_> {
     fn over_depth(&mut self, kind: Kind, request_bytes: u32) -> Result<Curve, String> {
         let mut curve = self.begun(kind, request_bytes)?;
         let mut idle_doublings = 0;
-        while idle_doublings < 2
+        while idle_doublings < IDLE_DOUBLINGS
             && let Some(deepest) = curve.points.last().copied()
             && deepest.depth < self.plan.depth_max
         {
             let before = curve.best().requests_per_s;
-            let point = self.point(kind, request_bytes, deepest.depth * 2, deepest.requests_per_s * 2.0)?;
+            let point = self.part(kind, request_bytes, deepest.depth * 2, deepest.requests_per_s * 2.0)?;
             idle_doublings = if point.requests_per_s > before * (1.0 + GAIN_SHARE) { 0 } else { idle_doublings + 1 };
             curve.add(point);
         }
+        let mut rounds: Vec<Vec<Point>> = curve.points.iter().map(|point| vec![*point]).collect();
+        for _ in 1..self.plan.extent.rounds() {
+            for parts in &mut rounds {
+                let Point { depth, requests_per_s, .. } = parts[0];
+                parts.push(self.part(kind, request_bytes, depth, requests_per_s)?);
+            }
+        }
+        curve.points = rounds.into_iter().map(middle).collect();
         loop {
             let (below, knee) = curve.bracket();
             if knee - below <= 1 || f64::from(knee) <= f64::from(below) * BRACKET {
@@ -242,19 +267,32 @@ impl Sweep<'_> {
     /// Depth 1 and the depth at which `other` is fastest.
     fn at_ends(&mut self, kind: Kind, other: &Curve) -> Result<Curve, String> {
         let mut curve = self.begun(kind, other.request_bytes)?;
+        let mut alones = curve.points.clone();
         let best = other.best();
         if best.depth > 1 {
             let point = self.point(kind, other.request_bytes, best.depth, best.requests_per_s)?;
             curve.add(point);
         }
+        let alone = curve.points[0];
+        for _ in 1..self.plan.extent.rounds() {
+            alones.push(self.part(kind, other.request_bytes, 1, alone.requests_per_s)?);
+        }
+        curve.points[0] = middle(alones);
         Ok(curve)
     }
 
-    /// Depth 1.
+    /// Depth 1, for the first time.
     fn begun(&mut self, kind: Kind, request_bytes: u32) -> Result<Curve, String> {
         let rate = self.rate(kind, request_bytes)?;
-        let points = vec![self.point(kind, request_bytes, 1, rate)?];
+        let points = vec![self.part(kind, request_bytes, 1, rate)?];
         Ok(Curve { kind, request_bytes, points, knee_depth: None })
+    }
+
+    /// All parts of a load.
+    fn point(&mut self, kind: Kind, request_bytes: u32, depth: u16, rate: f64) -> Result<Point, String> {
+        let rounds = self.plan.extent.rounds();
+        let parts: Result<_, String> = (0..rounds).map(|_| self.part(kind, request_bytes, depth, rate)).collect();
+        Ok(middle(parts?))
     }
 
     /// Requests per second at depth 1, roughly; nobody asks where the extent is a time.
@@ -283,11 +321,11 @@ impl Sweep<'_> {
         }
     }
 
-    /// One load. `rate`: requests per second that it will have at most, or so.
-    fn point(&mut self, kind: Kind, request_bytes: u32, depth: u16, rate: f64) -> Result<Point, String> {
+    /// One part of a load. `rate`: requests per second that it will have at most, or so.
+    fn part(&mut self, kind: Kind, request_bytes: u32, depth: u16, rate: f64) -> Result<Point, String> {
         (self.begin)(&format!("{} of {} KiB, depth {depth}", kind.name(), request_bytes >> 10))?;
         let mut measured_ns = match self.plan.extent {
-            Extent::Time(ns) => ns,
+            Extent::Time(ns) => ns / ROUNDS as u64,
             // At least a millisecond: the edges of the window must not count.
             Extent::Requests(requests) => ((requests as f64 / rate * 1e9) as u64).max(1_000_000),
         };
@@ -313,6 +351,12 @@ impl Sweep<'_> {
     }
 }
 
+/// The part of the middle throughput.
+fn middle(mut parts: Vec<Point>) -> Point {
+    parts.sort_by(|one, other| one.requests_per_s.total_cmp(&other.requests_per_s));
+    parts[parts.len() / 2]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,6 +369,12 @@ mod tests {
     struct Paper {
         full: f64,
         loads: Vec<Load>,
+    }
+
+    impl Paper {
+        fn new(full: f64) -> Paper {
+            Paper { full, loads: Vec::new() }
+        }
     }
 
     impl Bench for Paper {
@@ -350,20 +400,20 @@ mod tests {
 
     fn plan() -> Plan {
         let sizes_bytes = vec![4096, 16384];
-        Plan { sizes_bytes, depth_max: 64, extent: Extent::Time(1_000_000_000), writes: false, seed: 1 }
+        Plan { sizes_bytes, depth_max: 64, extent: Extent::Time(900_000_000), writes: false, seed: 1 }
     }
 
     #[test]
     fn the_knee_is_the_smallest_depth_that_has_nearly_all() {
         // 0.97 x 20 = 19.4: depth 20 has it, 19 has not.
-        let mut bench = Paper { full: 20.0, loads: Vec::new() };
+        let mut bench = Paper::new(20.0);
         let mut told = Vec::new();
         let curves = run(&mut bench, &plan(), &mut |what| Ok(told.push(what.to_string()))).unwrap();
         let depths = |curve: &Curve| curve.points.iter().map(|point| point.depth).collect::<Vec<_>>();
         assert_eq!((curves[0].kind, curves[0].knee_depth), (Kind::RandomRead, Some(20)));
-        // Doubled to 64, two steps without gain after 32: then the middles of 16 and 32, 16 and 24, and so on.
+        // Doubled to 64, which is the largest: then the middles of 16 and 32, 16 and 24, and so on.
         assert_eq!(depths(&curves[0]), [1, 2, 4, 8, 16, 18, 19, 20, 24, 32, 64]);
-        assert_eq!(curves[0].knee().unwrap().requests_per_s, 20_000.0);
+        assert_eq!(curves[0].knee().unwrap().requests_per_s.round(), 20_000.0);
         // Sequential: its two ends.
         assert_eq!((curves[2].kind, depths(&curves[2])), (Kind::SequentialRead, vec![1, 20]));
         assert!(told.len() <= plan().steps_max() && told[1] == "random reads of 4 KiB, depth 2", "{told:?}");
@@ -375,24 +425,53 @@ mod tests {
 
     #[test]
     fn a_device_that_one_request_fills_has_its_knee_there() {
-        let mut bench = Paper { full: 1.0, loads: Vec::new() };
+        let mut bench = Paper::new(1.0);
         let curves = run(&mut bench, &plan(), &mut |_| Ok(())).unwrap();
-        assert_eq!((curves[0].knee_depth, curves[0].points.len()), (Some(1), 3));
+        assert_eq!((curves[0].knee_depth, curves[0].points.len()), (Some(1), 4), "1, and three that gain nothing");
         assert_eq!(curves[2].points.len(), 1, "its best is at depth 1 as well");
     }
 
     #[test]
     fn a_slow_device_is_given_time() {
         // 1000 requests a second: one in a millisecond, four in the next length that is tried.
-        let mut bench = Paper { full: 1.0, loads: Vec::new() };
-        let curves = run(&mut bench, &Plan { extent: Extent::Time(1_000_000), ..plan() }, &mut |_| Ok(())).unwrap();
-        assert_eq!(curves[0].alone().requests_per_s, 1000.0);
-        assert_eq!(bench.loads[..2].iter().map(|load| load.depth).collect::<Vec<_>>(), [1, 1]);
+        let mut bench = Paper::new(1.0);
+        let curves = run(&mut bench, &Plan { extent: Extent::Time(3_000_000), ..plan() }, &mut |_| Ok(())).unwrap();
+        assert_eq!(curves[0].alone().requests_per_s.round(), 1000.0);
+        assert_eq!(bench.loads[..3].iter().map(|load| load.depth).collect::<Vec<_>>(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn who_disturbs_one_round_disturbs_nothing() {
+        /// A device that does a fifth in every tenth load.
+        struct Disturbed(Paper);
+
+        impl Bench for Disturbed {
+            fn info(&self) -> DeviceInfo {
+                self.0.info()
+            }
+
+            fn workers(&self) -> u16 {
+                1
+            }
+
+            fn run(&mut self, load: &Load, window: Window) -> Result<Ran, String> {
+                let full = self.0.full;
+                self.0.full = if self.0.loads.len() % 10 == 9 { full / 5.0 } else { full };
+                let ran = self.0.run(load, window);
+                self.0.full = full;
+                ran
+            }
+        }
+
+        let mut bench = Disturbed(Paper::new(20.0));
+        let curves = run(&mut bench, &plan(), &mut |_| Ok(())).unwrap();
+        assert_eq!(curves[0].knee_depth, Some(20));
+        assert!(curves.iter().all(|curve| curve.best().requests_per_s.round() == 20_000.0), "{curves:?}");
     }
 
     #[test]
     fn who_is_told_before_a_load_can_end_it_all() {
-        let mut bench = Paper { full: 8.0, loads: Vec::new() };
+        let mut bench = Paper::new(8.0);
         let mut left = 3;
         let stopped = run(&mut bench, &plan(), &mut |_| {
             left -= 1;
@@ -403,7 +482,7 @@ mod tests {
 
     #[test]
     fn writes_are_measured_if_they_are_allowed() {
-        let mut bench = Paper { full: 4.0, loads: Vec::new() };
+        let mut bench = Paper::new(4.0);
         let curves = run(&mut bench, &Plan { writes: true, ..plan() }, &mut |_| Ok(())).unwrap();
         assert_eq!(curves.iter().map(|curve| curve.kind).step_by(2).collect::<Vec<_>>(), Kind::ALL);
         assert!(bench.loads.iter().any(|load| load.write_percent == 100));

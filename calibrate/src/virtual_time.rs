@@ -1,7 +1,7 @@
 //! A worker where time is made up: the loop that serves tenants, with a clock that jumps to the device's next event.
 //!
-//! There is one worker, nobody kicks it, and its clients have no sockets and no timers. When it would sleep with nothing left to
-//! come, it stops: every client is done by then.
+//! There is one worker, nobody kicks it, and its clients have no sockets and no timers. When it would sleep with
+//! nothing left to come, it stops: every client is done by then.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, DeviceIndex, MakeClient, Part};

@@ -77,7 +77,8 @@ pub struct CalibrateOptions {
     #[arg(long, conflicts_with_all = ["preset", "config"])]
     pub buffered: bool,
     /// Size of the scratch file.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = scratch_size, conflicts_with_all = ["target", "preset", "config"])]
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = scratch_size)]
+    #[arg(conflicts_with_all = ["target", "preset", "config"])]
     pub size: u64,
     /// Shorter loads: some seconds in all, and numbers that repeat less well.
     #[arg(long)]
@@ -87,7 +88,7 @@ pub struct CalibrateOptions {
     #[arg(long, value_name = "DURATION", value_parser = step, conflicts_with_all = ["preset", "quick"])]
     pub step: Option<u64>,
     /// Workers that load the device, at most. Default: one per CPU, up to 4.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(WORKERS_MAX)), conflicts_with = "preset")]
+    #[arg(long, value_name = "N", value_parser = workers(), conflicts_with = "preset")]
     pub workers: Option<u16>,
     /// Of the random places of requests, and of a modelled drive's random numbers.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -98,6 +99,11 @@ pub struct CalibrateOptions {
     /// Folder for the picture.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub out: PathBuf,
+}
+
+/// A number of workers.
+fn workers() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=i64::from(WORKERS_MAX))
 }
 
 /// The size of a scratch file.

@@ -125,8 +125,8 @@ impl WriteCost {
         }
         // A panic under the lock is a bug of ours that has already been reported; the others need not follow.
         let mut judge = self.judge.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // Relaxed, here and below: each counter is right by itself, and one that lags by a reap ends in the next phase.
         let sum = |of: fn(&Line) -> &AtomicU64| {
+            // Relaxed: each counter is right by itself, and one that lags by a reap ends in the next phase.
             self.lines.iter().fold(0_u64, |sum, line| sum.wrapping_add(of(line).load(Relaxed)))
         };
         let requests = sum(|line| &line.requests);
@@ -139,6 +139,7 @@ impl WriteCost {
         let (read_units, write_units) = (sum(|line| &line.read_units), sum(|line| &line.write_units));
         let mut waited_ns = 0;
         for (before, line) in judge.waited_ns.iter_mut().zip(&self.lines) {
+            // Relaxed: as above.
             let now = line.waited_ns.load(Relaxed);
             waited_ns = waited_ns.max(now.wrapping_sub(*before));
             *before = now;
@@ -153,6 +154,7 @@ impl WriteCost {
         (judge.begun_ns, judge.requests) = (now_ns, requests);
         (judge.read_units, judge.write_units) = (read_units, write_units);
         judge.estimate.phase(phase);
+        // Relaxed: as in `term`.
         self.in_force_256ths.store(judge.estimate.in_force_256ths(), Relaxed);
     }
 

@@ -23,8 +23,10 @@ const BANDWIDTH_MAX: u64 = 1 << 50;
 pub fn read(device: &Section<'_, '_>) -> Result<(CostModel, bool), ConfigError> {
     let mut model = CostModel::FLAT;
     let Some(cost) = device.get("cost") else { return Ok((model, false)) };
-    if cost.text("").is_ok() {
-        return Ok((model, cost.choice(&["bytes", "auto"])? == "auto"));
+    match (cost.text("\"bytes\", \"auto\" or a table"), cost.table(&[])) {
+        (Ok(_), _) => return Ok((model, cost.choice(&["bytes", "auto"])? == "auto")),
+        (Err(neither), Err(_)) => return Err(neither),
+        (Err(_), Ok(_)) => {}
     }
     let cost = cost.table(&["read", "write", "discard", "flush", "auto"])?;
     let CostModel { read, write, discard, flush } = &mut model;

@@ -13,6 +13,7 @@ use mqfq_blk::{
 use std::path::Path;
 
 mod bounds;
+mod cost;
 
 /// A machine with one file, `/disk`, of 1 MiB; `/disk-again` is the same file. `/cdrom` has its size and cannot be
 /// written.

@@ -139,3 +139,14 @@ fn a_device_that_is_served_is_left_alone() {
     assert!(std::fs::read(&disk).unwrap() == pattern(4 << 20, 1), "it was written");
     server.terminate();
 }
+
+#[test]
+fn a_followed_cost_of_writes_is_reported() {
+    let _machine = machine::shared();
+    for (keys, expected) in [("cost = \"auto\"", Value::from(1.0)), ("cost = \"bytes\"", Value::Null)] {
+        let device = format!("[device.d]\nkind = \"memory\"\nsize = \"1MiB\"\n{keys}\n");
+        let mut server = Server::start(&format!("{device}{REST}"));
+        assert_eq!(server.report()["devices"][0]["write_cost_times"], expected, "nothing was asked for yet");
+        server.terminate();
+    }
+}

@@ -56,6 +56,7 @@ pub const SCENARIOS: &[(&str, &str)] = &[
     ("store", include_str!("../scenarios/store.toml")),
     ("hundred-thousand", include_str!("../scenarios/hundred-thousand.toml")),
     ("ten-thousand-threads", include_str!("../scenarios/ten-thousand-threads.toml")),
+    ("write-cost", include_str!("../scenarios/write-cost.toml")),
     ("deceptive-idleness", include_str!("../scenarios/deceptive-idleness.toml")),
 ];
 

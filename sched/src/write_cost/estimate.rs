@@ -2,8 +2,8 @@
 //!
 //! # The equation
 //! While requests wait, the device is never idle, and a phase of `t` ns in which `R` units of reads and `W` of writes
-//! ended says `a R + b W = t`: `a` ns for a unit of a read, `b` for one of a write. Two phases with different mixes give
-//! both, and the cost of a write is `b / a`. Example:
+//! ended says `a R + b W = t`: `a` ns for a unit of a read, `b` for one of a write. Two phases with different mixes
+//! give both, and the cost of a write is `b / a`. Example:
 //!
 //! | | reads | writes | time | |
 //! |---|--:|--:|--:|---|
@@ -95,7 +95,8 @@ impl Estimate {
     /// Longest phase, ns: a device that ends fewer requests is judged by those.
     pub const PHASE_NS_MAX: u64 = 1_000_000_000;
 
-    /// Where mixes differ by less, nothing follows: of the product of both phases' reads and writes, one part in so many.
+    /// Where mixes differ by less, nothing follows: of the product of both phases' reads and writes, one part in so
+    /// many.
     const DIFFERENCE: i128 = 64;
 
     /// The estimate, in 256ths of the model's cost.

@@ -389,8 +389,10 @@ fn write_drift(entry: &Entry<'_, '_>) -> Result<Drift, ConfigError> {
 fn cost(device: &Section<'_, '_>) -> Result<(CostModel, bool), ConfigError> {
     let mut model = CostModel::FLAT;
     let Some(cost) = device.get("cost") else { return Ok((model, false)) };
-    if cost.text("").is_ok() {
-        return Ok((model, cost.choice(&["bytes", "auto"])? == "auto"));
+    match (cost.text("\"bytes\", \"auto\" or a table"), cost.table(&[])) {
+        (Ok(_), _) => return Ok((model, cost.choice(&["bytes", "auto"])? == "auto")),
+        (Err(neither), Err(_)) => return Err(neither),
+        (Err(_), Ok(_)) => {}
     }
     let cost = cost.table(&["read", "write", "auto"])?;
     for (key, term) in [("read", &mut model.read), ("write", &mut model.write)] {

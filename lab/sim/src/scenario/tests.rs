@@ -476,6 +476,15 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
         "s.toml:11: device.arbitration: \"urgent\" is not known, allowed are rr, wrr, wrr-ignored"
     );
     assert_eq!(refused("inside-max = 0"), "s.toml:11: device.inside-max: 0 is out of range, allowed is 1 to 65535");
+    let drifting = device("write-drift = { times = 4, period = \"8s\" }\ncost = \"auto\"");
+    assert_eq!(drifting.write_drift, Some(Drift { times: 4, period_ns: 8_000_000_000 }));
+    assert_eq!((drifting.follow_writes, drifting.cost), (true, CostModel::FLAT));
+    assert!(!device("cost = \"bytes\"").follow_writes);
+    assert_eq!(
+        refused("write-drift = { times = 65, period = \"8s\" }"),
+        "s.toml:11: device.write-drift.times: 65 is out of range, allowed is 1 to 64"
+    );
+    assert_eq!(refused("cost = \"time\""), "s.toml:11: device.cost: \"time\" is not known, allowed are bytes, auto");
     assert_eq!(refused("slowed = 1001"), "s.toml:11: device.slowed: 1001 is out of range, allowed is 1 to 1000");
     assert_eq!(
         refused("queue-pairs = 3073"),

@@ -1,0 +1,69 @@
+//! What a request costs, and what is known of a device.
+
+use super::super::{Medium, Profile};
+use super::{good_with, plan, refusal};
+use mqfq_blk::slots::Slot;
+use mqfq_blk::{CostModel, CostTerm};
+
+/// A device with these keys: what its requests cost, whether that of writes is followed, its profile, its D.
+fn device(keys: &str) -> (CostModel, bool, Option<Profile>, u32) {
+    let plan = plan(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}"))).unwrap();
+    let config = &plan.devices[Slot::first(0)].config;
+    assert!(matches!(config.medium, Medium::Memory { .. }));
+    (config.cost, config.path.follow_writes, config.profile, config.policy.options(1).depth)
+}
+
+fn refused(keys: &str) -> String {
+    refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")))
+}
+
+#[test]
+fn the_cost_of_writes_is_followed_only_where_that_is_asked_for() {
+    assert_eq!(device(""), (CostModel::FLAT, false, None, 64));
+    assert_eq!(device("cost = \"bytes\""), (CostModel::FLAT, false, None, 64));
+    assert_eq!(device("cost = \"auto\""), (CostModel::FLAT, true, None, 64));
+    let (cost, follows, ..) = device("cost = { write = { per-byte = 2.5 }, auto = true }");
+    assert_eq!((cost.write, follows), (CostTerm { base_bytes: 0, per_byte_256ths: 640 }, true));
+    assert_eq!(
+        refused("cost = \"latency\""),
+        "c.toml:3: device.fast.cost: \"latency\" is not known, allowed are bytes, auto"
+    );
+    assert_eq!(
+        refused("cost = 3"),
+        "c.toml:3: device.fast.cost: an integer does not fit here, allowed is \"bytes\", \"auto\" or a table"
+    );
+}
+
+#[test]
+fn a_profile_is_where_d_starts_unless_d_is_set() {
+    let profile = "profile = { knee = 133, knee-requests = 54, latency = \"102us\", bandwidth = 2758232122 }";
+    let (.., known, depth) = device(profile);
+    let known = known.unwrap();
+    assert_eq!((known.latency_ns, known.bandwidth_bytes_per_s), (Some(102_000), Some(2_758_232_122)));
+    assert_eq!((known.write_latency_ns, known.write_bandwidth_bytes_per_s, depth), (None, None, 54));
+    let depth = |keys: &str| device(&format!("{profile}\n{keys}")).3;
+    assert_eq!(depth("token-unit = \"4KiB\""), 133);
+    assert_eq!(depth("token-unit = \"16KiB\""), 34, "133 / 4, rounded up");
+    assert_eq!(depth("depth = 7"), 7);
+    assert_eq!(depth("policy = \"kyber\""), 1024, "an elevator has its queue depth");
+}
+
+#[test]
+fn a_profile_that_cannot_be_is_refused() {
+    assert_eq!(
+        refused("profile = { latency = \"1us\" }"),
+        "c.toml:3: device.fast.profile.knee: this key is missing, allowed is 1 to 65535"
+    );
+    assert_eq!(
+        refused("profile = { knee = 0 }"),
+        "c.toml:3: device.fast.profile.knee: 0 is out of range, allowed is 1 to 65535"
+    );
+    assert_eq!(
+        refused("profile = { knee = 1, latency = \"61s\" }"),
+        "c.toml:3: device.fast.profile.latency: \"61s\" is out of range, allowed is 1ns to 60s"
+    );
+    assert_eq!(
+        refused("profile = { knee = 1, depth = 3 }"),
+        "c.toml:3: device.fast.profile.depth: unknown key, allowed are knee, knee-requests, latency, bandwidth, write-latency, write-bandwidth"
+    );
+}
