@@ -41,6 +41,7 @@ pub mod ring;
 pub use mqfq_sched::class::PriorityClass;
 pub use mqfq_sched::cost::{CostModel, CostTerm};
 pub use mqfq_sched::flow::{FlowId, Weight, WeightOutOfRange};
+pub use mqfq_sched::hierarchy;
 pub use mqfq_sched::policy::{
     AnyPolicy, BfqOptions, ClassWeights, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind,
     PolicyOptions,

@@ -385,15 +385,16 @@ impl Hierarchy {
 
     #[inline(never)]
     fn wake(&self, member: &Member, weight: Weight) {
-        // Relaxed: one of several wins, and it alone adds the weight.
-        if member.appetite.swap(Appetite::Content as u32, Relaxed) != Appetite::Idle as u32 {
-            return;
-        }
         if !self.enter() {
-            // Who is in there may or may not have seen us; the next step does.
+            // Idle for one more request, or until the next step.
             self.hasten();
             return;
         }
+        if member.appetite() != Appetite::Idle {
+            // Another worker was here first.
+            return self.leave();
+        }
+        member.appetite.store(Appetite::Content as u32, Relaxed);
         let mut chain = [NOBODY; Tree::DEPTH_MAX];
         let (mut at, mut weight) = (member.group, u64::from(weight.get()));
         for link in &mut chain {

@@ -538,6 +538,6 @@ fn what_is_no_tree_is_refused_in_a_sentence() {
     assert_eq!(of_mqfq(&[group(None)], &[Some(1)]).as_deref(), Some("group 1 is named before it is there"));
     let nobody = "flow 2 is in a group and does not exist";
     assert_eq!(of_mqfq(&[group(None)], &[None, None, Some(0)]).as_deref(), Some(nobody));
-    let none = "policy d2fq knows no groups, allowed with groups are sfqd, mqfq-serial, mqfq";
+    let none = "policy d2fq knows no groups, allowed with groups are mqfq, mqfq-serial and sfqd";
     assert_eq!(refused(PolicyKind::D2fq, &[group(None)], &[Some(0)]).as_deref(), Some(none));
 }

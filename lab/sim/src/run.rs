@@ -19,6 +19,7 @@ use crate::workload;
 use mqfq_blk_watched::client::Client;
 use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{HwCtx, HwCtxOptions};
+use mqfq_blk_watched::hierarchy::{Group, GroupId, Tree};
 use mqfq_blk_watched::path::PathOptions;
 use mqfq_blk_watched::queues::{BlockLayer, DeviceQueues, QueueMap};
 use mqfq_blk_watched::split::{AUTO_BYTES_MIN, Split, SplitControl};
@@ -45,7 +46,9 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let weights: Vec<Weight> =
         scenario.tenants.iter().flat_map(|tenant| (0..tenant.count).map(|_| tenant.weight)).collect();
     let topology = distances.topology();
-    rivals::with_policy(&scenario.policy, &topology, &weights, Run(scenario))?
+    let of_flow = scenario.tenants.iter().flat_map(|tenant| (0..tenant.count).map(|_| tenant.group)).collect();
+    let tree = Tree { groups: scenario.groups.clone(), of_flow };
+    rivals::with_policy_in_groups(&scenario.policy, &topology, &weights, &tree, Run(scenario))?
 }
 
 struct Run<'a>(&'a Scenario);
@@ -234,11 +237,11 @@ fn outcome(
         scenario.tenants.iter().zip(given).map(|(tenant, given)| tenant_outcome(tenant, given, measured_s)).collect();
     let bytes_per_s: f64 = tenants.iter().map(|tenant| tenant.bytes_per_s).sum();
     let requests_per_s: f64 = tenants.iter().map(|tenant| tenant.requests_per_s).sum();
-    let weight = |tenant: &Tenant| f64::from(tenant.weight.get()) * f64::from(tenant.count);
-    let weights: f64 = scenario.tenants.iter().map(weight).sum();
+    let parts = parts_by_weight(scenario);
     let mut class_bytes = class_bytes.iter();
-    for (tenant, outcome) in scenario.tenants.iter().zip(&mut tenants) {
-        outcome.ideal_bytes_per_s = bytes_per_s * weight(tenant) / weights;
+    for ((tenant, outcome), part) in scenario.tenants.iter().zip(&mut tenants).zip(parts) {
+        let (part, of) = part;
+        outcome.ideal_bytes_per_s = bytes_per_s * part / of;
         for by_class in class_bytes.by_ref().take(tenant.count as usize) {
             outcome.class_bytes.iter_mut().zip(by_class).for_each(|(sum, bytes)| *sum += bytes);
         }
@@ -268,6 +271,38 @@ fn outcome(
         split: None,
         found_windows: Vec::new(),
     }
+}
+
+/// Each tenant's part by weight, or by the weights of its groups and its own in them, if all compete; and of how much.
+fn parts_by_weight(scenario: &Scenario) -> Vec<(f64, f64)> {
+    let at = |group: GroupId| group.0 as usize;
+    let own = |tenant: &Tenant| f64::from(tenant.weight.get()) * f64::from(tenant.count);
+    // A group counts if somebody is in it.
+    let mut is_used = vec![false; scenario.groups.len()];
+    for tenant in &scenario.tenants {
+        let mut group = tenant.group;
+        while let Some(of) = group {
+            is_used[at(of)] = true;
+            group = scenario.groups[at(of)].parent;
+        }
+    }
+    let inside = |parent: Option<GroupId>| {
+        let tenants = scenario.tenants.iter().filter(|tenant| tenant.group == parent).map(own);
+        let groups = scenario.groups.iter().zip(&is_used).filter(|(group, is_used)| group.parent == parent && **is_used);
+        tenants.chain(groups.map(|(group, _)| f64::from(group.weight.get()))).sum::<f64>()
+    };
+    let top = inside(None);
+    let of_groups: Vec<f64> = (0..).map(GroupId).zip(&scenario.groups).map(|(group, _)| inside(Some(group))).collect();
+    let part = |tenant: &Tenant| {
+        let (mut part, mut group) = (own(tenant), tenant.group);
+        while let Some(of) = group {
+            let Group { weight, parent } = scenario.groups[at(of)];
+            part = part / of_groups[at(of)] * f64::from(weight.get());
+            group = parent;
+        }
+        part
+    };
+    scenario.tenants.iter().map(|tenant| (part(tenant), top)).collect()
 }
 
 fn tenant_outcome(tenant: &Tenant, given: &Given, measured_s: f64) -> TenantOutcome {

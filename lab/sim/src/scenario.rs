@@ -8,6 +8,7 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 
+use mqfq_blk_watched::hierarchy::GroupId;
 use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
@@ -24,6 +25,8 @@ pub struct Scenario {
     pub device: Device,
     /// Who shares it how.
     pub policy: Policy,
+    /// Groups of tenants; each comes after the one that it is in.
+    pub groups: Vec<Group>,
     /// The tenants, in the order of the file; flow number i is tenant i (a tenant with `count` > 1 is that many of
     /// them).
     pub tenants: Vec<Tenant>,
@@ -274,6 +277,9 @@ pub enum Unthrottle {
     },
 }
 
+/// A group of tenants, or of groups.
+pub use mqfq_blk_watched::hierarchy::Group;
+
 /// A tenant.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tenant {
@@ -283,6 +289,8 @@ pub struct Tenant {
     pub count: u32,
     /// Weight of each.
     pub weight: Weight,
+    /// The group that each is in.
+    pub group: Option<GroupId>,
     /// Priority class of each, for policies that have them.
     pub class: PriorityClass,
     /// Threads of each, at least 1; with a `background` one client more. Where they run: [`Tenant::worker_of`].

@@ -108,6 +108,7 @@ golden! {
     our_own_scaling "ours/scale",
     depth_under_five_loads "depth/loads",
     depth_while_things_change "depth/changes",
+    companies_and_teams "ours/hierarchy",
     pmqfq_figure_1_unfairness "p-mqfq/1",
     pmqfq_figure_3_allocation_on_linux "p-mqfq/3",
     pmqfq_figure_4_allocation_of_parsec "p-mqfq/4",

@@ -35,7 +35,7 @@ fn parts(scene: &(Hierarchy, [Member; 2])) -> [u64; 2] {
 
 #[test]
 fn loom_hierarchy_two_come_at_once() {
-    // One finds the other at the sums and leaves its weight to the next step. Neither ever gets more than the whole
+    // One may find the other at the sums, and is left to the next step. Neither ever gets more than the whole
     // group, and after that step both have half.
     // Shown to fail: `leave` without giving `busy` back.
     model(|| {
@@ -57,7 +57,8 @@ fn loom_hierarchy_two_come_at_once() {
 fn loom_hierarchy_one_comes_while_another_makes_a_step() {
     // The step may take the newcomer for idle still. It competes after the next, in which it is seen to have used its
     // part; its weight is in the sums once, however the two have met.
-    // Shown to fail: `wake` that adds the weight without `busy`.
+    // Shown to fail: `wake` that sets the appetite before it has `busy`: the step may count the newcomer, and it itself
+    // once more.
     model(|| {
         let scene = scene(2);
         scene.0.wants(&scene.1[0], WEIGHT);

@@ -363,9 +363,8 @@ impl fmt::Display for PolicyError {
                 write!(f, "{count} flows are too many for {kind}, allowed is up to {most}")
             }
             PolicyError::NoGroups(kind) => {
-                let able = PolicyKind::ALL.into_iter().filter(|kind| kind.about().has_groups);
-                let able: Vec<&str> = able.map(PolicyKind::name).collect();
-                write!(f, "policy {kind} knows no groups, allowed with groups are {}", able.join(", "))
+                let able = PolicyKind::names(PolicyKind::has_groups);
+                write!(f, "policy {kind} knows no groups, allowed with groups are {able}")
             }
             PolicyError::Tree(error) => write!(f, "{error}"),
             PolicyError::TooManyFlows(count) => write!(f, "{count} flows are too many, allowed is up to {}", u32::MAX),

@@ -35,6 +35,7 @@ use array_scan::ArrayScan;
 use atomic_counter::AtomicCounter;
 use gvt::AnyGvt;
 use mqfq_sched_watched::flow::{TAG_GRAIN, Weight};
+use mqfq_sched_watched::hierarchy::Tree;
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::policy::structures::Structures;
 use mqfq_sched_watched::policy::{AnyPolicy, D2fq, Mqfq, Policy, PolicyKind, PolicyOptions};
@@ -119,10 +120,27 @@ pub fn with_policy<V: PolicyVisitor>(
     weights: &[Weight],
     visitor: V,
 ) -> Result<V::Output, String> {
+    with_policy_in_groups(policy, topology, weights, &Tree::default(), visitor)
+}
+
+/// The same with the flows in groups.
+///
+/// # Errors
+/// As [`with_policy`], and groups together with a structure that does not ship.
+pub fn with_policy_in_groups<V: PolicyVisitor>(
+    policy: &scenario::Policy,
+    topology: &Topology,
+    weights: &[Weight],
+    tree: &Tree,
+    visitor: V,
+) -> Result<V::Output, String> {
     let options = options(policy, topology.hctx_count())?;
     if is_shipped(policy) {
-        let policy = AnyPolicy::new(&options, topology, weights).map_err(|error| format!("policy: {error}"))?;
-        return Ok(visitor.visit(Arc::new(policy)));
+        let policy = AnyPolicy::with_tree(&options, topology, weights, tree);
+        return Ok(visitor.visit(Arc::new(policy.map_err(|error| format!("policy: {error}"))?)));
+    }
+    if !tree.is_empty() {
+        return Err("policy: groups go together with the structures that ship alone".into());
     }
     if policy.kind == PolicyKind::D2fq {
         let gvt = AnyGvt::new(policy.global_vtime, &options, topology, weights.len())?;

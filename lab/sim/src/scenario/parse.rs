@@ -4,12 +4,14 @@
 //! is refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
 
 use super::{
-    Device, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant,
+    Device, Group, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant,
 };
 use crate::machine;
+use mqfq_blk_watched::hierarchy::{GroupId, Tree};
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_blk_watched::split::Split;
-use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions};
+use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions, Weight};
+use mqfq_config::groups::Groups;
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
 use mqfq_nvme::media::Drift;
 use mqfq_nvme::spells::{Late, Pauses, Slow, Spells};
@@ -58,7 +60,7 @@ impl Scenario {
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ConfigError> {
         let source = Source::new(file, text);
         let root = source.parse()?;
-        let root = Section::root(&source, root.get_ref(), &["run", "machine", "device", "policy", "tenant"])?;
+        let root = Section::root(&source, root.get_ref(), &["run", "machine", "device", "policy", "group", "tenant"])?;
         let (seed, warm_up_ns, measured_ns, window_ns) = run(&root)?;
         let machine = machine(&root)?;
         let mut device = device(&root)?;
@@ -67,11 +69,12 @@ impl Scenario {
         shared_by_shortage(&root, &machine, &device, policy.kind)?;
         let end_ns = warm_up_ns + measured_ns;
         let folder = std::path::Path::new(file).parent().unwrap_or(std::path::Path::new(""));
+        let groups = Groups::read(&root, WEIGHTS, Tree::DEPTH_MAX)?;
         let mut tenants = Vec::new();
         let (mut flows, mut clients) = (0, 0);
         for (name, section) in root.named_tables("tenant")? {
             let place = section.place().clone();
-            let tenant = tenant(name, section, machine.workers, device.size_bytes, end_ns, folder)?;
+            let tenant = tenant(name, section, &groups, machine.workers, device.size_bytes, end_ns, folder)?;
             flows += u64::from(tenant.count);
             clients += u64::from(tenant.count) * u64::from(tenant.clients());
             if flows > FLOWS_MAX || clients > CLIENTS_MAX {
@@ -84,8 +87,25 @@ impl Scenario {
         if tenants.is_empty() {
             return Err(root.place().error("no [tenant.NAME] section, at least one is needed"));
         }
-        Ok(Scenario { machine, device, policy, tenants, seed, warm_up_ns, measured_ns, window_ns })
+        if let Some(tenant) = tenants.iter().find(|tenant| tenant.group.is_some())
+            && !policy.kind.has_groups()
+        {
+            let able = PolicyKind::names(PolicyKind::has_groups);
+            let place = root.place().inside("tenant").inside(&tenant.name).inside("group");
+            let message = format!("policy {} knows no groups, allowed with groups are {able}", policy.kind);
+            return Err(place.error(message));
+        }
+        let groups = groups.all().iter().map(group).collect();
+        Ok(Scenario { machine, device, policy, groups, tenants, seed, warm_up_ns, measured_ns, window_ns })
     }
+}
+
+/// Weights of tenants and groups.
+pub(super) const WEIGHTS: std::ops::RangeInclusive<u64> = Weight::MIN.get() as u64..=Weight::MAX.get() as u64;
+
+fn group(read: &mqfq_config::groups::Group) -> Group {
+    let weight = read.weight.map_or(Weight::DEFAULT, |weight| Weight::new(weight).expect("in range"));
+    Group { weight, parent: read.parent.map(|parent| GroupId(parent as u32)) }
 }
 
 /// `[run]`: seed, warm-up and measured time, and the parts that are told apart.

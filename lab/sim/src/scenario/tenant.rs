@@ -1,10 +1,12 @@
 //! `[tenant.NAME]`: who asks, how many of them, where, and for what.
 
-use super::parse::{BLOCK_BYTES, TIME_MAX_NS, blocks, refuse, whole_blocks};
+use super::parse::{BLOCK_BYTES, TIME_MAX_NS, WEIGHTS, blocks, refuse, whole_blocks};
 use super::{Arrival, Background, Load, Pattern, Tenant};
 use crate::workload::models::{self, Model};
 use crate::workload::trace;
+use mqfq_blk_watched::hierarchy::GroupId;
 use mqfq_blk_watched::{PriorityClass, Weight};
+use mqfq_config::groups::Groups;
 use mqfq_config::{ConfigError, Section, size};
 use mqfq_nvme::presets::TRANSFER_BYTES_MAX;
 use std::path::Path;
@@ -16,7 +18,7 @@ const LOADS: [&str; 4] = ["closed", "open", "phases", "trace"];
 macro_rules! keys {
     ($($own:literal),*) => {
         &[
-            "weight", "class", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", $($own,)*
+            "weight", "group", "class", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", $($own,)*
         ]
     };
 }
@@ -47,6 +49,7 @@ const THETA: f64 = 0.99;
 pub(super) fn tenant(
     name: String,
     section: Section<'_, '_>,
+    groups: &Groups,
     workers: usize,
     device_bytes: u64,
     end_ns: u64,
@@ -66,8 +69,8 @@ pub(super) fn tenant(
     };
     let section =
         section.with_allowed(KEYS[LOADS.iter().position(|known| *known == kind).expect("a choice of LOADS")])?;
-    let weights = u64::from(Weight::MIN.get())..=u64::from(Weight::MAX.get());
-    let weight = section.get("weight").map(|weight| weight.number(weights)).transpose()?;
+    let weight = section.get("weight").map(|weight| weight.number(WEIGHTS)).transpose()?;
+    let group = section.get("group").map(|group| groups.find(&group)).transpose()?;
     let threads = model.as_ref().map_or(1, |model| model.threads);
     let threads = section.get("threads").map_or(Ok(threads), |threads| threads.number(1..=THREADS_MAX))?;
     let start_ns = section.get("start").map_or(Ok(0), |start| start.duration_ns(0..=end_ns - 1))?;
@@ -75,6 +78,7 @@ pub(super) fn tenant(
     Ok(Tenant {
         count: section.get("count").map_or(Ok(1), |count| count.number(1..=1_000_000))?,
         weight: weight.map_or(Weight::DEFAULT, |weight| Weight::new(weight).expect("in range")),
+        group: group.map(|group| GroupId(group as u32)),
         class: section.get("class").map_or(Ok(PriorityClass::default()), |class| {
             let name = class.choice(&PriorityClass::ALL.map(PriorityClass::name))?;
             Ok(name.parse().expect("a choice of all names"))

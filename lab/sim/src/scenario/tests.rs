@@ -320,11 +320,11 @@ fn an_unknown_key_is_refused_with_those_that_exist() {
     );
     assert_eq!(
         refusal(&format!("{GOOD}[figure]\n")),
-        "s.toml:15: figure: unknown key, allowed are run, machine, device, policy, tenant"
+        "s.toml:15: figure: unknown key, allowed are run, machine, device, policy, group, tenant"
     );
     assert_eq!(
         refusal(&tenant("rate = 5")),
-        "s.toml:15: tenant.fio.rate: unknown key, allowed are weight, class, count, threads, first-worker, on-workers, start, stop, load, \
+        "s.toml:15: tenant.fio.rate: unknown key, allowed are weight, group, class, count, threads, first-worker, on-workers, start, stop, load, \
          model, cpu, depth, think, size, sizes, read-percent, pattern, theta, background",
         "the rate is an open loop's"
     );

@@ -19,6 +19,7 @@ fn tenant(threads: u32, load: Load) -> Tenant {
         name: "t".into(),
         count: 1,
         weight: Weight::DEFAULT,
+        group: None,
         class: mqfq_blk_watched::PriorityClass::BestEffort,
         threads,
         first_worker: 0,
