@@ -25,6 +25,7 @@ use crate::worker::thread::{self, Running, Shared, SharedDevice};
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::hierarchy::{EffectiveWeight, Group, GroupId, Tree};
 use mqfq_sched::policy::{AnyPolicy, ClassWeights, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::write_cost::WriteCost;
@@ -52,6 +53,15 @@ pub struct FlowOptions {
     pub limits: StageLimits,
 }
 
+/// Groups of flows on one device.
+#[derive(Clone, Debug, Default)]
+pub struct Grouping {
+    /// The groups and who is in them; empty, or the policy has groups.
+    pub tree: Tree,
+    /// The groups' names, for reports, by `GroupId`.
+    pub names: Vec<String>,
+}
+
 /// The options of one device and of its policy.
 #[derive(Clone)]
 pub struct DeviceOptions {
@@ -69,6 +79,8 @@ pub struct DeviceOptions {
     pub queue_depth: u16,
     /// The flows, by `FlowId`.
     pub flows: Vec<FlowOptions>,
+    /// Which of them belong together. Default: none.
+    pub grouping: Grouping,
     /// What requests cost.
     pub cost: CostModel,
     /// What is done to requests besides scheduling them.
@@ -101,6 +113,23 @@ pub struct NamedFlowStats {
     /// What it has submitted to the high, medium and low queues since the policy was made, bytes of cost, of a policy
     /// that names them.
     pub class_bytes: Option<[u64; 3]>,
+    /// Its weight, as last set.
+    pub weight: Weight,
+    /// The weight at which it competes now, of a policy that knows.
+    pub effective_weight: Option<EffectiveWeight>,
+}
+
+/// A group of flows as it is now.
+#[derive(Clone, Debug)]
+pub struct GroupStats {
+    /// Its name, as configured.
+    pub name: String,
+    /// The group that it is in.
+    pub parent: Option<GroupId>,
+    /// Its weight, as last set.
+    pub weight: Weight,
+    /// The weight at which it competes now, of a policy that knows.
+    pub effective_weight: Option<EffectiveWeight>,
 }
 
 /// Counters of one device.
@@ -122,6 +151,8 @@ pub struct DeviceStats {
     pub split: SplitState,
     /// Counters of the tenants, by flow.
     pub flows: Vec<NamedFlowStats>,
+    /// The groups that they are in.
+    pub groups: Vec<GroupStats>,
     /// By hctx, which is by worker.
     pub hctxs: Vec<HctxStats>,
 }
@@ -139,6 +170,7 @@ pub struct EngineStats {
 struct Current {
     policy: PolicyOptions,
     weights: Vec<Weight>,
+    tree: Tree,
     classes: Vec<PriorityClass>,
 }
 
@@ -217,6 +249,7 @@ impl Engine {
         let current = options.devices.iter().zip(&settled).map(|(device, settled)| Current {
             policy: settled.policy,
             weights: device.flows.iter().map(|flow| flow.weight).collect(),
+            tree: device.grouping.tree.clone(),
             classes: device.flows.iter().map(|flow| flow.class).collect(),
         });
         let current = Mutex::new(current.collect());
@@ -349,8 +382,9 @@ impl Engine {
     /// Counters so far.
     pub fn stats(&self) -> EngineStats {
         let at_ns = self.clock().now_ns();
-        let current: Vec<PolicyOptions> = self.current().iter().map(|current| current.policy).collect();
-        let mut devices: Vec<DeviceStats> = self.options.devices.iter().zip(current).map(empty_stats).collect();
+        let current = self.current();
+        let mut devices: Vec<DeviceStats> = self.options.devices.iter().zip(current.iter()).map(empty_stats).collect();
+        drop(current);
         for (stats, shared) in devices.iter_mut().zip(&self.shared.devices) {
             let Running { policy, tuning } = shared.running();
             stats.in_force = tuning.and_then(|tuning| tuning.in_force(at_ns));
@@ -359,6 +393,10 @@ impl Engine {
             stats.split = shared.split.state();
             for (flow, number) in stats.flows.iter_mut().zip(0..) {
                 flow.class_bytes = policy.class_bytes(FlowId(number));
+                flow.effective_weight = policy.effective_weight(FlowId(number));
+            }
+            for (group, number) in stats.groups.iter_mut().zip(0..) {
+                group.effective_weight = policy.effective_weight_of(GroupId(number));
             }
         }
         // A channel for each, so that the answers come in the order of the workers and not in that of their speed.
@@ -392,18 +430,30 @@ impl Drop for Engine {
     }
 }
 
-fn empty_stats((device, policy): (&DeviceOptions, PolicyOptions)) -> DeviceStats {
-    let named =
-        |flow: &FlowOptions| NamedFlowStats { name: flow.name.clone(), stats: FlowStats::default(), class_bytes: None };
+fn empty_stats((device, current): (&DeviceOptions, &Current)) -> DeviceStats {
+    let named = |(flow, weight): (&FlowOptions, &Weight)| NamedFlowStats {
+        name: flow.name.clone(),
+        stats: FlowStats::default(),
+        class_bytes: None,
+        weight: *weight,
+        effective_weight: None,
+    };
+    let group = |(name, group): (&String, &Group)| GroupStats {
+        name: name.clone(),
+        parent: group.parent,
+        weight: group.weight,
+        effective_weight: None,
+    };
     DeviceStats {
         name: device.name.clone(),
-        policy: policy.kind.name(),
-        options: policy,
+        policy: current.policy.kind.name(),
+        options: current.policy,
         class_weights: None,
         in_force: None,
         write_cost_256ths: None,
         split: SplitControl::new(Split::Off, 1).state(),
-        flows: device.flows.iter().map(named).collect(),
+        flows: device.flows.iter().zip(&current.weights).map(named).collect(),
+        groups: device.grouping.names.iter().zip(&current.tree.groups).map(group).collect(),
         hctxs: Vec::new(),
     }
 }
@@ -424,7 +474,8 @@ fn prepare(options: &EngineOptions, topology: &Topology, probe: Option<Clock>) -
         }
         let settled = device.settle(probe)?;
         let weights: Vec<Weight> = device.flows.iter().map(|flow| flow.weight).collect();
-        let policy = AnyPolicy::new(&settled.policy, topology, &weights).map_err(|error| named(error.to_string()))?;
+        let policy = AnyPolicy::with_tree(&settled.policy, topology, &weights, &device.grouping.tree);
+        let policy = policy.map_err(|error| named(error.to_string()))?;
         let classes: Vec<PriorityClass> = device.flows.iter().map(|flow| flow.class).collect();
         change::set_classes(&policy, &classes);
         device.queues.check_policy(settled.policy.kind).map_err(named)?;

@@ -21,6 +21,7 @@ fn start(device: Arc<dyn Device>, kind: PolicyKind, fallback: Option<PolicyKind>
         limits: StageLimits::DEFAULT,
     };
     let device = DeviceOptions {
+        grouping: Default::default(),
         name: "d".to_owned(),
         device,
         policy: PolicyOptions::new(kind),

@@ -85,6 +85,7 @@ fn engine(workers: usize) -> Engine {
         limits: StageLimits { requests_max: 64, bytes_max: 1 << 20 },
     };
     let device = DeviceOptions {
+        grouping: Default::default(),
         name: "memory".to_owned(),
         device: Arc::new(MemoryDevice::new(1 << 20)),
         policy: PolicyOptions::new(PolicyKind::Mqfq),

@@ -84,6 +84,7 @@ fn open(path: &Path) -> Arc<dyn Device> {
 
 fn engine(devices: Vec<Arc<dyn Device>>) -> Engine {
     let options = |device| DeviceOptions {
+        grouping: Default::default(),
         name: "device".into(),
         device,
         policy: PolicyOptions::new(PolicyKind::Mqfq),

@@ -314,6 +314,7 @@ mod worker {
             pin: false,
             spin_ns: 0,
             devices: vec![DeviceOptions {
+                grouping: Default::default(),
                 name: "null".into(),
                 device,
                 policy,

@@ -111,6 +111,7 @@ fn run(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions) -> ([u64; 3
         limits: StageLimits::DEFAULT,
     };
     let device = DeviceOptions {
+        grouping: Default::default(),
         name: "device".into(),
         device,
         policy: PolicyOptions::new(kind),

@@ -122,6 +122,7 @@ fn engine(device: Arc<dyn Device>, workers: usize, requests_max: u32) -> Engine 
         limits: StageLimits { requests_max, bytes_max: 1 << 30 },
     };
     let device = DeviceOptions {
+        grouping: Default::default(),
         name: "device".into(),
         device,
         policy: PolicyOptions::new(kind),
@@ -267,6 +268,7 @@ fn weights_and_classes_stay_with_their_flows_under_another_policy() {
         limits: StageLimits { requests_max: 256, bytes_max: 1 << 30 },
     };
     let device = DeviceOptions {
+        grouping: Default::default(),
         name: "device".into(),
         device: Arc::new(MemoryDevice::new(1 << 30)),
         policy: PolicyOptions::new(PolicyKind::None),

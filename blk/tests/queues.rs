@@ -140,6 +140,7 @@ fn options(device: Arc<dyn Device>, kind: PolicyKind, queues: QueueLayout) -> En
         FlowOptions { name: "hammer".to_owned(), weight: Weight::DEFAULT, class: PriorityClass::default(), limits };
     let policy = PolicyOptions { kind, depth: 4, window: VSpan::from_bytes(64 << 10), ..PolicyOptions::new(kind) };
     let device = DeviceOptions {
+        grouping: Default::default(),
         name: "d".to_owned(),
         device,
         policy,

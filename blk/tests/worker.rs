@@ -143,6 +143,7 @@ fn engine(kind: PolicyKind, workers: usize, requests_max: u32) -> Engine {
         false => Arc::new(MemoryDevice::new(1 << 20)),
     };
     let device = DeviceOptions {
+        grouping: Default::default(),
         name: "memory".to_owned(),
         device: held,
         policy: PolicyOptions { kind, depth: 2, window: VSpan::from_bytes(64 << 10), ..PolicyOptions::new(kind) },

@@ -117,8 +117,7 @@ mod tests {
     #[test]
     fn a_group_comes_after_the_one_that_it_is_in() {
         let groups = read("[group.team]\ngroup = \"company\"\nweight = 7\n[group.company]\n[group.other]\n").unwrap();
-        let told: Vec<_> =
-            groups.all().iter().map(|group| (group.name.as_str(), group.weight, group.parent)).collect();
+        let told: Vec<_> = groups.all().iter().map(|group| (group.name.as_str(), group.weight, group.parent)).collect();
         assert_eq!(told, [("company", None, None), ("other", None, None), ("team", Some(7), Some(0))]);
         assert_eq!(read("").unwrap(), Groups::default());
     }

@@ -129,10 +129,10 @@ impl Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqfq_blk::PolicyKind;
     use mqfq_blk::engine::NamedFlowStats;
     use mqfq_blk::split::{Split, SplitControl};
     use mqfq_blk::stats::FlowStats;
+    use mqfq_blk::{PolicyKind, Weight};
 
     fn device(options: PolicyOptions, in_force: Option<InForce>, bytes: u64) -> DeviceStats {
         let mut stats = FlowStats::default();
@@ -145,7 +145,14 @@ mod tests {
             in_force,
             write_cost_256ths: None,
             split: SplitControl::new(Split::Auto, 1).state(),
-            flows: vec![NamedFlowStats { name: "alice".into(), stats, class_bytes: None }],
+            flows: vec![NamedFlowStats {
+                name: "alice".into(),
+                stats,
+                class_bytes: None,
+                weight: Weight::DEFAULT,
+                effective_weight: None,
+            }],
+            groups: Vec::new(),
             hctxs: Vec::new(),
         }
     }

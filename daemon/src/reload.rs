@@ -11,8 +11,13 @@ use std::time::Duration;
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     device: String,
-    /// `None`: it is about the device's policy.
+    /// `None`: it is about the device's policy, or about a group.
     tenant: Option<String>,
+    /// Which export of the tenant, if each is a flow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    export: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
     /// `policy` or `weight`.
     key: &'static str,
     from: String,
@@ -22,8 +27,13 @@ pub struct Change {
 impl Change {
     /// In words.
     pub fn sentence(&self) -> String {
-        let Change { device, tenant, key, from, to } = self;
-        let of = tenant.as_ref().map_or(String::new(), |tenant| format!("tenant {tenant} on "));
+        let Change { device, tenant, export, group, key, from, to } = self;
+        let of = match (tenant, export, group) {
+            (Some(tenant), Some(export), _) => format!("export {export} of tenant {tenant} on "),
+            (Some(tenant), ..) => format!("tenant {tenant} on "),
+            (.., Some(group)) => format!("group {group} on "),
+            _ => String::new(),
+        };
         if from == to {
             return format!("{of}device {device}: {key} {to}, with other settings");
         }
@@ -53,8 +63,18 @@ pub fn reload(
         let old = &mut device.flows[flow];
         let (from, to) = (old.weight.get().to_string(), weight.get().to_string());
         old.weight = weight;
-        let (device, tenant) = (device.config.name.clone(), Some(old.tenant.clone()));
-        done.push(Change { device, tenant, key: "weight", from, to });
+        let (tenant, export) = (Some(old.tenant.clone()), old.export.clone());
+        done.push(Change { device: device.config.name.clone(), tenant, export, group: None, key: "weight", from, to });
+    }
+    for (device, group, weight) in changes.group_weights {
+        engine.set_group_weight(device.place(), group, weight);
+        let device = &mut plan.devices[device];
+        let old = &mut device.groups[group.0 as usize];
+        let (from, to) = (old.weight.get().to_string(), weight.get().to_string());
+        old.weight = weight;
+        let (tenant, group) =
+            if old.is_tenant { (Some(old.name.clone()), None) } else { (None, Some(old.name.clone())) };
+        done.push(Change { device: device.config.name.clone(), tenant, export: None, group, key: "weight", from, to });
     }
     let patience = Duration::from_secs(plan.server.drain_s);
     for (slot, policy) in changes.policies {
@@ -67,7 +87,15 @@ pub fn reload(
         let config = &mut plan.devices[slot].config;
         config.policy = policy;
         let (from, to) = (from.name().to_owned(), options.kind.name().to_owned());
-        done.push(Change { device: config.name.clone(), tenant: None, key: "policy", from, to });
+        done.push(Change {
+            device: config.name.clone(),
+            tenant: None,
+            export: None,
+            group: None,
+            key: "policy",
+            from,
+            to,
+        });
     }
     Ok(())
 }

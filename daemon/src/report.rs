@@ -3,6 +3,7 @@
 use crate::in_force::{self, Rates, WindowReport};
 use hdrhistogram::Histogram;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
+use mqfq_blk::hierarchy::{EffectiveWeight, GroupId};
 use mqfq_blk::stats::FlowStats;
 use mqfq_blk::tuning::{Probe, State};
 use mqfq_front::stats::Counts;
@@ -46,6 +47,9 @@ struct DeviceReport {
     /// All tenants together.
     operations: Operations,
     tenants: Vec<TenantReport>,
+    /// Those that the tenants are in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<GroupReport>,
     hctxs: Vec<HctxReport>,
 }
 
@@ -138,6 +142,36 @@ impl ProbeReport {
     }
 }
 
+#[derive(Serialize)]
+struct GroupReport {
+    name: String,
+    /// The group that it is in.
+    group: Option<String>,
+    #[serde(flatten)]
+    standing: Standing,
+}
+
+/// A weight, and what comes of it now.
+#[derive(Serialize)]
+struct Standing {
+    weight: u16,
+    /// Part of the device among those that compete now; 0 of one that does not; `null` under a policy that knows of no
+    /// groups.
+    effective_share: Option<f64>,
+}
+
+impl Standing {
+    /// Of a weight, where the effective weights of all flows that compete sum to `all`.
+    fn new(weight: u16, effective: Option<EffectiveWeight>, all: u64) -> Standing {
+        let share = |of: EffectiveWeight| if of.competes { of.millionths as f64 / all.max(1) as f64 } else { 0.0 };
+        Standing { weight, effective_share: effective.map(share) }
+    }
+
+    fn percent(&self) -> String {
+        self.effective_share.map_or("-".to_owned(), |share| format!("{:.1}%", share * 100.0))
+    }
+}
+
 #[derive(Serialize, Clone, Copy)]
 struct ByClass {
     high: u64,
@@ -154,6 +188,9 @@ impl From<[u64; 3]> for ByClass {
 #[derive(Serialize)]
 struct TenantReport {
     name: String,
+    /// Where anybody is in a group.
+    #[serde(flatten)]
+    standing: Option<Standing>,
     requests: u64,
     failed: u64,
     reads: u64,
@@ -260,6 +297,7 @@ impl From<&NamedFlowStats> for TenantReport {
         let [reads, writes, flushes, discards, write_zeroes] = flow.stats.completed;
         TenantReport {
             name: flow.name.clone(),
+            standing: None,
             requests: flow.stats.requests(),
             failed: flow.stats.failed,
             reads,
@@ -306,6 +344,19 @@ impl DeviceReport {
             stuck: hctx.stuck,
             late_completions: hctx.late_completions,
         });
+        let competes = |effective: Option<EffectiveWeight>| effective.filter(|effective| effective.competes);
+        let effective = device.flows.iter().filter_map(|flow| competes(flow.effective_weight));
+        let sum: u64 = effective.map(|effective| effective.millionths).sum();
+        let tenant = |flow: &NamedFlowStats| {
+            let standing = || Standing::new(flow.weight.get(), flow.effective_weight, sum);
+            TenantReport { standing: (!device.groups.is_empty()).then(standing), ..TenantReport::from(flow) }
+        };
+        let name_of = |GroupId(group): GroupId| device.groups[group as usize].name.clone();
+        let groups = device.groups.iter().map(|group| GroupReport {
+            name: group.name.clone(),
+            group: group.parent.map(name_of),
+            standing: Standing::new(group.weight.get(), group.effective_weight, sum),
+        });
         DeviceReport {
             name: device.name.clone(),
             policy: device.policy,
@@ -313,7 +364,8 @@ impl DeviceReport {
             in_force: InForceReport::new(device, bytes_per_s),
             write_cost_times: device.write_cost_256ths.map(|times| f64::from(times) / 256.0),
             operations: Operations::of(&all),
-            tenants: device.flows.iter().map(TenantReport::from).collect(),
+            tenants: device.flows.iter().map(tenant).collect(),
+            groups: groups.collect(),
             hctxs: hctxs.collect(),
         }
     }
@@ -394,6 +446,20 @@ impl StatsReport {
                     tenant.queued_ns.p99 as f64 / 1e3,
                 );
             }
+            if !device.groups.is_empty() {
+                let _ = writeln!(out, "  {:<16} {:>12} {:>8} {:>16}", "group", "in", "weight", "share now");
+                for GroupReport { name, group, standing } in &device.groups {
+                    let inside = group.as_deref().unwrap_or("-");
+                    let (weight, share) = (standing.weight, standing.percent());
+                    let _ = writeln!(out, "  {name:<16} {inside:>12} {weight:>8} {share:>16}");
+                }
+                for TenantReport { name, standing, .. } in &device.tenants {
+                    if let Some(standing) = standing {
+                        let (weight, share) = (standing.weight, standing.percent());
+                        let _ = writeln!(out, "  {name:<16} {:>12} {weight:>8} {share:>16}", "tenant");
+                    }
+                }
+            }
             let _ = writeln!(
                 out,
                 "  {:<16} {:>12} {:>8} {:>16} {:>15} {:>15} {:>15}",
@@ -450,7 +516,7 @@ impl StatsReport {
 mod tests {
     use super::*;
     use mqfq_blk::stats::HctxStats;
-    use mqfq_blk::{ClassWeights, PolicyKind, PolicyOptions};
+    use mqfq_blk::{ClassWeights, PolicyKind, PolicyOptions, Weight};
 
     #[test]
     fn the_table_and_the_json_say_the_same() {
@@ -460,7 +526,13 @@ mod tests {
             stats.total_ns.record(2000).unwrap();
         }
         let hctx = HctxStats { dispatched: 11, doorbells: 5, ..Default::default() };
-        let flows = vec![NamedFlowStats { name: "alice".into(), stats, class_bytes: Some([5, 6, 7]) }];
+        let flows = vec![NamedFlowStats {
+            name: "alice".into(),
+            stats,
+            class_bytes: Some([5, 6, 7]),
+            weight: Weight::DEFAULT,
+            effective_weight: None,
+        }];
         let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
         let (in_force, write_cost_256ths) = (None, Some(640));
         let split = mqfq_blk::split::SplitControl::new(Default::default(), 1).state();
@@ -474,6 +546,7 @@ mod tests {
             write_cost_256ths,
             split,
             flows,
+            groups: vec![],
             hctxs: vec![hctx],
         };
         let listener = Counts {
@@ -510,10 +583,7 @@ mod tests {
         assert_eq!(json["devices"][0]["class_weights"], serde_json::json!({"high": 16, "medium": 4, "low": 1}));
 
         assert_eq!(json["devices"][0]["write_cost_times"], 2.5);
-        assert_eq!(
-            json["devices"][0]["in_force"]["sentence"],
-            "D 64 requests, set; 41.0 MB/s; split off: configured"
-        );
+        assert_eq!(json["devices"][0]["in_force"]["sentence"], "D 64 requests, set; 41.0 MB/s; split off: configured");
         assert_eq!(json["devices"][0]["in_force"]["bytes_per_s"], 40_960_000.0);
 
         let table = report.table();

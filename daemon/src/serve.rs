@@ -8,7 +8,8 @@
 //! (`{"devices":…}`) for each SIGUSR1, `{"tracing":…}` for each SIGUSR2, `{"reloaded":…}` for each SIGHUP,
 //! `{"draining":true}`, and the counters once more with `--stats`.
 
-use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, Plan, RealFiles};
+use crate::config::family::Relative;
+use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, FlowPlan, Plan, RealFiles, family};
 use crate::connection_log::connection_log;
 use crate::in_force::{self, Rates};
 use crate::output::{LAST_LINES_WAIT, Output};
@@ -18,7 +19,7 @@ use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
 use crate::{devices, plain, reload, watch};
 use mqfq_blk::device::Device;
-use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Settled};
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping, Settled};
 use mqfq_blk::probe::Finding;
 use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slots};
 use mqfq_config::text::shown;
@@ -56,6 +57,9 @@ struct DeviceReady {
     fell_back: Option<String>,
     /// `None`: nothing was to be found out, or nothing was found.
     wrr: Option<WrrReport>,
+    /// Who is in which group, from the top.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<Relative>,
 }
 
 /// What weighted round robin does on a device.
@@ -92,6 +96,9 @@ struct ExportReport {
     token_share: Option<u32>,
     tenant: String,
     weight: u16,
+    /// The weight is the export's among those of its tenant.
+    #[serde(skip)]
+    is_flow: bool,
     class: &'static str,
     offset_bytes: u64,
     size_bytes: u64,
@@ -290,7 +297,7 @@ fn end_trace(options: &ServeOptions, plan: &Plan, engine: &Engine, output: &Outp
     let traces = engine.take_trace();
     let traced = |device: &DevicePlan| TracedDevice {
         name: device.config.name.clone(),
-        tenants: device.flows.values().map(|flow| flow.tenant.clone()).collect(),
+        tenants: device.flows.values().map(FlowPlan::name).collect(),
     };
     let devices: Vec<TracedDevice> = plan.devices.values().map(traced).collect();
     let path = options.trace.to_string_lossy();
@@ -388,6 +395,10 @@ impl Prepared {
 
     fn engine_options(&self) -> EngineOptions {
         let device = |(plan, device): (&DevicePlan, &Arc<dyn Device>)| DeviceOptions {
+            grouping: Grouping {
+                tree: family::tree(&plan.groups, plan.flows.values().map(|flow| flow.group)),
+                names: plan.groups.iter().map(|group| group.name.clone()).collect(),
+            },
             name: plan.config.name.clone(),
             device: device.clone(),
             policy: plan.config.policy.options(self.workers),
@@ -397,7 +408,7 @@ impl Prepared {
                 .flows
                 .values()
                 .map(|flow| FlowOptions {
-                    name: flow.tenant.clone(),
+                    name: flow.name(),
                     weight: flow.weight,
                     class: flow.class,
                     limits: flow.staged,
@@ -451,6 +462,7 @@ impl Prepared {
                 token_share: form.map(|_| policy.token_share),
                 tenant: flow.tenant.clone(),
                 weight: flow.weight.get(),
+                is_flow: flow.export.is_some(),
                 class: flow.class.name(),
                 offset_bytes: export.offset_bytes,
                 size_bytes: export.size_bytes,
@@ -462,8 +474,11 @@ impl Prepared {
             self.device_names().into_iter().zip(settled).map(|(name, Settled { policy, probe, fell_back })| {
                 let wrr = probe.and_then(Result::ok).map(WrrReport::from);
                 let in_force = in_force::at_start(policy);
-                DeviceReady { name, policy: policy.kind.name(), in_force, fell_back: fell_back.clone(), wrr }
+                let (fell_back, groups) = (fell_back.clone(), Vec::new());
+                DeviceReady { name, policy: policy.kind.name(), in_force, fell_back, wrr, groups }
             });
+        let groups = self.plan.devices.values().map(family::relatives);
+        let devices = devices.zip(groups).map(|(device, groups)| DeviceReady { groups, ..device });
         let report = ReadyReport {
             ready,
             pid: std::process::id(),
@@ -477,7 +492,7 @@ impl Prepared {
         let mut text = String::new();
         for export in &report.exports {
             text += &format!(
-                "export {}: {} bytes at {} of device {} ({}{}), tenant {} of weight {}{}, on {}\n",
+                "export {}: {} bytes at {} of device {} ({}{}), tenant {}{} of weight {}{}, on {}\n",
                 shown(&export.name),
                 export.size_bytes,
                 export.offset_bytes,
@@ -485,6 +500,7 @@ impl Prepared {
                 export.policy,
                 export.form.map_or(String::new(), |form| format!(", {form}")),
                 export.tenant,
+                if export.is_flow { ", a flow" } else { "" },
                 export.weight,
                 if export.read_only { ", read-only" } else { "" },
                 export.addresses.values().flatten().map(|address| shown(address)).collect::<Vec<_>>().join(" and "),
@@ -493,6 +509,13 @@ impl Prepared {
         for DeviceReady { name, in_force, .. } in &report.devices {
             if let Some(sentence) = in_force {
                 text += &format!("device {name}: {sentence}\n");
+            }
+        }
+        for DeviceReady { name, groups, .. } in report.devices.iter().filter(|device| !device.groups.is_empty()) {
+            text += &format!("groups of device {}, with their part while everybody competes:\n", shown(name));
+            for Relative { name, depth, weight, share } in groups {
+                text +=
+                    &format!("{:indent$}{name}: weight {weight}, {:.2}%\n", "", share * 100.0, indent = 2 + 2 * depth);
             }
         }
         let (exports, workers) = (report.exports.len(), report.workers);
@@ -604,6 +627,7 @@ mod tests {
             limits: StageLimits::DEFAULT,
         };
         let device = DeviceOptions {
+            grouping: Default::default(),
             name: "null".into(),
             device: Arc::new(NullDevice::new(1 << 20)),
             policy: PolicyOptions::new(PolicyKind::Mqfq),

@@ -124,6 +124,7 @@ impl Rig {
             pin: options.pin,
             spin_ns: 0,
             devices: vec![DeviceOptions {
+                grouping: Default::default(),
                 name: "device".into(),
                 device: options.device,
                 policy: options.policy,

@@ -31,6 +31,7 @@ fn engine() -> Engine {
         limits: StageLimits::DEFAULT,
     };
     let device = DeviceOptions {
+        grouping: Default::default(),
         name: "memory".to_owned(),
         device: Arc::new(MemoryDevice::new(SIZE_BYTES)),
         policy: PolicyOptions::new(PolicyKind::Mqfq),

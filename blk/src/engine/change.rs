@@ -25,6 +25,7 @@ use crate::tuning::Tuning;
 use crate::worker::thread::Running;
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::hierarchy::GroupId;
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyOptions};
 use mqfq_sched::topology::HctxId;
 use std::sync::{Arc, MutexGuard, PoisonError, mpsc};
@@ -64,7 +65,8 @@ impl Engine {
                 options.kind
             ));
         }
-        let policy = AnyPolicy::new(&options, &self.topology, &current[device].weights)
+        let Current { weights, tree, .. } = &current[device];
+        let policy = AnyPolicy::with_tree(&options, &self.topology, weights, tree)
             .map_err(|error| format!("device {name}: {error}"))?;
         set_classes(&policy, &current[device].classes);
         let policy = Arc::new(policy);
@@ -95,6 +97,16 @@ impl Engine {
         let mut current = self.current();
         current[device].weights[flow.0 as usize] = weight;
         self.shared.devices[device].running().policy.set_weight(flow, weight);
+    }
+
+    /// Changes the weight of a group of flows on a device, at once; a request that is staged keeps its tag if it has one.
+    ///
+    /// # Panics
+    /// If there is no such device or group.
+    pub fn set_group_weight(&self, device: usize, group: GroupId, weight: Weight) {
+        let mut current = self.current();
+        current[device].tree.groups[group.0 as usize].weight = weight;
+        self.shared.devices[device].running().policy.set_group_weight(group, weight);
     }
 
     /// The policy of a device, and its options.

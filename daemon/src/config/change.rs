@@ -1,9 +1,10 @@
 //! What another config would change of a running one: policies and weights can change while tenants are served, all
 //! else cannot.
 
-use super::{DeviceConfig, DevicePlan, ExportPlan, Medium, Plan, PolicyConfig};
+use super::{DeviceConfig, DevicePlan, ExportPlan, GroupPlan, Medium, Plan, PolicyConfig};
 use crate::config::check::FlowPlan;
 use mqfq_blk::Weight;
+use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::Slot;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Changes {
     /// Devices whose policy or its settings differ.
     pub policies: Vec<(Slot, PolicyConfig)>,
-    /// Tenants of devices whose weight differs.
+    /// Flows of devices whose weight differs.
     pub weights: Vec<(Slot, Slot, Weight)>,
+    /// Groups on devices whose weight differs.
+    pub group_weights: Vec<(Slot, GroupId, Weight)>,
 }
 
 const RESTART: &str =
@@ -44,6 +47,8 @@ impl Plan {
                 changes.policies.push((slot, new.config.policy));
             }
             let differ = |(flow, new): &(Slot, &FlowPlan)| old.flows[*flow].weight != new.weight;
+            let regrouped = || new.config.place.error(format!("which groups are on this device {RESTART}")).to_string();
+            changes.group_weights.extend(changed_groups(slot, old, new).ok_or_else(regrouped)?);
             changes.weights.extend(flows.into_iter().filter(differ).map(|(flow, new)| (slot, flow, new.weight)));
         }
         if exports.len() != new.exports.len() {
@@ -72,18 +77,51 @@ impl Plan {
 
 /// The flows of the new plan, with their slots in the old one, if they are the same but for their weights.
 fn same_flows<'new>(old: &DevicePlan, new: &'new DevicePlan) -> Option<Vec<(Slot, &'new FlowPlan)>> {
-    let by_name: BTreeMap<&str, Slot> = old.flows.iter().map(|(slot, flow)| (flow.tenant.as_str(), slot)).collect();
-    let same = |new: &'new FlowPlan| {
-        let slot = *by_name.get(new.tenant.as_str())?;
-        let FlowPlan { tenant: _, weight: _, class, staged, memory_bytes } = &old.flows[slot];
-        ((class, staged, memory_bytes) == (&new.class, &new.staged, &new.memory_bytes)).then_some((slot, new))
+    let name = |flow: &'_ FlowPlan| (flow.tenant.clone(), flow.export.clone());
+    let by_name: BTreeMap<_, Slot> = old.flows.iter().map(|(slot, flow)| (name(flow), slot)).collect();
+    let group = |plan: &DevicePlan, flow: &FlowPlan| flow.group.map(|group| line(&plan.groups, group));
+    let same = |flow: &'new FlowPlan| {
+        let slot = *by_name.get(&name(flow))?;
+        let FlowPlan { tenant: _, export: _, weight: _, group: _, class, staged, memory_bytes } = &old.flows[slot];
+        let is_same = (class, staged, memory_bytes) == (&flow.class, &flow.staged, &flow.memory_bytes)
+            && group(old, &old.flows[slot]) == group(new, flow);
+        is_same.then_some((slot, flow))
     };
     if old.flows.len() == new.flows.len() { new.flows.values().map(same).collect() } else { None }
 }
 
+/// A group and those that it is in, by what they are called.
+fn line(groups: &[GroupPlan], group: GroupId) -> Vec<String> {
+    let mut line = Vec::new();
+    let mut at = Some(group);
+    while let Some(group) = at {
+        line.push(groups[group.0 as usize].called());
+        at = groups[group.0 as usize].parent;
+    }
+    line
+}
+
+/// The groups of a device whose weight differs, by their number in the old plan. `None`: they are not the same groups.
+fn changed_groups(device: Slot, old: &DevicePlan, new: &DevicePlan) -> Option<Vec<(Slot, GroupId, Weight)>> {
+    let numbered = |groups: &[GroupPlan]| (0..groups.len() as u32).map(GroupId).collect::<Vec<_>>();
+    let by_line: BTreeMap<Vec<String>, GroupId> =
+        numbered(&old.groups).into_iter().map(|group| (line(&old.groups, group), group)).collect();
+    if old.groups.len() != new.groups.len() {
+        return None;
+    }
+    let mut changed = Vec::new();
+    for (number, group) in numbered(&new.groups).into_iter().zip(&new.groups) {
+        let was = *by_line.get(&line(&new.groups, number))?;
+        if old.groups[was.0 as usize].weight != group.weight {
+            changed.push((device, was, group.weight));
+        }
+    }
+    Some(changed)
+}
+
 /// The same but for the policy and the flows. Every field is named, so that a new one is a decision.
 fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
-    let DevicePlan { config, size_bytes, read_only: _, flows: _ } = old;
+    let DevicePlan { config, size_bytes, read_only: _, flows: _, groups: _ } = old;
     let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost, profile: _ } = config;
     let same_medium = match (medium, &new.config.medium) {
         (Medium::File { path, size, direct }, Medium::File { path: new_path, size: new_size, direct: new_direct }) => {
@@ -158,8 +196,8 @@ nbd = \"unix:/b\"
     fn policies_and_weights_change_and_comments_move_lines_without_a_change() {
         assert_eq!(changes("[device", "# a comment\n\n[device"), Ok(Changes::default()));
         let policies = |to: &str| {
-            let Changes { policies, weights } = changes("\"none\"", to).unwrap();
-            assert_eq!(weights, []);
+            let Changes { policies, weights, group_weights } = changes("\"none\"", to).unwrap();
+            assert_eq!((weights, group_weights), (vec![], vec![]));
             policies.into_iter().map(|(device, policy)| (device, policy.options(1).kind)).collect::<Vec<_>>()
         };
         assert_eq!(policies("\"mqfq\""), [(Slot::first(0), PolicyKind::Mqfq)]);

@@ -4,10 +4,12 @@
 //! outside the config, and a tenant, export or device is the same one for as long as it is there, wherever its section
 //! stands in the file that is read next.
 
+use super::family::{self, Families, GroupPlan, Member};
 use super::{
     Config, ConfigError, DeviceConfig, ExportConfig, Located, Medium, Place, ServerConfig, addresses, overlap,
 };
 use crate::files;
+use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::{NoPlace, Slot, Slots};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
@@ -44,24 +46,41 @@ pub struct DevicePlan {
     pub size_bytes: u64,
     /// All exports here are read-only: it is opened to be read alone.
     pub read_only: bool,
-    /// One flow per tenant with an export here, in the order of the tenants' sections. Their places are the engine's
+    /// One flow per tenant with an export here, in the order of the tenants' sections; of a tenant whose exports have
+    /// weights, one per export. Their places are the engine's
     /// `FlowId`.
     pub flows: Slots<FlowPlan>,
+    /// The groups that the flows are in, by `GroupId`; each after the one that it is in.
+    pub groups: Vec<GroupPlan>,
 }
 
-/// A tenant on one device.
+/// A tenant on one device, or one export of it there.
 #[derive(Debug)]
 pub struct FlowPlan {
     /// The tenant's name.
     pub tenant: String,
-    /// Its weight.
+    /// The export's name, of a tenant whose exports are flows.
+    pub export: Option<String>,
+    /// Its weight, or the export's.
     pub weight: Weight,
+    /// The group that it is in.
+    pub group: Option<GroupId>,
     /// Its priority class.
     pub class: PriorityClass,
     /// What may wait in one worker.
     pub staged: StageLimits,
     /// Payload memory of its connections, bytes; the same on each of its devices, which share it.
     pub memory_bytes: u64,
+}
+
+impl FlowPlan {
+    /// As reports call it: the tenant, or tenant and export with a slash between.
+    pub fn name(&self) -> String {
+        match &self.export {
+            Some(export) => format!("{}/{export}", self.tenant),
+            None => self.tenant.clone(),
+        }
+    }
 }
 
 /// An export with everything resolved.
@@ -147,7 +166,8 @@ impl Config {
             listeners: Vec::new(),
             warnings: Vec::new(),
         };
-        let mut flow_slots: BTreeMap<(usize, usize), (Slot, Slot)> = BTreeMap::new();
+        let families = Families::new(&self.groups, &self.tenants, &self.exports, &ranges);
+        let mut flow_slots: BTreeMap<(usize, usize, Option<usize>), (Slot, Slot)> = BTreeMap::new();
         for (device_index, config) in self.devices.into_iter().enumerate() {
             let Used { tenants, read_only } = std::mem::take(&mut used[device_index]);
             if tenants.is_empty() {
@@ -156,31 +176,38 @@ impl Config {
             }
             let mut flows = Slots::new(tenants_max);
             let mut tenant_slots = Vec::new();
-            for tenant_index in tenants {
+            let (groups, members) = families.on(device_index, &tenants);
+            family::refuse_unable(&config, &groups)?;
+            for Member { tenant: tenant_index, export, group } in members {
                 let tenant = &self.tenants[tenant_index];
+                let named = export.map(|export| &self.exports[export]);
                 let flow = flows.insert(FlowPlan {
                     tenant: tenant.name.clone(),
-                    weight: tenant.weight,
+                    export: named.map(|export| export.name.clone()),
+                    weight: named.map_or(tenant.weight, |export| export.weight.unwrap_or_default()),
+                    group,
                     class: tenant.class,
                     staged: tenant.staged,
                     memory_bytes: tenant.memory_bytes,
                 });
                 let too_many =
                     |NoPlace| config.place.error(format!("more tenants use it than server.tenants-max, {tenants_max}"));
-                tenant_slots.push((tenant_index, flow.map_err(too_many)?));
+                tenant_slots.push((tenant_index, export, flow.map_err(too_many)?));
             }
             let place = config.place.clone();
-            let device = DevicePlan { config, size_bytes: sizes[device_index], read_only, flows };
+            let device = DevicePlan { config, size_bytes: sizes[device_index], read_only, flows, groups };
             let too_many = |NoPlace| place.error(format!("it is one device too many, allowed are {DEVICES_MAX}"));
             let device = plan.devices.insert(device).map_err(too_many)?;
-            for (tenant_index, flow) in tenant_slots {
-                flow_slots.insert((device_index, tenant_index), (device, flow));
+            for (tenant_index, export, flow) in tenant_slots {
+                flow_slots.insert((device_index, tenant_index, export), (device, flow));
             }
         }
         // By front end and how an address is written, of which there is one way for each.
         let mut listeners: BTreeMap<String, usize> = BTreeMap::new();
-        for (export, range) in self.exports.into_iter().zip(ranges) {
-            let (device, flow) = flow_slots[&(range.device, range.tenant)];
+        let is_split = families.split;
+        for (index, (export, range)) in self.exports.into_iter().zip(ranges).enumerate() {
+            let own = is_split[range.tenant].then_some(index);
+            let (device, flow) = flow_slots[&(range.device, range.tenant, own)];
             let place = export.place.clone();
             let slot = plan.exports.insert(ExportPlan {
                 name: export.name,
@@ -268,7 +295,7 @@ pub(super) struct Range {
     /// Index into the config's devices.
     pub(super) device: usize,
     /// Index into the config's tenants.
-    tenant: usize,
+    pub(super) tenant: usize,
     /// First byte.
     pub(super) start: u64,
     /// Byte after the last.

@@ -12,6 +12,7 @@ mod addresses;
 mod change;
 mod check;
 mod cost;
+pub mod family;
 #[cfg(test)]
 mod message_tests;
 mod overlap;
@@ -23,19 +24,22 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
-pub use check::{DevicePlan, ExportPlan, Plan, RealFiles};
+pub use check::{DevicePlan, ExportPlan, FlowPlan, Plan, RealFiles};
 pub use cost::Profile;
+pub use family::GroupPlan;
 pub use mqfq_config::{ConfigError, Place};
 pub use policy::PolicyConfig;
 
 use crate::files;
 use mqfq_blk::device::file::Direct;
 use mqfq_blk::device::nvme::{Arbitration, PRESETS};
+use mqfq_blk::hierarchy::Tree;
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::slots::PLACES_MAX;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, PolicyKind, PriorityClass, Weight};
+use mqfq_config::groups::Groups;
 use mqfq_config::text::{quoted, shown};
 use mqfq_config::{Section, Source, size};
 use mqfq_front::FRONT_ENDS;
@@ -51,6 +55,12 @@ const CONFIG_BYTES_MAX: u64 = 64 << 20;
 
 /// Longest name of a device or tenant, bytes: they stand in each line about it.
 const SECTION_NAME_BYTES_MAX: usize = 255;
+
+/// Weights of groups, tenants and exports.
+const WEIGHTS: RangeInclusive<u64> = Weight::MIN.get() as u64..=Weight::MAX.get() as u64;
+
+/// Groups in each other: above them is the device, below a tenant with its exports.
+const GROUPS_DEEP: usize = Tree::DEPTH_MAX - 1;
 
 /// Largest size of a device or export: what offsets of all protocols (signed 64 bits) can name.
 const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
@@ -71,6 +81,8 @@ pub struct Config {
     pub server: ServerConfig,
     /// `[device.NAME]`, in the file's order.
     pub devices: Vec<DeviceConfig>,
+    /// `[group.NAME]`.
+    pub groups: Groups,
     /// `[tenant.NAME]`, in the file's order.
     pub tenants: Vec<TenantConfig>,
     /// `[export.NAME]`, in the file's order.
@@ -184,13 +196,15 @@ pub enum Medium {
     },
 }
 
-/// `[tenant.NAME]`: `weight`, `class`, `staged-requests`, `staged-bytes`, `memory`.
+/// `[tenant.NAME]`: `weight`, `group`, `class`, `staged-requests`, `staged-bytes`, `memory`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TenantConfig {
     /// NAME.
     pub name: String,
     /// `weight`: 1..=10000, default 100. A tenant with exports on two devices is one flow of this weight on each.
     pub weight: Weight,
+    /// `group`: the group that it is in, by its number. Default: none.
+    pub group: Option<usize>,
     /// `class`: `"realtime"`, `"best-effort"` (default) or `"idle"`, for policies that have classes; others do not look
     /// at it.
     pub class: PriorityClass,
@@ -212,6 +226,9 @@ pub struct ExportConfig {
     pub device: Located<String>,
     /// `tenant`.
     pub tenant: Located<String>,
+    /// `weight`: 1..=10000. If one export of a tenant has one, each of the tenant's exports is a flow, of this weight
+    /// among them; the default is 100 then.
+    pub weight: Option<Weight>,
     /// `offset` of its first byte on the device. Default 0.
     pub offset_bytes: u64,
     /// `size`. Default: up to the device's end.
@@ -264,7 +281,7 @@ const PATH_KEYS: [&str; 12] = [
 /// Keys of `[export.NAME]`: those of the front ends stand between these.
 static EXPORT_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let front_ends = FRONT_ENDS.iter().map(|front_end| front_end.name());
-    let before = ["device", "tenant", "offset", "size"].into_iter();
+    let before = ["device", "tenant", "weight", "offset", "size"].into_iter();
     before.chain(front_ends).chain(["read-only", "shared", "description", "payload-max"]).collect()
 });
 
@@ -292,12 +309,15 @@ impl Config {
     pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
         let source = Source::new(file, text);
         let root = source.parse()?;
-        let root = Section::root(&source, root.get_ref(), &["server", "device", "tenant", "export"])?;
+        let root = Section::root(&source, root.get_ref(), &["server", "device", "group", "tenant", "export"])?;
+        let groups = Groups::read(&root, WEIGHTS, GROUPS_DEEP)?;
+        let tenant = |named| tenant(named, &groups);
         Ok(Config {
             server: server(&root)?,
             devices: root.named_tables("device")?.into_iter().map(device).collect::<Result<_, _>>()?,
             tenants: root.named_tables("tenant")?.into_iter().map(tenant).collect::<Result<_, _>>()?,
             exports: root.named_tables("export")?.into_iter().map(export).collect::<Result<_, _>>()?,
+            groups,
             place: root.place().clone(),
         })
     }
@@ -428,14 +448,13 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
     })
 }
 
-fn tenant((name, section): (String, Section<'_, '_>)) -> Result<TenantConfig, ConfigError> {
+fn tenant((name, section): (String, Section<'_, '_>), groups: &Groups) -> Result<TenantConfig, ConfigError> {
     name_fits(&name, &section)?;
-    let section = section.with_allowed(&["weight", "class", "staged-requests", "staged-bytes", "memory"])?;
-    let weights = u64::from(Weight::MIN.get())..=u64::from(Weight::MAX.get());
-    let weight = section.get("weight").map(|weight| weight.number(weights)).transpose()?;
+    let section = section.with_allowed(&["weight", "group", "class", "staged-requests", "staged-bytes", "memory"])?;
     Ok(TenantConfig {
         name,
-        weight: weight.map_or(Weight::DEFAULT, |weight| Weight::new(weight).expect("in range")),
+        weight: weight(&section)?.unwrap_or_default(),
+        group: section.get("group").map(|group| groups.find(&group)).transpose()?,
         class: section.get("class").map_or(Ok(PriorityClass::default()), |class| {
             let name = class.choice(&PriorityClass::ALL.map(PriorityClass::name))?;
             Ok(name.parse().expect("a choice of all names"))
@@ -452,6 +471,12 @@ fn tenant((name, section): (String, Section<'_, '_>)) -> Result<TenantConfig, Co
             .get("memory")
             .map_or(Ok(MemoryLimits::TENANT_BYTES), |memory| memory.size(MEMORY_BYTES))?,
     })
+}
+
+/// `weight`, if it is there.
+fn weight(section: &Section<'_, '_>) -> Result<Option<Weight>, ConfigError> {
+    let weight = section.get("weight").map(|weight| weight.number(WEIGHTS)).transpose()?;
+    Ok(weight.map(|weight| Weight::new(weight).expect("in range")))
 }
 
 fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, ConfigError> {
@@ -479,6 +504,7 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
         place: section.place().clone(),
         device: located("device", "the name of a [device.NAME] section")?,
         tenant: located("tenant", "the name of a [tenant.NAME] section")?,
+        weight: weight(&section)?,
         offset_bytes: section.get("offset").map_or(Ok(0), |offset| offset.size(0..=SIZE_MAX_BYTES))?,
         size: size.transpose()?,
         addresses,

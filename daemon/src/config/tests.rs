@@ -166,11 +166,11 @@ fn a_tenant_has_a_class() {
 fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("weight = 200", "wieght = 200")),
-        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, class, staged-requests, staged-bytes, memory"
+        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, group, class, staged-requests, staged-bytes, memory"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[devices.x]\n")),
-        "c.toml:13: devices: unknown key, allowed are server, device, tenant, export"
+        "c.toml:13: devices: unknown key, allowed are server, device, group, tenant, export"
     );
     // A key of another kind of device is as unknown as a typo.
     assert_eq!(

@@ -120,6 +120,40 @@ fn a_config_that_is_wrong_or_asks_for_a_restart_changes_nothing() {
 }
 
 #[test]
+fn sighup_changes_the_weights_of_groups_tenants_and_exports_and_the_report_tells_them() {
+    let _machine = machine::shared();
+    let config = CONFIG
+        .replace("\"none\"", "\"mqfq\"")
+        .replace("[tenant.a]", "[group.acme]\nweight = 300\n[tenant.a]\ngroup = \"acme\"")
+        .replace("tenant = \"b\"", "tenant = \"b\"\nweight = 40");
+    let mut server = Server::start(&config);
+    let clients = ["a", "b"].map(|name| Client::connect(&server.socket(name), name));
+    for mut client in clients {
+        client.write(0, &pattern(4096, 1)).unwrap();
+    }
+    let acme = reload(&mut server, |text| text.replace("weight = 300", "weight = 200"));
+    let tenant = reload(&mut server, |text| text.replace("weight = 100", "weight = 50"));
+    let export = reload(&mut server, |text| text.replace("weight = 40", "weight = 60"));
+    let told = [acme, tenant, export].map(|said| {
+        let change = &said["changes"][0];
+        let text = |key: &str| change[key].as_str().map(str::to_owned);
+        (text("group"), text("tenant"), text("export"), text("from"), text("to"))
+    });
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(told[0], (some("acme"), None, None, some("300"), some("200")));
+    assert_eq!(told[1], (None, some("b"), None, some("100"), some("50")));
+    assert_eq!(told[2], (None, some("b"), some("b"), some("40"), some("60")));
+    let moved = reload(&mut server, |text| text.replace("[tenant.a]\ngroup = \"acme\"", "[tenant.a]"));
+    assert!(moved["error"].as_str().unwrap().contains("cannot change while serving"), "{moved}");
+    let last = server.terminate();
+    let device = &last["devices"][0];
+    let row = |kind: &str, at: usize| (device[kind][at]["name"].clone(), device[kind][at]["weight"].clone());
+    assert_eq!([row("groups", 0), row("groups", 1)], [("acme".into(), 200.into()), ("b".into(), 50.into())]);
+    assert_eq!([row("tenants", 0), row("tenants", 1)], [("a".into(), 100.into()), ("b/b".into(), 60.into())]);
+    assert!(device["groups"][0]["effective_share"].is_number(), "{device}");
+}
+
+#[test]
 fn sigusr2_begins_a_trace_and_the_next_one_writes_it() {
     let _machine = machine::shared();
     let mut server = Server::start(CONFIG);

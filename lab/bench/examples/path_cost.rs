@@ -6,7 +6,8 @@
 //! valgrind --tool=callgrind --toggle-collect='*path_cost_step*' target/release/examples/path_cost none 1000
 //! target/release/examples/path_cost mqfq 1000000
 //! ```
-//! `path_cost LAYER BATCHES [FLOWS]`: LAYER is a policy or `raw`; prints nanoseconds per request.
+//! `path_cost LAYER BATCHES [FLOWS [GROUPS]]`: LAYER is a policy or `raw`; prints nanoseconds per request. GROUPS, 0 to
+//! 3: all flows are in so many groups, one in the other.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::null::NullDevice;
@@ -19,6 +20,7 @@ use mqfq_blk::table::Owner;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology};
 use mqfq_report::print_line;
 use mqfq_sched::flow::Weight;
+use mqfq_sched::hierarchy::{Group, GroupId, Tree};
 use mqfq_sched::policy::AnyPolicy;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -37,12 +39,18 @@ struct Path {
     now_ns: u64,
 }
 
-fn path(layer: &str, flows: u32) -> Result<Path, String> {
+fn path(layer: &str, flows: u32, groups: u32) -> Result<Path, String> {
     let named = || layer.parse::<PolicyKind>().map_err(|error| format!("argument 1: {error}, or raw"));
     let kind: PolicyKind = if layer == "raw" { PolicyKind::None } else { named()? };
     let options = PolicyOptions { depth: 64, ..PolicyOptions::new(kind) }.relaxed(1);
     let weights = vec![Weight::DEFAULT; flows as usize];
-    let policy = AnyPolicy::new(&options, &Topology::flat(1), &weights).map_err(|error| error.to_string())?;
+    let group = |number: u32| Group { weight: Weight::DEFAULT, parent: number.checked_sub(1).map(GroupId) };
+    let tree = Tree {
+        groups: (0..groups).map(group).collect(),
+        of_flow: vec![groups.checked_sub(1).map(GroupId); flows as usize],
+    };
+    let policy = AnyPolicy::with_tree(&options, &Topology::flat(1), &weights, &tree);
+    let policy = policy.map_err(|error| error.to_string())?;
     let options = QueueOptions { hctx: HctxId(0), depth: 64, ring: None, interrupt: Arc::new(|_| ()) };
     let hctx = HwCtx::new(HwCtxOptions {
         id: HctxId(0),
@@ -122,7 +130,11 @@ fn measure(arguments: &[String]) -> Result<(), String> {
         number.ok_or_else(|| format!("argument {} is no number from 1 to {}", at + 1, u32::MAX))
     };
     let (batches, flows) = (number(1, 100_000)?, number(2, 8)?);
-    let mut path = path(layer, flows)?;
+    let groups = match arguments.get(3).map_or(Ok(0), |text| text.parse()) {
+        Ok(groups) if groups <= Tree::DEPTH_MAX as u32 => groups,
+        _ => return Err(format!("argument 4 is no number from 0 to {}", Tree::DEPTH_MAX)),
+    };
+    let mut path = path(layer, flows, groups)?;
     let start = Instant::now();
     path.batches(batches);
     let ns = start.elapsed().as_nanos() as f64 / (f64::from(batches) * f64::from(BATCH));

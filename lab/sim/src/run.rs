@@ -288,7 +288,8 @@ fn parts_by_weight(scenario: &Scenario) -> Vec<(f64, f64)> {
     }
     let inside = |parent: Option<GroupId>| {
         let tenants = scenario.tenants.iter().filter(|tenant| tenant.group == parent).map(own);
-        let groups = scenario.groups.iter().zip(&is_used).filter(|(group, is_used)| group.parent == parent && **is_used);
+        let groups =
+            scenario.groups.iter().zip(&is_used).filter(|(group, is_used)| group.parent == parent && **is_used);
         tenants.chain(groups.map(|(group, _)| f64::from(group.weight.get()))).sum::<f64>()
     };
     let top = inside(None);

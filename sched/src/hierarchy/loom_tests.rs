@@ -37,7 +37,6 @@ fn parts(scene: &(Hierarchy, [Member; 2])) -> [u64; 2] {
 fn loom_hierarchy_two_come_at_once() {
     // One may find the other at the sums, and is left to the next step. Neither ever gets more than the whole
     // group, and after that step both have half.
-    // Shown to fail: `leave` without giving `busy` back.
     model(|| {
         let scene = scene(2);
         let other = scene.clone();

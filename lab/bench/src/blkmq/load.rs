@@ -164,6 +164,7 @@ pub fn measure(queues: QueueLayout, workers: usize, depth: u16, measured_ms: u64
         pin: true,
         spin_ns: 0,
         devices: vec![DeviceOptions {
+            grouping: Default::default(),
             name: "null".into(),
             device: drive::null_device(DEVICE_BYTES),
             policy: PolicyOptions::new(PolicyKind::None),

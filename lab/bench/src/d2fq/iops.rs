@@ -148,6 +148,7 @@ fn once(name: &str, workers: usize, stack: Stack, measured_ms: u64) -> Result<f6
         pin: true,
         spin_ns: if name == "null" { 0 } else { SPIN_NS },
         devices: vec![DeviceOptions {
+            grouping: Default::default(),
             name: name.into(),
             device: device(name)?,
             policy: stack.policy(workers),

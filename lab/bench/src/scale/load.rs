@@ -115,6 +115,7 @@ pub fn measure(contender: Contender, setting: Setting, fixed: Fixed) -> Result<S
         pin: true,
         spin_ns: 0,
         devices: vec![DeviceOptions {
+            grouping: Default::default(),
             name: "null".into(),
             device: drive::null_device(DEVICE_BYTES),
             policy: contender.options(depth, fixed.window_bytes, workers),

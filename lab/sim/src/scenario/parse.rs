@@ -4,7 +4,8 @@
 //! is refused at the later of them in the reader's eyes: too many workers at `workers`, not at `sockets`.
 
 use super::{
-    Device, Group, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind, tenant::tenant,
+    Device, Group, GvtKind, Latencies, Machine, Policy, Scenario, TokensKind, Unthrottle, VirtualTimeKind,
+    tenant::tenant,
 };
 use crate::machine;
 use mqfq_blk_watched::hierarchy::{GroupId, Tree};
