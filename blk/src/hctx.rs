@@ -240,11 +240,9 @@ impl<P: Policy> HwCtx<P> {
         kick: &mut impl Kick,
     ) -> Result<(), Full> {
         let HwCtx { path, shared, frozen, .. } = self;
-        let mut stage = |shared: &mut Shared<P>, entry| match (&mut *frozen, &mut *path) {
-            (Some(held), _) => held.push_back(entry),
-            (None, Path::Staged(_)) => shared.policy.submit(&mut shared.queue, entry, now_ns, kick),
-            (None, Path::Direct(direct)) => direct.submit(shared, entry, now_ns),
-            (None, Path::Raw(_)) => unreachable!("without a block layer nothing is frozen or cut"),
+        let mut stage = |shared: &mut Shared<P>, entry| match frozen {
+            Some(held) => held.push_back(entry),
+            None => stage_by_detour(path, shared, entry, now_ns, kick),
         };
         match shared.cuts(&submission) {
             Some(cuts) => {
@@ -366,11 +364,7 @@ impl<P: Policy> HwCtx<P> {
         self.shared.counters.mark(TraceEvent::Thawed, now_ns);
         self.has_detour = self.shared.adopt_split();
         for entry in self.frozen.take().unwrap_or_default() {
-            match &mut self.path {
-                Path::Staged(_) => self.shared.policy.submit(&mut self.shared.queue, entry, now_ns, kick),
-                Path::Direct(direct) => direct.submit(&mut self.shared, entry, now_ns),
-                Path::Raw(_) => unreachable!("without a block layer nothing is frozen"),
-            }
+            stage_by_detour(&mut self.path, &mut self.shared, entry, now_ns, kick);
         }
     }
 
@@ -465,6 +459,24 @@ impl<P: Policy> HwCtx<P> {
     /// Stops recording. What was recorded; nothing if it was off.
     pub fn take_trace(&mut self) -> Option<Trace> {
         Some(self.shared.counters.trace.take()?.into_trace(self.shared.requests.iter()))
+    }
+}
+
+/// An admitted request goes to its path, from where few come.
+// Of its own kind of kick, so that the policy's part of `submit` is called in one place, where the compiler puts it.
+fn stage_by_detour<P: Policy>(
+    path: &mut Path,
+    shared: &mut Shared<P>,
+    entry: Entry,
+    now_ns: u64,
+    kick: &mut dyn Kick,
+) {
+    match path {
+        Path::Staged(_) => {
+            shared.policy.submit(&mut shared.queue, entry, now_ns, &mut |hctx: HctxId| kick.kick(hctx));
+        }
+        Path::Direct(direct) => direct.submit(shared, entry, now_ns),
+        Path::Raw(_) => unreachable!("without a block layer nothing is frozen or cut"),
     }
 }
 
