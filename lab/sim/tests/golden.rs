@@ -109,6 +109,7 @@ golden! {
     depth_under_five_loads "depth/loads",
     depth_while_things_change "depth/changes",
     companies_and_teams "ours/hierarchy",
+    large_requests_in_parts "ours/split",
     pmqfq_figure_1_unfairness "p-mqfq/1",
     pmqfq_figure_3_allocation_on_linux "p-mqfq/3",
     pmqfq_figure_4_allocation_of_parsec "p-mqfq/4",
