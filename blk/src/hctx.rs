@@ -464,13 +464,7 @@ impl<P: Policy> HwCtx<P> {
 
 /// An admitted request goes to its path, from where few come.
 // Of its own kind of kick, so that the policy's part of `submit` is called in one place, where the compiler puts it.
-fn stage_by_detour<P: Policy>(
-    path: &mut Path,
-    shared: &mut Shared<P>,
-    entry: Entry,
-    now_ns: u64,
-    kick: &mut dyn Kick,
-) {
+fn stage_by_detour<P: Policy>(path: &mut Path, shared: &mut Shared<P>, entry: Entry, now_ns: u64, kick: &mut dyn Kick) {
     match path {
         Path::Staged(_) => {
             shared.policy.submit(&mut shared.queue, entry, now_ns, &mut |hctx: HctxId| kick.kick(hctx));

@@ -1,10 +1,12 @@
 //! A policy that stages nothing: where its requests go, and what they wait for. The policy here names the class queue
 //! by the flow, so that each test sees the path and not a scheduler.
 
+use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::{Command, DeviceQueue, QueueFull, Reaped};
 use mqfq_blk::hctx::{Full, HwCtx, HwCtxOptions};
 use mqfq_blk::path::{Merge, MergeBounds, PathOptions};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
+use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{CostModel, FlowId, HctxId, Weight};
@@ -226,6 +228,26 @@ fn a_request_is_in_the_devices_queue_before_submit_returns_and_the_doorbell_foll
     ];
     assert_eq!(*rig.policy.calls.lock().unwrap(), calls);
     assert_eq!(rig.seen.borrow().weights, Some(ClassWeights { high: 9, medium: 3, low: 1 }));
+}
+
+#[test]
+fn parts_go_to_the_queue_of_their_class_and_wait_there_for_places() {
+    let path = PathOptions { split: Split::Bytes(4096), ..PathOptions::TIMELESS };
+    let mut rig = Rig::new(2, 64, path, HwCtx::with_class_queues);
+    let (flow, op, buffer) = (FlowId(2), Op::Write, Some(Buffer::new(5 * 4096)));
+    let whole = Submission { flow, op, offset_bytes: 0, length_bytes: 5 * 4096, fua: true, buffer, cookie: 9 };
+    rig.hctx.submit(Owner(2), whole, 0, &mut |_| panic!("nobody is kicked")).unwrap();
+    assert!(rig.submit(0));
+    assert_eq!((rig.run(), rig.held(), rig.hctx.staged()), (3, [1, 0, 2], 3));
+    for left in [2, 1, 0, 0, 0] {
+        assert!(rig.cookies().is_empty());
+        assert!(rig.seen.borrow().held.iter().filter(|command| command.class == QueueClass::Low).all(|part| part.fua));
+        rig.end(QueueClass::Low);
+        assert_eq!(rig.hctx.staged(), left);
+    }
+    assert_eq!(rig.cookies(), [9]);
+    rig.end(QueueClass::High);
+    assert_eq!((rig.hctx.in_flight(), rig.hctx.admitted()), (0, 0));
 }
 
 #[test]

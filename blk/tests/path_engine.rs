@@ -1,4 +1,5 @@
-//! Timeouts, resets and merging on real threads: an engine over a device that forgets commands, and one over a file.
+//! Timeouts, resets, merging and parts on real threads: an engine over a device that forgets commands, and one over a
+//! file.
 #![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;
@@ -11,6 +12,7 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
+use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::stats::HctxStats;
 use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
@@ -28,6 +30,8 @@ const BATCH: u64 = 16;
 /// bytes.
 struct WriteThenRead {
     number: u64,
+    /// Of each block.
+    length_bytes: u32,
     submitted: u64,
     in_flight: u64,
     ends: [u64; 3],
@@ -37,16 +41,26 @@ struct WriteThenRead {
 }
 
 impl WriteThenRead {
+    /// What is written to a block: another byte in each KiB.
+    fn bytes_of(&self, block: u64) -> Vec<u8> {
+        let mut bytes = vec![block as u8 ^ self.number as u8; self.length_bytes as usize];
+        bytes.chunks_mut(1024).zip(0..).for_each(|(kib, n)| kib.fill(kib[0].wrapping_add(n)));
+        bytes
+    }
+
     fn next_batch(&mut self, context: &mut dyn Context) {
         for _ in 0..BATCH.min(2 * BLOCKS - self.submitted) {
             let (block, op) = (self.submitted % BLOCKS, if self.submitted < BLOCKS { Op::Write } else { Op::Read });
-            let mut buffer = Buffer::new(BLOCK as usize);
-            buffer.as_mut_slice().fill(if op == Op::Write { block as u8 ^ self.number as u8 } else { 0xee });
+            let mut buffer = Buffer::new(self.length_bytes as usize);
+            buffer.as_mut_slice().fill(0xee);
+            if op == Op::Write {
+                buffer.as_mut_slice()[..self.length_bytes as usize].copy_from_slice(&self.bytes_of(block));
+            }
             let submission = Submission {
                 flow: FlowId(self.number as u32 % 2),
                 op,
-                offset_bytes: (self.number * BLOCKS + block) * u64::from(BLOCK),
-                length_bytes: BLOCK,
+                offset_bytes: (self.number * BLOCKS + block) * u64::from(self.length_bytes),
+                length_bytes: self.length_bytes,
                 fua: false,
                 buffer: Some(buffer),
                 cookie: block,
@@ -69,7 +83,7 @@ impl Client for WriteThenRead {
     fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
         let block = completion.cookie as usize;
         let bytes = completion.buffer.expect("it comes back");
-        let is_right = bytes.as_slice()[..BLOCK as usize].iter().all(|&byte| byte == block as u8 ^ self.number as u8);
+        let is_right = bytes.as_slice()[..self.length_bytes as usize] == self.bytes_of(completion.cookie);
         match completion.status {
             Status::Ok if completion.op == Op::Read && !is_right && !self.unknown[block] => self.ends[2] += 1,
             Status::Ok => self.ends[0] += 1,
@@ -104,6 +118,11 @@ impl Client for WriteThenRead {
 
 /// Runs all clients on two workers. Sums of how requests ended, and the counters.
 fn run(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions) -> ([u64; 3], HctxStats) {
+    run_with(kind, device, path, BLOCK)
+}
+
+/// The same with blocks of this length.
+fn run_with(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions, length_bytes: u32) -> ([u64; 3], HctxStats) {
     let flow = |name: &str| FlowOptions {
         name: name.into(),
         weight: Weight::DEFAULT,
@@ -128,7 +147,7 @@ fn run(kind: PolicyKind, device: Arc<dyn Device>, path: PathOptions) -> ([u64; 3
     for number in 0..CLIENTS as u64 {
         let report = Some(sender.clone());
         let unknown = vec![false; BLOCKS as usize];
-        let client = WriteThenRead { number, submitted: 0, in_flight: 0, ends: [0; 3], unknown, report };
+        let client = WriteThenRead { number, length_bytes, submitted: 0, in_flight: 0, ends: [0; 3], unknown, report };
         engine.attach_to(number as usize % 2, Box::new(move || Box::new(client)));
     }
     let mut sum = [0; 3];
@@ -186,5 +205,31 @@ fn merged_requests_of_a_file_are_fewer_commands_and_the_same_bytes() {
         assert_eq!(stats.commands + stats.merged, REQUESTS);
         // Each client stages 16 neighbours in one call, and each worker has clients of one flow.
         assert!(stats.merged > REQUESTS / 4, "{stats:?}");
+    }
+}
+
+#[test]
+fn requests_of_a_file_in_parts_are_the_same_bytes_aligned_or_not() {
+    // The second length is no multiple of a page: parts meet within one, and O_DIRECT reads and writes around them.
+    let cases = [
+        (Direct::Auto, 5 * BLOCK, Merge::None),
+        (Direct::Never, 5 * BLOCK, Merge::Both),
+        (Direct::Auto, 20 * 1024 + 512, Merge::None),
+    ];
+    for (direct, length_bytes, merge) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let options = FileOptions {
+            size_bytes: Some(64 << 20),
+            direct,
+            create: true,
+            ..FileOptions::new(folder.path().join("disk"))
+        };
+        let device = Arc::new(FileDevice::open(&options).expect("free, and in a folder of ours"));
+        let path = PathOptions { merge, split: Split::Bytes(2 * BLOCK), ..PathOptions::default() };
+        let (ends, stats) = run_with(PolicyKind::Mqfq, device, path, length_bytes);
+        assert_eq!(ends, [REQUESTS, 0, 0], "{direct:?} {length_bytes} {merge}");
+        // Some that begin within a page have a part more than the three of the others.
+        assert_eq!((stats.split, stats.dispatched), (REQUESTS, stats.parts), "{stats:?}");
+        assert!((3 * REQUESTS..=4 * REQUESTS).contains(&stats.parts), "{stats:?}");
     }
 }

@@ -760,7 +760,7 @@ fn merging_split_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
         ("split = \"2MiB\"", "c.toml:3: device.fast.split: \"2MiB\" is out of range, allowed is 4KiB to 1MiB"),
         (
             "split = 8",
-            "c.toml:3: device.fast.split: 8 is no text, allowed is \"auto\", \"off\" or a multiple of 4KiB up to 1MiB",
+            "c.toml:3: device.fast.split: an integer does not fit here, allowed is \"auto\", \"off\" or a multiple of 4KiB up to 1MiB",
         ),
         ("plug = 0", "c.toml:3: device.fast.plug: 0 is out of range, allowed is 1 to 4096"),
         ("timeout = \"10us\"", "c.toml:3: device.fast.timeout: \"10us\" is out of range, allowed is 1ms to 86400s"),
