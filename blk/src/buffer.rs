@@ -202,8 +202,8 @@ impl Buffer {
     /// If it is foreign; so does [`Buffer::as_mut_slice`]. Whoever may meet foreign ones uses [`Buffer::room`].
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `start` is valid for its capacity, initialised at allocation, and owned by self; of a part nobody else
-        // reaches the bytes (`Cut`).
+        // SAFETY: `start` is valid for its capacity, initialised at allocation, and owned by self; of a part nobody
+        // else reaches the bytes (`Cut`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.owned_bytes()) }
     }
 

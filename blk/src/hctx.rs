@@ -102,8 +102,9 @@ pub struct HwCtx<P: Policy> {
     path: Path,
     shared: Shared<P>,
     plug: u32,
-    /// A submission does not simply go to its path: the context is frozen, or large requests are cut.
-    has_detour: bool,
+    /// A submission of so many bytes does not simply go to its path: 0 while the context is frozen, one more than a
+    /// part where large requests are cut.
+    detour_from_bytes: u32,
     /// While the policy takes nothing in: what was admitted since, in order.
     frozen: Option<VecDeque<Entry>>,
 }
@@ -133,7 +134,8 @@ impl<P: Policy> HwCtx<P> {
     pub fn new(options: HwCtxOptions<P>) -> HwCtx<P> {
         let path = Path::of(&*options.policy, capacity_requests(&options.limits));
         let (plug, mut shared) = (options.path.plug.max(1), Shared::new(options));
-        HwCtx { path, plug, has_detour: shared.adopt_split(), shared, frozen: None }
+        shared.look_at_split(0);
+        HwCtx { path, plug, detour_from_bytes: shared.cut_from_bytes(), shared, frozen: None }
     }
 
     /// The same without counters per flow ([`HwCtx::flow_stats`] is empty): 100 KB for each flow that completes
@@ -158,7 +160,7 @@ impl<P: Policy> HwCtx<P> {
     pub fn raw(mut self) -> HwCtx<P> {
         self.path = Path::Raw(RawPath::new(self.queue_depth(), self.shared.policy.is_direct()));
         self.shared.requests = RequestTable::new(0);
-        (self.shared.splitting, self.shared.apart, self.has_detour) = (None, 0, false);
+        (self.shared.splitting, self.shared.apart, self.detour_from_bytes) = (None, 0, u32::MAX);
         self.without_flow_stats()
     }
 
@@ -191,7 +193,7 @@ impl<P: Policy> HwCtx<P> {
     #[must_use]
     pub fn with_split(mut self, control: Arc<SplitControl>) -> HwCtx<P> {
         self.shared.splitting.iter_mut().for_each(|splitting| splitting.share(control.clone()));
-        self.has_detour = self.shared.adopt_split();
+        self.detour_from_bytes = self.shared.cut_from_bytes();
         self
     }
 
@@ -212,7 +214,7 @@ impl<P: Policy> HwCtx<P> {
         now_ns: u64,
         kick: &mut impl Kick,
     ) -> Result<(), Full> {
-        if self.has_detour {
+        if submission.length_bytes >= self.detour_from_bytes {
             return self.submit_by_detour(owner, submission, now_ns, kick);
         }
         let HwCtx { path, shared, .. } = self;
@@ -275,8 +277,8 @@ impl<P: Policy> HwCtx<P> {
         }
     }
 
-    /// Collects what the device finished and appends the completions to `out`. Returns how many requests ended, and parts
-    /// that were not the last of theirs.
+    /// Collects what the device finished and appends the completions to `out`. Returns how many requests ended, and
+    /// parts that were not the last of theirs.
     pub fn reap(&mut self, now_ns: u64, kick: &mut impl Kick, out: &mut Vec<(Owner, Completion)>) -> usize {
         let HwCtx { path, shared, .. } = self;
         let before = out.len();
@@ -300,7 +302,10 @@ impl<P: Policy> HwCtx<P> {
         if self.shared.follow.is_some() && out.len() > before {
             self.follow(&out[before..], now_ns);
         }
-        let parts = self.shared.take_ended_parts();
+        let parts = match self.shared.splitting {
+            Some(_) => self.after_reap(now_ns),
+            None => 0,
+        };
         out.len() - before + parts
     }
 
@@ -312,6 +317,17 @@ impl<P: Policy> HwCtx<P> {
         if let Some(follow) = follow {
             follow.completed(*id, completions, staged, now_ns, charges);
         }
+    }
+
+    /// Where requests may be cut: decides anew, if it is time, from how many bytes on. Returns parts that ended since
+    /// the last call and were not the last of theirs.
+    #[inline(never)]
+    fn after_reap(&mut self, now_ns: u64) -> usize {
+        self.shared.look_at_split(now_ns);
+        if self.frozen.is_none() {
+            self.detour_from_bytes = self.shared.cut_from_bytes();
+        }
+        self.shared.take_ended_parts()
     }
 
     /// Flows that were refused and have room since the last call.
@@ -332,7 +348,7 @@ impl<P: Policy> HwCtx<P> {
     pub fn freeze(&mut self, now_ns: u64) {
         let room = self.shared.requests.room();
         self.frozen.get_or_insert_with(|| VecDeque::with_capacity(room));
-        self.has_detour = true;
+        self.detour_from_bytes = 0;
         self.shared.counters.mark(TraceEvent::Frozen, now_ns);
     }
 
@@ -362,7 +378,7 @@ impl<P: Policy> HwCtx<P> {
             (self.shared.policy, self.shared.queue) = (policy, queue);
         }
         self.shared.counters.mark(TraceEvent::Thawed, now_ns);
-        self.has_detour = self.shared.adopt_split();
+        self.detour_from_bytes = self.shared.cut_from_bytes();
         for entry in self.frozen.take().unwrap_or_default() {
             stage_by_detour(&mut self.path, &mut self.shared, entry, now_ns, kick);
         }

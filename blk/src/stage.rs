@@ -96,8 +96,8 @@ impl Staging {
         true
     }
 
-    /// Counts in a request of `parts` that leave one by one, as so many requests; or remembers that the flow was refused.
-    /// They may be no more than [`Staging::requests_max`].
+    /// Counts in a request of `parts` that leave one by one, as so many requests; or remembers that the flow was
+    /// refused. They may be no more than [`Staging::requests_max`].
     pub fn admit_several(&mut self, flow: FlowId, length_bytes: u32, parts: u32) -> bool {
         let held = self.of(flow);
         let (requests, bytes) = (held.requests + parts, held.bytes + u64::from(length_bytes));

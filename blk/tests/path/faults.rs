@@ -284,8 +284,8 @@ fn every_fault_ends_requests_in_parts_once() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The same with anything else drawn: merging, parts, depth of the queues, how the device answers aborts and resets, and
-    /// when.
+    /// The same with anything else drawn: merging, parts, depth of the queues, how the device answers aborts and
+    /// resets, and when.
     #[test]
     fn any_fault_on_any_policy_with_any_options_ends_every_request_once(
         policy in 0..PolicyKind::ALL.len(),

@@ -180,8 +180,8 @@ impl Work {
         (offset_bytes | u64::from(length_bytes)).is_multiple_of(u64::from(backing.align_bytes))
     }
 
-    /// The kernel can move the command's bytes where they are. An owned buffer is aligned for every drive; a foreign one
-    /// or a part need not be.
+    /// The kernel can move the command's bytes where they are. An owned buffer is aligned for every drive; a foreign
+    /// one or a part need not be.
     fn memory_is_aligned(&self, backing: &Backing) -> bool {
         let is_aligned = |buffer: &Buffer| buffer.as_ptr().addr().is_multiple_of(backing.align_bytes as usize);
         let rest = self.command.more.0.iter().flat_map(|list| &list.rest).map(|segment| &segment.buffer);
