@@ -14,6 +14,7 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
 use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
 use mqfq_sched::policy::AnyPolicy;
+use mqfq_sched::write_cost::WriteCost;
 use mqfq_testing::allocations::{Counting, allocations};
 use std::sync::Arc;
 
@@ -48,6 +49,7 @@ fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> 
     let weights = vec![Weight::DEFAULT; flows as usize];
     let policy = Arc::new(AnyPolicy::new(options, &Topology::flat(usize::from(HCTXS)), &weights).unwrap());
     let device = NullDevice::new(1 << 20);
+    let cost = Arc::new(WriteCost::new(CostModel::FLAT, HCTXS.into()));
     let context = |n| {
         let queue = QueueOptions {
             hctx: HctxId(n),
@@ -65,6 +67,7 @@ fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> 
             cost: CostModel::FLAT,
             path: PathOptions { merge, split, ..PathOptions::default() }.for_device(&device.info()),
         })
+        .following(cost.clone())
     };
     (0..HCTXS).map(context).collect()
 }

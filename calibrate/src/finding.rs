@@ -27,6 +27,9 @@ const RESIDUAL_SHARE: f64 = 0.1;
 /// Of a line that is farther off no cost is made: what was measured is no line.
 const RESIDUAL_SHARE_MAX: f64 = 0.5;
 
+/// Parts of a load that differ by more were disturbed.
+const SPREAD_SHARE: f64 = 0.2;
+
 /// Largest base of a cost that a config takes, bytes.
 const BASE_BYTES_MAX: f64 = (1 << 30) as f64;
 
@@ -178,6 +181,16 @@ fn notes(curves: &[Curve], terms: &[Terms], read: Option<Charge>, write: Option<
             notes.push(format!("{what}: throughput still grew at the largest depth measured, {}", best.depth));
         }
     }
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let disturbed = points().filter(|point| point.spread_share > SPREAD_SHARE).count();
+    if disturbed * 4 > points().count() {
+        notes.push(format!(
+            "of {} loads {disturbed} differed by more than {:.0}% from one part to the next: somebody else uses the \
+             device or the cores, and another run will find other numbers",
+            points().count(),
+            SPREAD_SHARE * 100.0
+        ));
+    }
     for Terms { kind, line } in terms.iter().filter(|terms| terms.line.residual_share > RESIDUAL_SHARE) {
         notes.push(format!(
             "{}: the line is up to {:.0}% off, so {}",
@@ -209,6 +222,7 @@ mod tests {
             bytes_per_s: requests_per_s * f64::from(request_bytes),
             mean_ns: f64::from(depth) / requests_per_s * 1e9,
             p99_ns: 0,
+            spread_share: 0.0,
             core_share: Some(0.2),
         };
         let points = vec![point(1, 1e9 / alone_ns), point(full, 1e9 / took_ns)];
@@ -272,6 +286,16 @@ mod tests {
             found.notes[0].starts_with("random writes: the line is up to") && found.notes[0].ends_with("it is no cost")
         );
         assert_eq!(found.notes[1], "no cost of a write follows");
+    }
+
+    #[test]
+    fn a_device_that_others_use_is_said() {
+        let mut curves = curves();
+        curves[0].points[1].spread_share = 0.3;
+        assert!(Finding::of(curves.clone()).notes.is_empty(), "one of eight");
+        curves.iter_mut().for_each(|curve| curve.points[1].spread_share = 0.3);
+        let notes = Finding::of(curves).notes;
+        assert!(notes[0].starts_with("of 8 loads 4 differed by more than 20% from one part to the next"), "{notes:?}");
     }
 
     #[test]

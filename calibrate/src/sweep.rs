@@ -147,6 +147,8 @@ pub struct Point {
     pub mean_ns: f64,
     /// Time of a request, 99th percentile.
     pub p99_ns: u64,
+    /// How much the parts of the load differed: fastest less slowest, of the throughput. 0: there was one.
+    pub spread_share: f64,
     /// See [`Ran::core_share`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core_share: Option<f64>,
@@ -346,15 +348,18 @@ impl Sweep<'_> {
             bytes_per_s: counted.bytes_per_s(),
             mean_ns: counted.total_ns.mean(),
             p99_ns: counted.p99_ns(),
+            spread_share: 0.0,
             core_share,
         })
     }
 }
 
-/// The part of the middle throughput.
+/// The part of the middle throughput, of one at least.
 fn middle(mut parts: Vec<Point>) -> Point {
     parts.sort_by(|one, other| one.requests_per_s.total_cmp(&other.requests_per_s));
-    parts[parts.len() / 2]
+    let middle = parts[parts.len() / 2];
+    let spread = parts[parts.len() - 1].requests_per_s - parts[0].requests_per_s;
+    Point { spread_share: spread / middle.requests_per_s, ..middle }
 }
 
 #[cfg(test)]
@@ -408,7 +413,11 @@ mod tests {
         // 0.97 x 20 = 19.4: depth 20 has it, 19 has not.
         let mut bench = Paper::new(20.0);
         let mut told = Vec::new();
-        let curves = run(&mut bench, &plan(), &mut |what| Ok(told.push(what.to_string()))).unwrap();
+        let mut begin = |what: &str| {
+            told.push(what.to_string());
+            Ok(())
+        };
+        let curves = run(&mut bench, &plan(), &mut begin).unwrap();
         let depths = |curve: &Curve| curve.points.iter().map(|point| point.depth).collect::<Vec<_>>();
         assert_eq!((curves[0].kind, curves[0].knee_depth), (Kind::RandomRead, Some(20)));
         // Doubled to 64, which is the largest: then the middles of 16 and 32, 16 and 24, and so on.
@@ -467,6 +476,8 @@ mod tests {
         let curves = run(&mut bench, &plan(), &mut |_| Ok(())).unwrap();
         assert_eq!(curves[0].knee_depth, Some(20));
         assert!(curves.iter().all(|curve| curve.best().requests_per_s.round() == 20_000.0), "{curves:?}");
+        let spreads: Vec<f64> = curves[0].points.iter().map(|point| point.spread_share).collect();
+        assert!(spreads.contains(&0.0) && spreads.iter().any(|spread| (0.7..0.9).contains(spread)), "{spreads:?}");
     }
 
     #[test]
