@@ -13,7 +13,7 @@ mod background;
 mod closed;
 pub mod models;
 mod open;
-pub(crate) mod random;
+pub mod random;
 mod shape;
 #[cfg(test)]
 mod tests;

@@ -2,16 +2,28 @@
 //!
 //! Limits, tolerances and the reasons for them stand in the figures' files (lab/sim/figures): a claim that does not
 //! hold fails here, and so does one that holds though its file says that it does not. In virtual time nothing depends
-//! on the machine that runs the test. So each figure is simulated twice, here and in a process of its own, in which the
-//! test of that figure alone runs: its memory lies elsewhere, allocation by allocation, and its environment is another,
-//! and yet its rows and claims are the same to the byte.
+//! on the machine that runs the test. So a figure has the bytes of `golden.txt`, which another process once wrote: its
+//! memory lay elsewhere, allocation by allocation. A figure that has other bytes is simulated once more, in such a
+//! process with another environment, to tell a change of the code from a dependence on memory.
+//!
+//! `MQFQ_BLESS=1 cargo test --release -p mqfq-sim --test golden` writes `golden.txt` again, after a change that is
+//! meant to change figures.
 
 mod placement;
 
 use mqfq_sim::any;
 use mqfq_sim::embedded;
 use mqfq_sim::figure::{Extent, Figure, Rows};
+use mqfq_sim::workload::random::fnv;
+use std::fmt::Write;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// Name, length and FNV-1a of each figure's bytes, a line each, in the order of [`embedded::FIGURES`].
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden.txt");
+
+/// Set to write [`GOLDEN`].
+const BLESS: &str = "MQFQ_BLESS";
 
 /// Set in the other process.
 const OTHER_PROCESS: &str = "MQFQ_OTHER_PROCESS";
@@ -43,18 +55,61 @@ fn bytes_in_another_process(test: &str) -> String {
     bytes.unwrap_or_else(|| panic!("{test} in another process said\n{stdout}{stderr}")).to_owned()
 }
 
+/// The line of [`GOLDEN`] for a figure of these bytes.
+fn line_of(name: &str, bytes: &str) -> String {
+    format!("{name} {} {:016x}", bytes.len(), fnv(bytes.as_bytes()))
+}
+
+/// The line of [`GOLDEN`] that stands there.
+fn golden_line(text: &str, name: &str) -> Option<String> {
+    text.lines().find(|line| line.split(' ').next() == Some(name)).map(str::to_owned)
+}
+
+/// Writes the figure's line; the others stay.
+fn bless(name: &str, line: &str) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = std::fs::read_to_string(GOLDEN).unwrap_or_default();
+    let mut after = String::new();
+    for (figure, _) in embedded::FIGURES {
+        let kept = if *figure == name { Some(line.to_owned()) } else { golden_line(&before, figure) };
+        kept.into_iter().for_each(|line| writeln!(after, "{line}").expect("a string takes everything"));
+    }
+    std::fs::write(GOLDEN, after).unwrap_or_else(|error| panic!("{GOLDEN}: {error}"));
+}
+
+/// Fails if the figure does not have the bytes that [`GOLDEN`] says, and says on what they depend.
+fn is_as_it_was(test: &str, name: &str, bytes: &str) {
+    let text = std::fs::read_to_string(GOLDEN).unwrap_or_else(|error| panic!("{GOLDEN}: {error}"));
+    let (line, golden) = (line_of(name, bytes), golden_line(&text, name));
+    if golden.as_ref() == Some(&line) {
+        return;
+    }
+    let others = bytes_in_another_process(test);
+    let first = bytes.bytes().zip(others.bytes()).position(|(own, other)| own != other);
+    assert!(bytes == others, "{name}: from byte {first:?} on another process gets\n{others}\nand this one\n{bytes}");
+    let golden = golden.unwrap_or_else(|| "nothing".into());
+    panic!(
+        "{name} has changed, in this process and in another: golden.txt has `{golden}`, the figure is `{line}`. If the \
+         change is meant: {BLESS}=1 cargo test --release -p mqfq-sim --test golden"
+    );
+}
+
 fn turns_out_as_its_file_says(test: &str, name: &str) {
     let is_other_process = std::env::var_os(OTHER_PROCESS).is_some();
-    placement::choose(if is_other_process { 2 } else { 1 });
+    let blesses = std::env::var_os(BLESS).is_some();
+    placement::choose(if is_other_process || blesses { 2 } else { 1 });
     let rows = simulated(name);
     let bytes = serde_json::to_string(&rows).expect("rows are numbers and names");
     if is_other_process {
         // Behind whatever the harness has begun a line with.
         return println!("\n{BYTES}{bytes}");
     }
-    let others = bytes_in_another_process(test);
-    let first = bytes.bytes().zip(others.bytes()).position(|(own, other)| own != other);
-    assert!(bytes == others, "{name}: from byte {first:?} on another process gets\n{others}\nand this one\n{bytes}");
+    if blesses {
+        bless(name, &line_of(name, &bytes));
+    } else {
+        is_as_it_was(test, name, &bytes);
+    }
     assert!(!rows.claims.is_empty(), "the quick extent of {name} leaves nothing to look at");
     let told = |claim: &mqfq_sim::figure::ClaimRow| {
         format!("{} ({}): found {:?}, allowed {}", claim.claim, claim.held, claim.value, claim.limits())
