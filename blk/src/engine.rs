@@ -62,6 +62,18 @@ pub struct Grouping {
     pub names: Vec<String>,
 }
 
+impl FlowOptions {
+    /// A tenant of the default weight, class and bound.
+    pub fn new(name: &str) -> FlowOptions {
+        FlowOptions {
+            name: name.to_owned(),
+            weight: Weight::DEFAULT,
+            class: PriorityClass::default(),
+            limits: StageLimits::DEFAULT,
+        }
+    }
+}
+
 /// The options of one device and of its policy.
 #[derive(Clone)]
 pub struct DeviceOptions {
@@ -87,6 +99,25 @@ pub struct DeviceOptions {
     pub path: PathOptions,
     /// Which queues the workers share; [`QueueLayout::default`]: none.
     pub queues: QueueLayout,
+}
+
+impl DeviceOptions {
+    /// A device with nothing to fall back to: 64 commands on each hardware queue, costs of [`CostModel::FLAT`], the
+    /// path as shipped, and no queue shared.
+    pub fn new(name: &str, device: Arc<dyn Device>, policy: PolicyOptions, flows: Vec<FlowOptions>) -> DeviceOptions {
+        DeviceOptions {
+            name: name.to_owned(),
+            device,
+            policy,
+            fallback: None,
+            queue_depth: 64,
+            flows,
+            grouping: Grouping::default(),
+            cost: CostModel::FLAT,
+            path: PathOptions::default(),
+            queues: QueueLayout::default(),
+        }
+    }
 }
 
 /// The options of an engine: its workers and its devices.

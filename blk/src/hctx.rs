@@ -362,7 +362,8 @@ impl<P: Policy> HwCtx<P> {
     ///
     /// # Panics
     /// If another policy is given while the old one has requests of this context ([`HwCtx::is_quiet`]), or its queue is
-    /// smaller than the old one's: their requests and tokens would be lost.
+    /// smaller than the old one's: their requests and tokens would be lost. If another policy is given without a block
+    /// layer, where none is kept through a change.
     pub fn thaw(&mut self, policy: Option<(Arc<P>, P::Queue)>, now_ns: u64, kick: &mut impl Kick) {
         if let Some((policy, queue)) = policy {
             assert!(
@@ -372,9 +373,8 @@ impl<P: Policy> HwCtx<P> {
                 self.staged(),
                 self.in_flight()
             );
-            if !matches!(self.path, Path::Raw(_)) {
-                self.path = Path::of(&*policy, self.shared.requests.room());
-            }
+            assert!(!matches!(self.path, Path::Raw(_)), "{:?}: no block layer, no change of policy", self.shared.id);
+            self.path = Path::of(&*policy, self.shared.requests.room());
             (self.shared.policy, self.shared.queue) = (policy, queue);
         }
         self.shared.counters.mark(TraceEvent::Thawed, now_ns);

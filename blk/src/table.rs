@@ -77,19 +77,16 @@ pub struct Charge {
     pub staged_bytes: u32,
 }
 
+/// What stands in a free place.
+fn nothing() -> Submission {
+    Submission { flow: FlowId(0), op: Op::Flush, offset_bytes: 0, length_bytes: 0, fua: false, buffer: None, cookie: 0 }
+}
+
 impl Request {
     /// A place without a request; `next_free` is the free one to be used after it.
     fn free(next_free: Handle) -> Request {
         Request {
-            submission: Submission {
-                flow: FlowId(0),
-                op: Op::Flush,
-                offset_bytes: 0,
-                length_bytes: 0,
-                fua: false,
-                buffer: None,
-                cookie: 0,
-            },
+            submission: nothing(),
             owner: Owner(0),
             charge: Charge { cost: Cost(0), kind: CostKind::Flush, is_sync: false, staged_bytes: 0 },
             state: State::Free,
@@ -304,15 +301,7 @@ mod tests {
     const CHARGE: Charge = Charge { cost: Cost(4096), kind: CostKind::Flush, is_sync: true, staged_bytes: 0 };
 
     fn insert(table: &mut RequestTable) -> Option<Handle> {
-        let submission = Submission {
-            flow: FlowId(0),
-            op: Op::Flush,
-            offset_bytes: 0,
-            length_bytes: 0,
-            fua: false,
-            buffer: None,
-            cookie: 7,
-        };
+        let submission = Submission { cookie: 7, ..nothing() };
         Some(table.vacant()?.fill(Owner(1), submission, CHARGE, 100))
     }
 

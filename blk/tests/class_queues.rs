@@ -6,32 +6,14 @@ use mqfq_blk::device::Device;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::nvme::{Arbitration, NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
-use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
-use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, PolicyKind, PolicyOptions, PriorityClass, Weight};
+use mqfq_blk::{PolicyKind, PolicyOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
 fn start(device: Arc<dyn Device>, kind: PolicyKind, fallback: Option<PolicyKind>) -> Result<Engine, String> {
-    let flow = FlowOptions {
-        name: "a".to_owned(),
-        weight: Weight::DEFAULT,
-        class: PriorityClass::default(),
-        limits: StageLimits::DEFAULT,
-    };
-    let device = DeviceOptions {
-        grouping: Default::default(),
-        name: "d".to_owned(),
-        device,
-        policy: PolicyOptions::new(kind),
-        fallback: fallback.map(PolicyOptions::new),
-        queue_depth: 64,
-        flows: vec![flow],
-        cost: CostModel::FLAT,
-        path: PathOptions::default(),
-        queues: QueueLayout::default(),
-    };
+    let fallback = fallback.map(PolicyOptions::new);
+    let flows = vec![FlowOptions::new("a")];
+    let device = DeviceOptions { fallback, ..DeviceOptions::new("d", device, PolicyOptions::new(kind), flows) };
     Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 50_000, devices: vec![device] })
 }
 

@@ -340,6 +340,14 @@ fn a_device_queue_that_refuses_without_a_block_layer_keeps_no_tag() {
 }
 
 #[test]
+#[should_panic(expected = "no block layer, no change of policy")]
+fn without_a_block_layer_no_other_policy_is_taken() {
+    let mut rig = Rig::new(2, 64, PathOptions::TIMELESS, HwCtx::raw);
+    rig.hctx.freeze(0);
+    rig.hctx.thaw(Some((Arc::new(ByFlow::default()), 0)), 0, &mut |_| panic!("nobody is kicked"));
+}
+
+#[test]
 fn neighbours_of_one_class_share_a_command_and_those_of_two_do_not() {
     let bounds = MergeBounds { segments_max: 8, align_bytes: 4096, bytes_max: 1 << 20 };
     let path = PathOptions { merge: Merge::Back, bounds, ..PathOptions::TIMELESS };

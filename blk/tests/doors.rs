@@ -8,11 +8,9 @@ use mqfq_blk::client::{Client, Context, DESCRIPTORS_MAX, DeviceIndex, Event, Lab
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
 use mqfq_blk::foreign::ForeignMemory;
-use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
+use mqfq_blk::{FlowId, PolicyKind, PolicyOptions};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -78,24 +76,10 @@ impl Client for Scripted {
 }
 
 fn engine(workers: usize) -> Engine {
-    let flow = FlowOptions {
-        name: "a".to_owned(),
-        weight: Weight::DEFAULT,
-        class: PriorityClass::default(),
-        limits: StageLimits { requests_max: 64, bytes_max: 1 << 20 },
-    };
-    let device = DeviceOptions {
-        grouping: Default::default(),
-        name: "memory".to_owned(),
-        device: Arc::new(MemoryDevice::new(1 << 20)),
-        policy: PolicyOptions::new(PolicyKind::Mqfq),
-        fallback: None,
-        queue_depth: 64,
-        flows: vec![flow],
-        cost: CostModel::FLAT,
-        path: PathOptions::default(),
-        queues: QueueLayout::default(),
-    };
+    let limits = StageLimits { requests_max: 64, bytes_max: 1 << 20 };
+    let flow = FlowOptions { limits, ..FlowOptions::new("a") };
+    let (memory, policy) = (Arc::new(MemoryDevice::new(1 << 20)), PolicyOptions::new(PolicyKind::Mqfq));
+    let device = DeviceOptions::new("memory", memory, policy, vec![flow]);
     Engine::start(EngineOptions { workers, pin: false, spin_ns: 0, devices: vec![device] }).unwrap()
 }
 

@@ -3,11 +3,8 @@
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
-use mqfq_blk::path::PathOptions;
-use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::slots::{Slot, Slots};
-use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyKind, PolicyOptions, PriorityClass, Weight};
+use mqfq_blk::{FlowId, PolicyKind, PolicyOptions};
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
 use mqfq_front::front_end::{ListenOptions, drain_export};
@@ -24,24 +21,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 const SIZE_BYTES: u64 = 1 << 20;
 
 fn engine() -> Engine {
-    let flow = FlowOptions {
-        name: "a".to_owned(),
-        weight: Weight::DEFAULT,
-        class: PriorityClass::default(),
-        limits: StageLimits::DEFAULT,
-    };
-    let device = DeviceOptions {
-        grouping: Default::default(),
-        name: "memory".to_owned(),
-        device: Arc::new(MemoryDevice::new(SIZE_BYTES)),
-        policy: PolicyOptions::new(PolicyKind::Mqfq),
-        fallback: None,
-        queue_depth: 64,
-        flows: vec![flow],
-        cost: CostModel::FLAT,
-        path: PathOptions::default(),
-        queues: QueueLayout::default(),
-    };
+    let (memory, policy) = (Arc::new(MemoryDevice::new(SIZE_BYTES)), PolicyOptions::new(PolicyKind::Mqfq));
+    let device = DeviceOptions::new("memory", memory, policy, vec![FlowOptions::new("a")]);
     Engine::start(EngineOptions { workers: 2, pin: false, spin_ns: 0, devices: vec![device] }).unwrap()
 }
 
