@@ -254,15 +254,14 @@ fn config_of(tenants: u64, one_address: bool) -> String {
 fn instructions(folder: &Folder, tenants: u64, one_address: bool) -> u64 {
     let config = folder.join("config.toml");
     std::fs::write(&config, config_of(tenants, one_address).replace('@', arg(&folder.join("")))).unwrap();
-    let log = folder.join("callgrind.log");
+    let counts = folder.join("counts");
     let mut counting = Command::new("valgrind");
-    counting.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    counting.arg(format!("--log-file={}", arg(&log))).arg(env!("CARGO_BIN_EXE_mqfq")).arg("check").arg(&config);
-    let counted = counting.stdout(Stdio::null()).output().unwrap();
-    let log = std::fs::read_to_string(&log).unwrap();
-    assert!(counted.status.success(), "{}: {log}", String::from_utf8_lossy(&counted.stderr));
-    let collected = log.lines().find_map(|line| line.split_once("Collected : ")).expect("callgrind counts");
-    collected.1.trim().parse().expect("a number of instructions")
+    counting.args(["--tool=cachegrind", "--cache-sim=no"]).arg(format!("--cachegrind-out-file={}", arg(&counts)));
+    let counted = counting.arg(env!("CARGO_BIN_EXE_mqfq")).arg("check").arg(&config).output().unwrap();
+    assert!(counted.status.success(), "{}", String::from_utf8_lossy(&counted.stderr));
+    let counts = std::fs::read_to_string(&counts).unwrap();
+    let summary = counts.lines().find_map(|line| line.strip_prefix("summary: ")).expect("cachegrind counts");
+    summary.trim().parse().expect("a number of instructions")
 }
 
 /// Twice as many tenants are twice the work: 2.01 times as many instructions. The cheapest part that is more than that,

@@ -22,11 +22,11 @@ const QUEUE_DEPTH: u16 = 1024;
 /// Of the drive's model.
 const DRIVE_SEED: u64 = 1;
 
-/// Requests before those that count: more than are in flight, ten times over.
-const WARM_UP_REQUESTS: u64 = 3000;
-
-/// Requests that count.
+/// Requests that count, and as many before them: more than are in flight, ten times over.
 const COUNTED_REQUESTS: u64 = 3000;
+
+/// The same of a quick run: more than are in flight, three times over.
+const QUICK_COUNTED_REQUESTS: u64 = 1000;
 
 /// Requests of a measurement in virtual time.
 const TIMED_REQUESTS: u64 = 40_000;
@@ -96,13 +96,14 @@ fn tenants(cell: &Cell) -> Vec<Tenant> {
 ///
 /// # Errors
 /// One sentence.
-pub fn probe(cells: &[Cell]) -> Result<(), String> {
+pub fn probe(cells: &[Cell], quick: bool) -> Result<(), String> {
+    let requests = if quick { QUICK_COUNTED_REQUESTS } else { COUNTED_REQUESTS };
     for cell in cells {
         let (device, tenants) = (drive()?, tenants(cell));
         let mut path = path(cell, &device, &tenants, NOMINAL)?;
-        path.pass(WARM_UP_REQUESTS);
+        path.pass(requests);
         overhead_boundary();
-        path.pass(COUNTED_REQUESTS);
+        path.pass(requests);
         overhead_boundary();
     }
     Ok(())

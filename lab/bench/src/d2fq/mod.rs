@@ -89,7 +89,7 @@ impl D2fqBenchOptions {
 /// One sentence.
 pub fn run(options: &D2fqBenchOptions, json: bool) -> Result<(), String> {
     if options.probe {
-        return count::probe(&options.cells());
+        return count::probe(&options.cells(), options.quick);
     }
     let mut report = measure(options)?;
     shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })

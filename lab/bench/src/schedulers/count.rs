@@ -16,8 +16,9 @@ use mqfq_blk::queues::BlockLayer;
 /// Requests before those that count: every queue has been full once.
 const WARM_UP_REQUESTS: u64 = 300;
 
-/// Requests that count.
+/// Requests that count; and in a quick run.
 const COUNTED_REQUESTS: u64 = 1000;
+const QUICK_COUNTED_REQUESTS: u64 = 400;
 
 /// What the path charges while it is counted: a few hundred instructions, as all policies here take.
 pub const NOMINAL: Costs = Costs { to_device_ps: 100_000, back_ps: 50_000 };
@@ -48,7 +49,8 @@ impl Instructions {
 ///
 /// # Errors
 /// One sentence.
-pub fn probe(cells: &[Cell], device: &dyn Fn() -> Result<Box<dyn Device>, String>) -> Result<(), String> {
+pub fn probe(cells: &[Cell], quick: bool, device: &dyn Fn() -> Result<Box<dyn Device>, String>) -> Result<(), String> {
+    let counted = if quick { QUICK_COUNTED_REQUESTS } else { COUNTED_REQUESTS };
     for cell in cells {
         let (tenants, device) = (cell.workload.tenants(cell.depth), device()?);
         let mut path = Path::new(PathOptions {
@@ -62,7 +64,7 @@ pub fn probe(cells: &[Cell], device: &dyn Fn() -> Result<Box<dyn Device>, String
         })?;
         path.pass(WARM_UP_REQUESTS);
         overhead_boundary();
-        path.pass(COUNTED_REQUESTS);
+        path.pass(counted);
         overhead_boundary();
     }
     Ok(())

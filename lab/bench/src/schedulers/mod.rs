@@ -148,7 +148,7 @@ pub fn run(options: &SchedulersOptions, json: bool) -> Result<(), String> {
 /// What the program does under callgrind.
 fn probe(options: &SchedulersOptions) -> Result<(), String> {
     for preset in presets(options)? {
-        count::probe(&cells(options), &|| drive(preset))?;
+        count::probe(&cells(options), options.quick, &|| drive(preset))?;
     }
     Ok(())
 }
