@@ -308,32 +308,22 @@ impl FlowTable {
     /// without end at one start tag.
     #[inline]
     pub fn charge(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
-        let grains = self.cell(flow).rate.grains(cost).unwrap_or_else(|| self.grains_first(flow, cost, global_vtime));
-        self.take(flow, grains, global_vtime)
+        match self.cell(flow).rate.grains(cost) {
+            Some(grains) => self.take(flow, grains, global_vtime),
+            None => self.charge_in_group(flow, cost, global_vtime),
+        }
     }
 
-    /// The same of a flow in no group. `None`: it is in one, and its request is to wait without an interval until it is
-    /// the first of its flow in the queue; then it is charged. So what is staged keeps no old effective weights.
+    /// The same of a flow in no group. `None`: it is in one (or the cost is out of range, which whoever defers it says),
+    /// and its request is to wait without an interval until it is the first of its flow in the queue; then it is charged.
+    /// So what is staged keeps no old effective weights.
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
     #[inline]
     pub fn charge_alone(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Option<Interval> {
-        match self.cell(flow).rate.grains(cost) {
-            Some(grains) => Some(self.take(flow, grains, global_vtime)),
-            None => FlowTable::in_group(cost),
-        }
-    }
-
-    /// Not charged now.
-    ///
-    /// # Panics
-    /// If the cost is out of range.
-    #[cold]
-    #[inline(never)]
-    fn in_group(cost: Cost) -> Option<Interval> {
-        check(cost);
-        None
+        let grains = self.cell(flow).rate.grains(cost)?;
+        Some(self.take(flow, grains, global_vtime))
     }
 
     #[inline(always)]
@@ -355,11 +345,15 @@ impl FlowTable {
     /// # Panics
     /// As [`FlowTable::charge`].
     pub fn charge_first(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (Interval, Lease) {
-        let FlowCell { charged, rate } = self.cell(flow);
-        let (mut grains, fraction) = match rate.grains(cost) {
-            Some(alone) => alone,
-            None => self.grains_first(flow, cost, global_vtime),
-        };
+        match self.cell(flow).rate.grains(cost) {
+            Some(grains) => self.take_first(flow, grains, global_vtime),
+            None => self.charge_first_in_group(flow, cost, global_vtime),
+        }
+    }
+
+    #[inline(always)]
+    fn take_first(&self, flow: FlowId, (mut grains, fraction): (u64, u64), global_vtime: VTime) -> (Interval, Lease) {
+        let charged = &self.cell(flow).charged;
         if fraction != 0 {
             grains += charged.add_carry(fraction);
         }
@@ -386,10 +380,8 @@ impl FlowTable {
         lease: &mut Lease,
         length: VSpan,
     ) -> Interval {
-        let grains = {
-            let rate = &self.cell(flow).rate;
-            rate.grains(cost).unwrap_or_else(|| self.grains_next(rate, cost))
-        };
+        let rate = &self.cell(flow).rate;
+        let grains = rate.grains(cost).unwrap_or_else(|| rate.grains_in_group(cost));
         self.cut(flow, grains, global_vtime, lease, length)
     }
 
@@ -406,10 +398,22 @@ impl FlowTable {
         lease: &mut Lease,
         length: VSpan,
     ) -> Option<Interval> {
-        match self.cell(flow).rate.grains(cost) {
-            Some(grains) => Some(self.cut(flow, grains, global_vtime, lease, length)),
-            None => FlowTable::in_group(cost),
-        }
+        let grains = self.cell(flow).rate.grains(cost)?;
+        Some(self.cut(flow, grains, global_vtime, lease, length))
+    }
+
+    /// As [`FlowTable::charge_leased`] of a flow in a group, whose request was deferred and so has a cost in range.
+    #[inline(always)] // into the one place where such requests are charged
+    pub(crate) fn charge_deferred(
+        &self,
+        flow: FlowId,
+        cost: Cost,
+        global_vtime: VTime,
+        lease: &mut Lease,
+        length: VSpan,
+    ) -> Interval {
+        let grains = in_grains(self.cell(flow).rate.member.span_fixed(cost));
+        self.cut(flow, grains, global_vtime, lease, length)
     }
 
     #[inline(always)]
@@ -502,7 +506,7 @@ impl FlowTable {
     pub fn effective_weight(&self, flow: FlowId, global_vtime: VTime) -> EffectiveWeight {
         let rate = &self.cell(flow).rate;
         match &self.hierarchy {
-            Some(hierarchy) if rate.cost_alone_max == 0 => hierarchy.effective_weight(&rate.member, rate.weight()),
+            Some(_) if rate.cost_alone_max == 0 => rate.member.effective_weight(),
             _ => EffectiveWeight {
                 millionths: u64::from(rate.weight().0) * 1_000_000,
                 competes: !self.finish_tag(flow).is_before(global_vtime),
@@ -521,8 +525,17 @@ impl FlowTable {
         (&rate.member, rate.weight())
     }
 
-    /// `cost / effective weight` as [`Rate::grains`], of a flow in a group that may have nothing staged anywhere.
+    /// As [`FlowTable::charge`] and [`FlowTable::charge_first`] of a flow in a group, which may have nothing staged.
     #[inline(never)]
+    fn charge_in_group(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> Interval {
+        self.take(flow, self.grains_first(flow, cost, global_vtime), global_vtime)
+    }
+
+    #[inline(never)]
+    fn charge_first_in_group(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (Interval, Lease) {
+        self.take_first(flow, self.grains_first(flow, cost, global_vtime), global_vtime)
+    }
+
     fn grains_first(&self, flow: FlowId, cost: Cost, global_vtime: VTime) -> (u64, u64) {
         let FlowCell { charged, rate } = self.cell(flow);
         let skipped = charged.raise(global_vtime);
@@ -533,21 +546,7 @@ impl FlowTable {
         if let Some(hierarchy) = &self.hierarchy {
             hierarchy.wants(&rate.member, rate.weight());
         }
-        self.grains_next(rate, cost)
-    }
-
-    /// The same of one that has a request staged.
-    ///
-    /// # Panics
-    /// As [`FlowTable::charge`].
-    #[inline(never)]
-    fn grains_next(&self, rate: &Rate, cost: Cost) -> (u64, u64) {
-        check(cost);
-        let span_fixed = match &self.hierarchy {
-            Some(hierarchy) => hierarchy.span_fixed(&rate.member, rate.span_fixed(cost)),
-            None => rate.span_fixed(cost),
-        };
-        in_grains(span_fixed)
+        rate.grains_in_group(cost)
     }
 
     /// The weight set last.
@@ -558,7 +557,7 @@ impl FlowTable {
         self.cell(flow).rate.weight()
     }
 
-    /// Finish tag of the last request submitted.
+    /// Finish tag of the last request charged.
     ///
     /// # Panics
     /// If the flow is unknown.
@@ -593,13 +592,14 @@ impl FlowTable {
             }
             return;
         };
-        hierarchy.step_if_due(global_vtime, |flow| {
-            let FlowCell { charged, rate } = self.cell(flow);
+        let skipped = |flow| {
             // A flow that has wanted nothing starts at global virtual time anyway.
+            let charged = &self.cell(flow).charged;
             let skipped = charged.raise(global_vtime);
             // Relaxed: see `grains_first`.
-            (&rate.member, rate.weight(), VSpan(charged.skipped.swap(0, Relaxed) + skipped))
-        });
+            VSpan(charged.skipped.swap(0, Relaxed) + skipped)
+        };
+        hierarchy.step_if_due(global_vtime, |flow| self.member(flow), skipped);
         let before = now.wrapping_sub(1);
         // Relaxed: as the look. One ahead is as it should be.
         if now.wrapping_sub(seen) & 7 != 1 && self.refreshed.compare_exchange(seen, before, Relaxed, Relaxed).is_ok() {
@@ -672,6 +672,15 @@ impl Rate {
     fn grains(&self, cost: Cost) -> Option<(u64, u64)> {
         (cost.0.wrapping_sub(1) < self.cost_alone_max).then(|| in_grains(self.span_fixed(cost)))
     }
+
+    /// The same at the effective weight of a flow in a group; of any flow, if its cost is out of range.
+    ///
+    /// # Panics
+    /// If the cost is out of range.
+    fn grains_in_group(&self, cost: Cost) -> (u64, u64) {
+        check(cost);
+        in_grains(self.member.span_fixed(cost))
+    }
 }
 
 #[inline]
@@ -679,7 +688,7 @@ fn in_grains(span_fixed: u128) -> (u64, u64) {
     ((span_fixed >> GRAIN_BITS) as u64, span_fixed as u64 & FRACTION_MASK)
 }
 
-fn check(cost: Cost) {
+pub(crate) fn check(cost: Cost) {
     assert!(cost.0 >= 1 && cost <= COST_MAX, "cost {} is out of range, allowed is 1 to {}", cost.0, COST_MAX.0);
 }
 

@@ -26,8 +26,8 @@
 //!    └── a2  content       interval of a request = cost / weight * price of its group
 //! ```
 //! There is one axis of virtual time, that of `flow.rs`. A group has an own axis, cost over its members' weights, and
-//! the *price* is how long a piece of it is on the common one: effective weight = weight / price. A change of who wants
-//! service writes two words per group and nothing per flow.
+//! the *price* is how long a piece of it is on the common one: effective weight = weight / price. A request multiplies its
+//! cost with one word of its flow, as without groups; a step writes that word where it differs.
 //!
 //! A flow is *idle*, *content* or *hungry*, by what it did since the last step: nothing; it let virtual time pass its
 //! finish tag for more than 1/64 of the step; it did not. No request counts anything for this: virtual time passes the
@@ -47,8 +47,9 @@
 //!     step, per virtual time) = the group's rate, if there is a hungry one; and the content's effective weights are at
 //!     least weight / (sum of active weights) of the rate. The second is at most the first's price, so being content
 //!     is no advantage.
-//! H2. Prices are written by who holds `busy`, and read by anybody, each as one word. A price is never 0 and never
-//!     missing: of an idle group it is such that its heaviest member would get the group's rate.
+//! H2. Sums, prices and effective weights are written by who holds `busy`. The last are read by anybody, each as one
+//!     word, and never 0: in an idle group the heaviest member would get the group's rate. A newcomer has its own at
+//!     once, its siblings theirs with the next step.
 //! H3. A flow in no group reads and writes nothing of this.
 //!
 //! # Bounds
@@ -77,16 +78,17 @@
 //! # Why not nested virtual times
 //! They are exact, also in the last row of the example and within a step. They also need a minimum, a window and
 //! somebody who wakes the throttled, all workers' each, for each group. A request would pass as many of each as there
-//! are levels. The prices cost a multiplication, and differ from the exact schedule by the lag above;
+//! are levels. The prices cost a request nothing but its way there, and differ from the exact schedule by the lag above;
 //! `sched/tests/hierarchy.rs` compares both, and also weights that only follow who is active, which leave a1 in the
 //! last row a fifth of the rest, 7/40 of the device and not 3/8.
 //!
 //! # Orderings
 //! `busy` is taken by Acquire and let go by Release, so who makes a step sees the sums of the last. All else is Relaxed:
-//! a price is one word that stands for itself, and a charge that meets an old one is a charge that came before.
+//! an effective weight is one word that stands for itself, and a charge that meets an old one is a charge that came before.
 
 use crate::cache_padded::CachePadded;
-use crate::flow::{FlowId, Weight};
+use crate::cost::Cost;
+use crate::flow::{FRACTION_BITS, FlowId, Weight, units_per_cost};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
 use std::fmt;
@@ -218,7 +220,10 @@ impl Appetite {
 struct Price(u64);
 
 /// Longest interval of a flow in a group: 2^57 units, as of the longest request at weight 1 (`flow.rs`), in 2^-32ths.
-const SPAN_MAX_FIXED: u128 = 1 << (57 + crate::flow::FRACTION_BITS);
+const SPAN_MAX_FIXED: u128 = 1 << (57 + FRACTION_BITS);
+
+/// The lightest that a flow can effectively be: 5e-5 of a weight.
+const UNITS_PER_COST_MAX: u64 = 1 << 63;
 
 impl Price {
     const SHIFT_MAX: i32 = 46;
@@ -241,21 +246,18 @@ impl Price {
         self.0 >> 32
     }
 
-    /// `span` at this price, both in 2^-32ths of a unit and `span` below 2^89.
-    #[inline]
-    fn of(self, span: u128) -> u128 {
-        ((span * u128::from(self.mantissa())) >> self.shift()).min(SPAN_MAX_FIXED)
-    }
-
-    /// `weight` over this price, times `scale` (below 2^50).
-    const fn divide(self, weight: Weight, scale: u64) -> u64 {
-        ((((weight.get() as u128) * scale as u128) << self.shift()) / self.mantissa() as u128) as u64
+    /// Units per cost at this price, if there are so many at price 1; both in 2^-32ths.
+    const fn of(self, units_per_cost: u64) -> u64 {
+        let units = (units_per_cost as u128 * self.mantissa() as u128) >> self.shift();
+        if units > UNITS_PER_COST_MAX as u128 { UNITS_PER_COST_MAX } else { units as u64 }
     }
 }
 
 /// What is known of a flow in a group; of one in no group it is never looked at.
 #[derive(Debug)]
 pub(crate) struct Member {
+    /// At its effective weight, in 2^-32ths: what a charge multiplies with.
+    units_per_cost: AtomicU64,
     /// Its group, or `NOBODY`.
     group: u32,
     appetite: AtomicU32,
@@ -267,7 +269,7 @@ const NOBODY: u32 = u32::MAX;
 impl Member {
     /// Of a flow in no group.
     pub(crate) fn nobody() -> Member {
-        Member { group: NOBODY, appetite: AtomicU32::new(0) }
+        Member { units_per_cost: AtomicU64::new(0), group: NOBODY, appetite: AtomicU32::new(0) }
     }
 
     /// Of a flow of `group`.
@@ -275,8 +277,28 @@ impl Member {
         Member { group: group.0, ..Member::nobody() }
     }
 
+    /// `cost / effective weight` in 2^-32ths of a unit.
+    #[inline]
+    pub(crate) fn span_fixed(&self, cost: Cost) -> u128 {
+        // Relaxed: whichever of two effective weights we meet, the request is charged at one of them.
+        (u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed))).min(SPAN_MAX_FIXED)
+    }
+
+    /// The weight at which it competes.
+    pub(crate) fn effective_weight(&self) -> EffectiveWeight {
+        let at_weight_1 = u128::from(units_per_cost(Weight::MIN)) * 1_000_000;
+        let millionths = at_weight_1 / u128::from(self.units_per_cost.load(Relaxed).max(1));
+        EffectiveWeight { millionths: millionths as u64, competes: self.appetite() != Appetite::Idle }
+    }
+
+    /// The same in 2^-40ths.
+    fn rate(&self) -> u64 {
+        let at_weight_1 = u128::from(units_per_cost(Weight::MIN)) << RATE_BITS;
+        (at_weight_1 / u128::from(self.units_per_cost.load(Relaxed).max(1))) as u64
+    }
+
     fn appetite(&self) -> Appetite {
-        // Relaxed: which of two prices it pays; either is one that it may pay.
+        // Relaxed: says whether to wake it; whoever does looks again under `busy`.
         Appetite::of(self.appetite.load(Relaxed))
     }
 }
@@ -356,23 +378,20 @@ impl Hierarchy {
         }
     }
 
-    /// `cost / weight` of a flow's group's member at the price that it pays; all in 2^-32ths of a unit.
-    #[inline]
-    pub(crate) fn span_fixed(&self, member: &Member, span: u128) -> u128 {
-        self.price(member).of(span)
-    }
-
-    /// The weight at which a member competes.
-    pub(crate) fn effective_weight(&self, member: &Member, weight: Weight) -> EffectiveWeight {
-        let competes = member.appetite() != Appetite::Idle;
-        EffectiveWeight { millionths: self.price(member).divide(weight, 1_000_000), competes }
-    }
-
     fn price(&self, member: &Member) -> Price {
         let prices = &self.cells[member.group as usize].prices;
         let price = if member.appetite() == Appetite::Hungry { &prices.hungry } else { &prices.others };
-        // Relaxed: see "Orderings".
+        // Relaxed: under `busy`, as all prices.
         Price(price.load(Relaxed))
+    }
+
+    /// The effective weight of a member, from the price that it pays.
+    fn set_effective(&self, member: &Member, weight: Weight) {
+        let units = self.price(member).of(units_per_cost(weight));
+        // Relaxed: see "Orderings". Not written if it is so: charges of other workers read it.
+        if member.units_per_cost.load(Relaxed) != units {
+            member.units_per_cost.store(units, Relaxed);
+        }
     }
 
     /// A member submits that may have nothing staged anywhere: an idle one competes from now on.
@@ -396,28 +415,34 @@ impl Hierarchy {
         }
         member.appetite.store(Appetite::Content as u32, Relaxed);
         let mut chain = [NOBODY; Tree::DEPTH_MAX];
-        let (mut at, mut weight) = (member.group, u64::from(weight.get()));
+        let (mut at, mut added) = (member.group, u64::from(weight.get()));
         for link in &mut chain {
             *link = at;
             let sums = &self.cells[at as usize].sums;
-            add(&sums.content_weight, weight);
+            add(&sums.content_weight, added);
             let was = sums.appetite.load(Relaxed);
             if was != Appetite::Idle as u32 {
                 break;
             }
             sums.appetite.store(Appetite::Content as u32, Relaxed);
-            (at, weight) = (sums.parent, u64::from(sums.weight.load(Relaxed)));
+            (at, added) = (sums.parent, u64::from(sums.weight.load(Relaxed)));
             if at == NOBODY {
                 break;
             }
         }
         chain.iter().rev().filter(|group| **group != NOBODY).for_each(|group| self.set_prices(*group as usize));
+        self.set_effective(member, weight);
         self.leave();
     }
 
-    /// Makes a step if one is due. `look` gives a flow's member, its weight, and by how much virtual time has passed
+    /// Makes a step if one is due. `look` gives a flow's member and weight, `skipped` by how much virtual time has passed
     /// its finish tag since it was asked last.
-    pub(crate) fn step_if_due<'a>(&self, now: VTime, look: impl Fn(FlowId) -> (&'a Member, Weight, VSpan)) {
+    pub(crate) fn step_if_due<'a>(
+        &self,
+        now: VTime,
+        look: impl Fn(FlowId) -> (&'a Member, Weight),
+        skipped: impl Fn(FlowId) -> VSpan,
+    ) {
         // Relaxed: only says whether to try.
         if now.is_before(VTime::from_raw(self.next.load(Relaxed))) || !self.enter() {
             return;
@@ -425,19 +450,16 @@ impl Hierarchy {
         // Relaxed: under `busy`. Another may have made the step between the look and the entry.
         let passed = now.since(VTime::from_raw(self.last.load(Relaxed)));
         if passed > 0 {
-            self.sum(|flow| {
-                let (member, weight, skipped) = look(flow);
-                let skipped = skipped.0.min(passed as u64);
-                // At the price that it has paid.
-                let rate = self.price(member).divide(weight, 1 << RATE_BITS);
-                let used = (u128::from(rate) * u128::from(passed as u64 - skipped) / passed as u128) as u64;
+            let passed = passed as u64;
+            self.sum(look, |flow, member| {
+                let skipped = skipped(flow).0.min(passed);
                 let appetite = match skipped {
-                    all if all == passed as u64 => Appetite::Idle,
-                    some if some > passed as u64 / HUNGRY_PART => Appetite::Content,
+                    all if all == passed => Appetite::Idle,
+                    some if some > passed / HUNGRY_PART => Appetite::Content,
                     _ => Appetite::Hungry,
                 };
                 member.appetite.store(appetite as u32, Relaxed);
-                (member, weight, used)
+                (u128::from(member.rate()) * u128::from(passed - skipped) / u128::from(passed)) as u64
             });
             self.last.store(now.raw(), Relaxed);
             self.next.store(now.plus(self.period()).raw(), Relaxed);
@@ -446,7 +468,7 @@ impl Hierarchy {
     }
 
     /// A weight has changed: the prices follow at once, or if somebody else is at them, with the next step. `look` as
-    /// above; it is not asked what was skipped.
+    /// above.
     pub(crate) fn reweigh<'a>(&self, look: impl Fn(FlowId) -> (&'a Member, Weight)) {
         if !self.enter() {
             self.hasten();
@@ -454,10 +476,7 @@ impl Hierarchy {
         }
         // Nobody's use is known between steps. Taken for nothing until the next, the hungry get more, as they do
         // whenever somebody has come.
-        self.sum(|flow| {
-            let (member, weight) = look(flow);
-            (member, weight, 0)
-        });
+        self.sum(look, |_, _| 0);
         self.leave();
     }
 
@@ -485,8 +504,8 @@ impl Hierarchy {
         self.cells.len()
     }
 
-    /// All sums and prices anew. `look` says what each flow has used, as a rate.
-    fn sum<'a>(&self, look: impl Fn(FlowId) -> (&'a Member, Weight, u64)) {
+    /// All sums, prices and effective weights anew. `used` says what a flow has used, as a rate.
+    fn sum<'a>(&self, look: impl Fn(FlowId) -> (&'a Member, Weight), used: impl Fn(FlowId, &Member) -> u64) {
         for cell in &self.cells {
             let sums = &cell.sums;
             for word in [&sums.hungry_weight, &sums.content_weight, &sums.content_use, &sums.heaviest] {
@@ -494,7 +513,8 @@ impl Hierarchy {
             }
         }
         for &flow in &self.flows {
-            let (member, weight, used) = look(FlowId(flow));
+            let (member, weight) = look(FlowId(flow));
+            let used = used(FlowId(flow), member);
             self.cells[member.group as usize].sums.admit(member.appetite(), u64::from(weight.get()), used);
         }
         // From the leaves: a group has a larger number than its parent.
@@ -512,6 +532,10 @@ impl Hierarchy {
             }
         }
         (0..self.cells.len()).for_each(|group| self.set_prices(group));
+        for &flow in &self.flows {
+            let (member, weight) = look(FlowId(flow));
+            self.set_effective(member, weight);
+        }
     }
 
     /// The rate and the prices of a group, from its parent's (H1).

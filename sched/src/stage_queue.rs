@@ -20,8 +20,8 @@
 //! as long as it exists: MQFQ keeps a lease there.
 //!
 //! A request may be *deferred*: it waits without an interval, behind its flow's first, and gets one when it is the
-//! first. Such requests hang on their lane apart from the first, which therefore looks like the flow's last: whoever
-//! takes it out comes to the path on which lanes end, and the common path knows nothing of them.
+//! first. Such requests hang on their lane apart from the first, and what follows the first is no node: the check of a
+//! node's number that there is anyway is the look for them, and the common path knows nothing of them.
 //!
 //! # Invariants
 //! Q1. `peek` is the smallest (start tag, span, arrival) of all staged requests.
@@ -49,6 +49,9 @@ use lane_order::{Key, LaneOrder};
 
 /// "No node", "no lane".
 const NONE: u32 = u32::MAX;
+
+/// In place of a next node: those behind are deferred. No node has this number.
+const DEFERRED: u32 = u32::MAX - 1;
 
 /// A staged request, as handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,34 +226,33 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         let Some(lane) = self.lanes.get_mut(first as usize) else { return };
         let next = self.nodes.free(lane.head);
         if next == NONE {
-            return self.end_lane(first, promote, leave);
+            return self.drop_lane(first, leave);
         }
         lane.head = next;
-        let &Node { start_tag, span, arrival, .. } = &self.nodes.all[next as usize];
+        let Some(&Node { start_tag, span, arrival, .. }) = self.nodes.all.get(next as usize) else {
+            return self.promote_first(first, promote);
+        };
         self.order.replace_first(Key { start_tag, span, arrival, lane: first });
     }
 
-    /// The first lane has no requests any more, or deferred ones.
+    /// The first lane has only deferred requests any more.
     #[inline(never)]
-    fn end_lane(
-        &mut self,
-        first: u32,
-        promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan),
-        leave: impl FnOnce(FlowId, L),
-    ) {
+    fn promote_first(&mut self, first: u32, promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan)) {
         let lane = &mut self.lanes[first as usize];
-        if lane.deferred == NONE {
-            return self.drop_lane(first, leave);
-        }
         let node = &mut self.nodes.all[lane.deferred as usize];
         let (start_tag, span) = promote(lane.flow, Cost(node.span.0), &mut lane.kept);
         debug_assert!(!start_tag.is_before(self.order.first_key().start_tag), "start tag {start_tag:?} goes back");
         (node.start_tag, node.span) = (start_tag, span);
-        (lane.head, lane.deferred) = (lane.deferred, std::mem::replace(&mut node.next, NONE));
+        (lane.head, lane.deferred) = (lane.deferred, node.next);
+        if node.next != NONE {
+            node.next = DEFERRED;
+        }
         let arrival = node.arrival;
         self.order.replace_first(Key { start_tag, span, arrival, lane: first });
     }
 
+    /// The first lane has no requests any more.
+    #[inline(never)]
     fn drop_lane(&mut self, lane: u32, leave: impl FnOnce(FlowId, L)) {
         let Lane { flow, kept, .. } = self.lanes[lane as usize];
         self.index.remove(flow);
@@ -296,15 +298,17 @@ impl<P: Copy + Default, L> Behind<'_, P, L> {
     /// Takes in a request there that gets its interval later. Those behind it must be deferred, too.
     ///
     /// # Panics
-    /// As [`StageQueue::push`].
-    #[inline]
+    /// As [`StageQueue::push`], and if the cost is out of range.
+    #[inline(never)]
     pub fn defer(self, cost: Cost, payload: P) {
+        crate::flow::check(cost);
         let (node, _) = self.nodes.take(VTime::ZERO, VSpan(cost.0), payload);
-        debug_assert!(self.lane.deferred != NONE || self.lane.tail == self.lane.head, "a request has its interval");
+        let last = &mut self.nodes.all[self.lane.tail as usize];
         if self.lane.deferred == NONE {
-            self.lane.deferred = node;
+            debug_assert_eq!(self.lane.tail, self.lane.head, "a request behind the first has its interval");
+            (last.next, self.lane.deferred) = (DEFERRED, node);
         } else {
-            self.nodes.all[self.lane.tail as usize].next = node;
+            last.next = node;
         }
         self.lane.tail = node;
     }

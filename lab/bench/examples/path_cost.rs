@@ -44,7 +44,9 @@ fn path(layer: &str, flows: u32, groups: u32) -> Result<Path, String> {
     let kind: PolicyKind = if layer == "raw" { PolicyKind::None } else { named()? };
     let options = PolicyOptions { depth: 64, ..PolicyOptions::new(kind) }.relaxed(1);
     let weights = vec![Weight::DEFAULT; flows as usize];
-    let group = |number: u32| Group { weight: Weight::DEFAULT, parent: number.checked_sub(1).map(GroupId) };
+    // So that each flow has the effective weight that it has without groups.
+    let sum = Weight::new(100 * u64::from(flows).min(100)).expect("in range");
+    let group = |number: u32| Group { weight: sum, parent: number.checked_sub(1).map(GroupId) };
     let tree = Tree {
         groups: (0..groups).map(group).collect(),
         of_flow: vec![groups.checked_sub(1).map(GroupId); flows as usize],

@@ -22,15 +22,11 @@ fn step(scene: &(Hierarchy, [Member; 2]), used: [bool; 2]) {
     let passed = hierarchy.period().0;
     let now = VTime::from_raw(hierarchy.last.load(Relaxed)).plus(VSpan(passed));
     let skipped = |used| VSpan(if used { 0 } else { passed });
-    hierarchy.step_if_due(now, |flow| {
-        let n = flow.0 as usize;
-        (&members[n], WEIGHT, skipped(used[n]))
-    });
+    hierarchy.step_if_due(now, |flow| (&members[flow.0 as usize], WEIGHT), |flow| skipped(used[flow.0 as usize]));
 }
 
 fn parts(scene: &(Hierarchy, [Member; 2])) -> [u64; 2] {
-    let (hierarchy, members) = scene;
-    members.each_ref().map(|member| hierarchy.effective_weight(member, WEIGHT).millionths)
+    scene.1.each_ref().map(|member| member.effective_weight().millionths)
 }
 
 #[test]

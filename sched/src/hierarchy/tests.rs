@@ -37,10 +37,8 @@ impl Scene {
         let passed = self.hierarchy.period().0;
         self.now = self.now.plus(VSpan(passed));
         let skipped = |flow: FlowId| VSpan(passed - passed / 256 * used[flow.0 as usize]);
-        self.hierarchy.step_if_due(self.now, |flow| {
-            let (member, weight) = &self.members[flow.0 as usize];
-            (member, *weight, skipped(flow))
-        });
+        let look = |flow: FlowId| (&self.members[flow.0 as usize].0, self.members[flow.0 as usize].1);
+        self.hierarchy.step_if_due(self.now, look, skipped);
     }
 
     fn wake(&self, flow: usize) {
@@ -49,8 +47,7 @@ impl Scene {
     }
 
     fn effective(&self, flow: usize) -> f64 {
-        let (member, weight) = &self.members[flow];
-        self.hierarchy.effective_weight(member, *weight).millionths as f64 / 1e6
+        self.members[flow].0.effective_weight().millionths as f64 / 1e6
     }
 
     fn all(&self) -> Vec<f64> {
@@ -207,11 +204,9 @@ fn the_smallest_and_the_largest_that_there_can_be_stay_in_range() {
     (0..4).for_each(|flow| scene.wake(flow));
     scene.step(&[256; 4]);
     let member = &scene.members[0].0;
-    // 1 / 10001^3, 1e-12 of the group: a byte would take 1e12 times as long as at weight 1. The longest is 2^32 times.
-    let span = u128::from(crate::flow::units_per_cost(Weight::MIN));
-    let at_price = scene.hierarchy.span_fixed(member, span) as f64 / span as f64;
-    assert!((at_price / (1u64 << 32) as f64 - 1.0).abs() < 1e-6, "{at_price}");
-    // 1 TiB is as long as may be, and no longer.
-    let longest = scene.hierarchy.span_fixed(member, span << 40);
-    assert_eq!(longest, SPAN_MAX_FIXED);
+    // 1 / 10001^3, 1e-12 of the group. The least that there can be is 5e-5 of a weight.
+    assert_eq!(member.units_per_cost.load(Relaxed), 1 << 63);
+    assert_eq!(member.effective_weight().millionths, 47);
+    // The longest request is as long as may be, and no longer.
+    assert_eq!(member.span_fixed(crate::cost::COST_MAX), SPAN_MAX_FIXED);
 }

@@ -449,11 +449,12 @@ impl<S: Structures> Mqfq<S> {
 
     /// The interval of a request of a flow in a group, which has become its flow's first in its queue. The request
     /// before it is still shown, so global virtual time has not passed the flow's finish tag.
+    #[inline(always)]
     fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan) {
         let now = self.virtual_time.global_vtime();
         let Interval { start_tag, finish_tag } = match self.lease.get() {
             0 => self.flows.charge(flow, cost, now),
-            lease_max => self.flows.charge_leased(flow, cost, now, lease, VSpan(lease_max)),
+            lease_max => self.flows.charge_deferred(flow, cost, now, lease, VSpan(lease_max)),
         };
         (start_tag, VSpan(finish_tag.since(start_tag) as u64))
     }
