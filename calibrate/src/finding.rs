@@ -30,6 +30,9 @@ const RESIDUAL_SHARE_MAX: f64 = 0.5;
 /// Parts of a load that differ by more were disturbed.
 const SPREAD_SHARE: f64 = 0.2;
 
+/// Largest D that a config takes.
+const KNEE_MAX: u32 = 65_535;
+
 /// Largest base of a cost that a config takes, bytes.
 const BASE_BYTES_MAX: f64 = (1 << 30) as f64;
 
@@ -126,6 +129,7 @@ impl Finding {
             profile.knee_units = profile.knee_units.max((depth - 1).saturating_mul(units).saturating_add(1));
             profile.knee_requests = profile.knee_requests.max(depth);
         }
+        profile.knee_units = profile.knee_units.min(KNEE_MAX);
         let notes = notes(&curves, &terms, read, write);
         Finding { curves, terms, read, write, profile, notes }
     }
@@ -137,7 +141,8 @@ fn took_ns(point: &Point) -> f64 {
 }
 
 fn alone_ns<'a>(mut curves: impl Iterator<Item = &'a Curve>) -> Option<u64> {
-    curves.next().map(|curve| curve.alone().mean_ns.round() as u64)
+    // A device that completes at once still takes some time.
+    curves.next().map(|curve| (curve.alone().mean_ns.round() as u64).max(1))
 }
 
 fn bandwidth<'a>(curves: impl Iterator<Item = &'a Curve>) -> Option<u64> {
@@ -273,6 +278,9 @@ mod tests {
         assert!(found.notes[0].starts_with("no cost follows"), "{:?}", found.notes);
         // Without a cost a byte is a byte: 1 + 7 x 32.
         assert_eq!(found.profile.knee_units, 225);
+        let deep = [4096, 32 << 20].map(|bytes| curve(Kind::RandomRead, bytes, 0.0, 512, 5000.0));
+        let profile = Finding::of(deep.into()).profile;
+        assert_eq!((profile.knee_units, profile.latency_ns), (65_535, 1), "as far as a config goes");
     }
 
     #[test]

@@ -83,8 +83,8 @@ pub struct CalibrateOptions {
     /// Shorter loads: some seconds in all, and numbers that repeat less well.
     #[arg(long)]
     pub quick: bool,
-    /// How long each of about 60 loads (120 with writes) runs, after a fifth of it to warm up: 1ms to 2s. Default:
-    /// 600ms, with --quick 100ms.
+    /// How long each of about 60 loads (120 with writes) runs, in three parts: 1ms to 2s. Default: 600ms, with --quick
+    /// 100ms.
     #[arg(long, value_name = "DURATION", value_parser = step, conflicts_with_all = ["preset", "quick"])]
     pub step: Option<u64>,
     /// Workers that load the device, at most. Default: one per CPU, up to 4.

@@ -169,8 +169,8 @@ impl Estimate {
 /// `b / a` in 256ths; `None` if the two say nothing, or nothing that can be.
 fn solution_256ths([more, less]: [Sums; 2]) -> Option<u64> {
     let [plus, minus] = [more, less].map(|Sums { read_units, write_units, time_ns }| {
-        // Sums of a few seconds at most: below 2^43 bytes and 2^33 ns, so that products fit.
-        [i128::from(read_units), i128::from(write_units), i128::from(time_ns)]
+        // Products of two of them, times 256, fit: costs of 2^60 bytes in a few seconds are no device's.
+        [read_units, write_units, time_ns].map(|number| i128::from(number.min(1 << 58)))
     });
     let ([r, w, t], [s, v, u]) = (plus, minus);
     let determinant = r * v - s * w;
@@ -243,6 +243,11 @@ mod tests {
         assert_eq!(solution_256ths([sums(1000, 500, 2000), sums(1000, 501, 2002)]), None);
         assert_eq!(solution_256ths([sums(1000, 0, 1000), sums(2000, 0, 2000)]), None, "no writes");
         assert_eq!(solution_256ths([sums(0, 0, 0), sums(0, 0, 0)]), None);
+        assert_eq!(
+            solution_256ths([sums(u64::MAX, 1, u64::MAX), sums(1, u64::MAX, u64::MAX)]),
+            Some(256),
+            "no overflow"
+        );
         // More of both in less time.
         assert_eq!(solution_256ths([sums(1000, 100, 1000), sums(2000, 1000, 500)]), None);
     }
