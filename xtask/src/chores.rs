@@ -1,8 +1,9 @@
 //! The chores: what each command of `cargo xtask` does.
 
-use crate::run::{Counts, cargo, command, root, run, run_counted, shown, target};
+use crate::run::{Counts, at_lowest_priority, cargo, command, root, run, run_counted, shown, target};
 use crate::tidy;
 use crate::tools;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,37 +11,43 @@ use std::time::{Duration, Instant};
 /// only with 3; models of three threads grow too fast for more in a suite that everybody runs.
 const LOOM_PREEMPTIONS: &str = "3";
 
-/// A `cargo test` of the suite.
-struct Suite {
-    name: &'static str,
-    command: Command,
-}
+/// A part of the suite: its name and its `cargo test`.
+type Part = (&'static str, Command);
 
-/// What `cargo xtask test` runs.
-fn suites(has_all_tools: bool) -> Vec<Suite> {
-    // Everything, doc tests and tidy included, as it ships: the end-to-end tests measure shares and time.
+/// Everything, doc tests and tidy included, as it ships: the end-to-end tests measure shares and time.
+fn shipped(has_all_tools: bool) -> Part {
     let mut whole = cargo("test --workspace --release --no-fail-fast");
     if has_all_tools {
         // A test that finds a tool missing now fails instead of skipping.
         whole.env("MQFQ_REQUIRE_TOOLS", "1");
     }
-    // The pure crates again with debug assertions and overflow checks, which the release build leaves out.
-    let checked =
-        cargo("test -p mqfq-sched -p mqfq-nvme -p mqfq-cpu -p mqfq-blk -p mqfq-front --lib --tests --no-fail-fast");
-    vec![
-        Suite { name: "workspace, as it ships", command: whole },
-        Suite { name: "with debug assertions", command: checked },
-        Suite { name: "loom models", command: loom_command() },
-    ]
+    ("workspace, as it ships", whole)
+}
+
+/// The pure crates again with debug assertions and overflow checks, which the release build leaves out.
+fn checked() -> Part {
+    let words = "test -p mqfq-sched -p mqfq-nvme -p mqfq-cpu -p mqfq-blk -p mqfq-front --lib --tests --no-fail-fast";
+    ("with debug assertions", cargo(words))
 }
 
 fn loom_command() -> Command {
-    let mut loom = cargo("test -p mqfq-sched -p mqfq-blk --release --lib --no-fail-fast");
+    let mut loom = cargo("test -p mqfq-sched -p mqfq-blk --profile loom --lib --no-fail-fast");
     loom.arg("--target-dir").arg(target().join("loom")).arg("loom");
     loom.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", LOOM_PREEMPTIONS);
-    // A model checks its assertions, ours and those of the code.
-    loom.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
     loom
+}
+
+/// What runs beside the first part, at the lowest priority: it gets the cores while tests wait for a clock or a socket,
+/// and while the compiler works on one crate. First the second part's build, then the models, whose output comes back.
+fn beside() -> (Vec<u8>, Result<Counts, String>, Duration) {
+    // A build that fails does so again, in sight, where its tests are to run.
+    let _ = run(at_lowest_priority(checked().1).arg("--no-run"));
+    let start = Instant::now();
+    let mut output = Vec::new();
+    // One at a time: the other cores are for the parts in the foreground.
+    let mut models = at_lowest_priority(loom_command());
+    let counts = run_counted(models.args(["--", "--test-threads", "1"]), &mut output);
+    (output, counts, start.elapsed())
 }
 
 /// `test`: the whole suite, with a closing line that counts.
@@ -49,15 +56,17 @@ fn loom_command() -> Command {
 /// One sentence if a test failed, or if CI lacks a tool.
 pub fn test() -> Result<(), String> {
     let has_all_tools = tools::ensure()?;
-    let suites = suites(has_all_tools);
     let mut rows = Vec::new();
-    let mut total = Counts::default();
-    for Suite { name, mut command } in suites {
+    let models = std::thread::spawn(beside);
+    for (name, mut command) in [shipped(has_all_tools), checked()] {
         let start = Instant::now();
-        let counts = run_counted(&mut command)?;
-        total = total.plus(counts);
+        let counts = run_counted(&mut command, &mut std::io::stdout())?;
         rows.push((name, counts, start.elapsed()));
     }
+    let (output, counts, took) = models.join().map_err(|_| "the thread that runs the models panicked")?;
+    std::io::stdout().write_all(&output).map_err(|error| format!("the models' output: {error}"))?;
+    rows.push(("loom models, beside it", counts?, took));
+    let total = rows.iter().fold(Counts::default(), |total, (_, counts, _)| total.plus(*counts));
     println!();
     for (name, counts, took) in rows {
         let Counts { passed, failed, ignored, broken } = counts;

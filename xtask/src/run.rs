@@ -93,11 +93,20 @@ impl Counts {
     }
 }
 
-/// Prints the command and runs it, passing its output on and adding up the summaries in it.
+/// The command, so that it gets a core only where nothing else wants one.
+pub fn at_lowest_priority(of: Command) -> Command {
+    let mut low = command("nice", ["-n", "19"]);
+    low.arg(of.get_program()).args(of.get_args());
+    let sets = of.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    low.envs(sets);
+    low
+}
+
+/// Prints the command and runs it, passing its output on to `sink` and adding up the summaries in it.
 ///
 /// # Errors
 /// One sentence if it cannot start or its output cannot be read. A failed test is not an error here but a count.
-pub fn run_counted(command: &mut Command) -> Result<Counts, String> {
+pub fn run_counted(command: &mut Command, sink: &mut dyn Write) -> Result<Counts, String> {
     eprintln!("$ {}", shown(command));
     let name = shown(command);
     let broken = |error: std::io::Error| format!("{name}: {error}");
@@ -106,7 +115,7 @@ pub fn run_counted(command: &mut Command) -> Result<Counts, String> {
     let mut output = BufReader::new(child.stdout.take().expect("stdout is piped"));
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line).map_err(broken)? > 0 {
-        std::io::stdout().write_all(&line).map_err(broken)?;
+        sink.write_all(&line).map_err(broken)?;
         if let Some(summary) = Counts::of_line(&String::from_utf8_lossy(&line)) {
             counts = counts.plus(summary);
         }
@@ -128,6 +137,15 @@ mod tests {
     }
 
     #[test]
+    fn a_command_at_the_lowest_priority_is_the_same_otherwise() {
+        let mut loom = command("cargo", ["test", "a b"]);
+        loom.env("RUSTFLAGS", "--cfg loom");
+        assert_eq!(shown(&at_lowest_priority(loom)), "RUSTFLAGS='--cfg loom' nice -n 19 cargo test 'a b'");
+        let counts = run_counted(&mut at_lowest_priority(command("nice", [""; 0])), &mut Vec::new());
+        assert_eq!(counts, Ok(Counts::default()));
+    }
+
+    #[test]
     fn the_harness_summary_is_counted_and_other_lines_are_not() {
         let line = "test result: FAILED. 12 passed; 1 failed; 2 ignored; 0 measured; 3 filtered out; finished in 0.1s";
         assert_eq!(Counts::of_line(line), Some(Counts { passed: 12, failed: 1, ignored: 2, broken: false }));
@@ -136,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_is_broken_even_if_it_counted_nothing() {
-        let counts = run_counted(&mut command("false", [""; 0])).expect("false starts");
+        let counts = run_counted(&mut command("false", [""; 0]), &mut Vec::new()).expect("false starts");
         assert_eq!(counts, Counts { broken: true, ..Counts::default() });
     }
 }

@@ -23,7 +23,9 @@ pub fn soak(limit: Duration, seed: Option<u64>) -> Result<(), String> {
     let mut rounds = 0u64;
     loop {
         println!("seed {seed}");
-        let counts = run_counted(tests.command().env(SEED_VARIABLE, seed.to_string()).arg("--").args(&tests.names))?;
+        let mut command = tests.command();
+        command.env(SEED_VARIABLE, seed.to_string()).arg("--").args(&tests.names);
+        let counts = run_counted(&mut command, &mut std::io::stdout())?;
         tests.look_at(counts, seed)?;
         rounds += 1;
         if start.elapsed() >= limit {
