@@ -259,6 +259,7 @@ impl Splitting {
     fn note(&mut self, ended: &Ended) {
         let &Ended { flow, op, status, length_bytes, device_ns } = ended;
         if let Some(watch) = &mut self.watch
+            && self.is_watching
             && status == Status::Ok
             && matches!(op, Op::Read | Op::Write)
         {

@@ -61,6 +61,7 @@ fn what_is_left_out_has_its_default() {
             inside_max: None,
             slowed: 1,
             queues: QueueLayout::default(),
+            split: Split::Off,
             write_drift: None,
             cost: CostModel::FLAT,
             follow_writes: false
@@ -163,6 +164,7 @@ size = 512
             inside_max: None,
             slowed: 1,
             queues: QueueLayout::default(),
+            split: Split::Off,
             write_drift: None,
             cost: CostModel::FLAT,
             follow_writes: false
@@ -467,6 +469,8 @@ fn the_tunables_of_bfq_are_read_and_arrive_in_the_policy() {
 fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_weight() {
     let device =
         |lines: &str| parse(&good_with("size = \"64GiB\"", &format!("size = \"64GiB\"\n{lines}"))).unwrap().device;
+    let split = |value: &str| device(&format!("split = \"{value}\"")).split;
+    assert_eq!([split("off"), split("auto"), split("12KiB")], [Split::Off, Split::Auto, Split::Bytes(12 << 10)]);
     let set = device("arbitration = \"wrr-ignored\"\ninside-max = 16\nslowed = 10\nqueue-pairs = 32");
     assert_eq!((set.arbitration, set.inside_max, set.slowed), (Some(Arbitration::WeightedIgnored), Some(16), 10));
     assert_eq!(set.queue_pairs, 32);
@@ -474,6 +478,14 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
     assert_eq!(
         refused("arbitration = \"urgent\""),
         "s.toml:11: device.arbitration: \"urgent\" is not known, allowed are rr, wrr, wrr-ignored"
+    );
+    assert_eq!(
+        refused("split = \"4097B\""),
+        "s.toml:11: device.split: 4097 is no multiple of 4096, allowed are whole 4KiB"
+    );
+    assert_eq!(
+        refused("split = \"2MiB\""),
+        "s.toml:11: device.split: \"2MiB\" is out of range, allowed is 4KiB to 1MiB"
     );
     assert_eq!(refused("inside-max = 0"), "s.toml:11: device.inside-max: 0 is out of range, allowed is 1 to 65535");
     let drifting = device("write-drift = { times = 4, period = \"8s\" }\ncost = \"auto\"");
