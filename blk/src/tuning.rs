@@ -146,17 +146,22 @@ impl Tuning {
     /// What is in force now, at `at_ns`, and why. `None`: a worker panicked while it was about to change it.
     pub fn in_force(&self, at_ns: u64) -> Option<InForce> {
         for _ in 0..LOOKS_MAX {
-            let state = self.tuner.try_with(|tuner| InForce {
-                at_ns,
-                depth: tuner.controller.as_ref().map(Controller::state),
-                window: tuner.window.as_ref().map(WindowRule::state),
-            });
+            let state = self.try_in_force(at_ns);
             if state.is_some() {
                 return state;
             }
             std::thread::yield_now();
         }
         None
+    }
+
+    /// The same without waiting. `None`: a worker is about to change it.
+    pub fn try_in_force(&self, at_ns: u64) -> Option<InForce> {
+        self.tuner.try_with(|tuner| InForce {
+            at_ns,
+            depth: tuner.controller.as_ref().map(Controller::state),
+            window: tuner.window.as_ref().map(WindowRule::state),
+        })
     }
 
     /// One worker's hand.

@@ -91,10 +91,12 @@ impl<P: Policy> Timed<P> {
     /// Another D or T was put in force: by now the controller can be asked whether it has chosen it.
     fn log_depth(&self, now_ns: u64) {
         let mut log = self.log();
-        if !std::mem::take(&mut log.has_changed) {
+        if !log.has_changed {
             return;
         }
-        let Some(in_force) = log.tuning.as_ref().and_then(|tuning| tuning.in_force(now_ns)) else { return };
+        // All virtual cores run on one thread: who waits here for another waits for ever.
+        let Some(in_force) = log.tuning.as_ref().and_then(|tuning| tuning.try_in_force(now_ns)) else { return };
+        log.has_changed = false;
         if let Some(depth) = in_force.depth.map(|state| state.chosen)
             && log.chosen.last().is_none_or(|last| last.depth != depth)
         {
