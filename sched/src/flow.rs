@@ -57,7 +57,8 @@
 //! leases tile the axis as requests do without them, and what holes cost is given back at the next place where anybody
 //! takes.
 //!
-//! Let L be the length of a lease, and k the number of queues that the flow is on.
+//! Let L be the length of a lease, or of the longest since the flow was last idle, and k the number of queues that the
+//! flow is on.
 //!
 //! L1. credit + what is in hand (unused parts and refunds of all leases) <= k L. A queue that takes a lease gets L in
 //!     all, of which as much as possible, but for one grain, is credit: either no credit is left, and what is in hand

@@ -8,7 +8,7 @@ use mqfq_blk::slots::Slot;
 use mqfq_blk::split::Split;
 use mqfq_blk::{
     BfqOptions, CostTerm, D2fqOptions, KyberOptions, MqDeadlineOptions, OwnOptions, PolicyKind, PolicyOptions,
-    PriorityClass, VSpan,
+    PriorityClass, VSpan, WINDOW_LEAST,
 };
 use std::path::Path;
 
@@ -105,7 +105,7 @@ pin = false
     assert!(plan.warnings.is_empty());
     let [fast, slow] = plan.devices.values().collect::<Vec<_>>()[..] else { panic!("two devices") };
     let [fast_policy, slow_policy] = [fast, slow].map(|device| device.config.policy.options(2));
-    assert_eq!(fast_policy, auto(PolicyOptions::new(PolicyKind::Mqfq)).relaxed(2));
+    assert_eq!(fast_policy, auto(auto_window(PolicyOptions::new(PolicyKind::Mqfq))).relaxed(2));
     assert_eq!((fast_policy.depth, fast_policy.window.bytes()), (64, 65_536));
     assert_eq!((fast_policy.token_unit_bytes, fast.config.queue_depth), (Some(4096), 1024));
     assert_eq!((slow_policy.kind, slow_policy.depth), (PolicyKind::Sfqd, 32));
@@ -368,19 +368,58 @@ fn auto(options: PolicyOptions) -> PolicyOptions {
     PolicyOptions { depth_auto: true, token_unit_bytes: Some(4096), ..options }
 }
 
+/// The same where T is found.
+fn auto_window(options: PolicyOptions) -> PolicyOptions {
+    let window_least = options.kind.has_window().then_some(WINDOW_LEAST);
+    PolicyOptions { window_least, ..options }
+}
+
+#[test]
+fn the_window_is_found_in_the_relaxed_form_unless_it_or_what_follows_it_is_a_number() {
+    let found = mqfq_demo::harness::as_shipped(auto(auto_window(PolicyOptions::new(PolicyKind::Mqfq))), 4);
+    for keys in ["", "window = \"auto\"", "form = \"relaxed\"\nwindow = \"auto\"", "token-share = 16"] {
+        let options = scheduler(keys, 4).0;
+        assert_eq!(PolicyOptions { tokens_follow_depth: true, ..options }, found, "{keys}");
+    }
+    // What comes out at T = 64 KiB is what has always shipped.
+    assert_eq!(found.window.bytes(), 64 << 10);
+    assert_eq!(found.terms(), scheduler("window = \"64KiB\"", 4).0.terms());
+    for keys in ["window = \"64KiB\"", "quantum = \"8KiB\"", "lease = 0", "form = \"exact\"", "policy = \"sfqd\""] {
+        assert_eq!(scheduler(keys, 4).0.window_least, None, "{keys}");
+    }
+    let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
+    assert_eq!(
+        refused("policy = \"sfqd\"\nwindow = \"auto\""),
+        "c.toml:4: device.fast.window: \"auto\" is no setting of policy sfqd, allowed with mqfq and mqfq-serial"
+    );
+    assert_eq!(
+        refused("form = \"exact\"\nwindow = \"auto\""),
+        "c.toml:4: device.fast.window: \"auto\" is no setting of form = \"exact\", allowed with form = \"relaxed\""
+    );
+    assert_eq!(
+        refused("window = \"auto\"\nlease = \"4KiB\""),
+        "c.toml:4: device.fast.lease: follows window = \"auto\", allowed with a window that is a size"
+    );
+    assert_eq!(
+        refused("window = \"wide\""),
+        "c.toml:3: device.fast.window: \"wide\" is not known, allowed is 0 to 1TiB or \"auto\""
+    );
+}
+
 #[test]
 fn the_depth_is_found_unless_it_is_a_number() {
     for policy in ["mqfq", "mqfq-serial", "sfqd"] {
         let kind = policy.parse().unwrap();
         let shipped = |options: PolicyOptions| mqfq_demo::harness::as_shipped(options, 4);
-        let found = shipped(auto(PolicyOptions::new(kind)));
+        let found = shipped(auto(auto_window(PolicyOptions::new(kind))));
         for keys in ["", "depth = \"auto\"\n"] {
             assert_eq!(scheduler(&format!("{keys}policy = \"{policy}\""), 4).0, found);
         }
         let in_requests = scheduler(&format!("policy = \"{policy}\"\ntoken-unit = \"request\""), 4).0;
         assert_eq!((in_requests.depth_auto, in_requests.token_unit_bytes), (true, None));
         let number = scheduler(&format!("policy = \"{policy}\"\ndepth = 100"), 4).0;
-        assert_eq!(number, shipped(PolicyOptions { depth: 100, ..PolicyOptions::new(kind) }), "in requests, as ever");
+        let expected = shipped(auto_window(PolicyOptions { depth: 100, ..PolicyOptions::new(kind) }));
+        assert_eq!(number, expected, "in requests, as ever");
     }
     // What is set by hand of a queue's part of D stays.
     let by_hand = scheduler("token-batch = 3", 4).0;
@@ -406,14 +445,14 @@ fn the_depth_is_found_unless_it_is_a_number() {
 
 #[test]
 fn each_number_of_the_relaxed_form_can_be_set_by_hand() {
-    let default = scheduler("", 2).0;
+    let default = scheduler("window = \"64KiB\"", 2).0;
     let set = |keys: &str| scheduler(keys, 2).0;
     let kib = |kib: u64| VSpan::from_bytes(kib << 10);
     assert_eq!(set("quantum = \"32KiB\""), PolicyOptions { quantum: kib(32), ..default }, "half the window");
     assert_eq!(set("quantum = 1"), PolicyOptions { quantum: VSpan::from_bytes(1), ..default });
     assert_eq!(set("lease = \"32KiB\""), PolicyOptions { lease: kib(32), ..default }, "half the window");
     assert_eq!(set("lease = 4097"), PolicyOptions { lease: VSpan::from_bytes(4097), ..default });
-    let by_hand = PolicyOptions { tokens_follow_depth: false, ..default };
+    let by_hand = PolicyOptions { tokens_follow_depth: false, ..auto_window(default) };
     assert_eq!(set("token-batch = 65535"), PolicyOptions { token_batch: 65_535, ..by_hand });
     assert_eq!(
         set("quantum = 0\nlease = 0\ntoken-batch = 1\ntoken-share = 0"),

@@ -30,6 +30,7 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("d2fq/18", include_str!("../figures/d2fq/18.toml")),
     ("d2fq/19", include_str!("../figures/d2fq/19.toml")),
     ("ours/scale", include_str!("../figures/ours/scale.toml")),
+    ("ours/window", include_str!("../figures/ours/window.toml")),
     ("depth/loads", include_str!("../figures/depth/loads.toml")),
     ("depth/changes", include_str!("../figures/depth/changes.toml")),
     ("ours/hierarchy", include_str!("../figures/ours/hierarchy.toml")),

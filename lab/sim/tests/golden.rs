@@ -161,6 +161,7 @@ golden! {
     d2fq_figure_18_ycsb_bandwidth "d2fq/18",
     d2fq_figure_19_ycsb_latency "d2fq/19",
     our_own_scaling "ours/scale",
+    our_own_window "ours/window",
     depth_under_five_loads "depth/loads",
     depth_while_things_change "depth/changes",
     companies_and_teams "ours/hierarchy",

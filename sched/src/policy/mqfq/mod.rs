@@ -53,8 +53,8 @@
 //!
 //! # Invariants
 //! I1-I9 of ARCHITECTURE.md, "What must always hold". Those that are made here:
-//! P1. A leaf of the mindicator shows the lead of its queue, moved into [gvt, gvt + `HORIZON`] and rounded down to the
-//!     quantum, whenever no operation on the queue is under way; and whoever changed a leaf calls `query` and turns the
+//! P1. A leaf of the mindicator shows the lead of its queue, moved into [gvt, gvt + `HORIZON`] and rounded down to a
+//!     quantum that was in force since the queue last announced, whenever no operation on the queue is under way; and whoever changed a leaf calls `query` and turns the
 //!     wheel before it returns.
 //! P2. A free token below the root lies on the path of a queue whose worker is awake: it is running, was kicked, or
 //!     owes a pick (`policy/mod.rs`). A worker that goes to sleep leaves nothing on its path (`percolate`), save in
@@ -129,6 +129,43 @@
 //! The paper has D + 1 times 2T. With token units the device holds at most D + u - 1 units of `unit` bytes (u: those of
 //! the largest request, not clamped to D), and `(D + u - 1) unit / r` stands in place of `D l / r`. Tags are rounded by
 //! less than a grain, once per flow and end: a quarter byte in all at the default weight.
+//!
+//! # A window that changes
+//! `set_window` puts another T, q and L in force while workers run. Example: T is 256 KiB, and flow f alone has been
+//! dispatched up to 256 KiB ahead of gvt = 0, where the first request of m waits. Now T becomes 16 KiB. m is dispatched
+//! until gvt has come to 240 KiB, and f not at all: 240 KiB apart, although T was 16 KiB throughout. The T of an interval
+//! alone says nothing; what counts is how far ahead of gvt a request can start that was dispatched until then. Let
+//!
+//! ```text
+//!   s(t) = largest gvt + T of all moments until t        no request dispatched until t starts after it
+//!   a(t) = s(t) - gvt                                    the window in effect: T, or if T was lowered by x and gvt
+//!                                                        has moved by y since, T + x - y, if that is more
+//! ```
+//! In the argument above a request dispatched before the interval starts at or before s1 (in place of v1 + T), and one
+//! dispatched in it at or before s2 (in place of v2 + T). So with a1 = s1 - v1 and a2 = s2 - v2
+//!
+//! ```text
+//!   |dispatched_f / r_f - dispatched_m / r_m|  <=  a1 + a2 + l_f/r_f + l_m/r_m
+//! ```
+//! which is at most twice the largest T of the interval, if a T that was lowered counts until gvt has moved by the
+//! difference. In the example a1 is 256 KiB. Likewise D counts until what is out has come down to it (T2 in
+//! `token_tree.rs`), and L is the longest lease since the flow was last idle: credit and what is in hand only shrink
+//! under a shorter one (L1 in `flow.rs`).
+//!
+//! The three words are read one by one, and a reader may see some of them changed and some not. That harms nothing that
+//! was proved: A request goes by one T, that was in force; any q gives a gvt that lags; any L is a lease. But a leaf that
+//! was rounded by an old q may hold gvt more than the new T below the lead, which would throttle the very queue for
+//! ever (I5). So a queue that is about to wait rounds its lead anew, and looks whether it still should when it has its
+//! place; whoever sets the window empties the wheel ("A window that changes", `throttle_wheel.rs`):
+//!
+//! | step | A: throttles itself                      | B: T := 16 KiB, q := 8 KiB                 |
+//! |------|------------------------------------------|--------------------------------------------|
+//! |  1   | leaf := lead, rounded by q; takes a place, **fence** | q, L, T := new, **fence**      |
+//! |  2   | reads q and T: another, begins again     | empties the wheel, marks A ready           |
+//!
+//! Either A's fence is first, and B finds A in the wheel; or B's, and A sees all of the new numbers. A queue without a
+//! token or with a full device queue may keep an old leaf: it is ready, and its next pick is one of the above. B marks
+//! and does not kick: it picks after it, or pauses, and finds the marks in the search in which that ends (P3).
 //!
 //! # The relaxed form
 //! Three numbers of [`PolicyOptions`] trade exactness in virtual time for shared lines that are written less often.
