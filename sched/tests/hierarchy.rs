@@ -309,7 +309,10 @@ fn a_flow_at_depth_one_leaves_the_rest_of_its_share_to_its_siblings() {
     assert!(of_active[2] > 0.65, "b gets of A's share if weights only follow who is active: {of_active:?}");
     for options in policies(3) {
         let got = drive(&mut rig(options, 3, &family), &loops, 40_000, |_, _| {}).shares(8000, 40_000);
-        println!("{} {:?}: {got:.3?}; nested {ideal:.3?}, weights of the active {of_active:.3?}", options.kind, options.lease);
+        println!(
+            "{} {:?}: {got:.3?}; nested {ideal:.3?}, weights of the active {of_active:.3?}",
+            options.kind, options.lease
+        );
         // a2 may be a little faster or slower than in one queue; A as a whole may not.
         expect_shares(options.kind.name(), &[got[0] + got[1], got[2]], &[0.5, 0.5], 0.01);
         assert!((got[1] - ideal[1]).abs() < 0.03, "{}: {got:?}, ideally {ideal:?}", options.kind);

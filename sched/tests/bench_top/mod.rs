@@ -12,7 +12,6 @@ use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::oracle::{Oracle, narrow};
 use mqfq_sched::policy::{
     AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
-    WindowTerms,
 };
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
