@@ -352,7 +352,7 @@ fn an_unknown_name_is_refused_with_those_that_exist() {
     );
     assert_eq!(
         refusal(&good_with("\"nvme\"", "\"null\"")),
-        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth, queue-pairs, block-layer, software-queues, hardware-queues, cost"
+        "s.toml:9: device.preset: unknown key, allowed are kind, size, queue-depth, queue-pairs, block-layer, software-queues, hardware-queues, split, cost"
     );
     let policy = |lines: &str| refusal(&format!("{GOOD}[policy]\n{lines}\n"));
     assert_eq!(
@@ -514,7 +514,7 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
     assert_eq!(
         refusal(null),
         "s.toml:5: device.slowed: unknown key, allowed are kind, size, queue-depth, queue-pairs, block-layer, software-queues, \
-         hardware-queues, cost"
+         hardware-queues, split, cost"
     );
 }
 
