@@ -285,7 +285,7 @@ impl FlowTable {
                 (cell.rate.cost_alone_max, cell.rate.member) = (0, Member::of(*group));
             }
         }
-        let start = self.cells.first().map_or(VTime::ZERO, |cell| VTime::from_raw(cell.charged.finish.load(Relaxed)));
+        let start = if self.is_empty() { VTime::ZERO } else { self.finish_tag(FlowId(0)) };
         self.refreshed = AtomicU64::new(octant(start).wrapping_sub(1));
         let hierarchy = Hierarchy::new(tree, period, start);
         hierarchy.reweigh(|flow| self.member(flow));
@@ -315,9 +315,9 @@ impl FlowTable {
         }
     }
 
-    /// The same of a flow in no group. `None`: it is in one (or the cost is out of range, which whoever defers it says),
-    /// and its request is to wait without an interval until it is the first of its flow in the queue; then it is charged.
-    /// So what is staged keeps no old effective weights.
+    /// The same of a flow in no group. `None`: it is in one (or the cost is out of range, which is seen when it is
+    /// deferred), and its request is to wait without an interval until it is the first of its flow in the queue; then
+    /// it is charged. So what is staged keeps no old effective weights.
     ///
     /// # Panics
     /// As [`FlowTable::charge`].
@@ -667,8 +667,8 @@ impl Rate {
         u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed))
     }
 
-    /// `cost / weight` in grains, and what is left in 2^-32ths of a unit. `None`: the flow is in a group, or the cost is
-    /// out of range.
+    /// `cost / weight` in grains, and what is left in 2^-32ths of a unit. `None`: the flow is in a group, or the cost
+    /// is out of range.
     #[inline]
     fn grains(&self, cost: Cost) -> Option<(u64, u64)> {
         (cost.0.wrapping_sub(1) < self.cost_alone_max).then(|| in_grains(self.span_fixed(cost)))

@@ -21,13 +21,13 @@
 //!
 //! # Shape
 //! ```text
-//!   group A, rate 100     price of a member's byte: for the hungry  (sum of their weights) / (rate - what the content use)
-//!    ├── a1  hungry                              for the others     (sum of active weights) / rate
+//!   group A, rate 100     price for the hungry   (sum of their weights) / (rate - what the content use)
+//!    ├── a1  hungry       for the others         (sum of active weights) / rate
 //!    └── a2  content       interval of a request = cost / weight * price of its group
 //! ```
 //! There is one axis of virtual time, that of `flow.rs`. A group has an own axis, cost over its members' weights, and
-//! the *price* is how long a piece of it is on the common one: effective weight = weight / price. A request multiplies its
-//! cost with one word of its flow, as without groups; a step writes that word where it differs.
+//! the *price* is how long a piece of it is on the common one: effective weight = weight / price. A request multiplies
+//! its cost with one word of its flow, as without groups; a step writes that word where it differs.
 //!
 //! A flow is *idle*, *content* or *hungry*, by what it did since the last step: nothing; it let virtual time pass its
 //! finish tag for more than 1/64 of the step; it did not. No request counts anything for this: virtual time passes the
@@ -39,8 +39,8 @@
 //! submits becomes content at once, and its group's prices with it, before the request is charged.
 //!
 //! A request of a flow in a group gets its interval when it becomes its flow's first in its queue, and not when it is
-//! submitted (`StageQueue`, "deferred"): else a flow with much staged would go at its old effective weight until that is
-//! through, and two that take turns would for ever use each other's.
+//! submitted (`StageQueue`, "deferred"): else a flow with much staged would go at its old effective weight until that
+//! is through, and two that take turns would for ever use each other's.
 //!
 //! # Invariants
 //! H1. Whatever the members' appetites: (sum of the hungry's effective weights) + (what the content used in the last
@@ -78,13 +78,14 @@
 //! # Why not nested virtual times
 //! They are exact, also in the last row of the example and within a step. They also need a minimum, a window and
 //! somebody who wakes the throttled, all workers' each, for each group. A request would pass as many of each as there
-//! are levels. The prices cost a request nothing but its way there, and differ from the exact schedule by the lag above;
+//! are levels. The prices cost a request nothing at all, and differ from the exact schedule by the lag above;
 //! `sched/tests/hierarchy.rs` compares both, and also weights that only follow who is active, which leave a1 in the
 //! last row a fifth of the rest, 7/40 of the device and not 3/8.
 //!
 //! # Orderings
-//! `busy` is taken by Acquire and let go by Release, so who makes a step sees the sums of the last. All else is Relaxed:
-//! an effective weight is one word that stands for itself, and a charge that meets an old one is a charge that came before.
+//! `busy` is taken by Acquire and let go by Release, so who makes a step sees the sums of the last. All else is
+//! Relaxed: an effective weight is one word that stands for itself, and a charge that meets an old one is a charge that
+//! came before.
 
 use crate::cache_padded::CachePadded;
 use crate::cost::Cost;
@@ -205,7 +206,7 @@ enum Appetite {
 }
 
 impl Appetite {
-    const fn of(word: u32) -> Appetite {
+    const fn of(word: u64) -> Appetite {
         match word {
             0 => Appetite::Idle,
             1 => Appetite::Content,
@@ -287,19 +288,29 @@ impl Member {
     /// The weight at which it competes.
     pub(crate) fn effective_weight(&self) -> EffectiveWeight {
         let at_weight_1 = u128::from(units_per_cost(Weight::MIN)) * 1_000_000;
-        let millionths = at_weight_1 / u128::from(self.units_per_cost.load(Relaxed).max(1));
+        let millionths = at_weight_1 / u128::from(self.units_per_cost().max(1));
         EffectiveWeight { millionths: millionths as u64, competes: self.appetite() != Appetite::Idle }
     }
 
     /// The same in 2^-40ths.
     fn rate(&self) -> u64 {
         let at_weight_1 = u128::from(units_per_cost(Weight::MIN)) << RATE_BITS;
-        (at_weight_1 / u128::from(self.units_per_cost.load(Relaxed).max(1))) as u64
+        (at_weight_1 / u128::from(self.units_per_cost().max(1))) as u64
+    }
+
+    fn units_per_cost(&self) -> u64 {
+        // Relaxed: a report, or under `busy`.
+        self.units_per_cost.load(Relaxed)
     }
 
     fn appetite(&self) -> Appetite {
         // Relaxed: says whether to wake it; whoever does looks again under `busy`.
-        Appetite::of(self.appetite.load(Relaxed))
+        Appetite::of(self.appetite.load(Relaxed).into())
+    }
+
+    fn set_appetite(&self, appetite: Appetite) {
+        // Relaxed: under `busy`.
+        self.appetite.store(appetite as u32, Relaxed);
     }
 }
 
@@ -318,8 +329,9 @@ struct Prices {
 /// Held together by `busy`, but for the weight, which is set at any time and read by the next step.
 struct Sums {
     parent: u32,
-    weight: AtomicU32,
-    appetite: AtomicU32,
+    weight: AtomicU64,
+    /// [`Appetite`] of the whole group.
+    appetite: AtomicU64,
     hungry_weight: AtomicU64,
     content_weight: AtomicU64,
     /// What the content used per unit of virtual time, as a rate.
@@ -358,8 +370,8 @@ impl Hierarchy {
             prices: CachePadded::new(Prices { hungry: AtomicU64::new(0), others: AtomicU64::new(0) }),
             sums: CachePadded::new(Sums {
                 parent: group.parent.map_or(NOBODY, |parent| parent.0),
-                weight: AtomicU32::new(u32::from(group.weight.get())),
-                appetite: AtomicU32::new(0),
+                weight: AtomicU64::new(group.weight.get().into()),
+                appetite: AtomicU64::new(0),
                 hungry_weight: AtomicU64::new(0),
                 content_weight: AtomicU64::new(0),
                 content_use: AtomicU64::new(0),
@@ -381,15 +393,14 @@ impl Hierarchy {
     fn price(&self, member: &Member) -> Price {
         let prices = &self.cells[member.group as usize].prices;
         let price = if member.appetite() == Appetite::Hungry { &prices.hungry } else { &prices.others };
-        // Relaxed: under `busy`, as all prices.
-        Price(price.load(Relaxed))
+        Price(get(price))
     }
 
     /// The effective weight of a member, from the price that it pays.
     fn set_effective(&self, member: &Member, weight: Weight) {
         let units = self.price(member).of(units_per_cost(weight));
         // Relaxed: see "Orderings". Not written if it is so: charges of other workers read it.
-        if member.units_per_cost.load(Relaxed) != units {
+        if member.units_per_cost() != units {
             member.units_per_cost.store(units, Relaxed);
         }
     }
@@ -413,19 +424,18 @@ impl Hierarchy {
             // Another worker was here first.
             return self.leave();
         }
-        member.appetite.store(Appetite::Content as u32, Relaxed);
+        member.set_appetite(Appetite::Content);
         let mut chain = [NOBODY; Tree::DEPTH_MAX];
         let (mut at, mut added) = (member.group, u64::from(weight.get()));
         for link in &mut chain {
             *link = at;
             let sums = &self.cells[at as usize].sums;
             add(&sums.content_weight, added);
-            let was = sums.appetite.load(Relaxed);
-            if was != Appetite::Idle as u32 {
+            if sums.appetite() != Appetite::Idle {
                 break;
             }
-            sums.appetite.store(Appetite::Content as u32, Relaxed);
-            (at, added) = (sums.parent, u64::from(sums.weight.load(Relaxed)));
+            put(&sums.appetite, Appetite::Content as u64);
+            (at, added) = (sums.parent, get(&sums.weight));
             if at == NOBODY {
                 break;
             }
@@ -435,20 +445,19 @@ impl Hierarchy {
         self.leave();
     }
 
-    /// Makes a step if one is due. `look` gives a flow's member and weight, `skipped` by how much virtual time has passed
-    /// its finish tag since it was asked last.
+    /// Makes a step if one is due. `look` gives a flow's member and weight, `skipped` by how much virtual time has
+    /// passed its finish tag since it was asked last.
     pub(crate) fn step_if_due<'a>(
         &self,
         now: VTime,
         look: impl Fn(FlowId) -> (&'a Member, Weight),
         skipped: impl Fn(FlowId) -> VSpan,
     ) {
-        // Relaxed: only says whether to try.
-        if now.is_before(VTime::from_raw(self.next.load(Relaxed))) || !self.enter() {
+        if now.is_before(VTime::from_raw(get(&self.next))) || !self.enter() {
             return;
         }
-        // Relaxed: under `busy`. Another may have made the step between the look and the entry.
-        let passed = now.since(VTime::from_raw(self.last.load(Relaxed)));
+        // Another may have made the step between the look and the entry.
+        let passed = now.since(VTime::from_raw(get(&self.last)));
         if passed > 0 {
             let passed = passed as u64;
             self.sum(look, |flow, member| {
@@ -458,11 +467,11 @@ impl Hierarchy {
                     some if some > passed / HUNGRY_PART => Appetite::Content,
                     _ => Appetite::Hungry,
                 };
-                member.appetite.store(appetite as u32, Relaxed);
+                member.set_appetite(appetite);
                 (u128::from(member.rate()) * u128::from(passed - skipped) / u128::from(passed)) as u64
             });
-            self.last.store(now.raw(), Relaxed);
-            self.next.store(now.plus(self.period()).raw(), Relaxed);
+            put(&self.last, now.raw());
+            put(&self.next, now.plus(self.period()).raw());
         }
         self.leave();
     }
@@ -485,8 +494,7 @@ impl Hierarchy {
     /// # Panics
     /// If there is no such group.
     pub(crate) fn set_weight(&self, group: GroupId, weight: Weight) {
-        // Relaxed: one word, read by the next step.
-        self.cells[group.0 as usize].sums.weight.store(u32::from(weight.get()), Relaxed);
+        put(&self.cells[group.0 as usize].sums.weight, weight.get().into());
     }
 
     /// The weight at which a whole group competes.
@@ -495,8 +503,8 @@ impl Hierarchy {
     /// If there is no such group.
     pub(crate) fn effective_weight_of(&self, group: GroupId) -> EffectiveWeight {
         let sums = &self.cells[group.0 as usize].sums;
-        let millionths = ((u128::from(sums.rate.load(Relaxed)) * 1_000_000) >> RATE_BITS) as u64;
-        EffectiveWeight { millionths, competes: sums.appetite.load(Relaxed) != Appetite::Idle as u32 }
+        let millionths = ((u128::from(get(&sums.rate)) * 1_000_000) >> RATE_BITS) as u64;
+        EffectiveWeight { millionths, competes: sums.appetite() != Appetite::Idle }
     }
 
     /// Number of groups.
@@ -509,7 +517,7 @@ impl Hierarchy {
         for cell in &self.cells {
             let sums = &cell.sums;
             for word in [&sums.hungry_weight, &sums.content_weight, &sums.content_use, &sums.heaviest] {
-                word.store(0, Relaxed);
+                put(word, 0);
             }
         }
         for &flow in &self.flows {
@@ -519,16 +527,16 @@ impl Hierarchy {
         }
         // From the leaves: a group has a larger number than its parent.
         for sums in self.cells.iter().rev().map(|cell| &cell.sums) {
-            let appetite = if sums.hungry_weight.load(Relaxed) > 0 {
+            let appetite = if get(&sums.hungry_weight) > 0 {
                 Appetite::Hungry
-            } else if sums.content_weight.load(Relaxed) > 0 {
+            } else if get(&sums.content_weight) > 0 {
                 Appetite::Content
             } else {
                 Appetite::Idle
             };
-            sums.appetite.store(appetite as u32, Relaxed);
+            put(&sums.appetite, appetite as u64);
             if let Some(parent) = self.cells.get(sums.parent as usize) {
-                parent.sums.admit(appetite, sums.weight.load(Relaxed).into(), sums.content_use.load(Relaxed));
+                parent.sums.admit(appetite, get(&sums.weight), get(&sums.content_use));
             }
         }
         (0..self.cells.len()).for_each(|group| self.set_prices(group));
@@ -541,25 +549,24 @@ impl Hierarchy {
     /// The rate and the prices of a group, from its parent's (H1).
     fn set_prices(&self, group: usize) {
         let Cell { prices, sums } = &self.cells[group];
-        let weight = sums.weight.load(Relaxed);
+        let weight = get(&sums.weight);
         let rate = match self.cells.get(sums.parent as usize) {
-            None => u64::from(weight) << RATE_BITS,
+            None => weight << RATE_BITS,
             Some(parent) => {
                 let Parts { hungry, others } = parent.sums.parts();
-                let (rate, weights) = match Appetite::of(sums.appetite.load(Relaxed)) {
-                    Appetite::Idle => (others.0, others.1 + u64::from(weight)),
+                let (rate, weights) = match sums.appetite() {
+                    Appetite::Idle => (others.0, others.1 + weight),
                     Appetite::Content => others,
                     Appetite::Hungry => hungry,
                 };
                 (u128::from(rate) * u128::from(weight) / u128::from(weights)) as u64
             }
         };
-        sums.rate.store(rate.max(1), Relaxed);
+        put(&sums.rate, rate.max(1));
         let Parts { hungry, others } = sums.parts();
         for (word, (rate, weights)) in [(&prices.hungry, hungry), (&prices.others, others)] {
             let price = Price::ratio(u128::from(weights) << RATE_BITS, rate.into());
-            // Relaxed: see "Orderings".
-            word.store(price.0, Relaxed);
+            put(word, price.0);
         }
     }
 
@@ -567,14 +574,14 @@ impl Hierarchy {
     fn period(&self) -> VSpan {
         // A light group is served a byte for a long piece of virtual time.
         let tops = self.cells.iter().filter(|cell| cell.sums.parent == NOBODY);
-        let lightest = tops.map(|cell| cell.sums.weight.load(Relaxed)).min().unwrap_or(1);
+        let lightest = tops.map(|cell| get(&cell.sums.weight)).min().unwrap_or(1);
         let bytes = self.flows.len() as u64 * Hierarchy::BYTES_PER_FLOW;
-        let units = bytes * UNITS_PER_BYTE * u64::from(Weight::DEFAULT.get()) / u64::from(lightest);
+        let units = bytes * UNITS_PER_BYTE * u64::from(Weight::DEFAULT.get()) / lightest;
         VSpan(self.base_period.0.max(units))
     }
 
     fn enter(&self) -> bool {
-        // Acquire: pairs with the Release in `leave`.
+        // Acquire: pairs with the Release in `leave`. Relaxed: a look, and nothing is read if another is inside.
         self.busy.load(Relaxed) == 0 && self.busy.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
     }
 
@@ -585,8 +592,8 @@ impl Hierarchy {
 
     /// The next look finds a step due.
     fn hasten(&self) {
-        // Relaxed: a step under way may overwrite it, and has then seen the newcomer or leaves it to the next.
-        self.next.store(self.last.load(Relaxed), Relaxed);
+        // A step under way may overwrite it, and has then seen the newcomer or leaves it to the next.
+        put(&self.next, get(&self.last));
     }
 }
 
@@ -597,6 +604,10 @@ struct Parts {
 }
 
 impl Sums {
+    fn appetite(&self) -> Appetite {
+        Appetite::of(get(&self.appetite))
+    }
+
     fn admit(&self, appetite: Appetite, weight: u64, used: u64) {
         match appetite {
             Appetite::Idle => {}
@@ -606,28 +617,38 @@ impl Sums {
             }
             Appetite::Hungry => add(&self.hungry_weight, weight),
         }
-        self.heaviest.store(self.heaviest.load(Relaxed).max(weight), Relaxed);
+        put(&self.heaviest, get(&self.heaviest).max(weight));
     }
 
     fn parts(&self) -> Parts {
-        let rate = self.rate.load(Relaxed);
-        let (hungry, content) = (self.hungry_weight.load(Relaxed), self.content_weight.load(Relaxed));
+        let rate = get(&self.rate);
+        let (hungry, content) = (get(&self.hungry_weight), get(&self.content_weight));
         if hungry + content == 0 {
             // Nobody wants anything: whoever comes while the sums cannot be changed gets no more than all.
-            let all = (rate, self.heaviest.load(Relaxed).max(1));
+            let all = (rate, get(&self.heaviest).max(1));
             return Parts { hungry: all, others: all };
         }
         let others = (rate, hungry + content);
         // Not more than what the content may use; the rest is not their doing.
         let may_use = (u128::from(rate) * u128::from(content) / u128::from(hungry + content)) as u64;
-        let left = rate - self.content_use.load(Relaxed).min(may_use);
+        let left = rate - get(&self.content_use).min(may_use);
         Parts { hungry: if hungry == 0 { others } else { (left, hungry) }, others }
     }
 }
 
-/// Under `busy`: a load and a store.
+/// A word that is changed under `busy` alone, or stands for itself.
+fn get(word: &AtomicU64) -> u64 {
+    // Relaxed: `busy` orders it, or nothing is read by it ("Orderings").
+    word.load(Relaxed)
+}
+
+fn put(word: &AtomicU64, value: u64) {
+    // Relaxed: as `get`.
+    word.store(value, Relaxed);
+}
+
 fn add(word: &AtomicU64, more: u64) {
-    word.store(word.load(Relaxed) + more, Relaxed);
+    put(word, get(word) + more);
 }
 
 #[cfg(all(test, loom))]

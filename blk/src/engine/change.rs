@@ -99,7 +99,7 @@ impl Engine {
         self.shared.devices[device].running().policy.set_weight(flow, weight);
     }
 
-    /// Changes the weight of a group of flows on a device, at once; a request that is staged keeps its tag if it has one.
+    /// Changes the weight of a group of flows on a device, at once; requests that have their tags keep them.
     ///
     /// # Panics
     /// If there is no such device or group.

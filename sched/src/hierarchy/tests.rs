@@ -205,7 +205,7 @@ fn the_smallest_and_the_largest_that_there_can_be_stay_in_range() {
     scene.step(&[256; 4]);
     let member = &scene.members[0].0;
     // 1 / 10001^3, 1e-12 of the group. The least that there can be is 5e-5 of a weight.
-    assert_eq!(member.units_per_cost.load(Relaxed), 1 << 63);
+    assert_eq!(member.units_per_cost(), 1 << 63);
     assert_eq!(member.effective_weight().millionths, 47);
     // The longest request is as long as may be, and no longer.
     assert_eq!(member.span_fixed(crate::cost::COST_MAX), SPAN_MAX_FIXED);
