@@ -17,7 +17,7 @@
 //!
 //! # Approximations
 //! * Lines are read while they are written, so a sum is off by what is under way: a few requests of the hundred and more
-//!   of a phase.
+//!   of a phase. What a worker has counted since its last run or reap is not on its line yet.
 //! * *Somebody waits for a token*: a worker waits for as long as its last pick answered `NoToken`. The part of the time
 //!   in which at least one does is taken as if workers waited independently: 1 - (1 - w1)(1 - w2)...
 //! * *Queues that wait*: those whose worker's last pick was held back, at the moment of a step. The rule takes a mean.
@@ -29,8 +29,9 @@
 //! M2. Nobody waits for the flag on the path. A D that is put in force was computed from sums no older than the flag.
 //!
 //! # Cost
-//! For each request some additions on own lines; for each step, one in [`STEP_COMPLETIONS`] or more, a read of all
-//! lines.
+//! For each request additions to words of the worker's own: the units at dispatch, and at completion a count and a time,
+//! as long as requests of one size come back; for each run and each reap, stores to the own lines; for each step, one
+//! in [`STEP_COMPLETIONS`] or more, a read of all lines, of which about three have changed for each worker.
 
 use mqfq_sched::depth::{CLASSES, Controller, Sample, class_of};
 pub use mqfq_sched::depth::{Probe, Reason, State, Verdict};
@@ -76,8 +77,8 @@ pub struct Tuning {
 #[derive(Default)]
 #[repr(align(128))]
 struct Line {
-    units: [AtomicU64; CLASSES],
-    requests: [AtomicU64; CLASSES],
+    /// Units and requests completed, by class.
+    work: [[AtomicU64; 2]; CLASSES],
     system_unit_ns: AtomicU64,
     /// Until `accounted_ns`.
     device_unit_ns: AtomicU64,
@@ -120,6 +121,12 @@ pub(crate) struct Meter {
     hctx: HctxId,
     /// Completions since this worker's last step.
     completions: u32,
+    /// On the device now.
+    out_units: u64,
+    /// Completions that are not on the line yet, all of so many units, and their times in the system, ns.
+    run_units: u32,
+    run_requests: u64,
+    run_total_ns: u64,
 }
 
 impl Tuning {
@@ -169,7 +176,15 @@ impl Tuning {
         // Relaxed: as all that is written to a line.
         self.lines[hctx.index()].accounted_ns.store(now_ns, Ordering::Relaxed);
         self.lines[hctx.index()].completed_ns.store(now_ns, Ordering::Relaxed);
-        Meter { tuning: self.clone(), hctx, completions: 0 }
+        Meter {
+            tuning: self.clone(),
+            hctx,
+            completions: 0,
+            out_units: 0,
+            run_units: 1,
+            run_requests: 0,
+            run_total_ns: 0,
+        }
     }
 
     /// Sums up, steps the controller, and puts in force what it says. Returns whether anything has changed.
@@ -219,7 +234,7 @@ impl Tuning {
         for (line, waited_ns) in self.lines.iter().zip(waited_ns) {
             // Relaxed: each word for itself; see "Approximations".
             let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
-            for (work, (units, requests)) in sum.work.iter_mut().zip(line.units.iter().zip(&line.requests)) {
+            for (work, [units, requests]) in sum.work.iter_mut().zip(&line.work) {
                 work.units = work.units.wrapping_add(get(units));
                 work.requests = work.requests.wrapping_add(get(requests));
             }
@@ -259,33 +274,54 @@ impl Meter {
         let line = self.line();
         let elapsed_ns = now_ns.saturating_sub(own(&line.accounted_ns));
         if elapsed_ns > 0 {
-            add(&line.device_unit_ns, own(&line.out_units).wrapping_mul(elapsed_ns));
+            add(&line.device_unit_ns, self.out_units.wrapping_mul(elapsed_ns));
             add(&line.waiting_ns, own(&line.is_waiting) * elapsed_ns);
             set(&line.accounted_ns, now_ns);
         }
     }
 
-    /// The last pick of a run answered `NoToken`, or something else; it answered that or `Throttled`, or something else.
+    /// A run is over. Its last pick answered `NoToken`, or something else; it was held back by that or the window, or not.
     pub(crate) fn picked(&mut self, is_waiting: bool, is_held_back: bool) {
-        set(&self.line().is_waiting, is_waiting.into());
-        set(&self.line().is_held_back, is_held_back.into());
+        let line = self.line();
+        set(&line.is_waiting, is_waiting.into());
+        set(&line.is_held_back, is_held_back.into());
+        set(&line.out_units, self.out_units);
     }
 
     /// A request of so many units goes to the device.
     #[inline(always)]
     pub(crate) fn dispatched(&mut self, units: u32) {
-        add(&self.line().out_units, units.into());
+        self.out_units += u64::from(units);
     }
 
     /// A request of so many units is back; submission to now is `total_ns`.
     #[inline(always)]
     pub(crate) fn completed(&mut self, units: u32, total_ns: u64) {
+        if units != self.run_units {
+            self.begin_run(units);
+        }
+        self.run_requests += 1;
+        self.run_total_ns = self.run_total_ns.wrapping_add(total_ns);
+    }
+
+    #[inline(never)]
+    fn begin_run(&mut self, units: u32) {
+        self.end_run();
+        self.run_units = units;
+    }
+
+    /// Puts what has completed on the line.
+    fn end_run(&mut self) {
+        let (requests, total_ns) = (std::mem::take(&mut self.run_requests), std::mem::take(&mut self.run_total_ns));
+        let (class, size) = (class_of(self.run_units), u64::from(self.run_units));
+        let units = size * requests;
+        self.out_units -= units;
         let line = self.line();
-        let (class, units) = (class_of(units), u64::from(units));
-        add(&line.units[class], units);
-        add(&line.requests[class], 1);
-        add(&line.system_unit_ns, units.wrapping_mul(total_ns));
-        add(&line.out_units, units.wrapping_neg());
+        let [units_word, requests_word] = &line.work[class];
+        add(units_word, units);
+        add(requests_word, requests);
+        add(&line.system_unit_ns, size.wrapping_mul(total_ns));
+        set(&line.out_units, self.out_units);
     }
 
     /// So many requests were reaped. Steps the controller if it is time; true if that changed anything. The caller picks
@@ -294,6 +330,7 @@ impl Meter {
         if requests == 0 {
             return false;
         }
+        self.end_run();
         let line = self.line();
         // Relaxed: see `Tuning::step`.
         let epoch = self.tuning.epoch.0.load(Ordering::Relaxed);
@@ -370,3 +407,6 @@ impl<T> TryOnce<T> {
         Some(result)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

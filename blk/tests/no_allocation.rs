@@ -12,6 +12,7 @@ use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
+use mqfq_blk::tuning::Tuning;
 use mqfq_blk::{BfqOptions, CostModel, FlowId, HctxId, OwnOptions, PolicyKind, PolicyOptions, Topology, VSpan, Weight};
 use mqfq_sched::policy::AnyPolicy;
 use mqfq_sched::write_cost::WriteCost;
@@ -50,6 +51,7 @@ fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> 
     let policy = Arc::new(AnyPolicy::new(options, &Topology::flat(usize::from(HCTXS)), &weights).unwrap());
     let device = NullDevice::new(1 << 20);
     let cost = Arc::new(WriteCost::new(CostModel::FLAT, HCTXS.into()));
+    let tuning = Tuning::new(options, usize::from(HCTXS));
     let context = |n| {
         let queue = QueueOptions {
             hctx: HctxId(n),
@@ -58,7 +60,7 @@ fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> 
             ring: None,
             interrupt: Arc::new(|hctx| panic!("{hctx:?} interrupted by a device that has nothing to say")),
         };
-        HwCtx::new(HwCtxOptions {
+        let mut context = HwCtx::new(HwCtxOptions {
             id: HctxId(n),
             policy: policy.clone(),
             device: device.open_queue(queue).unwrap(),
@@ -66,8 +68,9 @@ fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> 
             limits: vec![StageLimits { requests_max: STAGED_MAX, bytes_max: 1 << 20 }; flows as usize],
             cost: CostModel::FLAT,
             path: PathOptions { merge, split, ..PathOptions::default() }.for_device(&device.info()),
-        })
-        .following(cost.clone())
+        });
+        context.set_tuning(tuning.clone(), 0);
+        context.following(cost.clone())
     };
     (0..HCTXS).map(context).collect()
 }
@@ -140,6 +143,9 @@ fn a_context_takes_no_memory_once_each_flow_has_completed_there() {
             let options = PolicyOptions { depth: 8, window: VSpan::from_bytes(16 << 10), ..at_once(kind) };
             churn(&options, flows);
             churn(&options.relaxed(usize::from(HCTXS)), flows);
+            if kind.tunes_depth() {
+                churn(&PolicyOptions { depth_auto: true, ..options }.relaxed(usize::from(HCTXS)), flows);
+            }
         }
     }
 }

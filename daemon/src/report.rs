@@ -516,6 +516,7 @@ impl StatsReport {
 mod tests {
     use super::*;
     use mqfq_blk::stats::HctxStats;
+    use mqfq_blk::tuning::{InForce, Reason, Verdict};
     use mqfq_blk::{ClassWeights, PolicyKind, PolicyOptions, Weight};
 
     #[test]
@@ -534,7 +535,25 @@ mod tests {
             effective_weight: None,
         }];
         let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
-        let (in_force, write_cost_256ths) = (None, Some(640));
+        let probe = Probe {
+            at_ns: 7_000_000_000,
+            depth: 65,
+            trial: 129,
+            verdict: Verdict::Worse,
+            gain_thousandths: -45,
+            pairs: 2,
+        };
+        let depth = State {
+            depth: 129,
+            chosen: 65,
+            chosen_ns: 5_500_000_000,
+            reason: Reason::Found,
+            step: 32,
+            phases: 90,
+            probes: [Some(probe), None, None, None],
+        };
+        let in_force = Some(InForce { at_ns: 17_500_000_000, depth: Some(depth), window: None });
+        let write_cost_256ths = Some(640);
         let split = mqfq_blk::split::SplitControl::new(Default::default(), 1).state();
         let options = PolicyOptions::new(PolicyKind::Sfqd);
         let device = DeviceStats {
@@ -582,15 +601,22 @@ mod tests {
         assert_eq!(alice["class_bytes"], serde_json::json!({"high": 5, "medium": 6, "low": 7}));
         assert_eq!(json["devices"][0]["class_weights"], serde_json::json!({"high": 16, "medium": 4, "low": 1}));
 
+        let depth = &json["devices"][0]["in_force"]["depth"];
+        assert_eq!((&depth["units"], &depth["units_now"], &depth["state"]), (&65.into(), &129.into(), &"found".into()));
+        assert_eq!(
+            (&depth["age_ns"], &depth["probes"][0]["candidate_units"]),
+            (&12_000_000_000u64.into(), &129.into())
+        );
+
         assert_eq!(json["devices"][0]["write_cost_times"], 2.5);
-        assert_eq!(json["devices"][0]["in_force"]["sentence"], "D 64 requests, set; 41.0 MB/s; split off: configured");
+        let sentence = "D 65 requests, found 12 s ago (deeper gains less than it costs, shallower loses work); \
+                        41.0 MB/s; split off: configured";
+        assert_eq!(json["devices"][0]["in_force"]["sentence"], sentence);
         assert_eq!(json["devices"][0]["in_force"]["bytes_per_s"], 40_960_000.0);
 
         let table = report.table();
-        assert!(
-            table.contains("device fast (d2fq)\n  D 64 requests, set; 41.0 MB/s; split off: configured\n"),
-            "{table}"
-        );
+        let probe = "10.5 s ago, 129 instead of 65: worse (-4.5% after its price, 2 pairs)";
+        assert!(table.contains(&format!("device fast (d2fq)\n  {sentence}\n")) && table.contains(probe), "{table}");
         assert!(table.contains("\n  a write costs 2.50 times what the config says\n"), "{table}");
         assert!(table.contains("\n  class weights: high 16, medium 4, low 1\n"), "{table}");
         assert!(table.contains("\n  alice            bytes by class: high 5, medium 6, low 7\n"), "{table}");

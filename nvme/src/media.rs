@@ -307,6 +307,7 @@ impl Media {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spells::{Late, Pauses, Slow};
 
     const LINK: LinkRate = LinkRate { command_ns: 700, bytes_per_s: 3_000_000_000, shortest_bytes: 0 };
 
@@ -361,6 +362,30 @@ mod tests {
         let mut media = Media::new(MediaOptions { read_ns: 0, inside_max: 2000, ..options() }, 1);
         (0..1002).for_each(|slot| media.begin(Some(Work::Read { bytes: 4096 }), slot, 0));
         assert_eq!(drain(&mut media).last().unwrap().0, 701_400 + 1_368_064);
+    }
+
+    #[test]
+    fn a_drive_is_slow_for_a_while_pauses_and_is_late_as_it_is_told() {
+        let end = |spells: Spells, now_ns: u64| {
+            let mut media = Media::new(MediaOptions { read_ns: 0, ..options() }, 1);
+            media.set_spells(spells);
+            media.begin(Some(Work::Read { bytes: 3000 }), 0, now_ns);
+            media.next_ended(u64::MAX).unwrap().0 - now_ns
+        };
+        // 700 ns + 3000 B / 3 GB/s.
+        assert_eq!(end(Spells::default(), 50), 1700);
+        let slow = Some(Slow { from_ns: 1000, until_ns: 2000, times: 4 });
+        let slow = Spells { slow, ..Spells::default() };
+        assert_eq!([999, 1000, 1999, 2000].map(|now_ns| end(slow, now_ns)), [1700, 6800, 6800, 1700]);
+        let pauses = Some(Pauses { every_ns: 10_000, length_ns: 3000 });
+        let pauses = Spells { pauses, ..Spells::default() };
+        assert_eq!([10_000, 12_999, 13_000].map(|now_ns| end(pauses, now_ns)), [4700, 1701, 1700]);
+        // Each is late: ten times as long in its die, and no longer on the link.
+        let mut media = Media::new(options(), 1);
+        media.set_spells(Spells { late: Some(Late { permille: 1000, times: 10 }), ..Spells::default() });
+        media.begin(Some(Work::Read { bytes: 3000 }), 0, 0);
+        let (end_ns, _) = media.next_ended(u64::MAX).unwrap();
+        assert!((900_000 + 1700..=1_100_000 + 1700).contains(&end_ns), "{end_ns}");
     }
 
     #[test]

@@ -45,6 +45,8 @@ enum Event {
 pub struct Run {
     /// Units completed from half of the time on.
     pub units: u64,
+    /// Mean units on the device.
+    pub device_units: u64,
     /// Of those, of requests of one unit: mean time in the system, ns.
     pub small_mean_ns: u64,
     /// D in force after each completion, with its time, ns; by half: the second half only.
@@ -151,5 +153,6 @@ pub fn run(drive: &Drive, tenants: &[Tenant], mut controller: Option<Controller>
             events.push(Reverse((left, order, Event::LeftDies, index)));
         }
     }
-    Run { units, small_mean_ns: small.0 / small.1.max(1), depths, controller }
+    let device_units = sample.device_unit_ns / now.max(1);
+    Run { device_units, units, small_mean_ns: small.0 / small.1.max(1), depths, controller }
 }

@@ -6,11 +6,16 @@
 //! page is docs/inside/depth.md.
 //!
 //! # Example
-//! Two tenants read 128 KiB each, 32 units of 4 KiB, and D is 33: two requests at a time. A phase at D = 33 completes
-//! 320,000 units/s, one at 65, the next depth that lets one more request go, 450,000. The depth in use grew by half,
-//! which is 1 step of the logarithm to base 1.5, and work by 40%: far more than the 8% of that step that it must earn.
-//! The same pair again, the other way round, says the same, so D is 65. From 161 to 193 work grows by 0.3%, and the
-//! depth in use by 20%: it would have to be 1.5%. So 161 stays.
+//! A drive serves a tenant with one read of a unit at a time, and one with 64 reads of 32 units. D starts at 64; the
+//! grid has 33, 65, 97, so it moves to 65. (A test has these numbers.)
+//!
+//! |   D | units/s | on the device | the small read takes | against D = 65                                   |
+//! |----:|--------:|--------------:|---------------------:|--------------------------------------------------|
+//! |  65 | 281,126 |            65 |               189 us |                                                  |
+//! | 129 | 284,144 |           129 |               413 us | work +1.1%; a depth +98% must earn 5.6%: refused |
+//! |  33 | 186,184 |            38 |               177 us | work -34%: refused                               |
+//!
+//! Nearer candidates, 97 and 33 again, are refused too, so D is held at 65.
 //!
 //! # Parts
 //! | file | answers |

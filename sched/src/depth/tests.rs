@@ -106,3 +106,17 @@ fn what_it_found_and_why_can_be_read() {
     assert!(probe.pairs >= 1 && probe.verdict != Verdict::Better, "{probe:?}");
     assert!(state.phases > 20 && state.chosen_ns > 0);
 }
+#[test]
+fn the_example_of_the_page_is_this_drive() {
+    // Units per second, mean units on the device, and the small reader's mean latency, us.
+    for (depth, units, in_use, small_us) in [(33, 186_184, 38, 177), (65, 281_126, 65, 189), (129, 284_144, 129, 413)] {
+        let run = run(&SMALL, &mix(), None, depth, 1_000 * MS);
+        assert_eq!(
+            (run.units * 2, run.device_units, run.small_mean_ns / 1_000),
+            (units, in_use, small_us),
+            "D {depth}"
+        );
+    }
+    let state = auto(&SMALL, &mix(), 64, 300 * MS).controller.expect("it was given").state();
+    assert_eq!((state.chosen, state.step), (65, 32), "{state:?}");
+}

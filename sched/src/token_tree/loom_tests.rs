@@ -258,7 +258,7 @@ fn loom_less_depth_beside_acquire_and_release_is_conserved() {
         let left = other.join().unwrap();
         let out = i64::from(ours.is_some());
         assert_eq!(tokens.total_units(), 1 - out, "{ours:?}, {left} left at the leaf");
-        for token in ours {
+        if let Some(token) = ours {
             tokens.release_local(H0, token);
         }
         tokens.percolate(H0);

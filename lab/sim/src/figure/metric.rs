@@ -412,7 +412,7 @@ mod tests {
             let depths = depths.iter().map(|&(ms, depth)| DepthAt { at_ns: ms * 1_000_000, depth }).collect();
             value(Kind::DepthSettledS, None, &Outcome { depths, ..Outcome::default() })
         };
-        assert_eq!(settled(&[(0, 8), (100, 33), (300, 65), (400, 97), (500, 65), (900, 65)]), Some(0.3));
+        assert_eq!(settled(&[(0, 8), (100, 33), (500, 65), (600, 97), (700, 65), (900, 65)]), Some(0.5));
         assert_eq!(settled(&[(10, 50), (900, 50)]), Some(0.0), "from the start");
         assert_eq!(settled(&[]), None, "a number");
     }

@@ -145,6 +145,15 @@ fn think_time_lies_between_a_completion_and_the_next_request() {
 }
 
 #[test]
+fn a_closed_loop_in_bursts_asks_while_it_is_on() {
+    let bursts = Some((10_000_000, 30_000_000));
+    let played = play_one(&tenant(1, load(Arrival::Closed { depth: 4, think_ns: 0, bursts })), 100_000, SECOND_NS / 10);
+    // On from 0 to 10, from 40 to 50 and from 80 to 90 ms: 4 at once, 100 us each.
+    assert_eq!(played.asked[0].len(), 3 * 4 * 100);
+    assert!(played.asked[0].iter().all(|(at_ns, _)| at_ns % 40_000_000 < 10_000_000));
+}
+
+#[test]
 fn an_open_loop_keeps_its_rate_whatever_completes() {
     // The device takes a second per request: nothing completes.
     let played = play_one(&tenant(2, open(50_000.0, false, None)), SECOND_NS, SECOND_NS / 2);

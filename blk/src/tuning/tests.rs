@@ -1,0 +1,119 @@
+//! What a step reads of several workers, and that nobody waits for another.
+
+use super::*;
+use mqfq_sched::flow::Weight;
+use mqfq_sched::policy::{AnyPolicy, PolicyKind};
+use mqfq_sched::topology::Topology;
+
+const US: u64 = 1_000;
+
+fn options(depth: u32) -> PolicyOptions {
+    let unit = Some(PolicyOptions::AUTO_TOKEN_UNIT_BYTES);
+    PolicyOptions { depth, depth_auto: true, token_unit_bytes: unit, ..PolicyOptions::new(PolicyKind::Mqfq) }
+}
+
+fn tuning(depth: u32, workers: usize) -> Arc<Tuning> {
+    Tuning::new(&options(depth), workers).expect("its D is to be found")
+}
+
+/// What a step at `now_ns` would hand to the controller.
+fn sample(tuning: &Tuning, now_ns: u64) -> Sample {
+    let read = tuning.tuner.try_with(|tuner| {
+        tuning.read(tuner, now_ns);
+        tuner.sample
+    });
+    read.expect("nobody else is inside")
+}
+
+fn policy(depth: u32, workers: usize) -> AnyPolicy {
+    AnyPolicy::new(&options(depth), &Topology::flat(workers), &[Weight::DEFAULT]).expect("good options")
+}
+
+#[test]
+fn a_device_whose_depth_is_a_number_has_no_tuning() {
+    assert!(Tuning::new(&PolicyOptions::new(PolicyKind::Mqfq), 4).is_none());
+}
+
+#[test]
+fn what_workers_count_adds_up_and_goes_on_while_they_sleep() {
+    let tuning = tuning(64, 2);
+    let [mut a, mut b] = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
+    a.dispatched(32);
+    b.dispatched(1);
+    b.account(4 * US);
+    b.completed(1, 4 * US);
+    a.end_run();
+    b.end_run();
+    // A has not woken up since: its 32 units count all the same.
+    let sample = sample(&tuning, 10 * US);
+    assert_eq!((sample.units(), sample.requests(), sample.out_units), (1, 1, 32));
+    assert_eq!(sample.device_unit_ns, 32 * 10 * US + 4 * US);
+    assert_eq!(sample.system_unit_ns, 4 * US);
+}
+
+#[test]
+fn workers_that_wait_half_of_the_time_each_are_taken_to_wait_three_quarters_together() {
+    let tuning = tuning(64, 2);
+    let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
+    sample(&tuning, 0);
+    for meter in &mut meters {
+        meter.picked(true);
+        meter.account(50 * US);
+        meter.picked(false);
+        meter.account(100 * US);
+    }
+    let waiting_ns = sample(&tuning, 100 * US).waiting_ns;
+    assert!(waiting_ns.abs_diff(75 * US) < 10, "{waiting_ns}");
+}
+
+#[test]
+fn a_silence_is_what_the_silences_of_all_workers_have_in_common() {
+    let tuning = tuning(64, 2);
+    let policy = policy(64, 2);
+    let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
+    let mut reap = |worker: usize, at_ns| {
+        meters[worker].reaped(1, &policy, at_ns, &mut |_: HctxId| ());
+    };
+    // Worker 0 is silent from 10 to 60, worker 1 from 20 to 90.
+    for (worker, at_us) in [(0, 5), (1, 10), (0, 10), (1, 20), (0, 60), (0, 80), (1, 90), (0, 95)] {
+        reap(worker, at_us * US);
+    }
+    assert_eq!(sample(&tuning, 100 * US).silence_ns, 40 * US, "from 20 to 60");
+    // And from 95 on nothing came, for longer than all before.
+    assert_eq!(sample(&tuning, 1000 * US).silence_ns, 905 * US);
+}
+
+#[test]
+fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
+    let (tuning, policy) = (tuning(64, 1), policy(64, 1));
+    let mut meter = tuning.meter(HctxId(0), 0);
+    // Four at a time of those that wait, each 1 us: nothing is gained by more than four, and all is seen.
+    let (mut now_ns, mut steps, mut changes) = (0, 0, 0);
+    let mut depth = 64;
+    while steps < 100_000 && changes < 3 {
+        steps += 1;
+        let batch = depth.min(4);
+        (0..batch).for_each(|_| meter.dispatched(1));
+        meter.picked(true);
+        now_ns += u64::from(batch) * US;
+        meter.account(now_ns);
+        (0..batch).for_each(|_| meter.completed(1, 100 * US));
+        if meter.reaped(batch as usize, &policy, now_ns, &mut |_: HctxId| ()) {
+            changes += 1;
+            depth = policy.depth().expect("mqfq has one");
+            assert_eq!(tuning.in_force(now_ns).expect("nobody else is inside").depth.depth, depth);
+        }
+    }
+    assert_eq!(changes, 3, "candidates were tried");
+}
+
+#[test]
+fn who_finds_the_flag_taken_goes_on_without() {
+    let once = TryOnce::new(1);
+    let outer = once.try_with(|value| {
+        assert_eq!(once.try_with(|_| ()), None, "somebody is inside");
+        *value += 1;
+        *value
+    });
+    assert_eq!((outer, once.try_with(|value| *value)), (Some(2), Some(2)));
+}
