@@ -1,5 +1,5 @@
 //! Payload memory: owned, page-aligned, recycled per thread; or somebody else's ([`crate::foreign`]); or a part of
-//! another buffer ([`Cut`]).
+//! another buffer (`Cut`).
 //!
 //! A thread keeps at most [`KEPT_BYTES_MAX`] for its next buffers.
 //!
