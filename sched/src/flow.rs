@@ -689,6 +689,7 @@ fn in_grains(span_fixed: u128) -> (u64, u64) {
     ((span_fixed >> GRAIN_BITS) as u64, span_fixed as u64 & FRACTION_MASK)
 }
 
+#[inline]
 pub(crate) fn check(cost: Cost) {
     assert!(cost.0 >= 1 && cost <= COST_MAX, "cost {} is out of range, allowed is 1 to {}", cost.0, COST_MAX.0);
 }

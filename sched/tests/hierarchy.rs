@@ -497,7 +497,7 @@ fn a_thousand_flows_in_ten_groups_get_their_groups_shares() {
         groups: (1..=10).map(|n| (100 * n, None)).collect(),
         flows: (0..1000).map(|flow| (100, Some(flow / 100))).collect(),
     };
-    let of = |flow: u16| Loop { depth: 2, ..if flow % 3 == 0 { never(0) } else { always(flow % 4) } };
+    let of = |flow: u16| Loop { depth: 2, ..if flow.is_multiple_of(3) { never(0) } else { always(flow % 4) } };
     let loops: Vec<Loop> = (0..1000).map(of).collect();
     let mqfq = policies(4)[1];
     let run = drive(&mut rig(mqfq, 4, &family), &loops, 30_000, |_, _| {});
