@@ -16,8 +16,8 @@
 //! controller, and puts in force what that says. If not, somebody else does so just now.
 //!
 //! # Approximations
-//! * Lines are read while they are written, so a sum is off by what is under way: a few requests of the hundred and more
-//!   of a phase. What a worker has counted since its last run or reap is not on its line yet.
+//! * Lines are read while they are written, so a sum is off by what is under way: a few requests of the hundred and
+//!   more of a phase. What a worker has counted since its last run or reap is not on its line yet.
 //! * *Somebody waits for a token*: a worker waits for as long as its last pick answered `NoToken`. The part of the time
 //!   in which at least one does is taken as if workers waited independently: 1 - (1 - w1)(1 - w2)...
 //! * *Queues that wait*: those whose worker's last pick was held back, at the moment of a step. The rule takes a mean.
@@ -29,9 +29,10 @@
 //! M2. Nobody waits for the flag on the path. A D that is put in force was computed from sums no older than the flag.
 //!
 //! # Cost
-//! For each request additions to words of the worker's own: the units at dispatch, and at completion a count and a time,
-//! as long as requests of one size come back; for each run and each reap, stores to the own lines; for each step, one
-//! in [`STEP_COMPLETIONS`] or more, a read of all lines, of which about three have changed for each worker.
+//! For each request additions to words of the worker's own: the units at dispatch, and at completion a count
+//! and a time, as long as requests of one size come back; for each run and each reap, stores to the own lines; for
+//! each step, one in [`STEP_COMPLETIONS`] or more, a read of all lines, of which about three have changed for each
+//! worker.
 
 use mqfq_sched::depth::{CLASSES, Controller, Sample, class_of};
 pub use mqfq_sched::depth::{Probe, Reason, State, Verdict};
@@ -246,7 +247,7 @@ impl Tuning {
             waiting_queues += get(&line.is_held_back) as u32;
             let waited = get(&line.waiting_ns) + if get(&line.is_waiting) == 1 { since_ns } else { 0 };
             let part = (u128::from(waited.saturating_sub(*waited_ns).min(elapsed_ns)) << 16) / u128::from(elapsed_ns);
-            nobody = nobody * ((1 << 16) - part as u64) >> 16;
+            nobody = (nobody * ((1 << 16) - part as u64)) >> 16;
             *waited_ns = waited;
             // Relaxed: as above.
             let is_of_this_phase = line.epoch.load(Ordering::Relaxed) == epoch;
@@ -261,7 +262,8 @@ impl Tuning {
             };
             (silent_from_ns, silent_to_ns) = (silent_from_ns.max(from_ns), silent_to_ns.min(to_ns));
         }
-        sum.waiting_ns = sum.waiting_ns.wrapping_add(elapsed_ns - (elapsed_ns as u128 * nobody as u128 >> 16) as u64);
+        sum.waiting_ns =
+            sum.waiting_ns.wrapping_add(elapsed_ns - ((u128::from(elapsed_ns) * u128::from(nobody)) >> 16) as u64);
         sum.silence_ns = silent_to_ns.saturating_sub(silent_from_ns);
         *sample = sum;
         waiting_queues
@@ -324,8 +326,8 @@ impl Meter {
         set(&line.out_units, self.out_units);
     }
 
-    /// So many requests were reaped. Steps the controller if it is time; true if that changed anything. The caller picks
-    /// after it.
+    /// So many requests were reaped. Steps the controller if it is time; true if that changed anything. The caller
+    /// picks after it.
     pub(crate) fn reaped<P: Policy>(&mut self, requests: usize, policy: &P, now_ns: u64, kick: &mut impl Kick) -> bool {
         if requests == 0 {
             return false;

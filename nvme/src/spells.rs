@@ -1,7 +1,7 @@
 //! What a drive does now and then, for those who test how others take it.
 //!
-//! Answers: how long does a command take while the drive is slow, pauses, or is late? None of it is in a preset: a drive
-//! that is alone with its model has none of these.
+//! Answers: how long does a command take while the drive is slow, pauses, or is late? None of it is in a preset: a
+//! drive that is alone with its model has none of these.
 //!
 //! | spell | stands for |
 //! |---|---|

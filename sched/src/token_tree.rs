@@ -126,9 +126,9 @@ impl TokenTree {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes `units` tokens (1..=`units_max`, which is D unless said otherwise) for a request of `hctx`: from its leaf, core, socket, the root, in this order. None
-    /// if there are none on that path (or, for more than one unit, if they do not leave the root above 0 before the
-    /// debt).
+    /// Takes `units` tokens (1..=`units_max`, which is D unless said otherwise) for a request of `hctx`: from its
+    /// leaf, core, socket, the root, in this order. None if there are none on that path (or, for more than one unit,
+    /// if they do not leave the root above 0 before the debt).
     ///
     /// Only the owner of `hctx` may call this, and whatever else adds to or takes from its leaf: `acquire_batch`,
     /// `release_local`, `percolate`.

@@ -41,6 +41,7 @@ pub struct Controller {
 }
 
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "one per device, and never moved")]
 enum Stage {
     /// No sample was seen yet.
     New,

@@ -193,8 +193,8 @@ pub struct Search {
     pairs: Pairs,
     scatter: Scatter,
     is_up: bool,
-    /// Candidates that were not better than D, the last shallower and the last deeper one; 0: none. A smaller factor may
-    /// come to the same one on a coarse grid.
+    /// Candidates that were not better than D, the last shallower and the last deeper one; 0: none. A smaller factor
+    /// may come to the same one on a coarse grid.
     refused: [u32; 2],
     fails: u32,
     factor: usize,
@@ -425,7 +425,7 @@ fn gain(deep: &Phase, shallow: &Phase) -> i32 {
         // Nobody waits at the deeper one: the total time in the system (R4).
         (shallow.system_log - shallow.units_log) - (deep.system_log - deep.units_log)
     };
-    earned - (i64::from(deeper) * i64::from(ALPHA) >> 16) as i32
+    earned - ((i64::from(deeper) * i64::from(ALPHA)) >> 16) as i32
 }
 
 fn is_other_size(a: &Phase, b: &Phase) -> bool {
@@ -443,7 +443,7 @@ fn on_grid(depth: u64, step: u32, depth_max: u32) -> u32 {
 fn candidate(depth: u32, factor: u64, is_up: bool, step: u32, depth_max: u32) -> Option<u32> {
     let depth_wide = u64::from(depth);
     if is_up {
-        let trial = (depth_wide * factor >> 16).max(depth_wide + u64::from(step));
+        let trial = ((depth_wide * factor) >> 16).max(depth_wide + u64::from(step));
         return (depth < depth_max).then(|| on_grid(trial, step, depth_max));
     }
     let by_factor = (depth_wide << 16) / factor;
@@ -454,7 +454,7 @@ fn candidate(depth: u32, factor: u64, is_up: bool, step: u32, depth_max: u32) ->
 
 /// Of a logarithm to base 2 in 65536ths: the factor less 1, in thousandths, for small ones.
 fn thousandths(log: i32) -> i32 {
-    (i64::from(log) * 693 >> 16) as i32
+    ((i64::from(log) * 693) >> 16) as i32
 }
 
 /// The gains of one comparison.

@@ -25,8 +25,8 @@ fn auto(drive: &Drive, tenants: &[Tenant], start: u32, end_ns: u64) -> Run {
     run(drive, tenants, Some(Controller::new(start, 65_535)), 0, end_ns)
 }
 
-/// Units in the same time under the best of some fixed depths, and the small reader's latency at the smallest that gives
-/// 97% of it.
+/// Units in the same time under the best of some fixed depths, and the small reader's latency at the smallest that
+/// gives 97% of it.
 fn best(drive: &Drive, tenants: &[Tenant], end_ns: u64) -> (u64, u64) {
     let runs = [4, 8, 16, 24, 33, 65, 97, 129, 193].map(|depth| run(drive, tenants, None, depth, end_ns));
     let most = runs.iter().map(|run| run.units).max().expect("some ran");

@@ -5,7 +5,8 @@ use crate::any::AnyScenario;
 use crate::machine;
 use mqfq_blk_watched::queues::{QueueLayout, Spread};
 use mqfq_blk_watched::{BfqOptions, CostModel, D2fqOptions, KyberOptions, MqDeadlineOptions, PriorityClass};
-use mqfq_nvme::spells::{Late, Pauses, Slow};
+
+mod spells;
 
 /// What it is described in.
 const PAGE: &str = include_str!("../../../../docs/lab/scenarios.md");
@@ -714,63 +715,6 @@ fn an_open_loop_has_a_rate_and_whole_bursts() {
     assert_eq!(
         open("\nrate = 1\nburst-on = \"1ms\""),
         "s.toml:15: tenant.fio.burst-on: stands alone, allowed are burst-on and burst-off together"
-    );
-}
-
-#[test]
-fn a_drive_has_the_spells_that_are_written_and_no_others() {
-    let device = |more: &str| good_with("size = \"64GiB\"", &format!("size = \"64GiB\"\n{more}"));
-    assert_eq!(parse(GOOD).unwrap().device.spells, Spells::default());
-    let more = "slow-spell = { from = \"1ms\", until = \"3ms\", times = 4 }\npauses = { every = \"200ms\", length = \"20ms\" }\n\
-                late = { permille = 10, times = 20 }";
-    let spells = Spells {
-        slow: Some(Slow { from_ns: 1_000_000, until_ns: 3_000_000, times: 4 }),
-        pauses: Some(Pauses { every_ns: 200_000_000, length_ns: 20_000_000 }),
-        late: Some(Late { permille: 10, times: 20 }),
-    };
-    assert_eq!(parse(&device(more)).unwrap().device.spells, spells);
-    for (more, expected) in [
-        (
-            "pauses = { every = \"1ms\", length = \"1ms\" }",
-            "pauses.length: \"1ms\" is out of range, allowed is 0s to 999999ns",
-        ),
-        ("late = { permille = 1001, times = 2 }", "late.permille: 1001 is out of range, allowed is 0 to 1000"),
-        (
-            "slow-spell = { from = \"2ms\", until = \"3ms\" }",
-            "slow-spell.times: this key is missing, allowed is a number",
-        ),
-    ] {
-        assert_eq!(refusal(&device(more)), format!("s.toml:11: device.{expected}"));
-    }
-    let null = good_with(
-        "kind = \"nvme\"\npreset = \"nvmf-dram\"",
-        "kind = \"null\"\npauses = { every = \"1ms\", length = \"1us\" }",
-    );
-    assert!(refusal(&null).starts_with("s.toml:9: device.pauses: unknown key, allowed are kind, size"));
-}
-
-#[test]
-fn the_depth_is_a_number_or_is_found_from_where_it_is_told_to_start() {
-    let policy = |lines: &str| format!("{GOOD}[policy]\n{lines}\n");
-    let read = |lines: &str| parse(&policy(lines)).unwrap_or_else(|refused| panic!("{refused}")).policy;
-    let plain = read("");
-    assert_eq!((plain.depth_auto, plain.depth, plain.token_unit_bytes), (false, 64, None));
-    let found = read("depth = \"auto\"");
-    assert_eq!((found.depth_auto, found.depth, found.token_unit_bytes), (true, 64, Some(4096)));
-    let found = read("kind = \"sfqd\"\ndepth = \"auto\"\ndepth-start = 4096\ntoken-unit = \"8KiB\"");
-    assert_eq!((found.depth_auto, found.depth, found.token_unit_bytes), (true, 4096, Some(8192)));
-    let refused = |lines: &str| refusal(&policy(lines));
-    for lines in ["depth-start = 8", "depth = 8\ndepth-start = 8"] {
-        assert!(refused(lines).ends_with("policy.depth-start: says where depth = \"auto\" starts, allowed with it"));
-    }
-    assert_eq!(
-        refused("kind = \"none\"\ndepth = \"auto\""),
-        "s.toml:17: policy.depth: \"auto\" is no setting of policy none, allowed with mqfq, mqfq-serial and sfqd"
-    );
-    let other = parse(&policy("depth = \"auto\"\ntokens = \"atomic-counter\"")).unwrap();
-    assert_eq!(
-        crate::run::run(&other).expect_err("a counter has a fixed depth"),
-        "policy: depth \"auto\" needs tokens whose number can change, allowed is tokens \"token-tree\""
     );
 }
 
