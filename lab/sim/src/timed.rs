@@ -90,13 +90,21 @@ impl<P: Policy> Timed<P> {
 
     /// Another D or T was put in force: by now the controller can be asked whether it has chosen it.
     fn log_depth(&self, now_ns: u64) {
+        let tuning = {
+            let mut log = self.log();
+            if !std::mem::take(&mut log.has_changed) {
+                return;
+            }
+            log.tuning.clone()
+        };
+        // All virtual cores run on one thread, and another may go on at any access to a watched word: who waits for it
+        // here, or holds the log meanwhile, waits for ever.
+        let in_force = tuning.and_then(|tuning| tuning.try_in_force(now_ns));
         let mut log = self.log();
-        if !log.has_changed {
+        let Some(in_force) = in_force else {
+            log.has_changed = true;
             return;
-        }
-        // All virtual cores run on one thread: who waits here for another waits for ever.
-        let Some(in_force) = log.tuning.as_ref().and_then(|tuning| tuning.try_in_force(now_ns)) else { return };
-        log.has_changed = false;
+        };
         if let Some(depth) = in_force.depth.map(|state| state.chosen)
             && log.chosen.last().is_none_or(|last| last.depth != depth)
         {
