@@ -15,7 +15,8 @@
 //!
 //! Flush, Write Zeroes, Deallocate, hints and refused commands move no data: a latency without a die, then the link's
 //! time per command. The model knows nothing of wear or mapping; of garbage collection it has what a host sees, writes
-//! that become dearer and cheaper again ([`Drift`]), if it is asked for. `spells.rs` adds what a drive does now and then.
+//! that become dearer and cheaper again ([`Drift`]), if it is asked for. `spells.rs` adds what a drive does now and
+//! then.
 //!
 //! # Invariants
 //! M1. Commands end in the order in which the link began them, and the link begins them in the order in which their

@@ -7,8 +7,8 @@
 //!
 //! The relaxed form (`PolicyOptions::quantum`, `lease`, `token_batch`) is a parameter here too: leads that are shown
 //! rounded down, and leases as a plain account per queue and flow. A token batch changes nothing that the oracle sees.
-//! T, quantum and lease may change. What a queue shows is rounded by the quantum of its last dispatch or new lead, or of
-//! its last look if it was too far ahead then.
+//! T, quantum and lease may change. What a queue shows is rounded by the quantum of its last dispatch or new lead, or
+//! of its last look if it was too far ahead then.
 //!
 //! It shares two numbers with the scheduler, on purpose: the reciprocal of a weight and the grain of a tag
 //! (`flow.rs`). With others, tags would differ in the last digit and nothing could be compared for equality.
@@ -230,8 +230,8 @@ impl Oracle {
         self.lead(hctx).is_some_and(|lead| lead.start_tag <= self.global_vtime + u128::from(self.options.window.0))
     }
 
-    /// A queue that is about to pick and is too far ahead shows its lead anew, if it shows less than the quantum in force
-    /// asks for. Virtual time may move.
+    /// A queue that is about to pick and is too far ahead shows its lead anew, if it shows less than the quantum in
+    /// force asks for. Virtual time may move.
     pub fn look(&mut self, hctx: HctxId) {
         let rounded = self.lead(hctx).map(|lead| self.rounded(lead.start_tag));
         if !self.is_eligible(hctx) && self.shown[hctx.0 as usize] < rounded {

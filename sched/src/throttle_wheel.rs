@@ -38,10 +38,10 @@
 //!
 //! # A window that changes
 //! T can be set while the wheel turns ([`ThrottleWheel::set_window`]), in a wheel that was cut for it
-//! ([`ThrottleWheel::for_windows`]): slots, buckets and position stay, and b is half of the smallest T that will be set.
-//! A place that was taken under another T is not where its queue belongs now: under a smaller T it wakes the queue too
-//! late, under a larger one for nothing. So whoever sets T empties the whole wheel, and a queue that has just taken a
-//! place looks at T again:
+//! ([`ThrottleWheel::for_windows`]): slots, buckets and position stay, and b is half of the smallest T that will be
+//! set. A place that was taken under another T is not where its queue belongs now: under a smaller T it wakes the queue
+//! too late, under a larger one for nothing. So whoever sets T empties the whole wheel, and a queue that has just taken
+//! a place looks at T again:
 //!
 //! | step | A: takes a place for T = 64 KiB | B: sets T = 256 KiB             |
 //! |------|---------------------------------|---------------------------------|

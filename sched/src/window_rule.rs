@@ -17,8 +17,8 @@
 //!
 //! # Example
 //! D is 129 units of 4 KiB, 516 KiB in all. 16 queues wait: 516 / 16 = 32.25, T = 32 KiB. It stays as long as the
-//! quotient is at least 24 KiB (21.5 queues) and less than 80 KiB (6.45 queues): a mean that swings by a quarter about a
-//! power of two changes nothing. If four wait, the quotient is 129 KiB, T = 128 KiB; if one waits, T is 256 KiB, the
+//! quotient is at least 24 KiB (21.5 queues) and less than 80 KiB (6.45 queues): a mean that swings by a quarter about
+//! a power of two changes nothing. If four wait, the quotient is 129 KiB, T = 128 KiB; if one waits, T is 256 KiB, the
 //! most.
 //!
 //! # Invariants

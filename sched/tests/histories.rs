@@ -357,8 +357,9 @@ fn on_one_queue_without_a_window_the_order_is_the_oracles() {
 /// Over every interval throughout which both tenants were backlogged, the most by which the difference of their service
 /// over weight is larger than what T allows; all in bytes times 100 and the product of the weights.
 ///
-/// From moment i to moment j that is `|x_j - x_i| - (t_i + t_j)` with `x = A r_b - B r_a` and t how far ahead of virtual
-/// time a dispatched request can start. So the largest over all i and j is the largest `x - t` less the smallest `x + t`.
+/// From moment i to moment j that is `|x_j - x_i| - (t_i + t_j)` with `x = A r_b - B r_a` and t how far ahead of
+/// virtual time a dispatched request can start. So the largest over all i and j is the largest `x - t` less the
+/// smallest `x + t`.
 fn largest_unfairness(env: &Env, a: usize, b: usize, service: impl Fn(&Moment) -> &Vec<u64>) -> i128 {
     let (weight_a, weight_b) = (i128::from(env.tenants[a].weight), i128::from(env.tenants[b].weight));
     let mut largest = i128::MIN;

@@ -39,8 +39,8 @@ const REFUSE: &str = "refuse";
 
 /// - `policy`: default mqfq.
 /// - `depth`: D, 1..=65535 units (requests, unless `token-unit` says otherwise), or `"auto"`: found while the device
-///   runs, where the policy can change it. Default `"auto"` there, from the knee of the device's [`Profile`] on if it has
-///   one; of the elevators, `queue-depth`.
+///   runs, where the policy can change it. Default `"auto"` there, from the knee of the device's [`Profile`] on if it
+///   has one; of the elevators, `queue-depth`.
 /// - `window`: T, in bytes at the default weight, 0 to 1 TiB, or `"auto"`: found while the device runs, in the relaxed
 ///   form and where neither `quantum` nor `lease` is set. Default `"auto"` there; else 64 KiB.
 /// - `token-unit`: `"request"` (each request takes one unit of depth) or a size, 512 to 1 GiB (a request takes one unit

@@ -16,6 +16,8 @@ mod bounds;
 mod cost;
 mod depth;
 
+use depth::{auto, auto_window};
+
 /// A machine with one file, `/disk`, of 1 MiB; `/disk-again` is the same file. `/cdrom` has its size and cannot be
 /// written.
 struct OneDisk;
@@ -362,36 +364,6 @@ fn mqfq_is_relaxed_for_its_window_and_workers_unless_it_is_told_to_be_exact() {
         let exact = PolicyOptions::new(policy.parse().unwrap());
         assert_eq!(scheduler(&format!("policy = \"{policy}\"\ndepth = 64"), 2), (exact, None));
     }
-}
-
-/// The options as they are where D is found.
-fn auto(options: PolicyOptions) -> PolicyOptions {
-    PolicyOptions { depth_auto: true, token_unit_bytes: Some(4096), ..options }
-}
-
-/// The same where T is found.
-fn auto_window(options: PolicyOptions) -> PolicyOptions {
-    let window_least = options.kind.has_window().then_some(WINDOW_LEAST);
-    PolicyOptions { window_least, ..options }
-}
-
-#[test]
-fn each_number_of_the_relaxed_form_can_be_set_by_hand() {
-    let default = scheduler("window = \"64KiB\"", 2).0;
-    let set = |keys: &str| scheduler(keys, 2).0;
-    let kib = |kib: u64| VSpan::from_bytes(kib << 10);
-    assert_eq!(set("quantum = \"32KiB\""), PolicyOptions { quantum: kib(32), ..default }, "half the window");
-    assert_eq!(set("quantum = 1"), PolicyOptions { quantum: VSpan::from_bytes(1), ..default });
-    assert_eq!(set("lease = \"32KiB\""), PolicyOptions { lease: kib(32), ..default }, "half the window");
-    assert_eq!(set("lease = 4097"), PolicyOptions { lease: VSpan::from_bytes(4097), ..default });
-    let by_hand = PolicyOptions { tokens_follow_depth: false, ..auto_window(default) };
-    assert_eq!(set("token-batch = 65535"), PolicyOptions { token_batch: 65_535, ..by_hand });
-    assert_eq!(
-        set("quantum = 0\nlease = 0\ntoken-batch = 1\ntoken-share = 0"),
-        auto(PolicyOptions::new(PolicyKind::Mqfq)),
-        "each at what the exact form has"
-    );
-    assert_eq!(set("window = 0\nquantum = 0\nlease = 0").window, VSpan(0));
 }
 
 #[test]

@@ -13,9 +13,9 @@
 //! # A window that changes
 //! What such an interval is allowed depends on its ends: T at either of them, as it is in effect there
 //! ([`Event::Ahead`]). With `a` for how much that is more than the T of the bounds, the bound is broken if
-//! `|x_j - x_i| - a_j - a_i` is too large for any i and j of a stretch. So the largest `x - a` less the smallest `x + a`
-//! is what is found. A dispatch changes x and may move virtual time, after which `a` is less: the event of the new `a`
-//! comes second, and each service looks at the x before it with the `a` that has come to be since.
+//! `|x_j - x_i| - a_j - a_i` is too large for any i and j of a stretch. So the largest `x - a` less the smallest `x +
+//! a` is what is found. A dispatch changes x and may move virtual time, after which `a` is less: the event of the new
+//! `a` comes second, and each service looks at the x before it with the `a` that has come to be since.
 //!
 //! # Shape
 //! ```text

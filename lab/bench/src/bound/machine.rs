@@ -140,8 +140,8 @@ impl Machine {
         self.awake.insert(0);
     }
 
-    /// After each step of a policy whose T changes, and what it did to the history: writes down how far ahead of virtual
-    /// time requests may start.
+    /// After each step of a policy whose T changes, and what it did to the history: writes down how far ahead of
+    /// virtual time requests may start.
     fn look_ahead(&mut self) {
         let (Some(now), Some(terms)) = (self.policy.global_vtime(), self.policy.window_terms()) else { return };
         if self.options.window_least.is_none() {

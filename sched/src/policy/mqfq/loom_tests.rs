@@ -586,8 +586,8 @@ fn loom_a_queue_that_picks_beside_a_shorter_window_shows_its_lead_anew() {
 
 /// Race: A throttles itself for a short T while B, whose own request holds virtual time and whose device queue is full,
 /// makes T long. A may go now, tokens are free, and nobody will move virtual time.
-/// Shown to fail if the setter empties no bucket; if the wheel's `throttle` does not look at T again; and without either
-/// fence.
+/// Shown to fail if the setter empties no bucket; if the wheel's `throttle` does not look at T again; and without
+/// either fence.
 #[test]
 fn loom_a_queue_that_throttles_itself_beside_a_longer_window_goes() {
     Builder::new().check(|| {

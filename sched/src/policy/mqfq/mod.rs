@@ -54,8 +54,8 @@
 //! # Invariants
 //! I1-I9 of ARCHITECTURE.md, "What must always hold". Those that are made here:
 //! P1. A leaf of the mindicator shows the lead of its queue, moved into [gvt, gvt + `HORIZON`] and rounded down to a
-//!     quantum that was in force since the queue last announced, whenever no operation on the queue is under way; and whoever changed a leaf calls `query` and turns the
-//!     wheel before it returns.
+//!     quantum that was in force since the queue last announced, whenever no operation on the queue is under way; and
+//!     whoever changed a leaf calls `query` and turns the wheel before it returns.
 //! P2. A free token below the root lies on the path of a queue whose worker is awake: it is running, was kicked, or
 //!     owes a pick (`policy/mod.rs`). A worker that goes to sleep leaves nothing on its path (`percolate`), save in
 //!     state NoToken, where it found nothing there.
@@ -133,8 +133,9 @@
 //! # A window that changes
 //! `set_window` puts another T, q and L in force while workers run. Example: T is 256 KiB, and flow f alone has been
 //! dispatched up to 256 KiB ahead of gvt = 0, where the first request of m waits. Now T becomes 16 KiB. m is dispatched
-//! until gvt has come to 240 KiB, and f not at all: 240 KiB apart, although T was 16 KiB throughout. The T of an interval
-//! alone says nothing; what counts is how far ahead of gvt a request can start that was dispatched until then. Let
+//! until gvt has come to 240 KiB, and f not at all: 240 KiB apart, although T was 16 KiB throughout. The T of an
+//! interval alone says nothing; what counts is how far ahead of gvt a request can start that was dispatched until then.
+//! Let
 //!
 //! ```text
 //!   s(t) = largest gvt + T of all moments until t        no request dispatched until t starts after it
@@ -153,10 +154,10 @@
 //! under a shorter one (L1 in `flow.rs`).
 //!
 //! The three words are read one by one, and a reader may see some of them changed and some not. That harms nothing that
-//! was proved: A request goes by one T, that was in force; any q gives a gvt that lags; any L is a lease. But a leaf that
-//! was rounded by an old q may hold gvt more than the new T below the lead, which would throttle the very queue for
-//! ever (I5). So a queue that is about to wait rounds its lead anew, and looks whether it still should when it has its
-//! place; whoever sets the window empties the wheel ("A window that changes", `throttle_wheel.rs`):
+//! was proved: A request goes by one T, that was in force; any q gives a gvt that lags; any L is a lease. But a leaf
+//! that was rounded by an old q may hold gvt more than the new T below the lead, which would throttle the very queue
+//! for ever (I5). So a queue that is about to wait rounds its lead anew, and looks whether it still should when it has
+//! its place; whoever sets the window empties the wheel ("A window that changes", `throttle_wheel.rs`):
 //!
 //! | step | A: throttles itself                      | B: T := 16 KiB, q := 8 KiB                 |
 //! |------|------------------------------------------|--------------------------------------------|
@@ -206,8 +207,11 @@
 //! token leaf. In the relaxed form the add happens once per L of the flow's service, the mindicator's part once per q
 //! of virtual time. No lock, no loop over queues.
 
+mod queue;
 pub mod structures;
 
+pub use self::queue::MqfqQueue;
+use self::queue::{Queue, Waiting, share_of};
 use self::structures::{Shipped, Structures, Tokens, VirtualTime, Wheel};
 use super::{
     Descriptor, DispatchToken, Done, Entry, Grant, Handle, Kick, NoOptions, NotDirect, Pick, Policy, PolicyError,
@@ -220,7 +224,7 @@ use crate::mindicator::Mindicator;
 use crate::ready_set::ReadySet;
 use crate::stage_queue::{StageQueue, Staged};
 use crate::sync::{AtomicU32, Ordering, Setting};
-use crate::throttle_wheel::{ThrottleWheel, WheelSlot};
+use crate::throttle_wheel::ThrottleWheel;
 use crate::token_tree::TokenTree;
 use crate::topology::{HctxId, Topology};
 use crate::vtime::{VSpan, VTime};
@@ -255,41 +259,6 @@ pub struct Mqfq<S: Structures = Shipped> {
 /// What clears all below `quantum` from a point of virtual time.
 const fn mask_of(quantum: VSpan) -> u64 {
     if quantum.0 > TAG_GRAIN.0 { !(quantum.0 - 1) } else { !(TAG_GRAIN.0 - 1) }
-}
-
-/// What one worker owns. `P` is its place in the throttle wheel.
-pub struct MqfqQueue<P = WheelSlot> {
-    hctx: HctxId,
-    /// With each flow that has requests here, the queue's lease on it.
-    stage: StageQueue<Waiting, Lease>,
-    /// What the own leaf of the mindicator shows, if it shows anything.
-    shown: VTime,
-    is_shown: bool,
-    /// Place in the throttle wheel, if the last pick took one.
-    place: Option<P>,
-    /// The last pick left a mark in the ready set or a place in the wheel, which a turner makes into a mark.
-    is_listed: bool,
-    /// How many more requests it may have on the device before it gives tokens away: `share` less those that it has.
-    room: i32,
-    /// A queue with this many requests out gives freed tokens away (`PolicyOptions::token_share`); in the paper's form
-    /// more than there can be.
-    share: i32,
-    /// `PolicyOptions::token_batch`.
-    batch: u32,
-}
-
-/// Requests out from which on a queue gives tokens away; 0 is never.
-const fn share_of(token_share: u32) -> i32 {
-    if token_share == 0 { i32::MAX / 2 } else { token_share as i32 }
-}
-
-/// What a worker of `Mqfq<S>` owns.
-type Queue<S> = MqfqQueue<<<S as Structures>::Wheel as Wheel>::Place>;
-
-#[derive(Clone, Copy, Default)]
-struct Waiting {
-    handle: u32,
-    units: u32,
 }
 
 impl Mqfq {
