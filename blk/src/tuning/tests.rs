@@ -4,6 +4,8 @@ use super::*;
 use mqfq_sched::flow::Weight;
 use mqfq_sched::policy::{AnyPolicy, PolicyKind};
 use mqfq_sched::topology::Topology;
+use mqfq_sched::vtime::VSpan;
+use mqfq_sched::window_rule::WINDOW_LEAST;
 
 const US: u64 = 1_000;
 
@@ -57,9 +59,9 @@ fn workers_that_wait_half_of_the_time_each_are_taken_to_wait_three_quarters_toge
     let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
     sample(&tuning, 0);
     for meter in &mut meters {
-        meter.picked(true);
+        meter.picked(true, true);
         meter.account(50 * US);
-        meter.picked(false);
+        meter.picked(false, false);
         meter.account(100 * US);
     }
     let waiting_ns = sample(&tuning, 100 * US).waiting_ns;
@@ -94,17 +96,38 @@ fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
         steps += 1;
         let batch = depth.min(4);
         (0..batch).for_each(|_| meter.dispatched(1));
-        meter.picked(true);
+        meter.picked(true, true);
         now_ns += u64::from(batch) * US;
         meter.account(now_ns);
         (0..batch).for_each(|_| meter.completed(1, 100 * US));
         if meter.reaped(batch as usize, &policy, now_ns, &mut |_: HctxId| ()) {
             changes += 1;
             depth = policy.depth().expect("mqfq has one");
-            assert_eq!(tuning.in_force(now_ns).expect("nobody else is inside").depth.depth, depth);
+            let in_force = tuning.in_force(now_ns).expect("nobody else is inside");
+            assert_eq!((in_force.depth.map(|state| state.depth), in_force.window), (Some(depth), None));
         }
     }
     assert_eq!(changes, 3, "candidates were tried");
+}
+
+#[test]
+fn a_window_that_the_rule_wants_is_in_force_after_the_step() {
+    // D is 129 units of 4 KiB. Three of four workers are held back: 516 KiB over 3 is 172 KiB.
+    let window_least = Some(WINDOW_LEAST);
+    let options = PolicyOptions { depth_auto: false, window_least, ..options(129) }.relaxed(4);
+    let policy = AnyPolicy::new(&options, &Topology::flat(4), &[Weight::DEFAULT]).expect("good options");
+    let tuning = Tuning::new(&options, 4).expect("its T is to be found");
+    let mut meters = [0, 1, 2, 3].map(|hctx| tuning.meter(HctxId(hctx), 0));
+    for (worker, meter) in meters.iter_mut().enumerate() {
+        meter.picked(worker == 0, worker < 3);
+    }
+    let mut step = |now_ns| meters[3].reaped(32, &policy, now_ns, &mut |_: HctxId| ());
+    let changed_ns = (1..100).map(|at_us| at_us * US).find(|&now_ns| step(now_ns)).expect("T changes");
+    assert_eq!(policy.window_terms(), Some(options.terms_of(VSpan::from_bytes(128 << 10), 4)));
+    let in_force = tuning.in_force(changed_ns).expect("nobody else is inside");
+    let window = in_force.window.expect("it is found");
+    assert_eq!((window.window_bytes, window.changed_ns, in_force.depth), (128 << 10, changed_ns, None));
+    assert!((200..1000).all(|at_us| !step(at_us * US)), "and stays");
 }
 
 #[test]
