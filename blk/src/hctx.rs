@@ -22,6 +22,7 @@
 //! | `hctx/in_flight.rs` | what is a tag used for, and is this end that of its present use |
 //! | `hctx/merge.rs` | which requests share a command, and what becomes of them if it ends badly |
 //! | `hctx/split.rs` | what is a part of a request, and when has the whole ended |
+//! | `hctx/turn.rs` | when does a turn of the loop end for the sake of fairness |
 //! | `hctx/timeout.rs` | what becomes of a command that the device does not end |
 //! | `hctx/counters.rs` | what is counted and recorded |
 //! | `hctx/follow.rs` | what does a write cost the device now |
@@ -37,6 +38,9 @@ mod shared;
 mod split;
 mod staged;
 mod timeout;
+mod turn;
+
+pub use turn::CLIENT_BYTES;
 
 use crate::device::DeviceQueue;
 use crate::path::PathOptions;
@@ -262,6 +266,19 @@ impl<P: Policy> HwCtx<P> {
     }
 
     /// Dispatches what the policy grants, at most a batch.
+    /// A turn of the worker's loop begins. If flows compete it may end before all is dispatched that could be: then
+    /// [`HwCtx::run`] dispatches nothing, and answers [`Run::again`], until the next one begins. A context that is never
+    /// told of a turn has one without an end; so has a direct policy, which stages nothing.
+    pub fn begin_turn(&mut self) {
+        self.shared.turn.begin();
+    }
+
+    /// All that the look at the sockets brought is staged.
+    pub fn looked(&mut self) {
+        self.shared.looked();
+    }
+
+    /// Dispatches what the policy grants, at most a batch, and nothing once the turn is over.
     pub fn run(&mut self, now_ns: u64, kick: &mut impl Kick) -> Run {
         let HwCtx { path, shared, .. } = self;
         match path {

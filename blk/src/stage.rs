@@ -24,6 +24,9 @@ impl StageLimits {
     pub const DEFAULT: StageLimits = StageLimits { requests_max: 256, bytes_max: 64 << 20 };
 }
 
+/// Times in a row that a flow is not held back, at most: a tenant whose sockets never have more pays for a look in 64.
+const HELD_BACK_MAX: u8 = 63;
+
 #[derive(Debug)]
 struct Held {
     limits: StageLimits,
@@ -32,6 +35,9 @@ struct Held {
     refused: bool,
     /// Said to have room, and nobody has been told yet.
     listed: bool,
+    /// Times that its last request will not be held back, and how many there were of late.
+    free: u8,
+    free_last: u8,
 }
 
 impl Held {
@@ -60,7 +66,8 @@ pub struct Staging {
 impl Staging {
     /// Nothing staged; the limits of each flow.
     pub fn new(limits: &[StageLimits]) -> Staging {
-        let held = |limits| Held { limits, requests: 0, bytes: 0, refused: false, listed: false };
+        let held =
+            |limits| Held { limits, requests: 0, bytes: 0, refused: false, listed: false, free: 0, free_last: 0 };
         // Zeroes as the allocator has them, written only where a flow has a place.
         let mut staging = Staging { places: vec![0; limits.len()], held: Vec::new() };
         staging.held.push(held(StageLimits { requests_max: 0, bytes_max: 0 }));
@@ -118,6 +125,28 @@ impl Staging {
     /// Remembers that the flow was refused for want of another resource.
     pub fn refuse(&mut self, flow: FlowId) {
         self.of(flow).refused = true;
+    }
+
+    /// The flow is left with its last request while others compete. True: it stays staged until the sockets were looked
+    /// at, and [`Staging::held_back`] follows.
+    pub fn hold_back(&mut self, flow: FlowId) -> bool {
+        let held = self.of(flow);
+        let holds = held.free == 0;
+        held.free -= u8::from(!holds);
+        holds
+    }
+
+    /// The sockets were looked at. If that brought nothing, the flow is not held back the next times: once, then three
+    /// times, then seven, up to [`HELD_BACK_MAX`].
+    pub fn held_back(&mut self, flow: FlowId) {
+        let held = self.of(flow);
+        held.free_last = if held.requests > 1 { 0 } else { (held.free_last * 2 + 1).min(HELD_BACK_MAX) };
+        held.free = held.free_last;
+    }
+
+    /// Requests of the flow that are counted in.
+    pub fn staged(&self, flow: FlowId) -> usize {
+        self.held[self.places[flow.0 as usize] as usize].requests as usize
     }
 
     /// Counts a request out. True: the flow was refused and now has room (three quarters of its bound or less are in

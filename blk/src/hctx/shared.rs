@@ -9,6 +9,7 @@ use super::hand_over::Commands;
 use super::merge::Merging;
 use super::split::Splitting;
 use super::timeout::Expiry;
+use super::turn::Turn;
 use super::{Full, HwCtxOptions};
 use crate::buffer::Buffer;
 use crate::device::{Command, QueueFull, Reaped};
@@ -85,6 +86,7 @@ pub(super) struct Shared<P: Policy> {
     /// parts under way, and one if all ends are counted.
     pub(super) apart: usize,
     pub(super) expiry: Expiry,
+    pub(super) turn: Turn,
     /// Flows that were refused, have room, and are to be told.
     pub(super) room: Vec<FlowId>,
     pub(super) counters: Counters,
@@ -113,6 +115,7 @@ impl<P: Policy> Shared<P> {
             splitting,
             apart: 0,
             expiry: Expiry::new(&path),
+            turn: Turn::ENDLESS,
             room: Vec::with_capacity(staging.flows()),
             staging,
             counters: Counters::new(limits.len()),
@@ -150,7 +153,9 @@ impl<P: Policy> Shared<P> {
         }
         request.state = State::Dispatched { tag, token };
         request.dispatched_ns = now_ns;
-        if self.staging.leave(flow, request.charge.staged_bytes) {
+        let staged_bytes = request.charge.staged_bytes;
+        self.turn.spend(handle, staged_bytes);
+        if self.staging.leave(flow, staged_bytes) {
             self.room.push(flow);
         }
         if self.merging.is_on() {
@@ -158,6 +163,35 @@ impl<P: Policy> Shared<P> {
         }
         let command = self.commands.of(tag, handle, class, request);
         usize::from(self.offer(command))
+    }
+
+    /// A request was dispatched, and it must be looked whether the turn is over: it is if somebody competes and one of
+    /// the reasons is there.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_turn_if_due(&mut self) {
+        let request = self.requests.get_mut(self.turn.last());
+        let (owner, flow, bytes) = (request.owner, request.submission.flow, request.submission.length_bytes);
+        let own = self.staging.staged(flow);
+        if self.policy.staged(&self.queue) > own {
+            self.turn.compete();
+        }
+        if !self.turn.is_competing() {
+            return self.turn.look_again();
+        }
+        let given = self.turn.give(owner, bytes);
+        if own == 1 && given.is_worth_a_look() && self.staging.hold_back(flow) {
+            self.turn.end_for(flow);
+        } else if given.is_all() {
+            self.turn.end();
+        }
+    }
+
+    /// The sockets were looked at, and what they brought is staged.
+    pub(super) fn looked(&mut self) {
+        if let Some(flow) = self.turn.take_held_back() {
+            self.staging.held_back(flow);
+        }
     }
 
     /// Tells the device of what was handed over, if anything was.

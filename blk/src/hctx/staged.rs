@@ -37,7 +37,7 @@ impl StagedPath {
         *self = StagedPath::default();
         let mut dispatched = shared.hand_over_left(now_ns);
         while shared.commands.refused.is_none() {
-            if dispatched >= BATCH_MAX {
+            if dispatched >= BATCH_MAX || shared.turn.is_over() {
                 again = true;
                 break;
             }
@@ -50,6 +50,9 @@ impl StagedPath {
             match shared.policy.pick(&mut shared.queue, now_ns, &mut counting) {
                 Pick::Dispatch(grant) => {
                     dispatched += shared.dispatch(tag, grant, QueueClass::default(), now_ns);
+                    if shared.turn.is_due() {
+                        shared.end_turn_if_due();
+                    }
                     continue;
                 }
                 Pick::Throttled => self.hold_back(shared, TraceEvent::Throttled, now_ns),
@@ -73,7 +76,10 @@ impl StagedPath {
             meter.picked(is_waiting, self.is_held_back);
         }
         shared.ring(dispatched, now_ns);
-        shared.counters.stats.kicks += kicks;
+        if kicks > 0 {
+            shared.turn.compete();
+            shared.counters.stats.kicks += kicks;
+        }
         Run { dispatched, again }
     }
 

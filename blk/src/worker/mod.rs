@@ -13,6 +13,10 @@
 //! The loop is a function of state, and of what its [`Host`] says: a thread with its io_uring (`thread.rs`, feature
 //! `uring`), a virtual core of the simulator, or a test. All of them run this code.
 //!
+//! # How long a turn is
+//! Until nothing moves, or for a few rounds. While flows compete it may end earlier, on the device where they do, so that
+//! the sockets are looked at before the policy has lost its choice (`hctx/turn.rs`); then no sleep follows.
+//!
 //! # Going to sleep
 //! A worker that only waits for another one to go on may spin for a while first (`patience.rs`). It sleeps only if its
 //! bell lets it: a kick since the last look makes another turn.
@@ -53,12 +57,15 @@ pub struct WorkerOptions {
     pub patience_ns: u64,
     /// Operations whose ends one look at the host brings, at most: memory for so many is taken at the start.
     pub ended_max: usize,
+    /// Turns end for the sake of fairness ([`HwCtx::begin_turn`]). Off for clients that have staged all that they have:
+    /// there are no sockets in which requests could wait.
+    pub fair_turns: bool,
 }
 
 impl Default for WorkerOptions {
     /// For a device that says itself when it has something, on real cores.
     fn default() -> WorkerOptions {
-        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, ended_max: 0 }
+        WorkerOptions { spin_ns: 0, patience_ns: patience::SPIN_NS, ended_max: 0, fair_turns: true }
     }
 }
 
@@ -113,6 +120,15 @@ struct Plug {
     calls: u32,
     /// Something has gathered.
     is_in: bool,
+}
+
+/// What became of a round of run and reap.
+#[derive(Clone, Copy, Default)]
+struct Round {
+    /// There may be more to dispatch.
+    again: bool,
+    /// Something was dispatched or collected.
+    has_moved: bool,
 }
 
 impl Plug {
@@ -260,9 +276,9 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         }
     }
 
-    /// Dispatches and collects on every device until nothing moves, or for [`ROUNDS_MAX`] rounds. True: there is more.
-    fn run_devices(&mut self, completions: &mut Vec<(Owner, Completion)>) -> bool {
-        let mut again = false;
+    /// Dispatches and collects on every device once.
+    fn run_devices(&mut self, completions: &mut Vec<(Owner, Completion)>) -> Round {
+        let mut round = Round::default();
         self.staged = false;
         self.plugs.iter_mut().for_each(Plug::pull);
         let Core { host, hctxs, now_ns, .. } = self;
@@ -275,9 +291,11 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
                 host.troubled(device, trouble);
             }
             // A reap frees tags and tokens, which only the next run can use.
-            again |= run.again || reaped > 0;
+            let has_moved = run.dispatched > 0 || reaped > 0;
+            round.again |= run.again || reaped > 0;
+            round.has_moved |= has_moved;
         }
-        again
+        round
     }
 
     /// A client was called. Hands to the devices for which enough has gathered what their policies grant, without
@@ -419,12 +437,18 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     fn turn(&mut self) -> bool {
         self.core.now_ns = self.core.host.now_ns();
         self.take_mail();
+        if self.core.options.fair_turns {
+            self.core.hctxs.iter_mut().for_each(HwCtx::begin_turn);
+        }
         self.take_ended();
+        self.core.hctxs.iter_mut().for_each(HwCtx::looked);
         let mut again = true;
         for _ in 0..ROUNDS_MAX {
-            again = self.core.run_devices(&mut self.completions);
+            let round = self.core.run_devices(&mut self.completions);
+            again = round.again;
             self.deliver();
-            if !again && !self.core.staged {
+            // What has not moved although there is more waits for the next turn.
+            if !self.core.staged && !(again && round.has_moved) {
                 break;
             }
             self.core.now_ns = self.core.host.now_ns();
@@ -675,3 +699,5 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod turn_tests;

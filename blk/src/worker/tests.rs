@@ -23,17 +23,17 @@ const LENGTH_BYTES: u32 = 4096;
 
 /// A timer that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Alarm {
+pub(super) struct Alarm {
     at_ns: u64,
     client: u32,
     user: u32,
 }
 
 /// One sleep: for how long at most, and whether the policy held back what was staged.
-type Sleep = (Option<u64>, bool);
+pub(super) type Sleep = (Option<u64>, bool);
 
 #[derive(Default)]
-struct VirtualHost {
+pub(super) struct VirtualHost {
     now_ns: u64,
     bell: WakeWord,
     kicked: Vec<HctxId>,

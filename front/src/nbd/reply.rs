@@ -23,10 +23,12 @@
 use super::wire::{self, Errno, chunk, put_chunk, put_last_chunk, put_simple_reply};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Part;
+use mqfq_blk::hctx::CLIENT_BYTES;
 
 /// Payload that one send carries, bytes; what is more waits for its end. The kernel copies as long as the client makes
-/// room, on the worker's time: a send of a MiB would keep the worker from other clients for most of a millisecond.
-const SEND_BYTES_MAX: usize = 128 << 10;
+/// room, on the worker's time: a send of a MiB would keep the worker from other clients for most of a millisecond. As
+/// much as a turn gives to one client while tenants compete, so that all of it leaves.
+const SEND_BYTES_MAX: usize = CLIENT_BYTES as usize;
 
 /// Vectors kept for headers; more come only from a burst of reads longer than any queue in the field.
 const SPARE_MAX: usize = 256;

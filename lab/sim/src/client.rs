@@ -53,6 +53,20 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    /// A request that was made and arrived at `arrived_ns` has completed.
+    pub fn completed(&mut self, whose: &Identity, length_bytes: u32, arrived_ns: u64, now_ns: u64) {
+        self.in_flight -= 1;
+        self.window(whose.tenant, now_ns, length_bytes);
+        if (self.from_ns..self.to_ns).contains(&now_ns) {
+            let given = &mut self.given[whose.tenant];
+            let total_ns = now_ns.saturating_sub(arrived_ns);
+            given.requests += 1;
+            given.bytes[whose.number as usize] += u64::from(length_bytes);
+            given.total_ns.saturating_record(total_ns);
+            given.total_ns_sum += u128::from(total_ns);
+        }
+    }
+
     /// A request of so many bytes completed: adds it to its part of the run.
     fn window(&mut self, tenant: usize, now_ns: u64, bytes: u32) {
         let Some(window_ns) = self.window_ns.filter(|_| now_ns < self.to_ns) else { return };
@@ -215,20 +229,9 @@ impl Client for SimClient {
     fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
         let now_ns = core::now_ns();
         self.in_flight -= 1;
-        {
-            let mut recorder = self.recorder.borrow_mut();
-            recorder.in_flight -= 1;
-            recorder.failed += u64::from(completion.status != Status::Ok);
-            recorder.window(self.identity.tenant, now_ns, completion.length_bytes);
-            if (recorder.from_ns..recorder.to_ns).contains(&now_ns) {
-                let given = &mut recorder.given[self.identity.tenant];
-                let total_ns = now_ns.saturating_sub(completion.cookie);
-                given.requests += 1;
-                given.bytes[self.identity.number as usize] += u64::from(completion.length_bytes);
-                given.total_ns.saturating_record(total_ns);
-                given.total_ns_sum += u128::from(total_ns);
-            }
-        }
+        self.recorder.borrow_mut().failed += u64::from(completion.status != Status::Ok);
+        let Completion { length_bytes, cookie: arrived_ns, .. } = completion;
+        self.recorder.borrow_mut().completed(&self.identity, length_bytes, arrived_ns, now_ns);
         self.source.completed(now_ns);
         self.pump(context);
     }

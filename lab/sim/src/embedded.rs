@@ -60,6 +60,7 @@ pub const SCENARIOS: &[(&str, &str)] = &[
     ("hundred-thousand", include_str!("../scenarios/hundred-thousand.toml")),
     ("ten-thousand-threads", include_str!("../scenarios/ten-thousand-threads.toml")),
     ("write-cost", include_str!("../scenarios/write-cost.toml")),
+    ("intake", include_str!("../scenarios/intake.toml")),
     ("deceptive-idleness", include_str!("../scenarios/deceptive-idleness.toml")),
 ];
 

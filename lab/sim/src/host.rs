@@ -1,16 +1,23 @@
-//! A virtual core as what a worker runs on ([`Host`]): its clock, its bell, its timers. It has no sockets.
+//! A virtual core as what a worker runs on ([`Host`]): its clock, its bell, its timers, and the sockets of tenants whose
+//! requests come through one.
+//!
+//! What is asked of a socket begins when the ring is entered, as with io_uring: what can be done then is done there, on
+//! the worker's time, and has ended when the next turn looks; the rest waits for the other end, and is done at the
+//! first entry after that.
 
 use crate::coherence::{Ps, ps};
 use crate::cores::core;
 use crate::scenario::{Latencies, Unthrottle};
+use crate::socket::Socket;
 use mqfq_blk_watched::buffer::Buffer;
-use mqfq_blk_watched::client::{Event, MakeClient, Part};
+use mqfq_blk_watched::client::{Descriptors, Event, MakeClient, Part};
 use mqfq_blk_watched::host::{Ended, Host, HostEvent, Mail};
 use mqfq_blk_watched::queues::{BlockLayer, Interrupt};
 use mqfq_sched_watched::policy::Policy;
 use mqfq_sched_watched::sync::{AtomicU64, Ordering};
 use mqfq_sched_watched::topology::HctxId;
 use mqfq_sched_watched::wake::WakeWord;
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
@@ -33,7 +40,39 @@ struct Costs {
     patience: Ps,
     /// Without a block layer nobody else spends the time of a request.
     raw: Option<(Ps, Ps)>,
+    receive: Transfer,
+    send: Transfer,
 }
+
+/// What a system call that moves bytes costs.
+#[derive(Clone, Copy)]
+struct Transfer {
+    call: Ps,
+    /// ns for a byte.
+    byte_ns: f64,
+}
+
+impl Transfer {
+    fn of(self, bytes: u64) -> Ps {
+        self.call + ps(self.byte_ns * bytes as f64)
+    }
+}
+
+/// A socket of this worker, and what was asked of it.
+struct Line {
+    socket: Rc<RefCell<Socket>>,
+    /// A receive: whose, its buffer, how many bytes at most, and its name.
+    receive: Option<(u32, Buffer, u64, u32)>,
+    /// A send: whose, its parts and its name.
+    send: Option<(u32, Vec<Part>, u32)>,
+    /// Bytes that a receive brought, and a send that has ended; both before the worker has looked.
+    received: Option<u64>,
+    has_sent: bool,
+}
+
+/// The name of a socket's operation that has ended: these bits, and the number of the socket.
+const RECEIVED: u64 = 1 << 63;
+const SENT: u64 = 1 << 62;
 
 /// A word of the layers above that all cores write, alone on its lines.
 #[derive(Default)]
@@ -82,6 +121,7 @@ pub struct VirtualHost {
     asked: u64,
     is_told: bool,
     reschedules: u64,
+    lines: Vec<Line>,
     /// Of a shared hardware queue: tells it that the drive has interrupted this core.
     news: Option<Interrupt>,
 }
@@ -105,6 +145,8 @@ impl VirtualHost {
             timer: ps(latency.timer_ns),
             patience: ps(latency.patience_ns),
             raw: (layer == BlockLayer::Raw).then(|| (ps(latency.submit_ns), ps(latency.complete_ns))),
+            receive: Transfer { call: ps(latency.receive_ns), byte_ns: latency.receive_byte_ns },
+            send: Transfer { call: ps(latency.send_ns), byte_ns: latency.send_byte_ns },
         };
         VirtualHost {
             common,
@@ -115,8 +157,51 @@ impl VirtualHost {
             asked: 0,
             is_told: false,
             reschedules: 0,
+            lines: Vec::new(),
             news: None,
         }
+    }
+
+    /// The same with a socket, whose number is that of those before it.
+    #[must_use]
+    pub fn with_sockets(self, sockets: Vec<Rc<RefCell<Socket>>>) -> VirtualHost {
+        let line = |socket| Line { socket, receive: None, send: None, received: None, has_sent: false };
+        VirtualHost { lines: sockets.into_iter().map(line).collect(), ..self }
+    }
+
+    /// Does what can be done of what was asked of sockets. True: something has ended.
+    fn transfer(&mut self) -> bool {
+        let Costs { receive, send, .. } = self.costs;
+        let mut has_ended = false;
+        for line in &mut self.lines {
+            if line.send.is_some() && !line.has_sent {
+                let (bytes, is_done) = line.socket.borrow_mut().send(core::now_ns());
+                if bytes > 0 {
+                    core::compute(send.of(bytes));
+                }
+                line.has_sent = is_done;
+            }
+            if let Some((_, _, most, _)) = line.receive.as_ref().filter(|_| line.received.is_none()) {
+                let bytes = line.socket.borrow_mut().receive(core::now_ns(), *most);
+                if bytes > 0 {
+                    core::compute(receive.of(bytes));
+                    line.received = Some(bytes);
+                }
+            }
+            has_ended |= line.has_sent || line.received.is_some();
+        }
+        has_ended
+    }
+
+    /// When a socket must be looked at, ns.
+    fn next_socket_ns(&self) -> Option<u64> {
+        let of_line = |line: &Line| {
+            let socket = line.socket.borrow();
+            let receives_ns = line.receive.as_ref().and_then(|_| socket.readable_ns());
+            let sends_ns = line.send.as_ref().and_then(|_| socket.read_ns());
+            [receives_ns, sends_ns].into_iter().flatten().min()
+        };
+        self.lines.iter().filter_map(of_line).min()
     }
 
     /// The same for a worker whose hardware queue is shared: `news` is what the drive's interrupt calls.
@@ -173,21 +258,45 @@ impl<P: Policy> Host<P> for VirtualHost {
             let Some(Reverse((_, _, client, user))) = self.timers.pop() else { return };
             ended.push((u64::from(client) << 32 | u64::from(user), 0));
         }
+        for (number, line) in self.lines.iter().enumerate() {
+            // In the order in which a connection's send and receive are made.
+            ended.extend(line.has_sent.then_some((SENT | number as u64, 0)));
+            ended.extend(line.received.map(|bytes| (RECEIVED | number as u64, bytes as i32)));
+        }
     }
 
-    fn resolve(&mut self, (name, _): Ended) -> Option<HostEvent> {
+    fn resolve(&mut self, (name, result): Ended) -> Option<HostEvent> {
+        let line = |number: u64| number as u32 as usize;
+        if name & RECEIVED != 0 {
+            let line = &mut self.lines[line(name)];
+            line.received = None;
+            let (client, buffer, _, user) = line.receive.take()?;
+            let (result, descriptors) = (Ok(result as usize), Descriptors::NONE);
+            return Some(HostEvent::Client { client, event: Event::Received { user, buffer, result, descriptors } });
+        }
+        if name & SENT != 0 {
+            let line = &mut self.lines[line(name)];
+            line.has_sent = false;
+            let (client, parts, user) = line.send.take()?;
+            return Some(HostEvent::Client { client, event: Event::Sent { user, parts, result: Ok(()) } });
+        }
         Some(HostEvent::Client { client: (name >> 32) as u32, event: Event::Timer { user: name as u32 } })
     }
 
     fn has_ended(&mut self) -> bool {
-        core::is_interrupted() || self.next_timer().is_some_and(|at_ns| at_ns <= core::now_ns())
+        let next_ns = [self.next_timer(), self.next_socket_ns()].into_iter().flatten().min();
+        core::is_interrupted() || next_ns.is_some_and(|at_ns| at_ns <= core::now_ns())
     }
 
     fn enter(&mut self) -> io::Result<()> {
+        self.transfer();
         Ok(())
     }
 
     fn enter_and_wait(&mut self, wait_ns: Option<u64>, is_held_back: bool) -> io::Result<()> {
+        if self.transfer() {
+            return Ok(());
+        }
         let now = core::now_ns() * 1000;
         let poll = self.poll.filter(|_| is_held_back);
         if poll.is_some() {
@@ -195,7 +304,9 @@ impl<P: Policy> Host<P> for VirtualHost {
         }
         let wait = wait_ns.map(|wait_ns| now + wait_ns * 1000);
         let timer = self.next_timer().map(|at_ns| at_ns * 1000);
-        core::sleep([wait, timer, poll.map(|period| now + period)].into_iter().flatten().min());
+        let socket = self.next_socket_ns().map(|at_ns| at_ns * 1000);
+        core::sleep([wait, timer, socket, poll.map(|period| now + period)].into_iter().flatten().min());
+        self.transfer();
         self.reschedules += u64::from(is_held_back);
         Ok(())
     }
@@ -204,23 +315,24 @@ impl<P: Policy> Host<P> for VirtualHost {
         // One long look in place of many short ones: whatever ends it would have ended one of those.
         let now = core::now_ns() * 1000;
         let timer = self.next_timer().map_or(Ps::MAX, |at_ns| at_ns * 1000);
-        core::spin((now + self.costs.patience).min(timer));
+        let socket = self.next_socket_ns().map_or(Ps::MAX, |at_ns| at_ns * 1000);
+        core::spin((now + self.costs.patience).min(timer).min(socket));
     }
 
-    fn receive(&mut self, _: u32, _: RawFd, _: Buffer, _: usize, _: usize, _: u32) {
-        unreachable!("a virtual core has no sockets")
+    fn receive(&mut self, client: u32, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
+        self.lines[socket as usize].receive = Some((client, buffer, (end - start) as u64, user));
     }
 
-    fn send(&mut self, _: u32, _: RawFd, _: Vec<Part>, _: u32) {
-        unreachable!("a virtual core has no sockets")
+    fn send(&mut self, client: u32, socket: RawFd, parts: Vec<Part>, user: u32) {
+        self.lines[socket as usize].send = Some((client, parts, user));
     }
 
     fn accept(&mut self, _: u32, _: RawFd, _: u32) {
-        unreachable!("a virtual core has no sockets")
+        unreachable!("a virtual core listens to nothing")
     }
 
     fn shutdown(&mut self, _: RawFd) {
-        unreachable!("a virtual core has no sockets")
+        unreachable!("the tenants of a run stay to its end")
     }
 
     fn abort(&mut self, _: Option<u32>) {}

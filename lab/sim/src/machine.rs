@@ -59,6 +59,8 @@
 //! * D2FQ's machines, lines: 50 ns within a socket and 130 ns to the other, ASSUMED: the mesh of this generation is
 //!   somewhat slower than Haswell's ring. Locked instructions take 18 cycles (Agner Fog, instruction tables,
 //!   Skylake-X), a fence 33.
+//! * Sockets, all machines: 1 us for a receive and 2 us for a send, which wakes its reader, and 10 GB/s for the copies:
+//!   ASSUMED, for two processes on one machine. Only of tenants with a `socket`.
 //! * `user-space-*`: calibrated to this project's own measurements with one worker (`mqfq-lab bench scale`, `mqfq-lab
 //!   bench overhead`); what they say of two workers is then a prediction, and is checked (`mqfq-lab bench validate`).
 
@@ -114,6 +116,10 @@ const HASWELL: Latencies = Latencies {
     calls_max: 1,
     // A kernel has no worker that spins: it is interrupted.
     patience_ns: 0.0,
+    receive_ns: 1000.0,
+    receive_byte_ns: 0.1,
+    send_ns: 2000.0,
+    send_byte_ns: 0.1,
 };
 
 /// The figures of this project's own loop.
@@ -150,6 +156,10 @@ const USER_SPACE: Latencies = Latencies {
     futex_ns: 250.0,
     calls_max: 32,
     patience_ns: 50_000.0,
+    receive_ns: 1000.0,
+    receive_byte_ns: 0.1,
+    send_ns: 2000.0,
+    send_byte_ns: 0.1,
 };
 
 /// Clock of the machine that the kernel's path was calibrated on, GHz: Sandy Bridge-E of blk-mq table 1.
@@ -228,6 +238,7 @@ pub fn preset(name: &str) -> Option<Machine> {
         workers,
         latency,
         memory_is_free: false,
+        intake_is_fair: true,
     })
 }
 

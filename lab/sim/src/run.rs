@@ -7,18 +7,20 @@
 
 use crate::client::{Given, Identity, Recorder, SimClient};
 use crate::coherence::ps;
+use crate::connection::Connection;
 use crate::cores::{self, Cores, Finished};
 use crate::drive::{Drive, SimDevice};
 use crate::host::{Common, VirtualHost};
 use crate::machine::Distances;
 use crate::outcome::{DepthAt, Outcome, TenantOutcome, WeightsOutcome};
 use crate::rivals::{self, Inspect, PolicyVisitor};
-use crate::scenario::{Arrival, Scenario, Tenant};
+use crate::scenario::{Arrival, Scenario, SocketOptions, Tenant};
+use crate::socket::Socket;
 use crate::timed::{Counted, Timed};
 use crate::workload;
 use mqfq_blk_watched::client::Client;
 use mqfq_blk_watched::device::{Device, QueueOptions};
-use mqfq_blk_watched::hctx::{HwCtx, HwCtxOptions};
+use mqfq_blk_watched::hctx::{CLIENT_BYTES, HwCtx, HwCtxOptions};
 use mqfq_blk_watched::hierarchy::{Group, GroupId, Tree};
 use mqfq_blk_watched::path::PathOptions;
 use mqfq_blk_watched::queues::{BlockLayer, DeviceQueues, QueueMap};
@@ -36,6 +38,9 @@ use std::sync::Arc;
 
 /// Requests of an open loop or a trace that one thread may have staged before it is told to wait.
 const STAGED_MAX: u32 = 1024;
+
+/// What a connection sent at once before turns were bounded, bytes: with `intake = "round"`.
+const ROUND_SEND_BYTES: u32 = 128 << 10;
 
 /// Runs it.
 ///
@@ -88,13 +93,14 @@ impl PolicyVisitor for Run<'_> {
             Split::Auto => Split::BYTES_MAX / AUTO_BYTES_MIN,
         };
         let control = Arc::new(SplitControl::new(scenario.device.split, workers));
+        let send_bytes = if scenario.machine.intake_is_fair { CLIENT_BYTES } else { ROUND_SEND_BYTES };
+        let mut sockets: Vec<Vec<Rc<RefCell<Socket>>>> = (0..workers).map(|_| Vec::new()).collect();
         let mut flow = 0;
         for (index, tenant) in scenario.tenants.iter().enumerate() {
             for number in 0..tenant.count {
                 let sources = workload::sources(tenant, number, scenario.device.size_bytes, scenario.seed)?;
                 for (thread, source) in sources.into_iter().enumerate() {
                     let worker = tenant.worker_of(number, thread as u32, workers);
-                    limits[worker][flow].requests_max += staged_max(tenant, thread) * parts_max;
                     let identity = Identity {
                         tenant: index,
                         number,
@@ -103,7 +109,21 @@ impl PolicyVisitor for Run<'_> {
                         stop_ns: tenant.stop_ns.unwrap_or(end_ns).min(end_ns),
                         cpu_ns: tenant.load.cpu_ns,
                     };
-                    clients[worker].push(Box::new(SimClient::new(identity, source, recorder.clone())));
+                    let limits = &mut limits[worker][flow];
+                    let Some(SocketOptions { buffer_bytes, network_ns }) = tenant.socket else {
+                        limits.requests_max += staged_max(tenant, thread) * parts_max;
+                        clients[worker].push(Box::new(SimClient::new(identity, source, recorder.clone())));
+                        continue;
+                    };
+                    *limits = StageLimits::DEFAULT;
+                    let socket = Socket::new(identity, source, recorder.clone(), buffer_bytes, network_ns);
+                    let socket = Rc::new(RefCell::new(socket));
+                    clients[worker].push(Box::new(Connection::new(
+                        socket.clone(),
+                        sockets[worker].len() as i32,
+                        send_bytes,
+                    )));
+                    sockets[worker].push(socket);
                 }
                 flow += 1;
             }
@@ -129,7 +149,9 @@ impl PolicyVisitor for Run<'_> {
         let queues = DeviceQueues::open(&info, map, device.queue_depth, interrupt)?;
         let write_cost = device.follow_writes.then(|| Arc::new(WriteCost::new(device.cost, workers)));
         let mut bodies: Vec<Box<dyn FnOnce() -> CoreResult>> = Vec::new();
-        for (worker, (limits, clients)) in limits.into_iter().zip(clients).enumerate() {
+        let has_sockets = scenario.tenants.iter().any(|tenant| tenant.socket.is_some());
+        let fair_turns = has_sockets && scenario.machine.intake_is_fair;
+        for (worker, ((limits, clients), sockets)) in limits.into_iter().zip(clients).zip(sockets).enumerate() {
             let hctx = HctxId(worker as u16);
             let queue = match queues.port(hctx, device.queue_depth) {
                 Some(port) => port,
@@ -162,12 +184,14 @@ impl PolicyVisitor for Run<'_> {
             };
             let context = if layer.is_bypass() { context.raw() } else { context };
             let latency = &scenario.machine.latency;
-            let host = VirtualHost::new(worker, common.clone(), latency, scenario.policy.unthrottle, layer);
+            let host = VirtualHost::new(worker, common.clone(), latency, scenario.policy.unthrottle, layer)
+                .with_sockets(sockets);
             let host = match queues.map().is_private() {
                 true => host,
                 false => host.with_news(info.interrupt_of(queues.map().hardware_of(hctx))),
             };
-            let options = WorkerOptions { spin_ns: 0, patience_ns: latency.patience_ns as u64, ended_max: 64 };
+            let patience_ns = latency.patience_ns as u64;
+            let options = WorkerOptions { spin_ns: 0, patience_ns, ended_max: 64, fair_turns };
             let described = info.info();
             bodies.push(Box::new(move || {
                 let mut worker = Worker::new(host, vec![context], vec![described], options);

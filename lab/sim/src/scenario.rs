@@ -61,6 +61,9 @@ pub struct Machine {
     /// Accesses to shared memory cost nothing and an operation of the policy is one step: several times faster to
     /// simulate, and right where memory is not the question.
     pub memory_is_free: bool,
+    /// A worker's turns end for the sake of fairness, if tenants have sockets
+    /// ([`mqfq_blk_watched::worker::WorkerOptions::fair_turns`]); otherwise it serves its sockets one after the other.
+    pub intake_is_fair: bool,
 }
 
 /// What a core pays. See `machine.rs` for the presets and the source of every number.
@@ -124,6 +127,14 @@ pub struct Latencies {
     /// all of them, and who is next reads it after some of the others. Otherwise who is next has a line of its own to
     /// look at.
     pub locks_ticket: bool,
+    /// A receive from a socket, ns, and each byte of it. Only of tenants with [`Tenant::socket`], like the next two.
+    pub receive_ns: f64,
+    /// See `receive_ns`.
+    pub receive_byte_ns: f64,
+    /// A send to a socket, ns, and each byte of it.
+    pub send_ns: f64,
+    /// See `send_ns`.
+    pub send_byte_ns: f64,
     /// Words of the layers above the block layer that every core writes, once at each submission and once at each
     /// completion.
     pub shared_words: u32,
@@ -299,6 +310,9 @@ pub struct Tenant {
     pub first_worker: usize,
     /// Workers by number, which its threads take in turn; empty: all, from `first_worker` on.
     pub on_workers: Vec<usize>,
+    /// Each thread's requests come through a socket of its own. `None`: the thread lives inside its worker, and what it
+    /// asks for is staged at once.
+    pub socket: Option<SocketOptions>,
     /// What each thread does.
     pub load: Load,
     /// What one more thread does because of what they did.
@@ -307,6 +321,15 @@ pub struct Tenant {
     pub start_ns: u64,
     /// After this, nothing more; `None`: until the end.
     pub stop_ns: Option<u64>,
+}
+
+/// A thread's connection to its worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocketOptions {
+    /// Of the kernel, in each direction, bytes.
+    pub buffer_bytes: u64,
+    /// From one end to the other, ns.
+    pub network_ns: u64,
 }
 
 /// What a thread of a tenant does. Sources in [`crate::workload`].

@@ -133,7 +133,7 @@ fn run(root: &Section<'_, '_>) -> Result<(u64, u64, u64, Option<u64>), ConfigErr
 
 /// Keys of `[machine]`.
 const MACHINE_KEYS: &[&str] =
-    &["preset", "workers", "sockets", "boards", "cores-per-socket", "threads-per-core", "latency", "memory"];
+    &["preset", "workers", "sockets", "boards", "cores-per-socket", "threads-per-core", "latency", "memory", "intake"];
 
 fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
     let names = machine::NAMES.join(", ");
@@ -176,6 +176,9 @@ fn machine(root: &Section<'_, '_>) -> Result<Machine, ConfigError> {
     };
     if let Some(memory) = section.get("memory") {
         machine.memory_is_free = memory.choice(&["modelled", "free"])? == "free";
+    }
+    if let Some(intake) = section.get("intake") {
+        machine.intake_is_fair = intake.choice(&["fair", "round"])? == "fair";
     }
     if let Some(latency) = section.get("latency") {
         override_latencies(&latency, &mut machine.latency)?;
@@ -224,6 +227,10 @@ latencies! {
     "patience-ns" patience_ns,
     "lock-look-ns" lock_look_ns,
     "futex-ns" futex_ns,
+    "receive-ns" receive_ns,
+    "receive-byte-ns" receive_byte_ns,
+    "send-ns" send_ns,
+    "send-byte-ns" send_byte_ns,
 }
 
 fn override_latencies(entry: &Entry<'_, '_>, latency: &mut Latencies) -> Result<(), ConfigError> {

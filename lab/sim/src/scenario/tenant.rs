@@ -1,7 +1,7 @@
 //! `[tenant.NAME]`: who asks, how many of them, where, and for what.
 
 use super::parse::{BLOCK_BYTES, TIME_MAX_NS, WEIGHTS, blocks, refuse, whole_blocks};
-use super::{Arrival, Background, Load, Pattern, Tenant};
+use super::{Arrival, Background, Load, Pattern, SocketOptions, Tenant};
 use crate::workload::models::{self, Model};
 use crate::workload::trace;
 use mqfq_blk_watched::hierarchy::GroupId;
@@ -18,7 +18,7 @@ const LOADS: [&str; 4] = ["closed", "open", "phases", "trace"];
 macro_rules! keys {
     ($($own:literal),*) => {
         &[
-            "weight", "group", "class", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", $($own,)*
+            "weight", "group", "class", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", "socket", $($own,)*
         ]
     };
 }
@@ -86,12 +86,23 @@ pub(super) fn tenant(
         threads,
         first_worker: section.get("first-worker").map_or(Ok(0), |worker| worker.number(0..=workers - 1))?,
         on_workers: on_workers(&section, workers)?,
+        socket: socket(&section)?,
         load: load(&section, &kind, model.as_ref(), device_bytes, folder)?,
         background: background(&section, &kind, model.as_ref(), device_bytes)?,
         start_ns,
         stop_ns,
         name,
     })
+}
+
+/// `socket = { buffer = SIZE, network = DURATION }`.
+fn socket(section: &Section<'_, '_>) -> Result<Option<SocketOptions>, ConfigError> {
+    let Some(entry) = section.get("socket") else { return Ok(None) };
+    let socket = entry.table(&["buffer", "network"])?;
+    Ok(Some(SocketOptions {
+        buffer_bytes: socket.get("buffer").map_or(Ok(208 << 10), |buffer| buffer.size(4096..=1 << 30))?,
+        network_ns: socket.get("network").map_or(Ok(5_000), |network| network.duration_ns(0..=1_000_000_000))?,
+    }))
 }
 
 /// The name of a kind of arrival.

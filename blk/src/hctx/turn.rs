@@ -1,0 +1,167 @@
+//! When does a turn of a worker's loop end for the sake of fairness?
+//!
+//! A policy orders requests that are staged. Where the worker itself is the bottleneck, a turn that dispatches whatever
+//! it has read leaves nothing to order, and a tenant gets as many turns as it has connections. So while flows compete a
+//! turn ends where the policy would lose its choice, and the worker looks at its sockets again before it dispatches
+//! more. docs/inside/intake.md has the argument and an example.
+//!
+//! # Who competes
+//! * Requests of another flow are staged in this queue.
+//! * Others were let go by what this worker dispatched: it kicked them. They wait for the virtual time of a flow that is
+//!   staged here alone, and if that flow ran dry between two looks at its sockets, virtual time would pass it.
+//! * Somebody did within the last [`COMPETING_TURNS`] turns. A flow whose replies have not left has nothing staged for
+//!   a turn or two, and one long turn of its competitor would undo many fair ones.
+//!
+//! # Where a turn ends
+//! | with | because |
+//! |---|---|
+//! | a client that was given [`CLIENT_BYTES`] | more would not leave at once; it would wait behind the socket, its client would ask for nothing new meanwhile, and its flow would run dry while others go on |
+//! | a flow left with its last request, whose client was given [`LOOK_BYTES`] | the request stays staged, and so the flow backlogged, while the sockets are looked at |
+//!
+//! Only the clients know whether they have more. If a look for a flow's sake brought nothing, the flow is asked less and
+//! less often (`stage.rs`). A tenant with few requests in flight never gets [`LOOK_BYTES`] in a turn, so turns that serve
+//! many such tenants are as long as ever.
+//!
+//! # Cost
+//! The path of a request pays a subtraction and a comparison. Where nobody competes it is looked who does once for each
+//! [`LOOK_BYTES`]; where somebody does, at each dispatch.
+
+use crate::table::Owner;
+use mqfq_sched::flow::FlowId;
+use mqfq_sched::policy::Handle;
+
+/// Payload that one client is given in a turn while flows compete, bytes. A unix socket holds 208 KiB that were not read,
+/// of which the replies' headers and the kernel's own take a part.
+pub const CLIENT_BYTES: u32 = 192 << 10;
+
+/// What a flow's client must have been given to be worth another look at the sockets, bytes. A look costs what one or
+/// two requests of 4 KiB cost.
+const LOOK_BYTES: u32 = 64 << 10;
+
+/// What a request counts at least of what its client is given, bytes: 96 requests in a turn. The 256 that an NBD
+/// connection may have in flight are then enough for a turn, for the replies of the turn before on their way, and for
+/// what their client asks next.
+const GIVEN_BYTES_MIN: u32 = 2048;
+
+/// What a request counts at least, bytes: parsing, scheduling and answering it take as long as copying so much.
+const REQUEST_BYTES_MIN: u32 = 4096;
+
+/// For so many turns after somebody competed.
+const COMPETING_TURNS: u32 = 16;
+
+/// The turn, on one device.
+#[derive(Debug)]
+pub(super) struct Turn {
+    /// Until it must be looked whether the turn is over, bytes.
+    unlooked: i64,
+    is_over: bool,
+    /// The request that was dispatched last.
+    last: Handle,
+    /// The flow whose last request ended the turn.
+    held_back: Option<FlowId>,
+    /// Turns for which competition is remembered.
+    competing_turns: u32,
+    /// Counted from the first turn, and wraps.
+    number: u32,
+    /// By client: in which turn it was given how many bytes last. As long as there were clients that competed.
+    given: Vec<(u32, u32)>,
+}
+
+impl Turn {
+    /// One that no other follows.
+    pub(super) const ENDLESS: Turn = Turn {
+        unlooked: i64::MAX,
+        is_over: false,
+        last: Handle(0),
+        held_back: None,
+        competing_turns: 0,
+        number: 0,
+        given: Vec::new(),
+    };
+
+    /// The next one.
+    pub(super) fn begin(&mut self) {
+        self.competing_turns = self.competing_turns.saturating_sub(1);
+        self.is_over = false;
+        self.number = self.number.wrapping_add(1);
+        self.look_again();
+    }
+
+    /// Where somebody competed lately each request is looked at: what the first was given counts, too.
+    pub(super) fn look_again(&mut self) {
+        self.unlooked = if self.is_competing() { 0 } else { i64::from(LOOK_BYTES) };
+    }
+
+    #[inline(always)]
+    pub(super) fn spend(&mut self, handle: Handle, bytes: u32) {
+        self.last = handle;
+        self.unlooked -= i64::from(bytes.max(REQUEST_BYTES_MIN));
+    }
+
+    /// It must be looked whether the turn is over.
+    #[inline(always)]
+    pub(super) fn is_due(&self) -> bool {
+        self.unlooked <= 0
+    }
+
+    /// No more may be dispatched.
+    #[inline(always)]
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    pub(super) fn last(&self) -> Handle {
+        self.last
+    }
+
+    /// Somebody competes.
+    pub(super) fn compete(&mut self) {
+        self.competing_turns = COMPETING_TURNS;
+    }
+
+    pub(super) fn is_competing(&self) -> bool {
+        self.competing_turns > 0
+    }
+
+    /// A client was given so many bytes. How many those are in this turn.
+    pub(super) fn give(&mut self, Owner(client): Owner, bytes: u32) -> Given {
+        if self.given.len() <= client as usize {
+            self.given.resize(client as usize + 1, (0, 0));
+        }
+        let bytes = bytes.max(GIVEN_BYTES_MIN);
+        let (number, given) = &mut self.given[client as usize];
+        *given = if *number == self.number { given.saturating_add(bytes) } else { bytes };
+        *number = self.number;
+        Given(*given)
+    }
+
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+    }
+
+    /// The same for the sake of this flow's last request.
+    pub(super) fn end_for(&mut self, flow: FlowId) {
+        (self.is_over, self.held_back) = (true, Some(flow));
+    }
+
+    /// The sockets were looked at: for whose sake the turn before had ended.
+    pub(super) fn take_held_back(&mut self) -> Option<FlowId> {
+        self.held_back.take()
+    }
+}
+
+/// What a client was given in one turn, bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given(u32);
+
+impl Given {
+    /// No more leaves at once.
+    pub(super) fn is_all(self) -> bool {
+        self.0 >= CLIENT_BYTES
+    }
+
+    /// Its client's sockets are worth a look.
+    pub(super) fn is_worth_a_look(self) -> bool {
+        self.0 >= LOOK_BYTES
+    }
+}
