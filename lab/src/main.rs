@@ -7,7 +7,7 @@ mod cli;
 mod sim;
 
 use cli::{Bench, Cli, Command, Sim};
-use mqfq_bench::{blkmq, bound, d2fq, elevators, fairness, file, kernel, nbd_record, overhead, scale, schedulers};
+use mqfq_bench::{blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers};
 use mqfq_bench::{structures, transfers, validate};
 pub(crate) use mqfq_report::plain;
 use std::process::ExitCode;
@@ -31,6 +31,7 @@ fn run(cli: Cli) -> Result<(), String> {
             Bench::Bound(options) => bound::run(&options, json),
             Bench::File(options) => file::run(&options, json),
             Bench::Elevators(options) => elevators::run(&options, json),
+            Bench::Intake(options) => intake::run(&options, json),
             Bench::Kernel(options) => kernel::run(&options, json),
             Bench::Nbd(options) => nbd_record::run(&options, json),
             Bench::Overhead(options) => overhead::run(&options, json),

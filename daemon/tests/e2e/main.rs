@@ -13,6 +13,7 @@ mod drain;
 mod fio;
 mod forms;
 mod hostile;
+mod intake;
 mod kill;
 mod limits;
 mod memory;

@@ -6,7 +6,7 @@
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
 //! | [`transfers`] | the lines that whole policies move |
 //! | [`simulate`](mod@simulate) | scenarios through the simulator, several at once |
-//! | [`blkmq`], [`d2fq`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
+//! | [`blkmq`], [`d2fq`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`intake`], [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
 //! | [`report`] | what fairness reports |
 //! | [`options`] | options that several commands read alike |
 //! | [`rounds`] | who is measured when, and what is said of the values |
@@ -24,6 +24,7 @@ pub mod elevators;
 pub mod fairness;
 pub mod file;
 mod fio;
+pub mod intake;
 pub mod kernel;
 pub mod machine;
 pub mod model;

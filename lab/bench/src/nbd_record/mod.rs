@@ -32,6 +32,8 @@ use serde::{Deserialize, Serialize};
 use server::{Running, SERVERS, Server};
 use std::path::{Path, PathBuf};
 
+pub(crate) use server::cpu_ns_of;
+
 pub use scheduling::{SchedulingReport, SchedulingRow};
 
 /// What to run.
@@ -121,7 +123,7 @@ pub fn run(options: &NbdRecordOptions, json: bool) -> Result<(), String> {
 }
 
 /// The product's binary, which cargo puts beside the laboratory's.
-fn product() -> Result<PathBuf, String> {
+pub(crate) fn product() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| format!("cannot find the path of this program: {error}"))?;
     let product = own.with_file_name("mqfq");
     let missing = || format!("there is no {}, `cargo build --release` builds it", product.display());

@@ -144,11 +144,7 @@ impl Running {
     /// # Errors
     /// One sentence, if the process is gone.
     pub fn cpu_ns(&self) -> Result<u64, String> {
-        let path = format!("/proc/{}/stat", self.child.id());
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
-        cpu_ticks(&text)
-            .map(|ticks| ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second()))
-            .ok_or_else(|| format!("{path} is not in the format of proc(5)"))
+        cpu_ns_of(self.child.id())
     }
 
     fn wait_until_it_answers(&mut self, server: Server, program: &str) -> Result<(), String> {
@@ -186,6 +182,18 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// CPU time that this process has used, as [`Running::cpu_ns`].
+///
+/// # Errors
+/// One sentence, if the process is gone.
+pub fn cpu_ns_of(process: u32) -> Result<u64, String> {
+    let path = format!("/proc/{process}/stat");
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    cpu_ticks(&text)
+        .map(|ticks| ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second()))
+        .ok_or_else(|| format!("{path} is not in the format of proc(5)"))
 }
 
 /// User and system ticks of a `/proc/PID/stat`, fields 14 and 15. The name in field 2 may hold spaces and brackets.
