@@ -275,7 +275,9 @@ impl<P: Policy> HwCtx<P> {
 
     /// All that the look at the sockets brought is staged.
     pub fn looked(&mut self) {
-        self.shared.looked();
+        if let Path::Staged(_) = self.path {
+            self.shared.looked();
+        }
     }
 
     /// Dispatches what the policy grants, at most a batch, and nothing once the turn is over.

@@ -115,7 +115,7 @@ impl<P: Policy> Shared<P> {
             splitting,
             apart: 0,
             expiry: Expiry::new(&path),
-            turn: Turn::ENDLESS,
+            turn: Turn::default(),
             room: Vec::with_capacity(staging.flows()),
             staging,
             counters: Counters::new(limits.len()),
@@ -153,9 +153,7 @@ impl<P: Policy> Shared<P> {
         }
         request.state = State::Dispatched { tag, token };
         request.dispatched_ns = now_ns;
-        let staged_bytes = request.charge.staged_bytes;
-        self.turn.spend(handle, staged_bytes);
-        if self.staging.leave(flow, staged_bytes) {
+        if self.staging.leave(flow, request.charge.staged_bytes) {
             self.room.push(flow);
         }
         if self.merging.is_on() {
@@ -165,32 +163,29 @@ impl<P: Policy> Shared<P> {
         usize::from(self.offer(command))
     }
 
-    /// A request was dispatched, and it must be looked whether the turn is over: it is if somebody competes and one of
-    /// the reasons is there.
+    /// A request was dispatched while somebody competes. True: it ends the turn.
     #[cold]
     #[inline(never)]
-    pub(super) fn end_turn_if_due(&mut self) {
-        let request = self.requests.get_mut(self.turn.last());
+    pub(super) fn ends_turn(&mut self, handle: Handle) -> bool {
+        let request = self.requests.get_mut(handle);
         let (owner, flow, bytes) = (request.owner, request.submission.flow, request.submission.length_bytes);
-        let own = self.staging.staged(flow);
-        if self.policy.staged(&self.queue) > own {
-            self.turn.compete();
-        }
-        if !self.turn.is_competing() {
-            return self.turn.look_again();
-        }
         let given = self.turn.give(owner, bytes);
-        if own == 1 && given.is_worth_a_look() && self.staging.hold_back(flow) {
+        if given.is_worth_a_look() && self.staging.staged(flow) == 1 && self.staging.hold_back(flow) {
             self.turn.end_for(flow);
         } else if given.is_all() {
             self.turn.end();
         }
+        self.turn.is_over()
     }
 
     /// The sockets were looked at, and what they brought is staged.
     pub(super) fn looked(&mut self) {
         if let Some(flow) = self.turn.take_held_back() {
             self.staging.held_back(flow);
+        }
+        let last_flow = self.turn.last_flow();
+        if last_flow.is_some_and(|flow| self.policy.staged(&self.queue) > self.staging.staged(flow)) {
+            self.turn.compete();
         }
     }
 

@@ -10,7 +10,7 @@ use super::counters::Counters;
 use super::shared::{Ending, Shared};
 use super::{BATCH_MAX, Run};
 use crate::trace::TraceEvent;
-use mqfq_sched::policy::{DispatchToken, Done, Kick, Pick, Policy, QueueClass};
+use mqfq_sched::policy::{DispatchToken, Done, Grant, Kick, Pick, Policy, QueueClass};
 use mqfq_sched::topology::HctxId;
 
 /// What this path alone has: why the last run ended.
@@ -35,9 +35,12 @@ impl StagedPath {
         let mut full = false;
         let mut is_waiting = false;
         *self = StagedPath::default();
+        let batch_max = if shared.turn.is_over() { 0 } else { BATCH_MAX };
+        let is_watched = shared.turn.is_watched();
+        let mut last_flow = None;
         let mut dispatched = shared.hand_over_left(now_ns);
         while shared.commands.refused.is_none() {
-            if dispatched >= BATCH_MAX || shared.turn.is_over() {
+            if dispatched >= batch_max {
                 again = true;
                 break;
             }
@@ -49,9 +52,12 @@ impl StagedPath {
             };
             match shared.policy.pick(&mut shared.queue, now_ns, &mut counting) {
                 Pick::Dispatch(grant) => {
+                    let Grant { handle, flow, .. } = grant;
                     dispatched += shared.dispatch(tag, grant, QueueClass::default(), now_ns);
-                    if shared.turn.is_due() {
-                        shared.end_turn_if_due();
+                    last_flow = Some(flow);
+                    if is_watched && shared.ends_turn(handle) {
+                        again = true;
+                        break;
                     }
                     continue;
                 }
@@ -65,6 +71,9 @@ impl StagedPath {
             }
             shared.commands.tags.release(tag);
             break;
+        }
+        if let Some(flow) = last_flow {
+            shared.turn.dispatched(flow);
         }
         if shared.merging.is_on() && shared.commands.refused.is_none() {
             dispatched += shared.close();

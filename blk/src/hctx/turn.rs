@@ -6,7 +6,7 @@
 //! more. docs/inside/intake.md has the argument and an example.
 //!
 //! # Who competes
-//! * Requests of another flow are staged in this queue.
+//! * Requests of several flows are staged in this queue when the sockets have been looked at.
 //! * Others were let go by what this worker dispatched: it kicked them. They wait for the virtual time of a flow that is
 //!   staged here alone, and if that flow ran dry between two looks at its sockets, virtual time would pass it.
 //! * Somebody did within the last [`COMPETING_TURNS`] turns. A flow whose replies have not left has nothing staged for
@@ -23,12 +23,11 @@
 //! many such tenants are as long as ever.
 //!
 //! # Cost
-//! The path of a request pays a subtraction and a comparison. Where nobody competes it is looked who does once for each
-//! [`LOOK_BYTES`]; where somebody does, at each dispatch.
+//! It is looked who competes once in a turn. Where nobody does, the path of a request pays the test of a register; where
+//! somebody does, a look at the request after its dispatch.
 
 use crate::table::Owner;
 use mqfq_sched::flow::FlowId;
-use mqfq_sched::policy::Handle;
 
 /// Payload that one client is given in a turn while flows compete, bytes. A unix socket holds 208 KiB that were not read,
 /// of which the replies' headers and the kernel's own take a part.
@@ -43,24 +42,21 @@ const LOOK_BYTES: u32 = 64 << 10;
 /// what their client asks next.
 const GIVEN_BYTES_MIN: u32 = 2048;
 
-/// What a request counts at least, bytes: parsing, scheduling and answering it take as long as copying so much.
-const REQUEST_BYTES_MIN: u32 = 4096;
-
 /// For so many turns after somebody competed.
 const COMPETING_TURNS: u32 = 16;
 
 /// The turn, on one device.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// Until it must be looked whether the turn is over, bytes.
-    unlooked: i64,
+    /// Turns are told, so another follows this one.
+    is_told: bool,
     is_over: bool,
-    /// The request that was dispatched last.
-    last: Handle,
-    /// The flow whose last request ended the turn.
-    held_back: Option<FlowId>,
     /// Turns for which competition is remembered.
     competing_turns: u32,
+    /// The flow whose last request ended the turn.
+    held_back: Option<FlowId>,
+    /// The flow of the last request that was dispatched.
+    last_flow: Option<FlowId>,
     /// Counted from the first turn, and wraps.
     number: u32,
     /// By client: in which turn it was given how many bytes last. As long as there were clients that competed.
@@ -68,40 +64,11 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// One that no other follows.
-    pub(super) const ENDLESS: Turn = Turn {
-        unlooked: i64::MAX,
-        is_over: false,
-        last: Handle(0),
-        held_back: None,
-        competing_turns: 0,
-        number: 0,
-        given: Vec::new(),
-    };
-
     /// The next one.
     pub(super) fn begin(&mut self) {
+        (self.is_told, self.is_over) = (true, false);
         self.competing_turns = self.competing_turns.saturating_sub(1);
-        self.is_over = false;
         self.number = self.number.wrapping_add(1);
-        self.look_again();
-    }
-
-    /// Where somebody competed lately each request is looked at: what the first was given counts, too.
-    pub(super) fn look_again(&mut self) {
-        self.unlooked = if self.is_competing() { 0 } else { i64::from(LOOK_BYTES) };
-    }
-
-    #[inline(always)]
-    pub(super) fn spend(&mut self, handle: Handle, bytes: u32) {
-        self.last = handle;
-        self.unlooked -= i64::from(bytes.max(REQUEST_BYTES_MIN));
-    }
-
-    /// It must be looked whether the turn is over.
-    #[inline(always)]
-    pub(super) fn is_due(&self) -> bool {
-        self.unlooked <= 0
     }
 
     /// No more may be dispatched.
@@ -110,8 +77,10 @@ impl Turn {
         self.is_over
     }
 
-    pub(super) fn last(&self) -> Handle {
-        self.last
+    /// Each request that is dispatched may end it.
+    #[inline(always)]
+    pub(super) fn is_watched(&self) -> bool {
+        self.is_told && self.competing_turns > 0
     }
 
     /// Somebody competes.
@@ -119,8 +88,14 @@ impl Turn {
         self.competing_turns = COMPETING_TURNS;
     }
 
-    pub(super) fn is_competing(&self) -> bool {
-        self.competing_turns > 0
+    /// Requests were dispatched, the last one of this flow.
+    #[inline(always)]
+    pub(super) fn dispatched(&mut self, flow: FlowId) {
+        self.last_flow = Some(flow);
+    }
+
+    pub(super) fn last_flow(&self) -> Option<FlowId> {
+        self.last_flow
     }
 
     /// A client was given so many bytes. How many those are in this turn.

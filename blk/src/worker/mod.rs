@@ -441,7 +441,9 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             self.core.hctxs.iter_mut().for_each(HwCtx::begin_turn);
         }
         self.take_ended();
-        self.core.hctxs.iter_mut().for_each(HwCtx::looked);
+        if self.core.options.fair_turns {
+            self.core.hctxs.iter_mut().for_each(HwCtx::looked);
+        }
         let mut again = true;
         for _ in 0..ROUNDS_MAX {
             let round = self.core.run_devices(&mut self.completions);
