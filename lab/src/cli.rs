@@ -2,7 +2,9 @@
 
 use crate::sim::{FigureOptions, ReportOptions, RunOptions};
 use clap::{Parser, Subcommand};
-use mqfq_bench::{blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers};
+use mqfq_bench::{
+    blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers,
+};
 use mqfq_bench::{structures, transfers, validate};
 
 /// The laboratory of mqfq: simulate machines and drives, and measure this one.
@@ -56,8 +58,8 @@ pub enum Bench {
     /// Instructions that a scheduler adds to a request: the kernel's, in a QEMU guest that counts them, and ours. Says
     /// why where it cannot run.
     Elevators(elevators::ElevatorsOptions),
-    /// Two tenants of weights 1:3 whose server's CPU is the bottleneck, by connections and request sizes: who gets what.
-    /// Root; says why where it cannot run.
+    /// Two tenants of weights 1:3 whose server's CPU is the bottleneck, by connections and request sizes: who gets
+    /// what. Root; says why where it cannot run.
     Intake(intake::IntakeOptions),
     /// The kernel's schedulers and ours on one block device, read by fio and by us. Root on Linux; says why where it
     /// cannot run.

@@ -7,7 +7,9 @@ mod cli;
 mod sim;
 
 use cli::{Bench, Cli, Command, Sim};
-use mqfq_bench::{blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers};
+use mqfq_bench::{
+    blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers,
+};
 use mqfq_bench::{structures, transfers, validate};
 pub(crate) use mqfq_report::plain;
 use std::process::ExitCode;

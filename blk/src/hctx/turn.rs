@@ -7,30 +7,30 @@
 //!
 //! # Who competes
 //! * Requests of several flows are staged in this queue when the sockets have been looked at.
-//! * Others were let go by what this worker dispatched: it kicked them. They wait for the virtual time of a flow that is
-//!   staged here alone, and if that flow ran dry between two looks at its sockets, virtual time would pass it.
+//! * Others were let go by what this worker dispatched: it kicked them. They wait for the virtual time of a flow that
+//!   is staged here alone, and if that flow ran dry between two looks at its sockets, virtual time would pass it.
 //! * Somebody did within the last [`COMPETING_TURNS`] turns. A flow whose replies have not left has nothing staged for
 //!   a turn or two, and one long turn of its competitor would undo many fair ones.
 //!
 //! # Where a turn ends
 //! | with | because |
 //! |---|---|
-//! | a client that was given [`CLIENT_BYTES`] | more would not leave at once; it would wait behind the socket, its client would ask for nothing new meanwhile, and its flow would run dry while others go on |
+//! | a client that was given [`CLIENT_BYTES`] | more would not leave at once: its client would ask for nothing new meanwhile, and its flow would run dry while others go on |
 //! | a flow left with its last request, whose client was given [`LOOK_BYTES`] | the request stays staged, and so the flow backlogged, while the sockets are looked at |
 //!
-//! Only the clients know whether they have more. If a look for a flow's sake brought nothing, the flow is asked less and
-//! less often (`stage.rs`). A tenant with few requests in flight never gets [`LOOK_BYTES`] in a turn, so turns that serve
-//! many such tenants are as long as ever.
+//! Only the clients know whether they have more. If a look for a flow's sake brought nothing, the flow is asked less
+//! and less often (`stage.rs`). A tenant with few requests in flight never gets [`LOOK_BYTES`] in a turn, so turns that
+//! serve many such tenants are as long as ever.
 //!
 //! # Cost
-//! It is looked who competes once in a turn. Where nobody does, the path of a request pays the test of a register; where
-//! somebody does, a look at the request after its dispatch.
+//! It is looked who competes once in a turn. Where nobody does, the path of a request pays the test of a register;
+//! where somebody does, a look at the request after its dispatch.
 
 use crate::table::Owner;
 use mqfq_sched::flow::FlowId;
 
-/// Payload that one client is given in a turn while flows compete, bytes. A unix socket holds 208 KiB that were not read,
-/// of which the replies' headers and the kernel's own take a part.
+/// Payload that one client is given in a turn while flows compete, bytes. A unix socket holds 208 KiB that were not
+/// read, of which the replies' headers and the kernel's own take a part.
 pub const CLIENT_BYTES: u32 = 192 << 10;
 
 /// What a flow's client must have been given to be worth another look at the sockets, bytes. A look costs what one or

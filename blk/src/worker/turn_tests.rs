@@ -234,8 +234,7 @@ fn where_nobody_competes_turns_are_as_long_as_ever() {
     }
 }
 
-/// Few requests in flight of each of many connections: they are all served in each turn, and what a look costs is shared
-/// by as many.
+/// Few requests in flight of each of many connections: they are all served in each turn, and share what a look costs.
 #[test]
 fn turns_that_serve_shallow_tenants_are_as_long_as_ever() {
     for depth in [1, 2, 8, 15] {

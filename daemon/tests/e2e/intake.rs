@@ -56,7 +56,8 @@ impl Drop for Quota {
 fn run_at_once() -> bool {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: it reads a struct of ours; 0 is the calling thread.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const priority) };
+    let result =
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const priority) };
     if result != 0 {
         println!("skipped: no real-time priority for the client: {}", std::io::Error::last_os_error());
     }

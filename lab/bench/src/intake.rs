@@ -139,7 +139,8 @@ fn case(
     be_urgent(true)?;
     let mut tenants = Vec::new();
     for (tenant, name) in NAMES.into_iter().enumerate() {
-        let load = Load { seed: tenant as u64, ..Load::random_reads(connections[tenant], DEPTH, request_bytes[tenant]) };
+        let load =
+            Load { seed: tenant as u64, ..Load::random_reads(connections[tenant], DEPTH, request_bytes[tenant]) };
         tenants.push(NbdTenant::attach(&server.socket(name), name, &load)?);
     }
     let start = Instant::now();
@@ -199,7 +200,9 @@ impl Quota {
     fn new() -> Result<Quota, String> {
         let v1 = Path::new("/sys/fs/cgroup/cpu");
         let (root, limits) = match v1.is_dir() {
-            true => (v1, vec![("cpu.cfs_period_us", PERIOD_US.to_string()), ("cpu.cfs_quota_us", QUOTA_US.to_string())]),
+            true => {
+                (v1, vec![("cpu.cfs_period_us", PERIOD_US.to_string()), ("cpu.cfs_quota_us", QUOTA_US.to_string())])
+            }
             false => (Path::new("/sys/fs/cgroup"), vec![("cpu.max", format!("{QUOTA_US} {PERIOD_US}"))]),
         };
         let quota = Quota(root.join(format!("mqfq-intake-{}", std::process::id())));

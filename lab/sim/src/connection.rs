@@ -1,4 +1,4 @@
-//! One connection as a client of the block layer: it takes requests out of a [`Socket`], stages them, and sends replies.
+//! One connection as a client of the block layer: it takes requests from a [`Socket`], stages them, and sends replies.
 //!
 //! It behaves as the NBD connection does (front/src/nbd/connection.rs), and uses the same doors of the worker:
 //!

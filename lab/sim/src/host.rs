@@ -1,5 +1,5 @@
-//! A virtual core as what a worker runs on ([`Host`]): its clock, its bell, its timers, and the sockets of tenants whose
-//! requests come through one.
+//! A virtual core as what a worker runs on ([`Host`]): its clock, its bell, its timers, and the sockets of tenants
+//! whose requests come through one.
 //!
 //! What is asked of a socket begins when the ring is entered, as with io_uring: what can be done then is done there, on
 //! the worker's time, and has ended when the next turn looks; the rest waits for the other end, and is done at the
