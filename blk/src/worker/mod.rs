@@ -450,7 +450,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             again = round.again;
             self.deliver();
             // What has not moved although there is more waits for the next turn.
-            if !self.core.staged && !(again && round.has_moved) {
+            let goes_on = again && round.has_moved;
+            if !self.core.staged && !goes_on {
                 break;
             }
             self.core.now_ns = self.core.host.now_ns();

@@ -137,8 +137,11 @@ fn ratio(quota: &Quota, device: &str, connections: [usize; 2], lengths_bytes: [u
     bytes(1) / bytes(0)
 }
 
+/// Device, connections of both tenants, bytes of their reads, and the ratio that is allowed.
+type Case = (&'static str, [usize; 2], [u32; 2], std::ops::RangeInclusive<f64>);
+
 /// In a thread of its own, whose priority ends with it.
-fn ratios(cases: &'static [(&str, [usize; 2], [u32; 2], std::ops::RangeInclusive<f64>)]) {
+fn ratios(cases: &'static [Case]) {
     let _machine = machine::alone();
     let Some(quota) = Quota::new() else { return };
     let run = move || {

@@ -397,17 +397,17 @@ mod tests {
         let mut replies = Replies::new();
         replies.set_structured(true);
         let piece = |replies: &mut Replies, is_last| replies.piece(1, 0, 64 << 10, filled(0, 64 << 10), is_last);
-        (0..3).for_each(|_| piece(&mut replies, false));
+        (0..4).for_each(|_| piece(&mut replies, false));
         replies.done(2);
         piece(&mut replies, true);
-        // Two pieces reach 128 KiB; the third and, with it, the fourth; the rest of a header is never left behind its
+        // Three pieces reach 192 KiB; the fourth and, with it, the fifth; the rest of a header is never left behind its
         // data.
         let mut sends = Vec::new();
         while let Some(parts) = replies.begin_send() {
             let Sent { replies: ended, data_bytes } = replies.end_send(parts);
             sends.push((ended, data_bytes >> 10));
         }
-        assert_eq!(sends, [(0, 128), (2, 128)]);
+        assert_eq!(sends, [(0, 192), (2, 128)]);
         assert!(replies.is_empty());
     }
 
