@@ -282,8 +282,7 @@ impl Meter {
         }
     }
 
-    /// A run is over. Its last pick answered `NoToken`, or something else; it was held back by that or the window, or
-    /// not.
+    /// A run is over. Its last pick answered `NoToken`, or something else; that or the window held it back, or nothing.
     pub(crate) fn picked(&mut self, is_waiting: bool, is_held_back: bool) {
         let line = self.line();
         set(&line.is_waiting, is_waiting.into());

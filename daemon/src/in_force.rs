@@ -101,7 +101,8 @@ fn ago(at_ns: u64, then_ns: u64) -> String {
 fn rate(bytes_per_s: f64) -> String {
     match bytes_per_s {
         rate if rate >= 1e9 => format!("{:.1} GB/s", rate / 1e9),
-        rate => format!("{:.1} MB/s", rate / 1e6),
+        rate if rate >= 1e6 => format!("{:.1} MB/s", rate / 1e6),
+        rate => format!("{:.1} kB/s", rate / 1e3),
     }
 }
 
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(
             now(&device(options, Some(in_force), 0), Some(0.0)).as_deref(),
             Some(
-                "D 64 units of 4KiB, set; T 64KiB (129 units of 4KiB over 8.1 queues that wait); 0.0 MB/s; split off: too few requests yet"
+                "D 64 units of 4KiB, set; T 64KiB (129 units of 4KiB over 8.1 queues that wait); 0.0 kB/s; split off: too few requests yet"
             )
         );
     }

@@ -15,6 +15,7 @@ use std::path::Path;
 mod bounds;
 mod cost;
 mod depth;
+mod window;
 
 use depth::{auto, auto_window};
 

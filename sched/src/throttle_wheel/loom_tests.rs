@@ -163,9 +163,9 @@ fn wheel_of_windows() -> Arc<ThrottleWheel> {
 
 /// Race: the second table in the module's text, both orders, for a longer window and a shorter one. hctx 1 has a lead
 /// of 1024 and virtual time stands at 0: with T = 512 its slot is that of 512, with T = 768 that of 256, with T = 256
-/// the last that there is, that of 384. What it is left with is a place of the new window, or it was unthrottled.
-/// Shown to fail without the fence in `throttle`, without the one in `set_window`, if `throttle` does not look at the
-/// window again, and if `set_window` empties no bucket.
+/// the last that there is, that of 384. What it is left with is a place of the new window, or it was unthrottled. Shown
+/// to fail without the fence in `throttle`, without the one in `set_window`, if `throttle` does not look at the window
+/// again, and if `set_window` empties no bucket.
 #[test]
 fn loom_a_place_taken_beside_a_change_of_the_window_is_of_the_new_one_or_given_up() {
     for (window, slot) in [(768, 256), (256, 384)] {

@@ -68,6 +68,32 @@ impl Scene {
 }
 
 #[test]
+fn the_worked_example_of_a_window_that_changes() {
+    let kib = |kib: u64| VSpan::from_bytes(kib << 10);
+    let (depth, window_least) = (200, Some(kib(16)));
+    let options = PolicyOptions { depth, window: kib(256), window_least, ..PolicyOptions::new(PolicyKind::Mqfq) };
+    let policy = Mqfq::new(&options, &Topology::flat(2), &[Weight::DEFAULT; 2]);
+    let mut queues = [0, 1].map(|hctx| policy.open_queue(HctxId(hctx), 100));
+    for number in 0..100 {
+        for (flow, queue) in [A, B].into_iter().zip(&mut queues) {
+            policy.submit(queue, Entry::read(flow, Cost(REQUEST_BYTES), Handle(number)), 0, &mut |_| ());
+        }
+    }
+    let mut dispatched = |worker: usize| match policy.pick(&mut queues[worker], 0, &mut |_| ()) {
+        Pick::Dispatch(grant) => grant.token.into_units() == 1,
+        _ => false,
+    };
+    // Until it is throttled.
+    assert_eq!((0..100).take_while(|_| dispatched(0)).count(), 65, "of f");
+    policy.set_window(&options.terms_of(kib(16), 2));
+    assert!(!dispatched(0));
+    let of_m =
+        (1..100).find(|_| dispatched(1) && policy.wheel.is_due(VTime::ZERO.plus(kib(260)), policy.global_vtime()));
+    assert_eq!((of_m, policy.global_vtime()), (Some(61), VTime::ZERO.plus(kib(244))));
+    assert!(dispatched(0), "f's next");
+}
+
+#[test]
 fn the_worked_example_at_the_head_of_this_file() {
     let mut scene = Scene::new();
     let mut granted = Vec::new();

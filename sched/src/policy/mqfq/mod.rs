@@ -131,11 +131,11 @@
 //! less than a grain, once per flow and end: a quarter byte in all at the default weight.
 //!
 //! # A window that changes
-//! `set_window` puts another T, q and L in force while workers run. Example: T is 256 KiB, and flow f alone has been
-//! dispatched up to 256 KiB ahead of gvt = 0, where the first request of m waits. Now T becomes 16 KiB. m is dispatched
-//! until gvt has come to 240 KiB, and f not at all: 240 KiB apart, although T was 16 KiB throughout. The T of an
-//! interval alone says nothing; what counts is how far ahead of gvt a request can start that was dispatched until then.
-//! Let
+//! `set_window` puts another T, q and L in force while workers run. Example: two flows read 4 KiB each, T is 256 KiB,
+//! and the first request of m waits at 0. So gvt is 0, and f is dispatched up to start tag 256 KiB: 65 requests. Now T
+//! becomes 16 KiB. f's next starts at 260 KiB and may go once gvt is 244 KiB, after 61 requests of m: 244 KiB apart,
+//! over an interval in which T was 16 KiB throughout. The T of an interval alone says nothing. What counts is how far
+//! ahead of gvt a request can start that was dispatched until then. Let
 //!
 //! ```text
 //!   s(t) = largest gvt + T of all moments until t        no request dispatched until t starts after it
@@ -149,20 +149,20 @@
 //!   |dispatched_f / r_f - dispatched_m / r_m|  <=  a1 + a2 + l_f/r_f + l_m/r_m
 //! ```
 //! which is at most twice the largest T of the interval, if a T that was lowered counts until gvt has moved by the
-//! difference. In the example a1 is 256 KiB. Likewise D counts until what is out has come down to it (T2 in
-//! `token_tree.rs`), and L is the longest lease since the flow was last idle: credit and what is in hand only shrink
-//! under a shorter one (L1 in `flow.rs`).
+//! difference. In the example a1 is 256 KiB. Likewise a D that was lowered counts until what is out has come down to it
+//! (T2 in `token_tree.rs`), and L is the longest lease since the flow was last idle: credit and what is in hand only
+//! shrink under a shorter one (L1 in `flow.rs`).
 //!
 //! The three words are read one by one, and a reader may see some of them changed and some not. That harms nothing that
-//! was proved: A request goes by one T, that was in force; any q gives a gvt that lags; any L is a lease. But a leaf
+//! was proved: a request goes by one T, which was in force; any q gives a gvt that lags; any L is a lease. But a leaf
 //! that was rounded by an old q may hold gvt more than the new T below the lead, which would throttle the very queue
 //! for ever (I5). So a queue that is about to wait rounds its lead anew, and looks whether it still should when it has
 //! its place; whoever sets the window empties the wheel ("A window that changes", `throttle_wheel.rs`):
 //!
-//! | step | A: throttles itself                      | B: T := 16 KiB, q := 8 KiB                 |
-//! |------|------------------------------------------|--------------------------------------------|
-//! |  1   | leaf := lead, rounded by q; takes a place, **fence** | q, L, T := new, **fence**      |
-//! |  2   | reads q and T: another, begins again     | empties the wheel, marks A ready           |
+//! | step | A: throttles itself                                  | B: T := 16 KiB, q := 8 KiB       |
+//! |------|------------------------------------------------------|----------------------------------|
+//! |  1   | leaf := lead, rounded by q; takes a place, **fence** | q, L, T := new, **fence**        |
+//! |  2   | reads q and T: if they are others, begins again      | empties the wheel, marks A ready |
 //!
 //! Either A's fence is first, and B finds A in the wheel; or B's, and A sees all of the new numbers. A queue without a
 //! token or with a full device queue may keep an old leaf: it is ready, and its next pick is one of the above. B marks
