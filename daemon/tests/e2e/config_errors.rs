@@ -78,7 +78,7 @@ fn a_config_that_cannot_work_is_refused_in_one_sentence() {
         ),
         (
             good_with("kind = \"memory\"", "kind = \"memory\"\ndepth = 0"),
-            "@/config.toml:3: device.fast.depth: 0 is out of range, allowed is 1 to 65535",
+            "@/config.toml:3: device.fast.depth: 0 is out of range, allowed is 1 to 65535 or \"auto\"",
         ),
         (
             good_with("kind = \"memory\"", "kind = \"memory\"\nwindow = \"8KiB\"\nlease = \"5KiB\""),
