@@ -273,10 +273,10 @@ impl<P: Policy> HwCtx<P> {
         self.shared.turn.begin();
     }
 
-    /// All that the look at the sockets brought is staged.
-    pub fn looked(&mut self) {
+    /// All that the look at the sockets brought is staged, and `flow` was any that has submitted.
+    pub fn looked(&mut self, flow: FlowId) {
         if let Path::Staged(_) = self.path {
-            self.shared.looked();
+            self.shared.looked(flow);
         }
     }
 

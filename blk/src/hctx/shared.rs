@@ -179,12 +179,13 @@ impl<P: Policy> Shared<P> {
     }
 
     /// The sockets were looked at, and what they brought is staged.
-    pub(super) fn looked(&mut self) {
+    pub(super) fn looked(&mut self, flow: FlowId) {
         if let Some(flow) = self.turn.take_held_back() {
             self.staging.held_back(flow);
         }
-        let last_flow = self.turn.last_flow();
-        if last_flow.is_some_and(|flow| self.policy.staged(&self.queue) > self.staging.staged(flow)) {
+        let staged = self.policy.staged(&self.queue);
+        // With nothing staged there need not even be a flow.
+        if staged > 0 && staged > self.staging.staged(flow) {
             self.turn.compete();
         }
     }

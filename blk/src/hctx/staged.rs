@@ -10,7 +10,7 @@ use super::counters::Counters;
 use super::shared::{Ending, Shared};
 use super::{BATCH_MAX, Run};
 use crate::trace::TraceEvent;
-use mqfq_sched::policy::{DispatchToken, Done, Grant, Kick, Pick, Policy, QueueClass};
+use mqfq_sched::policy::{DispatchToken, Done, Kick, Pick, Policy, QueueClass};
 use mqfq_sched::topology::HctxId;
 
 /// What this path alone has: why the last run ended.
@@ -26,6 +26,26 @@ impl StagedPath {
     /// Dispatches what the policy grants, at most a batch.
     #[inline(always)]
     pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+        // Where nobody competes, requests do not pay for it.
+        if shared.turn.is_watched() {
+            return self.run_watched(shared, now_ns, kick);
+        }
+        self.run_as::<P, false>(shared, now_ns, kick)
+    }
+
+    /// The same while somebody competes.
+    #[inline(never)]
+    fn run_watched<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+        self.run_as::<P, true>(shared, now_ns, kick)
+    }
+
+    #[inline(always)]
+    fn run_as<P: Policy, const IS_WATCHED: bool>(
+        &mut self,
+        shared: &mut Shared<P>,
+        now_ns: u64,
+        kick: &mut impl Kick,
+    ) -> Run {
         let mut kicks = 0;
         let mut counting = |hctx: HctxId| {
             kicks += 1;
@@ -35,9 +55,7 @@ impl StagedPath {
         let mut full = false;
         let mut is_waiting = false;
         *self = StagedPath::default();
-        let batch_max = if shared.turn.is_over() { 0 } else { BATCH_MAX };
-        let is_watched = shared.turn.is_watched();
-        let mut last_flow = None;
+        let batch_max = if IS_WATCHED && shared.turn.is_over() { 0 } else { BATCH_MAX };
         let mut dispatched = shared.hand_over_left(now_ns);
         while shared.commands.refused.is_none() {
             if dispatched >= batch_max {
@@ -52,10 +70,9 @@ impl StagedPath {
             };
             match shared.policy.pick(&mut shared.queue, now_ns, &mut counting) {
                 Pick::Dispatch(grant) => {
-                    let Grant { handle, flow, .. } = grant;
+                    let handle = grant.handle;
                     dispatched += shared.dispatch(tag, grant, QueueClass::default(), now_ns);
-                    last_flow = Some(flow);
-                    if is_watched && shared.ends_turn(handle) {
+                    if IS_WATCHED && shared.ends_turn(handle) {
                         again = true;
                         break;
                     }
@@ -71,9 +88,6 @@ impl StagedPath {
             }
             shared.commands.tags.release(tag);
             break;
-        }
-        if let Some(flow) = last_flow {
-            shared.turn.dispatched(flow);
         }
         if shared.merging.is_on() && shared.commands.refused.is_none() {
             dispatched += shared.close();

@@ -23,8 +23,8 @@
 //! serve many such tenants are as long as ever.
 //!
 //! # Cost
-//! It is looked who competes once in a turn. Where nobody does, the path of a request pays the test of a register;
-//! where somebody does, a look at the request after its dispatch.
+//! It is looked who competes once in a turn. Where nobody does, the path of a request pays nothing; where somebody
+//! does, a look at the request after its dispatch.
 
 use crate::table::Owner;
 use mqfq_sched::flow::FlowId;
@@ -55,8 +55,6 @@ pub(super) struct Turn {
     competing_turns: u32,
     /// The flow whose last request ended the turn.
     held_back: Option<FlowId>,
-    /// The flow of the last request that was dispatched.
-    last_flow: Option<FlowId>,
     /// Counted from the first turn, and wraps.
     number: u32,
     /// By client: in which turn it was given how many bytes last. As long as there were clients that competed.
@@ -86,16 +84,6 @@ impl Turn {
     /// Somebody competes.
     pub(super) fn compete(&mut self) {
         self.competing_turns = COMPETING_TURNS;
-    }
-
-    /// Requests were dispatched, the last one of this flow.
-    #[inline(always)]
-    pub(super) fn dispatched(&mut self, flow: FlowId) {
-        self.last_flow = Some(flow);
-    }
-
-    pub(super) fn last_flow(&self) -> Option<FlowId> {
-        self.last_flow
     }
 
     /// A client was given so many bytes. How many those are in this turn.

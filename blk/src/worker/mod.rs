@@ -120,6 +120,8 @@ struct Plug {
     calls: u32,
     /// Something has gathered.
     is_in: bool,
+    /// Of the last submission.
+    last_flow: FlowId,
 }
 
 /// What became of a round of run and reap.
@@ -194,7 +196,8 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
         match hctx.submit(Owner(self.client), submission, core.now_ns, &mut |hctx| host.kick(hctx)) {
             Ok(()) => {
                 core.staged = true;
-                core.plugs[device.0 as usize].is_in = true;
+                let plug = &mut core.plugs[device.0 as usize];
+                (plug.is_in, plug.last_flow) = (true, flow);
                 self.counts.requests += 1;
                 Ok(())
             }
@@ -356,7 +359,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         // What one reap of each device brings at most.
         let completions_max = hctxs.iter().map(HwCtx::completions_max).sum();
         let now_ns = host.now_ns();
-        let plug = |hctx: &HwCtx<P>| Plug { calls_max: hctx.plug(), calls: 0, is_in: false };
+        let plug = |hctx: &HwCtx<P>| Plug { calls_max: hctx.plug(), calls: 0, is_in: false, last_flow: FlowId(0) };
         let plugs = hctxs.iter().map(plug).collect();
         Worker {
             core: Core { host, now_ns, hctxs, infos, waiting: Vec::new(), told: None, options, staged: false, plugs },
@@ -442,7 +445,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
         self.take_ended();
         if self.core.options.fair_turns {
-            self.core.hctxs.iter_mut().for_each(HwCtx::looked);
+            let Core { hctxs, plugs, .. } = &mut self.core;
+            hctxs.iter_mut().zip(plugs).for_each(|(hctx, plug)| hctx.looked(plug.last_flow));
         }
         let mut again = true;
         for _ in 0..ROUNDS_MAX {
