@@ -151,6 +151,7 @@ fn a_scheduler_that_is_unfair_is_noticed() {
         flows: vec![flow(0, 512), flow(1, 4 * MIB)],
         device: DeviceOrder::Oldest,
         device_queue_depth: Some(2),
+        windows: None,
         pace: Pace::Random,
         end: End::Dispatches(2_000),
     };

@@ -331,7 +331,7 @@ fn an_unknown_key_is_refused_with_those_that_exist() {
     assert_eq!(
         refusal(&tenant("rate = 5")),
         "s.toml:15: tenant.fio.rate: unknown key, allowed are weight, group, class, count, threads, first-worker, on-workers, start, stop, load, \
-         model, cpu, depth, think, burst-on, burst-off, size, sizes, read-percent, pattern, theta, background",
+         model, cpu, socket, depth, think, burst-on, burst-off, size, sizes, read-percent, pattern, theta, background",
         "the rate is an open loop's"
     );
     assert!(
