@@ -770,3 +770,17 @@ fn a_tenant_alone_is_the_same_tenant() {
     assert_eq!(alone.tenants, scenario.tenants[1..]);
     assert_eq!((&alone.machine, &alone.device, alone.seed), (&scenario.machine, &scenario.device, scenario.seed));
 }
+
+#[test]
+fn sockets_have_sizes_and_times_and_turns_are_fair_unless_told() {
+    let socket = |keys: &str| Scenario::parse("s.toml", &tenant(&format!("socket = {{ {keys} }}"))).unwrap();
+    let scenario = socket("");
+    assert!(scenario.machine.intake_is_fair);
+    assert_eq!(scenario.tenants[0].socket, Some(SocketOptions { buffer_bytes: 208 << 10, network_ns: 5_000 }));
+    let chosen = socket("buffer = \"4KiB\", network = \"1ms\"").tenants[0].socket;
+    assert_eq!(chosen, Some(SocketOptions { buffer_bytes: 4096, network_ns: 1_000_000 }));
+    let small = refusal(&tenant("socket = { buffer = \"1KiB\" }"));
+    assert!(small.starts_with("s.toml:15: tenant.fio.socket.buffer: "), "{small}");
+    let unknown = refusal(&tenant("socket = { size = \"1KiB\" }"));
+    assert!(unknown.ends_with("unknown key, allowed are buffer, network"), "{unknown}");
+}
