@@ -190,6 +190,7 @@ fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrot
             depth,
             depth_auto: false,
             window_bytes: 64 << 10,
+            window_auto: false,
             relaxed,
             quantum_bytes: None,
             lease_bytes: None,

@@ -31,7 +31,7 @@ fn compare(name: &str, change: impl Fn(&mut Scenario)) -> (f64, f64, f64) {
 
 fn closed(tenant: &mut Tenant, connections: u32, depth: u32, size_bytes: u32) {
     (tenant.threads, tenant.load.sizes) = (connections, vec![(size_bytes, 100)]);
-    tenant.load.arrival = Arrival::Closed { depth, think_ns: 0 };
+    tenant.load.arrival = Arrival::Closed { depth, think_ns: 0, bursts: None };
 }
 
 const KIB: u32 = 1 << 10;
