@@ -27,20 +27,21 @@
 
 use super::{DispatchToken, Grant, Handle, Kick, Pick};
 use crate::flow::FlowId;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Setting};
 use crate::topology::HctxId;
 use std::collections::VecDeque;
 use std::ops::DerefMut;
 
 /// One queue for all workers under one lock, in the order that `O` keeps.
 pub(super) struct Central<O> {
+    /// D: most units on the device. It is read and set under the lock; it lies outside, where the orders' own memory
+    /// does not move because of it.
+    depth: Setting,
     inner: Mutex<Inner<O>>,
 }
 
 struct Inner<O> {
     order: O,
-    /// D: most units on the device.
-    depth: u32,
     capacity_requests: usize,
     /// Units of D that are free; negative while a request of several units is paid off.
     free_units: i64,
@@ -110,12 +111,11 @@ impl<O> Central<O> {
     pub fn new(depth: u32, hctx_count: usize, order: O) -> Self {
         let inner = Inner {
             order,
-            depth,
             capacity_requests: 0,
             free_units: i64::from(depth),
             granted: (0..hctx_count).map(|_| VecDeque::new()).collect(),
         };
-        Central { inner: Mutex::new(inner) }
+        Central { depth: Setting::new(depth.into(), true), inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> impl DerefMut<Target = Inner<O>> + '_ {
@@ -180,20 +180,21 @@ impl<O> Central<O> {
     pub fn complete(&self, token: DispatchToken, done: impl FnOnce(&mut O, bool)) {
         let inner = &mut *self.lock();
         inner.free_units += i64::from(token.into_units());
-        done(&mut inner.order, inner.free_units == i64::from(inner.depth));
+        done(&mut inner.order, inner.free_units == self.depth.get() as i64);
     }
 
     /// D, in units.
     pub fn depth(&self) -> u32 {
-        self.lock().depth
+        let _held = self.lock();
+        self.depth.get() as u32
     }
 
     /// Changes D. With more of it, what can go is granted, requests of `from` too, whose worker picks after this (C2);
     /// with less, the difference is owed, and what comes back pays it first.
     pub fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick, next: impl FnMut(&mut O) -> Next) {
         let inner = &mut *self.lock();
-        inner.free_units += i64::from(depth) - i64::from(inner.depth);
-        inner.depth = depth;
+        inner.free_units += i64::from(depth) - self.depth.get() as i64;
+        self.depth.set(depth.into());
         inner.grant(from, false, kick, next);
     }
 
