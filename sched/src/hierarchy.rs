@@ -653,5 +653,5 @@ fn add(word: &AtomicU64, more: u64) {
 
 #[cfg(all(test, loom))]
 mod loom_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(loom), not(watched)))]
 mod tests;
