@@ -29,7 +29,7 @@
 //! | any, in the handshake | its time is over | to `Closed` at once: who does not speak may not read either |
 
 use super::inbox::Inbox;
-use super::large::{Large, PIECES_OUT_MAX, RANGE_PIECE_BYTES};
+use super::large::{Large, PIECES_EACH, RANGE_PIECE_BYTES};
 use super::negotiate::{Negotiation, Progress};
 use super::reply::Replies;
 use super::rule::{Rule, errno_of_status};
@@ -94,8 +94,8 @@ pub struct Connection {
     writing: Option<u32>,
     /// Other large requests of which pieces are left to hand over, first come first.
     issuing: VecDeque<u32>,
-    /// Pieces of large requests on their way to the device or back: at most [`PIECES_OUT_MAX`], and one of a write that
-    /// was being received when others reached it.
+    /// Pieces of large requests on their way to the device or back: as [`Large::may_have_more`] allows, and one of a
+    /// write that was being received when others reached it.
     pieces_out: usize,
     /// Refused for want of room in the tenant's staging. Its place in `under_way` is taken.
     held: Option<Submission>,
@@ -150,8 +150,9 @@ impl Connection {
         self.issue(context);
         while self.life == Life::Open && self.held.is_none() && !self.receiving && !self.full {
             if let Some(place) = self.writing
-                && self.pieces_out >= PIECES_OUT_MAX
-                && self.under_way.large(place).failed().is_none()
+                && let large = self.under_way.large(place)
+                && !large.may_have_more(self.pieces_out)
+                && large.failed().is_none()
             {
                 return;
             }
@@ -343,15 +344,20 @@ impl Connection {
 
     /// Hands over pieces of large requests, as far as there is memory for what they read.
     fn issue(&mut self, context: &mut dyn Context) {
+        // Each has its own before one has more.
+        self.issue_up_to(PIECES_EACH, context);
+        self.issue_up_to(usize::MAX, context);
+    }
+
+    /// Hands over pieces of large requests, first come first, until each has `each`, no more may be under way, or there
+    /// is no memory.
+    fn issue_up_to(&mut self, each: usize, context: &mut dyn Context) {
         let mut index = 0;
-        while self.held.is_none()
-            && self.life != Life::Closed
-            && self.pieces_out < PIECES_OUT_MAX
-            && index < self.issuing.len()
-        {
+        while self.held.is_none() && self.life != Life::Closed && index < self.issuing.len() {
             let place = self.issuing[index];
             let large = self.under_way.large(place);
-            let Some(piece) = large.next() else {
+            let may = large.pieces_out() < each && large.may_have_more(self.pieces_out);
+            let Some(piece) = large.next().filter(|_| may) else {
                 // The next one has its turn; a stream has no next one, or its data would have to wait for those before.
                 if large.op == Op::Read && self.is_simple() {
                     return;

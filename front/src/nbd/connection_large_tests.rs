@@ -77,16 +77,17 @@ fn a_large_read_holds_memory_for_four_pieces_and_is_answered_in_chunks() {
 }
 
 #[test]
-fn large_requests_of_one_connection_share_four_pieces() {
+fn each_large_request_of_a_connection_has_two_pieces_under_way_and_the_first_four() {
     let mut peer = structured_with(small_pieces(), &Stats::new(&NAMES));
     peer.executes = false;
     peer.say(&[read(1, 0, 40_960), read(2, 0, 40_960), write(3, 0, &payload(40_960)), read(4, 5, 1)].concat());
     let reads = |peer: &Peer<Connection>| peer.fake.staged.iter().filter(|it| it.op == Op::Read).count();
-    assert_eq!(reads(&peer), 4, "of the first read; the write and what follows it wait");
-    assert_eq!(peer.fake.staged.len(), 4);
+    assert_eq!(reads(&peer), 4 + 2, "of the first read, which was alone when it came, and of the second");
+    assert_eq!(peer.fake.staged.len(), 4 + 2 + 2, "and of the write; what follows it waits");
     for executed in 1..=16 {
         peer.execute_some(1);
-        assert_eq!(peer.fake.staged.len(), 4, "after {executed} of the two reads' 20");
+        let staged = peer.fake.staged.len();
+        assert!((4..=8).contains(&staged), "{staged} after {executed} of 30: two of each that has them left");
     }
     peer.executes = true;
     peer.run();

@@ -1,9 +1,10 @@
 //! A request longer than a piece: which piece comes next, and what its end means for the whole.
 //!
 //! No I/O and no memory: bytes of bookkeeping. A read, write, discard or write zeroes of up to 4 GiB goes to the block
-//! layer as pieces, of which a connection has at most [`PIECES_OUT_MAX`] under way at once, whichever of its requests
-//! they belong to. So a large request is scheduled piece by piece, as many small ones would be, and holds memory for a
-//! few pieces however long it is.
+//! layer as pieces. A request has [`PIECES_EACH`] of them under way, and [`PIECES_OUT_MAX`] if its connection has no
+//! more. So a large request is scheduled piece by piece, as many small ones would be, and holds memory for a few pieces
+//! however long it is; and a client with many large requests has pieces of all of them waiting, as its weight needs:
+//! with 16 requests of 256 KiB all of 4 MiB.
 //!
 //! # How it ends
 //! | state | next |
@@ -19,7 +20,13 @@ use super::transmit::piece_length;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::request::{Op, Status};
 
-/// Pieces of a connection's large requests that are under way, or of one request ended and not yet taken by its reply.
+/// Pieces that each large request of a connection may have under way, whatever the others have.
+pub const PIECES_EACH: usize = 2;
+
+/// Pieces of all a connection's large requests together, at most: 8 MiB of 128 KiB, half of what its memory may be.
+pub const PIECES_ALL_MAX: usize = 64;
+
+/// Pieces of one request that are under way, or ended and not yet taken by its reply, if its connection has no others.
 /// Four of 128 KiB keep a drive of 3 GB/s busy whose reads take 170 us. More would help nobody and wait on the drive
 /// before the next small request of another tenant: on the modelled flash-460k its p99 is 114 us alone, 308 us beside
 /// four and 477 us beside eight, which get 2.5 and 2.7 GB/s.
@@ -93,6 +100,16 @@ impl Large {
         let place = self.places.iter().position(|place| matches!(place, Place::Free))? as u32;
         let offset_bytes = self.offset_bytes + u64::from(self.issued_bytes);
         Some(NextPiece { place, offset_bytes, length_bytes: piece_length(offset_bytes, left_bytes, self.piece_bytes) })
+    }
+
+    /// Pieces of it that were handed over and have not been taken by its reply.
+    pub fn pieces_out(&self) -> usize {
+        self.places.iter().filter(|place| !matches!(place, Place::Free)).count()
+    }
+
+    /// It may have one more under way, where its connection has `all`.
+    pub fn may_have_more(&self, all: usize) -> bool {
+        all < PIECES_OUT_MAX || (all < PIECES_ALL_MAX && self.pieces_out() < PIECES_EACH)
     }
 
     /// `piece` was handed over.
