@@ -246,6 +246,10 @@ impl<P: Policy> HwCtx<P> {
         kick: &mut impl Kick,
     ) -> Result<(), Full> {
         let HwCtx { path, shared, frozen, .. } = self;
+        // The longest length that there is comes here without anything being cut or frozen.
+        if let Path::Raw(raw) = path {
+            return raw.submit(shared, owner, submission, now_ns);
+        }
         let mut stage = |shared: &mut Shared<P>, entry| match frozen {
             Some(held) => held.push_back(entry),
             None => stage_by_detour(path, shared, entry, now_ns, kick),
@@ -305,11 +309,12 @@ impl<P: Policy> HwCtx<P> {
         match path {
             Path::Staged(_) => {
                 shared.complete_all::<StagedPath>(now_ns, kick, out);
-                shared.tune(out.len() - before, now_ns, kick);
+                let ended = out.len() - before + shared.ended_parts();
+                shared.tune(ended, now_ns, kick);
             }
             Path::Direct(_) => {
                 shared.complete_all::<DirectPath>(now_ns, kick, out);
-                if out.len() > before {
+                if out.len() > before || shared.ended_parts() > 0 {
                     direct::adjust(shared, now_ns);
                 }
             }
@@ -318,7 +323,7 @@ impl<P: Policy> HwCtx<P> {
                 return out.len() - before;
             }
         }
-        if self.shared.follow.is_some() && out.len() > before {
+        if self.shared.follow.is_some() && (out.len() > before || self.shared.ended_parts() > 0) {
             self.follow(&out[before..], now_ns);
         }
         let parts = match self.shared.splitting {

@@ -394,10 +394,13 @@ impl SplitControl {
     /// The policy that orders requests from now on has a depth, or none: `"auto"` splits only where there is one.
     /// Called before a context gets the policy.
     pub fn set_policy(&self, has_depth: bool) {
+        // Held: whoever is in `bring` must not put a size in force after this. Workers try the lock and never wait.
+        let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         // Relaxed, both: a context gets its policy by a channel, which orders them before what it does with it.
         self.applies.store(has_depth || self.split != Split::Auto, Ordering::Relaxed);
-        if !self.applies() {
-            self.part_bytes.store(u32::MAX, Ordering::Relaxed);
+        if self.split == Split::Auto {
+            let part_bytes = window.rule.state.part_bytes.filter(|_| has_depth).unwrap_or(u32::MAX);
+            self.part_bytes.store(part_bytes, Ordering::Relaxed);
         }
     }
 

@@ -65,7 +65,14 @@ fn contexts(options: &PolicyOptions, flows: u32, merge: Merge, split: Split) -> 
             policy: policy.clone(),
             device: device.open_queue(queue).unwrap(),
             queue_depth: QUEUE_DEPTH,
-            limits: vec![StageLimits { requests_max: STAGED_MAX, bytes_max: 1 << 20 }; flows as usize],
+            // A quarter of the bound is what a request may be cut into.
+            limits: vec![
+                StageLimits {
+                    requests_max: if split == Split::Off { STAGED_MAX } else { 12 },
+                    bytes_max: 1 << 20
+                };
+                flows as usize
+            ],
             cost: CostModel::FLAT,
             path: PathOptions { merge, split, ..PathOptions::default() }.for_device(&device.info()),
         });

@@ -413,8 +413,13 @@ impl FlowTable {
         lease: &mut Lease,
         length: VSpan,
     ) -> Interval {
-        let grains = in_grains(self.cell(flow).rate.member.span_fixed(cost));
-        self.cut(flow, grains, global_vtime, lease, length)
+        let rate = &self.cell(flow).rate;
+        // A flow that came while somebody else was at the sums is idle to them still. It has requests staged, and
+        // nobody else wakes it.
+        if let Some(hierarchy) = &self.hierarchy {
+            hierarchy.wants(&rate.member, rate.weight());
+        }
+        self.cut(flow, in_grains(rate.member.span_fixed(cost)), global_vtime, lease, length)
     }
 
     #[inline(always)]
@@ -597,8 +602,10 @@ impl FlowTable {
             // A flow that has wanted nothing starts at global virtual time anyway.
             let charged = &self.cell(flow).charged;
             let skipped = charged.raise(global_vtime);
-            // Relaxed: see `grains_first`.
-            VSpan(charged.skipped.swap(0, Relaxed) + skipped)
+            // Relaxed, both: see `grains_first`. A flow with an interval that virtual time has not passed came just
+            // now.
+            let is_ahead = global_vtime.is_before(VTime::from_raw(charged.finish.load(Relaxed)));
+            (VSpan(charged.skipped.swap(0, Relaxed) + skipped), is_ahead)
         };
         hierarchy.step_if_due(global_vtime, |flow| self.member(flow), skipped);
         let before = now.wrapping_sub(1);

@@ -295,7 +295,8 @@ impl Member {
     /// The same in 2^-40ths.
     fn rate(&self) -> u64 {
         let at_weight_1 = u128::from(units_per_cost(Weight::MIN)) << RATE_BITS;
-        (at_weight_1 / u128::from(self.units_per_cost().max(1))) as u64
+        let rate = at_weight_1 / u128::from(self.units_per_cost().max(1));
+        rate.min(u128::from(Weight::MAX.get()) << RATE_BITS) as u64
     }
 
     fn units_per_cost(&self) -> u64 {
@@ -446,12 +447,12 @@ impl Hierarchy {
     }
 
     /// Makes a step if one is due. `look` gives a flow's member and weight, `skipped` by how much virtual time has
-    /// passed its finish tag since it was asked last.
+    /// passed its finish tag since it was asked last, and whether that tag is ahead of virtual time now.
     pub(crate) fn step_if_due<'a>(
         &self,
         now: VTime,
         look: impl Fn(FlowId) -> (&'a Member, Weight),
-        skipped: impl Fn(FlowId) -> VSpan,
+        skipped: impl Fn(FlowId) -> (VSpan, bool),
     ) {
         if now.is_before(VTime::from_raw(get(&self.next))) || !self.enter() {
             return;
@@ -461,9 +462,10 @@ impl Hierarchy {
         if passed > 0 {
             let passed = passed as u64;
             self.sum(look, |flow, member| {
-                let skipped = skipped(flow).0.min(passed);
+                let (VSpan(skipped), is_ahead) = skipped(flow);
+                let skipped = skipped.min(passed);
                 let appetite = match skipped {
-                    all if all == passed => Appetite::Idle,
+                    all if all == passed && !is_ahead => Appetite::Idle,
                     some if some > passed / HUNGRY_PART => Appetite::Content,
                     _ => Appetite::Hungry,
                 };

@@ -62,7 +62,9 @@ pub struct WriteCost {
     due_ns: CachePadded<AtomicU64>,
     /// What a write costs, in 256ths of the model's.
     in_force_256ths: CachePadded<AtomicU32>,
-    /// By whoever moved `due_ns`; and by reports.
+    /// The estimate, for reports: they take no lock that a worker may want.
+    estimate_256ths: CachePadded<AtomicU32>,
+    /// By whoever moved `due_ns`.
     judge: Mutex<Judge>,
 }
 
@@ -75,6 +77,7 @@ impl WriteCost {
             lines: (0..workers).map(|_| CachePadded::default()).collect(),
             due_ns: CachePadded::new(AtomicU64::new(0)),
             in_force_256ths: CachePadded::new(AtomicU32::new(estimate.in_force_256ths())),
+            estimate_256ths: CachePadded::new(AtomicU32::new(estimate.estimate_256ths())),
             judge: Mutex::new(Judge {
                 estimate,
                 begun_ns: 0,
@@ -156,11 +159,14 @@ impl WriteCost {
         judge.estimate.phase(phase);
         // Relaxed: as in `term`.
         self.in_force_256ths.store(judge.estimate.in_force_256ths(), Relaxed);
+        // Relaxed: a figure of its own, for reports.
+        self.estimate_256ths.store(judge.estimate.estimate_256ths(), Relaxed);
     }
 
     /// The estimate, for reports: what a write costs, in 256ths of the model's.
     pub fn estimate_256ths(&self) -> u32 {
-        self.judge.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).estimate.estimate_256ths()
+        // Relaxed: pairs with the store in `judge`, which nothing else hangs on.
+        self.estimate_256ths.load(Relaxed)
     }
 }
 

@@ -35,8 +35,9 @@
 //!   the device although another has failed.
 //! * FUA is each part's, and the whole is answered after all of them. A flush covers what was answered before it, and
 //!   no part is.
-//! * A request of n parts counts as n towards its flow's bound of staged requests, and has no more than that bound:
-//!   rather fewer and longer ones. So the table and the policy's queue are as large as without parts.
+//! * A request of n parts counts as n towards its flow's bound of staged requests, and has no more than a quarter of
+//!   it, which is what is free when a client is told of room: rather fewer and longer ones. So the table and the
+//!   policy's queue are as large as without parts.
 //! * Parts end where the device's blocks do, and where 4 KiB do.
 //!
 //! Reads and writes are cut. Discards and write zeroes move no bytes: their length says little of their time, and cut
@@ -323,10 +324,17 @@ impl<P: Policy> Shared<P> {
         self.splitting.as_deref_mut().map_or(0, |splitting| std::mem::take(&mut splitting.ended_parts))
     }
 
+    /// The same, which stay for [`Shared::take_ended_parts`].
+    pub(super) fn ended_parts(&self) -> usize {
+        self.splitting.as_deref().map_or(0, |splitting| splitting.ended_parts)
+    }
+
     /// How this submission is cut, if it is.
     pub(super) fn cuts(&self, submission: &Submission) -> Option<Cuts> {
         let splitting = self.splitting.as_deref()?;
-        splitting.cuts(submission, self.staging.requests_max(submission.flow))
+        // Whoever is told of room has a quarter of the bound. With more parts it would be refused each time, while
+        // others of its flow fill again what is free.
+        splitting.cuts(submission, self.staging.requests_max(submission.flow).div_ceil(4))
     }
 
     /// Takes in a request as parts, within the bounds of its flow. [`Shared::next_part`] brings them.
@@ -385,7 +393,7 @@ impl<P: Policy> Shared<P> {
         kick: &mut impl Kick,
         out: &mut Vec<(Owner, Completion)>,
     ) {
-        let Shared { splitting, requests, counters, apart, .. } = self;
+        let Shared { splitting, requests, counters, apart, meter, .. } = self;
         let Some(splitting) = splitting.as_deref_mut() else {
             return self.complete::<E>(handle, status, buffer, now_ns, kick, out);
         };
@@ -402,7 +410,12 @@ impl<P: Policy> Shared<P> {
             trace.completed(requests.get_mut(handle), status, now_ns);
         }
         let Completed { owner, completion, token, request } = requests.take(handle).complete(status, buffer, now_ns);
-        let Completion { cookie, op, buffer: part, .. } = completion;
+        let Completion { cookie, op, buffer: part, queued_ns: part_queued_ns, device_ns: part_device_ns, .. } =
+            completion;
+        // A part took units of its own at its dispatch.
+        if let Some(meter) = meter {
+            meter.completed(token.units(), part_queued_ns + part_device_ns);
+        }
         // Before the whole is looked at, which is mended when no part has it.
         drop(part);
         if let Some(ended) = splitting.part_ended(whole, status, request.dispatched_ns) {

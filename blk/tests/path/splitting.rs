@@ -127,25 +127,23 @@ fn a_request_of_which_a_part_fails_fails_once_when_all_its_parts_have_ended() {
 }
 
 #[test]
-fn parts_are_no_more_than_the_flow_may_stage_and_a_flow_that_is_full_is_told_of_room() {
+fn parts_are_a_quarter_of_what_the_flow_may_stage_and_a_flow_that_is_full_is_told_of_room() {
     let device = memory();
     let plain = Setup::plain(path(Split::Bytes(BLOCK), Merge::None));
-    let mut rig = Rig::new(&Setup { requests_max: 6, ..plain }, &*device);
-    // 16 parts are 6 of 12 KiB, of which the last is 4 KiB.
+    let mut rig = Rig::new(&Setup { requests_max: 24, ..plain }, &*device);
+    // 16 parts are 6 of 12 KiB, of which the last is 4 KiB: whoever is told of room finds that much.
     let large = Asked { flow: 0, op: Op::Read, offset_bytes: 0, length_bytes: 16 * BLOCK, fill: 0 };
-    let small = Asked { length_bytes: BLOCK, ..large };
+    let blocks = |count: u32| Asked { length_bytes: count * BLOCK, ..large };
     assert!(rig.submit(0, large, false).is_some());
     assert_eq!((rig.stats().parts, rig.hctxs[0].staged()), (6, 6));
-    assert!(rig.submit(0, small, false).is_none(), "its bound is staged");
-    assert_eq!((rig.finish().len(), rig.stats().refused), (1, 1));
-    // Three parts and four are more than six: the second request comes back in one piece.
-    let three = Asked { length_bytes: 3 * BLOCK, ..large };
-    assert!(
-        rig.submit(0, three, false).is_some()
-            && rig.submit(0, Asked { length_bytes: 4 * BLOCK, ..large }, false).is_none()
-    );
-    assert!(rig.submit(0, three, false).is_some());
-    assert_eq!(rig.finish().len(), 2);
+    (0..3).for_each(|_| assert!(rig.submit(0, large, false).is_some()));
+    assert!(rig.submit(0, blocks(1), false).is_none(), "its bound is staged");
+    assert_eq!((rig.finish().len(), rig.stats().refused), (4, 1));
+    // 18 parts, four, and four more than 24: the last request comes back in one piece.
+    (0..3).for_each(|_| assert!(rig.submit(0, large, false).is_some()));
+    assert!(rig.submit(0, blocks(4), false).is_some() && rig.submit(0, blocks(4), false).is_none());
+    assert!(rig.submit(0, blocks(2), false).is_some());
+    assert_eq!(rig.finish().len(), 5);
     rig.assert_clean();
 }
 

@@ -21,7 +21,7 @@ fn step(scene: &(Hierarchy, [Member; 2]), used: [bool; 2]) {
     let (hierarchy, members) = scene;
     let passed = hierarchy.period().0;
     let now = VTime::from_raw(hierarchy.last.load(Relaxed)).plus(VSpan(passed));
-    let skipped = |used| VSpan(if used { 0 } else { passed });
+    let skipped = |used| (VSpan(if used { 0 } else { passed }), false);
     hierarchy.step_if_due(now, |flow| (&members[flow.0 as usize], WEIGHT), |flow| skipped(used[flow.0 as usize]));
 }
 

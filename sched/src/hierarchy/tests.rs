@@ -36,7 +36,7 @@ impl Scene {
     fn step(&mut self, used: &[u64]) {
         let passed = self.hierarchy.period().0;
         self.now = self.now.plus(VSpan(passed));
-        let skipped = |flow: FlowId| VSpan(passed - passed / 256 * used[flow.0 as usize]);
+        let skipped = |flow: FlowId| (VSpan(passed - passed / 256 * used[flow.0 as usize]), false);
         let look = |flow: FlowId| (&self.members[flow.0 as usize].0, self.members[flow.0 as usize].1);
         self.hierarchy.step_if_due(self.now, look, skipped);
     }
