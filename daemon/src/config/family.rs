@@ -170,11 +170,16 @@ pub(super) fn refuse_unable(device: &DeviceConfig, groups: &[GroupPlan]) -> Resu
     let unable = kinds.into_iter().flatten().find(|kind| !kind.has_groups());
     match unable {
         None => Ok(()),
-        Some(kind) => Err(device.place.error(format!(
-            "its tenants are in {}, and policy {kind} knows no groups and no weights of exports, allowed with them are {}",
-            group.called(),
-            PolicyKind::names(PolicyKind::has_groups)
-        ))),
+        Some(kind) => {
+            let why = match group.is_tenant {
+                true => format!("exports of {} have weights", group.called()),
+                false => format!("its tenants are in {}", group.called()),
+            };
+            Err(device.place.error(format!(
+                "{why}, and policy {kind} knows no groups and no weights of exports, allowed with them are {}",
+                PolicyKind::names(PolicyKind::has_groups)
+            )))
+        }
     }
 }
 

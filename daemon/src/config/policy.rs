@@ -177,7 +177,7 @@ impl Chosen {
             exact.depth = number;
         } else if kind.is_elevator() {
             exact.depth = queue_depth.into();
-        } else if let Some(profile) = profile {
+        } else if let Some(profile) = profile.filter(|_| exact.depth_auto) {
             exact.depth = profile.depth_start(exact.token_unit_bytes);
         }
         if !kind.has_window() {
