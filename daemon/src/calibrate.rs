@@ -248,13 +248,13 @@ fn model(preset: Preset, name: &str, options: &CalibrateOptions) -> Result<Targe
 
 fn file_target(file: &FileOptions, name: &str, writes: bool, options: &CalibrateOptions) -> Result<Target, String> {
     let device = FileDevice::open(file)?;
-    device.warnings().iter().for_each(|warning| note(warning));
+    device.warnings().iter().for_each(|warning| crate::tell(warning));
     if let Ok(metadata) = std::fs::metadata(&file.path)
         && metadata.is_file()
         // st_blocks counts in 512 bytes, whatever the file system's block is.
         && metadata.blocks().saturating_mul(512) < metadata.len() / 10 * 9
     {
-        note(&format!("{}: has holes, and reads of those ask nothing of the drive", file.path.display()));
+        crate::tell(&format!("{}: has holes, and reads of those ask nothing of the drive", file.path.display()));
     }
     let title = file.path.display().to_string();
     Ok(wall(Arc::new(device), &title, name, writes, options))
@@ -265,11 +265,6 @@ fn wall(device: Arc<dyn Device>, title: &str, name: &str, writes: bool, options:
     let workers = options.workers.unwrap_or_else(|| u16::try_from(cpus).unwrap_or(u16::MAX).clamp(1, WORKERS));
     let bench = Box::new(WallBench::new(device, workers));
     Target { title: title.to_string(), name: name.to_string(), bench, is_model: false, writes, _scratch: None }
-}
-
-/// A sentence for people, which is no part of the report. That nobody can be told changes nothing.
-fn note(sentence: &str) {
-    let _ = writeln!(std::io::stderr(), "mqfq: {sentence}");
 }
 
 /// A file that is removed when this is dropped.
@@ -309,7 +304,7 @@ fn write_all(
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.0) {
-            note(&format!("cannot remove the scratch file {}: {}", self.0.display(), plain(&error)));
+            crate::tell(&format!("cannot remove the scratch file {}: {}", self.0.display(), plain(&error)));
         }
     }
 }

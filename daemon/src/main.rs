@@ -51,10 +51,15 @@ fn run(cli: Cli) -> Result<(), String> {
     }
 }
 
-/// A sentence and a status. That nobody can be told does not change the status.
+/// A sentence and a status.
 fn fail(sentence: &str, status: u8) -> ExitCode {
-    let _ = writeln!(io::stderr(), "mqfq: {}", text::sentence(sentence));
+    tell(sentence);
     ExitCode::from(status)
+}
+
+/// A sentence for people, on a line of stderr that nothing in it can break. That nobody can be told changes nothing.
+fn tell(sentence: &str) {
+    let _ = writeln!(io::stderr(), "mqfq: {}", text::sentence(sentence));
 }
 
 /// `print!` panics if stdout is a pipe without a reader (`mqfq demo | head -1`) or a full disk. For a command that
