@@ -179,6 +179,14 @@ impl<T> Slots<T> {
         self.iter().map(|(_, thing)| thing)
     }
 
+    /// The same, to change them.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().filter_map(|entry| match entry {
+            Entry::Taken(_, thing) => Some(thing),
+            Entry::Free(_) | Entry::UsedUp => None,
+        })
+    }
+
     /// Things that are there.
     pub fn len(&self) -> usize {
         self.len as usize

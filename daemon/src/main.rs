@@ -11,7 +11,7 @@ mod devices;
 mod files;
 mod in_force;
 mod output;
-mod reload;
+mod reconcile;
 mod report;
 mod serve;
 mod signals;

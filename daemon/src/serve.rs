@@ -13,11 +13,12 @@ use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, FlowPlan, Plan,
 use crate::connection_log::connection_log;
 use crate::in_force::{self, Rates};
 use crate::output::{LAST_LINES_WAIT, Output};
+use crate::reconcile::{Applied, Change, Reconciler};
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
-use crate::{devices, plain, reload, watch};
+use crate::{devices, plain, watch};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping, Settled};
 use mqfq_blk::probe::Finding;
@@ -141,7 +142,9 @@ struct TraceReport {
 #[derive(Serialize)]
 struct ReloadReport {
     reloaded: bool,
-    changes: Vec<reload::Change>,
+    changes: Vec<Change>,
+    /// What is in force.
+    revision: u64,
     error: Option<String>,
 }
 
@@ -197,7 +200,7 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     let &ServeOptions { ref config, print_stats, .. } = options;
     raise_open_files_limit();
     let go_on = || if signals.stop_is_pending() { Err(Failure::Interrupted) } else { Ok(()) };
-    let mut prepared = Prepared::from_config(config, devices::open, output, &go_on)?;
+    let prepared = Prepared::from_config(config, devices::open, output, &go_on)?;
     let server = prepared.plan.server.clone();
     let listen_options = ListenOptions {
         connections_max: server.connections_max,
@@ -217,7 +220,7 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     }
     let addresses: Vec<String> = listeners.iter().map(|listener| listener.address()).collect();
     let listener_stats: Vec<Arc<Stats>> = listeners.iter().map(|listener| listener.stats()).collect();
-    let engine = Engine::start(prepared.engine_options())?;
+    let engine = Arc::new(Engine::start(prepared.engine_options())?);
     let trouble = Arc::new(TroubleCounts::new(prepared.device_names()));
     let _teller = TroubleTeller::start(trouble.clone(), output.clone())?;
     engine.on_trouble(move |device, new| trouble.add(device, new));
@@ -230,6 +233,7 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
     prepared.say_settled(&settled, output);
     prepared.say(true, &addresses, &settled, output);
+    let mut reconciler = Reconciler::new(prepared.plan, engine.clone());
 
     let mut rates = Rates::default();
     let mut report = || {
@@ -242,14 +246,14 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
         match signals.wait() {
             Asked::Stop => break,
             Asked::Report => report(),
-            Asked::Reload => say_reloaded(config, &mut prepared.plan, &engine, output),
-            Asked::Trace if is_tracing => is_tracing = end_trace(options, &prepared.plan, &engine, output),
+            Asked::Reload => say_reloaded(config, &mut reconciler, output),
+            Asked::Trace if is_tracing => is_tracing = end_trace(options, reconciler.plan(), &engine, output),
             Asked::Trace => is_tracing = begin_trace(options, &engine, output),
         }
     }
     signals.stop_waits_no_longer();
     if is_tracing {
-        end_trace(options, &prepared.plan, &engine, output);
+        end_trace(options, reconciler.plan(), &engine, output);
     }
     if output.is_json() {
         output.report("{\"draining\":true}\n");
@@ -265,14 +269,16 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
 }
 
 /// Reads the config again, and says what came of it. The server goes on in any case.
-fn say_reloaded(config: &Path, plan: &mut Plan, engine: &Engine, output: &Output) {
-    let mut changes = Vec::new();
-    let error = reload::reload(config, plan, engine, output, &mut changes).err();
+fn say_reloaded(config: &Path, reconciler: &mut Reconciler, output: &Output) {
+    let (Applied { revision, changes }, error) = match reconciler.reload(config, output) {
+        Ok(applied) => (applied, None),
+        Err(error) => (Applied { revision: reconciler.revision().0, changes: Vec::new() }, Some(error)),
+    };
     if let Some(error) = &error {
         output.note(&format!("not reloaded: {error}"));
     }
     if output.is_json() {
-        return output.report_json(&ReloadReport { reloaded: error.is_none(), changes, error });
+        return output.report_json(&ReloadReport { reloaded: error.is_none(), changes, revision, error });
     }
     let mut text: String = changes.iter().map(|change| format!("reloaded: {}\n", change.sentence())).collect();
     if changes.is_empty() && error.is_none() {

@@ -68,6 +68,17 @@ impl Plan {
         Ok(changes)
     }
 
+    /// The policies of `new`, whose devices are the same.
+    pub fn take_policies_of(&mut self, new: &Plan) {
+        let policies: BTreeMap<&str, PolicyConfig> =
+            new.devices.values().map(|device| (device.config.name.as_str(), device.config.policy)).collect();
+        for device in self.devices.values_mut() {
+            if let Some(policy) = policies.get(device.config.name.as_str()) {
+                device.config.policy = *policy;
+            }
+        }
+    }
+
     /// Which exports each address offers, by how it is written.
     fn served_at(&self) -> BTreeMap<String, BTreeSet<&str>> {
         let named = |slots: &[Slot]| slots.iter().map(|slot| self.exports[*slot].name.as_str()).collect();

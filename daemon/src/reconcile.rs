@@ -1,0 +1,173 @@
+//! The running server as a value, and how it becomes another one.
+//!
+//! Answers: what of a proposal can be had while tenants are served, in which order is it put in force, and what is left
+//! if a part of it fails? Everybody who wants something else of a running server proposes a whole [`Plan`]: SIGHUP with
+//! the config that it reads again, a control socket with the present one and a change in it. One function takes it
+//! ([`Reconciler::propose`]).
+//!
+//! Invariant: a proposal is applied as a whole or not at all (I12 of `ARCHITECTURE.md`), and each that was applied has
+//! a number, its revision.
+
+use crate::config::{Config, Plan, RealFiles};
+use crate::output::Output;
+use mqfq_blk::engine::Engine;
+use serde::Serialize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Something that was changed.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    device: String,
+    /// `None`: it is about the device's policy, or about a group.
+    tenant: Option<String>,
+    /// Which export of the tenant, if each is a flow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    export: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
+    /// `policy` or `weight`.
+    key: &'static str,
+    from: String,
+    to: String,
+}
+
+impl Change {
+    /// A device's `key` is another one.
+    fn of(device: &str, key: &'static str, from: impl ToString, to: impl ToString) -> Change {
+        let (device, from, to) = (device.to_owned(), from.to_string(), to.to_string());
+        Change { device, tenant: None, export: None, group: None, key, from, to }
+    }
+
+    /// In words.
+    pub fn sentence(&self) -> String {
+        let Change { device, tenant, export, group, key, from, to } = self;
+        let of = match (tenant, export, group) {
+            (Some(tenant), Some(export), _) => format!("export {export} of tenant {tenant} on "),
+            (Some(tenant), ..) => format!("tenant {tenant} on "),
+            (.., Some(group)) => format!("group {group} on "),
+            _ => String::new(),
+        };
+        if from == to {
+            return format!("{of}device {device}: {key} {to}, with other settings");
+        }
+        format!("{of}device {device}: {key} {from} -> {to}")
+    }
+}
+
+/// Who has proposed something.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+#[serde(rename_all = "snake_case")]
+pub enum SetBy {
+    /// The config that the server was started with.
+    Start,
+    /// The config, read again at a SIGHUP.
+    Reload,
+}
+
+/// What came of a proposal.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// The number of what is in force: 1 at the start, one more with each proposal that changed something.
+    pub revision: u64,
+    /// What is different now, or would be after a dry run.
+    pub changes: Vec<Change>,
+}
+
+/// Why nothing of a proposal was applied: at least one sentence.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct Refusals(pub Vec<String>);
+
+/// What runs, and the only one who changes it.
+pub struct Reconciler {
+    plan: Plan,
+    engine: Arc<Engine>,
+    revision: u64,
+    set_by: SetBy,
+}
+
+impl Reconciler {
+    /// Of an engine that runs `plan`, at revision 1.
+    pub fn new(plan: Plan, engine: Arc<Engine>) -> Reconciler {
+        Reconciler { plan, engine, revision: 1, set_by: SetBy::Start }
+    }
+
+    /// What is in force.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Which revision that is, and who has proposed it.
+    pub fn revision(&self) -> (u64, &SetBy) {
+        (self.revision, &self.set_by)
+    }
+
+    /// Puts `plan` in force, as a whole or not at all; with `dry_run` it only says what would be different. Blocks until
+    /// it is in force, which may take as long as `server.drain-s` says.
+    ///
+    /// # Errors
+    /// [`Refusals`]: what cannot be had while tenants are served, or what failed. All is as before.
+    pub fn propose(&mut self, plan: Plan, by: SetBy, dry_run: bool) -> Result<Applied, Refusals> {
+        let changes = self.plan.changes_to(&plan).map_err(|sentence| Refusals(vec![sentence]))?;
+        let mut said = Vec::new();
+        let patience = Duration::from_secs(self.plan.server.drain_s);
+        // Those that may fail come first, so that what was done of the others need not be taken back.
+        let mut before = Vec::new();
+        for (slot, policy) in changes.policies {
+            let device = slot.place();
+            let (was, wanted) = (self.engine.policy(device), policy.options(self.engine.workers()));
+            // What would start on it now.
+            let fallback = policy.fallback(self.engine.workers());
+            let fallback = fallback.filter(|_| wanted.kind.is_direct() && !self.engine.has_class_queues(device));
+            let options = fallback.unwrap_or(wanted);
+            if !dry_run && let Err(sentence) = self.engine.set_policy(device, options, patience) {
+                for (device, was) in before.into_iter().rev() {
+                    // It ran a moment ago. A device that does not let go of its requests keeps the new one, which the
+                    // sentence about it does not hide: `devices` of a report has what is in force.
+                    drop(self.engine.set_policy(device, was, patience));
+                }
+                return Err(Refusals(vec![sentence]));
+            }
+            before.push((device, was));
+            let config = &self.plan.devices[slot].config;
+            said.push(Change::of(&config.name, "policy", was.kind.name(), options.kind.name()));
+        }
+        for (device, flow, weight) in changes.weights {
+            let (name, old) = (&self.plan.devices[device].config.name, &self.plan.devices[device].flows[flow]);
+            let change = Change::of(name, "weight", old.weight.get(), weight.get());
+            said.push(Change { tenant: Some(old.tenant.clone()), export: old.export.clone(), ..change });
+            if !dry_run {
+                self.engine.set_weight(device.place(), flow.into(), weight);
+                self.plan.devices[device].flows[flow].weight = weight;
+            }
+        }
+        for (device, group, weight) in changes.group_weights {
+            let (name, old) =
+                (&self.plan.devices[device].config.name, &self.plan.devices[device].groups[group.0 as usize]);
+            let change = Change::of(name, "weight", old.weight.get(), weight.get());
+            let whose = Some(old.name.clone());
+            let (tenant, group_name) = if old.is_tenant { (whose, None) } else { (None, whose) };
+            said.push(Change { tenant, group: group_name, ..change });
+            if !dry_run {
+                self.engine.set_group_weight(device.place(), group, weight);
+                self.plan.devices[device].groups[group.0 as usize].weight = weight;
+            }
+        }
+        if !dry_run && !said.is_empty() {
+            self.plan.take_policies_of(&plan);
+            (self.revision, self.set_by) = (self.revision + 1, by);
+        }
+        Ok(Applied { revision: self.revision, changes: said })
+    }
+
+    /// Proposes the config at `path`.
+    ///
+    /// # Errors
+    /// One sentence: what is wrong with the config, or the first of [`Refusals`].
+    pub fn reload(&mut self, path: &Path, output: &Output) -> Result<Applied, String> {
+        let mut plan = Config::read(path)?.check(&RealFiles).map_err(|error| error.to_string())?;
+        plan.warnings.drain(..).for_each(|warning| output.note(&warning));
+        self.propose(plan, SetBy::Reload, false).map_err(|Refusals(sentences)| sentences.join("; "))
+    }
+}
