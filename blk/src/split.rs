@@ -35,6 +35,7 @@
 //! several workers overlap.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -55,6 +56,16 @@ impl Split {
     pub const BYTES_MIN: u32 = 4 << 10;
     /// Largest part.
     pub const BYTES_MAX: u32 = 1 << 20;
+    /// The option's values that are no size.
+    pub const WORDS: [(&str, Split); 2] = [("auto", Split::Auto), ("off", Split::Off)];
+    /// Those that are: bytes from and to, and of what they are a multiple.
+    pub const SIZES: (RangeInclusive<u64>, u64) =
+        (Split::BYTES_MIN as u64..=Split::BYTES_MAX as u64, Split::BYTES_MIN as u64);
+
+    /// Parts of so many bytes, which are among [`Split::SIZES`].
+    pub const fn of_size(bytes: u64) -> Split {
+        Split::Bytes(bytes as u32)
+    }
 }
 
 impl fmt::Display for Split {

@@ -321,6 +321,43 @@ impl<'s, 'a> Entry<'s, 'a> {
         }
     }
 
+    /// A size in bytes, in `range` and a multiple of `step`, as `of_bytes` has it; or what one of `words` stands for,
+    /// none of which is a size.
+    ///
+    /// # Errors
+    /// Another type, another string, out of range, or between two steps.
+    pub fn size_or_one_of<T: Copy>(
+        &self,
+        words: &[(&str, T)],
+        range: RangeInclusive<u64>,
+        step: u64,
+        of_bytes: impl Fn(u64) -> T,
+    ) -> Result<T, ConfigError> {
+        let named = |text: &str| words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        let (text, bytes) = match self.value {
+            DeValue::String(text) => match named(text) {
+                Some(value) => return Ok(value),
+                None => (quoted(text), size::parse(text)),
+            },
+            DeValue::Integer(integer) => {
+                let bytes = u64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(u64::MAX);
+                (shown(&integer.to_string()), Some(bytes))
+            }
+            _ => (String::new(), None),
+        };
+        let names: Vec<_> = words.iter().map(|(word, _)| quoted(word)).collect();
+        let (least, most) = (size::display(*range.start()), size::display(*range.end()));
+        let allowed = format!("{} or {least} to {most} in steps of {}", names.join(", "), size::display(step));
+        let why = match bytes {
+            Some(bytes) if range.contains(&bytes) && bytes.is_multiple_of(step) => return Ok(of_bytes(bytes)),
+            Some(bytes) if range.contains(&bytes) => format!("is no multiple of {}", size::display(step)),
+            Some(_) => "is out of range".to_owned(),
+            None if text.is_empty() => return Err(self.wrong_type(&allowed)),
+            None => "is not known".to_owned(),
+        };
+        Err(self.place.error(format!("{text} {why}, allowed is {allowed}")))
+    }
+
     /// A duration in nanoseconds, in `range`.
     ///
     /// # Errors

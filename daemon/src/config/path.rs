@@ -4,14 +4,11 @@
 use super::{ConfigError, Section};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::split::Split;
-use mqfq_config::Entry;
 use std::ops::RangeInclusive;
 
 /// Shorter than a millisecond every slow request would be given up; longer than a day nobody waits, and `"off"` says
 /// so.
 const TIMEOUT_NS: RangeInclusive<u64> = 1_000_000..=86_400_000_000_000;
-
-const SPLIT_ALLOWED: &str = "\"auto\", \"off\" or a multiple of 4KiB up to 1MiB";
 
 const TIMEOUT_ALLOWED: &str = "\"off\" or a duration like \"30s\"";
 
@@ -30,7 +27,8 @@ pub fn read(device: &Section<'_, '_>) -> Result<PathOptions, ConfigError> {
         path.merge = entry.choice(&Merge::ALL.map(Merge::name))?.parse().expect("a choice of all names");
     }
     if let Some(entry) = device.get("split") {
-        path.split = split(&entry)?;
+        let (range, step) = Split::SIZES;
+        path.split = entry.size_or_one_of(&Split::WORDS, range, step, Split::of_size)?;
     }
     if let Some(entry) = device.get("plug") {
         path.plug = entry.number(1..=PathOptions::PLUG_MAX)?;
@@ -48,20 +46,4 @@ pub fn read(device: &Section<'_, '_>) -> Result<PathOptions, ConfigError> {
         path.retries = entry.number(0..=u8::MAX)?;
     }
     Ok(path)
-}
-
-/// `split`.
-fn split(entry: &Entry<'_, '_>) -> Result<Split, ConfigError> {
-    match entry.text(SPLIT_ALLOWED)?.as_str() {
-        "off" => Ok(Split::Off),
-        "auto" => Ok(Split::Auto),
-        _ => {
-            let bytes = entry.size(u64::from(Split::BYTES_MIN)..=u64::from(Split::BYTES_MAX))? as u32;
-            if !bytes.is_multiple_of(Split::BYTES_MIN) {
-                let why = format!("{bytes} bytes are no multiple of 4KiB, allowed are {SPLIT_ALLOWED}");
-                return Err(entry.place().error(why));
-            }
-            Ok(Split::Bytes(bytes))
-        }
-    }
 }

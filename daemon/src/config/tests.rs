@@ -693,18 +693,34 @@ fn merging_split_plug_timeout_and_retries_are_read_and_refused_out_of_range() {
     assert_eq!(path("").unwrap().devices[Slot::first(0)].config.path, shipped);
     let split = |value: &str| path(&format!("split = \"{value}\"")).unwrap().devices[Slot::first(0)].config.path.split;
     assert_eq!([split("off"), split("auto"), split("1MiB")], [Split::Off, Split::Auto, Split::Bytes(1 << 20)]);
+    assert_eq!(path("split = 65536").unwrap().devices[Slot::first(0)].config.path.split, Split::Bytes(64 << 10));
     assert_eq!(path("timeout = \"off\"").unwrap().devices[Slot::first(0)].config.path.timeout_ns, 0);
     let refused = |keys: &str| refusal(&good_with("kind = \"memory\"", &format!("kind = \"memory\"\n{keys}")));
     for (keys, sentence) in [
         ("merge = \"front\"", "c.toml:3: device.fast.merge: \"front\" is not known, allowed are none, back, both"),
         (
             "split = \"5KiB\"",
-            "c.toml:3: device.fast.split: 5120 bytes are no multiple of 4KiB, allowed are \"auto\", \"off\" or a multiple of 4KiB up to 1MiB",
+            "c.toml:3: device.fast.split: \"5KiB\" is no multiple of 4KiB, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
         ),
-        ("split = \"2MiB\"", "c.toml:3: device.fast.split: \"2MiB\" is out of range, allowed is 4KiB to 1MiB"),
+        (
+            "split = \"2MiB\"",
+            "c.toml:3: device.fast.split: \"2MiB\" is out of range, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+        ),
         (
             "split = 8",
-            "c.toml:3: device.fast.split: an integer does not fit here, allowed is \"auto\", \"off\" or a multiple of 4KiB up to 1MiB",
+            "c.toml:3: device.fast.split: 8 is out of range, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+        ),
+        (
+            "split = 6000",
+            "c.toml:3: device.fast.split: 6000 is no multiple of 4KiB, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+        ),
+        (
+            "split = \"foo\"",
+            "c.toml:3: device.fast.split: \"foo\" is not known, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
+        ),
+        (
+            "split = true",
+            "c.toml:3: device.fast.split: a boolean does not fit here, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB",
         ),
         ("plug = 0", "c.toml:3: device.fast.plug: 0 is out of range, allowed is 1 to 4096"),
         ("timeout = \"10us\"", "c.toml:3: device.fast.timeout: \"10us\" is out of range, allowed is 1ms to 86400s"),

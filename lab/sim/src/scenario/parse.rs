@@ -334,7 +334,9 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     let arbitration = arbitration.map(|name| Arbitration::by_name(&name).expect("a choice of all names"));
     // Which queues can be shared depends on the policy, which is read next.
     let plain = Device::new(preset.as_deref(), size_bytes, queue_depth);
-    let split = section.get("split").map_or(Ok(Split::Off), |entry| split(&entry))?;
+    let (parts, step) = Split::SIZES;
+    let split = |entry: Entry<'_, '_>| entry.size_or_one_of(&Split::WORDS, parts, step, Split::of_size);
+    let split = section.get("split").map_or(Ok(Split::Off), split)?;
     let write_drift = of_drive("write-drift").map(|drift| write_drift(&drift)).transpose()?;
     let (cost, follow_writes) = cost(&section)?;
     let spells = Spells {
@@ -344,21 +346,6 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     };
     let device = Device { queue_pairs, arbitration, inside_max, slowed, spells, split, write_drift, ..plain };
     Ok(Device { cost, follow_writes, ..device })
-}
-
-/// `split`, as in the daemon's config.
-fn split(entry: &Entry<'_, '_>) -> Result<Split, ConfigError> {
-    match entry.text("").as_deref() {
-        Ok("off") => Ok(Split::Off),
-        Ok("auto") => Ok(Split::Auto),
-        _ => {
-            let bytes = entry.size(u64::from(Split::BYTES_MIN)..=u64::from(Split::BYTES_MAX))? as u32;
-            if !bytes.is_multiple_of(Split::BYTES_MIN) {
-                return Err(entry.place().error(format!("{bytes} is no multiple of 4096, allowed are whole 4KiB")));
-            }
-            Ok(Split::Bytes(bytes))
-        }
-    }
 }
 
 /// `{ from = DURATION, until = DURATION, times = N }`
