@@ -292,6 +292,13 @@ impl FlowTable {
         self.hierarchy = Some(Box::new(hierarchy));
     }
 
+    /// Another `period` of the hierarchy, if there is one.
+    pub(crate) fn set_step_period(&self, period: VSpan) {
+        if let Some(hierarchy) = &self.hierarchy {
+            hierarchy.set_period(period);
+        }
+    }
+
     /// Number of flows.
     pub fn len(&self) -> usize {
         self.cells.len()

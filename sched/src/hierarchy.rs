@@ -48,8 +48,9 @@
 //!     least weight / (sum of active weights) of the rate. The second is at most the first's price, so being content
 //!     is no advantage.
 //! H2. Sums, prices and effective weights are written by who holds `busy`. The last are read by anybody, each as one
-//!     word, and never 0: in an idle group the heaviest member would get the group's rate. A newcomer has its own at
-//!     once, its siblings theirs with the next step.
+//!     word, and never 0. That of an idle member is what it gets if it comes: its weight counts beside those of the
+//!     active, or in an idle group the heaviest member would get the group's rate. A newcomer has its own at once, its
+//!     siblings theirs with the next step.
 //! H3. A flow in no group reads and writes nothing of this.
 //!
 //! # Bounds
@@ -239,6 +240,11 @@ impl Price {
         Price(mantissa | (shift as u64) << 32)
     }
 
+    /// Of those whose weights share a rate.
+    fn of_parts((rate, weights): (u64, u64)) -> Price {
+        Price::ratio(u128::from(weights) << RATE_BITS, rate.into())
+    }
+
     const fn mantissa(self) -> u64 {
         self.0 & 0xffff_ffff
     }
@@ -321,7 +327,7 @@ struct Cell {
     sums: CachePadded<Sums>,
 }
 
-/// [`Price`]s of the members.
+/// [`Price`]s of the members that compete.
 struct Prices {
     hungry: AtomicU64,
     others: AtomicU64,
@@ -354,7 +360,8 @@ pub(crate) struct Hierarchy {
     cells: Box<[Cell]>,
     /// The flows in groups.
     flows: Box<[u32]>,
-    base_period: VSpan,
+    /// See [`Hierarchy::set_period`].
+    base_period: AtomicU64,
     busy: AtomicU32,
     /// When the last step was, and when the next is due.
     last: AtomicU64,
@@ -384,22 +391,25 @@ impl Hierarchy {
         Hierarchy {
             cells: tree.groups.iter().map(cell).collect(),
             flows,
-            base_period: period,
+            base_period: AtomicU64::new(period.0),
             busy: AtomicU32::new(0),
             last: AtomicU64::new(start.raw()),
             next: AtomicU64::new(start.raw()),
         }
     }
 
-    fn price(&self, member: &Member) -> Price {
-        let prices = &self.cells[member.group as usize].prices;
-        let price = if member.appetite() == Appetite::Hungry { &prices.hungry } else { &prices.others };
-        Price(get(price))
+    fn price(&self, member: &Member, weight: Weight) -> Price {
+        let Cell { prices, sums } = &self.cells[member.group as usize];
+        match member.appetite() {
+            Appetite::Hungry => Price(get(&prices.hungry)),
+            Appetite::Content => Price(get(&prices.others)),
+            Appetite::Idle => sums.newcomers_price(weight),
+        }
     }
 
     /// The effective weight of a member, from the price that it pays.
     fn set_effective(&self, member: &Member, weight: Weight) {
-        let units = self.price(member).of(units_per_cost(weight));
+        let units = self.price(member, weight).of(units_per_cost(weight));
         // Relaxed: see "Orderings". Not written if it is so: charges of other workers read it.
         if member.units_per_cost() != units {
             member.units_per_cost.store(units, Relaxed);
@@ -491,6 +501,11 @@ impl Hierarchy {
         self.leave();
     }
 
+    /// A step comes once per `period` or more, from the next one on.
+    pub(crate) fn set_period(&self, period: VSpan) {
+        put(&self.base_period, period.0);
+    }
+
     /// Changes a group's weight; [`Hierarchy::reweigh`] comes next.
     ///
     /// # Panics
@@ -566,9 +581,8 @@ impl Hierarchy {
         };
         put(&sums.rate, rate.max(1));
         let Parts { hungry, others } = sums.parts();
-        for (word, (rate, weights)) in [(&prices.hungry, hungry), (&prices.others, others)] {
-            let price = Price::ratio(u128::from(weights) << RATE_BITS, rate.into());
-            put(word, price.0);
+        for (word, parts) in [(&prices.hungry, hungry), (&prices.others, others)] {
+            put(word, Price::of_parts(parts).0);
         }
     }
 
@@ -579,7 +593,7 @@ impl Hierarchy {
         let lightest = tops.map(|cell| get(&cell.sums.weight)).min().unwrap_or(1);
         let bytes = self.flows.len() as u64 * Hierarchy::BYTES_PER_FLOW;
         let units = bytes * UNITS_PER_BYTE * u64::from(Weight::DEFAULT.get()) / lightest;
-        VSpan(self.base_period.0.max(units))
+        VSpan(get(&self.base_period).max(units))
     }
 
     fn enter(&self) -> bool {
@@ -635,6 +649,15 @@ impl Sums {
         let may_use = (u128::from(rate) * u128::from(content) / u128::from(hungry + content)) as u64;
         let left = rate - get(&self.content_use).min(may_use);
         Parts { hungry: if hungry == 0 { others } else { (left, hungry) }, others }
+    }
+
+    /// Of an idle member of this weight, if it comes while the sums cannot be changed.
+    fn newcomers_price(&self, weight: Weight) -> Price {
+        let active = get(&self.hungry_weight) + get(&self.content_weight);
+        match active {
+            0 => Price::of_parts(self.parts().others),
+            _ => Price::of_parts((get(&self.rate), active + u64::from(weight.get()))),
+        }
     }
 }
 

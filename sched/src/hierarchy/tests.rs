@@ -118,6 +118,41 @@ fn who_comes_from_idleness_has_its_part_before_it_is_charged() {
     expect(&scene.all(), &[15.0, 45.0, 40.0]);
 }
 
+#[test]
+fn who_comes_to_a_busy_group_while_its_sums_are_taken_gets_no_more_than_its_part() {
+    // Beside a light flow that takes all, and beside two groups of which one is idle.
+    let mut scene = Scene::new(&[(100, None), (60, Some(0)), (20, Some(0))], &[(1, 1), (99, 1), (7, 2)]);
+    scene.wake(0);
+    scene.step(&[256, 0, 0]);
+    assert!(scene.hierarchy.enter(), "nobody is at the sums");
+    [1, 2].into_iter().for_each(|flow| scene.wake(flow));
+    assert_eq!(scene.appetite(1), Appetite::Idle, "somebody is");
+    expect(&scene.all(), &[100.0, 99.0, 25.0]);
+    scene.hierarchy.leave();
+    // And that is what it has once it has come.
+    [1, 2].into_iter().for_each(|flow| scene.wake(flow));
+    expect(&scene.all()[1..], &[99.0, 25.0]);
+    scene.step(&[256; 3]);
+    expect(&scene.all(), &[0.75, 74.25, 25.0]);
+}
+
+#[test]
+fn steps_come_as_often_as_the_window_in_force_says() {
+    let mut scene = Scene::new(&[(100, None)], &[(1, 0), (1, 0)]);
+    let steps = |scene: &mut Scene, passed: u64| {
+        let before = get(&scene.hierarchy.last);
+        scene.now = scene.now.plus(VSpan(passed));
+        let look = |flow: FlowId| (&scene.members[flow.0 as usize].0, scene.members[flow.0 as usize].1);
+        scene.hierarchy.step_if_due(scene.now, look, |_| (VSpan(0), true));
+        get(&scene.hierarchy.last) != before
+    };
+    assert!(steps(&mut scene, PERIOD.0));
+    assert!(!steps(&mut scene, PERIOD.0 / 4), "the period is not over");
+    scene.hierarchy.set_period(VSpan(PERIOD.0 / 4));
+    assert!(steps(&mut scene, PERIOD.0 * 3 / 4), "the one that had begun is");
+    assert!(steps(&mut scene, PERIOD.0 / 4));
+}
+
 /// What the members of each group get together, as [`Scene::effective`] says, with what the content use (H1): the
 /// groups' rates, worked out from the top in floating point.
 fn expect_rates(scene: &Scene, used: &[u64], before: &[f64]) {

@@ -123,10 +123,8 @@ impl PolicyOptions {
         (token_batch, token_share)
     }
 
-    /// Virtual time from one step of a hierarchy to the next, at least ([`crate::hierarchy`]): eight windows, and as
-    /// many as of the default window for policies that have none.
-    pub(super) fn step_period(&self) -> VSpan {
-        let window = if self.kind.about().has_window { self.window } else { PolicyOptions::new(self.kind).window };
+    /// Virtual time from one step of a hierarchy to the next, at least ([`crate::hierarchy`]), beside this T.
+    pub(super) const fn step_period(window: VSpan) -> VSpan {
         VSpan(8 * window.0)
     }
 

@@ -711,6 +711,7 @@ impl<S: Structures> Policy for Mqfq<S> {
         assert_eq!(lease.0 == 0, is_exact, "a lease of {lease:?}: the form stays");
         self.quantum_mask.set(mask_of(quantum));
         self.lease.set(lease.0);
+        self.flows.set_step_period(PolicyOptions::step_period(window));
         // Last: it fences, so that who sees this window after it took a place sees all three.
         self.wheel.set_window(window, |hctx| self.ready.mark(hctx));
     }
@@ -741,7 +742,7 @@ impl Registered for Mqfq {
     }
 
     fn set_tree(&mut self, tree: &Tree) {
-        self.flows.set_tree(tree, self.options.step_period());
+        self.flows.set_tree(tree, PolicyOptions::step_period(self.options.window));
     }
 
     fn effective_weight(&self, flow: FlowId) -> Option<EffectiveWeight> {

@@ -166,7 +166,9 @@ impl Registered for Sfqd {
     }
 
     fn set_tree(&mut self, tree: &Tree) {
-        self.flows.set_tree(tree, self.options.step_period());
+        // It has no window: as beside the default one.
+        let window = PolicyOptions::new(self.options.kind).window;
+        self.flows.set_tree(tree, PolicyOptions::step_period(window));
     }
 
     fn effective_weight(&self, flow: FlowId) -> Option<EffectiveWeight> {
