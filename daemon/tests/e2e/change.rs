@@ -154,6 +154,39 @@ fn sighup_changes_the_weights_of_groups_tenants_and_exports_and_the_report_tells
 }
 
 #[test]
+fn sighup_lets_the_depth_and_the_window_be_found_and_sets_them_again() {
+    let _machine = machine::shared();
+    const SET: &str = "policy = \"mqfq\"\ndepth = 48\nwindow = \"32KiB\"\ntoken-unit = \"4KiB\"";
+    let mut server = Server::start(&CONFIG.replace("policy = \"none\"", SET));
+    let mut client = Client::connect(&server.socket("a"), "a");
+    let mut in_force = |server: &mut Server| {
+        for offset in 0..512 {
+            assert_eq!(client.read(offset * 4096, 4096).unwrap().len(), 4096);
+        }
+        server.signal(libc::SIGUSR1);
+        server.next_line()["devices"][0]["in_force"].clone()
+    };
+    let starts = |sentence: &Value, with: &str| sentence["sentence"].as_str().unwrap().starts_with(with);
+    for _ in 0..2 {
+        let set = in_force(&mut server);
+        assert!(starts(&set, "D 48 units of 4KiB, set; T 32KiB, set; "), "{set}");
+        assert_eq!((&set["depth"], &set["window"]), (&Value::Null, &Value::Null));
+        let said = reload(&mut server, |text| text.replace("= 48", "= \"auto\"").replace("\"32KiB\"", "\"auto\""));
+        assert_eq!((&said["reloaded"], said["changes"].as_array().unwrap().len()), (&true.into(), 1), "{said}");
+        let found = in_force(&mut server);
+        // One request at a time fills nothing, so there is nothing to learn; that it was looked at is there.
+        assert!(starts(&found, "D 64 units of 4KiB, found "), "{found}");
+        assert_eq!((&found["depth"]["state"], &found["window"]["bytes"]), (&"quiet".into(), &(64 << 10).into()));
+        assert!(found["depth"]["phases"].as_u64().unwrap() > 0, "{found}");
+        let said = reload(&mut server, |text| {
+            text.replace("depth = \"auto\"", "depth = 48").replace("window = \"auto\"", "window = \"32KiB\"")
+        });
+        assert_eq!(said["reloaded"], true, "{said}");
+    }
+    server.terminate();
+}
+
+#[test]
 fn sigusr2_begins_a_trace_and_the_next_one_writes_it() {
     let _machine = machine::shared();
     let mut server = Server::start(CONFIG);
