@@ -7,6 +7,7 @@ mod calibrate;
 mod cli;
 mod config;
 mod connection_log;
+mod control;
 mod devices;
 mod files;
 mod in_force;

@@ -5,14 +5,12 @@
 //! the config that it reads again, a control socket with the present one and a change in it. One function takes it
 //! ([`Reconciler::propose`]).
 //!
-//! Invariant: a proposal is applied as a whole or not at all (I12 of `ARCHITECTURE.md`), and each that was applied has
-//! a number, its revision.
+//! Invariant: a proposal is applied as a whole or not at all (I12 of `ARCHITECTURE.md`). Its number, its revision, and
+//! who has made it are kept by the control plane (`control/src/ledger.rs`).
 
-use crate::config::{Config, Plan, RealFiles};
-use crate::output::Output;
+use crate::config::Plan;
 use mqfq_blk::engine::Engine;
 use serde::Serialize;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,25 +54,6 @@ impl Change {
     }
 }
 
-/// Who has proposed something.
-#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
-#[serde(rename_all = "snake_case")]
-pub enum SetBy {
-    /// The config that the server was started with.
-    Start,
-    /// The config, read again at a SIGHUP.
-    Reload,
-}
-
-/// What came of a proposal.
-#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
-pub struct Applied {
-    /// The number of what is in force: 1 at the start, one more with each proposal that changed something.
-    pub revision: u64,
-    /// What is different now, or would be after a dry run.
-    pub changes: Vec<Change>,
-}
-
 /// Why nothing of a proposal was applied: at least one sentence.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct Refusals(pub Vec<String>);
@@ -83,14 +62,12 @@ pub struct Refusals(pub Vec<String>);
 pub struct Reconciler {
     plan: Plan,
     engine: Arc<Engine>,
-    revision: u64,
-    set_by: SetBy,
 }
 
 impl Reconciler {
-    /// Of an engine that runs `plan`, at revision 1.
+    /// Of an engine that runs `plan`.
     pub fn new(plan: Plan, engine: Arc<Engine>) -> Reconciler {
-        Reconciler { plan, engine, revision: 1, set_by: SetBy::Start }
+        Reconciler { plan, engine }
     }
 
     /// What is in force.
@@ -98,18 +75,13 @@ impl Reconciler {
         &self.plan
     }
 
-    /// Which revision that is, and who has proposed it.
-    pub fn revision(&self) -> (u64, &SetBy) {
-        (self.revision, &self.set_by)
-    }
-
-    /// Puts `plan` in force, as a whole or not at all; with `dry_run` it only says what would be different. Blocks until
-    /// it is in force, which may take as long as `server.drain-s` says.
+    /// Puts `plan` in force, as a whole or not at all, and says what is different; with `dry_run` it only says what would
+    /// be. Blocks until it is in force, which may take as long as `server.drain-s` says.
     ///
     /// # Errors
     /// [`Refusals`]: what cannot be had while tenants are served, or what failed. All is as before.
-    pub fn propose(&mut self, plan: Plan, by: SetBy, dry_run: bool) -> Result<Applied, Refusals> {
-        let changes = self.plan.changes_to(&plan).map_err(|sentence| Refusals(vec![sentence]))?;
+    pub fn propose(&mut self, plan: &Plan, dry_run: bool) -> Result<Vec<Change>, Refusals> {
+        let changes = self.plan.changes_to(plan).map_err(|sentence| Refusals(vec![sentence]))?;
         let mut said = Vec::new();
         let patience = Duration::from_secs(self.plan.server.drain_s);
         // Those that may fail come first, so that what was done of the others need not be taken back.
@@ -155,19 +127,8 @@ impl Reconciler {
             }
         }
         if !dry_run && !said.is_empty() {
-            self.plan.take_policies_of(&plan);
-            (self.revision, self.set_by) = (self.revision + 1, by);
+            self.plan.take_policies_of(plan);
         }
-        Ok(Applied { revision: self.revision, changes: said })
-    }
-
-    /// Proposes the config at `path`.
-    ///
-    /// # Errors
-    /// One sentence: what is wrong with the config, or the first of [`Refusals`].
-    pub fn reload(&mut self, path: &Path, output: &Output) -> Result<Applied, String> {
-        let mut plan = Config::read(path)?.check(&RealFiles).map_err(|error| error.to_string())?;
-        plan.warnings.drain(..).for_each(|warning| output.note(&warning));
-        self.propose(plan, SetBy::Reload, false).map_err(|Refusals(sentences)| sentences.join("; "))
+        Ok(said)
     }
 }

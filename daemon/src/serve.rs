@@ -9,11 +9,12 @@
 //! `{"draining":true}`, and the counters once more with `--stats`.
 
 use crate::config::family::Relative;
-use crate::config::{Config, ConfigError, DevicePlan, ExportPlan, FlowPlan, Plan, RealFiles, family};
+use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, ExportPlan, FlowPlan, Plan, RealFiles, family};
 use crate::connection_log::connection_log;
+use crate::control::{self, Running};
 use crate::in_force::{self, Rates};
 use crate::output::{LAST_LINES_WAIT, Output};
-use crate::reconcile::{Applied, Change, Reconciler};
+use crate::reconcile::Change;
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
@@ -33,7 +34,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What `serve` says when it is ready, and `check` when it would be.
@@ -143,13 +144,15 @@ struct TraceReport {
 struct ReloadReport {
     reloaded: bool,
     changes: Vec<Change>,
-    /// What is in force.
+    /// Of what is configured now.
     revision: u64,
     error: Option<String>,
 }
 
 /// Everything that can be made without touching a socket.
 struct Prepared {
+    text: String,
+    control: Option<ControlConfig>,
     plan: Plan,
     devices: Vec<Arc<dyn Device>>,
     tables: Vec<(ExportAddress, Arc<ExportTable>)>,
@@ -201,6 +204,7 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     raise_open_files_limit();
     let go_on = || if signals.stop_is_pending() { Err(Failure::Interrupted) } else { Ok(()) };
     let prepared = Prepared::from_config(config, devices::open, output, &go_on)?;
+    let control_sockets = prepared.control.as_ref().map(control::listen).transpose()?;
     let server = prepared.plan.server.clone();
     let listen_options = ListenOptions {
         connections_max: server.connections_max,
@@ -233,33 +237,43 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
     prepared.say_settled(&settled, output);
     prepared.say(true, &addresses, &settled, output);
-    let mut reconciler = Reconciler::new(prepared.plan, engine.clone());
 
-    let mut rates = Rates::default();
+    let counts = Counting { engine: engine.clone(), addresses, listeners: listener_stats };
+    let (counts, mut rates) = (Arc::new(counts), Rates::default());
     let mut report = || {
-        let counts = addresses.iter().cloned().zip(listener_stats.iter().map(|stats| stats.counts()));
-        let report = StatsReport::new(&engine.stats(), &mut rates, counts);
+        let report = counts.report(&mut rates);
         if output.is_json() { output.report_json(&report) } else { output.report(report.table()) }
     };
+    let Prepared { text, control, plan, .. } = prepared;
+    let (asked, rates) = (counts.clone(), Mutex::new(Rates::default()));
+    let counters = move || {
+        let report = asked.report(&mut rates.lock().unwrap_or_else(PoisonError::into_inner));
+        serde_json::to_value(report).unwrap_or_default()
+    };
+    let running = Running::new(engine.clone(), output.clone(), config, text, control, plan, Box::new(counters));
+    let running = Arc::new(running);
+    let control = control_sockets.map(|sockets| control::start(sockets, running.clone())).transpose()?;
     let mut is_tracing = false;
     loop {
         match signals.wait() {
             Asked::Stop => break,
             Asked::Report => report(),
-            Asked::Reload => say_reloaded(config, &mut reconciler, output),
-            Asked::Trace if is_tracing => is_tracing = end_trace(options, reconciler.plan(), &engine, output),
+            Asked::Reload => say_reloaded(&running, output),
+            Asked::Trace if is_tracing => is_tracing = end_trace(options, &running, &engine, output),
             Asked::Trace => is_tracing = begin_trace(options, &engine, output),
         }
     }
     signals.stop_waits_no_longer();
     if is_tracing {
-        end_trace(options, reconciler.plan(), &engine, output);
+        end_trace(options, &running, &engine, output);
     }
     if output.is_json() {
         output.report("{\"draining\":true}\n");
     }
+    running.drains();
     let grace = Duration::from_secs(server.drain_s);
     let all_answered = engine.drain(grace);
+    drop(control);
     if print_stats {
         report();
     }
@@ -268,12 +282,23 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     if all_answered { Ok(()) } else { Err(sentence().into()) }
 }
 
+/// Where the counters come from.
+struct Counting {
+    engine: Arc<Engine>,
+    addresses: Vec<String>,
+    listeners: Vec<Arc<Stats>>,
+}
+
+impl Counting {
+    fn report(&self, rates: &mut Rates) -> StatsReport {
+        let counts = self.addresses.iter().cloned().zip(self.listeners.iter().map(|stats| stats.counts()));
+        StatsReport::new(&self.engine.stats(), rates, counts)
+    }
+}
+
 /// Reads the config again, and says what came of it. The server goes on in any case.
-fn say_reloaded(config: &Path, reconciler: &mut Reconciler, output: &Output) {
-    let (Applied { revision, changes }, error) = match reconciler.reload(config, output) {
-        Ok(applied) => (applied, None),
-        Err(error) => (Applied { revision: reconciler.revision().0, changes: Vec::new() }, Some(error)),
-    };
+fn say_reloaded(running: &Running, output: &Output) {
+    let (changes, revision, error) = running.reload();
     if let Some(error) = &error {
         output.note(&format!("not reloaded: {error}"));
     }
@@ -299,13 +324,13 @@ fn begin_trace(options: &ServeOptions, engine: &Engine, output: &Output) -> bool
 }
 
 /// False: it has ended.
-fn end_trace(options: &ServeOptions, plan: &Plan, engine: &Engine, output: &Output) -> bool {
+fn end_trace(options: &ServeOptions, running: &Running, engine: &Engine, output: &Output) -> bool {
     let traces = engine.take_trace();
     let traced = |device: &DevicePlan| TracedDevice {
         name: device.config.name.clone(),
         tenants: device.flows.values().map(FlowPlan::name).collect(),
     };
-    let devices: Vec<TracedDevice> = plan.devices.values().map(traced).collect();
+    let devices: Vec<TracedDevice> = running.with_plan(|plan| plan.devices.values().map(traced).collect());
     let path = options.trace.to_string_lossy();
     match trace::write(&options.trace, &devices, &traces, engine.clock().now_ns()) {
         Err(why) => {
@@ -353,8 +378,10 @@ fn check_and_say(config: &Path, output: &Output) -> Result<(), Failure> {
 impl Prepared {
     fn from_config(path: &Path, open: Open, output: &Output, go_on: GoOn<'_>) -> Result<Prepared, Failure> {
         go_on()?;
-        let config = Config::read(path)?;
+        let text = Config::read_text(path)?;
+        let config = Config::parse(&path.display().to_string(), &text).map_err(|error| error.to_string())?;
         go_on()?;
+        let control = config.control.clone();
         let mut plan = config.check(&RealFiles).map_err(|error| error.to_string())?;
         let mut devices = Vec::new();
         for device in plan.devices.values() {
@@ -392,7 +419,7 @@ impl Prepared {
                 .map_err(|error| format!("cannot count the CPUs ({}), set server.workers", plain(&error)))?
                 .get(),
         };
-        Ok(Prepared { plan, devices, tables, workers })
+        Ok(Prepared { text, control, plan, devices, tables, workers })
     }
 
     fn device_names(&self) -> Vec<String> {

@@ -102,6 +102,14 @@ pub struct Listening {
     _file: Option<SocketFile>,
 }
 
+impl Listening {
+    /// The socket, where it listens, and what removes the socket's file when it is dropped: for who listens without
+    /// this crate.
+    pub fn into_parts(self) -> (OwnedFd, SocketAddress, impl Send + use<>) {
+        (self.socket, self.address, self._file)
+    }
+}
+
 impl fmt::Display for SocketAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

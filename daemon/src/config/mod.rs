@@ -11,6 +11,7 @@
 mod addresses;
 mod change;
 mod check;
+pub mod control;
 mod cost;
 pub mod family;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod queues;
 mod tests;
 
 pub use check::{DevicePlan, ExportPlan, FlowPlan, Plan, RealFiles};
+pub use control::ControlConfig;
 pub use cost::Profile;
 pub use family::GroupPlan;
 pub use mqfq_config::{ConfigError, Place};
@@ -41,7 +43,7 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{CostModel, PolicyKind, PriorityClass, Weight};
 use mqfq_config::groups::Groups;
 use mqfq_config::text::{quoted, shown};
-use mqfq_config::{Section, Source, size};
+use mqfq_config::{Entry, Section, Source, size};
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::PAYLOAD_BYTES_MAX;
 use mqfq_front::front_end::ExportAddress;
@@ -79,6 +81,8 @@ pub struct Located<T> {
 pub struct Config {
     /// `[server]`.
     pub server: ServerConfig,
+    /// `[control]`, if it is there.
+    pub control: Option<ControlConfig>,
     /// `[device.NAME]`, in the file's order.
     pub devices: Vec<DeviceConfig>,
     /// `[group.NAME]`.
@@ -297,9 +301,17 @@ impl Config {
     /// # Errors
     /// One sentence: it cannot be read, or what is wrong with it and where.
     pub fn read(path: &std::path::Path) -> Result<Config, String> {
-        let text = files::read_text(path, CONFIG_BYTES_MAX)
-            .map_err(|why| format!("cannot read config {}: {why}", shown(&path.to_string_lossy())))?;
+        let text = Config::read_text(path)?;
         Config::parse(&path.display().to_string(), &text).map_err(|error| error.to_string())
+    }
+
+    /// The text of the file at `path`.
+    ///
+    /// # Errors
+    /// One sentence: it cannot be read.
+    pub fn read_text(path: &std::path::Path) -> Result<String, String> {
+        let failed = |why| format!("cannot read config {}: {why}", shown(&path.to_string_lossy()));
+        files::read_text(path, CONFIG_BYTES_MAX).map_err(failed)
     }
 
     /// Reads `text`; `file` is only its name.
@@ -309,11 +321,13 @@ impl Config {
     pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
         let source = Source::new(file, text);
         let root = source.parse()?;
-        let root = Section::root(&source, root.get_ref(), &["server", "device", "group", "tenant", "export"])?;
+        let root =
+            Section::root(&source, root.get_ref(), &["server", "control", "device", "group", "tenant", "export"])?;
         let groups = Groups::read(&root, WEIGHTS, GROUPS_DEEP)?;
         let tenant = |named| tenant(named, &groups);
         Ok(Config {
             server: server(&root)?,
+            control: control::read(&root)?,
             devices: root.named_tables("device")?.into_iter().map(device).collect::<Result<_, _>>()?,
             tenants: root.named_tables("tenant")?.into_iter().map(tenant).collect::<Result<_, _>>()?,
             exports: root.named_tables("export")?.into_iter().map(export).collect::<Result<_, _>>()?,
@@ -339,15 +353,7 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
         "tenants-max",
         "exports-max",
     ])?;
-    let socket_mode = server.get("socket-mode").map(|entry| {
-        let text = entry.text("octal digits in a string, \"0\" to \"777\"")?;
-        let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777 && !text.starts_with('+'));
-        let wrong = || {
-            let text = quoted(&text);
-            entry.place().error(format!("{text} is no mode, allowed is \"0\" to \"777\" in octal digits"))
-        };
-        mode.ok_or_else(wrong)
-    });
+    let socket_mode = server.get("socket-mode").map(|entry| socket_mode(&entry));
     Ok(ServerConfig {
         workers: server.get("workers").map(|workers| workers.number(1..=1024)).transpose()?,
         pin: server.get("pin").map_or(Ok(default.pin), |pin| pin.flag())?,
@@ -365,6 +371,17 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
         tenants_max: server.get("tenants-max").map_or(Ok(default.tenants_max), |most| most.number(1..=PLACES_MAX))?,
         exports_max: server.get("exports-max").map_or(Ok(default.exports_max), |most| most.number(1..=PLACES_MAX))?,
     })
+}
+
+/// Permissions of a unix socket.
+fn socket_mode(entry: &Entry<'_, '_>) -> Result<u32, ConfigError> {
+    let text = entry.text("octal digits in a string, \"0\" to \"777\"")?;
+    let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777 && !text.starts_with('+'));
+    let wrong = || {
+        let text = quoted(&text);
+        entry.place().error(format!("{text} is no mode, allowed is \"0\" to \"777\" in octal digits"))
+    };
+    mode.ok_or_else(wrong)
 }
 
 /// The name of a device or tenant is in order.

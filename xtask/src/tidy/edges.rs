@@ -26,10 +26,11 @@ const EDGES: &[Edges] = &[
     Edges { folder: "report", package: "mqfq-report", on: &[], or_fewer: false },
     Edges { folder: "demo", package: "mqfq-demo", on: &["nvme", "blk", "front", "report"], or_fewer: false },
     Edges { folder: "calibrate", package: "mqfq-calibrate", on: &["blk", "report", "demo"], or_fewer: false },
+    Edges { folder: "control", package: "mqfq-control", on: &["report"], or_fewer: true },
     Edges {
         folder: "daemon",
         package: "mqfq",
-        on: &["front", "blk", "config", "report", "demo", "calibrate", "testing"],
+        on: &["front", "blk", "config", "report", "demo", "calibrate", "control", "testing"],
         or_fewer: true,
     },
     Edges { folder: "cpu", package: "mqfq-cpu", on: &["testing"], or_fewer: true },

@@ -1,0 +1,413 @@
+//! Which routes are there, and what does each do?
+//!
+//! [`routes`] is the one list: the router is made of it. A handler reads
+//! the request completely, asks the [`Server`] on a thread that may wait, and answers JSON; what is wrong is a
+//! [`Problem`] with one sentence.
+
+use crate::document::Document;
+use crate::events::Event;
+use crate::listen::Peer;
+use crate::model::{Applied, By, Edit, Fault, Kind, Match, Proposal, Refusal, Server, Via};
+use crate::problem::Problem;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{self, MethodRouter};
+use axum::{Extension, Json, Router};
+use futures_util::stream;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::{Map, Value, json};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Longest body about one thing, bytes.
+pub const THING_BYTES_MAX: usize = 64 << 10;
+
+/// Longest body that is a whole config, bytes: tens of thousands of tenants. One is read at a time.
+pub const CONFIG_BYTES_MAX: usize = 16 << 20;
+
+/// For a whole body, from its first byte on.
+pub const BODY_WAIT: Duration = Duration::from_secs(30);
+
+/// Streams of events that are open at once: each keeps a connection.
+pub const STREAMS_MAX: usize = 16;
+
+/// A stream of events is never silent for longer, so that a client and those between know that it lives.
+const STREAM_SILENCE: Duration = Duration::from_secs(15);
+
+/// How `mqfq ctl` names itself.
+pub const CTL_AGENT: &str = "mqfq-ctl/";
+
+const JSON: &str = "application/json";
+const MERGE_PATCH_JSON: &str = "application/merge-patch+json";
+const TOML: &str = "application/toml";
+
+/// One method of one path. Whoever has more to serve (`/metrics`) makes more of them.
+pub struct Route {
+    /// Of the request.
+    pub method: Method,
+    /// As axum writes it: `/v1/tenants/{name}`.
+    pub path: &'static str,
+    /// What answers, for this method.
+    pub service: MethodRouter,
+}
+
+struct Shared {
+    server: Arc<dyn Server>,
+    /// Who sends a whole config.
+    large: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+}
+
+type Handler = State<Arc<Shared>>;
+type Answer = Result<Response, Problem>;
+
+/// All routes but those that others add.
+pub fn routes(server: Arc<dyn Server>) -> Vec<Route> {
+    let large = Arc::new(Semaphore::new(1));
+    let shared = Arc::new(Shared { server, large, streams: Arc::new(Semaphore::new(STREAMS_MAX)) });
+    let route = |method: Method, path, service: MethodRouter<Arc<Shared>>| Route {
+        method,
+        path,
+        service: service.with_state(shared.clone()),
+    };
+    let mut routes = vec![
+        route(Method::GET, "/v1/status", routing::get(status)),
+        route(Method::GET, "/v1/counters", routing::get(counters)),
+        route(Method::GET, "/v1/events", routing::get(events)),
+        route(Method::GET, "/v1/config", routing::get(get_config)),
+        route(Method::PUT, "/v1/config", routing::put(put_config)),
+        route(Method::GET, "/v1/config/file", routing::get(get_file)),
+        route(Method::POST, "/v1/config/reload", routing::post(reload)),
+        route(Method::POST, "/v1/config/saved", routing::post(saved)),
+    ];
+    for kind in Kind::ALL {
+        // A path lives as long as the program: there are as many as kinds.
+        let (all, one) = match kind {
+            Kind::Device => ("/v1/devices", "/v1/devices/{name}"),
+            Kind::Group => ("/v1/groups", "/v1/groups/{name}"),
+            Kind::Tenant => ("/v1/tenants", "/v1/tenants/{name}"),
+            Kind::Export => ("/v1/exports", "/v1/exports/{name}"),
+        };
+        routes.push(route(Method::GET, all, routing::get(move |shared| list(kind, shared))));
+        routes.push(route(Method::GET, one, routing::get(move |shared, name| get(kind, shared, name))));
+        for (method, filter) in [
+            (Method::PUT, routing::MethodFilter::PUT),
+            (Method::PATCH, routing::MethodFilter::PATCH),
+            (Method::DELETE, routing::MethodFilter::DELETE),
+        ] {
+            let handler = move |shared, peer, name, request| change(kind, shared, peer, name, request);
+            routes.push(route(method, one, routing::on(filter, handler)));
+        }
+    }
+    routes
+}
+
+/// Everything behind one door: these routes and `more`.
+pub fn router(server: Arc<dyn Server>, more: Vec<Route>) -> Router {
+    let all = routes(server).into_iter().chain(more);
+    all.fold(Router::new(), |router, Route { path, service, .. }| router.route(path, service))
+        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path") })
+        .method_not_allowed_fallback(|method: Method| async move {
+            Problem::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("{method} does not go with this path, see the header Allow"),
+            )
+        })
+        .layer(middleware::from_fn(ask_for_token))
+}
+
+/// Clients of TCP say the token.
+async fn ask_for_token(Extension(peer): Extension<Peer>, request: Request, next: Next) -> Response {
+    let Some(token) = &peer.token else { return next.run(request).await };
+    let said = request.headers().get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    // Takes as long wherever the first difference is.
+    let is_same = |said: &[u8]| {
+        let differs = said.iter().zip(token.as_bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
+        said.len() == token.len() && differs == 0
+    };
+    if said.is_some_and(is_same) {
+        return next.run(request).await;
+    }
+    let sentence = "this address wants the token of control.token-file, as \"Authorization: Bearer TOKEN\"";
+    Problem::new(StatusCode::UNAUTHORIZED, sentence).into_response()
+}
+
+/// Asks the server where waiting is allowed.
+async fn ask<T: Send + 'static>(shared: &Arc<Shared>, of: impl FnOnce(&dyn Server) -> T + Send + 'static) -> T {
+    let server = shared.server.clone();
+    // A panic there has ended the process; the runtime's end drops this future.
+    tokio::task::spawn_blocking(move || of(&*server)).await.expect("it returns")
+}
+
+async fn status(State(shared): Handler) -> Answer {
+    Ok(Json(ask(&shared, |server| server.status()).await).into_response())
+}
+
+async fn counters(State(shared): Handler) -> Answer {
+    Ok(Json(ask(&shared, |server| server.counters()).await).into_response())
+}
+
+async fn list(kind: Kind, State(shared): Handler) -> Answer {
+    let answer = move |server: &dyn Server| {
+        let state = server.state();
+        let things = state.things.get(kind.plural()).map_or(&[][..], |things| &things[..]);
+        // Made here: ten thousand of them take their time.
+        serde_json::to_vec(&json!({ "revision": state.revision, "things": things }))
+    };
+    let body = ask(&shared, answer).await.map_err(|error| broken(&error))?;
+    Ok(([(header::CONTENT_TYPE, JSON)], body).into_response())
+}
+
+async fn get(kind: Kind, State(shared): Handler, name: Result<Path<String>, PathRejection>) -> Answer {
+    let name = name_of(name)?;
+    let of = name.clone();
+    let thing = ask(&shared, move |server| {
+        let state = server.state();
+        state.things.get(kind.plural()).into_iter().flatten().find(|thing| thing.name == of).cloned()
+    });
+    let missing = || Problem::new(StatusCode::NOT_FOUND, format!("there is no {} {name:?}", kind.section()));
+    let thing = thing.await.ok_or_else(missing)?;
+    Ok((etag(thing.revision), Json(thing)).into_response())
+}
+
+async fn get_config(State(shared): Handler, headers: HeaderMap) -> Answer {
+    let (document, revision) = ask(&shared, |server| server.configured()).await;
+    let wants_toml = headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes() == TOML.as_bytes());
+    if wants_toml {
+        return Ok((etag(revision), [(header::CONTENT_TYPE, TOML)], document.text().0).into_response());
+    }
+    Ok((etag(revision), Json(json!({ "revision": revision, "config": document.to_json() }))).into_response())
+}
+
+async fn get_file(State(shared): Handler) -> Answer {
+    let missing = || Problem::new(StatusCode::NOT_FOUND, "the server was started without a config file");
+    let file = ask(&shared, |server| server.file()).await.ok_or_else(missing)?;
+    Ok(Json(file).into_response())
+}
+
+async fn reload(State(shared): Handler, Extension(peer): Extension<Peer>, headers: HeaderMap) -> Answer {
+    let by = by(&peer, &headers);
+    answer(ask(&shared, move |server| server.reread(&by, true)).await)
+}
+
+async fn saved(State(shared): Handler, Extension(peer): Extension<Peer>, headers: HeaderMap) -> Answer {
+    let by = by(&peer, &headers);
+    answer(ask(&shared, move |server| server.reread(&by, false)).await)
+}
+
+async fn put_config(
+    State(shared): Handler,
+    Extension(peer): Extension<Peer>,
+    RawQuery(query): RawQuery,
+    request: Request,
+) -> Answer {
+    let (parts, body) = request.into_parts();
+    let dry_run = dry_run(query.as_deref())?;
+    let only_if = only_if(&parts.headers)?;
+    let is_toml = media_type(&parts.headers, &[JSON, TOML])? == TOML;
+    let place = shared.large.clone().acquire_owned().await.expect("nobody closes it");
+    let bytes = read(body, CONFIG_BYTES_MAX).await?;
+    let by = by(&peer, &parts.headers);
+    let proposed = ask(&shared, move |server| {
+        let _place: OwnedSemaphorePermit = place;
+        let document = if is_toml {
+            let text = String::from_utf8(bytes.into()).map_err(|_| bad("the body is not UTF-8, allowed is TOML"))?;
+            Document::parse(&text).map_err(|why| bad(&format!("not valid TOML: {why}")))?
+        } else {
+            Document::from_json(&object(&bytes)?)?
+        };
+        server.propose(&Proposal { edit: Edit::Whole(document), by, only_if, dry_run })
+    });
+    answer(proposed.await)
+}
+
+async fn change(
+    kind: Kind,
+    State(shared): Handler,
+    Extension(peer): Extension<Peer>,
+    name: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Answer {
+    let name = name_of(name)?;
+    let (parts, body) = request.into_parts();
+    let dry_run = dry_run(parts.uri.query())?;
+    let only_if = only_if(&parts.headers)?;
+    let edit = match parts.method {
+        Method::DELETE => Edit::Delete(kind, name),
+        Method::PATCH => {
+            media_type(&parts.headers, &[JSON, MERGE_PATCH_JSON])?;
+            Edit::Patch(kind, name, object(&read(body, THING_BYTES_MAX).await?)?)
+        }
+        _ => {
+            media_type(&parts.headers, &[JSON])?;
+            Edit::Put(kind, name, object(&read(body, THING_BYTES_MAX).await?)?)
+        }
+    };
+    let by = by(&peer, &parts.headers);
+    answer(ask(&shared, move |server| server.propose(&Proposal { edit, by, only_if, dry_run })).await)
+}
+
+/// The events after the one that the client has, as they come.
+async fn events(State(shared): Handler, RawQuery(query): RawQuery, headers: HeaderMap) -> Answer {
+    let after = match parameter(query.as_deref(), "after")? {
+        Some(after) => Some(after),
+        None => headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().to_owned()),
+    };
+    let wrong = |after: &String| {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            format!("after: {after:?} is not an event's number, allowed is a whole number"),
+        )
+    };
+    let after = after.map(|after| after.parse::<u64>().map_err(|_| wrong(&after))).transpose()?;
+    let full = |_| {
+        let sentence = format!("{STREAMS_MAX} streams of events are open, which is the most that is allowed");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, sentence)
+    };
+    let place = shared.streams.clone().try_acquire_owned().map_err(full)?;
+    // A number that is yet to come is one of another server's life: everything is new then.
+    let last = shared.server.events().last();
+    let from = after.map_or(last, |after| if after > last { 0 } else { after });
+    let watch = shared.server.events().watch();
+    let stream = stream::unfold((shared, place, watch, from), |(shared, place, mut watch, from)| async move {
+        loop {
+            // Before the look, so that what comes after it is seen.
+            watch.mark_unchanged();
+            if let Some((event, missed)) = shared.server.events().next(from) {
+                let sent = Ok::<_, Infallible>(sent(&event, missed));
+                return Some((sent, (shared, place, watch, event.id)));
+            }
+            watch.changed().await.ok()?;
+        }
+    });
+    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(STREAM_SILENCE)).into_response())
+}
+
+/// An event as server-sent events have it.
+fn sent(event: &Event, missed: u64) -> sse::Event {
+    let mut data = json!(event);
+    if missed > 0 {
+        data["missed"] = missed.into();
+    }
+    sse::Event::default().id(event.id.to_string()).event(&event.kind).data(data.to_string())
+}
+
+fn broken(error: &dyn std::error::Error) -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+}
+
+fn bad(sentence: &str) -> Refusal {
+    Refusal::new(Fault::Bad, sentence)
+}
+
+fn etag(revision: u64) -> [(header::HeaderName, HeaderValue); 1] {
+    [(header::ETAG, HeaderValue::from_str(&format!("\"{revision}\"")).expect("digits"))]
+}
+
+fn answer(applied: Result<Applied, Refusal>) -> Answer {
+    let applied = applied?;
+    let status = if applied.created && !applied.dry_run { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, etag(applied.revision), Json(applied)).into_response())
+}
+
+fn by(peer: &Peer, headers: &HeaderMap) -> By {
+    let is_ctl =
+        headers.get(header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(CTL_AGENT.as_bytes()));
+    By { via: if is_ctl { Via::Ctl } else { Via::Http }, ..peer.by.clone() }
+}
+
+fn name_of(name: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
+    name.map(|Path(name)| name)
+        .map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the name in the path is not UTF-8 in percent encoding"))
+}
+
+/// The value of the only parameter that a query may have: `name` alone is the empty one.
+fn parameter(query: Option<&str>, name: &str) -> Result<Option<String>, Problem> {
+    let mut found = None;
+    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if key != name {
+            let sentence = format!("{key:?} is no parameter of this path, allowed is {name}");
+            return Err(Problem::new(StatusCode::BAD_REQUEST, sentence));
+        }
+        found = Some(value.to_owned());
+    }
+    Ok(found)
+}
+
+fn dry_run(query: Option<&str>) -> Result<bool, Problem> {
+    match parameter(query, "dry-run")?.as_deref() {
+        None | Some("false") => Ok(false),
+        Some("" | "true") => Ok(true),
+        Some(other) => {
+            let sentence = format!("dry-run: {other:?} is not known, allowed are true, false");
+            Err(Problem::new(StatusCode::BAD_REQUEST, sentence))
+        }
+    }
+}
+
+/// `If-Match` and `If-None-Match`.
+fn only_if(headers: &HeaderMap) -> Result<Option<Match>, Problem> {
+    let wrong = |name: &str, allowed: &str| {
+        Problem::new(StatusCode::BAD_REQUEST, format!("the header {name} cannot be read, allowed is {allowed}"))
+    };
+    let absent = match headers.get(header::IF_NONE_MATCH).map(HeaderValue::as_bytes) {
+        None => None,
+        Some(b"*") => Some(Match::Absent),
+        Some(_) => return Err(wrong("If-None-Match", "*")),
+    };
+    let Some(value) = headers.get(header::IF_MATCH) else { return Ok(absent) };
+    if absent.is_some() {
+        let sentence = "If-Match and If-None-Match exclude each other, allowed is one of them";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, sentence));
+    }
+    if value.as_bytes() == b"*" {
+        return Ok(Some(Match::Revision(None)));
+    }
+    let revision = |tag: &str| tag.trim().strip_prefix('"')?.strip_suffix('"')?.parse().ok();
+    let revisions: Option<Vec<u64>> = value.to_str().ok().and_then(|tags| tags.split(',').map(revision).collect());
+    let revisions = revisions.ok_or_else(|| wrong("If-Match", "* or a revision in double quotes, as ETag has it"))?;
+    Ok(Some(Match::Revision(Some(revisions))))
+}
+
+/// The media type of the body, which is one of these; without a header the first.
+fn media_type(headers: &HeaderMap, allowed: &[&'static str]) -> Result<&'static str, Problem> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(allowed[0]) };
+    let said = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    allowed.iter().find(|known| **known == said).copied().ok_or_else(|| {
+        let sentence =
+            format!("Content-Type: {said:?} does not go with this path, allowed is {}", allowed.join(" or "));
+        Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence)
+    })
+}
+
+async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
+    let late = |_| {
+        let sentence = format!("the body was not there within {} s", BODY_WAIT.as_secs());
+        Problem::new(StatusCode::REQUEST_TIMEOUT, sentence)
+    };
+    let read = tokio::time::timeout(BODY_WAIT, Limited::new(body, bytes_max).collect()).await.map_err(late)?;
+    let body = read.map_err(|error| match error.is::<LengthLimitError>() {
+        true => {
+            let sentence = format!("the body has more than {bytes_max} bytes, which is the most that is allowed");
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, sentence)
+        }
+        false => Problem::new(StatusCode::BAD_REQUEST, "the body ended too early"),
+    })?;
+    Ok(body.to_bytes())
+}
+
+fn object(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(bad("the body is no JSON object, allowed is an object of keys")),
+        Err(error) => Err(bad(&format!("the body is not JSON: {error}"))),
+    }
+}

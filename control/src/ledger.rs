@@ -1,0 +1,162 @@
+//! Which revision is it, and who set which value when?
+//!
+//! A revision numbers the documents that were in force, from 1. Each value and each thing remembers the revision that
+//! changed it last, who did it and when. Nothing here waits or looks at a clock.
+
+use crate::document::{Document, key};
+use crate::model::{Applied, By, Edit, Fault, KeyChange, Kind, Match, Proposal, Refusal, SetBy, State, Thing};
+use crate::time::rfc3339;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The present document and its history by key.
+pub struct Ledger {
+    document: Arc<Document>,
+    revision: u64,
+    /// By the key's full name.
+    set_by: BTreeMap<String, Arc<SetBy>>,
+    /// By kind and name, the revision that changed it last.
+    things: BTreeMap<(Kind, String), u64>,
+}
+
+/// A document that was proposed, with what it changes.
+pub struct Candidate {
+    /// The document.
+    pub document: Document,
+    /// Against the present one; empty: there is nothing to do.
+    pub changes: Vec<KeyChange>,
+    /// The thing of a `Put` is new.
+    pub created: bool,
+}
+
+impl Ledger {
+    /// Revision 1: `document`, which `by` set at `at`.
+    pub fn new(document: Document, by: By, at: SystemTime) -> Ledger {
+        let empty = Arc::new(Document::default());
+        let mut ledger = Ledger { document: empty, revision: 0, set_by: BTreeMap::new(), things: BTreeMap::new() };
+        let changes = ledger.document.changes_to(&document);
+        ledger.accept(Candidate { document, changes, created: false }, &by, at);
+        // Also of a document without a key.
+        ledger.revision = 1;
+        ledger
+    }
+
+    /// The present document.
+    pub fn document(&self) -> Arc<Document> {
+        self.document.clone()
+    }
+
+    /// Its revision.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// What a proposal would put in force.
+    ///
+    /// # Errors
+    /// The revision is another one, or [`Document::edited`].
+    pub fn candidate(&self, proposal: &Proposal) -> Result<Candidate, Refusal> {
+        self.refuse_stale(proposal)?;
+        let document = self.document.edited(&proposal.edit)?;
+        let created = matches!(&proposal.edit, Edit::Put(kind, name, _) if !self.document.has(*kind, name));
+        let changes = self.document.changes_to(&document);
+        Ok(Candidate { document, changes, created })
+    }
+
+    fn refuse_stale(&self, proposal: &Proposal) -> Result<(), Refusal> {
+        let Some(wanted) = &proposal.only_if else { return Ok(()) };
+        let (what, present) = match &proposal.edit {
+            Edit::Whole(_) => ("the config".to_owned(), Some(self.revision)),
+            Edit::Put(kind, name, _) | Edit::Patch(kind, name, _) | Edit::Delete(kind, name) => {
+                let name = key(&[kind.section(), name]);
+                (name, self.of_thing(&proposal.edit))
+            }
+        };
+        let stale = |why: String| Err(Refusal::new(Fault::Stale, format!("{what}: {why}")));
+        match (wanted, present) {
+            (Match::Absent, None) | (Match::Revision(None), Some(_)) => Ok(()),
+            (Match::Absent, Some(revision)) => stale(format!("it is there already, at revision {revision}")),
+            (Match::Revision(_), None) => stale("it is not there".into()),
+            (Match::Revision(Some(revisions)), Some(revision)) if revisions.contains(&revision) => Ok(()),
+            (Match::Revision(Some(revisions)), Some(revision)) => {
+                let wanted: Vec<String> = revisions.iter().map(u64::to_string).collect();
+                stale(format!("it is at revision {revision}, the change is about revision {}", wanted.join(" or ")))
+            }
+        }
+    }
+
+    fn of_thing(&self, edit: &Edit) -> Option<u64> {
+        match edit {
+            Edit::Whole(_) => None,
+            Edit::Put(kind, name, _) | Edit::Patch(kind, name, _) | Edit::Delete(kind, name) => {
+                self.things.get(&(*kind, name.clone())).copied()
+            }
+        }
+    }
+
+    /// The candidate is in force from now on, `at`. What was changed has a new revision; a candidate that changes
+    /// nothing leaves the old one.
+    pub fn accept(&mut self, candidate: Candidate, by: &By, at: SystemTime) {
+        let Candidate { document, changes, .. } = candidate;
+        if changes.is_empty() {
+            // Its text may be another: comments, order.
+            self.document = Arc::new(document);
+            return;
+        }
+        self.revision += 1;
+        let mark = Arc::new(SetBy { by: by.clone(), at: rfc3339(at), revision: self.revision });
+        for change in &changes {
+            match change.to {
+                Value::Null => drop(self.set_by.remove(&change.key)),
+                _ => drop(self.set_by.insert(change.key.clone(), mark.clone())),
+            }
+        }
+        let (old, revision) = (self.document.clone(), self.revision);
+        for kind in Kind::ALL {
+            let (before, after): (BTreeMap<&str, _>, BTreeMap<&str, _>) =
+                (old.things(kind).collect(), document.things(kind).collect());
+            before.keys().filter(|name| !after.contains_key(*name)).for_each(|name| {
+                self.things.remove(&(kind, (*name).to_owned()));
+            });
+            let differs = |(name, keys): &(&&str, &Map<String, Value>)| before.get(**name) != Some(*keys);
+            after.iter().filter(differs).for_each(|(name, _)| {
+                self.things.insert((kind, (*name).to_owned()), revision);
+            });
+        }
+        self.document = Arc::new(document);
+    }
+
+    /// What came of a candidate, before or after it was accepted.
+    pub fn applied(&self, changes: Vec<KeyChange>, created: bool, dry_run: bool) -> Applied {
+        let changed = !changes.is_empty();
+        Applied { revision: self.revision, changed, dry_run, created, changes, done: vec![], warnings: vec![] }
+    }
+
+    /// Everything, with `in_force` for each thing that something uses.
+    pub fn state(&self, in_force: impl Fn(Kind, &str) -> Map<String, Value>) -> State {
+        let thing = |kind: Kind, name: &str, configured: Map<String, Value>| {
+            let mark = |key_: &String| {
+                let full = key(&[kind.section(), name, key_]);
+                // Of a key with a table inside, the latest of its inner ones.
+                let inner =
+                    self.set_by.range(format!("{full}.")..).take_while(|(at, _)| at.starts_with(&format!("{full}.")));
+                let latest = inner.map(|(_, mark)| mark).chain(self.set_by.get(&full)).max_by_key(|mark| mark.revision);
+                Some((key_.clone(), SetBy::clone(latest?)))
+            };
+            Thing {
+                name: name.to_owned(),
+                revision: self.things.get(&(kind, name.to_owned())).copied().unwrap_or(self.revision),
+                set_by: configured.keys().filter_map(mark).collect(),
+                in_force: in_force(kind, name),
+                configured,
+            }
+        };
+        let all = |kind: Kind| self.document.things(kind).map(|(name, keys)| thing(kind, name, keys)).collect();
+        State {
+            revision: self.revision,
+            things: Kind::ALL.iter().map(|kind| (kind.plural().to_owned(), all(*kind))).collect(),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The control plane: the running state as one value, read and changed over HTTP.
+//!
+//! ```text
+//!   client ──HTTP──▶ listen (one thread, tokio) ──▶ api ──▶ trait Server ──▶ whoever serves: check, reconcile
+//!                                                    └─◀── state, events, counters ──┘
+//! ```
+//! This crate knows no device, no engine and no config key: what it is told of them are documents (tables of TOML) and
+//! the sentences of the config's reader. Nothing here runs on a worker's thread, and no worker waits for it.
+//!
+//! | file | answers |
+//! |---|---|
+//! | [`model`] | what is asked of a server, and what does it answer? |
+//! | [`document`] | what does a change make of the configured values? |
+//! | [`ledger`] | which revision is it, and who set which value when? |
+//! | [`events`] | what has happened since event N? |
+//! | [`api`] | which routes are there, and what does each do? |
+//! | [`problem`] | how is a refusal an answer of HTTP? |
+//! | [`listen`] | who may connect, and how long may a client take? |
+//!
+//! # Bounds
+//! Connections, event streams, sizes of bodies, and the time that a client may take for a header, a body, or for
+//! reading an answer are constants of [`listen`] and [`api`]: a client that hangs costs one place for seconds.
+
+pub mod api;
+pub mod document;
+pub mod events;
+pub mod ledger;
+pub mod listen;
+pub mod model;
+pub mod problem;
+mod stream;
+mod time;
+
+pub use api::Route;
+pub use listen::{Control, Listen, start};
+pub use model::{Applied, By, Edit, Kind, Match, Proposal, Refusal, Server, State, Status, Thing, Via};

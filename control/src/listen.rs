@@ -1,0 +1,182 @@
+//! Who may connect, and how long may a client take?
+//!
+//! One thread runs a current-thread runtime of tokio and everything of HTTP. What may wait (a change that drains a
+//! tenant, counters that every worker is asked for) goes to a few threads of the same runtime ([`WAITING_MAX`]), which
+//! end when nobody needs them, so that a long change holds no reader up.
+//!
+//! | a client that | costs | until |
+//! |---|---|---|
+//! | connects and says nothing, or its header slowly | one of [`CONNECTIONS_MAX`] places | [`HEADER_WAIT`] |
+//! | sends its body slowly | the same, and at most the body's bound | `BODY_WAIT` of `api` |
+//! | does not read its answer | the same, and the answer | `WRITE_WAIT` of `stream` |
+//!
+//! A unix socket is protected by its permissions, a TCP socket by a token, also on the loopback: every user of the
+//! machine can connect there.
+
+use crate::api::{self, Route};
+use crate::model::{By, Server, Via};
+use crate::stream::Patient;
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::{io, net};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// Connections that are served at once; more wait in the kernel.
+pub const CONNECTIONS_MAX: usize = 64;
+
+/// From the connection, or the answer before, to the end of a request's header.
+pub const HEADER_WAIT: Duration = Duration::from_secs(10);
+
+/// Longest header of a request, bytes.
+pub const HEADER_BYTES_MAX: usize = 64 << 10;
+
+/// Threads for what may wait.
+const WAITING_MAX: usize = 8;
+
+/// From an accept that failed for want of something (a descriptor) to the next.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// At the end, for calls of the server that are under way.
+const END_WAIT: Duration = Duration::from_secs(1);
+
+/// A socket to listen on.
+pub struct Listen {
+    /// It listens already.
+    pub socket: OwnedFd,
+    /// How clients are told apart there.
+    pub door: Door,
+    /// Dropped when nobody listens any more: whoever removes the socket's file.
+    pub keep: Box<dyn Send>,
+}
+
+/// How clients of a socket are told apart.
+#[derive(Clone)]
+pub enum Door {
+    /// A unix socket: whoever has permission, and the kernel says who it is.
+    Unix,
+    /// A TCP socket: whoever knows the token.
+    Tcp {
+        /// `Authorization: Bearer TOKEN`.
+        token: Arc<str>,
+    },
+}
+
+/// The client of a connection.
+#[derive(Clone)]
+pub struct Peer {
+    /// Who it is; by which way the request itself says (`ctl`).
+    pub by: By,
+    /// What it must know.
+    pub(crate) token: Option<Arc<str>>,
+}
+
+/// The control plane of a running server; dropping it ends it.
+pub struct Control {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Serves `server` on `sockets`, with `more` routes besides those of [`api::routes`].
+///
+/// # Errors
+/// One sentence: no runtime, or no thread.
+pub fn start(sockets: Vec<Listen>, server: Arc<dyn Server>, more: Vec<Route>) -> Result<Control, String> {
+    let failed = |error: io::Error| format!("cannot start the control plane: {error}");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("mqfq-waiting")
+        .max_blocking_threads(WAITING_MAX)
+        .build()
+        .map_err(failed)?;
+    let router = api::router(server, more);
+    let (stop, stopped) = oneshot::channel();
+    let body = move || {
+        runtime.block_on(async {
+            for listen in sockets {
+                let accepting = accept(listen, router.clone(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+                tokio::spawn(async move {
+                    // A socket that cannot be listened on is a bug: it listens already.
+                    accepting.await.expect("a listening socket");
+                });
+            }
+            let _ = stopped.await;
+        });
+        runtime.shutdown_timeout(END_WAIT);
+    };
+    let thread = std::thread::Builder::new().name("mqfq-control".into()).spawn(body).map_err(failed)?;
+    Ok(Control { stop: Some(stop), thread: Some(thread) })
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It cannot have panicked: that ends the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::Result<()> {
+    let Listen { socket, door, keep: _keep } = listen;
+    match door {
+        Door::Unix => {
+            let listener = StdUnixListener::from(socket);
+            listener.set_nonblocking(true)?;
+            let listener = UnixListener::from_std(listener)?;
+            loop {
+                let place = places.clone().acquire_owned().await.expect("nobody closes it");
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let who = stream.peer_cred().ok();
+                        let (uid, pid) = (who.map(|who| who.uid()), who.and_then(|who| who.pid()));
+                        let peer = Peer { by: By { uid, pid, ..By::via(Via::Http) }, token: None };
+                        tokio::spawn(connection(stream, peer, router.clone(), place));
+                    }
+                    Err(_) => tokio::time::sleep(RETRY).await,
+                }
+            }
+        }
+        Door::Tcp { token } => {
+            let listener = net::TcpListener::from(socket);
+            listener.set_nonblocking(true)?;
+            let listener = TcpListener::from_std(listener)?;
+            loop {
+                let place = places.clone().acquire_owned().await.expect("nobody closes it");
+                match listener.accept().await {
+                    Ok((stream, from)) => {
+                        // A peer that vanished is noticed by what cannot be written.
+                        let _ = stream.set_nodelay(true);
+                        let by = By { address: Some(from.to_string()), ..By::via(Via::Http) };
+                        let peer = Peer { by, token: Some(token.clone()) };
+                        tokio::spawn(connection(stream, peer, router.clone(), place));
+                    }
+                    Err(_) => tokio::time::sleep(RETRY).await,
+                }
+            }
+        }
+    }
+}
+
+async fn connection<S>(stream: S, peer: Peer, router: Router, _place: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = TowerToHyperService::new(router.layer(Extension(peer)));
+    // Its end, an error too, is nobody's business but the client's.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_WAIT)
+        .max_buf_size(HEADER_BYTES_MAX)
+        .serve_connection(TokioIo::new(Patient::new(stream)), service)
+        .await;
+}

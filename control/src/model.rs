@@ -1,0 +1,288 @@
+//! What is asked of a server, and what it answers: the trait that whoever serves implements, and its nouns.
+//!
+//! One truth: what is configured is a document with a revision. The file at the start, SIGHUP, `mqfq ctl` and HTTP are
+//! ways to propose another document; a proposal is taken as a whole or not at all.
+
+use crate::document::Document;
+use crate::events::Events;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Whoever serves. The methods are called on threads of the control plane that may wait.
+pub trait Server: Send + Sync + 'static {
+    /// What the process is. Does not wait for a change under way.
+    fn status(&self) -> Status;
+
+    /// Configured and in force, as of the last change. Does not wait for a change under way.
+    fn state(&self) -> Arc<State>;
+
+    /// What is configured: the document of the present revision, with the revision.
+    fn configured(&self) -> (Arc<Document>, u64);
+
+    /// Has a proposal checked and applied, as a whole or not at all. Waits for the one before it and for what it
+    /// takes.
+    ///
+    /// # Errors
+    /// Why not, in one sentence; nothing has changed.
+    fn propose(&self, proposal: &Proposal) -> Result<Applied, Refusal>;
+
+    /// The config file, as it was read last; `None`: there is none.
+    fn file(&self) -> Option<ConfigFile>;
+
+    /// Reads the config file again: with `apply` its document is proposed, without it is only what [`Server::file`]
+    /// answers from then on (somebody has written what is configured there).
+    ///
+    /// # Errors
+    /// As of [`Server::propose`], or the file cannot be read.
+    fn reread(&self, by: &By, apply: bool) -> Result<Applied, Refusal>;
+
+    /// The counters, as SIGUSR1 prints them with `--json`. Asks every worker.
+    fn counters(&self) -> Value;
+
+    /// What happens.
+    fn events(&self) -> &Events;
+}
+
+/// The config file as it was read last.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConfigFile {
+    /// Its path, absolute.
+    pub path: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// The four kinds of things that have names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// `[device.NAME]`.
+    Device,
+    /// `[group.NAME]`.
+    Group,
+    /// `[tenant.NAME]`.
+    Tenant,
+    /// `[export.NAME]`.
+    Export,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Device, Kind::Group, Kind::Tenant, Kind::Export];
+
+    /// The section in the config.
+    pub const fn section(self) -> &'static str {
+        match self {
+            Kind::Device => "device",
+            Kind::Group => "group",
+            Kind::Tenant => "tenant",
+            Kind::Export => "export",
+        }
+    }
+
+    /// The collection in the API.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Kind::Device => "devices",
+            Kind::Group => "groups",
+            Kind::Tenant => "tenants",
+            Kind::Export => "exports",
+        }
+    }
+}
+
+/// By which way somebody came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Via {
+    /// The config file, at the start.
+    File,
+    /// The config file, read again.
+    Sighup,
+    /// `mqfq ctl`, as it says itself.
+    Ctl,
+    /// Another client of the API.
+    Http,
+}
+
+/// Who did something.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct By {
+    /// By which way.
+    pub via: Via,
+    /// The user, as the kernel says of the peer of a unix socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The process, as the kernel says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// The address of a TCP peer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+}
+
+impl By {
+    /// Somebody who came this way, of whom nothing else is known.
+    pub const fn via(via: Via) -> By {
+        By { via, uid: None, pid: None, address: None }
+    }
+}
+
+/// A change of one thing or of everything.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Edit {
+    /// Another document.
+    Whole(Document),
+    /// This thing has these keys and no others.
+    Put(Kind, String, Map<String, Value>),
+    /// Of this thing, which is there, these keys have other values; `null` takes one away (RFC 7396).
+    Patch(Kind, String, Map<String, Value>),
+    /// This thing is gone.
+    Delete(Kind, String),
+}
+
+/// Which revision a change is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Match {
+    /// One of these, `If-Match`; `None`: any that is there (`*`).
+    Revision(Option<Vec<u64>>),
+    /// There is none yet: `If-None-Match: *`.
+    Absent,
+}
+
+/// Somebody wants a change.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Proposal {
+    /// Which.
+    pub edit: Edit,
+    /// Who.
+    pub by: By,
+    /// Only if this holds.
+    pub only_if: Option<Match>,
+    /// Only say what would come of it.
+    pub dry_run: bool,
+}
+
+/// A key that has another value in the document.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KeyChange {
+    /// Its full name, such as `tenant.web.weight`.
+    pub key: String,
+    /// Before; `null`: it was not there.
+    pub from: Value,
+    /// After; `null`: it is not there.
+    pub to: Value,
+}
+
+/// What came of a proposal.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Applied {
+    /// Of the document after it.
+    pub revision: u64,
+    /// There was something to change.
+    pub changed: bool,
+    /// It was only tried.
+    pub dry_run: bool,
+    /// The thing was not there before.
+    pub created: bool,
+    /// The keys.
+    pub changes: Vec<KeyChange>,
+    /// What was done to what runs, or would be, a sentence each; nothing: nothing that is used is concerned.
+    pub done: Vec<String>,
+    /// About what is right and does nothing.
+    pub warnings: Vec<String>,
+}
+
+/// Why a proposal was not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Of which kind.
+    pub fault: Fault,
+    /// One sentence: place, fault, what is allowed.
+    pub sentence: String,
+    /// The key that it is about, if it is about one.
+    pub key: Option<String>,
+    /// The line, if the document came as text.
+    pub line: Option<usize>,
+}
+
+impl Refusal {
+    /// A refusal that is about no key.
+    pub fn new(fault: Fault, sentence: impl Into<String>) -> Refusal {
+        Refusal { fault, sentence: sentence.into(), key: None, line: None }
+    }
+}
+
+/// Kinds of refusals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It cannot be read, or what it says is not allowed.
+    Bad,
+    /// There is no such thing.
+    Missing,
+    /// It is right, and does not go with what is there or cannot be done now.
+    Conflict,
+    /// The revision is another one.
+    Stale,
+    /// The server has another trouble.
+    Broken,
+}
+
+/// What the process is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Of the program.
+    pub version: String,
+    /// The process.
+    pub pid: u32,
+    /// Since it was ready, s.
+    pub uptime_s: u64,
+    /// Worker threads.
+    pub workers: usize,
+    /// Of the document.
+    pub revision: u64,
+    /// The end was asked for.
+    pub draining: bool,
+    /// The config file's path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// Number of things of each kind, by the collection's name.
+    pub things: BTreeMap<String, usize>,
+}
+
+/// Configured and in force.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct State {
+    /// Of the document.
+    pub revision: u64,
+    /// Of each collection, the things by name.
+    pub things: BTreeMap<String, Vec<Thing>>,
+}
+
+/// One device, group, tenant or export.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Thing {
+    /// Its name.
+    pub name: String,
+    /// The revision that changed it last: its `ETag`.
+    pub revision: u64,
+    /// Its section, as it is configured.
+    pub configured: Map<String, Value>,
+    /// What holds now, defaults and what was found included; empty: nothing uses it.
+    pub in_force: Map<String, Value>,
+    /// By key, who set it last.
+    pub set_by: BTreeMap<String, SetBy>,
+}
+
+/// Who set a value, and when.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SetBy {
+    /// Who.
+    #[serde(flatten)]
+    pub by: By,
+    /// When, UTC.
+    pub at: String,
+    /// The revision that has it first.
+    pub revision: u64,
+}

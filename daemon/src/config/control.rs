@@ -1,0 +1,106 @@
+//! `[control]`: where the control plane listens, and who may come in.
+
+use super::{ConfigError, Located, Section, socket_mode};
+use mqfq_config::text::quoted;
+use mqfq_front::front_end::AddressFault;
+use mqfq_front::socket::{ADDRESSES, SocketAddress};
+use std::path::PathBuf;
+
+/// Where it listens unless told otherwise.
+pub const DEFAULT_ADDRESS: &str = "unix:/run/mqfq/control.sock";
+
+/// `[control]`. Without the section nobody listens: two servers on one machine would meet at any path that is there by
+/// itself, and a server that was started by hand may have no right to make it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControlConfig {
+    /// `listen`: an address or a list of these. Default: [`DEFAULT_ADDRESS`].
+    pub listen: Vec<SocketAddress>,
+    /// `socket-mode`: permissions of unix sockets, octal digits in a string. Default "600".
+    pub socket_mode: u32,
+    /// `token-file`: what clients of TCP must know, in a file. Default: none, and then no TCP.
+    pub token_file: Option<Located<PathBuf>>,
+}
+
+const ALLOWED: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\", or a list of these";
+
+/// The section, if it is there.
+///
+/// # Errors
+/// An unknown key, an address that cannot be read or is listed twice, or TCP without a token.
+pub(super) fn read(root: &Section<'_, '_>) -> Result<Option<ControlConfig>, ConfigError> {
+    let Some(section) = root.get("control") else { return Ok(None) };
+    let section = section.table(&["listen", "socket-mode", "token-file"])?;
+    let token_file = section.get("token-file").map(|entry| {
+        let text = entry.text("the path of a file")?;
+        Ok(Located { value: PathBuf::from(text), place: entry.place() })
+    });
+    let token_file = token_file.transpose()?;
+    let (texts, place) = match section.get("listen") {
+        Some(entry) => (entry.texts(ALLOWED)?, entry.place()),
+        None => (vec![DEFAULT_ADDRESS.to_owned()], section.place().inside("listen")),
+    };
+    let mut listen: Vec<SocketAddress> = Vec::new();
+    for text in texts {
+        let address = SocketAddress::parse(&text).map_err(|fault| {
+            let text = quoted(&text);
+            place.error(match fault {
+                AddressFault::Unreadable(why) => format!("{text} is not an address to listen on: {why}"),
+                AddressFault::Refused(why) => format!("{text} {why}, allowed is {ADDRESSES}"),
+            })
+        })?;
+        if listen.contains(&address) {
+            return Err(place.error(format!("{address} is listed twice, allowed is once")));
+        }
+        if matches!(address, SocketAddress::Tcp { .. }) && token_file.is_none() {
+            let message = "everybody on the network or on this machine could change everything, allowed is tcp with token-file, or unix:PATH";
+            return Err(place.error(format!("{address}: {message}")));
+        }
+        listen.push(address);
+    }
+    let socket_mode = section.get("socket-mode").map(|entry| socket_mode(&entry)).transpose()?;
+    Ok(Some(ControlConfig { listen, socket_mode: socket_mode.unwrap_or(0o600), token_file }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    fn read(text: &str) -> Result<String, String> {
+        let config = Config::parse("c.toml", text).map_err(|error| error.to_string())?;
+        let control = config.control.ok_or("none")?;
+        let addresses: Vec<String> = control.listen.iter().map(|address| address.to_string()).collect();
+        Ok(format!("{} {:o}", addresses.join(" "), control.socket_mode))
+    }
+
+    #[test]
+    fn without_the_section_nobody_listens_and_with_it_at_one_place_by_default() {
+        assert_eq!(read(""), Err("none".into()));
+        assert_eq!(read("[control]"), Ok("unix:/run/mqfq/control.sock 600".into()));
+        let two = "[control]\nlisten = [\"unix:/a\", \"tcp:127.0.0.1:80\"]\nsocket-mode = \"660\"\ntoken-file = \"/t\"";
+        assert_eq!(read(two), Ok("unix:/a tcp:127.0.0.1:80 660".into()));
+    }
+
+    #[test]
+    fn what_does_not_go_is_refused_in_a_sentence() {
+        let why = "everybody on the network or on this machine could change everything, allowed is tcp with token-file, or unix:PATH";
+        for (text, sentence) in [
+            ("listen = \"tcp:[::1]:80\"", format!("c.toml:2: control.listen: tcp:[::1]:80: {why}")),
+            (
+                "listen = [\"unix:/a\", \"unix:/a\"]",
+                "c.toml:2: control.listen: unix:/a is listed twice, allowed is once".into(),
+            ),
+            (
+                "listen = \"/a\"",
+                "c.toml:2: control.listen: \"/a\" is not an address to listen on: expected unix:PATH or tcp:HOST:PORT"
+                    .into(),
+            ),
+            (
+                "socket-mode = \"999\"",
+                "c.toml:2: control.socket-mode: \"999\" is no mode, allowed is \"0\" to \"777\" in octal digits".into(),
+            ),
+            ("port = 1", "c.toml:2: control.port: unknown key, allowed are listen, socket-mode, token-file".into()),
+        ] {
+            assert_eq!(read(&format!("[control]\n{text}\n")), Err(sentence));
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! The server as the control plane sees it: the document that is configured, what is in force of it, and the one way to
+//! change both.
+//!
+//! ```text
+//!   SIGHUP, PUT, PATCH, DELETE ──▶ Running::change ──▶ reader, check ──▶ Reconciler ──▶ ledger, state, event
+//!                                  one after the other  refusals         steps
+//! ```
+//! The start is revision 1.
+
+use crate::config::control::ControlConfig;
+use crate::config::{Config, ConfigError, DevicePlan, Plan, RealFiles};
+use crate::output::Output;
+use crate::reconcile::{Change, Reconciler, Refusals};
+use mqfq_blk::engine::Engine;
+use mqfq_config::text::shown;
+use mqfq_control::document::Document;
+use mqfq_control::events::Events;
+use mqfq_control::ledger::{Candidate, Ledger};
+use mqfq_control::listen::Door;
+use mqfq_control::model::{ConfigFile, Fault, KeyChange};
+use mqfq_control::{Applied, By, Control, Edit, Kind, Listen, Proposal, Refusal, Server, State, Status, Via};
+use mqfq_front::socket::SocketAddress;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+
+/// What the config is called in sentences about a document that came over the API.
+const DOCUMENT: &str = "config";
+
+/// Clients that may wait for the control plane to accept them.
+const BACKLOG: i32 = 128;
+
+/// A token is at least as long, bytes, so that nobody guesses it.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// The counters as JSON.
+pub type Counters = Box<dyn Fn() -> Value + Send + Sync>;
+
+/// A server that runs.
+pub struct Running {
+    engine: Arc<Engine>,
+    output: Output,
+    path: PathBuf,
+    control: Option<ControlConfig>,
+    ready_at: Instant,
+    is_draining: AtomicBool,
+    counters: Counters,
+    events: Events,
+    /// Held while a change is checked and applied, which may take as long as a device needs to run empty.
+    changing: Mutex<Changing>,
+    /// Held for a copy of what is inside.
+    shown: Mutex<Shown>,
+}
+
+/// What a change changes.
+struct Changing {
+    reconciler: Reconciler,
+    ledger: Ledger,
+}
+
+/// What is shown while a change is under way.
+struct Shown {
+    document: Arc<Document>,
+    state: Arc<State>,
+    file: ConfigFile,
+}
+
+/// What was done, or why nothing.
+type Done = (Vec<Change>, Result<Applied, Refusal>);
+
+impl Running {
+    /// A server that runs `plan`, which `config` at `path` with this `text` says.
+    pub fn new(
+        engine: Arc<Engine>,
+        output: Output,
+        path: &Path,
+        text: String,
+        control: Option<ControlConfig>,
+        plan: Plan,
+        counters: Counters,
+    ) -> Running {
+        let document = Document::parse(&text).expect("the config's reader has read it");
+        let ledger = Ledger::new(document, By::via(Via::File), SystemTime::now());
+        let state = state_of(&ledger, &plan, &engine);
+        let reconciler = Reconciler::new(plan, engine.clone());
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let file = ConfigFile { path: absolute.display().to_string(), text };
+        let shown = Shown { document: ledger.document(), state: Arc::new(state), file };
+        Running {
+            engine,
+            output,
+            path: path.to_owned(),
+            control,
+            ready_at: Instant::now(),
+            is_draining: AtomicBool::new(false),
+            counters,
+            events: Events::default(),
+            changing: Mutex::new(Changing { reconciler, ledger }),
+            shown: Mutex::new(shown),
+        }
+    }
+
+    /// Says that the end was asked for.
+    pub fn drains(&self) {
+        // Relaxed: a flag that nothing else is ordered by.
+        self.is_draining.store(true, Ordering::Relaxed);
+        self.events.push("draining", "the server drains: requests are answered, then exports are closed", Value::Null);
+    }
+
+    /// Calls `of` with what runs.
+    pub fn with_plan<T>(&self, of: impl FnOnce(&Plan) -> T) -> T {
+        of(self.changing().reconciler.plan())
+    }
+
+    /// Reads the config file again, as SIGHUP asks: what was changed, the revision after it, and why nothing was.
+    pub fn reload(&self) -> (Vec<Change>, u64, Option<String>) {
+        let (changes, result) = self.reload_by(&By::via(Via::Sighup));
+        (changes, self.shown().state.revision, result.err().map(|refusal| refusal.sentence))
+    }
+
+    fn reload_by(&self, by: &By) -> Done {
+        let name = self.path.display().to_string();
+        let read = Config::read_text(&self.path).and_then(|text| {
+            // The reader's sentence, with file and line.
+            let config = Config::parse(&name, &text).map_err(|error| error.to_string())?;
+            let document = Document::parse(&text)?;
+            Ok((config, document, text))
+        });
+        let (config, document, text) = match read {
+            Ok(read) => read,
+            Err(sentence) => return self.tell(by, (Vec::new(), Err(Refusal::new(Fault::Bad, sentence)))),
+        };
+        let proposal = Proposal { edit: Edit::Whole(document), by: by.clone(), only_if: None, dry_run: false };
+        let mut changing = self.changing();
+        let candidate = changing.ledger.candidate(&proposal);
+        let candidate = match candidate {
+            Ok(candidate) => candidate,
+            Err(refusal) => return (Vec::new(), Err(refusal)),
+        };
+        let done = self.change(&mut changing, candidate, config, &proposal, &|error| error.to_string());
+        if done.1.is_ok() {
+            self.shown().file.text = text;
+        }
+        self.tell(by, done)
+    }
+
+    /// Checks and applies a candidate that `config` is read from. `say` makes a sentence of the reader's refusal.
+    fn change(
+        &self,
+        changing: &mut Changing,
+        candidate: Candidate,
+        config: Config,
+        proposal: &Proposal,
+        say: &dyn Fn(&ConfigError) -> String,
+    ) -> Done {
+        let refused = |fault, sentence: String| (Vec::new(), Err(Refusal::new(fault, sentence)));
+        if config.control != self.control {
+            let sentence = "[control] cannot change while serving, allowed is to change it by a restart";
+            return refused(Fault::Conflict, sentence.to_owned());
+        }
+        let mut new = match config.check(&RealFiles) {
+            Ok(new) => new,
+            Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
+        };
+        let warnings = std::mem::take(&mut new.warnings);
+        let Changing { reconciler, ledger } = changing;
+        if !proposal.dry_run {
+            warnings.iter().for_each(|warning| self.output.note(warning));
+        }
+        let done = match reconciler.propose(&new, proposal.dry_run) {
+            Ok(done) => done,
+            Err(Refusals(sentences)) => return refused(Fault::Conflict, sentences.join("; ")),
+        };
+        let (changes, created) = (candidate.changes.clone(), candidate.created);
+        if !proposal.dry_run {
+            ledger.accept(candidate, &proposal.by, SystemTime::now());
+            let state = Arc::new(state_of(ledger, reconciler.plan(), &self.engine));
+            let mut shown = self.shown();
+            (shown.state, shown.document) = (state, ledger.document());
+        }
+        let sentences = done.iter().map(Change::sentence).collect();
+        (done, Ok(Applied { done: sentences, warnings, ..ledger.applied(changes, created, proposal.dry_run) }))
+    }
+
+    /// An event about what somebody wanted.
+    fn tell(&self, by: &By, done: Done) -> Done {
+        match &done.1 {
+            Err(refusal) => self.events.push("refused", refusal.sentence.clone(), json!({ "by": by })),
+            Ok(applied) if applied.changed && !applied.dry_run => {
+                let data = json!({ "by": by, "revision": applied.revision, "changes": applied.changes });
+                self.events.push("change", changes_sentence(&applied.changes), data);
+            }
+            Ok(_) => {}
+        }
+        done
+    }
+
+    fn changing(&self) -> MutexGuard<'_, Changing> {
+        // A panic ends the process.
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Server for Running {
+    fn status(&self) -> Status {
+        let shown = self.shown();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: self.ready_at.elapsed().as_secs(),
+            workers: self.engine.workers(),
+            revision: shown.state.revision,
+            // Relaxed: see `drains`.
+            draining: self.is_draining.load(Ordering::Relaxed),
+            config: Some(shown.file.path.clone()),
+            things: shown.state.things.iter().map(|(kind, things)| (kind.clone(), things.len())).collect(),
+        }
+    }
+
+    fn state(&self) -> Arc<State> {
+        self.shown().state.clone()
+    }
+
+    fn configured(&self) -> (Arc<Document>, u64) {
+        let shown = self.shown();
+        (shown.document.clone(), shown.state.revision)
+    }
+
+    fn propose(&self, proposal: &Proposal) -> Result<Applied, Refusal> {
+        let mut changing = self.changing();
+        let candidate = changing.ledger.candidate(proposal)?;
+        if candidate.changes.is_empty() {
+            return Ok(changing.ledger.applied(Vec::new(), false, proposal.dry_run));
+        }
+        let (text, is_own) = candidate.document.text();
+        // Of a document that we have written the lines say nothing.
+        let say = move |error: &ConfigError| match is_own {
+            true => error.to_string(),
+            false if error.key.is_empty() => error.message.clone(),
+            false => format!("{}: {}", error.key, error.message),
+        };
+        let done = match Config::parse(DOCUMENT, &text) {
+            Ok(config) => self.change(&mut changing, candidate, config, proposal, &say),
+            Err(error) => (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
+        };
+        let (_, mut result) = self.tell(&proposal.by, done);
+        if let Err(refusal) = &mut result
+            && !is_own
+        {
+            refusal.line = None;
+            refusal.sentence = without_place(&refusal.sentence).to_owned();
+        }
+        result
+    }
+
+    fn file(&self) -> Option<ConfigFile> {
+        Some(self.shown().file.clone())
+    }
+
+    fn reread(&self, by: &By, apply: bool) -> Result<Applied, Refusal> {
+        if apply {
+            return self.reload_by(by).1;
+        }
+        let text = Config::read_text(&self.path).map_err(|sentence| Refusal::new(Fault::Broken, sentence))?;
+        let changing = self.changing();
+        self.shown().file.text = text;
+        Ok(changing.ledger.applied(Vec::new(), false, false))
+    }
+
+    fn counters(&self) -> Value {
+        (self.counters)()
+    }
+
+    fn events(&self) -> &Events {
+        &self.events
+    }
+}
+
+/// The reader's refusal of a document. What a deletion leaves behind was right before: somebody needs what is gone.
+fn refusal(error: &ConfigError, edit: &Edit, sentence: String) -> Refusal {
+    let fault = if matches!(edit, Edit::Delete(..)) { Fault::Conflict } else { Fault::Bad };
+    let key = (!error.key.is_empty()).then(|| error.key.clone());
+    Refusal { fault, sentence, key, line: Some(error.line) }
+}
+
+/// A sentence without the name and the line of a document that we have written.
+fn without_place(sentence: &str) -> &str {
+    let rest = sentence.strip_prefix(DOCUMENT).and_then(|rest| rest.strip_prefix(':'));
+    let rest = rest.and_then(|rest| rest.split_once(": ")).filter(|(line, _)| line.bytes().all(|b| b.is_ascii_digit()));
+    rest.map_or(sentence, |(_, rest)| rest)
+}
+
+/// A change of the document in words.
+fn changes_sentence(changes: &[KeyChange]) -> String {
+    const TOLD: usize = 3;
+    let of = |KeyChange { key, from, to }: &KeyChange| match (from, to) {
+        (Value::Null, to) => format!("{key} = {to}"),
+        (from, Value::Null) => format!("{key} is gone (was {from})"),
+        (from, to) => format!("{key} {from} -> {to}"),
+    };
+    let told: Vec<String> = changes.iter().take(TOLD).map(of).collect();
+    let more = changes.len().saturating_sub(TOLD);
+    if more > 0 { format!("{} and {more} more", told.join(", ")) } else { told.join(", ") }
+}
+
+/// Configured and in force, of everything.
+fn state_of(ledger: &Ledger, plan: &Plan, engine: &Engine) -> State {
+    let in_force = in_force(plan, engine);
+    ledger.state(|kind, name| in_force.get(&(kind, name.to_owned())).cloned().unwrap_or_default())
+}
+
+/// What holds of everything that an export uses, by the config's keys; sizes in bytes.
+fn in_force(plan: &Plan, engine: &Engine) -> BTreeMap<(Kind, String), Map<String, Value>> {
+    let mut all: BTreeMap<(Kind, String), Map<String, Value>> = BTreeMap::new();
+    for (slot, device) in plan.devices.iter() {
+        let policy = engine.policy(slot.place());
+        let mut keys = Map::new();
+        keys.insert("policy".into(), policy.kind.name().into());
+        keys.insert("size".into(), device.size_bytes.into());
+        keys.insert("queue-depth".into(), device.config.queue_depth.into());
+        all.insert((Kind::Device, device.config.name.clone()), keys);
+        groups_in_force(device, &mut all);
+        for flow in device.flows.values() {
+            let keys = all.entry((Kind::Tenant, flow.tenant.clone())).or_default();
+            if flow.export.is_none() {
+                keys.insert("weight".into(), flow.weight.get().into());
+                if let Some(group) = flow.group {
+                    keys.insert("group".into(), device.groups[group.0 as usize].name.clone().into());
+                }
+            }
+            keys.insert("class".into(), flow.class.name().into());
+            keys.insert("staged-requests".into(), flow.staged.requests_max.into());
+            keys.insert("staged-bytes".into(), flow.staged.bytes_max.into());
+            keys.insert("memory".into(), flow.memory_bytes.into());
+        }
+    }
+    for export in plan.exports.values() {
+        let device = &plan.devices[export.device];
+        let flow = &device.flows[export.flow];
+        let mut keys = Map::new();
+        keys.insert("device".into(), device.config.name.clone().into());
+        keys.insert("tenant".into(), flow.tenant.clone().into());
+        keys.insert("offset".into(), export.offset_bytes.into());
+        keys.insert("size".into(), export.size_bytes.into());
+        keys.insert("read-only".into(), export.read_only.into());
+        if flow.export.is_some() {
+            keys.insert("weight".into(), flow.weight.get().into());
+        }
+        all.insert((Kind::Export, export.name.clone()), keys);
+    }
+    for (address, exports) in &plan.listeners {
+        for export in exports {
+            let keys = all.entry((Kind::Export, plan.exports[*export].name.clone())).or_default();
+            let addresses = keys.entry(address.front_end().name()).or_insert_with(|| json!([]));
+            addresses.as_array_mut().expect("made as one").push(address.to_string().into());
+        }
+    }
+    all
+}
+
+/// The same of groups, and of tenants whose exports are flows.
+fn groups_in_force(device: &DevicePlan, all: &mut BTreeMap<(Kind, String), Map<String, Value>>) {
+    for group in &device.groups {
+        let kind = if group.is_tenant { Kind::Tenant } else { Kind::Group };
+        let keys = all.entry((kind, group.name.clone())).or_default();
+        keys.insert("weight".into(), group.weight.get().into());
+        if let Some(parent) = group.parent {
+            keys.insert("group".into(), device.groups[parent.0 as usize].name.clone().into());
+        }
+    }
+}
+
+/// The sockets of `[control]`, which listen from now on.
+///
+/// # Errors
+/// One sentence: an address that cannot be listened on, or a token that cannot be read.
+pub fn listen(control: &ControlConfig) -> Result<Vec<Listen>, String> {
+    let token: Option<Arc<str>> = match &control.token_file {
+        None => None,
+        Some(located) => {
+            let wrong = |why| located.place.error(why).to_string();
+            Some(token(&located.value).map_err(wrong)?.into())
+        }
+    };
+    let listen = |address: &SocketAddress| {
+        let listening = address.listen(control.socket_mode, BACKLOG)?;
+        let door = match (address, &token) {
+            (SocketAddress::Tcp { .. }, Some(token)) => Door::Tcp { token: token.clone() },
+            (SocketAddress::Tcp { .. }, None) => unreachable!("the reader wants a token-file with tcp"),
+            (SocketAddress::Unix(_), _) => Door::Unix,
+        };
+        let (socket, _, file) = listening.into_parts();
+        Ok(Listen { socket, door, keep: Box::new(file) })
+    };
+    control.listen.iter().map(listen).collect()
+}
+
+/// The token in the file at `path`: its text without the white space around it.
+fn token(path: &Path) -> Result<String, String> {
+    let name = shown(&path.to_string_lossy());
+    let text = crate::files::read_text(path, 4096).map_err(|why| format!("cannot read {name}: {why}"))?;
+    let mode = std::fs::metadata(path).map_err(|error| format!("cannot read {name}: {}", crate::plain(&error)))?.mode();
+    if mode & 0o077 != 0 {
+        let mode = mode & 0o777;
+        return Err(format!("{name} has mode {mode:o}: others can read it, allowed is at most 600"));
+    }
+    let token = text.trim().to_owned();
+    let fits = token.len() >= TOKEN_BYTES_MIN && token.bytes().all(|byte| byte.is_ascii_graphic());
+    let wrong = || {
+        format!("{name} holds no token, allowed are at least {TOKEN_BYTES_MIN} printable ASCII characters, no space")
+    };
+    if fits { Ok(token) } else { Err(wrong()) }
+}
+
+/// Starts the control plane on sockets that [`listen`] has made.
+///
+/// # Errors
+/// One sentence.
+pub fn start(sockets: Vec<Listen>, running: Arc<Running>) -> Result<Control, String> {
+    mqfq_control::start(sockets, running, Vec::new())
+}
