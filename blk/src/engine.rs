@@ -11,7 +11,7 @@ pub use classes::Settled;
 use crate::client::{MakeClient, Whose};
 use crate::clock::Clock;
 use crate::device::{Device, DeviceInfo};
-use crate::host::{Mail, WorkerStats};
+use crate::host::{Mail, Sweep};
 use crate::kick::Bell;
 use crate::machine;
 use crate::path::PathOptions;
@@ -19,6 +19,7 @@ use crate::queues::{DeviceQueues, QueueLayout, QueueMap};
 use crate::split::{Split, SplitControl, SplitState};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
+use crate::table::{Swept, UnderWay};
 use crate::trace::Trace;
 use crate::tuning::{InForce, Tuning};
 use crate::worker::thread::{self, Running, Shared, SharedDevice};
@@ -29,7 +30,7 @@ use mqfq_sched::hierarchy::{EffectiveWeight, Group, GroupId, Tree};
 use mqfq_sched::policy::{AnyPolicy, ClassWeights, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::write_cost::WriteCost;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -215,6 +216,8 @@ pub struct Engine {
     /// What can be changed while the engine runs, by device. Held by whoever changes it, so that changes come one after
     /// another.
     current: Mutex<Vec<Current>>,
+    /// Held by whoever waits for what is under way.
+    sweeping: Mutex<()>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -273,6 +276,7 @@ impl Engine {
                 write_cost: device.path.follow_writes.then(|| Arc::new(WriteCost::new(device.cost, options.workers))),
                 path: device.path,
                 split,
+                boards: (0..options.workers).map(|_| OnceLock::new()).collect(),
             });
             settled.push(at_start);
         }
@@ -284,7 +288,8 @@ impl Engine {
             classes: device.flows.iter().map(|flow| flow.class).collect(),
         });
         let current = Mutex::new(current.collect());
-        let mut engine = Engine { shared, options, topology, settled, current, threads: Vec::new() };
+        let mut engine =
+            Engine { shared, options, topology, settled, current, sweeping: Mutex::new(()), threads: Vec::new() };
         let (sender, started) = mpsc::channel();
         for index in 0..engine.options.workers {
             let pinned = engine.options.pin && engine.options.workers <= cpus.len();
@@ -410,7 +415,33 @@ impl Engine {
         replies.into_iter().map(|reply| reply.recv().unwrap_or_default()).collect()
     }
 
-    /// Counters so far.
+    /// What is under way on each worker, by worker, then by device. Each looks at its table in pieces between requests.
+    fn sweep(&self) -> Vec<Result<Vec<Swept>, Missing>> {
+        // One after another: a worker makes one sweep at a time.
+        let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let empty = || self.options.devices.iter().map(|device| Swept::new(device.flows.len())).collect();
+        // A channel for each, so that the answers come in the order of the workers and not in that of their speed.
+        let ask = |worker| {
+            let (reply, swept) = mpsc::channel();
+            self.shared.send(worker, Mail::Sweep(Sweep { found: empty(), reply, at: (0, 0) }));
+            swept
+        };
+        let replies: Vec<_> = (0..self.threads.len()).map(ask).collect();
+        let clock = self.clock();
+        let until_ns = clock.now_ns() + SWEEP_PATIENCE_NS;
+        let swept = |reply: mpsc::Receiver<_>| {
+            reply.recv_timeout(Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()))).map_err(|error| {
+                match error {
+                    mpsc::RecvTimeoutError::Timeout => Missing::Late,
+                    mpsc::RecvTimeoutError::Disconnected => Missing::Gone,
+                }
+            })
+        };
+        replies.into_iter().map(swept).collect()
+    }
+
+    /// Counters so far. The workers' are read where they are; what is under way they say themselves, and of one that
+    /// does not within a second it is not known.
     pub fn stats(&self) -> EngineStats {
         let at_ns = self.clock().now_ns();
         let current = self.current();
@@ -430,18 +461,24 @@ impl Engine {
                 group.effective_weight = policy.effective_weight_of(GroupId(number));
             }
         }
-        // A channel for each, so that the answers come in the order of the workers and not in that of their speed.
-        let ask = |worker| {
-            let (sender, reply) = mpsc::channel::<WorkerStats>();
-            self.shared.send(worker, Mail::Snapshot(sender));
-            reply
-        };
-        let replies: Vec<_> = (0..self.threads.len()).map(ask).collect();
-        for worker in replies.into_iter().flatten() {
-            for (device, (hctx, flows)) in devices.iter_mut().zip(worker) {
-                device.hctxs.push(hctx);
-                for (sum, flow) in device.flows.iter_mut().zip(flows) {
-                    flow.into_iter().for_each(|flow| sum.stats.merge(&flow));
+        for (worker, swept) in self.sweep().into_iter().enumerate() {
+            let swept = match swept {
+                Ok(swept) => swept,
+                Err(Missing::Late) => Vec::new(),
+                Err(Missing::Gone) => continue,
+            };
+            let mut swept = swept.into_iter();
+            for (device, shared) in devices.iter_mut().zip(&self.shared.devices) {
+                let Some(board) = shared.boards[worker].get() else { continue };
+                let Swept { flows, in_flight, staged, .. } = swept.next().unwrap_or_default();
+                device.hctxs.push(HctxStats { in_flight, staged, ..board.read() });
+                let under_way = flows.into_iter().chain(std::iter::repeat(UnderWay::NONE));
+                for ((sum, number), UnderWay { requests, oldest_ns }) in device.flows.iter_mut().zip(0..).zip(under_way)
+                {
+                    board.add_flow(FlowId(number), &mut sum.stats);
+                    sum.stats.under_way += requests;
+                    let oldest_ns = (requests > 0).then_some(oldest_ns);
+                    sum.stats.oldest_ns = [sum.stats.oldest_ns, oldest_ns].into_iter().flatten().min();
                 }
             }
         }
@@ -459,6 +496,17 @@ impl Drop for Engine {
             drop(thread.join());
         }
     }
+}
+
+/// How long the workers together may take for what is under way.
+const SWEEP_PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Why a worker did not say what is under way.
+enum Missing {
+    /// It is busy with something else.
+    Late,
+    /// It has ended.
+    Gone,
 }
 
 fn empty_stats((device, current): (&DeviceOptions, &Current)) -> DeviceStats {

@@ -11,7 +11,8 @@
 
 use crate::buffer::Buffer;
 use crate::client::{Event, MakeClient, Part, Whose};
-use crate::stats::{FlowStats, HctxStats, Trouble};
+use crate::stats::Trouble;
+use crate::table::Swept;
 use crate::trace::Trace;
 use crate::tuning::Tuning;
 use mqfq_sched::policy::{AnyPolicy, Policy};
@@ -63,8 +64,8 @@ pub enum Mail<P: Policy = AnyPolicy> {
     },
     /// As [`Mail::Abort`], for some clients.
     AbortSome(Whose),
-    /// Report counters.
-    Snapshot(mpsc::Sender<WorkerStats>),
+    /// Find what is under way on each device, a piece of the table in each turn.
+    Sweep(Sweep),
     /// Record requests on every device: see [`crate::hctx::HwCtx::start_trace`].
     StartTrace {
         /// Requests that each context keeps.
@@ -93,8 +94,16 @@ pub enum Mail<P: Policy = AnyPolicy> {
     Stop,
 }
 
-/// One worker's counters: per device, its context's and its flows' (see [`crate::hctx::HwCtx::flow_stats`]).
-pub type WorkerStats = Vec<(HctxStats, Vec<Option<Box<FlowStats>>>)>;
+/// A look at all requests of one worker, in pieces.
+#[derive(Debug)]
+pub struct Sweep {
+    /// What was found, by device. Whoever asks brings the memory.
+    pub found: Vec<Swept>,
+    /// Given what was found.
+    pub reply: mpsc::Sender<Vec<Swept>>,
+    /// The device and the place at which it goes on.
+    pub at: (usize, usize),
+}
 
 /// The surroundings of one worker: its clock, bell, mail, sockets and sleep.
 pub trait Host<P: Policy = AnyPolicy> {

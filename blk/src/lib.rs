@@ -6,11 +6,13 @@
 
 pub mod buffer;
 pub mod client;
+pub mod counters;
 pub mod device;
 pub mod device_info;
 pub mod foreign;
 pub mod hctx;
 pub mod host;
+pub mod latencies;
 mod list;
 pub mod path;
 mod patience;

@@ -176,6 +176,18 @@ impl RequestTable {
         self.places.iter().filter(|request| !request.is_free())
     }
 
+    /// Adds the requests in places `from` to `from + places` to `found`. `None`: there can be none in further places.
+    pub fn sweep(&self, from: usize, places: usize, found: &mut Swept) -> Option<usize> {
+        let end = (from + places).min(self.places.len());
+        for request in self.places[from.min(end)..end].iter().filter(|request| !request.is_free()) {
+            found.seen += 1;
+            let Some(flow) = found.flows.get_mut(request.submission.flow.0 as usize) else { continue };
+            flow.requests += 1;
+            flow.oldest_ns = flow.oldest_ns.min(request.submitted_ns);
+        }
+        (found.seen < self.len() && end < self.places.len()).then_some(end)
+    }
+
     /// Room left, in requests.
     pub fn room(&self) -> usize {
         self.places.len() - self.len()
@@ -207,6 +219,39 @@ impl Drop for RequestTable {
                 token.into_units();
             }
         }
+    }
+}
+
+/// What a sweep over the requests of one context has found until now.
+#[derive(Clone, Debug, Default)]
+pub struct Swept {
+    /// By flow; as long as the one who asks makes it.
+    pub flows: Vec<UnderWay>,
+    /// Commands on the device when it began.
+    pub in_flight: u64,
+    /// Requests in the policy's queue when it began.
+    pub staged: u64,
+    seen: usize,
+}
+
+/// Requests of one flow that are admitted and not completed; of those that were cut, their parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnderWay {
+    /// How many.
+    pub requests: u64,
+    /// When the oldest of them was submitted, ns; the largest number if there is none.
+    pub oldest_ns: u64,
+}
+
+impl UnderWay {
+    /// No request.
+    pub const NONE: UnderWay = UnderWay { requests: 0, oldest_ns: u64::MAX };
+}
+
+impl Swept {
+    /// For so many flows, before the first is found.
+    pub fn new(flows: usize) -> Swept {
+        Swept { flows: vec![UnderWay::NONE; flows], ..Swept::default() }
     }
 }
 

@@ -78,7 +78,7 @@ fn time_on_the_device_is_counted_once_and_by_commands() {
     let stats = hctx.stats();
     assert_eq!((stats.in_flight, stats.staged), (0, 0));
     assert_eq!((stats.busy_ns, stats.in_flight_ns), (600, 1100), "nothing was there for 1000 ns, then one for 100");
-    let flow = hctx.flow_stats()[0].as_ref().unwrap();
+    let flow = hctx.flow_stats().remove(0).unwrap();
     // From 100 to 700 twice, from 100 to 1800.
     assert_eq!((flow.completed[0], flow.bytes[0], flow.total_ns_sum[0]), (3, 3 * 4096, 2 * 600 + 1700));
 }

@@ -262,7 +262,7 @@ fn a_flow_with_three_times_the_weight_gets_three_times_the_bytes_on_other_queues
         env.settle(draw);
         env.finish_one(draw);
     }
-    let mut bytes = |hctx: usize, flow: usize| {
+    let bytes = |hctx: usize, flow: usize| {
         env.hctxs[hctx].flow_stats()[flow].as_ref().map_or(0, |stats| stats.transferred_bytes())
     };
     let weighted = [bytes(0, 0) + bytes(1, 0), bytes(2, 1) / 3];

@@ -1,9 +1,9 @@
 //! Counters of a running server, as a table for people and as JSON for programs.
 
 use crate::in_force::{self, Rates, WindowReport};
-use hdrhistogram::Histogram;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
 use mqfq_blk::hierarchy::{EffectiveWeight, GroupId};
+use mqfq_blk::latencies::Latencies;
 use mqfq_blk::stats::FlowStats;
 use mqfq_blk::tuning::{Probe, State};
 use mqfq_front::stats::Counts;
@@ -280,14 +280,15 @@ struct HctxReport {
     late_completions: u64,
 }
 
-impl From<&Histogram<u64>> for LatencyReport {
-    fn from(histogram: &Histogram<u64>) -> Self {
+impl LatencyReport {
+    /// Of latencies whose sum is `sum_ns`.
+    fn new(seen: &Latencies, sum_ns: u64) -> LatencyReport {
         LatencyReport {
-            mean: histogram.mean().round() as u64,
-            p50: histogram.value_at_quantile(0.5),
-            p99: histogram.value_at_quantile(0.99),
-            p999: histogram.value_at_quantile(0.999),
-            max: histogram.max(),
+            mean: sum_ns.checked_div(seen.len()).unwrap_or(0),
+            p50: seen.at_millionths(500_000),
+            p99: seen.at_millionths(990_000),
+            p999: seen.at_millionths(999_000),
+            max: seen.max_ns(),
         }
     }
 }
@@ -308,9 +309,9 @@ impl From<&NamedFlowStats> for TenantReport {
             transferred_bytes: flow.stats.transferred_bytes(),
             class_bytes: flow.class_bytes.map(ByClass::from),
             operations: Operations::of(&flow.stats),
-            queued_ns: (&flow.stats.queued_ns).into(),
-            device_ns: (&flow.stats.device_ns).into(),
-            total_ns: (&flow.stats.total_ns).into(),
+            queued_ns: LatencyReport::new(&flow.stats.queued_ns, flow.stats.queued_ns_sum),
+            device_ns: LatencyReport::new(&flow.stats.device_ns, flow.stats.device_ns_sum),
+            total_ns: LatencyReport::new(&flow.stats.total_ns, flow.stats.total_ns_sum.iter().sum()),
         }
     }
 }
@@ -523,9 +524,7 @@ mod tests {
     fn the_table_and_the_json_say_the_same() {
         let mut stats = FlowStats::default();
         (stats.completed, stats.failed, stats.bytes) = ([7, 3, 1, 0, 0], 2, [28_672, 12_288, 0, 0, 0]);
-        for _ in 0..11 {
-            stats.total_ns.record(2000).unwrap();
-        }
+        stats.total_ns.record_n(2000, 11);
         let hctx = HctxStats { dispatched: 11, doorbells: 5, ..Default::default() };
         let flows = vec![NamedFlowStats {
             name: "alice".into(),

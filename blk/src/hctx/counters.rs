@@ -1,37 +1,64 @@
 //! What one context counts and records: of itself, of each flow, and of each request while a trace is on.
 
-use crate::stats::{FlowStats, HctxStats};
+use crate::counters::{Board, FlowCounters, HctxCounters};
 use crate::trace::{Recorder, TraceEvent};
 use mqfq_sched::flow::FlowId;
+use std::sync::Arc;
 
 /// One context's counters.
 pub(super) struct Counters {
-    pub(super) stats: HctxStats,
-    /// Since when `stats` counts the time that commands spend on the device.
+    /// What readers see.
+    pub(super) board: Arc<Board>,
+    /// Since when the board counts the time that commands spend on the device.
     accounted_ns: u64,
-    /// By flow; 100 KB each, so they come into being with a flow's first completion here.
-    pub(super) flows: Vec<Option<Box<FlowStats>>>,
+    /// Since when the policy holds back what is staged, and why.
+    held_back: Option<(TraceEvent, u64)>,
     pub(super) trace: Option<Box<Recorder>>,
 }
 
 impl Counters {
     /// Nothing counted of so many flows.
     pub(super) fn new(flows: usize) -> Counters {
-        Counters { stats: HctxStats::default(), accounted_ns: 0, flows: vec![None; flows], trace: None }
+        Counters { board: Arc::new(Board::new(flows)), accounted_ns: 0, held_back: None, trace: None }
+    }
+
+    /// Those of the context.
+    #[inline(always)]
+    pub(super) fn stats(&self) -> &HctxCounters {
+        &self.board.stats
     }
 
     /// Counts the time since the last call towards the `in_flight` commands that were on the device all the while.
     pub(super) fn account(&mut self, in_flight: u64, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.accounted_ns);
         self.accounted_ns = now_ns;
-        self.stats.busy_ns += if in_flight > 0 { elapsed_ns } else { 0 };
-        self.stats.in_flight_ns += in_flight * elapsed_ns;
+        if in_flight > 0 {
+            self.stats().busy_ns.add(elapsed_ns);
+            self.stats().in_flight_ns.add(in_flight * elapsed_ns);
+        }
     }
 
-    /// The counters of a flow that has completed a request, unless flows are not counted.
+    /// The counters of a flow, unless flows are not counted.
     #[inline(always)]
-    pub(super) fn of(&mut self, flow: FlowId) -> Option<&mut FlowStats> {
-        Some(self.flows.get_mut(flow.0 as usize)?.get_or_insert_with(first_completion))
+    pub(super) fn of(&self, flow: FlowId) -> Option<&FlowCounters> {
+        self.board.flow(flow)
+    }
+
+    /// The policy holds back what is staged, for this reason, until [`Counters::let_go`].
+    pub(super) fn hold_back(&mut self, why: TraceEvent, now_ns: u64) {
+        let stats = self.stats();
+        if why == TraceEvent::Throttled { &stats.throttled } else { &stats.no_token }.add(1);
+        self.held_back = Some((why, now_ns));
+        self.mark(why, now_ns);
+    }
+
+    /// The policy is asked again.
+    #[cold]
+    pub(super) fn let_go(&mut self, now_ns: u64) {
+        let Some((why, since_ns)) = self.held_back.take() else { return };
+        let stats = self.stats();
+        let sum = if why == TraceEvent::Throttled { &stats.throttled_ns } else { &stats.no_token_ns };
+        sum.add(now_ns.saturating_sub(since_ns));
     }
 
     /// Records an event of the context, if a trace is on.
@@ -41,9 +68,4 @@ impl Counters {
             trace.mark(event, now_ns);
         }
     }
-}
-
-#[cold]
-fn first_completion() -> Box<FlowStats> {
-    Box::default()
 }

@@ -203,7 +203,7 @@ impl<P: Policy> Shared<P> {
                 request.next = Some(std::mem::replace(&mut open.head, handle));
             }
         }
-        self.counters.stats.merged += 1;
+        self.counters.stats().merged.add(1);
         0
     }
 
@@ -282,7 +282,7 @@ impl<P: Policy> Shared<P> {
     /// A merged command ended badly: each of its requests will go alone.
     #[cold]
     pub(super) fn take_apart(&mut self, head: Handle, buffer: Option<Buffer>, more: Segments) {
-        self.counters.stats.taken_apart += 1;
+        self.counters.stats().taken_apart.add(1);
         let mut next = Some(head);
         while let Some(handle) = next {
             self.commands.resend.push_back(handle);

@@ -65,7 +65,7 @@ impl RawPath {
             None => (QueueClass::Medium, Cost(0)),
         };
         let Some(tag) = commands.tags.acquire_of(class) else {
-            counters.stats.refused += 1;
+            counters.stats().refused.add(1);
             return self.refuse(submission);
         };
         let Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie } = submission;
@@ -73,7 +73,7 @@ impl RawPath {
         if let Err(QueueFull(Command { buffer, .. })) = commands.device.submit(command) {
             // The device queue is as deep as there are tags, but may keep places to itself for a while.
             commands.tags.release(tag);
-            counters.stats.refused += 1;
+            counters.stats().refused.add(1);
             return self.refuse(Submission { flow, op, offset_bytes, length_bytes, fua, buffer, cookie });
         }
         let flight = Flight { owner, cookie, flow, op, length_bytes, cost, submitted_ns: now_ns };
@@ -100,8 +100,8 @@ impl RawPath {
         let dispatched = std::mem::take(&mut self.fresh);
         if dispatched > 0 {
             shared.commands.device.ring_doorbell(now_ns);
-            shared.counters.stats.doorbells += 1;
-            shared.counters.stats.dispatched += dispatched as u64;
+            shared.counters.stats().doorbells.add(1);
+            shared.counters.stats().dispatched.add(dispatched as u64);
         }
         Run { dispatched, again: false }
     }

@@ -130,7 +130,7 @@ impl<P: Policy> Shared<P> {
         let charge = self.charges.of(&submission);
         let &Submission { flow, offset_bytes, length_bytes, .. } = &submission;
         if !self.staging.admit(flow, charge.staged_bytes) {
-            self.counters.stats.refused += 1;
+            self.counters.stats().refused.add(1);
             return Err(Full(submission));
         }
         let Charge { cost, kind, is_sync, .. } = charge;
@@ -196,8 +196,8 @@ impl<P: Policy> Shared<P> {
         if dispatched > 0 {
             self.commands.device.ring_doorbell(now_ns);
             self.expiry.arm(now_ns);
-            self.counters.stats.doorbells += 1;
-            self.counters.stats.dispatched += dispatched as u64;
+            self.counters.stats().doorbells.add(1);
+            self.counters.stats().dispatched.add(dispatched as u64);
         }
     }
 
@@ -219,7 +219,7 @@ impl<P: Policy> Shared<P> {
         // What an end carries is taken out of its place, and not moved out with all the rest.
         for Reaped { tag, generation, status, buffer, more } in &mut all {
             let Some(head) = self.commands.end(*tag, *generation) else {
-                self.counters.stats.late_completions += 1;
+                self.counters.stats().late_completions.add(1);
                 continue;
             };
             if self.apart == 0 {
@@ -235,7 +235,7 @@ impl<P: Policy> Shared<P> {
         if self.expiry.is_due(now_ns) {
             self.look::<E>(now_ns, &mut counting, out);
         }
-        self.counters.stats.kicks += kicks;
+        self.counters.stats().kicks.add(kicks);
     }
 
     /// So many requests were completed: steps what tunes the policy, if anything does and it is time.
@@ -277,6 +277,7 @@ impl<P: Policy> Shared<P> {
         place.fill((owner, completion));
         if let Some(stats) = self.counters.of(request.submission.flow) {
             stats.count(op, status, length_bytes, queued_ns, device_ns);
+            stats.charge(request.charge.cost.0);
         }
         if let Some(meter) = &mut self.meter {
             meter.completed(token.units(), queued_ns + device_ns);
@@ -303,7 +304,7 @@ impl<P: Policy> Shared<P> {
     pub(super) fn offer(&mut self, command: Command) -> bool {
         match self.commands.device.submit(command) {
             Ok(()) => {
-                self.counters.stats.commands += 1;
+                self.counters.stats().commands.add(1);
                 true
             }
             Err(QueueFull(command)) => {

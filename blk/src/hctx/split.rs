@@ -314,7 +314,7 @@ impl<P: Policy> Shared<P> {
     /// Between two reaps: brings what was counted for `"auto"`, and decides whether to count on.
     pub(super) fn look_at_split(&mut self, now_ns: u64) {
         let Some(splitting) = self.splitting.as_deref_mut() else { return };
-        let watches = splitting.look(self.id, self.counters.stats.busy_ns, now_ns);
+        let watches = splitting.look(self.id, self.counters.stats().busy_ns.get(), now_ns);
         self.apart += usize::from(watches);
         self.apart -= usize::from(std::mem::replace(&mut splitting.is_watching, watches));
     }
@@ -347,14 +347,14 @@ impl<P: Policy> Shared<P> {
     ) -> Result<Pending, Full> {
         let charge = self.charges.of(&submission);
         if !self.staging.admit_several(submission.flow, charge.staged_bytes, cuts.parts) {
-            self.counters.stats.refused += 1;
+            self.counters.stats().refused.add(1);
             return Err(Full(submission));
         }
         let splitting = self.splitting.as_deref_mut().expect("a request is cut where there is splitting");
         let whole = splitting.begin(cuts, &mut submission, now_ns);
         self.apart += cuts.parts as usize;
-        self.counters.stats.split += 1;
-        self.counters.stats.parts += u64::from(cuts.parts);
+        self.counters.stats().split.add(1);
+        self.counters.stats().parts.add(u64::from(cuts.parts));
         Ok(Pending { cuts, whole, owner, charge, submission, taken_bytes: 0, now_ns })
     }
 
@@ -418,6 +418,9 @@ impl<P: Policy> Shared<P> {
         }
         // Before the whole is looked at, which is mended when no part has it.
         drop(part);
+        if let Some(stats) = counters.of(request.submission.flow) {
+            stats.charge(request.charge.cost.0);
+        }
         if let Some(ended) = splitting.part_ended(whole, status, request.dispatched_ns) {
             let WholeEnd { status, length_bytes, buffer, submitted_ns, dispatched_ns } = ended;
             let queued_ns = dispatched_ns.saturating_sub(submitted_ns);

@@ -6,7 +6,6 @@
 //!   reap   ──▶ device.reap ──▶ policy.complete ──▶ Completion        (complete)
 //! ```
 
-use super::counters::Counters;
 use super::shared::{Ending, Shared};
 use super::{BATCH_MAX, Run};
 use crate::trace::TraceEvent;
@@ -54,6 +53,9 @@ impl StagedPath {
         let mut again = false;
         let mut full = false;
         let mut is_waiting = false;
+        if self.is_held_back {
+            shared.counters.let_go(now_ns);
+        }
         *self = StagedPath::default();
         let batch_max = if IS_WATCHED && shared.turn.is_over() { 0 } else { BATCH_MAX };
         let mut dispatched = shared.hand_over_left(now_ns);
@@ -84,7 +86,7 @@ impl StagedPath {
                     self.hold_back(shared, TraceEvent::NoToken, now_ns);
                 }
                 Pick::Later(at_ns) => self.wait(shared, at_ns, now_ns),
-                Pick::Idle => shared.counters.stats.idle += 1,
+                Pick::Idle => shared.counters.stats().idle.add(1),
             }
             shared.commands.tags.release(tag);
             break;
@@ -101,7 +103,7 @@ impl StagedPath {
         shared.ring(dispatched, now_ns);
         if kicks > 0 {
             shared.turn.compete();
-            shared.counters.stats.kicks += kicks;
+            shared.counters.stats().kicks.add(kicks);
         }
         Run { dispatched, again }
     }
@@ -110,16 +112,14 @@ impl StagedPath {
     #[inline(never)]
     fn hold_back<P: Policy>(&mut self, shared: &mut Shared<P>, why: TraceEvent, now_ns: u64) {
         self.is_held_back = true;
-        let Counters { stats, .. } = &mut shared.counters;
-        *if why == TraceEvent::Throttled { &mut stats.throttled } else { &mut stats.no_token } += 1;
-        shared.counters.mark(why, now_ns);
+        shared.counters.hold_back(why, now_ns);
     }
 
     /// The policy holds back what is staged until `at_ns`, in the hope of a better request.
     #[inline(never)]
     fn wait<P: Policy>(&mut self, shared: &mut Shared<P>, at_ns: u64, now_ns: u64) {
         self.later_ns = Some(at_ns);
-        shared.counters.stats.later += 1;
+        shared.counters.stats().later.add(1);
         shared.counters.mark(TraceEvent::Later, now_ns);
     }
 }

@@ -133,7 +133,7 @@ impl<P: Policy> Shared<P> {
         // Commands that have ended are no longer special.
         expiry.specials.retain(|special| commands.by_tag[special.tag.0 as usize].generation == special.generation);
         let timeout_ns = expiry.timeout_ns;
-        let (before, mut next_ns, mut resets) = (self.counters.stats, NEVER, false);
+        let (before, mut next_ns, mut resets) = (self.counters.stats().read(), NEVER, false);
         for tag in (0..self.commands.by_tag.len() as u16).map(Tag) {
             let slot = self.commands.by_tag[tag.0 as usize];
             // What waits for a place in the queue is not on the device yet; its time begins when it gets there.
@@ -166,7 +166,7 @@ impl<P: Policy> Shared<P> {
 
     /// What a look counted will be told.
     fn note_trouble(&mut self, before: &HctxStats) {
-        let after = &self.counters.stats;
+        let after = self.counters.stats().read();
         let (timeouts, resets) = (after.timeouts - before.timeouts, after.resets - before.resets);
         let stuck = after.stuck - before.stuck;
         if timeouts + resets + stuck > 0 {
@@ -179,9 +179,9 @@ impl<P: Policy> Shared<P> {
 
     /// A command has been on the device for too long.
     fn expire(&mut self, tag: Tag, head: Handle, now_ns: u64) {
-        self.counters.stats.timeouts += 1;
+        self.counters.stats().timeouts.add(1);
         self.on_timeout(head, now_ns);
-        self.counters.stats.aborts += u64::from(self.commands.device.abort(tag, now_ns));
+        self.counters.stats().aborts.add(u64::from(self.commands.device.abort(tag, now_ns)));
         let generation = self.commands.by_tag[tag.0 as usize].generation;
         self.expiry.set(Special { tag, generation, since_ns: now_ns, phase: Phase::Aborted });
     }
@@ -197,15 +197,15 @@ impl<P: Policy> Shared<P> {
         if !self.commands.device.reset(now_ns, &mut given_back) {
             for special in self.expiry.specials.iter_mut().filter(|special| special.phase == Phase::Aborted) {
                 special.phase = Phase::Stuck;
-                self.counters.stats.stuck += 1;
+                self.counters.stats().stuck.add(1);
             }
             return;
         }
-        self.counters.stats.resets += 1;
+        self.counters.stats().resets.add(1);
         self.counters.mark(TraceEvent::Reset, now_ns);
         for Reaped { tag, generation, buffer, more, .. } in given_back {
             let Some(head) = self.commands.end(tag, generation) else {
-                self.counters.stats.late_completions += 1;
+                self.counters.stats().late_completions.add(1);
                 continue;
             };
             let has_timed_out =
@@ -219,7 +219,7 @@ impl<P: Policy> Shared<P> {
                 request.retries += 1;
                 request.submission.buffer = buffer;
                 self.commands.resend.push_back(head);
-                self.counters.stats.replays += 1;
+                self.counters.stats().replays.add(1);
             }
         }
         let by_tag = &self.commands.by_tag;

@@ -32,7 +32,7 @@ use crate::buffer::Buffer;
 use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused, Whose};
 use crate::device::DeviceInfo;
 use crate::hctx::{Full, HwCtx};
-use crate::host::{Ended, Host, HostEvent, Mail};
+use crate::host::{Ended, Host, HostEvent, Mail, Sweep};
 use crate::patience::{self, Patience};
 use crate::request::{Completion, Submission};
 use crate::table::Owner;
@@ -46,6 +46,9 @@ use std::sync::{Arc, mpsc};
 /// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
 /// would otherwise keep the worker as long as its clients have requests staged.
 const ROUNDS_MAX: usize = 4;
+
+/// Places of a table that one turn sweeps: about a microsecond.
+const SWEEP_PLACES: usize = 256;
 
 /// What a worker is told at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,6 +156,8 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     leaving: Vec<Leaving>,
     /// Devices that are frozen and not yet quiet, and who waits for that.
     freezing: Vec<(u16, mpsc::Sender<()>)>,
+    /// A look at all requests, of which a piece is made in each turn.
+    sweeping: Option<Sweep>,
     draining: bool,
     stopped: bool,
 }
@@ -372,6 +377,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             drained: None,
             leaving: Vec::new(),
             freezing: Vec::new(),
+            sweeping: None,
             draining: false,
             stopped: false,
         }
@@ -465,9 +471,12 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         if !self.freezing.is_empty() {
             self.tell_quiet();
         }
+        if self.sweeping.is_some() {
+            self.sweep();
+        }
         self.core.host.turned();
         // Clients may have submitted in their last calls.
-        again || self.core.staged
+        again || self.core.staged || self.sweeping.is_some()
     }
 
     fn enter(&mut self, busy: bool) {
@@ -512,11 +521,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                     let clients = meant.flat_map(|leaving| &leaving.clients);
                     clients.for_each(|client| self.core.host.abort(Some(*client)));
                 }
-                Mail::Snapshot(reply) => {
-                    let stats = self.core.hctxs.iter_mut().map(|hctx| (hctx.stats(), hctx.flow_stats().to_vec()));
-                    // A reader that no longer waits needs no answer.
-                    drop(reply.send(stats.collect()));
-                }
+                // Whoever asked before waits no longer.
+                Mail::Sweep(sweep) => self.sweeping = Some(sweep),
                 Mail::StartTrace { capacity } => {
                     self.core.hctxs.iter_mut().for_each(|hctx| hctx.start_trace(capacity));
                 }
@@ -543,6 +549,23 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
         hctxs[device as usize].thaw(policy, *now_ns, &mut |other: HctxId| host.kick(other));
         *staged = true;
+    }
+
+    /// Looks at the next piece of the requests.
+    #[cold]
+    fn sweep(&mut self) {
+        let Some(Sweep { mut found, reply, at: (device, place) }) = self.sweeping.take() else { return };
+        let more = match (self.core.hctxs.get(device), found.get_mut(device)) {
+            (Some(hctx), Some(found)) => hctx.sweep(place, SWEEP_PLACES, found),
+            _ => None,
+        };
+        let at = more.map_or((device + 1, 0), |place| (device, place));
+        if at.0 < found.len() {
+            self.sweeping = Some(Sweep { found, reply, at });
+        } else {
+            // A reader that no longer waits needs no answer.
+            drop(reply.send(found));
+        }
     }
 
     /// Reports the devices that are quiet now.

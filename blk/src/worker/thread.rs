@@ -10,6 +10,7 @@ use super::{Worker, WorkerOptions};
 use crate::buffer::Buffer;
 use crate::client::{MakeClient, Part};
 use crate::clock::Clock;
+use crate::counters::Board;
 use crate::device::{Device, DeviceInfo, QueueOptions};
 use crate::hctx::{HwCtx, HwCtxOptions};
 use crate::host::{Ended, Host, HostEvent, Mail};
@@ -54,6 +55,8 @@ pub(crate) struct SharedDevice {
     pub(crate) write_cost: Option<Arc<WriteCost>>,
     pub(crate) path: PathOptions,
     pub(crate) split: Arc<SplitControl>,
+    /// What each worker counts, by worker, once it has started.
+    pub(crate) boards: Box<[OnceLock<Arc<Board>>]>,
 }
 
 impl SharedDevice {
@@ -273,7 +276,10 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
             Some(cost) => hctx.following(cost.clone()),
             None => hctx,
         };
-        hctxs.push(if device.queues.map().layer().is_bypass() { hctx.raw() } else { hctx });
+        let hctx = if device.queues.map().layer().is_bypass() { hctx.raw() } else { hctx };
+        // A worker is opened once.
+        let _ = device.boards[index].set(hctx.board().clone());
+        hctxs.push(hctx);
     }
     let infos: Vec<DeviceInfo> = shared.devices.iter().map(|device| device.device.info()).collect();
     let options = WorkerOptions {

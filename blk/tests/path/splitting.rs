@@ -77,7 +77,7 @@ fn a_whole_has_one_completion_with_its_own_length_and_times() {
         (2000, rig.now_ns - 3000),
         "from its first part to its last"
     );
-    let flows = rig.hctxs[0].flow_stats()[0].as_deref().unwrap();
+    let flows = rig.hctxs[0].flow_stats().remove(0).unwrap();
     assert_eq!((flows.requests(), flows.transferred_bytes()), (1, u64::from(8 * PART)), "it counts as one");
     assert_eq!((rig.stats().split, rig.stats().parts, rig.stats().commands), (1, 8, 8));
     rig.assert_clean();
