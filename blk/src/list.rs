@@ -1,4 +1,4 @@
-//! Appending to a list that has room.
+//! Lists on the path of a request: appending where there is room, and emptying what holds nothing.
 
 /// The place behind the last of a list, which has room for it. [`Vec::push`] gets a value that was made before the list
 /// may have to grow: one of several words is then kept on the stack and copied from there. One that is made after this
@@ -34,6 +34,14 @@ impl<'a, T> Place<'a, T> {
     }
 }
 
+/// Empties a list whose elements hold nothing that is to be freed any more, without a look at each of them. What one
+/// holds all the same is never freed.
+#[inline(always)]
+pub(crate) fn forget_all<T>(list: &mut Vec<T>) {
+    // SAFETY: the first 0 elements of any list are filled. What is forgotten is leaked, which is safe.
+    unsafe { list.set_len(0) };
+}
+
 #[cold]
 #[inline(never)]
 fn grow<T>(list: &mut Vec<T>) {
@@ -55,6 +63,17 @@ mod tests {
         assert_eq!(std::sync::Arc::strong_count(&shared), 101);
         drop(list);
         assert_eq!(std::sync::Arc::strong_count(&shared), 1);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_dropped() {
+        let shared = std::sync::Arc::new(());
+        let mut list = vec![Some(shared.clone()), None];
+        let taken = list[0].take();
+        forget_all(&mut list);
+        assert!(list.is_empty() && list.capacity() >= 2);
+        drop((taken, list));
+        assert_eq!(std::sync::Arc::strong_count(&shared), 1, "what was taken out before is dropped");
     }
 
     #[test]

@@ -180,8 +180,16 @@ const fn octant(point: VTime) -> u64 {
 pub struct Interval {
     /// Where it starts: the request's place in its queue.
     pub start_tag: VTime,
+    /// How long it is.
+    pub span: VSpan,
+}
+
+impl Interval {
     /// Where it ends, and the flow's next request starts if it comes soon enough.
-    pub finish_tag: VTime,
+    #[inline]
+    pub const fn finish_tag(self) -> VTime {
+        self.start_tag.plus(self.span)
+    }
 }
 
 /// One flow's shared words. Two lines, because processors fetch lines in pairs.
@@ -239,7 +247,7 @@ impl Lease {
     fn cut(&mut self, span: u64) -> Interval {
         let start_tag = self.next;
         self.next = start_tag.plus(VSpan(span));
-        Interval { start_tag, finish_tag: self.next }
+        Interval { start_tag, span: VSpan(span) }
     }
 }
 
@@ -344,7 +352,7 @@ impl FlowTable {
         let _ = charged.raise(global_vtime);
         // Relaxed: see the module's table.
         let start_tag = VTime::from_raw(charged.finish.fetch_add(span, Relaxed));
-        Interval { start_tag, finish_tag: start_tag.plus(VSpan(span)) }
+        Interval { start_tag, span: VSpan(span) }
     }
 
     /// The same for a flow that has no request staged in the caller's queue, and a lease for those that follow: empty,

@@ -212,7 +212,8 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
     }
 
     /// The same, and if the flow's next request was deferred, `promote` gives it an interval, of its cost: start tag
-    /// and length.
+    /// and length. Returns the smallest start tag now; `None` if the request was the last of its flow here: then
+    /// [`StageQueue::lead`] tells.
     ///
     /// # Panics
     /// In debug builds, if that start tag is before that of the request that is removed (I9).
@@ -221,18 +222,23 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         &mut self,
         promote: impl FnOnce(FlowId, Cost, &mut L) -> (VTime, VSpan),
         leave: impl FnOnce(FlowId, L),
-    ) {
+    ) -> Option<VTime> {
         let first = self.order.first_key().lane;
-        let Some(lane) = self.lanes.get_mut(first as usize) else { return };
+        let lane = self.lanes.get_mut(first as usize)?;
         let next = self.nodes.free(lane.head);
-        if next == NONE {
-            return self.drop_lane(first, leave);
+        // Neither `NONE` nor `DEFERRED` is a node.
+        match self.nodes.all.get(next as usize) {
+            Some(&Node { start_tag, span, arrival, .. }) => {
+                lane.head = next;
+                self.order.replace_first(Key { start_tag, span, arrival, lane: first });
+            }
+            None if next == DEFERRED => self.promote_first(first, promote),
+            None => {
+                self.drop_lane(first, leave);
+                return None;
+            }
         }
-        lane.head = next;
-        let Some(&Node { start_tag, span, arrival, .. }) = self.nodes.all.get(next as usize) else {
-            return self.promote_first(first, promote);
-        };
-        self.order.replace_first(Key { start_tag, span, arrival, lane: first });
+        Some(self.order.first_key().start_tag)
     }
 
     /// The first lane has only deferred requests any more.

@@ -13,7 +13,7 @@ use super::turn::Turn;
 use super::{Full, HwCtxOptions};
 use crate::buffer::Buffer;
 use crate::device::{Command, QueueFull, Reaped};
-use crate::list::Place;
+use crate::list::{Place, forget_all};
 use crate::request::{Completion, Op, Status, Submission};
 use crate::stage::Staging;
 use crate::table::{Charge, Completed, Owner, RequestTable, State};
@@ -220,6 +220,7 @@ impl<P: Policy> Shared<P> {
         for Reaped { tag, generation, status, buffer, more } in &mut all {
             let Some(head) = self.commands.end(*tag, *generation) else {
                 self.counters.stats().late_completions.add(1);
+                drop((buffer.take(), std::mem::take(more)));
                 continue;
             };
             if self.apart == 0 {
@@ -230,7 +231,11 @@ impl<P: Policy> Shared<P> {
                 self.complete_part::<E>(head, *status, buffer, now_ns, &mut counting, out);
             }
         }
-        all.clear();
+        debug_assert!(
+            all.iter().all(|ended| ended.buffer.is_none() && ended.more.0.is_none()),
+            "an end keeps its payload"
+        );
+        forget_all(&mut all);
         self.commands.reaped = all;
         if self.expiry.is_due(now_ns) {
             self.look::<E>(now_ns, &mut counting, out);

@@ -446,8 +446,7 @@ impl<S: Structures> Mqfq<S> {
         } else {
             self.flows.charge_first(flow, cost, now)
         };
-        let Interval { start_tag, finish_tag } = interval;
-        let span = VSpan(finish_tag.since(start_tag) as u64);
+        let Interval { start_tag, span } = interval;
         if queue.stage.push_lane(Staged { flow, start_tag, span, payload }, lease) {
             self.announce(queue, kick);
         }
@@ -458,11 +457,11 @@ impl<S: Structures> Mqfq<S> {
     #[inline(always)]
     fn promote(&self, flow: FlowId, cost: Cost, lease: &mut Lease) -> (VTime, VSpan) {
         let now = self.virtual_time.global_vtime();
-        let Interval { start_tag, finish_tag } = match self.lease.get() {
+        let Interval { start_tag, span } = match self.lease.get() {
             0 => self.flows.charge(flow, cost, now),
             lease_max => self.flows.charge_deferred(flow, cost, now, lease, VSpan(lease_max)),
         };
-        (start_tag, VSpan(finish_tag.since(start_tag) as u64))
+        (start_tag, span)
     }
 
     /// We are awake and need not be woken: Figure 2 begins with the same two steps. A turner that has just taken us out
@@ -616,8 +615,8 @@ impl<S: Structures> Policy for Mqfq<S> {
             0 => self.flows.charge_alone(flow, cost, now),
             lease => self.flows.charge_alone_leased(flow, cost, now, behind.kept_mut(), VSpan(lease)),
         };
-        let Some(Interval { start_tag, finish_tag }) = interval else { return behind.defer(cost, payload) };
-        behind.push(start_tag, VSpan(finish_tag.since(start_tag) as u64), payload);
+        let Some(Interval { start_tag, span }) = interval else { return behind.defer(cost, payload) };
+        behind.push(start_tag, span, payload);
     }
 
     #[inline(always)]
@@ -646,11 +645,14 @@ impl<S: Structures> Policy for Mqfq<S> {
                     None => return Pick::NoToken,
                 },
             };
-            queue.stage.drop_first_and(
+            let next = queue.stage.drop_first_and(
                 |flow, cost, lease| self.promote(flow, cost, lease),
                 |flow, lease| self.flows.give_back(flow, lease),
             );
-            self.announce(queue, kick);
+            debug_assert!(queue.is_shown, "a queue with a lead shows one (P1)");
+            if next.is_none_or(|lead| queue.shown != self.quantised(lead)) {
+                self.announce(queue, kick);
+            }
             queue.room -= 1;
             return Pick::Dispatch(Grant { handle: Handle(handle), flow: lead.flow, token });
         }

@@ -64,8 +64,8 @@ impl Sfqd {
     }
 
     fn interval(&self, flow: FlowId, cost: Cost, virtual_time: VTime) -> (VTime, VSpan) {
-        let Interval { start_tag, finish_tag } = self.flows.charge(flow, cost, virtual_time);
-        (start_tag, VSpan(finish_tag.since(start_tag) as u64))
+        let Interval { start_tag, span } = self.flows.charge(flow, cost, virtual_time);
+        (start_tag, span)
     }
 
     /// Takes out the request with the smallest start tag.
@@ -101,8 +101,8 @@ impl Policy for Sfqd {
                 return;
             };
             match self.flows.charge_alone(flow, cost, order.virtual_time) {
-                Some(Interval { start_tag, finish_tag }) => {
-                    behind.push(start_tag, VSpan(finish_tag.since(start_tag) as u64), payload);
+                Some(Interval { start_tag, span }) => {
+                    behind.push(start_tag, span, payload);
                 }
                 None => behind.defer(cost, payload),
             }
