@@ -26,10 +26,12 @@
 //! A descriptor must stay open until what was asked of it ended, was taken back, or went with the client.
 
 use crate::buffer::Buffer;
+use crate::cap::Caps;
 use crate::device_info::DeviceInfo;
 use crate::request::{Completion, Submission};
 use crate::slots::Slot;
 use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// Names a device of the engine: index into the list it was started with.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -230,7 +232,8 @@ pub enum Event {
 /// Why a submission came back.
 #[derive(Debug)]
 pub enum Refused {
-    /// The flow has as many requests staged here as it may. Stop reading from the client; [`Client::room`] will come.
+    /// The flow has as many requests staged here as it may, or the client waits for a cap ([`Context::cap_by`]). Stop
+    /// reading from the client; [`Client::room`] will come.
     TenantFull(Submission),
 }
 
@@ -292,6 +295,12 @@ pub trait Context {
     /// back: a client that no longer cares ignores its event. It does not keep a client that is done: see
     /// [`Client::is_done`].
     fn timer(&mut self, at_ns: u64, user: u32);
+
+    /// From now on this client's requests pass `caps`, and no others that it named before. A request that must wait is
+    /// refused as one of a full tenant is, and [`Client::room`] comes. As it stands here: a context without caps.
+    fn cap_by(&mut self, caps: &Arc<Caps>) {
+        let _ = caps;
+    }
 }
 
 /// One connection or queue, living on one worker.

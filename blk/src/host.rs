@@ -90,6 +90,8 @@ pub enum Mail<P: Policy = AnyPolicy> {
         /// What tunes that policy; not looked at without one.
         tuning: Option<Arc<Tuning>>,
     },
+    /// Limits of caps were set: let nobody wait for the old ones.
+    CapsChanged,
     /// Leave.
     Stop,
 }

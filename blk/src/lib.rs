@@ -5,6 +5,7 @@
 //! clock, the engine, and the file device.
 
 pub mod buffer;
+pub mod cap;
 pub mod client;
 pub mod counters;
 pub mod device;

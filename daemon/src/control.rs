@@ -73,20 +73,19 @@ struct Shown {
 type Done = (Vec<Change>, Result<Applied, Refusal>);
 
 impl Running {
-    /// A server that runs `plan`, which `config` at `path` with this `text` says.
+    /// A server that runs the plan of `reconciler`, which the config at `path` with this `text` says.
     pub fn new(
         engine: Arc<Engine>,
         output: Output,
         path: &Path,
         text: String,
         control: Option<ControlConfig>,
-        plan: Plan,
+        reconciler: Reconciler,
         counters: Counters,
     ) -> Running {
         let document = Document::parse(&text).expect("the config's reader has read it");
         let ledger = Ledger::new(document, By::via(Via::File), SystemTime::now());
-        let state = state_of(&ledger, &plan, &engine);
-        let reconciler = Reconciler::new(plan, engine.clone());
+        let state = state_of(&ledger, reconciler.plan(), &engine);
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let file = ConfigFile { path: absolute.display().to_string(), text };
         let shown = Shown { document: ledger.document(), state: Arc::new(state), file };

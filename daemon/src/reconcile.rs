@@ -8,7 +8,8 @@
 //! Invariant: a proposal is applied as a whole or not at all (I12 of `ARCHITECTURE.md`). Its number, its revision, and
 //! who has made it are kept by the control plane (`control/src/ledger.rs`).
 
-use crate::config::Plan;
+use crate::config::caps::{self, Whose};
+use crate::config::{LiveCaps, Plan};
 use mqfq_blk::engine::Engine;
 use serde::Serialize;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use std::time::Duration;
 /// Something that was changed.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    device: String,
+    /// `None`: it is about a cap, which a tenant has on all its devices.
+    device: Option<String>,
     /// `None`: it is about the device's policy, or about a group.
     tenant: Option<String>,
     /// Which export of the tenant, if each is a flow.
@@ -25,7 +27,7 @@ pub struct Change {
     export: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<String>,
-    /// `policy` or `weight`.
+    /// `policy`, `weight` or `caps`.
     key: &'static str,
     from: String,
     to: String,
@@ -34,7 +36,7 @@ pub struct Change {
 impl Change {
     /// A device's `key` is another one.
     fn of(device: &str, key: &'static str, from: impl ToString, to: impl ToString) -> Change {
-        let (device, from, to) = (device.to_owned(), from.to_string(), to.to_string());
+        let (device, from, to) = (Some(device.to_owned()), from.to_string(), to.to_string());
         Change { device, tenant: None, export: None, group: None, key, from, to }
     }
 
@@ -46,6 +48,11 @@ impl Change {
             (Some(tenant), ..) => format!("tenant {tenant} on "),
             (.., Some(group)) => format!("group {group} on "),
             _ => String::new(),
+        };
+        let Some(device) = device else {
+            let of = export.as_ref().map(|export| format!("export {export}"));
+            let of = of.or(tenant.as_ref().map(|tenant| format!("tenant {tenant}"))).unwrap_or_default();
+            return format!("{of}: {key} {from} -> {to}");
         };
         if from == to {
             return format!("{of}device {device}: {key} {to}, with other settings");
@@ -62,12 +69,13 @@ pub struct Refusals(pub Vec<String>);
 pub struct Reconciler {
     plan: Plan,
     engine: Arc<Engine>,
+    caps: LiveCaps,
 }
 
 impl Reconciler {
-    /// Of an engine that runs `plan`.
-    pub fn new(plan: Plan, engine: Arc<Engine>) -> Reconciler {
-        Reconciler { plan, engine }
+    /// Of an engine that runs `plan`, whose clients pass `caps`.
+    pub fn new(plan: Plan, engine: Arc<Engine>, caps: LiveCaps) -> Reconciler {
+        Reconciler { plan, engine, caps }
     }
 
     /// What is in force.
@@ -125,6 +133,18 @@ impl Reconciler {
                 self.engine.set_group_weight(device.place(), group, weight);
                 self.plan.devices[device].groups[group.0 as usize].weight = weight;
             }
+        }
+        for (whose, limits) in changes.caps {
+            let (from, to) = (caps::shown(self.caps.of_whom(&whose)), caps::shown(limits));
+            if !dry_run {
+                self.caps.set(&self.engine, &whose, limits);
+                self.plan.set_caps(&whose, limits);
+            }
+            let (tenant, export) = match whose {
+                Whose::Tenant(tenant) => (Some(tenant), None),
+                Whose::Export(export) => (None, Some(export)),
+            };
+            said.push(Change { device: None, tenant, export, group: None, key: "caps", from, to });
         }
         if !dry_run && !said.is_empty() {
             self.plan.take_policies_of(plan);

@@ -9,17 +9,20 @@
 //! `{"draining":true}`, and the counters once more with `--stats`.
 
 use crate::config::family::Relative;
-use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, ExportPlan, FlowPlan, Plan, RealFiles, family};
+use crate::config::{
+    Config, ConfigError, ControlConfig, DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan, RealFiles, family,
+};
 use crate::connection_log::connection_log;
 use crate::control::{self, Running};
 use crate::in_force::{self, Rates};
 use crate::output::{LAST_LINES_WAIT, Output};
-use crate::reconcile::Change;
+use crate::reconcile::{Change, Reconciler};
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
 use crate::{devices, plain, watch};
+use mqfq_blk::cap::Caps;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping, Settled};
 use mqfq_blk::probe::Finding;
@@ -157,6 +160,7 @@ struct Prepared {
     devices: Vec<Arc<dyn Device>>,
     tables: Vec<(ExportAddress, Arc<ExportTable>)>,
     workers: usize,
+    caps: LiveCaps,
 }
 
 /// Why there is no server (any more), other than that it was asked to end.
@@ -244,13 +248,14 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
         let report = counts.report(&mut rates);
         if output.is_json() { output.report_json(&report) } else { output.report(report.table()) }
     };
-    let Prepared { text, control, plan, .. } = prepared;
+    let Prepared { text, control, plan, caps, .. } = prepared;
+    let reconciler = Reconciler::new(plan, engine.clone(), caps);
     let (asked, rates) = (counts.clone(), Mutex::new(Rates::default()));
     let counters = move || {
         let report = asked.report(&mut rates.lock().unwrap_or_else(PoisonError::into_inner));
         serde_json::to_value(report).unwrap_or_default()
     };
-    let running = Running::new(engine.clone(), output.clone(), config, text, control, plan, Box::new(counters));
+    let running = Running::new(engine.clone(), output.clone(), config, text, control, reconciler, Box::new(counters));
     let running = Arc::new(running);
     let control = control_sockets.map(|sockets| control::start(sockets, running.clone())).transpose()?;
     let mut is_tracing = false;
@@ -389,7 +394,7 @@ impl Prepared {
             devices.push(open(device, &mut plan.warnings).map_err(|error| error.to_string())?);
         }
         plan.warnings.iter().for_each(|warning| output.note(warning));
-        let memories = memories(&plan);
+        let (memories, caps) = (memories(&plan), LiveCaps::new(&plan));
         // One name for each tenant, whichever devices it is on.
         let mut named: BTreeMap<&str, TenantId> = BTreeMap::new();
         let mut tenants = Slots::new(PLACES_MAX);
@@ -404,7 +409,8 @@ impl Prepared {
                     *named.entry(name).or_insert(TenantId(tenant))
                 }
             };
-            let whose = Whose { id: ExportId(slot), tenant, memory: memories[name].clone() };
+            let whose =
+                Whose { id: ExportId(slot), tenant, memory: memories[name].clone(), caps: caps.of(&export.name, name) };
             exports.push(fit(export, whose, device, &*devices[export.device.place()])?);
         }
         let mut tables = Vec::new();
@@ -419,7 +425,7 @@ impl Prepared {
                 .map_err(|error| format!("cannot count the CPUs ({}), set server.workers", plain(&error)))?
                 .get(),
         };
-        Ok(Prepared { text, control, plan, devices, tables, workers })
+        Ok(Prepared { text, control, plan, devices, tables, workers, caps })
     }
 
     fn device_names(&self) -> Vec<String> {
@@ -566,6 +572,7 @@ struct Whose {
     id: ExportId,
     tenant: TenantId,
     memory: Arc<TenantMemory>,
+    caps: Arc<Caps>,
 }
 
 /// The payload memory of each tenant that has an export, by name. A tenant has one, however many devices it uses.
@@ -599,7 +606,7 @@ fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn Device
         block.payload_bytes_max = block.payload_bytes_max.min(most / block.min_bytes * block.min_bytes);
         block.preferred_bytes = block.preferred_bytes.min(1 << block.payload_bytes_max.ilog2());
     }
-    let Whose { id, tenant, memory } = whose;
+    let Whose { id, tenant, memory, caps } = whose;
     Ok(Export {
         id,
         name: export.name.clone(),
@@ -613,6 +620,7 @@ fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn Device
         read_only: export.read_only,
         block,
         memory,
+        caps,
     })
 }
 

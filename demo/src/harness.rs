@@ -199,6 +199,7 @@ fn attach_nbd(engine: &Engine, tenants: &[Tenant]) -> Result<Attached, String> {
         read_only: false,
         block: BlockSizes::of_device(&info),
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     };
     let exports = ExportTable::new(tenants.iter().enumerate().map(export))?;
     let listener = nbd::listen(&SocketAddress::Unix(socket.clone()), Arc::new(exports), NbdOptions::default())?;

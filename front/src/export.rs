@@ -5,6 +5,7 @@
 
 use crate::memory::TenantMemory;
 use mqfq_blk::FlowId;
+use mqfq_blk::cap::Caps;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::DeviceInfo;
 use mqfq_blk::slots::Slot;
@@ -135,6 +136,8 @@ pub struct Export {
     pub block: BlockSizes,
     /// Payload memory of the tenant whose export it is.
     pub memory: Arc<TenantMemory>,
+    /// What its clients may ask for at most, with those of the tenant's other exports.
+    pub caps: Arc<Caps>,
 }
 
 impl Export {
@@ -239,6 +242,7 @@ mod tests {
             read_only: false,
             block: BlockSizes::DEFAULT,
             memory: TenantMemory::unbounded(),
+            caps: Caps::none(),
         }
     }
 

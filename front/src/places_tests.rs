@@ -24,6 +24,7 @@ fn export(tenant: u32) -> Export {
         read_only: false,
         block: BlockSizes::DEFAULT,
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     }
 }
 

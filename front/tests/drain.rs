@@ -72,6 +72,7 @@ fn an_export_is_drained_and_the_others_go_on() {
         read_only: false,
         block: BlockSizes::DEFAULT,
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     });
     let table = Arc::new(ExportTable::new([a.clone(), b.clone()]).unwrap());
     let nbd = FRONT_ENDS.iter().find(|front_end| front_end.name() == "nbd").unwrap();

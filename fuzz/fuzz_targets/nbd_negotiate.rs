@@ -100,6 +100,7 @@ fn table() -> Arc<ExportTable> {
         read_only,
         block: BlockSizes { min_bytes, ..BlockSizes::DEFAULT },
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     };
     Arc::new(ExportTable::new([export("a", false, 1), export("b", true, 512)]).expect("both are well formed"))
 }

@@ -164,6 +164,7 @@ fuzz_target!(|input: Input| {
         read_only: input.read_only,
         block: BlockSizes { min_bytes, preferred_bytes: 4096, payload_bytes_max: 32768 },
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     };
     let session = Session {
         export: Arc::new(export),

@@ -18,6 +18,7 @@
 //! Cost: the device runs empty once. Requests meanwhile wait, bounded by what tenants may stage.
 
 use super::{Current, DeviceOptions, Engine};
+use crate::cap::{Cap, CapLimits};
 use crate::hctx::HwCtx;
 use crate::host::Mail;
 use crate::queues::BlockLayer;
@@ -107,6 +108,16 @@ impl Engine {
         let mut current = self.current();
         current[device].tree.groups[group.0 as usize].weight = weight;
         self.shared.devices[device].running().policy.set_group_weight(group, weight);
+    }
+
+    /// Changes what a cap allows, at once: who waits for the old limits is let go by the new ones. What is owed is paid
+    /// at the new rate.
+    pub fn set_cap(&self, cap: &Cap, limits: CapLimits) {
+        // So that changes come one after another.
+        let current = self.current();
+        cap.set(limits, self.clock().now_ns());
+        drop(current);
+        (0..self.workers()).for_each(|worker| self.shared.send(worker, Mail::CapsChanged));
     }
 
     /// The policy of a device, and its options.

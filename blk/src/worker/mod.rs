@@ -27,14 +27,16 @@
 
 #[cfg(feature = "uring")]
 pub(crate) mod thread;
+mod turnstile;
 
 use crate::buffer::Buffer;
+use crate::cap::Caps;
 use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused, Whose};
 use crate::device::DeviceInfo;
 use crate::hctx::{Full, HwCtx};
 use crate::host::{Ended, Host, HostEvent, Mail, Sweep};
 use crate::patience::{self, Patience};
-use crate::request::{Completion, Submission};
+use crate::request::{Completion, Op, Submission};
 use crate::table::Owner;
 use crate::tuning::Tuning;
 use mqfq_sched::flow::FlowId;
@@ -42,6 +44,7 @@ use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, mpsc};
+use turnstile::{NO_TURNSTILE, Turnstiles};
 
 /// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
 /// would otherwise keep the worker as long as its clients have requests staged.
@@ -75,10 +78,11 @@ impl Default for WorkerOptions {
 /// A client and what it has in flight.
 struct Slot {
     client: Option<Box<dyn Client>>,
+    caps: Option<Arc<Caps>>,
     counts: Counts,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Counts {
     /// That keep it.
     operations: u32,
@@ -86,6 +90,14 @@ struct Counts {
     /// Timers, polls and counts.
     waits: u32,
     called: bool,
+    /// That it passes, or [`NO_TURNSTILE`].
+    turnstile: u32,
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts { operations: 0, requests: 0, waits: 0, called: false, turnstile: NO_TURNSTILE }
+    }
 }
 
 /// A client that was refused, and for which flow. At most one of a kind, however often it was refused.
@@ -111,6 +123,7 @@ struct Core<H: Host<P>, P: Policy> {
     staged: bool,
     /// By device.
     plugs: Vec<Plug>,
+    turnstiles: Turnstiles,
 }
 
 /// Requests of one device gather while clients are called, so that one doorbell is for many and neighbours find each
@@ -173,6 +186,7 @@ struct Leaving {
 struct Call<'a, H: Host<P>, P: Policy> {
     core: &'a mut Core<H, P>,
     counts: &'a mut Counts,
+    caps: &'a mut Option<Arc<Caps>>,
     client: u32,
 }
 
@@ -195,6 +209,13 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
             core.wait(waiting);
             return Err(Refused::TenantFull(submission));
         }
+        let (turnstile, capped_bytes) = (self.counts.turnstile, capped_bytes(&submission));
+        if turnstile != NO_TURNSTILE {
+            let is_told = core.told == Some(self.client);
+            if !core.turnstiles.pass(turnstile, self.client, is_told, capped_bytes, core.now_ns) {
+                return Err(Refused::TenantFull(submission));
+            }
+        }
         let Core { host, hctxs, .. } = core;
         host.submitted();
         let hctx = &mut hctxs[device.0 as usize];
@@ -204,6 +225,9 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
                 let plug = &mut core.plugs[device.0 as usize];
                 (plug.is_in, plug.last_flow) = (true, flow);
                 self.counts.requests += 1;
+                if turnstile != NO_TURNSTILE {
+                    core.turnstiles.passed(turnstile, capped_bytes, core.now_ns);
+                }
                 Ok(())
             }
             Err(Full(submission)) => {
@@ -268,6 +292,25 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
     fn timer(&mut self, at_ns: u64, user: u32) {
         self.counts.waits += 1;
         self.core.host.timer(self.client, at_ns, user);
+    }
+
+    fn cap_by(&mut self, caps: &Arc<Caps>) {
+        if self.counts.turnstile != NO_TURNSTILE {
+            self.core.turnstiles.leave(self.counts.turnstile, self.client);
+            self.counts.turnstile = NO_TURNSTILE;
+        }
+        if caps.is_limited() {
+            self.counts.turnstile = self.core.turnstiles.enter(caps);
+        }
+        *self.caps = Some(caps.clone());
+    }
+}
+
+/// What a request counts as to a cap on bytes: its payload.
+fn capped_bytes(submission: &Submission) -> u32 {
+    match submission.op {
+        Op::Read | Op::Write => submission.length_bytes,
+        Op::Flush | Op::Discard | Op::WriteZeroes { .. } => 0,
     }
 }
 
@@ -353,7 +396,7 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
 
     /// When the worker must look at a device again, if nothing else happens before.
     fn next_event_ns(&self) -> Option<u64> {
-        self.hctxs.iter().filter_map(HwCtx::next_event_ns).min()
+        self.hctxs.iter().filter_map(HwCtx::next_event_ns).chain(self.turnstiles.next_ns()).min()
     }
 }
 
@@ -367,7 +410,18 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         let plug = |hctx: &HwCtx<P>| Plug { calls_max: hctx.plug(), calls: 0, is_in: false, last_flow: FlowId(0) };
         let plugs = hctxs.iter().map(plug).collect();
         Worker {
-            core: Core { host, now_ns, hctxs, infos, waiting: Vec::new(), told: None, options, staged: false, plugs },
+            core: Core {
+                host,
+                now_ns,
+                hctxs,
+                infos,
+                waiting: Vec::new(),
+                told: None,
+                options,
+                staged: false,
+                plugs,
+                turnstiles: Turnstiles::default(),
+            },
             clients: Vec::new(),
             free: Vec::new(),
             called: Vec::new(),
@@ -406,7 +460,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         if self.draining {
             return;
         }
-        let slot = Slot { client: Some(client), counts: Counts::default() };
+        let slot = Slot { client: Some(client), caps: None, counts: Counts::default() };
         let client = if let Some(client) = self.free.pop() {
             self.clients[client as usize] = slot;
             client
@@ -450,6 +504,9 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             self.core.hctxs.iter_mut().for_each(HwCtx::begin_turn);
         }
         self.take_ended();
+        if self.core.turnstiles.next_ns().is_some() {
+            self.tell_turnstiles();
+        }
         if self.core.options.fair_turns {
             let Core { hctxs, plugs, .. } = &mut self.core;
             hctxs.iter_mut().zip(plugs).for_each(|(hctx, plug)| hctx.looked(plug.last_flow));
@@ -536,6 +593,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                     self.freezing.push((device, quiet));
                 }
                 Mail::Thaw { device, policy, tuning } => self.thaw(device, policy, tuning),
+                Mail::CapsChanged => self.caps_changed(),
                 Mail::Stop => self.stopped = true,
             }
         }
@@ -580,6 +638,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     fn drain(&mut self, done: mpsc::Sender<()>) {
         self.draining = true;
         self.drained = Some(done);
+        // The grace time is short, and a cap may ask for hours.
+        self.core.turnstiles.open();
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.drain(context));
         }
@@ -593,9 +653,43 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     fn drain_some(&mut self, whose: Whose, gone: mpsc::Sender<()>) {
         let clients: Vec<u32> = self.clients_of(whose).collect();
         for client in &clients {
+            self.uncap(*client);
             self.call(*client, |client, context| client.drain(context));
         }
         self.leaving.push(Leaving { whose, clients, gone });
+    }
+
+    /// As in `drain`: what this client still has passes at once.
+    fn uncap(&mut self, client: u32) {
+        let slot = &mut self.clients[client as usize];
+        slot.caps = None;
+        let turnstile = std::mem::replace(&mut slot.counts.turnstile, NO_TURNSTILE);
+        if turnstile != NO_TURNSTILE && self.core.turnstiles.leave(turnstile, client) {
+            self.call(client, |client, context| client.room(context));
+        }
+    }
+
+    /// Clients whose caps have limits now pass a turnstile, and nobody waits for a limit that is no more.
+    fn caps_changed(&mut self) {
+        for Slot { caps, counts, .. } in &mut self.clients {
+            if let Some(caps) = caps.as_ref().filter(|caps| counts.turnstile == NO_TURNSTILE && caps.is_limited()) {
+                counts.turnstile = self.core.turnstiles.enter(caps);
+            }
+        }
+        self.core.turnstiles.reclaim(self.core.now_ns);
+    }
+
+    /// Tells clients that have waited for a cap, in the order of their turns, as many as it lets through.
+    fn tell_turnstiles(&mut self) {
+        let now_ns = self.core.now_ns;
+        while let Some((turnstile, waiting)) = self.core.turnstiles.take_due(now_ns) {
+            for _ in 0..waiting {
+                let Some(client) = self.core.turnstiles.tell(turnstile, now_ns) else { break };
+                self.call(client, |client, context| client.room(context));
+                self.dispatch_if_due();
+            }
+            self.core.turnstiles.told(turnstile);
+        }
     }
 
     /// Reports the drains of which no client is left.
@@ -686,6 +780,11 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 }
                 // After that: it closes the descriptors that it waited for.
                 drop(done);
+                slot.caps = None;
+                let turnstile = std::mem::replace(&mut slot.counts.turnstile, NO_TURNSTILE);
+                if turnstile != NO_TURNSTILE {
+                    self.core.turnstiles.leave(turnstile, client);
+                }
                 self.leaving.iter_mut().for_each(|leaving| leaving.clients.retain(|other| *other != client));
                 // Else those behind it would wait until the next room, at which nobody would answer in its place.
                 self.core.waiting.retain(|waiting| waiting.client != client);
@@ -721,8 +820,9 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 
     fn call_quietly(&mut self, client: u32, action: impl FnOnce(&mut dyn Client, &mut dyn Context)) {
         let slot = &mut self.clients[client as usize];
-        if let Some(boxed) = &mut slot.client {
-            action(&mut **boxed, &mut Call { core: &mut self.core, counts: &mut slot.counts, client });
+        let Slot { client: boxed, caps, counts } = slot;
+        if let Some(boxed) = boxed {
+            action(&mut **boxed, &mut Call { core: &mut self.core, counts, caps, client });
         }
     }
 }

@@ -19,6 +19,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+mod caps;
+
 const LENGTH_BYTES: u32 = 4096;
 
 /// A timer that was asked for.

@@ -1,9 +1,11 @@
-//! What another config would change of a running one: policies and weights can change while tenants are served, all
-//! else cannot.
+//! What another config would change of a running one: policies, weights and caps can change while tenants are
+//! served, all else cannot.
 
+use super::caps::Whose;
 use super::{DeviceConfig, DevicePlan, ExportPlan, GroupPlan, Medium, Plan, PolicyConfig};
 use crate::config::check::FlowPlan;
 use mqfq_blk::Weight;
+use mqfq_blk::cap::CapLimits;
 use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::Slot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +19,8 @@ pub struct Changes {
     pub weights: Vec<(Slot, Slot, Weight)>,
     /// Groups on devices whose weight differs.
     pub group_weights: Vec<(Slot, GroupId, Weight)>,
+    /// Whose caps differ, and what they are to be.
+    pub caps: Vec<(Whose, CapLimits)>,
 }
 
 const RESTART: &str =
@@ -65,6 +69,7 @@ impl Plan {
         if self.served_at() != new.served_at() {
             return Err(format!("the addresses of exports {RESTART}"));
         }
+        changes.caps = super::caps::changed(self, new);
         Ok(changes)
     }
 
@@ -93,7 +98,8 @@ fn same_flows<'new>(old: &DevicePlan, new: &'new DevicePlan) -> Option<Vec<(Slot
     let group = |plan: &DevicePlan, flow: &FlowPlan| flow.group.map(|group| line(&plan.groups, group));
     let same = |flow: &'new FlowPlan| {
         let slot = *by_name.get(&name(flow))?;
-        let FlowPlan { tenant: _, export: _, weight: _, group: _, class, staged, memory_bytes } = &old.flows[slot];
+        let FlowPlan { tenant: _, export: _, weight: _, group: _, class, staged, memory_bytes, caps: _ } =
+            &old.flows[slot];
         let is_same = (class, staged, memory_bytes) == (&flow.class, &flow.staged, &flow.memory_bytes)
             && group(old, &old.flows[slot]) == group(new, flow);
         is_same.then_some((slot, flow))
@@ -159,6 +165,7 @@ fn same_export((old_plan, old): (&Plan, &ExportPlan), (new_plan, new): (&Plan, &
         read_only,
         description,
         payload_bytes_max,
+        caps: _,
     } = old;
     let whose = |plan: &Plan, device: Slot, flow: Slot| {
         let device = &plan.devices[device];
@@ -207,7 +214,7 @@ nbd = \"unix:/b\"
     fn policies_and_weights_change_and_comments_move_lines_without_a_change() {
         assert_eq!(changes("[device", "# a comment\n\n[device"), Ok(Changes::default()));
         let policies = |to: &str| {
-            let Changes { policies, weights, group_weights } = changes("\"none\"", to).unwrap();
+            let Changes { policies, weights, group_weights, .. } = changes("\"none\"", to).unwrap();
             assert_eq!((weights, group_weights), (vec![], vec![]));
             policies.into_iter().map(|(device, policy)| (device, policy.options(1).kind)).collect::<Vec<_>>()
         };

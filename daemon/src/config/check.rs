@@ -9,6 +9,7 @@ use super::{
     Config, ConfigError, DeviceConfig, ExportConfig, Located, Medium, Place, ServerConfig, addresses, overlap,
 };
 use crate::files;
+use mqfq_blk::cap::CapLimits;
 use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::{NoPlace, Slot, Slots};
 use mqfq_blk::stage::StageLimits;
@@ -71,6 +72,8 @@ pub struct FlowPlan {
     pub staged: StageLimits,
     /// Payload memory of its connections, bytes; the same on each of its devices, which share it.
     pub memory_bytes: u64,
+    /// What its exports may do together; the same on each of its devices.
+    pub caps: CapLimits,
 }
 
 impl FlowPlan {
@@ -104,6 +107,8 @@ pub struct ExportPlan {
     pub description: Option<String>,
     /// Largest read or write, bytes, if less than what the device takes.
     pub payload_bytes_max: Option<u32>,
+    /// What it may do, besides its tenant's caps.
+    pub caps: CapLimits,
 }
 
 /// What the machine says of a path; a trait so that the checks are tested without files.
@@ -189,6 +194,7 @@ impl Config {
                     class: tenant.class,
                     staged: tenant.staged,
                     memory_bytes: tenant.memory_bytes,
+                    caps: tenant.caps,
                 });
                 let too_many =
                     |NoPlace| config.place.error(format!("more tenants use it than server.tenants-max, {tenants_max}"));
@@ -219,6 +225,7 @@ impl Config {
                 read_only: export.read_only,
                 description: export.description,
                 payload_bytes_max: export.payload_bytes_max,
+                caps: export.caps,
             });
             let too_many =
                 |NoPlace| place.error(format!("there are more exports than server.exports-max, {exports_max}"));

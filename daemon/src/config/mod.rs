@@ -9,6 +9,7 @@
 //! its keys; README has a complete file.
 
 mod addresses;
+pub mod caps;
 mod change;
 mod check;
 pub mod control;
@@ -25,6 +26,7 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
+pub use caps::LiveCaps;
 pub use check::{DevicePlan, ExportPlan, FlowPlan, Plan, RealFiles};
 pub use control::ControlConfig;
 pub use cost::Profile;
@@ -33,6 +35,7 @@ pub use mqfq_config::{ConfigError, Place};
 pub use policy::PolicyConfig;
 
 use crate::files;
+use mqfq_blk::cap::CapLimits;
 use mqfq_blk::device::file::Direct;
 use mqfq_blk::device::nvme::{Arbitration, PRESETS};
 use mqfq_blk::hierarchy::Tree;
@@ -200,7 +203,8 @@ pub enum Medium {
     },
 }
 
-/// `[tenant.NAME]`: `weight`, `group`, `class`, `staged-requests`, `staged-bytes`, `memory`.
+/// `[tenant.NAME]`: `weight`, `group`, `class`, `staged-requests`, `staged-bytes`, `memory`,
+/// `max-iops`, `max-bytes-per-s`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TenantConfig {
     /// NAME.
@@ -217,6 +221,8 @@ pub struct TenantConfig {
     pub staged: StageLimits,
     /// `memory`: payload memory of all its connections together, bytes, 128 KiB to 1 TiB. Default 64 MiB.
     pub memory_bytes: u64,
+    /// `max-iops` and `max-bytes-per-s` of all its exports together. Default: no cap.
+    pub caps: CapLimits,
 }
 
 /// `[export.NAME]`: a range of a device that a tenant's clients see as their disk.
@@ -247,6 +253,8 @@ pub struct ExportConfig {
     pub description: Option<String>,
     /// `payload-max`: largest read or write, bytes, 64 KiB to 32 MiB. Default: the device's, at most 32 MiB.
     pub payload_bytes_max: Option<u32>,
+    /// `max-iops` and `max-bytes-per-s`. Default: no cap but the tenant's.
+    pub caps: CapLimits,
 }
 
 /// Most queue pairs of an `nvme` device: one for each worker that there can be.
@@ -282,11 +290,15 @@ const PATH_KEYS: [&str; 12] = [
     "profile",
 ];
 
+/// Keys of `[tenant.NAME]`.
+const TENANT_KEYS: [&str; 8] =
+    ["weight", "group", "class", "staged-requests", "staged-bytes", "memory", caps::MAX_IOPS, caps::MAX_BYTES_PER_S];
+
 /// Keys of `[export.NAME]`: those of the front ends stand between these.
 static EXPORT_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let front_ends = FRONT_ENDS.iter().map(|front_end| front_end.name());
     let before = ["device", "tenant", "weight", "offset", "size"].into_iter();
-    before.chain(front_ends).chain(["read-only", "shared", "description", "payload-max"]).collect()
+    before.chain(front_ends).chain(["read-only", "shared", "description", "payload-max"]).chain(caps::KEYS).collect()
 });
 
 /// Memory of a tenant or a connection, bytes: at least one piece, at most more than any machine has.
@@ -467,7 +479,7 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
 
 fn tenant((name, section): (String, Section<'_, '_>), groups: &Groups) -> Result<TenantConfig, ConfigError> {
     name_fits(&name, &section)?;
-    let section = section.with_allowed(&["weight", "group", "class", "staged-requests", "staged-bytes", "memory"])?;
+    let section = section.with_allowed(&TENANT_KEYS)?;
     Ok(TenantConfig {
         name,
         weight: weight(&section)?.unwrap_or_default(),
@@ -487,6 +499,7 @@ fn tenant((name, section): (String, Section<'_, '_>), groups: &Groups) -> Result
         memory_bytes: section
             .get("memory")
             .map_or(Ok(MemoryLimits::TENANT_BYTES), |memory| memory.size(MEMORY_BYTES))?,
+        caps: caps::read(&section)?,
     })
 }
 
@@ -533,6 +546,7 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
             .map(|most| most.size(PAYLOAD_BYTES))
             .transpose()?
             .map(|bytes| u32::try_from(bytes).expect("in range")),
+        caps: caps::read(&section)?,
         name,
     })
 }

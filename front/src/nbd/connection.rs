@@ -182,6 +182,7 @@ impl Connection {
             }
             Progress::Transmit(session) => {
                 self.replies.set_structured(session.structured);
+                context.cap_by(&session.export.caps);
                 let block = session.export.block;
                 let payload_bytes_max = 1 << block.payload_bytes_max.ilog2();
                 let limits = Limits {

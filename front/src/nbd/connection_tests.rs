@@ -35,6 +35,7 @@ fn table() -> Arc<ExportTable> {
         read_only: false,
         block: BlockSizes::DEFAULT,
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     };
     Arc::new(ExportTable::new([export]).unwrap())
 }

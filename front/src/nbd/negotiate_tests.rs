@@ -26,6 +26,7 @@ fn export(name: &str, size_bytes: u64) -> Export {
         read_only: false,
         block: BlockSizes::DEFAULT,
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     }
 }
 

@@ -30,6 +30,7 @@ fn session() -> Session {
         read_only: false,
         block: BlockSizes::DEFAULT,
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     };
     Session { export: Arc::new(export), structured: true, block_status: true }
 }

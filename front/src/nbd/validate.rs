@@ -124,6 +124,7 @@ mod tests {
             read_only: false,
             block,
             memory: TenantMemory::unbounded(),
+            caps: mqfq_blk::cap::Caps::none(),
         };
         Session { export: Arc::new(export), structured: true, block_status: true }
     }

@@ -1,0 +1,67 @@
+//! Model checks of a budget's word: one named race each, every interleaving.
+//!
+//! Run: `cargo xtask loom`.
+
+use super::*;
+use mqfq_sched::sync::model::{Arc as ModelArc, model, thread};
+
+/// One request in 10 ms.
+const PER_S: u64 = 100;
+const EACH_NS: u64 = 10_000_000;
+const NOW_NS: u64 = 1_000_000_000;
+
+fn budget() -> ModelArc<Budget> {
+    ModelArc::new(Budget::new(Some(PER_S)))
+}
+
+#[test]
+fn loom_two_takes_beside_each_other_are_a_whole_cost_apart() {
+    model(|| {
+        let budget = budget();
+        let other = {
+            let budget = budget.clone();
+            thread::spawn(move || budget.take(1, NOW_NS))
+        };
+        let mut times = [budget.take(1, NOW_NS), other.join().unwrap()];
+        times.sort_unstable();
+        // Both find that it is to be raised, in any order.
+        assert_eq!(times, [NOW_NS - BURST_NS, NOW_NS - BURST_NS + EACH_NS]);
+        assert_eq!(budget.take(1, NOW_NS), NOW_NS - BURST_NS + 2 * EACH_NS, "none is lost");
+    });
+}
+
+#[test]
+fn loom_what_is_given_back_beside_a_take_is_given_back_once() {
+    model(|| {
+        let budget = budget();
+        budget.take(1, NOW_NS);
+        let other = {
+            let budget = budget.clone();
+            thread::spawn(move || budget.give_back(1))
+        };
+        let time = budget.take(1, NOW_NS);
+        other.join().unwrap();
+        assert!([NOW_NS - BURST_NS, NOW_NS - BURST_NS + EACH_NS].contains(&time), "{time}");
+        assert_eq!(budget.take(1, NOW_NS), NOW_NS - BURST_NS + EACH_NS, "one was used, whichever came first");
+    });
+}
+
+#[test]
+fn loom_a_take_beside_a_change_of_the_rate_owes_at_one_of_the_two_rates() {
+    model(|| {
+        let budget = budget();
+        // Owed: 10 ms - 8 ms of the burst, and 10 ms more.
+        budget.take(1, NOW_NS);
+        budget.take(1, NOW_NS);
+        let other = {
+            let budget = budget.clone();
+            thread::spawn(move || budget.set(Some(2 * PER_S), NOW_NS))
+        };
+        budget.take(1, NOW_NS);
+        other.join().unwrap();
+        let owed_ns = budget.take(1, NOW_NS) - NOW_NS;
+        // What it had taken is halved by the change, or taken at the new rate, or not halved once in a change.
+        let [before, after] = [(2 * EACH_NS - BURST_NS + EACH_NS) / 2, (2 * EACH_NS - BURST_NS) / 2 + EACH_NS / 2];
+        assert!([before, after, after + EACH_NS / 2, before - EACH_NS / 4].contains(&owed_ns), "{owed_ns}");
+    });
+}

@@ -1,0 +1,222 @@
+//! Clients that wait for caps: on one worker, on several, beside others.
+
+use super::*;
+use crate::cap::{Cap, CapLimits, Capped};
+
+const S_NS: u64 = 1_000_000_000;
+
+/// A witness with caps.
+struct WithCaps {
+    caps: Arc<Caps>,
+    witness: Box<Witness>,
+}
+
+impl Client for WithCaps {
+    fn start(&mut self, context: &mut dyn Context) {
+        context.cap_by(&self.caps);
+        self.witness.start(context);
+    }
+
+    fn event(&mut self, context: &mut dyn Context, event: Event) {
+        self.witness.event(context, event);
+    }
+
+    fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
+        self.witness.completed(context, completion);
+    }
+
+    fn turn_end(&mut self, _: &mut dyn Context) {}
+
+    fn room(&mut self, context: &mut dyn Context) {
+        self.witness.room(context);
+    }
+
+    fn drain(&mut self, context: &mut dyn Context) {
+        // As a connection does: what it has is handed over first.
+        self.witness.saw(context, Saw::Drain);
+        self.witness.last_timer = 0;
+        self.witness.is_done = self.witness.requests == 0;
+    }
+
+    fn is_done(&self) -> bool {
+        self.witness.is_done()
+    }
+}
+
+fn iops(iops: u64) -> Arc<Cap> {
+    Cap::new(CapLimits { iops: Some(iops), bytes_per_s: None })
+}
+
+fn no_limit() -> Arc<Cap> {
+    Cap::new(CapLimits::NONE)
+}
+
+fn capped(requests: u64, caps: &Arc<Caps>, log: &Log) -> Box<WithCaps> {
+    Box::new(WithCaps { caps: caps.clone(), witness: Witness::new(requests, &[], log) })
+}
+
+/// Runs workers, each at its own time, until all have come to `to_ns`: the one whose time is earliest has its turn.
+fn run_to(workers: &mut [Worker<VirtualHost>], to_ns: u64) {
+    for worker in &mut *workers {
+        worker.core.host.alarms.push(Alarm { at_ns: to_ns, client: u32::MAX, user: 0 });
+    }
+    while let Some(worker) =
+        workers.iter_mut().filter(|of| of.core.host.now_ns < to_ns).min_by_key(|of| of.core.host.now_ns)
+    {
+        let busy = worker.turn();
+        worker.enter(busy);
+    }
+    for worker in workers {
+        // The end of the run is nobody's.
+        worker.core.host.ended.clear();
+        worker.core.host.rung.clear();
+    }
+}
+
+/// When requests completed.
+fn completed(log: &Log) -> Vec<u64> {
+    log.borrow().iter().filter_map(|(at_ns, saw)| matches!(saw, Saw::Completed { .. }).then_some(*at_ns)).collect()
+}
+
+#[test]
+fn a_capped_client_gets_its_rate_and_its_worker_sleeps_meanwhile() {
+    let mut workers = workers(1, 0, 16);
+    let (log, cap) = (Log::default(), iops(10));
+    workers[0].adopt(capped(1000, &Caps::new(no_limit(), cap.clone()), &log));
+    run_to(&mut workers, 2 * S_NS);
+    let times: Vec<u64> = (0..20).map(|tenth| tenth * S_NS / 10).collect();
+    assert_eq!(completed(&log), times);
+    let sleeps = &workers[0].host().sleeps;
+    assert!((19..=21).contains(&sleeps.len()), "one sleep between two requests: {sleeps:?}");
+    assert_eq!(workers[0].hctxs()[0].staged(), 0, "what waits is not backlogged to the policy");
+    // The first did not wait, the 21st waits still.
+    let waits = cap.waits(Capped::Iops);
+    assert_eq!((waits.requests, waits.wait_ns), (19, 19 * S_NS / 10));
+    assert_eq!(cap.waits(Capped::Bytes), Default::default());
+}
+
+#[test]
+fn clients_and_workers_under_one_cap_take_turns_however_low_it_is() {
+    for (rate, seconds) in [(1, 120), (10, 12), (1000, 2)] {
+        let mut workers = workers_with(3, 0, 16, 8, PathOptions::default());
+        let caps = Caps::new(no_limit(), iops(rate));
+        let logs: Vec<Log> = (0..4).map(|_| Log::default()).collect();
+        // Two clients on the first worker, one on each of the others.
+        for (log, worker) in logs.iter().zip([0, 0, 1, 2]) {
+            workers[worker].adopt(capped(1_000_000, &caps, log));
+        }
+        run_to(&mut workers, seconds * S_NS);
+        let counts: Vec<u64> = logs.iter().map(|log| completed(log).len() as u64).collect();
+        let sum: u64 = counts.iter().sum();
+        let ideal = rate * seconds;
+        assert!((ideal..=ideal + 1 + rate / 100).contains(&sum), "{rate}/s: {counts:?}");
+        // Each worker has a third of it, the clients of the first a half of that.
+        let parts = [ideal / 6, ideal / 6, ideal / 3, ideal / 3];
+        assert!(
+            counts.iter().zip(parts).all(|(count, part)| count.abs_diff(part) <= 2 + part / 10),
+            "{rate}: {counts:?}"
+        );
+    }
+}
+
+#[test]
+fn a_request_passes_the_cap_of_its_export_and_then_that_of_its_tenant() {
+    let mut workers = workers(1, 0, 16);
+    let (tenant, slow) = (iops(300), iops(100));
+    let (of_slow, of_other) = (Log::default(), Log::default());
+    workers[0].adopt(capped(1_000_000, &Caps::new(slow.clone(), tenant.clone()), &of_slow));
+    workers[0].adopt(capped(1_000_000, &Caps::new(no_limit(), tenant.clone()), &of_other));
+    run_to(&mut workers, 4 * S_NS);
+    let counts = [&of_slow, &of_other].map(|log| completed(log).len());
+    assert!(counts[0].abs_diff(400) <= 2 && counts[1].abs_diff(800) <= 4, "{counts:?}");
+    assert!(slow.waits(Capped::Iops).requests > 0 && tenant.waits(Capped::Iops).requests > 700);
+}
+
+#[test]
+fn bytes_are_capped_beside_requests() {
+    let mut workers = workers(1, 0, 16);
+    let log = Log::default();
+    let cap = Cap::new(CapLimits { iops: Some(1000), bytes_per_s: Some(100 * u64::from(LENGTH_BYTES)) });
+    workers[0].adopt(capped(1_000_000, &Caps::new(cap.clone(), no_limit()), &log));
+    run_to(&mut workers, 2 * S_NS);
+    assert_eq!(completed(&log).len(), 200);
+    assert_eq!((cap.waits(Capped::Iops).requests, cap.waits(Capped::Bytes).requests), (0, 199));
+}
+
+#[test]
+fn a_limit_that_is_set_holds_at_once_for_those_who_wait_and_for_those_who_had_none() {
+    let mut workers = workers(1, 0, 16);
+    let (log, cap) = (Log::default(), no_limit());
+    // 500 microseconds for each.
+    workers[0] = worker(500_000, 16);
+    workers[0].adopt(capped(1_000_000, &Caps::new(no_limit(), cap.clone()), &log));
+    let mut upto = |workers: &mut [Worker<VirtualHost>], to_ns: u64, limits: CapLimits| {
+        run_to(workers, to_ns);
+        cap.set(limits, to_ns);
+        workers[0].core.host.mail.push_back(Mail::CapsChanged);
+        std::mem::take(&mut *log.borrow_mut()).iter().filter(|(_, saw)| matches!(saw, Saw::Completed { .. })).count()
+    };
+    let limit = |iops| CapLimits { iops: Some(iops), bytes_per_s: None };
+    let free = upto(&mut workers, S_NS, limit(1));
+    let one = upto(&mut workers, 11 * S_NS, limit(100));
+    let hundred = upto(&mut workers, 12 * S_NS, CapLimits::NONE);
+    let free_again = upto(&mut workers, 13 * S_NS, limit(1));
+    assert!(free.abs_diff(2000) < 4 && free_again.abs_diff(2000) < 20, "{free} {free_again}");
+    // What was staged before the limit came, 16, goes beyond it.
+    assert!((26..=28).contains(&one) && hundred.abs_diff(100) <= 2, "{one} {hundred}");
+}
+
+#[test]
+fn a_client_that_leaves_gives_back_what_it_waited_for() {
+    let mut workers = workers(2, 0, 16);
+    let caps = Caps::new(no_limit(), Cap::new(CapLimits { iops: None, bytes_per_s: Some(u64::from(LENGTH_BYTES)) }));
+    let (stays, leaves) = (Log::default(), Log::default());
+    let mut witness = Witness::new(100, &[(S_NS / 2, 7)], &leaves);
+    witness.last_timer = 7;
+    workers[1].adopt(Box::new(WithCaps { caps: caps.clone(), witness }));
+    workers[0].adopt(capped(100, &caps, &stays));
+    run_to(&mut workers, 10 * S_NS + 1);
+    // The one that leaves had the first. Its claim stood at 1 s, the other's at 2 s: that did not move when it left,
+    // and what it had claimed goes to the next.
+    let times: Vec<u64> = completed(&stays).iter().map(|at_ns| at_ns / S_NS).collect();
+    assert_eq!((completed(&leaves).len(), times), (1, vec![2, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
+    assert!(leaves.borrow().iter().any(|(_, saw)| *saw == Saw::Dropped));
+}
+
+#[test]
+fn a_drain_waits_for_no_cap() {
+    let mut worker = worker(0, 2);
+    let log = Log::default();
+    let caps = Caps::new(no_limit(), Cap::new(CapLimits { iops: Some(1), bytes_per_s: Some(4096) }));
+    worker.adopt(capped(50, &caps, &log));
+    worker.adopt(capped(50, &caps, &log));
+    worker.turn();
+    assert_eq!(completed(&log).len(), 1);
+    let (sender, _drained) = mpsc::channel();
+    worker.core.host.mail.push_back(Mail::Drain(sender));
+    (0..60).for_each(|_| _ = worker.turn());
+    assert_eq!(completed(&log).len(), 100);
+    assert_eq!(worker.host().now_ns, 0, "no time was needed");
+}
+
+#[test]
+fn clients_that_wait_for_the_stage_and_for_a_cap_all_get_on() {
+    // One request may be staged, and the device takes 5 ms: sometimes the one is short, sometimes the other.
+    let mut workers = vec![worker(5_000_000, 1)];
+    let caps = Caps::new(no_limit(), iops(200));
+    let logs: Vec<Log> = (0..3).map(|_| Log::default()).collect();
+    logs.iter().for_each(|log| workers[0].adopt(capped(1_000_000, &caps, log)));
+    run_to(&mut workers, 6 * S_NS);
+    let counts: Vec<usize> = logs.iter().map(|log| completed(log).len()).collect();
+    let sum: usize = counts.iter().sum();
+    assert!((1150..=1210).contains(&sum) && counts.iter().all(|count| count.abs_diff(400) <= 40), "{counts:?}");
+}
+
+#[test]
+fn a_client_whose_caps_have_no_limit_passes_no_turnstile() {
+    let mut worker = worker(0, 16);
+    worker.adopt(capped(3, &Caps::none(), &Log::default()));
+    assert_eq!(worker.clients[0].counts.turnstile, NO_TURNSTILE);
+    worker.work();
+    assert_eq!(worker.host().said[..3], [3, 3, 3]);
+}

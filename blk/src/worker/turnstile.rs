@@ -1,0 +1,235 @@
+//! Who waits on this worker for a cap, and whose turn is it when there is room?
+//!
+//! Clients with the same caps (`cap.rs`) pass one turnstile of their worker. Only its first request waits: it has a
+//! *claim*, its place in the cap's time, which no other worker can take. The clients behind it have none. They read no
+//! more from their sockets, and are told one after another when the claim is due, as clients are that met a full stage.
+//!
+//! ```text
+//!   submit ─▶ claim at the export's cap ─▶ due ─▶ claim at the tenant's cap ─▶ due ─▶ staged
+//!             └──────── refused: the client keeps its request and waits ──────┘
+//! ```
+//! * A worker never waits: the earliest claim is a time at which it must look again.
+//! * One claim per turnstile, and claims of a cap have their turns in the order in which they were made: at one request
+//!   per second each worker with clients gets its turn.
+//! * A claim is for the request that made it. If another client comes in its place, the difference is settled with the
+//!   cap. If nobody comes, it is given back.
+//!
+//! Cost: nothing to a client without caps but a comparison. With caps two read-modify-writes for each limit, of a word
+//! that the workers share. Memory is taken when a client learns of its caps.
+
+use crate::cap::{Caps, Due};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+/// Of a client that has no caps, or none with a limit.
+pub(super) const NO_TURNSTILE: u32 = u32::MAX;
+
+/// The place of one request in the time of a cap.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    /// Which of [`Caps::in_order`].
+    stage: usize,
+    due: Due,
+    bytes: u32,
+    /// Since when it waits for `stage`; `None`: it need not, or no more.
+    since_ns: Option<u64>,
+}
+
+struct Turnstile {
+    caps: Arc<Caps>,
+    /// Clients that pass here.
+    clients: u32,
+    claim: Option<Claim>,
+    /// Clients that were refused, in the order of their turns.
+    waiting: VecDeque<u32>,
+    /// It stands in the list of those that are due some time.
+    is_listed: bool,
+}
+
+impl Turnstile {
+    /// The claim, if it is not due yet at any of its caps. `None`: whoever comes may pass.
+    fn hold_up(&mut self, bytes: u32, now_ns: u64) -> Option<Claim> {
+        let caps = self.caps.in_order();
+        let claim_at = |stage: usize, bytes: u32| {
+            let due = caps[stage].take(bytes, now_ns);
+            Claim { stage, due, bytes, since_ns: Some(now_ns).filter(|_| due.at_ns > now_ns) }
+        };
+        let mut claim = self.claim.take().unwrap_or_else(|| claim_at(0, bytes));
+        while claim.due.at_ns <= now_ns {
+            if let Some(since_ns) = claim.since_ns.take() {
+                caps[claim.stage].waited(claim.due.why, now_ns.saturating_sub(since_ns));
+            }
+            if claim.stage + 1 == caps.len() {
+                self.claim = Some(claim);
+                return None;
+            }
+            claim = claim_at(claim.stage + 1, claim.bytes);
+        }
+        self.claim = Some(claim);
+        self.claim
+    }
+
+    fn give_back(&mut self) {
+        if let Some(Claim { stage, bytes, .. }) = self.claim.take() {
+            self.caps.in_order()[..=stage].iter().for_each(|cap| cap.give_back(bytes));
+        }
+    }
+}
+
+/// The turnstiles of one worker.
+#[derive(Default)]
+pub(super) struct Turnstiles {
+    all: Vec<Turnstile>,
+    free: Vec<u32>,
+    /// When to look at which. A time may be that of an earlier claim.
+    due: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The client that is told of room, and need not wait behind others.
+    told: Option<u32>,
+    /// Everybody passes: the worker drains.
+    is_open: bool,
+}
+
+impl Turnstiles {
+    /// Another client passes the turnstile of these caps. Which that is.
+    pub(super) fn enter(&mut self, caps: &Arc<Caps>) -> u32 {
+        if let Some(known) = self.all.iter().position(|of| of.clients > 0 && Arc::ptr_eq(&of.caps, caps)) {
+            let of = &mut self.all[known];
+            of.clients += 1;
+            of.waiting.reserve(of.clients as usize - of.waiting.len());
+            return known as u32;
+        }
+        let waiting = VecDeque::with_capacity(1);
+        let new = Turnstile { caps: caps.clone(), clients: 1, claim: None, waiting, is_listed: false };
+        let place = match self.free.pop() {
+            Some(place) => {
+                let is_listed = self.all[place as usize].is_listed;
+                self.all[place as usize] = Turnstile { is_listed, ..new };
+                place
+            }
+            None => {
+                self.all.push(new);
+                self.all.len() as u32 - 1
+            }
+        };
+        self.due.reserve(self.all.len() - self.due.len());
+        place
+    }
+
+    /// The client passes no more. True: it was waiting.
+    pub(super) fn leave(&mut self, turnstile: u32, client: u32) -> bool {
+        let of = &mut self.all[turnstile as usize];
+        let waited = of.waiting.len();
+        of.waiting.retain(|waiting| *waiting != client);
+        let was_waiting = of.waiting.len() < waited;
+        of.clients -= 1;
+        if of.waiting.is_empty() {
+            of.give_back();
+        }
+        if of.clients == 0 {
+            self.free.push(turnstile);
+        }
+        was_waiting
+    }
+
+    /// A request of so many bytes may be staged now; if not, its client waits, and is told. `is_told`: its client has
+    /// waited for room in the stage, and is not behind those who wait here.
+    pub(super) fn pass(&mut self, turnstile: u32, client: u32, is_told: bool, bytes: u32, now_ns: u64) -> bool {
+        if self.is_open {
+            return true;
+        }
+        let of = &mut self.all[turnstile as usize];
+        let is_behind = !is_told && self.told != Some(client) && !of.waiting.is_empty();
+        if is_behind || of.hold_up(bytes, now_ns).is_some() {
+            if !of.waiting.contains(&client) {
+                of.waiting.push_back(client);
+            }
+            self.list(turnstile);
+            return false;
+        }
+        true
+    }
+
+    /// The request of so many bytes that passed has been staged: the claim is used. Without this call it stays, for the
+    /// request that did not fit the stage.
+    pub(super) fn passed(&mut self, turnstile: u32, bytes: u32, now_ns: u64) {
+        let of = &mut self.all[turnstile as usize];
+        if let Some(claim) = of.claim.take() {
+            of.caps.in_order().iter().for_each(|cap| cap.settle(claim.bytes, bytes, now_ns));
+        }
+    }
+
+    /// Puts it into the list, once, by the time of its claim.
+    fn list(&mut self, turnstile: u32) {
+        let of = &mut self.all[turnstile as usize];
+        if !std::mem::replace(&mut of.is_listed, true) {
+            let at_ns = of.claim.map_or(0, |claim| claim.due.at_ns);
+            self.due.push(Reverse((at_ns, turnstile)));
+        }
+    }
+
+    /// When to look next. `None`: nobody waits.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.due.peek().map(|Reverse((at_ns, _))| *at_ns)
+    }
+
+    /// A turnstile at which to look now, and how many wait there. Each is answered once.
+    pub(super) fn take_due(&mut self, now_ns: u64) -> Option<(u32, usize)> {
+        let &Reverse((at_ns, turnstile)) = self.due.peek()?;
+        if at_ns > now_ns && !self.is_open {
+            return None;
+        }
+        self.due.pop();
+        let of = &mut self.all[turnstile as usize];
+        of.is_listed = false;
+        Some((turnstile, of.waiting.len()))
+    }
+
+    /// The next client whose turn it is, to be told. `None`: nobody waits, or for longer.
+    pub(super) fn tell(&mut self, turnstile: u32, now_ns: u64) -> Option<u32> {
+        let of = &mut self.all[turnstile as usize];
+        if of.waiting.is_empty() {
+            return None;
+        }
+        // With no claim the next client makes its own.
+        let bytes = of.claim.map(|claim| claim.bytes);
+        if !self.is_open && bytes.is_some_and(|bytes| of.hold_up(bytes, now_ns).is_some()) {
+            return None;
+        }
+        self.told = of.waiting.pop_front();
+        self.told
+    }
+
+    /// All that could be told at this turnstile have been.
+    pub(super) fn told(&mut self, turnstile: u32) {
+        self.told = None;
+        let of = &mut self.all[turnstile as usize];
+        if of.waiting.is_empty() {
+            of.give_back();
+        } else {
+            self.list(turnstile);
+        }
+    }
+
+    /// Limits have changed: every claim is made anew.
+    pub(super) fn reclaim(&mut self, now_ns: u64) {
+        self.due.clear();
+        for turnstile in 0..self.all.len() as u32 {
+            let of = &mut self.all[turnstile as usize];
+            of.is_listed = false;
+            if let Some(Claim { stage, bytes, since_ns, .. }) = of.claim {
+                let cap = &of.caps.in_order()[stage];
+                cap.give_back(bytes);
+                of.claim = Some(Claim { stage, due: cap.take(bytes, now_ns), bytes, since_ns });
+            }
+            if !of.waiting.is_empty() {
+                self.list(turnstile);
+            }
+        }
+    }
+
+    /// From now on everybody passes, and those who wait are due.
+    pub(super) fn open(&mut self) {
+        self.is_open = true;
+    }
+}
