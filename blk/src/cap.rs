@@ -221,8 +221,10 @@ impl Cap {
         }
     }
 
-    /// From now on allows `limits`. Workers that let somebody wait for it must be told.
-    pub(crate) fn set(&self, limits: CapLimits, now_ns: u64) {
+    /// From now on allows `limits`. Changes come one after another, and workers that let somebody wait for the cap must be
+    /// told ([`Mail::CapsChanged`](crate::host::Mail::CapsChanged)): [`Engine::set_cap`](crate::engine::Engine::set_cap)
+    /// sees to both.
+    pub fn set(&self, limits: CapLimits, now_ns: u64) {
         self.requests.set(limits.iops, now_ns);
         self.bytes.set(limits.bytes_per_s, now_ns);
     }

@@ -4,6 +4,7 @@
 //! missing skip their tests with a printed reason; with `CI=true` or `MQFQ_REQUIRE_TOOLS=1` a missing tool fails them.
 
 mod calibrate;
+mod caps;
 mod change;
 mod client;
 mod config_errors;

@@ -5,11 +5,13 @@ use crate::outcome::WindowOutcome;
 use crate::workload::{Ask, Source, Step};
 use hdrhistogram::Histogram;
 use mqfq_blk_watched::FlowId;
+use mqfq_blk_watched::cap::Caps;
 use mqfq_blk_watched::client::{Client, Context, DeviceIndex, Event, Refused};
 use mqfq_blk_watched::request::{Completion, Op, Status, Submission};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Longest latency told apart, ns (100 s).
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
@@ -103,6 +105,7 @@ pub struct SimClient {
     identity: Identity,
     source: Box<dyn Source>,
     recorder: Rc<RefCell<Recorder>>,
+    caps: Option<Arc<Caps>>,
     refused: Option<Submission>,
     /// Requests that are being computed, with the time when each will be made.
     computed: VecDeque<(u64, Ask)>,
@@ -117,12 +120,18 @@ pub struct SimClient {
 }
 
 impl SimClient {
-    /// A client that makes what `source` says.
-    pub fn new(identity: Identity, source: Box<dyn Source>, recorder: Rc<RefCell<Recorder>>) -> SimClient {
+    /// A client that makes what `source` says, and passes `caps` if there are any.
+    pub fn new(
+        identity: Identity,
+        source: Box<dyn Source>,
+        recorder: Rc<RefCell<Recorder>>,
+        caps: Option<Arc<Caps>>,
+    ) -> SimClient {
         SimClient {
             identity,
             source,
             recorder,
+            caps,
             refused: None,
             computed: VecDeque::new(),
             busy_until_ns: 0,
@@ -208,6 +217,7 @@ impl SimClient {
 
 impl Client for SimClient {
     fn start(&mut self, context: &mut dyn Context) {
+        self.caps.iter().for_each(|caps| context.cap_by(caps));
         if self.identity.start_ns == 0 {
             self.pump(context);
         } else {

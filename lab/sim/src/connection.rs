@@ -10,11 +10,13 @@
 use crate::socket::Socket;
 use crate::workload::Ask;
 use mqfq_blk_watched::buffer::Buffer;
+use mqfq_blk_watched::cap::Caps;
 use mqfq_blk_watched::client::{Client, Context, DeviceIndex, Event, Refused};
 use mqfq_blk_watched::request::{Completion, Op, Submission};
 use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Receive buffer, bytes. Source: `NbdOptions::receive_buffer_bytes`.
 const RECEIVE_BYTES: usize = 128 << 10;
@@ -40,12 +42,13 @@ pub struct Connection {
     gathered: Vec<Ask>,
     sending: Option<usize>,
     send_bytes: u32,
+    caps: Option<Arc<Caps>>,
 }
 
 impl Connection {
     /// On a socket, which its host knows by `number`. One send carries `send_bytes` of payload, or the reply that goes
-    /// beyond.
-    pub fn new(socket: Rc<RefCell<Socket>>, number: RawFd, send_bytes: u32) -> Connection {
+    /// beyond. It passes `caps`, if there are any.
+    pub fn new(socket: Rc<RefCell<Socket>>, number: RawFd, send_bytes: u32, caps: Option<Arc<Caps>>) -> Connection {
         Connection {
             socket,
             number,
@@ -56,6 +59,7 @@ impl Connection {
             gathered: Vec::with_capacity(REQUESTS_MAX),
             sending: None,
             send_bytes,
+            caps,
         }
     }
 
@@ -94,6 +98,7 @@ impl Connection {
 
 impl Client for Connection {
     fn start(&mut self, context: &mut dyn Context) {
+        self.caps.iter().for_each(|caps| context.cap_by(caps));
         self.pump(context);
     }
 

@@ -61,6 +61,7 @@ pub const SCENARIOS: &[(&str, &str)] = &[
     ("ten-thousand-threads", include_str!("../scenarios/ten-thousand-threads.toml")),
     ("write-cost", include_str!("../scenarios/write-cost.toml")),
     ("intake", include_str!("../scenarios/intake.toml")),
+    ("caps", include_str!("../scenarios/caps.toml")),
     ("deceptive-idleness", include_str!("../scenarios/deceptive-idleness.toml")),
 ];
 

@@ -18,6 +18,7 @@ use crate::scenario::{Arrival, Scenario, SocketOptions, Tenant};
 use crate::socket::Socket;
 use crate::timed::{Counted, Timed};
 use crate::workload;
+use mqfq_blk_watched::cap::{Cap, CapLimits, Caps};
 use mqfq_blk_watched::client::Client;
 use mqfq_blk_watched::device::{Device, QueueOptions};
 use mqfq_blk_watched::hctx::{CLIENT_BYTES, HwCtx, HwCtxOptions};
@@ -98,6 +99,8 @@ impl PolicyVisitor for Run<'_> {
         let mut flow = 0;
         for (index, tenant) in scenario.tenants.iter().enumerate() {
             for number in 0..tenant.count {
+                let caps = (tenant.caps != CapLimits::NONE)
+                    .then(|| Caps::new(Cap::new(CapLimits::NONE), Cap::new(tenant.caps)));
                 let sources = workload::sources(tenant, number, scenario.device.size_bytes, scenario.seed)?;
                 for (thread, source) in sources.into_iter().enumerate() {
                     let worker = tenant.worker_of(number, thread as u32, workers);
@@ -112,7 +115,12 @@ impl PolicyVisitor for Run<'_> {
                     let limits = &mut limits[worker][flow];
                     let Some(SocketOptions { buffer_bytes, network_ns }) = tenant.socket else {
                         limits.requests_max += staged_max(tenant, thread) * parts_max;
-                        clients[worker].push(Box::new(SimClient::new(identity, source, recorder.clone())));
+                        clients[worker].push(Box::new(SimClient::new(
+                            identity,
+                            source,
+                            recorder.clone(),
+                            caps.clone(),
+                        )));
                         continue;
                     };
                     *limits = StageLimits::DEFAULT;
@@ -122,6 +130,7 @@ impl PolicyVisitor for Run<'_> {
                         socket.clone(),
                         sockets[worker].len() as i32,
                         send_bytes,
+                        caps.clone(),
                     )));
                     sockets[worker].push(socket);
                 }

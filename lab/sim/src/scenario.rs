@@ -8,6 +8,7 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 
+use mqfq_blk_watched::cap::CapLimits;
 use mqfq_blk_watched::hierarchy::GroupId;
 use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::split::Split;
@@ -313,6 +314,8 @@ pub struct Tenant {
     /// Each thread's requests come through a socket of its own. `None`: the thread lives inside its worker, and what it
     /// asks for is staged at once.
     pub socket: Option<SocketOptions>,
+    /// Most that each may have, over all its threads.
+    pub caps: CapLimits,
     /// What each thread does.
     pub load: Load,
     /// What one more thread does because of what they did.

@@ -4,6 +4,7 @@ use super::parse::{BLOCK_BYTES, TIME_MAX_NS, WEIGHTS, blocks, refuse, whole_bloc
 use super::{Arrival, Background, Load, Pattern, SocketOptions, Tenant};
 use crate::workload::models::{self, Model};
 use crate::workload::trace;
+use mqfq_blk_watched::cap::CapLimits;
 use mqfq_blk_watched::hierarchy::GroupId;
 use mqfq_blk_watched::{PriorityClass, Weight};
 use mqfq_config::groups::Groups;
@@ -18,7 +19,7 @@ const LOADS: [&str; 4] = ["closed", "open", "phases", "trace"];
 macro_rules! keys {
     ($($own:literal),*) => {
         &[
-            "weight", "group", "class", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", "socket", $($own,)*
+            "weight", "group", "class", "count", "threads", "first-worker", "on-workers", "start", "stop", "load", "model", "cpu", "socket", "max-iops", "max-bytes-per-s", $($own,)*
         ]
     };
 }
@@ -87,11 +88,21 @@ pub(super) fn tenant(
         first_worker: section.get("first-worker").map_or(Ok(0), |worker| worker.number(0..=workers - 1))?,
         on_workers: on_workers(&section, workers)?,
         socket: socket(&section)?,
+        caps: caps(&section)?,
         load: load(&section, &kind, model.as_ref(), device_bytes, folder)?,
         background: background(&section, &kind, model.as_ref(), device_bytes)?,
         start_ns,
         stop_ns,
         name,
+    })
+}
+
+/// `max-iops` and `max-bytes-per-s`.
+fn caps(section: &Section<'_, '_>) -> Result<CapLimits, ConfigError> {
+    let bytes = section.get("max-bytes-per-s");
+    Ok(CapLimits {
+        iops: section.get("max-iops").map(|iops| iops.number(CapLimits::IOPS)).transpose()?,
+        bytes_per_s: bytes.map(|bytes| bytes.size(CapLimits::BYTES_PER_S)).transpose()?,
     })
 }
 

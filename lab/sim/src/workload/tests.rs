@@ -24,6 +24,7 @@ fn tenant(threads: u32, load: Load) -> Tenant {
         threads,
         first_worker: 0,
         on_workers: Vec::new(),
+        caps: mqfq_blk_watched::cap::CapLimits::NONE,
         socket: None,
         load,
         background: None,
