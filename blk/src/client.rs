@@ -30,6 +30,7 @@ use crate::cap::Caps;
 use crate::device_info::DeviceInfo;
 use crate::request::{Completion, Submission};
 use crate::slots::Slot;
+use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -167,6 +168,27 @@ impl Whose {
     }
 }
 
+/// What goes from one process to the one that takes its place: bytes that the giver's code wrote and the taker's code
+/// of the same kind reads, and copies of descriptors.
+#[derive(Debug, Default)]
+pub struct Packed {
+    /// As its kind says.
+    pub state: Vec<u8>,
+    /// In the order that its kind says.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// A client on its way to another process.
+#[derive(Debug)]
+pub struct PackedClient {
+    /// The front end's number of the listener that it is, or that it came by.
+    pub listener: u64,
+    /// It is that listener, and no connection.
+    pub is_listener: bool,
+    /// What travels.
+    pub packed: Packed,
+}
+
 /// Makes a client on the worker where it will live.
 pub type MakeClient = Box<dyn FnOnce() -> Box<dyn Client> + Send>;
 
@@ -200,6 +222,15 @@ pub enum Event {
         parts: Vec<Part>,
         /// The errno of a broken connection.
         result: Result<(), i32>,
+    },
+    /// A [`Context::send`] was ended by [`Context::interrupt`] before all of it had left.
+    SentInPart {
+        /// As given.
+        user: u32,
+        /// The parts given.
+        parts: Vec<Part>,
+        /// How many of their bytes have left, fewer than there are.
+        sent_bytes: usize,
     },
     /// The time of a [`Context::timer`] has come: [`Context::now_ns`] is not before it.
     Timer {
@@ -290,6 +321,11 @@ pub trait Context {
     /// Shuts the socket down in both directions: operations on it end soon.
     fn shutdown(&mut self, socket: RawFd);
 
+    /// Ends the receives, accepts and sends of this client where they stand. Each ends soon, by its event: with what it
+    /// had done (a send by [`Event::SentInPart`]), or with ECANCELED if that is nothing. No byte is lost or taken
+    /// twice. As it stands here: a context whose operations all end by themselves.
+    fn interrupt(&mut self) {}
+
     /// Asks for one [`Event::Timer`] at `at_ns` or as soon after it as the worker can (at once if that is past), never
     /// from inside this call. Any number at a time, each costs the worker an operation until then. A timer is not taken
     /// back: a client that no longer cares ignores its event. It does not keep a client that is done: see
@@ -327,6 +363,33 @@ pub trait Client {
     /// Nothing is left to do. The worker drops the client once this is true and nothing that keeps it is under way (the
     /// file's text has a table).
     fn is_done(&self) -> bool;
+
+    /// Another process is to take this one's place (`engine/pause.rs`): ask for nothing more, call
+    /// [`Context::interrupt`], and let what is under way end. Then comes [`Client::pack`], or [`Client::resume`], or
+    /// both in this order. As it stands here: a client that cannot travel, and drains.
+    fn pause(&mut self, context: &mut dyn Context) {
+        self.drain(context);
+    }
+
+    /// It was paused, and asks for nothing until it is resumed; or it is done.
+    fn is_paused(&self) -> bool {
+        self.is_done()
+    }
+
+    /// What another process needs to go on with it, while it is paused; it keeps what it has. `None`: nothing of it
+    /// travels. `version`: of the state ([`crate::state`]).
+    ///
+    /// # Errors
+    /// No descriptor is left for a copy of one.
+    fn pack(&self, version: u16) -> io::Result<Option<PackedClient>> {
+        let _ = version;
+        Ok(None)
+    }
+
+    /// Nobody takes its place: go on as if it had not been paused.
+    fn resume(&mut self, context: &mut dyn Context) {
+        let _ = context;
+    }
 
     /// What it is called now. Asked for when some clients are to drain.
     fn label(&self) -> Label {

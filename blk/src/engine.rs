@@ -5,6 +5,7 @@
 
 mod change;
 mod classes;
+mod pause;
 
 pub use classes::Settled;
 

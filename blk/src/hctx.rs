@@ -379,7 +379,12 @@ impl<P: Policy> HwCtx<P> {
 
     /// Frozen, and neither the policy nor the device has anything left of this context.
     pub fn is_quiet(&self) -> bool {
-        self.frozen.is_some() && self.staged() == 0 && self.in_flight() == 0 && self.shared.commands.resend.is_empty()
+        self.frozen.is_some() && self.is_idle()
+    }
+
+    /// Neither the policy nor the device has anything of this context, not even a command that was given up.
+    pub fn is_idle(&self) -> bool {
+        self.staged() == 0 && self.in_flight() == 0 && self.shared.commands.resend.is_empty()
     }
 
     /// Goes on, with another policy and this context's queue of it if one is given, and stages what has waited, in its

@@ -10,7 +10,7 @@
 //! a real one has spent it already, and for it they are nothing.
 
 use crate::buffer::Buffer;
-use crate::client::{Event, MakeClient, Part, Whose};
+use crate::client::{Event, MakeClient, PackedClient, Part, Whose};
 use crate::stats::Trouble;
 use crate::table::Swept;
 use crate::trace::Trace;
@@ -92,6 +92,17 @@ pub enum Mail<P: Policy = AnyPolicy> {
     },
     /// Limits of caps were set: let nobody wait for the old ones.
     CapsChanged,
+    /// Ask every client to pause; report when nothing is under way any more.
+    Pause(mpsc::Sender<()>),
+    /// Hand over what of the clients travels, as soon as nothing is under way.
+    Pack {
+        /// Of the state.
+        version: u16,
+        /// Told once.
+        packed: mpsc::Sender<io::Result<Vec<PackedClient>>>,
+    },
+    /// Go on with every client that was asked to pause.
+    Resume,
     /// Leave.
     Stop,
 }
@@ -169,6 +180,11 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// Ends what this client's operations wait for, or every client's: shuts down their sockets, and ends polls and
     /// counts with ECANCELED.
     fn abort(&mut self, client: Option<u32>);
+
+    /// See [`crate::client::Context::interrupt`]. As it stands here: a host whose operations all end by themselves.
+    fn interrupt(&mut self, client: u32) {
+        let _ = client;
+    }
 
     /// See [`crate::client::Context::receive_with_descriptors`]. As it stands here, and so for the next four: a host
     /// without descriptors, of which nobody may ask it.

@@ -23,6 +23,7 @@ pub mod request;
 pub mod slots;
 pub mod split;
 pub mod stage;
+pub mod state;
 pub mod stats;
 pub mod table;
 pub mod tag;

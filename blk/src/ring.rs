@@ -10,6 +10,7 @@
 //!   │  kind   │     -      │ device index │ operation or user  │
 //! ```
 
+mod interrupt;
 mod message;
 
 use crate::buffer::Buffer;
@@ -144,6 +145,8 @@ struct Send {
     descriptors: Vec<OwnedFd>,
     /// Made for the first send with descriptors.
     control: Option<Box<Control>>,
+    /// It is not to go on: see `interrupt.rs`.
+    is_cut: bool,
 }
 
 /// Why there is no ring, and who can change that.
@@ -426,10 +429,11 @@ impl Ring {
             // SAFETY: msghdr is a C struct of integers and pointers, for which all-zero is a valid "nothing".
             let header = unsafe { std::mem::zeroed() };
             let (parts, vectors, descriptors) = (Vec::new(), Vec::new(), Vec::new());
-            Box::new(Send { client, user, socket, parts, vectors, first: 0, header, descriptors, control: None })
+            let (first, control, is_cut) = (0, None, false);
+            Box::new(Send { client, user, socket, parts, vectors, first, header, descriptors, control, is_cut })
         });
         (send.client, send.user, send.socket, send.parts, send.first) = (client, user, socket, parts, 0);
-        send.descriptors = descriptors;
+        (send.descriptors, send.is_cut) = (descriptors, false);
         send.vectors.clear();
         let Send { vectors, parts, .. } = &mut *send;
         vectors.extend(
@@ -543,6 +547,7 @@ impl Ring {
     fn client_ended(&mut self, index: u32, result: i32) -> Option<HostEvent> {
         if let Some(Operation::Send(send)) = &mut self.operations[index as usize]
             && send.is_unfinished(result)
+            && !send.is_cut
         {
             self.continue_send(index);
             return None;
@@ -588,11 +593,16 @@ impl Ring {
                 (client, event)
             }
             Operation::Send(mut send) => {
+                let cut = send.cut_at_bytes(result);
                 let parts = std::mem::take(&mut send.parts);
                 send.descriptors = Vec::new();
                 let (client, user) = (send.client, send.user);
                 self.spare_sends.push(send);
-                (client, Event::Sent { user, parts, result: length().map(|_| ()) })
+                let event = match cut {
+                    Some(sent_bytes) => Event::SentInPart { user, parts, sent_bytes },
+                    None => Event::Sent { user, parts, result: length().map(|_| ()) },
+                };
+                (client, event)
             }
         };
         Some(HostEvent::Client { client, event })

@@ -148,6 +148,16 @@ impl Export {
             && other.offset_bytes < self.offset_bytes.saturating_add(self.size_bytes)
     }
 
+    /// `length_bytes`, not 0, at `offset_bytes` are whole blocks of it.
+    pub fn holds(&self, offset_bytes: u64, length_bytes: u32) -> bool {
+        let end_bytes = offset_bytes.checked_add(length_bytes.into());
+        // A power of two, so its lower bits are what may not be set.
+        let below_block = u64::from(self.block.min_bytes) - 1;
+        length_bytes > 0
+            && end_bytes.is_some_and(|end_bytes| end_bytes <= self.size_bytes)
+            && (offset_bytes | u64::from(length_bytes)) & below_block == 0
+    }
+
     /// What is wrong with it, if anything.
     fn fault(&self) -> Option<String> {
         for (what, text) in [("name", &self.name), ("description", &self.description)] {

@@ -19,6 +19,19 @@
 //! | when a connection belongs to a tenant | [`crate::places`]: connections of each tenant | how many |
 //! | what a client does when it drains | [`crate::export::Door`]: no new clients of an export | when |
 //!
+//! # Upgrade
+//! Another process takes the place of this one, with its listeners and connections (`docs/use/upgrade.md`). A front end
+//! says which descriptors and which state of its clients travel:
+//!
+//! | step | process | of a front end |
+//! |---|---|---|
+//! | hold still | old | [`mqfq_blk::client::Client::pause`], of listeners and connections |
+//! | hand over | old | [`mqfq_blk::client::Client::pack`] |
+//! | take | new | [`Address::adopt`], then [`Listener::adopt`] for each of its connections |
+//! | go on | new; old if there was no new one | the client is started; [`mqfq_blk::client::Client::resume`] |
+//!
+//! A front end that implements none of it is drained as at the end of the server, and listens again in the new process.
+//!
 //! # Drain
 //! All clients: [`mqfq_blk::engine::Engine::drain`]. Those of one export: [`drain_export`]. One client:
 //! `Engine::drain_some` with the number of its label. A front end says in [`mqfq_blk::client::Client::label`] which
@@ -28,7 +41,7 @@ use crate::export::{Export, ExportTable};
 use crate::memory::MemoryLimits;
 use crate::reserve::Reserve;
 use crate::stats::Stats;
-use mqfq_blk::client::{MakeClient, Whose};
+use mqfq_blk::client::{MakeClient, Packed, Whose};
 use mqfq_blk::engine::Engine;
 use std::fmt;
 use std::sync::Arc;
@@ -85,6 +98,30 @@ pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
     /// # Errors
     /// One sentence for the user, which names the address.
     fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String>;
+
+    /// Goes on listening there with what another process had packed of its listener. Until its first client is started
+    /// it accepts nobody, and dropping it removes nothing: it still is the other process's.
+    ///
+    /// # Errors
+    /// One sentence, which names the address: this is no such listener. As it stands here: it cannot.
+    fn adopt(
+        &self,
+        travelled: Travelled,
+        exports: Arc<ExportTable>,
+        options: &ListenOptions,
+    ) -> Result<Box<dyn Listener>, String> {
+        let _ = (travelled, exports, options);
+        Err("its listener cannot be taken over".to_owned())
+    }
+}
+
+/// What came from another process, and which version its state is of.
+#[derive(Debug)]
+pub struct Travelled {
+    /// As packed there.
+    pub packed: Packed,
+    /// See [`mqfq_blk::state`].
+    pub version: u16,
 }
 
 /// A place where clients come from.
@@ -94,6 +131,22 @@ pub trait Listener: Send {
 
     /// Counters of its clients.
     fn stats(&self) -> Arc<Stats>;
+
+    /// Its number in [`mqfq_blk::client::PackedClient`]. As it stands here: one that no client has.
+    fn number(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// A connection that another process's listener had accepted at this address. It takes a place here now, and goes
+    /// on when it is started.
+    ///
+    /// # Errors
+    /// One sentence: a state that no connection can have, or that is not of an export here. As it stands here: it
+    /// cannot.
+    fn adopt(&self, travelled: Travelled) -> Result<MakeClient, String> {
+        let _ = travelled;
+        Err("its connections cannot be taken over".to_owned())
+    }
 
     /// What the engine makes live on its workers: a client that accepts connections, or one for each queue.
     fn into_clients(self: Box<Self>) -> Vec<MakeClient>;

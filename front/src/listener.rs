@@ -3,27 +3,41 @@
 //! Each connection accepted is handed to the engine, which chooses the worker where it lives.
 
 use crate::export::ExportTable;
-use crate::front_end::{ListenOptions, Listener};
+use crate::front_end::{ListenOptions, Listener, Travelled};
 use crate::places::{Place, Places};
 use crate::socket::{Listening, SocketAddress};
 use crate::stats::{Names, Stats};
-use mqfq_blk::client::{Client, Context, Event, MakeClient};
+use mqfq_blk::client::{Client, Context, Event, MakeClient, Packed, PackedClient};
+use mqfq_blk::state::{StateReader, StateWriter};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::fmt;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// From an accept that found no descriptor, with the reserve given up already, to the next one.
 const RETRY_NS: u64 = 10_000_000;
 
+const UNTAKEN: &str = "its connections cannot be taken over";
+
 /// Makes the client of a connection that was accepted, from its place among the handshakes (which holds its socket).
 pub type MakeConnection = Box<dyn Fn(Place) -> Box<dyn Client + Send> + Send>;
 
+/// Makes the client of a connection that another process had, from its place and its state there; or says why not.
+pub type MakeTravelled = Box<dyn Fn(Place, &mut StateReader<'_>) -> Result<Box<dyn Client + Send>, String> + Send>;
+
 /// A listening socket whose connections live on the engine's workers.
+///
+/// Of it there travel the socket, and connections that it has accepted and not begun.
 pub struct SocketListener {
     listening: Listening,
     connection: MakeConnection,
+    travelled: Option<MakeTravelled>,
+    /// Accepted and not begun: while it is paused, or by another process.
+    waiting: Vec<OwnedFd>,
+    accepting: bool,
+    paused: bool,
     options: ListenOptions,
     stats: Arc<Stats>,
     places: Arc<Places>,
@@ -48,10 +62,60 @@ impl SocketListener {
         // One waiting place for each client that may be served, within what kernels commonly allow.
         let backlog = options.connections_max.clamp(128, 4096) as i32;
         let listening = address.listen(options.socket_mode, backlog)?;
+        Ok(SocketListener::of(listening, exports, options, names, connection))
+    }
+
+    /// The same with what a listener of another process had packed.
+    ///
+    /// # Errors
+    /// One sentence for the user, which names the address.
+    pub fn adopt(
+        address: &SocketAddress,
+        travelled: Travelled,
+        exports: &ExportTable,
+        options: ListenOptions,
+        names: &'static Names,
+        connection: MakeConnection,
+    ) -> Result<SocketListener, String> {
+        let Travelled { packed: Packed { state, descriptors }, version } = travelled;
+        StateReader::new(version, &state).end().map_err(|fault| format!("{address}: {fault}"))?;
+        let mut descriptors = descriptors.into_iter();
+        let socket = descriptors.next().ok_or_else(|| format!("{address}: its socket was not handed over"))?;
+        let listening = address.adopt(socket)?;
+        let mut listener = SocketListener::of(listening, exports, options, names, connection);
+        listener.waiting = descriptors.collect();
+        Ok(listener)
+    }
+
+    fn of(
+        listening: Listening,
+        exports: &ExportTable,
+        options: ListenOptions,
+        names: &'static Names,
+        connection: MakeConnection,
+    ) -> SocketListener {
         options.reserve.take_back();
         let stats = Stats::new(names);
         let places = Places::new(exports, &options, stats.clone());
-        Ok(SocketListener { listening, connection, options, stats, places, shown: None, done: false })
+        SocketListener {
+            listening,
+            connection,
+            travelled: None,
+            waiting: Vec::new(),
+            accepting: false,
+            paused: false,
+            options,
+            stats,
+            places,
+            shown: None,
+            done: false,
+        }
+    }
+
+    /// The same, whose connections can be taken over from another process by `travelled`.
+    #[must_use]
+    pub fn with_travelled(self, travelled: MakeTravelled) -> SocketListener {
+        SocketListener { travelled: Some(travelled), ..self }
     }
 
     /// The same, called `address` in reports and the log: for a front end whose addresses have a scheme of their own.
@@ -75,8 +139,17 @@ impl SocketListener {
         Box::new(move || Box::new(self))
     }
 
-    fn accept(&self, context: &mut dyn Context) {
-        context.accept(self.listening.socket.as_raw_fd(), 0);
+    /// Begins with connections that wait, then accepts the next one.
+    fn accept(&mut self, context: &mut dyn Context) {
+        if self.paused || self.done {
+            return;
+        }
+        for socket in std::mem::take(&mut self.waiting) {
+            self.accepted(context, socket);
+        }
+        if !std::mem::replace(&mut self.accepting, true) {
+            context.accept(self.listening.socket.as_raw_fd(), 0);
+        }
     }
 
     fn accepted(&mut self, context: &mut dyn Context, socket: OwnedFd) {
@@ -116,6 +189,22 @@ impl Listener for SocketListener {
         self.stats.clone()
     }
 
+    fn number(&self) -> u64 {
+        self.places.number()
+    }
+
+    fn adopt(&self, Travelled { packed, version }: Travelled) -> Result<MakeClient, String> {
+        let address = &self.listening.address;
+        let Some(travelled) = &self.travelled else { return Err(format!("{address}: {UNTAKEN}")) };
+        let [socket] = <[OwnedFd; 1]>::try_from(packed.descriptors)
+            .map_err(|_| format!("{address}: a connection was not handed over with one socket"))?;
+        let place = self.places.enter_if_free(socket);
+        let place = place.ok_or_else(|| format!("{address}: more handshakes were handed over than it may have"))?;
+        let client = travelled(place, &mut StateReader::new(version, &packed.state))
+            .map_err(|why| format!("a connection to {address} cannot be taken over: {why}"))?;
+        Ok(Box::new(move || client))
+    }
+
     fn into_clients(self: Box<Self>) -> Vec<MakeClient> {
         vec![self.into_client()]
     }
@@ -123,12 +212,15 @@ impl Listener for SocketListener {
 
 impl Client for SocketListener {
     fn start(&mut self, context: &mut dyn Context) {
+        self.listening.own();
         self.accept(context);
     }
 
     fn event(&mut self, context: &mut dyn Context, event: Event) {
+        self.accepting &= !matches!(event, Event::Accepted { .. });
         let result = match event {
             _ if self.done => return,
+            Event::Accepted { result: Ok(socket), .. } if self.paused => return self.waiting.push(socket),
             Event::Accepted { result, .. } => result,
             Event::Timer { .. } => return self.accept(context),
             other => unreachable!("a listener only accepts, yet got {other:?}"),
@@ -142,8 +234,8 @@ impl Client for SocketListener {
                     return context.timer(context.now_ns().saturating_add(RETRY_NS), 0);
                 }
             }
-            // The client gave up first, or the kernel was short of memory for a moment.
-            Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN | Errno::PROTO | Errno::NOMEM | Errno::NOBUFS) => {}
+            // It was paused, the client gave up first, or the kernel was short of memory for a moment.
+            Err(Errno::CANCELED | Errno::CONNABORTED | Errno::INTR | Errno::AGAIN | Errno::PROTO | Errno::NOMEM | Errno::NOBUFS) => {}
             // Errors that Linux hands over from the new connection's network. Source: accept(2).
             Err(
                 Errno::NETDOWN
@@ -179,6 +271,30 @@ impl Client for SocketListener {
 
     fn is_done(&self) -> bool {
         self.done
+    }
+
+    fn pause(&mut self, context: &mut dyn Context) {
+        self.paused = true;
+        context.interrupt();
+    }
+
+    fn is_paused(&self) -> bool {
+        self.done || (self.paused && !self.accepting)
+    }
+
+    fn pack(&self, version: u16) -> io::Result<Option<PackedClient>> {
+        if self.done {
+            return Ok(None);
+        }
+        let sockets = std::iter::once(&self.listening.socket).chain(&self.waiting);
+        let descriptors = sockets.map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let packed = Packed { state: StateWriter::new(version).into_bytes(), descriptors };
+        Ok(Some(PackedClient { listener: self.places.number(), is_listener: true, packed }))
+    }
+
+    fn resume(&mut self, context: &mut dyn Context) {
+        self.paused = false;
+        self.accept(context);
     }
 }
 

@@ -202,6 +202,12 @@ impl Account {
         Ok(())
     }
 
+    /// Counts `bytes` that a connection brings along from another process, whatever the limits say.
+    pub fn carry(&mut self, bytes: u64) {
+        self.tenant.take(bytes, true);
+        self.held_bytes += bytes;
+    }
+
     /// Gives `bytes` back.
     ///
     /// # Panics

@@ -28,10 +28,11 @@
 
 use crate::export::TenantId;
 use crate::export::{Export, ExportTable};
-use crate::front_end::{ListenOptions, Log};
+use crate::front_end::{ListenOptions, Log, next_client};
 use crate::stats::Stats;
 use rustix::net::Shutdown;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -46,6 +47,8 @@ pub fn handshakes_max(connections_max: usize) -> usize {
 
 /// The places of one listener.
 pub struct Places {
+    /// Of the listener, another one for each.
+    number: u64,
     connections_max: usize,
     handshakes_max: usize,
     /// Of each tenant.
@@ -74,6 +77,7 @@ impl Places {
         let tenants = exports.iter().map(|export| export.tenant).collect::<BTreeSet<_>>().len().max(1);
         let guaranteed = (options.connections_max / (2 * tenants)).max(1);
         Arc::new(Places {
+            number: next_client(),
             connections_max: options.connections_max,
             handshakes_max: handshakes_max(options.connections_max),
             guaranteed,
@@ -105,6 +109,20 @@ impl Places {
             });
         }
         Place { places: self.clone(), socket, held: Held::Handshake(number) }
+    }
+
+    /// The same for a connection that another process has accepted. `None`: none is left, and nobody was closed.
+    pub fn enter_if_free(self: &Arc<Places>, socket: OwnedFd) -> Option<Place> {
+        if self.taken().handshakes.len() >= self.handshakes_max {
+            return None;
+        }
+        // Nobody accepts before the listener was started, so it is still free.
+        Some(self.enter(socket))
+    }
+
+    /// The number of their listener.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -139,6 +157,19 @@ impl Place {
     /// Counters of its listener.
     pub fn stats(&self) -> &Stats {
         &self.places.stats
+    }
+
+    /// The number of its listener.
+    pub fn listener(&self) -> u64 {
+        self.places.number
+    }
+
+    /// Another descriptor of its socket.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
     }
 
     /// Its socket.

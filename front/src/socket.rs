@@ -6,11 +6,12 @@
 use crate::front_end::AddressFault;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fmt;
 use std::fs::File;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Longest path of a unix socket, bytes: `sockaddr_un` has 108 and the last is a NUL.
@@ -83,13 +84,40 @@ impl SocketAddress {
         match self {
             SocketAddress::Unix(path) => {
                 let (socket, file) = listen_unix(path, mode, backlog).map_err(failed)?;
-                Ok(Listening { socket, address: self.clone(), _file: Some(file) })
+                Ok(Listening { socket, address: self.clone(), file: Some(file) })
             }
             SocketAddress::Tcp { host, port } => {
                 let (socket, port) = listen_tcp(host, *port, backlog).map_err(failed)?;
-                Ok(Listening { socket, address: SocketAddress::Tcp { host: host.clone(), port }, _file: None })
+                Ok(Listening { socket, address: SocketAddress::Tcp { host: host.clone(), port }, file: None })
             }
         }
+    }
+
+    /// Goes on with a socket on which another process has listened on it. Its file stays the other's until
+    /// [`Listening::own`].
+    ///
+    /// # Errors
+    /// One sentence for the user, which names the address: the socket does not listen there.
+    pub fn adopt(&self, socket: OwnedFd) -> Result<Listening, String> {
+        let failed = |why: &str| format!("cannot go on listening on {self}: {why}");
+        if !sockopt::socket_acceptconn(&socket).unwrap_or(false) {
+            return Err(failed("what was handed over does not listen"));
+        }
+        let name = rustix::net::getsockname(&socket).map_err(|errno| failed(&errno.to_string()))?;
+        let address = match self {
+            SocketAddress::Unix(path) => {
+                let bound = SocketAddrUnix::try_from(name).ok();
+                let is_there = bound.as_ref().and_then(|bound| bound.path_bytes()) == Some(path.as_os_str().as_bytes());
+                is_there.then(|| self.clone())
+            }
+            SocketAddress::Tcp { host, port } => {
+                let bound = std::net::SocketAddr::try_from(name).ok().map(|bound| bound.port());
+                let port = bound.filter(|bound| *port == 0 || bound == port);
+                port.map(|port| SocketAddress::Tcp { host: host.clone(), port })
+            }
+        };
+        let address = address.ok_or_else(|| failed("what was handed over listens elsewhere"))?;
+        Ok(Listening { socket, address, file: None })
     }
 }
 
@@ -99,7 +127,17 @@ pub struct Listening {
     pub socket: OwnedFd,
     /// Where it listens, with the port that the kernel chose.
     pub address: SocketAddress,
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
+}
+
+impl Listening {
+    /// From now on its file goes with it, if it has one and that was another process's.
+    pub fn own(&mut self) {
+        if let (SocketAddress::Unix(path), None) = (&self.address, &self.file) {
+            // A file that somebody has removed meanwhile is nobody's.
+            self.file = SocketFile::new(path).ok();
+        }
+    }
 }
 
 impl Listening {

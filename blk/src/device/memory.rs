@@ -42,6 +42,16 @@ impl Device for MemoryDevice {
         }
     }
 
+    #[cfg(feature = "uring")]
+    fn pack(&self, version: u16) -> Result<crate::client::Packed, String> {
+        self.store.pack(version)
+    }
+
+    #[cfg(feature = "uring")]
+    fn unpack(&self, packed: crate::client::Packed, version: u16) -> Result<(), String> {
+        self.store.unpack(packed, version)
+    }
+
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         Ok(self.open_shared_queue(options)?)
     }

@@ -161,6 +161,30 @@ pub trait Device: Send + Sync {
         Vec::new()
     }
 
+    /// What of it lives in this process and must go to the one that takes its place, as state of `version`. Called while
+    /// no command is under way. Its file, if it has one ([`Device::ring_file`]), was handed over before.
+    ///
+    /// # Errors
+    /// Why it cannot, in words that follow "device NAME "; as it stands here, that it never can.
+    #[cfg(feature = "uring")]
+    fn pack(&self, version: u16) -> Result<crate::client::Packed, String> {
+        let _ = version;
+        Err("cannot be handed over to another process".to_owned())
+    }
+
+    /// Goes on with what [`Device::pack`] of the same kind and size gave in another process; before its first command.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words as above.
+    #[cfg(feature = "uring")]
+    fn unpack(&self, packed: crate::client::Packed, version: u16) -> Result<(), String> {
+        let _ = (packed, version);
+        Err("cannot be taken over from another process".to_owned())
+    }
+
+    /// The process from which it was taken over has ended: what it kept for that one's sake is this one's.
+    fn own(&self) {}
+
     /// The queue of one worker; called on that worker's thread, once.
     ///
     /// # Errors

@@ -42,6 +42,16 @@ impl Device for NullDevice {
         self.info
     }
 
+    #[cfg(feature = "uring")]
+    fn pack(&self, _version: u16) -> Result<crate::client::Packed, String> {
+        Ok(crate::client::Packed::default())
+    }
+
+    #[cfg(feature = "uring")]
+    fn unpack(&self, _packed: crate::client::Packed, _version: u16) -> Result<(), String> {
+        Ok(())
+    }
+
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         Ok(self.open_shared_queue(options)?)
     }

@@ -190,6 +190,16 @@ impl Device for NvmeDevice {
         QueueLimits { queues_max: self.shared.queue_pairs_max.into(), depth_max: u16::MAX }
     }
 
+    #[cfg(feature = "uring")]
+    fn pack(&self, version: u16) -> Result<crate::client::Packed, String> {
+        self.shared.store.pack(version)
+    }
+
+    #[cfg(feature = "uring")]
+    fn unpack(&self, packed: crate::client::Packed, version: u16) -> Result<(), String> {
+        self.shared.store.unpack(packed, version)
+    }
+
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
         Ok(self.open_shared_queue(options)?)
     }

@@ -14,6 +14,9 @@
 //! Per chunk touched: one lock, one hash look-up, one copy. Clearing a long range costs its chunks or the existing ones
 //! of the store, whichever are fewer.
 
+#[cfg(feature = "uring")]
+mod travel;
+
 use crate::device::Command;
 use crate::foreign::Room;
 use crate::request::Op;

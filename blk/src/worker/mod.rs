@@ -25,6 +25,7 @@
 //! A client asks for a time, or for a descriptor to become ready, and is called then. A client that is done is not kept
 //! for the sake of these: they are cancelled, and its number may be given to another at once ([`Host::cancel_waits`]).
 
+mod pause;
 #[cfg(feature = "uring")]
 pub(crate) mod thread;
 mod turnstile;
@@ -42,6 +43,7 @@ use crate::tuning::Tuning;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
+use pause::Pausing;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, mpsc};
 use turnstile::{NO_TURNSTILE, Turnstiles};
@@ -171,6 +173,7 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     freezing: Vec<(u16, mpsc::Sender<()>)>,
     /// A look at all requests, of which a piece is made in each turn.
     sweeping: Option<Sweep>,
+    pausing: Pausing,
     draining: bool,
     stopped: bool,
 }
@@ -287,6 +290,10 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
 
     fn shutdown(&mut self, socket: RawFd) {
         self.core.host.shutdown(socket);
+    }
+
+    fn interrupt(&mut self) {
+        self.core.host.interrupt(self.client);
     }
 
     fn timer(&mut self, at_ns: u64, user: u32) {
@@ -432,6 +439,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             leaving: Vec::new(),
             freezing: Vec::new(),
             sweeping: None,
+            pausing: Pausing::default(),
             draining: false,
             stopped: false,
         }
@@ -469,6 +477,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             (self.clients.len() - 1) as u32
         };
         self.call(client, |client, context| client.start(context));
+        self.pause_newcomer(client);
     }
 
     /// What it runs on.
@@ -530,6 +539,9 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
         if self.sweeping.is_some() {
             self.sweep();
+        }
+        if self.pausing.is_asked() {
+            self.tell_paused();
         }
         self.core.host.turned();
         // Clients may have submitted in their last calls.
@@ -594,6 +606,9 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 }
                 Mail::Thaw { device, policy, tuning } => self.thaw(device, policy, tuning),
                 Mail::CapsChanged => self.caps_changed(),
+                Mail::Pause(quiet) => self.pause(quiet),
+                Mail::Pack { version, packed } => self.pausing.pack_when_quiet(version, packed),
+                Mail::Resume => self.resume(),
                 Mail::Stop => self.stopped = true,
             }
         }

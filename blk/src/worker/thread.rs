@@ -378,6 +378,10 @@ impl Host for ThreadHost {
         self.ring.abort(client);
     }
 
+    fn interrupt(&mut self, client: u32) {
+        self.ring.interrupt(client);
+    }
+
     fn receive_with_descriptors(
         &mut self,
         client: u32,

@@ -27,29 +27,32 @@
 //! | `Ending` | every request is answered and every reply has left | to `Closed`: the socket is shut down |
 //! | any | the socket is broken | to `Closed` at once; completions are dropped |
 //! | any, in the handshake | its time is over | to `Closed` at once: who does not speak may not read either |
+//!
+//! How it holds still and goes on in another process: `connection/travel.rs`.
+
+mod travel;
 
 use super::inbox::Inbox;
 use super::large::{Large, PIECES_EACH, RANGE_PIECE_BYTES};
 use super::negotiate::{Negotiation, Progress};
 use super::reply::Replies;
 use super::rule::{Rule, errno_of_status};
-use super::transmit::{Limits, Piece, Request, Taken, Transmission};
+use super::transmit::{Piece, Request, Taken, Transmission};
 use super::wire::Command;
-use super::{NAMES, NbdOptions};
+use super::{HANDSHAKE_RECEIVE_BYTES, NAMES, NbdOptions};
 use crate::export::{Export, ExportTable};
 use crate::front_end::next_client;
 use crate::memory::Short;
 use crate::places::Place;
 use crate::stats::Counted;
-use mqfq_blk::buffer::{ALIGNMENT_BYTES, Buffer};
-use mqfq_blk::client::{Client, Context, Event, Label, Refused};
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::{Client, Context, Event, Label, PackedClient, Refused};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
+use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-
-/// Receive buffer of the handshake, bytes.
-const HANDSHAKE_RECEIVE_BYTES: usize = ALIGNMENT_BYTES;
 
 /// First receive buffer after the handshake, bytes: three writes of 4 KiB, or several hundred reads.
 const QUIET_RECEIVE_BYTES: usize = 16 << 10;
@@ -89,6 +92,12 @@ pub struct Connection {
     /// A timer for memory is running.
     awaits_memory: bool,
     draining: bool,
+    /// Another process may take it: it neither takes nor sends anything.
+    paused: bool,
+    /// The time of the handshake was over while it was paused.
+    is_late: bool,
+    /// Nothing was said yet, in this process or another.
+    is_fresh: bool,
     under_way: UnderWay,
     /// The large write whose pieces come.
     writing: Option<u32>,
@@ -124,11 +133,14 @@ impl Connection {
             place,
             phase: Phase::Negotiating(Negotiation::new(exports)),
             life: Life::Open,
-            inbox: Inbox::new(options.receive_buffer_bytes.max(HANDSHAKE_RECEIVE_BYTES)),
+            inbox: Inbox::new(options.receive_bytes_max()),
             receiving: false,
             full: false,
             awaits_memory: false,
             draining: false,
+            paused: false,
+            is_late: false,
+            is_fresh: true,
             under_way: UnderWay::default(),
             writing: None,
             issuing: VecDeque::new(),
@@ -146,6 +158,9 @@ impl Connection {
 
     /// Uses what lies in the inbox, then receives more, as far as the limits allow.
     fn pump(&mut self, context: &mut dyn Context) {
+        if self.paused {
+            return;
+        }
         self.full = false;
         self.issue(context);
         while self.life == Life::Open && self.held.is_none() && !self.receiving && !self.full {
@@ -183,13 +198,7 @@ impl Connection {
             Progress::Transmit(session) => {
                 self.replies.set_structured(session.structured);
                 context.cap_by(&session.export.caps);
-                let block = session.export.block;
-                let payload_bytes_max = 1 << block.payload_bytes_max.ilog2();
-                let limits = Limits {
-                    requests_max: self.options.requests_in_flight_max.max(1),
-                    bytes_max: self.options.listen.bytes_in_flight_max,
-                    piece_bytes: self.options.piece_bytes.min(payload_bytes_max).max(block.min_bytes),
-                };
+                let limits = self.options.limits(&session.export);
                 self.phase = Phase::Transmitting(Transmission::new(session, limits));
             }
             Progress::Close { broken } => {
@@ -269,6 +278,7 @@ impl Connection {
             _ if self.life != Life::Open => {}
             Ok(0) => self.left(),
             Ok(_) => self.pump(context),
+            Err(errno) if errno == Errno::CANCELED.raw_os_error() => self.pump(context),
             Err(_) => self.close(context),
         }
     }
@@ -528,7 +538,9 @@ impl Connection {
     }
 
     fn handshake_is_over_time(&mut self, context: &mut dyn Context) {
-        if matches!(self.phase, Phase::Negotiating(_)) && self.life != Life::Closed {
+        if self.paused {
+            self.is_late = true;
+        } else if matches!(self.phase, Phase::Negotiating(_)) && self.life != Life::Closed {
             self.broke(Rule::HandshakeTooSlow);
             self.close(context);
         }
@@ -544,9 +556,10 @@ impl Connection {
 
 impl Client for Connection {
     fn start(&mut self, context: &mut dyn Context) {
-        // Saturating: a limit of centuries is none.
-        let timeout_ns = u64::try_from(self.options.listen.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
-        context.timer(context.now_ns().saturating_add(timeout_ns), user::HANDSHAKE);
+        if !std::mem::take(&mut self.is_fresh) {
+            return self.start_again(context);
+        }
+        self.await_handshake(context);
         self.replies.append(Negotiation::greeting);
         self.pump(context);
     }
@@ -564,6 +577,11 @@ impl Client for Connection {
                     _ if self.life == Life::Closed => {}
                     Ok(()) => self.pump(context),
                     Err(_) => self.close(context),
+                }
+            }
+            Event::SentInPart { parts, sent_bytes, .. } => {
+                if self.life != Life::Closed {
+                    self.replies.end_send_in_part(&parts, sent_bytes);
                 }
             }
             Event::Timer { user: user::MEMORY } => {
@@ -609,7 +627,7 @@ impl Client for Connection {
 
     fn turn_end(&mut self, context: &mut dyn Context) {
         self.counted.add_to(self.place.stats());
-        if self.life == Life::Closed {
+        if self.life == Life::Closed || self.paused {
             return;
         }
         if let Some(parts) = self.replies.begin_send() {
@@ -646,6 +664,22 @@ impl Client for Connection {
 
     fn is_done(&self) -> bool {
         self.life == Life::Closed
+    }
+
+    fn pause(&mut self, context: &mut dyn Context) {
+        self.hold_still(context);
+    }
+
+    fn is_paused(&self) -> bool {
+        self.is_still()
+    }
+
+    fn pack(&self, version: u16) -> io::Result<Option<PackedClient>> {
+        self.packed(version)
+    }
+
+    fn resume(&mut self, context: &mut dyn Context) {
+        self.go_on(context);
     }
 
     fn label(&self) -> Label {
@@ -718,6 +752,10 @@ impl UnderWay {
                 self.places.len() as u32 - 1
             }
         }
+    }
+
+    fn peek(&self, place: u32) -> Option<&Asked> {
+        self.places.get(place as usize)?.as_ref()
     }
 
     fn get(&mut self, place: u32) -> Option<&mut Asked> {

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 #[path = "connection_large_tests.rs"]
 mod large;
+#[path = "connection_travel_tests.rs"]
+mod travel;
 
 /// The device is twice as long as the export, which begins in its middle.
 const SIZE: usize = 4 << 20;

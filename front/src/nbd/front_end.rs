@@ -2,8 +2,8 @@
 
 use super::{Connection, NAMES, NbdOptions};
 use crate::export::ExportTable;
-use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener};
-use crate::listener::SocketListener;
+use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, Travelled};
+use crate::listener::{MakeConnection, MakeTravelled, SocketListener};
 use crate::socket::{self, SocketAddress};
 use crate::takeover;
 use std::fmt;
@@ -52,6 +52,35 @@ impl Address for NbdAddress {
         let options = NbdOptions { listen: options.clone(), ..NbdOptions::default() };
         Ok(Box::new(listen(&self.0, exports, options)?))
     }
+
+    fn adopt(
+        &self,
+        travelled: Travelled,
+        exports: Arc<ExportTable>,
+        options: &ListenOptions,
+    ) -> Result<Box<dyn Listener>, String> {
+        let options = NbdOptions { listen: options.clone(), ..NbdOptions::default() };
+        let Makers { connection, travelled: make_travelled } = makers(&exports, &options);
+        let listener = SocketListener::adopt(&self.0, travelled, &exports, options.listen, &NAMES, connection)?;
+        Ok(Box::new(listener.with_travelled(make_travelled)))
+    }
+}
+
+/// The two ways to a connection.
+struct Makers {
+    connection: MakeConnection,
+    travelled: MakeTravelled,
+}
+
+fn makers(exports: &Arc<ExportTable>, options: &NbdOptions) -> Makers {
+    let (exports, options) = (exports.clone(), Arc::new(options.clone()));
+    let (of_travelled, with) = (exports.clone(), options.clone());
+    Makers {
+        connection: Box::new(move |place| Box::new(Connection::new(place, exports.clone(), options.clone()))),
+        travelled: Box::new(move |place, reader| {
+            Ok(Box::new(Connection::unpack(place, of_travelled.clone(), with.clone(), reader)?))
+        }),
+    }
 }
 
 /// Listens for NBD clients of `exports` on `address`.
@@ -63,9 +92,9 @@ pub fn listen(
     exports: Arc<ExportTable>,
     options: NbdOptions,
 ) -> Result<SocketListener, String> {
-    let (listen, table, options) = (options.listen.clone(), exports.clone(), Arc::new(options));
-    let connection = move |place| Box::new(Connection::new(place, exports.clone(), options.clone())) as _;
-    SocketListener::bind(address, &table, listen, &NAMES, Box::new(connection))
+    let Makers { connection, travelled } = makers(&exports, &options);
+    let listener = SocketListener::bind(address, &exports, options.listen, &NAMES, connection)?;
+    Ok(listener.with_travelled(travelled))
 }
 
 #[cfg(test)]

@@ -23,6 +23,14 @@ impl Inbox {
         Inbox { buffer: None, start: 0, end: 0, largest_bytes, overflowing: false }
     }
 
+    /// The same with `unread` bytes, which another process received.
+    pub fn with(unread: &[u8], largest_bytes: usize) -> Inbox {
+        // One more than there are, so that there is room for the next receive.
+        let mut buffer = Buffer::new(unread.len() + 1);
+        buffer.as_mut_slice()[..unread.len()].copy_from_slice(unread);
+        Inbox { buffer: Some(buffer), end: unread.len(), ..Inbox::new(largest_bytes) }
+    }
+
     /// Bytes that came and were not used.
     pub fn unread(&self) -> &[u8] {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer.as_slice()[self.start..self.end])

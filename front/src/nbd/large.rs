@@ -16,6 +16,8 @@
 //! A request that fails may have been carried out in part, as with any drive (NBD protocol, "error values", says
 //! nothing of what a failed write left). A flush or FUA covers what was acknowledged, and a failed request is not.
 
+mod travel;
+
 use super::transmit::piece_length;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::request::{Op, Status};

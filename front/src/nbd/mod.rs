@@ -31,10 +31,13 @@ pub mod wire;
 pub use connection::Connection;
 pub use front_end::{Nbd, listen};
 
+use crate::export::Export;
 use crate::front_end::ListenOptions;
 use crate::memory::PIECE_BYTES_MAX;
 use crate::stats::Names;
+use mqfq_blk::buffer::ALIGNMENT_BYTES;
 use rule::Rule;
+use transmit::Limits;
 use wire::Command;
 
 /// What its counters are called: requests by command (unknown commands together), rules by [`Rule`].
@@ -75,6 +78,27 @@ pub struct NbdOptions {
     /// Largest receive buffer of a connection, bytes, at least 4096. A connection has 4 KiB during the handshake,
     /// 16 KiB then, and this much once it fills those. Default 128 KiB.
     pub receive_buffer_bytes: usize,
+}
+
+/// Receive buffer of the handshake, bytes.
+const HANDSHAKE_RECEIVE_BYTES: usize = ALIGNMENT_BYTES;
+
+impl NbdOptions {
+    /// What one connection of `export` may have under way.
+    fn limits(&self, export: &Export) -> Limits {
+        let block = export.block;
+        let payload_bytes_max = 1 << block.payload_bytes_max.ilog2();
+        Limits {
+            requests_max: self.requests_in_flight_max.max(1),
+            bytes_max: self.listen.bytes_in_flight_max,
+            piece_bytes: self.piece_bytes.min(payload_bytes_max).max(block.min_bytes),
+        }
+    }
+
+    /// Largest receive buffer, bytes, in the handshake and after it.
+    fn receive_bytes_max(&self) -> usize {
+        self.receive_buffer_bytes.max(HANDSHAKE_RECEIVE_BYTES)
+    }
 }
 
 impl Default for NbdOptions {

@@ -15,6 +15,8 @@
 //! What we answer is bounded by the caller, who stops calling while too much is unsent. Whether an export may be
 //! chosen, by GO or by EXPORT_NAME, is for the caller to say as well ([`Admit`]).
 
+mod travel;
+
 use super::rule::Rule;
 use super::validate::Session;
 use super::wire::{self, Reader, handshake, info, option, option_reply, put_option_reply, transmission};

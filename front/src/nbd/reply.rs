@@ -20,6 +20,8 @@
 //! gathered: [ header ][ piece 0 ][ piece 1 ] …            behind: [ header header ][ data ] …
 //! ```
 
+mod travel;
+
 use super::wire::{self, Errno, chunk, put_chunk, put_last_chunk, put_simple_reply};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::Part;

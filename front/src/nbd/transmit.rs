@@ -25,6 +25,8 @@
 //! memory of its payload until the caller gives it back to the [`Account`]. Past the limits nothing is taken, so a
 //! client that does not read its replies stops only itself. One request or piece always fits.
 
+mod travel;
+
 use super::rule::Rule;
 use super::validate::{Action, Session, validate};
 use super::wire::{Command, REQUEST_BYTES, RequestHeader, request};

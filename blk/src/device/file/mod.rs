@@ -41,13 +41,15 @@ mod work;
 mod tests;
 
 use super::{Device, DeviceInfo, DeviceQueue, QueueOptions};
+use crate::client::Packed;
 use crate::request::Status;
+use crate::state::{StateReader, StateWriter};
 use gate::Gate;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use watch::Watch;
 
 /// Largest read or write, bytes: what NBD clients may assume that a server takes (NBD protocol, "Block size
@@ -111,6 +113,9 @@ struct Backing {
     /// A flush failed in the page cache: Linux reports a lost page once, then takes it for clean. Or the file was cut.
     lost_writes: AtomicBool,
     watch: Watch,
+    read_only: bool,
+    /// No other process serves it: the lock goes when this one closes it.
+    is_own: AtomicBool,
 }
 
 /// A regular file or a block device, opened and measured; its queues use io_uring.
@@ -126,7 +131,11 @@ impl FileDevice {
     /// # Errors
     /// One sentence that starts with the path: it is missing, a directory, in use, too short, or not accessible.
     pub fn open(options: &FileOptions) -> Result<FileDevice, String> {
-        let open::Opened { backing, size_bytes, warnings } = open::open(options)?;
+        FileDevice::of(open::open(options)?)
+    }
+
+    fn of(opened: open::Opened) -> Result<FileDevice, String> {
+        let open::Opened { backing, size_bytes, warnings } = opened;
         let info = DeviceInfo {
             size_bytes,
             block_bytes: 1,
@@ -138,6 +147,15 @@ impl FileDevice {
             segment_align_bytes: backing.align_bytes,
         };
         Ok(FileDevice { backing: Arc::new(backing), info, warnings })
+    }
+
+    /// Goes on with `file`, which another process has opened with the same options and serves: the lock is the open
+    /// file's, so both have it. Until [`Device::own`] nothing is done that would take the file from the other one.
+    ///
+    /// # Errors
+    /// One sentence as for [`FileDevice::open`], or that the path leads elsewhere.
+    pub fn adopt(options: &FileOptions, file: File) -> Result<FileDevice, String> {
+        FileDevice::of(open::adopt(options, file)?)
     }
 
     /// What the user should know, one sentence each: a scheduler of the drive's own below this one, or no direct I/O
@@ -155,7 +173,10 @@ impl FileDevice {
 impl Drop for Backing {
     /// The lock is the open file's, which a worker's ring may keep open for a moment after the worker has ended.
     fn drop(&mut self) {
-        open::unlock(&self.file);
+        // Relaxed: whoever drops it is alone with it.
+        if self.is_own.load(Ordering::Relaxed) {
+            open::unlock(&self.file);
+        }
     }
 }
 
@@ -170,6 +191,29 @@ impl Device for FileDevice {
 
     fn check_up(&self) -> Vec<String> {
         watch::check_up(&self.backing)
+    }
+
+    fn pack(&self, version: u16) -> Result<Packed, String> {
+        let mut writer = StateWriter::new(version);
+        writer.u64(self.info.size_bytes);
+        // Relaxed: every worker has reported since, by a message, that it has nothing under way.
+        writer.flag(self.backing.lost_writes.load(Ordering::Relaxed));
+        Ok(Packed { state: writer.into_bytes(), descriptors: Vec::new() })
+    }
+
+    fn unpack(&self, packed: Packed, version: u16) -> Result<(), String> {
+        let mut reader = StateReader::new(version, &packed.state);
+        let size_bytes = reader.u64()?;
+        if size_bytes != self.info.size_bytes {
+            return Err(format!("had {size_bytes} bytes there and has {} here", self.info.size_bytes));
+        }
+        // Relaxed: a worker's first client comes by a message that is sent after this.
+        self.backing.lost_writes.store(reader.flag()?, Ordering::Relaxed);
+        Ok(reader.end()?)
+    }
+
+    fn own(&self) {
+        open::own(&self.backing);
     }
 
     fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {

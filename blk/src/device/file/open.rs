@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Block of direct I/O on a regular file whose file system does not tell (before Linux 6.1, or tmpfs): the largest
 /// logical block of drives in the field, because a guess too small fails writes and one too large only copies some.
@@ -30,9 +30,37 @@ pub(super) fn open(options: &FileOptions) -> Result<Opened, String> {
     open_unnamed(options).map_err(|sentence| format!("{path}: {sentence}"))
 }
 
+/// The same with `file`, which another process serves, and has locked.
+pub(super) fn adopt(options: &FileOptions, file: File) -> Result<Opened, String> {
+    let path = options.path.display();
+    let same = || {
+        let (there, here) = (file.metadata()?, std::fs::metadata(&options.path)?);
+        let is_device = here.file_type().is_block_device() && there.file_type().is_block_device();
+        let identity = |metadata: &Metadata| (metadata.dev(), metadata.ino());
+        Ok::<_, io::Error>(if is_device { there.rdev() == here.rdev() } else { identity(&there) == identity(&here) })
+    };
+    match same() {
+        Ok(true) => measure(options, file, false).map_err(|sentence| format!("{path}: {sentence}")),
+        Ok(false) => Err(format!("{path}: is another file than the one that is served")),
+        Err(error) => Err(format!("{path}: cannot be looked at: {error}")),
+    }
+}
+
+/// The process that served it before has ended.
+pub(super) fn own(backing: &Backing) {
+    patience::sign(&backing.file, backing.read_only);
+    // Relaxed: read by whoever drops it, who is alone with it.
+    backing.is_own.store(true, Ordering::Relaxed);
+}
+
 fn open_unnamed(options: &FileOptions) -> Result<Opened, String> {
     let file = open_file(options)?;
     lock(&file, options.read_only)?;
+    measure(options, file, true)
+}
+
+/// What the file is. `is_own`: no other process serves it.
+fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, String> {
     let metadata = file.metadata().map_err(|error| format!("its size cannot be read: {error}"))?;
     let is_block_device = metadata.file_type().is_block_device();
     let (size_bytes, length_bytes) = if is_block_device {
@@ -63,6 +91,8 @@ fn open_unnamed(options: &FileOptions) -> Result<Opened, String> {
             zero_range_unsupported: AtomicBool::new(false),
             lost_writes: AtomicBool::new(false),
             watch: Watch::new(&options.path, &metadata, size_bytes),
+            read_only: options.read_only,
+            is_own: AtomicBool::new(is_own),
         },
         size_bytes,
         warnings,

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use tempfile::TempDir;
 
+mod adopt;
 mod cut;
 
 const MIB: u64 = 1 << 20;

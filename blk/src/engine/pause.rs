@@ -1,0 +1,70 @@
+//! An engine that holds still while another process takes its place, or goes on if none does.
+//!
+//! ```text
+//!   pause:    Pause ─▶ all workers     no client is read from, no connection accepted, no byte sent;
+//!             wait until all are quiet what is under way on the devices ends
+//!   pack:     Pack ─▶ all workers      each hands over its clients
+//!   resume:   Resume ─▶ all workers    all go on as if nothing had happened
+//! ```
+//! Pack is a second message: a listener may have accepted a connection and sent it to another worker just before it was
+//! asked to pause. When all workers are quiet, no listener accepts any more and each such message is in a mailbox, in
+//! front of Pack.
+//!
+//! Invariant: between a pause that ended well and the resume the engine has no command on a device and moves no byte of
+//! a client's, so another process may do both.
+
+use super::Engine;
+use crate::client::PackedClient;
+use crate::host::Mail;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+impl Engine {
+    /// Has every client pause, and waits until nothing is under way. Clients that cannot travel are drained.
+    ///
+    /// # Errors
+    /// One sentence: after `patience` something was still under way. Then all clients were resumed.
+    pub fn pause(&self, patience: Duration) -> Result<(), String> {
+        let (quiet, is_quiet) = mpsc::channel();
+        (0..self.workers()).for_each(|worker| self.shared.send(worker, Mail::Pause(quiet.clone())));
+        drop(quiet);
+        let until_ns = self.clock().now_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        for _ in 0..self.workers() {
+            let left = Duration::from_nanos(until_ns.saturating_sub(self.clock().now_ns()));
+            if let Err(error) = is_quiet.recv_timeout(left) {
+                self.resume();
+                let patience_s = patience.as_secs_f64();
+                return Err(match error {
+                    RecvTimeoutError::Timeout => format!("requests were still under way after {patience_s} s"),
+                    RecvTimeoutError::Disconnected => "a worker has ended".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What of its clients travels to another process, as state of `version`; to be called between a pause and the
+    /// resume.
+    ///
+    /// # Errors
+    /// One sentence: descriptors that could not be copied, or a worker that has ended or was not quiet for `patience`.
+    pub fn pack(&self, version: u16, patience: Duration) -> Result<Vec<PackedClient>, String> {
+        let ask = |worker| {
+            let (packed, reply) = mpsc::channel();
+            self.shared.send(worker, Mail::Pack { version, packed });
+            reply
+        };
+        let replies: Vec<_> = (0..self.workers()).map(ask).collect();
+        let mut all = Vec::new();
+        for reply in replies {
+            let packed = reply.recv_timeout(patience).map_err(|_| "a worker does not answer".to_owned())?;
+            all.extend(packed.map_err(|error| format!("a connection's descriptor cannot be copied: {error}"))?);
+        }
+        Ok(all)
+    }
+
+    /// Goes on with every client.
+    pub fn resume(&self) {
+        (0..self.workers()).for_each(|worker| self.shared.send(worker, Mail::Resume));
+    }
+}

@@ -1,0 +1,80 @@
+//! A worker that holds still, so that another process can take the engine's place.
+//!
+//! Every client is asked to pause. When none has an operation or request under way and no context has anything on its
+//! device, the worker reports that it is quiet; what travels is handed over only then. A client that comes meanwhile
+//! (another worker had accepted it before it was asked) is started and paused at once, and the worker is quiet again
+//! when that has ended. Timers and polls stay: they move no byte.
+//!
+//! Invariant: while a worker is quiet, nothing that it does changes a socket or a device.
+
+use super::{Slot, Worker};
+use crate::client::PackedClient;
+use crate::host::Host;
+use mqfq_sched::policy::Policy;
+use std::io;
+use std::sync::mpsc;
+
+/// Whether clients are paused, and who waits for that.
+#[derive(Default)]
+pub(super) struct Pausing {
+    is_on: bool,
+    quiet: Option<mpsc::Sender<()>>,
+    pack: Option<(u16, Reply)>,
+}
+
+type Reply = mpsc::Sender<io::Result<Vec<PackedClient>>>;
+
+impl Pausing {
+    /// Somebody waits.
+    pub(super) fn is_asked(&self) -> bool {
+        self.quiet.is_some() || self.pack.is_some()
+    }
+
+    pub(super) fn pack_when_quiet(&mut self, version: u16, reply: Reply) {
+        self.pack = Some((version, reply));
+    }
+}
+
+impl<H: Host<P>, P: Policy> Worker<H, P> {
+    pub(super) fn pause(&mut self, quiet: mpsc::Sender<()>) {
+        self.pausing = Pausing { is_on: true, quiet: Some(quiet), pack: None };
+        for client in 0..self.clients.len() as u32 {
+            self.call(client, |client, context| client.pause(context));
+        }
+    }
+
+    /// A client that has just been started, if the others are paused.
+    pub(super) fn pause_newcomer(&mut self, client: u32) {
+        if self.pausing.is_on {
+            self.call(client, |client, context| client.pause(context));
+        }
+    }
+
+    pub(super) fn resume(&mut self) {
+        self.pausing = Pausing::default();
+        for client in 0..self.clients.len() as u32 {
+            self.call(client, |client, context| client.resume(context));
+        }
+    }
+
+    /// Reports and hands over if everything is quiet.
+    pub(super) fn tell_paused(&mut self) {
+        let is_quiet = |slot: &Slot| {
+            let counts = slot.counts;
+            counts.operations == 0
+                && counts.requests == 0
+                && slot.client.as_ref().is_none_or(|client| client.is_paused())
+        };
+        if !self.clients.iter().all(is_quiet) || !self.core.hctxs.iter().all(|hctx| hctx.is_idle()) {
+            return;
+        }
+        // Whoever no longer waits has the workers resumed.
+        if let Some(quiet) = self.pausing.quiet.take() {
+            let _ = quiet.send(());
+        }
+        if let Some((version, reply)) = self.pausing.pack.take() {
+            let clients = self.clients.iter().filter_map(|slot| slot.client.as_ref());
+            let _ = reply.send(clients.filter_map(|client| client.pack(version).transpose()).collect());
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! How does a connection hold still, and go on in another process as if nothing had happened?
+//!
+//! # What travels
+//! | | why |
+//! |---|---|
+//! | the socket | its unread bytes go with it |
+//! | bytes that were received and not used | they are not in the socket any more |
+//! | replies that have not left, from the first byte on that has not | the client has a part of them |
+//! | the handshake, or what it agreed on | |
+//! | a request that has come in part, large requests of which pieces are left | |
+//!
+//! Requests that were handed to the block layer do not travel: they end before, and their replies are among those that
+//! have not left.
+//!
+//! # What does not
+//! Counters; the time of a handshake, which begins anew; limits, which are those of the process that goes on. Memory is
+//! counted there at once, beyond the limits if need be: it gets less as replies leave.
+//!
+//! # What must be the same
+//! The export's place, size, blocks and read-only flag, as the client was told them, and which bytes they are.
+
+use super::{Asked, Connection, Life, Phase, UnderWay, command_of, user};
+use crate::export::{Export, ExportTable};
+use crate::memory::Account;
+use crate::nbd::inbox::Inbox;
+use crate::nbd::large::Large;
+use crate::nbd::negotiate::Negotiation;
+use crate::nbd::reply::Replies;
+use crate::nbd::transmit::Transmission;
+use crate::nbd::validate::Session;
+use crate::nbd::NbdOptions;
+use crate::places::Place;
+use mqfq_blk::client::{Context, Packed, PackedClient};
+use mqfq_blk::request::Op;
+use mqfq_blk::state::{StateReader, StateWriter, demand};
+use std::io;
+use std::sync::Arc;
+
+impl Connection {
+    /// See [`mqfq_blk::client::Client::pause`].
+    pub(super) fn hold_still(&mut self, context: &mut dyn Context) {
+        self.paused = true;
+        context.interrupt();
+    }
+
+    /// See [`mqfq_blk::client::Client::is_paused`]. A request that its tenant has no room for is handed over first.
+    pub(super) fn is_still(&self) -> bool {
+        self.life == Life::Closed || (self.paused && !self.receiving && self.held.is_none() && self.pieces_out == 0)
+    }
+
+    /// See [`mqfq_blk::client::Client::resume`].
+    pub(super) fn go_on(&mut self, context: &mut dyn Context) {
+        self.paused = false;
+        if std::mem::take(&mut self.is_late) {
+            self.handshake_is_over_time(context);
+        }
+        if self.life != Life::Closed {
+            self.pump(context);
+        }
+    }
+
+    /// See [`mqfq_blk::client::Client::pack`].
+    pub(super) fn packed(&self, version: u16) -> io::Result<Option<PackedClient>> {
+        if self.life == Life::Closed {
+            return Ok(None);
+        }
+        let mut writer = StateWriter::new(version);
+        writer.flag(self.life == Life::Ending);
+        writer.flag(self.draining);
+        writer.bytes(self.inbox.unread());
+        self.replies.pack(&mut writer);
+        writer.flag(matches!(self.phase, Phase::Transmitting(_)));
+        match &self.phase {
+            Phase::Negotiating(negotiation) => negotiation.pack(&mut writer),
+            Phase::Transmitting(transmission) => {
+                pack_session(transmission.session(), &mut writer);
+                writer.u32((self.issuing.len() + usize::from(self.writing.is_some())) as u32);
+                for place in self.issuing.iter().copied().chain(self.writing) {
+                    let Some(Asked::Large { cookie, large }) = self.under_way.peek(place) else {
+                        unreachable!("a large request is in its place until it is answered")
+                    };
+                    writer.u64(*cookie);
+                    large.pack(&mut writer);
+                }
+                writer.flag(self.writing.is_some());
+                transmission.pack(&mut writer);
+            }
+        }
+        let packed = Packed { state: writer.into_bytes(), descriptors: vec![self.place.copy()?] };
+        Ok(Some(PackedClient { listener: self.place.listener(), is_listener: false, packed }))
+    }
+
+    /// The connection that was packed, on the socket of `place`; it goes on when it is started.
+    ///
+    /// # Errors
+    /// One sentence: a state that no connection can have, an export that is not here or is not the same, or a tenant
+    /// that has as many connections as it may.
+    pub fn unpack(
+        mut place: Place,
+        exports: Arc<ExportTable>,
+        options: Arc<NbdOptions>,
+        reader: &mut StateReader<'_>,
+    ) -> Result<Connection, String> {
+        let (is_ending, draining) = (reader.flag()?, reader.flag()?);
+        let unread = reader.bytes()?;
+        let mut replies = Replies::unpack(reader)?;
+        let mut under_way = UnderWay::default();
+        let mut larges = Vec::new();
+        let mut writing = None;
+        let phase = if reader.flag()? {
+            let session = unpack_session(reader, &exports)?;
+            if !place.choose(&session.export) {
+                let name = &session.export.name;
+                return Err(format!("export {name:?} has as many connections as its tenant may have here"));
+            }
+            let limits = options.limits(&session.export);
+            let mut account = Account::new(session.export.memory.clone(), limits.bytes_max);
+            for _ in 0..reader.u32()? {
+                let cookie = reader.u64()?;
+                let large = Box::new(Large::unpack(reader, &session.export, &mut account)?);
+                larges.push(under_way.insert(Asked::Large { cookie, large }));
+            }
+            if reader.flag()? {
+                writing = larges.pop();
+                demand(writing.is_some(), "writes nothing")?;
+            }
+            let mut streams = 0;
+            for place in larges.iter().chain(&writing) {
+                let large = under_way.large(*place);
+                demand((command_of(large.op) == command_of(Op::Write)) == (writing == Some(*place)), "writes twice")?;
+                let is_stream = large.is_streaming() || large.pieces_out() > 0;
+                demand(!is_stream || !session.structured, "has a stream of structured replies")?;
+                demand(!large.is_streaming() || replies.is_streaming(), "has a stream that has not begun")?;
+                streams += usize::from(is_stream);
+            }
+            demand(streams <= 1 && (streams == 1 || !replies.is_streaming()), "has a stream of no request")?;
+            replies.set_structured(session.structured);
+            replies.carry(&mut account);
+            let requests = replies.unsent() + larges.len() + usize::from(writing.is_some());
+            let writing = writing.map(|place| &*under_way.large(place));
+            Phase::Transmitting(Transmission::unpack(reader, session, limits, account, requests, writing)?)
+        } else {
+            replies.forget_memory();
+            demand(replies.unsent() == 0 && !replies.is_streaming(), "has replies in its handshake")?;
+            Phase::Negotiating(Negotiation::unpack(reader, exports.clone())?)
+        };
+        reader.end()?;
+        let mut connection = Connection::new(place, exports, options);
+        connection.is_fresh = false;
+        connection.life = if is_ending { Life::Ending } else { Life::Open };
+        connection.draining = draining;
+        connection.inbox = Inbox::with(unread, connection.options.receive_bytes_max());
+        (connection.replies, connection.phase) = (replies, phase);
+        (connection.under_way, connection.issuing, connection.writing) = (under_way, larges.into(), writing);
+        Ok(connection)
+    }
+
+    /// What a connection that was unpacked does first.
+    pub(super) fn start_again(&mut self, context: &mut dyn Context) {
+        if let Phase::Negotiating(_) = self.phase {
+            self.await_handshake(context);
+        }
+        self.pump(context);
+    }
+
+    pub(super) fn await_handshake(&self, context: &mut dyn Context) {
+        // Saturating: a limit of centuries is none.
+        let timeout_ns = u64::try_from(self.options.listen.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
+        context.timer(context.now_ns().saturating_add(timeout_ns), user::HANDSHAKE);
+    }
+}
+
+fn pack_session(session: &Session, writer: &mut StateWriter) {
+    let Export { name, offset_bytes, size_bytes, read_only, block, .. } = &*session.export;
+    writer.bytes(name.as_bytes());
+    writer.u64(*offset_bytes);
+    writer.u64(*size_bytes);
+    writer.flag(*read_only);
+    [block.min_bytes, block.payload_bytes_max].into_iter().for_each(|bytes| writer.u32(bytes));
+    writer.flag(session.structured);
+    writer.flag(session.block_status);
+}
+
+fn unpack_session(reader: &mut StateReader<'_>, exports: &ExportTable) -> Result<Session, String> {
+    let name = reader.text()?;
+    let (offset_bytes, size_bytes, read_only) = (reader.u64()?, reader.u64()?, reader.flag()?);
+    let (min_bytes, payload_bytes_max) = (reader.u32()?, reader.u32()?);
+    let (structured, block_status) = (reader.flag()?, reader.flag()?);
+    let Some(export) = exports.lookup(name).filter(|export| export.name == name) else {
+        return Err(format!("export {name:?} has a connection and is no longer there"));
+    };
+    let differ = [
+        ("offset", offset_bytes != export.offset_bytes),
+        ("size", size_bytes != export.size_bytes),
+        ("read-only flag", read_only != export.read_only),
+        ("minimum block", min_bytes != export.block.min_bytes),
+        ("largest payload", payload_bytes_max != export.block.payload_bytes_max),
+    ];
+    match differ.iter().find(|(_, differs)| *differs) {
+        Some((what, _)) => Err(format!("export {name:?} has a connection and another {what} than its client was told")),
+        None => Ok(Session { export: export.clone(), structured, block_status }),
+    }
+}

@@ -1,0 +1,328 @@
+//! A connection that goes on in another process: to the byte, wherever it is, and from no state that it cannot have.
+
+use super::*;
+use crate::fake::Fake;
+use mqfq_blk::state::{StateReader, VERSION};
+
+/// Pauses the connection as a worker does. Of the bytes that have come `received` get into the receive in flight before
+/// it is cancelled, and of the send in flight `sent` have left.
+fn pause(peer: &mut Peer<Connection>, received: usize, sent: usize) {
+    peer.client.pause(&mut peer.fake);
+    if let Some(receive) = peer.fake.receive.take() {
+        let crate::fake::Receive { mut buffer, start, end, user } = receive;
+        let count = received.min(end - start).min(peer.incoming.len());
+        for byte in &mut buffer.as_mut_slice()[start..start + count] {
+            *byte = peer.incoming.pop_front().unwrap();
+        }
+        let result = if count > 0 { Ok(count) } else { Err(Errno::CANCELED.raw_os_error()) };
+        peer.client.event(&mut peer.fake, Event::Received { user, buffer, result, descriptors: Default::default() });
+    }
+    if let Some((parts, user)) = peer.fake.send.take() {
+        let all: Vec<u8> = parts.iter().flat_map(|part| part.as_slice()).copied().collect();
+        let sent_bytes = sent.min(all.len() - 1);
+        peer.read.extend(&all[..sent_bytes]);
+        peer.client.event(&mut peer.fake, Event::SentInPart { user, parts, sent_bytes });
+    }
+    while !peer.fake.staged.is_empty() {
+        peer.execute();
+    }
+    peer.client.turn_end(&mut peer.fake);
+    assert!(peer.fake.receive.is_none() && peer.fake.send.is_none(), "it asks for nothing");
+    assert!(peer.client.is_paused());
+}
+
+fn packed(peer: &Peer<Connection>) -> Vec<u8> {
+    peer.client.pack(VERSION).unwrap().expect("it is open").packed.state
+}
+
+fn unpack(state: &[u8], exports: Arc<ExportTable>, options: NbdOptions) -> Result<Connection, String> {
+    let (socket, _) = UnixStream::pair().unwrap();
+    let place = Places::new(&exports, &options.listen, Stats::new(&NAMES)).enter_if_free(socket.into()).unwrap();
+    Connection::unpack(place, exports, Arc::new(options), &mut StateReader::new(VERSION, state))
+}
+
+/// The peer and the device, with the connection of another process between them.
+fn hand_over(peer: Peer<Connection>, options: NbdOptions) -> Peer<Connection> {
+    let state = packed(&peer);
+    let Peer { client, fake, incoming, ended, reads, executes, piece_bytes, read, sends, .. } = peer;
+    assert!(!fake.shut_down, "the socket is the other's as well");
+    drop(client);
+    let fake = Fake { store: fake.store, staged_max: fake.staged_max, executed: fake.executed, ..Fake::default() };
+    let client = unpack(&state, table(), options).unwrap();
+    let (incoming_descriptors, status) = (Vec::new(), Status::Ok);
+    let mut peer = Peer {
+        client,
+        fake,
+        incoming,
+        incoming_descriptors,
+        ended,
+        reads,
+        executes,
+        status,
+        piece_bytes,
+        read,
+        sends,
+    };
+    peer.client.start(&mut peer.fake);
+    peer.client.turn_end(&mut peer.fake);
+    peer
+}
+
+/// One step of a conversation.
+#[derive(Clone, Debug)]
+enum Step {
+    /// So many bytes more are sent.
+    Say(usize),
+    /// The device ends so many requests.
+    Execute(usize),
+    /// The send in flight ends.
+    Read,
+    /// Another process goes on; of the receive and the send in flight so many bytes have moved.
+    HandOver(usize, usize),
+    /// No other process came up.
+    RollBack(usize, usize),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let moved = || prop_oneof![Just(0_usize), 1..40_usize, 1000..200_000_usize];
+    prop_oneof![
+        3 => prop_oneof![1..60_usize, 1000..150_000_usize].prop_map(Step::Say),
+        2 => (1..6_usize).prop_map(Step::Execute),
+        2 => Just(Step::Read),
+        2 => (moved(), moved()).prop_map(|(received, sent)| Step::HandOver(received, sent)),
+        1 => (moved(), moved()).prop_map(|(received, sent)| Step::RollBack(received, sent)),
+    ]
+}
+
+/// What may be asked, where nobody else asks for it meanwhile: the first MiB is read, the others are written.
+fn any_request() -> impl Strategy<Value = (Command, u32)> {
+    let length = || prop_oneof![1..9000_u32, 100_000..400_000_u32];
+    prop_oneof![
+        4 => length().prop_map(|length| (Command::Read, length)),
+        4 => length().prop_map(|length| (Command::Write, length)),
+        1 => Just((Command::Flush, 0)),
+        1 => (1..9000_u32).prop_map(|length| (Command::Trim, length)),
+        1 => length().prop_map(|length| (Command::WriteZeroes, length)),
+        1 => Just((Command::Cache, 512)),
+    ]
+}
+
+/// The conversation, the handshake included.
+fn conversation(handshake: Vec<u8>, requests: &[(Command, u32)]) -> Vec<u8> {
+    let mut input = handshake;
+    for (cookie, (command, length_bytes)) in requests.iter().enumerate() {
+        let offset_bytes = match command {
+            Command::Read => 1000 * cookie as u64,
+            Command::Flush => 0,
+            _ => (1 << 20) + cookie as u64 * 400_000,
+        };
+        input.extend(header(*command, 0, cookie as u64, offset_bytes, *length_bytes));
+        if *command == Command::Write {
+            input.extend((0..*length_bytes).map(|at| (at / 5) as u8 ^ cookie as u8));
+        }
+    }
+    input
+}
+
+fn simple_handshake() -> Vec<u8> {
+    [vec![0, 0, 0, 3], option(option::EXPORT_NAME, b"a")].concat()
+}
+
+/// What came back after the handshake, by cookie: error, and data.
+fn simple_replies(mut bytes: &[u8], requests: &[(Command, u32)]) -> BTreeMap<u64, (u32, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    while !bytes.is_empty() {
+        let mut reader = Reader(bytes);
+        assert_eq!(reader.u32(), Some(0x6744_6698));
+        let (error, cookie) = (reader.u32().unwrap(), reader.u64().unwrap());
+        let (command, length_bytes) = requests[cookie as usize];
+        let length_bytes = if command == Command::Read && error == 0 { length_bytes as usize } else { 0 };
+        let data = reader.bytes(length_bytes).unwrap().to_vec();
+        assert!(all.insert(cookie, (error, data)).is_none(), "two replies to {cookie}");
+        bytes = reader.0;
+    }
+    all
+}
+
+fn talk(input: &[u8], steps: &[Step], options: &NbdOptions, staged_max: usize) -> Peer<Connection> {
+    let mut peer = connect_with(options.clone(), &Stats::new(&NAMES));
+    peer.fake.staged_max = staged_max;
+    peer.fake.store[SIZE..].iter_mut().zip(0_u32..).for_each(|(byte, at)| *byte = (at % 251) as u8);
+    let mut left = input;
+    (peer.reads, peer.executes) = (false, false);
+    for step in steps {
+        match step {
+            Step::Say(count) => {
+                let (said, rest) = left.split_at((*count).min(left.len()));
+                left = rest;
+                peer.say(said);
+            }
+            Step::Execute(count) => {
+                let count = (*count).min(peer.fake.staged.len());
+                peer.execute_some(count);
+                peer.client.turn_end(&mut peer.fake);
+                peer.run();
+            }
+            Step::Read => {
+                if peer.finish_send(Ok(())) {
+                    peer.client.turn_end(&mut peer.fake);
+                }
+                peer.run();
+            }
+            Step::HandOver(received, sent) => {
+                pause(&mut peer, *received, *sent);
+                peer = hand_over(peer, options.clone());
+            }
+            Step::RollBack(received, sent) => {
+                pause(&mut peer, *received, *sent);
+                packed(&peer);
+                peer.client.resume(&mut peer.fake);
+                peer.client.turn_end(&mut peer.fake);
+            }
+        }
+    }
+    (peer.reads, peer.executes) = (true, true);
+    peer.say(left);
+    peer.run();
+    peer
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_conversation_goes_on_to_the_byte_wherever_it_is_handed_over(
+        requests in prop::collection::vec(any_request(), 1..7),
+        steps in prop::collection::vec(any_step(), 1..40),
+        is_structured in any::<bool>(),
+        piece_bytes in prop_oneof![Just(4096_u32), Just(64 << 10), Just(128 << 10)],
+        requests_in_flight_max in 1..8_usize,
+        staged_max in 0..4_usize,
+    ) {
+        let handshake = if is_structured { structured_handshake() } else { simple_handshake() };
+        let input = conversation(handshake.clone(), &requests);
+        let options = NbdOptions { piece_bytes, requests_in_flight_max, ..NbdOptions::default() };
+        let whole = talk(&input, &[], &options, 0);
+        let peer = talk(&input, &steps, &options, staged_max);
+        // What the handshake says is the same, however it was cut.
+        let said = connect_with(options.clone(), &Stats::new(&NAMES)).ask(&handshake).len();
+        let (greeting, replies) = peer.read.split_at(said);
+        prop_assert_eq!(greeting, &whole.read[..said]);
+        if is_structured {
+            let sorted = |bytes: &[u8]| { let mut all = chunks(bytes); all.sort(); all };
+            prop_assert_eq!(sorted(replies), sorted(&whole.read[said..]));
+        } else {
+            let of = |bytes: &[u8]| simple_replies(bytes, &requests);
+            prop_assert_eq!(of(replies), of(&whole.read[said..]));
+        }
+        prop_assert!(peer.fake.store == whole.fake.store);
+        let Phase::Transmitting(transmission) = &peer.client.phase else { panic!("the handshake is over") };
+        prop_assert_eq!(transmission.under_way(), (0, 0));
+    }
+
+    /// The state of a connection in the middle of something, with some of its bytes changed.
+    #[test]
+    fn a_state_with_any_bytes_is_refused_or_goes_on_without_a_panic(
+        requests in prop::collection::vec(any_request(), 1..5),
+        steps in prop::collection::vec(any_step(), 1..12),
+        is_structured in any::<bool>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let handshake = if is_structured { structured_handshake() } else { simple_handshake() };
+        let input = conversation(handshake, &requests);
+        let options = NbdOptions { piece_bytes: 4096, ..NbdOptions::default() };
+        let mut peer = connect_with(options.clone(), &Stats::new(&NAMES));
+        peer.reads = false;
+        let (said, _) = input.split_at(input.len() * 3 / 4);
+        steps.iter().for_each(|_| peer.run());
+        peer.say(said);
+        pause(&mut peer, 100, 10);
+        let mut state = packed(&peer);
+        let before = state.clone();
+        // Not only in the payloads, which are most of it.
+        for (index, byte) in &changes {
+            let at = index.index(state.len().min(200));
+            state[at] = *byte;
+        }
+        if let Some(cut) = cut {
+            let length = cut.index(state.len());
+            state.truncate(length);
+        }
+        if let Ok(client) = unpack(&state, table(), options.clone()) {
+            let mut peer = Peer::new(client, 2 * SIZE);
+            peer.say(&read(1, 0, 4096));
+            peer.end();
+        }
+        for length in [0, 1, before.len() / 2, before.len() - 1] {
+            prop_assert!(unpack(&before[..length], table(), options.clone()).is_err());
+        }
+    }
+}
+
+#[test]
+fn an_export_that_is_not_what_the_client_was_told_is_refused_by_what_differs() {
+    let mut peer = structured();
+    pause(&mut peer, 0, 0);
+    let state = packed(&peer);
+    let with = |change: fn(&mut Export)| {
+        let mut export = (**table().iter().next().unwrap()).clone();
+        change(&mut export);
+        let table = Arc::new(ExportTable::new([export]).unwrap());
+        unpack(&state, table, NbdOptions::default()).map(drop)
+    };
+    assert_eq!(with(|_| {}), Ok(()));
+    let differs = |what: &str| Err(format!("export \"a\" has a connection and another {what} than its client was told"));
+    assert_eq!(with(|export| export.size_bytes /= 2), differs("size"));
+    assert_eq!(with(|export| export.offset_bytes = 0), differs("offset"));
+    assert_eq!(with(|export| export.read_only = true), differs("read-only flag"));
+    assert_eq!(with(|export| export.block.min_bytes = 512), differs("minimum block"));
+    assert_eq!(with(|export| export.block.payload_bytes_max /= 2), differs("largest payload"));
+    let gone = "export \"a\" has a connection and is no longer there";
+    assert_eq!(with(|export| export.name = "b".to_owned()), Err(gone.to_owned()));
+    assert_eq!(with(|export| export.door.close()), Err(gone.to_owned()));
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_handed_over_with_all_that_it_is_owed() {
+    let mut peer = structured();
+    peer.reads = false;
+    peer.say(&(0..20).flat_map(|cookie| read(cookie, 0, 100_000)).collect::<Vec<u8>>());
+    pause(&mut peer, 0, 77);
+    let state = packed(&peer);
+    assert!(state.len() > 1_000_000, "{} bytes", state.len());
+    let mut peer = hand_over(peer, NbdOptions::default());
+    let Phase::Transmitting(transmission) = &peer.client.phase else { panic!("the handshake is over") };
+    let (requests, bytes) = transmission.under_way();
+    assert!(requests > 10 && bytes > 1_000_000, "{requests} requests, {bytes} bytes are counted here");
+    peer.reads = true;
+    peer.run();
+    assert_eq!(errors(&peer.read).len(), 20);
+}
+
+#[test]
+fn a_handshake_that_is_late_while_it_is_paused_is_closed_when_it_goes_on_and_not_before() {
+    let mut peer = connect();
+    pause(&mut peer, 0, 0);
+    peer.pass_ns(20_000_000_000);
+    assert!(!peer.fake.shut_down, "the socket may be another process's by now");
+    peer.client.resume(&mut peer.fake);
+    assert!(peer.fake.shut_down);
+}
+
+#[test]
+fn a_client_that_leaves_while_it_is_paused_leaves_the_next_process() {
+    let mut peer = structured();
+    peer.reads = false;
+    peer.say(&read(1, 0, 10));
+    peer.ended = true;
+    // The end comes instead of the cancellation.
+    peer.client.pause(&mut peer.fake);
+    peer.run();
+    pause(&mut peer, 0, 0);
+    let mut peer = hand_over(peer, NbdOptions::default());
+    peer.reads = true;
+    peer.run();
+    assert_eq!(errors(&peer.read), [(1, 0)]);
+    assert!(peer.gone());
+}
