@@ -235,7 +235,15 @@ impl Client for SocketListener {
                 }
             }
             // It was paused, the client gave up first, or the kernel was short of memory for a moment.
-            Err(Errno::CANCELED | Errno::CONNABORTED | Errno::INTR | Errno::AGAIN | Errno::PROTO | Errno::NOMEM | Errno::NOBUFS) => {}
+            Err(
+                Errno::CANCELED
+                | Errno::CONNABORTED
+                | Errno::INTR
+                | Errno::AGAIN
+                | Errno::PROTO
+                | Errno::NOMEM
+                | Errno::NOBUFS,
+            ) => {}
             // Errors that Linux hands over from the new connection's network. Source: accept(2).
             Err(
                 Errno::NETDOWN

@@ -138,13 +138,11 @@ impl Listening {
             self.file = SocketFile::new(path).ok();
         }
     }
-}
 
-impl Listening {
     /// The socket, where it listens, and what removes the socket's file when it is dropped: for who listens without
     /// this crate.
     pub fn into_parts(self) -> (OwnedFd, SocketAddress, impl Send + use<>) {
-        (self.socket, self.address, self._file)
+        (self.socket, self.address, self.file)
     }
 }
 

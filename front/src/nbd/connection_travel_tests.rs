@@ -50,19 +50,8 @@ fn hand_over(peer: Peer<Connection>, options: NbdOptions) -> Peer<Connection> {
     let fake = Fake { store: fake.store, staged_max: fake.staged_max, executed: fake.executed, ..Fake::default() };
     let client = unpack(&state, table(), options).unwrap();
     let (incoming_descriptors, status) = (Vec::new(), Status::Ok);
-    let mut peer = Peer {
-        client,
-        fake,
-        incoming,
-        incoming_descriptors,
-        ended,
-        reads,
-        executes,
-        status,
-        piece_bytes,
-        read,
-        sends,
-    };
+    let mut peer =
+        Peer { client, fake, incoming, incoming_descriptors, ended, reads, executes, status, piece_bytes, read, sends };
     peer.client.start(&mut peer.fake);
     peer.client.turn_end(&mut peer.fake);
     peer
@@ -188,7 +177,7 @@ fn talk(input: &[u8], steps: &[Step], options: &NbdOptions, staged_max: usize) -
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn a_conversation_goes_on_to_the_byte_wherever_it_is_handed_over(
@@ -272,7 +261,8 @@ fn an_export_that_is_not_what_the_client_was_told_is_refused_by_what_differs() {
         unpack(&state, table, NbdOptions::default()).map(drop)
     };
     assert_eq!(with(|_| {}), Ok(()));
-    let differs = |what: &str| Err(format!("export \"a\" has a connection and another {what} than its client was told"));
+    let differs =
+        |what: &str| Err(format!("export \"a\" has a connection and another {what} than its client was told"));
     assert_eq!(with(|export| export.size_bytes /= 2), differs("size"));
     assert_eq!(with(|export| export.offset_bytes = 0), differs("offset"));
     assert_eq!(with(|export| export.read_only = true), differs("read-only flag"));

@@ -22,13 +22,13 @@
 use super::{Asked, Connection, Life, Phase, UnderWay, command_of, user};
 use crate::export::{Export, ExportTable};
 use crate::memory::Account;
+use crate::nbd::NbdOptions;
 use crate::nbd::inbox::Inbox;
 use crate::nbd::large::Large;
 use crate::nbd::negotiate::Negotiation;
 use crate::nbd::reply::Replies;
 use crate::nbd::transmit::Transmission;
 use crate::nbd::validate::Session;
-use crate::nbd::NbdOptions;
 use crate::places::Place;
 use mqfq_blk::client::{Context, Packed, PackedClient};
 use mqfq_blk::request::Op;
@@ -157,8 +157,9 @@ impl Connection {
 
     /// What a connection that was unpacked does first.
     pub(super) fn start_again(&mut self, context: &mut dyn Context) {
-        if let Phase::Negotiating(_) = self.phase {
-            self.await_handshake(context);
+        match &self.phase {
+            Phase::Negotiating(_) => self.await_handshake(context),
+            Phase::Transmitting(transmission) => context.cap_by(&transmission.session().export.caps),
         }
         self.pump(context);
     }

@@ -62,11 +62,7 @@ impl Transmission {
         Ok(transmission)
     }
 
-    fn unpack_payload(
-        &mut self,
-        reader: &mut StateReader<'_>,
-        writing: Option<&Large>,
-    ) -> Result<Payload, StateFault> {
+    fn unpack_payload(&mut self, reader: &mut StateReader<'_>, writing: Option<&Large>) -> Result<Payload, StateFault> {
         let cookie = reader.u64()?;
         let fua = reader.flag()?;
         let (offset_bytes, length_bytes) = (reader.u64()?, reader.u32()?);
