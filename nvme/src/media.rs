@@ -14,9 +14,7 @@
 //! there would leave no scheduler a choice between use and latency.
 //!
 //! Flush, Write Zeroes, Deallocate, hints and refused commands move no data: a latency without a die, then the link's
-//! time per command. The model knows nothing of wear or mapping; of garbage collection it has what a host sees, writes
-//! that become dearer and cheaper again ([`Drift`]), if it is asked for. `spells.rs` adds what a drive does now and
-//! then.
+//! time per command. The model knows nothing of wear or mapping. `spells.rs` adds what a drive does now and then.
 //!
 //! # Invariants
 //! M1. Commands end in the order in which the link began them, and the link begins them in the order in which their
@@ -62,26 +60,6 @@ impl LinkRate {
     }
 }
 
-/// How the link's time of a write changes: evenly up to `times` as much in the first half of each period, and back in
-/// the second. A function of the time at which the transfer begins, so the model still does not depend on being asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Drift {
-    /// 1..=64.
-    pub times: u16,
-    /// Nanoseconds, at least 2.
-    pub period_ns: u64,
-}
-
-impl Drift {
-    /// What a write takes at `at_ns`, in 256ths of what it takes without drift.
-    pub fn factor_256ths(&self, at_ns: u64) -> u64 {
-        let at_ns = at_ns % self.period_ns;
-        let from_end_ns = at_ns.min(self.period_ns - at_ns);
-        let half_ns = u128::from(self.period_ns / 2);
-        256 + (u128::from(self.times - 1) * 256 * u128::from(from_end_ns) / half_ns) as u64
-    }
-}
-
 /// A drive's times. Latencies are means; each page of a read or write varies by +-10%, evenly spread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MediaOptions {
@@ -105,8 +83,6 @@ pub struct MediaOptions {
     pub read_link: LinkRate,
     /// The link for writes.
     pub write_link: LinkRate,
-    /// How the time of writes on the link changes. `None`: it does not.
-    pub write_drift: Option<Drift>,
     /// Most commands inside the drive; further ones wait in their submission rings. 1..=65535.
     pub inside_max: u16,
 }
@@ -188,8 +164,8 @@ impl Link {
         let bytes_ns = u64::from(rate.moved_bytes(transfer.bytes)) * NS_PER_S + self.carry[usize::from(transfer.write)];
         let begin_ns = spells.after_pause(at_ns.max(self.busy_until_ns));
         let mut took_ns = (rate.command_ns + bytes_ns / rate.bytes_per_s) * spells.slowed(begin_ns);
-        if let Some(drift) = options.write_drift.filter(|_| transfer.write) {
-            took_ns = took_ns * drift.factor_256ths(begin_ns) / 256;
+        if transfer.write {
+            took_ns = spells.drifted(took_ns, begin_ns);
         }
         let end_ns = begin_ns + took_ns;
         (end_ns, bytes_ns % rate.bytes_per_s)
@@ -308,7 +284,7 @@ impl Media {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spells::{Late, Pauses, Slow};
+    use crate::spells::{Drift, Late, Pauses, Slow};
 
     const LINK: LinkRate = LinkRate { command_ns: 700, bytes_per_s: 3_000_000_000, shortest_bytes: 0 };
 
@@ -324,7 +300,6 @@ mod tests {
             write_zeroes_ns: 7_000,
             read_link: LINK,
             write_link: LinkRate { command_ns: 1_000, bytes_per_s: 1_000_000_000, shortest_bytes: 0 },
-            write_drift: None,
             inside_max: 1000,
         }
     }
@@ -407,7 +382,8 @@ mod tests {
         let drift = Drift { times: 4, period_ns: 1_000_000_000 };
         let at_ms = [0, 250, 500, 750, 1000, 1250].map(|ms| drift.factor_256ths(ms * 1_000_000));
         assert_eq!(at_ms, [256, 640, 1024, 640, 256, 640]);
-        let mut media = Media::new(MediaOptions { write_ns: 0, read_ns: 0, write_drift: Some(drift), ..options() }, 1);
+        let mut media = Media::new(MediaOptions { write_ns: 0, read_ns: 0, ..options() }, 1);
+        media.set_spells(Spells { write_drift: Some(drift), ..Spells::default() });
         media.begin(Some(Work::Write { bytes: 4096, fua: false }), 0, 500_000_000);
         assert_eq!(media.next_ended(u64::MAX), Some((500_000_000 + 4 * 5_096, 0)));
         media.begin(Some(Work::Read { bytes: 4096 }), 0, 500_100_000);

@@ -8,6 +8,7 @@
 //! | slow for a while | thermal throttling, a rebuild behind the drive |
 //! | pauses | garbage collection that stops the link |
 //! | late commands | reads that are retried in the drive: a heavy tail |
+//! | writes that drift | garbage collection, as a host sees it: writes become dearer and cheaper again |
 
 /// The spells of a drive; by default none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,6 +19,8 @@ pub struct Spells {
     pub pauses: Option<Pauses>,
     /// Some commands are late.
     pub late: Option<Late>,
+    /// The time of writes on the link changes.
+    pub write_drift: Option<Drift>,
 }
 
 /// Slow for a while.
@@ -49,6 +52,26 @@ pub struct Late {
     pub times: u32,
 }
 
+/// How the link's time of a write changes: evenly up to `times` as much in the first half of each period, and back in
+/// the second. A function of the time at which the transfer begins, so the model still does not depend on being asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Drift {
+    /// 1..=64.
+    pub times: u16,
+    /// Nanoseconds, at least 2.
+    pub period_ns: u64,
+}
+
+impl Drift {
+    /// What a write takes at `at_ns`, in 256ths of what it takes without drift.
+    pub fn factor_256ths(&self, at_ns: u64) -> u64 {
+        let at_ns = at_ns % self.period_ns;
+        let from_end_ns = at_ns.min(self.period_ns - at_ns);
+        let half_ns = u128::from(self.period_ns / 2);
+        256 + (u128::from(self.times - 1) * 256 * u128::from(from_end_ns) / half_ns) as u64
+    }
+}
+
 impl Spells {
     /// What times are multiplied by at `at_ns`.
     pub(crate) fn slowed(&self, at_ns: u64) -> u64 {
@@ -66,6 +89,14 @@ impl Spells {
                 at_ns + length_ns.saturating_sub(into_ns)
             }
             None => at_ns,
+        }
+    }
+
+    /// What a write that begins at `at_ns` takes on the link, of what it takes without drift.
+    pub(crate) fn drifted(&self, took_ns: u64, at_ns: u64) -> u64 {
+        match self.write_drift {
+            Some(drift) => took_ns * drift.factor_256ths(at_ns) / 256,
+            None => took_ns,
         }
     }
 }

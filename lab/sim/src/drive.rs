@@ -50,12 +50,11 @@ impl Drive {
     /// # Errors
     /// One sentence: a preset that is not there (it lists them), a depth that the controller does not take.
     pub fn nvme(device: &scenario::Device, queues: usize, has_classes: bool, seed: u64) -> Result<Drive, String> {
-        let &scenario::Device { size_bytes, queue_depth, inside_max, slowed, spells, write_drift, .. } = device;
+        let &scenario::Device { size_bytes, queue_depth, inside_max, slowed, spells, .. } = device;
         let preset = device.preset.as_deref().ok_or("the null device has no controller")?;
         let preset = Preset::by_name(preset).map_err(|unknown| unknown.to_string())?;
         let mut options = preset.controller(size_bytes, scenario::Device::QUEUE_PAIRS, seed);
         options.media = options.media.slowed(slowed.into(), 1);
-        options.media.write_drift = write_drift;
         options.media.inside_max = inside_max.unwrap_or(options.media.inside_max);
         options.arbitration = device.arbitration.unwrap_or(options.arbitration);
         let mut controller = Controller::new(options);

@@ -14,7 +14,6 @@ use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
 use mqfq_nvme::Arbitration;
-use mqfq_nvme::media::Drift;
 use mqfq_nvme::spells::Spells;
 
 /// A whole scenario, checked.
@@ -173,8 +172,6 @@ pub struct Device {
     pub queues: QueueLayout,
     /// What large requests are cut into.
     pub split: Split,
-    /// How the time of its writes changes; `None`: it does not.
-    pub write_drift: Option<Drift>,
     /// What requests cost.
     pub cost: CostModel,
     /// The cost of writes is followed from what `cost` says.
@@ -198,7 +195,6 @@ impl Device {
             spells: Spells::default(),
             queues: QueueLayout::default(),
             split: Split::Off,
-            write_drift: None,
             cost: CostModel::FLAT,
             follow_writes: false,
         }

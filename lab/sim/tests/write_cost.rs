@@ -1,6 +1,7 @@
 //! Shares of a drive's time where a write's cost is followed, and where it is not. `--nocapture` prints both.
 
 use mqfq_nvme::presets::FLASH_60K;
+use mqfq_nvme::spells::Spells;
 use mqfq_sim::outcome::Outcome;
 use mqfq_sim::run::run;
 use mqfq_sim::scenario::{Device, Scenario};
@@ -17,7 +18,7 @@ fn with(old: &str, new: &str) -> Scenario {
 
 /// What the reader had of the drive's time in each part of the run, and in all that was measured.
 fn reader_shares(scenario: &Scenario, outcome: &Outcome) -> (Vec<f64>, f64) {
-    let Device { write_drift, .. } = scenario.device;
+    let write_drift = scenario.device.spells.write_drift;
     let window_ns = scenario.window_ns.unwrap();
     let [read_ns, write_ns] = [FLASH_60K.media.read_link, FLASH_60K.media.write_link]
         .map(|link| 1e9 / link.commands_per_s(REQUEST_BYTES) as f64);
@@ -66,7 +67,7 @@ fn shares_of_the_drives_time_stay_while_the_cost_of_writes_drifts() {
 fn a_cost_that_stays_is_found_and_kept() {
     let (shares, all) = run_and_print("steady, \"auto\"", &{
         let steady = with("measured = \"8s\"", "measured = \"1500ms\"");
-        Scenario { device: Device { write_drift: None, ..steady.device.clone() }, ..steady }
+        Scenario { device: Device { spells: Spells::default(), ..steady.device.clone() }, ..steady }
     });
     assert!((all - 0.5).abs() < 0.005, "{all}");
     let most = shares.iter().map(|share| (share - 0.5).abs()).fold(0.0, f64::max);

@@ -14,8 +14,7 @@ use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions, Weight};
 use mqfq_config::groups::Groups;
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
-use mqfq_nvme::media::Drift;
-use mqfq_nvme::spells::{Late, Pauses, Slow, Spells};
+use mqfq_nvme::spells::{Drift, Late, Pauses, Slow, Spells};
 use mqfq_nvme::{Arbitration, presets};
 use std::sync::LazyLock;
 
@@ -337,14 +336,14 @@ fn device(root: &Section<'_, '_>) -> Result<Device, ConfigError> {
     let (parts, step) = Split::SIZES;
     let split = |entry: Entry<'_, '_>| entry.size_or_one_of(&Split::WORDS, parts, step, Split::of_size);
     let split = section.get("split").map_or(Ok(Split::Off), split)?;
-    let write_drift = of_drive("write-drift").map(|drift| write_drift(&drift)).transpose()?;
     let (cost, follow_writes) = cost(&section)?;
     let spells = Spells {
         slow: of_drive("slow-spell").map(|entry| slow_spell(&entry)).transpose()?,
         pauses: of_drive("pauses").map(|entry| pauses(&entry)).transpose()?,
         late: of_drive("late").map(|entry| late(&entry)).transpose()?,
+        write_drift: of_drive("write-drift").map(|entry| write_drift(&entry)).transpose()?,
     };
-    let device = Device { queue_pairs, arbitration, inside_max, slowed, spells, split, write_drift, ..plain };
+    let device = Device { queue_pairs, arbitration, inside_max, slowed, spells, split, ..plain };
     Ok(Device { cost, follow_writes, ..device })
 }
 

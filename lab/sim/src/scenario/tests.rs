@@ -65,7 +65,6 @@ fn what_is_left_out_has_its_default() {
             spells: Spells::default(),
             queues: QueueLayout::default(),
             split: Split::Off,
-            write_drift: None,
             cost: CostModel::FLAT,
             follow_writes: false
         }
@@ -169,7 +168,6 @@ size = 512
             spells: Spells::default(),
             queues: QueueLayout::default(),
             split: Split::Off,
-            write_drift: None,
             cost: CostModel::FLAT,
             follow_writes: false
         }
@@ -493,7 +491,7 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
     );
     assert_eq!(refused("inside-max = 0"), "s.toml:11: device.inside-max: 0 is out of range, allowed is 1 to 65535");
     let drifting = device("write-drift = { times = 4, period = \"8s\" }\ncost = \"auto\"");
-    assert_eq!(drifting.write_drift, Some(Drift { times: 4, period_ns: 8_000_000_000 }));
+    assert_eq!(drifting.spells.write_drift, Some(mqfq_nvme::spells::Drift { times: 4, period_ns: 8_000_000_000 }));
     assert_eq!((drifting.follow_writes, drifting.cost), (true, CostModel::FLAT));
     assert!(!device("cost = \"bytes\"").follow_writes);
     assert_eq!(

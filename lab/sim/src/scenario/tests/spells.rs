@@ -13,6 +13,7 @@ fn a_drive_has_the_spells_that_are_written_and_no_others() {
         slow: Some(Slow { from_ns: 1_000_000, until_ns: 3_000_000, times: 4 }),
         pauses: Some(Pauses { every_ns: 200_000_000, length_ns: 20_000_000 }),
         late: Some(Late { permille: 10, times: 20 }),
+        write_drift: None,
     };
     assert_eq!(parse(&device(more)).unwrap().device.spells, spells);
     for (more, expected) in [
