@@ -19,6 +19,7 @@
 //! slowdown is a ratio of bandwidths. Do not read the p99 as that of an open-loop service.
 
 use hdrhistogram::Histogram;
+use mqfq_nvme::random::Random;
 
 /// Length of one step of the byte series.
 pub const SERIES_STEP_NS: u64 = 10_000_000;
@@ -123,38 +124,15 @@ impl Requests {
     /// The next request.
     pub fn advance(&mut self) -> Next {
         let block = match self.pattern {
-            Pattern::Random => self.below(self.blocks),
+            Pattern::Random => self.random.below(self.blocks),
             Pattern::Sequential => {
                 let block = self.next_block % self.blocks;
                 self.next_block = block + 1;
                 block
             }
         };
-        let write = self.write_percent > 0 && self.below(100) < u64::from(self.write_percent);
+        let write = self.write_percent > 0 && self.random.below(100) < u64::from(self.write_percent);
         Next { offset_bytes: block * u64::from(self.request_bytes), write }
-    }
-
-    /// Uniform below `end` (bias below 2^-32 for the sizes here).
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.random.bits()) * u128::from(end)) >> 64) as u64
-    }
-}
-
-/// xorshift64* (Vigna 2016): cheap, and good enough to spread requests over dies.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        // An odd multiplier spreads neighbouring seeds; the generator must not start at zero.
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 }
 
@@ -162,7 +140,7 @@ impl Random {
 pub fn scramble(bytes: &mut [u8], seed: u64) {
     let mut random = Random::new(seed);
     for piece in bytes.chunks_mut(8) {
-        piece.copy_from_slice(&random.bits().to_le_bytes()[..piece.len()]);
+        piece.copy_from_slice(&random.next_u64().to_le_bytes()[..piece.len()]);
     }
 }
 

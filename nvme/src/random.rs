@@ -1,7 +1,7 @@
-//! The model's own random numbers: small, seeded, the same on every machine.
+//! The random numbers of what ships: small, seeded, the same on every machine.
 //!
 //! SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014): one add and a mixing
-//! function per number, period 2^64. Good enough to pick dies and latencies, its only use.
+//! function per number, period 2^64. Good enough to pick dies, offsets and faults; nothing secret is made of it.
 
 /// A stream of random numbers that its seed determines.
 #[derive(Clone, Debug)]
@@ -27,6 +27,11 @@ impl Random {
     /// A number in `0..bound`, or 0 for a bound of 0. The bias is below bound / 2^64.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// True `per_65536` times in 65536.
+    pub fn chance(&mut self, per_65536: u32) -> bool {
+        self.below(65536) < u64::from(per_65536)
     }
 }
 

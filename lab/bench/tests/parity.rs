@@ -19,6 +19,7 @@ use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions, PRESETS};
 use mqfq_blk::device::{Command, Device, DeviceQueue, QueueOptions};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::tag::Tag;
+use mqfq_nvme::random::Random;
 use mqfq_sim::blk;
 use mqfq_sim::blk::device::Device as _;
 use mqfq_sim::cores::{self, Cores, core};
@@ -60,22 +61,10 @@ struct Batch {
 /// When, on which queue, which request; in that order.
 type Completions = Vec<(u64, usize, u16)>;
 
-/// xorshift64 (Marsaglia 2003).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 /// Bursts on all queues with pauses in between: reads, writes and flushes of 512 B to 256 KiB, one to sixteen of them
 /// per doorbell.
 fn history(seed: u64, batches: usize, gap_ns: u64) -> Vec<Batch> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let mut tags = [0u16; QUEUES];
     let mut at_ns = 0;
     let mut batch = |_| {

@@ -6,7 +6,7 @@
 //! A lost wake-up is found when it happens, without a timeout: the last worker to fall asleep looks whether anything is
 //! left to do, and one that polls while nothing completes looks in vain only so often.
 
-use mqfq_bench::structures::random::Random;
+use mqfq_nvme::random::Random;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::policy::{DispatchToken, Done, Entry, Handle, OwnOptions, Pick, PolicyKind};
@@ -85,7 +85,7 @@ impl<P: Inspect> Machine<P> {
     }
 
     fn work(&self, hctx: HctxId, mut queue: P::Queue) {
-        let mut random = Random::new(hctx.index());
+        let mut random = Random::new(hctx.index() as u64);
         let mut below = |bound: usize| random.below(bound as u64) as usize;
         let kick = &mut |other: HctxId| self.kick(other);
         let mut device: Vec<(FlowId, DispatchToken)> = Vec::new();

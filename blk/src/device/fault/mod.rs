@@ -26,7 +26,6 @@ mod cache;
 mod destage;
 mod extent;
 mod queue;
-mod random;
 
 #[cfg(test)]
 mod tests;
@@ -34,9 +33,9 @@ mod tests;
 use super::{Command, Device, DeviceInfo, DeviceQueue, QueueLimits, QueueOptions};
 use crate::request::{Op, Status};
 use cache::Cache;
+use mqfq_nvme::random::Random;
 use mqfq_sched::policy::QueueClass;
 use mqfq_sched::topology::{HctxId, Place};
-use random::Random;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -6,8 +6,8 @@
 //! length of a slot at most; everything beyond that on a real machine is what sleeping and waking cost there.
 
 use super::lines::{Counted, Directory};
-use super::random::Random;
 use super::wake_ups::{self, STEP, STEP_NS, WINDOW, Way};
+use mqfq_nvme::random::Random;
 use mqfq_sched::topology::Topology;
 use mqfq_sched_watched::mindicator::Mindicator;
 use mqfq_sched_watched::throttle_wheel::{ThrottleWheel, WheelSlot};
@@ -43,7 +43,7 @@ pub fn play(way: Way, topology: &Topology) -> Ideal {
                     // Timers that were not set together.
                     Way::Poll { interval_ns } => interval_ns * worker as u64 / workers as u64,
                 };
-                Sleeper { lead, random: Random::new(worker), place: None, due_since_ns: None, next_poll_ns }
+                Sleeper { lead, random: Random::new(worker as u64), place: None, due_since_ns: None, next_poll_ns }
             })
             .collect(),
         next_poller: 0,

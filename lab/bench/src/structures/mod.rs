@@ -8,7 +8,7 @@
 //! | `virtual_time.rs`, `tokens.rs`, `wake_ups.rs` | the three loads, timed on pinned threads; the third has polling in it |
 //! | `ideal_wake_ups.rs` | the third again in virtual time, on a machine where nothing takes time |
 //! | `lines.rs` | counting accesses and the cache lines that move, on one thread |
-//! | `threads.rs`, `random.rs` | pinned threads for a given time; numbers that look random |
+//! | `threads.rs` | pinned threads for a given time |
 //! | `report.rs`, `picture.rs` | rows, tables, SVG |
 //!
 //! # Two kinds of numbers
@@ -20,7 +20,6 @@
 pub mod ideal_wake_ups;
 pub mod lines;
 mod picture;
-pub mod random;
 pub mod report;
 pub mod threads;
 pub mod tokens;

@@ -12,9 +12,9 @@
 //! not the structure's own, so the arrays get it too.
 
 use super::lines::{Counted, Directory};
-use super::random::Random;
 use super::threads::{self, Stop};
 use mqfq_blk::machine::Cpu;
+use mqfq_nvme::random::Random;
 use mqfq_sched::policy::{PolicyKind, PolicyOptions};
 use mqfq_sched::topology::Topology;
 use mqfq_sched::vtime::{VSpan, VTime};
@@ -194,7 +194,7 @@ struct Worker {
 impl Worker {
     fn new(load: Load, worker: usize, workers: usize) -> Worker {
         let own = (worker..load.queues).step_by(workers).map(|queue| (queue, VTime::ZERO)).collect();
-        Worker { queues: own, next: 0, random: Random::new(worker), mask: load.form.mask() }
+        Worker { queues: own, next: 0, random: Random::new(worker as u64), mask: load.form.mask() }
     }
 
     fn all(load: Load, workers: usize) -> Vec<Worker> {

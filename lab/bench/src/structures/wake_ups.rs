@@ -25,10 +25,10 @@
 //! thread's timer slack at its least, 1 ns), but its thread has to be switched to, and so has that of the eventfd. So
 //! the period of polling is its interval and a wake-up: the reschedules per second tell what it came to.
 
-use super::random::Random;
 use super::threads::{self, Stop};
 use hdrhistogram::Histogram;
 use mqfq_blk::machine::Cpu;
+use mqfq_nvme::random::Random;
 use mqfq_sched::mindicator::Mindicator;
 use mqfq_sched::throttle_wheel::ThrottleWheel;
 use mqfq_sched::topology::{HctxId, Topology};
@@ -304,7 +304,7 @@ impl Stage {
         let cpu_at_start_ns = thread_cpu_ns();
         let mut slept = Slept::default();
         let mut lead = first_lead(worker, self.bells.len());
-        let mut random = Random::new(worker);
+        let mut random = Random::new(worker as u64);
         let mut number = 0;
         while !stop.is_due() {
             number += 1;

@@ -19,7 +19,7 @@
 
 use crate::contender::Contender;
 use crate::structures::lines::{Copies, WORKERS_MAX};
-use crate::structures::random::Random;
+use mqfq_nvme::random::Random;
 use mqfq_sched::topology::{Distance, HctxId, Topology};
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};

@@ -167,13 +167,8 @@ mod tests {
 
     #[test]
     fn whatever_goes_in_and_out_the_first_is_the_smallest() {
-        let mut random = 1u64;
-        let mut draw = |bound: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % bound
-        };
+        let mut random = mqfq_testing::Random::new(1);
+        let mut draw = |bound: u64| random.below(bound);
         let mut nodes: Vec<Number> = (0..200).map(|_| Number(0, Links::OUT)).collect();
         let (mut heap, mut inside): (Heap<Ascending>, Vec<u32>) = (Heap::EMPTY, Vec::new());
         let mut largest = 0;
