@@ -30,6 +30,7 @@ use crate::cap::Caps;
 use crate::device_info::DeviceInfo;
 use crate::request::{Completion, Submission};
 use crate::slots::Slot;
+use mqfq_sched::flow::FlowId;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -187,6 +188,29 @@ pub struct PackedClient {
     pub is_listener: bool,
     /// What travels.
     pub packed: Packed,
+}
+
+/// Requests that are to be gone before something of theirs is somebody else's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Remains {
+    /// Those of a flow.
+    Flow(FlowId),
+    /// All of the device.
+    All,
+    /// Those that touch these bytes of the device: the first, and the one after the last.
+    Bytes(u64, u64),
+}
+
+impl Remains {
+    /// This request is one of them. A flush touches no bytes.
+    pub fn includes(self, submission: &Submission) -> bool {
+        let &Submission { flow, offset_bytes, length_bytes, .. } = submission;
+        match self {
+            Remains::All => true,
+            Remains::Flow(one) => flow == one,
+            Remains::Bytes(start, end) => offset_bytes < end && offset_bytes + u64::from(length_bytes) > start,
+        }
+    }
 }
 
 /// Makes a client on the worker where it will live.

@@ -1,10 +1,12 @@
 //! The engine: devices, their policies and flows, and the workers that run them.
 //!
-//! This is what an embedder starts. Clients come and go; policies and weights can be changed (`engine/change.rs`); all
-//! else is fixed at start.
+//! This is what an embedder starts. Clients come and go; so do flows (`engine/flows.rs`) and devices
+//! (`engine/devices.rs`); policies and weights can be changed (`engine/change.rs`). The workers are fixed at start.
 
 mod change;
 mod classes;
+mod devices;
+mod flows;
 mod pause;
 
 pub use classes::Settled;
@@ -17,13 +19,14 @@ use crate::kick::Bell;
 use crate::machine;
 use crate::path::PathOptions;
 use crate::queues::{DeviceQueues, QueueLayout, QueueMap};
-use crate::split::{Split, SplitControl, SplitState};
+use crate::split::{SplitControl, SplitState};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::table::{Swept, UnderWay};
 use crate::trace::Trace;
 use crate::tuning::{InForce, Tuning};
 use crate::worker::thread::{self, Running, Shared, SharedDevice};
+use flows::Room;
 use mqfq_sched::class::PriorityClass;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::{FlowId, Weight};
@@ -37,10 +40,6 @@ use std::time::Duration;
 
 /// Most workers of an engine.
 pub const WORKERS_MAX: usize = 1024;
-
-/// Most requests that one worker stages on one device, all flows together (about 60 MiB of table). With more flows than
-/// fit at their configured bound, each flow's bound shrinks to its equal part, but not below one request.
-const STAGED_REQUESTS_MAX: usize = 1 << 18;
 
 /// One tenant's flow on one device.
 #[derive(Clone, Debug)]
@@ -201,22 +200,25 @@ pub struct EngineStats {
 
 /// What a device runs with, as last changed.
 struct Current {
+    name: String,
+    queues: QueueLayout,
+    settled: Settled,
     policy: PolicyOptions,
-    weights: Vec<Weight>,
-    tree: Tree,
-    classes: Vec<PriorityClass>,
+    /// By `FlowId`; `None`: nobody has the place. Behind them the policy has places for more.
+    flows: Vec<Option<FlowOptions>>,
+    grouping: Grouping,
+    room: Room,
+    shared: Arc<SharedDevice>,
 }
 
 /// A running engine. Dropping it stops the workers at once; [`Engine::drain`] first if clients matter.
 pub struct Engine {
     shared: Arc<Shared>,
-    options: EngineOptions,
     topology: Topology,
-    /// By device.
-    settled: Vec<Settled>,
-    /// What can be changed while the engine runs, by device. Held by whoever changes it, so that changes come one after
-    /// another.
-    current: Mutex<Vec<Current>>,
+    /// By device; `None`: nobody has the index. Held for moments.
+    current: Mutex<Vec<Option<Current>>>,
+    /// Held by whoever changes something, so that changes come one after another.
+    changing: Mutex<()>,
     /// Held by whoever waits for what is under way.
     sweeping: Mutex<()>,
     threads: Vec<JoinHandle<()>>,
@@ -250,56 +252,30 @@ impl Engine {
         let prepared = prepare(&options, &topology, probe)?;
         let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
-        let mut devices = Vec::new();
-        let mut settled = Vec::new();
-        for (device, Prepared { settled: at_start, policy, map }) in options.devices.iter().zip(prepared) {
-            let split = Arc::new(SplitControl::new(device.path.split, options.workers));
-            split.set_policy(at_start.policy.kind.has_depth());
-            let fair_part = u32::try_from((STAGED_REQUESTS_MAX / device.flows.len()).max(1)).unwrap_or(u32::MAX);
-            let limits = device.flows.iter().map(|flow| StageLimits {
-                requests_max: flow.limits.requests_max.min(fair_part),
-                bytes_max: flow.limits.bytes_max,
-            });
-            let named = |error: String| format!("device {}: {error}", device.name);
-            let ringing = bells.clone();
-            let interrupt = Arc::new(move |hctx: HctxId| ringing[hctx.index()].kick());
-            let queues = DeviceQueues::open(&*device.device, map, device.queue_depth, interrupt).map_err(named)?;
-            devices.push(SharedDevice {
-                device: device.device.clone(),
-                running: Mutex::new(Running {
-                    policy: Arc::new(policy),
-                    tuning: Tuning::new(&at_start.policy, options.workers),
-                }),
-                queues,
-                queue_depth: device.queue_depth,
-                limits: limits.collect(),
-                cost: device.cost,
-                write_cost: device.path.follow_writes.then(|| Arc::new(WriteCost::new(device.cost, options.workers))),
-                path: device.path,
-                split,
-                boards: (0..options.workers).map(|_| OnceLock::new()).collect(),
-            });
-            settled.push(at_start);
-        }
+        let assembled = options.devices.iter().zip(prepared);
+        let assembled = assembled.map(|(device, prepared)| prepared.assemble(device, options.workers, &bells));
+        let current: Vec<Current> = assembled.collect::<Result<_, String>>()?;
+        let devices = current.iter().map(|device| device.shared.clone()).collect();
         let shared = Arc::new(Shared::new(clock, bells, devices, options.spin_ns));
-        let current = options.devices.iter().zip(&settled).map(|(device, settled)| Current {
-            policy: settled.policy,
-            weights: device.flows.iter().map(|flow| flow.weight).collect(),
-            tree: device.grouping.tree.clone(),
-            classes: device.flows.iter().map(|flow| flow.class).collect(),
-        });
-        let current = Mutex::new(current.collect());
-        let mut engine =
-            Engine { shared, options, topology, settled, current, sweeping: Mutex::new(()), threads: Vec::new() };
+        let current = Mutex::new(current.into_iter().map(Some).collect());
+        let EngineOptions { workers, pin, .. } = options;
+        let mut engine = Engine {
+            shared,
+            topology,
+            current,
+            changing: Mutex::new(()),
+            sweeping: Mutex::new(()),
+            threads: Vec::new(),
+        };
         let (sender, started) = mpsc::channel();
-        for index in 0..engine.options.workers {
-            let pinned = engine.options.pin && engine.options.workers <= cpus.len();
+        for index in 0..workers {
+            let pinned = pin && workers <= cpus.len();
             let cpu = pinned.then(|| cpus[index]);
             let thread = thread::start(engine.shared.clone(), index, cpu, sender.clone());
             engine.threads.push(thread.map_err(|error| format!("cannot start worker {index}: {error}"))?);
         }
         drop(sender);
-        for _ in 0..engine.options.workers {
+        for _ in 0..workers {
             started.recv().map_err(|_| "a worker ended before it had started".to_owned())??;
         }
         Ok(engine)
@@ -347,8 +323,11 @@ impl Engine {
     }
 
     /// What a device is, by its index.
+    ///
+    /// # Panics
+    /// If there is no such device.
     pub fn device(&self, index: usize) -> DeviceInfo {
-        self.options.devices[index].device.info()
+        self.shared_device(index).device.info()
     }
 
     /// Number of workers.
@@ -420,7 +399,11 @@ impl Engine {
     fn sweep(&self) -> Vec<Result<Vec<Swept>, Missing>> {
         // One after another: a worker makes one sweep at a time.
         let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
-        let empty = || self.options.devices.iter().map(|device| Swept::new(device.flows.len())).collect();
+        let flows: Vec<usize> = {
+            let of = |device: &Option<Current>| device.as_ref().map_or(0, |device| device.flows.len());
+            self.current().iter().map(of).collect()
+        };
+        let empty = || flows.iter().map(|flows| Swept::new(*flows)).collect();
         // A channel for each, so that the answers come in the order of the workers and not in that of their speed.
         let ask = |worker| {
             let (reply, swept) = mpsc::channel();
@@ -445,23 +428,12 @@ impl Engine {
     /// does not within a second it is not known.
     pub fn stats(&self) -> EngineStats {
         let at_ns = self.clock().now_ns();
-        let current = self.current();
-        let mut devices: Vec<DeviceStats> = self.options.devices.iter().zip(current.iter()).map(empty_stats).collect();
-        drop(current);
-        for (stats, shared) in devices.iter_mut().zip(&self.shared.devices) {
-            let Running { policy, tuning } = shared.running();
-            stats.in_force = tuning.and_then(|tuning| tuning.in_force(at_ns));
-            stats.class_weights = policy.class_weights();
-            stats.write_cost_256ths = shared.write_cost.as_ref().map(|cost| cost.estimate_256ths());
-            stats.split = shared.split.state();
-            for (flow, number) in stats.flows.iter_mut().zip(0..) {
-                flow.class_bytes = policy.class_bytes(FlowId(number));
-                flow.effective_weight = policy.effective_weight(FlowId(number));
-            }
-            for (group, number) in stats.groups.iter_mut().zip(0..) {
-                group.effective_weight = policy.effective_weight_of(GroupId(number));
-            }
-        }
+        // By index; none where there is no device, and in a device none where there is no flow.
+        let mut devices: Vec<Option<(DeviceStats, Vec<FlowId>, Arc<SharedDevice>)>> = {
+            let current = self.current();
+            let stats = |current: &Option<Current>| current.as_ref().map(|current| stats_of(current, at_ns));
+            current.iter().map(stats).collect()
+        };
         for (worker, swept) in self.sweep().into_iter().enumerate() {
             let swept = match swept {
                 Ok(swept) => swept,
@@ -469,21 +441,21 @@ impl Engine {
                 Err(Missing::Gone) => continue,
             };
             let mut swept = swept.into_iter();
-            for (device, shared) in devices.iter_mut().zip(&self.shared.devices) {
-                let Some(board) = shared.boards[worker].get() else { continue };
+            for device in &mut devices {
                 let Swept { flows, in_flight, staged, .. } = swept.next().unwrap_or_default();
+                let Some((device, ids, shared)) = device else { continue };
+                let Some(board) = shared.boards[worker].get() else { continue };
                 device.hctxs.push(HctxStats { in_flight, staged, ..board.read() });
-                let under_way = flows.into_iter().chain(std::iter::repeat(UnderWay::NONE));
-                for ((sum, number), UnderWay { requests, oldest_ns }) in device.flows.iter_mut().zip(0..).zip(under_way)
-                {
-                    board.add_flow(FlowId(number), &mut sum.stats);
+                for (sum, id) in device.flows.iter_mut().zip(ids) {
+                    let UnderWay { requests, oldest_ns } = flows.get(id.0 as usize).copied().unwrap_or(UnderWay::NONE);
+                    board.add_flow(*id, &mut sum.stats);
                     sum.stats.under_way += requests;
                     let oldest_ns = (requests > 0).then_some(oldest_ns);
                     sum.stats.oldest_ns = [sum.stats.oldest_ns, oldest_ns].into_iter().flatten().min();
                 }
             }
         }
-        EngineStats { at_ns, devices }
+        EngineStats { at_ns, devices: devices.into_iter().flatten().map(|(device, ..)| device).collect() }
     }
 }
 
@@ -510,60 +482,101 @@ enum Missing {
     Gone,
 }
 
-fn empty_stats((device, current): (&DeviceOptions, &Current)) -> DeviceStats {
-    let named = |(flow, weight): (&FlowOptions, &Weight)| NamedFlowStats {
+/// What is known of a device without its workers, and the places of its flows.
+fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<SharedDevice>) {
+    let Running { policy, tuning } = current.shared.running();
+    let flows = || current.flows.iter().enumerate().filter_map(|(place, flow)| Some((place, flow.as_ref()?)));
+    let named = |(place, flow): (usize, &FlowOptions)| NamedFlowStats {
         name: flow.name.clone(),
         stats: FlowStats::default(),
-        class_bytes: None,
-        weight: *weight,
-        effective_weight: None,
+        class_bytes: policy.class_bytes(FlowId(place as u32)),
+        weight: flow.weight,
+        effective_weight: policy.effective_weight(FlowId(place as u32)),
     };
-    let group = |(name, group): (&String, &Group)| GroupStats {
+    let Grouping { tree, names } = &current.grouping;
+    let group = |(number, (name, group)): (u32, (&String, &Group))| GroupStats {
         name: name.clone(),
         parent: group.parent,
         weight: group.weight,
-        effective_weight: None,
+        effective_weight: policy.effective_weight_of(GroupId(number)),
     };
-    DeviceStats {
-        name: device.name.clone(),
+    let stats = DeviceStats {
+        name: current.name.clone(),
         policy: current.policy.kind.name(),
         options: current.policy,
-        class_weights: None,
-        in_force: None,
-        write_cost_256ths: None,
-        split: SplitControl::new(Split::Off, 1).state(),
-        flows: device.flows.iter().zip(&current.weights).map(named).collect(),
-        groups: device.grouping.names.iter().zip(&current.tree.groups).map(group).collect(),
+        class_weights: policy.class_weights(),
+        in_force: tuning.and_then(|tuning| tuning.in_force(at_ns)),
+        write_cost_256ths: current.shared.write_cost.as_ref().map(|cost| cost.estimate_256ths()),
+        split: current.shared.split.state(),
+        flows: flows().map(named).collect(),
+        groups: (0..).zip(names.iter().zip(&tree.groups)).map(group).collect(),
         hctxs: Vec::new(),
-    }
+    };
+    (stats, flows().map(|(place, _)| FlowId(place as u32)).collect(), current.shared.clone())
 }
 
 /// A device before any of its queues is opened.
 struct Prepared {
     settled: Settled,
     policy: AnyPolicy,
+    room: Room,
     map: QueueMap,
 }
 
 fn prepare(options: &EngineOptions, topology: &Topology, probe: Option<Clock>) -> Result<Vec<Prepared>, String> {
-    let prepare = |device: &DeviceOptions| {
+    options.devices.iter().map(|device| Prepared::new(device, topology, probe)).collect()
+}
+
+impl Prepared {
+    fn new(device: &DeviceOptions, topology: &Topology, probe: Option<Clock>) -> Result<Prepared, String> {
         let named = |error: String| format!("device {}: {error}", device.name);
         if device.policy.kind.is_direct() && device.device.has_class_queues() {
             // What is wrong with the numbers comes before what is measured.
             QueueMap::of_sets(&device.queues, topology, &*device.device, device.queue_depth).map_err(named)?;
         }
         let settled = device.settle(probe)?;
-        let weights: Vec<Weight> = device.flows.iter().map(|flow| flow.weight).collect();
-        let policy = AnyPolicy::with_tree(&settled.policy, topology, &weights, &device.grouping.tree);
-        let policy = policy.map_err(|error| named(error.to_string()))?;
-        let classes: Vec<PriorityClass> = device.flows.iter().map(|flow| flow.class).collect();
-        change::set_classes(&policy, &classes);
+        let flows: Vec<Option<FlowOptions>> = device.flows.iter().cloned().map(Some).collect();
+        let built = flows::build(&settled.policy, topology, &flows, &device.grouping.tree);
+        let (policy, room) = built.map_err(|error| named(error.to_string()))?;
         device.queues.check_policy(settled.policy.kind).map_err(named)?;
         let make_map = if settled.policy.kind.is_direct() { QueueMap::of_sets } else { QueueMap::new };
         let map = make_map(&device.queues, topology, &*device.device, device.queue_depth).map_err(named)?;
-        Ok(Prepared { settled, policy, map })
-    };
-    options.devices.iter().map(prepare).collect()
+        Ok(Prepared { settled, policy, room, map })
+    }
+
+    /// With the queues that workers share, each worker's own is opened by itself.
+    fn assemble(self, device: &DeviceOptions, workers: usize, bells: &[Arc<Bell>]) -> Result<Current, String> {
+        let Prepared { settled, policy, room, map } = self;
+        let split = Arc::new(SplitControl::new(device.path.split, workers));
+        split.set_policy(settled.policy.kind.has_depth());
+        let ringing = bells.to_vec();
+        let interrupt = Arc::new(move |hctx: HctxId| ringing[hctx.index()].kick());
+        let queues = DeviceQueues::open(&*device.device, map, device.queue_depth, interrupt)
+            .map_err(|error| format!("device {}: {error}", device.name))?;
+        let tuning = Tuning::new(&settled.policy, workers);
+        let shared = Arc::new(SharedDevice {
+            device: device.device.clone(),
+            running: Mutex::new(Running { policy: Arc::new(policy), tuning }),
+            queues,
+            queue_depth: device.queue_depth,
+            limits: room.limits.clone(),
+            cost: device.cost,
+            write_cost: device.path.follow_writes.then(|| Arc::new(WriteCost::new(device.cost, workers))),
+            path: device.path,
+            split,
+            boards: (0..workers).map(|_| OnceLock::new()).collect(),
+        });
+        Ok(Current {
+            name: device.name.clone(),
+            queues: device.queues,
+            policy: settled.policy,
+            settled,
+            flows: device.flows.iter().cloned().map(Some).collect(),
+            grouping: device.grouping.clone(),
+            room,
+            shared,
+        })
+    }
 }
 
 fn check(options: &EngineOptions) -> Result<(), String> {
@@ -573,13 +586,15 @@ fn check(options: &EngineOptions) -> Result<(), String> {
     if options.devices.len() > usize::from(u16::MAX) {
         return Err(format!("{} devices are too many, allowed are 65535", options.devices.len()));
     }
-    for device in &options.devices {
-        if device.queue_depth == 0 {
-            return Err(format!("device {}: queue depth 0 is out of range, allowed is 1 to 65535", device.name));
-        }
-        if device.flows.is_empty() {
-            return Err(format!("device {}: it has no flow, at least one is needed", device.name));
-        }
+    options.devices.iter().try_for_each(check_device)
+}
+
+fn check_device(device: &DeviceOptions) -> Result<(), String> {
+    if device.queue_depth == 0 {
+        return Err(format!("device {}: queue depth 0 is out of range, allowed is 1 to 65535", device.name));
+    }
+    if device.flows.is_empty() {
+        return Err(format!("device {}: it has no flow, at least one is needed", device.name));
     }
     Ok(())
 }

@@ -26,12 +26,14 @@
 //! | `hctx/timeout.rs` | what becomes of a command that the device does not end |
 //! | `hctx/counters.rs` | what is counted and recorded |
 //! | `hctx/follow.rs` | what does a write cost the device now |
+//! | `hctx/live.rs` | what changes while it serves: flows, their bounds, the size of its tables |
 
 mod counters;
 mod direct;
 mod follow;
 mod hand_over;
 mod in_flight;
+mod live;
 mod merge;
 mod raw;
 mod shared;

@@ -7,7 +7,7 @@
 //! # user_data
 //! ```text
 //!   63      56 55        48 47          32 31                 0
-//!   │  kind   │     -      │ device index │ operation or user  │
+//!   │  kind   │ device use │ device index │ operation or user  │
 //! ```
 
 mod interrupt;
@@ -52,6 +52,8 @@ const COUNT_BYTES: u32 = 8;
 pub struct DeviceRing {
     pending: Rc<RefCell<Pending>>,
     device: u16,
+    /// How many devices had the index before.
+    earlier: u8,
     registered: Option<u32>,
 }
 
@@ -63,7 +65,7 @@ pub(crate) struct Pending {
 
 impl DeviceRing {
     pub(crate) fn new(pending: Rc<RefCell<Pending>>, device: u16) -> DeviceRing {
-        DeviceRing { pending, device, registered: None }
+        DeviceRing { pending, device, earlier: 0, registered: None }
     }
 
     /// Where the ring has the device's [`crate::device::Device::ring_file`], for entries with the flag FIXED_FILE.
@@ -74,8 +76,8 @@ impl DeviceRing {
     /// Asks the kernel to end an operation that was put on the ring as `user`. Its own end comes as ever; that of the
     /// asking comes as `asks`.
     pub fn cancel(&self, user: u32, asks: u32) {
-        let entry = opcode::AsyncCancel::new(user_data(self.device, user)).build();
-        self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, asks)));
+        let entry = opcode::AsyncCancel::new(user_data(self.device, self.earlier, user)).build();
+        self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, self.earlier, asks)));
     }
 
     /// Puts an operation on the ring. Its end comes by [`crate::device::DeviceQueue::ring_event`] with `user`.
@@ -84,12 +86,12 @@ impl DeviceRing {
     /// Every pointer and descriptor in `entry` must stay valid until that call. (The entry's own user_data is
     /// replaced.)
     pub unsafe fn push(&self, entry: squeue::Entry, user: u32) {
-        self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, user)));
+        self.pending.borrow_mut().entries.push(entry.user_data(user_data(self.device, self.earlier, user)));
     }
 }
 
-fn user_data(device: u16, user: u32) -> u64 {
-    KIND_DEVICE << 56 | u64::from(device) << 32 | u64::from(user)
+fn user_data(device: u16, earlier: u8, user: u32) -> u64 {
+    KIND_DEVICE << 56 | u64::from(earlier) << 48 | u64::from(device) << 32 | u64::from(user)
 }
 
 /// The device index and the `user` in the user_data of a device's operation.
@@ -182,6 +184,8 @@ pub(crate) struct Ring {
     pending: Rc<RefCell<Pending>>,
     /// By device index: the file that is registered in this place, -1 for none.
     registered: Vec<RawFd>,
+    /// By device index: how many had it before, below 256. What the device of an earlier use has asked for is no event.
+    uses: Vec<u8>,
     bell: RawFd,
     bell_bytes: Box<[u8; 8]>,
 }
@@ -216,6 +220,7 @@ impl Ring {
             spare_counts: Vec::new(),
             pending: Rc::default(),
             registered: Vec::new(),
+            uses: Vec::new(),
             bell,
             bell_bytes: Box::new([0; 8]),
         };
@@ -237,7 +242,21 @@ impl Ring {
     pub(crate) fn device_ring(&self, device: u16) -> DeviceRing {
         let is_registered = self.registered.get(usize::from(device)).is_some_and(|&file| file >= 0);
         let registered = is_registered.then_some(u32::from(device));
-        DeviceRing { registered, ..DeviceRing::new(self.pending.clone(), device) }
+        let earlier = self.uses.get(usize::from(device)).copied().unwrap_or(0);
+        DeviceRing { registered, earlier, ..DeviceRing::new(self.pending.clone(), device) }
+    }
+
+    /// The device of this index goes: its file is no longer kept open here, and nothing that it has asked for is an
+    /// event any more. The next device of the index is not registered: its file is named by its descriptor.
+    pub(crate) fn close_device(&mut self, device: u16) {
+        let index = usize::from(device);
+        self.uses.resize(self.uses.len().max(index + 1), 0);
+        self.uses[index] = self.uses[index].wrapping_add(1);
+        if let Some(file) = self.registered.get_mut(index).filter(|file| **file >= 0) {
+            *file = -1;
+            // It fails only for a place that was never registered.
+            let _ = self.uring.submitter().register_files_update(u32::from(device), &[-1]);
+        }
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -533,7 +552,8 @@ impl Ring {
         match user_data >> 56 {
             KIND_DEVICE => {
                 let (device, user) = device_and_user(user_data);
-                Some(HostEvent::Device { device, user, result })
+                let now = self.uses.get(usize::from(device)).copied().unwrap_or(0);
+                ((user_data >> 48) as u8 == now).then_some(HostEvent::Device { device, user, result })
             }
             KIND_CLIENT => self.client_ended(user_data as u32, result),
             KIND_REMOVAL => None,

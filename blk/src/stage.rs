@@ -41,6 +41,17 @@ struct Held {
 }
 
 impl Held {
+    /// Of a flow that may stage nothing, and has nothing staged.
+    const NONE: Held = Held {
+        limits: StageLimits { requests_max: 0, bytes_max: 0 },
+        requests: 0,
+        bytes: 0,
+        refused: false,
+        listed: false,
+        free: 0,
+        free_last: 0,
+    };
+
     /// Of a flow that was refused: whether it has room now and that is to be told.
     #[cold]
     fn has_room(&mut self) -> bool {
@@ -66,8 +77,7 @@ pub struct Staging {
 impl Staging {
     /// Nothing staged; the limits of each flow.
     pub fn new(limits: &[StageLimits]) -> Staging {
-        let held =
-            |limits| Held { limits, requests: 0, bytes: 0, refused: false, listed: false, free: 0, free_last: 0 };
+        let held = |limits| Held { limits, ..Held::NONE };
         // Zeroes as the allocator has them, written only where a flow has a place.
         let mut staging = Staging { places: vec![0; limits.len()], held: Vec::new() };
         staging.held.push(held(StageLimits { requests_max: 0, bytes_max: 0 }));
@@ -76,6 +86,39 @@ impl Staging {
             staging.held.push(held(limits));
         }
         staging
+    }
+
+    /// Other limits of a flow, for what is admitted from now on; what it has staged stays. A flow that had none and gets
+    /// some takes memory.
+    ///
+    /// # Panics
+    /// If the flow is unknown.
+    pub fn set_limits(&mut self, flow: FlowId, limits: StageLimits) {
+        let place = &mut self.places[flow.0 as usize];
+        if *place == 0 && limits.requests_max > 0 {
+            *place = self.held.len() as u32;
+            self.held.push(Held { limits, ..Held::NONE });
+        }
+        if *place > 0 {
+            self.held[*place as usize].limits = limits;
+        }
+    }
+
+    /// Room for so many flows, if that is more; the new ones may stage nothing.
+    pub fn grow(&mut self, flows: usize) {
+        self.places.resize(flows.max(self.places.len()), 0);
+    }
+
+    /// The flow that was is gone, and the next in its place has never been refused.
+    ///
+    /// # Panics
+    /// If something of it is staged.
+    pub fn forget(&mut self, flow: FlowId) {
+        let place = self.places[flow.0 as usize] as usize;
+        let held = &mut self.held[place];
+        assert_eq!(held.requests, 0, "flow {} has requests staged", flow.0);
+        // One that is listed as having room is told, and nobody listens.
+        *held = Held { limits: held.limits, listed: held.listed, ..Held::NONE };
     }
 
     /// Flows that may submit.

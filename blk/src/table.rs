@@ -113,7 +113,7 @@ impl Request {
     }
 }
 
-/// One worker's admitted requests on one device. All memory is taken at construction.
+/// One worker's admitted requests on one device. All memory is taken at construction, and by [`RequestTable::grow`].
 #[derive(Debug)]
 pub struct RequestTable {
     places: Box<[Request]>,
@@ -134,6 +134,17 @@ impl RequestTable {
         let capacity = u32::try_from(capacity_requests).expect("a table of fewer than 2^32 requests");
         let places = (0..capacity).map(|at| Request::free(Handle(at + 1))).collect();
         RequestTable { places, vacancies: Vacancies { next: Handle(0), in_use: 0 } }
+    }
+
+    /// Room for `capacity_requests`, if that is more; those that are held keep their names. Takes memory, and so is
+    /// nothing for the data path.
+    pub fn grow(&mut self, capacity_requests: usize) {
+        let held = self.places.len();
+        let capacity = u32::try_from(capacity_requests).expect("a table of fewer than 2^32 requests");
+        let mut places = std::mem::take(&mut self.places).into_vec();
+        // The list of free places ends with the number of the first new one.
+        places.extend((held as u32..capacity).map(|at| Request::free(Handle(at + 1))));
+        self.places = places.into();
     }
 
     /// A place for another request, if there is room.

@@ -17,19 +17,20 @@
 //!
 //! Cost: the device runs empty once. Requests meanwhile wait, bounded by what tenants may stage.
 
-use super::{Current, DeviceOptions, Engine};
+use super::flows::{self, Room};
+use super::{Current, Engine};
 use crate::cap::{Cap, CapLimits};
 use crate::hctx::HwCtx;
 use crate::host::Mail;
 use crate::queues::BlockLayer;
+use crate::stage::StageLimits;
 use crate::tuning::Tuning;
-use crate::worker::thread::Running;
-use mqfq_sched::class::PriorityClass;
+use crate::worker::thread::{Running, SharedDevice};
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::hierarchy::GroupId;
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyOptions};
 use mqfq_sched::topology::HctxId;
-use std::sync::{Arc, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 impl Engine {
@@ -45,48 +46,71 @@ impl Engine {
     /// # Panics
     /// If there is no such device.
     pub fn set_policy(&self, device: usize, options: PolicyOptions, patience: Duration) -> Result<(), String> {
-        let mut current = self.current();
-        let DeviceOptions { name, queues, .. } = &self.options.devices[device];
-        match queues.layer {
-            BlockLayer::Raw => {
-                return Err(format!("device {name}: block layer raw asks no policy, so there is none to change"));
-            }
-            BlockLayer::LowLatency => {
-                return Err(format!(
-                    "device {name}: block layer low-latency has nowhere to keep requests while a policy changes"
-                ));
-            }
-            BlockLayer::Sq | BlockLayer::Mq => {}
-        }
-        queues.check_policy(options.kind).map_err(|error| format!("device {name}: {error}"))?;
+        let _changing = self.changing();
+        self.refuse_without_room_to_wait(device)?;
+        let (name, now, queues) = self.of(device, |at| (at.name.clone(), at.policy.kind, at.queues));
+        let named = |error: &dyn std::fmt::Display| format!("device {name}: {error}");
+        queues.check_policy(options.kind).map_err(|error| named(&error))?;
         if options.kind.is_direct() && !self.has_class_queues(device) {
-            let policy = current[device].policy.kind;
             return Err(format!(
-                "device {name}: policy {} needs class queues, and they are made at the start, when it is the policy then; it keeps the policy {policy}",
+                "device {name}: policy {} needs class queues, and they are made at the start, when it is the policy then; it keeps the policy {now}",
                 options.kind
             ));
         }
-        let Current { weights, tree, .. } = &current[device];
-        let policy = AnyPolicy::with_tree(&options, &self.topology, weights, tree)
-            .map_err(|error| format!("device {name}: {error}"))?;
-        set_classes(&policy, &current[device].classes);
-        let policy = Arc::new(policy);
+        let (flows, tree) = self.of(device, |at| (at.flows.clone(), at.grouping.tree.clone()));
+        let (policy, room) = flows::build(&options, &self.topology, &flows, &tree).map_err(|error| named(&error))?;
         let tuning = Tuning::new(&options, self.workers());
-        let shared = &self.shared.devices[device];
-        let capacity_requests = HwCtx::<AnyPolicy>::capacity_requests(&shared.limits);
+        self.replace(device, policy, room, tuning, patience)
+            .map_err(|reason| format!("device {name}: {reason}; it keeps the policy {now}"))?;
+        self.shared_device(device).split.set_policy(options.kind.has_depth());
+        self.with(device, |at| at.policy = options);
+        Ok(())
+    }
+
+    /// A device whose requests have nowhere to be kept while its policy changes.
+    pub(super) fn refuse_without_room_to_wait(&self, device: usize) -> Result<(), String> {
+        let (name, layer) = self.of(device, |at| (at.name.clone(), at.queues.layer));
+        match layer {
+            BlockLayer::Raw => {
+                Err(format!("device {name}: block layer raw asks no policy, so there is none to change"))
+            }
+            BlockLayer::LowLatency => Err(format!(
+                "device {name}: block layer low-latency has nowhere to keep requests while a policy changes"
+            )),
+            BlockLayer::Sq | BlockLayer::Mq => Ok(()),
+        }
+    }
+
+    /// Puts another policy in the place of a device's, with room for the flows that it was built for.
+    ///
+    /// # Errors
+    /// Why not, in half a sentence; then all is as before.
+    pub(super) fn replace(
+        &self,
+        device: usize,
+        policy: AnyPolicy,
+        room: Room,
+        tuning: Option<Arc<Tuning>>,
+        patience: Duration,
+    ) -> Result<(), String> {
+        let policy = Arc::new(policy);
+        // Contexts never get smaller: what they have room for, each flow may still be told.
+        let room = room.at_least(&self.of(device, |at| at.room.limits.clone()));
+        let limits: Arc<[StageLimits]> = room.limits.clone().into();
+        let capacity_requests = HwCtx::<AnyPolicy>::capacity_requests(&limits);
         // All of them before the first request: a policy may say so.
         let queues: Vec<_> =
             (0..self.workers()).map(|worker| policy.open_queue(HctxId(worker as u16), capacity_requests)).collect();
         if let Err(reason) = self.freeze(device, patience) {
             (0..self.workers()).for_each(|worker| self.thaw(device, worker, None, None));
-            return Err(format!("device {name}: {reason}; it keeps the policy {}", current[device].policy.kind));
+            return Err(reason);
         }
-        shared.split.set_policy(options.kind.has_depth());
         for (worker, queue) in queues.into_iter().enumerate() {
+            self.shared.send(worker, Mail::Grow { device: index(device), limits: limits.clone() });
             self.thaw(device, worker, Some((policy.clone(), queue)), tuning.clone());
         }
-        shared.set_running(Running { policy, tuning });
-        current[device].policy = options;
+        self.shared_device(device).set_running(Running { policy, tuning });
+        self.with(device, |at| at.room = room);
         Ok(())
     }
 
@@ -95,9 +119,12 @@ impl Engine {
     /// # Panics
     /// If there is no such device or flow.
     pub fn set_weight(&self, device: usize, flow: FlowId, weight: Weight) {
-        let mut current = self.current();
-        current[device].weights[flow.0 as usize] = weight;
-        self.shared.devices[device].running().policy.set_weight(flow, weight);
+        let _changing = self.changing();
+        self.with(device, |at| {
+            let flow = at.flows[flow.0 as usize].as_mut();
+            flow.expect("nobody has this place").weight = weight;
+        });
+        self.shared_device(device).running().policy.set_weight(flow, weight);
     }
 
     /// Changes the weight of a group of flows on a device, at once; requests that have their tags keep them.
@@ -105,18 +132,18 @@ impl Engine {
     /// # Panics
     /// If there is no such device or group.
     pub fn set_group_weight(&self, device: usize, group: GroupId, weight: Weight) {
-        let mut current = self.current();
-        current[device].tree.groups[group.0 as usize].weight = weight;
-        self.shared.devices[device].running().policy.set_group_weight(group, weight);
+        let _changing = self.changing();
+        self.with(device, |at| at.grouping.tree.groups[group.0 as usize].weight = weight);
+        self.shared_device(device).running().policy.set_group_weight(group, weight);
     }
 
     /// Changes what a cap allows, at once: who waits for the old limits is let go by the new ones. What is owed is paid
     /// at the new rate.
     pub fn set_cap(&self, cap: &Cap, limits: CapLimits) {
         // So that changes come one after another.
-        let current = self.current();
+        let changing = self.changing();
         cap.set(limits, self.clock().now_ns());
-        drop(current);
+        drop(changing);
         (0..self.workers()).for_each(|worker| self.shared.send(worker, Mail::CapsChanged));
     }
 
@@ -125,33 +152,40 @@ impl Engine {
     /// # Panics
     /// If there is no such device.
     pub fn policy(&self, device: usize) -> PolicyOptions {
-        self.current()[device].policy
+        self.of(device, |at| at.policy)
     }
 
-    pub(super) fn current(&self) -> MutexGuard<'_, Vec<Current>> {
+    pub(super) fn current(&self) -> MutexGuard<'_, Vec<Option<Current>>> {
         // A change that panicked has not touched what the others read.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A look at a device.
+    pub(super) fn of<T>(&self, device: usize, look: impl FnOnce(&Current) -> T) -> T {
+        match self.current().get(device) {
+            Some(Some(current)) => look(current),
+            _ => panic!("there is no device {device}"),
+        }
+    }
+
+    /// A change of what is known of a device.
+    pub(super) fn with(&self, device: usize, change: impl FnOnce(&mut Current)) {
+        match self.current().get_mut(device) {
+            Some(Some(current)) => change(current),
+            _ => panic!("there is no device {device}"),
+        }
+    }
+
+    pub(super) fn shared_device(&self, device: usize) -> Arc<SharedDevice> {
+        self.of(device, |at| at.shared.clone())
+    }
+
     fn freeze(&self, device: usize, patience: Duration) -> Result<(), String> {
-        let (quiet, is_quiet) = mpsc::channel();
-        for worker in 0..self.workers() {
-            self.shared.send(worker, Mail::Freeze { device: index(device), quiet: quiet.clone() });
-        }
-        drop(quiet);
-        let clock = self.clock();
-        let until_ns = clock.now_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-        for _ in 0..self.workers() {
-            is_quiet.recv_timeout(Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()))).map_err(|error| {
-                match error {
-                    mpsc::RecvTimeoutError::Timeout => {
-                        format!("requests did not come back from it within {} s", patience.as_secs_f64())
-                    }
-                    mpsc::RecvTimeoutError::Disconnected => "a worker has ended".to_owned(),
-                }
-            })?;
-        }
-        Ok(())
+        self.ask_all(patience, |quiet| Mail::Freeze { device: index(device), quiet }).map(drop)
     }
 
     fn thaw(
@@ -165,13 +199,6 @@ impl Engine {
     }
 }
 
-/// Tells a policy that has just been made which classes its flows have.
-pub(super) fn set_classes(policy: &AnyPolicy, classes: &[PriorityClass]) {
-    for (&class, flow) in classes.iter().zip(0..) {
-        policy.set_class(FlowId(flow), class);
-    }
-}
-
-fn index(device: usize) -> u16 {
+pub(super) fn index(device: usize) -> u16 {
     u16::try_from(device).expect("as many devices as `check` allows")
 }

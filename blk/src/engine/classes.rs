@@ -114,8 +114,8 @@ impl Engine {
     ///
     /// # Panics
     /// If there is no such device.
-    pub fn settled(&self, device: usize) -> &Settled {
-        &self.settled[device]
+    pub fn settled(&self, device: usize) -> Settled {
+        self.of(device, |current| current.settled.clone())
     }
 
     /// A device's queues are sets of class queues, so that it can run a policy that needs them.
@@ -123,6 +123,6 @@ impl Engine {
     /// # Panics
     /// If there is no such device.
     pub fn has_class_queues(&self, device: usize) -> bool {
-        self.shared.devices[device].queues.map().is_of_sets()
+        self.shared_device(device).queues.map().is_of_sets()
     }
 }

@@ -95,6 +95,12 @@ impl RawPath {
         Err(Full(submission))
     }
 
+    /// A request that was submitted by then is on the device: of this flow, or whosever.
+    pub(super) fn has_any(&self, flow: Option<FlowId>, until_ns: u64) -> bool {
+        let is_meant = |flight: &Flight| flow.is_none_or(|flow| flight.flow == flow) && flight.submitted_ns <= until_ns;
+        self.flights.iter().flatten().any(is_meant)
+    }
+
     /// Rings for what was submitted since the last time.
     pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64) -> Run {
         let dispatched = std::mem::take(&mut self.fresh);

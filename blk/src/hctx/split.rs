@@ -102,6 +102,21 @@ pub(super) struct Splitting {
     is_watching: bool,
 }
 
+/// Free places of these numbers, each before the next.
+fn wholes(numbers: std::ops::Range<u32>) -> Box<[Whole]> {
+    let end = numbers.end;
+    let whole = |n| Whole {
+        parts_left: 0,
+        length_bytes: 0,
+        status: Status::Ok,
+        submitted_ns: 0,
+        dispatched_ns: 0,
+        cut: None,
+        next_free: if n + 1 < end { n + 1 } else { NONE },
+    };
+    numbers.map(whole).collect()
+}
+
 /// What is counted for `"auto"`.
 #[derive(Debug, Default)]
 struct Watch {
@@ -172,21 +187,25 @@ impl Splitting {
     /// For a table of so many places. Nothing is under way.
     pub(super) fn resize(&mut self, places: usize) {
         // Each has a part in the table until it ends.
-        let wholes = places as u32;
         self.whole_of = vec![NONE; places].into();
-        let next = |n| if n + 1 < wholes { n + 1 } else { NONE };
-        let whole = |n| Whole {
-            parts_left: 0,
-            length_bytes: 0,
-            status: Status::Ok,
-            submitted_ns: 0,
-            dispatched_ns: 0,
-            cut: None,
-            next_free: next(n),
-        };
-        self.wholes = (0..wholes).map(whole).collect();
-        self.first_free = if wholes > 0 { 0 } else { NONE };
-        self.spare = Vec::with_capacity(wholes as usize);
+        self.wholes = wholes(0..places as u32);
+        self.first_free = if places > 0 { 0 } else { NONE };
+        self.spare = Vec::with_capacity(places);
+    }
+
+    /// For a table of so many places, which were fewer. What is under way goes on.
+    pub(super) fn grow(&mut self, places: usize) {
+        let had = self.wholes.len() as u32;
+        let mut more = wholes(had..places as u32).into_vec();
+        let Some(last) = more.last_mut() else { return };
+        last.next_free = std::mem::replace(&mut self.first_free, had);
+        let mut all = std::mem::take(&mut self.wholes).into_vec();
+        all.append(&mut more);
+        self.wholes = all.into();
+        let mut whole_of = std::mem::take(&mut self.whole_of).into_vec();
+        whole_of.resize(places, NONE);
+        self.whole_of = whole_of.into();
+        self.spare.reserve(places);
     }
 
     /// Counted together with the contexts of other workers.

@@ -32,7 +32,7 @@ mod turnstile;
 
 use crate::buffer::Buffer;
 use crate::cap::Caps;
-use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused, Whose};
+use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused, Remains, Whose};
 use crate::device::DeviceInfo;
 use crate::hctx::{Full, HwCtx};
 use crate::host::{Ended, Host, HostEvent, Mail, Sweep};
@@ -152,6 +152,10 @@ struct Round {
 }
 
 impl Plug {
+    fn of<P: Policy>(hctx: &HwCtx<P>) -> Plug {
+        Plug { calls_max: hctx.plug(), calls: 0, is_in: false, last_flow: FlowId(0) }
+    }
+
     fn pull(&mut self) {
         (self.calls, self.is_in) = (0, false);
     }
@@ -174,6 +178,8 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     /// A look at all requests, of which a piece is made in each turn.
     sweeping: Option<Sweep>,
     pausing: Pausing,
+    /// Requests of which some are left, and who waits for their end.
+    ending: Vec<Ending>,
     draining: bool,
     stopped: bool,
 }
@@ -182,6 +188,14 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
 struct Leaving {
     whose: Whose,
     clients: Vec<u32>,
+    gone: mpsc::Sender<()>,
+}
+
+/// Requests that were admitted by a time, and who waits for the end of the last of them.
+struct Ending {
+    device: u16,
+    whose: Remains,
+    until_ns: u64,
     gone: mpsc::Sender<()>,
 }
 
@@ -401,6 +415,24 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         }
     }
 
+    /// Another context for a device, in the place of the one that was, or behind the last.
+    fn put(&mut self, device: u16, hctx: HwCtx<P>, info: DeviceInfo) {
+        let (device, plug) = (usize::from(device), Plug::of(&hctx));
+        if device < self.hctxs.len() {
+            (self.hctxs[device], self.infos[device], self.plugs[device]) = (hctx, info, plug);
+            return;
+        }
+        assert_eq!(device, self.hctxs.len(), "devices come in the order of their indices");
+        self.hctxs.push(hctx);
+        self.infos.push(info);
+        self.plugs.push(plug);
+    }
+
+    /// What one reap of each device brings at most.
+    fn completions_max(&self) -> usize {
+        self.hctxs.iter().map(HwCtx::completions_max).sum()
+    }
+
     /// When the worker must look at a device again, if nothing else happens before.
     fn next_event_ns(&self) -> Option<u64> {
         self.hctxs.iter().filter_map(HwCtx::next_event_ns).chain(self.turnstiles.next_ns()).min()
@@ -414,8 +446,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         // What one reap of each device brings at most.
         let completions_max = hctxs.iter().map(HwCtx::completions_max).sum();
         let now_ns = host.now_ns();
-        let plug = |hctx: &HwCtx<P>| Plug { calls_max: hctx.plug(), calls: 0, is_in: false, last_flow: FlowId(0) };
-        let plugs = hctxs.iter().map(plug).collect();
+        let plugs = hctxs.iter().map(Plug::of).collect();
         Worker {
             core: Core {
                 host,
@@ -440,6 +471,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             freezing: Vec::new(),
             sweeping: None,
             pausing: Pausing::default(),
+            ending: Vec::new(),
             draining: false,
             stopped: false,
         }
@@ -543,6 +575,9 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         if self.pausing.is_asked() {
             self.tell_paused();
         }
+        if !self.ending.is_empty() {
+            self.tell_ended();
+        }
         self.core.host.turned();
         // Clients may have submitted in their last calls.
         again || self.core.staged || self.sweeping.is_some()
@@ -609,6 +644,32 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 Mail::Pause(quiet) => self.pause(quiet),
                 Mail::Pack { version, packed } => self.pausing.pack_when_quiet(version, packed),
                 Mail::Resume => self.resume(),
+                Mail::AwaitEnd { device, whose, gone } => {
+                    self.ending.push(Ending { device, whose, until_ns: self.core.now_ns, gone });
+                }
+                Mail::SetLimits { device, flow, limits, is_new, done } => {
+                    let hctx = &mut self.core.hctxs[device as usize];
+                    if is_new {
+                        hctx.forget(flow);
+                    }
+                    hctx.set_limits(flow, limits);
+                    // Whoever no longer waits needs no answer; so for the others.
+                    let _ = done.send(());
+                }
+                Mail::Grow { device, limits } => self.core.hctxs[device as usize].grow(&limits),
+                Mail::OpenDevice { device, opened } => {
+                    let result =
+                        self.core.host.open_device(device).map(|(hctx, info)| self.core.put(device, hctx, info));
+                    self.completions.reserve(self.core.completions_max());
+                    drop(opened.send(result));
+                }
+                Mail::CloseDevice { device, closed } => {
+                    let left = self.core.hctxs.get(device as usize).map_or(0, HwCtx::admitted);
+                    assert_eq!(left, 0, "device {device} goes with its requests");
+                    let (hctx, info) = self.core.host.close_device(device);
+                    self.core.put(device, hctx, info);
+                    let _ = closed.send(());
+                }
                 Mail::Stop => self.stopped = true,
             }
         }
@@ -647,6 +708,16 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         for (_, waiter) in self.freezing.extract_if(.., |(device, _)| hctxs[*device as usize].is_quiet()) {
             // Whoever no longer waits thaws us all the same.
             let _ = waiter.send(());
+        }
+    }
+
+    /// Reports the requests of which none is left.
+    fn tell_ended(&mut self) {
+        let hctxs = &self.core.hctxs;
+        let is_over = |ending: &mut Ending| !hctxs[ending.device as usize].has_any(ending.whose, ending.until_ns);
+        for Ending { gone, .. } in self.ending.extract_if(.., is_over) {
+            // Who no longer waits needs no answer.
+            let _ = gone.send(());
         }
     }
 

@@ -11,6 +11,7 @@ use crate::buffer::Buffer;
 use crate::client::{MakeClient, Part};
 use crate::clock::Clock;
 use crate::counters::Board;
+use crate::device::null::NullDevice;
 use crate::device::{Device, DeviceInfo, QueueOptions};
 use crate::hctx::{HwCtx, HwCtxOptions};
 use crate::host::{Ended, Host, HostEvent, Mail};
@@ -24,8 +25,9 @@ use crate::stage::StageLimits;
 use crate::stats::Trouble;
 use crate::tuning::Tuning;
 use mqfq_sched::cost::CostModel;
-use mqfq_sched::policy::AnyPolicy;
-use mqfq_sched::topology::HctxId;
+use mqfq_sched::flow::Weight;
+use mqfq_sched::policy::{AnyPolicy, PolicyKind, PolicyOptions};
+use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::write_cost::WriteCost;
 use std::collections::VecDeque;
 use std::io;
@@ -109,7 +111,9 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) bells: Vec<Arc<Bell>>,
     mailboxes: Vec<Mailbox>,
-    pub(crate) devices: Vec<SharedDevice>,
+    /// By index; `None` where there was a device and is no other yet. Looked at when a worker begins, or is told that a
+    /// device has come.
+    devices: Mutex<Vec<Option<Arc<SharedDevice>>>>,
     /// A worker whose next device event is nearer than this spins instead of sleeping, ns.
     pub(crate) spin_ns: u64,
     next_worker: AtomicUsize,
@@ -118,8 +122,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(clock: Clock, bells: Vec<Arc<Bell>>, devices: Vec<SharedDevice>, spin_ns: u64) -> Shared {
+    pub(crate) fn new(clock: Clock, bells: Vec<Arc<Bell>>, devices: Vec<Arc<SharedDevice>>, spin_ns: u64) -> Shared {
         let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
+        let devices = Mutex::new(devices.into_iter().map(Some).collect());
         Shared {
             clock,
             bells,
@@ -130,6 +135,17 @@ impl Shared {
             alarm: Mutex::default(),
             on_trouble: OnceLock::new(),
         }
+    }
+
+    /// The device of an index, if there is one.
+    pub(crate) fn device(&self, index: usize) -> Option<Arc<SharedDevice>> {
+        self.devices().get(index).cloned().flatten()
+    }
+
+    /// All devices, by index.
+    pub(crate) fn devices(&self) -> MutexGuard<'_, Vec<Option<Arc<SharedDevice>>>> {
+        // A list is whole even if who held it panicked.
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn send(&self, worker: usize, mail: Mail) {
@@ -237,57 +253,37 @@ pub(crate) fn check_ring() -> Result<(), String> {
 fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String> {
     let mut ring = Ring::new(shared.bells[index].event())
         .map_err(|error| format!("worker {index}: {}", ring::cannot_set_up(&error)))?;
-    ring.register_files(&shared.devices.iter().map(|device| device.device.ring_file()).collect::<Vec<_>>());
-    let id = HctxId(u16::try_from(index).expect("fewer than 65536 workers"));
-    let mut hctxs = Vec::new();
-    for (number, device) in shared.devices.iter().enumerate() {
-        let bells = shared.bells.clone();
-        let is_of_sets = device.queues.map().is_of_sets();
-        let queue = match device.queues.port(id, device.queue_depth) {
-            Some(port) => port,
-            None => {
-                let options = QueueOptions {
-                    hctx: id,
-                    depth: device.queue_depth,
-                    ring: Some(ring.device_ring(u16::try_from(number).expect("fewer than 65536 devices"))),
-                    interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
-                };
-                if is_of_sets {
-                    device.device.open_class_queues(options)?
-                } else {
-                    device.device.open_queue(options)?
-                }
-            }
-        };
-        let Running { policy, tuning } = device.running();
-        let mut hctx = HwCtx::new(HwCtxOptions {
-            id,
-            policy,
-            device: queue,
-            queue_depth: device.queue_depth,
-            limits: device.limits.clone(),
-            cost: device.cost,
-            path: device.path.for_device(&device.device.info()),
-        });
-        hctx.set_tuning(tuning, shared.clock.now_ns());
-        let hctx = hctx.with_split(device.split.clone());
-        let hctx = if is_of_sets { hctx.with_class_queues() } else { hctx };
-        let hctx = match &device.write_cost {
-            Some(cost) => hctx.following(cost.clone()),
-            None => hctx,
-        };
-        let hctx = if device.queues.map().layer().is_bypass() { hctx.raw() } else { hctx };
-        // A worker is opened once.
-        let _ = device.boards[index].set(hctx.board().clone());
-        hctxs.push(hctx);
-    }
-    let infos: Vec<DeviceInfo> = shared.devices.iter().map(|device| device.device.info()).collect();
+    let devices: Vec<Arc<SharedDevice>> = shared.devices().iter().flatten().cloned().collect();
+    ring.register_files(&devices.iter().map(|device| device.device.ring_file()).collect::<Vec<_>>());
+    let host = ThreadHost { shared, index, ring };
+    let hctxs: Result<Vec<_>, String> =
+        devices.iter().zip(0..).map(|(device, number)| host.open_context(device, number)).collect();
+    let infos: Vec<DeviceInfo> = devices.iter().map(|device| device.device.info()).collect();
     let options = WorkerOptions {
-        spin_ns: shared.spin_ns,
+        spin_ns: host.shared.spin_ns,
         ended_max: ring::COMPLETION_ENTRIES as usize,
         ..WorkerOptions::default()
     };
-    Ok(Worker::new(ThreadHost { shared, index, ring }, hctxs, infos, options))
+    Ok(Worker::new(host, hctxs?, infos, options))
+}
+
+/// What stands where a device was: it is never asked for anything.
+fn vacant() -> (HwCtx<AnyPolicy>, DeviceInfo) {
+    let id = HctxId(0);
+    let device = NullDevice::new(1);
+    let options = QueueOptions { hctx: id, depth: 1, ring: None, interrupt: Arc::new(|_| ()) };
+    let queue = device.open_queue(options).expect("a null device has as many queues as it is asked for");
+    let policy = AnyPolicy::new(&PolicyOptions::new(PolicyKind::None), &Topology::flat(1), &[Weight::DEFAULT]);
+    let hctx = HwCtx::new(HwCtxOptions {
+        id,
+        policy: Arc::new(policy.expect("a policy without options")),
+        device: queue,
+        queue_depth: 1,
+        limits: vec![StageLimits { requests_max: 0, bytes_max: 0 }],
+        cost: CostModel::FLAT,
+        path: PathOptions::default().for_device(&device.info()),
+    });
+    (hctx, device.info())
 }
 
 /// What a worker's loop runs on here: see [`Host`].
@@ -300,6 +296,53 @@ struct ThreadHost {
 impl ThreadHost {
     fn bell(&self) -> &Bell {
         &self.shared.bells[self.index]
+    }
+
+    fn id(&self) -> HctxId {
+        HctxId(u16::try_from(self.index).expect("fewer than 65536 workers"))
+    }
+
+    /// This worker's context of the device of index `number`.
+    fn open_context(&self, device: &SharedDevice, number: u16) -> Result<HwCtx<AnyPolicy>, String> {
+        let bells = self.shared.bells.clone();
+        let is_of_sets = device.queues.map().is_of_sets();
+        let queue = match device.queues.port(self.id(), device.queue_depth) {
+            Some(port) => port,
+            None => {
+                let options = QueueOptions {
+                    hctx: self.id(),
+                    depth: device.queue_depth,
+                    ring: Some(self.ring.device_ring(number)),
+                    interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
+                };
+                if is_of_sets {
+                    device.device.open_class_queues(options)?
+                } else {
+                    device.device.open_queue(options)?
+                }
+            }
+        };
+        let Running { policy, tuning } = device.running();
+        let mut hctx = HwCtx::new(HwCtxOptions {
+            id: self.id(),
+            policy,
+            device: queue,
+            queue_depth: device.queue_depth,
+            limits: device.limits.clone(),
+            cost: device.cost,
+            path: device.path.for_device(&device.device.info()),
+        });
+        hctx.set_tuning(tuning, self.shared.clock.now_ns());
+        let hctx = hctx.with_split(device.split.clone());
+        let hctx = if is_of_sets { hctx.with_class_queues() } else { hctx };
+        let hctx = match &device.write_cost {
+            Some(cost) => hctx.following(cost.clone()),
+            None => hctx,
+        };
+        let hctx = if device.queues.map().layer().is_bypass() { hctx.raw() } else { hctx };
+        // A worker opens a device once.
+        let _ = device.boards[self.index].set(hctx.board().clone());
+        Ok(hctx)
     }
 
     fn entered(&self, result: io::Result<()>) -> io::Result<()> {
@@ -429,6 +472,16 @@ impl Host for ThreadHost {
         if let Some(action) = self.shared.on_trouble.get() {
             action(device, trouble);
         }
+    }
+
+    fn open_device(&mut self, device: u16) -> Result<(HwCtx<AnyPolicy>, DeviceInfo), String> {
+        let shared = self.shared.device(device.into()).ok_or("it has gone before it was opened")?;
+        Ok((self.open_context(&shared, device)?, shared.device.info()))
+    }
+
+    fn close_device(&mut self, device: u16) -> (HwCtx<AnyPolicy>, DeviceInfo) {
+        self.ring.close_device(device);
+        vacant()
     }
 
     fn timer(&mut self, client: u32, at_ns: u64, user: u32) {

@@ -9,6 +9,7 @@
 
 use super::*;
 use crate::mindicator::Mindicator;
+use crate::sync::Ordering::{Acquire, Release};
 use crate::sync::model::{Arc, model, thread};
 use crate::topology::{HctxId, Topology};
 
@@ -304,5 +305,34 @@ fn loom_virtual_time_that_a_third_moved_comes_with_the_finish_tag() {
         assert!(!one.cut[0].start_tag.is_before(now), "F1: {:?} at {now:?}", one.cut);
         assert_order(&[leaving.join().unwrap(), one]);
         moving.join().unwrap();
+    });
+}
+
+/// A flow is removed while a worker completes the last of its requests: the next flow in its place starts at global
+/// virtual time and inherits nothing (I7), whatever the order.
+///
+/// Shown to fail: `retire` without the look whether the worker has reported; and with a Relaxed look.
+#[test]
+fn loom_flow_in_a_place_that_was_freed_inherits_nothing_of_the_one_before() {
+    model(|| {
+        let (flows, [mut staying, mut leaving]) = scene::<2>(Weight::DEFAULT);
+        // What is left of its lease when it leaves is credit, since the other queue has taken after it.
+        leaving.submit(&flows, 1, VTime::ZERO);
+        staying.submit(&flows, 3, VTime::ZERO);
+        let has_left = Arc::new(AtomicU32::new(0));
+        let (theirs, reports) = (flows.clone(), has_left.clone());
+        let worker = thread::spawn(move || {
+            leaving.leave(&theirs);
+            reports.store(1, Release);
+        });
+        staying.leave(&flows);
+        let now = VTime::from_raw(BYTE);
+        if has_left.load(Acquire) == 1 {
+            flows.retire(FLOW, now);
+            let next = Queue::enter(&flows, 2, now);
+            assert_eq!(next.cut[0].start_tag, now, "neither a debt nor an advance");
+            assert_eq!((flows.cell(FLOW).charged.credit.load(Relaxed), next.in_hand()), (0, 0));
+        }
+        worker.join().unwrap();
     });
 }

@@ -216,3 +216,19 @@ fn a_lease_that_virtual_time_has_passed_is_refunded() {
 fn unknown_flow_is_named() {
     let _ = table(100, VTime::ZERO).charge(FlowId(1), Cost(1), VTime::ZERO);
 }
+
+#[test]
+fn i7_flow_in_the_place_of_another_starts_at_virtual_time_without_debt_or_credit() {
+    // 10000 bytes at weight 1 are an hour of debt at weight 100; a fraction, and a hole that became credit.
+    let flows = table(1, VTime::ZERO);
+    let (_, mut lease) = flows.charge_first(FLOW, Cost(10_000), VTime::ZERO);
+    let _ = flows.charge_leased(FLOW, Cost(3), VTime::ZERO, &mut lease, VSpan(1 << 20));
+    let _ = flows.charge(FLOW, Cost(7), VTime::ZERO);
+    flows.give_back(FLOW, lease);
+    let now = VTime::from_raw(640);
+    flows.retire(FLOW, now);
+    flows.set_weight(FLOW, Weight::DEFAULT);
+    let (first, lease) = flows.charge_first(FLOW, Cost(1), now);
+    assert_eq!((first.start_tag, first.finish_tag), (now, VTime::from_raw(640 + 1024)));
+    assert_eq!((lease.left(), lease.refund), (VSpan(0), 0));
+}

@@ -119,6 +119,15 @@ pub trait Policy: Send + Sync {
         let _ = (flow, class);
     }
 
+    /// The place of a flow is for another from now on, which starts as one that was idle and inherits nothing (I7).
+    /// Every request of the one that was has ended on every queue, and whoever calls this has seen that; whoever submits
+    /// for the next one has seen this. False: this policy cannot forget a flow, and the place stays empty as long as it
+    /// runs.
+    fn retire(&self, flow: FlowId) -> bool {
+        let _ = flow;
+        true
+    }
+
     /// Changes D to `depth` units, 1..=65535, for what is dispatched from now on. Requests on the device keep what they
     /// took: if that is more than the new D, none goes until so much has come back. Called by the worker of `from`,
     /// which picks after it, as after a `complete`. False: this policy's D cannot be changed.

@@ -483,6 +483,12 @@ macro_rules! policies {
                 }
             }
 
+            fn retire(&self, flow: FlowId) -> bool {
+                match self {
+                    $(AnyPolicy::$kind(policy) => policy.retire(flow),)*
+                }
+            }
+
             fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
                 match self {
                     $(AnyPolicy::$kind(policy) => policy.set_depth(from, depth, kick),)*

@@ -126,6 +126,11 @@ impl Policy for Bfq {
         self.central.with(|scheduler| scheduler.set_weight(flow, weight));
     }
 
+    /// A flow's budgets and its place in the trees of those that are idle stay.
+    fn retire(&self, _flow: FlowId) -> bool {
+        false
+    }
+
     fn set_class(&self, flow: FlowId, class: PriorityClass) {
         self.central.with(|scheduler| scheduler.set_class(flow, class));
     }

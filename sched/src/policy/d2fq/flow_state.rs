@@ -47,13 +47,17 @@ pub(super) struct Flow {
     pub(super) rate: Rate,
 }
 
+/// Just past the grace period at time 0.
+const fn long_ago(grace_ns: u64) -> u64 {
+    (grace_ns + 1).wrapping_neg()
+}
+
 impl Flow {
     /// One that was never active.
     pub(super) fn new(weight: Weight, start: VTime, grace_ns: u64) -> Flow {
         Flow {
             vt: AtomicU64::new(start.raw()),
-            // Just past its grace period at time 0.
-            idle_since_ns: AtomicU64::new((grace_ns + 1).wrapping_neg()),
+            idle_since_ns: AtomicU64::new(long_ago(grace_ns)),
             busy_queues: AtomicU32::new(0),
             activations: AtomicU32::new(0),
             rate: Rate::new(weight),
@@ -104,6 +108,13 @@ impl Flow {
         // Relaxed, then Release: who sees the count sees the time, and all charges before.
         self.idle_since_ns.store(now_ns, Relaxed);
         self.busy_queues.fetch_sub(1, Release);
+    }
+
+    /// Its place is for another, which has been idle for longer than the grace period and so starts at global virtual
+    /// time. Nothing of the one that was is in flight, and who calls this has seen that.
+    pub(super) fn retire(&self, grace_ns: u64) {
+        // Relaxed: nobody enters or leaves meanwhile.
+        self.idle_since_ns.store(long_ago(grace_ns), Relaxed);
     }
 
     /// Charges so much, and returns the virtual time after it.
@@ -170,6 +181,14 @@ impl QueueFlow {
         let sum = &self.class_bytes[class.index()];
         // Relaxed: only this worker writes it; others read a sum that is as old as they see it.
         sum.store(sum.load(Relaxed).wrapping_add(bytes), Relaxed);
+    }
+
+    /// It is for another flow, which has submitted nothing. This worker has nothing of it in flight, and who calls this
+    /// has seen that.
+    pub(super) fn retire(&self) {
+        // Relaxed: this worker, which alone writes them, does not before it was told of the next flow.
+        self.carry.store(0, Relaxed);
+        self.class_bytes.iter().for_each(|bytes| bytes.store(0, Relaxed));
     }
 
     /// What was submitted to each class so far.

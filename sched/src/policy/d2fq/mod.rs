@@ -392,6 +392,15 @@ impl<G: GlobalVtime> Policy for D2fq<G> {
         self.flow(flow).rate.set(weight);
     }
 
+    fn retire(&self, flow: FlowId) -> bool {
+        self.flow(flow).retire(self.grace_ns);
+        let block = flow.0 as usize / Block::LEN;
+        for blocks in self.queue_flows.chunks(self.blocks_per_queue) {
+            blocks[block].0[flow.0 as usize % Block::LEN].retire();
+        }
+        true
+    }
+
     fn staged(&self, _queue: &D2fqQueue) -> usize {
         0
     }

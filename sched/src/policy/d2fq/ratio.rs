@@ -128,7 +128,8 @@ impl Adjuster {
                         behind = Some((gap, grown));
                     }
                 }
-                let within = |class: usize| now.class_bytes[class].wrapping_sub(last.class_bytes[class]);
+                // Saturating: the place of a flow that has gone may be another's, which has submitted less.
+                let within = |class: usize| now.class_bytes[class].saturating_sub(last.class_bytes[class]);
                 slowest = slowest.max(slowdown([within(0), within(1), within(2)], weights));
                 *last = now;
             }

@@ -420,6 +420,11 @@ impl Policy for MqDeadline {
 
     fn set_weight(&self, _flow: FlowId, _weight: Weight) {}
 
+    fn retire(&self, flow: FlowId) -> bool {
+        self.set_class(flow, PriorityClass::default());
+        true
+    }
+
     fn set_class(&self, flow: FlowId, class: PriorityClass) {
         self.central.with(|order| order.set_class(flow, class));
     }

@@ -688,6 +688,11 @@ impl<S: Structures> Policy for Mqfq<S> {
         self.flows.set_weight(flow, weight);
     }
 
+    fn retire(&self, flow: FlowId) -> bool {
+        self.flows.retire(flow, self.global_vtime());
+        true
+    }
+
     fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
         if !self.tokens.set_depth(depth) {
             return false;

@@ -74,6 +74,10 @@ impl Policy for MqfqSerial {
         self.locked(|mqfq| mqfq.set_weight(flow, weight));
     }
 
+    fn retire(&self, flow: FlowId) -> bool {
+        self.locked(|mqfq| mqfq.retire(flow))
+    }
+
     fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
         self.locked(|mqfq| mqfq.set_depth(from, depth, kick))
     }

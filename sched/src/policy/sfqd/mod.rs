@@ -136,6 +136,11 @@ impl Policy for Sfqd {
         self.flows.set_weight(flow, weight);
     }
 
+    fn retire(&self, flow: FlowId) -> bool {
+        self.flows.retire(flow, self.virtual_time());
+        true
+    }
+
     fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
         self.central.set_depth(from, depth, kick, |order| self.next(order));
         true

@@ -1,0 +1,67 @@
+//! Devices come and go while an engine runs.
+//!
+//! A device that comes is opened by each worker, on the worker's own ring; clients may name its index when all have. One
+//! that goes has no clients any more; each worker lets go of its queue when the last request has ended, and its index is
+//! free for another. Neither is noticed by those who use other devices.
+
+use super::change::index;
+use super::{DeviceOptions, Engine, Prepared, check_device};
+use crate::client::Remains;
+use crate::host::Mail;
+use std::time::Duration;
+
+impl Engine {
+    /// Begins to serve a device. Its index: the smallest that nobody has. As at the start, what its policy needs of it
+    /// is measured first.
+    ///
+    /// # Errors
+    /// One sentence, and nothing has changed: as [`Engine::start`].
+    pub fn add_device(&self, options: &DeviceOptions) -> Result<usize, String> {
+        let _changing = self.changing();
+        check_device(options)?;
+        let prepared = Prepared::new(options, &self.topology, Some(self.clock()))?;
+        let current = prepared.assemble(options, self.workers(), &self.shared.bells)?;
+        let device = {
+            let mut devices = self.current();
+            let free = devices.iter().position(Option::is_none).unwrap_or(devices.len());
+            if free > usize::from(u16::MAX) {
+                return Err(format!("device {}: there are 65535 devices, which is as many as can be", options.name));
+            }
+            let mut shared = self.shared.devices();
+            if free == devices.len() {
+                devices.push(None);
+                shared.push(None);
+            }
+            shared[free] = Some(current.shared.clone());
+            free
+        };
+        let opened = self.ask_all(Duration::MAX, |opened| Mail::OpenDevice { device: index(device), opened });
+        let opened = opened.and_then(|all| all.into_iter().collect::<Result<Vec<()>, String>>());
+        if let Err(error) = opened {
+            self.shared.devices()[device] = None;
+            // Workers that could not open it have an empty place already, or none.
+            let _ = self.ask_all(Duration::MAX, |closed| Mail::CloseDevice { device: index(device), closed });
+            return Err(format!("device {}: {error}", options.name));
+        }
+        self.current()[device] = Some(current);
+        Ok(device)
+    }
+
+    /// Lets go of a device whose clients are gone. Its index is free when this returns.
+    ///
+    /// # Errors
+    /// One sentence, and the device stays: it did not complete its requests within `patience`.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn remove_device(&self, device: usize, patience: Duration) -> Result<(), String> {
+        let _changing = self.changing();
+        let name = self.of(device, |at| at.name.clone());
+        self.await_end(device, Remains::All, patience).map_err(|reason| format!("device {name}: {reason}"))?;
+        // A worker that has panicked took its queue along.
+        let _ = self.ask_all(Duration::MAX, |closed| Mail::CloseDevice { device: index(device), closed });
+        self.shared.devices()[device] = None;
+        self.current()[device] = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,276 @@
+//! Flows come and go while an engine runs.
+//!
+//! Answers: how does a device get another tenant under load, and when may a place that a tenant had be another's?
+//!
+//! # Places
+//! A policy is built with more places for flows than there are flows, [`capacity_of`] them, and each context with room
+//! for what they may stage. An empty place costs memory alone: nobody submits for it, so it is in no order, holds no
+//! virtual time, and has no part in the weights of its siblings.
+//!
+//! ```text
+//!   added     a place is empty       the policy is told weight and class, each worker the bounds       no request waits
+//!             no place is empty      another policy with twice the places (`change.rs`)                the device runs empty once
+//!   removed   clients are gone       each worker: no request of it is left, its counters go
+//!                                    then the policy: its tags go (`Policy::retire`)                   no request waits
+//! ```
+//! Example: a server starts with 5 tenants and has 8 places. Tenants 6, 7 and 8 come without a pause. With the ninth
+//! the policy is built again for 16; what D and T are by now goes over into it.
+//!
+//! Some changes are always another policy: of the groups and of who is in them, since a policy builds its tree once; and
+//! of a place whose policy cannot forget its last flow (`bfq`).
+//!
+//! # I7 where a place changes hands
+//! A flow's last request completes on every worker, and each says so; then the tags go; then the next flow is told of.
+//! Each step is seen by who makes the next: by a message and its answer.
+//! (`loom_flow_in_a_place_that_was_freed_inherits_nothing_of_the_one_before`,
+//! `a_flow_in_the_place_of_another_starts_with_nothing_of_it`.)
+
+use super::change::index;
+use super::{Engine, FlowOptions, Grouping};
+use crate::client::Remains;
+use crate::host::Mail;
+use crate::stage::StageLimits;
+use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::hierarchy::{GroupId, Tree};
+use mqfq_sched::policy::{AnyPolicy, Policy, PolicyError, PolicyOptions};
+use mqfq_sched::topology::{HctxId, Topology};
+use std::collections::BTreeSet;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Most requests that one worker stages on one device, all flows together (about 60 MiB of table), and a quarter more for
+/// flows to come. With more flows than fit at their configured bound, each flow's bound shrinks to its equal part, but
+/// not below one request.
+const STAGED_REQUESTS_MAX: usize = 1 << 18;
+
+/// Fewest places for flows.
+const PLACES_MIN: usize = 8;
+
+/// Places of a policy that is built for so many flows: the next power of two, at least 8.
+fn capacity_of(flows: usize) -> usize {
+    (flows + 1).next_power_of_two().max(PLACES_MIN)
+}
+
+/// What the policy and the contexts of a device were built for.
+pub(super) struct Room {
+    /// By place, what contexts have room for.
+    pub(super) limits: Vec<StageLimits>,
+    /// Requests that a flow in a place that was empty may stage, at least.
+    spare_requests: u32,
+    /// By place, the group that the policy has it in.
+    of_flow: Vec<Option<GroupId>>,
+    /// Places that the policy cannot give to another.
+    stale: BTreeSet<usize>,
+}
+
+impl Room {
+    fn new(flows: &[Option<FlowOptions>], tree: &Tree, capacity: usize) -> Room {
+        let taken = flows.iter().flatten().count();
+        let part = |all: usize, of: usize| u32::try_from((all / of.max(1)).max(1)).unwrap_or(u32::MAX);
+        let fair_part = part(STAGED_REQUESTS_MAX, taken);
+        let default = StageLimits::DEFAULT;
+        let spare_requests = part(STAGED_REQUESTS_MAX / 4, capacity - taken).min(default.requests_max);
+        let limits_of = |place: usize| match flows.get(place).and_then(Option::as_ref) {
+            Some(FlowOptions { limits, .. }) => {
+                StageLimits { requests_max: limits.requests_max.min(fair_part), ..*limits }
+            }
+            None => StageLimits { requests_max: spare_requests, ..default },
+        };
+        let mut of_flow = tree.of_flow.clone();
+        of_flow.resize(capacity, None);
+        Room { limits: (0..capacity).map(limits_of).collect(), spare_requests, of_flow, stale: BTreeSet::new() }
+    }
+
+    /// The same with room for what there was room for before.
+    pub(super) fn at_least(mut self, before: &[StageLimits]) -> Room {
+        for (limits, before) in self.limits.iter_mut().zip(before) {
+            limits.requests_max = limits.requests_max.max(before.requests_max);
+        }
+        self
+    }
+
+    /// What a flow in a place may stage, if that is room enough for what it asks for.
+    fn bounds(&self, place: usize, wanted: StageLimits) -> Option<StageLimits> {
+        let has = self.limits.get(place)?.requests_max;
+        let is_enough = has >= wanted.requests_max.min(self.spare_requests);
+        is_enough.then(|| StageLimits { requests_max: wanted.requests_max.min(has), ..wanted })
+    }
+}
+
+/// A policy for these flows, by place, and for more to come; where it cannot have more, for these alone.
+pub(super) fn build(
+    options: &PolicyOptions,
+    topology: &Topology,
+    flows: &[Option<FlowOptions>],
+    tree: &Tree,
+) -> Result<(AnyPolicy, Room), PolicyError> {
+    let weight = |flow: &Option<FlowOptions>| flow.as_ref().map_or(Weight::DEFAULT, |flow| flow.weight);
+    let mut weights: Vec<Weight> = flows.iter().map(weight).collect();
+    weights.resize(capacity_of(flows.len()), Weight::DEFAULT);
+    let policy = AnyPolicy::with_tree(options, topology, &weights, tree).or_else(|_| {
+        AnyPolicy::with_tree(options, topology, &weights[..flows.len()], tree)
+            .inspect(|_| weights.truncate(flows.len()))
+    })?;
+    for (place, flow) in flows.iter().enumerate() {
+        if let Some(flow) = flow {
+            policy.set_class(FlowId(place as u32), flow.class);
+        }
+    }
+    Ok((policy, Room::new(flows, tree, weights.len())))
+}
+
+/// The groups are the same but for their weights.
+fn same_groups(one: &Tree, other: &Tree) -> bool {
+    one.groups.len() == other.groups.len()
+        && one.groups.iter().zip(&other.groups).all(|(one, other)| one.parent == other.parent)
+}
+
+impl Engine {
+    /// Gives a device these flows, by place (`FlowId`), in these groups: some come, some go, of some the weight, class
+    /// or bounds are others. Those that stay notice nothing, or have their requests wait once while the policy is
+    /// built again (the file's text). The clients of those that go are gone: nobody submits for them any more.
+    ///
+    /// A place changes hands in two calls: first it is emptied, then given away.
+    ///
+    /// # Errors
+    /// One sentence, and the device goes on as before: a policy that cannot have these flows, or requests that the device
+    /// did not complete within `patience`.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn set_flows(
+        &self,
+        device: usize,
+        flows: &[Option<FlowOptions>],
+        grouping: &Grouping,
+        patience: Duration,
+    ) -> Result<(), String> {
+        let _changing = self.changing();
+        let (name, before) = self.of(device, |at| (at.name.clone(), at.flows.clone()));
+        let was = |place: usize| before.get(place).and_then(Option::as_ref);
+        let is = |place: usize| flows.get(place).and_then(Option::as_ref);
+        let places = || 0..before.len().max(flows.len());
+        let gone: Vec<usize> = places().filter(|&place| was(place).is_some() && is(place).is_none()).collect();
+        let fits = self.of(device, |at| {
+            let group_of = |place: usize| grouping.tree.of_flow.get(place).copied().flatten();
+            same_groups(&at.grouping.tree, &grouping.tree)
+                && places().all(|place| match is(place) {
+                    None => true,
+                    Some(flow) => {
+                        at.room.bounds(place, flow.limits).is_some()
+                            && at.room.of_flow[place] == group_of(place)
+                            && (was(place).is_some() || !at.room.stale.contains(&place))
+                    }
+                })
+        });
+        for &place in &gone {
+            self.await_end(device, Remains::Flow(FlowId(place as u32)), patience)
+                .map_err(|reason| format!("device {name}: {reason}"))?;
+        }
+        if !fits {
+            self.refuse_without_room_to_wait(device)?;
+            self.rebuild(device, flows, &grouping.tree, patience)
+                .map_err(|reason| format!("device {name}: {reason}"))?;
+        }
+        let policy = self.shared_device(device).running().policy;
+        let mut stale = Vec::new();
+        for &place in &gone {
+            let nothing = StageLimits { requests_max: 0, bytes_max: 0 };
+            self.set_limits(device, FlowId(place as u32), nothing, true);
+            // A policy that was built just now has nothing to forget.
+            if fits && !policy.retire(FlowId(place as u32)) {
+                stale.push(place);
+            }
+        }
+        for place in places() {
+            let Some(flow) = is(place) else { continue };
+            let (old, id) = (was(place), FlowId(place as u32));
+            if old.is_none_or(|old| old.weight != flow.weight) {
+                policy.set_weight(id, flow.weight);
+            }
+            if old.is_none_or(|old| old.class != flow.class) {
+                policy.set_class(id, flow.class);
+            }
+            if old.is_none_or(|old| old.limits != flow.limits) {
+                let bounds =
+                    self.of(device, |at| at.room.bounds(place, flow.limits)).expect("looked at above, or built");
+                self.set_limits(device, id, bounds, old.is_none());
+            }
+        }
+        let groups_before = self.of(device, |at| at.grouping.tree.groups.clone());
+        for (number, (group, before)) in (0..).map(GroupId).zip(grouping.tree.groups.iter().zip(&groups_before)) {
+            if fits && group.weight != before.weight {
+                policy.set_group_weight(number, group.weight);
+            }
+        }
+        self.with(device, |at| {
+            at.flows = flows.to_vec();
+            at.grouping = grouping.clone();
+            at.room.stale.extend(stale);
+        });
+        Ok(())
+    }
+
+    /// Waits until no request of `whose` is left on a device of those that were admitted before this call.
+    ///
+    /// # Errors
+    /// Half a sentence: some are left after `patience`.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn await_end(&self, device: usize, whose: Remains, patience: Duration) -> Result<(), String> {
+        let _ = self.shared_device(device);
+        self.ask_all(patience, |gone| Mail::AwaitEnd { device: index(device), whose, gone }).map(drop)
+    }
+
+    /// The bounds of a flow, on each worker, when this returns.
+    fn set_limits(&self, device: usize, flow: FlowId, limits: StageLimits, is_new: bool) {
+        // A worker that has panicked stages nothing more.
+        let _ =
+            self.ask_all(Duration::MAX, |done| Mail::SetLimits { device: index(device), flow, limits, is_new, done });
+    }
+
+    /// Another policy of the same options, for these flows.
+    fn rebuild(
+        &self,
+        device: usize,
+        flows: &[Option<FlowOptions>],
+        tree: &Tree,
+        patience: Duration,
+    ) -> Result<(), String> {
+        let options = self.of(device, |at| at.policy);
+        let (policy, room) = build(&options, &self.topology, flows, tree).map_err(|error| error.to_string())?;
+        // What was found while the policy ran stays in force, and who finds it goes on.
+        let running = self.shared_device(device).running();
+        if let Some(depth) = running.policy.depth() {
+            policy.set_depth(HctxId(0), depth, &mut |_: HctxId| ());
+        }
+        if let Some(terms) = running.policy.window_terms().filter(|_| options.window_least.is_some()) {
+            policy.set_window(&terms);
+        }
+        self.replace(device, policy, room, running.tuning, patience)
+    }
+
+    /// Sends a message to each worker, and waits for all answers.
+    pub(super) fn ask_all<T>(
+        &self,
+        patience: Duration,
+        mail: impl Fn(mpsc::Sender<T>) -> Mail,
+    ) -> Result<Vec<T>, String> {
+        let (sender, answers) = mpsc::channel();
+        (0..self.workers()).for_each(|worker| self.shared.send(worker, mail(sender.clone())));
+        drop(sender);
+        let clock = self.clock();
+        let until_ns = clock.now_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        let answer = |_| {
+            let left = Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()));
+            answers.recv_timeout(left).map_err(|error| match error {
+                mpsc::RecvTimeoutError::Timeout => {
+                    format!("requests did not come back from it within {} s", patience.as_secs_f64())
+                }
+                mpsc::RecvTimeoutError::Disconnected => "a worker has ended".to_owned(),
+            })
+        };
+        (0..self.workers()).map(answer).collect()
+    }
+}
