@@ -229,6 +229,6 @@ fn i7_flow_in_the_place_of_another_starts_at_virtual_time_without_debt_or_credit
     flows.retire(FLOW, now);
     flows.set_weight(FLOW, Weight::DEFAULT);
     let (first, lease) = flows.charge_first(FLOW, Cost(1), now);
-    assert_eq!((first.start_tag, first.finish_tag), (now, VTime::from_raw(640 + 1024)));
+    assert_eq!((first.start_tag, first.finish_tag()), (now, VTime::from_raw(640 + 1024)));
     assert_eq!((lease.left(), lease.refund), (VSpan(0), 0));
 }

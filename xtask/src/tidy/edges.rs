@@ -36,7 +36,7 @@ const EDGES: &[Edges] = &[
     Edges { folder: "cpu", package: "mqfq-cpu", on: &["testing"], or_fewer: true },
     Edges { folder: "testing", package: "mqfq-testing", on: &["sched"], or_fewer: false },
     // The source of sched and of blk once more, with atomics that tell a watcher.
-    Edges { folder: "lab/watched/sched", package: "mqfq-sched-watched", on: &[], or_fewer: false },
+    Edges { folder: "lab/watched/sched", package: "mqfq-sched-watched", on: &["testing"], or_fewer: true },
     Edges {
         folder: "lab/watched/blk",
         package: "mqfq-blk-watched",

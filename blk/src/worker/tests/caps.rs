@@ -150,7 +150,7 @@ fn a_limit_that_is_set_holds_at_once_for_those_who_wait_and_for_those_who_had_no
     // 500 microseconds for each.
     workers[0] = worker(500_000, 16);
     workers[0].adopt(capped(1_000_000, &Caps::new(no_limit(), cap.clone()), &log));
-    let mut upto = |workers: &mut [Worker<VirtualHost>], to_ns: u64, limits: CapLimits| {
+    let upto = |workers: &mut [Worker<VirtualHost>], to_ns: u64, limits: CapLimits| {
         run_to(workers, to_ns);
         cap.set(limits, to_ns);
         workers[0].core.host.mail.push_back(Mail::CapsChanged);
