@@ -14,6 +14,8 @@ pub(super) struct Commands {
     pub(super) device: Box<dyn DeviceQueue>,
     pub(super) tags: TagSet,
     pub(super) by_tag: Box<[InFlight]>,
+    /// Requests handed over since the last doorbell in another's command.
+    pub(super) joined: usize,
     /// A command that the device queue did not take although we had a tag for it; goes first next time.
     pub(super) refused: Option<Command>,
     /// Requests with tokens that go to the device again, each alone.
@@ -31,7 +33,7 @@ impl Commands {
     /// None on `device`, which takes as many as there are tags.
     pub(super) fn with_tags(device: Box<dyn DeviceQueue>, tags: TagSet) -> Commands {
         let (by_tag, reaped) = (vec![InFlight::FREE; tags.all()].into(), Vec::with_capacity(tags.all()));
-        Commands { device, tags, by_tag, refused: None, resend: VecDeque::new(), reaped }
+        Commands { device, tags, by_tag, joined: 0, refused: None, resend: VecDeque::new(), reaped }
     }
 
     /// The command of a request alone.
@@ -76,6 +78,7 @@ impl<P: Policy> Shared<P> {
             return 0;
         }
         self.expiry.begins_at(tag, generation, now_ns);
+        self.commands.joined += requests - 1;
         requests
     }
 

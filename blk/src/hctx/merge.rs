@@ -213,7 +213,12 @@ impl<P: Policy> Shared<P> {
         let generation = self.commands.by_tag[open.tag.0 as usize].begin(open.head);
         let mut command = self.merging.seal(&open, &mut self.requests, generation);
         command.class = self.commands.tags.class_of(open.tag);
-        if self.offer_rarely(command) { usize::from(open.requests) } else { 0 }
+        if !self.offer_rarely(command) {
+            return 0;
+        }
+        let requests = usize::from(open.requests);
+        self.commands.joined += requests - 1;
+        requests
     }
 
     /// Requests of a command, by the first of them.

@@ -198,6 +198,8 @@ impl<P: Policy> Shared<P> {
             self.expiry.arm(now_ns);
             self.counters.stats().doorbells.add(1);
             self.counters.stats().dispatched.add(dispatched as u64);
+            let commands = dispatched - std::mem::take(&mut self.commands.joined);
+            self.counters.stats().commands.add(commands as u64);
         }
     }
 
@@ -308,10 +310,7 @@ impl<P: Policy> Shared<P> {
     #[inline(always)]
     pub(super) fn offer(&mut self, command: Command) -> bool {
         match self.commands.device.submit(command) {
-            Ok(()) => {
-                self.counters.stats().commands.add(1);
-                true
-            }
+            Ok(()) => true,
             Err(QueueFull(command)) => {
                 self.commands.refused = Some(command);
                 false
