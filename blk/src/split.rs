@@ -402,6 +402,12 @@ impl SplitControl {
         self.part_bytes.load(Ordering::Relaxed)
     }
 
+    /// Large requests go in parts now.
+    #[inline]
+    pub fn is_in_parts(&self) -> bool {
+        self.part_bytes() != u32::MAX
+    }
+
     /// The policy that orders requests from now on has a depth, or none: `"auto"` splits only where there is one.
     /// Called before a context gets the policy.
     pub fn set_policy(&self, has_depth: bool) {

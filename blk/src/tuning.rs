@@ -18,8 +18,11 @@
 //! # Approximations
 //! * Lines are read while they are written, so a sum is off by what is under way: a few requests of the hundred and
 //!   more of a phase. What a worker has counted since its last run or reap is not on its line yet.
-//! * *Somebody waits for a token*: a worker waits for as long as its last pick answered `NoToken`. The part of the time
-//!   in which at least one does is taken as if workers waited independently: 1 - (1 - w1)(1 - w2)...
+//! * *Somebody waits for a token*: a worker waits for as long as its last pick answered `NoToken`, or `Throttled` while
+//!   no unit was free. A throttled queue that virtual time lets go is woken only with a token, so of two workers with
+//!   requests longer than T and a reader beside them none would seem to wait for a third of the time, and D would stay
+//!   at 1. The part of the time in which at least one waits is taken as if workers waited independently:
+//!   1 - (1 - w1)(1 - w2)...
 //! * *Queues that wait*: those whose worker's last pick was held back, at the moment of a step. The rule takes a mean.
 //! * *Silence of the device*: each worker keeps the longest time without a completion of its own since the phase began;
 //!   what these times have in common was silent for all. It is exact if that silence was each worker's longest.
@@ -72,6 +75,8 @@ pub struct Tuning {
     epoch: Padded<AtomicU32>,
     tuner: TryOnce<Tuner>,
     step_completions: u32,
+    /// D is found.
+    finds_depth: bool,
 }
 
 /// What one worker counts. Only its own [`Meter`] writes it; each word for itself is right.
@@ -87,7 +92,7 @@ struct Line {
     waiting_ns: AtomicU64,
     accounted_ns: AtomicU64,
     out_units: AtomicU64,
-    /// 1: the last pick answered `NoToken`.
+    /// 1: the last pick left somebody waiting for a token.
     is_waiting: AtomicU64,
     /// 1: the last pick answered `NoToken` or `Throttled`, so requests wait here.
     is_held_back: AtomicU64,
@@ -147,6 +152,7 @@ impl Tuning {
             lines: (0..workers).map(|_| Line::default()).collect(),
             epoch: Padded::default(),
             tuner: TryOnce::new(tuner),
+            finds_depth: options.depth_auto,
             step_completions: STEP_COMPLETIONS.max(STEP_COMPLETIONS_PER_WORKER * workers as u32),
         }))
     }
@@ -190,9 +196,10 @@ impl Tuning {
 
     /// Sums up, steps the controller, and puts in force what it says. Returns whether anything has changed.
     #[inline(never)]
-    fn step<P: Policy>(&self, policy: &P, from: HctxId, now_ns: u64, kick: &mut impl Kick) -> bool {
+    fn step<P: Policy>(&self, policy: &P, from: HctxId, is_in_parts: bool, now_ns: u64, kick: &mut impl Kick) -> bool {
         let changed = self.tuner.try_with(|tuner| {
             let waiting_queues = self.read(tuner, now_ns);
+            tuner.sample.is_in_parts = is_in_parts;
             // Here, and not after the flag is free: the next step may already want others.
             let has_another_depth = self.step_depth(tuner, policy, from, kick);
             let has_another_window = self.step_window(tuner, waiting_queues, policy, now_ns);
@@ -271,6 +278,11 @@ impl Tuning {
 }
 
 impl Meter {
+    /// D is found, and not T alone.
+    pub(crate) fn finds_depth(&self) -> bool {
+        self.tuning.finds_depth
+    }
+
     /// Counts the time since the last call towards what was on the device, and waited, all the while.
     pub(crate) fn account(&mut self, now_ns: u64) {
         let line = self.line();
@@ -282,7 +294,8 @@ impl Meter {
         }
     }
 
-    /// A run is over. Its last pick answered `NoToken`, or something else; that or the window held it back, or nothing.
+    /// A run is over. Its last pick left somebody waiting for a token, or not; that or the window held it back, or
+    /// nothing.
     pub(crate) fn picked(&mut self, is_waiting: bool, is_held_back: bool) {
         let line = self.line();
         set(&line.is_waiting, is_waiting.into());
@@ -326,9 +339,16 @@ impl Meter {
         set(&line.out_units, self.out_units);
     }
 
-    /// So many requests were reaped. Steps the controller if it is time; true if that changed anything. The caller
-    /// picks after it.
-    pub(crate) fn reaped<P: Policy>(&mut self, requests: usize, policy: &P, now_ns: u64, kick: &mut impl Kick) -> bool {
+    /// So many requests were reaped, and large ones go in parts now, or whole. Steps the controller if it is time; true
+    /// if that changed anything. The caller picks after it.
+    pub(crate) fn reaped<P: Policy>(
+        &mut self,
+        requests: usize,
+        is_in_parts: bool,
+        policy: &P,
+        now_ns: u64,
+        kick: &mut impl Kick,
+    ) -> bool {
         if requests == 0 {
             return false;
         }
@@ -352,7 +372,7 @@ impl Meter {
             return false;
         }
         self.completions = 0;
-        self.tuning.step(policy, self.hctx, now_ns, kick)
+        self.tuning.step(policy, self.hctx, is_in_parts, now_ns, kick)
     }
 
     #[inline(always)]

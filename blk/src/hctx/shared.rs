@@ -248,8 +248,9 @@ impl<P: Policy> Shared<P> {
     /// So many requests were completed: steps what tunes the policy, if anything does and it is time.
     #[inline(always)]
     pub(super) fn tune(&mut self, completed: usize, now_ns: u64, kick: &mut impl Kick) {
-        let Shared { meter: Some(meter), policy, counters, .. } = self else { return };
-        if meter.reaped(completed, &**policy, now_ns, kick) {
+        let Shared { meter: Some(meter), policy, counters, splitting, .. } = self else { return };
+        let is_in_parts = splitting.as_deref().is_some_and(|splitting| splitting.control().is_in_parts());
+        if meter.reaped(completed, is_in_parts, &**policy, now_ns, kick) {
             counters.mark(TraceEvent::Tuned, now_ns);
         }
     }

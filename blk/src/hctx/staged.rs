@@ -80,7 +80,12 @@ impl StagedPath {
                     }
                     continue;
                 }
-                Pick::Throttled => self.hold_back(shared, TraceEvent::Throttled, now_ns),
+                Pick::Throttled => {
+                    // The queue that virtual time waits for has no token, and nobody tells this one when it could go.
+                    is_waiting = shared.meter.as_ref().is_some_and(|meter| meter.finds_depth())
+                        && shared.policy.is_out_of_units();
+                    self.hold_back(shared, TraceEvent::Throttled, now_ns);
+                }
                 Pick::NoToken => {
                     is_waiting = true;
                     self.hold_back(shared, TraceEvent::NoToken, now_ns);

@@ -74,7 +74,7 @@ fn a_silence_is_what_the_silences_of_all_workers_have_in_common() {
     let policy = policy(64, 2);
     let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
     let mut reap = |worker: usize, at_ns| {
-        meters[worker].reaped(1, &policy, at_ns, &mut |_: HctxId| ());
+        meters[worker].reaped(1, false, &policy, at_ns, &mut |_: HctxId| ());
     };
     // Worker 0 is silent from 10 to 60, worker 1 from 20 to 90.
     for (worker, at_us) in [(0, 5), (1, 10), (0, 10), (1, 20), (0, 60), (0, 80), (1, 90), (0, 95)] {
@@ -100,7 +100,7 @@ fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
         now_ns += u64::from(batch) * US;
         meter.account(now_ns);
         (0..batch).for_each(|_| meter.completed(1, 100 * US));
-        if meter.reaped(batch as usize, &policy, now_ns, &mut |_: HctxId| ()) {
+        if meter.reaped(batch as usize, false, &policy, now_ns, &mut |_: HctxId| ()) {
             changes += 1;
             depth = policy.depth().expect("mqfq has one");
             let in_force = tuning.in_force(now_ns).expect("nobody else is inside");
@@ -121,7 +121,7 @@ fn a_window_that_the_rule_wants_is_in_force_after_the_step() {
     for (worker, meter) in meters.iter_mut().enumerate() {
         meter.picked(worker == 0, worker < 3);
     }
-    let mut step = |now_ns| meters[3].reaped(32, &policy, now_ns, &mut |_: HctxId| ());
+    let mut step = |now_ns| meters[3].reaped(32, false, &policy, now_ns, &mut |_: HctxId| ());
     let changed_ns = (1..100).map(|at_us| at_us * US).find(|&now_ns| step(now_ns)).expect("T changes");
     assert_eq!(policy.window_terms(), Some(options.terms_of(VSpan::from_bytes(128 << 10), 4)));
     let in_force = tuning.in_force(changed_ns).expect("nobody else is inside");

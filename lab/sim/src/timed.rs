@@ -185,6 +185,10 @@ impl<P: Policy> Policy for Timed<P> {
         self.policy.set_depth(from, depth, kick)
     }
 
+    fn is_out_of_units(&self) -> bool {
+        self.policy.is_out_of_units()
+    }
+
     fn staged(&self, queue: &P::Queue) -> usize {
         self.policy.staged(queue)
     }

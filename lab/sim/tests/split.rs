@@ -1,4 +1,5 @@
-//! Large requests in parts where D is found: a part is measured as the request that it is to the policy.
+//! Large requests where D is found: a part is measured as the request that it is to the policy, and a queue that is
+//! throttled because another waits for a token counts as one that waits.
 
 use mqfq_sim::run::run;
 use mqfq_sim::scenario::Scenario;
@@ -31,4 +32,39 @@ fn a_depth_is_found_where_every_request_is_cut() {
     let last = outcome.depths.last().expect("D is found").depth;
     // A part is four units: with two beyond the first, 9, optane gives 0.97 of its best.
     assert!((9..=65).contains(&last), "{:?}", outcome.depths);
+}
+
+/// Each of two workers has large requests, one also a reader with one small request at a time. A large request is
+/// longer than T, so the queue that the reader holds back is throttled while the reader waits for a token.
+const LONGER_THAN_T: &str = r#"
+[run]
+warm-up = "800ms"
+measured = "200ms"
+[machine]
+preset = "user-space-2"
+[device]
+kind = "nvme"
+preset = "zssd"
+size = "1GiB"
+[policy]
+kind = "mqfq"
+depth = "auto"
+depth-start = 1
+window = "16KiB"
+[tenant.reader]
+load = "closed"
+depth = 1
+size = "4KiB"
+[tenant.bulk]
+load = "closed"
+threads = 8
+depth = 16
+size = "128KiB"
+"#;
+
+#[test]
+fn a_depth_is_found_where_requests_are_longer_than_the_window() {
+    let outcome = run(&Scenario::parse("longer.toml", LONGER_THAN_T).unwrap()).unwrap();
+    let last = outcome.depths.last().expect("D is found").depth;
+    assert!((33..=129).contains(&last), "{:?}", outcome.depths);
 }

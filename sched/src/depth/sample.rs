@@ -43,6 +43,8 @@ pub struct Sample {
     pub silence_ns: u64,
     /// Units on the device now.
     pub out_units: u64,
+    /// Large requests go to the device in parts now.
+    pub is_in_parts: bool,
 }
 
 impl Sample {
@@ -66,6 +68,8 @@ pub struct Span {
     pub device_unit_ns: u64,
     pub system_unit_ns: u64,
     pub waiting_ns: u64,
+    /// At its end.
+    pub is_in_parts: bool,
 }
 
 impl Span {
@@ -77,6 +81,7 @@ impl Span {
             device_unit_ns: to.device_unit_ns.wrapping_sub(from.device_unit_ns),
             system_unit_ns: to.system_unit_ns.wrapping_sub(from.system_unit_ns),
             waiting_ns: to.waiting_ns.wrapping_sub(from.waiting_ns),
+            is_in_parts: to.is_in_parts,
         }
     }
 }
@@ -100,6 +105,8 @@ pub struct Phase {
     pub step: u32,
     /// Its logarithm.
     pub step_log: i32,
+    /// Large requests went to the device in parts.
+    pub is_in_parts: bool,
 }
 
 impl Phase {
@@ -115,6 +122,7 @@ impl Phase {
                 as i32,
             step,
             step_log: log2(step.into()),
+            is_in_parts: span.is_in_parts,
         }
     }
 }

@@ -149,6 +149,12 @@ pub trait Policy: Send + Sync {
         None
     }
 
+    /// No unit of D is free, as far as one word tells: whoever holds a queue back waits for one, directly or by the
+    /// queue that virtual time waits for. A hint, of a policy whose D can be changed; false of any other.
+    fn is_out_of_units(&self) -> bool {
+        false
+    }
+
     /// Requests staged in this queue.
     fn staged(&self, queue: &Self::Queue) -> usize;
 }

@@ -507,6 +507,12 @@ macro_rules! policies {
                 }
             }
 
+            fn is_out_of_units(&self) -> bool {
+                match self {
+                    $(AnyPolicy::$kind(policy) => policy.is_out_of_units(),)*
+                }
+            }
+
             fn staged(&self, queue: &AnyQueue) -> usize {
                 on_each!([$($kind)*], self, queue, policy, own => policy.staged(own))
             }

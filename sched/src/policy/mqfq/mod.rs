@@ -727,6 +727,10 @@ impl<S: Structures> Policy for Mqfq<S> {
         Some(self.terms())
     }
 
+    fn is_out_of_units(&self) -> bool {
+        self.tokens.root_units() <= 0
+    }
+
     fn staged(&self, queue: &Queue<S>) -> usize {
         queue.stage.len()
     }

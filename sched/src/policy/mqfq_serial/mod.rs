@@ -94,6 +94,11 @@ impl Policy for MqfqSerial {
         self.mqfq.window_terms()
     }
 
+    fn is_out_of_units(&self) -> bool {
+        // One word, without the lock.
+        self.mqfq.is_out_of_units()
+    }
+
     fn staged(&self, queue: &MqfqQueue) -> usize {
         // The queue is the caller's own; no lock.
         self.mqfq.staged(queue)
