@@ -23,11 +23,14 @@ use crate::buffer::Buffer;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
 
 /// A mapping of somebody else's memory, and what keeps it mapped.
 pub struct ForeignMemory {
     start: NonNull<u8>,
     length_bytes: usize,
+    /// Set when the owner took pages away (`bus_error.rs`). `None`: it was not mapped here.
+    lost: Option<&'static AtomicBool>,
     /// Dropped with the last buffer of it.
     _guard: Arc<dyn Send + Sync>,
 }
@@ -48,14 +51,22 @@ impl ForeignMemory {
     /// If the range is longer than `isize::MAX`.
     pub unsafe fn new(start: NonNull<u8>, length_bytes: usize, guard: Arc<dyn Send + Sync>) -> Arc<ForeignMemory> {
         assert!(isize::try_from(length_bytes).is_ok(), "{length_bytes} bytes are more than an address space has");
-        Arc::new(ForeignMemory { start, length_bytes, _guard: guard })
+        Arc::new(ForeignMemory { start, length_bytes, lost: None, _guard: guard })
+    }
+
+    /// The same memory with a count of holders of its own. A worker that makes buffers of its own view does not share a
+    /// cache line with those that make buffers of theirs.
+    #[must_use]
+    pub fn view(self: &Arc<Self>) -> Arc<ForeignMemory> {
+        let ForeignMemory { start, length_bytes, lost, .. } = **self;
+        Arc::new(ForeignMemory { start, length_bytes, lost, _guard: self.clone() })
     }
 
     /// Maps `length_bytes` of `file` from `offset_bytes` (a multiple of the page) on, shared with whoever else maps it.
     /// Unmapped with the last buffer of it.
     ///
-    /// If the file is cut while it is mapped, an access behind its end raises SIGBUS, which ends the process. A front
-    /// end that does not trust the owner demands a memfd sealed against shrinking (F_SEAL_SHRINK).
+    /// If the file is cut while it is mapped, the first access behind its end replaces the whole mapping by zeroes of
+    /// our own, and [`ForeignMemory::is_lost`] says so.
     ///
     /// # Errors
     /// The error of `mmap`, or EINVAL for a length of 0.
@@ -77,10 +88,34 @@ impl ForeignMemory {
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(einval)?;
         let mapped_bytes = length_bytes.next_multiple_of(huge_page_bytes(descriptor).unwrap_or(1));
-        let guard = Arc::new(Mapping { start: start.as_ptr() as usize, length_bytes: mapped_bytes });
-        // SAFETY: mapped just now for reading and writing, and unmapped by the guard alone; the mapping is new, so no
-        // reference to it exists, and `ForeignMemory` gives out none.
-        Ok(unsafe { ForeignMemory::new(start, length_bytes, guard) })
+        let watched = crate::bus_error::watch(start.as_ptr().addr(), mapped_bytes);
+        let lost = Some(watched.lost());
+        let guard = Arc::new(Mapping { start: start.as_ptr() as usize, length_bytes: mapped_bytes, watched });
+        // Mapped just now for reading and writing, and unmapped by the guard alone. The mapping is new, so no reference
+        // to it exists.
+        Ok(Arc::new(ForeignMemory { start, length_bytes, lost, _guard: guard }))
+    }
+
+    /// Its owner took pages of it away while it was mapped here: what it holds now is nobody's.
+    pub fn is_lost(&self) -> bool {
+        // Relaxed: a sign that is looked at again and again; no memory is published through it.
+        self.lost.is_some_and(|lost| lost.load(Ordering::Relaxed))
+    }
+
+    /// The two bytes at `offset_bytes` as one word that both sides access at once. `None`: that is not inside, or not
+    /// aligned to 2.
+    pub fn atomic_u16(&self, offset_bytes: usize) -> Option<&AtomicU16> {
+        let start = self.at(offset_bytes, size_of::<AtomicU16>())?.cast::<u16>();
+        // SAFETY: inside, so readable and writable as long as self lives, and aligned, checked here. The other side's
+        // accesses are another process's; ours are atomic or volatile.
+        start.is_aligned().then(|| unsafe { AtomicU16::from_ptr(start.as_ptr()) })
+    }
+
+    /// The byte at `offset_bytes`, as [`ForeignMemory::atomic_u16`].
+    pub fn atomic_u8(&self, offset_bytes: usize) -> Option<&AtomicU8> {
+        let start = self.at(offset_bytes, 1)?;
+        // SAFETY: as in atomic_u16; a byte is always aligned.
+        Some(unsafe { AtomicU8::from_ptr(start.as_ptr()) })
     }
 
     /// Its length, bytes.
@@ -143,11 +178,14 @@ fn huge_page_bytes(file: std::os::fd::RawFd) -> Option<usize> {
 struct Mapping {
     start: usize,
     length_bytes: usize,
+    watched: crate::bus_error::Watched,
 }
 
 #[cfg(feature = "uring")]
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // First: once it is unmapped, the address may be another mapping's.
+        self.watched.end();
         // SAFETY: mapped by `map` with this length, and this is dropped after the last buffer of it.
         unsafe { libc::munmap(self.start as *mut libc::c_void, self.length_bytes) };
     }
@@ -422,5 +460,72 @@ pub(crate) mod tests {
         assert_eq!(&back, b"mapped");
         assert!(ForeignMemory::map(file.as_fd(), 0, 0).is_err());
         assert!(ForeignMemory::map(file.as_fd(), 1, 4096).is_err(), "not a page's start");
+    }
+
+    #[cfg(feature = "uring")]
+    #[test]
+    fn a_file_that_is_cut_while_it_is_mapped_costs_its_owner_its_bytes_and_nobody_else_anything() {
+        use std::os::fd::AsFd;
+        let (cut, whole) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        (cut.set_len(1 << 20).unwrap(), whole.set_len(8192).unwrap());
+        let memory = ForeignMemory::map(cut.as_fd(), 0, 1 << 20).unwrap();
+        let view = memory.view();
+        let other = ForeignMemory::map(whole.as_fd(), 0, 8192).unwrap();
+        assert!(memory.copy_from(0, b"kept") && other.copy_from(0, b"kept"));
+        cut.set_len(4096).unwrap();
+        assert!(!memory.is_lost(), "nobody has looked");
+        assert_eq!(bytes(&view, 1 << 19, 4), [0; 4], "this would have raised SIGBUS");
+        assert!(memory.is_lost() && view.is_lost() && !other.is_lost());
+        assert!(memory.copy_from((1 << 20) - 4, b"more"), "a write as well");
+        assert_eq!(bytes(&memory, 0, 4), [0; 4], "all of it is lost");
+        assert_eq!(bytes(&other, 0, 4), b"kept");
+        drop((memory, view));
+        let again = ForeignMemory::map(whole.as_fd(), 4096, 4096).unwrap();
+        assert!(!again.is_lost(), "a mapping that comes later is whole");
+    }
+
+    #[cfg(feature = "uring")]
+    #[test]
+    fn a_bus_error_elsewhere_still_ends_the_process() {
+        use std::os::fd::AsFd;
+        use std::os::unix::process::ExitStatusExt;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        if let Some(how) = std::env::var_os("MQFQ_TEST_BUS_ERROR") {
+            let _watched = ForeignMemory::map(file.as_fd(), 0, 4096).unwrap();
+            let other = tempfile::tempfile().unwrap();
+            other.set_len(4096).unwrap();
+            // SAFETY: a mapping that nobody watches, of a file that is cut before it is read; the read ends the
+            // process. raise takes no pointer.
+            unsafe {
+                if how == "raise" {
+                    libc::raise(libc::SIGBUS);
+                }
+                let descriptor = std::os::fd::AsRawFd::as_raw_fd(&other);
+                let start = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, descriptor, 0);
+                other.set_len(0).unwrap();
+                start.cast::<u8>().read_volatile();
+            }
+            unreachable!("the signal ends the process");
+        }
+        let name = "foreign::tests::a_bus_error_elsewhere_still_ends_the_process";
+        for how in ["raise", "fault"] {
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args([name, "--exact"])
+                .env("MQFQ_TEST_BUS_ERROR", how)
+                .output()
+                .unwrap();
+            assert_eq!(child.status.signal(), Some(libc::SIGBUS), "{how}");
+        }
+    }
+
+    #[test]
+    fn words_are_reached_where_they_are_inside_and_aligned() {
+        let (memory, _) = memory(64);
+        memory.atomic_u16(62).unwrap().store(0x0102, Ordering::Relaxed);
+        assert_eq!(bytes(&memory, 62, 2), 0x0102u16.to_ne_bytes());
+        memory.atomic_u8(63).unwrap().fetch_or(0xf0, Ordering::Relaxed);
+        assert_eq!(bytes(&memory, 63, 1)[0] & 0xf0, 0xf0);
+        assert!(memory.atomic_u16(1).is_none() && memory.atomic_u16(64).is_none() && memory.atomic_u8(64).is_none());
     }
 }

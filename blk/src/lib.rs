@@ -32,6 +32,8 @@ pub mod tuning;
 pub mod worker;
 
 #[cfg(feature = "uring")]
+mod bus_error;
+#[cfg(feature = "uring")]
 pub mod clock;
 #[cfg(feature = "uring")]
 pub mod engine;
