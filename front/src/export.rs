@@ -2,16 +2,29 @@
 //!
 //! An export says whose flow is charged, which bytes of which device it shows, and with what sizes a client may ask.
 //! A table is what one socket offers. It is checked once, when it is made, so that no request has to doubt it.
+//!
+//! # While clients use it
+//! An export's [`Door`] is shared by all who have the export. It says three things that change under them: whether it
+//! takes new clients, how long it is, and whether it may be written to. Each request asks the door, when it is handed to
+//! the block layer. So an export becomes shorter in this order (I11 of `ARCHITECTURE.md`, isolation):
+//!
+//! ```text
+//!   the door says the new size      requests that are handed over from now on end before it
+//!   wait until no request is left   of those that were admitted before, on any worker (`Engine::await_end`)
+//!   the bytes are another's
+//! ```
+//! A table is replaced as a whole ([`ExportTable::replace`]); who negotiates sees the one or the other.
 
 use crate::memory::TenantMemory;
 use mqfq_blk::FlowId;
 use mqfq_blk::cap::Caps;
 use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::device::DeviceInfo;
+use mqfq_blk::request::{Op, Status};
 use mqfq_blk::slots::Slot;
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest name or description, bytes. Source: NBD protocol, "strings".
 pub const NAME_BYTES_MAX: usize = 4096;
@@ -90,22 +103,46 @@ impl ExportId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TenantId(pub Slot);
 
-/// Whether an export takes new clients. Clones are of one door.
+/// What of an export changes while clients have it: whether it takes new ones, its size, whether it may be written to.
+/// Clones are of one door.
 #[derive(Clone, Debug, Default)]
-pub struct Door(Arc<AtomicBool>);
+pub struct Door(Arc<DoorState>);
+
+#[derive(Debug, Default)]
+struct DoorState {
+    is_closed: AtomicBool,
+    /// 0: as it was when the door was made.
+    size_bytes: AtomicU64,
+    /// 0: as it was when the door was made; 1: it may be written to; 2: it may not.
+    access: AtomicU32,
+}
 
 impl Door {
     /// From now on no client finds the export. Those that have it keep it.
     pub fn close(&self) {
         // Release: pairs with the Acquire in `is_closed`. A worker that is told to drain the export's clients by a
         // message sent after this sees it closed from then on, and until then takes clients that the message finds.
-        self.0.store(true, Ordering::Release);
+        self.0.is_closed.store(true, Ordering::Release);
     }
 
     /// No client finds it.
     pub fn is_closed(&self) -> bool {
         // Acquire: pairs with the Release in `close`.
-        self.0.load(Ordering::Acquire)
+        self.0.is_closed.load(Ordering::Acquire)
+    }
+
+    /// From now on the export has so many bytes, not 0: for each request that a worker hands over once it has heard of
+    /// anything that was done after this.
+    pub fn resize(&self, size_bytes: u64) {
+        assert!(size_bytes > 0, "an export of no bytes");
+        // Release: pairs with the Acquire in `Export::size_now_bytes`.
+        self.0.size_bytes.store(size_bytes, Ordering::Release);
+    }
+
+    /// From now on the export may be written to, or not, as [`Door::resize`] says.
+    pub fn set_read_only(&self, read_only: bool) {
+        // Release: pairs with the Acquire in `Export::is_read_only`.
+        self.0.access.store(1 + u32::from(read_only), Ordering::Release);
     }
 }
 
@@ -141,6 +178,41 @@ pub struct Export {
 }
 
 impl Export {
+    /// Its length now: [`Export::size_bytes`], or what its door says since.
+    pub fn size_now_bytes(&self) -> u64 {
+        // Acquire: pairs with the Release in `Door::resize`.
+        match self.door.0.size_bytes.load(Ordering::Acquire) {
+            0 => self.size_bytes,
+            size_bytes => size_bytes,
+        }
+    }
+
+    /// It may not be written to now: [`Export::read_only`], or what its door says since.
+    pub fn is_read_only(&self) -> bool {
+        // Acquire: pairs with the Release in `Door::set_read_only`.
+        match self.door.0.access.load(Ordering::Acquire) {
+            0 => self.read_only,
+            access => access == 2,
+        }
+    }
+
+    /// A request of `length_bytes` bytes of the device, which was valid when it came, still is: it may be handed to the
+    /// block layer. `None`: it is; else the status that it ends with.
+    pub fn refusal(&self, op: Op, device_offset_bytes: u64, length_bytes: u32) -> Option<Status> {
+        let changes = matches!(op, Op::Write | Op::Discard | Op::WriteZeroes { .. });
+        if op == Op::Flush {
+            return None;
+        }
+        if changes && self.is_read_only() {
+            return Some(Status::Invalid);
+        }
+        let end_bytes = device_offset_bytes + u64::from(length_bytes);
+        let is_inside =
+            device_offset_bytes >= self.offset_bytes && end_bytes - self.offset_bytes <= self.size_now_bytes();
+        let status = if matches!(op, Op::Write | Op::WriteZeroes { .. }) { Status::NoSpace } else { Status::Invalid };
+        (!is_inside).then_some(status)
+    }
+
     /// Both show some byte of the same device.
     pub fn overlaps(&self, other: &Export) -> bool {
         self.device == other.device
@@ -154,7 +226,7 @@ impl Export {
         // A power of two, so its lower bits are what may not be set.
         let below_block = u64::from(self.block.min_bytes) - 1;
         length_bytes > 0
-            && end_bytes.is_some_and(|end_bytes| end_bytes <= self.size_bytes)
+            && end_bytes.is_some_and(|end_bytes| end_bytes <= self.size_now_bytes())
             && (offset_bytes | u64::from(length_bytes)) & below_block == 0
     }
 
@@ -188,9 +260,16 @@ impl Export {
     }
 }
 
-/// The exports of one socket. Never changes.
+/// The exports of one socket: one list of them after another.
 #[derive(Debug)]
 pub struct ExportTable {
+    /// Held for a copy of the handle, at a handshake and when the list is replaced.
+    list: Mutex<Arc<List>>,
+}
+
+/// What a table offers at a time. Never changes.
+#[derive(Debug)]
+struct List {
     exports: Vec<Arc<Export>>,
     /// Indices into `exports`: one address may offer tens of thousands, and each handshake asks for one.
     by_name: HashMap<String, usize>,
@@ -203,6 +282,45 @@ impl ExportTable {
     /// # Errors
     /// One sentence that names the export and what is wrong with it.
     pub fn new(exports: impl IntoIterator<Item = Export>) -> Result<ExportTable, String> {
+        Ok(ExportTable { list: Mutex::new(Arc::new(List::new(exports)?)) })
+    }
+
+    /// Offers `exports` from now on, to those who have not chosen one yet. Who has one keeps it.
+    ///
+    /// # Errors
+    /// As [`ExportTable::new`]; then it offers what it did.
+    pub fn replace(&self, exports: impl IntoIterator<Item = Export>) -> Result<(), String> {
+        let list = Arc::new(List::new(exports)?);
+        let before = std::mem::replace(&mut *self.lock(), list);
+        // Not under the lock: thousands of exports may go with it.
+        drop(before);
+        Ok(())
+    }
+
+    /// The export that a client means by `name`. "" means the export of that name or else the only export; with
+    /// several to choose from it means none, so that nobody reaches another's data by saying nothing. One that is
+    /// closed is not found.
+    pub fn lookup(&self, name: &str) -> Option<Arc<Export>> {
+        self.now().lookup(name).cloned()
+    }
+
+    /// All of them, in the order given.
+    pub fn all(&self) -> Vec<Arc<Export>> {
+        self.now().exports.clone()
+    }
+
+    fn now(&self) -> Arc<List> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<List>> {
+        // A handle is whole whatever panicked.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl List {
+    fn new(exports: impl IntoIterator<Item = Export>) -> Result<List, String> {
         let exports: Vec<Arc<Export>> = exports.into_iter().map(Arc::new).collect();
         let mut by_name = HashMap::with_capacity(exports.len());
         for (index, export) in exports.iter().enumerate() {
@@ -213,24 +331,16 @@ impl ExportTable {
                 return Err(format!("two exports of one socket are named {:?}", export.name));
             }
         }
-        Ok(ExportTable { exports, by_name })
+        Ok(List { exports, by_name })
     }
 
-    /// The export that a client means by `name`. "" means the export of that name or else the only export; with
-    /// several to choose from it means none, so that nobody reaches another's data by saying nothing. One that is
-    /// closed is not found.
-    pub fn lookup(&self, name: &str) -> Option<&Arc<Export>> {
+    fn lookup(&self, name: &str) -> Option<&Arc<Export>> {
         let named = self.by_name.get(name).map(|index| &self.exports[*index]);
         let found = named.or(match &self.exports[..] {
             [only] if name.is_empty() => Some(only),
             _ => None,
         });
         found.filter(|export| !export.door.is_closed())
-    }
-
-    /// All of them, in the order given.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Export>> {
-        self.exports.iter()
     }
 }
 
@@ -301,6 +411,37 @@ mod tests {
         let only = ExportTable::new([export("a", 0, 1)]).unwrap();
         only.lookup("").unwrap().door.close();
         assert!(only.lookup("").is_none());
+    }
+
+    #[test]
+    fn a_list_is_replaced_as_a_whole_or_not_at_all() {
+        let table = ExportTable::new([export("a", 0, 1)]).unwrap();
+        let had = table.lookup("a").unwrap();
+        table.replace([export("b", 0, 1), export("c", 1, 1)]).unwrap();
+        assert!(table.lookup("a").is_none() && table.lookup("b").is_some() && table.lookup("").is_none());
+        assert!(table.replace([export("d", 0, 1), export("d", 1, 1)]).is_err());
+        let names: Vec<String> = table.all().iter().map(|export| export.name.clone()).collect();
+        assert_eq!((names, had.name.as_str()), (vec!["b".to_owned(), "c".to_owned()], "a"));
+    }
+
+    #[test]
+    fn i11_request_is_refused_by_the_size_and_the_access_in_force_when_it_is_handed_over() {
+        let export = export("a", 4096, 8192);
+        let refusal = |op, offset, length| export.refusal(op, offset, length);
+        assert_eq!(refusal(Op::Read, 4096, 8192), None);
+        assert_eq!(refusal(Op::Read, 4095, 1), Some(Status::Invalid), "the byte before it");
+        assert_eq!(refusal(Op::Write, 12_287, 2), Some(Status::NoSpace));
+        export.door.resize(4096);
+        assert_eq!(export.size_now_bytes(), 4096);
+        assert_eq!((refusal(Op::Read, 4096, 4096), refusal(Op::Read, 8192, 1)), (None, Some(Status::Invalid)));
+        assert_eq!(refusal(Op::WriteZeroes { may_unmap: true }, 8191, 2), Some(Status::NoSpace));
+        assert!(export.holds(0, 4096) && !export.holds(0, 4097));
+        assert_eq!(refusal(Op::Flush, 0, 0), None);
+        export.door.set_read_only(true);
+        assert_eq!((refusal(Op::Write, 4096, 1), refusal(Op::Read, 4096, 1)), (Some(Status::Invalid), None));
+        export.door.set_read_only(false);
+        export.door.resize(1 << 20);
+        assert_eq!(refusal(Op::Write, 4096, 1 << 20), None);
     }
 
     #[test]

@@ -39,6 +39,7 @@
 
 use crate::export::{Export, ExportTable};
 use crate::memory::MemoryLimits;
+use crate::places::Places;
 use crate::reserve::Reserve;
 use crate::stats::Stats;
 use mqfq_blk::client::{MakeClient, Packed, Whose};
@@ -132,9 +133,16 @@ pub trait Listener: Send {
     /// Counters of its clients.
     fn stats(&self) -> Arc<Stats>;
 
-    /// Its number in [`mqfq_blk::client::PackedClient`]. As it stands here: one that no client has.
+    /// Its number in [`mqfq_blk::client::PackedClient`], and of the label of its own client
+    /// ([`mqfq_blk::client::Label::client`]), so that it can be closed alone. As it stands here: one that no client has.
     fn number(&self) -> u64 {
         u64::MAX
+    }
+
+    /// Whom of its clients it lets in, which changes with the exports that it offers. As it stands here: nobody counts
+    /// them.
+    fn places(&self) -> Option<Arc<Places>> {
+        None
     }
 
     /// A connection that another process's listener had accepted at this address. It takes a place here now, and goes
@@ -262,6 +270,13 @@ pub fn next_client() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // Relaxed: only that it is another one matters.
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Closes a listener, by its [`Listener::number`]: what it has made is removed, and nobody comes by it any more. Who has
+/// come by it stays.
+pub fn close_listener(engine: &Engine, number: u64) {
+    // It has no requests, so there is nothing that it could wait for.
+    engine.drain_some(Whose::Client(number), Duration::MAX);
 }
 
 /// Takes no new clients of `export`, on any of its addresses, and drains those that it has. Clients still there after

@@ -7,7 +7,7 @@ use crate::front_end::{ListenOptions, Listener, Travelled};
 use crate::places::{Place, Places};
 use crate::socket::{Listening, SocketAddress};
 use crate::stats::{Names, Stats};
-use mqfq_blk::client::{Client, Context, Event, MakeClient, Packed, PackedClient};
+use mqfq_blk::client::{Client, Context, Event, Label, MakeClient, Packed, PackedClient};
 use mqfq_blk::state::{StateReader, StateWriter};
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -193,6 +193,10 @@ impl Listener for SocketListener {
         self.places.number()
     }
 
+    fn places(&self) -> Option<Arc<Places>> {
+        Some(self.places.clone())
+    }
+
     fn adopt(&self, Travelled { packed, version }: Travelled) -> Result<MakeClient, String> {
         let address = &self.listening.address;
         let Some(travelled) = &self.travelled else { return Err(format!("{address}: {UNTAKEN}")) };
@@ -279,6 +283,10 @@ impl Client for SocketListener {
 
     fn is_done(&self) -> bool {
         self.done
+    }
+
+    fn label(&self) -> Label {
+        Label { client: Some(self.places.number()), export: None }
     }
 
     fn pause(&mut self, context: &mut dyn Context) {

@@ -13,7 +13,11 @@
 //! | a tenant, up to its guarantee | always |
 //! | a tenant, beyond its guarantee | the pool has so much left |
 //!
-//! Half of the server's memory is guaranteed to tenants in equal parts; the other half is the pool.
+//! Half of the server's memory is guaranteed to tenants in equal parts, each a multiple of 16 KiB and at most 16 GiB; the
+//! rest is the pool. While the server runs, tenants come and go and limits change ([`ServerMemory::share`]). A tenant's
+//! guarantee lies in one word with what it holds: so each step knows the guarantee that it was made under, and the parts
+//! beyond it add up to the pool's through any change. Nobody has to give anything back; who holds more than there may be
+//! now gets no more until less is held.
 //!
 //! # Example
 //! Server 256 MiB, four tenants: each has 256 / 2 / 4 = 32 MiB that nobody can take from it, and 128 MiB are in the
@@ -63,7 +67,7 @@ impl MemoryLimits {
 struct Pool {
     /// Below zero for a moment, see "Orderings" at the head of the file.
     held: AtomicI64,
-    bytes_max: u64,
+    bytes_max: AtomicU64,
 }
 
 impl Pool {
@@ -71,7 +75,7 @@ impl Pool {
     fn take(&self, bytes: u64) -> bool {
         // Relaxed: a count, see "Orderings". Limits and payloads are far below 2^63, so no sum wraps.
         let held = self.held.fetch_add(bytes as i64, Relaxed) + bytes as i64;
-        held.max(0) as u64 <= self.bytes_max
+        held.max(0) as u64 <= self.bytes_max.load(Relaxed)
     }
 
     fn give(&self, bytes: u64) {
@@ -84,22 +88,45 @@ impl Pool {
 #[derive(Debug)]
 pub struct ServerMemory {
     pool: Arc<Pool>,
-    guaranteed_bytes: u64,
+    guaranteed_bytes: AtomicU64,
+}
+
+/// What each tenant is guaranteed, and what is in the pool, bytes.
+fn shares(limits: MemoryLimits) -> (u64, u64) {
+    let MemoryLimits { server_bytes, tenants } = limits;
+    let tenants = tenants.max(1) as u64;
+    let guaranteed_bytes = (server_bytes / 2 / tenants / GRAIN_BYTES * GRAIN_BYTES).min(GUARANTEE_BYTES_MAX);
+    (guaranteed_bytes, server_bytes - guaranteed_bytes * tenants)
 }
 
 impl ServerMemory {
     /// Nothing held.
     pub fn new(limits: MemoryLimits) -> ServerMemory {
-        let MemoryLimits { server_bytes, tenants } = limits;
-        let guaranteed_bytes = server_bytes / 2 / tenants.max(1) as u64;
-        let bytes_max = server_bytes - guaranteed_bytes * tenants.max(1) as u64;
-        ServerMemory { pool: Arc::new(Pool { held: AtomicI64::new(0), bytes_max }), guaranteed_bytes }
+        let (guaranteed_bytes, pool_bytes) = shares(limits);
+        let pool = Pool { held: AtomicI64::new(0), bytes_max: AtomicU64::new(pool_bytes) };
+        ServerMemory { pool: Arc::new(pool), guaranteed_bytes: AtomicU64::new(guaranteed_bytes) }
     }
 
     /// A tenant that may hold `bytes_max` at most. All connections of the tenant share it.
     pub fn tenant(&self, bytes_max: u64) -> Arc<TenantMemory> {
-        let guaranteed_bytes = self.guaranteed_bytes.min(bytes_max);
-        Arc::new(TenantMemory { held: AtomicU64::new(0), guaranteed_bytes, bytes_max, pool: self.pool.clone() })
+        let tenant =
+            TenantMemory { held: AtomicU64::new(0), bytes_max: AtomicU64::new(bytes_max), pool: self.pool.clone() };
+        // Relaxed: the control plane alone writes and reads it.
+        tenant.guarantee(self.guaranteed_bytes.load(Relaxed).min(bytes_max));
+        Arc::new(tenant)
+    }
+
+    /// Shares `server_bytes` out among `tenants` from now on, each with the most that it may hold: those that are there,
+    /// and perhaps others that are made afterwards, so many in all as `limits` says.
+    pub fn share<'a>(&self, limits: MemoryLimits, tenants: impl IntoIterator<Item = (&'a TenantMemory, u64)>) {
+        let (guaranteed_bytes, pool_bytes) = shares(limits);
+        // Relaxed, all: counts, see "Orderings".
+        self.guaranteed_bytes.store(guaranteed_bytes, Relaxed);
+        self.pool.bytes_max.store(pool_bytes, Relaxed);
+        for (tenant, bytes_max) in tenants {
+            tenant.bytes_max.store(bytes_max, Relaxed);
+            tenant.guarantee(guaranteed_bytes.min(bytes_max));
+        }
     }
 
     /// Held beyond guarantees now, bytes.
@@ -109,13 +136,32 @@ impl ServerMemory {
     }
 }
 
+/// A guarantee is a multiple of this, bytes.
+const GRAIN_BYTES: u64 = 16 << 10;
+
+/// Bits of a tenant's word that say what it holds: 16 TiB, which no limit allows.
+const HELD_BITS: u32 = 44;
+
+/// Largest guarantee that the bits above them say, bytes.
+const GUARANTEE_BYTES_MAX: u64 = (u64::MAX >> HELD_BITS) * GRAIN_BYTES;
+
 /// What one tenant holds, on all workers.
 #[derive(Debug)]
 pub struct TenantMemory {
+    /// Its guarantee in grains, above what it holds in bytes.
     held: AtomicU64,
-    guaranteed_bytes: u64,
-    bytes_max: u64,
+    bytes_max: AtomicU64,
     pool: Arc<Pool>,
+}
+
+/// What a tenant's word says it holds, bytes.
+const fn held_bytes(word: u64) -> u64 {
+    word & ((1 << HELD_BITS) - 1)
+}
+
+/// The part that is the pool's of what the word says, if `bytes` more were held.
+const fn beyond(word: u64, bytes: u64) -> u64 {
+    (held_bytes(word) + bytes).saturating_sub((word >> HELD_BITS) * GRAIN_BYTES)
 }
 
 impl TenantMemory {
@@ -127,12 +173,29 @@ impl TenantMemory {
     /// Held now, bytes.
     pub fn held_bytes(&self) -> u64 {
         // Relaxed: a count, see "Orderings".
-        self.held.load(Relaxed)
+        held_bytes(self.held.load(Relaxed))
     }
 
-    /// The part of `held` bytes that is the pool's.
-    fn beyond(&self, held: u64) -> u64 {
-        held.saturating_sub(self.guaranteed_bytes)
+    /// So much is guaranteed from now on, rounded down to grains.
+    fn guarantee(&self, bytes: u64) {
+        let grains = bytes.min(GUARANTEE_BYTES_MAX) / GRAIN_BYTES;
+        // Relaxed: counts, see "Orderings". What is held at this step is counted by the one guarantee before it and by
+        // the other after it.
+        let mut seen = self.held.load(Relaxed);
+        let word = loop {
+            let word = grains << HELD_BITS | held_bytes(seen);
+            match self.held.compare_exchange_weak(seen, word, Relaxed, Relaxed) {
+                Ok(_) => break word,
+                Err(now) => seen = now,
+            }
+        };
+        let (before, after) = (beyond(seen, 0), beyond(word, 0));
+        if after > before {
+            // Whatever the pool's limit says: it is held already.
+            let _ = self.pool.take(after - before);
+        } else {
+            self.pool.give(before - after);
+        }
     }
 
     /// True: `bytes` more are held. `always`: whatever the limits say.
@@ -140,9 +203,9 @@ impl TenantMemory {
         // Relaxed: counts, see "Orderings". All takes and gives lie end to end on one axis, so the parts beyond the
         // guarantee add up to the pool's, in whatever order threads come.
         let before = self.held.fetch_add(bytes, Relaxed);
-        let from_pool = self.beyond(before + bytes) - self.beyond(before);
+        let from_pool = beyond(before, bytes) - beyond(before, 0);
         let fits_pool = from_pool == 0 || self.pool.take(from_pool);
-        let fits = always || (before + bytes <= self.bytes_max && fits_pool);
+        let fits = always || (held_bytes(before) + bytes <= self.bytes_max.load(Relaxed) && fits_pool);
         if !fits {
             self.give(bytes);
         }
@@ -152,8 +215,8 @@ impl TenantMemory {
     fn give(&self, bytes: u64) {
         // Relaxed: counts, see "Orderings".
         let before = self.held.fetch_sub(bytes, Relaxed);
-        debug_assert!(before >= bytes, "{bytes} bytes given back, {before} were held");
-        let to_pool = self.beyond(before) - self.beyond(before - bytes);
+        debug_assert!(held_bytes(before) >= bytes, "{bytes} bytes given back, {} were held", held_bytes(before));
+        let to_pool = beyond(before, 0) - beyond(before - bytes, 0);
         if to_pool > 0 {
             self.pool.give(to_pool);
         }
@@ -317,6 +380,29 @@ mod tests {
     }
 
     #[test]
+    fn limits_that_change_while_memory_is_held_leave_every_byte_counted_once() {
+        let server = server();
+        let tenants = [server.tenant(256 * KIB), server.tenant(256 * KIB)];
+        let mut accounts = tenants.clone().map(|tenant| Account::new(tenant, 1 << 30));
+        assert_eq!(accounts.each_mut().map(|account| account.take(192 * KIB)), [Ok(()), Ok(())]);
+        assert_eq!(server.pool_held_bytes(), 2 * 64 * KIB, "128 KiB of each are its own");
+        // Eight tenants: 64 KiB guaranteed to each; then one alone, with 512 KiB.
+        let share = |count, bytes_max| {
+            let all = tenants.iter().map(|tenant| (&**tenant, bytes_max));
+            server.share(MemoryLimits { server_bytes: 1 << 20, tenants: count }, all);
+        };
+        share(8, 128 * KIB);
+        assert_eq!(server.pool_held_bytes(), 2 * 128 * KIB);
+        assert_eq!(accounts[0].take(KIB), Err(Short::Shared), "it holds more than it may by now");
+        share(1, 1 << 20);
+        assert_eq!(server.pool_held_bytes(), 0);
+        assert_eq!(accounts[0].take(KIB), Ok(()));
+        drop(accounts);
+        share(8, 1 << 20);
+        assert_eq!((server.pool_held_bytes(), tenants.map(|tenant| tenant.held_bytes())), (0, [0, 0]));
+    }
+
+    #[test]
     fn the_pool_adds_up_whatever_threads_do() {
         let server = server();
         let tenant = server.tenant(512 * KIB);
@@ -332,6 +418,9 @@ mod tests {
                         }
                     }
                 });
+            }
+            for tenants in (1..=1000).rev() {
+                server.share(MemoryLimits { server_bytes: 1 << 20, tenants }, [(&*tenant, 512 * KIB)]);
             }
         });
         assert_eq!((tenant.held_bytes(), server.pool_held_bytes()), (0, 0));

@@ -49,19 +49,34 @@ pub fn handshakes_max(connections_max: usize) -> usize {
 pub struct Places {
     /// Of the listener, another one for each.
     number: u64,
-    connections_max: usize,
-    handshakes_max: usize,
-    /// Of each tenant.
-    guaranteed: usize,
-    /// Of all together.
-    shared_max: usize,
     taken: Mutex<Taken>,
     stats: Arc<Stats>,
     log: Option<Log>,
 }
 
-#[derive(Default)]
+/// How many there may be.
+#[derive(Clone, Copy)]
+struct Most {
+    connections: usize,
+    handshakes: usize,
+    /// Of each tenant.
+    guaranteed: usize,
+    /// Of all together.
+    shared: usize,
+}
+
+impl Most {
+    /// The tenants are those of `exports`.
+    fn new(exports: &ExportTable, connections: usize) -> Most {
+        let tenants = exports.all().iter().map(|export| export.tenant).collect::<BTreeSet<_>>().len().max(1);
+        let guaranteed = (connections / (2 * tenants)).max(1);
+        let shared = connections.saturating_sub(tenants * guaranteed);
+        Most { connections, handshakes: handshakes_max(connections), guaranteed, shared }
+    }
+}
+
 struct Taken {
+    most: Most,
     /// By number, which is by age.
     handshakes: BTreeMap<u64, Arc<OwnedFd>>,
     handshakes_total: u64,
@@ -74,18 +89,24 @@ struct Taken {
 impl Places {
     /// All free. The tenants are those of `exports`.
     pub fn new(exports: &ExportTable, options: &ListenOptions, stats: Arc<Stats>) -> Arc<Places> {
-        let tenants = exports.iter().map(|export| export.tenant).collect::<BTreeSet<_>>().len().max(1);
-        let guaranteed = (options.connections_max / (2 * tenants)).max(1);
-        Arc::new(Places {
-            number: next_client(),
-            connections_max: options.connections_max,
-            handshakes_max: handshakes_max(options.connections_max),
-            guaranteed,
-            shared_max: options.connections_max.saturating_sub(tenants * guaranteed),
-            taken: Mutex::default(),
-            stats,
-            log: options.log.clone(),
-        })
+        let taken = Taken {
+            most: Most::new(exports, options.connections_max),
+            handshakes: BTreeMap::new(),
+            handshakes_total: 0,
+            connections: BTreeMap::new(),
+            shared: 0,
+        };
+        Arc::new(Places { number: next_client(), taken: Mutex::new(taken), stats, log: options.log.clone() })
+    }
+
+    /// The tenants are those of `exports` from now on, and there are so many places. Nobody is closed for it: where more
+    /// are held than there may be now, nobody is admitted beyond a guarantee until enough have gone. With more tenants
+    /// the guarantee of each is smaller, and what others hold beyond it counts as shared.
+    pub fn share(&self, exports: &ExportTable, connections_max: usize) {
+        let most = Most::new(exports, connections_max);
+        let mut taken = self.taken();
+        taken.shared = taken.connections.values().map(|count| count.saturating_sub(most.guaranteed)).sum();
+        taken.most = most;
     }
 
     /// A place for the handshake of a connection that was accepted as `socket`. The oldest handshake is closed if there
@@ -93,10 +114,10 @@ impl Places {
     pub fn enter(self: &Arc<Places>, socket: OwnedFd) -> Place {
         let socket = Arc::new(socket);
         let mut taken = self.taken();
-        let number = taken.handshakes_total;
+        let (number, most) = (taken.handshakes_total, taken.most.handshakes);
         taken.handshakes_total += 1;
         taken.handshakes.insert(number, socket.clone());
-        let oldest = if taken.handshakes.len() > self.handshakes_max { taken.handshakes.pop_first() } else { None };
+        let oldest = if taken.handshakes.len() > most { taken.handshakes.pop_first() } else { None };
         drop(taken);
         self.stats.count_opened();
         if let Some((_, oldest)) = oldest {
@@ -104,7 +125,6 @@ impl Places {
             let _ = rustix::net::shutdown(&oldest, Shutdown::Both);
             self.stats.count_broken(self.stats.names().crowded_out);
             self.say(|| {
-                let most = self.handshakes_max;
                 format!("{most} clients have not chosen an export, the oldest of them was closed for the next one")
             });
         }
@@ -113,9 +133,11 @@ impl Places {
 
     /// The same for a connection that another process has accepted. `None`: none is left, and nobody was closed.
     pub fn enter_if_free(self: &Arc<Places>, socket: OwnedFd) -> Option<Place> {
-        if self.taken().handshakes.len() >= self.handshakes_max {
+        let taken = self.taken();
+        if taken.handshakes.len() >= taken.most.handshakes {
             return None;
         }
+        drop(taken);
         // Nobody accepts before the listener was started, so it is still free.
         Some(self.enter(socket))
     }
@@ -183,8 +205,8 @@ impl Place {
     /// A handshake that was closed for another one meanwhile is told nothing here: its socket says so.
     pub fn choose(&mut self, export: &Export) -> bool {
         let Held::Handshake(number) = self.held else { return true };
-        let Places { connections_max, guaranteed, shared_max, .. } = *self.places;
         let mut taken = self.places.taken();
+        let Most { connections: connections_max, guaranteed, shared: shared_max, .. } = taken.most;
         if !taken.handshakes.contains_key(&number) {
             return true;
         }
@@ -216,7 +238,7 @@ impl Drop for Place {
             Held::Handshake(number) => drop(taken.handshakes.remove(&number)),
             Held::Connection { tenant } => {
                 let left = taken.connections.get(&tenant).map_or(0, |count| count - 1);
-                taken.shared -= usize::from(left >= self.places.guaranteed);
+                taken.shared -= usize::from(left >= taken.most.guaranteed);
                 if left > 0 {
                     taken.connections.insert(tenant, left)
                 } else {

@@ -171,3 +171,22 @@ fn a_refusal_is_counted_and_said_and_leaves_the_handshake_as_it_was() {
                 others (1 for each tenant)";
     assert_eq!(*said.lock().unwrap(), [line]);
 }
+
+#[test]
+fn guarantees_follow_the_tenants_that_come_and_go_and_nobody_is_closed() {
+    let places = places(8, 1);
+    let mut first = fill(&places, 0, 100);
+    assert_eq!(first.len(), 8, "alone");
+    // Two tenants: 2 guaranteed to each, 4 shared; the first holds 6 beyond its own.
+    let both = ExportTable::new([export(0), export(1)]).unwrap();
+    places.share(&both, 8);
+    assert_eq!(fill(&places, 1, 100).len(), 2, "P1, although 8 are taken");
+    assert!(connected(&places, 0).is_none());
+    first.truncate(4);
+    assert_eq!(first.iter().chain(&fill(&places, 1, 100)).count(), 8, "4 and 4 of 8");
+    places.share(&ExportTable::new([export(0)]).unwrap(), 16);
+    first.extend(fill(&places, 0, 100));
+    assert_eq!(first.len(), 16);
+    drop(first);
+    assert_eq!(fill(&places, 0, 100).len(), 16, "all came back");
+}

@@ -108,6 +108,8 @@ pub struct Connection {
     pieces_out: usize,
     /// Refused for want of room in the tenant's staging. Its place in `under_way` is taken.
     held: Option<Submission>,
+    /// Ended before they were handed over: their export is not what it was when they came.
+    late: Vec<Completion>,
     replies: Replies,
     counted: Counted,
 }
@@ -146,6 +148,7 @@ impl Connection {
             issuing: VecDeque::new(),
             pieces_out: 0,
             held: None,
+            late: Vec::new(),
             replies: Replies::new(),
             counted: Counted::new(&NAMES),
             options,
@@ -525,7 +528,14 @@ impl Connection {
 
     fn hand_over(&mut self, context: &mut dyn Context, submission: Submission) {
         let Phase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
-        match context.submit(transmission.session().export.device, submission) {
+        let export = &transmission.session().export;
+        let Submission { op, offset_bytes, length_bytes, .. } = submission;
+        if let Some(status) = export.refusal(op, offset_bytes, length_bytes) {
+            let Submission { cookie, buffer, .. } = submission;
+            self.late.push(Completion { cookie, status, op, length_bytes, buffer, queued_ns: 0, device_ns: 0 });
+            return;
+        }
+        match context.submit(export.device, submission) {
             Ok(()) => {}
             Err(Refused::TenantFull(submission)) => self.held = Some(submission),
         }
@@ -626,6 +636,9 @@ impl Client for Connection {
     }
 
     fn turn_end(&mut self, context: &mut dyn Context) {
+        while let Some(completion) = self.late.pop() {
+            self.completed(context, completion);
+        }
         self.counted.add_to(self.place.stats());
         if self.life == Life::Closed || self.paused {
             return;

@@ -6,7 +6,7 @@ use crate::memory::{Account, MemoryLimits, ServerMemory};
 
 /// A connection past its handshake whose tenant has this memory.
 fn structured_of(memory: Arc<TenantMemory>, options: NbdOptions) -> Peer<Connection> {
-    let export = Export { memory, ..(**table().iter().next().unwrap()).clone() };
+    let export = Export { memory, ..Export::clone(&table().all()[0]) };
     let mut peer = Peer::new(connection_to(export, options), 2 * SIZE);
     peer.ask(&structured_handshake());
     peer
@@ -14,7 +14,7 @@ fn structured_of(memory: Arc<TenantMemory>, options: NbdOptions) -> Peer<Connect
 
 /// A connection to an export of 12 MiB at the device's beginning.
 fn long_connection() -> Connection {
-    let export = Export { offset_bytes: 0, size_bytes: 12 << 20, ..(**table().iter().next().unwrap()).clone() };
+    let export = Export { offset_bytes: 0, size_bytes: 12 << 20, ..Export::clone(&table().all()[0]) };
     connection_to(export, NbdOptions::default())
 }
 

@@ -510,7 +510,7 @@ fn a_handshake_that_does_not_read_its_answers_is_not_read_from() {
     // Each list is answered with 25 + 20 bytes and a description of 4096; a thousand are below the limit of options.
     const ANSWER_BYTES: usize = 45 + 4096;
     let exports = table();
-    let export = Export { description: "d".repeat(4096), ..Export::clone(exports.lookup("a").unwrap()) };
+    let export = Export { description: "d".repeat(4096), ..Export::clone(&exports.lookup("a").unwrap()) };
     let exports = Arc::new(ExportTable::new([export]).unwrap());
     let mut peer = connect_to(exports, NbdOptions::default(), &Stats::new(&NAMES));
     peer.reads = false;
@@ -668,4 +668,36 @@ proptest! {
         peer.end();
         prop_assert!(peer.gone());
     }
+}
+
+#[test]
+fn i11_requests_that_came_before_an_export_shrank_end_before_its_new_end() {
+    let exports = table();
+    let door = exports.all()[0].door.clone();
+    let mut peer = connect_to(exports, NbdOptions::default(), &Stats::new(&NAMES));
+    peer.ask(&structured_handshake());
+    // A write whose header is valid, and of whose payload one byte has not come.
+    let end = SIZE as u64;
+    let whole = write(1, end - 4096, &[7; 4096]);
+    let (most, last) = whole.split_at(whole.len() - 1);
+    assert!(peer.ask(most).is_empty());
+    door.resize(end - 4096);
+    let told = chunks(&peer.ask(last));
+    assert_eq!((told[0].0, told[0].2[3]), (1, 28), "ENOSPC, as of a request that came now: {told:?}");
+    assert!(peer.fake.store.iter().all(|byte| *byte == 0), "nothing was written");
+    let told = chunks(&peer.ask(&write(2, end - 4096, &[7; 512])));
+    assert_eq!((told[0].0, told[0].2[3]), (2, 28));
+    let told = chunks(&peer.ask(&read(3, end - 4096 - 512, 512)));
+    assert_eq!((told[0].0, &told[0].2[8..]), (3, &[0; 512][..]), "inside as ever");
+    door.resize(end);
+    let told = chunks(&peer.ask(&read(4, end - 512, 512)));
+    assert_eq!((told[0].0, told[0].2.len()), (4, 8 + 512), "it grew, and the client may use it without asking");
+    // A large read of which pieces are left to hand over when the export shrinks.
+    peer.executes = false;
+    peer.say(&read(5, 0, SIZE as u32));
+    door.resize(512 << 10);
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&peer.read), [(5, 22)], "its first pieces came, then an error");
+    assert!(peer.fake.executed.iter().all(|&(_, offset, length, _)| offset + u64::from(length) <= 2 * end));
 }

@@ -255,7 +255,7 @@ fn an_export_that_is_not_what_the_client_was_told_is_refused_by_what_differs() {
     pause(&mut peer, 0, 0);
     let state = packed(&peer);
     let with = |change: fn(&mut Export)| {
-        let mut export = (**table().iter().next().unwrap()).clone();
+        let mut export = Export::clone(&table().all()[0]);
         change(&mut export);
         let table = Arc::new(ExportTable::new([export]).unwrap());
         unpack(&state, table, NbdOptions::default()).map(drop)

@@ -235,7 +235,7 @@ impl Negotiation {
             return Progress::Close { broken: Some(Rule::TooManyConnections) };
         }
         let session = self.session(export);
-        out.extend(session.export.size_bytes.to_be_bytes());
+        out.extend(session.export.size_now_bytes().to_be_bytes());
         out.extend(transmission_flags(&session).to_be_bytes());
         if !self.no_zeroes {
             out.extend([0; wire::EXPORT_NAME_ZEROES_BYTES]);
@@ -245,7 +245,7 @@ impl Negotiation {
 
     fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         no_data(data)?;
-        for export in self.exports.iter() {
+        for export in self.exports.all() {
             let length = (export.name.len() as u32).to_be_bytes();
             let data: [&[u8]; 3] = [&length, export.name.as_bytes(), export.description.as_bytes()];
             put_option_reply(out, option::LIST, option_reply::SERVER, &data);
@@ -273,7 +273,7 @@ impl Negotiation {
             let [first, second, third] = data;
             put_option_reply(out, option, option_reply::INFO, &[&kind.to_be_bytes(), first, second, third]);
         };
-        let (size, flags) = (export.size_bytes.to_be_bytes(), transmission_flags(&session).to_be_bytes());
+        let (size, flags) = (export.size_now_bytes().to_be_bytes(), transmission_flags(&session).to_be_bytes());
         put(info::EXPORT, [&size, &flags, &[]]);
         if wants(info::NAME) {
             put(info::NAME, [export.name.as_bytes(), &[], &[]]);
@@ -334,11 +334,13 @@ impl Negotiation {
         if name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(bad);
         }
-        self.exports.lookup(name).cloned().ok_or((option_reply::ERR_UNKNOWN, Rule::UnknownExport))
+        self.exports.lookup(name).ok_or((option_reply::ERR_UNKNOWN, Rule::UnknownExport))
     }
 
     fn session(&self, export: Arc<Export>) -> Session {
-        let block_status = self.block_status_of.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &export));
+        // Of another list of exports, if it was replaced in between, it is another piece of memory.
+        let is_chosen = |chosen: &Arc<Export>| (chosen.id, &chosen.name) == (export.id, &export.name);
+        let block_status = self.block_status_of.as_ref().is_some_and(is_chosen);
         Session { export, structured: self.structured, block_status }
     }
 }
@@ -372,7 +374,7 @@ fn refuse(option: u32, (kind, rule): Refusal, out: &mut Vec<u8>) -> Progress {
 pub fn transmission_flags(session: &Session) -> u16 {
     use transmission::*;
     let always = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN;
-    let changes = if session.export.read_only { READ_ONLY } else { SEND_TRIM | SEND_WRITE_ZEROES };
+    let changes = if session.export.is_read_only() { READ_ONLY } else { SEND_TRIM | SEND_WRITE_ZEROES };
     let fragments = if session.structured { SEND_DF } else { 0 };
     always | changes | fragments
 }

@@ -1,8 +1,8 @@
 //! Is this request one that we execute? Every rule in order, before anything is done about it.
 //!
 //! The order says which rule is named when several are broken: first what the request is, then whether it may be made
-//! at all, then its numbers. A request that passes is inside the export, aligned, and neither empty nor too long, so
-//! nobody below has to look again.
+//! at all, then its numbers. A request that passes is inside the export, aligned, and neither empty nor too long. Only the
+//! export's size and access are looked at again, when it is handed over: they may have changed since.
 
 use super::rule::Rule;
 use super::wire::{Command, RequestHeader, request};
@@ -65,7 +65,7 @@ pub fn validate(session: &Session, header: &RequestHeader, shutting_down: bool) 
     if shutting_down {
         return Err(Rule::ShuttingDown);
     }
-    if export.read_only && matches!(command, Command::Write | Command::Trim | Command::WriteZeroes) {
+    if export.is_read_only() && matches!(command, Command::Write | Command::Trim | Command::WriteZeroes) {
         return Err(Rule::ReadOnly);
     }
     if command == Command::BlockStatus && !session.block_status {
@@ -82,7 +82,7 @@ pub fn validate(session: &Session, header: &RequestHeader, shutting_down: bool) 
         return Err(Rule::PayloadOverMax);
     }
     let end_bytes = header.offset_bytes.checked_add(u64::from(header.length_bytes));
-    if end_bytes.is_none_or(|end_bytes| end_bytes > export.size_bytes) {
+    if end_bytes.is_none_or(|end_bytes| end_bytes > export.size_now_bytes()) {
         return Err(Rule::OutOfRange);
     }
     // A power of two, so its lower bits are what may not be set.

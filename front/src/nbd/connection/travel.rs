@@ -45,7 +45,8 @@ impl Connection {
 
     /// See [`mqfq_blk::client::Client::is_paused`]. A request that its tenant has no room for is handed over first.
     pub(super) fn is_still(&self) -> bool {
-        self.life == Life::Closed || (self.paused && !self.receiving && self.held.is_none() && self.pieces_out == 0)
+        self.life == Life::Closed
+            || (self.paused && !self.receiving && self.held.is_none() && self.late.is_empty() && self.pieces_out == 0)
     }
 
     /// See [`mqfq_blk::client::Client::resume`].

@@ -46,7 +46,7 @@ impl Negotiation {
         let [fixed_newstyle, no_zeroes, structured] = [reader.flag()?, reader.flag()?, reader.flag()?];
         let (has_chosen, chosen) = (reader.flag()?, reader.text()?);
         let block_status_of = match has_chosen {
-            true => Some(exports.lookup(chosen).ok_or(StateFault("names an export that there is not"))?.clone()),
+            true => Some(exports.lookup(chosen).ok_or(StateFault("names an export that there is not"))?),
             false => None,
         };
         let (options, bytes_left) = (reader.u32()?, reader.u32()? as usize);
