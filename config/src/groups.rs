@@ -25,6 +25,9 @@ pub struct Group {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Groups(Vec<Group>);
 
+/// Keys of `[group.NAME]`.
+pub const KEYS: &[&str] = &["weight", "group"];
+
 /// What `group = ...` is to be.
 const ALLOWED: &str = "the name of a [group.NAME] section";
 
@@ -37,7 +40,7 @@ impl Groups {
     pub fn read(root: &Section<'_, '_>, weights: RangeInclusive<u64>, depth_max: usize) -> Result<Self, ConfigError> {
         let mut read = Vec::new();
         for (name, section) in root.named_tables("group")? {
-            let section = section.with_allowed(&["weight", "group"])?;
+            let section = section.with_allowed(KEYS)?;
             let weight = section.get("weight").map(|weight| weight.number(weights.clone())).transpose()?;
             let parent = section.get("group").map(|entry| Ok((entry.text(ALLOWED)?, entry.place()))).transpose()?;
             read.push((name, section.place().clone(), weight, parent));

@@ -1,6 +1,6 @@
 //! Which routes are there, and what does each do?
 //!
-//! [`routes`] is the one list: the router is made of it. A handler reads
+//! [`routes`] is the one list: the router is made of it, and the tests hold `openapi.json` against it. A handler reads
 //! the request completely, asks the [`Server`] on a thread that may wait, and answers JSON; what is wrong is a
 //! [`Problem`] with one sentence.
 
@@ -20,6 +20,7 @@ use axum::routing::{self, MethodRouter};
 use axum::{Extension, Json, Router};
 use futures_util::stream;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body as _;
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -47,6 +48,9 @@ pub const CTL_AGENT: &str = "mqfq-ctl/";
 const JSON: &str = "application/json";
 const MERGE_PATCH_JSON: &str = "application/merge-patch+json";
 const TOML: &str = "application/toml";
+
+/// The API as a document that programs read.
+pub const OPENAPI: &str = include_str!("openapi.json");
 
 /// One method of one path. Whoever has more to serve (`/metrics`) makes more of them.
 pub struct Route {
@@ -81,6 +85,7 @@ pub fn routes(server: Arc<dyn Server>) -> Vec<Route> {
         route(Method::GET, "/v1/status", routing::get(status)),
         route(Method::GET, "/v1/counters", routing::get(counters)),
         route(Method::GET, "/v1/events", routing::get(events)),
+        route(Method::GET, "/v1/openapi.json", routing::get(openapi)),
         route(Method::GET, "/v1/config", routing::get(get_config)),
         route(Method::PUT, "/v1/config", routing::put(put_config)),
         route(Method::GET, "/v1/config/file", routing::get(get_file)),
@@ -113,7 +118,9 @@ pub fn routes(server: Arc<dyn Server>) -> Vec<Route> {
 pub fn router(server: Arc<dyn Server>, more: Vec<Route>) -> Router {
     let all = routes(server).into_iter().chain(more);
     all.fold(Router::new(), |router, Route { path, service, .. }| router.route(path, service))
-        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path") })
+        .fallback(|| async {
+            Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path, /v1/openapi.json lists what is")
+        })
         .method_not_allowed_fallback(|method: Method| async move {
             Problem::new(
                 StatusCode::METHOD_NOT_ALLOWED,
@@ -152,6 +159,10 @@ async fn status(State(shared): Handler) -> Answer {
 
 async fn counters(State(shared): Handler) -> Answer {
     Ok(Json(ask(&shared, |server| server.counters()).await).into_response())
+}
+
+async fn openapi() -> Answer {
+    Ok(([(header::CONTENT_TYPE, JSON)], OPENAPI).into_response())
 }
 
 async fn list(kind: Kind, State(shared): Handler) -> Answer {
@@ -393,12 +404,17 @@ async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
         let sentence = format!("the body was not there within {} s", BODY_WAIT.as_secs());
         Problem::new(StatusCode::REQUEST_TIMEOUT, sentence)
     };
+    let long = || {
+        let sentence = format!("the body has more than {bytes_max} bytes, which is the most that is allowed");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, sentence)
+    };
+    if body.size_hint().lower() > bytes_max as u64 {
+        // It says so itself: nothing of it is waited for.
+        return Err(long());
+    }
     let read = tokio::time::timeout(BODY_WAIT, Limited::new(body, bytes_max).collect()).await.map_err(late)?;
     let body = read.map_err(|error| match error.is::<LengthLimitError>() {
-        true => {
-            let sentence = format!("the body has more than {bytes_max} bytes, which is the most that is allowed");
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, sentence)
-        }
+        true => long(),
         false => Problem::new(StatusCode::BAD_REQUEST, "the body ended too early"),
     })?;
     Ok(body.to_bytes())
@@ -411,3 +427,7 @@ fn object(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
         Err(error) => Err(bad(&format!("the body is not JSON: {error}"))),
     }
 }
+
+#[cfg(test)]
+#[path = "api_tests.rs"]
+pub(crate) mod tests;

@@ -4,6 +4,8 @@
 //! the config's reader, which gets the text of the result.
 
 use crate::model::{Edit, Fault, KeyChange, Kind, Refusal};
+use mqfq_config::join;
+use mqfq_config::text::quoted;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -104,14 +106,25 @@ impl Document {
             leaves.get(key).map_or(Value::Null, |value| json(value))
         };
         let change = |name: &String| KeyChange { key: name.clone(), from: value(&old, name), to: value(&new, name) };
-        keys.into_iter().map(change).filter(|change| change.from != change.to).collect()
+        // A table that has keys now and had none, or had and has none, is told by its keys.
+        let inside = |leaves: &BTreeMap<String, &toml::Value>, name: &String| {
+            let under = format!("{name}.");
+            leaves.range(under.clone()..).next().is_some_and(|(next, _)| next.starts_with(&under))
+        };
+        let is_told = |change: &KeyChange| match (&change.from, &change.to) {
+            (Value::Object(_), Value::Null) => inside(&new, &change.key),
+            (Value::Null, Value::Object(_)) => inside(&old, &change.key),
+            _ => false,
+        };
+        let changes = keys.into_iter().map(change).filter(|change| change.from != change.to);
+        changes.filter(|change| !is_told(change)).collect()
     }
 
     /// Every value that is no table, and every table without keys, by its full name.
     pub(crate) fn leaves(&self) -> BTreeMap<String, &toml::Value> {
         fn walk<'t>(table: &'t toml::Table, under: &str, leaves: &mut BTreeMap<String, &'t toml::Value>) {
             for (name, value) in table {
-                let full = if under.is_empty() { bare(name) } else { format!("{under}.{}", bare(name)) };
+                let full = join(under, name);
                 match value {
                     toml::Value::Table(inner) if !inner.is_empty() => walk(inner, &full, leaves),
                     _ => drop(leaves.insert(full, value)),
@@ -124,20 +137,9 @@ impl Document {
     }
 }
 
-/// The full name of a key, as TOML writes it.
+/// The full name of a key.
 pub fn key(path: &[&str]) -> String {
-    path.iter().map(|part| bare(part)).collect::<Vec<_>>().join(".")
-}
-
-/// A part of a key: in quotes where it is not a bare key.
-fn bare(part: &str) -> String {
-    let is_bare =
-        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-    if is_bare { part.to_owned() } else { quoted(part) }
-}
-
-fn quoted(text: &str) -> String {
-    format!("{text:?}")
+    path.iter().fold(String::new(), |full, part| join(&full, part))
 }
 
 /// The table of a kind's things, made if there is none.
@@ -150,7 +152,7 @@ fn section(tables: &mut toml::Table, kind: Kind) -> Result<&mut toml::Table, Ref
 /// Source: RFC 7396.
 fn merge(into: &mut toml::Table, patch: &Map<String, Value>, under: &str) -> Result<(), Refusal> {
     for (name, value) in patch {
-        let full = format!("{under}.{}", bare(name));
+        let full = join(under, name);
         match (value, into.get_mut(name)) {
             (Value::Null, _) => drop(into.remove(name)),
             (Value::Object(inner), Some(toml::Value::Table(table))) => merge(table, inner, &full)?,
@@ -161,8 +163,7 @@ fn merge(into: &mut toml::Table, patch: &Map<String, Value>, under: &str) -> Res
 }
 
 fn table(values: &Map<String, Value>, under: &str) -> Result<toml::Table, Refusal> {
-    let full = |name: &str| if under.is_empty() { bare(name) } else { format!("{under}.{}", bare(name)) };
-    values.iter().map(|(name, value)| Ok((name.clone(), toml_of(value, &full(name))?))).collect()
+    values.iter().map(|(name, value)| Ok((name.clone(), toml_of(value, &join(under, name))?))).collect()
 }
 
 fn toml_of(value: &Value, full: &str) -> Result<toml::Value, Refusal> {
@@ -201,5 +202,50 @@ fn json(value: &toml::Value) -> Value {
         toml::Value::Table(table) => {
             Value::Object(table.iter().map(|(key, inner)| (key.clone(), json(inner))).collect())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn document(text: &str) -> Document {
+        Document::parse(text).unwrap()
+    }
+
+    fn changes(old: &str, new: &str) -> Vec<(String, Value, Value)> {
+        let changes = document(old).changes_to(&document(new)).into_iter();
+        changes.map(|KeyChange { key, from, to }| (key, from, to)).collect()
+    }
+
+    #[test]
+    fn documents_differ_in_values_and_not_in_comments_or_order() {
+        assert_eq!(changes("[t.a]\nx = 1\n[t.b]\n", "# c\n[t.b]\n[t]\na = { x = 1 }\n"), []);
+        let changed = changes("[t.a]\nx = 1\ny = 2\n", "[t.a]\nx = \"1\"\n[t.\"b c\"]\nz = [1]\n");
+        let wanted = [
+            ("t.\"b c\".z".to_owned(), Value::Null, json!([1])),
+            ("t.a.x".to_owned(), json!(1), json!("1")),
+            ("t.a.y".to_owned(), json!(2), Value::Null),
+        ];
+        assert_eq!(changed, wanted);
+    }
+
+    #[test]
+    fn a_section_without_keys_is_told_by_its_name_alone() {
+        assert_eq!(changes("", "[t.a]\n"), [("t.a".to_owned(), Value::Null, json!({}))]);
+        assert_eq!(changes("[t.a]\n", "[t.a]\nx = 1\n"), [("t.a.x".to_owned(), Value::Null, json!(1))]);
+        assert_eq!(changes("[t.a]\nx = 1\n", "[t.a]\n"), [("t.a.x".to_owned(), json!(1), Value::Null)]);
+        assert_eq!(changes("[t.a]\n[t.b]\n", "[t.b]\n"), [("t.a".to_owned(), json!({}), Value::Null)]);
+    }
+
+    #[test]
+    fn what_is_edited_is_read_again_as_the_same() {
+        let keys = json!({ "size": "1GiB", "nbd": ["unix:/a", "unix:/b"], "cost": { "write": { "per-byte": 2.5 } } });
+        let put = Edit::Put(Kind::Export, "a \"b\".c".into(), keys.as_object().unwrap().clone());
+        let edited = document("[export.x]\nsize = 1\n").edited(&put).unwrap();
+        let read = document(&edited.text().0);
+        assert_eq!(read.changes_to(&edited), []);
+        assert_eq!(read.things(Kind::Export).map(|(name, _)| name.to_owned()).collect::<Vec<_>>(), ["a \"b\".c", "x"]);
     }
 }

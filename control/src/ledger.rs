@@ -160,3 +160,94 @@ impl Ledger {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Via;
+    use serde_json::json;
+
+    const START: &str = "[tenant.web]\nweight = 300\n[tenant.db]\n[device.d.profile]\nknee = 7\n";
+
+    fn ledger() -> Ledger {
+        Ledger::new(Document::parse(START).unwrap(), By::via(Via::File), SystemTime::UNIX_EPOCH)
+    }
+
+    fn change(ledger: &mut Ledger, edit: Edit, only_if: Option<Match>) -> Result<u64, Refusal> {
+        let proposal = Proposal { edit, by: By { uid: Some(7), ..By::via(Via::Ctl) }, only_if, dry_run: false };
+        let candidate = ledger.candidate(&proposal)?;
+        ledger.accept(candidate, &proposal.by, SystemTime::UNIX_EPOCH);
+        Ok(ledger.revision())
+    }
+
+    fn keys(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    fn tenant(name: &str, value: Value) -> Edit {
+        Edit::Patch(Kind::Tenant, name.into(), keys(value))
+    }
+
+    fn thing(ledger: &Ledger, kind: Kind, name: &str) -> Thing {
+        let state = ledger.state(|_, _| Map::new());
+        state.things[kind.plural()].iter().find(|thing| thing.name == name).unwrap().clone()
+    }
+
+    #[test]
+    fn a_value_tells_who_set_it_last_and_a_thing_the_revision_that_changed_it() {
+        let mut ledger = ledger();
+        assert_eq!(change(&mut ledger, tenant("web", json!({ "class": "idle" })), None), Ok(2));
+        let web = thing(&ledger, Kind::Tenant, "web");
+        assert_eq!((web.revision, thing(&ledger, Kind::Tenant, "db").revision), (2, 1));
+        assert_eq!((web.set_by["weight"].by.via, web.set_by["weight"].revision), (Via::File, 1));
+        assert_eq!((web.set_by["class"].by.uid, web.set_by["class"].revision), (Some(7), 2));
+        let profile = &thing(&ledger, Kind::Device, "d").set_by["profile"];
+        assert_eq!(profile.revision, 1, "a key that is a table was set when something in it was");
+    }
+
+    #[test]
+    fn a_change_that_changes_nothing_leaves_the_revision() {
+        let mut ledger = ledger();
+        assert_eq!(change(&mut ledger, tenant("web", json!({ "weight": 300, "class": null })), None), Ok(1));
+        let put = |keys_: Value| Edit::Put(Kind::Tenant, "web".into(), keys(keys_));
+        assert_eq!(change(&mut ledger, put(json!({ "weight": 300 })), None), Ok(1));
+        assert_eq!(change(&mut ledger, put(json!({})), None), Ok(2));
+        assert!(thing(&ledger, Kind::Tenant, "web").configured.is_empty());
+    }
+
+    #[test]
+    fn a_change_about_another_revision_is_refused_and_changes_nothing() {
+        let mut ledger = ledger();
+        let at = |revision| Some(Match::Revision(Some(vec![revision])));
+        assert_eq!(change(&mut ledger, tenant("db", json!({ "weight": 5 })), at(1)), Ok(2));
+        // Of another thing: it is where it was.
+        assert_eq!(change(&mut ledger, tenant("web", json!({ "weight": 5 })), at(1)), Ok(3));
+        let stale = change(&mut ledger, tenant("web", json!({ "weight": 9 })), at(1)).unwrap_err();
+        assert_eq!(stale.fault, Fault::Stale);
+        assert_eq!(stale.sentence, "tenant.web: it is at revision 3, the change is about revision 1");
+        let put = |name: &str| Edit::Put(Kind::Tenant, name.into(), Map::new());
+        let there = change(&mut ledger, put("web"), Some(Match::Absent)).unwrap_err();
+        assert_eq!(there.sentence, "tenant.web: it is there already, at revision 3");
+        assert_eq!(change(&mut ledger, put("new"), Some(Match::Absent)), Ok(4));
+        let gone = change(&mut ledger, put("none"), Some(Match::Revision(None))).unwrap_err();
+        assert_eq!(gone.sentence, "tenant.none: it is not there");
+        let whole = Edit::Whole(Document::parse("").unwrap());
+        assert_eq!(change(&mut ledger, whole.clone(), at(3)).unwrap_err().fault, Fault::Stale);
+        assert_eq!(change(&mut ledger, whole, at(4)), Ok(5));
+    }
+
+    #[test]
+    fn what_is_not_there_cannot_be_changed_or_deleted() {
+        let mut ledger = ledger();
+        let refusal = change(&mut ledger, Edit::Delete(Kind::Export, "a b".into()), None).unwrap_err();
+        assert_eq!((refusal.fault, refusal.sentence.as_str()), (Fault::Missing, "there is no export \"a b\""));
+        assert_eq!(refusal.key.as_deref(), Some("export.\"a b\""));
+        assert_eq!(change(&mut ledger, tenant("x", json!({})), None).unwrap_err().fault, Fault::Missing);
+        let null = Edit::Put(Kind::Tenant, "x".into(), keys(json!({ "list": [null] })));
+        assert_eq!(
+            change(&mut ledger, null, None).unwrap_err().sentence,
+            "tenant.x.list: null does not fit here, allowed is a string, a number, true, false, a list or a table"
+        );
+        assert_eq!(ledger.revision(), 1);
+    }
+}

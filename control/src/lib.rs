@@ -16,12 +16,16 @@
 //! | [`api`] | which routes are there, and what does each do? |
 //! | [`problem`] | how is a refusal an answer of HTTP? |
 //! | [`listen`] | who may connect, and how long may a client take? |
+//! | [`client`] | how is a server asked? |
+//! | [`ctl`] | what are the commands of `mqfq ctl`? |
 //!
 //! # Bounds
 //! Connections, event streams, sizes of bodies, and the time that a client may take for a header, a body, or for
 //! reading an answer are constants of [`listen`] and [`api`]: a client that hangs costs one place for seconds.
 
 pub mod api;
+pub mod client;
+pub mod ctl;
 pub mod document;
 pub mod events;
 pub mod ledger;

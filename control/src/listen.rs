@@ -180,3 +180,7 @@ where
         .serve_connection(TokioIo::new(Patient::new(stream)), service)
         .await;
 }
+
+#[cfg(test)]
+#[path = "listen_tests.rs"]
+mod tests;

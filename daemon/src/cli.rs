@@ -1,7 +1,9 @@
 //! The command line.
 
 use crate::calibrate::CalibrateOptions;
-use clap::{Parser, Subcommand};
+use crate::config;
+use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use mqfq_control::ctl::command_line;
 use std::path::PathBuf;
 
 /// Fair sharing of one fast multi-queue device between many tenants, at device speed, in user space.
@@ -44,6 +46,20 @@ pub enum Command {
     /// Measure a device: cost of requests, latency, knee and bandwidth, for the config. One to two minutes; reads only,
     /// unless told otherwise.
     Calibrate(CalibrateOptions),
+    /// Ask a running server, and change it: its config needs a section [control].
+    Ctl(Ctl),
+    /// Print the script that teaches a shell to complete mqfq: bash, zsh, fish, elvish or powershell.
+    #[command(hide = true)]
+    Completions {
+        /// The shell.
+        shell: String,
+    },
+    /// Write the man pages to FOLDER.
+    #[command(hide = true)]
+    Man {
+        /// It is made if it is not there.
+        folder: PathBuf,
+    },
     /// Show what fair queueing does: tenants alone and together, under none, sfqd and mqfq. Needs nothing, takes under
     /// 30 seconds.
     Demo {
@@ -51,6 +67,33 @@ pub enum Command {
         #[arg(long, default_value = ".")]
         out: PathBuf,
     },
+}
+
+/// `mqfq ctl`, whose commands are of the control plane; their flags are the config's keys.
+#[derive(Debug)]
+pub struct Ctl(pub command_line::Ctl);
+
+impl Args for Ctl {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command_line::augment(command, config::keys)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Ctl::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Ctl {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Ctl, clap::Error> {
+        let variable = std::env::var(command_line::SOCKET_VARIABLE).ok();
+        let read = command_line::read(matches, config::keys, variable.as_deref());
+        read.map(Ctl).map_err(|sentence| clap::Error::raw(clap::error::ErrorKind::ValueValidation, sentence))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Ctl::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// A number of requests that a trace keeps.

@@ -250,14 +250,14 @@ impl Server for Running {
             Ok(config) => self.change(&mut changing, candidate, config, proposal, &say),
             Err(error) => (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };
-        let (_, mut result) = self.tell(&proposal.by, done);
+        let (done, mut result) = done;
         if let Err(refusal) = &mut result
             && !is_own
         {
             refusal.line = None;
             refusal.sentence = without_place(&refusal.sentence).to_owned();
         }
-        result
+        self.tell(&proposal.by, (done, result)).1
     }
 
     fn file(&self) -> Option<ConfigFile> {

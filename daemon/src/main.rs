@@ -20,6 +20,7 @@ mod trace;
 mod trouble;
 mod watch;
 
+use clap::CommandFactory;
 use cli::{Cli, Command};
 use mqfq_config::text;
 use mqfq_demo::demo::{self, DemoOptions};
@@ -27,6 +28,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    mqfq_control::ctl::shell::complete(Cli::command);
     let cli = match mqfq_report::command_line::arguments::<Cli>("mqfq") {
         Ok(cli) => cli,
         Err(sentence) => return fail(&sentence, 2),
@@ -48,6 +50,11 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Serve { .. } => unreachable!("main has its own way to serve"),
         Command::Check { config } => serve::check(&config, json),
         Command::Calibrate(options) => calibrate::calibrate(&options, json),
+        Command::Ctl(cli::Ctl(asked)) => mqfq_control::ctl::run(&asked.client, &asked.asked, json),
+        Command::Completions { shell } => {
+            mqfq_report::print_line(mqfq_control::ctl::shell::script(&shell, "mqfq")?.trim_end())
+        }
+        Command::Man { folder } => mqfq_control::ctl::shell::man(Cli::command(), &folder),
         Command::Demo { out } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
     }
 }

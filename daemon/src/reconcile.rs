@@ -83,8 +83,8 @@ impl Reconciler {
         &self.plan
     }
 
-    /// Puts `plan` in force, as a whole or not at all, and says what is different; with `dry_run` it only says what would
-    /// be. Blocks until it is in force, which may take as long as `server.drain-s` says.
+    /// Puts `plan` in force, as a whole or not at all, and says what is different; with `dry_run` it only says what
+    /// would be. Blocks until it is in force, which may take as long as `server.drain-s` says.
     ///
     /// # Errors
     /// [`Refusals`]: what cannot be had while tenants are served, or what failed. All is as before.

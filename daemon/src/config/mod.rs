@@ -274,6 +274,25 @@ static DEVICE_KEYS: LazyLock<[Vec<&str>; 4]> = LazyLock::new(|| {
     own.map(|own| [own, &policy::KEYS[..], &PolicyKind::all_keys()[..], &PATH_KEYS[..]].concat())
 });
 
+/// The keys of a section: of a device, those of all its kinds.
+pub fn keys(kind: mqfq_control::Kind) -> Vec<&'static str> {
+    use mqfq_control::Kind;
+    match kind {
+        Kind::Device => {
+            let mut keys = Vec::new();
+            DEVICE_KEYS.iter().flatten().for_each(|key| {
+                if !keys.contains(key) {
+                    keys.push(*key)
+                }
+            });
+            keys
+        }
+        Kind::Group => mqfq_config::groups::KEYS.to_vec(),
+        Kind::Tenant => TENANT_KEYS.to_vec(),
+        Kind::Export => EXPORT_KEYS.clone(),
+    }
+}
+
 /// What is set of the path to a device, whatever its policy.
 const PATH_KEYS: [&str; 12] = [
     "queue-depth",

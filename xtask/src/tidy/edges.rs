@@ -26,7 +26,7 @@ const EDGES: &[Edges] = &[
     Edges { folder: "report", package: "mqfq-report", on: &[], or_fewer: false },
     Edges { folder: "demo", package: "mqfq-demo", on: &["nvme", "blk", "front", "report"], or_fewer: false },
     Edges { folder: "calibrate", package: "mqfq-calibrate", on: &["blk", "report", "demo"], or_fewer: false },
-    Edges { folder: "control", package: "mqfq-control", on: &["report"], or_fewer: true },
+    Edges { folder: "control", package: "mqfq-control", on: &["config", "report"], or_fewer: false },
     Edges {
         folder: "daemon",
         package: "mqfq",

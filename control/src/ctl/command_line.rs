@@ -1,0 +1,332 @@
+//! Which commands are there, and what does one ask for?
+//!
+//! The keys of devices, groups, tenants and exports are flags of `add` and `set`. Whoever reads the config knows them
+//! and hands them in ([`Keys`]), so that a new key of the config is a flag at once.
+
+use crate::client::{Address, Client};
+use crate::ctl::shell;
+use crate::model::Kind;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use mqfq_config::text::quoted;
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+/// Where a server listens unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "unix:/run/mqfq/control.sock";
+
+/// Says where it listens, for all commands of a shell.
+pub const SOCKET_VARIABLE: &str = "MQFQ_SOCKET";
+
+/// The keys of a kind, as the config's reader takes them.
+pub type Keys = fn(Kind) -> Vec<&'static str>;
+
+/// What is asked for.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Asked {
+    /// What the process is.
+    Status,
+    /// The counters, as JSON.
+    Counters,
+    /// Why is this one slow?
+    Why(String),
+    /// What happens, after this event, and so many of them.
+    Events {
+        /// `None`: from now on.
+        after: Option<u64>,
+        /// `None`: without end.
+        count: Option<u64>,
+    },
+    /// What is configured, as TOML.
+    Config,
+    /// Have the config file read again.
+    Reload,
+    /// Put a whole config in force.
+    Apply {
+        /// Its file.
+        file: PathBuf,
+        /// How.
+        options: Options,
+    },
+    /// In what do file and server differ?
+    Diff,
+    /// Write what is configured to the file.
+    Save {
+        /// Also if it has changed since it was read.
+        force: bool,
+    },
+    /// All of a kind.
+    List(Kind),
+    /// One.
+    Show(Kind, String),
+    /// A new one.
+    Add(Kind, String, Map<String, Value>, Options),
+    /// Other values of one.
+    Set(Kind, String, Map<String, Value>, Options),
+    /// One less.
+    Remove(Kind, String, Options),
+}
+
+/// How a change is asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// Only say what would come of it.
+    pub dry_run: bool,
+    /// Only if it is at this revision.
+    pub revision: Option<u64>,
+}
+
+/// Whom to ask, and for what.
+#[derive(Clone, Debug)]
+pub struct Ctl {
+    /// Whom.
+    pub client: Client,
+    /// For what.
+    pub asked: Asked,
+}
+
+/// Adds the commands to `command`.
+pub fn augment(command: Command, keys: Keys) -> Command {
+    let socket = Arg::new("socket").long("socket").value_name("ADDRESS").global(true).help(
+        "Where the server listens: unix:PATH or tcp:HOST:PORT [default: $MQFQ_SOCKET, or unix:/run/mqfq/control.sock]",
+    );
+    let token = Arg::new("token-file").long("token-file").value_name("FILE").global(true);
+    let token = token.value_parser(value_parser!(PathBuf)).help("File with the token that a TCP address wants");
+    let plain = |name, about| Command::new(name).about(about);
+    let number =
+        |name, about| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u64).range(1..)).help(about);
+    let after = Arg::new("after").long("after").value_name("N").value_parser(value_parser!(u64));
+    let file = Arg::new("file").value_name("FILE").required(true).value_parser(value_parser!(PathBuf));
+    let force = Arg::new("force").long("force").action(ArgAction::SetTrue);
+    let of_all = [
+        plain("status", "What the server is: version, process, revision, number of things"),
+        plain("counters", "The counters, as JSON"),
+        plain("why", "Say why a tenant or export is slow")
+            .arg(shell::name(Kind::Tenant, "Tenant or export").required(true)),
+        plain("events", "Print changes, refusals, trouble and notes as they come")
+            .arg(after.help("Begin after event N of those that are kept; 0: with the oldest"))
+            .arg(number("count", "End after so many")),
+        plain("config", "Print what is configured, as TOML"),
+        plain("reload", "Have the config file read again, as SIGHUP does"),
+        options(plain("apply", "Put the config in FILE in force").arg(file.help("A whole config"))),
+        plain("diff", "Print in what the config file and the server differ, and who set it"),
+        plain("save", "Write what is configured to the config file, and keep its comments")
+            .arg(force.help("Also if the file has changed since the server read it")),
+    ];
+    let command = command.arg(socket).arg(token).subcommand_required(true).arg_required_else_help(true);
+    command.subcommands(of_all).subcommands(Kind::ALL.map(|kind| of_kind(kind, keys(kind))))
+}
+
+/// `ctl tenant ...` and the like.
+fn of_kind(kind: Kind, keys: Vec<&'static str>) -> Command {
+    let section = kind.section();
+    let name = || shell::name(kind, "Its name").required(true);
+    let flag = |key: &'static str| {
+        Arg::new(key)
+            .long(key)
+            .value_name("VALUE")
+            .action(ArgAction::Append)
+            .allow_hyphen_values(true)
+            .help(format!("`{key}` of [{section}.NAME] in the config"))
+    };
+    let flags: Vec<Arg> = keys.iter().copied().map(flag).collect();
+    let unset = Arg::new("unset").long("unset").value_name("KEY").action(ArgAction::Append);
+    let unset = unset.value_parser(clap::builder::PossibleValuesParser::new(keys));
+    let sub = |name, about: String| Command::new(name).about(about);
+    // A new one has a name that nobody completes.
+    let new_name = Arg::new("name").value_name("NAME").required(true).help("Its name");
+    let add = options(sub("add", format!("Add a {section}")).arg(new_name).args(flags.clone()));
+    let set = options(sub("set", format!("Change keys of a {section}")).arg(name()).args(flags));
+    let set = set.arg(unset.help("Take the key away: its default holds"));
+    let mut commands = vec![
+        sub("list", format!("List all {}", kind.plural())),
+        sub("show", format!("Print a {section}: configured, in force, who set it")).arg(name()),
+        add,
+        set,
+        options(sub("rm", format!("Remove a {section}")).arg(name())),
+    ];
+    if kind == Kind::Export {
+        let size = Arg::new("new-size").value_name("SIZE").required(true).help("Its new size, such as 512MiB");
+        commands.push(options(sub("resize", "Change the size of an export".to_owned()).arg(name()).arg(size)));
+    }
+    let about = format!("List, print, add, change and remove {}", kind.plural());
+    Command::new(section).about(about).subcommands(commands).subcommand_required(true).arg_required_else_help(true)
+}
+
+fn options(command: Command) -> Command {
+    let dry_run = Arg::new("dry-run").long("dry-run").action(ArgAction::SetTrue);
+    let revision = Arg::new("revision").long("revision").value_name("N").value_parser(value_parser!(u64));
+    command
+        .arg(dry_run.help("Only say what would come of it"))
+        .arg(revision.help("Only if it is at revision N, which the answer to `show` or `status` has"))
+}
+
+/// What the arguments ask for. `variable`: the value of [`SOCKET_VARIABLE`].
+///
+/// # Errors
+/// One sentence: an address, a value or a token that cannot be read.
+pub fn read(matches: &ArgMatches, keys: Keys, variable: Option<&str>) -> Result<Ctl, String> {
+    let (name, inner) = matches.subcommand().ok_or("no command is given")?;
+    let asked = match name {
+        "status" => Asked::Status,
+        "counters" => Asked::Counters,
+        "why" => Asked::Why(text(inner, "name")),
+        "events" => Asked::Events { after: inner.get_one("after").copied(), count: inner.get_one("count").copied() },
+        "config" => Asked::Config,
+        "reload" => Asked::Reload,
+        "apply" => {
+            let file = inner.get_one::<PathBuf>("file").cloned().unwrap_or_default();
+            Asked::Apply { file, options: read_options(inner) }
+        }
+        "diff" => Asked::Diff,
+        "save" => Asked::Save { force: inner.get_flag("force") },
+        section => {
+            let kind = Kind::ALL.into_iter().find(|kind| kind.section() == section);
+            of_kind_asked(kind.ok_or("no such command")?, inner, keys)?
+        }
+    };
+    Ok(Ctl { client: client(deepest(matches), variable)?, asked })
+}
+
+/// Where clap leaves the values of flags that all commands have.
+fn deepest(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| deepest(inner))
+}
+
+fn client(matches: &ArgMatches, variable: Option<&str>) -> Result<Client, String> {
+    let socket = matches.get_one::<String>("socket").map(String::as_str).or(variable).unwrap_or(DEFAULT_SOCKET);
+    let read = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| format!("cannot read {}: {}", path.display(), mqfq_report::plain(&error)))?;
+        Ok::<_, String>(text.trim().to_owned())
+    };
+    let token = matches.get_one::<PathBuf>("token-file").map(read).transpose()?;
+    Ok(Client { address: Address::parse(socket)?, token, patience: None })
+}
+
+fn of_kind_asked(kind: Kind, matches: &ArgMatches, keys: Keys) -> Result<Asked, String> {
+    let (name, inner) = matches.subcommand().ok_or("no command is given")?;
+    let thing = || text(inner, "name");
+    Ok(match name {
+        "list" => Asked::List(kind),
+        "show" => Asked::Show(kind, thing()),
+        "add" => Asked::Add(kind, thing(), values(inner, keys(kind))?, read_options(inner)),
+        "rm" => Asked::Remove(kind, thing(), read_options(inner)),
+        "resize" => {
+            let size = [("size".to_owned(), value(&text(inner, "new-size"))?)];
+            Asked::Set(kind, thing(), size.into_iter().collect(), read_options(inner))
+        }
+        _ => {
+            let mut values = values(inner, keys(kind))?;
+            for key in inner.get_many::<String>("unset").into_iter().flatten() {
+                if values.insert(key.clone(), Value::Null).is_some() {
+                    return Err(format!("--{key} and --unset {key} exclude each other, allowed is one of them"));
+                }
+            }
+            if values.is_empty() {
+                return Err(format!("nothing is set, allowed are flags such as --{} VALUE", keys(kind)[0]));
+            }
+            Asked::Set(kind, thing(), values, read_options(inner))
+        }
+    })
+}
+
+fn text(matches: &ArgMatches, name: &str) -> String {
+    matches.get_one::<String>(name).cloned().unwrap_or_default()
+}
+
+fn read_options(matches: &ArgMatches) -> Options {
+    Options { dry_run: matches.get_flag("dry-run"), revision: matches.get_one("revision").copied() }
+}
+
+/// The keys that are given; one that is given several times is a list.
+fn values(matches: &ArgMatches, keys: Vec<&'static str>) -> Result<Map<String, Value>, String> {
+    let mut values = Map::new();
+    for key in keys {
+        let Some(texts) = matches.get_many::<String>(key) else { continue };
+        let mut all = texts.map(|text| value(text)).collect::<Result<Vec<_>, _>>()?;
+        let value = if all.len() == 1 { all.remove(0) } else { Value::Array(all) };
+        values.insert(key.to_owned(), value);
+    }
+    Ok(values)
+}
+
+/// A value as one writes it in a shell: a number, `true`, `false`, a list, table or quoted string of TOML; all else is a
+/// string.
+fn value(text: &str) -> Result<Value, String> {
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+        && text.bytes().all(|byte| byte.is_ascii_digit() || b"-._".contains(&byte));
+    let is_toml = is_number || text.starts_with(['[', '{', '"', '\'']) || text == "true" || text == "false";
+    if !is_toml {
+        return Ok(text.into());
+    }
+    let table: Result<toml::Table, _> = format!("value = {text}").parse();
+    match table.ok().and_then(|mut table| table.remove("value").filter(|_| table.is_empty())) {
+        Some(value) => serde_json::to_value(value).map_err(|error| error.to_string()),
+        // Such as 10.0.0.1.
+        None if is_number => Ok(text.into()),
+        None => Err(format!("{} cannot be read as TOML, allowed is a value as in the config", quoted(text))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn keys(kind: Kind) -> Vec<&'static str> {
+        if kind == Kind::Export { vec!["device", "size", "nbd"] } else { vec!["weight", "class"] }
+    }
+
+    fn ctl(args: &[&str], variable: Option<&str>) -> Result<Ctl, String> {
+        let command = augment(Command::new("ctl"), keys);
+        command.clone().debug_assert();
+        let matches = command.try_get_matches_from([&["ctl"], args].concat()).map_err(|error| error.to_string())?;
+        read(&matches, keys, variable)
+    }
+
+    #[test]
+    fn keys_of_the_config_are_flags_and_values_are_those_of_toml() {
+        let asked = |args: &[&str]| ctl(args, None).unwrap().asked;
+        let none = Options::default();
+        let map = |value: Value| value.as_object().unwrap().clone();
+        let keys = map(json!({ "weight": 300, "class": null }));
+        let set = asked(&["tenant", "set", "web", "--weight", "300", "--unset", "class"]);
+        assert_eq!(set, Asked::Set(Kind::Tenant, "web".into(), keys, none.clone()));
+        let keys = map(json!({ "device": "7up", "size": "1GiB", "nbd": ["unix:/a", "unix:/b"] }));
+        let add = ["export", "add", "x", "--device", "7up", "--size", "1GiB", "--nbd", "unix:/a", "--nbd", "unix:/b"];
+        assert_eq!(asked(&add), Asked::Add(Kind::Export, "x".into(), keys, none));
+        let keys = map(json!({ "size": 4096 }));
+        let options = Options { dry_run: true, revision: Some(7) };
+        let resize = asked(&["export", "resize", "x", "4096", "--dry-run", "--revision", "7"]);
+        assert_eq!(resize, Asked::Set(Kind::Export, "x".into(), keys, options));
+        for (text, wanted) in [
+            ("true", json!(true)),
+            ("1.5", json!(1.5)),
+            ("10.0.0.1", json!("10.0.0.1")),
+            ("\"300\"", json!("300")),
+            ("[1, 2]", json!([1, 2])),
+            ("{ write = { per-byte = 2 } }", json!({ "write": { "per-byte": 2 } })),
+        ] {
+            assert_eq!(value(text), Ok(wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_socket_is_that_of_the_flag_then_of_the_environment_then_the_default() {
+        let address = |args: &[&str], variable| ctl(args, variable).unwrap().client.address.to_string();
+        assert_eq!(address(&["status"], None), DEFAULT_SOCKET);
+        assert_eq!(address(&["status"], Some("tcp:a:1")), "tcp:a:1");
+        assert_eq!(address(&["tenant", "list", "--socket", "/s"], Some("tcp:a:1")), "unix:/s");
+        assert_eq!(address(&["--socket", "unix:/s", "tenant", "list"], None), "unix:/s");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_a_sentence() {
+        let refusal = |args: &[&str]| ctl(args, None).unwrap_err();
+        assert_eq!(refusal(&["tenant", "set", "a"]), "nothing is set, allowed are flags such as --weight VALUE");
+        let both = refusal(&["tenant", "set", "a", "--weight", "1", "--unset", "weight"]);
+        assert_eq!(both, "--weight and --unset weight exclude each other, allowed is one of them");
+        let list = refusal(&["tenant", "set", "a", "--weight", "[1"]);
+        assert_eq!(list, "\"[1\" cannot be read as TOML, allowed is a value as in the config");
+    }
+}

@@ -1,0 +1,121 @@
+//! How does an answer look? Tables and sentences for people.
+
+use crate::events::Event;
+use crate::model::{Applied, Kind, SetBy, Status, Thing, Via};
+use mqfq_config::text::{sentence, shown};
+use mqfq_report::table::{Align, Table};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// A value as one writes it on the command line; `-`: there is none.
+pub(super) fn value(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => shown(text),
+        Some(Value::Array(items)) => items.iter().map(|item| self::value(Some(item))).collect::<Vec<_>>().join(" "),
+        Some(other) => sentence(&other.to_string()),
+    }
+}
+
+pub(super) fn status(status: &Status, address: &str) -> String {
+    let mut table = Table::new(&[("server", Align::Left), (address, Align::Left)]);
+    let mut row = |name: &str, value: String| table.row(vec![name.to_owned(), value]);
+    row("version", status.version.clone());
+    row("pid", status.pid.to_string());
+    row("up", uptime(status.uptime_s));
+    row("workers", status.workers.to_string());
+    row("config", status.config.as_deref().map_or("-".to_owned(), shown));
+    row("revision", status.revision.to_string());
+    for (kind, number) in &status.things {
+        row(kind, number.to_string());
+    }
+    if status.draining {
+        row("state", "draining".to_owned());
+    }
+    table.render()
+}
+
+fn uptime(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{minutes} min"),
+        3600..86_400 => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+/// A row for each thing: what is in force, or configured if nothing uses it.
+pub(super) fn things(kind: Kind, things: &[Thing]) -> String {
+    let keys: BTreeSet<&String> =
+        things.iter().flat_map(|thing| thing.in_force.keys().chain(thing.configured.keys())).collect();
+    let mut columns = vec![(kind.section(), Align::Left)];
+    columns.extend(keys.iter().map(|key| (key.as_str(), Align::Left)));
+    columns.extend([("in use", Align::Left), ("revision", Align::Right)]);
+    let mut table = Table::new(&columns);
+    for thing in things {
+        let mut row = vec![shown(&thing.name)];
+        row.extend(keys.iter().map(|key| value(thing.in_force.get(*key).or(thing.configured.get(*key)))));
+        let is_used = if thing.in_force.is_empty() { "no" } else { "yes" };
+        row.extend([is_used.to_owned(), thing.revision.to_string()]);
+        table.row(row);
+    }
+    table.render()
+}
+
+/// A row for each key: configured, in force, who set it.
+pub(super) fn thing(thing: &Thing) -> String {
+    let columns = ["key", "configured", "in force", "set by", "at"].map(|name| (name, Align::Left));
+    let mut table = Table::new(&columns);
+    let keys: BTreeSet<&String> = thing.in_force.keys().chain(thing.configured.keys()).collect();
+    for key in keys {
+        let set_by = thing.set_by.get(key);
+        table.row(vec![
+            key.clone(),
+            value(thing.configured.get(key)),
+            value(thing.in_force.get(key)),
+            set_by.map_or("default".to_owned(), who),
+            set_by.map_or("-".to_owned(), |set_by| set_by.at.clone()),
+        ]);
+    }
+    let used = if thing.in_force.is_empty() { ", which no export uses" } else { "" };
+    format!("{}revision {}{used}\n", table.render(), thing.revision)
+}
+
+/// Who set something.
+pub(super) fn who(SetBy { by, .. }: &SetBy) -> String {
+    let way = match by.via {
+        Via::File => "file",
+        Via::Sighup => "SIGHUP",
+        Via::Ctl => "ctl",
+        Via::Http => "http",
+    };
+    let parts = [
+        Some(way.to_owned()),
+        by.uid.map(|uid| format!("uid {uid}")),
+        by.pid.map(|pid| format!("pid {pid}")),
+        by.address.as_deref().map(shown),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+pub(super) fn applied(applied: &Applied) -> String {
+    let mut lines: Vec<String> = applied.warnings.iter().map(|warning| format!("warning: {warning}")).collect();
+    for change in &applied.changes {
+        let (from, to) = (value(Some(&change.from)), value(Some(&change.to)));
+        lines.push(format!("{}: {from} -> {to}", change.key));
+    }
+    lines.extend(applied.done.iter().map(|done| format!("in force: {done}")));
+    lines.push(match (applied.changed, applied.dry_run) {
+        (false, _) => format!("nothing is different, revision {}", applied.revision),
+        (true, true) => format!("only tried: still revision {}", applied.revision),
+        (true, false) => format!("revision {}", applied.revision),
+    });
+    lines.iter().map(|line| format!("{}\n", sentence(line))).collect()
+}
+
+pub(super) fn event(Event { id, at, kind, sentence: said, data }: &Event) -> String {
+    let by = data.get("by").and_then(|by| serde_json::from_value(by.clone()).ok());
+    let by = by.map_or(String::new(), |by| format!(" ({})", who(&SetBy { by, at: String::new(), revision: 0 })));
+    sentence(&format!("{at} {id} {kind}: {said}{by}"))
+}
