@@ -230,7 +230,10 @@ async fn put_config(
         let _place: OwnedSemaphorePermit = place;
         let document = if is_toml {
             let text = String::from_utf8(bytes.into()).map_err(|_| bad("the body is not UTF-8, allowed is TOML"))?;
-            Document::parse(&text).map_err(|why| bad(&format!("not valid TOML: {why}")))?
+            Document::parse(&text).map_err(|fault| {
+                // As the config's reader calls a document that came over the API.
+                Refusal { line: Some(fault.line), ..bad(&format!("config:{fault}")) }
+            })?
         } else {
             Document::from_json(&object(&bytes)?)?
         };

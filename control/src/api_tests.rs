@@ -24,7 +24,7 @@ impl Server for OnPaper {
     fn status(&self) -> Status {
         let revision = self.ledger.lock().unwrap().revision();
         let (version, config, things) = (String::new(), None, Default::default());
-        Status { version, pid: 1, uptime_s: 0, workers: 0, revision, draining: false, config, things }
+        Status { version, pid: 1, uptime_s: 0, workers: 0, revision, draining: false, config, listen: vec![], things }
     }
 
     fn state(&self) -> Arc<All> {

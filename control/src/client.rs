@@ -77,6 +77,12 @@ impl Ask {
         Ask { body: body.into(), ..self.header(header::CONTENT_TYPE, media_type) }
     }
 
+    /// With a body whose media type a header says, or nobody.
+    #[must_use]
+    pub fn bytes(self, body: impl Into<Vec<u8>>) -> Ask {
+        Ask { body: body.into(), ..self }
+    }
+
     /// With a header.
     #[must_use]
     pub fn header(mut self, name: HeaderName, value: impl Into<String>) -> Ask {

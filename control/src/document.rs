@@ -8,6 +8,22 @@ use mqfq_config::join;
 use mqfq_config::text::quoted;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::fmt;
+
+/// Why a text is no TOML.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NoToml {
+    /// The line, from 1.
+    pub line: usize,
+    /// Why.
+    pub why: String,
+}
+
+impl fmt::Display for NoToml {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: not valid TOML: {}", self.line, self.why)
+    }
+}
 
 /// Tables, and the text that they were read from.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -21,9 +37,12 @@ impl Document {
     /// The document that `text` is.
     ///
     /// # Errors
-    /// It is not TOML. (The config's reader says it better: it names the line.)
-    pub fn parse(text: &str) -> Result<Document, String> {
-        let table = text.parse::<toml::Table>().map_err(|error| error.message().trim().replace('\n', ", "))?;
+    /// It is not TOML.
+    pub fn parse(text: &str) -> Result<Document, NoToml> {
+        let table = text.parse::<toml::Table>().map_err(|error| NoToml {
+            line: 1 + text[..error.span().map_or(0, |span| span.start)].matches('\n').count(),
+            why: error.message().trim().replace('\n', ", "),
+        })?;
         Ok(Document { table, text: Some(text.to_owned()) })
     }
 

@@ -52,6 +52,8 @@ const END_WAIT: Duration = Duration::from_secs(1);
 pub struct Listen {
     /// It listens already.
     pub socket: OwnedFd,
+    /// Where, as clients write it.
+    pub address: String,
     /// How clients are told apart there.
     pub door: Door,
     /// Dropped when nobody listens any more: whoever removes the socket's file.
@@ -127,7 +129,7 @@ impl Drop for Control {
 }
 
 async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::Result<()> {
-    let Listen { socket, door, keep: _keep } = listen;
+    let Listen { socket, door, keep: _keep, .. } = listen;
     match door {
         Door::Unix => {
             let listener = StdUnixListener::from(socket);

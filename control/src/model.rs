@@ -247,6 +247,8 @@ pub struct Status {
     /// The config file's path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
+    /// Where the control plane listens.
+    pub listen: Vec<String>,
     /// Number of things of each kind, by the collection's name.
     pub things: BTreeMap<String, usize>,
 }

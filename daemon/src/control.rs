@@ -37,6 +37,18 @@ const BACKLOG: i32 = 128;
 /// A token is at least as long, bytes, so that nobody guesses it.
 const TOKEN_BYTES_MIN: usize = 16;
 
+/// What a server was started from.
+pub struct Origin {
+    /// The config file.
+    pub path: PathBuf,
+    /// Its text.
+    pub text: String,
+    /// `[control]` in it.
+    pub control: Option<ControlConfig>,
+    /// Where the control plane listens.
+    pub listen: Vec<String>,
+}
+
 /// The counters as JSON.
 pub type Counters = Box<dyn Fn() -> Value + Send + Sync>;
 
@@ -44,8 +56,7 @@ pub type Counters = Box<dyn Fn() -> Value + Send + Sync>;
 pub struct Running {
     engine: Arc<Engine>,
     output: Output,
-    path: PathBuf,
-    control: Option<ControlConfig>,
+    origin: Origin,
     ready_at: Instant,
     is_draining: AtomicBool,
     counters: Counters,
@@ -73,27 +84,24 @@ struct Shown {
 type Done = (Vec<Change>, Result<Applied, Refusal>);
 
 impl Running {
-    /// A server that runs the plan of `reconciler`, which the config at `path` with this `text` says.
+    /// A server that runs the plan of `reconciler`, which the config that it was started from says.
     pub fn new(
         engine: Arc<Engine>,
         output: Output,
-        path: &Path,
-        text: String,
-        control: Option<ControlConfig>,
+        origin: Origin,
         reconciler: Reconciler,
         counters: Counters,
     ) -> Running {
-        let document = Document::parse(&text).expect("the config's reader has read it");
+        let document = Document::parse(&origin.text).expect("the config's reader has read it");
         let ledger = Ledger::new(document, By::via(Via::File), SystemTime::now());
         let state = state_of(&ledger, reconciler.plan(), &engine);
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let file = ConfigFile { path: absolute.display().to_string(), text };
+        let path = std::path::absolute(&origin.path).unwrap_or_else(|_| origin.path.clone());
+        let file = ConfigFile { path: path.display().to_string(), text: origin.text.clone() };
         let shown = Shown { document: ledger.document(), state: Arc::new(state), file };
         Running {
             engine,
             output,
-            path: path.to_owned(),
-            control,
+            origin,
             ready_at: Instant::now(),
             is_draining: AtomicBool::new(false),
             counters,
@@ -122,11 +130,11 @@ impl Running {
     }
 
     fn reload_by(&self, by: &By) -> Done {
-        let name = self.path.display().to_string();
-        let read = Config::read_text(&self.path).and_then(|text| {
+        let name = self.origin.path.display().to_string();
+        let read = Config::read_text(&self.origin.path).and_then(|text| {
             // The reader's sentence, with file and line.
             let config = Config::parse(&name, &text).map_err(|error| error.to_string())?;
-            let document = Document::parse(&text)?;
+            let document = Document::parse(&text).map_err(|fault| format!("{name}:{fault}"))?;
             Ok((config, document, text))
         });
         let (config, document, text) = match read {
@@ -157,7 +165,11 @@ impl Running {
         say: &dyn Fn(&ConfigError) -> String,
     ) -> Done {
         let refused = |fault, sentence: String| (Vec::new(), Err(Refusal::new(fault, sentence)));
-        if config.control != self.control {
+        let is_same = match (&config.control, &self.origin.control) {
+            (Some(new), Some(old)) => new.says(old),
+            (new, old) => new.is_none() && old.is_none(),
+        };
+        if !is_same {
             let sentence = "[control] cannot change while serving, allowed is to change it by a restart";
             return refused(Fault::Conflict, sentence.to_owned());
         }
@@ -220,6 +232,7 @@ impl Server for Running {
             // Relaxed: see `drains`.
             draining: self.is_draining.load(Ordering::Relaxed),
             config: Some(shown.file.path.clone()),
+            listen: self.origin.listen.clone(),
             things: shown.state.things.iter().map(|(kind, things)| (kind.clone(), things.len())).collect(),
         }
     }
@@ -268,7 +281,7 @@ impl Server for Running {
         if apply {
             return self.reload_by(by).1;
         }
-        let text = Config::read_text(&self.path).map_err(|sentence| Refusal::new(Fault::Broken, sentence))?;
+        let text = Config::read_text(&self.origin.path).map_err(|sentence| Refusal::new(Fault::Broken, sentence))?;
         let changing = self.changing();
         self.shown().file.text = text;
         Ok(changing.ledger.applied(Vec::new(), false, false))
@@ -396,8 +409,8 @@ pub fn listen(control: &ControlConfig) -> Result<Vec<Listen>, String> {
             (SocketAddress::Tcp { .. }, None) => unreachable!("the reader wants a token-file with tcp"),
             (SocketAddress::Unix(_), _) => Door::Unix,
         };
-        let (socket, _, file) = listening.into_parts();
-        Ok(Listen { socket, door, keep: Box::new(file) })
+        let (socket, address, file) = listening.into_parts();
+        Ok(Listen { socket, address: address.to_string(), door, keep: Box::new(file) })
     };
     control.listen.iter().map(listen).collect()
 }

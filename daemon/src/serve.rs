@@ -13,7 +13,7 @@ use crate::config::{
     Config, ConfigError, ControlConfig, DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan, RealFiles, family,
 };
 use crate::connection_log::connection_log;
-use crate::control::{self, Running};
+use crate::control::{self, Origin, Running};
 use crate::in_force::{self, Rates};
 use crate::output::{LAST_LINES_WAIT, Output};
 use crate::reconcile::{Change, Reconciler};
@@ -250,14 +250,16 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     };
     let Prepared { text, control, plan, caps, .. } = prepared;
     let reconciler = Reconciler::new(plan, engine.clone(), caps);
+    let sockets = control_sockets.unwrap_or_default();
+    let listen = sockets.iter().map(|socket| socket.address.clone()).collect();
+    let origin = Origin { path: config.clone(), text, control, listen };
     let (asked, rates) = (counts.clone(), Mutex::new(Rates::default()));
     let counters = move || {
         let report = asked.report(&mut rates.lock().unwrap_or_else(PoisonError::into_inner));
         serde_json::to_value(report).unwrap_or_default()
     };
-    let running = Running::new(engine.clone(), output.clone(), config, text, control, reconciler, Box::new(counters));
-    let running = Arc::new(running);
-    let control = control_sockets.map(|sockets| control::start(sockets, running.clone())).transpose()?;
+    let running = Arc::new(Running::new(engine.clone(), output.clone(), origin, reconciler, Box::new(counters)));
+    let control = if sockets.is_empty() { None } else { Some(control::start(sockets, running.clone())?) };
     let mut is_tracing = false;
     loop {
         match signals.wait() {

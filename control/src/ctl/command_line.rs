@@ -250,8 +250,7 @@ fn values(matches: &ArgMatches, keys: Vec<&'static str>) -> Result<Map<String, V
     Ok(values)
 }
 
-/// A value as one writes it in a shell: a number, `true`, `false`, a list, table or quoted string of TOML; all else is a
-/// string.
+/// A value as one writes it in a shell: a number, a flag, a list, table or quoted string of TOML; all else is a string.
 fn value(text: &str) -> Result<Value, String> {
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-')
         && text.bytes().all(|byte| byte.is_ascii_digit() || b"-._".contains(&byte));

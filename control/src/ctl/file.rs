@@ -73,7 +73,7 @@ pub(super) fn diff(client: &Client, is_json: bool) -> Result<(), String> {
     let (file, running) = (file(client)?, running(client)?);
     // A file of another machine is known as the server has read it.
     let text = read(Path::new(&file.path)).unwrap_or(file.text);
-    let of_file = Document::parse(&text).map_err(|why| format!("{} is not valid TOML: {why}", shown(&file.path)))?;
+    let of_file = Document::parse(&text).map_err(|fault| format!("{}:{fault}", shown(&file.path)))?;
     let of_server = Document::from_json(&running.config).map_err(|refusal| refusal.sentence)?;
     let state = state(client)?;
     let difference = |change: KeyChange| Difference { set_by: set_by(&state, &change.key).cloned(), change };
@@ -118,7 +118,7 @@ pub(super) fn save(client: &Client, force: bool, is_json: bool) -> Result<(), St
     let path = PathBuf::from(&file.path);
     let text = read(&path)?;
     let name = shown(&file.path);
-    let of_file = Document::parse(&text).map_err(|why| format!("{name} is not valid TOML: {why}"))?;
+    let of_file = Document::parse(&text).map_err(|fault| format!("{name}:{fault}"))?;
     let of_server = Document::from_json(&running.config).map_err(|refusal| refusal.sentence)?;
     let changes = of_file.changes_to(&of_server);
     let of_last = Document::parse(&file.text).unwrap_or_default();

@@ -18,7 +18,7 @@ pub(super) fn value(value: Option<&Value>) -> String {
 }
 
 pub(super) fn status(status: &Status, address: &str) -> String {
-    let mut table = Table::new(&[("server", Align::Left), (address, Align::Left)]);
+    let mut table = Table::new(&[("mqfq", Align::Left), (address, Align::Left)]);
     let mut row = |name: &str, value: String| table.row(vec![name.to_owned(), value]);
     row("version", status.version.clone());
     row("pid", status.pid.to_string());
@@ -26,6 +26,7 @@ pub(super) fn status(status: &Status, address: &str) -> String {
     row("workers", status.workers.to_string());
     row("config", status.config.as_deref().map_or("-".to_owned(), shown));
     row("revision", status.revision.to_string());
+    row("listens", status.listen.join(" "));
     for (kind, number) in &status.things {
         row(kind, number.to_string());
     }

@@ -21,6 +21,15 @@ pub struct ControlConfig {
     pub token_file: Option<Located<PathBuf>>,
 }
 
+impl ControlConfig {
+    /// The same, wherever in a document it stands.
+    pub fn says(&self, other: &ControlConfig) -> bool {
+        let ControlConfig { listen, socket_mode, token_file } = self;
+        let path = |file: &Option<Located<PathBuf>>| file.as_ref().map(|file| file.value.clone());
+        (listen, socket_mode, path(token_file)) == (&other.listen, &other.socket_mode, path(&other.token_file))
+    }
+}
+
 const ALLOWED: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\", or a list of these";
 
 /// The section, if it is there.

@@ -8,6 +8,7 @@ mod caps;
 mod change;
 mod client;
 mod config_errors;
+mod control;
 mod copies;
 mod d2fq;
 mod drain;
