@@ -80,6 +80,17 @@ fn the_document_has_every_route_and_no_other() {
 }
 
 #[test]
+fn the_page_for_users_has_every_route() {
+    let page = include_str!("../../docs/use/control.md");
+    for Route { method, path, .. } in routes(OnPaper::new("")) {
+        let kinds = Kind::ALL.iter().map(|kind| format!("/v1/{}", kind.plural()));
+        let general = kinds.fold(path.to_owned(), |path, kind| path.replacen(&kind, "/v1/KINDS", 1));
+        let row = format!("| `{method} {}` |", general.replace("{name}", "NAME"));
+        assert!(page.contains(&row), "docs/use/control.md lacks {row}");
+    }
+}
+
+#[test]
 fn every_reference_of_the_document_leads_somewhere_and_every_operation_has_a_name() {
     fn references<'d>(value: &'d Value, found: &mut Vec<&'d str>) {
         match value {

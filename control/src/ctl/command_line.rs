@@ -311,6 +311,26 @@ mod tests {
     }
 
     #[test]
+    fn the_page_for_users_has_every_command() {
+        let page = include_str!("../../../docs/use/control.md");
+        let command = augment(Command::new("ctl"), keys);
+        for command in command.get_subcommands() {
+            let name = command.get_name();
+            let is_there = |row: &str| assert!(page.contains(row), "docs/use/control.md lacks {row}");
+            if !command.has_subcommands() {
+                is_there(&format!("| `mqfq ctl {name}"));
+            }
+            for sub in command.get_subcommands().map(Command::get_name) {
+                is_there(&if sub == "resize" {
+                    format!("| `mqfq ctl {name} resize")
+                } else {
+                    format!("| `mqfq ctl KIND {sub}")
+                });
+            }
+        }
+    }
+
+    #[test]
     fn the_socket_is_that_of_the_flag_then_of_the_environment_then_the_default() {
         let address = |args: &[&str], variable| ctl(args, variable).unwrap().client.address.to_string();
         assert_eq!(address(&["status"], None), DEFAULT_SOCKET);

