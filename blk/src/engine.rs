@@ -8,6 +8,7 @@ mod classes;
 mod devices;
 mod flows;
 mod pause;
+mod pulse;
 
 pub use classes::Settled;
 

@@ -33,7 +33,7 @@ pub mod listen;
 pub mod model;
 pub mod problem;
 mod stream;
-mod time;
+pub mod time;
 
 pub use api::Route;
 pub use listen::{Control, Listen, start};

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 /// `at` to the millisecond: `2026-11-22T18:00:00.000Z`. A moment before 1970 is 1970.
-pub(crate) fn rfc3339(at: SystemTime) -> String {
+pub fn rfc3339(at: SystemTime) -> String {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (seconds, ms) = (since.as_secs(), since.subsec_millis());
     let (days, second) = (seconds / 86_400, seconds % 86_400);

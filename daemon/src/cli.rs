@@ -2,6 +2,7 @@
 
 use crate::calibrate::CalibrateOptions;
 use crate::config;
+use crate::log_format::LogFormat;
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use mqfq_control::ctl::command_line;
 use std::path::PathBuf;
@@ -37,6 +38,9 @@ pub enum Command {
         /// Requests that a trace keeps, the last ones, of each worker on each device.
         #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = trace_requests)]
         trace_requests: usize,
+        /// The form of what is said on stderr; `journald` goes to the journal instead, with fields.
+        #[arg(long, value_name = "FORM", value_enum, default_value_t = LogFormat::Text)]
+        log_format: LogFormat,
     },
     /// Check CONFIG as `serve` would, without listening.
     Check {

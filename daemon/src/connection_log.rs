@@ -29,12 +29,13 @@ impl Lines {
     }
 }
 
-/// A log for one address. `say` is called on workers: it must neither wait nor panic.
-pub fn connection_log(say: impl Fn(&str) + Send + Sync + 'static) -> Log {
+/// A log for one address. `say` is called on workers, with a line and the export that it is about: it must neither wait
+/// nor panic.
+pub fn connection_log(say: impl Fn(&str, Option<&str>) + Send + Sync + 'static) -> Log {
     let (clock, lines) = (Clock::start(), Mutex::new(Lines::default()));
     Arc::new(move |line| {
-        let said = lines.lock().unwrap_or_else(PoisonError::into_inner).note(line, clock.now_ns());
-        said.iter().for_each(|line| say(line));
+        let said = lines.lock().unwrap_or_else(PoisonError::into_inner).note(line.text, clock.now_ns());
+        said.iter().for_each(|text| say(text, line.export));
     })
 }
 

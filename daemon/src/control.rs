@@ -7,6 +7,7 @@
 //! ```
 //! The start is revision 1.
 
+use crate::config::caps;
 use crate::config::control::ControlConfig;
 use crate::config::{Config, ConfigError, DevicePlan, Plan, RealFiles};
 use crate::output::Output;
@@ -352,6 +353,7 @@ fn in_force(plan: &Plan, engine: &Engine) -> BTreeMap<(Kind, String), Map<String
             keys.insert("staged-requests".into(), flow.staged.requests_max.into());
             keys.insert("staged-bytes".into(), flow.staged.bytes_max.into());
             keys.insert("memory".into(), flow.memory_bytes.into());
+            keys.extend(caps::in_force(flow.caps));
         }
     }
     for export in plan.exports.values() {
@@ -363,6 +365,7 @@ fn in_force(plan: &Plan, engine: &Engine) -> BTreeMap<(Kind, String), Map<String
         keys.insert("offset".into(), export.offset_bytes.into());
         keys.insert("size".into(), export.size_bytes.into());
         keys.insert("read-only".into(), export.read_only.into());
+        keys.extend(caps::in_force(export.caps));
         if flow.export.is_some() {
             keys.insert("weight".into(), flow.weight.get().into());
         }

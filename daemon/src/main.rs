@@ -11,11 +11,13 @@ mod control;
 mod devices;
 mod files;
 mod in_force;
+mod log_format;
 mod output;
 mod reconcile;
 mod report;
 mod serve;
 mod signals;
+mod systemd;
 mod trace;
 mod trouble;
 mod watch;
@@ -33,8 +35,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(sentence) => return fail(&sentence, 2),
     };
-    if let Command::Serve { config, stats, trace, trace_requests } = cli.command {
-        let options = serve::ServeOptions { config, json: cli.json, print_stats: stats, trace, trace_requests };
+    if let Command::Serve { config, stats, trace, trace_requests, log_format } = cli.command {
+        let options =
+            serve::ServeOptions { config, json: cli.json, log_format, print_stats: stats, trace, trace_requests };
         return serve::serve(&options);
     }
     end_where_nobody_reads();

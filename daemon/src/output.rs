@@ -11,6 +11,7 @@
 //!
 //! Workers say nothing: what happens on the data path is counted there and told elsewhere (`trouble.rs`).
 
+use crate::log_format::{About, Journal, Level, LogFormat};
 use mqfq_config::text;
 use serde::Serialize;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -19,7 +20,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Bytes that may wait for a stream before what comes next is dropped. One report may be longer: it is taken if less
 /// than this waits.
@@ -106,7 +107,7 @@ impl Stream {
     }
 
     /// The thread's whole life: it ends with the process.
-    fn write_to(&self, mut out: impl Write, lost_line: fn(u64) -> String) {
+    fn write_to(&self, mut out: impl Write, lost_line: impl Fn(u64) -> String) {
         let (mut lost, mut is_torn) = (0, false);
         loop {
             let nothing = |queue: &mut Queue| queue.lines.is_empty() && queue.dropped == 0;
@@ -205,6 +206,7 @@ pub struct Output {
     err: Arc<Stream>,
     is_json: bool,
     is_patient: bool,
+    log_format: LogFormat,
 }
 
 impl Output {
@@ -212,9 +214,9 @@ impl Output {
     /// must be blocked already.
     ///
     /// # Errors
-    /// A thread or a descriptor could not be had.
-    pub fn of_server(is_json: bool) -> Result<Output, String> {
-        Output::start(is_json, false)
+    /// A thread or a descriptor could not be had, or the journal is not there.
+    pub fn of_server(is_json: bool, log_format: LogFormat) -> Result<Output, String> {
+        Output::start(is_json, false, log_format)
     }
 
     /// For a command whose output is all that it does: whoever says something waits for room.
@@ -222,15 +224,21 @@ impl Output {
     /// # Errors
     /// As [`Output::of_server`].
     pub fn of_command(is_json: bool) -> Result<Output, String> {
-        Output::start(is_json, true)
+        Output::start(is_json, true, LogFormat::Text)
     }
 
-    fn start(is_json: bool, is_patient: bool) -> Result<Output, String> {
+    fn start(is_json: bool, is_patient: bool, log_format: LogFormat) -> Result<Output, String> {
         let lost_report = if is_json { lost_json } else { lost_text };
-        let out = stream("mqfq-stdout", io::stdout().as_fd(), lost_report);
-        let err = stream("mqfq-stderr", io::stderr().as_fd(), lost_sentences);
         let failed = |error: io::Error| format!("cannot start a thread that writes: {}", crate::plain(&error));
-        Ok(Output { out: out.map_err(failed)?, err: err.map_err(failed)?, is_json, is_patient })
+        let out = stream("mqfq-stdout", Descriptor::of(io::stdout().as_fd()).map_err(failed)?, lost_report);
+        let lost = move |lost| log_format.lost(lost);
+        let err = match log_format {
+            LogFormat::Text | LogFormat::Json => {
+                stream("mqfq-stderr", Descriptor::of(io::stderr().as_fd()).map_err(failed)?, lost)
+            }
+            LogFormat::Journald => stream("mqfq-journal", Journal::open()?, lost),
+        };
+        Ok(Output { out: out.map_err(failed)?, err: err.map_err(failed)?, is_json, is_patient, log_format })
     }
 
     /// Reports are JSON, one object on a line.
@@ -253,7 +261,16 @@ impl Output {
 
     /// Says a sentence on stderr, on one line.
     pub fn note(&self, sentence: &str) {
-        self.push(&self.err, format!("mqfq: {}\n", text::sentence(sentence)));
+        self.say(Level::Notice, About::default(), sentence);
+    }
+
+    /// The same of something that has names.
+    pub fn say(&self, level: Level, about: About<'_>, sentence: &str) {
+        self.push(&self.err, self.line(level, about, sentence));
+    }
+
+    fn line(&self, level: Level, about: About<'_>, sentence: &str) -> String {
+        self.log_format.line(level, about, &text::sentence(sentence), SystemTime::now())
     }
 
     fn push(&self, stream: &Stream, text: String) {
@@ -290,22 +307,30 @@ impl Output {
             let name = thread.name().unwrap_or("without a name");
             let message = panic.payload_as_str().unwrap_or("no message");
             let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
-            output.err.push(format!("mqfq: thread {name} panicked{place}: {}\n", text::sentence(message)));
+            let error = |sentence: &str| output.err.push(output.line(Level::Error, About::default(), sentence));
+            error(&format!("thread {name} panicked{place}: {}", text::sentence(message)));
             let backtrace = Backtrace::capture();
             if backtrace.status() == BacktraceStatus::Captured {
-                output.err.push(format!("{backtrace}"));
+                match output.log_format {
+                    LogFormat::Text => output.err.push(format!("{backtrace}")),
+                    LogFormat::Json | LogFormat::Journald => format!("{backtrace}").lines().for_each(error),
+                }
             }
             let who = name.strip_prefix("mqfq-worker-").map_or(format!("thread {name}"), |n| format!("worker {n}"));
-            output.err.push(format!("mqfq: {who} panicked, which is a bug in mqfq: all exports are closed\n"));
+            error(&format!("{who} panicked, which is a bug in mqfq: all exports are closed"));
             output.finish(Some(LAST_LINES_WAIT));
             std::process::exit(1);
         }));
     }
 }
 
-/// A stream and the thread that writes what is pushed to it to a copy of `descriptor`.
-fn stream(name: &str, descriptor: BorrowedFd<'_>, lost_line: fn(u64) -> String) -> io::Result<Arc<Stream>> {
-    let (stream, out) = (Arc::new(Stream::default()), Descriptor::of(descriptor)?);
+/// A stream and the thread that writes what is pushed to it to `out`.
+fn stream(
+    name: &str,
+    out: impl Write + Send + 'static,
+    lost_line: impl Fn(u64) -> String + Send + 'static,
+) -> io::Result<Arc<Stream>> {
+    let stream = Arc::new(Stream::default());
     let of_thread = stream.clone();
     std::thread::Builder::new().name(name.to_owned()).spawn(move || of_thread.write_to(out, lost_line))?;
     Ok(stream)
@@ -317,10 +342,6 @@ fn lost_json(lost: u64) -> String {
 
 fn lost_text(lost: u64) -> String {
     format!("lost: {lost} reports that could not be written here\n")
-}
-
-fn lost_sentences(lost: u64) -> String {
-    format!("mqfq: {lost} lines could not be written here and are lost\n")
 }
 
 #[cfg(test)]
@@ -361,7 +382,9 @@ mod tests {
             let ((asked, is_asked), (answers, answered)) = (mpsc::channel(), mpsc::channel());
             let stream = Arc::new(Stream::default());
             let of_thread = stream.clone();
-            std::thread::spawn(move || of_thread.write_to(Directed { asked, answers: answered }, lost_sentences));
+            std::thread::spawn(move || {
+                of_thread.write_to(Directed { asked, answers: answered }, |lost| LogFormat::Text.lost(lost))
+            });
             Test { stream, asked: is_asked, answers }
         }
 

@@ -15,13 +15,14 @@ use crate::config::{
 use crate::connection_log::connection_log;
 use crate::control::{self, Origin, Running};
 use crate::in_force::{self, Rates};
+use crate::log_format::{About, Level, LogFormat};
 use crate::output::{LAST_LINES_WAIT, Output};
 use crate::reconcile::{Change, Reconciler};
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
-use crate::{devices, plain, watch};
+use crate::{devices, plain, systemd, watch};
 use mqfq_blk::cap::Caps;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping, Settled};
@@ -122,6 +123,8 @@ pub struct ServeOptions {
     pub config: PathBuf,
     /// JSON on stdout.
     pub json: bool,
+    /// The form of sentences on stderr.
+    pub log_format: LogFormat,
     /// Print the counters at the end.
     pub print_stats: bool,
     /// Where a trace is written.
@@ -184,7 +187,7 @@ type GoOn<'a> = &'a dyn Fn() -> Result<(), Failure>;
 pub fn serve(options: &ServeOptions) -> ExitCode {
     // Before any thread exists: they inherit the mask.
     let signals = Signals::block();
-    let output = match Output::of_server(options.json) {
+    let output = match Output::of_server(options.json, options.log_format) {
         Ok(output) => output,
         Err(sentence) => return crate::fail(&sentence, 1),
     };
@@ -192,7 +195,7 @@ pub fn serve(options: &ServeOptions) -> ExitCode {
     let result = serve_until_asked(options, &signals, &output);
     match &result {
         Ok(()) => {}
-        Err(Failure::Sentence(sentence)) => output.note(sentence),
+        Err(Failure::Sentence(sentence)) => output.say(Level::Error, About::default(), sentence),
         Err(Failure::Interrupted) => output.note("a signal ended it before it was ready"),
     }
     output.finish(Some(LAST_LINES_WAIT));
@@ -205,6 +208,7 @@ pub fn serve(options: &ServeOptions) -> ExitCode {
 
 fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output) -> Result<(), Failure> {
     let &ServeOptions { ref config, print_stats, .. } = options;
+    let inherited = Arc::new(systemd::sockets()?);
     raise_open_files_limit();
     let go_on = || if signals.stop_is_pending() { Err(Failure::Interrupted) } else { Ok(()) };
     let prepared = Prepared::from_config(config, devices::open, output, &go_on)?;
@@ -215,17 +219,25 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
         socket_mode: server.socket_mode,
         handshake_timeout: Duration::from_secs(server.handshake_s),
         bytes_in_flight_max: server.connection_memory_bytes,
+        inherited: inherited.clone(),
         ..ListenOptions::default()
     };
+    let tenants = Arc::new(prepared.tenants_of_exports());
     let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
     for (address, table) in &prepared.tables {
-        address.address().await_predecessor(&|| signals.stop_is_pending());
+        if !address.address().claim().is_some_and(|claim| inherited.has(&claim)) {
+            address.address().await_predecessor(&|| signals.stop_is_pending());
+        }
         go_on()?;
-        let notes = output.clone();
-        let log = connection_log(move |line| notes.note(line));
+        let (notes, tenants, at) = (output.clone(), tenants.clone(), address.to_string());
+        let log = connection_log(move |line, export| {
+            let tenant = export.and_then(|export| tenants.get(export)).map(String::as_str);
+            notes.say(Level::Notice, About { tenant, export, address: Some(&at), ..About::default() }, line);
+        });
         let options = ListenOptions { log: Some(log), ..listen_options.clone() };
         listeners.push(address.address().listen(table.clone(), &options)?);
     }
+    systemd::say_left(&inherited, output);
     let addresses: Vec<String> = listeners.iter().map(|listener| listener.address()).collect();
     let listener_stats: Vec<Arc<Stats>> = listeners.iter().map(|listener| listener.stats()).collect();
     let engine = Arc::new(Engine::start(prepared.engine_options())?);
@@ -235,7 +247,7 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     go_on()?;
     let named: Vec<_> = prepared.device_names().into_iter().zip(prepared.devices.iter().cloned()).collect();
     let notes = output.clone();
-    watch::start(&named, move |line| notes.note(line))
+    watch::start(&named, move |device, line| notes.say(Level::Warning, About::device(device), line))
         .map_err(|error| format!("cannot start a thread: {}", plain(&error)))?;
     listeners.into_iter().flat_map(|listener| listener.into_clients()).for_each(|client| engine.attach(client));
     let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
@@ -260,16 +272,24 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     };
     let running = Arc::new(Running::new(engine.clone(), output.clone(), origin, reconciler, Box::new(counters)));
     let control = if sockets.is_empty() { None } else { Some(control::start(sockets, running.clone())?) };
+    systemd::start_watchdog(&engine, output)?;
+    let status = running.with_plan(|plan| format!("{} exports, {} workers", plan.exports.len(), engine.workers()));
+    systemd::ready(&status);
     let mut is_tracing = false;
     loop {
         match signals.wait() {
             Asked::Stop => break,
             Asked::Report => report(),
-            Asked::Reload => say_reloaded(&running, output),
+            Asked::Reload => {
+                systemd::reloading();
+                say_reloaded(&running, output);
+                systemd::ready(&status);
+            }
             Asked::Trace if is_tracing => is_tracing = end_trace(options, &running, &engine, output),
             Asked::Trace => is_tracing = begin_trace(options, &engine, output),
         }
     }
+    systemd::stopping();
     signals.stop_waits_no_longer();
     if is_tracing {
         end_trace(options, &running, &engine, output);
@@ -430,6 +450,12 @@ impl Prepared {
         Ok(Prepared { text, control, plan, devices, tables, workers, caps })
     }
 
+    /// Whose each export is.
+    fn tenants_of_exports(&self) -> BTreeMap<String, String> {
+        let tenant = |export: &ExportPlan| self.plan.devices[export.device].flows[export.flow].tenant.clone();
+        self.plan.exports.values().map(|export| (export.name.clone(), tenant(export))).collect()
+    }
+
     fn device_names(&self) -> Vec<String> {
         self.plan.devices.values().map(|plan| plan.config.name.clone()).collect()
     }
@@ -471,9 +497,10 @@ impl Prepared {
     fn say_settled(&self, settled: &[Settled], output: &Output) {
         for (name, settled) in self.device_names().iter().zip(settled) {
             if let Some(reason) = &settled.fell_back {
-                output.note(&format!("device {name}: {reason}; it runs policy {}", settled.policy.kind));
+                let sentence = format!("device {name}: {reason}; it runs policy {}", settled.policy.kind);
+                output.say(Level::Warning, About::device(name), &sentence);
             } else if let Some(Ok(finding)) = &settled.probe {
-                output.note(&finding.sentence(name));
+                output.say(Level::Notice, About::device(name), &finding.sentence(name));
             }
         }
     }
@@ -662,7 +689,7 @@ mod tests {
     }
 
     fn serve_until_a_worker_panics() {
-        Output::of_server(false).unwrap().end_process_on_panic();
+        Output::of_server(false, LogFormat::Text).unwrap().end_process_on_panic();
         let flow = FlowOptions {
             name: "a".into(),
             weight: Weight::DEFAULT,

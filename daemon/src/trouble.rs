@@ -5,6 +5,7 @@
 //! a worker neither takes a lock nor allocates nor enters the kernel for a line, and a stderr that nobody reads is
 //! nothing to it.
 
+use crate::log_format::{About, Level};
 use crate::output::Output;
 use mqfq_blk::stats::Trouble;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl TroubleCounts {
     }
 
     /// A line for each device of which there is something new.
-    fn take(&self) -> impl Iterator<Item = String> {
+    fn take(&self) -> impl Iterator<Item = (&str, String)> {
         self.0.iter().filter_map(|untold| {
             // Relaxed: see `add`.
             let [timeouts, resets, stuck] =
@@ -56,7 +57,8 @@ impl TroubleCounts {
                 .map(|(count, what)| format!("{count} commands {what}"))
                 .chain((resets > 0).then(|| format!("its queue was reset {resets} times")))
                 .collect();
-            (!commands.is_empty()).then(|| format!("device {}: {}", untold.name, commands.join(", ")))
+            let name = untold.name.as_str();
+            (!commands.is_empty()).then(|| (name, format!("device {name}: {}", commands.join(", "))))
         })
     }
 }
@@ -78,7 +80,7 @@ impl TroubleTeller {
         let tell = move || loop {
             // Acquire: pairs with the Release in `drop`, so that the last look sees what was counted before it.
             let is_last = of_thread.load(Ordering::Acquire);
-            counts.take().for_each(|line| output.note(&line));
+            counts.take().for_each(|(device, line)| output.say(Level::Warning, About::device(device), &line));
             if is_last {
                 return;
             }
@@ -110,7 +112,7 @@ mod tests {
     fn what_workers_count_is_told_once_by_device_and_nothing_is_left_out() {
         let counts = TroubleCounts::new(vec!["fast".into(), "slow".into()]);
         let timeouts = |timeouts| Trouble { timeouts, ..Trouble::default() };
-        let lines = || counts.take().collect::<Vec<_>>();
+        let lines = || counts.take().map(|(_, line)| line).collect::<Vec<_>>();
         counts.add(0, timeouts(3));
         assert_eq!(lines(), ["device fast: 3 commands timed out"]);
         assert!(lines().is_empty(), "nothing is new");

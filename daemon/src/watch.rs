@@ -9,12 +9,12 @@ use std::time::Duration;
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Asks `devices`, each with its name, as long as one of them is there; `say` is given what they answer, one sentence
-/// at a time.
+/// Asks `devices`, each with its name, as long as one of them is there; `say` is given the name and
+/// what it answers, one sentence at a time.
 ///
 /// # Errors
 /// The thread cannot be started.
-pub fn start(devices: &[(String, Arc<dyn Device>)], say: impl Fn(&str) + Send + 'static) -> io::Result<()> {
+pub fn start(devices: &[(String, Arc<dyn Device>)], say: impl Fn(&str, &str) + Send + 'static) -> io::Result<()> {
     // Weak: when the server ends, a device is closed by whoever serves it.
     let mut devices: Vec<(String, Weak<dyn Device>)> =
         devices.iter().map(|(name, device)| (name.clone(), Arc::downgrade(device))).collect();
@@ -22,7 +22,7 @@ pub fn start(devices: &[(String, Arc<dyn Device>)], say: impl Fn(&str) + Send + 
         while !devices.is_empty() {
             devices.retain(|(name, device)| {
                 let Some(device) = device.upgrade() else { return false };
-                device.check_up().iter().for_each(|sentence| say(&format!("device {name}: {sentence}")));
+                device.check_up().iter().for_each(|sentence| say(name, &format!("device {name}: {sentence}")));
                 true
             });
             std::thread::park_timeout(PERIOD);
@@ -43,7 +43,7 @@ mod tests {
         std::fs::File::create(&path).and_then(|file| file.set_len(8192)).unwrap();
         let device: Arc<dyn Device> = Arc::new(FileDevice::open(&FileOptions::new(&path)).unwrap());
         let (sender, said) = mpsc::channel();
-        start(&[("fast".into(), device.clone())], move |line| sender.send(line.to_owned()).unwrap()).unwrap();
+        start(&[("fast".into(), device.clone())], move |_, line| sender.send(line.to_owned()).unwrap()).unwrap();
         std::fs::remove_file(&path).unwrap();
         let line = said.recv().unwrap();
         assert!(line.starts_with(&format!("device fast: {}: was removed or replaced", path.display())), "{line}");

@@ -38,6 +38,7 @@
 //! export a client uses, and refuses new ones where [`crate::export::Door::is_closed`].
 
 use crate::export::{Export, ExportTable};
+use crate::inherited::Inherited;
 use crate::memory::MemoryLimits;
 use crate::places::Places;
 use crate::reserve::Reserve;
@@ -51,7 +52,16 @@ use std::time::Duration;
 
 /// Takes one line about a client that was refused, or closed for a broken rule. Called on workers: it neither waits nor
 /// panics.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+pub type Log = Arc<dyn Fn(Line<'_>) + Send + Sync>;
+
+/// A line of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Line<'a> {
+    /// A sentence.
+    pub text: &'a str,
+    /// The export that the client has or wants, if it has said so.
+    pub export: Option<&'a str>,
+}
 
 /// A way for tenants to attach.
 pub trait FrontEnd: Sync {
@@ -176,6 +186,8 @@ pub struct ListenOptions {
     pub socket_mode: u32,
     /// For all listeners of a process; each [`Default`] has its own.
     pub reserve: Arc<Reserve>,
+    /// Sockets that are listened on already, for all listeners of a process. Default: none.
+    pub inherited: Arc<Inherited>,
     /// Where lines about broken connections and refused clients go. Default: nowhere; [`Stats`] counts them anyway.
     pub log: Option<Log>,
 }
@@ -188,6 +200,7 @@ impl Default for ListenOptions {
             handshake_timeout: Duration::from_secs(10),
             socket_mode: 0o600,
             reserve: Arc::default(),
+            inherited: Arc::default(),
             log: None,
         }
     }

@@ -8,6 +8,7 @@ pub mod export;
 #[cfg(test)]
 mod fake;
 pub mod front_end;
+pub mod inherited;
 pub mod listener;
 pub mod memory;
 pub mod places;

@@ -3,7 +3,7 @@
 //! Each connection accepted is handed to the engine, which chooses the worker where it lives.
 
 use crate::export::ExportTable;
-use crate::front_end::{ListenOptions, Listener, Travelled};
+use crate::front_end::{Line, ListenOptions, Listener, Travelled};
 use crate::places::{Place, Places};
 use crate::socket::{Listening, SocketAddress};
 use crate::stats::{Names, Stats};
@@ -61,7 +61,10 @@ impl SocketListener {
     ) -> Result<SocketListener, String> {
         // One waiting place for each client that may be served, within what kernels commonly allow.
         let backlog = options.connections_max.clamp(128, 4096) as i32;
-        let listening = address.listen(options.socket_mode, backlog)?;
+        let listening = match options.inherited.take(address) {
+            Some(socket) => address.adopt(socket)?,
+            None => address.listen(options.socket_mode, backlog)?,
+        };
         Ok(SocketListener::of(listening, exports, options, names, connection))
     }
 
@@ -175,7 +178,8 @@ impl SocketListener {
 
     fn say(&self, what: impl fmt::Display) {
         if let Some(log) = &self.options.log {
-            log(&format!("{}: {}: {what}", self.stats.names().front_end, Listener::address(self)));
+            let text = format!("{}: {}: {what}", self.stats.names().front_end, Listener::address(self));
+            log(Line { text: &text, export: None });
         }
     }
 }

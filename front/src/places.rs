@@ -28,7 +28,7 @@
 
 use crate::export::TenantId;
 use crate::export::{Export, ExportTable};
-use crate::front_end::{ListenOptions, Log, next_client};
+use crate::front_end::{Line, ListenOptions, Log, next_client};
 use crate::stats::Stats;
 use rustix::net::Shutdown;
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,7 +124,7 @@ impl Places {
             // The worker where it lives finds that its client has left. An error says that it has done so by itself.
             let _ = rustix::net::shutdown(&oldest, Shutdown::Both);
             self.stats.count_broken(self.stats.names().crowded_out);
-            self.say(|| {
+            self.say(None, || {
                 format!("{most} clients have not chosen an export, the oldest of them was closed for the next one")
             });
         }
@@ -152,9 +152,10 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn say(&self, line: impl FnOnce() -> String) {
+    fn say(&self, export: Option<&str>, line: impl FnOnce() -> String) {
         if let Some(log) = &self.log {
-            log(&format!("{}: {}", self.stats.names().front_end, line()));
+            let text = format!("{}: {}", self.stats.names().front_end, line());
+            log(Line { text: &text, export });
         }
     }
 }
@@ -214,7 +215,7 @@ impl Place {
         if of_tenant >= guaranteed && taken.shared >= shared_max {
             drop(taken);
             self.places.stats.count_refused();
-            self.places.say(|| {
+            self.places.say(Some(&export.name), || {
                 format!(
                     "a client of export {:?} was refused: its tenant has {of_tenant} connections here, and what is left of \
                      {connections_max} is kept for others ({guaranteed} for each tenant)",

@@ -156,7 +156,10 @@ fn a_refusal_is_counted_and_said_and_leaves_the_handshake_as_it_was() {
     let said = Arc::new(Mutex::new(Vec::new()));
     let log: Log = Arc::new({
         let said = said.clone();
-        move |line: &str| said.lock().unwrap().push(line.to_owned())
+        move |line: Line<'_>| {
+            assert_eq!(line.export, Some("of 0"));
+            said.lock().unwrap().push(line.text.to_owned());
+        }
     });
     let exports = ExportTable::new([export(0), export(1)]).unwrap();
     let options = ListenOptions { connections_max: 2, log: Some(log), ..ListenOptions::default() };

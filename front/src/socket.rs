@@ -93,17 +93,16 @@ impl SocketAddress {
         }
     }
 
-    /// Goes on with a socket on which another process has listened on it. Its file stays the other's until
-    /// [`Listening::own`].
-    ///
-    /// # Errors
-    /// One sentence for the user, which names the address: the socket does not listen there.
-    pub fn adopt(&self, socket: OwnedFd) -> Result<Listening, String> {
-        let failed = |why: &str| format!("cannot go on listening on {self}: {why}");
-        if !sockopt::socket_acceptconn(&socket).unwrap_or(false) {
-            return Err(failed("what was handed over does not listen"));
+    /// `socket` is a socket that listens there.
+    pub fn is_where(&self, socket: &OwnedFd) -> bool {
+        self.adopted_address(socket).is_ok()
+    }
+
+    fn adopted_address(&self, socket: &OwnedFd) -> Result<SocketAddress, String> {
+        if !sockopt::socket_acceptconn(socket).unwrap_or(false) {
+            return Err("what was handed over does not listen".to_owned());
         }
-        let name = rustix::net::getsockname(&socket).map_err(|errno| failed(&errno.to_string()))?;
+        let name = rustix::net::getsockname(socket).map_err(|errno| errno.to_string())?;
         let address = match self {
             SocketAddress::Unix(path) => {
                 let bound = SocketAddrUnix::try_from(name).ok();
@@ -116,7 +115,17 @@ impl SocketAddress {
                 port.map(|port| SocketAddress::Tcp { host: host.clone(), port })
             }
         };
-        let address = address.ok_or_else(|| failed("what was handed over listens elsewhere"))?;
+        address.ok_or_else(|| "what was handed over listens elsewhere".to_owned())
+    }
+
+    /// Goes on with a socket on which another process has listened on it. Its file stays the other's until
+    /// [`Listening::own`].
+    ///
+    /// # Errors
+    /// One sentence for the user, which names the address: the socket does not listen there.
+    pub fn adopt(&self, socket: OwnedFd) -> Result<Listening, String> {
+        let address =
+            self.adopted_address(&socket).map_err(|why| format!("cannot go on listening on {self}: {why}"))?;
         Ok(Listening { socket, address, file: None })
     }
 }

@@ -33,7 +33,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -78,6 +78,11 @@ impl SharedDevice {
 #[repr(align(128))]
 struct Mailbox(Mutex<Letters>);
 
+/// Turns that a worker has ended, away from its neighbours' as above. It alone writes them.
+#[derive(Default)]
+#[repr(align(128))]
+struct Turns(AtomicU64);
+
 /// Mail that waits, and whether anybody will read it.
 #[derive(Default)]
 struct Letters {
@@ -114,6 +119,7 @@ pub(crate) struct Shared {
     /// By index; `None` where there was a device and is no other yet. Looked at when a worker begins, or is told that a
     /// device has come.
     devices: Mutex<Vec<Option<Arc<SharedDevice>>>>,
+    turns: Vec<Turns>,
     /// A worker whose next device event is nearer than this spins instead of sleeping, ns.
     pub(crate) spin_ns: u64,
     next_worker: AtomicUsize,
@@ -125,10 +131,12 @@ impl Shared {
     pub(crate) fn new(clock: Clock, bells: Vec<Arc<Bell>>, devices: Vec<Arc<SharedDevice>>, spin_ns: u64) -> Shared {
         let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
         let devices = Mutex::new(devices.into_iter().map(Some).collect());
+        let turns = bells.iter().map(|_| Turns::default()).collect();
         Shared {
             clock,
             bells,
             mailboxes,
+            turns,
             devices,
             spin_ns,
             next_worker: AtomicUsize::new(0),
@@ -198,6 +206,11 @@ impl Shared {
         // Relaxed: any spread will do; only the count matters.
         let next = self.next_worker.fetch_add(1, Ordering::Relaxed);
         self.send(next % self.bells.len(), Mail::Attach(make));
+    }
+
+    pub(crate) fn turns(&self) -> Vec<u64> {
+        // Relaxed: nothing else is ordered by them; whether they move is all that is asked.
+        self.turns.iter().map(|turns| turns.0.load(Ordering::Relaxed)).collect()
     }
 
     fn mailbox(&self, worker: usize) -> MutexGuard<'_, Letters> {
@@ -488,6 +501,12 @@ impl Host for ThreadHost {
         // Counted from when the ring is entered, which is later: the timer is never early.
         let wait_ns = at_ns.saturating_sub(self.shared.clock.now_ns());
         self.ring.timer(client, Duration::from_nanos(wait_ns), user);
+    }
+
+    fn turned(&mut self) {
+        let Turns(turns) = &self.shared.turns[self.index];
+        // Relaxed, both: this worker alone writes it.
+        turns.store(turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     fn cancel_waits(&mut self, client: u32) {

@@ -6,6 +6,7 @@ use mqfq_blk::cap::{Cap, CapLimits, Caps};
 use mqfq_blk::engine::Engine;
 use mqfq_blk::slots::{Slot, Slots};
 use mqfq_config::Section;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -106,6 +107,12 @@ pub fn shown(limits: CapLimits) -> String {
     let bytes = limits.bytes_per_s.map(|bytes| format!("{}/s", mqfq_config::size::display(bytes)));
     let both: Vec<String> = iops.into_iter().chain(bytes).collect();
     if both.is_empty() { "none".to_owned() } else { both.join(" and ") }
+}
+
+/// What is in force, by key.
+pub fn in_force(limits: CapLimits) -> impl Iterator<Item = (String, Value)> {
+    let of = |(key, limit): (&str, Option<u64>)| Some((key.to_owned(), limit?.into()));
+    [(MAX_IOPS, limits.iops), (MAX_BYTES_PER_S, limits.bytes_per_s)].into_iter().filter_map(of)
 }
 
 #[cfg(test)]

@@ -23,3 +23,4 @@ mod negotiation;
 mod output;
 mod server;
 mod start;
+mod systemd;

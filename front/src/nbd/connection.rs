@@ -41,7 +41,7 @@ use super::transmit::{Piece, Request, Taken, Transmission};
 use super::wire::Command;
 use super::{HANDSHAKE_RECEIVE_BYTES, NAMES, NbdOptions};
 use crate::export::{Export, ExportTable};
-use crate::front_end::next_client;
+use crate::front_end::{Line, next_client};
 use crate::memory::Short;
 use crate::places::Place;
 use crate::stats::Counted;
@@ -309,11 +309,13 @@ impl Connection {
     fn broke(&mut self, rule: Rule) {
         self.place.stats().count_broken(rule);
         if let Some(log) = &self.options.listen.log {
-            let whose = match &self.phase {
-                Phase::Negotiating(_) => "in its handshake".to_owned(),
-                Phase::Transmitting(transmission) => format!("of export {:?}", transmission.session().export.name),
+            let export = match &self.phase {
+                Phase::Negotiating(_) => None,
+                Phase::Transmitting(transmission) => Some(transmission.session().export.name.as_str()),
             };
-            log(&format!("nbd: closing a connection {whose}: {}: {}", rule.name(), rule.sentence()));
+            let whose = export.map_or("in its handshake".to_owned(), |export| format!("of export {export:?}"));
+            let text = format!("nbd: closing a connection {whose}: {}: {}", rule.name(), rule.sentence());
+            log(Line { text: &text, export });
         }
     }
 

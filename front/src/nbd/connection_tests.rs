@@ -390,7 +390,10 @@ fn a_broken_stream_is_answered_up_to_the_break_logged_and_closed() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let log: crate::front_end::Log = {
         let lines = lines.clone();
-        Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))
+        Arc::new(move |line: Line<'_>| {
+            assert_eq!(line.export, Some("a"));
+            lines.lock().unwrap().push(line.text.to_owned());
+        })
     };
     let stats = Stats::new(&NAMES);
     let mut peer = structured_with(listen(ListenOptions { log: Some(log), ..ListenOptions::default() }), &stats);

@@ -1,0 +1,123 @@
+//! What a service manager is told, and what it gives: readiness, a watchdog, sockets. Without one (no NOTIFY_SOCKET, no
+//! LISTEN_FDS) all of this is nothing. Source: sd_notify(3), sd_listen_fds(3).
+//!
+//! The watchdog is answered by a thread that has each worker turn once more and sees that it did, so that a server of
+//! which one worker hangs is started anew, however well the rest is.
+
+use crate::log_format::{About, Level};
+use crate::output::Output;
+use mqfq_blk::engine::Engine;
+use mqfq_front::inherited::Inherited;
+use sd_notify::NotifyState;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Looks of the watchdog's thread in the time within which it must have answered.
+const LOOKS: u32 = 4;
+
+/// Nobody who listens is nothing to a server: what cannot be told is not told.
+fn tell(state: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(state);
+}
+
+/// The server serves, or serves again after a reload.
+pub fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// The config is read again; [`ready`] follows.
+pub fn reloading() {
+    // Type=notify-reload wants the time; where it cannot be had there is only the word.
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(_) => tell(&[NotifyState::Reloading]),
+    }
+}
+
+/// The server answers what it has admitted, and ends.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("answering admitted requests")]);
+}
+
+/// The sockets that were passed to this process.
+///
+/// # Errors
+/// One sentence: what was said of them cannot be read.
+pub fn sockets() -> Result<Inherited, String> {
+    let passed = sd_notify::listen_fds_with_names();
+    let passed = passed.map_err(|error| format!("cannot take the sockets of LISTEN_FDS: {}", crate::plain(&error)))?;
+    // SAFETY: the service manager passed these descriptors to this process alone (LISTEN_PID is ours), nobody else owns
+    // them, and this is called once.
+    Ok(Inherited::new(passed.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect()))
+}
+
+/// Says which of the sockets that were passed no export is served at.
+pub fn say_left(inherited: &Inherited, output: &Output) {
+    for name in inherited.left() {
+        output.note(&format!("the socket {name:?} was passed to this server, and no export is served there"));
+    }
+}
+
+/// Whether all workers have turned between two looks.
+struct Looks {
+    turns: Vec<u64>,
+}
+
+impl Looks {
+    /// The first worker that has not turned since the last look.
+    fn look(&mut self, turns: Vec<u64>) -> Option<usize> {
+        let stuck = turns.iter().zip(&self.turns).position(|(now, before)| now == before);
+        self.turns = turns;
+        stuck
+    }
+}
+
+/// Answers the watchdog, if there is one, as long as all workers of the engine turn.
+///
+/// # Errors
+/// One sentence: there is no thread to be had.
+pub fn start_watchdog(engine: &Arc<Engine>, output: &Output) -> Result<(), String> {
+    let Some(limit) = sd_notify::watchdog_enabled() else { return Ok(()) };
+    let (engine, output) = (Arc::downgrade(engine), output.clone());
+    let watch = move || answer(&engine, limit / LOOKS, &output, || tell(&[NotifyState::Watchdog]));
+    let thread = std::thread::Builder::new().name("mqfq-watchdog".into()).spawn(watch);
+    thread.map(drop).map_err(|error| format!("cannot start a thread: {}", crate::plain(&error)))
+}
+
+/// The thread's whole life: it ends with the engine.
+fn answer(engine: &Weak<Engine>, pause: Duration, output: &Output, alive: impl Fn()) {
+    let mut looks = Looks { turns: Vec::new() };
+    let mut was_stuck = None;
+    while let Some(running) = engine.upgrade() {
+        let stuck = looks.look(running.turns());
+        running.wake_workers();
+        // Not kept while it waits: the engine ends when nobody serves with it any more.
+        drop(running);
+        match stuck {
+            None => alive(),
+            Some(worker) if was_stuck != stuck => {
+                let sentence = format!("worker {worker} does not turn, the watchdog is not answered");
+                output.say(Level::Error, About::default(), &sentence);
+            }
+            Some(_) => {}
+        }
+        was_stuck = stuck;
+        std::thread::park_timeout(pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_has_not_turned_between_two_looks_is_found() {
+        let mut looks = Looks { turns: Vec::new() };
+        assert_eq!(looks.look(vec![0, 0, 0]), None, "there was no look before");
+        assert_eq!(looks.look(vec![1, 1, u64::MAX]), None);
+        assert_eq!(looks.look(vec![2, 1, 0]), Some(1));
+        assert_eq!(looks.look(vec![3, 2, 0]), Some(2));
+        assert_eq!(looks.look(vec![4, 3, 1]), None);
+    }
+}
