@@ -29,6 +29,9 @@ pub enum Command {
     Serve {
         /// TOML file with [device.NAME], [tenant.NAME] and [export.NAME] sections.
         config: PathBuf,
+        /// Take the place of the server that listens at CONFIG's server.upgrade: its clients stay connected.
+        #[arg(long)]
+        replace: bool,
         /// Print the counters at the end.
         #[arg(long)]
         stats: bool,

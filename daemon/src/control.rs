@@ -12,6 +12,7 @@ use crate::config::control::ControlConfig;
 use crate::config::{Config, ConfigError, DevicePlan, Plan, RealFiles};
 use crate::output::Output;
 use crate::reconcile::{Change, Reconciler, Refusals};
+use crate::upgrade;
 use mqfq_blk::engine::Engine;
 use mqfq_config::text::shown;
 use mqfq_control::document::Document;
@@ -23,6 +24,7 @@ use mqfq_control::{Applied, By, Control, Edit, Kind, Listen, Proposal, Refusal, 
 use mqfq_front::socket::SocketAddress;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -393,11 +395,14 @@ fn groups_in_force(device: &DevicePlan, all: &mut BTreeMap<(Kind, String), Map<S
     }
 }
 
-/// The sockets of `[control]`, which listen from now on.
+/// The sockets of `[control]`, which listen from now on. `inherited` are those that another process has there.
 ///
 /// # Errors
 /// One sentence: an address that cannot be listened on, or a token that cannot be read.
-pub fn listen(control: &ControlConfig) -> Result<Vec<Listen>, String> {
+pub fn listen(
+    control: &ControlConfig,
+    inherited: &mut dyn FnMut(&SocketAddress) -> Option<OwnedFd>,
+) -> Result<Vec<Listen>, String> {
     let token: Option<Arc<str>> = match &control.token_file {
         None => None,
         Some(located) => {
@@ -406,7 +411,7 @@ pub fn listen(control: &ControlConfig) -> Result<Vec<Listen>, String> {
         }
     };
     let listen = |address: &SocketAddress| {
-        let listening = address.listen(control.socket_mode, BACKLOG)?;
+        let listening = upgrade::listen(address, control.socket_mode, BACKLOG, inherited(address))?;
         let door = match (address, &token) {
             (SocketAddress::Tcp { .. }, Some(token)) => Door::Tcp { token: token.clone() },
             (SocketAddress::Tcp { .. }, None) => unreachable!("the reader wants a token-file with tcp"),

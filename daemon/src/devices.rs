@@ -6,6 +6,7 @@ use mqfq_blk::device::file::{FileDevice, FileOptions};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use std::fs::File;
 use std::sync::Arc;
 
 /// Start of the software controller's random numbers (which die holds what, how long each read takes). One number, so
@@ -17,6 +18,18 @@ const NVME_SEED: u64 = 1;
 /// # Errors
 /// A file that cannot be opened or is in use, a size that the device cannot have.
 pub fn open(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError> {
+    open_with(plan, None, warnings)
+}
+
+/// The same, with the file that another process serves if that lends it.
+///
+/// # Errors
+/// The same.
+pub fn open_with(
+    plan: &DevicePlan,
+    file: Option<File>,
+    warnings: &mut Vec<String>,
+) -> Result<Arc<dyn Device>, ConfigError> {
     Ok(match &plan.config.medium {
         Medium::Null { size_bytes } => Arc::new(NullDevice::new(*size_bytes)),
         Medium::Memory { size_bytes } => Arc::new(MemoryDevice::new(*size_bytes)),
@@ -27,7 +40,11 @@ pub fn open(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Dev
                 read_only: plan.read_only,
                 ..FileOptions::new(&path.value)
             };
-            let device = FileDevice::open(&options).map_err(|why| path.place.error(why))?;
+            let device = match file {
+                Some(file) => FileDevice::adopt(&options, file),
+                None => FileDevice::open(&options),
+            };
+            let device = device.map_err(|why| path.place.error(why))?;
             warnings.extend(device.warnings().iter().map(|warning| path.place.error(warning).to_string()));
             Arc::new(device)
         }

@@ -20,6 +20,7 @@ mod signals;
 mod systemd;
 mod trace;
 mod trouble;
+mod upgrade;
 mod watch;
 
 use clap::CommandFactory;
@@ -35,9 +36,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(sentence) => return fail(&sentence, 2),
     };
-    if let Command::Serve { config, stats, trace, trace_requests, log_format } = cli.command {
-        let options =
-            serve::ServeOptions { config, json: cli.json, log_format, print_stats: stats, trace, trace_requests };
+    if let Command::Serve { config, replace, stats, trace, trace_requests, log_format } = cli.command {
+        let (json, print_stats) = (cli.json, stats);
+        let options = serve::ServeOptions { config, replace, json, log_format, print_stats, trace, trace_requests };
         return serve::serve(&options);
     }
     end_where_nobody_reads();

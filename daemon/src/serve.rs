@@ -22,23 +22,28 @@ use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
-use crate::{devices, plain, systemd, watch};
+use crate::upgrade::{Arrival, Boarded, Outcome, Replaced, Serving, Upgrades};
+use crate::{devices, plain, systemd, upgrade, watch};
 use mqfq_blk::cap::Caps;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping, Settled};
 use mqfq_blk::probe::Finding;
 use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slots};
 use mqfq_config::text::shown;
+use mqfq_control::Listen;
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
 use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener};
+use mqfq_front::inherited::Inherited;
 use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
+use mqfq_front::socket::SocketAddress;
 use mqfq_front::stats::Stats;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// What `serve` says when it is ready, and `check` when it would be.
@@ -49,6 +54,17 @@ struct ReadyReport {
     workers: usize,
     devices: Vec<DeviceReady>,
     exports: Vec<ExportReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced: Option<ReplacedReport>,
+}
+
+/// Whose place it took.
+#[derive(Serialize)]
+struct ReplacedReport {
+    pid: u32,
+    connections: usize,
+    /// For how long no client was served.
+    pause_us: u64,
 }
 
 /// What was found of a device before the first request.
@@ -114,13 +130,15 @@ struct ExportReport {
     addresses: BTreeMap<&'static str, Vec<String>>,
 }
 
-/// How a device is opened: [`devices::open`] or [`devices::open_for_check`].
-type Open = fn(&DevicePlan, &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError>;
+/// How a device is opened: as [`devices::open`] or [`devices::open_for_check`] do.
+type Open<'a> = &'a mut dyn FnMut(&DevicePlan, &mut Vec<String>) -> Result<Arc<dyn Device>, ConfigError>;
 
 /// How a server runs, besides what its config says.
 pub struct ServeOptions {
     /// The config.
     pub config: PathBuf,
+    /// It takes the place of the server that runs.
+    pub replace: bool,
     /// JSON on stdout.
     pub json: bool,
     /// The form of sentences on stderr.
@@ -207,39 +225,69 @@ pub fn serve(options: &ServeOptions) -> ExitCode {
 }
 
 fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output) -> Result<(), Failure> {
+    let mut arrival = Arrival::default();
+    let result = start_and_serve(options, signals, output, &mut arrival);
+    match &result {
+        Err(Failure::Sentence(sentence)) => arrival.give_up(sentence),
+        Err(Failure::Interrupted) => arrival.give_up("a signal ended the new process"),
+        Ok(()) => {}
+    }
+    result
+}
+
+fn start_and_serve(
+    options: &ServeOptions,
+    signals: &Signals,
+    output: &Output,
+    arrival: &mut Arrival,
+) -> Result<(), Failure> {
     let &ServeOptions { ref config, print_stats, .. } = options;
-    let inherited = Arc::new(systemd::sockets()?);
+    let mut passed = systemd::sockets()?;
     raise_open_files_limit();
     let go_on = || if signals.stop_is_pending() { Err(Failure::Interrupted) } else { Ok(()) };
-    let prepared = Prepared::from_config(config, devices::open, output, &go_on)?;
-    let control_sockets = prepared.control.as_ref().map(control::listen).transpose()?;
+    let read = Read::config(config, &go_on)?;
+    *arrival = Arrival::new(options.replace, read.plan.server.upgrade.as_ref(), &mut passed)?;
+    let activated = Arc::new(Inherited::new(passed));
+    let open: Open<'_> = &mut |plan, warnings| {
+        let file = arrival.file(&plan.config.name);
+        devices::open_with(plan, file, warnings)
+    };
+    let prepared = Prepared::new(read, open, output, &go_on)?;
     let server = prepared.plan.server.clone();
+    let mut taken_sockets = Vec::new();
+    let mut inherited =
+        |address: &SocketAddress| arrival.socket(address).inspect(|_| taken_sockets.push(address.clone()));
+    let control_sockets =
+        prepared.control.as_ref().map(|control| control::listen(control, &mut inherited)).transpose()?;
+    let upgrade_socket =
+        server.upgrade.as_ref().map(|at| upgrade::listen(at, 0o600, 8, inherited(at)).map(|listening| (at, listening)));
+    let upgrade_socket = upgrade_socket.transpose()?;
     let listen_options = ListenOptions {
         connections_max: server.connections_max,
         socket_mode: server.socket_mode,
         handshake_timeout: Duration::from_secs(server.handshake_s),
         bytes_in_flight_max: server.connection_memory_bytes,
-        inherited: inherited.clone(),
+        inherited: activated.clone(),
         ..ListenOptions::default()
     };
     let tenants = Arc::new(prepared.tenants_of_exports());
-    let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
-    for (address, table) in &prepared.tables {
-        if !address.address().claim().is_some_and(|claim| inherited.has(&claim)) {
-            address.address().await_predecessor(&|| signals.stop_is_pending());
-        }
-        go_on()?;
+    let listen_options = |address: &ExportAddress| {
         let (notes, tenants, at) = (output.clone(), tenants.clone(), address.to_string());
         let log = connection_log(move |line, export| {
             let tenant = export.and_then(|export| tenants.get(export)).map(String::as_str);
             notes.say(Level::Notice, About { tenant, export, address: Some(&at), ..About::default() }, line);
         });
-        let options = ListenOptions { log: Some(log), ..listen_options.clone() };
-        listeners.push(address.address().listen(table.clone(), &options)?);
+        ListenOptions { log: Some(log), ..listen_options.clone() }
+    };
+    let mut listeners: BTreeMap<String, Box<dyn Listener>> = BTreeMap::new();
+    for (address, table) in prepared.tables.iter().filter(|(address, _)| !arrival.listens_at(address)) {
+        if !address.address().claim().is_some_and(|claim| activated.has(&claim)) {
+            address.address().await_predecessor(&|| signals.stop_is_pending());
+        }
+        go_on()?;
+        listeners.insert(upgrade::key(address), address.address().listen(table.clone(), &listen_options(address))?);
     }
-    systemd::say_left(&inherited, output);
-    let addresses: Vec<String> = listeners.iter().map(|listener| listener.address()).collect();
-    let listener_stats: Vec<Arc<Stats>> = listeners.iter().map(|listener| listener.stats()).collect();
+    systemd::say_left(&activated, output);
     let engine = Arc::new(Engine::start(prepared.engine_options())?);
     let trouble = Arc::new(TroubleCounts::new(prepared.device_names()));
     let _teller = TroubleTeller::start(trouble.clone(), output.clone())?;
@@ -249,10 +297,59 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     let notes = output.clone();
     watch::start(&named, move |device, line| notes.say(Level::Warning, About::device(device), line))
         .map_err(|error| format!("cannot start a thread: {}", plain(&error)))?;
-    listeners.into_iter().flat_map(|listener| listener.into_clients()).for_each(|client| engine.attach(client));
+    let copy = |socket: &OwnedFd| socket.try_clone().map_err(|error| format!("no descriptor: {}", plain(&error)));
+    let mut sockets = Vec::new();
+    for (Listen { socket, .. }, address) in
+        control_sockets.iter().flatten().zip(prepared.control.iter().flat_map(|it| &it.listen))
+    {
+        sockets.push((address.to_string(), copy(socket)?));
+    }
+    if let Some((address, listening)) = &upgrade_socket {
+        sockets.push((address.to_string(), copy(&listening.socket)?));
+    }
+    // From here on clients of a server that is replaced wait.
+    let Boarded { listeners: boarded, connections } = arrival.board(&named, &prepared.tables, listen_options)?;
+    listeners.extend(boarded);
+    // In the order of the config.
+    let listeners: Vec<(String, Box<dyn Listener>)> =
+        prepared.tables.iter().filter_map(|(address, _)| listeners.remove_entry(&upgrade::key(address))).collect();
+    let addresses: Vec<String> = listeners.iter().map(|(_, listener)| listener.address()).collect();
+    let listener_stats: Vec<Arc<Stats>> = listeners.iter().map(|(_, listener)| listener.stats()).collect();
+    let numbered = listeners.iter().map(|(key, listener)| (listener.number(), key.clone())).collect();
+    let serving = Arc::new(Serving { devices: named, listeners: numbered, sockets });
+    let (committed, is_committed) = mpsc::channel();
+    let upgrades = match &upgrade_socket {
+        None => None,
+        Some((_, listening)) => {
+            let (lent, owned) = (serving.clone(), serving.clone());
+            // Once the other process has ended, its locks are there to be had.
+            let before =
+                move || is_committed.recv().map(|process| upgrade::wait_for_end(process)).map(|()| owned.own());
+            let opened = move || lent.opened();
+            Some(Upgrades::start(copy(&listening.socket)?, move || before().is_ok(), opened, output.clone())?)
+        }
+    };
+    go_on()?;
+    let connected = connections.len();
+    let replaced = match arrival.taking() {
+        None => None,
+        Some(taking) => {
+            let (Replaced { pid, pause_ns }, process) = taking.commit()?;
+            if upgrades.is_none() || process.is_none() {
+                serving.own();
+            }
+            drop(committed.send(process));
+            Some(ReplacedReport { pid, connections: connected, pause_us: pause_ns / 1000 })
+        }
+    };
+    drop(committed.send(None));
+    listeners.into_iter().flat_map(|(_, listener)| listener.into_clients()).for_each(|client| engine.attach(client));
+    connections.into_iter().for_each(|client| engine.attach(client));
+    arrival.is_over();
+    let _files: Vec<_> = taken_sockets.iter().map(SocketAddress::own_file).collect();
     let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
     prepared.say_settled(&settled, output);
-    prepared.say(true, &addresses, &settled, output);
+    prepared.say(true, &addresses, &settled, replaced, output);
 
     let counts = Counting { engine: engine.clone(), addresses, listeners: listener_stats };
     let (counts, mut rates) = (Arc::new(counts), Rates::default());
@@ -278,7 +375,31 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     let mut is_tracing = false;
     loop {
         match signals.wait() {
-            Asked::Stop => break,
+            Asked::Stop => match upgrade::is_there().then(|| running.with_plan(|_| serving.keep(&engine))) {
+                None => break,
+                Some(Ok(count)) => {
+                    let json = format!("{{\"stored\":{count}}}\n");
+                    let text = format!("stored: {count} descriptors, for the server that systemd starts next\n");
+                    leave(output, print_stats, &mut report, if output.is_json() { json } else { text });
+                }
+                Some(Err(sentence)) => {
+                    output.note(&format!("not stored: {sentence}"));
+                    break;
+                }
+            },
+            Asked::Upgrade => {
+                let Some((ready, done)) = upgrades.as_ref().and_then(Upgrades::take) else { continue };
+                // Nobody changes the config meanwhile.
+                match running.with_plan(|_| upgrade::hand_over(ready, &engine, &serving)) {
+                    Outcome::Replaced => {
+                        let json = "{\"handed_over\":true}\n".to_owned();
+                        let text = "handed over: another process serves now\n".to_owned();
+                        leave(output, print_stats, &mut report, if output.is_json() { json } else { text });
+                    }
+                    Outcome::RolledBack(sentence) => output.note(&format!("not replaced: {sentence}")),
+                }
+                drop(done);
+            }
             Asked::Report => report(),
             Asked::Reload => {
                 systemd::reloading();
@@ -307,6 +428,17 @@ fn serve_until_asked(options: &ServeOptions, signals: &Signals, output: &Output)
     let drain_s = server.drain_s;
     let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
     if all_answered { Ok(()) } else { Err(sentence().into()) }
+}
+
+/// Ends the process as it stands: the sockets' files, the locks and the clients are another one's now, and whoever
+/// dropped what stands for them here would take them away from it.
+fn leave(output: &Output, print_stats: bool, report: &mut dyn FnMut(), last: String) -> ! {
+    output.report(last);
+    if print_stats {
+        report();
+    }
+    output.finish(Some(LAST_LINES_WAIT));
+    std::process::exit(0);
 }
 
 /// Where the counters come from.
@@ -394,22 +526,37 @@ pub fn check(config: &Path, json: bool) -> Result<(), String> {
 }
 
 fn check_and_say(config: &Path, output: &Output) -> Result<(), Failure> {
-    let prepared = Prepared::from_config(config, devices::open_for_check, output, &|| Ok(()))?;
+    let read = Read::config(config, &|| Ok(()))?;
+    let prepared = Prepared::new(read, &mut devices::open_for_check, output, &|| Ok(()))?;
     let addresses: Vec<String> = prepared.tables.iter().map(|(address, _)| address.to_string()).collect();
     let settled = Engine::check(&prepared.engine_options())?;
     prepared.say_settled(&settled, output);
-    prepared.say(false, &addresses, &settled, output);
+    prepared.say(false, &addresses, &settled, None, output);
     Ok(())
 }
 
-impl Prepared {
-    fn from_config(path: &Path, open: Open, output: &Output, go_on: GoOn<'_>) -> Result<Prepared, Failure> {
+/// A config that was read and checked.
+struct Read {
+    text: String,
+    control: Option<ControlConfig>,
+    plan: Plan,
+}
+
+impl Read {
+    fn config(path: &Path, go_on: GoOn<'_>) -> Result<Read, Failure> {
         go_on()?;
         let text = Config::read_text(path)?;
         let config = Config::parse(&path.display().to_string(), &text).map_err(|error| error.to_string())?;
         go_on()?;
         let control = config.control.clone();
-        let mut plan = config.check(&RealFiles).map_err(|error| error.to_string())?;
+        let plan = config.check(&RealFiles).map_err(|error| error.to_string())?;
+        Ok(Read { text, control, plan })
+    }
+}
+
+impl Prepared {
+    fn new(read: Read, open: Open<'_>, output: &Output, go_on: GoOn<'_>) -> Result<Prepared, Failure> {
+        let Read { text, control, mut plan } = read;
         let mut devices = Vec::new();
         for device in plan.devices.values() {
             go_on()?;
@@ -506,7 +653,14 @@ impl Prepared {
     }
 
     /// A line per export. `addresses` are those of the listeners, with the ports that the kernel chose.
-    fn say(&self, ready: bool, addresses: &[String], settled: &[Settled], output: &Output) {
+    fn say(
+        &self,
+        ready: bool,
+        addresses: &[String],
+        settled: &[Settled],
+        replaced: Option<ReplacedReport>,
+        output: &Output,
+    ) {
         let nowhere: BTreeMap<&str, Vec<String>> =
             FRONT_ENDS.iter().map(|front_end| (front_end.name(), Vec::new())).collect();
         let mut served_at = vec![nowhere; self.plan.exports.places()];
@@ -553,6 +707,7 @@ impl Prepared {
             workers: self.workers,
             devices: devices.collect(),
             exports: exports.collect(),
+            replaced,
         };
         if output.is_json() {
             return output.report_json(&report);
@@ -587,6 +742,9 @@ impl Prepared {
             }
         }
         let (exports, workers) = (report.exports.len(), report.workers);
+        if let Some(ReplacedReport { pid, connections, pause_us }) = &report.replaced {
+            text += &format!("replaced: process {pid}, {connections} connections, which waited {pause_us} us\n");
+        }
         text += &if ready {
             format!("ready: {exports} exports, {workers} workers, pid {}\n", report.pid)
         } else {

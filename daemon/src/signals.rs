@@ -22,9 +22,18 @@ pub enum Asked {
     Trace,
     /// SIGHUP: read the config again.
     Reload,
+    /// SIGRTMIN, from a thread of this process: another process is ready to take its place.
+    Upgrade,
 }
 
-/// SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP, blocked.
+/// Has [`Signals::wait`] return [`Asked::Upgrade`].
+pub fn ask_for_upgrade() {
+    // SAFETY: the signal goes to this process, which has it blocked and waits for it; no memory is involved. It fails
+    // for nothing that can be here.
+    unsafe { libc::kill(libc::getpid(), libc::SIGRTMIN()) };
+}
+
+/// SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP and SIGRTMIN, blocked.
 pub struct Signals {
     all: libc::sigset_t,
     stop: libc::sigset_t,
@@ -35,7 +44,8 @@ impl Signals {
     pub fn block() -> Signals {
         // SAFETY: no handler is installed, and no memory is involved. It fails only for a number that is no signal.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-        let all = set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP]);
+        let upgrade = libc::SIGRTMIN();
+        let all = set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP, upgrade]);
         let stop = set_of(&[libc::SIGTERM, libc::SIGINT]);
         change_mask(libc::SIG_BLOCK, &all);
         Signals { all, stop }
@@ -51,6 +61,7 @@ impl Signals {
                 libc::SIGUSR1 => return Asked::Report,
                 libc::SIGUSR2 => return Asked::Trace,
                 libc::SIGHUP => return Asked::Reload,
+                signal if signal == libc::SIGRTMIN() => return Asked::Upgrade,
                 // EINTR: a debugger or a stop-and-continue; nothing was taken.
                 _ => {}
             }

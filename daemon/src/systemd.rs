@@ -40,16 +40,20 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("answering admitted requests")]);
 }
 
-/// The sockets that were passed to this process.
+/// A descriptor that was passed, and what the service manager calls it.
+pub type Passed = (String, OwnedFd);
+
+/// The descriptors that were passed to this process: sockets, and what an earlier process left in the store
+/// ([`crate::upgrade`]).
 ///
 /// # Errors
 /// One sentence: what was said of them cannot be read.
-pub fn sockets() -> Result<Inherited, String> {
+pub fn sockets() -> Result<Vec<Passed>, String> {
     let passed = sd_notify::listen_fds_with_names();
     let passed = passed.map_err(|error| format!("cannot take the sockets of LISTEN_FDS: {}", crate::plain(&error)))?;
     // SAFETY: the service manager passed these descriptors to this process alone (LISTEN_PID is ours), nobody else owns
     // them, and this is called once.
-    Ok(Inherited::new(passed.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect()))
+    Ok(passed.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect())
 }
 
 /// Says which of the sockets that were passed no export is served at.

@@ -93,6 +93,20 @@ impl SocketAddress {
         }
     }
 
+    /// What removes the socket's file when it is dropped, if there is one: for who goes on listening in another one's
+    /// place.
+    pub fn own_file(&self) -> Option<impl Send + use<>> {
+        self.file()
+    }
+
+    fn file(&self) -> Option<SocketFile> {
+        match self {
+            // A file that somebody has removed meanwhile is nobody's.
+            SocketAddress::Unix(path) => SocketFile::new(path).ok(),
+            SocketAddress::Tcp { .. } => None,
+        }
+    }
+
     /// `socket` is a socket that listens there.
     pub fn is_where(&self, socket: &OwnedFd) -> bool {
         self.adopted_address(socket).is_ok()
@@ -142,9 +156,8 @@ pub struct Listening {
 impl Listening {
     /// From now on its file goes with it, if it has one and that was another process's.
     pub fn own(&mut self) {
-        if let (SocketAddress::Unix(path), None) = (&self.address, &self.file) {
-            // A file that somebody has removed meanwhile is nobody's.
-            self.file = SocketFile::new(path).ok();
+        if self.file.is_none() {
+            self.file = self.address.file();
         }
     }
 

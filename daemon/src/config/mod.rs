@@ -51,6 +51,7 @@ use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::PAYLOAD_BYTES_MAX;
 use mqfq_front::front_end::ExportAddress;
 use mqfq_front::memory::{MemoryLimits, PIECE_BYTES_MAX};
+use mqfq_front::socket::SocketAddress;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -125,6 +126,8 @@ pub struct ServerConfig {
     pub tenants_max: u32,
     /// `exports-max`: exports of the server, 1..=1048576. Default 65536.
     pub exports_max: u32,
+    /// `upgrade`: the unix socket by which another process can take the server's place. Default: none.
+    pub upgrade: Option<SocketAddress>,
 }
 
 impl Default for ServerConfig {
@@ -141,6 +144,7 @@ impl Default for ServerConfig {
             connection_memory_bytes: MemoryLimits::CONNECTION_BYTES,
             tenants_max: 65_536,
             exports_max: 65_536,
+            upgrade: None,
         }
     }
 }
@@ -383,6 +387,7 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
         "connection-memory",
         "tenants-max",
         "exports-max",
+        "upgrade",
     ])?;
     let socket_mode = server.get("socket-mode").map(|entry| socket_mode(&entry));
     Ok(ServerConfig {
@@ -400,6 +405,7 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
             .get("connection-memory")
             .map_or(Ok(default.connection_memory_bytes), |memory| memory.size(MEMORY_BYTES))?,
         tenants_max: server.get("tenants-max").map_or(Ok(default.tenants_max), |most| most.number(1..=PLACES_MAX))?,
+        upgrade: server.get("upgrade").map(|entry| upgrade(&entry)).transpose()?,
         exports_max: server.get("exports-max").map_or(Ok(default.exports_max), |most| most.number(1..=PLACES_MAX))?,
     })
 }
@@ -413,6 +419,16 @@ fn socket_mode(entry: &Entry<'_, '_>) -> Result<u32, ConfigError> {
         entry.place().error(format!("{text} is no mode, allowed is \"0\" to \"777\" in octal digits"))
     };
     mode.ok_or_else(wrong)
+}
+
+/// Where another process asks to take the server's place: a unix socket, which says whose process that is.
+fn upgrade(entry: &Entry<'_, '_>) -> Result<SocketAddress, ConfigError> {
+    const ALLOWED: &str = "\"unix:PATH\" (at most 107 bytes)";
+    let text = entry.text(ALLOWED)?;
+    match SocketAddress::parse(&text) {
+        Ok(address @ SocketAddress::Unix(_)) => Ok(address),
+        _ => Err(entry.place().error(format!("{} is no unix socket, allowed is {ALLOWED}", quoted(&text)))),
+    }
 }
 
 /// The name of a device or tenant is in order.

@@ -24,3 +24,4 @@ mod output;
 mod server;
 mod start;
 mod systemd;
+mod upgrade;

@@ -52,9 +52,40 @@ impl Server {
         })
     }
 
+    /// Another server takes the place of this one, which must end well. Its `ready` says for how long nobody served.
+    pub fn replace(mut self, config: &str) -> Server {
+        let folder = std::mem::replace(&mut self.folder, Folder::none());
+        let replace = |command: &mut Command| {
+            command.arg("--replace");
+        };
+        let new = Server::start_with(folder, config, Stdio::piped(), replace);
+        assert_eq!(self.next_line()["handed_over"], true);
+        self.next_line();
+        let (status, stderr) = self.wait();
+        assert!(status.success(), "ended with {status}: {stderr}");
+        assert_eq!(new.ready["replaced"]["pid"], self.child.id());
+        new
+    }
+
+    /// The end of a server that should have taken the place of this one: its sentence.
+    pub fn fail_to_replace(&self, config: &str) -> String {
+        let output = command(&self.folder, config).arg("--replace").output().expect("the binary is built");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap().trim_end().to_owned()
+    }
+
+    /// As `start_in`, by a command that was made otherwise.
+    pub fn start_by(folder: Folder, command: Command) -> Server {
+        Server::started(folder, command, Stdio::piped())
+    }
+
     fn start_with(folder: Folder, config: &str, stderr: Stdio, prepare: impl FnOnce(&mut Command)) -> Server {
         let mut command = command(&folder, config);
         prepare(&mut command);
+        Server::started(folder, command, stderr)
+    }
+
+    fn started(folder: Folder, mut command: Command, stderr: Stdio) -> Server {
         let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().expect("the binary is built");
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
@@ -152,6 +183,15 @@ impl Server {
         let (status, stderr) = self.wait();
         assert!(status.success(), "ended with {status}: {stderr}");
         stats
+    }
+
+    /// The line that a server says last which leaves what it has to another one, and its folder.
+    pub fn leaves(mut self) -> (Value, Folder) {
+        let line = self.next_line();
+        self.next_line();
+        let (status, stderr) = self.wait();
+        assert!(status.success(), "ended with {status}: {stderr}");
+        (line, std::mem::replace(&mut self.folder, Folder::none()))
     }
 
     /// `kill -9`, at once; gives the folder back for the next server.

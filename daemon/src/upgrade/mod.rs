@@ -1,0 +1,107 @@
+//! Upgrade: another process takes the place of this one, and no client notices.
+//!
+//! ```text
+//!  old  serves ─────────────────────▶│ holds still: nothing under way, state ─▶│      ends
+//!        ▲ Hello   │ Welcome  Ready ▲ │ State, More…      ▲ Taken
+//!        │         ▼                │ ▼                   │
+//!  new   connects ─ config, devices, engine: all that can fail ─ reads, checks ─│ serves
+//!                                                                           commit point
+//! ```
+//!
+//! # The commit point
+//! is the moment at which `Taken` is in the queue of the old one's socket. Before it only the old process may touch a
+//! client or a device, after it only the new one. The kernel decides, under one lock of its own, between the new one's
+//! sending and the old one's `hear_no_more`:
+//!
+//! | the new one's send | the old one, when it looks | who serves |
+//! |---|---|---|
+//! | succeeds | finds `Taken`, also after `hear_no_more` | new |
+//! | fails, the old one says `No` | has given up before (time, or the new one's `No`) | old |
+//! | fails, the old one says nothing | is dead: it cannot have gone on without `No` | new |
+//!
+//! # Who may end when
+//! | killed | before it holds still | while it holds still, before `Taken` | after `Taken` |
+//! |---|---|---|---|
+//! | new | old serves on, without a pause | old serves on | connections close, as at any kill; the old one has ended |
+//! | old | as at any kill; new says so and ends | before all of the state has come: the same. After: new serves | new serves |
+//!
+//! Nothing acknowledged is lost in any of them: what was acknowledged had been done by the device before, and while the
+//! old process holds still no request is under way on a device.
+//!
+//! # What both have open
+//! Sockets and files of devices are open in both from `Welcome` on; a lock (flock) is the open file's. So whoever gives
+//! up only closes. The new one removes no socket's file and gives no lock back before it serves.
+//!
+//! | file | answers |
+//! |---|---|
+//! | `wire.rs` | how do they speak? |
+//! | `luggage.rs` | what goes from one to the other? |
+//! | `old.rs` | how does a server let another one take its place? |
+//! | `new.rs` | how does a server take another one's place? |
+//! | `join.rs` | where does all of it go there? |
+//! | `store.rs` | how does the same go through systemd's descriptor store? |
+
+mod join;
+mod luggage;
+mod new;
+mod old;
+mod store;
+mod wire;
+
+pub use join::{Arrival, Boarded};
+pub use luggage::key;
+pub use new::{Replaced, wait_for_end};
+pub use old::{Outcome, Serving, Upgrades, hand_over};
+pub use store::{is_there, keep};
+
+use mqfq_front::socket::{Listening, SocketAddress};
+use std::fs::File;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// Listens at `address`, with a socket that another process had there if there is one.
+///
+/// # Errors
+/// One sentence.
+pub fn listen(
+    address: &SocketAddress,
+    mode: u32,
+    backlog: i32,
+    inherited: Option<OwnedFd>,
+) -> Result<Listening, String> {
+    match inherited {
+        Some(socket) => address.adopt(socket),
+        None => address.listen(mode, backlog),
+    }
+}
+
+/// A file without a name that has these bytes.
+fn memory_file(bytes: &[u8]) -> io::Result<File> {
+    // SAFETY: the name is a C string, and nothing else is read.
+    let file = unsafe { libc::memfd_create(c"mqfq-state".as_ptr(), libc::MFD_CLOEXEC) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let mut file: File = unsafe { OwnedFd::from_raw_fd(file) }.into();
+    io::Write::write_all(&mut file, bytes)?;
+    Ok(file)
+}
+
+/// All of such a file.
+fn read_memory_file(file: OwnedFd) -> io::Result<Vec<u8>> {
+    let mut file = File::from(file);
+    let mut bytes = Vec::new();
+    // The position is shared with whoever wrote it.
+    io::Seek::rewind(&mut file)?;
+    io::Read::read_to_end(&mut file, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Nanoseconds of a clock that all processes share.
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct is there to be written. It fails only for a clock that there is not.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,194 @@
+//! How does a server take another one's place?
+//!
+//! ```text
+//!   connect ─▶ what can be opened only once ─▶ (config, devices, engine) ─▶ take ─▶ (listeners, connections) ─▶ commit
+//! ```
+//! Until [`Taking::commit`] nothing here touches a client, a device or a socket's file, so dropping everything leaves
+//! the old server as it was.
+
+use super::luggage::{Luggage, Opened};
+use super::wire::{ENDED_IN_THE_MIDDLE, Hello, Kind, Link, Message, poll_in};
+use super::{monotonic_ns, read_memory_file};
+use mqfq_blk::state::{StateReader, VERSIONS};
+use mqfq_front::socket::SocketAddress;
+use std::fs::File;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// For each message that the old one need not wait for anybody to send.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// For the old one to hold still, and for its state.
+const STATE_MAX: Duration = Duration::from_secs(60);
+
+/// For the old process to end, once it may.
+const END_MAX: Duration = Duration::from_secs(60);
+
+/// Where the state comes from.
+#[derive(Debug)]
+pub(super) enum From {
+    /// A server that runs; the version that both know.
+    Running(Link),
+    /// One that has ended.
+    Store(Luggage, u16),
+}
+
+/// What another process has left or lends.
+#[derive(Debug)]
+pub struct Inherited {
+    opened: Opened,
+    from: From,
+}
+
+impl Inherited {
+    /// Of the server that listens for upgrades on `address`.
+    ///
+    /// # Errors
+    /// One sentence: nobody is there, or it does not want to.
+    pub fn of_running(address: &SocketAddress) -> Result<Inherited, String> {
+        let failed = |why: String| format!("cannot replace the server at {address}: {why}");
+        let SocketAddress::Unix(path) = address else { return Err(failed("it is no unix socket".to_owned())) };
+        let stream = UnixStream::connect(path).map_err(|error| failed(crate::plain(&error)))?;
+        let mut link = Link::new(stream).map_err(|error| failed(crate::plain(&error)))?;
+        let hello = Hello { versions: (*VERSIONS.start(), *VERSIONS.end()), pid: std::process::id() };
+        // What it says is more than that it did not listen.
+        let _ = link.send(Kind::Hello, &hello.encode(), &[]);
+        let Message { body, mut descriptors, .. } = link.expect(Kind::Welcome, ANSWER_MAX).map_err(failed)?;
+        let mut reader = StateReader::new(0, &body);
+        let mut numbers = || Some((reader.u16().ok()?, reader.u32().ok()? as usize));
+        let wrong = || failed("its Welcome makes no sense".to_owned());
+        let (version, count) = numbers().filter(|(version, _)| VERSIONS.contains(version)).ok_or_else(wrong)?;
+        while descriptors.len() < count {
+            descriptors.extend(link.expect(Kind::More, ANSWER_MAX).map_err(failed)?.descriptors);
+        }
+        let mut reader = StateReader::new(version, &body[6..]);
+        let opened = Opened::decode(&mut reader, &mut descriptors.into_iter()).map_err(|fault| failed(fault.into()))?;
+        Ok(Inherited { opened, from: From::Running(link) })
+    }
+
+    pub(super) fn of_store(opened: Opened, luggage: Luggage, version: u16) -> Inherited {
+        Inherited { opened, from: From::Store(luggage, version) }
+    }
+
+    /// The file of a device, by the device's name; once.
+    pub fn file(&mut self, device: &str) -> Option<File> {
+        self.opened.files.remove(device).map(File::from)
+    }
+
+    /// A listening socket that is no front end's; once.
+    pub fn socket(&mut self, address: &SocketAddress) -> Option<OwnedFd> {
+        self.opened.sockets.remove(&address.to_string())
+    }
+
+    /// The listener at this address comes along ([`super::key`]).
+    pub fn listens_at(&self, address: &str) -> bool {
+        self.opened.addresses.contains(address)
+    }
+
+    /// Says that everything is prepared that can fail without clients, and takes the rest. From here on clients wait.
+    ///
+    /// # Errors
+    /// One sentence: the other one could not hold still, or what came makes no sense. It serves on.
+    pub fn take(self) -> Result<Taking, String> {
+        let pid = self.opened.pid;
+        let failed = |why: String| format!("cannot replace process {pid}: {why}");
+        let (luggage, version, link) = match self.from {
+            From::Store(luggage, version) => (luggage, version, None),
+            From::Running(mut link) => {
+                // As above.
+                let _ = link.send(Kind::Ready, &[], &[]);
+                let (luggage, version) = receive(&mut link).map_err(failed)?;
+                (luggage, version, Some(link))
+            }
+        };
+        // Whether it has ended is asked of the process and not of its number, which may be another's by then.
+        // SAFETY: no memory is involved.
+        let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int;
+        // SAFETY: the descriptor is new and nobody else's.
+        let process = (process >= 0 && link.is_some()).then(|| unsafe { OwnedFd::from_raw_fd(process) });
+        Ok(Taking { pid, luggage, version, link, process })
+    }
+
+    /// Tells a server that runs why it is not replaced.
+    pub fn give_up(&mut self, sentence: &str) {
+        if let From::Running(link) = &mut self.from {
+            link.say_no(sentence);
+        }
+    }
+}
+
+fn receive(link: &mut Link) -> Result<(Luggage, u16), String> {
+    let Message { body, descriptors, .. } = link.expect(Kind::State, STATE_MAX)?;
+    let count = StateReader::new(0, &body).u32()? as usize;
+    let [file] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| "its state came without a file".to_owned())?;
+    let mut descriptors = Vec::new();
+    while descriptors.len() < count {
+        descriptors.extend(link.expect(Kind::More, ANSWER_MAX)?.descriptors);
+    }
+    let bytes =
+        read_memory_file(file).map_err(|error| format!("its state cannot be read: {}", crate::plain(&error)))?;
+    Ok(Luggage::decode(&bytes, descriptors)?)
+}
+
+/// Everything has come, and the other process holds still or has ended.
+#[derive(Debug)]
+pub struct Taking {
+    /// The process whose place is taken.
+    pub pid: u32,
+    /// What came.
+    pub luggage: Luggage,
+    /// The version that its state is of.
+    pub version: u16,
+    link: Option<Link>,
+    process: Option<OwnedFd>,
+}
+
+/// Whose place was taken, for reports.
+#[derive(Clone, Copy, Debug)]
+pub struct Replaced {
+    /// That process.
+    pub pid: u32,
+    /// For how long nobody served, ns.
+    pub pause_ns: u64,
+}
+
+impl Taking {
+    /// The commit point: from here on this process serves. The second value ends when the other process has, and its
+    /// locks with it.
+    ///
+    /// # Errors
+    /// One sentence: the other one has given up waiting, and serves on.
+    pub fn commit(mut self) -> Result<(Replaced, Option<OwnedFd>), String> {
+        if let Some(link) = &mut self.link
+            && link.send(Kind::Taken, &[], &[]).is_err()
+        {
+            // It says why, if it serves on; a dead one says nothing (the head of `mod.rs`).
+            match link.receive(ANSWER_MAX) {
+                Ok(None) => {}
+                Err(why) if why == ENDED_IN_THE_MIDDLE => {}
+                Ok(Some(Message { body, .. })) => {
+                    let why = String::from_utf8_lossy(&body).into_owned();
+                    return Err(format!("cannot replace process {}: {why}", self.pid));
+                }
+                Err(why) => return Err(format!("cannot replace process {}: {why}", self.pid)),
+            }
+        }
+        let pause_ns = monotonic_ns().saturating_sub(self.luggage.since_ns);
+        Ok((Replaced { pid: self.pid, pause_ns }, self.process))
+    }
+
+    /// Tells a server that runs why it is not replaced.
+    pub fn give_up(&mut self, sentence: &str) {
+        if let Some(link) = &mut self.link {
+            link.say_no(sentence);
+        }
+    }
+}
+
+/// Waits until a process has ended, but not for ever.
+pub fn wait_for_end(process: Option<OwnedFd>) {
+    if let Some(process) = process {
+        poll_in(process.as_fd(), END_MAX);
+    }
+}

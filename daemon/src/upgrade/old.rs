@@ -1,0 +1,245 @@
+//! How does a server let another one take its place?
+//!
+//! A thread listens on the socket for upgrades, one process at a time, and does everything that touches no client. For
+//! the rest it gives the connection to the main thread, by a signal, because changes of the config and the end of the
+//! server are the main thread's as well: none of them happens in the middle.
+//!
+//! Limits: [`HELLO_MAX`] for the new process to say who it is, [`READY_MAX`] to prepare itself, [`STILL_MAX`] for
+//! requests that are under way on the devices, [`TAKEN_MAX`] for the new one to take over. Clients wait for the last
+//! two at most.
+
+use super::luggage::{Luggage, Opened, Passenger};
+use super::wire::{DESCRIPTORS_MAX, Hello, Kind, Link};
+use super::{memory_file, monotonic_ns};
+use crate::output::Output;
+use crate::signals;
+use mqfq_blk::client::PackedClient;
+use mqfq_blk::device::Device;
+use mqfq_blk::engine::Engine;
+use mqfq_blk::state::{VERSION, VERSIONS, agree};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// For the first message.
+const HELLO_MAX: Duration = Duration::from_secs(5);
+
+/// For opening devices and starting workers.
+const READY_MAX: Duration = Duration::from_secs(120);
+
+/// For what is under way on the devices.
+const STILL_MAX: Duration = Duration::from_secs(5);
+
+/// For reading the state and everything that it is about.
+const TAKEN_MAX: Duration = Duration::from_secs(20);
+
+/// What the server consists of, as another one needs it.
+pub struct Serving {
+    /// By name.
+    pub devices: Vec<(String, Arc<dyn Device>)>,
+    /// Numbers of the listeners, and what their addresses are called ([`super::key`]).
+    pub listeners: Vec<(u64, String)>,
+    /// Listening sockets that are no front end's, by address.
+    pub sockets: Vec<(String, OwnedFd)>,
+}
+
+impl Serving {
+    /// What can be opened only once.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn opened(&self) -> io::Result<Opened> {
+        let file = |(name, device): &(String, Arc<dyn Device>)| {
+            device.ring_file().map(|file| Ok((name.clone(), file.try_clone_to_owned()?)))
+        };
+        let socket = |(address, socket): &(String, OwnedFd)| Ok((address.clone(), socket.try_clone()?));
+        Ok(Opened {
+            pid: std::process::id(),
+            files: self.devices.iter().filter_map(file).collect::<io::Result<_>>()?,
+            sockets: self.sockets.iter().map(socket).collect::<io::Result<_>>()?,
+            addresses: self.listeners.iter().map(|(_, address)| address.clone()).collect(),
+        })
+    }
+
+    /// The process that served before has ended: takes what it kept.
+    pub fn own(&self) {
+        self.devices.iter().for_each(|(_, device)| device.own());
+    }
+
+    /// Leaves everything to systemd; how many descriptors. The engine goes on after an error.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn keep(&self, engine: &Engine) -> Result<usize, String> {
+        let opened = self.opened().map_err(|error| crate::plain(&error))?;
+        let luggage = self.pack(engine, VERSION);
+        let stored = luggage.and_then(|luggage| super::keep(opened, luggage, VERSION));
+        stored.inspect_err(|_| engine.resume())
+    }
+
+    /// Has the engine hold still, and packs everything. It holds still after an error as well, unless that came of the
+    /// pause itself.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn pack(&self, engine: &Engine, version: u16) -> Result<Luggage, String> {
+        let since_ns = monotonic_ns();
+        engine.pause(STILL_MAX)?;
+        let address = |number| self.listeners.iter().find(|(other, _)| *other == number).map(|(_, key)| key.clone());
+        let passenger = |client: PackedClient| {
+            let PackedClient { listener, is_listener, packed } = client;
+            let address = address(listener).ok_or("a connection came by no listener")?;
+            Ok::<_, String>(Passenger { address, is_listener, packed })
+        };
+        let clients = engine.pack(version, STILL_MAX)?.into_iter().map(passenger).collect::<Result<_, _>>()?;
+        let device = |(name, device): &(String, Arc<dyn Device>)| match device.pack(version) {
+            Ok(packed) => Ok((name.clone(), packed)),
+            Err(why) => Err(format!("device {name} {why}")),
+        };
+        let devices = self.devices.iter().map(device).collect::<Result<_, _>>()?;
+        Ok(Luggage { since_ns, devices, clients })
+    }
+}
+
+/// What became of an attempt.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The other process serves: this one ends, and drops nothing of what the other one has now.
+    Replaced,
+    /// This one serves on, for this reason.
+    RolledBack(String),
+}
+
+/// A process that is ready, and which version of the state it knows.
+type Ready = (Link, u16);
+
+/// The socket for upgrades and its thread.
+#[derive(Clone)]
+pub struct Upgrades {
+    ready: Arc<Mutex<Option<(Ready, mpsc::Sender<()>)>>>,
+}
+
+impl Upgrades {
+    /// Listens on `socket`, once `before` has returned, if it says that the server is there. `opened` is what a new process gets first.
+    ///
+    /// # Errors
+    /// One sentence: there is no thread to be had.
+    pub fn start(
+        socket: OwnedFd,
+        before: impl FnOnce() -> bool + Send + 'static,
+        opened: impl Fn() -> io::Result<Opened> + Send + 'static,
+        output: Output,
+    ) -> Result<Upgrades, String> {
+        let upgrades = Upgrades { ready: Arc::default() };
+        let of_thread = upgrades.clone();
+        let listener = UnixListener::from(socket);
+        let serve = move || {
+            if !before() {
+                return;
+            }
+            for stream in listener.incoming() {
+                let link = stream.and_then(Link::new);
+                let Ok(mut link) = link else {
+                    // No descriptor is left, and nobody tells when there is one again.
+                    std::thread::park_timeout(Duration::from_millis(100));
+                    continue;
+                };
+                match meet(&mut link, &opened) {
+                    Ok(version) => of_thread.give(link, version),
+                    Err(sentence) => {
+                        link.say_no(&sentence);
+                        output.note(&format!("not replaced: {sentence}"));
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("mqfq-upgrade".into()).spawn(serve);
+        thread.map(|_| upgrades).map_err(|error| format!("cannot start a thread: {}", crate::plain(&error)))
+    }
+
+    /// Gives a process that is ready to the main thread, and waits until that is done with it.
+    fn give(&self, link: Link, version: u16) {
+        let (done, is_done) = mpsc::channel();
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(((link, version), done));
+        signals::ask_for_upgrade();
+        // An error says the same: the sender is gone.
+        let _ = is_done.recv();
+    }
+
+    /// The process that is ready, if there is one. The next one is met when the second value is dropped.
+    pub fn take(&self) -> Option<(Ready, mpsc::Sender<()>)> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Everything before the server holds still; the version of the state that both know.
+fn meet(link: &mut Link, opened: &impl Fn() -> io::Result<Opened>) -> Result<u16, String> {
+    let user = link.user().map_err(|error| format!("the user of the other process is not known: {error}"))?;
+    // SAFETY: the call has no memory effects and cannot fail.
+    let own = unsafe { libc::geteuid() };
+    if user != own && user != 0 {
+        return Err(format!("user {user} may not replace a server of user {own}, allowed is that user, or root"));
+    }
+    let Hello { versions: (oldest, newest), pid } = Hello::decode(&link.expect(Kind::Hello, HELLO_MAX)?.body)?;
+    let version = agree(VERSIONS, oldest..=newest).ok_or_else(|| {
+        let (from, to) = (VERSIONS.start(), VERSIONS.end());
+        format!(
+            "process {pid} knows versions {oldest} to {newest} of the state, the server that runs knows {from} to {to}"
+        )
+    })?;
+    let failed = |error: io::Error| format!("process {pid} did not take its Welcome: {}", crate::plain(&error));
+    let (bytes, descriptors) = opened().map_err(failed)?.encode(version);
+    let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    let (first, more) = descriptors.split_at(descriptors.len().min(DESCRIPTORS_MAX));
+    let mut body = version.to_be_bytes().to_vec();
+    body.extend((descriptors.len() as u32).to_be_bytes());
+    body.extend(bytes);
+    link.send(Kind::Welcome, &body, first).map_err(failed)?;
+    for part in more.chunks(DESCRIPTORS_MAX) {
+        link.send(Kind::More, &[], part).map_err(failed)?;
+    }
+    link.expect(Kind::Ready, READY_MAX).map_err(|why| format!("process {pid} gave up: {why}"))?;
+    Ok(version)
+}
+
+/// Hands everything over to a process that is ready. On the main thread: nothing else changes the server meanwhile.
+pub fn hand_over((mut link, version): Ready, engine: &Engine, serving: &Serving) -> Outcome {
+    let luggage = match serving.pack(engine, version) {
+        Ok(luggage) => luggage,
+        Err(sentence) => return roll_back(link, engine, sentence),
+    };
+    match send(&mut link, luggage, version).and_then(|()| link.expect(Kind::Taken, TAKEN_MAX)) {
+        Ok(_) => Outcome::Replaced,
+        Err(sentence) => roll_back(link, engine, sentence),
+    }
+}
+
+/// Serves on, unless the new one was faster (see the file's head).
+fn roll_back(mut link: Link, engine: &Engine, sentence: String) -> Outcome {
+    link.hear_no_more();
+    let until = Instant::now() + HELLO_MAX;
+    // What it sent before, if anything.
+    while let Ok(Some(message)) = link.receive(until.saturating_duration_since(Instant::now())) {
+        if message.kind == Kind::Taken {
+            return Outcome::Replaced;
+        }
+    }
+    link.say_no(&sentence);
+    engine.resume();
+    Outcome::RolledBack(sentence)
+}
+
+fn send(link: &mut Link, luggage: Luggage, version: u16) -> Result<(), String> {
+    let failed = |error: io::Error| format!("the other process did not take the state: {}", crate::plain(&error));
+    let (bytes, descriptors) = luggage.encode(version);
+    let file = memory_file(&bytes).map_err(|error| format!("no memory for the state: {}", crate::plain(&error)))?;
+    let count = u32::try_from(descriptors.len()).map_err(|_| "too many descriptors".to_owned())?;
+    link.send(Kind::State, &count.to_be_bytes(), &[file.as_fd()]).map_err(failed)?;
+    for part in descriptors.chunks(DESCRIPTORS_MAX) {
+        let part: Vec<BorrowedFd<'_>> = part.iter().map(AsFd::as_fd).collect();
+        link.send(Kind::More, &[], &part).map_err(failed)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,395 @@
+//! Another process takes the server's place: no client notices, and if it does not come up nothing has happened.
+
+use crate::client::{CMD_READ, CMD_WRITE, Client, Handshake, Request};
+use crate::server::{Folder, Server, arg, command, ended, pattern};
+use mqfq_testing::machine;
+use mqfq_testing::tools::{need, uri};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use serde_json::Value;
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// A file, memory and a modelled drive, each with an export of 16 MiB.
+const CONFIG: &str = r#"
+[server]
+workers = 2
+upgrade = "unix:@/upgrade.sock"
+[device.file]
+kind = "file"
+path = "@/disk"
+[device.memory]
+kind = "memory"
+size = "16MiB"
+[device.drive]
+kind = "nvme"
+preset = "flash-460k"
+size = "16MiB"
+[tenant.t]
+[export.file]
+device = "file"
+tenant = "t"
+nbd = "unix:@/file.sock"
+[export.memory]
+device = "memory"
+tenant = "t"
+nbd = "unix:@/memory.sock"
+[export.drive]
+device = "drive"
+tenant = "t"
+nbd = "unix:@/drive.sock"
+"#;
+
+const NAMES: [&str; 3] = ["file", "memory", "drive"];
+
+fn start() -> Server {
+    let folder = Folder::new();
+    drop(folder.file("disk", 16 * MIB));
+    Server::start_in(folder, CONFIG)
+}
+
+fn connect(server: &Server, name: &str) -> Client {
+    Client::connect(&server.socket(name), name)
+}
+
+/// Writes and reads back what only this place has.
+fn works(client: &mut Client, place: u8) {
+    let bytes = pattern(8192, place);
+    client.write(u64::from(place) * 8192, &bytes).unwrap();
+    assert!(client.read(u64::from(place) * 8192, 8192).unwrap() == bytes);
+}
+
+/// It has been written by [`works`].
+fn has(client: &mut Client, place: u8) {
+    assert!(client.read(u64::from(place) * 8192, 8192).unwrap() == pattern(8192, place), "place {place}");
+}
+
+#[test]
+fn fio_verifies_through_twenty_upgrades() {
+    need!("fio");
+    let _machine = machine::shared();
+    let mut server = start();
+    let jobs: String =
+        NAMES.iter().map(|name| format!("[{name}]\nuri={}\n", uri(&server.socket(name), name))).collect();
+    let job = format!(
+        "[global]\nioengine=nbd\nthread\nrw=randwrite\nbssplit=4k/60:16k/20:64k/10:256k/10\nblockalign=4k\n\
+         iodepth=16\nsize=16m\nverify=crc32c\nverify_backlog=64\nverify_fatal=1\nverify_state_save=0\n\
+         randseed=3\nloops=1000000\nrate_iops=3000\n{jobs}"
+    );
+    let aside = Folder::new();
+    std::fs::write(aside.join("job.fio"), job).unwrap();
+    let mut fio = Command::new("fio");
+    fio.args(["--output-format=json", &format!("--output={}", arg(&aside.join("report")))]);
+    let mut fio = fio.arg(format!("--aux-path={}", arg(&aside.join("")))).arg(aside.join("job.fio")).spawn().unwrap();
+    // Each job has a connection before the first upgrade.
+    let connections = |server: &mut Server| {
+        let report = server.report();
+        report["listeners"].as_array().unwrap().iter().map(|it| it["connections"].as_u64().unwrap()).sum::<u64>()
+    };
+    while connections(&mut server) < 3 {
+        assert!(fio.try_wait().unwrap().is_none(), "fio ended at once");
+    }
+    let mut pauses_us = Vec::new();
+    for _ in 0..20 {
+        server = server.replace(CONFIG);
+        assert_eq!(server.ready["replaced"]["connections"], 3, "{}", server.ready);
+        pauses_us.push(server.ready["replaced"]["pause_us"].as_u64().unwrap());
+    }
+    assert!(fio.try_wait().unwrap().is_none(), "fio ended before the last upgrade");
+    // SAFETY: the child is ours and not yet waited for, so its number is nobody else's.
+    unsafe { libc::kill(fio.id() as libc::pid_t, libc::SIGINT) };
+    ended(&mut fio);
+    let text = std::fs::read_to_string(aside.join("report")).unwrap();
+    let report: Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
+    for job in report["jobs"].as_array().unwrap() {
+        assert_eq!(job["error"], 0, "{job:#}");
+        assert!(job["write"]["io_bytes"].as_u64().unwrap() > 0 && job["read"]["io_bytes"].as_u64().unwrap() > 0);
+    }
+    pauses_us.sort();
+    println!("pauses of 20 upgrades with 3 connections of depth 16: {pauses_us:?} us");
+    drop(server.terminate());
+}
+
+#[test]
+fn bytes_and_connections_of_every_device_are_there_again_wherever_the_client_is() {
+    let _machine = machine::shared();
+    let mut server = start();
+    let mut clients = NAMES.map(|name| connect(&server, name));
+    clients.iter_mut().for_each(|client| works(client, 1));
+    // One in the middle of its handshake, one of a header, one of a payload.
+    let handshake = Handshake::start(&server.socket("drive"));
+    let mut halves = [connect(&server, "file"), connect(&server, "memory")];
+    let bytes = pattern(200_000, 9);
+    let request = Request { cookie: 5, offset_bytes: MIB, length_bytes: 200_000, ..Request::of(CMD_WRITE) };
+    let whole = [request.header(), bytes.clone()].concat();
+    for (half, cut) in halves.iter_mut().zip([11, 150_001]) {
+        half.stream.write_all(&whole[..cut]).unwrap();
+    }
+    for place in 2..5 {
+        server = server.replace(CONFIG);
+        for client in &mut clients {
+            has(client, place - 1);
+            works(client, place);
+        }
+    }
+    for (half, cut) in halves.iter_mut().zip([11, 150_001]) {
+        half.stream.write_all(&whole[cut..]).unwrap();
+        assert_eq!(half.reply().unwrap().cookie, 5);
+        assert!(half.read(MIB, 200_000).unwrap() == bytes);
+    }
+    works(&mut handshake.go("drive"), 7);
+    // Newcomers find the listeners, which stay the file's owners to the end.
+    works(&mut connect(&server, "file"), 8);
+    let sockets = [server.socket("file"), server.join("upgrade.sock")];
+    assert!(sockets.iter().all(|socket| socket.exists()));
+    drop((clients, halves));
+    server.signal(libc::SIGTERM);
+    server.next_line();
+    server.next_line();
+    server.wait();
+    assert!(!sockets.iter().any(|socket| socket.exists()), "they went with the last of the servers");
+}
+
+#[test]
+fn a_client_that_reads_nothing_gets_all_its_replies_from_the_next_process() {
+    let _machine = machine::shared();
+    let mut server = start();
+    works(&mut connect(&server, "memory"), 0);
+    let mut stuck = connect(&server, "memory");
+    let mut receiver = stuck.split();
+    for cookie in 0..64 {
+        stuck.send(Request { cookie, length_bytes: 100_000, ..Request::of(CMD_READ) }, &[]).unwrap();
+    }
+    let mut other = connect(&server, "file");
+    for place in 1..3 {
+        works(&mut other, place);
+        server = server.replace(CONFIG);
+    }
+    let mut cookies: Vec<u64> = (0..64)
+        .map(|_| {
+            let reply = receiver.reply().expect("a reply");
+            let mut data = vec![0; 100_000];
+            receiver.stream.read_exact(&mut data).unwrap();
+            assert!(data[..8192] == pattern(8192, 0));
+            reply.cookie
+        })
+        .collect();
+    cookies.sort();
+    assert_eq!(cookies, (0..64).collect::<Vec<u64>>());
+    drop(server.terminate());
+}
+
+#[test]
+fn a_server_that_does_not_come_up_changes_nothing_and_says_why() {
+    let _machine = machine::shared();
+    let mut server = start();
+    let mut client = connect(&server, "file");
+    let mut expect = |config: String, sentence: &str| {
+        works(&mut client, 1);
+        let said = server.fail_to_replace(&config);
+        assert!(said.contains(sentence), "{said}");
+        // Besides what a start says of the drive below the file.
+        let sentences: Vec<&str> = said.lines().filter(|line| !line.contains("/sys/block/")).collect();
+        assert_eq!(sentences.len(), 1, "{said}");
+        has(&mut client, 1);
+    };
+    expect(CONFIG.replace("[tenant.t]", "[tenant.t"), "config.toml:");
+    expect(CONFIG.replace("upgrade = ", "#"), "the config has no server.upgrade");
+    expect(CONFIG.replace("@/upgrade.sock", "@/elsewhere.sock"), "cannot replace the server at unix:");
+    expect(CONFIG.replace("path = \"@/disk\"", "path = \"@/gone\""), "gone: No such file or directory");
+    let other = "export \"file\" has a connection and another size than its client was told";
+    expect(CONFIG.replace("device = \"file\"\n", "device = \"file\"\nsize = \"1MiB\"\n"), other);
+    let gone = CONFIG.replace("[export.file]", "[export.other]");
+    expect(gone, "export \"file\" has a connection and is no longer there");
+    let larger = CONFIG.replace("kind = \"memory\"\nsize = \"16MiB\"", "kind = \"memory\"\nsize = \"17MiB\"");
+    expect(larger, "device memory had 16777216 bytes there and has 17825792 here");
+    // The server has said so too.
+    server.note_with("not replaced: device memory had 16777216 bytes there and has 17825792 here");
+    // The file is locked as ever, and the sockets are there.
+    works(&mut connect(&server, "file"), 2);
+    let mut server = server.replace(CONFIG);
+    has(&mut client, 1);
+    assert!(server.report()["devices"].is_array());
+    drop(server.terminate());
+}
+
+/// A message of the protocol between two servers: number, body; what comes with it is closed.
+fn say(stream: &mut UnixStream, kind: u32, body: &[u8]) {
+    let header = [kind.to_be_bytes(), (body.len() as u32).to_be_bytes()].concat();
+    stream.write_all(&[&header, body].concat()).unwrap();
+}
+
+fn hear(stream: &mut UnixStream) -> Option<(u32, Vec<u8>)> {
+    let mut header = [0; 8];
+    stream.read_exact(&mut header).ok()?;
+    let [kind, length] = [&header[..4], &header[4..]].map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap()));
+    let mut body = vec![0; length as usize];
+    stream.read_exact(&mut body).ok()?;
+    Some((kind, body))
+}
+
+fn meet(server: &Server, oldest: u16, newest: u16) -> UnixStream {
+    let mut stream = UnixStream::connect(server.join("upgrade.sock")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut hello = b"mqfq-new".to_vec();
+    hello.extend(oldest.to_be_bytes());
+    hello.extend(newest.to_be_bytes());
+    hello.extend(7_u32.to_be_bytes());
+    say(&mut stream, 1, &hello);
+    stream
+}
+
+#[test]
+fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_server_as_it_was() {
+    let _machine = machine::shared();
+    let mut server = start();
+    let mut client = connect(&server, "file");
+    // Of no version that is known here; the next version knows this one as well.
+    let (kind, sentence) = hear(&mut meet(&server, 2, 3)).unwrap();
+    let sentence = String::from_utf8(sentence).unwrap();
+    let expected = "process 7 knows versions 2 to 3 of the state, the server that runs knows 1 to 1";
+    assert_eq!((kind, &sentence[..]), (3, expected));
+    server.note_with(expected);
+    let (kind, welcome) = hear(&mut meet(&server, 1, 2)).unwrap();
+    assert_eq!((kind, &welcome[..2]), (2, &[0, 1][..]));
+    server.note_with("not replaced: process 7 gave up: the other process has ended");
+    // What is no message.
+    UnixStream::connect(server.join("upgrade.sock")).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    server.note_with("not replaced: the other process does not speak as one of ours");
+    // It dies when it has the state.
+    works(&mut client, 1);
+    let mut stream = meet(&server, 1, 1);
+    hear(&mut stream).unwrap();
+    say(&mut stream, 4, &[]);
+    assert_eq!(hear(&mut stream).unwrap().0, 5, "the state");
+    // While it has it, the client waits; what it sends is answered by whoever serves then.
+    client.send(Request { cookie: 4, length_bytes: 8192, offset_bytes: 8192, ..Request::of(CMD_READ) }, &[]).unwrap();
+    drop(stream);
+    server.note_with("not replaced: the other process has ended");
+    assert_eq!(client.reply().unwrap().cookie, 4);
+    client.stream.read_exact(&mut [0; 8192]).unwrap();
+    has(&mut client, 1);
+    // It has everything, and says in the end that it does not want it.
+    let mut stream = meet(&server, 1, 1);
+    hear(&mut stream).unwrap();
+    say(&mut stream, 4, &[]);
+    hear(&mut stream).unwrap();
+    say(&mut stream, 3, b"of this reason");
+    server.note_with("not replaced: of this reason");
+    works(&mut client, 2);
+    let mut server = server.replace(CONFIG);
+    has(&mut client, 2);
+    assert!(server.report()["devices"].is_array());
+    drop(server.terminate());
+}
+
+/// What a service manager keeps: by name.
+fn stored(socket: &UnixDatagram) -> Vec<(String, OwnedFd)> {
+    let mut all: Vec<(String, OwnedFd)> = Vec::new();
+    loop {
+        let mut text = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); 256];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received =
+            rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)
+                .expect("the server tells its manager");
+        let text = std::str::from_utf8(&text[..received.bytes]).unwrap().to_owned();
+        let descriptors: Vec<OwnedFd> = control
+            .drain()
+            .flat_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(passed) => passed.collect::<Vec<_>>(),
+                _ => Vec::new(),
+            })
+            .collect();
+        if text.starts_with("BARRIER=1") {
+            // The end of the pipe is closed here.
+            return all;
+        }
+        let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or_else(|| panic!("{text}"));
+        if text.starts_with("FDSTOREREMOVE=1") {
+            all.push((name.to_owned(), std::fs::File::open("/dev/null").unwrap().into()));
+            continue;
+        }
+        assert!(text.contains("FDSTORE=1") && text.contains("FDPOLL=0"), "{text}");
+        all.extend(descriptors.into_iter().map(|descriptor| (name.to_owned(), descriptor)));
+    }
+}
+
+/// A server of `folder` as systemd starts it: with what it keeps, from descriptor 3 on.
+fn by_manager(folder: Folder, kept: Vec<(String, OwnedFd)>, room: &str) -> Server {
+    let made = command(&folder, CONFIG);
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(made.get_program()).args(made.get_args());
+    let names: Vec<&str> = kept.iter().map(|(name, _)| &name[..]).collect();
+    shell.env("NOTIFY_SOCKET", folder.join("notify")).env("FDSTORE", room);
+    shell.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    // SAFETY: between fork and exec it makes system calls alone. The copies above all others come first, so that none
+    // is closed by those that take its number.
+    unsafe {
+        shell.pre_exec(move || {
+            let high: Vec<i32> =
+                kept.iter().map(|(_, descriptor)| libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD, 500)).collect();
+            for (place, descriptor) in high.into_iter().enumerate() {
+                if libc::dup2(descriptor, 3 + place as i32) < 0 || libc::close(descriptor) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        })
+    };
+    Server::start_by(folder, shell)
+}
+
+#[test]
+fn a_restart_by_systemd_goes_through_its_descriptor_store() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    drop(folder.file("disk", 16 * MIB));
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let server = by_manager(folder, Vec::new(), "64");
+    let mut clients = NAMES.map(|name| connect(&server, name));
+    clients.iter_mut().for_each(|client| works(client, 1));
+    server.signal(libc::SIGTERM);
+    let mut kept = stored(&manager);
+    let (line, folder) = server.leaves();
+    // Three sockets and the connections of each, the socket for upgrades, the file, two devices' bytes, the state.
+    assert_eq!((line["stored"].as_u64(), kept.len()), (Some(11), 11), "{line}");
+    // In another order than they came.
+    kept.reverse();
+    // Nobody serves; what a client asks now is answered by the next server.
+    clients[0]
+        .send(Request { cookie: 4, length_bytes: 8192, offset_bytes: 8192, ..Request::of(CMD_READ) }, &[])
+        .unwrap();
+    let mut server = by_manager(folder, kept, "64");
+    assert_eq!(clients[0].reply().unwrap().cookie, 4);
+    clients[0].stream.read_exact(&mut [0; 8192]).unwrap();
+    clients.iter_mut().for_each(|client| has(client, 1));
+    clients.iter_mut().for_each(|client| works(client, 2));
+    works(&mut connect(&server, "drive"), 3);
+    // A server of the store can be replaced as any other.
+    server = server.replace(CONFIG);
+    clients.iter_mut().for_each(|client| has(client, 2));
+    drop(clients);
+    server.terminate();
+}
+
+#[test]
+fn a_store_that_is_too_small_or_of_another_version_is_refused_in_a_sentence() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    drop(folder.file("disk", 16 * MIB));
+    let _manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    let mut server = by_manager(folder, Vec::new(), "3");
+    server.signal(libc::SIGTERM);
+    server.note_with("not stored: systemd stores 3 descriptors and 8 are needed: raise FileDescriptorStoreMax");
+    assert_eq!(server.next_line()["draining"], true);
+    let (status, _) = server.wait();
+    assert!(status.success());
+}
