@@ -245,6 +245,16 @@ fn meet(server: &Server, oldest: u16, newest: u16) -> UnixStream {
     stream
 }
 
+/// A process that has the state, and all of it.
+fn take(server: &Server) -> UnixStream {
+    let mut stream = meet(server, 1, 1);
+    assert_eq!(hear(&mut stream).unwrap().0, 2, "Welcome");
+    say(&mut stream, 4, &[]);
+    let kinds = [hear(&mut stream).unwrap().0, hear(&mut stream).unwrap().0];
+    assert_eq!(kinds, [5, 6], "the state, and the descriptors that it is about");
+    stream
+}
+
 #[test]
 fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_server_as_it_was() {
     let _machine = machine::shared();
@@ -264,10 +274,7 @@ fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_s
     server.note_with("not replaced: the other process does not speak as one of ours");
     // It dies when it has the state.
     works(&mut client, 1);
-    let mut stream = meet(&server, 1, 1);
-    hear(&mut stream).unwrap();
-    say(&mut stream, 4, &[]);
-    assert_eq!(hear(&mut stream).unwrap().0, 5, "the state");
+    let mut stream = take(&server);
     // While it has it, the client waits; what it sends is answered by whoever serves then.
     client.send(Request { cookie: 4, length_bytes: 8192, offset_bytes: 8192, ..Request::of(CMD_READ) }, &[]).unwrap();
     drop(stream);
@@ -276,10 +283,7 @@ fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_s
     client.stream.read_exact(&mut [0; 8192]).unwrap();
     has(&mut client, 1);
     // It has everything, and says in the end that it does not want it.
-    let mut stream = meet(&server, 1, 1);
-    hear(&mut stream).unwrap();
-    say(&mut stream, 4, &[]);
-    hear(&mut stream).unwrap();
+    let mut stream = take(&server);
     say(&mut stream, 3, b"of this reason");
     server.note_with("not replaced: of this reason");
     works(&mut client, 2);
