@@ -66,6 +66,8 @@ struct Shared {
     server: Arc<dyn Server>,
     /// Who sends a whole config.
     large: Arc<Semaphore>,
+    /// Whose change is under way: the others wait here and take no thread.
+    changes: Semaphore,
     streams: Arc<Semaphore>,
 }
 
@@ -75,7 +77,8 @@ type Answer = Result<Response, Problem>;
 /// All routes but those that others add.
 pub fn routes(server: Arc<dyn Server>) -> Vec<Route> {
     let large = Arc::new(Semaphore::new(1));
-    let shared = Arc::new(Shared { server, large, streams: Arc::new(Semaphore::new(STREAMS_MAX)) });
+    let streams = Arc::new(Semaphore::new(STREAMS_MAX));
+    let shared = Arc::new(Shared { server, large, changes: Semaphore::new(1), streams });
     let route = |method: Method, path, service: MethodRouter<Arc<Shared>>| Route {
         method,
         path,
@@ -153,6 +156,17 @@ async fn ask<T: Send + 'static>(shared: &Arc<Shared>, of: impl FnOnce(&dyn Serve
     tokio::task::spawn_blocking(move || of(&*server)).await.expect("it returns")
 }
 
+/// The same of what changes something: one after the other.
+async fn ask_for_change(
+    shared: &Arc<Shared>,
+    of: impl FnOnce(&dyn Server) -> Result<Applied, Refusal> + Send + 'static,
+) -> Answer {
+    let turn = shared.changes.acquire().await.expect("nobody closes it");
+    let applied = ask(shared, of).await;
+    drop(turn);
+    answer(applied)
+}
+
 async fn status(State(shared): Handler) -> Answer {
     Ok(Json(ask(&shared, |server| server.status()).await).into_response())
 }
@@ -205,12 +219,12 @@ async fn get_file(State(shared): Handler) -> Answer {
 
 async fn reload(State(shared): Handler, Extension(peer): Extension<Peer>, headers: HeaderMap) -> Answer {
     let by = by(&peer, &headers);
-    answer(ask(&shared, move |server| server.reread(&by, true)).await)
+    ask_for_change(&shared, move |server| server.reread(&by, true)).await
 }
 
 async fn saved(State(shared): Handler, Extension(peer): Extension<Peer>, headers: HeaderMap) -> Answer {
     let by = by(&peer, &headers);
-    answer(ask(&shared, move |server| server.reread(&by, false)).await)
+    ask_for_change(&shared, move |server| server.reread(&by, false)).await
 }
 
 async fn put_config(
@@ -226,7 +240,7 @@ async fn put_config(
     let place = shared.large.clone().acquire_owned().await.expect("nobody closes it");
     let bytes = read(body, CONFIG_BYTES_MAX).await?;
     let by = by(&peer, &parts.headers);
-    let proposed = ask(&shared, move |server| {
+    let change = move |server: &dyn Server| {
         let _place: OwnedSemaphorePermit = place;
         let document = if is_toml {
             let text = String::from_utf8(bytes.into()).map_err(|_| bad("the body is not UTF-8, allowed is TOML"))?;
@@ -238,8 +252,8 @@ async fn put_config(
             Document::from_json(&object(&bytes)?)?
         };
         server.propose(&Proposal { edit: Edit::Whole(document), by, only_if, dry_run })
-    });
-    answer(proposed.await)
+    };
+    ask_for_change(&shared, change).await
 }
 
 async fn change(
@@ -265,7 +279,7 @@ async fn change(
         }
     };
     let by = by(&peer, &parts.headers);
-    answer(ask(&shared, move |server| server.propose(&Proposal { edit, by, only_if, dry_run })).await)
+    ask_for_change(&shared, move |server| server.propose(&Proposal { edit, by, only_if, dry_run })).await
 }
 
 /// The events after the one that the client has, as they come.

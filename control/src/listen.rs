@@ -39,8 +39,9 @@ pub const HEADER_WAIT: Duration = Duration::from_secs(10);
 /// Longest header of a request, bytes.
 pub const HEADER_BYTES_MAX: usize = 64 << 10;
 
-/// Threads for what may wait.
-const WAITING_MAX: usize = 8;
+/// Threads for what may wait: one for the change under way, the others for who only asks. More would compete with the
+/// workers for cores.
+const WAITING_MAX: usize = 3;
 
 /// From an accept that failed for want of something (a descriptor) to the next.
 const RETRY: Duration = Duration::from_millis(100);

@@ -200,6 +200,15 @@ impl Running {
         (done, Ok(Applied { done: sentences, warnings, ..ledger.applied(changes, created, proposal.dry_run) }))
     }
 
+    /// From the end that was asked for on nothing changes.
+    fn refuse_at_end(&self) -> Result<(), Refusal> {
+        // Relaxed: see `drains`.
+        match self.is_draining.load(Ordering::Relaxed) {
+            true => Err(Refusal::new(Fault::Conflict, "the server drains, and takes no change any more")),
+            false => Ok(()),
+        }
+    }
+
     /// An event about what somebody wanted.
     fn tell(&self, by: &By, done: Done) -> Done {
         match &done.1 {
@@ -251,6 +260,7 @@ impl Server for Running {
 
     fn propose(&self, proposal: &Proposal) -> Result<Applied, Refusal> {
         let mut changing = self.changing();
+        self.refuse_at_end()?;
         let candidate = changing.ledger.candidate(proposal)?;
         if candidate.changes.is_empty() {
             return Ok(changing.ledger.applied(Vec::new(), false, proposal.dry_run));
@@ -282,6 +292,7 @@ impl Server for Running {
 
     fn reread(&self, by: &By, apply: bool) -> Result<Applied, Refusal> {
         if apply {
+            self.refuse_at_end()?;
             return self.reload_by(by).1;
         }
         let text = Config::read_text(&self.origin.path).map_err(|sentence| Refusal::new(Fault::Broken, sentence))?;

@@ -197,7 +197,8 @@ const INVARIANTS: &str = "ARCHITECTURE.md";
 /// more in backticks is one.
 pub fn tests_named(tree: &Tree, report: &mut Report) {
     let function = |line: &str| {
-        let name = line.trim_start().strip_prefix("fn ")?.split('(').next()?;
+        let line = line.trim_start();
+        let name = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ")?.split('(').next()?;
         Some(name.to_string())
     };
     let rust = tree.files.iter().filter(|file| file.is_rust());
