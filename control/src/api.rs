@@ -219,12 +219,20 @@ async fn get_file(State(shared): Handler) -> Answer {
 
 async fn reload(State(shared): Handler, Extension(peer): Extension<Peer>, headers: HeaderMap) -> Answer {
     let by = by(&peer, &headers);
-    ask_for_change(&shared, move |server| server.reread(&by, true)).await
+    ask_for_change(&shared, move |server| server.reload(&by)).await
 }
 
-async fn saved(State(shared): Handler, Extension(peer): Extension<Peer>, headers: HeaderMap) -> Answer {
-    let by = by(&peer, &headers);
-    ask_for_change(&shared, move |server| server.reread(&by, false)).await
+async fn saved(State(shared): Handler, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    media_type(&parts.headers, &[TOML])?;
+    let place = shared.large.clone().acquire_owned().await.expect("nobody closes it");
+    let text = utf8(read(body, CONFIG_BYTES_MAX).await?)?;
+    ask(&shared, move |server| {
+        let _place: OwnedSemaphorePermit = place;
+        server.saved(text);
+    })
+    .await;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn put_config(
@@ -243,7 +251,7 @@ async fn put_config(
     let change = move |server: &dyn Server| {
         let _place: OwnedSemaphorePermit = place;
         let document = if is_toml {
-            let text = String::from_utf8(bytes.into()).map_err(|_| bad("the body is not UTF-8, allowed is TOML"))?;
+            let text = utf8(bytes)?;
             Document::parse(&text).map_err(|fault| {
                 // As the config's reader calls a document that came over the API.
                 Refusal { line: Some(fault.line), ..bad(&format!("config:{fault}")) }
@@ -435,6 +443,10 @@ async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
         false => Problem::new(StatusCode::BAD_REQUEST, "the body ended too early"),
     })?;
     Ok(body.to_bytes())
+}
+
+fn utf8(bytes: Bytes) -> Result<String, Refusal> {
+    String::from_utf8(bytes.into()).map_err(|_| bad("the body is not UTF-8, allowed is TOML"))
 }
 
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {

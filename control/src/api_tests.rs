@@ -48,9 +48,11 @@ impl Server for OnPaper {
         None
     }
 
-    fn reread(&self, _: &By, _: bool) -> Result<Applied, Refusal> {
+    fn reload(&self, _: &By) -> Result<Applied, Refusal> {
         Err(Refusal::new(Fault::Broken, "it has no file"))
     }
+
+    fn saved(&self, _: String) {}
 
     fn counters(&self) -> Value {
         Value::Null

@@ -31,12 +31,14 @@ pub trait Server: Send + Sync + 'static {
     /// The config file, as it was read last; `None`: there is none.
     fn file(&self) -> Option<ConfigFile>;
 
-    /// Reads the config file again: with `apply` its document is proposed, without it is only what [`Server::file`]
-    /// answers from then on (somebody has written what is configured there).
+    /// Reads the config file again and proposes its document.
     ///
     /// # Errors
     /// As of [`Server::propose`], or the file cannot be read.
-    fn reread(&self, by: &By, apply: bool) -> Result<Applied, Refusal>;
+    fn reload(&self, by: &By) -> Result<Applied, Refusal>;
+
+    /// Somebody has written this text to the config file: it is what [`Server::file`] answers from then on.
+    fn saved(&self, text: String);
 
     /// The counters, as SIGUSR1 prints them with `--json`. Asks every worker.
     fn counters(&self) -> Value;

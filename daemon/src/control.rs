@@ -40,6 +40,11 @@ const BACKLOG: i32 = 128;
 /// A token is at least as long, bytes, so that nobody guesses it.
 const TOKEN_BYTES_MIN: usize = 16;
 
+/// Keys that the event of a change names, and bytes of their values: the last events stay in memory, and a config may
+/// have tens of thousands of keys.
+const KEYS_TOLD: usize = 16;
+const VALUE_BYTES_TOLD: usize = 256;
+
 /// What a server was started from.
 pub struct Origin {
     /// The config file.
@@ -97,7 +102,7 @@ impl Running {
     ) -> Running {
         let document = Document::parse(&origin.text).expect("the config's reader has read it");
         let ledger = Ledger::new(document, By::via(Via::File), SystemTime::now());
-        let state = state_of(&ledger, reconciler.plan(), &engine);
+        let state = state_of(&origin, &ledger, reconciler.plan(), &engine);
         let path = std::path::absolute(&origin.path).unwrap_or_else(|_| origin.path.clone());
         let file = ConfigFile { path: path.display().to_string(), text: origin.text.clone() };
         let shown = Shown { document: ledger.document(), state: Arc::new(state), file };
@@ -127,13 +132,15 @@ impl Running {
     }
 
     /// Reads the config file again, as SIGHUP asks: what was changed, the revision after it, and why nothing was.
-    pub fn reload(&self) -> (Vec<Change>, u64, Option<String>) {
+    pub fn reload_for_signal(&self) -> (Vec<Change>, u64, Option<String>) {
         let (changes, result) = self.reload_by(&By::via(Via::Sighup));
         (changes, self.shown().state.revision, result.err().map(|refusal| refusal.sentence))
     }
 
     fn reload_by(&self, by: &By) -> Done {
         let name = self.origin.path.display().to_string();
+        // Before the file is read: of two who have it read, the later one has the later text in force.
+        let mut changing = self.changing();
         let read = Config::read_text(&self.origin.path).and_then(|text| {
             // The reader's sentence, with file and line.
             let config = Config::parse(&name, &text).map_err(|error| error.to_string())?;
@@ -145,7 +152,6 @@ impl Running {
             Err(sentence) => return self.tell(by, (Vec::new(), Err(Refusal::new(Fault::Bad, sentence)))),
         };
         let proposal = Proposal { edit: Edit::Whole(document), by: by.clone(), only_if: None, dry_run: false };
-        let mut changing = self.changing();
         let candidate = changing.ledger.candidate(&proposal);
         let candidate = match candidate {
             Ok(candidate) => candidate,
@@ -192,7 +198,7 @@ impl Running {
         let (changes, created) = (candidate.changes.clone(), candidate.created);
         if !proposal.dry_run {
             ledger.accept(candidate, &proposal.by, SystemTime::now());
-            let state = Arc::new(state_of(ledger, reconciler.plan(), &self.engine));
+            let state = Arc::new(state_of(&self.origin, ledger, reconciler.plan(), &self.engine));
             let mut shown = self.shown();
             (shown.state, shown.document) = (state, ledger.document());
         }
@@ -214,7 +220,13 @@ impl Running {
         match &done.1 {
             Err(refusal) => self.events.push("refused", refusal.sentence.clone(), json!({ "by": by })),
             Ok(applied) if applied.changed && !applied.dry_run => {
-                let data = json!({ "by": by, "revision": applied.revision, "changes": applied.changes });
+                let told: Vec<Value> = applied.changes.iter().take(KEYS_TOLD).map(short).collect();
+                let data = json!({
+                    "by": by,
+                    "revision": applied.revision,
+                    "keys": applied.changes.len(),
+                    "changes": told,
+                });
                 self.events.push("change", changes_sentence(&applied.changes), data);
             }
             Ok(_) => {}
@@ -290,15 +302,13 @@ impl Server for Running {
         Some(self.shown().file.clone())
     }
 
-    fn reread(&self, by: &By, apply: bool) -> Result<Applied, Refusal> {
-        if apply {
-            self.refuse_at_end()?;
-            return self.reload_by(by).1;
-        }
-        let text = Config::read_text(&self.origin.path).map_err(|sentence| Refusal::new(Fault::Broken, sentence))?;
-        let changing = self.changing();
+    fn reload(&self, by: &By) -> Result<Applied, Refusal> {
+        self.refuse_at_end()?;
+        self.reload_by(by).1
+    }
+
+    fn saved(&self, text: String) {
         self.shown().file.text = text;
-        Ok(changing.ledger.applied(Vec::new(), false, false))
     }
 
     fn counters(&self) -> Value {
@@ -324,21 +334,34 @@ fn without_place(sentence: &str) -> &str {
     rest.map_or(sentence, |(_, rest)| rest)
 }
 
+/// A change as an event has it: of a long value its beginning.
+fn short(KeyChange { key, from, to }: &KeyChange) -> Value {
+    let short = |value: &Value| match value.to_string() {
+        text if text.len() <= VALUE_BYTES_TOLD => value.clone(),
+        text => shown(&text).into(),
+    };
+    json!({ "key": key, "from": short(from), "to": short(to) })
+}
+
 /// A change of the document in words.
 fn changes_sentence(changes: &[KeyChange]) -> String {
     const TOLD: usize = 3;
+    let text = |value: &Value| shown(&value.to_string());
     let of = |KeyChange { key, from, to }: &KeyChange| match (from, to) {
-        (Value::Null, to) => format!("{key} = {to}"),
-        (from, Value::Null) => format!("{key} is gone (was {from})"),
-        (from, to) => format!("{key} {from} -> {to}"),
+        (Value::Null, to) => format!("{key} = {}", text(to)),
+        (from, Value::Null) => format!("{key} is gone (was {})", text(from)),
+        (from, to) => format!("{key} {} -> {}", text(from), text(to)),
     };
     let told: Vec<String> = changes.iter().take(TOLD).map(of).collect();
     let more = changes.len().saturating_sub(TOLD);
     if more > 0 { format!("{} and {more} more", told.join(", ")) } else { told.join(", ") }
 }
 
-/// Configured and in force, of everything.
-fn state_of(ledger: &Ledger, plan: &Plan, engine: &Engine) -> State {
+/// Configured and in force, of everything; of nothing where no control plane listens, since nobody looks at it there.
+fn state_of(origin: &Origin, ledger: &Ledger, plan: &Plan, engine: &Engine) -> State {
+    if origin.control.is_none() {
+        return State { revision: ledger.revision(), things: BTreeMap::new() };
+    }
     let in_force = in_force(plan, engine);
     ledger.state(|kind, name| in_force.get(&(kind, name.to_owned())).cloned().unwrap_or_default())
 }

@@ -457,7 +457,7 @@ impl Counting {
 
 /// Reads the config again, and says what came of it. The server goes on in any case.
 fn say_reloaded(running: &Running, output: &Output) {
-    let (changes, revision, error) = running.reload();
+    let (changes, revision, error) = running.reload_for_signal();
     if let Some(error) = &error {
         output.note(&format!("not reloaded: {error}"));
     }

@@ -7,10 +7,10 @@
 
 use super::command_line::Options;
 use super::{applied, only_if, query, show, state};
-use crate::client::{Ask, Client, Reply};
+use crate::client::{Ask, Client};
 use crate::document::Document;
-use crate::model::{Applied, ConfigFile, KeyChange, Kind, SetBy, State};
-use axum::http::{Method, header};
+use crate::model::{ConfigFile, KeyChange, Kind, SetBy, State};
+use axum::http::Method;
 use mqfq_config::{join, text::shown};
 use mqfq_report::table::{Align, Table};
 use mqfq_report::{json, plain, print_line};
@@ -129,11 +129,12 @@ pub(super) fn save(client: &Client, force: bool, is_json: bool) -> Result<(), St
             changes.len()
         ));
     }
+    let written = if changes.is_empty() { text } else { merged(&text, &of_server)? };
     if !changes.is_empty() {
-        replace(&path, &merged(&text, &of_server)?)?;
+        replace(&path, &written)?;
     }
-    let reply: Reply = client.ask(Ask::new(Method::POST, "/v1/config/saved").header(header::IF_MATCH, "*"))?;
-    drop(reply.json::<Applied>()?);
+    let told = client.ask(Ask::new(Method::POST, "/v1/config/saved").body(TOML, written))?;
+    told.good().map_err(|problem| problem.detail)?;
     let saved = Saved { file: file.path, revision: running.revision, changes };
     if is_json {
         return print_line(json(&saved)?);

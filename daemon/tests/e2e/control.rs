@@ -206,7 +206,9 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
     let (status, back) = ask(&server, "PUT", "/v1/config", toml, Some(&file));
     assert_eq!((status, back["changes"][0]["key"].as_str()), (200, Some("tenant.web.weight")), "{back}");
     assert_eq!(ask(&server, "POST", "/v1/config/reload", &[], None).0, 200);
-    assert_eq!(ask(&server, "POST", "/v1/config/saved", &[], None).0, 200);
+    let saved = Ask::new("POST".parse().unwrap(), "/v1/config/saved").body("application/toml", "# nothing\n");
+    assert_eq!(client(&server).ask(saved).unwrap().status.as_u16(), 204);
+    assert_eq!(get(&server, "/v1/config/file")["text"], "# nothing\n");
 
     for (method, path, headers, body, status, sentence) in [
         (
