@@ -19,8 +19,9 @@ use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, EngineStats, FlowOp
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::slots::Slot;
+use mqfq_blk::split::Split;
 use mqfq_blk::stage::StageLimits;
-use mqfq_blk::{CostModel, FlowId, PolicyOptions, PriorityClass, Weight};
+use mqfq_blk::{CostModel, FlowId, OwnOptions, PolicyKind, PolicyOptions, PriorityClass, VSpan, WINDOW_LEAST, Weight};
 use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
 use mqfq_front::memory::TenantMemory;
 use mqfq_front::nbd::{self, NbdOptions};
@@ -102,7 +103,27 @@ pub fn workers(transport: Transport) -> usize {
     }
 }
 
-/// `policy` in the form that `mqfq serve` gives it on so many workers if its config says nothing.
+/// What `mqfq serve` makes on so many workers of a device whose config has this policy and no more: D and T are found,
+/// where the policy can change them.
+pub fn by_default(kind: PolicyKind, workers: usize) -> PolicyOptions {
+    let depth_auto = kind.tunes_depth();
+    let options = PolicyOptions {
+        depth_auto,
+        token_unit_bytes: depth_auto.then_some(PolicyOptions::AUTO_TOKEN_UNIT_BYTES),
+        window_least: kind.has_window().then_some(WINDOW_LEAST),
+        own: OwnOptions::shipped(kind),
+        ..PolicyOptions::new(kind)
+    };
+    as_shipped(options, workers)
+}
+
+/// What is done to requests besides scheduling them: where D is found, so are parts.
+pub fn path(policy: &PolicyOptions) -> PathOptions {
+    let split = if policy.depth_auto { Split::Auto } else { Split::Off };
+    PathOptions { split, ..PathOptions::default() }
+}
+
+/// `policy` in the form that `mqfq serve` gives it on so many workers if its config does not name one.
 pub const fn as_shipped(policy: PolicyOptions, workers: usize) -> PolicyOptions {
     if policy.kind.has_window() { policy.relaxed(workers) } else { policy }
 }
@@ -132,7 +153,7 @@ impl Rig {
                 queue_depth: options.queue_depth,
                 flows: options.tenants.iter().map(flow).collect(),
                 cost: CostModel::FLAT,
-                path: PathOptions::default(),
+                path: path(&options.policy),
                 queues: QueueLayout::default(),
             }],
         })?;
@@ -163,6 +184,14 @@ impl Rig {
     /// The engine's counters so far.
     pub fn stats(&self) -> EngineStats {
         self.engine.stats()
+    }
+
+    /// `policy`, which the engine runs, with the D and T that are in force if they are found, and what follows them.
+    pub fn in_force(&self, policy: &PolicyOptions) -> PolicyOptions {
+        let Some(found) = self.stats().devices.first().and_then(|device| device.in_force) else { return *policy };
+        let depth = found.depth.map_or(policy.depth, |state| state.chosen);
+        let window = found.window.map_or(policy.window, |state| VSpan::from_bytes(state.window_bytes));
+        as_shipped(PolicyOptions { depth, window, ..*policy }, self.engine.workers())
     }
 
     /// Closes the connections and ends the engine.

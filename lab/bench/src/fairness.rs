@@ -11,13 +11,14 @@
 //! everything and then fails.
 //!
 //! # What would make it lie
-//! Both tenants must be backlogged on every worker where they run, all the time: their depths are far above D. Without
+//! Both tenants must be backlogged on every worker where they run, all the time: their depths are far above D, which is
+//! found, as are T and parts: nothing is set but the weights. Without
 //! sockets (the default) nothing but the block layer runs; `--nbd` sends the same load through real sockets, where a
 //! machine that cannot carry the drive's rate leaves tenants not backlogged, and shares then say nothing.
 
 use crate::report::{FairnessCase, FairnessPolicy, FairnessReport, FairnessTenant};
 use crate::shell;
-use mqfq_blk::{PolicyKind, PolicyOptions, Weight};
+use mqfq_blk::{PolicyKind, Weight};
 use mqfq_demo::drive;
 use mqfq_demo::harness::{self, Rig, RigOptions, Tenant, Transport};
 use mqfq_demo::load::{Load, Window};
@@ -79,7 +80,7 @@ pub fn cases() -> [Case; 5] {
         load,
     };
     let second = |load: Load| Load { seed: 2, ..load };
-    // Depths of 256 in all per tenant: four times D, so that both stay backlogged on every worker.
+    // Depths of 256 in all per tenant, far above what D is found to be, so that both stay backlogged on every worker.
     let four_queues = Load::random_reads(4, 64, 4 * KIB);
     [
         Case {
@@ -175,11 +176,6 @@ pub fn measure(options: &FairnessOptions) -> Result<FairnessReport, String> {
     })
 }
 
-/// The policy as it is measured: in the form that ships.
-pub const fn policy(kind: PolicyKind, workers: usize) -> PolicyOptions {
-    harness::as_shipped(PolicyOptions::new(kind), workers)
-}
-
 /// One case under one policy.
 ///
 /// # Errors
@@ -191,7 +187,7 @@ pub fn measure_one(
     measured_ms: u64,
 ) -> Result<FairnessPolicy, String> {
     let workers = harness::workers(transport);
-    let policy = policy(kind, workers);
+    let policy = harness::by_default(kind, workers);
     let mut rig = Rig::start(RigOptions {
         device: drive::demo_drive()?,
         policy,
@@ -202,6 +198,7 @@ pub fn measure_one(
         pin: false,
     })?;
     let counted = rig.run(&[0, 1], Window::from_ms(WARM_UP_MS, measured_ms))?;
+    let policy = rig.in_force(&policy);
     rig.stop();
     let tenants: Vec<FairnessTenant> = case
         .tenants

@@ -18,10 +18,12 @@ use mqfq_blk::device::{Device, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Op, Submission};
+use mqfq_blk::split::SplitControl;
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
+use mqfq_blk::tuning::Tuning;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyOptions, Topology, Weight};
-use mqfq_demo::harness::Tenant;
+use mqfq_demo::harness::{self, Tenant};
 use mqfq_demo::load::{Counted, Requests, Window};
 use mqfq_sched::policy::AnyPolicy;
 use std::cmp::Reverse;
@@ -111,6 +113,9 @@ impl Model {
         let policy = AnyPolicy::new(&options.policy, &Topology::flat(options.workers), &weights)
             .map_err(|error| error.to_string())?;
         let policy = Arc::new(policy);
+        let tuning = Tuning::new(&options.policy, options.workers);
+        let PathOptions { split, .. } = harness::path(&options.policy);
+        let control = Arc::new(SplitControl::new(split, options.workers));
         let mut hctxs = Vec::new();
         for index in 0..options.workers {
             let id = HctxId(index as u16);
@@ -125,15 +130,17 @@ impl Model {
                 requests_max: u32::from(tenant.load.connections) * u32::from(tenant.load.depth),
                 bytes_max: u64::MAX,
             });
-            hctxs.push(HwCtx::new(HwCtxOptions {
+            let mut hctx = HwCtx::new(HwCtxOptions {
                 id,
                 policy: policy.clone(),
                 device,
                 queue_depth: options.queue_depth,
                 limits: limits.collect(),
                 cost: CostModel::FLAT,
-                path: PathOptions::TIMELESS,
-            }));
+                path: PathOptions { split, ..PathOptions::TIMELESS },
+            });
+            hctx.set_tuning(tuning.clone(), 0);
+            hctxs.push(hctx.with_split(control.clone()));
         }
         let size_bytes = options.device.info().size_bytes;
         let mut model =

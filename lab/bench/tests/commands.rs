@@ -6,7 +6,7 @@ use mqfq_bench::fairness;
 use mqfq_bench::file::{self, FileBenchOptions};
 use mqfq_bench::structures::{self, StructuresOptions};
 use mqfq_bench::validate::{self, ValidateOptions, ValidateReport};
-use mqfq_blk::{PolicyKind, PolicyOptions};
+use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
 use mqfq_demo::demo::{self, DemoOptions};
 use mqfq_demo::harness::{self, Transport};
 use mqfq_demo::load::Window;
@@ -22,13 +22,15 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The form that `mqfq serve` has on as many workers, for the window of demo and fairness and this D.
-fn shipped_form(kind: PolicyKind, depth: Option<u32>, transport: Transport) -> FormReport {
-    let plain = PolicyOptions::new(kind);
-    let plain = PolicyOptions { depth: depth.unwrap_or(plain.depth), ..plain };
-    let options = harness::as_shipped(plain, harness::workers(transport));
+/// The form that `mqfq serve` has on as many workers, for this D and T as they were found.
+fn shipped_form(kind: PolicyKind, found: (Option<u32>, Option<u64>), transport: Transport) -> FormReport {
+    let workers = harness::workers(transport);
+    let plain = harness::by_default(kind, workers);
+    let depth = found.0.unwrap_or(plain.depth);
+    let window = found.1.map_or(plain.window, VSpan::from_bytes);
+    let options = harness::as_shipped(PolicyOptions { depth, window, ..plain }, workers);
     let form = phases::form(&options);
-    // With T = 64 KiB nothing of the relaxed form is 0.
+    // With any T that is found nothing of the relaxed form is 0.
     assert_eq!(form.lease_bytes.is_some_and(|lease| lease > 0), form.token_batch.is_some_and(|batch| batch > 1));
     form
 }
@@ -51,7 +53,8 @@ fn the_demo_runs_every_phase_and_draws_it() {
         assert_eq!(policies, ["none", "sfqd", "mqfq"]);
         for policy in &scenario.policies {
             assert_eq!(policy.tenants.len(), 2);
-            let form = shipped_form(policy.policy.parse().unwrap(), policy.depth, Transport::Nbd);
+            let form =
+                shipped_form(policy.policy.parse().unwrap(), (policy.depth, policy.window_bytes), Transport::Nbd);
             assert_eq!(policy.form, form, "{}", policy.policy);
             let sum: f64 = policy.tenants.iter().map(|tenant| tenant.shared_bytes_per_s).sum();
             assert_eq!(policy.total_bytes_per_s, sum);
@@ -78,7 +81,7 @@ fn saturating_tenants_are_served_inside_and_through_sockets() {
         for kind in PolicyKind::STAGED {
             let measured = fairness::measure_one(&sizes, kind, transport, 100).unwrap();
             assert!(measured.tenants.iter().all(|tenant| tenant.bytes_per_s > 0.0), "{transport:?}: {measured:?}");
-            assert_eq!(measured.form, shipped_form(kind, measured.depth, transport), "{kind}");
+            assert_eq!(measured.form, shipped_form(kind, (measured.depth, measured.window_bytes), transport), "{kind}");
             assert_eq!(measured.within, measured.deviation.is_some_and(|deviation| deviation <= sizes.tolerance));
         }
     }

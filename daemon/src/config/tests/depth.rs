@@ -21,6 +21,7 @@ fn the_depth_is_found_unless_it_is_a_number() {
         let found = shipped(auto(auto_window(PolicyOptions::new(kind))));
         for keys in ["", "depth = \"auto\"\n"] {
             assert_eq!(scheduler(&format!("{keys}policy = \"{policy}\""), 4).0, found);
+            assert_eq!(mqfq_demo::harness::by_default(kind, 4), found, "what demo and measurements run");
         }
         let in_requests = scheduler(&format!("policy = \"{policy}\"\ntoken-unit = \"request\""), 4).0;
         assert_eq!((in_requests.depth_auto, in_requests.token_unit_bytes), (true, None));

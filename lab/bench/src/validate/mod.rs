@@ -142,7 +142,7 @@ pub fn measure(options: &ValidateOptions) -> Result<ValidateReport, String> {
     for (&(case, kind), measured) in scenarios.iter().zip(&measured) {
         progress.step(&format!("{} under {kind}, simulated", case.name));
         let window = Window::from_ms(WARM_UP_MS, shares_ms);
-        let simulated = simulate::shares(case, &fairness::policy(kind, workers), workers, window)?;
+        let simulated = simulate::shares(case, &harness::by_default(kind, workers), workers, window)?;
         shares.push(shares_row(case, measured, &simulated));
     }
     let mut rows = Vec::new();
@@ -243,7 +243,7 @@ mod tests {
     use crate::scale::setting::Placement;
 
     fn simulated(case: &Case) -> Outcome {
-        let policy = fairness::policy(PolicyKind::Mqfq, 2);
+        let policy = harness::by_default(PolicyKind::Mqfq, 2);
         simulate::shares(case, &policy, 2, Window::from_ms(5, 20)).unwrap()
     }
 

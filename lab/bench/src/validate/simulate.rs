@@ -100,11 +100,13 @@ fn head(workers: usize, run: &str, device: &str, policy: &PolicyOptions) -> Stri
 /// The options as they are, not as a form would make them again.
 fn policy_text(policy: &PolicyOptions) -> String {
     let PolicyOptions { kind, depth, window, quantum, lease, token_batch, token_share, token_unit_bytes, .. } = policy;
-    let mut text = format!("kind = \"{kind}\"\ndepth = {depth}\nwindow = \"{}\"\n", window.bytes());
+    let depth = if policy.depth_auto { "\"auto\"".to_owned() } else { depth.to_string() };
+    let window = if policy.window_least.is_some() { "auto".to_owned() } else { window.bytes().to_string() };
+    let mut text = format!("kind = \"{kind}\"\ndepth = {depth}\nwindow = \"{window}\"\n");
     if let Some(unit) = token_unit_bytes {
         writeln!(text, "token-unit = \"{unit}\"").expect("a string takes all");
     }
-    if kind.has_window() {
+    if kind.has_window() && policy.window_least.is_none() {
         let (quantum, lease) = (quantum.bytes(), lease.bytes());
         writeln!(text, "form = \"relaxed\"\nquantum = \"{quantum}\"\nlease = \"{lease}\"\ntoken-batch = {token_batch}\ntoken-share = {token_share}")
             .expect("a string takes all");
