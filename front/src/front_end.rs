@@ -52,11 +52,11 @@ use std::time::Duration;
 
 /// Takes one line about a client that was refused, or closed for a broken rule. Called on workers: it neither waits nor
 /// panics.
-pub type Log = Arc<dyn Fn(Line<'_>) + Send + Sync>;
+pub type Log = Arc<dyn Fn(LogLine<'_>) + Send + Sync>;
 
 /// A line of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Line<'a> {
+pub struct LogLine<'a> {
     /// A sentence.
     pub text: &'a str,
     /// The export that the client has or wants, if it has said so.

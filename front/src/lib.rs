@@ -31,6 +31,7 @@ macro_rules! front_ends {
 // that are named here alone: use `cargo xtask fmt`.)
 front_ends! {
     nbd: nbd::Nbd,
+    vhost_user_blk: vhost_user_blk::VhostUser,
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Each connection accepted is handed to the engine, which chooses the worker where it lives.
 
 use crate::export::ExportTable;
-use crate::front_end::{Line, ListenOptions, Listener, Travelled};
+use crate::front_end::{LogLine, ListenOptions, Listener, Travelled};
 use crate::places::{Place, Places};
 use crate::socket::{Listening, SocketAddress};
 use crate::stats::{Names, Stats};
@@ -179,7 +179,7 @@ impl SocketListener {
     fn say(&self, what: impl fmt::Display) {
         if let Some(log) = &self.options.log {
             let text = format!("{}: {}: {what}", self.stats.names().front_end, Listener::address(self));
-            log(Line { text: &text, export: None });
+            log(LogLine { text: &text, export: None });
         }
     }
 }

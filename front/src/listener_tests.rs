@@ -247,7 +247,7 @@ fn a_process_without_descriptors_turns_clients_away_until_there_are_some_and_the
     let said = Arc::new(Mutex::new(Vec::new()));
     let log = {
         let said = said.clone();
-        Arc::new(move |line: Line<'_>| said.lock().unwrap().push(line.text.to_owned()))
+        Arc::new(move |line: LogLine<'_>| said.lock().unwrap().push(line.text.to_owned()))
     };
     let options = ListenOptions { reserve: scarce(), log: Some(log), ..ListenOptions::default() };
     let (mut listener, mut fake) = listening(&directory, options);

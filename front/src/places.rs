@@ -28,7 +28,7 @@
 
 use crate::export::TenantId;
 use crate::export::{Export, ExportTable};
-use crate::front_end::{Line, ListenOptions, Log, next_client};
+use crate::front_end::{LogLine, ListenOptions, Log, next_client};
 use crate::stats::Stats;
 use rustix::net::Shutdown;
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,7 +155,7 @@ impl Places {
     fn say(&self, export: Option<&str>, line: impl FnOnce() -> String) {
         if let Some(log) = &self.log {
             let text = format!("{}: {}", self.stats.names().front_end, line());
-            log(Line { text: &text, export });
+            log(LogLine { text: &text, export });
         }
     }
 }
@@ -193,6 +193,11 @@ impl Place {
     /// No descriptor is left.
     pub fn copy(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
+    }
+
+    /// The same, for clients that live longer than the connection.
+    pub fn shared_stats(&self) -> Arc<Stats> {
+        self.places.stats.clone()
     }
 
     /// Its socket.

@@ -156,7 +156,7 @@ fn a_refusal_is_counted_and_said_and_leaves_the_handshake_as_it_was() {
     let said = Arc::new(Mutex::new(Vec::new()));
     let log: Log = Arc::new({
         let said = said.clone();
-        move |line: Line<'_>| {
+        move |line: LogLine<'_>| {
             assert_eq!(line.export, Some("of 0"));
             said.lock().unwrap().push(line.text.to_owned());
         }

@@ -274,7 +274,7 @@ fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_s
     server.note_with("not replaced: the other process does not speak as one of ours");
     // It dies when it has the state.
     works(&mut client, 1);
-    let mut stream = take(&server);
+    let stream = take(&server);
     // While it has it, the client waits; what it sends is answered by whoever serves then.
     client.send(Request { cookie: 4, length_bytes: 8192, offset_bytes: 8192, ..Request::of(CMD_READ) }, &[]).unwrap();
     drop(stream);

@@ -41,7 +41,7 @@ use super::transmit::{Piece, Request, Taken, Transmission};
 use super::wire::Command;
 use super::{HANDSHAKE_RECEIVE_BYTES, NAMES, NbdOptions};
 use crate::export::{Export, ExportTable};
-use crate::front_end::{Line, next_client};
+use crate::front_end::{LogLine, next_client};
 use crate::memory::Short;
 use crate::places::Place;
 use crate::stats::Counted;
@@ -315,7 +315,7 @@ impl Connection {
             };
             let whose = export.map_or("in its handshake".to_owned(), |export| format!("of export {export:?}"));
             let text = format!("nbd: closing a connection {whose}: {}: {}", rule.name(), rule.sentence());
-            log(Line { text: &text, export });
+            log(LogLine { text: &text, export });
         }
     }
 

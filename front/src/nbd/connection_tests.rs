@@ -390,7 +390,7 @@ fn a_broken_stream_is_answered_up_to_the_break_logged_and_closed() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let log: crate::front_end::Log = {
         let lines = lines.clone();
-        Arc::new(move |line: Line<'_>| {
+        Arc::new(move |line: LogLine<'_>| {
             assert_eq!(line.export, Some("a"));
             lines.lock().unwrap().push(line.text.to_owned());
         })

@@ -1,0 +1,405 @@
+//! One front-end's connection: messages from the socket, answers to it, and orders to the queues.
+//!
+//! A message is taken when those before it were answered and the queues that it changes have stopped. So each sees the
+//! state that the one before it left, however many are sent at once.
+//!
+//! ```text
+//!   header ─▶ payload ─▶ [the export is free] ─▶ [queues are quiet] ─▶ Session ─▶ answer ─▶ start queues ─┐
+//!     ▲                                                                                                   │
+//!     └───────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A header and its payload are received apart, each with exactly its length: descriptors belong to the header that
+//! they came with.
+//!
+//! # How it ends
+//! | because | what still happens |
+//! |---|---|
+//! | the front-end left, or broke a rule; the export or the engine drains | queues take no more heads, end those under way in the guest's memory, and go; then the socket is closed |
+//! | it said nothing in time, or another front-end has the export all the time | closed |
+//!
+//! What a guest has in its rings then, the next server finds: a front-end connects again and hands the memory over.
+
+use super::NAMES;
+use super::disk::{Disk, QUEUES_MAX};
+use super::line::{self, Line, Order, Seat, Seats, State};
+use super::queue::{About, Queue};
+use super::rule::Rule;
+use super::session::{Answer, Session, Stops};
+use super::wire::{
+    FLAG_NEED_REPLY, FLAG_REPLY, HEADER_BYTES, Header, Message, PAYLOAD_BYTES_MAX, VERSION, VERSION_MASK,
+};
+use crate::export::Export;
+use crate::front_end::{LogLine, ListenOptions, next_client};
+use crate::places::Place;
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::{Client, Context, Event, Label, Part};
+use mqfq_blk::request::Completion;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Names of what it waits for.
+mod user {
+    pub const RECEIVE: u32 = 0;
+    pub const SEND: u32 = 1;
+    pub const BELL: u32 = 2;
+    pub const HANDSHAKE: u32 = 3;
+    pub const ORDER: u32 = 4;
+}
+
+/// One front-end's connection.
+pub struct Connection {
+    place: Place,
+    export: Arc<Export>,
+    options: Arc<ListenOptions>,
+    seats: Arc<Seats>,
+    seat: Option<Arc<Seat>>,
+    /// Rung by queues, and when the export is free. `None`: no descriptor was left.
+    bell: Option<Arc<OwnedFd>>,
+    number: u64,
+    session: Session,
+    /// By number, as far as they were ever started.
+    queues: Vec<Option<Arc<Line>>>,
+    /// Of those, the ones that were started and not seen to have stopped.
+    running: Vec<bool>,
+    step: Step,
+    /// What is received into; with the receive while one is under way.
+    buffer: Option<Buffer>,
+    descriptors: Vec<OwnedFd>,
+    life: Life,
+}
+
+/// Where the message is that comes next.
+enum Step {
+    /// Bytes of its header that have come.
+    Header(usize),
+    /// Bytes of its payload that have come.
+    Payload(Header, usize),
+    /// All of it is here. It waits for the export, or for queues.
+    Whole(Header, Vec<u8>),
+    /// Its answer is being sent.
+    Answering,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    Open,
+    /// Queues were told to leave.
+    Ending,
+    Closed,
+}
+
+impl Connection {
+    /// A connection on the socket of `place`, of a front-end that has said nothing yet.
+    pub fn new(place: Place, export: Arc<Export>, seats: Arc<Seats>, options: Arc<ListenOptions>) -> Connection {
+        Connection {
+            place,
+            session: Session::new(Disk::new(&export)),
+            export,
+            options,
+            seats,
+            seat: None,
+            bell: line::bell().map(Arc::new),
+            number: next_client(),
+            queues: (0..QUEUES_MAX).map(|_| None).collect(),
+            running: vec![false; usize::from(QUEUES_MAX)],
+            step: Step::Header(0),
+            buffer: Some(Buffer::new(PAYLOAD_BYTES_MAX)),
+            descriptors: Vec::new(),
+            life: Life::Open,
+        }
+    }
+
+    /// Goes as far as it can with the message that comes.
+    fn advance(&mut self, context: &mut dyn Context) {
+        while self.life == Life::Open {
+            match std::mem::replace(&mut self.step, Step::Answering) {
+                Step::Header(HEADER_BYTES) => self.header(context),
+                Step::Payload(header, have) if have == header.size as usize => {
+                    let buffer = self.buffer.as_ref().expect("no receive is under way");
+                    self.step = Step::Whole(header, buffer.as_slice()[..have].to_vec());
+                }
+                Step::Header(have) => {
+                    self.step = Step::Header(have);
+                    return self.receive(context, have, HEADER_BYTES);
+                }
+                Step::Payload(header, have) => {
+                    self.step = Step::Payload(header, have);
+                    return self.receive(context, have, header.size as usize);
+                }
+                Step::Whole(header, payload) => {
+                    if !self.is_seated() || !self.are_quiet(context, &header, &payload) {
+                        if self.life == Life::Open {
+                            self.step = Step::Whole(header, payload);
+                        }
+                        return;
+                    }
+                    self.take(context, header, &payload);
+                }
+                Step::Answering => return,
+            }
+        }
+    }
+
+    fn receive(&mut self, context: &mut dyn Context, from: usize, to: usize) {
+        if let Some(buffer) = self.buffer.take() {
+            context.receive_with_descriptors(self.place.fd(), buffer, from, to, user::RECEIVE);
+        }
+    }
+
+    fn header(&mut self, context: &mut dyn Context) {
+        let buffer = self.buffer.as_ref().expect("no receive is under way");
+        let header = Header::read(buffer.as_slice()).expect("a buffer is longer than a header");
+        if header.flags & VERSION_MASK != VERSION || header.flags & FLAG_REPLY != 0 {
+            return self.end(context, Some(Rule::BadHeader));
+        }
+        if header.size as usize > PAYLOAD_BYTES_MAX {
+            return self.end(context, Some(Rule::MessageTooLong));
+        }
+        self.step = Step::Payload(header, 0);
+    }
+
+    /// The export is this front-end's.
+    fn is_seated(&mut self) -> bool {
+        if self.seat.is_some() {
+            return true;
+        }
+        let Some(bell) = &self.bell else { return false };
+        self.seat = self.seats.take(bell);
+        self.seat.is_some()
+    }
+
+    /// The queues that the message changes have stopped. If not, they are told to.
+    fn are_quiet(&mut self, context: &mut dyn Context, header: &Header, payload: &[u8]) -> bool {
+        if self.export.door.is_closed() || !self.place.choose(&self.export) {
+            self.end(context, Some(Rule::NotServed));
+            return false;
+        }
+        let Some(message) = Message::of(header.request) else { return true };
+        let stops = self.session.stops(message, payload);
+        let mut are_quiet = true;
+        for number in 0..QUEUES_MAX {
+            let is_meant = stops == Stops::All || stops == Stops::One(number);
+            let Some(line) = self.queues[usize::from(number)].as_ref().filter(|_| is_meant) else { continue };
+            if !self.running[usize::from(number)] {
+                continue;
+            }
+            match line.state() {
+                State::Quiet(next_avail) => {
+                    self.running[usize::from(number)] = false;
+                    self.session.stopped(number, next_avail);
+                }
+                State::Busy { is_stopping: true } => are_quiet = false,
+                State::Busy { is_stopping: false } => {
+                    line.order(Order::Stop);
+                    context.signal(line.queue_bell(), user::ORDER);
+                    are_quiet = false;
+                }
+                State::Gone => {
+                    // The engine drains, and took it first.
+                    self.end(context, None);
+                    return false;
+                }
+            }
+        }
+        are_quiet
+    }
+
+    fn take(&mut self, context: &mut dyn Context, header: Header, payload: &[u8]) {
+        let descriptors = std::mem::take(&mut self.descriptors);
+        let taken = match Message::of(header.request) {
+            Some(message) => self.session.take(message, payload, descriptors),
+            None => Err(Rule::UnknownMessage),
+        };
+        // Also after a message that was refused: queues stopped for it.
+        let started = self.start_queues(context);
+        let taken = taken.and_then(|answer| started.map(|()| answer));
+        let wants_ack = self.session.acknowledges() && header.flags & FLAG_NEED_REPLY != 0;
+        self.step = Step::Header(0);
+        match taken {
+            Ok(Answer { payload: Some(payload), descriptor }) => {
+                self.answer(context, header.reply(&payload), descriptor)
+            }
+            Ok(_) if wants_ack => self.answer(context, header.reply(&0u64.to_ne_bytes()), None),
+            Ok(_) => {}
+            Err(rule) if wants_ack => {
+                self.say(rule);
+                self.answer(context, header.reply(&1u64.to_ne_bytes()), None);
+            }
+            Err(rule) => self.end(context, Some(rule)),
+        }
+    }
+
+    fn answer(&mut self, context: &mut dyn Context, bytes: Vec<u8>, descriptor: Option<OwnedFd>) {
+        self.step = Step::Answering;
+        let parts = vec![Part::Bytes(bytes)];
+        match descriptor {
+            Some(descriptor) => {
+                context.send_with_descriptors(self.place.fd(), parts, vec![descriptor], user::SEND);
+            }
+            None => context.send(self.place.fd(), parts, user::SEND),
+        }
+    }
+
+    /// Starts the queues that have all that they need and do not run.
+    fn start_queues(&mut self, context: &mut dyn Context) -> Result<(), Rule> {
+        for number in 0..QUEUES_MAX {
+            let place = usize::from(number);
+            if self.running[place] {
+                continue;
+            }
+            let Some(start) = self.session.ready(number)? else { continue };
+            let Some(bell) = &self.bell else { return Err(Rule::NotServed) };
+            let Some(seat) = &self.seat else { return Ok(()) };
+            let line = match &self.queues[place] {
+                Some(line) => line.clone(),
+                None => {
+                    let line = Line::new(bell.clone()).ok_or(Rule::NotServed)?;
+                    let (about, seat) = (self.about(), seat.clone());
+                    let queue = Box::new(Queue::new(about, line.clone(), seat));
+                    context.attach(Box::new(move || queue));
+                    self.queues[place] = Some(line.clone());
+                    line
+                }
+            };
+            line.order(Order::Start(Box::new(start)));
+            context.signal(line.queue_bell(), user::ORDER);
+            self.running[place] = true;
+        }
+        Ok(())
+    }
+
+    fn about(&self) -> About {
+        About {
+            number: self.number,
+            export: self.export.clone(),
+            disk: Disk::new(&self.export),
+            bytes_max: self.options.bytes_in_flight_max,
+            stats: self.place.shared_stats(),
+            log: self.options.log.clone(),
+        }
+    }
+
+    fn say(&self, rule: Rule) {
+        self.place.stats().count_broken(rule);
+        if let Some(log) = &self.options.log {
+            let text = &format!("{}: a front-end of export {:?}: {}", NAMES.front_end, self.export.name, rule.name());
+            log(LogLine { text, export: Some(&self.export.name) });
+        }
+    }
+
+    /// Takes no more messages. Queues end what they have and go.
+    fn end(&mut self, context: &mut dyn Context, rule: Option<Rule>) {
+        if let Some(rule) = rule {
+            self.say(rule);
+        }
+        if self.life == Life::Open {
+            self.life = Life::Ending;
+            for line in self.queues.iter().flatten() {
+                line.order(Order::Leave);
+                context.signal(line.queue_bell(), user::ORDER);
+            }
+        }
+        self.close_if_alone(context);
+    }
+
+    fn close_if_alone(&mut self, context: &mut dyn Context) {
+        let is_alone = self.queues.iter().flatten().all(|line| line.state() == State::Gone);
+        if self.life == Life::Ending && is_alone {
+            self.life = Life::Closed;
+            context.shutdown(self.place.fd());
+        }
+    }
+
+    fn received(&mut self, context: &mut dyn Context, buffer: Buffer, result: Result<usize, i32>) {
+        self.buffer = Some(buffer);
+        if self.life != Life::Open {
+            return;
+        }
+        match (&mut self.step, result) {
+            (Step::Header(have), Ok(0)) => {
+                let rule = (*have > 0).then_some(Rule::Truncated);
+                self.end(context, rule);
+            }
+            (Step::Payload(..), Ok(0)) => self.end(context, Some(Rule::Truncated)),
+            (Step::Header(have) | Step::Payload(_, have), Ok(count)) => {
+                *have += count;
+                self.advance(context);
+            }
+            (_, Err(_)) => self.end(context, None),
+            (Step::Whole(..) | Step::Answering, Ok(_)) => unreachable!("nothing is received before an answer"),
+        }
+    }
+}
+
+impl Client for Connection {
+    fn start(&mut self, context: &mut dyn Context) {
+        let Some(bell) = &self.bell else { return self.end(context, Some(Rule::NotServed)) };
+        context.count(bell.as_raw_fd(), user::BELL);
+        let timeout_ns = u64::try_from(self.options.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
+        context.timer(context.now_ns().saturating_add(timeout_ns), user::HANDSHAKE);
+        self.advance(context);
+    }
+
+    fn event(&mut self, context: &mut dyn Context, event: Event) {
+        match event {
+            Event::Received { buffer, result, descriptors, .. } => {
+                let is_cut = descriptors.is_cut();
+                self.descriptors.extend(descriptors.into_vec());
+                if is_cut {
+                    return self.end(context, Some(Rule::BadDescriptors));
+                }
+                self.received(context, buffer, result);
+            }
+            Event::Sent { result, .. } => {
+                if result.is_err() {
+                    return self.end(context, None);
+                }
+                self.step = Step::Header(0);
+                self.advance(context);
+            }
+            Event::Counted { result, .. } => {
+                match (result, &self.bell) {
+                    (Ok(_), Some(bell)) => context.count(bell.as_raw_fd(), user::BELL),
+                    // The grace time of a drain is over.
+                    _ => self.end(context, None),
+                }
+                self.close_if_alone(context);
+                self.advance(context);
+            }
+            Event::Timer { .. } if self.seat.is_none() => self.end(context, Some(Rule::HandshakeTooSlow)),
+            Event::Timer { .. } | Event::Signalled { .. } => {}
+            other => unreachable!("a connection receives, sends and waits for its bell, yet got {other:?}"),
+        }
+    }
+
+    fn completed(&mut self, _context: &mut dyn Context, completion: Completion) {
+        unreachable!("a connection submits nothing, yet got {completion:?}");
+    }
+
+    fn turn_end(&mut self, context: &mut dyn Context) {
+        self.close_if_alone(context);
+    }
+
+    fn room(&mut self, _context: &mut dyn Context) {}
+
+    fn drain(&mut self, context: &mut dyn Context) {
+        self.end(context, None);
+    }
+
+    fn is_done(&self) -> bool {
+        self.life == Life::Closed
+    }
+
+    fn label(&self) -> Label {
+        Label { client: Some(self.number), export: Some(self.export.id.number()) }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(bell) = &self.bell {
+            self.seats.forget(bell);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! A guest's memory: which of its addresses are where in our address space?
+//!
+//! A front-end hands over regions, each a part of a file. An address of the guest (in a descriptor) or of the front-end
+//! (of a ring) belongs to one region or to none; a range that leaves its region is in none. The regions of a table
+//! never change: a front-end that adds or takes one makes another table, and the old one stays mapped until the last
+//! request in it has ended.
+
+use super::rule::Rule;
+use super::wire::Fields;
+use mqfq_blk::foreign::ForeignMemory;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Regions of one connection, at most.
+pub const REGIONS_MAX: usize = 64;
+
+/// A region as a message describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionText {
+    /// The guest's address of its first byte.
+    pub guest_addr: u64,
+    /// Its length, bytes.
+    pub size_bytes: u64,
+    /// The front-end's address of its first byte.
+    pub user_addr: u64,
+    /// Where it begins in its file, bytes.
+    pub file_offset: u64,
+}
+
+impl RegionText {
+    /// The next region of a payload.
+    pub fn read(fields: &mut Fields<'_>) -> Option<RegionText> {
+        let (guest_addr, size_bytes, user_addr) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        Some(RegionText { guest_addr, size_bytes, user_addr, file_offset: fields.u64()? })
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Region {
+    guest_addr: u64,
+    user_addr: u64,
+    size_bytes: u64,
+    /// Of its first byte in the mapping.
+    start: usize,
+    memory: Arc<ForeignMemory>,
+}
+
+impl Region {
+    fn map(text: &RegionText, file: &OwnedFd) -> Option<Region> {
+        let &RegionText { guest_addr, size_bytes, user_addr, file_offset } = text;
+        guest_addr.checked_add(size_bytes).and(user_addr.checked_add(size_bytes)).filter(|_| size_bytes > 0)?;
+        let about = rustix::fs::fstat(file).ok()?;
+        // Pages behind the end of a file raise SIGBUS at the first access: not a fault to wait for.
+        let is_file = rustix::fs::FileType::from_raw_mode(about.st_mode) == rustix::fs::FileType::RegularFile;
+        let end_bytes = file_offset.checked_add(size_bytes)?;
+        if is_file && end_bytes > u64::try_from(about.st_size).ok()? {
+            return None;
+        }
+        // A mapping begins with a page, which of hugetlbfs is the file's block.
+        let page_bytes = u64::try_from(about.st_blksize).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096);
+        let start = file_offset % page_bytes.max(4096);
+        let length_bytes = usize::try_from(start.checked_add(size_bytes)?).ok()?;
+        let memory = ForeignMemory::map(file.as_fd(), file_offset - start, length_bytes).ok()?;
+        Some(Region { guest_addr, user_addr, size_bytes, start: start as usize, memory })
+    }
+
+    fn overlaps(&self, other: &Region) -> bool {
+        // No sum wraps: checked when it was mapped.
+        let meet = |a: u64, b: u64| a < b + other.size_bytes && b < a + self.size_bytes;
+        meet(self.guest_addr, other.guest_addr) || meet(self.user_addr, other.user_addr)
+    }
+}
+
+/// Where a range of the guest's memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The guest's address.
+    pub guest_addr: u64,
+    /// Its length.
+    pub length_bytes: u32,
+    region: u32,
+    offset: usize,
+}
+
+impl Span {
+    /// Takes `next` as its own end, if it begins where this ends, here and there.
+    pub fn join(&mut self, next: &Span) -> bool {
+        let length = self.length_bytes as usize;
+        let adjoins = self.region == next.region && self.offset.checked_add(length) == Some(next.offset);
+        let Some(sum) = self.length_bytes.checked_add(next.length_bytes).filter(|_| adjoins) else { return false };
+        self.length_bytes = sum;
+        true
+    }
+
+    /// The part from byte `at` on, of `length_bytes`; both inside.
+    pub fn part(&self, at: u32, length_bytes: u32) -> Span {
+        debug_assert!(at.checked_add(length_bytes).is_some_and(|end| end <= self.length_bytes));
+        let Span { guest_addr, region, offset, .. } = *self;
+        Span { guest_addr: guest_addr + u64::from(at), length_bytes, region, offset: offset + at as usize }
+    }
+}
+
+/// A part of a region, for a ring.
+#[derive(Clone, Debug)]
+pub struct Area {
+    /// The region.
+    pub memory: Arc<ForeignMemory>,
+    /// Where the part begins, bytes.
+    pub offset: usize,
+}
+
+/// The regions of a guest, by its addresses.
+#[derive(Clone, Debug, Default)]
+pub struct GuestMemory {
+    regions: Vec<Region>,
+}
+
+impl GuestMemory {
+    /// The same memory, with counts of holders of its own: for a queue, whose requests each hold a region.
+    pub fn view(&self) -> GuestMemory {
+        let view = |region: &Region| Region { memory: region.memory.view(), ..region.clone() };
+        GuestMemory { regions: self.regions.iter().map(view).collect() }
+    }
+
+    /// Adds a region of `file`.
+    ///
+    /// # Errors
+    /// [`Rule::BadRegion`]: nothing was added.
+    pub fn add(&mut self, text: &RegionText, file: &OwnedFd) -> Result<(), Rule> {
+        let region = Region::map(text, file).ok_or(Rule::BadRegion)?;
+        if self.regions.len() >= REGIONS_MAX || self.regions.iter().any(|other| other.overlaps(&region)) {
+            return Err(Rule::BadRegion);
+        }
+        let place = self.regions.partition_point(|other| other.guest_addr < region.guest_addr);
+        self.regions.insert(place, region);
+        Ok(())
+    }
+
+    /// Takes the region out that was added as `text` says.
+    ///
+    /// # Errors
+    /// [`Rule::BadRegion`]: there is none.
+    pub fn remove(&mut self, text: &RegionText) -> Result<(), Rule> {
+        let is_it = |region: &Region| {
+            (region.guest_addr, region.user_addr, region.size_bytes)
+                == (text.guest_addr, text.user_addr, text.size_bytes)
+        };
+        let place = self.regions.iter().position(is_it).ok_or(Rule::BadRegion)?;
+        self.regions.remove(place);
+        Ok(())
+    }
+
+    /// Regions.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// No regions.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// The owner took pages away.
+    pub fn is_lost(&self) -> bool {
+        self.regions.iter().any(|region| region.memory.is_lost())
+    }
+
+    /// Where a range of the guest's addresses is; it is not empty.
+    pub fn span(&self, guest_addr: u64, length_bytes: u32) -> Option<Span> {
+        let place = self.regions.partition_point(|region| region.guest_addr <= guest_addr).checked_sub(1)?;
+        let region = &self.regions[place];
+        let from = guest_addr - region.guest_addr;
+        let end = from.checked_add(u64::from(length_bytes)).filter(|_| length_bytes > 0)?;
+        let offset = region.start + from as usize;
+        (end <= region.size_bytes).then_some(Span { guest_addr, length_bytes, region: place as u32, offset })
+    }
+
+    /// Where a ring's part is that begins at the front-end's `user_addr`.
+    pub fn area(&self, user_addr: u64, length_bytes: usize, align_bytes: usize) -> Option<Area> {
+        let region = self.regions.iter().find(|region| {
+            let from = user_addr.checked_sub(region.user_addr);
+            let end = from.and_then(|from| from.checked_add(length_bytes as u64));
+            end.is_some_and(|end| end <= region.size_bytes)
+        })?;
+        let offset = region.start + (user_addr - region.user_addr) as usize;
+        offset.is_multiple_of(align_bytes).then(|| Area { memory: region.memory.clone(), offset })
+    }
+
+    /// The memory of a span, and where in it.
+    pub fn memory(&self, span: &Span) -> (&Arc<ForeignMemory>, usize) {
+        (&self.regions[span.region as usize].memory, span.offset)
+    }
+
+    /// Copies a span's bytes, as many as `bytes` has.
+    pub fn read(&self, span: &Span, bytes: &mut [u8]) {
+        let (memory, offset) = self.memory(span);
+        // Inside: a span is.
+        let _ = memory.copy_to(offset, bytes);
+    }
+
+    /// Copies `bytes` to the beginning of a span.
+    pub fn write(&self, span: &Span, bytes: &[u8]) {
+        let (memory, offset) = self.memory(span);
+        // Inside: a span is.
+        let _ = memory.copy_from(offset, bytes);
+    }
+}
+
+#[cfg(test)]
+pub(in crate::vhost_user_blk) mod tests {
+    use super::*;
+    use std::fs::File;
+
+    /// A file of `bytes` zeroes.
+    pub(in crate::vhost_user_blk) fn file(bytes: u64) -> OwnedFd {
+        let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        File::from(file.try_clone().unwrap()).set_len(bytes).unwrap();
+        file
+    }
+
+    pub(in crate::vhost_user_blk) fn text(
+        guest_addr: u64,
+        size_bytes: u64,
+        user_addr: u64,
+        file_offset: u64,
+    ) -> RegionText {
+        RegionText { guest_addr, size_bytes, user_addr, file_offset }
+    }
+
+    #[test]
+    fn a_range_is_in_one_region_or_in_none() {
+        let mut memory = GuestMemory::default();
+        let file = file(64 << 10);
+        memory.add(&text(0x10000, 0x4000, 0xa0000, 0x100), &file).unwrap();
+        memory.add(&text(0x14000, 0x4000, 0xf0000, 0x8000), &file).unwrap();
+        let span = memory.span(0x10000, 0x4000).unwrap();
+        memory.write(&span.part(0x3ffe, 2), b"ab");
+        let mut back = [0; 3];
+        memory.read(&memory.span(0x13ffd, 3).unwrap(), &mut back);
+        assert_eq!(&back, b"\0ab");
+        for (at, length) in [(0xffff, 1), (0x13fff, 2), (0x18000, 1), (0x10000, 0x4001), (u64::MAX, 2), (0x10000, 0)] {
+            assert!(memory.span(at, length).is_none(), "{length} at {at:#x}");
+        }
+        let area = memory.area(0xa0010, 16, 16).unwrap();
+        assert_eq!(area.offset, 0x110, "the file's offset is no page's");
+        assert!(memory.area(0xa0001, 2, 2).is_none() && memory.area(0xa3ff0, 17, 1).is_none());
+        assert!(memory.area(0xa3ff0, 16, 16).is_some() && memory.area(0, 1, 1).is_none());
+    }
+
+    #[test]
+    fn spans_join_where_they_meet_in_one_region() {
+        let mut memory = GuestMemory::default();
+        let file = file(64 << 10);
+        memory.add(&text(0, 0x4000, 0, 0), &file).unwrap();
+        memory.add(&text(0x4000, 0x4000, 0x4000, 0x4000), &file).unwrap();
+        let mut first = memory.span(0x1000, 0x1000).unwrap();
+        assert!(first.join(&memory.span(0x2000, 0x2000).unwrap()) && first.length_bytes == 0x3000);
+        assert!(!first.join(&memory.span(0x4000, 1).unwrap()), "another region");
+        assert!(!first.join(&memory.span(0x1000, 1).unwrap()), "elsewhere");
+    }
+
+    #[test]
+    fn a_region_that_is_not_in_its_file_or_meets_another_is_refused() {
+        let mut memory = GuestMemory::default();
+        let file = file(0x8000);
+        memory.add(&text(0x10000, 0x4000, 0xa0000, 0), &file).unwrap();
+        for bad in [
+            text(0x20000, 0x4000, 0xb0000, 0x6000),
+            text(0x13fff, 0x1000, 0xb0000, 0),
+            text(0x20000, 0x4000, 0xa3fff, 0),
+            text(0x20000, 0, 0xb0000, 0),
+            text(u64::MAX, 2, 0xb0000, 0),
+            text(0x20000, 2, u64::MAX, 0),
+            text(0x20000, 0x1000, 0xb0000, u64::MAX),
+        ] {
+            assert_eq!(memory.add(&bad, &file), Err(Rule::BadRegion), "{bad:?}");
+        }
+        assert_eq!(memory.remove(&text(0x10000, 0x3000, 0xa0000, 0)), Err(Rule::BadRegion));
+        assert_eq!((memory.len(), memory.remove(&text(0x10000, 0x4000, 0xa0000, 0))), (1, Ok(())));
+        assert!(memory.is_empty());
+        for place in 0..REGIONS_MAX as u64 {
+            memory.add(&text(place << 12, 0x1000, place << 12, 0), &file).unwrap();
+        }
+        assert_eq!(memory.add(&text(1 << 40, 0x1000, 1 << 40, 0), &file), Err(Rule::BadRegion), "one too many");
+    }
+}

@@ -1,0 +1,197 @@
+//! How a connection and its queues, each on a worker of its own, tell each other what to do and what was done; and who
+//! has the export.
+//!
+//! ```text
+//!   connection ── Start, Stop, Leave ──▶ queue        by an eventfd of the queue's
+//!              ◀── Quiet, Gone ─────────              by an eventfd of the connection's
+//! ```
+//!
+//! Locks are held for a few instructions, on the control path: a queue that is running takes none.
+
+use super::queue::Start;
+use rustix::event::EventfdFlags;
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a queue is to do.
+pub enum Order {
+    /// Run on this ring.
+    Start(Box<Start>),
+    /// Take no more heads, end those under way, say so.
+    Stop,
+    /// The same, and go.
+    Leave,
+}
+
+/// What a queue has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It does what it was told last.
+    Busy {
+        /// To stop, or to go.
+        is_stopping: bool,
+    },
+    /// It has stopped; this entry of the available ring is next.
+    Quiet(u16),
+    /// It is no more.
+    Gone,
+}
+
+/// An eventfd that does not block; `None` if the process has no descriptor left.
+pub fn bell() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()
+}
+
+/// Rings without a worker's ring: where a client is dropped, and has none.
+pub fn ring(bell: &OwnedFd) {
+    // Full means rung.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+/// The way between a connection and one queue.
+pub struct Line {
+    queue_bell: OwnedFd,
+    connection_bell: Arc<OwnedFd>,
+    orders: Mutex<VecDeque<Order>>,
+    state: Mutex<State>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is under it is whole after each statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Line {
+    /// Nothing ordered. `None`: no descriptor is left.
+    pub fn new(connection_bell: Arc<OwnedFd>) -> Option<Arc<Line>> {
+        let state = Mutex::new(State::Quiet(0));
+        Some(Arc::new(Line { queue_bell: bell()?, connection_bell, orders: Mutex::default(), state }))
+    }
+
+    /// The queue's bell, which the connection signals after an order and the queue waits for.
+    pub fn queue_bell(&self) -> RawFd {
+        self.queue_bell.as_raw_fd()
+    }
+
+    /// The connection's bell, which the queue signals when its state is another.
+    pub fn connection_bell(&self) -> RawFd {
+        self.connection_bell.as_raw_fd()
+    }
+
+    /// Has the queue do something, once its bell is signalled.
+    pub fn order(&self, order: Order) {
+        let mut state = locked(&self.state);
+        if *state != State::Gone {
+            *state = State::Busy { is_stopping: !matches!(order, Order::Start(_)) };
+            locked(&self.orders).push_back(order);
+        }
+    }
+
+    /// The next order.
+    pub fn take(&self) -> Option<Order> {
+        locked(&self.orders).pop_front()
+    }
+
+    /// What the queue has come to.
+    pub fn state(&self) -> State {
+        *locked(&self.state)
+    }
+
+    /// The queue has stopped, if nothing new was ordered meanwhile.
+    pub fn quiet(&self, next_avail: u16) {
+        let mut state = locked(&self.state);
+        if locked(&self.orders).is_empty() && matches!(*state, State::Busy { .. }) {
+            *state = State::Quiet(next_avail);
+        }
+    }
+
+    /// The queue is no more, with whatever was ordered.
+    pub fn gone(&self) {
+        *locked(&self.state) = State::Gone;
+        locked(&self.orders).clear();
+        ring(&self.connection_bell);
+    }
+}
+
+/// The one place at an export's socket: two front-ends at once would each take the other's rings for its own, and one
+/// that comes back after a fault must wait until its former self's last request has ended.
+#[derive(Default)]
+pub struct Seats {
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    is_taken: bool,
+    waiting: Vec<Arc<OwnedFd>>,
+}
+
+/// The place, free again when the last holder drops it.
+pub struct Seat(Arc<Seats>);
+
+impl Seats {
+    /// The place, or none: then `bell` is rung when it is free.
+    pub fn take(self: &Arc<Seats>, bell: &Arc<OwnedFd>) -> Option<Arc<Seat>> {
+        let mut taken = locked(&self.taken);
+        if std::mem::replace(&mut taken.is_taken, true) {
+            if !taken.waiting.iter().any(|other| Arc::ptr_eq(other, bell)) {
+                taken.waiting.push(bell.clone());
+            }
+            return None;
+        }
+        Some(Arc::new(Seat(self.clone())))
+    }
+
+    /// Rings `bell` no more.
+    pub fn forget(&self, bell: &Arc<OwnedFd>) {
+        locked(&self.taken).waiting.retain(|other| !Arc::ptr_eq(other, bell));
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut taken = locked(&self.0.taken);
+        taken.is_taken = false;
+        taken.waiting.drain(..).for_each(|bell| ring(&bell));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rung(bell: &OwnedFd) -> bool {
+        rustix::io::read(bell, &mut [0; 8]).is_ok()
+    }
+
+    #[test]
+    fn the_place_goes_to_one_and_the_next_is_told() {
+        let seats = Arc::new(Seats::default());
+        let (first, second) = (Arc::new(bell().unwrap()), Arc::new(bell().unwrap()));
+        let seat = seats.take(&first).unwrap();
+        let queues = seat.clone();
+        assert!(seats.take(&second).is_none() && seats.take(&second).is_none());
+        drop(seat);
+        assert!(!rung(&second), "a queue of the first is still there");
+        drop(queues);
+        assert!(rung(&second) && !rung(&first));
+        assert!(seats.take(&second).is_some());
+    }
+
+    #[test]
+    fn whoever_is_gone_takes_no_orders() {
+        let connection = Arc::new(bell().unwrap());
+        let line = Line::new(connection.clone()).unwrap();
+        line.order(Order::Stop);
+        line.quiet(7);
+        assert_eq!(line.state(), State::Busy { is_stopping: true }, "it was told to stop, and has not looked");
+        assert!(matches!(line.take(), Some(Order::Stop)));
+        line.quiet(7);
+        assert_eq!(line.state(), State::Quiet(7));
+        line.gone();
+        line.order(Order::Stop);
+        assert!(line.take().is_none() && rung(&connection));
+        assert_eq!(line.state(), State::Gone);
+    }
+}

@@ -1,0 +1,78 @@
+//! vhost-user-blk: disks for virtual machines, whose queues our workers serve in the guest's own memory.
+//!
+//! `docs/use/vhost-user-blk.md` says what is spoken and how hypervisors are told. The parts, from the socket inwards:
+//!
+//! | module | answers |
+//! |---|---|
+//! | `front_end` | which addresses, and what listens there? (the rest is [`crate::listener`]) |
+//! | [`connection`] | what does one front-end's socket do with the queues? |
+//! | [`session`] | what has the front-end said, and which queue can run? (messages in, answers out) |
+//! | [`line`] | how do a connection and its queues tell each other? who has the export? |
+//! | [`queue`] | what does one queue do with its ring and the block layer? |
+//! | [`ring`] | which heads are new, which have ended, who is to be woken? |
+//! | [`chain`] | which memory does one request lend? |
+//! | [`disk`] | what does a request ask for, and is it one that we execute? |
+//! | [`guest`] | where are the guest's addresses? |
+//! | [`inflight`] | what was under way when a server was killed? |
+//! | [`log`] | which pages were written? |
+//! | [`rule`], [`wire`] | names of all rules; numbers of the protocol |
+//!
+//! # Who is trusted with what
+//! Nobody with anything: the front-end (a hypervisor) and the guest each reach their own disk's requests, and can spoil
+//! those. What they write at any time is read once and copied before it is checked. What is bounded:
+//!
+//! | of a connection | at most |
+//! |---|---|
+//! | queues, entries of each | 64, 1024 |
+//! | descriptors of a request | 1024 |
+//! | regions of memory | 64 |
+//! | bytes of a message; descriptors with it | 512; 8 |
+//! | memory of copies | that of a connection, for each queue, and of its tenant |
+//! | front-ends at a time | 1 |
+
+pub mod chain;
+pub mod connection;
+pub mod disk;
+mod front_end;
+pub mod guest;
+pub mod inflight;
+pub mod line;
+pub mod log;
+pub mod queue;
+pub mod ring;
+pub mod rule;
+pub mod session;
+pub mod wire;
+
+pub use front_end::VhostUser;
+
+use crate::stats::Names;
+use rule::Rule;
+
+/// Numbers that only this front end has, by place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Own {
+    /// Kicks that came.
+    Kicks,
+    /// Looks at a ring without a kick.
+    Looks,
+    /// Bytes of requests that went through buffers of ours.
+    CopiedBytes,
+}
+
+/// What its counters are called.
+pub static NAMES: Names = Names {
+    front_end: "vhost-user",
+    requests: disk::REQUESTS,
+    rules: &{
+        let mut names = [""; Rule::ALL.len()];
+        let mut place = 0;
+        while place < Rule::ALL.len() {
+            names[place] = Rule::ALL[place].name();
+            place += 1;
+        }
+        names
+    },
+    crowded_out: Rule::HandshakeCrowdedOut as usize,
+    own: &["kicks", "looks", "copied_bytes"],
+};

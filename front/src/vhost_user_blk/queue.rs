@@ -1,0 +1,698 @@
+//! One queue of a guest's disk, on the worker where it lives.
+//!
+//! # One turn
+//! ```text
+//!   kicked, or a look at the ring ─▶ heads ─▶ chain, copied and checked ─▶ requests ─▶ submit ┐
+//!   completed ─▶ note the end                                                                 ├─▶ turn_end: status,
+//!   room ─▶ go on where it was refused                                                        ┘   used ring, signal
+//! ```
+//!
+//! # Payloads
+//! A request's bytes go to the device from where they lie, or to where they shall lie. A request in many small places
+//! of the guest's memory goes through a buffer of ours, because the block layer's requests have one buffer each. The
+//! longest pieces of both kinds are [`Disk::piece_bytes`] and [`Disk::copy_bytes`]; all pieces of a request are one end.
+//!
+//! # When it takes no heads
+//! While a piece was refused because the tenant's staging is full (until [`Client::room`]), while there is no memory
+//! for a copy (until an own end, or a while later), and while it stops. Descriptors stay in the ring, which is the
+//! guest's memory and not ours.
+//!
+//! # Polling
+//! A kick costs the guest an exit, and us an operation. So a queue that found heads looks again for a while before it
+//! asks for kicks: [`POLL_NS_MAX`] at most after the last head, twice as long as before if a kick came within that
+//! time, half as long if a whole while brought nothing, and then not at all. A look is one turn of the worker's loop,
+//! in which everybody else has a turn as well. An idle guest costs nothing.
+
+use super::chain::{self, Chain};
+use super::disk::{Asked, Disk, status_of};
+use super::guest::{GuestMemory, Span};
+use super::inflight::Tracked;
+use super::line::{Line, Order, Seat};
+use super::log::DirtyLog;
+use super::ring::Ring;
+use super::rule::Rule;
+use super::wire::{REQUEST_HEADER_BYTES, status};
+use super::{NAMES, Own};
+use crate::export::Export;
+use crate::front_end::{LogLine, Log};
+use crate::memory::{Account, Short};
+use crate::stats::{Counted, Stats};
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::{Client, Context, Event, Label, Refused};
+use mqfq_blk::request::{Completion, Op, Status, Submission};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Longest time that a queue looks for heads after the last one, ns: some kicks' worth.
+pub const POLL_NS_MAX: u64 = 50_000;
+
+/// Shortest: below, it is not worth a turn.
+const POLL_NS_LEAST: u64 = POLL_NS_MAX / 8;
+
+/// Least part of a longer request that goes to the device from where it lies, bytes.
+const DIRECT_BYTES: u32 = 32 << 10;
+
+/// After so long a queue asks again for memory that others held, ns.
+const MEMORY_RETRY_NS: u64 = 1_000_000;
+
+/// In a cookie: the piece is a copy. The head is below, the piece's place in the request above.
+const COPIED: u64 = 1 << 16;
+
+/// Names of what it waits for.
+mod user {
+    pub const KICK: u32 = 0;
+    pub const ORDER: u32 = 1;
+    pub const CALL: u32 = 2;
+    pub const ERROR: u32 = 3;
+    pub const STATE: u32 = 4;
+    pub const MEMORY: u32 = 5;
+    pub const POLL: u32 = 6;
+}
+
+/// What a ring needs to run.
+pub struct Start {
+    /// The ring.
+    pub ring: Ring,
+    /// A view of the guest's memory, for this queue alone.
+    pub memory: GuestMemory,
+    /// Indirect descriptors were negotiated.
+    pub has_indirect: bool,
+    /// Writes are to be stable when they end.
+    pub is_writethrough: bool,
+    /// Says that there are heads.
+    pub kick: Arc<OwnedFd>,
+    /// Tells the guest of ends, unless it polls.
+    pub call: Option<Arc<OwnedFd>>,
+    /// Tells the front-end that the ring is broken.
+    pub error: Option<Arc<OwnedFd>>,
+    /// Where heads under way are noted.
+    pub tracked: Option<Tracked>,
+    /// Where written pages are noted, and the guest's address of the used ring if its are.
+    pub log: Option<(DirtyLog, Option<u64>)>,
+}
+
+/// What all queues of a connection are about.
+#[derive(Clone)]
+pub struct About {
+    /// Number of the connection's clients.
+    pub number: u64,
+    /// Whose bytes.
+    pub export: Arc<Export>,
+    /// As the guest sees it.
+    pub disk: Disk,
+    /// Payload memory of a queue, bytes.
+    pub bytes_max: u64,
+    /// Counters of the listener.
+    pub stats: Arc<Stats>,
+    /// For lines about broken rings.
+    pub log: Option<Log>,
+}
+
+/// A queue, running or not.
+pub struct Queue {
+    about: About,
+    line: Arc<Line>,
+    _seat: Arc<Seat>,
+    life: Life,
+    run: Option<Box<Run>>,
+    account: Account,
+    counted: Counted,
+    poll: Poll,
+    /// A timer for memory is running.
+    awaits_memory: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    /// It has no ring, or takes no more heads of it and has ended all.
+    Parked,
+    Running,
+    /// Takes no more heads.
+    Stopping,
+    /// The same, and then goes.
+    Leaving,
+    Gone,
+}
+
+/// A ring that runs.
+struct Run {
+    start: Start,
+    requests: Box<[UnderWay]>,
+    /// Heads that a former server left, first.
+    replay: VecDeque<u16>,
+    /// Heads that were taken and not shown as ended.
+    taken: usize,
+    handing: Option<Handing>,
+    /// Heads that have ended since the last turn's end.
+    done: Vec<u16>,
+    chain: Chain,
+    /// A signal is under way; another is to follow.
+    is_signalling: bool,
+    signal_again: bool,
+    broken: Option<Rule>,
+}
+
+/// A head that was taken.
+#[derive(Default)]
+struct UnderWay {
+    is_taken: bool,
+    is_handed_over: bool,
+    op: Option<Op>,
+    /// Pieces that have not ended.
+    pieces: u32,
+    status: u8,
+    status_at: Option<Span>,
+    /// Of its data.
+    spans: Vec<Span>,
+    /// Written to its memory, the status byte apart.
+    written_bytes: u32,
+}
+
+/// The request whose pieces are handed over.
+struct Handing {
+    head: u16,
+    op: Op,
+    offset_bytes: u64,
+    length_bytes: u64,
+    /// Handed over so far.
+    at_bytes: u64,
+    /// A flush has one piece, of nothing.
+    is_begun: bool,
+    /// Refused for want of room in the tenant's staging.
+    held: Option<Submission>,
+}
+
+/// How long to look for heads.
+#[derive(Default)]
+struct Poll {
+    window_ns: u64,
+    found_ns: u64,
+    /// A look is asked for.
+    is_asked: bool,
+}
+
+impl Poll {
+    /// A kick came: looking on would have found its head, or would not.
+    fn kicked(&mut self, now_ns: u64) {
+        let would_have_paid = now_ns.saturating_sub(self.found_ns) <= POLL_NS_MAX;
+        self.window_ns = match would_have_paid {
+            true => (self.window_ns * 2).clamp(POLL_NS_LEAST, POLL_NS_MAX),
+            false => 0,
+        };
+    }
+
+    /// Nothing is in the ring. True: look again.
+    fn goes_on(&mut self, now_ns: u64) -> bool {
+        if self.window_ns == 0 {
+            return false;
+        }
+        let goes_on = now_ns.saturating_sub(self.found_ns) < self.window_ns;
+        if !goes_on {
+            self.window_ns = Some(self.window_ns / 2).filter(|window| *window >= POLL_NS_LEAST).unwrap_or(0);
+        }
+        goes_on
+    }
+}
+
+impl Queue {
+    /// A queue without a ring, which waits for orders on `line`.
+    pub fn new(about: About, line: Arc<Line>, seat: Arc<Seat>) -> Queue {
+        let account = Account::new(about.export.memory.clone(), about.bytes_max);
+        Queue {
+            about,
+            line,
+            _seat: seat,
+            life: Life::Parked,
+            run: None,
+            account,
+            counted: Counted::new(&NAMES),
+            poll: Poll::default(),
+            awaits_memory: false,
+        }
+    }
+
+    fn take_orders(&mut self, context: &mut dyn Context) {
+        while let Some(order) = self.line.take() {
+            match order {
+                // It stops by itself already.
+                Order::Start(_) if matches!(self.life, Life::Leaving | Life::Gone) => {}
+                Order::Start(start) => {
+                    self.run = Some(Run::new(*start));
+                    self.life = Life::Running;
+                    self.poll = Poll::default();
+                    self.count_kicks(context);
+                    // What was offered before anybody listened.
+                    self.pump(context);
+                }
+                Order::Stop => self.stop(context, Life::Stopping),
+                Order::Leave => self.stop(context, Life::Leaving),
+            }
+        }
+    }
+
+    fn stop(&mut self, context: &mut dyn Context, how: Life) {
+        if self.life != Life::Gone && self.life != Life::Leaving {
+            context.take_back(user::KICK);
+            self.life = how;
+        }
+    }
+
+    fn count_kicks(&self, context: &mut dyn Context) {
+        if let Some(run) = &self.run {
+            context.count(run.start.kick.as_raw_fd(), user::KICK);
+        }
+    }
+
+    /// Takes heads and hands their requests over, until there are none or one has to wait.
+    fn pump(&mut self, context: &mut dyn Context) {
+        let Some(mut run) = self.run.take() else { return };
+        run.start.ring.disarm();
+        while run.broken.is_none() && self.hand_over(&mut run, context) {
+            let takes = self.life == Life::Running;
+            let next = match run.replay.pop_front() {
+                Some(head) => Ok(Some((head, true))),
+                None if takes => run.start.ring.take().map(|head| head.map(|head| (head, false))),
+                None => break,
+            };
+            let begun = match next {
+                Ok(Some((head, is_replay))) => self.begin(&mut run, head, is_replay),
+                Ok(None) if self.looks_again(context) => break,
+                Ok(None) if run.start.ring.arm() => {
+                    run.start.ring.disarm();
+                    continue;
+                }
+                Ok(None) => break,
+                Err(rule) => Err(rule),
+            };
+            match begun {
+                Ok(()) => self.poll.found_ns = context.now_ns(),
+                Err(rule) => self.broke(&mut run, rule, context),
+            }
+        }
+        self.run = Some(run);
+    }
+
+    /// The ring is empty, and is looked at in the next turn without being kicked.
+    fn looks_again(&mut self, context: &mut dyn Context) -> bool {
+        let goes_on = self.poll.goes_on(context.now_ns());
+        if goes_on && !std::mem::replace(&mut self.poll.is_asked, true) {
+            context.timer(context.now_ns(), user::POLL);
+        }
+        goes_on
+    }
+
+    /// The guest broke a rule after which its ring has no meaning.
+    fn broke(&mut self, run: &mut Run, rule: Rule, context: &mut dyn Context) {
+        // Memory that was lost reads as zeroes, which break any rule.
+        let rule = if run.start.memory.is_lost() { Rule::MemoryLost } else { rule };
+        run.broken = Some(rule);
+        if let Some(Handing { held: Some(held), head, .. }) = run.handing.take() {
+            run.requests[usize::from(head)].pieces -= 1;
+            if held.cookie & COPIED != 0 {
+                self.account.give(Buffer::memory_bytes(held.length_bytes));
+            }
+        }
+        self.about.stats.count_broken(rule);
+        if let Some(error) = &run.start.error {
+            context.signal(error.as_raw_fd(), user::ERROR);
+        }
+        if let Some(log) = &self.about.log {
+            let name = &self.about.export.name;
+            let text = &format!("{}: export {name:?}: a queue stops: {}", NAMES.front_end, rule.name());
+            log(LogLine { text, export: Some(name) });
+        }
+    }
+
+    /// A head was taken: what does it ask for?
+    fn begin(&mut self, run: &mut Run, head: u16, is_replay: bool) -> Result<(), Rule> {
+        let Run { start, requests, chain, .. } = run;
+        let request = requests.get_mut(usize::from(head)).filter(|request| !request.is_taken).ok_or(Rule::BadHead)?;
+        chain.read(&start.memory, start.ring.descriptors(), start.ring.size(), head, start.has_indirect)?;
+        let (status_at, asked) = self.about.disk.ask(&start.memory, chain)?;
+        if let Some(tracked) = start.tracked.as_mut().filter(|_| !is_replay) {
+            tracked.took(head);
+        }
+        (request.is_taken, request.is_handed_over, request.pieces, request.op) = (true, true, 0, None);
+        (request.status, request.status_at, request.written_bytes) = (status::OK, Some(status_at), 0);
+        run.taken += 1;
+        let place = asked.map_or(NAMES.requests.len() - 1, Asked::place);
+        self.counted.request(place);
+        match asked {
+            Err(refused) => {
+                request.status = refused.status;
+                self.about.stats.count_broken(refused.rule);
+                run.done.push(head);
+            }
+            Ok(Asked::Id) => {
+                let id = self.about.disk.id();
+                chain::copy_from(&start.memory, &chain.writable, 0, id);
+                std::mem::swap(&mut request.spans, &mut chain.writable);
+                request.written_bytes = id.len() as u32;
+                run.done.push(head);
+            }
+            Ok(Asked::Io { op, offset_bytes, length_bytes }) => {
+                let spans = if op == Op::Read { &mut chain.writable } else { &mut chain.readable };
+                std::mem::swap(&mut request.spans, spans);
+                (request.op, request.is_handed_over) = (Some(op), false);
+                run.handing =
+                    Some(Handing { head, op, offset_bytes, length_bytes, at_bytes: 0, is_begun: false, held: None });
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands over the pieces of the request that was begun. False: one has to wait.
+    fn hand_over(&mut self, run: &mut Run, context: &mut dyn Context) -> bool {
+        let Some(mut handing) = run.handing.take() else { return true };
+        let head = usize::from(handing.head);
+        loop {
+            let submission = match handing.held.take() {
+                Some(held) => held,
+                None => {
+                    let has_failed = run.requests[head].status != status::OK;
+                    if has_failed || (handing.is_begun && handing.at_bytes == handing.length_bytes) {
+                        break;
+                    }
+                    let Some(piece) = self.piece(run, &mut handing, context) else {
+                        run.handing = Some(handing);
+                        return false;
+                    };
+                    run.requests[head].pieces += 1;
+                    piece
+                }
+            };
+            // Its export may have become smaller, or read-only, since the guest's request was read (I11).
+            let Submission { op, offset_bytes, length_bytes, cookie, .. } = submission;
+            if let Some(status) = self.about.export.refusal(op, offset_bytes, length_bytes) {
+                if cookie & COPIED != 0 {
+                    self.account.give(Buffer::memory_bytes(length_bytes));
+                }
+                run.requests[head].pieces -= 1;
+                run.requests[head].status = status_of(status);
+                continue;
+            }
+            if let Err(Refused::TenantFull(held)) = context.submit(self.about.export.device, submission) {
+                handing.held = Some(held);
+                run.handing = Some(handing);
+                return false;
+            }
+        }
+        run.requests[head].is_handed_over = true;
+        run.end_if_over(handing.head);
+        true
+    }
+
+    /// The next piece. `None`: there is no memory for it now.
+    fn piece(&mut self, run: &Run, handing: &mut Handing, context: &mut dyn Context) -> Option<Submission> {
+        let disk = &self.about.disk;
+        let left = handing.length_bytes - handing.at_bytes;
+        let mut cookie = u64::from(handing.head) | handing.at_bytes << 32;
+        let (buffer, length_bytes) = match handing.op {
+            Op::Flush => (None, 0),
+            Op::Discard | Op::WriteZeroes { .. } => (None, left.min(u64::from(disk.range_bytes())) as u32),
+            Op::Read | Op::Write => {
+                let spans = &run.requests[usize::from(handing.head)].spans;
+                let memory = &run.start.memory;
+                let at = handing.at_bytes as u32 + header_bytes(handing.op);
+                match lying(spans, at, left as u32, disk) {
+                    Some(span) => {
+                        let (region, offset) = memory.memory(&span);
+                        (region.buffer(offset, span.length_bytes as usize), span.length_bytes)
+                    }
+                    None => {
+                        let length_bytes = (left as u32).min(disk.copy_bytes());
+                        if let Err(short) = self.account.take(Buffer::memory_bytes(length_bytes)) {
+                            self.await_memory(short, context);
+                            return None;
+                        }
+                        let mut buffer = Buffer::new(length_bytes as usize);
+                        if handing.op == Op::Write {
+                            chain::copy_to(memory, spans, at, &mut buffer.as_mut_slice()[..length_bytes as usize]);
+                        }
+                        self.about.stats.add_own(Own::CopiedBytes as usize, u64::from(length_bytes));
+                        cookie |= COPIED;
+                        (Some(buffer), length_bytes)
+                    }
+                }
+            }
+        };
+        let offset_bytes = handing.offset_bytes + handing.at_bytes;
+        handing.at_bytes += u64::from(length_bytes);
+        handing.is_begun = true;
+        let changes = !matches!(handing.op, Op::Read | Op::Flush);
+        let fua = changes && run.start.is_writethrough;
+        Some(Submission {
+            flow: self.about.export.flow,
+            op: handing.op,
+            offset_bytes,
+            length_bytes,
+            fua,
+            buffer,
+            cookie,
+        })
+    }
+
+    fn await_memory(&mut self, short: Short, context: &mut dyn Context) {
+        // One's own ends are heard of.
+        if short == Short::Shared && !std::mem::replace(&mut self.awaits_memory, true) {
+            context.timer(context.now_ns() + MEMORY_RETRY_NS, user::MEMORY);
+        }
+    }
+
+    /// Shows the guest what has ended, and parks if that was the last of a ring that stops.
+    fn show_ends(&mut self, context: &mut dyn Context) {
+        if let Some(run) = &mut self.run {
+            run.show_ends(context);
+            if run.broken.is_none() && run.start.memory.is_lost() {
+                let mut run = self.run.take().expect("looked at just now");
+                self.broke(&mut run, Rule::MemoryLost, context);
+                self.run = Some(run);
+            }
+        }
+        if !matches!(self.life, Life::Stopping | Life::Leaving) || self.run.as_ref().is_some_and(|run| !run.is_over()) {
+            return;
+        }
+        let next_avail = self.run.take().map_or(0, |run| run.start.ring.next_avail());
+        if self.life == Life::Leaving {
+            self.life = Life::Gone;
+        } else {
+            self.life = Life::Parked;
+            self.line.quiet(next_avail);
+            context.signal(self.line.connection_bell(), user::STATE);
+        }
+    }
+}
+
+impl Client for Queue {
+    fn start(&mut self, context: &mut dyn Context) {
+        context.cap_by(&self.about.export.caps);
+        context.count(self.line.queue_bell(), user::ORDER);
+        self.take_orders(context);
+    }
+
+    fn event(&mut self, context: &mut dyn Context, event: Event) {
+        match event {
+            Event::Counted { user: user::KICK, result } => {
+                self.about.stats.add_own(Own::Kicks as usize, 1);
+                self.poll.kicked(context.now_ns());
+                // An eventfd that is none cannot be waited for: then only orders come.
+                let is_whole = self.run.as_ref().is_some_and(|run| run.broken.is_none());
+                if result.is_ok() && self.life == Life::Running && is_whole {
+                    self.count_kicks(context);
+                }
+                self.pump(context);
+            }
+            Event::Counted { user: user::ORDER, result } => {
+                if result.is_ok() {
+                    context.count(self.line.queue_bell(), user::ORDER);
+                } else {
+                    // The grace time of a drain is over.
+                    self.stop(context, Life::Leaving);
+                }
+                self.take_orders(context);
+            }
+            Event::Signalled { user: user::CALL, .. } => {
+                if let Some(run) = &mut self.run {
+                    run.is_signalling = false;
+                    if std::mem::take(&mut run.signal_again) {
+                        run.signal(context);
+                    }
+                }
+            }
+            Event::Signalled { .. } => {}
+            Event::Timer { user: user::POLL } => {
+                self.poll.is_asked = false;
+                self.about.stats.add_own(Own::Looks as usize, 1);
+                self.pump(context);
+            }
+            Event::Timer { .. } => {
+                self.awaits_memory = false;
+                self.pump(context);
+            }
+            other => unreachable!("a queue waits for kicks and orders, yet got {other:?}"),
+        }
+    }
+
+    fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
+        let Completion { cookie, status, op, length_bytes, buffer, .. } = completion;
+        let Some(run) = &mut self.run else { unreachable!("a ring stays until its requests have ended") };
+        let (head, at) = (cookie as u16, (cookie >> 32) as u32);
+        let request = &mut run.requests[usize::from(head)];
+        if cookie & COPIED != 0 {
+            self.account.give(Buffer::memory_bytes(length_bytes));
+            if let Some(buffer) = buffer.filter(|_| op == Op::Read && status == Status::Ok) {
+                let bytes = &buffer.as_slice()[..length_bytes as usize];
+                chain::copy_from(&run.start.memory, &request.spans, at, bytes);
+            }
+        }
+        request.pieces -= 1;
+        match (status, op) {
+            (Status::Ok, Op::Read) => {
+                request.written_bytes += length_bytes;
+                self.counted.read(length_bytes);
+            }
+            (Status::Ok, Op::Write) => self.counted.written(length_bytes),
+            (Status::Ok, _) => {}
+            (status, _) => request.status = status_of(status),
+        }
+        run.end_if_over(head);
+        if cookie & COPIED != 0 && run.handing.is_some() {
+            self.pump(context);
+        }
+    }
+
+    fn turn_end(&mut self, context: &mut dyn Context) {
+        self.show_ends(context);
+        self.counted.add_to(&self.about.stats);
+    }
+
+    fn room(&mut self, context: &mut dyn Context) {
+        self.pump(context);
+    }
+
+    fn drain(&mut self, context: &mut dyn Context) {
+        self.stop(context, Life::Leaving);
+    }
+
+    fn is_done(&self) -> bool {
+        self.life == Life::Gone
+    }
+
+    fn label(&self) -> Label {
+        Label { client: Some(self.about.number), export: Some(self.about.export.id.number()) }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.counted.add_to(&self.about.stats);
+        self.line.gone();
+    }
+}
+
+impl Run {
+    fn new(mut start: Start) -> Box<Run> {
+        let requests = (0..start.ring.size()).map(|_| UnderWay::default()).collect();
+        let used = start.ring.next_used();
+        let mut replay = VecDeque::new();
+        if let Some(left) = start.tracked.as_mut().and_then(|tracked| tracked.take_over(used)) {
+            // Of the heads that were ever taken, `used` have ended and these have not.
+            start.ring.go_on_from(used.wrapping_add(left.len() as u16));
+            replay = left.into();
+        }
+        Box::new(Run {
+            done: Vec::with_capacity(usize::from(start.ring.size())),
+            start,
+            requests,
+            replay,
+            taken: 0,
+            handing: None,
+            chain: Chain::default(),
+            is_signalling: false,
+            signal_again: false,
+            broken: None,
+        })
+    }
+
+    /// Nothing of it is under way, nor left from before.
+    fn is_over(&self) -> bool {
+        let pieces = self.requests.iter().any(|request| request.pieces > 0);
+        match self.broken {
+            Some(_) => !pieces,
+            None => self.taken == 0 && self.replay.is_empty(),
+        }
+    }
+
+    fn end_if_over(&mut self, head: u16) {
+        let request = &self.requests[usize::from(head)];
+        if request.pieces == 0 && request.is_handed_over && self.broken.is_none() {
+            self.done.push(head);
+        }
+    }
+
+    fn signal(&mut self, context: &mut dyn Context) {
+        let Some(call) = &self.start.call else { return };
+        if self.is_signalling {
+            self.signal_again = true;
+            return;
+        }
+        self.is_signalling = true;
+        context.signal(call.as_raw_fd(), user::CALL);
+    }
+
+    fn show_ends(&mut self, context: &mut dyn Context) {
+        if self.done.is_empty() {
+            return;
+        }
+        let Run { start: Start { ring, memory, tracked, log, .. }, requests, done, .. } = self;
+        let count = done.len() as u16;
+        for head in done.drain(..) {
+            let request = &mut requests[usize::from(head)];
+            let status_at = request.status_at.take().expect("a head that was taken has a status byte");
+            memory.write(&status_at, &[request.status]);
+            if let Some((log, _)) = log {
+                log.mark(&status_at);
+                if request.op == Some(Op::Read) || request.written_bytes > 0 {
+                    request.spans.iter().for_each(|span| log.mark(span));
+                }
+            }
+            request.is_taken = false;
+            ring.push(head, request.written_bytes + 1);
+            if let Some(tracked) = tracked {
+                tracked.ending(head);
+            }
+        }
+        ring.publish();
+        if let Some(tracked) = tracked {
+            tracked.ended(ring.next_used());
+        }
+        if let Some((log, Some(used))) = log {
+            ring.written(count).for_each(|(at, length)| log.mark_range(*used + at, length));
+        }
+        self.taken -= usize::from(count);
+        if self.start.ring.wants_signal() {
+            self.signal(context);
+        }
+    }
+}
+
+/// What stands before a request's data in its spans.
+fn header_bytes(op: Op) -> u32 {
+    if op == Op::Write { REQUEST_HEADER_BYTES as u32 } else { 0 }
+}
+
+/// The piece from byte `at` of `spans` on that goes to the device from where it lies: all that is `left`, or a good
+/// part of it. `None`: it is copied.
+fn lying(spans: &[Span], at: u32, left: u32, disk: &Disk) -> Option<Span> {
+    let mut skip = at;
+    let span = spans.iter().find(|span| {
+        let is_here = skip < span.length_bytes;
+        skip -= if is_here { 0 } else { span.length_bytes };
+        is_here
+    })?;
+    let most = (span.length_bytes - skip).min(left).min(disk.piece_bytes());
+    let length_bytes = most - most % disk.block_bytes();
+    let is_worth_it = length_bytes == left || length_bytes >= DIRECT_BYTES;
+    (is_worth_it && length_bytes > 0).then(|| span.part(skip, length_bytes))
+}

@@ -1,0 +1,160 @@
+//! What a guest finds after its server was killed: every request that it offered ends once, and what it was told is
+//! written is there.
+//!
+//! The test starts itself again as the server, over a file that delays what it is asked, and kills it in the middle, at
+//! a moment that depends on nothing but how far the guest came. The guest is the test: its memory, and the area of
+//! requests in flight, outlive each server.
+
+use crate::guest::{EVENT_IDX, Guest, IN, Machine, OUT, data_at, readable};
+use crate::server::{SIZE_BYTES, Server, ServerOptions};
+use mqfq_blk::PolicyKind;
+use mqfq_blk::device::file::{FileDevice, FileOptions};
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+/// Names the folder of file and socket; set only for the victim.
+const VICTIM: &str = "MQFQ_TEST_VICTIM_VHOST_USER";
+
+const NAME: &str = "kill::a_server_that_is_killed_again_and_again_ends_every_request_once";
+
+/// Requests that the guest has under way at once, each with descriptors and 4 KiB of its own.
+const SLOTS: u16 = 80;
+
+const SIZE: u16 = 256;
+
+const ROUNDS: u32 = 12;
+
+/// Requests of one round, of which the server is killed after about half.
+const REQUESTS: u32 = 400;
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn serve(folder: &str) -> ! {
+    let device = Arc::new(FileDevice::open(&FileOptions::new(format!("{folder}/disk"))).unwrap());
+    let folder = Some(PathBuf::from(folder));
+    let server = Server::start(ServerOptions { device, folder, kind: PolicyKind::Mqfq, ..ServerOptions::default() });
+    println!("ready");
+    loop {
+        std::thread::park();
+        let _ = &server;
+    }
+}
+
+fn start(folder: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
+        .env(VICTIM, folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("ready")), "the server starts");
+    child
+}
+
+/// What the guest knows of its disk: the value of each block that was told to be written, or was offered.
+struct Oracle {
+    /// By block: what it holds for certain, or what it may hold beside that while a write is under way.
+    told: Vec<u32>,
+    offered: Vec<Option<u32>>,
+    /// By slot: what is under way, if anything.
+    slots: Vec<Option<(u32, usize, u32)>>,
+    next: u32,
+    ends: u64,
+}
+
+impl Oracle {
+    /// Writes request `slot` of a kind and block that follow from its number. The head.
+    fn make(&mut self, guest: &Guest, slot: u16) -> u16 {
+        let number = self.next;
+        self.next += 1;
+        // A block has one writer at a time: its slot's.
+        let block = usize::from(slot) + usize::from(SLOTS) * (number as usize % 3);
+        let kind = if number % 4 == 3 { IN } else { OUT };
+        let value = if kind == OUT { number + 1 } else { self.told[block] };
+        if kind == OUT {
+            guest.machine.write(data_at(slot.into()), &[&value.to_le_bytes()[..]; 1024].concat());
+            self.offered[block] = Some(value);
+        } else {
+            guest.machine.write(data_at(slot.into()), &[0xee; 4096]);
+        }
+        self.slots[usize::from(slot)] = Some((kind, block, value));
+        guest.request(0, slot, kind, block as u64 * 8, 4096)
+    }
+
+    /// Request `slot` has ended: it was under way, ended well, and a read brought what was written.
+    fn end(&mut self, guest: &Guest, head: u16, written: u32) {
+        let slot = head / 3;
+        let (kind, block, value) = self.slots[usize::from(slot)].take().expect("an end of what is under way, once");
+        assert_eq!(guest.status(slot), 0);
+        if kind == IN {
+            assert_eq!(written, 4097);
+            let bytes = guest.machine.read(data_at(slot.into()), 4096);
+            assert!(bytes.chunks(4).all(|word| word == value.to_le_bytes()), "block {block} holds {:?}", &bytes[..4]);
+        } else {
+            (self.told[block], self.offered[block]) = (value, None);
+        }
+        self.ends += 1;
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_again_and_again_ends_every_request_once() {
+    if let Ok(folder) = std::env::var(VICTIM) {
+        serve(&folder);
+    }
+    let folder = Folder(std::env::temp_dir().join(format!("mqfq-vub-kill-{}", std::process::id())));
+    std::fs::create_dir(&folder.0).unwrap();
+    std::fs::File::create(folder.0.join("disk")).unwrap().set_len(SIZE_BYTES).unwrap();
+    let mut machine = Machine::new();
+    let blocks = usize::from(SLOTS) * 3;
+    let slots = (0..SLOTS).map(|_| None).collect();
+    let mut oracle = Oracle { told: vec![0; blocks], offered: vec![None; blocks], slots, next: 0, ends: 0 };
+    let mut left_over = 0;
+    for round in 0..ROUNDS {
+        let mut child = start(&folder.0);
+        let mut guest = Guest::attach(&folder.0.join("0"), machine.clone(), 1, SIZE, EVENT_IDX);
+        machine = guest.machine.clone();
+        let last = round + 1 == ROUNDS;
+        let from = oracle.ends;
+        loop {
+            let ended = guest.ended(0);
+            for (head, written) in &ended {
+                oracle.end(&guest, *head, *written);
+            }
+            let done = oracle.ends - from;
+            let is_quiet = oracle.slots.iter().all(Option::is_none);
+            if (!last && done > u64::from(REQUESTS / 2 + round * 13)) || (last && is_quiet) {
+                break;
+            }
+            let free = (0..SLOTS).filter(|slot| oracle.slots[usize::from(*slot)].is_none()).collect::<Vec<_>>();
+            // In the last round what was left ends, and nothing else begins after it.
+            if oracle.next < (round + 1) * REQUESTS {
+                let heads: Vec<u16> = free.into_iter().map(|slot| oracle.make(&guest, slot)).collect();
+                guest.offer(0, &heads);
+            }
+            if ended.is_empty() {
+                assert!(readable(guest.queues[0].call.as_raw_fd()), "{done} have ended in round {round}");
+                let _ = guest.queues[0].call.read();
+            }
+        }
+        // Some are under way now, and some have ended that nobody has looked at.
+        child.kill().unwrap();
+        child.wait().unwrap();
+        left_over += oracle.slots.iter().filter(|slot| slot.is_some()).count();
+    }
+    assert!(left_over > usize::from(ROUNDS as u16), "{left_over} were left to other servers");
+    let disk = std::fs::read(folder.0.join("disk")).unwrap();
+    for (block, value) in oracle.told.iter().enumerate() {
+        assert!(disk[block * 4096..(block + 1) * 4096].chunks(4).all(|word| word == value.to_le_bytes()), "{block}");
+    }
+}
