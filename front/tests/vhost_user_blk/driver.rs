@@ -2,7 +2,7 @@
 
 use crate::guest::readable;
 use crate::server::{SIZE_BYTES, Server, ServerOptions};
-use mqfq_blk::PolicyKind;
+use mqfq_blk::{PolicyKind, PolicyOptions};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use virtio_driver::{
     VhostUser, VirtioBlkFeatureFlags as Blk, VirtioBlkQueue, VirtioBlkTransport, VirtioFeatureFlags, iovec,
@@ -203,7 +203,7 @@ fn many_queues_on_several_workers_each_get_their_own() {
     const ROUNDS: usize = 20;
     const DEPTH: usize = 16;
     for kind in [PolicyKind::Mqfq, PolicyKind::None] {
-        let server = Server::start(ServerOptions { workers: 3, kind, ..ServerOptions::default() });
+        let server = Server::start(ServerOptions { workers: 3, policy: PolicyOptions::new(kind), ..ServerOptions::default() });
         let mut driver = Driver::attach(&server, 0, QUEUES, 64, ALL);
         for round in 0..ROUNDS {
             for queue in 0..QUEUES {

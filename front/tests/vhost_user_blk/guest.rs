@@ -220,16 +220,20 @@ impl Guest {
         let Queue { number, size, seen, .. } = &mut self.queues[queue];
         let at = *number * 0x10000 + 0x8000;
         let mut heads = Vec::new();
-        while *seen != self.machine.word(at + 2) {
-            let entry = self.machine.read(at + 4 + u64::from(*seen % *size) * 8, 8);
-            let words: Vec<u32> = entry.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect();
-            heads.push((words[0] as u16, words[1]));
-            *seen = seen.wrapping_add(1);
+        loop {
+            while *seen != self.machine.word(at + 2) {
+                let entry = self.machine.read(at + 4 + u64::from(*seen % *size) * 8, 8);
+                let word = |from: usize| u32::from_le_bytes(entry[from..from + 4].try_into().unwrap());
+                heads.push((word(0) as u16, word(4)));
+                *seen = seen.wrapping_add(1);
+            }
+            // "Interrupt me at the next one", unless it came meanwhile.
+            self.machine.write(*number * 0x10000 + 0x5004 + u64::from(*size) * 2, &seen.to_le_bytes());
+            std::sync::atomic::fence(Ordering::SeqCst);
+            if *seen == self.machine.word(at + 2) {
+                return heads;
+            }
         }
-        // "Interrupt me at the next one."
-        self.machine.write(*number * 0x10000 + 0x5004 + u64::from(*size) * 2, &seen.to_le_bytes());
-        std::sync::atomic::fence(Ordering::SeqCst);
-        heads
     }
 
     /// Waits until `count` have ended.

@@ -7,7 +7,6 @@
 
 use crate::guest::{EVENT_IDX, Guest, IN, Machine, OUT, data_at, readable};
 use crate::server::{SIZE_BYTES, Server, ServerOptions};
-use mqfq_blk::PolicyKind;
 use mqfq_blk::device::file::{FileDevice, FileOptions};
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
@@ -30,6 +29,17 @@ const ROUNDS: u32 = 12;
 /// Requests of one round, of which the server is killed after about half.
 const REQUESTS: u32 = 400;
 
+/// A server; killed when it is dropped.
+struct Victim(Child);
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // An error says that it has ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -41,7 +51,7 @@ impl Drop for Folder {
 fn serve(folder: &str) -> ! {
     let device = Arc::new(FileDevice::open(&FileOptions::new(format!("{folder}/disk"))).unwrap());
     let folder = Some(PathBuf::from(folder));
-    let server = Server::start(ServerOptions { device, folder, kind: PolicyKind::Mqfq, ..ServerOptions::default() });
+    let server = Server::start(ServerOptions { device, folder, ..ServerOptions::default() });
     println!("ready");
     loop {
         std::thread::park();
@@ -49,16 +59,17 @@ fn serve(folder: &str) -> ! {
     }
 }
 
-fn start(folder: &Path) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+fn start(folder: &Path) -> Victim {
+    let child = Command::new(std::env::current_exe().unwrap())
         .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
         .env(VICTIM, folder)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    let mut victim = Victim(child);
+    let mut lines = BufReader::new(victim.0.stdout.as_mut().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().ends_with("ready")), "the server starts");
-    child
+    victim
 }
 
 /// What the guest knows of its disk: the value of each block that was told to be written, or was offered.
@@ -119,11 +130,13 @@ fn a_server_that_is_killed_again_and_again_ends_every_request_once() {
     let blocks = usize::from(SLOTS) * 3;
     let slots = (0..SLOTS).map(|_| None).collect();
     let mut oracle = Oracle { told: vec![0; blocks], offered: vec![None; blocks], slots, next: 0, ends: 0 };
-    let mut left_over = 0;
+    let (mut left_over, mut seen) = (0, 0);
     for round in 0..ROUNDS {
-        let mut child = start(&folder.0);
+        let victim = start(&folder.0);
         let mut guest = Guest::attach(&folder.0.join("0"), machine.clone(), 1, SIZE, EVENT_IDX);
         machine = guest.machine.clone();
+        // The driver in the guest knows nothing of servers.
+        guest.queues[0].seen = seen;
         let last = round + 1 == ROUNDS;
         let from = oracle.ends;
         loop {
@@ -148,8 +161,8 @@ fn a_server_that_is_killed_again_and_again_ends_every_request_once() {
             }
         }
         // Some are under way now, and some have ended that nobody has looked at.
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(victim);
+        seen = guest.queues[0].seen;
         left_over += oracle.slots.iter().filter(|slot| slot.is_some()).count();
     }
     assert!(left_over > usize::from(ROUNDS as u16), "{left_over} were left to other servers");

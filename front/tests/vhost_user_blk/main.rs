@@ -6,3 +6,4 @@ mod guest;
 mod hostile;
 mod kill;
 mod server;
+mod shares;

@@ -36,7 +36,7 @@ pub struct ServerOptions {
     pub device: Arc<dyn Device>,
     pub weights: Vec<u16>,
     pub workers: usize,
-    pub kind: PolicyKind,
+    pub policy: PolicyOptions,
     pub read_only: bool,
     pub listen: ListenOptions,
     /// `None`: a folder of the server's own, removed with it.
@@ -49,7 +49,7 @@ impl Default for ServerOptions {
             device: Arc::new(MemoryDevice::new(2 * SIZE_BYTES)),
             weights: vec![100],
             workers: 2,
-            kind: PolicyKind::Mqfq,
+            policy: PolicyOptions::new(PolicyKind::Mqfq),
             read_only: false,
             listen: ListenOptions::default(),
             folder: None,
@@ -59,7 +59,7 @@ impl Default for ServerOptions {
 
 impl Server {
     pub fn start(options: ServerOptions) -> Server {
-        let ServerOptions { device, weights, workers, kind, read_only, mut listen, folder } = options;
+        let ServerOptions { device, weights, workers, policy, read_only, mut listen, folder } = options;
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = folder.unwrap_or_else(|| {
@@ -74,7 +74,7 @@ impl Server {
             |weight: &u16| FlowOptions { weight: Weight::new((*weight).into()).unwrap(), ..FlowOptions::new("tenant") };
         let flows = weights.iter().map(weight).collect();
         let block = BlockSizes::of_device(&device.info());
-        let device = DeviceOptions::new("device", device, PolicyOptions::new(kind), flows);
+        let device = DeviceOptions::new("device", device, policy, flows);
         let engine = Engine::start(EngineOptions { workers, pin: false, spin_ns: 0, devices: vec![device] }).unwrap();
         let mut slots = Slots::new(8);
         let exports: Vec<Export> = (0..weights.len())
