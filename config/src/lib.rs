@@ -7,6 +7,7 @@
 //! Nothing is clamped, and no unknown key is passed over.
 
 pub mod duration;
+pub mod form;
 pub mod groups;
 mod owned;
 mod reader;

@@ -151,6 +151,17 @@ impl<'s, 'a> Section<'s, 'a> {
         Some(Entry { source: self.source, place, value: value.get_ref() })
     }
 
+    /// None of `keys` is there.
+    ///
+    /// # Errors
+    /// `why`, at the first one that is.
+    pub fn refuse(&self, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
+        match keys.iter().find_map(|key| self.get(key)) {
+            Some(entry) => Err(entry.place().error(why)),
+            None => Ok(()),
+        }
+    }
+
     /// The value of `key`.
     ///
     /// # Errors

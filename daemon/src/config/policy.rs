@@ -6,10 +6,8 @@
 
 use super::Profile;
 use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, VSpan, WINDOW_LEAST};
-use mqfq_config::{ConfigError, Entry, Owner, Section, read_owned, size};
-
-/// Names of the forms, the default first.
-const FORMS: [&str; 2] = ["relaxed", "exact"];
+use mqfq_config::form::{FORM_KEYS, FORMS, FormBounds, Relaxed};
+use mqfq_config::{ConfigError, Entry, Owner, Section, read_owned};
 
 /// Keys of the scheduler that do not belong to one policy.
 pub const KEYS: [&str; 10] = [
@@ -25,14 +23,8 @@ pub const KEYS: [&str; 10] = [
     "token-share",
 ];
 
-/// Keys that only a policy with forms has; all but the first only in the relaxed one.
-const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
-
 /// What `depth` takes besides a number, and `window` besides a size.
 const AUTO: &str = "auto";
-
-/// Keys that follow a T that is found.
-const FOLLOWERS: [&str; 2] = ["quantum", "lease"];
 
 /// What `without-wrr` takes besides the name of the policy's fallback, and the default.
 const REFUSE: &str = "refuse";
@@ -46,7 +38,7 @@ const REFUSE: &str = "refuse";
 /// - `token-unit`: `"request"` (each request takes one unit of depth) or a size, 512 to 1 GiB (a request takes one unit
 ///   per that many bytes of its cost). Default 4 KiB with `depth = "auto"`, else `"request"`.
 /// - `form`: `"relaxed"` (default) or `"exact"`, as the paper has it. Only with `mqfq` and `mqfq-serial`, and the
-///   [`Overrides`] only in the relaxed form.
+///   numbers of [`Relaxed`] only in the relaxed form.
 /// - Keys that only one policy has: [`PolicyKind::keys`].
 /// - `without-wrr`: what a device without weighted round robin, or with one that has no effect, does with a policy that
 ///   needs it: `"refuse"` (default) or the name of its [`PolicyKind::fallback`], whose keys are
@@ -63,22 +55,9 @@ pub struct PolicyConfig {
 struct Chosen {
     /// All but the relaxed form's numbers.
     exact: PolicyOptions,
-    /// `None`: it stays exact.
-    relaxed: Option<Overrides>,
-}
-
-/// What is set by hand of the relaxed form; the rest is [`PolicyOptions::relaxed`] for T and the workers that there
-/// are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Overrides {
-    /// `quantum`: 0 or a power of two, in bytes at the default weight, up to T/2.
-    quantum: Option<VSpan>,
-    /// `lease`: in bytes at the default weight, up to T/2.
-    lease: Option<VSpan>,
-    /// `token-batch`: 1..=65535.
-    token_batch: Option<u32>,
-    /// `token-share`: 0..=65535.
-    token_share: Option<u32>,
+    /// What is set by hand; the rest is [`PolicyOptions::relaxed`] for T and the workers that there are. `None`: it
+    /// stays exact.
+    relaxed: Option<Relaxed>,
 }
 
 impl PolicyConfig {
@@ -182,64 +161,33 @@ impl Chosen {
         }
         if !kind.has_window() {
             let allowed = PolicyKind::names(PolicyKind::has_window);
-            refuse(device, &FORM_KEYS, &format!("is no setting of policy {kind}, allowed with {allowed}"))?;
+            device.refuse(&FORM_KEYS, &format!("is no setting of policy {kind}, allowed with {allowed}"))?;
             if let Some(entry) = wants_auto {
                 let why = format!("{AUTO:?} is no setting of policy {kind}, allowed with {allowed}");
                 return Err(entry.place().error(why));
             }
             return Ok(Chosen { exact, relaxed: None });
         }
-        let form = device.get("form").map(|form| form.choice(&FORMS)).transpose()?;
-        if form.as_deref() == Some(FORMS[1]) {
-            refuse(device, &FORM_KEYS[1..], "is fixed by form = \"exact\", allowed with form = \"relaxed\"")?;
-            if let Some(entry) = wants_auto {
-                let why = format!("{AUTO:?} is no setting of form = \"exact\", allowed with form = \"relaxed\"");
-                return Err(entry.place().error(why));
-            }
-            return Ok(Chosen { exact, relaxed: None });
-        }
-        if wants_auto.is_some() {
-            refuse(device, &FOLLOWERS, "follows window = \"auto\", allowed with a window that is a size")?;
-        }
-        if window_bytes.is_none() && FOLLOWERS.iter().all(|key| device.get(key).is_none()) {
+        let (token_batch_max, token_share_max) = (PolicyOptions::TOKEN_BATCH_MAX, PolicyOptions::DEPTH_MAX);
+        let bounds = FormBounds { token_batch_max, token_share_max };
+        let relaxed = Relaxed::read(device, exact.window.bytes(), wants_auto.as_ref(), bounds)?;
+        if window_bytes.is_none() && relaxed.is_some_and(|relaxed| relaxed.follows_window()) {
             exact.window_least = Some(WINDOW_LEAST);
         }
-        Ok(Chosen { exact, relaxed: Some(Overrides::read(device, exact.window)?) })
+        Ok(Chosen { exact, relaxed })
     }
 
     fn options(&self, workers: usize) -> PolicyOptions {
-        let Some(Overrides { quantum, lease, token_batch, token_share }) = self.relaxed else { return self.exact };
+        let Some(by_hand) = self.relaxed else { return self.exact };
         let relaxed = self.exact.relaxed(workers);
         PolicyOptions {
-            quantum: quantum.unwrap_or(relaxed.quantum),
-            lease: lease.unwrap_or(relaxed.lease),
-            token_batch: token_batch.unwrap_or(relaxed.token_batch),
-            token_share: token_share.unwrap_or(relaxed.token_share),
-            tokens_follow_depth: relaxed.tokens_follow_depth && token_batch.or(token_share).is_none(),
+            quantum: by_hand.quantum_bytes.map_or(relaxed.quantum, VSpan::from_bytes),
+            lease: by_hand.lease_bytes.map_or(relaxed.lease, VSpan::from_bytes),
+            token_batch: by_hand.token_batch.unwrap_or(relaxed.token_batch),
+            token_share: by_hand.token_share.unwrap_or(relaxed.token_share),
+            tokens_follow_depth: relaxed.tokens_follow_depth && by_hand.follows_depth(),
             ..relaxed
         }
-    }
-}
-
-impl Overrides {
-    fn read(device: &Section<'_, '_>, window: VSpan) -> Result<Overrides, ConfigError> {
-        let half_bytes = window.bytes() / 2;
-        let half = size::display(half_bytes);
-        let quantum = |entry: Entry<'_, '_>| {
-            let fits = |bytes: u64| bytes == 0 || bytes.is_power_of_two() && bytes <= half_bytes;
-            within_window(&entry, fits, &format!("0 or a power of two up to {half}"))
-        };
-        let lease = |entry: Entry<'_, '_>| within_window(&entry, |bytes| bytes <= half_bytes, &format!("0 to {half}"));
-        let token_batch = |entry: Entry<'_, '_>| entry.number(1..=PolicyOptions::TOKEN_BATCH_MAX);
-        Ok(Overrides {
-            quantum: device.get("quantum").map(quantum).transpose()?,
-            lease: device.get("lease").map(lease).transpose()?,
-            token_batch: device.get("token-batch").map(token_batch).transpose()?,
-            token_share: device
-                .get("token-share")
-                .map(|entry| entry.number(0..=PolicyOptions::DEPTH_MAX))
-                .transpose()?,
-        })
     }
 }
 
@@ -251,22 +199,4 @@ fn own_keys(device: &Section<'_, '_>, options: &mut PolicyOptions) -> Result<(),
         let tunable = own.tunable(*kind, key).expect("it is one of its keys");
         tunable.set(|ns| entry.duration_ns(ns), |bytes| entry.size(bytes), |n| entry.number(n), || entry.flag())
     })
-}
-
-/// A size whose bound is half the window.
-fn within_window(entry: &Entry<'_, '_>, fits: impl Fn(u64) -> bool, allowed: &str) -> Result<VSpan, ConfigError> {
-    let bytes = entry.size(0..=u64::MAX)?;
-    if !fits(bytes) {
-        let bytes = size::display(bytes);
-        return Err(entry.place().error(format!("{bytes} is out of range, allowed is {allowed}, half the window")));
-    }
-    Ok(VSpan::from_bytes(bytes))
-}
-
-/// None of `keys` is there, or the first one is refused.
-fn refuse(device: &Section<'_, '_>, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
-    match keys.iter().find_map(|key| device.get(key)) {
-        Some(entry) => Err(entry.place().error(why)),
-        None => Ok(()),
-    }
 }

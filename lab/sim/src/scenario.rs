@@ -13,6 +13,7 @@ use mqfq_blk_watched::hierarchy::GroupId;
 use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
+use mqfq_config::form::Relaxed;
 use mqfq_nvme::Arbitration;
 use mqfq_nvme::spells::Spells;
 
@@ -214,16 +215,8 @@ pub struct Policy {
     pub window_bytes: u64,
     /// A rule finds T.
     pub window_auto: bool,
-    /// In the form that ships; otherwise the paper's.
-    pub relaxed: bool,
-    /// Quantum, bytes; `None`: as `relaxed` says.
-    pub quantum_bytes: Option<u64>,
-    /// Lease, bytes; `None`: as `relaxed` says.
-    pub lease_bytes: Option<u64>,
-    /// Tokens at once; `None`: as `relaxed` says.
-    pub token_batch: Option<u32>,
-    /// Requests out from which on a queue gives tokens away; `None`: as `relaxed` says.
-    pub token_share: Option<u32>,
+    /// What is set by hand of the form that ships; `None`: it is in the paper's.
+    pub relaxed: Option<Relaxed>,
     /// One unit of D per so many bytes; `None`: one per request.
     pub token_unit_bytes: Option<u32>,
     /// What keeps virtual time.

@@ -6,6 +6,7 @@
 //! every run. What it cannot show is a fence that is missing: accesses take effect in the order in which they are made.
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use mqfq_config::form::Relaxed;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::oracle::{Oracle, narrow};
@@ -33,11 +34,7 @@ fn shipped() -> Policy {
         depth_auto: false,
         window_bytes: 64 << 10,
         window_auto: false,
-        relaxed: false,
-        quantum_bytes: None,
-        lease_bytes: None,
-        token_batch: None,
-        token_share: None,
+        relaxed: None,
         token_unit_bytes: None,
         virtual_time: VirtualTimeKind::Mindicator,
         tokens: TokensKind::TokenTree,
@@ -81,7 +78,7 @@ fn draw(rng: &mut ChaCha8Rng, policy: &Policy) -> (Policy, Topology) {
         depth: of(rng, &[1, 1, 2, 3, 16, 70]),
         window_bytes: of(rng, &[0, 1, 4 << 10, 64 << 10]),
         window_auto: false,
-        relaxed: rng.random(),
+        relaxed: rng.random::<bool>().then(Relaxed::default),
         token_unit_bytes: match policy.tokens {
             TokensKind::ScalableBitmap => None,
             _ => of(rng, &[None, Some(4096), Some(512)]),
@@ -587,11 +584,12 @@ fn what_does_not_go_together_is_one_sentence() {
 
 #[test]
 fn options_are_the_form_and_what_the_scenario_sets() {
-    let relaxed = rivals::options(&Policy { relaxed: true, ..shipped() }, 2).unwrap();
+    let relaxed = rivals::options(&Policy { relaxed: Some(Relaxed::default()), ..shipped() }, 2).unwrap();
     let expected = PolicyOptions { depth: 3, ..PolicyOptions::new(PolicyKind::Mqfq) };
     assert_eq!(relaxed, expected.relaxed(2));
     assert_eq!(rivals::options(&shipped(), 2), Ok(expected));
-    let own = Policy { relaxed: true, lease_bytes: Some(0), token_batch: Some(1), ..shipped() };
+    let by_hand = Relaxed { lease_bytes: Some(0), token_batch: Some(1), ..Relaxed::default() };
+    let own = Policy { relaxed: Some(by_hand), ..shipped() };
     let own = rivals::options(&own, 2).unwrap();
     assert_eq!((own.lease.0, own.token_batch, own.quantum), (0, 1, relaxed.quantum));
 }

@@ -34,6 +34,7 @@ use crate::scenario::{self, GvtKind, TokensKind, Unthrottle, VirtualTimeKind};
 use array_scan::ArrayScan;
 use atomic_counter::AtomicCounter;
 use gvt::AnyGvt;
+use mqfq_config::form::Relaxed;
 use mqfq_sched_watched::flow::{TAG_GRAIN, Weight};
 use mqfq_sched_watched::hierarchy::Tree;
 use mqfq_sched_watched::mindicator::Mindicator;
@@ -167,13 +168,16 @@ pub fn options(policy: &scenario::Policy, hctx_count: usize) -> Result<PolicyOpt
         own: policy.own,
         ..PolicyOptions::new(policy.kind)
     };
-    let form = if policy.relaxed { faithful.relaxed(hctx_count) } else { faithful };
+    let (form, by_hand) = match policy.relaxed {
+        Some(by_hand) => (faithful.relaxed(hctx_count), by_hand),
+        None => (faithful, Relaxed::default()),
+    };
     let options = PolicyOptions {
-        quantum: policy.quantum_bytes.map_or(form.quantum, VSpan::from_bytes),
-        lease: policy.lease_bytes.map_or(form.lease, VSpan::from_bytes),
-        token_batch: policy.token_batch.unwrap_or(form.token_batch),
-        token_share: policy.token_share.unwrap_or(form.token_share),
-        tokens_follow_depth: form.tokens_follow_depth && (policy.token_batch, policy.token_share) == (None, None),
+        quantum: by_hand.quantum_bytes.map_or(form.quantum, VSpan::from_bytes),
+        lease: by_hand.lease_bytes.map_or(form.lease, VSpan::from_bytes),
+        token_batch: by_hand.token_batch.unwrap_or(form.token_batch),
+        token_share: by_hand.token_share.unwrap_or(form.token_share),
+        tokens_follow_depth: form.tokens_follow_depth && by_hand.follows_depth(),
         ..form
     };
     options.validate().map_err(|error| format!("policy: {error}"))?;

@@ -12,6 +12,7 @@ use mqfq_blk_watched::hierarchy::{GroupId, Tree};
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions, Weight};
+use mqfq_config::form::{FORM_KEYS, FormBounds, Relaxed};
 use mqfq_config::groups::Groups;
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
 use mqfq_nvme::spells::{Drift, Late, Pauses, Slow, Spells};
@@ -38,12 +39,6 @@ pub(super) const TIME_MAX_NS: u64 = 3_600_000_000_000;
 
 /// What every device's and request's size is a multiple of: the software controller's logical block.
 pub(super) const BLOCK_BYTES: u64 = presets::BLOCK_BYTES as u64;
-
-/// Names of the forms, the default first.
-const FORMS: [&str; 2] = ["relaxed", "exact"];
-
-/// Keys that only a policy with forms has; all but the first only in the relaxed one.
-const FORM_KEYS: [&str; 5] = ["form", "quantum", "lease", "token-batch", "token-share"];
 
 /// Keys that replace a part of MQFQ.
 const PART_KEYS: [&str; 3] = ["virtual-time", "tokens", "unthrottle"];
@@ -288,7 +283,7 @@ fn queues(root: &Section<'_, '_>, machine: &Machine, policy: PolicyKind) -> Resu
     };
     if layout.layer != BlockLayer::Mq {
         let name = layout.layer.name();
-        refuse(device, &KEYS[1..], &format!("is fixed by block-layer = \"{name}\", allowed with \"mq\""))?;
+        device.refuse(&KEYS[1..], &format!("is fixed by block-layer = \"{name}\", allowed with \"mq\""))?;
     }
     if let Some(entry) = device.get(KEYS[1]) {
         let chosen = entry.choice(&Spread::ALL.map(Spread::name))?;
@@ -450,11 +445,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         depth_auto: false,
         window_bytes: defaults.window.bytes(),
         window_auto: false,
-        relaxed: true,
-        quantum_bytes: None,
-        lease_bytes: None,
-        token_batch: None,
-        token_share: None,
+        relaxed: Some(Relaxed::default()),
         token_unit_bytes: None,
         virtual_time: VirtualTimeKind::Mindicator,
         tokens: TokensKind::TokenTree,
@@ -496,11 +487,11 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
 /// D: a number, or `"auto"` and where that starts.
 fn depth(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
     let Some(depth) = section.get("depth") else {
-        return refuse(section, &["depth-start"], "says where depth = \"auto\" starts, allowed with it");
+        return section.refuse(&["depth-start"], "says where depth = \"auto\" starts, allowed with it");
     };
     if let Some(number) = depth.number_or("auto", 1..=PolicyOptions::DEPTH_MAX)? {
         policy.depth = number;
-        return refuse(section, &["depth-start"], "says where depth = \"auto\" starts, allowed with it");
+        return section.refuse(&["depth-start"], "says where depth = \"auto\" starts, allowed with it");
     }
     if !policy.kind.tunes_depth() {
         let allowed = PolicyKind::names(PolicyKind::tunes_depth);
@@ -528,56 +519,22 @@ fn own_keys(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), Config
 /// The form and, in the relaxed one, its numbers.
 fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
     if !policy.kind.has_window() {
-        policy.relaxed = false;
         let allowed = PolicyKind::names(PolicyKind::has_window);
         let why = format!("is no setting of policy {}, allowed with {allowed}", policy.kind);
-        return refuse(section, &FORM_KEYS, &why);
+        policy.relaxed = None;
+        return section.refuse(&FORM_KEYS, &why);
     }
-    if let Some(form) = section.get("form") {
-        policy.relaxed = form.choice(&FORMS)? == FORMS[0];
-    }
-    if !policy.relaxed {
-        if policy.window_auto {
-            return refuse(
-                section,
-                &["window"],
-                "of \"auto\" is for form = \"relaxed\", allowed with \"exact\" is a size",
-            );
-        }
-        return refuse(section, &FORM_KEYS[1..], "is fixed by form = \"exact\", allowed with form = \"relaxed\"");
-    }
-    if policy.window_auto {
-        refuse(section, &["quantum", "lease"], "follows window = \"auto\", allowed with a window that is a size")?;
-    }
-    let half_bytes = policy.window_bytes / 2;
-    let within_window = |entry: Entry<'_, '_>, fits: &dyn Fn(u64) -> bool, allowed: &str| {
-        let bytes = entry.size(0..=u64::MAX)?;
-        let wrong = || {
-            let (bytes, half) = (size::display(bytes), size::display(half_bytes));
-            entry.place().error(format!("{bytes} is out of range, allowed is {allowed} {half}, half the window"))
-        };
-        if fits(bytes) { Ok(bytes) } else { Err(wrong()) }
-    };
-    if let Some(quantum) = section.get("quantum") {
-        let fits = |bytes: u64| bytes == 0 || bytes.is_power_of_two() && bytes <= half_bytes;
-        policy.quantum_bytes = Some(within_window(quantum, &fits, "0 or a power of two up to")?);
-    }
-    if let Some(lease) = section.get("lease") {
-        policy.lease_bytes = Some(within_window(lease, &|bytes| bytes <= half_bytes, "0 to")?);
-    }
-    if let Some(batch) = section.get("token-batch") {
-        policy.token_batch = Some(batch.number(1..=PolicyOptions::TOKEN_BATCH_MAX)?);
-    }
-    if let Some(share) = section.get("token-share") {
-        policy.token_share = Some(share.number(0..=PolicyOptions::DEPTH_MAX)?);
-    }
+    let found = section.get("window").filter(|_| policy.window_auto);
+    let (token_batch_max, token_share_max) = (PolicyOptions::TOKEN_BATCH_MAX, PolicyOptions::DEPTH_MAX);
+    let bounds = FormBounds { token_batch_max, token_share_max };
+    policy.relaxed = Relaxed::read(section, policy.window_bytes, found.as_ref(), bounds)?;
     Ok(())
 }
 
 /// The parts of MQFQ and of D2FQ that can be replaced by what they are compared with.
 fn parts(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigError> {
     if policy.kind != PolicyKind::D2fq {
-        refuse(section, &["global-vtime"], &format!("is no setting of policy {}, allowed with d2fq", policy.kind))?;
+        section.refuse(&["global-vtime"], &format!("is no setting of policy {}, allowed with d2fq", policy.kind))?;
     } else if let Some(entry) = section.get("global-vtime") {
         policy.global_vtime = match entry.choice(&["sloppy", "mindicator", "serial-scan", "off"])?.as_str() {
             "sloppy" => GvtKind::Sloppy,
@@ -587,7 +544,7 @@ fn parts(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigErr
         };
     }
     if policy.kind != PolicyKind::Mqfq {
-        return refuse(section, &PART_KEYS, &format!("is no setting of policy {}, allowed with mqfq", policy.kind));
+        return section.refuse(&PART_KEYS, &format!("is no setting of policy {}, allowed with mqfq", policy.kind));
     }
     if let Some(entry) = section.get("virtual-time") {
         policy.virtual_time = match entry.choice(&["mindicator", "array-scan", "off"])?.as_str() {
@@ -612,12 +569,4 @@ fn parts(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigErr
         };
     }
     Ok(())
-}
-
-/// None of `keys` is there, or the first one is refused.
-pub(super) fn refuse(section: &Section<'_, '_>, keys: &[&'static str], why: &str) -> Result<(), ConfigError> {
-    match keys.iter().find_map(|key| section.get(key)) {
-        Some(entry) => Err(entry.place().error(why)),
-        None => Ok(()),
-    }
 }

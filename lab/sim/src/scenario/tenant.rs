@@ -1,6 +1,6 @@
 //! `[tenant.NAME]`: who asks, how many of them, where, and for what.
 
-use super::parse::{BLOCK_BYTES, TIME_MAX_NS, WEIGHTS, blocks, refuse, whole_blocks};
+use super::parse::{BLOCK_BYTES, TIME_MAX_NS, WEIGHTS, blocks, whole_blocks};
 use super::{Arrival, Background, Load, Pattern, SocketOptions, Tenant};
 use crate::workload::models::{self, Model};
 use crate::workload::trace;
@@ -128,7 +128,7 @@ fn kind_of(arrival: &Arrival) -> &'static str {
 
 fn on_workers(section: &Section<'_, '_>, workers: usize) -> Result<Vec<usize>, ConfigError> {
     let Some(entry) = section.get("on-workers") else { return Ok(Vec::new()) };
-    refuse(section, &["first-worker"], "does not go together with on-workers, allowed is one of the two")?;
+    section.refuse(&["first-worker"], "does not go together with on-workers, allowed is one of the two")?;
     let allowed = format!("a list of worker numbers, 0 to {}", workers - 1);
     let items = entry.items(&allowed)?;
     if items.is_empty() || items.len() > THREADS_MAX as usize {
@@ -232,7 +232,7 @@ fn replay(section: &Section<'_, '_>, device_bytes: u64, folder: &Path) -> Result
 fn sizes(section: &Section<'_, '_>, base: &[(u32, u8)], device_bytes: u64) -> Result<Vec<(u32, u8)>, ConfigError> {
     let most = u64::from(TRANSFER_BYTES_MAX).min(device_bytes);
     if let Some(entry) = section.get("size") {
-        refuse(section, &["sizes"], "does not go together with size, allowed is one of the two")?;
+        section.refuse(&["sizes"], "does not go together with size, allowed is one of the two")?;
         return Ok(vec![(blocks(&entry, BLOCK_BYTES, most)? as u32, 100)]);
     }
     let Some(entry) = section.get("sizes") else { return Ok(base.to_vec()) };

@@ -73,7 +73,7 @@ fn what_is_left_out_has_its_default() {
         (scenario.policy.kind, scenario.policy.depth, scenario.policy.window_bytes),
         (PolicyKind::Mqfq, 64, 65_536)
     );
-    assert!(scenario.policy.relaxed);
+    assert_eq!(scenario.policy.relaxed, Some(mqfq_config::form::Relaxed::default()));
     let [fio] = &scenario.tenants[..] else { panic!("one tenant") };
     assert_eq!((fio.name.as_str(), fio.count, fio.threads, fio.weight), ("fio", 1, 1, Weight::DEFAULT));
     assert_eq!(fio.load.arrival, Arrival::Closed { depth: 128, think_ns: 0, bursts: None });
@@ -174,7 +174,11 @@ size = 512
     );
     let policy = &scenario.policy;
     assert_eq!((policy.depth, policy.window_bytes, policy.token_unit_bytes), (128, 131_072, Some(4096)));
-    assert_eq!((policy.quantum_bytes, policy.lease_bytes, policy.token_batch), (Some(32 << 10), Some(1024), Some(8)));
+    let by_hand = policy.relaxed.expect("it is in the relaxed form");
+    assert_eq!(
+        (by_hand.quantum_bytes, by_hand.lease_bytes, by_hand.token_batch),
+        (Some(32 << 10), Some(1024), Some(8))
+    );
     assert_eq!(
         (policy.virtual_time, policy.tokens, policy.unthrottle),
         (VirtualTimeKind::ArrayScan, TokensKind::ScalableBitmap, Unthrottle::Poll { period_ns: 2000 })
@@ -428,7 +432,7 @@ fn an_impossible_topology_is_refused() {
 fn the_tunables_of_an_elevator_are_read_and_its_depth_is_the_device_queues() {
     let policy = |lines: &str| parse(&format!("{GOOD}[policy]\n{lines}\n")).unwrap().policy;
     let plain = policy("kind = \"mq-deadline\"");
-    assert_eq!((plain.depth, plain.relaxed, plain.own.mq_deadline), (1024, false, MqDeadlineOptions::DEFAULT));
+    assert_eq!((plain.depth, plain.relaxed, plain.own.mq_deadline), (1024, None, MqDeadlineOptions::DEFAULT));
     assert_eq!(policy("kind = \"mq-deadline\"\ndepth = 3").depth, 3);
     let keys = "read-expire = \"1ms\"\nwrite-expire = \"2ms\"\nwrites-starved = 3\nfifo-batch = 4\nprio-aging-expire = \"5ms\"";
     let expected = MqDeadlineOptions {
