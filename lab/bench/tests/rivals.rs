@@ -6,6 +6,7 @@
 //! A lost wake-up is found when it happens, without a timeout: the last worker to fall asleep looks whether anything is
 //! left to do, and one that polls while nothing completes looks in vain only so often.
 
+use mqfq_config::form::Relaxed;
 use mqfq_nvme::random::Random;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
@@ -191,11 +192,7 @@ fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrot
             depth_auto: false,
             window_bytes: 64 << 10,
             window_auto: false,
-            relaxed,
-            quantum_bytes: None,
-            lease_bytes: None,
-            token_batch: None,
-            token_share: None,
+            relaxed: relaxed.then(Relaxed::default),
             token_unit_bytes: None,
             virtual_time,
             tokens,
