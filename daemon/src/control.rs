@@ -68,7 +68,6 @@ pub struct Running {
     ready_at: Instant,
     is_draining: AtomicBool,
     counters: Counters,
-    events: Events,
     /// Held while a change is checked and applied, which may take as long as a device needs to run empty.
     changing: Mutex<Changing>,
     /// Held for a copy of what is inside.
@@ -113,7 +112,6 @@ impl Running {
             ready_at: Instant::now(),
             is_draining: AtomicBool::new(false),
             counters,
-            events: Events::default(),
             changing: Mutex::new(Changing { reconciler, ledger }),
             shown: Mutex::new(shown),
         }
@@ -123,7 +121,11 @@ impl Running {
     pub fn drains(&self) {
         // Relaxed: a flag that nothing else is ordered by.
         self.is_draining.store(true, Ordering::Relaxed);
-        self.events.push("draining", "the server drains: requests are answered, then exports are closed", Value::Null);
+        self.output.events().push(
+            "draining",
+            "the server drains: requests are answered, then exports are closed",
+            Value::Null,
+        );
     }
 
     /// Calls `of` with what runs.
@@ -218,7 +220,7 @@ impl Running {
     /// An event about what somebody wanted.
     fn tell(&self, by: &By, done: Done) -> Done {
         match &done.1 {
-            Err(refusal) => self.events.push("refused", refusal.sentence.clone(), json!({ "by": by })),
+            Err(refusal) => self.output.events().push("refused", refusal.sentence.clone(), json!({ "by": by })),
             Ok(applied) if applied.changed && !applied.dry_run => {
                 let told: Vec<Value> = applied.changes.iter().take(KEYS_TOLD).map(short).collect();
                 let data = json!({
@@ -227,7 +229,7 @@ impl Running {
                     "keys": applied.changes.len(),
                     "changes": told,
                 });
-                self.events.push("change", changes_sentence(&applied.changes), data);
+                self.output.events().push("change", changes_sentence(&applied.changes), data);
             }
             Ok(_) => {}
         }
@@ -316,7 +318,7 @@ impl Server for Running {
     }
 
     fn events(&self) -> &Events {
-        &self.events
+        self.output.events()
     }
 }
 

@@ -13,6 +13,7 @@
 
 use crate::log_format::{About, Journal, Level, LogFormat};
 use mqfq_config::text;
+use mqfq_control::events::Events;
 use serde::Serialize;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
@@ -207,6 +208,7 @@ pub struct Output {
     is_json: bool,
     is_patient: bool,
     log_format: LogFormat,
+    events: Arc<Events>,
 }
 
 impl Output {
@@ -238,7 +240,8 @@ impl Output {
             }
             LogFormat::Journald => stream("mqfq-journal", Journal::open()?, lost),
         };
-        Ok(Output { out: out.map_err(failed)?, err: err.map_err(failed)?, is_json, is_patient, log_format })
+        let events = Arc::new(Events::default());
+        Ok(Output { out: out.map_err(failed)?, err: err.map_err(failed)?, is_json, is_patient, log_format, events })
     }
 
     /// Reports are JSON, one object on a line.
@@ -267,6 +270,18 @@ impl Output {
     /// The same of something that has names.
     pub fn say(&self, level: Level, about: About<'_>, sentence: &str) {
         self.push(&self.err, self.line(level, about, sentence));
+        let kind = match level {
+            Level::Warning => "trouble",
+            Level::Notice => "note",
+            // The process ends: nobody is there to read it.
+            Level::Error => return,
+        };
+        self.events.push(kind, text::sentence(sentence), serde_json::json!(about));
+    }
+
+    /// What has happened, for readers of the control plane: all sentences, and what others add.
+    pub fn events(&self) -> &Events {
+        &self.events
     }
 
     fn line(&self, level: Level, about: About<'_>, sentence: &str) -> String {

@@ -378,6 +378,30 @@ fn sighup_goes_the_way_of_all_changes_and_takes_back_what_others_set() {
 }
 
 #[test]
+fn what_the_server_says_of_trouble_is_an_event_of_the_documents_form() {
+    let folder = mqfq_testing::Folder::new();
+    let file = folder.join("disk");
+    std::fs::File::create(&file).and_then(|file| file.set_len(8 << 20)).unwrap();
+    let config = CONFIG.replace("kind = \"memory\"\nsize = \"8MiB\"", "kind = \"file\"\npath = \"@/disk\"");
+    let server = Server::start_in(folder, &config);
+    std::fs::remove_file(&file).unwrap();
+    let mut trouble = None;
+    let each = |event: mqfq_control::events::Event| {
+        let value = serde_json::to_value(&event).unwrap();
+        assert_eq!(document::differs(&json!({ "$ref": "#/components/schemas/Event" }), &value, "event"), None);
+        trouble = (event.kind == "trouble").then_some(event);
+        Ok(trouble.is_none())
+    };
+    client(&server).events(Ask::new("GET".parse().unwrap(), "/v1/events?after=0"), each).unwrap();
+    let trouble = trouble.unwrap();
+    assert!(trouble.sentence.starts_with("device d: ") && trouble.sentence.contains("was removed"), "{trouble:?}");
+    assert_eq!(trouble.data["device"], "d");
+    let last = said(&ctl(&server, &["events", "--after", "0", "--count", "1"]));
+    assert!(last.ends_with('\n') && last.contains(" 1 "), "{last}");
+    server.terminate();
+}
+
+#[test]
 fn ctl_changes_shows_and_saves_and_the_file_keeps_its_comments() {
     let server = Server::start(CONFIG);
     let path = server.join("config.toml");
