@@ -117,10 +117,11 @@ impl Running {
         }
     }
 
-    /// Says that the end was asked for.
+    /// The end was asked for: waits for the change under way, and lets none begin.
     pub fn drains(&self) {
-        // Relaxed: a flag that nothing else is ordered by.
+        // Relaxed: whoever changes something reads it under the lock that is taken next.
         self.is_draining.store(true, Ordering::Relaxed);
+        drop(self.changing());
         self.output.events().push(
             "draining",
             "the server drains: requests are answered, then exports are closed",
@@ -143,6 +144,9 @@ impl Running {
         let name = self.origin.path.display().to_string();
         // Before the file is read: of two who have it read, the later one has the later text in force.
         let mut changing = self.changing();
+        if let Err(refusal) = self.refuse_at_end() {
+            return (Vec::new(), Err(refusal));
+        }
         let read = Config::read_text(&self.origin.path).and_then(|text| {
             // The reader's sentence, with file and line.
             let config = Config::parse(&name, &text).map_err(|error| error.to_string())?;
@@ -208,7 +212,7 @@ impl Running {
         (done, Ok(Applied { done: sentences, warnings, ..ledger.applied(changes, created, proposal.dry_run) }))
     }
 
-    /// From the end that was asked for on nothing changes.
+    /// Nothing changes once the end was asked for. Under the lock of a change.
     fn refuse_at_end(&self) -> Result<(), Refusal> {
         // Relaxed: see `drains`.
         match self.is_draining.load(Ordering::Relaxed) {
@@ -305,7 +309,6 @@ impl Server for Running {
     }
 
     fn reload(&self, by: &By) -> Result<Applied, Refusal> {
-        self.refuse_at_end()?;
         self.reload_by(by).1
     }
 

@@ -1,12 +1,12 @@
 //! The control plane of a running server: the API, held against its own document; `mqfq ctl`; curl; and clients that
 //! disagree, lie or hang.
 
-use crate::client::Client as NbdClient;
+use crate::client::{CMD_READ, Client as NbdClient, Request};
 use crate::server::{Server, mqfq, pattern};
 use mqfq_control::client::{Address, Ask, Client, Reply};
 use mqfq_testing::tools::{need, run_ok};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Output;
 
@@ -399,6 +399,37 @@ fn what_the_server_says_of_trouble_is_an_event_of_the_documents_form() {
     let last = said(&ctl(&server, &["events", "--after", "0", "--count", "1"]));
     assert!(last.ends_with('\n') && last.contains(" 1 "), "{last}");
     server.terminate();
+}
+
+#[test]
+fn a_server_that_drains_answers_and_takes_no_change() {
+    let mut server = Server::start(CONFIG);
+    let mut tenant = NbdClient::connect(&server.socket("web"), "web");
+    // More than a socket holds: the drain waits until it is read.
+    const READS: u64 = 8;
+    for cookie in 0..READS {
+        let request = Request { cookie, length_bytes: 1 << 20, ..Request::of(CMD_READ) };
+        tenant.send(request, &[]).unwrap();
+    }
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.next_line()["draining"], true);
+    while get(&server, "/v1/status")["draining"] != true {}
+    let (status, said) = refused(ask(&server, "PATCH", "/v1/tenants/web", &[], Some("{\"weight\": 1}")));
+    assert_eq!((status, said.as_str()), (409, "the server drains, and takes no change any more"));
+    assert_eq!(refused(ask(&server, "POST", "/v1/config/reload", &[], None)).0, 409);
+    let mut answered = 0u64;
+    while let Some(reply) = tenant.reply() {
+        // Those that came after the signal are refused.
+        if reply.error == 0 {
+            tenant.stream.read_exact(&mut vec![0; 1 << 20]).unwrap();
+            answered += 1;
+        }
+    }
+    assert!(answered > 0);
+    let tenants = server.next_line()["devices"][0]["tenants"].clone();
+    let web = tenants.as_array().unwrap().iter().find(|tenant| tenant["name"] == "web").unwrap().clone();
+    assert_eq!(web["transferred_bytes"], answered << 20);
+    assert!(server.wait().0.success());
 }
 
 #[test]
