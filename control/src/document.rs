@@ -86,6 +86,14 @@ impl Document {
         self.table.get(kind.section()).and_then(toml::Value::as_table).is_some_and(|table| table.contains_key(name))
     }
 
+    /// The same without all but one thing: what a change of that thing is told by, in a document of ten thousand.
+    pub(crate) fn only(&self, kind: Kind, name: &str) -> Document {
+        let thing = self.table.get(kind.section()).and_then(toml::Value::as_table).and_then(|things| things.get(name));
+        let named = |thing: &toml::Value| toml::Table::from_iter([(name.to_owned(), thing.clone())]);
+        let section = |thing| (kind.section().to_owned(), toml::Value::Table(named(thing)));
+        Document { table: thing.map(section).into_iter().collect(), text: None }
+    }
+
     /// What `edit` makes of it.
     ///
     /// # Errors

@@ -29,6 +29,8 @@ pub struct Candidate {
     pub changes: Vec<KeyChange>,
     /// The thing of a `Put` is new.
     pub created: bool,
+    /// The only thing that is concerned.
+    thing: Option<(Kind, String)>,
 }
 
 impl Ledger {
@@ -37,7 +39,7 @@ impl Ledger {
         let empty = Arc::new(Document::default());
         let mut ledger = Ledger { document: empty, revision: 0, set_by: BTreeMap::new(), things: BTreeMap::new() };
         let changes = ledger.document.changes_to(&document);
-        ledger.accept(Candidate { document, changes, created: false }, &by, at);
+        ledger.accept(Candidate { document, changes, created: false, thing: None }, &by, at);
         // Also of a document without a key.
         ledger.revision = 1;
         ledger
@@ -61,18 +63,19 @@ impl Ledger {
         self.refuse_stale(proposal)?;
         let document = self.document.edited(&proposal.edit)?;
         let created = matches!(&proposal.edit, Edit::Put(kind, name, _) if !self.document.has(*kind, name));
-        let changes = self.document.changes_to(&document);
-        Ok(Candidate { document, changes, created })
+        let thing = proposal.edit.thing();
+        let changes = match thing {
+            Some((kind, name)) => self.document.only(kind, name).changes_to(&document.only(kind, name)),
+            None => self.document.changes_to(&document),
+        };
+        Ok(Candidate { document, changes, created, thing: thing.map(|(kind, name)| (kind, name.to_owned())) })
     }
 
     fn refuse_stale(&self, proposal: &Proposal) -> Result<(), Refusal> {
         let Some(wanted) = &proposal.only_if else { return Ok(()) };
-        let (what, present) = match &proposal.edit {
-            Edit::Whole(_) => ("the config".to_owned(), Some(self.revision)),
-            Edit::Put(kind, name, _) | Edit::Patch(kind, name, _) | Edit::Delete(kind, name) => {
-                let name = key(&[kind.section(), name]);
-                (name, self.of_thing(&proposal.edit))
-            }
+        let (what, present) = match proposal.edit.thing() {
+            None => ("the config".to_owned(), Some(self.revision)),
+            Some((kind, name)) => (key(&[kind.section(), name]), self.things.get(&(kind, name.to_owned())).copied()),
         };
         let stale = |why: String| Err(Refusal::new(Fault::Stale, format!("{what}: {why}")));
         match (wanted, present) {
@@ -87,19 +90,10 @@ impl Ledger {
         }
     }
 
-    fn of_thing(&self, edit: &Edit) -> Option<u64> {
-        match edit {
-            Edit::Whole(_) => None,
-            Edit::Put(kind, name, _) | Edit::Patch(kind, name, _) | Edit::Delete(kind, name) => {
-                self.things.get(&(*kind, name.clone())).copied()
-            }
-        }
-    }
-
     /// The candidate is in force from now on, `at`. What was changed has a new revision; a candidate that changes
     /// nothing leaves the old one.
     pub fn accept(&mut self, candidate: Candidate, by: &By, at: SystemTime) {
-        let Candidate { document, changes, .. } = candidate;
+        let Candidate { document, changes, thing, .. } = candidate;
         if changes.is_empty() {
             // Its text may be another: comments, order.
             self.document = Arc::new(document);
@@ -113,19 +107,26 @@ impl Ledger {
                 _ => drop(self.set_by.insert(change.key.clone(), mark.clone())),
             }
         }
-        let (old, revision) = (self.document.clone(), self.revision);
-        for kind in Kind::ALL {
-            let (before, after): (BTreeMap<&str, _>, BTreeMap<&str, _>) =
-                (old.things(kind).collect(), document.things(kind).collect());
-            before.keys().filter(|name| !after.contains_key(*name)).for_each(|name| {
-                self.things.remove(&(kind, (*name).to_owned()));
-            });
-            let differs = |(name, keys): &(&&str, &Map<String, Value>)| before.get(**name) != Some(*keys);
-            after.iter().filter(differs).for_each(|(name, _)| {
-                self.things.insert((kind, (*name).to_owned()), revision);
-            });
+        match thing {
+            Some(thing) if document.has(thing.0, &thing.1) => drop(self.things.insert(thing, self.revision)),
+            Some(thing) => drop(self.things.remove(&thing)),
+            None => Kind::ALL.into_iter().for_each(|kind| self.mark_changed(kind, &document)),
         }
         self.document = Arc::new(document);
+    }
+
+    /// Gives the things of a kind that `new` changes the present revision.
+    fn mark_changed(&mut self, kind: Kind, new: &Document) {
+        let old = self.document.clone();
+        let (before, after): (BTreeMap<&str, _>, BTreeMap<&str, _>) =
+            (old.things(kind).collect(), new.things(kind).collect());
+        before.keys().filter(|name| !after.contains_key(*name)).for_each(|name| {
+            self.things.remove(&(kind, (*name).to_owned()));
+        });
+        let differs = |(name, keys): &(&&str, &Map<String, Value>)| before.get(**name) != Some(*keys);
+        after.iter().filter(differs).for_each(|(name, _)| {
+            self.things.insert((kind, (*name).to_owned()), self.revision);
+        });
     }
 
     /// What came of a candidate, before or after it was accepted.
@@ -203,6 +204,27 @@ mod tests {
         assert_eq!((web.set_by["class"].by.uid, web.set_by["class"].revision), (Some(7), 2));
         let profile = &thing(&ledger, Kind::Device, "d").set_by["profile"];
         assert_eq!(profile.revision, 1, "a key that is a table was set when something in it was");
+    }
+
+    #[test]
+    fn an_edit_of_one_thing_is_told_as_the_whole_documents_would_tell_it() {
+        let mut ledger = ledger();
+        for edit in [
+            tenant("web", json!({ "weight": null, "cost": { "a.b": 1 } })),
+            Edit::Put(Kind::Tenant, "new".into(), Map::new()),
+            Edit::Put(Kind::Group, "g".into(), keys(json!({ "weight": 3 }))),
+            Edit::Delete(Kind::Tenant, "web".into()),
+            Edit::Delete(Kind::Group, "g".into()),
+            Edit::Put(Kind::Device, "d".into(), keys(json!({ "profile": { "knee": 8 } }))),
+        ] {
+            let whole = ledger.document.changes_to(&ledger.document.edited(&edit).unwrap());
+            let proposal = Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false };
+            let candidate = ledger.candidate(&proposal).unwrap();
+            assert_eq!(candidate.changes, whole);
+            ledger.accept(candidate, &proposal.by, SystemTime::UNIX_EPOCH);
+        }
+        assert_eq!((ledger.revision(), thing(&ledger, Kind::Device, "d").revision), (7, 7));
+        assert_eq!(thing(&ledger, Kind::Tenant, "db").revision, 1);
     }
 
     #[test]

@@ -144,6 +144,16 @@ pub enum Edit {
     Delete(Kind, String),
 }
 
+impl Edit {
+    /// The thing that it is about; `None`: everything.
+    pub fn thing(&self) -> Option<(Kind, &str)> {
+        match self {
+            Edit::Whole(_) => None,
+            Edit::Put(kind, name, _) | Edit::Patch(kind, name, _) | Edit::Delete(kind, name) => Some((*kind, name)),
+        }
+    }
+}
+
 /// Which revision a change is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Match {
