@@ -226,7 +226,8 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
             core.wait(waiting);
             return Err(Refused::TenantFull(submission));
         }
-        let (turnstile, capped_bytes) = (self.counts.turnstile, capped_bytes(&submission));
+        let turnstile = self.counts.turnstile;
+        let capped_bytes = if turnstile == NO_TURNSTILE { 0 } else { capped_bytes(&submission) };
         if turnstile != NO_TURNSTILE {
             let is_told = core.told == Some(self.client);
             if !core.turnstiles.pass(turnstile, self.client, is_told, capped_bytes, core.now_ns) {
@@ -725,7 +726,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         self.draining = true;
         self.drained = Some(done);
         // The grace time is short, and a cap may ask for hours.
-        self.core.turnstiles.open();
+        self.core.turnstiles.open(true);
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.drain(context));
         }

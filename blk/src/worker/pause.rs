@@ -38,6 +38,8 @@ impl Pausing {
 impl<H: Host<P>, P: Policy> Worker<H, P> {
     pub(super) fn pause(&mut self, quiet: mpsc::Sender<()>) {
         self.pausing = Pausing { is_on: true, quiet: Some(quiet), pack: None };
+        // As in a drain: what was read goes on, whatever it waits for.
+        self.core.turnstiles.open(true);
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.pause(context));
         }
@@ -52,6 +54,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 
     pub(super) fn resume(&mut self) {
         self.pausing = Pausing::default();
+        self.core.turnstiles.open(false);
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.resume(context));
         }

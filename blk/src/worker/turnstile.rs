@@ -86,7 +86,7 @@ pub(super) struct Turnstiles {
     due: BinaryHeap<Reverse<(u64, u32)>>,
     /// The client that is told of room, and need not wait behind others.
     told: Option<u32>,
-    /// Everybody passes: the worker drains.
+    /// Everybody passes: the worker drains, or pauses.
     is_open: bool,
 }
 
@@ -228,8 +228,8 @@ impl Turnstiles {
         }
     }
 
-    /// From now on everybody passes, and those who wait are due.
-    pub(super) fn open(&mut self) {
-        self.is_open = true;
+    /// From now on everybody passes, and those who wait are due; or no more.
+    pub(super) fn open(&mut self, is_open: bool) {
+        self.is_open = is_open;
     }
 }

@@ -200,6 +200,24 @@ fn a_drain_waits_for_no_cap() {
 }
 
 #[test]
+fn a_pause_waits_for_no_cap_and_caps_hold_again_after_it() {
+    let mut worker = worker(0, 2);
+    let caps = Caps::new(no_limit(), iops(1));
+    let (first, second) = (Log::default(), Log::default());
+    worker.adopt(capped(50, &caps, &first));
+    worker.turn();
+    assert_eq!(completed(&first).len(), 1);
+    let (sender, _quiet) = mpsc::channel();
+    worker.pause(sender);
+    (0..60).for_each(|_| _ = worker.turn());
+    assert_eq!((completed(&first).len(), worker.host().now_ns), (50, 0));
+    worker.resume();
+    worker.adopt(capped(50, &caps, &second));
+    (0..60).for_each(|_| _ = worker.turn());
+    assert_eq!(completed(&second).len(), 0, "the first request is not paid for yet");
+}
+
+#[test]
 fn clients_that_wait_for_the_stage_and_for_a_cap_all_get_on() {
     // One request may be staged, and the device takes 5 ms: sometimes the one is short, sometimes the other.
     let mut workers = vec![worker(5_000_000, 1)];
