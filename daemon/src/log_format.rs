@@ -4,8 +4,10 @@
 //! | `--log-format` | a sentence becomes |
 //! |---|---|
 //! | `text` | `mqfq: SENTENCE`, on stderr |
-//! | `json` | `{"time":…,"level":…,"message":…,"tenant":…,"export":…}` on a line of stderr; fields that it is not about are left out |
-//! | `journald` | a datagram to the journal's socket, with MESSAGE, PRIORITY and the fields MQFQ_DEVICE, MQFQ_TENANT, MQFQ_EXPORT, MQFQ_ADDRESS. Source: systemd's "Native Journal Protocol" |
+//! | `json` | `{"time":…,"level":…,"message":…,"tenant":…}` on a line of stderr, with what it is about |
+//! | `journald` | a datagram to the journal's socket: MESSAGE, PRIORITY, MQFQ_DEVICE, MQFQ_TENANT and so on |
+//!
+//! Source of the last: systemd, "Native Journal Protocol".
 //!
 //! All three go through the queue of `output.rs`, which no thread of a server waits for. Libraries of structured logs
 //! write where an event happens, or bring a queue and a thread of their own; here events are a dozen kinds of sentences,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, soak};
+use xtask::{chores, package, soak};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -20,6 +20,7 @@ cargo xtask COMMAND
   soak [--seconds N | --minutes N] [--seed S]
                              the generated tests with new seeds, for 60 s if not told otherwise, from seed S if told
   kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
+  package                    the Debian package, checked and installed in a clean system; needs cargo-deb
   sanitize                   the tests of blk under AddressSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
 ";
@@ -77,6 +78,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         ["miri"] => chores::miri(),
         ["kill-test"] => chores::kill_test(50),
         ["kill-test", "--rounds", rounds] => chores::kill_test(positive(rounds)?),
+        ["package"] => package::package(),
         ["sanitize"] => chores::sanitize(),
         ["fuzz", target] => chores::fuzz(target, Duration::from_secs(60)),
         ["fuzz", target, "--seconds", seconds] => {

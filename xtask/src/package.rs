@@ -1,0 +1,208 @@
+//! `package`: the Debian package, and whether it is one: what the checkers of Debian and systemd say, and whether it
+//! installs, serves a client that nobody here wrote, and goes again, in a system that has nothing else.
+//!
+//! The system is made by mmdebstrap, which needs the network (or a mirror that apt knows) and root; without them that
+//! step is left out, and said to be. Nothing of this machine is changed but `target`.
+
+use crate::run::{cargo, command, run, shown, target};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// What `systemd-analyze security` may say of the unit at most, in tenths: 0 is closed, 100 open.
+const EXPOSURE_MAX_TENTHS: u32 = 20;
+
+/// Debian release of the system that the package is installed in.
+const SUITE: &str = "bookworm";
+
+/// Tags of lintian that are meant: a first package has no bug in Debian to close, and its pages are Markdown.
+const LINTIAN_SUPPRESSED: &str = "initial-upload-closes-no-bugs,no-changelog,debian-changelog-file-missing";
+
+/// Builds it and checks it.
+///
+/// # Errors
+/// One sentence about the first step that fails, or about cargo-deb, which it cannot do without.
+pub fn package() -> Result<(), String> {
+    if !is_there("cargo-deb", "--version") {
+        return Err("cargo-deb is missing: cargo install cargo-deb --version 3.8.0 --locked (some minutes)".into());
+    }
+    run(&mut cargo("build --release --locked -p mqfq"))?;
+    let folder = target().join("package");
+    pages(&folder)?;
+    let deb = folder.join("mqfq.deb");
+    let mut build = command("cargo-deb", ["-p", "mqfq", "--no-build", "--strip", "--locked", "--output"]);
+    run(build.arg(&deb))?;
+    run(command("dpkg-deb", ["--info"]).arg(&deb))?;
+    run(command("dpkg-deb", ["--contents"]).arg(&deb))?;
+    let left_out = [lintian(&deb)?, unit(&folder, &deb)?, install(&folder, &deb)?];
+    println!("package: {}", deb.display());
+    left_out.into_iter().flatten().for_each(|what| println!("left out: {what}"));
+    Ok(())
+}
+
+fn is_there(program: &str, option: &str) -> bool {
+    let probe = Command::new(program).arg(option).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    probe.is_ok_and(|status| status.success())
+}
+
+/// What the program itself has to say: man pages and completions.
+fn pages(folder: &Path) -> Result<(), String> {
+    let man = folder.join("man");
+    // Pages of commands that are no more would be packed.
+    let _ = std::fs::remove_dir_all(&man);
+    std::fs::create_dir_all(&man).map_err(|error| format!("{}: {error}", man.display()))?;
+    let mqfq = target().join("release/mqfq");
+    run(Command::new(&mqfq).arg("man").arg(&man))?;
+    for (shell, file) in [("bash", "mqfq.bash"), ("zsh", "_mqfq"), ("fish", "mqfq.fish")] {
+        let mut completions = Command::new(&mqfq);
+        std::fs::write(folder.join(file), output(completions.args(["completions", shell]))?)
+            .map_err(|error| format!("{file}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Runs a command to its end; its stdout.
+fn output(command: &mut Command) -> Result<String, String> {
+    let name = shown(command);
+    eprintln!("$ {name}");
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("{name}: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() { Ok(text) } else { Err(format!("{name} failed ({}): {text}", output.status)) }
+}
+
+/// What lintian says. `Some`: what was left out.
+fn lintian(deb: &Path) -> Result<Option<String>, String> {
+    if !is_there("lintian", "--version") {
+        return Ok(Some("lintian is missing: apt-get install lintian".into()));
+    }
+    // It refuses root by a warning alone.
+    let mut lintian = command("lintian", ["--allow-root", "--fail-on", "error", "--suppress-tags", LINTIAN_SUPPRESSED]);
+    run(lintian.arg(deb)).map(|()| None)
+}
+
+/// What systemd says of the unit, as it lies in the package. `Some`: what was left out.
+fn unit(folder: &Path, deb: &Path) -> Result<Option<String>, String> {
+    if !is_there("systemd-analyze", "--version") {
+        return Ok(Some("systemd-analyze is missing: apt-get install systemd".into()));
+    }
+    let unpacked = folder.join("unpacked");
+    let _ = std::fs::remove_dir_all(&unpacked);
+    run(command("dpkg-deb", ["--extract"]).arg(deb).arg(&unpacked))?;
+    let unit = ["usr/lib/systemd/system", "lib/systemd/system"].map(|place| unpacked.join(place).join("mqfq.service"));
+    let unit = unit.iter().find(|unit| unit.exists()).ok_or("the package has no mqfq.service")?;
+    // Where the package is not installed its program lies elsewhere; all else is checked as it is.
+    let text = std::fs::read_to_string(unit).map_err(|error| format!("{}: {error}", unit.display()))?;
+    let here = text.replace("/usr/bin/mqfq", &unpacked.join("usr/bin/mqfq").to_string_lossy());
+    let copy = folder.join("mqfq.service");
+    std::fs::write(&copy, here).map_err(|error| format!("{}: {error}", copy.display()))?;
+    run(command("systemd-analyze", ["verify", "--man=no"]).arg(&copy))?;
+    let threshold = format!("--threshold={EXPOSURE_MAX_TENTHS}");
+    let security = output(command("systemd-analyze", ["security", "--offline=true", &threshold]).arg(unit))?;
+    security.lines().filter(|line| line.contains("Overall")).for_each(|line| println!("{line}"));
+    Ok(None)
+}
+
+/// A system of its own, deleted at the end.
+struct System(PathBuf);
+
+impl System {
+    fn run(&self, words: &[&str]) -> Result<(), String> {
+        run(command("chroot", [self.0.as_os_str()]).args(words).env("DEBIAN_FRONTEND", "noninteractive"))
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        // What stays lies in `target`, and the next run deletes it.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server inside a system, killed if it is not waited for.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Already ended is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Installs it in a system that has nothing else, serves there, and removes it. `Some`: what was left out.
+fn install(folder: &Path, deb: &Path) -> Result<Option<String>, String> {
+    let is_root = output(command("id", ["-u"]).stdin(Stdio::null()))?.trim() == "0";
+    if !is_root || !is_there("mmdebstrap", "--version") || !is_there("nbdinfo", "--version") {
+        let needs = "root, mmdebstrap and nbdinfo (apt-get install mmdebstrap libnbd-bin)";
+        return Ok(Some(format!("the installation in a clean system needs {needs}")));
+    }
+    let system = System(folder.join("system"));
+    let _ = std::fs::remove_dir_all(&system.0);
+    let mut make = command("mmdebstrap", ["--mode=root", "--variant=minbase", "--include=systemd-standalone-sysusers"]);
+    run(make.arg(SUITE).arg(&system.0))?;
+    let before = files(&system.0)?;
+    let copy = system.0.join("mqfq.deb");
+    std::fs::copy(deb, &copy).map_err(|error| format!("{}: {error}", copy.display()))?;
+    system.run(&["apt-get", "install", "--yes", "--no-install-recommends", "/mqfq.deb"])?;
+    system.run(&["mqfq", "check", "/etc/mqfq/mqfq.toml"])?;
+    serve(&system)?;
+    system.run(&["apt-get", "purge", "--yes", "mqfq"])?;
+    std::fs::remove_file(&copy).map_err(|error| format!("{}: {error}", copy.display()))?;
+    let after = files(&system.0)?;
+    let left: Vec<&String> = after.iter().filter(|file| !before.contains(file) && file.contains("mqfq")).collect();
+    if !left.is_empty() {
+        return Err(format!("the package leaves behind {left:?}"));
+    }
+    println!("installed, served, removed: nothing of it is left");
+    Ok(None)
+}
+
+/// Paths of all files below `folder` that packages own or leave behind.
+fn files(folder: &Path) -> Result<Vec<String>, String> {
+    let words =
+        [".", "-xdev", "(", "-path", "./proc", "-o", "-path", "./var/lib/dpkg", "-o", "-path", "./var/cache", "-o"];
+    let mut find = command("find", words);
+    find.args(["-path", "./var/log", ")", "-prune", "-o", "-print"]).current_dir(folder);
+    Ok(output(&mut find)?.lines().map(str::to_string).collect())
+}
+
+/// Serves what the package's own config says, as its own user, to libnbd.
+fn serve(system: &System) -> Result<(), String> {
+    run(command("chroot", [system.0.as_os_str()]).args(["install", "-d", "-o", "mqfq", "-g", "mqfq", "/run/mqfq"]))?;
+    let words = ["setpriv", "--reuid=mqfq", "--regid=mqfq", "--clear-groups", "mqfq", "--json", "serve"];
+    let mut serve = command("chroot", [system.0.as_os_str()]);
+    serve.args(words).arg("/etc/mqfq/mqfq.toml").stdout(Stdio::piped());
+    eprintln!("$ {}", shown(&serve));
+    let mut serving = Serving(serve.spawn().map_err(|error| format!("chroot: {error}"))?);
+    let mut ready = String::new();
+    let mut stdout = std::io::BufReader::new(serving.0.stdout.take().ok_or("its stdout is piped")?);
+    std::io::BufRead::read_line(&mut stdout, &mut ready).map_err(|error| format!("the server: {error}"))?;
+    if !ready.contains("\"ready\":true") {
+        return Err(format!("the installed server did not get ready: {ready}"));
+    }
+    let uri = |name: &str| format!("nbd+unix:///{name}?socket={}/run/mqfq/{name}.sock", system.0.display());
+    for name in ["gold", "silver"] {
+        run(&mut command("nbdinfo", [uri(name)]))?;
+    }
+    let pid = serving.0.id().to_string();
+    run(&mut command("kill", ["-TERM", &pid]))?;
+    let status = serving.0.wait().map_err(|error| format!("the server: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("the installed server ended with {status}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::run::root;
+
+    #[test]
+    fn every_file_that_the_package_names_is_there() {
+        let manifest = std::fs::read_to_string(root().join("daemon/Cargo.toml")).unwrap();
+        let manifest: toml::Table = manifest.parse().unwrap();
+        let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().unwrap();
+        let named = assets.iter().map(|asset| asset[0].as_str().unwrap());
+        for path in named.filter(|path| path.starts_with("../") && !path.contains("target/") && !path.contains('*')) {
+            assert!(root().join("daemon").join(path).is_file(), "{path}");
+        }
+        let example = std::fs::read_to_string(root().join("packaging/mqfq.toml")).unwrap();
+        assert!(example.contains("/run/mqfq/gold.sock") && example.contains("/run/mqfq/silver.sock"));
+    }
+}
