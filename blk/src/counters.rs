@@ -183,13 +183,14 @@ impl FlowCounters {
     }
 
     /// Adds what was counted to `into`, with the run if none begins or ends meanwhile.
-    pub fn read(&self, into: &mut FlowStats) {
+    /// `with_latencies`: and not the sums alone, which are a tenth of the memory.
+    pub fn read(&self, into: &mut FlowStats, with_latencies: bool) {
         for _ in 0..READS_MAX {
             // Acquire: pairs with the Release store in `begin_run`.
             let version = self.version.0.load(Ordering::Acquire);
             if version.is_multiple_of(2) {
                 let mut seen = FlowStats::default();
-                self.read_counters(&mut seen);
+                self.read_counters(&mut seen, with_latencies);
                 let (kind, count) = (self.run_kind.get(), self.run_count.get());
                 let (queued_ns, device_ns) = (self.run_queued_ns.get(), self.run_device_ns.get());
                 // Acquire: pairs with the Release fence in `begin_run`. A word of a later run brings its version.
@@ -197,7 +198,7 @@ impl FlowCounters {
                 if self.version.get() == version {
                     let (index, is_ok, length_bytes) = parts_of(kind);
                     if count > 0 {
-                        seen.count_run(index, is_ok, length_bytes, queued_ns, device_ns, count);
+                        seen.count_run(index, is_ok, length_bytes, queued_ns, device_ns, count, with_latencies);
                     }
                     return into.merge(&seen);
                 }
@@ -205,10 +206,10 @@ impl FlowCounters {
             std::hint::spin_loop();
         }
         // The histograms may hold a run of which the counters do not know yet, and the other way round.
-        self.read_counters(into);
+        self.read_counters(into, with_latencies);
     }
 
-    fn read_counters(&self, into: &mut FlowStats) {
+    fn read_counters(&self, into: &mut FlowStats, with_latencies: bool) {
         for (sums, words) in [
             (&mut into.completed, &self.completed),
             (&mut into.total_ns_sum, &self.total_ns_sum),
@@ -220,6 +221,9 @@ impl FlowCounters {
         into.cost += self.cost.get();
         into.queued_ns_sum += self.queued_ns_sum.get();
         into.device_ns_sum += self.device_ns_sum.get();
+        if !with_latencies {
+            return;
+        }
         self.queued_ns.read(&mut into.queued_ns);
         self.device_ns.read(&mut into.device_ns);
         self.total_ns.read(&mut into.total_ns);
@@ -300,13 +304,13 @@ impl Board {
     /// What a flow has done here. `None`: nothing, or it is not counted.
     pub fn read_flow(&self, flow: FlowId) -> Option<Box<FlowStats>> {
         let mut stats = Box::<FlowStats>::default();
-        self.add_flow(flow, &mut stats).then_some(stats)
+        self.add_flow(flow, &mut stats, true).then_some(stats)
     }
 
-    /// Adds what a flow has done here; false: nothing, or it is not counted.
-    pub fn add_flow(&self, flow: FlowId, into: &mut FlowStats) -> bool {
+    /// Adds what a flow has done here ([`FlowCounters::read`]); false: nothing, or it is not counted.
+    pub fn add_flow(&self, flow: FlowId, into: &mut FlowStats, with_latencies: bool) -> bool {
         let counters = self.flow(flow).filter(|counters| !counters.is_untouched());
-        counters.inspect(|counters| counters.read(into)).is_some()
+        counters.inspect(|counters| counters.read(into, with_latencies)).is_some()
     }
 
     /// What the context has done.
@@ -389,7 +393,7 @@ mod tests {
             let mut before = 0;
             while before < ROUNDS {
                 let mut stats = FlowStats::default();
-                board.add_flow(FlowId(0), &mut stats);
+                board.add_flow(FlowId(0), &mut stats, true);
                 let seen = stats.completed[0];
                 assert!(seen <= ROUNDS && stats.bytes[0] <= 8 * ROUNDS, "{seen}");
                 // Without the run it may be less than before by that run, which is two.

@@ -150,6 +150,8 @@ pub struct NamedFlowStats {
     pub weight: Weight,
     /// The weight at which it competes now, of a policy that knows.
     pub effective_weight: Option<EffectiveWeight>,
+    /// The group that it is in.
+    pub group: Option<GroupId>,
 }
 
 /// A group of flows as it is now.
@@ -428,6 +430,15 @@ impl Engine {
     /// Counters so far. The workers' are read where they are; what is under way they say themselves, and of one that
     /// does not within a second it is not known.
     pub fn stats(&self) -> EngineStats {
+        self.read(self.sweep(), true)
+    }
+
+    /// The same without latencies and without what is under way: no worker is asked for anything.
+    pub fn sums(&self) -> EngineStats {
+        self.read((0..self.threads.len()).map(|_| Err(Missing::Late)).collect(), false)
+    }
+
+    fn read(&self, swept: Vec<Result<Vec<Swept>, Missing>>, with_latencies: bool) -> EngineStats {
         let at_ns = self.clock().now_ns();
         // By index; none where there is no device, and in a device none where there is no flow.
         let mut devices: Vec<Option<(DeviceStats, Vec<FlowId>, Arc<SharedDevice>)>> = {
@@ -435,7 +446,7 @@ impl Engine {
             let stats = |current: &Option<Current>| current.as_ref().map(|current| stats_of(current, at_ns));
             current.iter().map(stats).collect()
         };
-        for (worker, swept) in self.sweep().into_iter().enumerate() {
+        for (worker, swept) in swept.into_iter().enumerate() {
             let swept = match swept {
                 Ok(swept) => swept,
                 Err(Missing::Late) => Vec::new(),
@@ -449,7 +460,7 @@ impl Engine {
                 device.hctxs.push(HctxStats { in_flight, staged, ..board.read() });
                 for (sum, id) in device.flows.iter_mut().zip(ids) {
                     let UnderWay { requests, oldest_ns } = flows.get(id.0 as usize).copied().unwrap_or(UnderWay::NONE);
-                    board.add_flow(*id, &mut sum.stats);
+                    board.add_flow(*id, &mut sum.stats, with_latencies);
                     sum.stats.under_way += requests;
                     let oldest_ns = (requests > 0).then_some(oldest_ns);
                     sum.stats.oldest_ns = [sum.stats.oldest_ns, oldest_ns].into_iter().flatten().min();
@@ -493,6 +504,7 @@ fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<Sha
         class_bytes: policy.class_bytes(FlowId(place as u32)),
         weight: flow.weight,
         effective_weight: policy.effective_weight(FlowId(place as u32)),
+        group: current.grouping.tree.of_flow.get(place).copied().flatten(),
     };
     let Grouping { tree, names } = &current.grouping;
     let group = |(number, (name, group)): (u32, (&String, &Group))| GroupStats {

@@ -57,17 +57,12 @@ pub const fn end_ns(index: usize) -> u64 {
     start_ns(index + 1) - 1
 }
 
-/// Times seen, by bucket.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Times seen, by bucket. Without any it takes no memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Latencies {
-    counts: Box<[u64; BUCKETS]>,
+    /// As long as the last bucket in use asks for.
+    counts: Vec<u64>,
     max_ns: u64,
-}
-
-impl Default for Latencies {
-    fn default() -> Latencies {
-        Latencies { counts: Box::new([0; BUCKETS]), max_ns: 0 }
-    }
 }
 
 impl Latencies {
@@ -79,6 +74,9 @@ impl Latencies {
 
     /// Counts so many times of a bucket.
     pub fn put(&mut self, index: usize, times: u64) {
+        if index >= self.counts.len() {
+            self.counts.resize(BUCKETS, 0);
+        }
         self.counts[index] += times;
     }
 
@@ -89,18 +87,16 @@ impl Latencies {
 
     /// Adds what another has seen.
     pub fn add(&mut self, other: &Latencies) {
-        self.counts.iter_mut().zip(&*other.counts).for_each(|(mine, theirs)| *mine += theirs);
+        other.counts.iter().enumerate().filter(|(_, times)| **times > 0).for_each(|(at, times)| self.put(at, *times));
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What was seen since `before`, which is an earlier state of this. The longest time is that of the fullest end.
+    /// What was seen since `before`, which is an earlier state of this. The longest time stays that of all.
     #[must_use]
     pub fn since(&self, before: &Latencies) -> Latencies {
-        let mut new = Latencies { max_ns: self.max_ns, ..Latencies::default() };
-        for ((new, now), before) in new.counts.iter_mut().zip(&*self.counts).zip(&*before.counts) {
-            *new = now.saturating_sub(*before);
-        }
-        new
+        let earlier = before.counts.iter().chain(std::iter::repeat(&0));
+        let counts = self.counts.iter().zip(earlier).map(|(now, before)| now.saturating_sub(*before)).collect();
+        Latencies { counts, max_ns: self.max_ns }
     }
 
     /// Times seen.
@@ -118,14 +114,14 @@ impl Latencies {
         self.max_ns
     }
 
-    /// How often a bucket was seen, by bucket.
-    pub fn counts(&self) -> &[u64; BUCKETS] {
+    /// How often a bucket was seen, by bucket; none if nothing was.
+    pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
     /// Times that were seen and are no longer than `ns`, which is the end of a bucket.
     pub fn up_to(&self, ns: u64) -> u64 {
-        self.counts[..=index_of(ns)].iter().sum()
+        self.counts.iter().take(index_of(ns) + 1).sum()
     }
 
     /// A time, ns, than which this part of those seen, in millionths, was not longer; 0 if there is none.

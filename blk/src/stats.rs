@@ -39,6 +39,7 @@ pub struct FlowStats {
 
 impl FlowStats {
     /// Counts so many requests that were queued and on the device equally long.
+    #[expect(clippy::too_many_arguments, reason = "all that is the same of a run")]
     pub(crate) fn count_run(
         &mut self,
         index: usize,
@@ -47,6 +48,7 @@ impl FlowStats {
         queued_ns: u64,
         device_ns: u64,
         count: u64,
+        with_latencies: bool,
     ) {
         self.completed[index] += count;
         self.total_ns_sum[index] += (queued_ns + device_ns) * count;
@@ -57,9 +59,11 @@ impl FlowStats {
         }
         self.queued_ns_sum += queued_ns * count;
         self.device_ns_sum += device_ns * count;
-        self.queued_ns.record_n(queued_ns, count);
-        self.device_ns.record_n(device_ns, count);
-        self.total_ns.record_n(queued_ns + device_ns, count);
+        if with_latencies {
+            self.queued_ns.record_n(queued_ns, count);
+            self.device_ns.record_n(device_ns, count);
+            self.total_ns.record_n(queued_ns + device_ns, count);
+        }
     }
 
     /// Adds another worker's counts.
@@ -190,8 +194,8 @@ mod tests {
     #[test]
     fn merged_workers_count_together() {
         let (mut a, mut b) = (FlowStats::default(), FlowStats::default());
-        a.count_run(0, true, 4096, 1000, 2000, 1);
-        b.count_run(0, false, 4096, 1000, 2000, 1);
+        a.count_run(0, true, 4096, 1000, 2000, 1, true);
+        b.count_run(0, false, 4096, 1000, 2000, 1, true);
         (a.oldest_ns, b.oldest_ns) = (None, Some(7));
         a.merge(&b);
         assert_eq!((a.requests(), a.failed, a.transferred_bytes(), a.total_ns_sum[0]), (2, 1, 4096, 6000));

@@ -152,6 +152,7 @@ mod tests {
                 class_bytes: None,
                 weight: Weight::DEFAULT,
                 effective_weight: None,
+                group: None,
             }],
             groups: Vec::new(),
             hctxs: Vec::new(),

@@ -532,6 +532,7 @@ mod tests {
             class_bytes: Some([5, 6, 7]),
             weight: Weight::DEFAULT,
             effective_weight: None,
+            group: None,
         }];
         let class_weights = Some(ClassWeights { high: 16, medium: 4, low: 1 });
         let probe = Probe {
