@@ -4,7 +4,6 @@
 //! a device to run empty; a caller with less patience says so ([`Client::patience`]).
 
 use crate::api::CTL_AGENT;
-use crate::events::Event;
 use crate::problem::Problem;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
@@ -158,11 +157,14 @@ impl Client {
         })
     }
 
-    /// Hands `each` the events of [`Ask`] as they come, until it says false.
+    /// Hands `each` the data of the server-sent events that are asked for as they come, until it says false.
     ///
     /// # Errors
     /// One sentence: as of [`Client::ask`], or the server has ended.
-    pub fn events(&self, ask: Ask, mut each: impl FnMut(Event) -> Result<bool, String>) -> Result<(), String> {
+    pub fn events<T>(&self, ask: Ask, mut each: impl FnMut(T) -> Result<bool, String>) -> Result<(), String>
+    where
+        T: DeserializeOwned,
+    {
         self.wait(async {
             let mut answer = self.begin(ask).await?;
             if !answer.status().is_success() {

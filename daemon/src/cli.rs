@@ -55,6 +55,21 @@ pub enum Command {
     Calibrate(CalibrateOptions),
     /// Ask a running server, and change it: its config needs a section [control].
     Ctl(Ctl),
+    /// Show in the terminal who gets what of each device, and why: shares, latencies in the queue and on the device.
+    Top {
+        /// Where the server listens: unix:PATH or tcp:HOST:PORT.
+        #[arg(value_name = "ADDRESS")]
+        address: Option<String>,
+        /// A file with the token that the server wants on TCP.
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+        /// Append what is shown to FILE, one object of JSON a second.
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
+        /// Show what --record has written; no server is asked.
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["address", "record"])]
+        replay: Option<PathBuf>,
+    },
     /// Print the script that teaches a shell to complete mqfq: bash, zsh, fish, elvish or powershell.
     #[command(hide = true)]
     Completions {

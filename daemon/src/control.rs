@@ -20,7 +20,7 @@ use mqfq_control::events::Events;
 use mqfq_control::ledger::{Candidate, Ledger};
 use mqfq_control::listen::Door;
 use mqfq_control::model::{ConfigFile, Fault, KeyChange};
-use mqfq_control::{Applied, By, Control, Edit, Kind, Listen, Proposal, Refusal, Server, State, Status, Via};
+use mqfq_control::{Applied, By, Control, Edit, Kind, Listen, Proposal, Refusal, Route, Server, State, Status, Via};
 use mqfq_front::socket::SocketAddress;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -479,10 +479,10 @@ fn token(path: &Path) -> Result<String, String> {
     if fits { Ok(token) } else { Err(wrong()) }
 }
 
-/// Starts the control plane on sockets that [`listen`] has made.
+/// Starts the control plane on sockets that [`listen`] has made, with `more` routes.
 ///
 /// # Errors
 /// One sentence.
-pub fn start(sockets: Vec<Listen>, running: Arc<Running>) -> Result<Control, String> {
-    mqfq_control::start(sockets, running, Vec::new())
+pub fn start(sockets: Vec<Listen>, running: Arc<Running>, more: Vec<Route>) -> Result<Control, String> {
+    mqfq_control::start(sockets, running, more)
 }

@@ -12,6 +12,7 @@ mod devices;
 mod files;
 mod in_force;
 mod log_format;
+mod observe;
 mod output;
 mod reconcile;
 mod report;
@@ -26,7 +27,9 @@ mod watch;
 use clap::CommandFactory;
 use cli::{Cli, Command};
 use mqfq_config::text;
+use mqfq_control::ctl::command_line;
 use mqfq_demo::demo::{self, DemoOptions};
+use mqfq_observe::top::run::TopOptions;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -54,6 +57,11 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Serve { .. } => unreachable!("main has its own way to serve"),
         Command::Check { config } => serve::check(&config, json),
         Command::Calibrate(options) => calibrate::calibrate(&options, json),
+        Command::Top { address, token_file, record, replay } => {
+            let address = address.or_else(|| std::env::var(command_line::SOCKET_VARIABLE).ok());
+            let client = command_line::client_at(address.as_deref(), token_file.as_deref())?;
+            mqfq_observe::top::run::top(&TopOptions { client, record, replay })
+        }
         Command::Ctl(cli::Ctl(asked)) => mqfq_control::ctl::run(&asked.client, &asked.asked, json),
         Command::Completions { shell } => {
             mqfq_report::print_line(mqfq_control::ctl::shell::script(&shell, "mqfq")?.trim_end())

@@ -23,7 +23,7 @@ use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
 use crate::upgrade::{Arrival, Boarded, Outcome, Replaced, Serving, Upgrades};
-use crate::{devices, plain, systemd, upgrade, watch};
+use crate::{devices, observe, plain, systemd, upgrade, watch};
 use mqfq_blk::cap::Caps;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping, Settled};
@@ -38,6 +38,7 @@ use mqfq_front::inherited::Inherited;
 use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
 use mqfq_front::socket::SocketAddress;
 use mqfq_front::stats::Stats;
+use mqfq_observe::routes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -358,6 +359,10 @@ fn start_and_serve(
         if output.is_json() { output.report_json(&report) } else { output.report(report.table()) }
     };
     let Prepared { text, control, plan, caps, .. } = prepared;
+    let tenant = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].tenant.clone();
+    let tenant_of: Vec<_> = plan.exports.values().map(|export| (export.name.clone(), tenant(export))).collect();
+    let watcher = control_sockets.is_some().then(|| observe::start(engine.clone(), &caps, &tenant_of)).transpose()?;
+    let routes = watcher.iter().flat_map(routes::routes).collect();
     let reconciler = Reconciler::new(plan, engine.clone(), caps);
     let sockets = control_sockets.unwrap_or_default();
     let listen = sockets.iter().map(|socket| socket.address.clone()).collect();
@@ -368,7 +373,7 @@ fn start_and_serve(
         serde_json::to_value(report).unwrap_or_default()
     };
     let running = Arc::new(Running::new(engine.clone(), output.clone(), origin, reconciler, Box::new(counters)));
-    let control = if sockets.is_empty() { None } else { Some(control::start(sockets, running.clone())?) };
+    let control = if sockets.is_empty() { None } else { Some(control::start(sockets, running.clone(), routes)?) };
     systemd::start_watchdog(&engine, output)?;
     let status = running.with_plan(|plan| format!("{} exports, {} workers", plan.exports.len(), engine.workers()));
     systemd::ready(&status);

@@ -61,6 +61,12 @@ const TOOLS: &[Tool] = &[
         probe: &["qemu-storage-daemon", "--version"],
     },
     Tool {
+        name: "promtool",
+        package: "prometheus",
+        skipped: "alert rules against cases",
+        probe: &["promtool", "--version"],
+    },
+    Tool {
         name: "valgrind",
         package: "valgrind",
         skipped: "instructions per request of each policy",

@@ -9,7 +9,7 @@ use crate::model::Kind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use mqfq_config::text::quoted;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "unix:/run/mqfq/control.sock";
@@ -193,13 +193,22 @@ fn deepest(matches: &ArgMatches) -> &ArgMatches {
 }
 
 fn client(matches: &ArgMatches, variable: Option<&str>) -> Result<Client, String> {
-    let socket = matches.get_one::<String>("socket").map(String::as_str).or(variable).unwrap_or(DEFAULT_SOCKET);
-    let read = |path: &PathBuf| {
+    let socket = matches.get_one::<String>("socket").map(String::as_str).or(variable);
+    client_at(socket, matches.get_one::<PathBuf>("token-file").map(PathBuf::as_path))
+}
+
+/// Somebody who asks the server at `socket`; `None`: at [`DEFAULT_SOCKET`].
+///
+/// # Errors
+/// One sentence: an address or a token that cannot be read.
+pub fn client_at(socket: Option<&str>, token_file: Option<&Path>) -> Result<Client, String> {
+    let socket = socket.unwrap_or(DEFAULT_SOCKET);
+    let read = |path: &Path| {
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|error| format!("cannot read {}: {}", path.display(), mqfq_report::plain(&error)))?;
         Ok::<_, String>(text.trim().to_owned())
     };
-    let token = matches.get_one::<PathBuf>("token-file").map(read).transpose()?;
+    let token = token_file.map(read).transpose()?;
     Ok(Client { address: Address::parse(socket)?, token, patience: None })
 }
 

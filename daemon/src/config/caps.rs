@@ -2,11 +2,12 @@
 //! that stand for them while the server runs. docs/use/caps.md has the meaning.
 
 use super::{ConfigError, Plan};
-use mqfq_blk::cap::{Cap, CapLimits, Caps};
+use mqfq_blk::cap::{Cap, CapLimits, Capped, Caps};
 use mqfq_blk::engine::Engine;
 use mqfq_blk::slots::{Slot, Slots};
 use mqfq_config::Section;
 use serde_json::Value;
+use mqfq_observe::source::Limited;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -98,6 +99,38 @@ impl LiveCaps {
         if let Some(cap) = self.0.get(whose) {
             engine.set_cap(cap, limits);
         }
+    }
+}
+
+/// One limit of a cap, and whose it is.
+pub struct WatchedCap {
+    tenant: String,
+    key: &'static str,
+    cap: Arc<Cap>,
+    limit: Capped,
+}
+
+impl WatchedCap {
+    /// How long it has held its tenant back.
+    pub fn waited(&self) -> Limited {
+        let WatchedCap { tenant, key, cap, limit } = self;
+        Limited { tenant: tenant.clone(), key: (*key).to_owned(), waited_ns: cap.waits(*limit).wait_ns }
+    }
+}
+
+impl LiveCaps {
+    /// All of them, to be watched. `tenant_of`: exports and their tenants.
+    pub fn watched(&self, tenant_of: &[(String, String)]) -> Vec<WatchedCap> {
+        let limits = [(MAX_IOPS, Capped::Iops), (MAX_BYTES_PER_S, Capped::Bytes)];
+        let tenant = |whose: &Whose| match whose {
+            Whose::Tenant(tenant) => Some(tenant.clone()),
+            Whose::Export(export) => Some(tenant_of.iter().find(|(name, _)| name == export)?.1.clone()),
+        };
+        let whole = |(whose, cap): (&Whose, &Arc<Cap>)| Some((tenant(whose)?, cap.clone()));
+        let both = |(tenant, cap): (String, Arc<Cap>)| {
+            limits.map(|(key, limit)| WatchedCap { tenant: tenant.clone(), key, cap: cap.clone(), limit })
+        };
+        self.0.iter().filter_map(whole).flat_map(both).collect()
     }
 }
 

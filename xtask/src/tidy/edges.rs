@@ -27,10 +27,11 @@ const EDGES: &[Edges] = &[
     Edges { folder: "demo", package: "mqfq-demo", on: &["nvme", "blk", "front", "report"], or_fewer: false },
     Edges { folder: "calibrate", package: "mqfq-calibrate", on: &["blk", "report", "demo"], or_fewer: false },
     Edges { folder: "control", package: "mqfq-control", on: &["config", "report"], or_fewer: false },
+    Edges { folder: "observe", package: "mqfq-observe", on: &["blk", "control", "testing"], or_fewer: true },
     Edges {
         folder: "daemon",
         package: "mqfq",
-        on: &["front", "blk", "config", "report", "demo", "calibrate", "control", "testing"],
+        on: &["front", "blk", "config", "report", "demo", "calibrate", "control", "observe", "testing"],
         or_fewer: true,
     },
     Edges { folder: "cpu", package: "mqfq-cpu", on: &["testing"], or_fewer: true },

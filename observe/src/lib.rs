@@ -1,0 +1,32 @@
+//! What a running server does, and why: from counters to metrics, live figures, a page, `top`, and one sentence for
+//! each tenant.
+//!
+//! ```text
+//!   Source (the engine's counters) ──▶ Watcher, once a second ──▶ History ──▶ Interval: rates, entitlements
+//!                                         └─▶ Snapshot ──▶ /v1/live ──▶ page, top       └──▶ metrics, why
+//! ```
+//! Everything here runs on threads of its own, reads counters where workers write them, and is integer arithmetic until
+//! it is shown. `history.rs` is the one place where counters become rates.
+//!
+//! | file | answers |
+//! |---|---|
+//! | [`source`] | where do counters come from? |
+//! | [`history`] | what happened over the last 1, 10 or 60 s? |
+//! | [`share`] | what was each tenant entitled to? |
+//! | [`why`] | why does a tenant wait? |
+//! | [`metrics`] | how does Prometheus get it? |
+//! | [`live`] | what do the page and `top` show of a second? |
+//! | [`watcher`] | who looks, and when? |
+//! | [`routes`] | at which paths is it served? |
+//! | [`top`] | how does a terminal show it? |
+
+pub mod history;
+pub mod live;
+pub mod metrics;
+pub mod routes;
+pub mod share;
+pub mod source;
+pub mod top;
+
+pub mod watcher;
+pub mod why;

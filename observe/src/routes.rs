@@ -1,0 +1,124 @@
+//! At which paths is it served?
+//!
+//! | path | answers |
+//! |---|---|
+//! | `/` | the page |
+//! | `/metrics` | OpenMetrics |
+//! | `/v1/live` | server-sent events, a [`Snapshot`](crate::live::Snapshot) each second |
+//! | `/v1/why`, `/v1/why/{tenant}` | verdicts |
+//!
+//! What reads counters goes to a thread that may wait, not to the one that serves.
+
+use crate::watcher::Watcher;
+use crate::{metrics, why};
+use axum::Json;
+use axum::extract::Path;
+use axum::http::{Method, StatusCode, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{MethodRouter, get};
+use futures_util::stream;
+use mqfq_control::Route;
+use mqfq_control::problem::Problem;
+use serde_json::json;
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+/// The page: one file, without anything from elsewhere.
+pub const PAGE: &str = include_str!("page.html");
+
+/// What the page may load: nothing but itself and what this server says.
+const PAGE_POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:";
+
+/// Streams of snapshots at once.
+pub const STREAMS_MAX: usize = 16;
+
+/// All of them, about what `watcher` sees.
+pub fn routes(watcher: &Arc<Watcher>) -> Vec<Route> {
+    let streams = Arc::new(Semaphore::new(STREAMS_MAX));
+    let all: [(&str, MethodRouter); 5] = [
+        ("/", get(|| async { ([(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)], Html(PAGE)) })),
+        ("/metrics", of(watcher, |watcher| async move { metrics(watcher).await })),
+        ("/v1/live", of(watcher, move |watcher| live(watcher, streams.clone()))),
+        ("/v1/why", of(watcher, |watcher| why_all(watcher, None))),
+        ("/v1/why/{tenant}", {
+            let watcher = watcher.clone();
+            get(move |Path(tenant): Path<String>| why_all(watcher.clone(), Some(tenant)))
+        }),
+    ];
+    all.into_iter().map(|(path, service)| Route { method: Method::GET, path, service }).collect()
+}
+
+fn of<F, Answer>(watcher: &Arc<Watcher>, answer: F) -> MethodRouter
+where
+    F: Fn(Arc<Watcher>) -> Answer + Clone + Send + Sync + 'static,
+    Answer: Future<Output = Response> + Send + 'static,
+{
+    let watcher = watcher.clone();
+    get(move || answer(watcher.clone()))
+}
+
+async fn metrics(watcher: Arc<Watcher>) -> Response {
+    match spawn_blocking(move || watcher.metrics()).await {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(_) => broken(),
+    }
+}
+
+async fn why_all(watcher: Arc<Watcher>, tenant: Option<String>) -> Response {
+    let asked = tenant.clone();
+    let found = spawn_blocking(move || watcher.why(asked.as_deref())).await;
+    match (found, tenant) {
+        (Err(_), _) => broken(),
+        (Ok(found), Some(tenant)) if found.is_empty() => {
+            let sentence = format!(
+                "there is no tenant {tenant}, or nothing is known of it yet: a verdict takes readings of up to {} s",
+                why::SECONDS
+            );
+            Problem::new(StatusCode::NOT_FOUND, sentence).into_response()
+        }
+        (Ok(verdicts), Some(_)) => {
+            let sentences: Vec<&str> = verdicts.iter().map(|verdict| &*verdict.sentence).collect();
+            Json(json!({ "sentence": sentences.join("\n"), "verdicts": verdicts })).into_response()
+        }
+        (Ok(found), None) => Json(found).into_response(),
+    }
+}
+
+async fn live(watcher: Arc<Watcher>, streams: Arc<Semaphore>) -> Response {
+    let Ok(place) = streams.try_acquire_owned() else {
+        let sentence = format!("{STREAMS_MAX} streams of figures are open, which is the most that is allowed");
+        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, sentence).into_response();
+    };
+    let mut watch = watcher.watch();
+    watch.mark_unchanged();
+    // The watcher is not kept: a stream ends with it.
+    drop(watcher);
+    let stream = stream::unfold((watch, place), |(mut watch, place)| async move {
+        watch.changed().await.ok()?;
+        let snapshot = watch.borrow_and_update().clone();
+        let event = Event::default().event("snapshot").json_data(&*snapshot).unwrap_or_default();
+        Some((Ok::<_, Infallible>(event), (watch, place)))
+    });
+    Sse::new(stream).keep_alive(KeepAlive::new()).into_response()
+}
+
+fn broken() -> Response {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the counters could not be read").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_loads_nothing_from_elsewhere() {
+        for address in ["http://", "https://", "//cdn", "@import", "src="] {
+            assert!(!PAGE.replace("http://www.w3.org/2000/svg", "").contains(address), "{address}");
+        }
+        assert!(PAGE.contains("prefers-color-scheme") && PAGE.contains("/v1/live"));
+    }
+}

@@ -1,0 +1,49 @@
+//! Where counters come from: a running engine, or a test.
+
+use mqfq_blk::engine::{Engine, EngineStats};
+use std::sync::Arc;
+
+/// A limit of a tenant's own, and how long it held the tenant's requests back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limited {
+    /// Name of the tenant, or of its export if exports have weights.
+    pub tenant: String,
+    /// The config's key: `max-iops`.
+    pub key: String,
+    /// Time during which it held requests back, ns, since the start.
+    pub waited_ns: u64,
+}
+
+/// Whoever has counters.
+pub trait Source: Send + Sync + 'static {
+    /// All of them. Asks each worker for what is under way there.
+    fn stats(&self) -> EngineStats;
+
+    /// Those without latencies and without what is under way; asks no worker.
+    fn sums(&self) -> EngineStats;
+
+    /// Limits of tenants that have any; a tenant may have several.
+    fn limited(&self) -> Vec<Limited>;
+}
+
+/// An engine, and whoever knows of its tenants' limits.
+pub struct Running<F> {
+    /// Has the counters.
+    pub engine: Arc<Engine>,
+    /// Answers [`Source::limited`].
+    pub limited: F,
+}
+
+impl<F: Fn() -> Vec<Limited> + Send + Sync + 'static> Source for Running<F> {
+    fn stats(&self) -> EngineStats {
+        self.engine.stats()
+    }
+
+    fn sums(&self) -> EngineStats {
+        self.engine.sums()
+    }
+
+    fn limited(&self) -> Vec<Limited> {
+        (self.limited)()
+    }
+}

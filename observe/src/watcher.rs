@@ -1,0 +1,206 @@
+//! Who looks at the counters, and when?
+//!
+//! One thread reads the sums once a second and keeps them ([`History`]). While somebody watches ([`Watcher::watch`]) it
+//! reads the latencies too and makes a [`Snapshot`]. A scrape and a *why* read on the thread that asks.
+
+use crate::history::History;
+use crate::live::{self, Snapshot, Until};
+use crate::metrics::Scrape;
+use crate::source::{Limited, Source};
+use crate::why::{self, Verdict};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{io, thread};
+use tokio::sync::watch;
+
+/// Between two readings.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Looks at a source.
+pub struct Watcher {
+    source: Arc<dyn Source>,
+    state: Mutex<State>,
+    live: watch::Sender<Arc<Snapshot>>,
+}
+
+#[derive(Default)]
+struct State {
+    history: History,
+    /// Latencies as of the last snapshot, while somebody watches.
+    until: Until,
+    /// Limits at each of the last readings, as many as a verdict goes back.
+    limited: VecDeque<Vec<Limited>>,
+}
+
+impl Watcher {
+    /// Looks at `source` from now on, until it is dropped.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(source: Arc<dyn Source>) -> io::Result<Arc<Watcher>> {
+        let watcher = Arc::new(Watcher::new(source));
+        let weak = Arc::downgrade(&watcher);
+        thread::Builder::new().name("mqfq-observe".into()).spawn(move || {
+            while let Some(watcher) = weak.upgrade() {
+                watcher.tick();
+                drop(watcher);
+                thread::park_timeout(PERIOD);
+            }
+        })?;
+        Ok(watcher)
+    }
+
+    /// One that looks when it is told.
+    pub fn new(source: Arc<dyn Source>) -> Watcher {
+        Watcher { source, state: Mutex::default(), live: watch::Sender::default() }
+    }
+
+    /// Takes a reading.
+    pub fn tick(&self) {
+        let is_watched = self.live.receiver_count() > 0;
+        let (limited, stats) =
+            (self.source.limited(), if is_watched { self.source.stats() } else { self.source.sums() });
+        let mut state = self.state();
+        state.history.push(&stats);
+        if state.limited.len() as u64 > why::SECONDS {
+            state.limited.pop_front();
+        }
+        state.limited.push_back(limited);
+        if !is_watched {
+            // Up to 3.7 KB for each tenant, which nobody needs now.
+            state.until = Until::new();
+            return;
+        }
+        let snapshot = state.snapshot(&stats);
+        state.until = live::until(&stats);
+        drop(state);
+        if let Some(snapshot) = snapshot {
+            self.live.send_replace(Arc::new(snapshot));
+        }
+    }
+
+    /// Changes with each snapshot.
+    pub fn watch(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.live.subscribe()
+    }
+
+    /// The text of `/metrics`.
+    pub fn metrics(&self) -> String {
+        let stats = self.source.stats();
+        let state = self.state();
+        let over = |seconds| state.history.over(seconds);
+        let intervals = [("1s", over(1)), ("60s", over(60))];
+        drop(state);
+        let intervals = intervals.into_iter().filter_map(|(label, interval)| Some((label, interval?))).collect();
+        Scrape { stats, intervals }.text()
+    }
+
+    /// Why the tenants wait, or the one of this name or with this export does: over the last [`why::SECONDS`].
+    pub fn why(&self, tenant: Option<&str>) -> Vec<Verdict> {
+        let stats = self.source.stats();
+        self.state().verdicts(&stats, &|device, flow| {
+            let name = stats.devices.get(device).and_then(|device| device.flows.get(flow)).map(|flow| &flow.name);
+            tenant.is_none_or(|tenant| {
+                name.is_some_and(|name| why::is_of(name, tenant) || name.ends_with(&format!("/{tenant}")))
+            })
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A reading that panicked is not in it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn verdicts(&self, stats: &mqfq_blk::engine::EngineStats, wanted: &dyn Fn(usize, usize) -> bool) -> Vec<Verdict> {
+        let Some(interval) = self.history.over(why::SECONDS) else { return Vec::new() };
+        let (first, last) = (self.limited.front(), self.limited.back());
+        let of = |limits: Option<&Vec<Limited>>| limits.cloned().unwrap_or_default();
+        why::verdicts(stats, &interval, &of(last), &of(first), wanted)
+    }
+
+    fn snapshot(&self, stats: &mqfq_blk::engine::EngineStats) -> Option<Snapshot> {
+        let (second, minute) = (self.history.over(1)?, self.history.over(60)?);
+        let shown: Vec<Vec<usize>> =
+            stats.devices.iter().enumerate().map(|(at, device)| live::shown(at, device.flows.len(), &minute)).collect();
+        let verdicts = self.verdicts(stats, &|device, flow| shown[device].binary_search(&flow).is_ok());
+        Some(live::snapshot(stats, &self.until, &second, &minute, &verdicts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::tests::{stats, tenant};
+    use mqfq_blk::engine::EngineStats;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Each full reading and each of sums is counted; a second passes between two of either.
+    #[derive(Default)]
+    struct Counted {
+        second: AtomicU64,
+        full: AtomicU64,
+    }
+
+    impl Source for Counted {
+        fn limited(&self) -> Vec<Limited> {
+            Vec::new()
+        }
+
+        fn stats(&self) -> EngineStats {
+            // Relaxed: the test has one thread.
+            self.full.fetch_add(1, Ordering::Relaxed);
+            self.sums()
+        }
+
+        fn sums(&self) -> EngineStats {
+            // Relaxed: as above.
+            let second = self.second.fetch_add(1, Ordering::Relaxed);
+            stats(second, vec![tenant("web", 100, second * 1000, 3_100_000, 300_000), tenant("db/root", 100, 0, 0, 0)])
+        }
+    }
+
+    #[test]
+    fn latencies_are_read_only_while_somebody_watches() {
+        let source = Arc::new(Counted::default());
+        let watcher = Watcher::new(source.clone());
+        watcher.tick();
+        watcher.tick();
+        // Relaxed: as above.
+        assert_eq!(source.full.load(Ordering::Relaxed), 0);
+        let watch = watcher.watch();
+        watcher.tick();
+        watcher.tick();
+        // Relaxed: as above.
+        assert_eq!(source.full.load(Ordering::Relaxed), 2);
+        let web = watch.borrow().devices[0].tenants[0].clone();
+        assert_eq!((web.name.as_str(), web.requests_per_s, web.share_1s), ("web", 1000.0, 1.0));
+        assert!(
+            web.why.starts_with("web waits 3.1 of 3.4 ms in the queue: it has the device to itself"),
+            "{}",
+            web.why
+        );
+        drop(watch);
+        watcher.tick();
+        // Relaxed: as above.
+        assert_eq!(source.full.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn why_finds_a_tenant_by_its_name_and_its_exports_by_theirs() {
+        let watcher = Watcher::new(Arc::new(Counted::default()));
+        assert!(watcher.why(None).is_empty(), "one reading is no interval");
+        (0..3).for_each(|_| watcher.tick());
+        let of = |name| watcher.why(Some(name)).into_iter().map(|verdict| verdict.tenant).collect::<Vec<_>>();
+        assert_eq!(
+            (of("web"), of("db"), of("root"), of("we")),
+            (vec!["web".into()], vec!["db/root".to_owned()], vec!["db/root".to_owned()], vec![])
+        );
+        assert_eq!(watcher.why(None).len(), 2);
+        assert!(
+            watcher.metrics().contains("mqfq_tenant_share_ratio{device=\"fast\",tenant=\"web\",window=\"1s\"} 1.0")
+        );
+    }
+}

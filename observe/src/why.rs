@@ -1,0 +1,323 @@
+//! Why a tenant waits: one sentence from the counters.
+//!
+//! Answers: is it the tenant's own asking, its share, a limit, its client, or the device? The rows of [`Row`] are
+//! looked at in their order, and the first that holds is the verdict. `docs/use/why.md` has the table; each row has a
+//! test.
+//!
+//! A mean time in the queue and one on the device are never added up to a latency without being named: they tell apart
+//! who is late.
+
+use crate::history::{FlowInterval, Interval};
+use crate::source::Limited;
+use mqfq_blk::PolicyKind;
+use mqfq_blk::engine::EngineStats;
+use serde::Serialize;
+
+/// Seconds of which a verdict is.
+pub const SECONDS: u64 = 10;
+
+/// A request is overdue after this without any completion, ns.
+const OVERDUE_NS: u64 = 1_000_000_000;
+
+/// A device is slow if a request takes it so many times what is usual.
+const SLOW_TIMES: u64 = 4;
+
+/// Names of others in a sentence, at most.
+const NAMES_MAX: usize = 3;
+
+/// Which row of the table holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Row {
+    /// Nothing was asked, and nothing is under way.
+    Idle,
+    /// Something is under way for long, and nothing completed.
+    NoAnswer,
+    /// A limit of its own held it back for at least a tenth of the time.
+    OwnLimit,
+    /// It waits here, and its group has its part, which others in it use too.
+    GroupShare,
+    /// It waits here, and has its share, which is less than it asks for.
+    OverShare,
+    /// It waits here under a policy that shares nothing.
+    NoShares,
+    /// It waits here, and has not got its share.
+    BelowShare,
+    /// The device takes much longer than usual.
+    SlowDevice,
+    /// One request at a time, and the device's time is all of it.
+    OneInFlight,
+    /// Less than one request at a time: the client pauses between them.
+    ClientPauses,
+    /// Several requests at a time, most of whose time is the device's.
+    Served,
+}
+
+/// Why one tenant waits on one device, or does not.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Verdict {
+    /// Name of the device.
+    pub device: String,
+    /// Name of the tenant (or of its export, if exports have weights).
+    pub tenant: String,
+    /// Which row of the table.
+    pub row: Row,
+    /// All of it.
+    pub sentence: String,
+}
+
+/// What is known of one tenant on one device.
+#[derive(Clone, Debug, Default)]
+pub struct Case {
+    /// Its name.
+    pub tenant: String,
+    /// How long was looked, ns.
+    pub elapsed_ns: u64,
+    /// What it did.
+    pub flow: FlowInterval,
+    /// Requests under way now, and for how long the oldest has been, ns.
+    pub under_way: u64,
+    /// As above; 0: there is none.
+    pub oldest_ns: u64,
+    /// What the device served to all, bytes-equivalent.
+    pub served: u64,
+    /// Others that were served.
+    pub others: Others,
+    /// Its group, and others in it that were served.
+    pub group: Option<(String, Others)>,
+    /// A limit of its own, and how long it held it back in the interval, ns.
+    pub limited: Option<(String, u64)>,
+    /// The policy divides the device by weight.
+    pub has_shares: bool,
+    /// Usual time of a request on this device, ns.
+    pub usual_device_ns: Option<u64>,
+    /// How long T and D held workers back in the interval, ns.
+    pub throttled_ns: u64,
+    /// As above, D.
+    pub no_token_ns: u64,
+}
+
+/// Some tenants.
+#[derive(Clone, Debug, Default)]
+pub struct Others {
+    /// Those that are named: the ones that were served most.
+    pub named: Vec<String>,
+    /// How many there are.
+    pub count: usize,
+}
+
+/// The verdict of a case.
+pub fn judge(case: &Case) -> (Row, String) {
+    let Case { tenant, elapsed_ns, flow, .. } = case;
+    let seconds = (elapsed_ns / 1_000_000_000).max(1);
+    if flow.requests == 0 && case.under_way == 0 {
+        return (Row::Idle, format!("{tenant} is idle: it asked for nothing in the last {seconds} s"));
+    }
+    if flow.requests == 0 && case.oldest_ns >= OVERDUE_NS {
+        let (under_way, oldest) = (case.under_way, time(case.oldest_ns));
+        let sentence = format!(
+            "{tenant} has no answer: {under_way} requests are under way, the oldest for {oldest}, and none has completed"
+        );
+        return (Row::NoAnswer, sentence);
+    }
+    if let Some((key, waited_ns)) = &case.limited
+        && waited_ns.saturating_mul(10) >= *elapsed_ns
+    {
+        let percent = (waited_ns * 100 / elapsed_ns.max(&1)).min(100);
+        let sentence = format!("{tenant} is limited by its own {key}: that held it back for {percent}% of the time");
+        return (Row::OwnLimit, sentence);
+    }
+    if flow.requests == 0 {
+        let under_way = case.under_way;
+        return (Row::Served, format!("{tenant} has just begun: {under_way} requests are under way"));
+    }
+    let (queue_ns, device_ns) = (flow.queued_ns / flow.requests, flow.device_ns / flow.requests);
+    if queue_ns >= device_ns && flow.is_hungry {
+        return waits(case, queue_ns, device_ns);
+    }
+    let size = size(flow.bytes / flow.requests);
+    if let Some(usual_ns) = case.usual_device_ns
+        && device_ns >= usual_ns.saturating_mul(SLOW_TIMES)
+    {
+        let (now, usual) = (time(device_ns), time(usual_ns));
+        let sentence = format!(
+            "the device is slow: {now} for a request of {size} of {tenant}, its median of the last hour was {usual}"
+        );
+        return (Row::SlowDevice, sentence);
+    }
+    // In hundredths: how many of its requests were under way on average.
+    let under_way = (flow.queued_ns + flow.device_ns).saturating_mul(100) / elapsed_ns.max(&1);
+    let each = time(queue_ns + device_ns);
+    if (80..=120).contains(&under_way) {
+        let most = 1_000_000_000 / (queue_ns + device_ns).max(1);
+        let sentence = format!(
+            "{tenant}'s client keeps one request in flight: {each} for each of {size}, so {most} a second at most"
+        );
+        return (Row::OneInFlight, sentence);
+    }
+    if under_way < 80 {
+        let sentence = format!(
+            "{tenant}'s client asks for no more: nothing of it is under way for {}% of the time, and a request takes {each}",
+            100 - under_way
+        );
+        return (Row::ClientPauses, sentence);
+    }
+    let sentence = format!(
+        "{tenant} is served as it asks: {} of a request's {each} are the device's, with {}.{} requests in flight",
+        time(device_ns),
+        under_way / 100,
+        under_way % 100 / 10
+    );
+    (Row::Served, sentence)
+}
+
+/// Most of the time is the queue's.
+fn waits(case: &Case, queue_ns: u64, device_ns: u64) -> (Row, String) {
+    let Case { tenant, flow, .. } = case;
+    let waits = format!("{tenant} waits {} in the queue", part(queue_ns, queue_ns + device_ns));
+    if !case.has_shares {
+        let others = match names(&case.others) {
+            Some((names, true)) => format!("{names} were served too"),
+            Some((name, false)) => format!("{name} was served too"),
+            None => "nobody else was served".to_owned(),
+        };
+        return (Row::NoShares, format!("{waits}: the policy divides nothing by weight, and {others}"));
+    }
+    let has_its_share = flow.served.saturating_mul(10) >= flow.entitled.saturating_mul(9);
+    if has_its_share
+        && let Some((group, members)) = &case.group
+        && let Some((members, many)) = names(members)
+    {
+        let use_it = if many { "use" } else { "uses" };
+        return (Row::GroupShare, format!("{waits}: its group {group} has one share, which {members} {use_it} too"));
+    }
+    if has_its_share {
+        let times = flow.asked.min(case.served).max(flow.served).saturating_mul(10) / flow.entitled.max(1);
+        let share = format!("{}.{} times its share", times / 10, times % 10);
+        let sentence = match names(&case.others) {
+            Some((names, true)) => format!("{waits}: it asks for {share} while {names} use theirs"),
+            Some((names, false)) => format!("{waits}: it asks for {share} while {names} uses its own"),
+            None => format!("{waits}: it has the device to itself and asks for more than the device can do"),
+        };
+        return (Row::OverShare, sentence);
+    }
+    let percent = flow.served.saturating_mul(100) / flow.entitled.max(1);
+    let by = match case.throttled_ns.cmp(&case.no_token_ns) {
+        std::cmp::Ordering::Greater => "the window T",
+        _ => "the depth D",
+    };
+    let sentence = format!("{waits} and gets {percent}% of its share: workers were held back by {by} most");
+    (Row::BelowShare, sentence)
+}
+
+/// Their names, and whether there are several.
+fn names(others: &Others) -> Option<(String, bool)> {
+    let shown = &others.named[..];
+    let more = others.count - shown.len();
+    let text = match (shown, more) {
+        ([], _) => return None,
+        ([one], 0) => one.clone(),
+        ([first @ .., last], 0) => format!("{} and {last}", first.join(", ")),
+        (_, more) => format!("{} and {more} others", shown.join(", ")),
+    };
+    Some((text, others.count > 1))
+}
+
+/// "3.1 of 3.4 ms": both in the unit of the whole.
+fn part(part_ns: u64, whole_ns: u64) -> String {
+    let (unit_ns, unit) = unit_of(whole_ns);
+    format!("{} of {} {unit}", tenths(part_ns, unit_ns), tenths(whole_ns, unit_ns))
+}
+
+/// "3.4 ms".
+pub(crate) fn time(ns: u64) -> String {
+    let (unit_ns, unit) = unit_of(ns);
+    format!("{} {unit}", tenths(ns, unit_ns))
+}
+
+fn unit_of(ns: u64) -> (u64, &'static str) {
+    match ns {
+        1_000_000_000.. => (1_000_000_000, "s"),
+        1_000_000.. => (1_000_000, "ms"),
+        _ => (1_000, "us"),
+    }
+}
+
+fn tenths(ns: u64, unit_ns: u64) -> String {
+    let tenths = (ns * 10 + unit_ns / 2) / unit_ns;
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+fn size(bytes: u64) -> String {
+    if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
+}
+
+/// A flow is a tenant's: it has its name, or is one of its exports (`TENANT/EXPORT`).
+pub(crate) fn is_of(flow: &str, tenant: &str) -> bool {
+    flow.strip_prefix(tenant).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The policy divides a device by weight.
+fn divides(kind: PolicyKind) -> bool {
+    !matches!(kind, PolicyKind::None | PolicyKind::Kyber | PolicyKind::MqDeadline)
+}
+
+/// The verdicts of tenants that `wanted` names by device and place there. `before` are limits as they were when the
+/// interval began.
+pub fn verdicts(
+    stats: &EngineStats,
+    interval: &Interval,
+    limited: &[Limited],
+    before: &[Limited],
+    wanted: &dyn Fn(usize, usize) -> bool,
+) -> Vec<Verdict> {
+    let mut all = Vec::new();
+    for (at, (device, done)) in stats.devices.iter().zip(&interval.devices).enumerate() {
+        let mut served: Vec<usize> = (0..done.flows.len().min(device.flows.len())).collect();
+        served.retain(|&flow| done.flows[flow].served > 0);
+        served.sort_by_key(|&flow| std::cmp::Reverse(done.flows[flow].served));
+        for (number, (named, flow)) in device.flows.iter().zip(&done.flows).enumerate() {
+            if !wanted(at, number) {
+                continue;
+            }
+            let others = |is_meant: &dyn Fn(usize) -> bool| {
+                let others = served.iter().copied().filter(|&other| other != number && is_meant(other));
+                let named = others.clone().take(NAMES_MAX).map(|other| device.flows[other].name.clone()).collect();
+                Others { named, count: others.count() }
+            };
+            let group = flow.group.and_then(|group| {
+                let name = &device.groups.get(group as usize)?.name;
+                Some((name.clone(), others(&|other| done.flows[other].group == Some(group))))
+            });
+            // The one that held it back for longest. A tenant's is that of its exports, too.
+            let own = limited.iter().filter(|limit| is_of(&named.name, &limit.tenant));
+            let waited = own.map(|limit| {
+                let is_same = |other: &&Limited| (&other.tenant, &other.key) == (&limit.tenant, &limit.key);
+                let earlier_ns = before.iter().find(is_same).map_or(0, |before| before.waited_ns);
+                (limit.key.clone(), limit.waited_ns.saturating_sub(earlier_ns))
+            });
+            let limited = waited.max_by_key(|(_, waited_ns)| *waited_ns);
+            let case = Case {
+                tenant: named.name.clone(),
+                elapsed_ns: interval.elapsed_ns,
+                flow: *flow,
+                under_way: named.stats.under_way,
+                oldest_ns: named.stats.oldest_ns.map_or(0, |ns| stats.at_ns.saturating_sub(ns)),
+                served: done.served,
+                others: others(&|_| true),
+                group,
+                limited,
+                has_shares: divides(device.options.kind),
+                usual_device_ns: done.usual_device_ns,
+                throttled_ns: done.throttled_ns,
+                no_token_ns: done.no_token_ns,
+            };
+            let (row, sentence) = judge(&case);
+            all.push(Verdict { device: device.name.clone(), tenant: named.name.clone(), row, sentence });
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests;
