@@ -4,9 +4,9 @@
 use super::luggage::{Passenger, key};
 use super::new::{Inherited, Taking};
 use super::store;
+use crate::systemd::Passed;
 use mqfq_blk::client::MakeClient;
 use mqfq_blk::device::Device;
-use crate::systemd::Passed;
 use mqfq_front::export::ExportTable;
 use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener, Travelled};
 use mqfq_front::socket::SocketAddress;
@@ -33,11 +33,7 @@ impl Arrival {
     ///
     /// # Errors
     /// One sentence: there is nothing to be replaced, or it makes no sense.
-    pub fn new(
-        replace: bool,
-        address: Option<&SocketAddress>,
-        passed: &mut Vec<Passed>,
-    ) -> Result<Arrival, String> {
+    pub fn new(replace: bool, address: Option<&SocketAddress>, passed: &mut Vec<Passed>) -> Result<Arrival, String> {
         match (replace, address) {
             (true, Some(address)) => {
                 Ok(Arrival { inherited: Some(Inherited::of_running(address)?), ..Arrival::default() })

@@ -9,8 +9,8 @@
 use super::luggage::{Luggage, Opened};
 use super::new::Inherited;
 use super::wire::poll_in;
-use crate::systemd::Passed;
 use super::{memory_file, read_memory_file};
+use crate::systemd::Passed;
 use mqfq_blk::state::{StateReader, StateWriter, VERSIONS};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,

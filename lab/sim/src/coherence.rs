@@ -2,8 +2,9 @@
 //!
 //! # The model
 //! A line is with nobody, with one core that may write it, or with several that may read it (MESI without a distinction
-//! of E and M). An access that the core's own copy allows is a hit. Any other takes the line from the others: a load
-//! from the nearest that has it, a write from all, and so as long as from the farthest. A line that is on its way to
+//! of E and M: who loads a line that nobody has, has it alone, and its first store is a hit). An access that the core's
+//! own copy allows is a hit. Any other takes the line from the others: a load from the nearest that has it, a write from
+//! all, and so as long as from the farthest. A line that is on its way to
 //! somebody must arrive before it can leave again, so requests for one line are served one after the other, in the
 //! order in which they were made:
 //!
@@ -48,14 +49,6 @@ const RECENT: usize = 4093;
 /// No core.
 const NOBODY: u16 = u16::MAX;
 
-#[derive(Clone, Copy)]
-struct Line {
-    /// The only one that has it, or [`NOBODY`].
-    owner: u16,
-    /// When it arrives where it is going: it cannot leave before.
-    free_at: Ps,
-}
-
 /// Latencies in picoseconds.
 struct Costs {
     load_hit: Ps,
@@ -69,16 +62,95 @@ struct Costs {
     other_board: Ps,
 }
 
-/// The cache lines of all cores, and what an access to each costs.
-pub struct Memory {
-    costs: Costs,
+/// Who has which line. By itself it counts what moves, without times.
+pub struct Copies {
     numbers: HashMap<usize, u32, BuildHasherDefault<LineHasher>>,
     /// The last line looked up in each place, with its number: most accesses are to a few of them.
     recent: Box<[(usize, u32)]>,
-    lines: Vec<Line>,
+    /// By line: the only one that has it, or [`NOBODY`].
+    owners: Vec<u16>,
     /// `words` of them per line: the cores that have a copy.
     copies: Vec<u64>,
     words: usize,
+}
+
+impl Copies {
+    /// Nobody has anything.
+    pub fn new(cores: usize) -> Copies {
+        Copies {
+            numbers: HashMap::default(),
+            recent: vec![(usize::MAX, 0); RECENT].into(),
+            owners: Vec::new(),
+            copies: Vec::new(),
+            words: cores.div_ceil(64),
+        }
+    }
+
+    /// The number of the line that an access is to: lines are numbered as they are first seen.
+    #[inline]
+    pub fn line(&mut self, access: &Access) -> u32 {
+        let line = access.line();
+        let place = line % RECENT;
+        let (known, number) = self.recent[place];
+        if known == line {
+            return number;
+        }
+        let number = self.find(line);
+        self.recent[place] = (line, number);
+        number
+    }
+
+    fn find(&mut self, line: usize) -> u32 {
+        let next = self.owners.len() as u32;
+        let number = *self.numbers.entry(line).or_insert(next);
+        if number == next {
+            self.owners.push(NOBODY);
+            self.copies.resize(self.copies.len() + self.words, 0);
+        }
+        number
+    }
+
+    /// Whether an access can be made with what the core has. A fence needs nothing.
+    #[inline]
+    pub fn need(&self, core: usize, line: u32, kind: Kind) -> Need {
+        let owner = self.owners[line as usize];
+        let is_hit = owner == core as u16 || (kind == Kind::Load && owner == NOBODY && self.has(core, line));
+        if is_hit { Need::Hit } else { Need::Transfer }
+    }
+
+    /// The line has come to the core, which made an access of this kind.
+    #[inline]
+    pub fn moved(&mut self, core: usize, line: u32, kind: Kind) {
+        let is_alone = kind != Kind::Load || self.is_nobodys(line);
+        self.owners[line as usize] = if is_alone { core as u16 } else { NOBODY };
+        let start = line as usize * self.words;
+        if is_alone {
+            self.copies[start..start + self.words].fill(0);
+        }
+        self.copies[start + core / 64] |= 1 << (core % 64);
+    }
+
+    /// The cores that have a copy, 64 to a word.
+    pub fn holders(&self, line: u32) -> &[u64] {
+        &self.copies[line as usize * self.words..][..self.words]
+    }
+
+    fn is_nobodys(&self, line: u32) -> bool {
+        self.owners[line as usize] == NOBODY && self.holders(line).iter().all(|&word| word == 0)
+    }
+
+    #[inline]
+    fn has(&self, core: usize, line: u32) -> bool {
+        self.copies[line as usize * self.words + core / 64] & 1 << (core % 64) != 0
+    }
+}
+
+/// The cache lines of all cores, and what an access to each costs.
+pub struct Memory {
+    costs: Costs,
+    copies: Copies,
+    /// By line: when it arrives where it is going, and cannot leave before.
+    free_at: Vec<Ps>,
     /// By core: when the last of its stores arrives.
     drained_at: Vec<Ps>,
     counts: MemoryOutcome,
@@ -109,46 +181,27 @@ impl Memory {
         };
         Memory {
             costs,
-            numbers: HashMap::default(),
-            recent: vec![(usize::MAX, 0); RECENT].into(),
-            lines: Vec::new(),
-            copies: Vec::new(),
-            words: cores.div_ceil(64),
+            copies: Copies::new(cores),
+            free_at: Vec::new(),
             drained_at: vec![0; cores],
             counts: MemoryOutcome::default(),
         }
     }
 
-    /// The number of the line that an access is to: lines are numbered as they are first seen.
+    /// As [`Copies::line`].
     #[inline]
     pub fn line(&mut self, access: &Access) -> u32 {
-        let line = access.line();
-        let place = line % RECENT;
-        let (known, number) = self.recent[place];
-        if known == line {
-            return number;
+        let line = self.copies.line(access);
+        if line as usize == self.free_at.len() {
+            self.free_at.push(0);
         }
-        let number = self.find(line);
-        self.recent[place] = (line, number);
-        number
+        line
     }
 
-    fn find(&mut self, line: usize) -> u32 {
-        let next = self.lines.len() as u32;
-        let number = *self.numbers.entry(line).or_insert(next);
-        if number == next {
-            self.lines.push(Line { owner: NOBODY, free_at: 0 });
-            self.copies.resize(self.copies.len() + self.words, 0);
-        }
-        number
-    }
-
-    /// Whether an access can be made with what the core has. A fence needs nothing.
+    /// As [`Copies::need`].
     #[inline]
     pub fn need(&self, core: usize, line: u32, kind: Kind) -> Need {
-        let owner = self.lines[line as usize].owner;
-        let is_hit = owner == core as u16 || (kind == Kind::Load && owner == NOBODY && self.has(core, line));
-        if is_hit { Need::Hit } else { Need::Transfer }
+        self.copies.need(core, line, kind)
     }
 
     /// Makes an access at `now`; the core goes on at the time returned.
@@ -162,33 +215,32 @@ impl Memory {
             // An own store may still be on its way, but a load of that word is served from the store buffer.
             Kind::Load if is_hit => now + self.costs.load_hit,
             Kind::Load => {
+                // One that several have stays free: the last-level cache serves them side by side.
+                let is_shared = self.copies.owners[at] == NOBODY && !self.copies.is_nobodys(line);
                 let arrives_at = self.transfer(core, line, now, Ord::min, distances);
-                let entry = &mut self.lines[at];
-                if entry.owner != NOBODY {
-                    // The one who had it alone gives a copy, and nobody else can be served before that.
-                    entry.owner = NOBODY;
-                    entry.free_at = arrives_at;
+                self.copies.moved(core, line, kind);
+                if !is_shared {
+                    self.free_at[at] = arrives_at;
                 }
-                self.add(core, line);
                 arrives_at + self.costs.load_hit
             }
             Kind::Touch if is_hit => now + self.costs.load_hit,
             Kind::Touch => {
                 let arrives_at = self.transfer(core, line, now, Ord::max, distances);
-                self.take(core, line, arrives_at);
+                self.take(core, line, kind, arrives_at);
                 arrives_at + self.costs.load_hit
             }
             Kind::Store if is_hit => now + self.costs.store_hit,
             Kind::Store => {
                 let arrives_at = self.transfer(core, line, now, Ord::max, distances);
-                self.take(core, line, arrives_at);
+                self.take(core, line, kind, arrives_at);
                 self.drained_at[core] = self.drained_at[core].max(arrives_at);
                 now + self.costs.store_hit
             }
             Kind::ReadModifyWrite | Kind::Lock | Kind::Unlock if is_hit => now + self.costs.rmw_hit,
             Kind::ReadModifyWrite | Kind::Lock | Kind::Unlock => {
                 let done_at = self.transfer(core, line, now, Ord::max, distances) + self.costs.rmw_hit;
-                self.take(core, line, done_at);
+                self.take(core, line, kind, done_at);
                 done_at
             }
         }
@@ -203,7 +255,7 @@ impl Memory {
     /// When a line that `core` asked for at `asked_at` leaves where it is: at once, or if it is on its way to somebody,
     /// a quarter of our transfer after it has arrived there.
     pub fn leaves_at(&self, core: usize, line: u32, asked_at: Ps, distances: &Distances) -> Ps {
-        let Line { owner, free_at } = self.lines[line as usize];
+        let (owner, free_at) = (self.copies.owners[line as usize], self.free_at[line as usize]);
         if free_at <= asked_at || owner == NOBODY {
             return asked_at.max(free_at);
         }
@@ -234,7 +286,7 @@ impl Memory {
 
     /// Brings a line; when it arrives.
     fn transfer(&mut self, core: usize, line: u32, now: Ps, choose: Choose, distances: &Distances) -> Ps {
-        let free_at = self.lines[line as usize].free_at;
+        let free_at = self.free_at[line as usize];
         let start = now.max(free_at);
         self.counts.waited_for_line_ns += (start - now) / 1000;
         let Some(distance) = self.distance(core, line, choose, distances) else {
@@ -251,12 +303,12 @@ impl Memory {
 
     /// How far away the copies are of which `choose` picks one; `None`: nobody has any.
     fn distance(&self, core: usize, line: u32, choose: Choose, distances: &Distances) -> Option<Distance> {
-        let owner = self.lines[line as usize].owner;
+        let owner = self.copies.owners[line as usize];
         if owner != NOBODY {
             return Some(distances.between(core, owner as usize));
         }
         let mut found: Option<Distance> = None;
-        for (at, &word) in self.copies_of(line).iter().enumerate() {
+        for (at, &word) in self.copies.holders(line).iter().enumerate() {
             let mut left = word;
             while left != 0 {
                 let other = at * 64 + left.trailing_zeros() as usize;
@@ -267,28 +319,12 @@ impl Memory {
                 }
             }
         }
-        // Alone with it, but only to read: telling the last-level cache is a transfer within the socket.
-        found.or_else(|| self.has(core, line).then_some(Distance::Core))
+        found
     }
 
-    fn take(&mut self, core: usize, line: u32, free_at: Ps) {
-        self.lines[line as usize] = Line { owner: core as u16, free_at };
-        let start = line as usize * self.words;
-        self.copies[start..start + self.words].fill(0);
-        self.add(core, line);
-    }
-
-    fn add(&mut self, core: usize, line: u32) {
-        self.copies[line as usize * self.words + core / 64] |= 1 << (core % 64);
-    }
-
-    #[inline]
-    fn has(&self, core: usize, line: u32) -> bool {
-        self.copies[line as usize * self.words + core / 64] & 1 << (core % 64) != 0
-    }
-
-    fn copies_of(&self, line: u32) -> &[u64] {
-        &self.copies[line as usize * self.words..][..self.words]
+    fn take(&mut self, core: usize, line: u32, kind: Kind, free_at: Ps) {
+        self.copies.moved(core, line, kind);
+        self.free_at[line as usize] = free_at;
     }
 }
 

@@ -1,14 +1,8 @@
 //! How many cache lines move? Counted, on a machine that exists only here.
 //!
 //! The structures run with atomics that write down each access ([`mqfq_sched_watched::watched`]), one worker's
-//! operation after the other on one thread, and each access is looked up in a directory of who has a copy of its line.
-//! That is the protocol of every cache-coherent machine, with caches that never overflow: many may read, who writes is
-//! alone.
-//!
-//! | access | free if | else a transfer, and then |
-//! |---|---|---|
-//! | load | the worker has a copy | it has one too |
-//! | store, read-modify-write | nobody else has a copy, and the worker has one | it alone has one |
+//! operation after the other on one thread, and each access is looked up in the simulator's directory of who has a copy
+//! of its line ([`mqfq_sim::coherence`]), without its times.
 //!
 //! # What is not counted
 //! Retries: no operation is interrupted by another. Lines that are only ever read (the tree's shape): everybody has a
@@ -16,18 +10,20 @@
 //! had one; [`crate::transfers`] makes distances of that.)
 
 use mqfq_sched_watched::watched::{Access, Kind};
-use mqfq_sim::coherence::LineHasher;
+use mqfq_sim::coherence::{self, Need};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 
 /// Most workers of a directory: one bit each.
 pub const WORKERS_MAX: usize = 128;
 
 /// Who has a copy of which line.
-#[derive(Default)]
-pub struct Copies {
-    holders: HashMap<usize, u128, BuildHasherDefault<LineHasher>>,
+pub struct Copies(coherence::Copies);
+
+impl Default for Copies {
+    fn default() -> Copies {
+        Copies(coherence::Copies::new(WORKERS_MAX))
+    }
 }
 
 impl Copies {
@@ -38,17 +34,13 @@ impl Copies {
         if access.kind == Kind::Fence {
             return None;
         }
-        let own = 1 << worker;
-        let holders = self.holders.entry(line_of(access)).or_default();
-        let before = *holders;
-        let is_free = if access.kind == Kind::Load {
-            *holders |= own;
-            before & own != 0
-        } else {
-            *holders = own;
-            before == own
-        };
-        (!is_free).then_some(before & !own)
+        let line = self.0.line(access);
+        if self.0.need(worker, line, access.kind) == Need::Hit {
+            return None;
+        }
+        let holders = self.0.holders(line).iter().rev().fold(0, |all, &word| all << 64 | u128::from(word));
+        self.0.moved(worker, line, access.kind);
+        Some(holders & !(1 << worker))
     }
 }
 
