@@ -1,0 +1,99 @@
+//! A front-end's messages: none makes it panic, and a queue that can run has its rings inside the memory.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use mqfq_blk::FlowId;
+use mqfq_blk::client::DeviceIndex;
+use mqfq_blk::slots::Slot;
+use mqfq_front::export::{BlockSizes, Door, Export, ExportId, TenantId};
+use mqfq_front::memory::TenantMemory;
+use mqfq_front::vhost_user_blk::disk::Disk;
+use mqfq_front::vhost_user_blk::session::{Session, Stops};
+use mqfq_front::vhost_user_blk::wire::Message;
+use std::os::fd::OwnedFd;
+
+const MEMORY_BYTES: u64 = 256 << 10;
+
+#[derive(Arbitrary, Debug)]
+enum Said {
+    /// Numbers as the message has them, most of them small.
+    Words { message: u8, words: Vec<u16>, descriptors: u8 },
+    /// A region at a place that rings can have.
+    Region { at: u8, pages: u8, offset: u8 },
+    /// A ring at such a place.
+    Ring { queue: u8, at: [u8; 3], log: bool },
+    Raw { message: u8, bytes: Vec<u8>, descriptors: u8 },
+}
+
+fn file() -> OwnedFd {
+    let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, MEMORY_BYTES).unwrap();
+    file
+}
+
+fn payload(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+}
+
+impl Said {
+    fn message(&self) -> (Message, Vec<u8>, usize) {
+        let of = |number: u8| Message::ALL[usize::from(number) % Message::ALL.len()];
+        match self {
+            Said::Words { message, words, descriptors } => {
+                let bytes = words.iter().flat_map(|word| u32::from(*word).to_ne_bytes()).collect();
+                (of(*message), bytes, usize::from(descriptors % 10))
+            }
+            Said::Region { at, pages, offset } => {
+                let (at, size) = (u64::from(*at) << 12, u64::from(*pages) << 12);
+                (Message::AddMemReg, payload(&[0, at, size, at, u64::from(*offset) << 8]), 1)
+            }
+            Said::Ring { queue, at, log } => {
+                let [descriptors, used, avail] = at.map(|at| u64::from(at) << 10);
+                let index = u64::from(queue % 70) | u64::from(*log) << 32;
+                (Message::SetVringAddr, payload(&[index, descriptors, used, avail, 0]), 0)
+            }
+            Said::Raw { message, bytes, descriptors } => (of(*message), bytes.clone(), usize::from(descriptors % 3)),
+        }
+    }
+}
+
+fuzz_target!(|said: Vec<Said>| {
+    let export = Export {
+        id: ExportId(Slot::first(0)),
+        name: "fuzz".to_owned(),
+        description: String::new(),
+        device: DeviceIndex(0),
+        flow: FlowId(0),
+        tenant: TenantId(Slot::first(0)),
+        door: Door::default(),
+        offset_bytes: 0,
+        size_bytes: 1 << 20,
+        read_only: false,
+        block: BlockSizes::DEFAULT,
+        memory: TenantMemory::unbounded(),
+    };
+    let mut session = Session::new(Disk::new(&export));
+    for said in said.iter().take(64) {
+        let (message, payload, descriptors) = said.message();
+        if let Stops::One(queue) = session.stops(message, &payload) {
+            assert!(queue < 256);
+        }
+        let files = (0..descriptors).map(|_| file()).collect();
+        if let Ok(answer) = session.take(message, &payload, files) {
+            assert!(answer.descriptor.is_none() || answer.payload.is_some());
+        }
+        for queue in [0, 1, 63] {
+            if let Ok(Some(mut start)) = session.ready(queue) {
+                // Reads and writes what it says is its own: outside, this would be a fault.
+                let _ = (start.ring.take(), start.ring.arm());
+                start.ring.push(0, 1);
+                start.ring.publish();
+                if let Some(tracked) = &mut start.tracked {
+                    tracked.take_over(start.ring.next_used());
+                    tracked.took(0);
+                }
+            }
+        }
+    }
+});
