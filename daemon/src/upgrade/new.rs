@@ -192,3 +192,47 @@ pub fn wait_for_end(process: Option<OwnedFd>) {
         poll_in(process.as_fd(), END_MAX);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::luggage::Luggage;
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn taking() -> (Taking, Link) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let luggage = Luggage { since_ns: monotonic_ns(), ..Luggage::default() };
+        let link = Some(Link::new(ours).unwrap());
+        (Taking { pid: 7, luggage, version: 1, link, process: None }, Link::new(theirs).unwrap())
+    }
+
+    #[test]
+    fn the_new_server_serves_unless_the_old_one_says_that_it_does() {
+        let (taking, mut old) = taking();
+        assert_eq!(taking.commit().unwrap().0.pid, 7);
+        assert!(old.expect(Kind::Taken, PATIENCE).is_ok(), "the old one is there");
+
+        let (taking, old) = super::tests::taking();
+        drop(old);
+        assert!(taking.commit().is_ok(), "the old one has died");
+
+        let (taking, mut old) = super::tests::taking();
+        old.hear_no_more();
+        old.say_no("it took too long");
+        assert_eq!(taking.commit().unwrap_err(), "cannot replace process 7: it took too long");
+
+        let (taking, old) = super::tests::taking();
+        old.hear_no_more();
+        drop(old);
+        assert!(taking.commit().is_ok(), "the old one has died while it gave up, and so has not gone on");
+    }
+
+    #[test]
+    fn one_that_finds_nobody_says_so() {
+        let path = std::env::temp_dir().join(format!("mqfq-upgrade-nobody-{}", std::process::id()));
+        let refused = Inherited::of_running(&SocketAddress::Unix(path.clone())).unwrap_err();
+        let (start, end) = (format!("cannot replace the server at unix:{}: ", path.display()), "No such file");
+        assert!(refused.starts_with(&start) && refused.contains(end), "{refused}");
+    }
+}

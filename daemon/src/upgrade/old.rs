@@ -122,7 +122,8 @@ pub struct Upgrades {
 }
 
 impl Upgrades {
-    /// Listens on `socket`, once `before` has returned, if it says that the server is there. `opened` is what a new process gets first.
+    /// Listens on `socket`, once `before` has returned, if that says that the server is there. `opened` is what a new
+    /// process gets first.
     ///
     /// # Errors
     /// One sentence: there is no thread to be had.

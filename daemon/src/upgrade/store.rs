@@ -12,6 +12,7 @@ use super::wire::poll_in;
 use super::{memory_file, read_memory_file};
 use crate::systemd::Passed;
 use mqfq_blk::state::{StateReader, StateWriter, VERSIONS};
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
@@ -26,6 +27,9 @@ const STATE: &str = "mqfq-state";
 
 /// With its number, the name of a descriptor that the state is about.
 const DESCRIPTOR: &str = "mqfq-";
+
+/// For systemd to take one message: its queue holds ten or so.
+const NOTIFY_MAX: Duration = Duration::from_secs(2);
 
 /// For systemd to have taken everything.
 const BARRIER_MAX: Duration = Duration::from_secs(10);
@@ -129,10 +133,9 @@ fn decode(bytes: &[u8], mut named: BTreeMap<String, OwnedFd>) -> Result<Inherite
 
 /// Everything was taken: systemd need not keep it any longer.
 pub fn forget(names: &[String]) {
-    for name in names {
-        // A descriptor that stays stored is given to the next process, which finds it without its state.
-        let _ = notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[]);
-    }
+    // The state first: descriptors that stay stored mean nothing without it. One that does not listen is not asked on.
+    let remove = |name: &String| notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[]);
+    let _ = names.iter().rev().try_for_each(remove);
 }
 
 fn notify(text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -143,6 +146,7 @@ fn notify(text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         None => SocketAddrUnix::new(path)?,
     };
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(NOTIFY_MAX))?;
     let mut space = [MaybeUninit::uninit(); 64];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {

@@ -21,6 +21,8 @@ const CONFIG: &str = r#"
 [server]
 workers = 2
 upgrade = "unix:@/upgrade.sock"
+[control]
+listen = "unix:@/control.sock"
 [device.file]
 kind = "file"
 path = "@/disk"
@@ -144,9 +146,17 @@ fn bytes_and_connections_of_every_device_are_there_again_wherever_the_client_is(
         assert!(half.read(MIB, 200_000).unwrap() == bytes);
     }
     works(&mut handshake.go("drive"), 7);
+    // The control plane is the new one's, at the same socket.
+    let mut control = UnixStream::connect(server.join("control.sock")).unwrap();
+    control.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    control.write_all(b"GET /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut status = String::new();
+    control.read_to_string(&mut status).unwrap();
+    let pid = &server.ready["pid"];
+    assert!(status.contains(&format!("\"pid\":{pid}")) || status.contains(&format!("\"pid\": {pid}")), "{status}");
     // Newcomers find the listeners, which stay the file's owners to the end.
     works(&mut connect(&server, "file"), 8);
-    let sockets = [server.socket("file"), server.join("upgrade.sock")];
+    let sockets = [server.socket("file"), server.join("upgrade.sock"), server.join("control.sock")];
     assert!(sockets.iter().all(|socket| socket.exists()));
     drop((clients, halves));
     server.signal(libc::SIGTERM);
@@ -217,6 +227,25 @@ fn a_server_that_does_not_come_up_changes_nothing_and_says_why() {
     has(&mut client, 1);
     assert!(server.report()["devices"].is_array());
     drop(server.terminate());
+}
+
+#[test]
+fn a_client_that_waits_for_its_cap_holds_no_upgrade_up() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    drop(folder.file("disk", 16 * MIB));
+    // One request in a second, and 20 are asked for.
+    let config = CONFIG.replace("[tenant.t]", "[tenant.t]\nmax-iops = 1");
+    let server = Server::start_in(folder, &config);
+    let mut client = connect(&server, "memory");
+    for cookie in 0..20 {
+        client.send(Request { cookie, length_bytes: 512, ..Request::of(CMD_READ) }, &[]).unwrap();
+    }
+    assert_eq!(client.reply().unwrap().cookie, 0);
+    client.stream.read_exact(&mut [0; 512]).unwrap();
+    let server = server.replace(&config);
+    assert_eq!(server.ready["replaced"]["connections"], 1);
+    assert_eq!(client.reply().unwrap().cookie, 1);
 }
 
 /// A message of the protocol between two servers: number, body; what comes with it is closed.
@@ -316,13 +345,20 @@ fn stored(socket: &UnixDatagram) -> Vec<(String, OwnedFd)> {
             return all;
         }
         let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or_else(|| panic!("{text}"));
-        if text.starts_with("FDSTOREREMOVE=1") {
-            all.push((name.to_owned(), std::fs::File::open("/dev/null").unwrap().into()));
-            continue;
-        }
         assert!(text.contains("FDSTORE=1") && text.contains("FDPOLL=0"), "{text}");
         all.extend(descriptors.into_iter().map(|descriptor| (name.to_owned(), descriptor)));
     }
+}
+
+/// The next `count` names that it need not keep any longer.
+fn removed(socket: &UnixDatagram, count: usize) -> Vec<String> {
+    let mut text = [0; 4096];
+    let mut next = || {
+        let length = socket.recv(&mut text).expect("the server tells its manager");
+        let text = std::str::from_utf8(&text[..length]).unwrap();
+        text.strip_prefix("FDSTOREREMOVE=1\nFDNAME=").unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    (0..count).map(|_| next()).collect()
 }
 
 /// A server of `folder` as systemd starts it: with what it keeps, from descriptor 3 on.
@@ -363,15 +399,21 @@ fn a_restart_by_systemd_goes_through_its_descriptor_store() {
     server.signal(libc::SIGTERM);
     let mut kept = stored(&manager);
     let (line, folder) = server.leaves();
-    // Three sockets and the connections of each, the socket for upgrades, the file, two devices' bytes, the state.
-    assert_eq!((line["stored"].as_u64(), kept.len()), (Some(11), 11), "{line}");
+    // Three sockets and the connections of each, two sockets for servers and people, the file, two devices' bytes, the
+    // state.
+    assert_eq!((line["stored"].as_u64(), kept.len()), (Some(12), 12), "{line}");
     // In another order than they came.
     kept.reverse();
     // Nobody serves; what a client asks now is answered by the next server.
     clients[0]
         .send(Request { cookie: 4, length_bytes: 8192, offset_bytes: 8192, ..Request::of(CMD_READ) }, &[])
         .unwrap();
-    let mut server = by_manager(folder, kept, "64");
+    let all = kept.len();
+    let (mut server, forgotten) = std::thread::scope(|scope| {
+        let forgotten = scope.spawn(|| removed(&manager, all));
+        (by_manager(folder, kept, "64"), forgotten.join().unwrap())
+    });
+    assert_eq!((forgotten[0].as_str(), forgotten.len()), ("mqfq-state", all));
     assert_eq!(clients[0].reply().unwrap().cookie, 4);
     clients[0].stream.read_exact(&mut [0; 8192]).unwrap();
     clients.iter_mut().for_each(|client| has(client, 1));
@@ -392,7 +434,7 @@ fn a_store_that_is_too_small_or_of_another_version_is_refused_in_a_sentence() {
     let _manager = UnixDatagram::bind(folder.join("notify")).unwrap();
     let mut server = by_manager(folder, Vec::new(), "3");
     server.signal(libc::SIGTERM);
-    server.note_with("not stored: systemd stores 3 descriptors and 8 are needed: raise FileDescriptorStoreMax");
+    server.note_with("not stored: systemd stores 3 descriptors and 9 are needed: raise FileDescriptorStoreMax");
     assert_eq!(server.next_line()["draining"], true);
     let (status, _) = server.wait();
     assert!(status.success());

@@ -176,3 +176,17 @@ fn tenants(count: usize) -> String {
     let sections: String = (0..count).map(section).collect();
     format!("[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n{sections}")
 }
+
+#[test]
+fn an_upgrade_comes_by_a_unix_socket() {
+    let read = |text: &str| Config::parse("c.toml", &format!("[server]\n{text}\n")).map(|config| config.server.upgrade);
+    let address = read("upgrade = \"unix:/run/u\"").unwrap().unwrap();
+    assert_eq!(address.to_string(), "unix:/run/u");
+    for text in ["tcp:localhost:1", "/run/u", "unix:"] {
+        let sentence = read(&format!("upgrade = \"{text}\"")).unwrap_err().to_string();
+        let expected = format!(
+            "c.toml:2: server.upgrade: \"{text}\" is no unix socket, allowed is \"unix:PATH\" (at most 107 bytes)"
+        );
+        assert_eq!(sentence, expected);
+    }
+}
