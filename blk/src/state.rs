@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(agree(2..=3, 1..=2), Some(2));
         assert_eq!(agree(1..=1, 2..=3), None);
         assert_eq!(agree(2..=3, 1..=1), None);
-        assert_eq!(agree(1..=1, 1..=0), None, "a range of nothing");
+        assert_eq!(agree(1..=1, RangeInclusive::new(1, 0)), None, "a range of nothing");
         assert_eq!(agree(0..=1, 0..=0), None, "there is no version 0");
     }
 

@@ -324,8 +324,7 @@ fn start_and_serve(
         Some((_, listening)) => {
             let (lent, owned) = (serving.clone(), serving.clone());
             // Once the other process has ended, its locks are there to be had.
-            let before =
-                move || is_committed.recv().map(|process| upgrade::wait_for_end(process)).map(|()| owned.own());
+            let before = move || is_committed.recv().map(upgrade::wait_for_end).map(|()| owned.own());
             let opened = move || lent.opened();
             Some(Upgrades::start(copy(&listening.socket)?, move || before().is_ok(), opened, output.clone())?)
         }

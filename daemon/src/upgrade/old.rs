@@ -115,10 +115,13 @@ pub enum Outcome {
 /// A process that is ready, and which version of the state it knows.
 type Ready = (Link, u16);
 
+/// A process that is ready, and what is dropped when the main thread is done with it.
+type Visit = (Ready, mpsc::Sender<()>);
+
 /// The socket for upgrades and its thread.
 #[derive(Clone)]
 pub struct Upgrades {
-    ready: Arc<Mutex<Option<(Ready, mpsc::Sender<()>)>>>,
+    ready: Arc<Mutex<Option<Visit>>>,
 }
 
 impl Upgrades {
@@ -170,7 +173,7 @@ impl Upgrades {
     }
 
     /// The process that is ready, if there is one. The next one is met when the second value is dropped.
-    pub fn take(&self) -> Option<(Ready, mpsc::Sender<()>)> {
+    pub fn take(&self) -> Option<Visit> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

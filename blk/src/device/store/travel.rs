@@ -1,7 +1,7 @@
 //! How do the bytes of a device in memory get into another process? In a file that has no name (memfd), chunk behind
 //! chunk, and a list of their numbers.
 //!
-//! Each byte is copied twice, once on either side, while clients wait: some 0.5 s for each GiB that was written.
+//! Each byte is copied twice, once on either side, while clients wait.
 
 use super::{CHUNK_BYTES, SparseStore};
 use crate::client::Packed;
