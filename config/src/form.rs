@@ -26,7 +26,7 @@ pub struct FormBounds {
 
 /// What is set by hand of the relaxed form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Relaxed {
+pub struct ByHand {
     /// `quantum`: 0 or a power of two, up to half the window, bytes.
     pub quantum_bytes: Option<u64>,
     /// `lease`: up to half the window, bytes.
@@ -37,7 +37,7 @@ pub struct Relaxed {
     pub token_share: Option<u32>,
 }
 
-impl Relaxed {
+impl ByHand {
     /// Reads the keys of a policy with forms, whose window is so long. `found`: the entry that says that the window is
     /// found, if one does. `None`: the form is the exact one.
     ///
@@ -48,7 +48,7 @@ impl Relaxed {
         window_bytes: u64,
         found: Option<&Entry<'_, '_>>,
         bounds: FormBounds,
-    ) -> Result<Option<Relaxed>, ConfigError> {
+    ) -> Result<Option<ByHand>, ConfigError> {
         let form = section.get("form").map(|form| form.choice(&FORMS)).transpose()?;
         if form.as_deref() == Some(FORMS[1]) {
             section.refuse(&FORM_KEYS[1..], "is fixed by form = \"exact\", allowed with form = \"relaxed\"")?;
@@ -70,7 +70,7 @@ impl Relaxed {
         let lease = |entry: Entry<'_, '_>| within_window(&entry, |bytes| bytes <= half_bytes, &format!("0 to {half}"));
         let token_batch = |entry: Entry<'_, '_>| entry.number(1..=bounds.token_batch_max);
         let token_share = |entry: Entry<'_, '_>| entry.number(0..=bounds.token_share_max);
-        Ok(Some(Relaxed {
+        Ok(Some(ByHand {
             quantum_bytes: section.get("quantum").map(quantum).transpose()?,
             lease_bytes: section.get("lease").map(lease).transpose()?,
             token_batch: section.get("token-batch").map(token_batch).transpose()?,
@@ -106,21 +106,21 @@ mod tests {
 
     const ALLOWED: [&str; 6] = ["window", "form", "quantum", "lease", "token-batch", "token-share"];
 
-    fn read(text: &str) -> Result<Option<Relaxed>, String> {
+    fn read(text: &str) -> Result<Option<ByHand>, String> {
         let source = Source::new("f.toml", text);
         let root = source.parse().unwrap();
         let section = Section::root(&source, root.get_ref(), &ALLOWED).unwrap();
         let bounds = FormBounds { token_batch_max: 7, token_share_max: 9 };
-        Relaxed::read(&section, 64 << 10, section.get("window").as_ref(), bounds).map_err(|error| error.to_string())
+        ByHand::read(&section, 64 << 10, section.get("window").as_ref(), bounds).map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_relaxed_form_is_the_default_and_has_numbers_that_the_exact_one_has_not() {
-        assert_eq!(read("").unwrap(), Some(Relaxed::default()));
+        assert_eq!(read("").unwrap(), Some(ByHand::default()));
         assert_eq!(read("form = \"exact\"").unwrap(), None);
         let all = read("quantum = \"8KiB\"\nlease = \"32KiB\"\ntoken-batch = 7\ntoken-share = 0").unwrap().unwrap();
         let (quantum_bytes, lease_bytes) = (Some(8 << 10), Some(32 << 10));
-        assert_eq!(all, Relaxed { quantum_bytes, lease_bytes, token_batch: Some(7), token_share: Some(0) });
+        assert_eq!(all, ByHand { quantum_bytes, lease_bytes, token_batch: Some(7), token_share: Some(0) });
         assert!(!all.follows_window() && !all.follows_depth());
         let none = read("window = \"auto\"").unwrap().unwrap();
         assert!(none.follows_window() && none.follows_depth());

@@ -6,7 +6,7 @@
 
 use super::Profile;
 use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, VSpan, WINDOW_LEAST};
-use mqfq_config::form::{FORM_KEYS, FORMS, FormBounds, Relaxed};
+use mqfq_config::form::{ByHand, FORM_KEYS, FORMS, FormBounds};
 use mqfq_config::{ConfigError, Entry, Owner, Section, read_owned};
 
 /// Keys of the scheduler that do not belong to one policy.
@@ -38,7 +38,7 @@ const REFUSE: &str = "refuse";
 /// - `token-unit`: `"request"` (each request takes one unit of depth) or a size, 512 to 1 GiB (a request takes one unit
 ///   per that many bytes of its cost). Default 4 KiB with `depth = "auto"`, else `"request"`.
 /// - `form`: `"relaxed"` (default) or `"exact"`, as the paper has it. Only with `mqfq` and `mqfq-serial`, and the
-///   numbers of [`Relaxed`] only in the relaxed form.
+///   numbers of [`ByHand`] only in the relaxed form.
 /// - Keys that only one policy has: [`PolicyKind::keys`].
 /// - `without-wrr`: what a device without weighted round robin, or with one that has no effect, does with a policy that
 ///   needs it: `"refuse"` (default) or the name of its [`PolicyKind::fallback`], whose keys are
@@ -57,7 +57,7 @@ struct Chosen {
     exact: PolicyOptions,
     /// What is set by hand; the rest is [`PolicyOptions::relaxed`] for T and the workers that there are. `None`: it
     /// stays exact.
-    relaxed: Option<Relaxed>,
+    relaxed: Option<ByHand>,
 }
 
 impl PolicyConfig {
@@ -170,7 +170,7 @@ impl Chosen {
         }
         let (token_batch_max, token_share_max) = (PolicyOptions::TOKEN_BATCH_MAX, PolicyOptions::DEPTH_MAX);
         let bounds = FormBounds { token_batch_max, token_share_max };
-        let relaxed = Relaxed::read(device, exact.window.bytes(), wants_auto.as_ref(), bounds)?;
+        let relaxed = ByHand::read(device, exact.window.bytes(), wants_auto.as_ref(), bounds)?;
         if window_bytes.is_none() && relaxed.is_some_and(|relaxed| relaxed.follows_window()) {
             exact.window_least = Some(WINDOW_LEAST);
         }

@@ -6,7 +6,7 @@
 //! A lost wake-up is found when it happens, without a timeout: the last worker to fall asleep looks whether anything is
 //! left to do, and one that polls while nothing completes looks in vain only so often.
 
-use mqfq_config::form::Relaxed;
+use mqfq_config::form::ByHand;
 use mqfq_nvme::random::Random;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
@@ -192,7 +192,7 @@ fn stress(virtual_time: VirtualTimeKind, tokens: TokensKind, unthrottle: Unthrot
             depth_auto: false,
             window_bytes: 64 << 10,
             window_auto: false,
-            relaxed: relaxed.then(Relaxed::default),
+            relaxed: relaxed.then(ByHand::default),
             token_unit_bytes: None,
             virtual_time,
             tokens,

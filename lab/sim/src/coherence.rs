@@ -1,12 +1,11 @@
 //! What an access to memory costs: who has which cache line, and who waits for it.
 //!
 //! # The model
-//! A line is with nobody, with one core that may write it, or with several that may read it (MESI without a distinction
-//! of E and M: who loads a line that nobody has, has it alone, and its first store is a hit). An access that the core's
-//! own copy allows is a hit. Any other takes the line from the others: a load from the nearest that has it, a write from
-//! all, and so as long as from the farthest. A line that is on its way to
-//! somebody must arrive before it can leave again, so requests for one line are served one after the other, in the
-//! order in which they were made:
+//! A line is with nobody, with one core that may write it, or with several that may read it: MESI without a distinction
+//! of E and M. A core that loads a line that nobody has, has it alone, and its first store is a hit. An access that the
+//! core's own copy allows is a hit. Any other takes the line from the others: a load from the nearest that has it, a
+//! write from all, and so as long as from the farthest. A line that is on its way to somebody must arrive before it can
+//! leave again, so requests for one line are served one after the other, in the order in which they were made:
 //!
 //! ```text
 //!   core 0   rmw ████████████░                       transfer, then the operation itself

@@ -13,7 +13,7 @@ use mqfq_blk_watched::hierarchy::GroupId;
 use mqfq_blk_watched::queues::QueueLayout;
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, OwnOptions, PolicyKind, PriorityClass, Weight};
-use mqfq_config::form::Relaxed;
+use mqfq_config::form::ByHand;
 use mqfq_nvme::Arbitration;
 use mqfq_nvme::spells::Spells;
 
@@ -216,7 +216,7 @@ pub struct Policy {
     /// A rule finds T.
     pub window_auto: bool,
     /// What is set by hand of the form that ships; `None`: it is in the paper's.
-    pub relaxed: Option<Relaxed>,
+    pub relaxed: Option<ByHand>,
     /// One unit of D per so many bytes; `None`: one per request.
     pub token_unit_bytes: Option<u32>,
     /// What keeps virtual time.

@@ -6,7 +6,7 @@
 //! every run. What it cannot show is a fence that is missing: accesses take effect in the order in which they are made.
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use mqfq_config::form::Relaxed;
+use mqfq_config::form::ByHand;
 use mqfq_sched_watched::cost::Cost;
 use mqfq_sched_watched::flow::{FlowId, Weight};
 use mqfq_sched_watched::oracle::{Oracle, narrow};
@@ -78,7 +78,7 @@ fn draw(rng: &mut ChaCha8Rng, policy: &Policy) -> (Policy, Topology) {
         depth: of(rng, &[1, 1, 2, 3, 16, 70]),
         window_bytes: of(rng, &[0, 1, 4 << 10, 64 << 10]),
         window_auto: false,
-        relaxed: rng.random::<bool>().then(Relaxed::default),
+        relaxed: rng.random::<bool>().then(ByHand::default),
         token_unit_bytes: match policy.tokens {
             TokensKind::ScalableBitmap => None,
             _ => of(rng, &[None, Some(4096), Some(512)]),
@@ -584,11 +584,11 @@ fn what_does_not_go_together_is_one_sentence() {
 
 #[test]
 fn options_are_the_form_and_what_the_scenario_sets() {
-    let relaxed = rivals::options(&Policy { relaxed: Some(Relaxed::default()), ..shipped() }, 2).unwrap();
+    let relaxed = rivals::options(&Policy { relaxed: Some(ByHand::default()), ..shipped() }, 2).unwrap();
     let expected = PolicyOptions { depth: 3, ..PolicyOptions::new(PolicyKind::Mqfq) };
     assert_eq!(relaxed, expected.relaxed(2));
     assert_eq!(rivals::options(&shipped(), 2), Ok(expected));
-    let by_hand = Relaxed { lease_bytes: Some(0), token_batch: Some(1), ..Relaxed::default() };
+    let by_hand = ByHand { lease_bytes: Some(0), token_batch: Some(1), ..ByHand::default() };
     let own = Policy { relaxed: Some(by_hand), ..shipped() };
     let own = rivals::options(&own, 2).unwrap();
     assert_eq!((own.lease.0, own.token_batch, own.quantum), (0, 1, relaxed.quantum));

@@ -34,7 +34,7 @@ use crate::scenario::{self, GvtKind, TokensKind, Unthrottle, VirtualTimeKind};
 use array_scan::ArrayScan;
 use atomic_counter::AtomicCounter;
 use gvt::AnyGvt;
-use mqfq_config::form::Relaxed;
+use mqfq_config::form::ByHand;
 use mqfq_sched_watched::flow::{TAG_GRAIN, Weight};
 use mqfq_sched_watched::hierarchy::Tree;
 use mqfq_sched_watched::mindicator::Mindicator;
@@ -170,7 +170,7 @@ pub fn options(policy: &scenario::Policy, hctx_count: usize) -> Result<PolicyOpt
     };
     let (form, by_hand) = match policy.relaxed {
         Some(by_hand) => (faithful.relaxed(hctx_count), by_hand),
-        None => (faithful, Relaxed::default()),
+        None => (faithful, ByHand::default()),
     };
     let options = PolicyOptions {
         quantum: by_hand.quantum_bytes.map_or(form.quantum, VSpan::from_bytes),

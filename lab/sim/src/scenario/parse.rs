@@ -12,7 +12,7 @@ use mqfq_blk_watched::hierarchy::{GroupId, Tree};
 use mqfq_blk_watched::queues::{BlockLayer, HardwareQueues, QueueLayout, Spread};
 use mqfq_blk_watched::split::Split;
 use mqfq_blk_watched::{CostModel, PolicyKind, PolicyOptions, Weight};
-use mqfq_config::form::{FORM_KEYS, FormBounds, Relaxed};
+use mqfq_config::form::{ByHand, FORM_KEYS, FormBounds};
 use mqfq_config::groups::Groups;
 use mqfq_config::{ConfigError, Entry, Owner, Section, Source, duration, read_owned, size};
 use mqfq_nvme::spells::{Drift, Late, Pauses, Slow, Spells};
@@ -445,7 +445,7 @@ fn policy(root: &Section<'_, '_>, queue_depth: u16) -> Result<Policy, ConfigErro
         depth_auto: false,
         window_bytes: defaults.window.bytes(),
         window_auto: false,
-        relaxed: Some(Relaxed::default()),
+        relaxed: Some(ByHand::default()),
         token_unit_bytes: None,
         virtual_time: VirtualTimeKind::Mindicator,
         tokens: TokensKind::TokenTree,
@@ -527,7 +527,7 @@ fn form(section: &Section<'_, '_>, policy: &mut Policy) -> Result<(), ConfigErro
     let found = section.get("window").filter(|_| policy.window_auto);
     let (token_batch_max, token_share_max) = (PolicyOptions::TOKEN_BATCH_MAX, PolicyOptions::DEPTH_MAX);
     let bounds = FormBounds { token_batch_max, token_share_max };
-    policy.relaxed = Relaxed::read(section, policy.window_bytes, found.as_ref(), bounds)?;
+    policy.relaxed = ByHand::read(section, policy.window_bytes, found.as_ref(), bounds)?;
     Ok(())
 }
 
