@@ -37,7 +37,7 @@ use crate::device::DeviceInfo;
 use crate::hctx::{Full, HwCtx};
 use crate::host::{Ended, Host, HostEvent, Mail, Sweep};
 use crate::patience::{self, Patience};
-use crate::request::{Completion, Op, Submission};
+use crate::request::{Completion, Submission};
 use crate::table::Owner;
 use crate::tuning::Tuning;
 use mqfq_sched::flow::FlowId;
@@ -46,7 +46,7 @@ use mqfq_sched::topology::HctxId;
 use pause::Pausing;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, mpsc};
-use turnstile::{NO_TURNSTILE, Turnstiles};
+use turnstile::{NO_TURNSTILE, Turnstiles, capped_bytes};
 
 /// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
 /// would otherwise keep the worker as long as its clients have requests staged.
@@ -325,14 +325,6 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
             self.counts.turnstile = self.core.turnstiles.enter(caps);
         }
         *self.caps = Some(caps.clone());
-    }
-}
-
-/// What a request counts as to a cap on bytes: its payload.
-fn capped_bytes(submission: &Submission) -> u32 {
-    match submission.op {
-        Op::Read | Op::Write => submission.length_bytes,
-        Op::Flush | Op::Discard | Op::WriteZeroes { .. } => 0,
     }
 }
 
@@ -744,39 +736,6 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             self.call(*client, |client, context| client.drain(context));
         }
         self.leaving.push(Leaving { whose, clients, gone });
-    }
-
-    /// As in `drain`: what this client still has passes at once.
-    fn uncap(&mut self, client: u32) {
-        let slot = &mut self.clients[client as usize];
-        slot.caps = None;
-        let turnstile = std::mem::replace(&mut slot.counts.turnstile, NO_TURNSTILE);
-        if turnstile != NO_TURNSTILE && self.core.turnstiles.leave(turnstile, client) {
-            self.call(client, |client, context| client.room(context));
-        }
-    }
-
-    /// Clients whose caps have limits now pass a turnstile, and nobody waits for a limit that is no more.
-    fn caps_changed(&mut self) {
-        for Slot { caps, counts, .. } in &mut self.clients {
-            if let Some(caps) = caps.as_ref().filter(|caps| counts.turnstile == NO_TURNSTILE && caps.is_limited()) {
-                counts.turnstile = self.core.turnstiles.enter(caps);
-            }
-        }
-        self.core.turnstiles.reclaim(self.core.now_ns);
-    }
-
-    /// Tells clients that have waited for a cap, in the order of their turns, as many as it lets through.
-    fn tell_turnstiles(&mut self) {
-        let now_ns = self.core.now_ns;
-        while let Some((turnstile, waiting)) = self.core.turnstiles.take_due(now_ns) {
-            for _ in 0..waiting {
-                let Some(client) = self.core.turnstiles.tell(turnstile, now_ns) else { break };
-                self.call(client, |client, context| client.room(context));
-                self.dispatch_if_due();
-            }
-            self.core.turnstiles.told(turnstile);
-        }
     }
 
     /// Reports the drains of which no client is left.

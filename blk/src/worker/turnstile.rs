@@ -17,7 +17,11 @@
 //! Cost: nothing to a client without caps but a comparison. With caps two read-modify-writes for each limit, of a word
 //! that the workers share. Memory is taken when a client learns of its caps.
 
+use super::{Slot, Worker};
 use crate::cap::{Caps, Due};
+use crate::host::Host;
+use crate::request::{Op, Submission};
+use mqfq_sched::policy::Policy;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
@@ -231,5 +235,48 @@ impl Turnstiles {
     /// From now on everybody passes, and those who wait are due; or no more.
     pub(super) fn open(&mut self, is_open: bool) {
         self.is_open = is_open;
+    }
+}
+
+/// What a request counts as to a cap on bytes: its payload.
+pub(super) fn capped_bytes(submission: &Submission) -> u32 {
+    match submission.op {
+        Op::Read | Op::Write => submission.length_bytes,
+        Op::Flush | Op::Discard | Op::WriteZeroes { .. } => 0,
+    }
+}
+
+impl<H: Host<P>, P: Policy> Worker<H, P> {
+    /// As in `drain`: what this client still has passes at once.
+    pub(super) fn uncap(&mut self, client: u32) {
+        let slot = &mut self.clients[client as usize];
+        slot.caps = None;
+        let turnstile = std::mem::replace(&mut slot.counts.turnstile, NO_TURNSTILE);
+        if turnstile != NO_TURNSTILE && self.core.turnstiles.leave(turnstile, client) {
+            self.call(client, |client, context| client.room(context));
+        }
+    }
+
+    /// Clients whose caps have limits now pass a turnstile, and nobody waits for a limit that is no more.
+    pub(super) fn caps_changed(&mut self) {
+        for Slot { caps, counts, .. } in &mut self.clients {
+            if let Some(caps) = caps.as_ref().filter(|caps| counts.turnstile == NO_TURNSTILE && caps.is_limited()) {
+                counts.turnstile = self.core.turnstiles.enter(caps);
+            }
+        }
+        self.core.turnstiles.reclaim(self.core.now_ns);
+    }
+
+    /// Tells clients that have waited for a cap, in the order of their turns, as many as it lets through.
+    pub(super) fn tell_turnstiles(&mut self) {
+        let now_ns = self.core.now_ns;
+        while let Some((turnstile, waiting)) = self.core.turnstiles.take_due(now_ns) {
+            for _ in 0..waiting {
+                let Some(client) = self.core.turnstiles.tell(turnstile, now_ns) else { break };
+                self.call(client, |client, context| client.room(context));
+                self.dispatch_if_due();
+            }
+            self.core.turnstiles.told(turnstile);
+        }
     }
 }
