@@ -150,6 +150,22 @@ impl<T> Slots<T> {
         }
     }
 
+    /// Gives a name back to a thing that was taken out a moment ago, of a copy in which nobody else has the place since.
+    ///
+    /// # Panics
+    /// If somebody has the place, or another name was given out for it.
+    pub fn put(&mut self, slot: Slot, thing: T) {
+        let entry = &mut self.entries[slot.place()];
+        let next = slot.next();
+        match entry {
+            Entry::Free(free) if Some(*free) == next => self.free.retain(|place| *place as usize != slot.place()),
+            Entry::UsedUp if next.is_none() => {}
+            _ => panic!("the place of {slot:?} is another's"),
+        }
+        *entry = Entry::Taken(slot, thing);
+        self.len += 1;
+    }
+
     /// The thing of this name, if it is still there.
     pub fn get(&self, slot: Slot) -> Option<&T> {
         match self.entries.get(slot.place())? {
@@ -238,6 +254,9 @@ mod tests {
         assert_eq!(format!("{a:?} {b:?} {c:?} {d:?}"), "0.0 1.0 2.0 1.1");
         assert_eq!((slots.get(b), slots.get(d), slots.places()), (None, Some(&"d"), 3));
         assert_eq!(slots.remove(b), None, "an old name takes nobody along");
+        assert_eq!(slots.remove(d), Some("d"));
+        slots.put(d, "d again");
+        assert_eq!((slots.get(d), slots.len(), slots.insert("e").map(Slot::place)), (Some(&"d again"), 3, Ok(3)));
     }
 
     #[test]

@@ -213,8 +213,9 @@ fn a_device_comes_and_goes_under_the_load_of_another_and_its_index_is_used_again
     let stays = attach(&engine, 0, 0, [0, 1], 8);
     for round in 0..10 {
         let name = format!("guest-{round}");
-        let device = engine.add_device(&options(&name, PolicyKind::Sfqd, &["x", "y"])).unwrap();
-        assert_eq!(device, 1, "the smallest that nobody has");
+        engine.add_device(1, &options(&name, PolicyKind::Sfqd, &["x", "y"])).unwrap();
+        let twice = engine.add_device(1, &options("other", PolicyKind::Sfqd, &["x"])).unwrap_err();
+        assert_eq!(twice, format!("device other: device {name} has not gone yet"));
         let guests = [attach(&engine, 1, 0, [2, 3], 4), attach(&engine, 1, 1, [4, 5], 4)];
         guests.iter().for_each(|count| await_completions(count, 20));
         assert_eq!(engine.stats().devices[1].name, name);
@@ -224,7 +225,7 @@ fn a_device_comes_and_goes_under_the_load_of_another_and_its_index_is_used_again
         assert_eq!(engine.stats().devices.len(), 1);
     }
     let faulty = DeviceOptions { queue_depth: 0, ..options("faulty", PolicyKind::Mqfq, &["x"]) };
-    assert!(engine.add_device(&faulty).unwrap_err().contains("queue depth 0 is out of range"));
+    assert!(engine.add_device(1, &faulty).unwrap_err().contains("queue depth 0 is out of range"));
     await_completions(&stays, 100);
     assert!(engine.drain(PATIENCE));
 }

@@ -11,6 +11,7 @@ mod control;
 mod devices;
 mod files;
 mod in_force;
+mod live;
 mod log_format;
 mod observe;
 mod output;

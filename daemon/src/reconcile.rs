@@ -5,77 +5,111 @@
 //! the config that it reads again, a control socket with the present one and a change in it. One function takes it
 //! ([`Reconciler::propose`]).
 //!
+//! # Order
+//! ```text
+//!   refuse     what only a restart changes (`config/change.rs`)                      nothing was touched
+//!   prepare    open devices, bind listeners, fit exports, build tables               dropped, if one fails
+//!   try        engine: devices, flows that come, policies                            taken back, if one fails
+//!   ─────────  nothing below can fail
+//!   close      listeners; doors of exports that go, and their clients drain          with the protocol's own error
+//!   shrink     exports that get shorter: the door, then the end of what is under way
+//!   open       limits, tables, listeners that come
+//!   let go     flows, devices
+//! ```
+//! What goes is gone before what comes is offered: a byte that changes hands is never two exports' (I11). What is tried
+//! adds and changes alone, so that it can be taken back without anybody noticing more than a pause.
+//!
 //! Invariant: a proposal is applied as a whole or not at all (I12 of `ARCHITECTURE.md`). Its number, its revision, and
 //! who has made it are kept by the control plane (`control/src/ledger.rs`).
 
-use crate::config::caps::{self, Whose};
-use crate::config::{LiveCaps, Plan};
+mod difference;
+
+pub use difference::Change;
+
+use crate::config::caps::WatchedCaps;
+use crate::config::{DevicePlan, ExportPlan, LiveCaps, Plan};
+use crate::devices;
+use crate::live::{self, Exports, Listeners, Owners, Tenants};
+use crate::output::Output;
+use crate::trouble::TroubleCounts;
+use crate::upgrade::{self, Serving};
+use crate::watch::Watch;
+use mqfq_blk::client::{MakeClient, Remains};
+use mqfq_blk::device::Device;
 use mqfq_blk::engine::Engine;
+use mqfq_blk::slots::Slot;
+use mqfq_front::export::ExportTable;
+use mqfq_front::front_end::{self, ExportAddress, Listener};
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Something that was changed.
-#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
-pub struct Change {
-    /// `None`: it is about a cap, which a tenant has on all its devices.
-    device: Option<String>,
-    /// `None`: it is about the device's policy, or about a group.
-    tenant: Option<String>,
-    /// Which export of the tenant, if each is a flow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    export: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<String>,
-    /// `policy`, `weight` or `caps`.
-    key: &'static str,
-    from: String,
-    to: String,
-}
-
-impl Change {
-    /// A device's `key` is another one.
-    fn of(device: &str, key: &'static str, from: impl ToString, to: impl ToString) -> Change {
-        let (device, from, to) = (Some(device.to_owned()), from.to_string(), to.to_string());
-        Change { device, tenant: None, export: None, group: None, key, from, to }
-    }
-
-    /// In words.
-    pub fn sentence(&self) -> String {
-        let Change { device, tenant, export, group, key, from, to } = self;
-        let of = match (tenant, export, group) {
-            (Some(tenant), Some(export), _) => format!("export {export} of tenant {tenant} on "),
-            (Some(tenant), ..) => format!("tenant {tenant} on "),
-            (.., Some(group)) => format!("group {group} on "),
-            _ => String::new(),
-        };
-        let Some(device) = device else {
-            let of = export.as_ref().map(|export| format!("export {export}"));
-            let of = of.or(tenant.as_ref().map(|tenant| format!("tenant {tenant}"))).unwrap_or_default();
-            return format!("{of}: {key} {from} -> {to}");
-        };
-        if from == to {
-            return format!("{of}device {device}: {key} {to}, with other settings");
-        }
-        format!("{of}device {device}: {key} {from} -> {to}")
-    }
-}
+/// Exports that drain at a time.
+const DRAINS_AT_ONCE: usize = 64;
 
 /// Why nothing of a proposal was applied: at least one sentence.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct Refusals(pub Vec<String>);
 
+impl From<String> for Refusals {
+    fn from(sentence: String) -> Refusals {
+        Refusals(vec![sentence])
+    }
+}
+
 /// What runs, and the only one who changes it.
 pub struct Reconciler {
     plan: Plan,
     engine: Arc<Engine>,
-    caps: LiveCaps,
+    things: Things,
+}
+
+/// What stands behind the plan.
+pub struct Things {
+    /// By slot.
+    pub devices: BTreeMap<Slot, Arc<dyn Device>>,
+    /// By slot.
+    pub exports: Exports,
+    /// By name.
+    pub tenants: Tenants,
+    /// By export.
+    pub owners: Owners,
+    /// Of tenants and exports.
+    pub caps: LiveCaps,
+    /// The same, as those who watch see them.
+    pub watched_caps: WatchedCaps,
+    /// By address.
+    pub listeners: Listeners,
+    /// Where names of devices stand for what is told of them.
+    pub trouble: Arc<TroubleCounts>,
+    /// What another process would take over.
+    pub serving: Arc<Serving>,
+    /// Who asks devices how they are.
+    pub watch: Watch,
+    /// For sentences about what was asked for and needs no answer.
+    pub output: Output,
+}
+
+/// A listener that waits for the commit.
+struct Bound {
+    address: ExportAddress,
+    table: Arc<ExportTable>,
+    listener: Box<dyn Listener>,
+}
+
+/// A step on the engine that was made, and may have to be taken back.
+enum Made {
+    Device(Slot),
+    Flows(Slot),
+    Policy(Slot),
 }
 
 impl Reconciler {
-    /// Of an engine that runs `plan`, whose clients pass `caps`.
-    pub fn new(plan: Plan, engine: Arc<Engine>, caps: LiveCaps) -> Reconciler {
-        Reconciler { plan, engine, caps }
+    /// Of an engine that runs `plan`.
+    pub fn new(plan: Plan, engine: Arc<Engine>, things: Things) -> Reconciler {
+        things.watched_caps.follow(&things.caps, &plan);
+        Reconciler { plan, engine, things }
     }
 
     /// What is in force.
@@ -84,71 +118,270 @@ impl Reconciler {
     }
 
     /// Puts `plan` in force, as a whole or not at all, and says what is different; with `dry_run` it only says what
-    /// would be. Blocks until it is in force, which may take as long as `server.drain-s` says.
+    /// would be. Blocks until it is in force, which may take as long as `server.drain-s` says, and again as long for
+    /// devices that must run empty.
     ///
     /// # Errors
     /// [`Refusals`]: what cannot be had while tenants are served, or what failed. All is as before.
     pub fn propose(&mut self, plan: &Plan, dry_run: bool) -> Result<Vec<Change>, Refusals> {
-        let changes = self.plan.changes_to(plan).map_err(|sentence| Refusals(vec![sentence]))?;
-        let mut said = Vec::new();
-        let patience = Duration::from_secs(self.plan.server.drain_s);
-        // Those that may fail come first, so that what was done of the others need not be taken back.
-        let mut before = Vec::new();
-        for (slot, policy) in changes.policies {
-            let device = slot.place();
-            let (was, wanted) = (self.engine.policy(device), policy.options(self.engine.workers()));
-            // What would start on it now.
-            let fallback = policy.fallback(self.engine.workers());
-            let fallback = fallback.filter(|_| wanted.kind.is_direct() && !self.engine.has_class_queues(device));
-            let options = fallback.unwrap_or(wanted);
-            if !dry_run && let Err(sentence) = self.engine.set_policy(device, options, patience) {
-                for (device, was) in before.into_iter().rev() {
-                    // It ran a moment ago. A device that does not let go of its requests keeps the new one, which the
-                    // sentence about it does not hide: `devices` of a report has what is in force.
-                    drop(self.engine.set_policy(device, was, patience));
-                }
-                return Err(Refusals(vec![sentence]));
-            }
-            before.push((device, was));
-            let config = &self.plan.devices[slot].config;
-            said.push(Change::of(&config.name, "policy", was.kind.name(), options.kind.name()));
+        let target = self.plan.aligned(plan)?;
+        let policies = |slot: Slot, plan: &DevicePlan| {
+            let has_class_queues = self.engine.has_class_queues(slot.place());
+            let to_be = live::policy(plan, self.engine.workers(), has_class_queues);
+            [self.engine.policy(slot.place()).kind, to_be.kind]
+        };
+        let changes = difference::between(&self.plan, &target, &policies);
+        if dry_run {
+            return Ok(changes);
         }
-        for (device, flow, weight) in changes.weights {
-            let (name, old) = (&self.plan.devices[device].config.name, &self.plan.devices[device].flows[flow]);
-            let change = Change::of(name, "weight", old.weight.get(), weight.get());
-            said.push(Change { tenant: Some(old.tenant.clone()), export: old.export.clone(), ..change });
-            if !dry_run {
-                self.engine.set_weight(device.place(), flow.into(), weight);
-                self.plan.devices[device].flows[flow].weight = weight;
-            }
+        if !changes.is_empty() {
+            self.apply(&target).inspect_err(|_| {
+                // Who was to come has neither a guarantee nor a cap.
+                self.things.tenants.follow(&self.plan);
+                self.things.caps.follow(&self.engine, &self.plan);
+            })?;
         }
-        for (device, group, weight) in changes.group_weights {
-            let (name, old) =
-                (&self.plan.devices[device].config.name, &self.plan.devices[device].groups[group.0 as usize]);
-            let change = Change::of(name, "weight", old.weight.get(), weight.get());
-            let whose = Some(old.name.clone());
-            let (tenant, group_name) = if old.is_tenant { (whose, None) } else { (None, whose) };
-            said.push(Change { tenant, group: group_name, ..change });
-            if !dry_run {
-                self.engine.set_group_weight(device.place(), group, weight);
-                self.plan.devices[device].groups[group.0 as usize].weight = weight;
-            }
-        }
-        for (whose, limits) in changes.caps {
-            let (from, to) = (caps::shown(self.caps.of_whom(&whose)), caps::shown(limits));
-            if !dry_run {
-                self.caps.set(&self.engine, &whose, limits);
-                self.plan.set_caps(&whose, limits);
-            }
-            let (tenant, export) = match whose {
-                Whose::Tenant(tenant) => (Some(tenant), None),
-                Whose::Export(export) => (None, Some(export)),
-            };
-            said.push(Change { device: None, tenant, export, group: None, key: "caps", from, to });
-        }
-        if !dry_run && !said.is_empty() {
-            self.plan.take_policies_of(plan);
-        }
-        Ok(said)
+        self.plan = target;
+        self.things.watched_caps.follow(&self.things.caps, &self.plan);
+        Ok(changes)
     }
+
+    fn apply(&mut self, target: &Plan) -> Result<(), Refusals> {
+        let devices = self.open_devices(target)?;
+        self.things.tenants.add(target)?;
+        self.things.caps.add(target);
+        let device = |slot| devices.get(&slot).or_else(|| self.things.devices.get(&slot)).expect("of the plan").clone();
+        let Things { tenants, caps, exports: before, .. } = &self.things;
+        let exports = live::exports(target, tenants, caps, device, before)?;
+        for (_, slots) in &target.listeners {
+            // What is wrong with a list is found before anything is touched.
+            ExportTable::new(live::offered(slots, &exports))?;
+        }
+        let bound = self.bind(target)?;
+        let mut made = Vec::new();
+        if let Err(sentence) = self.try_engine(target, &devices, &mut made) {
+            made.into_iter().rev().for_each(|step| self.take_back(step));
+            return Err(sentence.into());
+        }
+        self.commit(target, devices, exports, bound);
+        Ok(())
+    }
+
+    /// Devices that come, opened.
+    fn open_devices(&self, target: &Plan) -> Result<BTreeMap<Slot, Arc<dyn Device>>, String> {
+        let mut warnings = Vec::new();
+        let is_new = |(slot, _): &(Slot, &DevicePlan)| self.plan.devices.get(*slot).is_none();
+        let open = |(slot, plan): (Slot, &DevicePlan)| {
+            let device = devices::open(plan, &mut warnings).map_err(|error| error.to_string())?;
+            Ok((slot, device))
+        };
+        let opened = target.devices.iter().filter(is_new).map(open).collect();
+        warnings.iter().for_each(|warning| self.things.output.note(warning));
+        opened
+    }
+
+    /// Listeners that come, of which nobody has let a client in.
+    fn bind(&self, target: &Plan) -> Result<Vec<Bound>, String> {
+        let is_new = |(address, _): &&(ExportAddress, Vec<Slot>)| self.things.listeners.of(address).is_none();
+        let bind = |(address, _): &(ExportAddress, Vec<Slot>)| {
+            let table = Arc::new(ExportTable::new([])?);
+            let listener = self.things.listeners.listen(address, table.clone())?;
+            Ok(Bound { address: address.clone(), table, listener })
+        };
+        target.listeners.iter().filter(is_new).map(bind).collect()
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.plan.server.drain_s)
+    }
+
+    /// What may fail: devices and flows that come, and policies. Flows that go are still there after it.
+    fn try_engine(
+        &self,
+        target: &Plan,
+        devices: &BTreeMap<Slot, Arc<dyn Device>>,
+        made: &mut Vec<Made>,
+    ) -> Result<(), String> {
+        let workers = self.engine.workers();
+        for (slot, plan) in target.devices.iter() {
+            let Some(before) = self.plan.devices.get(slot) else {
+                let options = live::device_options(plan, devices[&slot].clone(), workers);
+                self.engine.add_device(slot.place(), &options)?;
+                made.push(Made::Device(slot));
+                continue;
+            };
+            let both = with_those_that_go(before, plan);
+            let is_same = difference::same_flows(before, &both);
+            // A policy that has groups comes before groups, and groups go before one that has none.
+            let change_policy = |made: &mut Vec<Made>| {
+                let policy = live::policy(plan, workers, self.engine.has_class_queues(slot.place()));
+                self.engine.set_policy(slot.place(), policy, self.patience())?;
+                made.push(Made::Policy(slot));
+                Ok::<(), String>(())
+            };
+            let has_other_policy = before.config.policy != plan.config.policy;
+            if has_other_policy && !plan.groups.is_empty() {
+                change_policy(made)?;
+            }
+            if !is_same {
+                let (flows, grouping) = (live::flows(&both), live::grouping(&both));
+                self.engine.set_flows(slot.place(), &flows, &grouping, self.patience())?;
+                made.push(Made::Flows(slot));
+            }
+            if has_other_policy && plan.groups.is_empty() {
+                change_policy(made)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A step goes back. That it cannot is said; then the device goes on with what it has, which reports show.
+    fn take_back(&self, step: Made) {
+        let patience = self.patience();
+        let result = match step {
+            Made::Device(slot) => self.engine.remove_device(slot.place(), patience),
+            Made::Flows(slot) => {
+                let plan = &self.plan.devices[slot];
+                self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience)
+            }
+            Made::Policy(slot) => {
+                let has_class_queues = self.engine.has_class_queues(slot.place());
+                let policy = live::policy(&self.plan.devices[slot], self.engine.workers(), has_class_queues);
+                self.engine.set_policy(slot.place(), policy, patience)
+            }
+        };
+        self.told(result);
+    }
+
+    /// Of a step that needs no answer.
+    fn told(&self, result: Result<(), String>) {
+        if let Err(sentence) = result {
+            self.things.output.note(&sentence);
+        }
+    }
+
+    /// From here on nothing fails: what does not end in time is said, and let be.
+    fn commit(&mut self, target: &Plan, devices: BTreeMap<Slot, Arc<dyn Device>>, exports: Exports, bound: Vec<Bound>) {
+        let grace = Duration::from_secs(target.server.drain_s);
+        let addresses: Vec<&ExportAddress> = target.listeners.iter().map(|(address, _)| address).collect();
+        for gone in self.things.listeners.keep(&addresses) {
+            front_end::close_listener(&self.engine, gone.number);
+        }
+        self.drain_exports(target, grace);
+        self.resize(target, &exports, grace);
+        self.things.caps.follow(&self.engine, target);
+        self.things.tenants.follow(target);
+        self.things.owners.follow(target);
+        self.open(target, &exports, bound);
+        self.let_go(target, grace);
+        self.name_devices(target, &devices);
+        let stay: BTreeSet<Slot> = target.devices.iter().map(|(slot, _)| slot).collect();
+        self.things.devices.extend(devices);
+        self.things.devices.retain(|slot, _| stay.contains(slot));
+        self.things.exports = exports;
+        let named =
+            |(slot, device): (&Slot, &Arc<dyn Device>)| (target.devices[*slot].config.name.clone(), device.clone());
+        let listening = target.listeners.iter().filter_map(|(address, _)| self.things.listeners.of(address));
+        let listening = listening.map(|listener| (listener.number, upgrade::key(&listener.address)));
+        self.things.serving.follow(self.things.devices.iter().map(named).collect(), listening.collect());
+    }
+
+    /// Exports that go take no new clients, and those that they have are drained.
+    fn drain_exports(&self, target: &Plan, grace: Duration) {
+        let gone = self.things.exports.iter().filter(|(slot, _)| target.exports.get(**slot).is_none());
+        let gone: Vec<_> = gone.map(|(_, export)| export).collect();
+        gone.iter().for_each(|export| export.door.close());
+        for some in gone.chunks(DRAINS_AT_ONCE) {
+            std::thread::scope(|scope| {
+                for export in some {
+                    scope.spawn(|| {
+                        if !front_end::drain_export(&self.engine, export, grace) {
+                            let (name, grace_s) = (mqfq_config::text::shown(&export.name), grace.as_secs());
+                            self.things.output.note(&format!(
+                                "some clients of export {name}, which is gone, did not take their replies within \
+                                 {grace_s} s and were disconnected"
+                            ));
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    /// Those that stay have their new size and access; of one that shrinks nothing is under way beyond its end.
+    fn resize(&self, target: &Plan, exports: &Exports, grace: Duration) {
+        for (slot, export) in target.exports.iter() {
+            let Some(before) = self.plan.exports.get(slot) else { continue };
+            let door = &exports[&slot].door;
+            if before.read_only != export.read_only {
+                door.set_read_only(export.read_only);
+            }
+            let ExportPlan { offset_bytes, size_bytes, .. } = export;
+            if before.size_bytes != *size_bytes {
+                door.resize(*size_bytes);
+            }
+            if before.size_bytes > *size_bytes {
+                let beyond = Remains::Bytes(offset_bytes + size_bytes, offset_bytes + before.size_bytes);
+                let ended = self.engine.await_end(export.device.place(), beyond, grace);
+                self.told(ended.map_err(|reason| format!("export {} shrank: {reason}", export.name)));
+            }
+        }
+    }
+
+    /// Every address offers what it is to offer, and lets in as many.
+    fn open(&mut self, target: &Plan, exports: &Exports, bound: Vec<Bound>) {
+        let mut clients: Vec<MakeClient> = Vec::new();
+        for Bound { address, table, listener } in bound {
+            self.things.listeners.add(address, table, &*listener);
+            clients.extend(listener.into_clients());
+        }
+        for (address, slots) in &target.listeners {
+            let listener = self.things.listeners.of(address).expect("bound before");
+            listener.table.replace(live::offered(slots, exports)).expect("a list that was made before");
+            if let Some(places) = &listener.places {
+                places.share(&listener.table, target.server.connections_max);
+            }
+        }
+        clients.into_iter().for_each(|client| self.engine.attach(client));
+    }
+
+    /// Flows and devices that go.
+    fn let_go(&self, target: &Plan, patience: Duration) {
+        for (slot, before) in self.plan.devices.iter() {
+            let result = match target.devices.get(slot) {
+                None => self.engine.remove_device(slot.place(), patience),
+                Some(plan) if before.flows.iter().all(|(flow, _)| plan.flows.get(flow).is_some()) => Ok(()),
+                Some(plan) => self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience),
+            };
+            self.told(result);
+        }
+    }
+
+    /// Devices that have come have a name where their troubles are told, and somebody who asks how they are.
+    fn name_devices(&self, target: &Plan, devices: &BTreeMap<Slot, Arc<dyn Device>>) {
+        for (slot, device) in devices {
+            let name = target.devices[*slot].config.name.clone();
+            self.things.trouble.name(slot.place(), &name);
+            self.things.watch.add(&name, device);
+        }
+    }
+}
+
+/// A device with the flows that come, and those that go as they were.
+fn with_those_that_go(before: &DevicePlan, plan: &DevicePlan) -> DevicePlan {
+    let mut both = before.clone();
+    let same_groups = before.groups.len() == plan.groups.len()
+        && before
+            .groups
+            .iter()
+            .zip(&plan.groups)
+            .all(|(one, other)| (&one.name, one.parent) == (&other.name, other.parent));
+    both.groups.clone_from(&plan.groups);
+    both.flows = plan.flows.clone();
+    let going: Vec<_> = before.flows.iter().filter(|(slot, _)| plan.flows.get(*slot).is_none()).collect();
+    for (slot, flow) in going {
+        let group = flow.group.filter(|_| same_groups);
+        both.flows.put(slot, crate::config::FlowPlan { group, ..flow.clone() });
+    }
+    both
 }

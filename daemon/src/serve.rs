@@ -8,36 +8,33 @@
 //! (`{"devices":…}`) for each SIGUSR1, `{"tracing":…}` for each SIGUSR2, `{"reloaded":…}` for each SIGHUP,
 //! `{"draining":true}`, and the counters once more with `--stats`.
 
+use crate::config::caps::WatchedCaps;
 use crate::config::family::Relative;
-use crate::config::{
-    Config, ConfigError, ControlConfig, DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan, RealFiles, family,
-};
+use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, LiveCaps, Plan, RealFiles, family};
 use crate::connection_log::connection_log;
 use crate::control::{self, Origin, Running};
 use crate::in_force::{self, Rates};
+use crate::live::{self, Exports, ListenerCounts, Listeners, MakeOptions, Owners, Tenants};
 use crate::log_format::{About, Level, LogFormat};
 use crate::output::{LAST_LINES_WAIT, Output};
-use crate::reconcile::{Change, Reconciler};
+use crate::reconcile::{Change, Reconciler, Things};
 use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
 use crate::upgrade::{Arrival, Boarded, Outcome, Replaced, Serving, Upgrades};
 use crate::{devices, observe, plain, systemd, upgrade, watch};
-use mqfq_blk::cap::Caps;
 use mqfq_blk::device::Device;
-use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping, Settled};
+use mqfq_blk::engine::{Engine, EngineOptions, Settled};
 use mqfq_blk::probe::Finding;
-use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slots};
+use mqfq_blk::slots::Slot;
 use mqfq_config::text::shown;
 use mqfq_control::Listen;
 use mqfq_front::FRONT_ENDS;
-use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
+use mqfq_front::export::ExportTable;
 use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener};
 use mqfq_front::inherited::Inherited;
-use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
 use mqfq_front::socket::SocketAddress;
-use mqfq_front::stats::Stats;
 use mqfq_observe::routes;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -182,6 +179,8 @@ struct Prepared {
     devices: Vec<Arc<dyn Device>>,
     tables: Vec<(ExportAddress, Arc<ExportTable>)>,
     workers: usize,
+    tenants: Tenants,
+    exports: Exports,
     caps: LiveCaps,
 }
 
@@ -271,15 +270,17 @@ fn start_and_serve(
         inherited: activated.clone(),
         ..ListenOptions::default()
     };
-    let tenants = Arc::new(prepared.tenants_of_exports());
-    let listen_options = |address: &ExportAddress| {
-        let (notes, tenants, at) = (output.clone(), tenants.clone(), address.to_string());
+    let owners = Owners::new(&prepared.plan);
+    let (notes, whose) = (output.clone(), owners.clone());
+    let listen_options: MakeOptions = Arc::new(move |address: &ExportAddress| {
+        let (notes, whose, at) = (notes.clone(), whose.clone(), address.to_string());
         let log = connection_log(move |line, export| {
-            let tenant = export.and_then(|export| tenants.get(export)).map(String::as_str);
+            let tenant = export.and_then(|export| whose.of(export));
+            let tenant = tenant.as_deref();
             notes.say(Level::Notice, About { tenant, export, address: Some(&at), ..About::default() }, line);
         });
         ListenOptions { log: Some(log), ..listen_options.clone() }
-    };
+    });
     let mut listeners: BTreeMap<String, Box<dyn Listener>> = BTreeMap::new();
     for (address, table) in prepared.tables.iter().filter(|(address, _)| !arrival.listens_at(address)) {
         if !address.address().claim().is_some_and(|claim| activated.has(&claim)) {
@@ -292,11 +293,12 @@ fn start_and_serve(
     let engine = Arc::new(Engine::start(prepared.engine_options())?);
     let trouble = Arc::new(TroubleCounts::new(prepared.device_names()));
     let _teller = TroubleTeller::start(trouble.clone(), output.clone())?;
-    engine.on_trouble(move |device, new| trouble.add(device, new));
+    let counted = trouble.clone();
+    engine.on_trouble(move |device, new| counted.add(device, new));
     go_on()?;
     let named: Vec<_> = prepared.device_names().into_iter().zip(prepared.devices.iter().cloned()).collect();
     let notes = output.clone();
-    watch::start(&named, move |device, line| notes.say(Level::Warning, About::device(device), line))
+    let watch = watch::start(&named, move |device, line| notes.say(Level::Warning, About::device(device), line))
         .map_err(|error| format!("cannot start a thread: {}", plain(&error)))?;
     let copy = |socket: &OwnedFd| socket.try_clone().map_err(|error| format!("no descriptor: {}", plain(&error)));
     let mut sockets = Vec::new();
@@ -309,15 +311,21 @@ fn start_and_serve(
         sockets.push((address.to_string(), copy(&listening.socket)?));
     }
     // From here on clients of a server that is replaced wait.
-    let Boarded { listeners: boarded, connections } = arrival.board(&named, &prepared.tables, listen_options)?;
+    let Boarded { listeners: boarded, connections } =
+        arrival.board(&named, &prepared.tables, |address| listen_options(address))?;
     listeners.extend(boarded);
     // In the order of the config.
     let listeners: Vec<(String, Box<dyn Listener>)> =
         prepared.tables.iter().filter_map(|(address, _)| listeners.remove_entry(&upgrade::key(address))).collect();
     let addresses: Vec<String> = listeners.iter().map(|(_, listener)| listener.address()).collect();
-    let listener_stats: Vec<Arc<Stats>> = listeners.iter().map(|(_, listener)| listener.stats()).collect();
+    let mut live_listeners = Listeners::new(listen_options);
+    for (address, table) in &prepared.tables {
+        let key = upgrade::key(address);
+        let listener = listeners.iter().find(|(other, _)| *other == key);
+        listener.into_iter().for_each(|(_, listener)| live_listeners.add(address.clone(), table.clone(), &**listener));
+    }
     let numbered = listeners.iter().map(|(key, listener)| (listener.number(), key.clone())).collect();
-    let serving = Arc::new(Serving { devices: named, listeners: numbered, sockets });
+    let serving = Arc::new(Serving { devices: Mutex::new(named), listeners: Mutex::new(numbered), sockets });
     let (committed, is_committed) = mpsc::channel();
     let upgrades = match &upgrade_socket {
         None => None,
@@ -347,22 +355,37 @@ fn start_and_serve(
     connections.into_iter().for_each(|client| engine.attach(client));
     arrival.is_over();
     let _files: Vec<_> = taken_sockets.iter().map(SocketAddress::own_file).collect();
-    let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device).clone()).collect();
+    let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device)).collect();
     prepared.say_settled(&settled, output);
     prepared.say(true, &addresses, &settled, replaced, output);
 
-    let counts = Counting { engine: engine.clone(), addresses, listeners: listener_stats };
+    let counts = Counting { engine: engine.clone(), listeners: live_listeners.counts() };
     let (counts, mut rates) = (Arc::new(counts), Rates::default());
     let mut report = || {
         let report = counts.report(&mut rates);
         if output.is_json() { output.report_json(&report) } else { output.report(report.table()) }
     };
-    let Prepared { text, control, plan, caps, .. } = prepared;
-    let tenant = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].tenant.clone();
-    let tenant_of: Vec<_> = plan.exports.values().map(|export| (export.name.clone(), tenant(export))).collect();
-    let watcher = control_sockets.is_some().then(|| observe::start(engine.clone(), &caps, &tenant_of)).transpose()?;
+    let Prepared { text, control, plan, devices, tenants, exports, caps, .. } = prepared;
+    let watched_caps = WatchedCaps::default();
+    let watcher = control_sockets.is_some().then(|| observe::start(engine.clone(), watched_caps.clone())).transpose()?;
     let routes = watcher.iter().flat_map(routes::routes).collect();
-    let reconciler = Reconciler::new(plan, engine.clone(), caps);
+    let devices = plan.devices.iter().map(|(slot, _)| slot).zip(devices).collect();
+    let (listeners, output_of_changes) = (live_listeners, output.clone());
+    let taken_over = serving.clone();
+    let things = Things {
+        devices,
+        exports,
+        tenants,
+        owners,
+        caps,
+        watched_caps,
+        listeners,
+        trouble,
+        watch,
+        serving: taken_over,
+        output: output_of_changes,
+    };
+    let reconciler = Reconciler::new(plan, engine.clone(), things);
     let sockets = control_sockets.unwrap_or_default();
     let listen = sockets.iter().map(|socket| socket.address.clone()).collect();
     let origin = Origin { path: config.clone(), text, control, listen };
@@ -423,13 +446,12 @@ fn start_and_serve(
         output.report("{\"draining\":true}\n");
     }
     running.drains();
-    let grace = Duration::from_secs(server.drain_s);
-    let all_answered = engine.drain(grace);
+    let drain_s = running.with_plan(|plan| plan.server.drain_s);
+    let all_answered = engine.drain(Duration::from_secs(drain_s));
     drop(control);
     if print_stats {
         report();
     }
-    let drain_s = server.drain_s;
     let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
     if all_answered { Ok(()) } else { Err(sentence().into()) }
 }
@@ -448,14 +470,12 @@ fn leave(output: &Output, print_stats: bool, report: &mut dyn FnMut(), last: Str
 /// Where the counters come from.
 struct Counting {
     engine: Arc<Engine>,
-    addresses: Vec<String>,
-    listeners: Vec<Arc<Stats>>,
+    listeners: ListenerCounts,
 }
 
 impl Counting {
     fn report(&self, rates: &mut Rates) -> StatsReport {
-        let counts = self.addresses.iter().cloned().zip(self.listeners.iter().map(|stats| stats.counts()));
-        StatsReport::new(&self.engine.stats(), rates, counts)
+        StatsReport::new(&self.engine.stats(), rates, self.listeners.all())
     }
 }
 
@@ -489,11 +509,17 @@ fn begin_trace(options: &ServeOptions, engine: &Engine, output: &Output) -> bool
 /// False: it has ended.
 fn end_trace(options: &ServeOptions, running: &Running, engine: &Engine, output: &Output) -> bool {
     let traces = engine.take_trace();
-    let traced = |device: &DevicePlan| TracedDevice {
-        name: device.config.name.clone(),
-        tenants: device.flows.values().map(FlowPlan::name).collect(),
+    // By the engine's numbers, of which some may be nobody's.
+    let traced = |plan: &Plan| {
+        let mut devices = vec![TracedDevice { name: String::new(), tenants: Vec::new() }; plan.devices.places()];
+        for (slot, device) in plan.devices.iter() {
+            let mut tenants = vec![String::new(); device.flows.places()];
+            device.flows.iter().for_each(|(flow, plan)| tenants[flow.place()] = plan.name());
+            devices[slot.place()] = TracedDevice { name: device.config.name.clone(), tenants };
+        }
+        devices
     };
-    let devices: Vec<TracedDevice> = running.with_plan(|plan| plan.devices.values().map(traced).collect());
+    let devices: Vec<TracedDevice> = running.with_plan(traced);
     let path = options.trace.to_string_lossy();
     match trace::write(&options.trace, &devices, &traces, engine.clock().now_ns()) {
         Err(why) => {
@@ -567,30 +593,13 @@ impl Prepared {
             devices.push(open(device, &mut plan.warnings).map_err(|error| error.to_string())?);
         }
         plan.warnings.iter().for_each(|warning| output.note(warning));
-        let (memories, caps) = (memories(&plan), LiveCaps::new(&plan));
-        // One name for each tenant, whichever devices it is on.
-        let mut named: BTreeMap<&str, TenantId> = BTreeMap::new();
-        let mut tenants = Slots::new(PLACES_MAX);
-        let mut exports = Vec::new();
-        for (slot, export) in plan.exports.iter() {
-            let device = &plan.devices[export.device];
-            let name = device.flows[export.flow].tenant.as_str();
-            let tenant = match named.get(name) {
-                Some(tenant) => *tenant,
-                None => {
-                    let tenant = tenants.insert(name).map_err(|NoPlace| format!("more than {PLACES_MAX} tenants"))?;
-                    *named.entry(name).or_insert(TenantId(tenant))
-                }
-            };
-            let whose =
-                Whose { id: ExportId(slot), tenant, memory: memories[name].clone(), caps: caps.of(&export.name, name) };
-            exports.push(fit(export, whose, device, &*devices[export.device.place()])?);
-        }
+        let (tenants, caps) = (Tenants::new(&plan)?, LiveCaps::new(&plan));
+        let device = |slot: Slot| devices[slot.place()].clone();
+        let exports = live::exports(&plan, &tenants, &caps, device, &Exports::new())?;
         let mut tables = Vec::new();
         for (address, slots) in &plan.listeners {
             go_on()?;
-            let table = ExportTable::new(slots.iter().map(|slot| exports[slot.place()].clone()))?;
-            tables.push((address.clone(), Arc::new(table)));
+            tables.push((address.clone(), Arc::new(ExportTable::new(live::offered(slots, &exports))?)));
         }
         let workers = match plan.server.workers {
             Some(workers) => workers,
@@ -598,13 +607,7 @@ impl Prepared {
                 .map_err(|error| format!("cannot count the CPUs ({}), set server.workers", plain(&error)))?
                 .get(),
         };
-        Ok(Prepared { text, control, plan, devices, tables, workers, caps })
-    }
-
-    /// Whose each export is.
-    fn tenants_of_exports(&self) -> BTreeMap<String, String> {
-        let tenant = |export: &ExportPlan| self.plan.devices[export.device].flows[export.flow].tenant.clone();
-        self.plan.exports.values().map(|export| (export.name.clone(), tenant(export))).collect()
+        Ok(Prepared { text, control, plan, devices, tables, workers, tenants, exports, caps })
     }
 
     fn device_names(&self) -> Vec<String> {
@@ -612,30 +615,8 @@ impl Prepared {
     }
 
     fn engine_options(&self) -> EngineOptions {
-        let device = |(plan, device): (&DevicePlan, &Arc<dyn Device>)| DeviceOptions {
-            grouping: Grouping {
-                tree: family::tree(&plan.groups, plan.flows.values().map(|flow| flow.group)),
-                names: plan.groups.iter().map(|group| group.name.clone()).collect(),
-            },
-            name: plan.config.name.clone(),
-            device: device.clone(),
-            policy: plan.config.policy.options(self.workers),
-            fallback: plan.config.policy.fallback(self.workers),
-            queue_depth: plan.config.queue_depth,
-            flows: plan
-                .flows
-                .values()
-                .map(|flow| FlowOptions {
-                    name: flow.name(),
-                    weight: flow.weight,
-                    class: flow.class,
-                    limits: flow.staged,
-                })
-                .collect(),
-            cost: plan.config.cost,
-            path: plan.config.path,
-            queues: plan.config.queues,
-        };
+        let device =
+            |(plan, device): (&DevicePlan, &Arc<dyn Device>)| live::device_options(plan, device.clone(), self.workers);
         EngineOptions {
             workers: self.workers,
             pin: self.plan.server.pin,
@@ -756,63 +737,6 @@ impl Prepared {
         };
         output.report(text);
     }
-}
-
-/// Which export it is, and whose.
-struct Whose {
-    id: ExportId,
-    tenant: TenantId,
-    memory: Arc<TenantMemory>,
-    caps: Arc<Caps>,
-}
-
-/// The payload memory of each tenant that has an export, by name. A tenant has one, however many devices it uses.
-fn memories(plan: &Plan) -> BTreeMap<&str, Arc<TenantMemory>> {
-    let flows = || plan.devices.values().flat_map(|device| device.flows.values());
-    let limits: BTreeMap<&str, u64> = flows().map(|flow| (flow.tenant.as_str(), flow.memory_bytes)).collect();
-    let server = ServerMemory::new(MemoryLimits { server_bytes: plan.server.memory_bytes, tenants: limits.len() });
-    limits.into_iter().map(|(tenant, bytes)| (tenant, server.tenant(bytes))).collect()
-}
-
-/// The export as the front end wants it, if it fits the device as it turned out to be.
-fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
-    let info = device.info();
-    let name = &plan.config.name;
-    let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
-    let block_bytes = u64::from(info.block_bytes);
-    if !offset_bytes.is_multiple_of(block_bytes) || !size_bytes.is_multiple_of(block_bytes) {
-        let message = format!(
-            "offset {offset_bytes} and size {size_bytes} do not fit device {name}, allowed are multiples of its block of \
-             {block_bytes} bytes"
-        );
-        return Err(export.place.error(message).to_string());
-    }
-    if offset_bytes + size_bytes > info.size_bytes {
-        let message = format!("ends past the end of device {name}, allowed is up to byte {}", info.size_bytes);
-        return Err(export.place.error(message).to_string());
-    }
-    let mut block = BlockSizes::of_device(&info);
-    if let Some(most) = export.payload_bytes_max {
-        // Whole blocks: the device's block is a power of two of at most 64 KiB, the least that can be asked for.
-        block.payload_bytes_max = block.payload_bytes_max.min(most / block.min_bytes * block.min_bytes);
-        block.preferred_bytes = block.preferred_bytes.min(1 << block.payload_bytes_max.ilog2());
-    }
-    let Whose { id, tenant, memory, caps } = whose;
-    Ok(Export {
-        id,
-        name: export.name.clone(),
-        description: export.description.clone().unwrap_or_default(),
-        device: export.device.into(),
-        flow: export.flow.into(),
-        tenant,
-        door: Door::default(),
-        offset_bytes,
-        size_bytes,
-        read_only: export.read_only,
-        block,
-        memory,
-        caps,
-    })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::*;
 use mqfq_blk::client::{Client, Context, Event};
 use mqfq_blk::device::null::NullDevice;
+use mqfq_blk::engine::{DeviceOptions, FlowOptions};
 use mqfq_blk::path::PathOptions;
 use mqfq_blk::queues::QueueLayout;
 use mqfq_blk::request::Completion;

@@ -22,6 +22,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 /// One device's names.
+#[derive(Clone)]
 pub struct TracedDevice {
     /// Its own.
     pub name: String,
@@ -114,10 +115,11 @@ fn write_to<W: Write>(
     out.out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     let mut written = Written::default();
     let mut next_pid = 1;
-    for (index, device) in devices.iter().enumerate() {
+    // An index or a place that nobody has is without a name.
+    for (index, device) in devices.iter().enumerate().filter(|(_, device)| !device.name.is_empty()) {
         let device_pid = next_pid;
         out.name("process_name", device_pid, 0, &format!("device {}", device.name))?;
-        for (flow, tenant) in device.tenants.iter().enumerate() {
+        for (flow, tenant) in device.tenants.iter().enumerate().filter(|(_, tenant)| !tenant.is_empty()) {
             out.name("process_name", device_pid + 1 + flow as u64, 0, &format!("tenant {tenant} on {}", device.name))?;
         }
         next_pid += 1 + device.tenants.len() as u64;

@@ -8,36 +8,51 @@
 use crate::log_format::{About, Level};
 use crate::output::Output;
 use mqfq_blk::stats::Trouble;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Between two lines about one device.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Devices of which troubles are told apart. What those behind them have is counted for the last one.
+const DEVICES_MAX: usize = 4096;
+
 /// What has not been told of one device.
+#[derive(Default)]
 struct Untold {
-    name: String,
     timeouts: AtomicU64,
     resets: AtomicU64,
     stuck: AtomicU64,
 }
 
-/// The devices, by index.
-pub struct TroubleCounts(Vec<Untold>);
+/// The devices, by index, and their names for who tells.
+pub struct TroubleCounts {
+    untold: Box<[Untold]>,
+    names: Mutex<BTreeMap<usize, String>>,
+}
 
 impl TroubleCounts {
     /// Nothing has happened to devices of these names.
     pub fn new(names: Vec<String>) -> TroubleCounts {
-        let untold =
-            |name| Untold { name, timeouts: AtomicU64::new(0), resets: AtomicU64::new(0), stuck: AtomicU64::new(0) };
-        TroubleCounts(names.into_iter().map(untold).collect())
+        let untold = (0..DEVICES_MAX).map(|_| Untold::default()).collect();
+        TroubleCounts { untold, names: Mutex::new(names.into_iter().enumerate().collect()) }
+    }
+
+    /// The device of this index is called so from now on.
+    pub fn name(&self, device: usize, name: &str) {
+        self.names().insert(device.min(DEVICES_MAX - 1), name.to_owned());
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeMap<usize, String>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes note, on a worker's thread.
     pub fn add(&self, device: usize, trouble: Trouble) {
-        let Untold { timeouts, resets, stuck, .. } = &self.0[device];
+        let Untold { timeouts, resets, stuck } = &self.untold[device.min(DEVICES_MAX - 1)];
         // Relaxed: sums that nothing else is ordered by; `take` adds each count to one line, whichever it is.
         timeouts.fetch_add(trouble.timeouts, Ordering::Relaxed);
         resets.fetch_add(trouble.resets, Ordering::Relaxed);
@@ -45,8 +60,10 @@ impl TroubleCounts {
     }
 
     /// A line for each device of which there is something new.
-    fn take(&self) -> impl Iterator<Item = (&str, String)> {
-        self.0.iter().filter_map(|untold| {
+    fn take(&self) -> impl Iterator<Item = (String, String)> {
+        let names = self.names().clone();
+        names.into_iter().filter_map(|(device, name)| {
+            let untold = &self.untold[device.min(DEVICES_MAX - 1)];
             // Relaxed: see `add`.
             let [timeouts, resets, stuck] =
                 [&untold.timeouts, &untold.resets, &untold.stuck].map(|count| count.swap(0, Ordering::Relaxed));
@@ -57,8 +74,11 @@ impl TroubleCounts {
                 .map(|(count, what)| format!("{count} commands {what}"))
                 .chain((resets > 0).then(|| format!("its queue was reset {resets} times")))
                 .collect();
-            let name = untold.name.as_str();
-            (!commands.is_empty()).then(|| (name, format!("device {name}: {}", commands.join(", "))))
+            if commands.is_empty() {
+                return None;
+            }
+            let line = format!("device {name}: {}", commands.join(", "));
+            Some((name, line))
         })
     }
 }
@@ -80,7 +100,7 @@ impl TroubleTeller {
         let tell = move || loop {
             // Acquire: pairs with the Release in `drop`, so that the last look sees what was counted before it.
             let is_last = of_thread.load(Ordering::Acquire);
-            counts.take().for_each(|(device, line)| output.say(Level::Warning, About::device(device), &line));
+            counts.take().for_each(|(device, line)| output.say(Level::Warning, About::device(&device), &line));
             if is_last {
                 return;
             }

@@ -3,32 +3,59 @@
 
 use mqfq_blk::device::Device;
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Asks `devices`, each with its name, as long as one of them is there; `say` is given the name and
+/// Devices that are asked, each with its name.
+// Weak: when the server ends, or a device goes, it is closed by whoever serves it.
+type Devices = Mutex<Vec<(String, Weak<dyn Device>)>>;
+
+/// Whoever has this may name more devices.
+pub struct Watch(Arc<Devices>);
+
+impl Watch {
+    /// This one is asked as well.
+    pub fn add(&self, name: &str, device: &Arc<dyn Device>) {
+        lock(&self.0).push((name.to_owned(), Arc::downgrade(device)));
+    }
+}
+
+fn lock(devices: &Devices) -> MutexGuard<'_, Vec<(String, Weak<dyn Device>)>> {
+    devices.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks `devices`, each with its name, as long as one of them is there or more may come; `say` is given the name and
 /// what it answers, one sentence at a time.
 ///
 /// # Errors
 /// The thread cannot be started.
-pub fn start(devices: &[(String, Arc<dyn Device>)], say: impl Fn(&str, &str) + Send + 'static) -> io::Result<()> {
-    // Weak: when the server ends, a device is closed by whoever serves it.
-    let mut devices: Vec<(String, Weak<dyn Device>)> =
-        devices.iter().map(|(name, device)| (name.clone(), Arc::downgrade(device))).collect();
+pub fn start(devices: &[(String, Arc<dyn Device>)], say: impl Fn(&str, &str) + Send + 'static) -> io::Result<Watch> {
+    let watch = Watch(Arc::default());
+    devices.iter().for_each(|(name, device)| watch.add(name, device));
+    let devices = watch.0.clone();
     std::thread::Builder::new().name("mqfq-watch".into()).spawn(move || {
-        while !devices.is_empty() {
-            devices.retain(|(name, device)| {
+        loop {
+            let mut now = std::mem::take(&mut *lock(&devices));
+            now.retain(|(name, device)| {
                 let Some(device) = device.upgrade() else { return false };
                 device.check_up().iter().for_each(|sentence| say(name, &format!("device {name}: {sentence}")));
                 true
             });
+            let is_over = now.is_empty() && Arc::strong_count(&devices) == 1;
+            // Not held while a device is asked, which may take long.
+            let mut all = lock(&devices);
+            all.append(&mut now);
+            if is_over && all.is_empty() {
+                return;
+            }
+            drop(all);
             std::thread::park_timeout(PERIOD);
         }
     })?;
-    Ok(())
+    Ok(watch)
 }
 
 #[cfg(test)]
@@ -43,7 +70,9 @@ mod tests {
         std::fs::File::create(&path).and_then(|file| file.set_len(8192)).unwrap();
         let device: Arc<dyn Device> = Arc::new(FileDevice::open(&FileOptions::new(&path)).unwrap());
         let (sender, said) = mpsc::channel();
-        start(&[("fast".into(), device.clone())], move |_, line| sender.send(line.to_owned()).unwrap()).unwrap();
+        start(&[("fast".into(), device.clone())], move |_, line| sender.send(line.to_owned()).unwrap())
+            .map(drop)
+            .unwrap();
         std::fs::remove_file(&path).unwrap();
         let line = said.recv().unwrap();
         assert!(line.starts_with(&format!("device fast: {}: was removed or replaced", path.display())), "{line}");

@@ -10,7 +10,11 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Rounds of all generated tests until `limit` has passed, one at least: the first with `seed`, or with one that the
+/// Times that what comes goes again.
+const CHURN_ROUNDS: &str = "10000";
+
+/// Ten thousand rounds of churn, then rounds of all generated tests until `limit` has passed, one at least: the first
+/// with `seed`, or with one that the
 /// time gives.
 ///
 /// # Errors
@@ -18,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub fn soak(limit: Duration, seed: Option<u64>) -> Result<(), String> {
     let tests = Tests::of(&Tree::read(root())?)?;
     run(tests.command().arg("--no-run"))?;
+    churn()?;
     let start = Instant::now();
     let mut seed = seed.unwrap_or_else(seed_of_the_time);
     let mut rounds = 0u64;
@@ -34,6 +39,12 @@ pub fn soak(limit: Duration, seed: Option<u64>) -> Result<(), String> {
         }
         seed = after(seed);
     }
+}
+
+/// Tenants, exports and devices that come and go so often (`daemon/tests/e2e/live.rs`); the suite makes few rounds.
+fn churn() -> Result<(), String> {
+    println!("{CHURN_ROUNDS} rounds of churn");
+    run(cargo("test --quiet -p mqfq --test e2e live::churn").env("MQFQ_CHURN_ROUNDS", CHURN_ROUNDS))
 }
 
 /// Where the generated tests are, and their names.

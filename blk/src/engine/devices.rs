@@ -11,30 +11,35 @@ use crate::host::Mail;
 use std::time::Duration;
 
 impl Engine {
-    /// Begins to serve a device. Its index: the smallest that nobody has. As at the start, what its policy needs of it
-    /// is measured first.
+    /// Begins to serve a device as number `device`: one that nobody has, at most the number of devices so far. As at the
+    /// start, what its policy needs of it is measured first.
     ///
     /// # Errors
-    /// One sentence, and nothing has changed: as [`Engine::start`].
-    pub fn add_device(&self, options: &DeviceOptions) -> Result<usize, String> {
+    /// One sentence, and nothing has changed: as [`Engine::start`], or somebody has the index.
+    pub fn add_device(&self, device: usize, options: &DeviceOptions) -> Result<(), String> {
         let _changing = self.changing();
         check_device(options)?;
         let prepared = Prepared::new(options, &self.topology, Some(self.clock()))?;
         let current = prepared.assemble(options, self.workers(), &self.shared.bells)?;
-        let device = {
+        {
             let mut devices = self.current();
-            let free = devices.iter().position(Option::is_none).unwrap_or(devices.len());
-            if free > usize::from(u16::MAX) {
-                return Err(format!("device {}: there are 65535 devices, which is as many as can be", options.name));
+            if device > devices.len() || device > usize::from(u16::MAX) {
+                return Err(format!(
+                    "device {}: {device} is no index for it, there are {}",
+                    options.name,
+                    devices.len()
+                ));
+            }
+            if let Some(Some(other)) = devices.get(device) {
+                return Err(format!("device {}: device {} has not gone yet", options.name, other.name));
             }
             let mut shared = self.shared.devices();
-            if free == devices.len() {
+            if device == devices.len() {
                 devices.push(None);
                 shared.push(None);
             }
-            shared[free] = Some(current.shared.clone());
-            free
-        };
+            shared[device] = Some(current.shared.clone());
+        }
         let opened = self.ask_all(Duration::MAX, |opened| Mail::OpenDevice { device: index(device), opened });
         let opened = opened.and_then(|all| all.into_iter().collect::<Result<Vec<()>, String>>());
         if let Err(error) = opened {
@@ -44,7 +49,7 @@ impl Engine {
             return Err(format!("device {}: {error}", options.name));
         }
         self.current()[device] = Some(current);
-        Ok(device)
+        Ok(())
     }
 
     /// Lets go of a device whose clients are gone. Its index is free when this returns.

@@ -130,7 +130,7 @@ impl Engine {
     /// or bounds are others. Those that stay notice nothing, or have their requests wait once while the policy is
     /// built again (the file's text). The clients of those that go are gone: nobody submits for them any more.
     ///
-    /// A place changes hands in two calls: first it is emptied, then given away.
+    /// A flow of another name is another flow.
     ///
     /// # Errors
     /// One sentence, and the device goes on as before: a policy that cannot have these flows, or requests that the device
@@ -147,10 +147,11 @@ impl Engine {
     ) -> Result<(), String> {
         let _changing = self.changing();
         let (name, before) = self.of(device, |at| (at.name.clone(), at.flows.clone()));
-        let was = |place: usize| before.get(place).and_then(Option::as_ref);
         let is = |place: usize| flows.get(place).and_then(Option::as_ref);
+        let had = |place: usize| before.get(place).and_then(Option::as_ref);
+        let was = |place: usize| had(place).filter(|was| is(place).is_some_and(|is| is.name == was.name));
         let places = || 0..before.len().max(flows.len());
-        let gone: Vec<usize> = places().filter(|&place| was(place).is_some() && is(place).is_none()).collect();
+        let gone: Vec<usize> = places().filter(|&place| had(place).is_some() && was(place).is_none()).collect();
         let fits = self.of(device, |at| {
             let group_of = |place: usize| grouping.tree.of_flow.get(place).copied().flatten();
             same_groups(&at.grouping.tree, &grouping.tree)

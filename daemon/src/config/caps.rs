@@ -1,15 +1,14 @@
 //! `max-iops` and `max-bytes-per-s` of a tenant or an export: how they are read, what of them differs, and the caps
 //! that stand for them while the server runs. docs/use/caps.md has the meaning.
 
-use super::{ConfigError, Plan};
+use super::{ConfigError, ExportPlan, Plan};
 use mqfq_blk::cap::{Cap, CapLimits, Capped, Caps};
 use mqfq_blk::engine::Engine;
-use mqfq_blk::slots::{Slot, Slots};
 use mqfq_config::Section;
 use serde_json::Value;
 use mqfq_observe::source::Limited;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The keys, of tenants and exports alike.
 pub(super) const MAX_IOPS: &str = "max-iops";
@@ -42,36 +41,14 @@ fn limits(plan: &Plan) -> BTreeMap<Whose, CapLimits> {
     tenants.chain(exports).collect()
 }
 
-/// Those of `new`, of the same tenants and exports as `old`, that are not the same.
-pub(super) fn changed(old: &Plan, new: &Plan) -> Vec<(Whose, CapLimits)> {
+/// Those that are others in `new` than in `old`, of who is in both; what they were and what they are to be.
+pub fn changed(old: &Plan, new: &Plan) -> Vec<(Whose, CapLimits, CapLimits)> {
     let old = limits(old);
-    limits(new).into_iter().filter(|(whose, limits)| old.get(whose) != Some(limits)).collect()
-}
-
-fn slots<T>(all: &Slots<T>) -> Vec<Slot> {
-    all.iter().map(|(slot, _)| slot).collect()
-}
-
-impl Plan {
-    /// From now on this one has these caps.
-    pub fn set_caps(&mut self, whose: &Whose, limits: CapLimits) {
-        match whose {
-            Whose::Tenant(tenant) => {
-                for device in slots(&self.devices) {
-                    let flows = &mut self.devices[device].flows;
-                    for flow in
-                        slots(flows).into_iter().filter(|flow| flows[*flow].tenant == *tenant).collect::<Vec<_>>()
-                    {
-                        flows[flow].caps = limits;
-                    }
-                }
-            }
-            Whose::Export(name) => {
-                let named = self.exports.iter().find(|(_, export)| export.name == *name).map(|(slot, _)| slot);
-                named.into_iter().for_each(|slot| self.exports[slot].caps = limits);
-            }
-        }
-    }
+    let changed = |(whose, to): (Whose, CapLimits)| {
+        let from = *old.get(&whose)?;
+        (from != to).then_some((whose, from, to))
+    };
+    limits(new).into_iter().filter_map(changed).collect()
 }
 
 /// The caps of a running server. Each tenant and export has one, with limits or without.
@@ -89,21 +66,28 @@ impl LiveCaps {
         Caps::new(cap(Whose::Export(export.to_owned())), cap(Whose::Tenant(tenant.to_owned())))
     }
 
-    /// What this one allows.
-    pub fn of_whom(&self, whose: &Whose) -> CapLimits {
-        self.0.get(whose).map_or(CapLimits::NONE, |cap| cap.limits())
+    /// Has one for each tenant and export of `plan` as well.
+    pub fn add(&mut self, plan: &Plan) {
+        for (whose, limits) in limits(plan) {
+            self.0.entry(whose).or_insert_with(|| Cap::new(limits));
+        }
     }
 
-    /// From now on this one allows `limits`.
-    pub fn set(&self, engine: &Engine, whose: &Whose, limits: CapLimits) {
-        if let Some(cap) = self.0.get(whose) {
-            engine.set_cap(cap, limits);
+    /// From now on they allow what `plan` says, and there are no others.
+    pub fn follow(&mut self, engine: &Engine, plan: &Plan) {
+        self.add(plan);
+        let limits = limits(plan);
+        self.0.retain(|whose, _| limits.contains_key(whose));
+        for (whose, cap) in &self.0 {
+            if limits.get(whose).is_some_and(|limits| *limits != cap.limits()) {
+                engine.set_cap(cap, limits[whose]);
+            }
         }
     }
 }
 
 /// One limit of a cap, and whose it is.
-pub struct WatchedCap {
+struct WatchedCap {
     tenant: String,
     key: &'static str,
     cap: Arc<Cap>,
@@ -111,26 +95,41 @@ pub struct WatchedCap {
 }
 
 impl WatchedCap {
-    /// How long it has held its tenant back.
-    pub fn waited(&self) -> Limited {
+    fn waited(&self) -> Limited {
         let WatchedCap { tenant, key, cap, limit } = self;
         Limited { tenant: tenant.clone(), key: (*key).to_owned(), waited_ns: cap.waits(*limit).wait_ns }
     }
 }
 
-impl LiveCaps {
-    /// All of them, to be watched. `tenant_of`: exports and their tenants.
-    pub fn watched(&self, tenant_of: &[(String, String)]) -> Vec<WatchedCap> {
+/// The limits of all caps of a running server, for who watches it. Clones are of one list.
+#[derive(Clone, Default)]
+pub struct WatchedCaps(Arc<Mutex<Vec<WatchedCap>>>);
+
+impl WatchedCaps {
+    fn all(&self) -> MutexGuard<'_, Vec<WatchedCap>> {
+        // The list is put in place as a whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on they are those of `caps`, whose exports and tenants are the plan's.
+    pub fn follow(&self, caps: &LiveCaps, plan: &Plan) {
+        let tenant = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].tenant.clone();
+        let tenant_of: BTreeMap<&str, String> =
+            plan.exports.values().map(|export| (export.name.as_str(), tenant(export))).collect();
         let limits = [(MAX_IOPS, Capped::Iops), (MAX_BYTES_PER_S, Capped::Bytes)];
-        let tenant = |whose: &Whose| match whose {
-            Whose::Tenant(tenant) => Some(tenant.clone()),
-            Whose::Export(export) => Some(tenant_of.iter().find(|(name, _)| name == export)?.1.clone()),
+        let whole = |(whose, cap): (&Whose, &Arc<Cap>)| match whose {
+            Whose::Tenant(tenant) => Some((tenant.clone(), cap.clone())),
+            Whose::Export(export) => Some((tenant_of.get(export.as_str())?.clone(), cap.clone())),
         };
-        let whole = |(whose, cap): (&Whose, &Arc<Cap>)| Some((tenant(whose)?, cap.clone()));
         let both = |(tenant, cap): (String, Arc<Cap>)| {
             limits.map(|(key, limit)| WatchedCap { tenant: tenant.clone(), key, cap: cap.clone(), limit })
         };
-        self.0.iter().filter_map(whole).flat_map(both).collect()
+        *self.all() = caps.0.iter().filter_map(whole).flat_map(both).collect();
+    }
+
+    /// How long each has held its tenant back.
+    pub fn waited(&self) -> Vec<Limited> {
+        self.all().iter().map(WatchedCap::waited).collect()
     }
 }
 
@@ -198,13 +197,16 @@ nbd = \"unix:/b\"
     #[test]
     fn only_caps_that_differ_are_changed() {
         let old = plan(CAPPED).unwrap();
-        let changes =
-            |from: &str, to: &str| old.changes_to(&plan(&CAPPED.replacen(from, to, 1)).unwrap()).unwrap().caps;
+        let changes = |from: &str, to: &str| changed(&old, &plan(&CAPPED.replacen(from, to, 1)).unwrap());
         assert_eq!(changes("[device", "# the same\n[device"), []);
-        let to = CapLimits { iops: Some(9), bytes_per_s: None };
-        assert_eq!(changes("max-iops = 500", "max-iops = 9"), [(Whose::Tenant("a".into()), to)]);
-        assert_eq!(changes("max-bytes-per-s = \"10MiB\"\n", ""), [(Whose::Export("a".into()), CapLimits::NONE)]);
-        assert_eq!(changes("tenant = \"b\"", "tenant = \"b\"\nmax-iops = 9"), [(Whose::Export("b".into()), to)]);
+        let of = |iops, bytes_per_s| CapLimits { iops, bytes_per_s };
+        let (tenant, export) = (|name: &str| Whose::Tenant(name.into()), |name: &str| Whose::Export(name.into()));
+        assert_eq!(changes("max-iops = 500", "max-iops = 9"), [(tenant("a"), of(Some(500), None), of(Some(9), None))]);
+        let less = changes("max-bytes-per-s = \"10MiB\"\n", "");
+        assert_eq!(less, [(export("a"), of(None, Some(10 << 20)), CapLimits::NONE)]);
+        let more = changes("tenant = \"b\"", "tenant = \"b\"\nmax-iops = 9");
+        assert_eq!(more, [(export("b"), CapLimits::NONE, of(Some(9), None))]);
+        assert_eq!(changes("[tenant.b]", "[tenant.c]\n[tenant.b]"), [], "who comes has no other caps than before");
     }
 
     #[test]

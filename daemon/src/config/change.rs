@@ -1,110 +1,210 @@
-//! What another config would change of a running one: policies, weights and caps can change while tenants are
-//! served, all else cannot.
+//! Another config beside a running one: who is the same, and what cannot be had while tenants are served.
+//!
+//! Sections are the same if their names are, wherever in the file they stand. What stays keeps its slot, what comes gets
+//! one that nobody has, and what goes leaves its slot to others afterwards: so whatever runs is found by its slot.
 
-use super::caps::Whose;
-use super::{DeviceConfig, DevicePlan, ExportPlan, GroupPlan, Medium, Plan, PolicyConfig};
-use crate::config::check::FlowPlan;
-use mqfq_blk::Weight;
-use mqfq_blk::cap::CapLimits;
+use super::check::FlowPlan;
+use super::{DeviceConfig, DevicePlan, ExportPlan, GroupPlan, Medium, Plan, ServerConfig};
 use mqfq_blk::hierarchy::GroupId;
-use mqfq_blk::slots::Slot;
+use mqfq_blk::slots::{NoPlace, Slot, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What differs and can be changed while serving. Slots are those of the plan that runs.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Changes {
-    /// Devices whose policy or its settings differ.
-    pub policies: Vec<(Slot, PolicyConfig)>,
-    /// Flows of devices whose weight differs.
-    pub weights: Vec<(Slot, Slot, Weight)>,
-    /// Groups on devices whose weight differs.
-    pub group_weights: Vec<(Slot, GroupId, Weight)>,
-    /// Whose caps differ, and what they are to be.
-    pub caps: Vec<(Whose, CapLimits)>,
-}
-
-const RESTART: &str =
-    "cannot change while serving, allowed is to change policies, their settings and weights, and the rest by a restart";
+/// Of what a restart alone changes.
+const RESTART: &str = "cannot change while serving";
 
 impl Plan {
-    /// What `new` would change. Sections are the same if their names are, wherever in the file they stand.
+    /// `new` in the slots of this one.
     ///
     /// # Errors
-    /// One sentence: the first thing that differs and that only a restart changes.
-    pub fn changes_to(&self, new: &Plan) -> Result<Changes, String> {
-        let Plan { server, devices, exports, listeners: _, warnings: _ } = self;
-        if *server != new.server {
-            return Err(format!("[server] {RESTART}"));
+    /// One sentence: the first thing that differs and cannot change while tenants are served.
+    pub fn aligned(&self, new: &Plan) -> Result<Plan, String> {
+        same_server(&self.server, &new.server)?;
+        let mut devices = self.devices.clone();
+        let by_name = names(&devices, |device| device.config.name.as_str());
+        // By slot in `new`: the device, and by slot there its flows.
+        let mut device_slots: BTreeMap<Slot, (Slot, BTreeMap<Slot, Slot>)> = BTreeMap::new();
+        for (new_slot, device) in new.devices.iter() {
+            let aligned = match by_name.get(device.config.name.as_str()) {
+                Some(slot) => {
+                    let (aligned, flows) = align_device(&self.devices[*slot], device, new.server.tenants_max)?;
+                    devices[*slot] = aligned;
+                    (*slot, flows)
+                }
+                None => {
+                    refuse_path_of_another(&self.devices, device)?;
+                    let slot = devices.insert(device.clone()).map_err(|NoPlace| no_place(device))?;
+                    (slot, device.flows.iter().map(|(flow, _)| (flow, flow)).collect())
+                }
+            };
+            device_slots.insert(new_slot, aligned);
         }
-        if devices.len() != new.devices.len() {
-            return Err(format!("the number of devices in use {RESTART}"));
+        let mut exports = self.exports.clone();
+        let by_name = names(&exports, |export| export.name.as_str());
+        let mut export_slots: BTreeMap<Slot, Slot> = BTreeMap::new();
+        for (new_slot, export) in new.exports.iter() {
+            let (device, flows) = &device_slots[&export.device];
+            let export = ExportPlan { device: *device, flow: flows[&export.flow], ..export.clone() };
+            let same = by_name.get(export.name.as_str()).filter(|slot| is_same_export(&self.exports[**slot], &export));
+            let slot = match same {
+                Some(slot) => {
+                    exports[*slot] = export;
+                    *slot
+                }
+                None => {
+                    let place = export.place.clone();
+                    let too_many = |NoPlace| {
+                        let most = new.server.exports_max;
+                        let both = format!("with those that go there are more exports than server.exports-max, {most}");
+                        place.error(both).to_string()
+                    };
+                    exports.insert(export).map_err(too_many)?
+                }
+            };
+            export_slots.insert(new_slot, slot);
         }
-        let mut changes = Changes::default();
-        let by_name: BTreeMap<&str, Slot> =
-            devices.iter().map(|(slot, device)| (device.config.name.as_str(), slot)).collect();
-        for new in new.devices.values() {
-            let refused = || new.config.place.error(format!("this device {RESTART}")).to_string();
-            let slot = *by_name.get(new.config.name.as_str()).ok_or_else(refused)?;
-            let old = &devices[slot];
-            let flows = same_flows(old, new).filter(|_| same_device(old, new)).ok_or_else(refused)?;
-            if old.config.policy != new.config.policy {
-                changes.policies.push((slot, new.config.policy));
-            }
-            let differ = |(flow, new): &(Slot, &FlowPlan)| old.flows[*flow].weight != new.weight;
-            let regrouped = || new.config.place.error(format!("which groups are on this device {RESTART}")).to_string();
-            changes.group_weights.extend(changed_groups(slot, old, new).ok_or_else(regrouped)?);
-            changes.weights.extend(flows.into_iter().filter(differ).map(|(flow, new)| (slot, flow, new.weight)));
-        }
-        if exports.len() != new.exports.len() {
-            return Err(format!("the number of exports {RESTART}"));
-        }
-        let by_name: BTreeMap<&str, &ExportPlan> =
-            exports.values().map(|export| (export.name.as_str(), export)).collect();
-        for export in new.exports.values() {
-            let old = by_name.get(export.name.as_str());
-            if !old.is_some_and(|old| same_export((self, old), (new, export))) {
-                return Err(export.place.error(format!("this export {RESTART}")).to_string());
-            }
-        }
-        if self.served_at() != new.served_at() {
-            return Err(format!("the addresses of exports {RESTART}"));
-        }
-        changes.caps = super::caps::changed(self, new);
-        Ok(changes)
-    }
-
-    /// The policies of `new`, whose devices are the same.
-    pub fn take_policies_of(&mut self, new: &Plan) {
-        let policies: BTreeMap<&str, PolicyConfig> =
-            new.devices.values().map(|device| (device.config.name.as_str(), device.config.policy)).collect();
-        for device in self.devices.values_mut() {
-            if let Some(policy) = policies.get(device.config.name.as_str()) {
-                device.config.policy = *policy;
-            }
-        }
-    }
-
-    /// Which exports each address offers, by how it is written.
-    fn served_at(&self) -> BTreeMap<String, BTreeSet<&str>> {
-        let named = |slots: &[Slot]| slots.iter().map(|slot| self.exports[*slot].name.as_str()).collect();
-        self.listeners.iter().map(|(address, slots)| (address.to_string(), named(slots))).collect()
+        keep(&mut exports, &export_slots.values().copied().collect());
+        keep(&mut devices, &device_slots.values().map(|(slot, _)| *slot).collect());
+        let listeners = new
+            .listeners
+            .iter()
+            .map(|(address, slots)| (address.clone(), slots.iter().map(|slot| export_slots[slot]).collect()));
+        let (server, listeners) = (new.server.clone(), listeners.collect());
+        Ok(Plan { server, devices, exports, listeners, warnings: Vec::new() })
     }
 }
 
-/// The flows of the new plan, with their slots in the old one, if they are the same but for their weights.
-fn same_flows<'new>(old: &DevicePlan, new: &'new DevicePlan) -> Option<Vec<(Slot, &'new FlowPlan)>> {
-    let name = |flow: &'_ FlowPlan| (flow.tenant.clone(), flow.export.clone());
-    let by_name: BTreeMap<_, Slot> = old.flows.iter().map(|(slot, flow)| (name(flow), slot)).collect();
-    let group = |plan: &DevicePlan, flow: &FlowPlan| flow.group.map(|group| line(&plan.groups, group));
-    let same = |flow: &'new FlowPlan| {
-        let slot = *by_name.get(&name(flow))?;
-        let FlowPlan { tenant: _, export: _, weight: _, group: _, class, staged, memory_bytes, caps: _ } =
-            &old.flows[slot];
-        let is_same = (class, staged, memory_bytes) == (&flow.class, &flow.staged, &flow.memory_bytes)
-            && group(old, &old.flows[slot]) == group(new, flow);
-        is_same.then_some((slot, flow))
+fn names<T>(things: &Slots<T>, name: impl Fn(&T) -> &str) -> BTreeMap<String, Slot> {
+    things.iter().map(|(slot, thing)| (name(thing).to_owned(), slot)).collect()
+}
+
+/// Takes the others out.
+fn keep<T>(things: &mut Slots<T>, stay: &BTreeSet<Slot>) {
+    let all: Vec<Slot> = things.iter().map(|(slot, _)| slot).collect();
+    all.into_iter().filter(|slot| !stay.contains(slot)).for_each(|slot| drop(things.remove(slot)));
+}
+
+fn no_place(device: &DevicePlan) -> String {
+    device.config.place.error("with those that go there are more devices than there can be").to_string()
+}
+
+/// Every field is named, so that a new one is a decision.
+fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
+    let ServerConfig {
+        workers,
+        pin,
+        spin_us,
+        connections_max: _,
+        socket_mode,
+        handshake_s,
+        drain_s: _,
+        memory_bytes: _,
+        connection_memory_bytes,
+        tenants_max,
+        exports_max,
+        upgrade,
+    } = old;
+    let same = [
+        ("workers", *workers == new.workers),
+        ("pin", *pin == new.pin),
+        ("spin-us", *spin_us == new.spin_us),
+        ("socket-mode", *socket_mode == new.socket_mode),
+        ("handshake-s", *handshake_s == new.handshake_s),
+        ("connection-memory", *connection_memory_bytes == new.connection_memory_bytes),
+        ("tenants-max", *tenants_max == new.tenants_max),
+        ("exports-max", *exports_max == new.exports_max),
+        ("upgrade", *upgrade == new.upgrade),
+    ];
+    match same.iter().find(|(_, is_same)| !is_same) {
+        None => Ok(()),
+        Some((key, _)) => Err(format!(
+            "server.{key} {RESTART}, allowed are connections, memory and drain-s, and the rest by a restart"
+        )),
+    }
+}
+
+/// A device in its present slot, with its flows in theirs; and where each flow of `new` is.
+fn align_device(
+    old: &DevicePlan,
+    new: &DevicePlan,
+    tenants_max: u32,
+) -> Result<(DevicePlan, BTreeMap<Slot, Slot>), String> {
+    if !same_device(old, new) {
+        return Err(new
+            .config
+            .place
+            .error(format!(
+                "this device {RESTART}, allowed is another policy; for anything else of it take its exports away, and \
+                 add them again with the changed device, or restart"
+            ))
+            .to_string());
+    }
+    if old.read_only && !new.read_only {
+        let opened =
+            format!("whether this device may be written to {RESTART}, all its exports were read-only at first");
+        return Err(new.config.place.error(format!("{opened}: allowed is a restart")).to_string());
+    }
+    let (groups, number) = align_groups(&old.groups, &new.groups);
+    let mut flows = old.flows.clone();
+    let mut slots = BTreeMap::new();
+    let by_name: BTreeMap<(String, Option<String>), Slot> =
+        old.flows.iter().map(|(slot, flow)| (key(flow), slot)).collect();
+    for (new_slot, flow) in new.flows.iter() {
+        let flow = FlowPlan { group: flow.group.map(|group| number[group.0 as usize]), ..flow.clone() };
+        let slot = match by_name.get(&key(&flow)) {
+            Some(slot) => {
+                flows[*slot] = flow;
+                *slot
+            }
+            None => flows.insert(flow).map_err(|NoPlace| {
+                let both = format!("with those that go more tenants use it than server.tenants-max, {tenants_max}");
+                new.config.place.error(both).to_string()
+            })?,
+        };
+        slots.insert(new_slot, slot);
+    }
+    keep(&mut flows, &slots.values().copied().collect());
+    Ok((
+        DevicePlan { config: new.config.clone(), size_bytes: new.size_bytes, read_only: old.read_only, flows, groups },
+        slots,
+    ))
+}
+
+/// Whose flow it is.
+fn key(flow: &FlowPlan) -> (String, Option<String>) {
+    (flow.tenant.clone(), flow.export.clone())
+}
+
+/// The groups of `new`, by the numbers of `old` if they are the same groups; and by number in `new` which they have.
+fn align_groups(old: &[GroupPlan], new: &[GroupPlan]) -> (Vec<GroupPlan>, Vec<GroupId>) {
+    let numbers = |groups: &[GroupPlan]| (0..groups.len() as u32).map(GroupId).collect::<Vec<_>>();
+    let by_line: BTreeMap<Vec<String>, GroupId> =
+        numbers(old).into_iter().map(|group| (line(old, group), group)).collect();
+    let same: Option<Vec<GroupId>> =
+        numbers(new).iter().map(|group| by_line.get(&line(new, *group)).copied()).collect();
+    let Some(same) = same.filter(|same| same.len() == old.len()) else { return (new.to_vec(), numbers(new)) };
+    let mut groups = old.to_vec();
+    for (group, number) in new.iter().zip(&same) {
+        groups[number.0 as usize].weight = group.weight;
+    }
+    (groups, same)
+}
+
+/// A device that comes must not have the file of one that is there.
+fn refuse_path_of_another(devices: &Slots<DevicePlan>, new: &DevicePlan) -> Result<(), String> {
+    let path_of = |device: &DevicePlan| match &device.config.medium {
+        Medium::File { path, .. } => Some(std::fs::canonicalize(&path.value).unwrap_or_else(|_| path.value.clone())),
+        _ => None,
     };
-    if old.flows.len() == new.flows.len() { new.flows.values().map(same).collect() } else { None }
+    let Some(path) = path_of(new) else { return Ok(()) };
+    match devices.values().find(|device| path_of(device).as_ref() == Some(&path)) {
+        None => Ok(()),
+        Some(other) => {
+            let name = &other.config.name;
+            let held =
+                format!("its file is held by device {name} until that is gone: allowed is one change after the other");
+            Err(new.config.place.error(held).to_string())
+        }
+    }
 }
 
 /// A group and those that it is in, by what they are called.
@@ -116,24 +216,6 @@ fn line(groups: &[GroupPlan], group: GroupId) -> Vec<String> {
         at = groups[group.0 as usize].parent;
     }
     line
-}
-
-/// The groups of a device whose weight differs, by their number in the old plan. `None`: they are not the same groups.
-fn changed_groups(device: Slot, old: &DevicePlan, new: &DevicePlan) -> Option<Vec<(Slot, GroupId, Weight)>> {
-    let numbered = |groups: &[GroupPlan]| (0..groups.len() as u32).map(GroupId).collect::<Vec<_>>();
-    let by_line: BTreeMap<Vec<String>, GroupId> =
-        numbered(&old.groups).into_iter().map(|group| (line(&old.groups, group), group)).collect();
-    if old.groups.len() != new.groups.len() {
-        return None;
-    }
-    let mut changed = Vec::new();
-    for (number, group) in numbered(&new.groups).into_iter().zip(&new.groups) {
-        let was = *by_line.get(&line(&new.groups, number))?;
-        if old.groups[was.0 as usize].weight != group.weight {
-            changed.push((device, was, group.weight));
-        }
-    }
-    Some(changed)
 }
 
 /// The same but for the policy and the flows. Every field is named, so that a new one is a decision.
@@ -153,34 +235,15 @@ fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
         && *size_bytes == new.size_bytes
 }
 
-/// The same, each in its plan: of the same tenant on the same device, whatever their slots are.
-fn same_export((old_plan, old): (&Plan, &ExportPlan), (new_plan, new): (&Plan, &ExportPlan)) -> bool {
-    let ExportPlan {
-        name,
-        place: _,
-        device,
-        flow,
-        offset_bytes,
-        size_bytes,
-        read_only,
-        description,
-        payload_bytes_max,
-        caps: _,
-    } = old;
-    let whose = |plan: &Plan, device: Slot, flow: Slot| {
-        let device = &plan.devices[device];
-        (device.config.name.clone(), device.flows[flow].tenant.clone())
-    };
-    (name, offset_bytes, size_bytes) == (&new.name, &new.offset_bytes, &new.size_bytes)
-        && whose(old_plan, *device, *flow) == whose(new_plan, new.device, new.flow)
-        && (read_only, description, payload_bytes_max) == (&new.read_only, &new.description, &new.payload_bytes_max)
+/// It shows the same bytes from its beginning on, to the same tenant: its clients may keep it. Both in the same slots.
+fn is_same_export(old: &ExportPlan, new: &ExportPlan) -> bool {
+    (old.device, old.flow, old.offset_bytes) == (new.device, new.flow, new.offset_bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{Config, RealFiles};
     use super::*;
-    use mqfq_blk::PolicyKind;
 
     const OLD: &str = "[device.fast]
 kind = \"null\"
@@ -205,60 +268,83 @@ nbd = \"unix:/b\"
         Config::parse("c.toml", text).unwrap().check(&RealFiles).unwrap()
     }
 
-    fn changes(from: &str, to: &str) -> Result<Changes, String> {
+    fn aligned(from: &str, to: &str) -> Result<Plan, String> {
         assert!(OLD.contains(from), "{from}");
-        plan(OLD).changes_to(&plan(&OLD.replacen(from, to, 1)))
+        plan(OLD).aligned(&plan(&OLD.replacen(from, to, 1)))
     }
 
-    #[test]
-    fn policies_and_weights_change_and_comments_move_lines_without_a_change() {
-        assert_eq!(changes("[device", "# a comment\n\n[device"), Ok(Changes::default()));
-        let policies = |to: &str| {
-            let Changes { policies, weights, group_weights, .. } = changes("\"none\"", to).unwrap();
-            assert_eq!((weights, group_weights), (vec![], vec![]));
-            policies.into_iter().map(|(device, policy)| (device, policy.options(1).kind)).collect::<Vec<_>>()
+    /// Exports by slot, with the slots of device and flow.
+    fn slots(plan: &Plan) -> Vec<String> {
+        let line = |(slot, export): (Slot, &ExportPlan)| {
+            format!("{} {slot:?} of {:?} on {:?}", export.name, export.flow, export.device)
         };
-        assert_eq!(policies("\"mqfq\""), [(Slot::first(0), PolicyKind::Mqfq)]);
-        assert_eq!(policies("\"none\"\ndepth = 5"), [(Slot::first(0), PolicyKind::None)]);
-        let weights = vec![(Slot::first(0), Slot::first(1), Weight::new(8).unwrap())];
-        assert_eq!(changes("weight = 7", "weight = 8"), Ok(Changes { weights, ..Changes::default() }));
+        plan.exports.iter().map(line).collect()
     }
 
+    const STAY: [&str; 2] = ["a 0.0 of 0.0 on 0.0", "b 1.0 of 1.0 on 0.0"];
+
     #[test]
-    fn sections_in_another_order_are_the_same_ones() {
+    fn what_stays_keeps_its_slot_wherever_it_stands() {
+        assert_eq!(slots(&plan(OLD)), STAY);
         let mut sections: Vec<String> = OLD.split("[").skip(1).map(|section| format!("[{section}")).collect();
         sections.reverse();
-        let turned = sections.concat();
-        assert_eq!(plan(OLD).changes_to(&plan(&turned)), Ok(Changes::default()), "{turned}");
-        // In the file that is read again b comes first, and in the plan that runs it is second.
-        let weights = vec![(Slot::first(0), Slot::first(1), Weight::new(8).unwrap())];
-        let changed = turned.replace("weight = 7", "weight = 8");
-        assert_eq!(plan(OLD).changes_to(&plan(&changed)), Ok(Changes { weights, ..Changes::default() }));
+        let turned = plan(OLD).aligned(&plan(&sections.concat())).unwrap();
+        assert_eq!(slots(&turned), STAY);
+        for (from, to) in [
+            ("\"none\"", "\"mqfq\""),
+            ("weight = 7", "weight = 8"),
+            ("\"256KiB\"", "\"128KiB\""),
+            ("tenant = \"b\"", "tenant = \"b\"\nread-only = true"),
+            ("[tenant.b]", "[tenant.b]\nstaged-requests = 9\nclass = \"idle\""),
+            ("\"unix:/b\"", "\"unix:/c\""),
+        ] {
+            assert_eq!(slots(&aligned(from, to).unwrap()), STAY, "{from} -> {to}");
+        }
     }
 
     #[test]
-    fn all_else_is_refused_with_the_place() {
-        let rest = "cannot change while serving, allowed is to change policies, their settings and weights, and the rest by a restart";
+    fn what_comes_gets_a_slot_of_its_own_and_what_goes_leaves_it_to_the_next() {
+        let added = OLD.to_owned()
+            + "[export.c]\ndevice = \"fast\"\ntenant = \"b\"\noffset = \"256KiB\"\nsize = \"4KiB\"\nnbd = \"unix:/b\"\n";
+        let both = plan(OLD).aligned(&plan(&added)).unwrap();
+        assert_eq!(slots(&both), [STAY[0], STAY[1], "c 2.0 of 1.0 on 0.0"]);
+        let without_a = added.replace("tenant = \"a\"", "tenant = \"b\"");
+        let moved = both.aligned(&plan(&without_a)).unwrap();
+        assert_eq!(
+            slots(&moved),
+            [STAY[1], "c 2.0 of 1.0 on 0.0", "a 3.0 of 1.0 on 0.0"],
+            "another tenant's is another"
+        );
+        assert_eq!(moved.devices[Slot::first(0)].flows.len(), 1);
+        let back = moved.aligned(&plan(OLD)).unwrap();
+        assert_eq!(format!("{:?}", back.exports.iter().map(|(slot, _)| slot).collect::<Vec<_>>()), "[0.1, 1.0]");
+        let offset = aligned("\"512KiB\"", "\"576KiB\"").unwrap();
+        assert_eq!(slots(&offset), [STAY[0], "b 2.0 of 1.0 on 0.0"], "other bytes are another export");
+    }
+
+    #[test]
+    fn what_a_restart_alone_changes_is_refused_with_the_place() {
         for (from, to, what) in [
-            ("[device", "[server]\nworkers = 3\n[device", "[server]"),
-            ("\"1MiB\"", "\"2MiB\"", "c.toml:1: device.fast: this device"),
+            (
+                "[device",
+                "[server]\nworkers = 3\n[device",
+                "server.workers cannot change while serving, allowed are connections",
+            ),
+            ("[device", "[server]\nhandshake-s = 3\n[device", "server.handshake-s cannot change while serving"),
+            (
+                "\"1MiB\"",
+                "\"2MiB\"",
+                "c.toml:1: device.fast: this device cannot change while serving, allowed is another",
+            ),
             ("size = \"1MiB\"", "size = \"1MiB\"\nqueue-depth = 9", "c.toml:1: device.fast: this device"),
-            ("[tenant.b]", "[tenant.b]\nstaged-requests = 9", "c.toml:1: device.fast: this device"),
-            ("[tenant.b]", "[tenant.b]\nstaged-bytes = \"1MiB\"", "c.toml:1: device.fast: this device"),
-            ("[tenant.b]", "[tenant.b]\nclass = \"idle\"", "c.toml:1: device.fast: this device"),
             ("\"none\"", "\"none\"\nmerge = \"back\"", "c.toml:1: device.fast: this device"),
             ("\"none\"", "\"none\"\nretries = 1", "c.toml:1: device.fast: this device"),
             ("\"none\"", "\"none\"\nblock-layer = \"sq\"", "c.toml:1: device.fast: this device"),
             ("\"none\"", "\"none\"\ncost = { write = { per-byte = 2 } }", "c.toml:1: device.fast: this device"),
             ("\"null\"", "\"memory\"", "c.toml:1: device.fast: this device"),
-            ("tenant = \"b\"", "tenant = \"b\"\nread-only = true", "c.toml:13: export.b: this export"),
-            ("tenant = \"b\"", "tenant = \"b\"\ndescription = \"b's\"", "c.toml:13: export.b: this export"),
-            ("\"512KiB\"", "\"576KiB\"", "c.toml:13: export.b: this export"),
-            ("[export.a]", "[export.z]", "c.toml:8: export.z: this export"),
-            ("\"256KiB\"", "\"128KiB\"", "c.toml:8: export.a: this export"),
-            ("\"unix:/b\"", "\"unix:/c\"", "the addresses of exports"),
         ] {
-            assert_eq!(changes(from, to), Err(format!("{what} {rest}")), "{from} -> {to}");
+            let refused = aligned(from, to).unwrap_err();
+            assert!(refused.starts_with(what), "{from} -> {to}: {refused}");
         }
     }
 }

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 const DEVICES_MAX: u32 = u16::MAX as u32;
 
 /// What to start.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// Workers and pinning.
     pub server: ServerConfig,
@@ -39,7 +39,7 @@ pub struct Plan {
 }
 
 /// A device and the tenants that use it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DevicePlan {
     /// Its section.
     pub config: DeviceConfig,
@@ -56,7 +56,7 @@ pub struct DevicePlan {
 }
 
 /// A tenant on one device, or one export of it there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FlowPlan {
     /// The tenant's name.
     pub tenant: String,
@@ -87,7 +87,7 @@ impl FlowPlan {
 }
 
 /// An export with everything resolved.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ExportPlan {
     /// Its name.
     pub name: String,

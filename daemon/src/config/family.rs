@@ -296,22 +296,21 @@ nbd = \"unix:/other\"
     }
 
     #[test]
-    fn weights_change_at_each_level_and_groups_only_with_a_restart() {
+    fn weights_and_groups_change_at_each_level_and_groups_that_stay_keep_their_numbers() {
         let old = plan(FAMILY).unwrap();
-        let changes = |from: &str, to: &str| {
+        let groups = |from: &str, to: &str| {
             assert!(FAMILY.contains(from), "{from}");
-            old.changes_to(&plan(&FAMILY.replacen(from, to, 1)).unwrap())
+            let aligned = old.aligned(&plan(&FAMILY.replacen(from, to, 1)).unwrap()).unwrap();
+            let device = aligned.devices.values().next().unwrap();
+            let parents = device.groups.iter().map(|group| group.parent.map(|parent| parent.0));
+            (device.groups.iter().map(|group| group.weight.get()).collect::<Vec<_>>(), parents.collect::<Vec<_>>())
         };
-        let weight = |value| Weight::new(value).unwrap();
-        let of_acme = changes("[group.acme]\nweight = 300", "[group.acme]\nweight = 50").unwrap();
-        assert_eq!(of_acme.group_weights.iter().map(|of| (of.1, of.2)).collect::<Vec<_>>(), [(GroupId(0), weight(50))]);
-        let of_shop = changes("[tenant.shop]", "[tenant.shop]\nweight = 7").unwrap();
-        assert_eq!(of_shop.group_weights.iter().map(|of| (of.1, of.2)).collect::<Vec<_>>(), [(GroupId(2), weight(7))]);
-        let of_db = changes("weight = 300\nsize", "weight = 8\nsize").unwrap();
-        assert_eq!(of_db.weights.iter().map(|of| of.2).collect::<Vec<_>>(), [weight(8)]);
-        let other = changes("[tenant.other]", "[tenant.other]\ngroup = \"acme\"").unwrap_err();
-        assert!(other.starts_with("c.toml:1: device.fast: this device cannot change while serving"), "{other}");
-        let moved = changes("[group.shops]\ngroup = \"acme\"", "[group.shops]").unwrap_err();
-        assert!(moved.contains("cannot change while serving"), "{moved}");
+        let parents = vec![None, Some(0), Some(1)];
+        assert_eq!(groups("[device", "# the same\n[device"), (vec![300, 100, 100], parents.clone()));
+        let of_acme = groups("[group.acme]\nweight = 300", "[group.acme]\nweight = 50");
+        assert_eq!(of_acme, (vec![50, 100, 100], parents.clone()));
+        assert_eq!(groups("[tenant.shop]", "[tenant.shop]\nweight = 7"), (vec![300, 100, 7], parents));
+        let moved = groups("[group.shops]\ngroup = \"acme\"", "[group.shops]");
+        assert_eq!(moved.1.iter().filter(|parent| parent.is_none()).count(), 2, "shops is beside acme");
     }
 }

@@ -20,7 +20,7 @@ use mqfq_blk::state::{VERSION, VERSIONS, agree};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// For the first message.
@@ -37,15 +37,30 @@ const TAKEN_MAX: Duration = Duration::from_secs(20);
 
 /// What the server consists of, as another one needs it.
 pub struct Serving {
-    /// By name.
-    pub devices: Vec<(String, Arc<dyn Device>)>,
-    /// Numbers of the listeners, and what their addresses are called ([`super::key`]).
-    pub listeners: Vec<(u64, String)>,
+    /// Devices by name, which come and go.
+    pub devices: Mutex<Vec<(String, Arc<dyn Device>)>>,
+    /// Numbers of the listeners, and what their addresses are called ([`super::key`]), which come and go.
+    pub listeners: Mutex<Vec<(u64, String)>>,
     /// Listening sockets that are no front end's, by address.
     pub sockets: Vec<(String, OwnedFd)>,
 }
 
 impl Serving {
+    /// From now on it has these.
+    pub fn follow(&self, devices: Vec<(String, Arc<dyn Device>)>, listeners: Vec<(u64, String)>) {
+        *self.devices() = devices;
+        *self.listeners() = listeners;
+    }
+
+    fn devices(&self) -> MutexGuard<'_, Vec<(String, Arc<dyn Device>)>> {
+        // A list is whole whatever panicked; so is the other.
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<(u64, String)>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What can be opened only once.
     ///
     /// # Errors
@@ -57,15 +72,15 @@ impl Serving {
         let socket = |(address, socket): &(String, OwnedFd)| Ok((address.clone(), socket.try_clone()?));
         Ok(Opened {
             pid: std::process::id(),
-            files: self.devices.iter().filter_map(file).collect::<io::Result<_>>()?,
+            files: self.devices().iter().filter_map(file).collect::<io::Result<_>>()?,
             sockets: self.sockets.iter().map(socket).collect::<io::Result<_>>()?,
-            addresses: self.listeners.iter().map(|(_, address)| address.clone()).collect(),
+            addresses: self.listeners().iter().map(|(_, address)| address.clone()).collect(),
         })
     }
 
     /// The process that served before has ended: takes what it kept.
     pub fn own(&self) {
-        self.devices.iter().for_each(|(_, device)| device.own());
+        self.devices().iter().for_each(|(_, device)| device.own());
     }
 
     /// Leaves everything to systemd; how many descriptors. The engine goes on after an error.
@@ -87,7 +102,7 @@ impl Serving {
     pub fn pack(&self, engine: &Engine, version: u16) -> Result<Luggage, String> {
         let since_ns = monotonic_ns();
         engine.pause(STILL_MAX)?;
-        let address = |number| self.listeners.iter().find(|(other, _)| *other == number).map(|(_, key)| key.clone());
+        let address = |number| self.listeners().iter().find(|(other, _)| *other == number).map(|(_, key)| key.clone());
         let passenger = |client: PackedClient| {
             let PackedClient { listener, is_listener, packed } = client;
             let address = address(listener).ok_or("a connection came by no listener")?;
@@ -98,7 +113,7 @@ impl Serving {
             Ok(packed) => Ok((name.clone(), packed)),
             Err(why) => Err(format!("device {name} {why}")),
         };
-        let devices = self.devices.iter().map(device).collect::<Result<_, _>>()?;
+        let devices = self.devices().iter().map(device).collect::<Result<_, _>>()?;
         Ok(Luggage { since_ns, devices, clients })
     }
 }

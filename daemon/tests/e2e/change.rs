@@ -144,7 +144,12 @@ fn sighup_changes_the_weights_of_groups_tenants_and_exports_and_the_report_tells
     assert_eq!(told[1], (None, some("b"), None, some("100"), some("50")));
     assert_eq!(told[2], (None, some("b"), some("b"), some("40"), some("60")));
     let moved = reload(&mut server, |text| text.replace("[tenant.a]\ngroup = \"acme\"", "[tenant.a]"));
-    assert!(moved["error"].as_str().unwrap().contains("cannot change while serving"), "{moved}");
+    assert_eq!(
+        (&moved["reloaded"], &moved["changes"][0]["key"], &moved["changes"][0]["to"]),
+        (&true.into(), &"group".into(), &"none".into())
+    );
+    let back = reload(&mut server, |text| text.replace("[tenant.a]", "[tenant.a]\ngroup = \"acme\""));
+    assert_eq!((&back["reloaded"], &back["changes"][0]["to"]), (&true.into(), &"acme".into()), "{back}");
     let last = server.terminate();
     let device = &last["devices"][0];
     let row = |kind: &str, at: usize| (device[kind][at]["name"].clone(), device[kind][at]["weight"].clone());

@@ -18,6 +18,7 @@ mod hostile;
 mod intake;
 mod kill;
 mod limits;
+mod live;
 mod memory;
 mod negotiation;
 mod output;

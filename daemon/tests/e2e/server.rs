@@ -127,6 +127,11 @@ impl Server {
         self.folder.join(&format!("{name}.sock"))
     }
 
+    /// Of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: libc::c_int) {
         // SAFETY: kill has no memory effects; the child is ours and not yet waited for, so its id is not reused.
         let result = unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };

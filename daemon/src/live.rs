@@ -1,0 +1,313 @@
+//! What stands behind a plan while it runs: opened devices, exports that clients have, listeners, tenants' memory.
+//!
+//! Answers: which thing of the process is which section of the config? The reconciler (`reconcile.rs`) alone changes it;
+//! a report asks for the counters of the listeners, which are shared.
+
+use crate::config::{DevicePlan, ExportPlan, LiveCaps, Plan, family};
+use mqfq_blk::PolicyOptions;
+use mqfq_blk::cap::Caps;
+use mqfq_blk::device::Device;
+use mqfq_blk::engine::{DeviceOptions, FlowOptions, Grouping};
+use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slot, Slots};
+use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
+use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener};
+use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
+use mqfq_front::places::Places;
+use mqfq_front::stats::{Counts, Stats};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The exports of a plan as clients have them.
+pub type Exports = BTreeMap<Slot, Export>;
+
+/// A tenant, on whichever devices.
+#[derive(Clone)]
+struct Tenant {
+    id: TenantId,
+    memory: Arc<TenantMemory>,
+}
+
+/// The tenants that have an export, by name.
+pub struct Tenants {
+    server: ServerMemory,
+    by_name: BTreeMap<String, Tenant>,
+    ids: Slots<()>,
+}
+
+/// What each tenant of a plan may hold, bytes.
+fn memory_limits(plan: &Plan) -> BTreeMap<&str, u64> {
+    let flows = plan.devices.values().flat_map(|device| device.flows.values());
+    flows.map(|flow| (flow.tenant.as_str(), flow.memory_bytes)).collect()
+}
+
+impl Tenants {
+    /// Those of `plan`, which hold nothing.
+    ///
+    /// # Errors
+    /// There are more than can be named.
+    pub fn new(plan: &Plan) -> Result<Tenants, String> {
+        let limits = MemoryLimits { server_bytes: plan.server.memory_bytes, tenants: memory_limits(plan).len() };
+        let mut tenants =
+            Tenants { server: ServerMemory::new(limits), by_name: BTreeMap::new(), ids: Slots::new(PLACES_MAX) };
+        tenants.add(plan)?;
+        Ok(tenants)
+    }
+
+    /// Has those of `plan` as well.
+    ///
+    /// # Errors
+    /// As [`Tenants::new`].
+    pub fn add(&mut self, plan: &Plan) -> Result<(), String> {
+        for (name, bytes_max) in memory_limits(plan) {
+            if !self.by_name.contains_key(name) {
+                let id = self.ids.insert(()).map_err(|NoPlace| format!("more than {PLACES_MAX} tenants"))?;
+                let tenant = Tenant { id: TenantId(id), memory: self.server.tenant(bytes_max) };
+                self.by_name.insert(name.to_owned(), tenant);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has those of `plan` alone, and shares the memory out among them as it says.
+    pub fn follow(&mut self, plan: &Plan) {
+        let limits = memory_limits(plan);
+        let ids = &mut self.ids;
+        self.by_name.retain(|name, tenant| {
+            let stays = limits.contains_key(name.as_str());
+            if !stays {
+                ids.remove(tenant.id.0);
+            }
+            stays
+        });
+        let server = MemoryLimits { server_bytes: plan.server.memory_bytes, tenants: limits.len() };
+        self.server.share(server, self.by_name.iter().map(|(name, tenant)| (&*tenant.memory, limits[name.as_str()])));
+    }
+}
+
+/// The exports of `plan`, of tenants that are there, by slot. One that is in `before` keeps its door.
+///
+/// # Errors
+/// One sentence: an export that does not fit its device.
+pub fn exports(
+    plan: &Plan,
+    tenants: &Tenants,
+    caps: &LiveCaps,
+    device: impl Fn(Slot) -> Arc<dyn Device>,
+    before: &Exports,
+) -> Result<Exports, String> {
+    let one = |(slot, export): (Slot, &ExportPlan)| {
+        let plan = &plan.devices[export.device];
+        let name = &plan.flows[export.flow].tenant;
+        let Tenant { id, memory } = tenants.by_name[name].clone();
+        let door = before.get(&slot).map(|export| export.door.clone()).unwrap_or_default();
+        let whose = Whose { id: ExportId(slot), tenant: id, memory, caps: caps.of(&export.name, name), door };
+        Ok((slot, fit(export, whose, plan, &*device(export.device))?))
+    };
+    plan.exports.iter().map(one).collect()
+}
+
+/// Which export it is, and whose.
+struct Whose {
+    id: ExportId,
+    tenant: TenantId,
+    memory: Arc<TenantMemory>,
+    caps: Arc<Caps>,
+    door: Door,
+}
+
+/// The export as the front end wants it, if it fits the device as it turned out to be.
+fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
+    let info = device.info();
+    let name = &plan.config.name;
+    let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
+    let block_bytes = u64::from(info.block_bytes);
+    if !offset_bytes.is_multiple_of(block_bytes) || !size_bytes.is_multiple_of(block_bytes) {
+        let message = format!(
+            "offset {offset_bytes} and size {size_bytes} do not fit device {name}, allowed are multiples of its block of \
+             {block_bytes} bytes"
+        );
+        return Err(export.place.error(message).to_string());
+    }
+    if offset_bytes + size_bytes > info.size_bytes {
+        let message = format!("ends past the end of device {name}, allowed is up to byte {}", info.size_bytes);
+        return Err(export.place.error(message).to_string());
+    }
+    let mut block = BlockSizes::of_device(&info);
+    if let Some(most) = export.payload_bytes_max {
+        // Whole blocks: the device's block is a power of two of at most 64 KiB, the least that can be asked for.
+        block.payload_bytes_max = block.payload_bytes_max.min(most / block.min_bytes * block.min_bytes);
+        block.preferred_bytes = block.preferred_bytes.min(1 << block.payload_bytes_max.ilog2());
+    }
+    let Whose { id, tenant, memory, caps, door } = whose;
+    Ok(Export {
+        id,
+        name: export.name.clone(),
+        description: export.description.clone().unwrap_or_default(),
+        device: export.device.into(),
+        flow: export.flow.into(),
+        tenant,
+        door,
+        offset_bytes,
+        size_bytes,
+        read_only: export.read_only,
+        block,
+        memory,
+        caps,
+    })
+}
+
+/// What an address of a plan offers.
+pub fn offered<'a>(slots: &'a [Slot], exports: &'a Exports) -> impl Iterator<Item = Export> + 'a {
+    slots.iter().map(|slot| exports[slot].clone())
+}
+
+/// The flows of a device, by place, as the engine takes them.
+pub fn flows(plan: &DevicePlan) -> Vec<Option<FlowOptions>> {
+    let mut flows = vec![None; plan.flows.places()];
+    for (slot, flow) in plan.flows.iter() {
+        let (weight, class, limits) = (flow.weight, flow.class, flow.staged);
+        flows[slot.place()] = Some(FlowOptions { name: flow.name(), weight, class, limits });
+    }
+    flows
+}
+
+/// The groups that they are in.
+pub fn grouping(plan: &DevicePlan) -> Grouping {
+    let mut of_flow = vec![None; plan.flows.places()];
+    plan.flows.iter().for_each(|(slot, flow)| of_flow[slot.place()] = flow.group);
+    Grouping {
+        tree: family::tree(&plan.groups, of_flow.into_iter()),
+        names: plan.groups.iter().map(|group| group.name.clone()).collect(),
+    }
+}
+
+/// A device as the engine takes it. All its flows are there: it is new.
+pub fn device_options(plan: &DevicePlan, device: Arc<dyn Device>, workers: usize) -> DeviceOptions {
+    DeviceOptions {
+        grouping: grouping(plan),
+        name: plan.config.name.clone(),
+        device,
+        policy: plan.config.policy.options(workers),
+        fallback: plan.config.policy.fallback(workers),
+        queue_depth: plan.config.queue_depth,
+        flows: flows(plan).into_iter().flatten().collect(),
+        cost: plan.config.cost,
+        path: plan.config.path,
+        queues: plan.config.queues,
+    }
+}
+
+/// The policy of a device that runs: its fallback if the device was not made for class queues.
+pub fn policy(plan: &DevicePlan, workers: usize, has_class_queues: bool) -> PolicyOptions {
+    let wanted = plan.config.policy.options(workers);
+    let fallback = plan.config.policy.fallback(workers);
+    fallback.filter(|_| wanted.kind.is_direct() && !has_class_queues).unwrap_or(wanted)
+}
+
+/// A place where clients come from.
+pub struct LiveListener {
+    /// As configured.
+    pub address: ExportAddress,
+    /// Of its own client.
+    pub number: u64,
+    /// What it offers.
+    pub table: Arc<ExportTable>,
+    /// Whom it lets in.
+    pub places: Option<Arc<Places>>,
+}
+
+/// Counters of the listeners that there are, with their addresses as the kernel has them.
+#[derive(Clone, Default)]
+pub struct ListenerCounts(Arc<Mutex<BTreeMap<u64, (String, Arc<Stats>)>>>);
+
+impl ListenerCounts {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (String, Arc<Stats>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In the order in which they came.
+    pub fn all(&self) -> Vec<(String, Counts)> {
+        self.lock().values().map(|(address, stats)| (address.clone(), stats.counts())).collect()
+    }
+}
+
+/// Whose each export is, by name, for lines about clients.
+#[derive(Clone)]
+pub struct Owners(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl Owners {
+    /// Those of `plan`.
+    pub fn new(plan: &Plan) -> Owners {
+        let owners = Owners(Arc::default());
+        owners.follow(plan);
+        owners
+    }
+
+    /// The tenant of an export.
+    pub fn of(&self, export: &str) -> Option<String> {
+        self.lock().get(export).cloned()
+    }
+
+    /// Those of `plan` alone.
+    pub fn follow(&self, plan: &Plan) {
+        let tenant = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].tenant.clone();
+        *self.lock() = plan.exports.values().map(|export| (export.name.clone(), tenant(export))).collect();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the options of the listener of an address.
+pub type MakeOptions = Arc<dyn Fn(&ExportAddress) -> ListenOptions + Send + Sync>;
+
+/// The listeners that there are.
+pub struct Listeners {
+    all: Vec<LiveListener>,
+    counts: ListenerCounts,
+    options: MakeOptions,
+}
+
+impl Listeners {
+    /// None. `options` makes those of each.
+    pub fn new(options: MakeOptions) -> Listeners {
+        Listeners { all: Vec::new(), counts: ListenerCounts::default(), options }
+    }
+
+    /// Their counters.
+    pub fn counts(&self) -> ListenerCounts {
+        self.counts.clone()
+    }
+
+    /// Listens on an address. Nobody is let in before its clients live somewhere.
+    ///
+    /// # Errors
+    /// One sentence, which names the address.
+    pub fn listen(&self, address: &ExportAddress, table: Arc<ExportTable>) -> Result<Box<dyn Listener>, String> {
+        address.address().listen(table, &(self.options)(address))
+    }
+
+    /// From now on it is one of them.
+    pub fn add(&mut self, address: ExportAddress, table: Arc<ExportTable>, listener: &dyn Listener) {
+        let (number, places) = (listener.number(), listener.places());
+        // A front end that numbers no listeners has one for each address all the same.
+        let key = if number == u64::MAX { u64::MAX - self.all.len() as u64 } else { number };
+        self.counts.lock().insert(key, (listener.address(), listener.stats()));
+        self.all.push(LiveListener { address, number, table, places });
+    }
+
+    /// The one of an address.
+    pub fn of(&self, address: &ExportAddress) -> Option<&LiveListener> {
+        self.all.iter().find(|listener| listener.address == *address)
+    }
+
+    /// Takes those out that `addresses` do not name.
+    pub fn keep(&mut self, addresses: &[&ExportAddress]) -> Vec<LiveListener> {
+        let keys: BTreeSet<String> = addresses.iter().map(|address| format!("{address:?}")).collect();
+        let gone: Vec<LiveListener> =
+            self.all.extract_if(.., |listener| !keys.contains(&format!("{:?}", listener.address))).collect();
+        gone.iter().for_each(|listener| drop(self.counts.lock().remove(&listener.number)));
+        gone
+    }
+}

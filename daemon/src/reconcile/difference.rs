@@ -1,0 +1,237 @@
+//! What is different between what runs and what is to run, for those who asked for it.
+//!
+//! Answers: which lines does a reload print? One for each thing that comes or goes, and one for each key of a thing that
+//! stays; both plans are in the same slots (`config/change.rs`).
+
+use crate::config::caps::{self, Whose};
+use crate::config::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan};
+use mqfq_blk::PolicyKind;
+use mqfq_blk::hierarchy::GroupId;
+use mqfq_blk::slots::Slot;
+use mqfq_config::size;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Something that was changed.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// `None`: it is about the server, or about a cap, which a tenant has on all its devices.
+    device: Option<String>,
+    /// `None`: it is about the device's policy, or about a group.
+    tenant: Option<String>,
+    /// Which export of the tenant, if each is a flow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    export: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
+    /// A key of the config; or `added` or `removed`, which go from nothing to nothing.
+    key: &'static str,
+    from: String,
+    to: String,
+}
+
+impl Change {
+    /// A device's `key` is another one.
+    fn of(device: &str, key: &'static str, from: impl ToString, to: impl ToString) -> Change {
+        Change { device: Some(device.to_owned()), ..Change::of_server(key, from, to) }
+    }
+
+    fn of_server(key: &'static str, from: impl ToString, to: impl ToString) -> Change {
+        let (from, to) = (from.to_string(), to.to_string());
+        Change { device: None, tenant: None, export: None, group: None, key, from, to }
+    }
+
+    /// In words.
+    pub fn sentence(&self) -> String {
+        let Change { device, tenant, export, group, key, from, to } = self;
+        let of = match (tenant, export, group) {
+            (Some(tenant), Some(export), _) => format!("export {export} of tenant {tenant} on "),
+            (Some(tenant), ..) => format!("tenant {tenant} on "),
+            (.., Some(group)) => format!("group {group} on "),
+            _ => String::new(),
+        };
+        let Some(device) = device else {
+            let of = export.as_ref().map(|export| format!("export {export}"));
+            let of = of.or(tenant.as_ref().map(|tenant| format!("tenant {tenant}"))).unwrap_or_default();
+            let of = if of.is_empty() { "server".to_owned() } else { of };
+            return format!("{of}: {key} {from} -> {to}");
+        };
+        if from.is_empty() && to.is_empty() {
+            return format!("{of}device {device}: {key}");
+        }
+        if from == to {
+            return format!("{of}device {device}: {key} {to}, with other settings");
+        }
+        format!("{of}device {device}: {key} {from} -> {to}")
+    }
+}
+
+/// What a device runs, and what it is to run by its new plan: a fallback, if it has not what the configured one needs.
+pub type Policies<'a> = &'a dyn Fn(Slot, &DevicePlan) -> [PolicyKind; 2];
+
+/// All that is different in `new`.
+pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
+    let mut all = Vec::new();
+    let (server, other) = (&old.server, &new.server);
+    let mut of_server = |key, from: String, to: String| {
+        if from != to {
+            all.push(Change::of_server(key, from, to));
+        }
+    };
+    of_server("connections", server.connections_max.to_string(), other.connections_max.to_string());
+    of_server("memory", size::display(server.memory_bytes), size::display(other.memory_bytes));
+    of_server("drain-s", server.drain_s.to_string(), other.drain_s.to_string());
+    for (slot, device) in new.devices.iter() {
+        match old.devices.get(slot) {
+            None => all.push(Change::of(&device.config.name, "added", "", "")),
+            Some(before) => {
+                if before.config.policy != device.config.policy {
+                    let [from, to] = policies(slot, device).map(PolicyKind::name);
+                    all.push(Change::of(&device.config.name, "policy", from, to));
+                }
+                between_devices(before, device, &mut all);
+            }
+        }
+    }
+    for (slot, export) in new.exports.iter() {
+        let of = |change| of_export(new, export, change);
+        let name = &new.devices[export.device].config.name;
+        match old.exports.get(slot) {
+            None => all.push(of(Change::of(name, "added", "", ""))),
+            Some(before) => {
+                let mut keys = Vec::new();
+                between_exports(before, export, |key, from, to| keys.push(of(Change::of(name, key, from, to))));
+                all.append(&mut keys);
+            }
+        }
+        let (from, to) = (addresses(old, slot), addresses(new, slot));
+        if old.exports.get(slot).is_some() && from != to {
+            let words = |all: BTreeSet<String>| all.into_iter().collect::<Vec<_>>().join(" and ");
+            all.push(of(Change::of(name, "addresses", words(from), words(to))));
+        }
+    }
+    for (_, export) in old.exports.iter().filter(|(slot, _)| new.exports.get(*slot).is_none()) {
+        all.push(of_export(old, export, Change::of(&old.devices[export.device].config.name, "removed", "", "")));
+    }
+    for (_, device) in old.devices.iter().filter(|(slot, _)| new.devices.get(*slot).is_none()) {
+        all.push(Change::of(&device.config.name, "removed", "", ""));
+    }
+    for (whose, from, to) in caps::changed(old, new) {
+        let (tenant, export) = match whose {
+            Whose::Tenant(tenant) => (Some(tenant), None),
+            Whose::Export(export) => (None, Some(export)),
+        };
+        let change = Change::of_server("caps", caps::shown(from), caps::shown(to));
+        all.push(Change { tenant, export, ..change });
+    }
+    all
+}
+
+fn of_export(plan: &Plan, export: &ExportPlan, change: Change) -> Change {
+    let tenant = plan.devices[export.device].flows[export.flow].tenant.clone();
+    Change { tenant: Some(tenant), export: Some(export.name.clone()), ..change }
+}
+
+fn addresses(plan: &Plan, export: Slot) -> BTreeSet<String> {
+    let of = plan.listeners.iter().filter(|(_, slots)| slots.contains(&export));
+    of.map(|(address, _)| address.to_string()).collect()
+}
+
+fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&'static str, String, String)) {
+    // Every field is named, so that a new one is a decision. Device, flow and offset are the same.
+    let ExportPlan {
+        name: _,
+        place: _,
+        device: _,
+        flow: _,
+        offset_bytes: _,
+        size_bytes,
+        read_only,
+        description,
+        payload_bytes_max,
+        caps: _,
+    } = old;
+    if *size_bytes != new.size_bytes {
+        differs("size", size::display(*size_bytes), size::display(new.size_bytes));
+    }
+    if *read_only != new.read_only {
+        differs("read-only", read_only.to_string(), new.read_only.to_string());
+    }
+    if *description != new.description {
+        let words = |text: &Option<String>| format!("\"{}\"", text.as_deref().unwrap_or_default());
+        differs("description", words(description), words(&new.description));
+    }
+    if *payload_bytes_max != new.payload_bytes_max {
+        let words = |most: Option<u32>| most.map_or("the device's".to_owned(), |most| size::display(most.into()));
+        differs("payload-max", words(*payload_bytes_max), words(new.payload_bytes_max));
+    }
+}
+
+fn between_devices(old: &DevicePlan, new: &DevicePlan, all: &mut Vec<Change>) {
+    let name = new.config.name.as_str();
+    for (slot, flow) in new.flows.iter() {
+        let of = |change| Change { tenant: Some(flow.tenant.clone()), export: flow.export.clone(), ..change };
+        let Some(before) = old.flows.get(slot) else {
+            all.push(of(Change::of(name, "added", "", "")));
+            continue;
+        };
+        let mut key = |key, from: String, to: String| {
+            if from != to {
+                all.push(of(Change::of(name, key, from, to)));
+            }
+        };
+        let FlowPlan { tenant: _, export: _, weight, group, class, staged, memory_bytes, caps: _ } = before;
+        key("weight", weight.get().to_string(), flow.weight.get().to_string());
+        key("group", called(&old.groups, *group), called(&new.groups, flow.group));
+        key("class", class.name().to_owned(), flow.class.name().to_owned());
+        key("staged-requests", staged.requests_max.to_string(), flow.staged.requests_max.to_string());
+        key("staged-bytes", size::display(staged.bytes_max), size::display(flow.staged.bytes_max));
+        key("memory", size::display(*memory_bytes), size::display(flow.memory_bytes));
+    }
+    for (_, flow) in old.flows.iter().filter(|(slot, _)| new.flows.get(*slot).is_none()) {
+        let (tenant, export) = (Some(flow.tenant.clone()), flow.export.clone());
+        all.push(Change { tenant, export, ..Change::of(name, "removed", "", "") });
+    }
+    between_groups(old, new, all);
+}
+
+fn between_groups(old: &DevicePlan, new: &DevicePlan, all: &mut Vec<Change>) {
+    let name = new.config.name.as_str();
+    let of = |group: &GroupPlan, change| match group.is_tenant {
+        true => Change { tenant: Some(group.name.clone()), ..change },
+        false => Change { group: Some(group.name.clone()), ..change },
+    };
+    let same = |one: &GroupPlan, other: &GroupPlan| (&one.name, one.is_tenant) == (&other.name, other.is_tenant);
+    for group in &new.groups {
+        let Some(before) = old.groups.iter().find(|before| same(before, group)) else {
+            all.push(of(group, Change::of(name, "added", "", "")));
+            continue;
+        };
+        if before.weight != group.weight {
+            all.push(of(group, Change::of(name, "weight", before.weight.get(), group.weight.get())));
+        }
+        let (from, to) = (called(&old.groups, before.parent), called(&new.groups, group.parent));
+        if from != to {
+            all.push(of(group, Change::of(name, "group", from, to)));
+        }
+    }
+    for group in old.groups.iter().filter(|group| !new.groups.iter().any(|other| same(group, other))) {
+        all.push(of(group, Change::of(name, "removed", "", "")));
+    }
+}
+
+/// A group, as a line says it.
+fn called(groups: &[GroupPlan], group: Option<GroupId>) -> String {
+    group.map_or("none".to_owned(), |group| groups[group.0 as usize].name.clone())
+}
+
+/// The engine has nothing to do for the flows and groups of `new`.
+pub fn same_flows(old: &DevicePlan, new: &DevicePlan) -> bool {
+    let same = |one: &FlowPlan, other: &FlowPlan| {
+        let of = |flow: &FlowPlan| (flow.weight, flow.group, flow.class, flow.staged);
+        of(one) == of(other)
+    };
+    old.groups == new.groups
+        && old.flows.len() == new.flows.len()
+        && new.flows.iter().all(|(slot, flow)| old.flows.get(slot).is_some_and(|before| same(before, flow)))
+}
