@@ -23,7 +23,8 @@
 //!   requests longer than T and a reader beside them none would seem to wait for a third of the time, and D would stay
 //!   at 1. The part of the time in which at least one waits is taken as if workers waited independently:
 //!   1 - (1 - w1)(1 - w2)...
-//! * *Queues that wait*: those whose worker's last pick was held back, at the moment of a step. The rule takes a mean.
+//! * *Flows that wait*: those in queues whose worker's last pick was held back, at the moment of a step, a flow in two
+//!   queues twice. The rule takes a mean.
 //! * *Silence of the device*: each worker keeps the longest time without a completion of its own since the phase began;
 //!   what these times have in common was silent for all. It is exact if that silence was each worker's longest.
 //!
@@ -94,8 +95,8 @@ struct Line {
     out_units: AtomicU64,
     /// 1: the last pick left somebody waiting for a token.
     is_waiting: AtomicU64,
-    /// 1: the last pick answered `NoToken` or `Throttled`, so requests wait here.
-    is_held_back: AtomicU64,
+    /// Flows with requests here, if the last pick answered `NoToken` or `Throttled`; else 0.
+    waiting_flows: AtomicU64,
     /// When the last request completed.
     completed_ns: AtomicU64,
     /// The longest time without a completion in `epoch`.
@@ -198,11 +199,11 @@ impl Tuning {
     #[inline(never)]
     fn step<P: Policy>(&self, policy: &P, from: HctxId, is_in_parts: bool, now_ns: u64, kick: &mut impl Kick) -> bool {
         let changed = self.tuner.try_with(|tuner| {
-            let waiting_queues = self.read(tuner, now_ns);
+            let waiting_flows = self.read(tuner, now_ns);
             tuner.sample.is_in_parts = is_in_parts;
             // Here, and not after the flag is free: the next step may already want others.
             let has_another_depth = self.step_depth(tuner, policy, from, kick);
-            let has_another_window = self.step_window(tuner, waiting_queues, policy, now_ns);
+            let has_another_window = self.step_window(tuner, waiting_flows, policy, now_ns);
             has_another_depth || has_another_window
         });
         changed.unwrap_or(false)
@@ -218,10 +219,10 @@ impl Tuning {
     }
 
     /// T follows D as it was chosen: a candidate is in force for moments.
-    fn step_window<P: Policy>(&self, tuner: &mut Tuner, waiting_queues: u32, policy: &P, now_ns: u64) -> bool {
+    fn step_window<P: Policy>(&self, tuner: &mut Tuner, waiting_flows: u32, policy: &P, now_ns: u64) -> bool {
         let Tuner { controller, window: Some(rule), options, .. } = tuner else { return false };
         let depth = controller.as_ref().map_or(options.depth, |controller| controller.state().chosen);
-        let window = rule.step(depth, waiting_queues, now_ns);
+        let window = rule.step(depth, waiting_flows, now_ns);
         if policy.window_terms().is_none_or(|terms| terms.window == window) {
             return false;
         }
@@ -229,11 +230,11 @@ impl Tuning {
         true
     }
 
-    /// Reads all lines. Returns the number of queues that wait.
+    /// Reads all lines. Returns the number of flows that wait, as the rule for T counts them.
     fn read(&self, tuner: &mut Tuner, now_ns: u64) -> u32 {
         let Tuner { controller, sample, waited_ns, .. } = tuner;
         let epoch = controller.as_ref().map_or(0, Controller::epoch);
-        let mut waiting_queues = 0;
+        let (mut waiting_flows, mut waiting_queues) = (0u32, 0u32);
         let mut sum = Sample { now_ns, waiting_ns: sample.waiting_ns, ..Sample::default() };
         let elapsed_ns = now_ns.saturating_sub(sample.now_ns).max(1);
         // In 65536ths: nobody waited.
@@ -251,7 +252,8 @@ impl Tuning {
             sum.device_unit_ns = sum.device_unit_ns.wrapping_add(device);
             sum.system_unit_ns = sum.system_unit_ns.wrapping_add(get(&line.system_unit_ns));
             sum.out_units = sum.out_units.wrapping_add(out);
-            waiting_queues += get(&line.is_held_back) as u32;
+            let flows = get(&line.waiting_flows) as u32;
+            (waiting_flows, waiting_queues) = (waiting_flows + flows, waiting_queues + u32::from(flows > 0));
             let waited = get(&line.waiting_ns) + if get(&line.is_waiting) == 1 { since_ns } else { 0 };
             let part = (u128::from(waited.saturating_sub(*waited_ns).min(elapsed_ns)) << 16) / u128::from(elapsed_ns);
             nobody = (nobody * ((1 << 16) - part as u64)) >> 16;
@@ -273,7 +275,8 @@ impl Tuning {
             sum.waiting_ns.wrapping_add(elapsed_ns - ((u128::from(elapsed_ns) * u128::from(nobody)) >> 16) as u64);
         sum.silence_ns = silent_to_ns.saturating_sub(silent_from_ns);
         *sample = sum;
-        waiting_queues
+        // One queue is never ahead of itself, whoever is in it.
+        if waiting_queues > 1 { waiting_flows } else { waiting_queues }
     }
 }
 
@@ -294,12 +297,12 @@ impl Meter {
         }
     }
 
-    /// A run is over. Its last pick left somebody waiting for a token, or not; that or the window held it back, or
-    /// nothing.
-    pub(crate) fn picked(&mut self, is_waiting: bool, is_held_back: bool) {
+    /// A run is over. Its last pick left somebody waiting for a token, or not; that or the window held so many flows
+    /// back.
+    pub(crate) fn picked(&mut self, is_waiting: bool, waiting_flows: u64) {
         let line = self.line();
         set(&line.is_waiting, is_waiting.into());
-        set(&line.is_held_back, is_held_back.into());
+        set(&line.waiting_flows, waiting_flows);
         set(&line.out_units, self.out_units);
     }
 

@@ -18,8 +18,8 @@ pub struct WindowReport {
     age_ns: u64,
     /// Half a sentence.
     reason: String,
-    /// Queues that wait, mean.
-    waiting_queues: f64,
+    /// Flows that wait, mean.
+    waiting_flows: f64,
     /// Times that it has changed.
     changes: u64,
 }
@@ -31,7 +31,7 @@ impl WindowReport {
             bytes: window.window_bytes,
             age_ns: at_ns.saturating_sub(window.changed_ns),
             reason: window.to_string(),
-            waiting_queues: window.waiting_hundredths as f64 / 100.0,
+            waiting_flows: window.waiting_hundredths as f64 / 100.0,
             changes: window.changes,
         }
     }
@@ -193,7 +193,7 @@ mod tests {
             now(&device(auto(), Some(in_force), 0), Some(3.14e9)).as_deref(),
             Some(
                 "D 129 units of 4KiB, found 12 s ago (deeper gains less than it costs, shallower loses work); \
-                 T 64KiB, found 2.5 s ago (129 units of 4KiB over 8.1 queues that wait); 3.1 GB/s; split off: too few requests yet"
+                 T 64KiB, found 2.5 s ago (129 units of 4KiB over 8.1 flows that wait); 3.1 GB/s; split off: too few requests yet"
             )
         );
         let never = WindowState { changes: 0, changed_ns: 0, ..window };
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(
             now(&device(options, Some(in_force), 0), Some(0.0)).as_deref(),
             Some(
-                "D 64 units of 4KiB, set; T 64KiB (129 units of 4KiB over 8.1 queues that wait); 0.0 kB/s; split off: too few requests yet"
+                "D 64 units of 4KiB, set; T 64KiB (129 units of 4KiB over 8.1 flows that wait); 0.0 kB/s; split off: too few requests yet"
             )
         );
     }

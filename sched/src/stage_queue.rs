@@ -127,6 +127,11 @@ impl<P: Copy + Default, L: Copy + Default> StageQueue<P, L> {
         self.nodes.in_use() as usize
     }
 
+    /// Flows that have requests here.
+    pub fn flows(&self) -> usize {
+        self.order.lanes()
+    }
+
     /// True if nothing is held.
     pub fn is_empty(&self) -> bool {
         self.nodes.in_use() == 0

@@ -1,11 +1,13 @@
 //! How far apart may queues run? A rule for T, while a policy runs.
 //!
-//! Answers: which window T goes with a depth of D units when so many queues have requests waiting? Source: none; MQFQ
+//! Answers: which window T goes with a depth of D units when so many flows have requests waiting? Source: none; MQFQ
 //! section 4 leaves T to the administrator. What T costs was measured in the simulator (docs/inside/window.md).
 //!
 //! # Rule
-//! A request that comes to a queue of its own starts at virtual time, and each of the n queues that have requests
-//! waiting may be T ahead of it: up to n T of service goes first. On the device it stands behind D units in any case.
+//! A request that comes to a queue of its own starts at virtual time, and each of the n flows that have requests
+//! waiting in other queues may be T ahead of it: up to n T of service goes first. A flow in two queues counts twice,
+//! and where one queue alone waits n is 1, since a queue is never ahead of itself. On the device the request stands
+//! behind D units in any case.
 //! A T that makes the first much larger than the second costs latency; a smaller one costs wake-ups and saves little.
 //! So the two are made equal:
 //!
@@ -16,15 +18,15 @@
 //! that, so with all weights at 1000 queues may run 10 times as far apart in bytes of service.
 //!
 //! # Example
-//! D is 129 units of 4 KiB, 516 KiB in all. 16 queues wait: 516 / 16 = 32.25, T = 32 KiB. It stays as long as the
-//! quotient is at least 24 KiB (21.5 queues) and less than 80 KiB (6.45 queues): a mean that swings by a quarter about
+//! D is 129 units of 4 KiB, 516 KiB in all. 16 flows wait: 516 / 16 = 32.25, T = 32 KiB. It stays as long as the
+//! quotient is at least 24 KiB (21.5 flows) and less than 80 KiB (6.45 flows): a mean that swings by a quarter about
 //! a power of two changes nothing. If four wait, the quotient is 129 KiB, T = 128 KiB; if one waits, T is 256 KiB, the
 //! most.
 //!
 //! # Invariants
 //! N1. T is a power of two of bytes, from [`WINDOW_LEAST`] to [`WINDOW_MOST`]; it changes by a factor of two or more.
 //! N2. After a change, the next one needs a quotient that is another by a sixth at least.
-//! N3. A step in which no queue waits changes nothing.
+//! N3. A step in which no flow waits changes nothing.
 //!
 //! # Cost
 //! A step is a few additions and one division. No clock: time passes by steps.
@@ -72,7 +74,7 @@ pub struct WindowState {
     pub depth: u32,
     /// Bytes of a unit.
     pub unit_bytes: u32,
-    /// Queues that wait, mean, in hundredths.
+    /// Flows that wait, mean, in hundredths.
     pub waiting_hundredths: u64,
     /// Times that T has changed.
     pub changes: u64,
@@ -80,7 +82,7 @@ pub struct WindowState {
     pub changed_ns: u64,
 }
 
-/// "129 units of 4KiB over 16.0 queues that wait"; a size in whole KiB, or else in bytes.
+/// "129 units of 4KiB over 16.0 flows that wait"; a size in whole KiB, or else in bytes.
 impl fmt::Display for WindowState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WindowState { depth, unit_bytes, waiting_hundredths, .. } = *self;
@@ -96,14 +98,14 @@ impl fmt::Display for WindowState {
             _ => write!(f, "{unit_bytes} bytes")?,
         }
         let (whole, tenth) = (waiting_hundredths / 100, waiting_hundredths % 100 / 10);
-        write!(f, " over {whole}.{tenth} queues that wait{bound}")
+        write!(f, " over {whole}.{tenth} flows that wait{bound}")
     }
 }
 
 /// The rule, and what it remembers of a device. See the module's text.
 #[derive(Clone, Debug)]
 pub struct WindowRule {
-    /// Queues that wait, mean, in [`PARTS`]; 0: nobody has waited yet.
+    /// Flows that wait, mean, in [`PARTS`]; 0: nobody has waited yet.
     waiting_parts: u64,
     state: WindowState,
 }
@@ -134,7 +136,7 @@ impl WindowRule {
         self.state
     }
 
-    /// D is `depth` units, 1 or more, and `waiting` queues have requests waiting. Returns T.
+    /// D is `depth` units, 1 or more, and `waiting` flows have requests waiting. Returns T.
     pub fn step(&mut self, depth: u32, waiting: u32, now_ns: u64) -> VSpan {
         if waiting > 0 {
             self.follow(waiting);
@@ -149,7 +151,7 @@ impl WindowRule {
         let now = u64::from(waiting) * PARTS;
         self.waiting_parts = match self.waiting_parts {
             0 => now,
-            // Never 0: `now` is a queue at least.
+            // Never 0: `now` is a flow at least.
             mean => mean.saturating_add_signed((now as i64 - mean as i64) / MEAN_STEPS),
         };
         self.state.waiting_hundredths = self.waiting_parts * 100 / PARTS;
@@ -199,9 +201,9 @@ mod tests {
         assert_eq!(settled(&mut rule, 129, 21), 32, "24.6 KiB");
         assert_eq!(settled(&mut rule, 129, 22), 16, "23.5 KiB");
         assert_eq!(settled(&mut rule, 129, 21), 16, "24.6 KiB is less than 2.5 times 16");
-        assert_eq!(rule.state().to_string(), "129 units of 4KiB over 21.0 queues that wait");
+        assert_eq!(rule.state().to_string(), "129 units of 4KiB over 21.0 flows that wait");
         assert_eq!(settled(&mut rule, 129, 60), 16);
-        assert_eq!(rule.state().to_string(), "129 units of 4KiB over 59.9 queues that wait, which would be less");
+        assert_eq!(rule.state().to_string(), "129 units of 4KiB over 59.9 flows that wait, which would be less");
     }
 
     #[test]

@@ -103,7 +103,8 @@ impl StagedPath {
             shared.policy.pause(&mut shared.queue, &mut counting);
         }
         if let Some(meter) = &mut shared.meter {
-            meter.picked(is_waiting, self.is_held_back);
+            let waiting_flows = if self.is_held_back { shared.policy.staged_flows(&shared.queue) } else { 0 };
+            meter.picked(is_waiting, waiting_flows as u64);
         }
         shared.ring(dispatched, now_ns);
         if kicks > 0 {

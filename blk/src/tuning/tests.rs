@@ -59,9 +59,9 @@ fn workers_that_wait_half_of_the_time_each_are_taken_to_wait_three_quarters_toge
     let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
     sample(&tuning, 0);
     for meter in &mut meters {
-        meter.picked(true, true);
+        meter.picked(true, 1);
         meter.account(50 * US);
-        meter.picked(false, false);
+        meter.picked(false, 0);
         meter.account(100 * US);
     }
     let waiting_ns = sample(&tuning, 100 * US).waiting_ns;
@@ -96,7 +96,7 @@ fn a_depth_that_the_controller_wants_is_in_force_after_the_step() {
         steps += 1;
         let batch = depth.min(4);
         (0..batch).for_each(|_| meter.dispatched(1));
-        meter.picked(true, true);
+        meter.picked(true, 1);
         now_ns += u64::from(batch) * US;
         meter.account(now_ns);
         (0..batch).for_each(|_| meter.completed(1, 100 * US));
@@ -119,7 +119,7 @@ fn a_window_that_the_rule_wants_is_in_force_after_the_step() {
     let tuning = Tuning::new(&options, 4).expect("its T is to be found");
     let mut meters = [0, 1, 2, 3].map(|hctx| tuning.meter(HctxId(hctx), 0));
     for (worker, meter) in meters.iter_mut().enumerate() {
-        meter.picked(worker == 0, worker < 3);
+        meter.picked(worker == 0, u64::from(worker < 3));
     }
     let mut step = |now_ns| meters[3].reaped(32, false, &policy, now_ns, &mut |_: HctxId| ());
     let changed_ns = (1..100).map(|at_us| at_us * US).find(|&now_ns| step(now_ns)).expect("T changes");
@@ -139,4 +139,17 @@ fn who_finds_the_flag_taken_goes_on_without() {
         *value
     });
     assert_eq!((outer, once.try_with(|value| *value)), (Some(2), Some(2)));
+}
+
+#[test]
+fn flows_count_where_several_queues_wait_and_one_queue_alone_counts_once() {
+    let tuning = tuning(64, 2);
+    let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));
+    let counted = || tuning.tuner.try_with(|tuner| tuning.read(tuner, US)).expect("nobody else is inside");
+    meters[0].picked(true, 5);
+    assert_eq!(counted(), 1);
+    meters[1].picked(false, 2);
+    assert_eq!(counted(), 7);
+    meters[0].picked(false, 0);
+    assert_eq!(counted(), 1);
 }

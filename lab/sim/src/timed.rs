@@ -189,6 +189,10 @@ impl<P: Policy> Policy for Timed<P> {
         self.policy.is_out_of_units()
     }
 
+    fn staged_flows(&self, queue: &P::Queue) -> usize {
+        self.policy.staged_flows(queue)
+    }
+
     fn staged(&self, queue: &P::Queue) -> usize {
         self.policy.staged(queue)
     }

@@ -155,6 +155,12 @@ pub trait Policy: Send + Sync {
         false
     }
 
+    /// Flows that have requests staged in this queue, of a policy that has a T; 0 of any other.
+    fn staged_flows(&self, queue: &Self::Queue) -> usize {
+        let _ = queue;
+        0
+    }
+
     /// Requests staged in this queue.
     fn staged(&self, queue: &Self::Queue) -> usize;
 }

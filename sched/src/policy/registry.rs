@@ -513,6 +513,10 @@ macro_rules! policies {
                 }
             }
 
+            fn staged_flows(&self, queue: &AnyQueue) -> usize {
+                on_each!([$($kind)*], self, queue, policy, own => policy.staged_flows(own))
+            }
+
             fn staged(&self, queue: &AnyQueue) -> usize {
                 on_each!([$($kind)*], self, queue, policy, own => policy.staged(own))
             }

@@ -69,6 +69,11 @@ impl LaneOrder {
         }
     }
 
+    /// Lanes that it has.
+    pub(super) fn lanes(&self) -> usize {
+        usize::from(self.first.lane != NONE) + self.run_len as usize + self.heap_len
+    }
+
     /// The smallest; its lane is `NONE` if there is nobody.
     #[inline]
     pub(super) fn first_key(&self) -> &Key {

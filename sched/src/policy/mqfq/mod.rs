@@ -731,6 +731,10 @@ impl<S: Structures> Policy for Mqfq<S> {
         self.tokens.root_units() <= 0
     }
 
+    fn staged_flows(&self, queue: &Queue<S>) -> usize {
+        queue.stage.flows()
+    }
+
     fn staged(&self, queue: &Queue<S>) -> usize {
         queue.stage.len()
     }

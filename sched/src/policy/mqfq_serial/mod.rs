@@ -99,6 +99,11 @@ impl Policy for MqfqSerial {
         self.mqfq.is_out_of_units()
     }
 
+    fn staged_flows(&self, queue: &MqfqQueue) -> usize {
+        // The queue is the caller's own; no lock.
+        self.mqfq.staged_flows(queue)
+    }
+
     fn staged(&self, queue: &MqfqQueue) -> usize {
         // The queue is the caller's own; no lock.
         self.mqfq.staged(queue)
