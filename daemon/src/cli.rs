@@ -88,6 +88,10 @@ pub enum Command {
         /// Folder for the picture.
         #[arg(long, default_value = ".")]
         out: PathBuf,
+        /// Instead of measuring: three tenants under load, in `mqfq top`, until you leave. Press +, type a weight, and
+        /// see the shares move.
+        #[arg(long, conflicts_with = "out")]
+        live: bool,
     },
 }
 

@@ -12,6 +12,7 @@ mod devices;
 mod files;
 mod in_force;
 mod live;
+mod live_demo;
 mod log_format;
 mod observe;
 mod output;
@@ -68,7 +69,8 @@ fn run(cli: Cli) -> Result<(), String> {
             mqfq_report::print_line(mqfq_control::ctl::shell::script(&shell, "mqfq")?.trim_end())
         }
         Command::Man { folder } => mqfq_control::ctl::shell::man(Cli::command(), &folder),
-        Command::Demo { out } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
+        Command::Demo { live: true, .. } => live_demo::run(),
+        Command::Demo { out, live: false } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
     }
 }
 

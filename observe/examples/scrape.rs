@@ -1,0 +1,133 @@
+//! How long does a scrape take, and how much memory do counters take, with so many tenants that are all served? One
+//! object of JSON on stdout; wall-clock figures are those of the machine at that moment.
+//!
+//! ```text
+//! cargo run --release -p mqfq-observe --example scrape -- 10000
+//! ```
+//! Two workers, `mqfq` on the null device, and on each a client that keeps 64 requests of 4 KiB under way, of one
+//! tenant after the other. Scrapes begin when every tenant has been served on every worker.
+
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::{Client, Context, DeviceIndex, Event};
+use mqfq_blk::device::null::NullDevice;
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::request::{Completion, Op, Submission};
+use mqfq_blk::{FlowId, PolicyKind, PolicyOptions};
+use mqfq_observe::source::Running;
+use mqfq_observe::watcher::Watcher;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const WORKERS: usize = 2;
+const REQUEST_BYTES: u32 = 4096;
+
+/// Serves one tenant after the other until it is told to drain.
+struct Rounds {
+    tenants: u32,
+    next: u32,
+    under_way: u32,
+    is_over: bool,
+}
+
+impl Rounds {
+    fn submit(&mut self, context: &mut dyn Context, buffer: Buffer) {
+        if self.is_over {
+            return;
+        }
+        let (op, flow) = (Op::Read, FlowId(self.next));
+        let submission = Submission {
+            flow,
+            op,
+            offset_bytes: 0,
+            length_bytes: REQUEST_BYTES,
+            fua: false,
+            buffer: Some(buffer),
+            cookie: 0,
+        };
+        self.next = (self.next + 1) % self.tenants;
+        context.submit(DeviceIndex(0), submission).expect("a tenant has room for two requests");
+        self.under_way += 1;
+    }
+}
+
+impl Client for Rounds {
+    fn start(&mut self, context: &mut dyn Context) {
+        (0..64.min(self.tenants)).for_each(|_| self.submit(context, Buffer::new(REQUEST_BYTES as usize)));
+    }
+
+    fn event(&mut self, _: &mut dyn Context, event: Event) {
+        unreachable!("it asks for nothing, yet got {event:?}")
+    }
+
+    fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
+        self.under_way -= 1;
+        self.submit(context, completion.buffer.expect("a read's buffer comes back"));
+    }
+
+    fn drain(&mut self, _: &mut dyn Context) {
+        self.is_over = true;
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_over && self.under_way == 0
+    }
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+}
+
+fn main() {
+    let tenants: u32 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(10_000).max(64);
+    let flows = (0..tenants).map(|n| FlowOptions::new(&format!("tenant-{n}"))).collect();
+    let device = DeviceOptions::new(
+        "fast",
+        Arc::new(NullDevice::new(1 << 30)),
+        PolicyOptions::new(PolicyKind::Mqfq).relaxed(WORKERS),
+        flows,
+    );
+    let options = EngineOptions { workers: WORKERS, pin: false, spin_ns: 0, devices: vec![device] };
+    let engine = Arc::new(Engine::start(options).unwrap_or_else(|error| panic!("{error}")));
+    let (idle_kib, idle_requests) = (resident_kib(), requests(&engine));
+    for worker in 0..WORKERS {
+        let client = Rounds { tenants, next: 0, under_way: 0, is_over: false };
+        engine.attach_to(worker, Box::new(move || Box::new(client)));
+    }
+    while requests(&engine) < idle_requests + 4 * WORKERS as u64 * u64::from(tenants) {
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    let served_kib = resident_kib();
+    let watcher = Watcher::new(Arc::new(Running { engine: engine.clone(), limited: Vec::new }));
+    let timed = |action: &mut dyn FnMut()| {
+        let start = Instant::now();
+        action();
+        start.elapsed().as_micros() as u64
+    };
+    let ticks: Vec<u64> = (0..61).map(|_| timed(&mut || watcher.tick())).collect();
+    let history_kib = resident_kib();
+    let mut bytes = 0;
+    let scrapes: Vec<u64> = (0..5).map(|_| timed(&mut || bytes = watcher.metrics().len())).collect();
+    let scraped_kib = resident_kib();
+    let middle = |mut all: Vec<u64>| {
+        all.sort_unstable();
+        all[all.len() / 2]
+    };
+    let (scrape_us_max, scrape_us_median) = (scrapes.iter().max().copied(), middle(scrapes.clone()));
+    println!(
+        "{}",
+        serde_json::json!({
+            "tenants": tenants, "workers": WORKERS,
+            "scrape_us_median": scrape_us_median, "scrape_us_max": scrape_us_max, "scrape_bytes": bytes,
+            "tick_us_median": middle(ticks),
+            "resident_idle_kib": idle_kib, "resident_all_served_kib": served_kib,
+            "resident_with_a_minute_of_history_kib": history_kib, "resident_after_scrapes_kib": scraped_kib,
+        })
+    );
+    engine.drain(Duration::from_secs(5));
+}
+
+fn requests(engine: &Engine) -> u64 {
+    engine.sums().devices[0].flows.iter().map(|flow| flow.stats.requests()).sum()
+}
