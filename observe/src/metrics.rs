@@ -127,6 +127,12 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
+/// What a family takes of a tenant, or of what it did over an interval.
+type OfTenant<T> = fn(&NamedFlowStats) -> T;
+type OfLatencies = fn(&NamedFlowStats) -> (&Latencies, u64);
+type OfGauge<'a> = &'a dyn Fn(&NamedFlowStats) -> f64;
+type OfInterval = fn(&FlowInterval) -> u64;
+
 /// Counts of a device's workers: name, text, which.
 type OfWorkers = (&'static str, &'static str, fn(&HctxStats) -> u64);
 
@@ -216,7 +222,7 @@ impl Scrape {
             .encode(encoder, |metric| by_operation(metric, |flow| &flow.stats.completed))?;
         counter("tenant_transferred", "Bytes of requests that ended well", Some(Unit::Bytes))
             .encode(encoder, |metric| by_operation(metric, |flow| &flow.stats.bytes))?;
-        let counts: [(&str, &str, Option<Unit>, fn(&NamedFlowStats) -> u64); 2] = [
+        let counts: [(&str, &str, Option<Unit>, OfTenant<u64>); 2] = [
             ("tenant_failed_requests", "Requests that ended with an error", None, |flow| flow.stats.failed),
             ("tenant_service", "Cost of what was completed, in bytes of plain reads", Some(Unit::Bytes), |flow| {
                 flow.stats.cost
@@ -229,7 +235,7 @@ impl Scrape {
                 })
             })?;
         }
-        let histograms: [(&str, &str, fn(&NamedFlowStats) -> (&Latencies, u64)); 2] = [
+        let histograms: [(&str, &str, OfLatencies); 2] = [
             ("tenant_queue", "Time from submission to dispatch: waited here", |flow| {
                 (&flow.stats.queued_ns, flow.stats.queued_ns_sum)
             }),
@@ -247,7 +253,7 @@ impl Scrape {
             })?;
         }
         let at_ns = self.stats.at_ns;
-        let gauges: [(&str, &str, Option<Unit>, &dyn Fn(&NamedFlowStats) -> f64); 3] = [
+        let gauges: [(&str, &str, Option<Unit>, OfGauge<'_>); 3] = [
             ("tenant_weight", "Weight, as last set", None, &|flow| f64::from(flow.weight.get())),
             ("tenant_requests_under_way", "Requests admitted and not completed", None, &|flow| {
                 flow.stats.under_way as f64
@@ -270,7 +276,7 @@ impl Scrape {
     }
 
     fn encode_shares(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let families: [(&str, &str, fn(&FlowInterval) -> u64); 2] = [
+        let families: [(&str, &str, OfInterval); 2] = [
             ("tenant_share", "Part of the device's service that it received", |flow| flow.served),
             ("tenant_entitlement", "Part of the device's service that was its own", |flow| flow.entitled),
         ];
