@@ -11,8 +11,6 @@
 
 use crate::buffer::Buffer;
 use crate::client::{Event, MakeClient, PackedClient, Part, Remains, Whose};
-use crate::device_info::DeviceInfo;
-use crate::hctx::HwCtx;
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
 use crate::table::Swept;
@@ -107,8 +105,7 @@ pub enum Mail<P: Policy = AnyPolicy> {
     },
     /// Go on with every client that was asked to pause.
     Resume,
-    /// Report when nothing is left in a device's context of what was admitted before this came: see
-    /// [`crate::hctx::HwCtx::has_any`].
+    /// Report when nothing is left in a device's context of what was admitted before this came.
     AwaitEnd {
         /// Index of the device.
         device: u16,
@@ -125,26 +122,26 @@ pub enum Mail<P: Policy = AnyPolicy> {
         flow: FlowId,
         /// What it may stage here.
         limits: StageLimits,
-        /// It is another flow than the one that was, of which nothing is left: see [`crate::hctx::HwCtx::forget`].
+        /// It is another flow than the one that was, of which nothing is left.
         is_new: bool,
         /// Told once.
         done: mpsc::Sender<()>,
     },
-    /// Room for more flows in the context of a device that is frozen and quiet: see [`crate::hctx::HwCtx::grow`].
+    /// Room for more flows in the context of a device that is frozen and quiet.
     Grow {
         /// Index of the device.
         device: u16,
         /// By flow.
         limits: Arc<[StageLimits]>,
     },
-    /// Begin to serve a device ([`Host::open_device`]); report when it may be asked for, or why not.
+    /// Begin to serve a device; report when it may be asked for, or why not.
     OpenDevice {
         /// Index of the device: a new one, or one whose device was closed.
         device: u16,
         /// Told once.
         opened: mpsc::Sender<Result<(), String>>,
     },
-    /// Let go of a device of which no request is left ([`Host::close_device`]); report when that is done.
+    /// Let go of a device of which no request is left; report when that is done.
     CloseDevice {
         /// Index of the device.
         device: u16,
@@ -296,20 +293,6 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// that has ended and was collected. The client is dropped, with its descriptors, and its number given to another
     /// after this.
     fn cancel_waits(&mut self, client: u32);
-
-    /// The context of a device that has come while the worker runs, and what the device is.
-    ///
-    /// # Errors
-    /// One sentence for the user; as it stands here, that this host's devices are those of the start.
-    fn open_device(&mut self, device: u16) -> Result<(HwCtx<P>, DeviceInfo), String> {
-        Err(format!("device {device} has come too late: this host has the devices of its start"))
-    }
-
-    /// The device goes, and its index is free for another: what stands in its place until then. Nothing that the
-    /// device's queue has put on the host is an event any more.
-    fn close_device(&mut self, device: u16) -> (HwCtx<P>, DeviceInfo) {
-        unreachable!("device {device} goes: this host has the devices of its start")
-    }
 
     /// A client's request reached the block layer.
     #[inline(always)]

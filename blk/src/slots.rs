@@ -150,7 +150,8 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Gives a name back to a thing that was taken out a moment ago, of a copy in which nobody else has the place since.
+    /// Gives a name back to a thing that was taken out a moment ago, of a copy in which nobody else has the place
+    /// since.
     ///
     /// # Panics
     /// If somebody has the place, or another name was given out for it.
@@ -256,7 +257,8 @@ mod tests {
         assert_eq!(slots.remove(b), None, "an old name takes nobody along");
         assert_eq!(slots.remove(d), Some("d"));
         slots.put(d, "d again");
-        assert_eq!((slots.get(d), slots.len(), slots.insert("e").map(Slot::place)), (Some(&"d again"), 3, Ok(3)));
+        assert_eq!((slots.get(d), slots.len()), (Some(&"d again"), 3));
+        assert_eq!(slots.insert("e").map(Slot::place), Ok(3), "nobody is put beside it");
     }
 
     #[test]

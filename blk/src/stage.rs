@@ -88,8 +88,8 @@ impl Staging {
         staging
     }
 
-    /// Other limits of a flow, for what is admitted from now on; what it has staged stays. A flow that had none and gets
-    /// some takes memory.
+    /// Other limits of a flow, for what is admitted from now on; what it has staged stays. A flow that had none and
+    /// gets some takes memory.
     ///
     /// # Panics
     /// If the flow is unknown.

@@ -1,4 +1,5 @@
-//! Flows and devices that come and go while others are served: nobody is disturbed, nothing is inherited, nothing stays.
+//! Flows and devices that come and go while others are served: nobody is disturbed, nothing is inherited, nothing
+//! stays.
 #![cfg(feature = "uring")]
 
 use mqfq_blk::buffer::Buffer;

@@ -1,7 +1,7 @@
 //! What stands behind a plan while it runs: opened devices, exports that clients have, listeners, tenants' memory.
 //!
-//! Answers: which thing of the process is which section of the config? The reconciler (`reconcile.rs`) alone changes it;
-//! a report asks for the counters of the listeners, which are shared.
+//! Answers: which thing of the process is which section of the config? The reconciler (`reconcile.rs`) alone changes
+//! it; a report asks for the counters of the listeners, which are shared.
 
 use crate::config::{DevicePlan, ExportPlan, LiveCaps, Plan, family};
 use mqfq_blk::PolicyOptions;

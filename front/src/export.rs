@@ -5,8 +5,8 @@
 //!
 //! # While clients use it
 //! An export's [`Door`] is shared by all who have the export. It says three things that change under them: whether it
-//! takes new clients, how long it is, and whether it may be written to. Each request asks the door, when it is handed to
-//! the block layer. So an export becomes shorter in this order (I11 of `ARCHITECTURE.md`, isolation):
+//! takes new clients, how long it is, and whether it may be written to. Each request asks the door, when it is handed
+//! to the block layer. So an export becomes shorter in this order (I11 of `ARCHITECTURE.md`, isolation):
 //!
 //! ```text
 //!   the door says the new size      requests that are handed over from now on end before it

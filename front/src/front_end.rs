@@ -144,7 +144,8 @@ pub trait Listener: Send {
     fn stats(&self) -> Arc<Stats>;
 
     /// Its number in [`mqfq_blk::client::PackedClient`], and of the label of its own client
-    /// ([`mqfq_blk::client::Label::client`]), so that it can be closed alone. As it stands here: one that no client has.
+    /// ([`mqfq_blk::client::Label::client`]), so that it can be closed alone. As it stands here: one that no client
+    /// has.
     fn number(&self) -> u64 {
         u64::MAX
     }
@@ -285,8 +286,8 @@ pub fn next_client() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Closes a listener, by its [`Listener::number`]: what it has made is removed, and nobody comes by it any more. Who has
-/// come by it stays.
+/// Closes a listener, by its [`Listener::number`]: what it has made is removed, and nobody comes by it any more. Who
+/// has come by it stays.
 pub fn close_listener(engine: &Engine, number: u64) {
     // It has no requests, so there is nothing that it could wait for.
     engine.drain_some(Whose::Client(number), Duration::MAX);

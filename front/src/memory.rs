@@ -13,11 +13,11 @@
 //! | a tenant, up to its guarantee | always |
 //! | a tenant, beyond its guarantee | the pool has so much left |
 //!
-//! Half of the server's memory is guaranteed to tenants in equal parts, each a multiple of 16 KiB and at most 16 GiB; the
-//! rest is the pool. While the server runs, tenants come and go and limits change ([`ServerMemory::share`]). A tenant's
-//! guarantee lies in one word with what it holds: so each step knows the guarantee that it was made under, and the parts
-//! beyond it add up to the pool's through any change. Nobody has to give anything back; who holds more than there may be
-//! now gets no more until less is held.
+//! Half of the server's memory is guaranteed to tenants in equal parts, each a multiple of 16 KiB and at most 16 GiB;
+//! the rest is the pool. While the server runs, tenants come and go and limits change ([`ServerMemory::share`]). A
+//! tenant's guarantee lies in one word with what it holds: so each step knows the guarantee that it was made under, and
+//! the parts beyond it add up to the pool's through any change. Nobody has to give anything back; who holds more than
+//! there may be now gets no more until less is held.
 //!
 //! # Example
 //! Server 256 MiB, four tenants: each has 256 / 2 / 4 = 32 MiB that nobody can take from it, and 128 MiB are in the
@@ -116,8 +116,8 @@ impl ServerMemory {
         Arc::new(tenant)
     }
 
-    /// Shares `server_bytes` out among `tenants` from now on, each with the most that it may hold: those that are there,
-    /// and perhaps others that are made afterwards, so many in all as `limits` says.
+    /// Shares `server_bytes` out among `tenants` from now on, each with the most that it may hold: those that are
+    /// there, and perhaps others that are made afterwards, so many in all as `limits` says.
     pub fn share<'a>(&self, limits: MemoryLimits, tenants: impl IntoIterator<Item = (&'a TenantMemory, u64)>) {
         let (guaranteed_bytes, pool_bytes) = shares(limits);
         // Relaxed, all: counts, see "Orderings".

@@ -99,9 +99,9 @@ impl Places {
         Arc::new(Places { number: next_client(), taken: Mutex::new(taken), stats, log: options.log.clone() })
     }
 
-    /// The tenants are those of `exports` from now on, and there are so many places. Nobody is closed for it: where more
-    /// are held than there may be now, nobody is admitted beyond a guarantee until enough have gone. With more tenants
-    /// the guarantee of each is smaller, and what others hold beyond it counts as shared.
+    /// The tenants are those of `exports` from now on, and there are so many places. Nobody is closed for it: where
+    /// more are held than there may be now, nobody is admitted beyond a guarantee until enough have gone. With more
+    /// tenants the guarantee of each is smaller, and what others hold beyond it counts as shared.
     pub fn share(&self, exports: &ExportTable, connections_max: usize) {
         let most = Most::new(exports, connections_max);
         let mut taken = self.taken();

@@ -17,7 +17,7 @@
 //!
 //! Cost: the device runs empty once. Requests meanwhile wait, bounded by what tenants may stage.
 
-use super::flows::{self, Room};
+use super::flows::{self, Room, index};
 use super::{Current, Engine};
 use crate::cap::{Cap, CapLimits};
 use crate::hctx::HwCtx;
@@ -197,8 +197,4 @@ impl Engine {
     ) {
         self.shared.send(worker, Mail::Thaw { device: index(device), policy, tuning });
     }
-}
-
-pub(super) fn index(device: usize) -> u16 {
-    u16::try_from(device).expect("as many devices as `check` allows")
 }

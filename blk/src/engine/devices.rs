@@ -1,18 +1,18 @@
 //! Devices come and go while an engine runs.
 //!
-//! A device that comes is opened by each worker, on the worker's own ring; clients may name its index when all have. One
-//! that goes has no clients any more; each worker lets go of its queue when the last request has ended, and its index is
-//! free for another. Neither is noticed by those who use other devices.
+//! A device that comes is opened by each worker, on the worker's own ring; clients may name its index when all have.
+//! One that goes has no clients any more; each worker lets go of its queue when the last request has ended, and its
+//! index is free for another. Neither is noticed by those who use other devices.
 
-use super::change::index;
+use super::flows::index;
 use super::{DeviceOptions, Engine, Prepared, check_device};
 use crate::client::Remains;
 use crate::host::Mail;
 use std::time::Duration;
 
 impl Engine {
-    /// Begins to serve a device as number `device`: one that nobody has, at most the number of devices so far. As at the
-    /// start, what its policy needs of it is measured first.
+    /// Begins to serve a device as number `device`: one that nobody has, at most the number of devices so far. As at
+    /// the start, what its policy needs of it is measured first.
     ///
     /// # Errors
     /// One sentence, and nothing has changed: as [`Engine::start`], or somebody has the index.

@@ -8,16 +8,16 @@
 //! virtual time, and has no part in the weights of its siblings.
 //!
 //! ```text
-//!   added     a place is empty       the policy is told weight and class, each worker the bounds       no request waits
-//!             no place is empty      another policy with twice the places (`change.rs`)                the device runs empty once
-//!   removed   clients are gone       each worker: no request of it is left, its counters go
-//!                                    then the policy: its tags go (`Policy::retire`)                   no request waits
+//!   added     a place is empty    the policy is told weight and class, each worker the bounds    no request waits
+//!             none is empty       another policy with twice the places (`change.rs`)    the device runs empty once
+//!   removed   clients are gone    each worker: no request of it is left, its counters go
+//!                                 then the policy: its tags go (`Policy::retire`)                no request waits
 //! ```
 //! Example: a server starts with 5 tenants and has 8 places. Tenants 6, 7 and 8 come without a pause. With the ninth
 //! the policy is built again for 16; what D and T are by now goes over into it.
 //!
-//! Some changes are always another policy: of the groups and of who is in them, since a policy builds its tree once; and
-//! of a place whose policy cannot forget its last flow (`bfq`).
+//! Some changes are always another policy: of the groups and of who is in them, since a policy builds its tree once;
+//! and of a place whose policy cannot forget its last flow (`bfq`).
 //!
 //! # I7 where a place changes hands
 //! A flow's last request completes on every worker, and each says so; then the tags go; then the next flow is told of.
@@ -25,7 +25,6 @@
 //! (`loom_flow_in_a_place_that_was_freed_inherits_nothing_of_the_one_before`,
 //! `a_flow_in_the_place_of_another_starts_with_nothing_of_it`.)
 
-use super::change::index;
 use super::{Engine, FlowOptions, Grouping};
 use crate::client::Remains;
 use crate::host::Mail;
@@ -38,9 +37,9 @@ use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Most requests that one worker stages on one device, all flows together (about 60 MiB of table), and a quarter more for
-/// flows to come. With more flows than fit at their configured bound, each flow's bound shrinks to its equal part, but
-/// not below one request.
+/// Most requests that one worker stages on one device, all flows together (about 60 MiB of table), and a quarter more
+/// for flows to come. With more flows than fit at their configured bound, each flow's bound shrinks to its equal part,
+/// but not below one request.
 const STAGED_REQUESTS_MAX: usize = 1 << 18;
 
 /// Fewest places for flows.
@@ -119,6 +118,11 @@ pub(super) fn build(
     Ok((policy, Room::new(flows, tree, weights.len())))
 }
 
+/// A device's number in a message.
+pub(super) fn index(device: usize) -> u16 {
+    u16::try_from(device).expect("as many devices as `check` allows")
+}
+
 /// The groups are the same but for their weights.
 fn same_groups(one: &Tree, other: &Tree) -> bool {
     one.groups.len() == other.groups.len()
@@ -133,8 +137,8 @@ impl Engine {
     /// A flow of another name is another flow.
     ///
     /// # Errors
-    /// One sentence, and the device goes on as before: a policy that cannot have these flows, or requests that the device
-    /// did not complete within `patience`.
+    /// One sentence, and the device goes on as before: a policy that cannot have these flows, or requests that the
+    /// device did not complete within `patience`.
     ///
     /// # Panics
     /// If there is no such device.

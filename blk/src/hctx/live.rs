@@ -14,8 +14,8 @@ use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::Policy;
 
 impl<P: Policy> HwCtx<P> {
-    /// A request that was admitted by `until_ns`, and has not completed, is one of `whose`. Without a block layer nobody
-    /// knows which bytes a request is about, and each one counts.
+    /// A request that was admitted by `until_ns`, and has not completed, is one of `whose`. Without a block layer
+    /// nobody knows which bytes a request is about, and each one counts.
     pub fn has_any(&self, whose: Remains, until_ns: u64) -> bool {
         if let Path::Raw(raw) = &self.path {
             let flow = if let Remains::Flow(flow) = whose { Some(flow) } else { None };

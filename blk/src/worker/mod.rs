@@ -25,6 +25,7 @@
 //! A client asks for a time, or for a descriptor to become ready, and is called then. A client that is done is not kept
 //! for the sake of these: they are cancelled, and its number may be given to another at once ([`Host::cancel_waits`]).
 
+mod live;
 mod pause;
 #[cfg(feature = "uring")]
 pub(crate) mod thread;
@@ -32,7 +33,7 @@ mod turnstile;
 
 use crate::buffer::Buffer;
 use crate::cap::Caps;
-use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused, Remains, Whose};
+use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused, Whose};
 use crate::device::DeviceInfo;
 use crate::hctx::{Full, HwCtx};
 use crate::host::{Ended, Host, HostEvent, Mail, Sweep};
@@ -47,6 +48,8 @@ use pause::Pausing;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, mpsc};
 use turnstile::{NO_TURNSTILE, Turnstiles, capped_bytes};
+
+use live::{Ending, LiveDevices};
 
 /// Rounds of run and reap in one turn before the worker looks at its sockets again. A device that completes at once
 /// would otherwise keep the worker as long as its clients have requests staged.
@@ -180,6 +183,8 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     pausing: Pausing,
     /// Requests of which some are left, and who waits for their end.
     ending: Vec<Ending>,
+    /// How devices come and go; `None`: those of the start stay.
+    devices: Option<LiveDevices<H, P>>,
     draining: bool,
     stopped: bool,
 }
@@ -188,14 +193,6 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
 struct Leaving {
     whose: Whose,
     clients: Vec<u32>,
-    gone: mpsc::Sender<()>,
-}
-
-/// Requests that were admitted by a time, and who waits for the end of the last of them.
-struct Ending {
-    device: u16,
-    whose: Remains,
-    until_ns: u64,
     gone: mpsc::Sender<()>,
 }
 
@@ -408,24 +405,6 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
         }
     }
 
-    /// Another context for a device, in the place of the one that was, or behind the last.
-    fn put(&mut self, device: u16, hctx: HwCtx<P>, info: DeviceInfo) {
-        let (device, plug) = (usize::from(device), Plug::of(&hctx));
-        if device < self.hctxs.len() {
-            (self.hctxs[device], self.infos[device], self.plugs[device]) = (hctx, info, plug);
-            return;
-        }
-        assert_eq!(device, self.hctxs.len(), "devices come in the order of their indices");
-        self.hctxs.push(hctx);
-        self.infos.push(info);
-        self.plugs.push(plug);
-    }
-
-    /// What one reap of each device brings at most.
-    fn completions_max(&self) -> usize {
-        self.hctxs.iter().map(HwCtx::completions_max).sum()
-    }
-
     /// When the worker must look at a device again, if nothing else happens before.
     fn next_event_ns(&self) -> Option<u64> {
         self.hctxs.iter().filter_map(HwCtx::next_event_ns).chain(self.turnstiles.next_ns()).min()
@@ -465,6 +444,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             sweeping: None,
             pausing: Pausing::default(),
             ending: Vec::new(),
+            devices: None,
             draining: false,
             stopped: false,
         }
@@ -637,30 +617,16 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 Mail::Pause(quiet) => self.pause(quiet),
                 Mail::Pack { version, packed } => self.pausing.pack_when_quiet(version, packed),
                 Mail::Resume => self.resume(),
-                Mail::AwaitEnd { device, whose, gone } => {
-                    self.ending.push(Ending { device, whose, until_ns: self.core.now_ns, gone });
-                }
+                Mail::AwaitEnd { device, whose, gone } => self.await_end(device, whose, gone),
                 Mail::SetLimits { device, flow, limits, is_new, done } => {
-                    let hctx = &mut self.core.hctxs[device as usize];
-                    if is_new {
-                        hctx.forget(flow);
-                    }
-                    hctx.set_limits(flow, limits);
-                    // Whoever no longer waits needs no answer; so for the others.
+                    self.set_limits(device, flow, limits, is_new);
+                    // Whoever no longer waits needs no answer.
                     let _ = done.send(());
                 }
                 Mail::Grow { device, limits } => self.core.hctxs[device as usize].grow(&limits),
-                Mail::OpenDevice { device, opened } => {
-                    let result =
-                        self.core.host.open_device(device).map(|(hctx, info)| self.core.put(device, hctx, info));
-                    self.completions.reserve(self.core.completions_max());
-                    drop(opened.send(result));
-                }
+                Mail::OpenDevice { device, opened } => drop(opened.send(self.open_device(device))),
                 Mail::CloseDevice { device, closed } => {
-                    let left = self.core.hctxs.get(device as usize).map_or(0, HwCtx::admitted);
-                    assert_eq!(left, 0, "device {device} goes with its requests");
-                    let (hctx, info) = self.core.host.close_device(device);
-                    self.core.put(device, hctx, info);
+                    self.close_device(device);
                     let _ = closed.send(());
                 }
                 Mail::Stop => self.stopped = true,
@@ -701,16 +667,6 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         for (_, waiter) in self.freezing.extract_if(.., |(device, _)| hctxs[*device as usize].is_quiet()) {
             // Whoever no longer waits thaws us all the same.
             let _ = waiter.send(());
-        }
-    }
-
-    /// Reports the requests of which none is left.
-    fn tell_ended(&mut self) {
-        let hctxs = &self.core.hctxs;
-        let is_over = |ending: &mut Ending| !hctxs[ending.device as usize].has_any(ending.whose, ending.until_ns);
-        for Ending { gone, .. } in self.ending.extract_if(.., is_over) {
-            // Who no longer waits needs no answer.
-            let _ = gone.send(());
         }
     }
 

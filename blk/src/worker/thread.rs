@@ -6,6 +6,7 @@
 //!
 //! This file is the only one of the crate that makes threads.
 
+use super::live::LiveDevices;
 use super::{Worker, WorkerOptions};
 use crate::buffer::Buffer;
 use crate::client::{MakeClient, Part};
@@ -277,7 +278,8 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
         ended_max: ring::COMPLETION_ENTRIES as usize,
         ..WorkerOptions::default()
     };
-    Ok(Worker::new(host, hctxs?, infos, options))
+    let devices = LiveDevices { open: ThreadHost::open_device, close: ThreadHost::close_device };
+    Ok(Worker::new(host, hctxs?, infos, options).with_devices(devices))
 }
 
 /// What stands where a device was: it is never asked for anything.
@@ -356,6 +358,16 @@ impl ThreadHost {
         // A worker opens a device once.
         let _ = device.boards[self.index].set(hctx.board().clone());
         Ok(hctx)
+    }
+
+    fn open_device(&mut self, device: u16) -> Result<(HwCtx<AnyPolicy>, DeviceInfo), String> {
+        let shared = self.shared.device(device.into()).ok_or("it has gone before it was opened")?;
+        Ok((self.open_context(&shared, device)?, shared.device.info()))
+    }
+
+    fn close_device(&mut self, device: u16) -> (HwCtx<AnyPolicy>, DeviceInfo) {
+        self.ring.close_device(device);
+        vacant()
     }
 
     fn entered(&self, result: io::Result<()>) -> io::Result<()> {
@@ -485,16 +497,6 @@ impl Host for ThreadHost {
         if let Some(action) = self.shared.on_trouble.get() {
             action(device, trouble);
         }
-    }
-
-    fn open_device(&mut self, device: u16) -> Result<(HwCtx<AnyPolicy>, DeviceInfo), String> {
-        let shared = self.shared.device(device.into()).ok_or("it has gone before it was opened")?;
-        Ok((self.open_context(&shared, device)?, shared.device.info()))
-    }
-
-    fn close_device(&mut self, device: u16) -> (HwCtx<AnyPolicy>, DeviceInfo) {
-        self.ring.close_device(device);
-        vacant()
     }
 
     fn timer(&mut self, client: u32, at_ns: u64, user: u32) {

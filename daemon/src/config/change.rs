@@ -1,7 +1,7 @@
 //! Another config beside a running one: who is the same, and what cannot be had while tenants are served.
 //!
-//! Sections are the same if their names are, wherever in the file they stand. What stays keeps its slot, what comes gets
-//! one that nobody has, and what goes leaves its slot to others afterwards: so whatever runs is found by its slot.
+//! Sections are the same if their names are, wherever in the file they stand. What stays keeps its slot, what comes
+//! gets one that nobody has, and what goes leaves its slot to others afterwards: so whatever runs is found by its slot.
 
 use super::check::FlowPlan;
 use super::{DeviceConfig, DevicePlan, ExportPlan, GroupPlan, Medium, Plan, ServerConfig};

@@ -1,7 +1,7 @@
 //! What is different between what runs and what is to run, for those who asked for it.
 //!
-//! Answers: which lines does a reload print? One for each thing that comes or goes, and one for each key of a thing that
-//! stays; both plans are in the same slots (`config/change.rs`).
+//! Answers: which lines does a reload print? One for each thing that comes or goes, and one for each key of a thing
+//! that stays; both plans are in the same slots (`config/change.rs`).
 
 use crate::config::caps::{self, Whose};
 use crate::config::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan};

@@ -1,8 +1,8 @@
 //! Is this request one that we execute? Every rule in order, before anything is done about it.
 //!
 //! The order says which rule is named when several are broken: first what the request is, then whether it may be made
-//! at all, then its numbers. A request that passes is inside the export, aligned, and neither empty nor too long. Only the
-//! export's size and access are looked at again, when it is handed over: they may have changed since.
+//! at all, then its numbers. A request that passes is inside the export, aligned, and neither empty nor too long. Only
+//! the export's size and access are looked at again, when it is handed over: they may have changed since.
 
 use super::rule::Rule;
 use super::wire::{Command, RequestHeader, request};

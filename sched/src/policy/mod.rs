@@ -120,9 +120,9 @@ pub trait Policy: Send + Sync {
     }
 
     /// The place of a flow is for another from now on, which starts as one that was idle and inherits nothing (I7).
-    /// Every request of the one that was has ended on every queue, and whoever calls this has seen that; whoever submits
-    /// for the next one has seen this. False: this policy cannot forget a flow, and the place stays empty as long as it
-    /// runs.
+    /// Every request of the one that was has ended on every queue, and whoever calls this has seen that; whoever
+    /// submits for the next one has seen this. False: this policy cannot forget a flow, and the place stays empty as
+    /// long as it runs.
     fn retire(&self, flow: FlowId) -> bool {
         let _ = flow;
         true

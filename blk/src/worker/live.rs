@@ -1,0 +1,97 @@
+//! A worker's part in what changes while it runs: bounds of flows, devices that come and go, and requests whose end
+//! somebody waits for (`engine/flows.rs`, `engine/devices.rs`).
+//!
+//! Answers: when may a place, a range of bytes or an index be another's, as far as this worker is concerned? It is told
+//! by mail, between two turns of the loop, and answers when the last request of its own has ended.
+
+use super::{Core, HwCtx, Plug, Worker};
+use crate::client::Remains;
+use crate::device::DeviceInfo;
+use crate::host::Host;
+use crate::stage::StageLimits;
+use mqfq_sched::flow::FlowId;
+use mqfq_sched::policy::Policy;
+use std::sync::mpsc;
+
+/// The context of a device, and what the device is.
+pub(super) type Opened<P> = (HwCtx<P>, DeviceInfo);
+
+/// How devices come and go on a host.
+pub(super) struct LiveDevices<H, P: Policy> {
+    /// The context of a device that has come; or one sentence for the user.
+    pub(super) open: fn(&mut H, u16) -> Result<Opened<P>, String>,
+    /// A device goes: what stands in its place until the next. Nothing that its queue has put on the host is an event
+    /// any more.
+    pub(super) close: fn(&mut H, u16) -> Opened<P>,
+}
+
+/// Requests that were admitted by a time, and who waits for the end of the last of them.
+pub(super) struct Ending {
+    device: u16,
+    whose: Remains,
+    until_ns: u64,
+    gone: mpsc::Sender<()>,
+}
+
+impl<H: Host<P>, P: Policy> Core<H, P> {
+    /// Another context for a device, in the place of the one that was, or behind the last.
+    fn put(&mut self, device: u16, (hctx, info): Opened<P>) {
+        let (device, plug) = (usize::from(device), Plug::of(&hctx));
+        if device < self.hctxs.len() {
+            (self.hctxs[device], self.infos[device], self.plugs[device]) = (hctx, info, plug);
+            return;
+        }
+        assert_eq!(device, self.hctxs.len(), "devices come in the order of their indices");
+        self.hctxs.push(hctx);
+        self.infos.push(info);
+        self.plugs.push(plug);
+    }
+}
+
+impl<H: Host<P>, P: Policy> Worker<H, P> {
+    /// The same with devices that come and go.
+    #[must_use]
+    pub(super) fn with_devices(self, devices: LiveDevices<H, P>) -> Worker<H, P> {
+        Worker { devices: Some(devices), ..self }
+    }
+
+    pub(super) fn await_end(&mut self, device: u16, whose: Remains, gone: mpsc::Sender<()>) {
+        self.ending.push(Ending { device, whose, until_ns: self.core.now_ns, gone });
+    }
+
+    /// Reports the requests of which none is left.
+    pub(super) fn tell_ended(&mut self) {
+        let hctxs = &self.core.hctxs;
+        let is_over = |ending: &mut Ending| !hctxs[ending.device as usize].has_any(ending.whose, ending.until_ns);
+        for Ending { gone, .. } in self.ending.extract_if(.., is_over) {
+            // Who no longer waits needs no answer.
+            let _ = gone.send(());
+        }
+    }
+
+    pub(super) fn set_limits(&mut self, device: u16, flow: FlowId, limits: StageLimits, is_new: bool) {
+        let hctx = &mut self.core.hctxs[device as usize];
+        if is_new {
+            hctx.forget(flow);
+        }
+        hctx.set_limits(flow, limits);
+    }
+
+    pub(super) fn open_device(&mut self, device: u16) -> Result<(), String> {
+        let Some(LiveDevices { open, .. }) = &self.devices else {
+            return Err("it has come too late: this worker has the devices of its start".to_owned());
+        };
+        let opened = open(&mut self.core.host, device)?;
+        self.core.put(device, opened);
+        self.completions.reserve(self.core.hctxs.iter().map(HwCtx::completions_max).sum());
+        Ok(())
+    }
+
+    pub(super) fn close_device(&mut self, device: u16) {
+        let left = self.core.hctxs.get(device as usize).map_or(0, HwCtx::admitted);
+        assert_eq!(left, 0, "device {device} goes with its requests");
+        let Some(LiveDevices { close, .. }) = &self.devices else { unreachable!("none has come") };
+        let vacant = close(&mut self.core.host, device);
+        self.core.put(device, vacant);
+    }
+}
