@@ -3,7 +3,7 @@
 //! Each connection accepted is handed to the engine, which chooses the worker where it lives.
 
 use crate::export::ExportTable;
-use crate::front_end::{LogLine, ListenOptions, Listener, Travelled};
+use crate::front_end::{ListenOptions, Listener, LogLine, Travelled};
 use crate::places::{Place, Places};
 use crate::socket::{Listening, SocketAddress};
 use crate::stats::{Names, Stats};

@@ -28,7 +28,7 @@
 
 use crate::export::TenantId;
 use crate::export::{Export, ExportTable};
-use crate::front_end::{LogLine, ListenOptions, Log, next_client};
+use crate::front_end::{ListenOptions, Log, LogLine, next_client};
 use crate::stats::Stats;
 use rustix::net::Shutdown;
 use std::collections::{BTreeMap, BTreeSet};

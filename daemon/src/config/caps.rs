@@ -5,8 +5,8 @@ use super::{ConfigError, ExportPlan, Plan};
 use mqfq_blk::cap::{Cap, CapLimits, Capped, Caps};
 use mqfq_blk::engine::Engine;
 use mqfq_config::Section;
-use serde_json::Value;
 use mqfq_observe::source::Limited;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -534,8 +534,7 @@ impl Connection {
         let Submission { op, offset_bytes, length_bytes, .. } = submission;
         if let Some(status) = export.refusal(op, offset_bytes, length_bytes) {
             let Submission { cookie, buffer, .. } = submission;
-            self.late.push(Completion { cookie, status, op, length_bytes, buffer, queued_ns: 0, device_ns: 0 });
-            return;
+            return self.late.push(Completion { cookie, status, op, length_bytes, buffer, queued_ns: 0, device_ns: 0 });
         }
         match context.submit(export.device, submission) {
             Ok(()) => {}

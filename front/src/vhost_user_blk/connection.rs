@@ -30,7 +30,7 @@ use super::wire::{
     FLAG_NEED_REPLY, FLAG_REPLY, HEADER_BYTES, Header, Message, PAYLOAD_BYTES_MAX, VERSION, VERSION_MASK,
 };
 use crate::export::Export;
-use crate::front_end::{LogLine, ListenOptions, next_client};
+use crate::front_end::{ListenOptions, LogLine, next_client};
 use crate::places::Place;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, Event, Label, Part};

@@ -34,7 +34,7 @@ use super::rule::Rule;
 use super::wire::{REQUEST_HEADER_BYTES, status};
 use super::{NAMES, Own};
 use crate::export::Export;
-use crate::front_end::{LogLine, Log};
+use crate::front_end::{Log, LogLine};
 use crate::memory::{Account, Short};
 use crate::stats::{Counted, Stats};
 use mqfq_blk::buffer::Buffer;

@@ -203,7 +203,8 @@ fn many_queues_on_several_workers_each_get_their_own() {
     const ROUNDS: usize = 20;
     const DEPTH: usize = 16;
     for kind in [PolicyKind::Mqfq, PolicyKind::None] {
-        let server = Server::start(ServerOptions { workers: 3, policy: PolicyOptions::new(kind), ..ServerOptions::default() });
+        let server =
+            Server::start(ServerOptions { workers: 3, policy: PolicyOptions::new(kind), ..ServerOptions::default() });
         let mut driver = Driver::attach(&server, 0, QUEUES, 64, ALL);
         for round in 0..ROUNDS {
             for queue in 0..QUEUES {

@@ -122,7 +122,10 @@ fn a_request_that_makes_no_sense_ends_with_a_status_and_the_queue_goes_on() {
     guest.offer(0, &[0]);
     assert_eq!((guest.wait(0, 1).len(), guest.status(0)), (1, 1), "half a header");
     assert_eq!(guest.one(FLUSH, 0, 0), 0);
-    assert_eq!([server.broken(0, "unknown_request"), server.broken(0, "bad_range"), server.broken(0, "no_header")], [1, 3, 1]);
+    assert_eq!(
+        [server.broken(0, "unknown_request"), server.broken(0, "bad_range"), server.broken(0, "no_header")],
+        [1, 3, 1]
+    );
     server.drain();
 }
 
@@ -333,8 +336,10 @@ fn pages_that_are_written_are_logged_while_that_is_asked_for() {
     let log = mqfq_blk::foreign::ForeignMemory::map(file.as_fd(), 0, bits).unwrap();
     let mut bytes = vec![0; bits];
     assert!(log.copy_to(0, &mut bytes));
-    let marked: Vec<u64> =
-        (0..bits as u64 * 8).filter(|page| bytes[*page as usize / 8] & 1 << (page % 8) != 0).map(|page| page << 12).collect();
+    let marked: Vec<u64> = (0..bits as u64 * 8)
+        .filter(|page| bytes[*page as usize / 8] & 1 << (page % 8) != 0)
+        .map(|page| page << 12)
+        .collect();
     assert_eq!(marked, [BASE + request_at(0), BASE + data_at(0)], "the status byte's page and the data's");
     guest.front.set_features(guest.features & !LOG_ALL).unwrap();
     assert_eq!(guest.one(IN, 0, 8192), 0);

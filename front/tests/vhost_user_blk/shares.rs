@@ -2,9 +2,9 @@
 
 use crate::guest::{EVENT_IDX, Guest, IN, Machine};
 use crate::server::{SIZE_BYTES, Server, ServerOptions};
-use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_blk::device::Device;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
+use mqfq_blk::{PolicyKind, PolicyOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -44,7 +44,13 @@ fn shares(kind: PolicyKind, lengths: [u32; 2]) -> [u64; 2] {
     let device: Arc<dyn Device> = Arc::new(NvmeDevice::new(options).unwrap());
     // Fewer than either keeps under way: both compete all the time.
     let policy = PolicyOptions { depth: 16, ..PolicyOptions::new(kind) };
-    let server = Server::start(ServerOptions { device, weights: vec![100, 300], policy, workers: 2, ..ServerOptions::default() });
+    let server = Server::start(ServerOptions {
+        device,
+        weights: vec![100, 300],
+        policy,
+        workers: 2,
+        ..ServerOptions::default()
+    });
     let (ends, stop) = ([AtomicU64::new(0), AtomicU64::new(0)], AtomicBool::new(false));
     let counts = || [0, 1].map(|tenant: usize| ends[tenant].load(Ordering::Relaxed));
     let until = |sum: u64| {
