@@ -72,7 +72,8 @@ fuzz_target!(|input: Input| {
         write(place as u64 * 16, &[words, rest].concat());
     }
     write(1024, &input.bytes);
-    write(4096, &[&u32::from(input.kind % 16).to_le_bytes()[..], &[0; 4], &u64::from(input.sector).to_le_bytes()].concat());
+    let kind = u32::from(input.kind % 16).to_le_bytes();
+    write(4096, &[&kind[..], &[0; 4], &u64::from(input.sector).to_le_bytes()].concat());
     let table = memory.area(0, usize::from(SIZE) * wire::DESCRIPTOR_BYTES, 16).unwrap();
     let mut chain = Chain::default();
     if chain.read(&memory, &table, SIZE, input.head.into(), input.has_indirect).is_err() {

@@ -10,7 +10,7 @@
 //! # Payloads
 //! A request's bytes go to the device from where they lie, or to where they shall lie. A request in many small places
 //! of the guest's memory goes through a buffer of ours, because the block layer's requests have one buffer each. The
-//! longest pieces of both kinds are [`Disk::piece_bytes`] and [`Disk::copy_bytes`]; all pieces of a request are one end.
+//! longest pieces of both kinds are [`Disk::piece_bytes`] and [`Disk::copy_bytes`]. All pieces of a request end once.
 //!
 //! # When it takes no heads
 //! While a piece was refused because the tenant's staging is full (until [`Client::room`]), while there is no memory
@@ -696,3 +696,7 @@ fn lying(spans: &[Span], at: u32, left: u32, disk: &Disk) -> Option<Span> {
     let is_worth_it = length_bytes == left || length_bytes >= DIRECT_BYTES;
     (is_worth_it && length_bytes > 0).then(|| span.part(skip, length_bytes))
 }
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

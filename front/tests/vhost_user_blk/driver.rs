@@ -64,7 +64,7 @@ pub struct Driver {
     pub shared: Shared,
 }
 
-pub const ALL: u64 = u64::MAX & !(1 << 26);
+pub const ALL: u64 = !(1 << 26);
 
 impl Driver {
     pub fn attach(server: &Server, export: usize, queues: usize, size: u16, features: u64) -> Driver {
