@@ -26,3 +26,4 @@ mod server;
 mod start;
 mod systemd;
 mod upgrade;
+mod vhost_user;
