@@ -365,10 +365,16 @@ fn removed(socket: &UnixDatagram, count: usize) -> Vec<String> {
 fn by_manager(folder: Folder, kept: Vec<(String, OwnedFd)>, room: &str) -> Server {
     let made = command(&folder, CONFIG);
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(made.get_program()).args(made.get_args());
     let names: Vec<&str> = kept.iter().map(|(name, _)| &name[..]).collect();
     shell.env("NOTIFY_SOCKET", folder.join("notify")).env("FDSTORE", room);
-    shell.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    if names.is_empty() {
+        // As systemd starts a server for which it keeps nothing.
+        shell.args(["-c", "exec \"$@\"", "sh"]);
+    } else {
+        shell.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]);
+        shell.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    }
+    shell.arg(made.get_program()).args(made.get_args());
     // SAFETY: between fork and exec it makes system calls alone. The copies above all others come first, so that none
     // is closed by those that take its number.
     unsafe {
