@@ -344,7 +344,8 @@ fn stored(socket: &UnixDatagram) -> Vec<(String, OwnedFd)> {
             // The end of the pipe is closed here.
             return all;
         }
-        let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or_else(|| panic!("{text}"));
+        // It says other things as well: that it is ready, that it ends.
+        let Some(name) = text.lines().find_map(|line| line.strip_prefix("FDNAME=")) else { continue };
         assert!(text.contains("FDSTORE=1") && text.contains("FDPOLL=0"), "{text}");
         all.extend(descriptors.into_iter().map(|descriptor| (name.to_owned(), descriptor)));
     }
@@ -353,10 +354,12 @@ fn stored(socket: &UnixDatagram) -> Vec<(String, OwnedFd)> {
 /// The next `count` names that it need not keep any longer.
 fn removed(socket: &UnixDatagram, count: usize) -> Vec<String> {
     let mut text = [0; 4096];
-    let mut next = || {
+    let mut next = || loop {
         let length = socket.recv(&mut text).expect("the server tells its manager");
         let text = std::str::from_utf8(&text[..length]).unwrap();
-        text.strip_prefix("FDSTOREREMOVE=1\nFDNAME=").unwrap_or_else(|| panic!("{text}")).to_owned()
+        if let Some(name) = text.strip_prefix("FDSTOREREMOVE=1\nFDNAME=") {
+            return name.to_owned();
+        }
     };
     (0..count).map(|_| next()).collect()
 }
