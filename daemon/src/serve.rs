@@ -22,7 +22,7 @@ use crate::report::StatsReport;
 use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
-use crate::upgrade::{Arrival, Boarded, Outcome, Replaced, Serving, Upgrades};
+use crate::upgrade::{Arrival, Boarded, Outcome, Replaced, ReplacedReport, Serving, Upgrades, leave};
 use crate::{devices, observe, plain, systemd, upgrade, watch};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{Engine, EngineOptions, Settled};
@@ -54,15 +54,6 @@ struct ReadyReport {
     exports: Vec<ExportReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     replaced: Option<ReplacedReport>,
-}
-
-/// Whose place it took.
-#[derive(Serialize)]
-struct ReplacedReport {
-    pid: u32,
-    connections: usize,
-    /// For how long no client was served.
-    pause_us: u64,
 }
 
 /// What was found of a device before the first request.
@@ -454,17 +445,6 @@ fn start_and_serve(
     }
     let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
     if all_answered { Ok(()) } else { Err(sentence().into()) }
-}
-
-/// Ends the process as it stands: the sockets' files, the locks and the clients are another one's now, and whoever
-/// dropped what stands for them here would take them away from it.
-fn leave(output: &Output, print_stats: bool, report: &mut dyn FnMut(), last: String) -> ! {
-    output.report(last);
-    if print_stats {
-        report();
-    }
-    output.finish(Some(LAST_LINES_WAIT));
-    std::process::exit(0);
 }
 
 /// Where the counters come from.

@@ -28,8 +28,8 @@ pub struct Arrival {
 type Table = (ExportAddress, Arc<ExportTable>);
 
 impl Arrival {
-    /// From the server at `address` if it is to be replaced; else from what systemd has `passed`, if a server before has
-    /// left something.
+    /// From the server at `address` if it is to be replaced; else from what systemd has `passed`, if a server before
+    /// has left something.
     ///
     /// # Errors
     /// One sentence: there is nothing to be replaced, or it makes no sense.

@@ -54,7 +54,9 @@ pub use new::{Replaced, wait_for_end};
 pub use old::{Outcome, Serving, Upgrades, hand_over};
 pub use store::{is_there, keep};
 
+use crate::output::{LAST_LINES_WAIT, Output};
 use mqfq_front::socket::{Listening, SocketAddress};
+use serde::Serialize;
 use std::fs::File;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -104,4 +106,26 @@ fn monotonic_ns() -> u64 {
     // SAFETY: the struct is there to be written. It fails only for a clock that there is not.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Whose place it took.
+#[derive(Serialize)]
+pub struct ReplacedReport {
+    /// That process.
+    pub pid: u32,
+    /// Its connections that stayed.
+    pub connections: usize,
+    /// For how long no client was served.
+    pub pause_us: u64,
+}
+
+/// Ends the process as it stands: the sockets' files, the locks and the clients are another one's now, and whoever
+/// dropped what stands for them here would take them away from it.
+pub fn leave(output: &Output, print_stats: bool, report: &mut dyn FnMut(), last: String) -> ! {
+    output.report(last);
+    if print_stats {
+        report();
+    }
+    output.finish(Some(LAST_LINES_WAIT));
+    std::process::exit(0);
 }

@@ -91,8 +91,8 @@ fn is_ours(name: &str) -> bool {
     name == STATE || number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// What a process that has ended left there for this one, taken out of what was `passed`, and the names under which it is
-/// stored.
+/// What a process that has ended left there for this one, taken out of what was `passed`, and the names under which it
+/// is stored.
 ///
 /// # Errors
 /// One sentence: it makes no sense.
