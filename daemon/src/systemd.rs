@@ -49,6 +49,10 @@ pub type Passed = (String, OwnedFd);
 /// # Errors
 /// One sentence: what was said of them cannot be read.
 pub fn sockets() -> Result<Vec<Passed>, String> {
+    // A count of none goes with an empty list of names, which is one name to the reader of names.
+    if sd_notify::listen_fds().is_ok_and(|fds| fds.len() == 0) {
+        return Ok(Vec::new());
+    }
     let passed = sd_notify::listen_fds_with_names();
     let passed = passed.map_err(|error| format!("cannot take the sockets of LISTEN_FDS: {}", crate::plain(&error)))?;
     // SAFETY: the service manager passed these descriptors to this process alone (LISTEN_PID is ours), nobody else owns
