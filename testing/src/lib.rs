@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`allocations`] | does a stretch of code take memory? |
 //! | [`folder`] | where does a test put its files? |
+//! | [`guest`] | what happens under a Linux kernel of its own? |
 //! | [`machine`] | who may use the machine? |
 //! | [`random`] | which numbers look random, and are the same on every machine? |
 //! | [`rig`] | what do the workers of a policy do in virtual time? |
@@ -11,6 +12,7 @@
 
 pub mod allocations;
 pub mod folder;
+pub mod guest;
 pub mod machine;
 pub mod random;
 pub mod rig;

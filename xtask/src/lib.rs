@@ -2,6 +2,7 @@
 
 pub mod chores;
 pub mod package;
+pub mod guest;
 pub mod run;
 pub mod soak;
 pub mod tidy;

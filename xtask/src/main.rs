@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, package, soak};
+use xtask::{chores, guest, package, soak};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -21,6 +21,8 @@ cargo xtask COMMAND
                              the generated tests with new seeds, for 60 s if not told otherwise, from seed S if told
   kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb
+  guest [CASE] [--kernel S] [--json]
+                             a case in a Linux kernel of its own; without one: the list of cases
   sanitize                   the tests of blk under AddressSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
 ";
@@ -79,6 +81,19 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         ["kill-test"] => chores::kill_test(50),
         ["kill-test", "--rounds", rounds] => chores::kill_test(positive(rounds)?),
         ["package"] => package::package(),
+        ["guest", words @ ..] => {
+            let mut options = guest::Options::default();
+            let mut words = words.iter();
+            while let Some(word) = words.next() {
+                match *word {
+                    "--json" => options.json = true,
+                    "--kernel" => options.kernel = Some(words.next().ok_or("--kernel needs a series, such as 6.12")?),
+                    name if !name.starts_with('-') && options.case.is_none() => options.case = Some(name),
+                    other => return Err(format!("guest takes a case, --kernel S and --json, not {other}")),
+                }
+            }
+            guest::guest(&options)
+        }
         ["sanitize"] => chores::sanitize(),
         ["fuzz", target] => chores::fuzz(target, Duration::from_secs(60)),
         ["fuzz", target, "--seconds", seconds] => {

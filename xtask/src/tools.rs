@@ -132,12 +132,47 @@ pub fn ensure() -> Result<bool, String> {
     Ok(false)
 }
 
+/// Sees to programs that a chore needs, each with the Debian package that brings it: installs what is missing where that
+/// is allowed.
+///
+/// # Errors
+/// One sentence if some are missing then.
+pub fn ensure_programs(programs: &[(&str, &str)]) -> Result<(), String> {
+    let path = path() + ":/usr/sbin:/sbin";
+    let is_there = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    let absent = || programs.iter().filter(|(name, _)| !is_there(name)).copied().collect::<Vec<_>>();
+    let missing = absent();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    if is_root()
+        && succeeds(&["apt-get", "--version"])
+        && let Err(error) = install_packages(&packages)
+    {
+        eprintln!("{error}");
+    }
+    let missing = absent();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    Err(format!("missing: {names} (sudo apt-get install --no-install-recommends {})", packages.join(" ")))
+}
+
 fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
 fn install(tools: &[&Tool]) -> Result<(), String> {
+    let mut packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
+    packages.dedup();
+    install_packages(&packages)
+}
+
+fn install_packages(packages: &[&str]) -> Result<(), String> {
     let apt = |words: &[&str]| {
         let mut apt = command("apt-get", words);
         apt.env("DEBIAN_FRONTEND", "noninteractive");
@@ -148,8 +183,7 @@ fn install(tools: &[&Tool]) -> Result<(), String> {
         eprintln!("{error}");
     }
     let mut words = vec!["install", "-y", "-q", "--no-install-recommends"];
-    words.extend(tools.iter().map(|tool| tool.package));
-    words.dedup();
+    words.extend(packages);
     apt(&words)
 }
 

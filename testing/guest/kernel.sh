@@ -1,0 +1,75 @@
+#!/bin/sh
+# Which kernel does a guest run? Unpacks one of Debian's, with its modules, and installs nothing.
+#
+#   kernel.sh SERIES FOLDER      SERIES: 6.1, 6.12, 7.2, 7.3
+#
+# Leaves FOLDER/vmlinuz, FOLDER/version and FOLDER/lib/modules/VERSION. A folder that has a version is complete.
+# 6.1 and 6.12 come from the machine's own package lists (bookworm). 7.2 and 7.3 come from trixie-backports on the same
+# mirror, by lists of their own: the machine's stay as they are. A series is its newest kernel that is there today.
+set -eu
+series=$1 folder=$2
+[ -e "$folder/version" ] && exit 0
+rm -rf "$folder"
+mkdir -p "$folder/packages" "$folder/lists/partial" "$folder/cache/archives/partial" "$folder/none"
+cd "$folder"
+
+apt() { # COMMAND WORDS...
+    command=$1
+    shift
+    if [ -e "$folder/sources.list" ]; then
+        "$command" -o Dir::Etc::sourcelist="$folder/sources.list" -o Dir::Etc::sourceparts="$folder/none" \
+            -o Dir::State::lists="$folder/lists" -o Dir::Cache="$folder/cache" -o APT::Sandbox::User=root "$@"
+    else
+        "$command" -o APT::Sandbox::User=root "$@"
+    fi
+}
+
+case $series in
+6.1) meta=linux-image-amd64 ;;
+6.12) meta=linux-image-6.12-amd64 ;;
+7.2 | 7.3)
+    # The mirror that this machine already uses for Debian itself.
+    mirror=$(apt-get indextargets --format '$(REPO_URI) $(SUITE)' 'Created-By: Packages' |
+        sed -n 's/ \(oldstable\|stable\|bookworm\|trixie\)$//p' | head -n 1)
+    [ -n "$mirror" ] || { echo "this machine has no Debian mirror in its package lists" >&2; exit 1; }
+    key=/usr/share/keyrings/debian-archive-keyring.gpg
+    echo "deb [signed-by=$key] $mirror trixie-backports main" >sources.list
+    apt apt-get update -q >&2
+    meta=$(apt apt-cache pkgnames "linux-image-$series." | grep -E '^linux-image-[0-9.]+\+deb13-amd64$' | sort -V | tail -n 1)
+    [ -n "$meta" ] || { echo "trixie-backports has no kernel of series $series today" >&2; exit 1; }
+    ;;
+*) echo "there is no kernel series $series here, allowed is 6.1, 6.12, 7.2 and 7.3" >&2; exit 1 ;;
+esac
+
+# A meta package names the image of today; what an image needs of its own version comes along.
+names=$meta seen=
+while [ -n "$names" ]; do
+    more=
+    for name in $names; do
+        case " $seen " in *" $name "*) continue ;; esac
+        seen="$seen $name"
+        more="$more $(apt apt-cache depends "$name" |
+            sed -n 's/^ *Depends: \(linux-\(image\|binary\|modules\|base\)-[0-9][^ ]*\)$/\1/p' | tr '\n' ' ')"
+    done
+    names=${more%"${more##*[! ]}"}
+done
+packages=
+for name in $seen; do
+    case $name in linux-image-amd64 | linux-image-6.12-amd64) ;; *) packages="$packages $name" ;; esac
+done
+[ -n "$packages" ] || { echo "no package has the kernel of $meta: apt-get update may be needed" >&2; exit 1; }
+(cd packages && apt apt-get download $packages >&2)
+for package in packages/*.deb; do dpkg-deb -x "$package" root; done
+
+if [ -d root/usr/lib/modules ]; then modules=root/usr/lib/modules; else modules=root/lib/modules; fi
+version=$(ls "$modules" | head -n 1)
+mkdir -p lib/modules
+mv "$modules/$version" lib/modules/
+if [ -e "lib/modules/$version/vmlinuz" ]; then
+    mv "lib/modules/$version/vmlinuz" vmlinuz
+else
+    mv "root/boot/vmlinuz-$version" vmlinuz
+fi
+rm -rf root packages lists cache none sources.list
+depmod -b "$folder" "$version"
+echo "$version" >version
