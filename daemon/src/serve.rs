@@ -358,7 +358,8 @@ fn start_and_serve(
     };
     let Prepared { text, control, plan, devices, tenants, exports, caps, .. } = prepared;
     let watched_caps = WatchedCaps::default();
-    let watcher = control_sockets.is_some().then(|| observe::start(engine.clone(), watched_caps.clone())).transpose()?;
+    let watcher =
+        control_sockets.is_some().then(|| observe::start(engine.clone(), watched_caps.clone())).transpose()?;
     let routes = watcher.iter().flat_map(routes::routes).collect();
     let devices = plan.devices.iter().map(|(slot, _)| slot).zip(devices).collect();
     let (listeners, output_of_changes) = (live_listeners, output.clone());

@@ -1,8 +1,8 @@
 //! Project chores as a library, so that the tidy test and the `xtask` binary share one implementation.
 
 pub mod chores;
-pub mod package;
 pub mod guest;
+pub mod package;
 pub mod run;
 pub mod soak;
 pub mod tidy;
