@@ -1,9 +1,9 @@
 //! How often, and how much, may a tenant or an export ask at most?
 //!
-//! A share is relative and has no end: who is alone gets the whole device. A cap is an end: so many requests per second,
-//! so many bytes per second, whatever is free. One [`Cap`] is shared by all workers; each takes from it before a request
-//! is staged (`worker/turnstile.rs`), so what waits for a cap waits in its socket, is not backlogged to the policy, and
-//! leaves its part of the device to others.
+//! A share is relative and has no end: who is alone gets the whole device. A cap is an end: so many requests per
+//! second, so many bytes per second, whatever is free. One [`Cap`] is shared by all workers; each takes from it before
+//! a request is staged (`worker/turnstile.rs`), so what waits for a cap waits in its socket, is not backlogged to the
+//! policy, and leaves its part of the device to others.
 //!
 //! # The rule
 //! The generic cell rate algorithm in its form of virtual scheduling (ITU-T I.371, annex A): a [`Budget`] is one word,
@@ -14,13 +14,13 @@
 //!
 //! Both steps always succeed, whoever else is taking: nobody retries, and nobody is refused for ever. Who comes later
 //! gets a later time, so workers have their turns in the order in which they came, and the times of two takes are apart
-//! by the whole cost of the first. That makes the rate exact, and lets a request that costs more than the burst pass and
-//! owe: the next one waits until it is paid.
+//! by the whole cost of the first. That makes the rate exact, and lets a request that costs more than the burst pass
+//! and owe: the next one waits until it is paid.
 //!
 //! # Example
-//! 100 requests per second: each costs 10 ms. The word stands at 1000 ms, and it is 1003 ms. A first take may go at 1000
-//! ms, so at once; a second at 1010 ms, a third on another worker at 1020 ms. Nothing happens until 5000 ms: the word is
-//! raised to 4992 ms, so that two may go at once.
+//! 100 requests per second: each costs 10 ms. The word stands at 1000 ms, and it is 1003 ms. A first take may go at
+//! 1000 ms, so at once; a second at 1010 ms, a third on another worker at 1020 ms. Nothing happens until 5000 ms: the
+//! word is raised to 4992 ms, so that two may go at once.
 //!
 //! # Exactness
 //! Over any time t no more than rate x (t + [`BURST_NS`]) and one request more go. Over one second that is 0.8% and one
@@ -221,9 +221,9 @@ impl Cap {
         }
     }
 
-    /// From now on allows `limits`. Changes come one after another, and workers that let somebody wait for the cap must be
-    /// told ([`Mail::CapsChanged`](crate::host::Mail::CapsChanged)): [`Engine::set_cap`](crate::engine::Engine::set_cap)
-    /// sees to both.
+    /// From now on allows `limits`. Changes come one after another, and workers that let somebody wait for the cap must
+    /// be told ([`Mail::CapsChanged`](crate::host::Mail::CapsChanged)):
+    /// [`Engine::set_cap`](crate::engine::Engine::set_cap) sees to both.
     pub fn set(&self, limits: CapLimits, now_ns: u64) {
         self.requests.set(limits.iops, now_ns);
         self.bytes.set(limits.bytes_per_s, now_ns);

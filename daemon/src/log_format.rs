@@ -10,8 +10,8 @@
 //! Source of the last: systemd, "Native Journal Protocol".
 //!
 //! All three go through the queue of `output.rs`, which no thread of a server waits for. Libraries of structured logs
-//! write where an event happens, or bring a queue and a thread of their own; here events are a dozen kinds of sentences,
-//! and their queue is bounded, counts what it drops, and is emptied before the process ends.
+//! write where an event happens, or bring a queue and a thread of their own; here events are a dozen kinds of
+//! sentences, and their queue is bounded, counts what it drops, and is emptied before the process ends.
 
 use mqfq_config::text;
 use mqfq_control::time::rfc3339;

@@ -97,7 +97,7 @@
 //! minutes at 100 GB/s and weight 1).
 
 use crate::cost::{COST_MAX, Cost};
-use crate::hierarchy::{EffectiveWeight, GroupId, Hierarchy, Member, Tree};
+use crate::hierarchy::{Hierarchy, Member, Tree};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::vtime::{UNITS_PER_BYTE, VSpan, VTime};
 use std::fmt;
@@ -496,51 +496,6 @@ impl FlowTable {
         }
     }
 
-    /// Changes a weight, from the next request on.
-    ///
-    /// # Panics
-    /// If the flow is unknown.
-    pub fn set_weight(&self, flow: FlowId, weight: Weight) {
-        self.cell(flow).rate.set(weight);
-        if let Some(hierarchy) = &self.hierarchy {
-            hierarchy.reweigh(|flow| self.member(flow));
-        }
-    }
-
-    /// Changes the weight of a group, from the next request of each flow in it on.
-    ///
-    /// # Panics
-    /// If there is no such group.
-    pub fn set_group_weight(&self, group: GroupId, weight: Weight) {
-        let Some(hierarchy) = self.hierarchy.as_ref().filter(|hierarchy| (group.0 as usize) < hierarchy.len()) else {
-            panic!("group {} does not exist", group.0);
-        };
-        hierarchy.set_weight(group, weight);
-        hierarchy.reweigh(|flow| self.member(flow));
-    }
-
-    /// The weight at which a flow competes. One in no group competes if global virtual time has not passed its finish
-    /// tag.
-    ///
-    /// # Panics
-    /// If the flow is unknown.
-    pub fn effective_weight(&self, flow: FlowId, global_vtime: VTime) -> EffectiveWeight {
-        let rate = &self.cell(flow).rate;
-        match &self.hierarchy {
-            Some(_) if rate.cost_alone_max == 0 => rate.member.effective_weight(),
-            _ => EffectiveWeight {
-                millionths: u64::from(rate.weight().0) * 1_000_000,
-                competes: !self.finish_tag(flow).is_before(global_vtime),
-            },
-        }
-    }
-
-    /// The weight at which a group competes. `None`: there is no such group.
-    pub fn effective_weight_of(&self, group: GroupId) -> Option<EffectiveWeight> {
-        let hierarchy = self.hierarchy.as_ref().filter(|hierarchy| (group.0 as usize) < hierarchy.len())?;
-        Some(hierarchy.effective_weight_of(group))
-    }
-
     fn member(&self, flow: FlowId) -> (&Member, Weight) {
         let rate = &self.cell(flow).rate;
         (&rate.member, rate.weight())
@@ -800,6 +755,7 @@ impl Charged {
 }
 
 mod retire;
+mod weights;
 
 #[cfg(all(test, loom))]
 mod loom_tests;

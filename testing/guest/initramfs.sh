@@ -1,11 +1,11 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # What does a guest start from? A busybox, its init, and some modules of its kernel, without compression.
 #
 #   initramfs.sh KERNEL_FOLDER OUT INIT MODULE...
 #
 # Modules come with those that they need; one that the kernel has built in, or has not at all, is left out, and the
 # guest's `modprobe` says so.
-set -eu
+set -euo pipefail
 kernel=$1 out=$2 init=$3
 shift 3
 version=$(cat "$kernel/version")
@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/bin" "$work/proc" "$work/sys" "$work/dev" "$work/host" "$work/share" "$work/tmp" "$work/run" \
     "$work/cgroup" "$work/lib/modules/$version"
 cp "$(command -v busybox)" "$work/bin/busybox"
-cp "$init" "$work/init"
+{ echo "#!/bin/busybox sh"; cat "$init"; } >"$work/init"
 chmod +x "$work/init"
 for module in "$@"; do
     modprobe -d "$kernel" -S "$version" --show-depends "$module" 2>/dev/null || true

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Which kernel does a guest run? Unpacks one of Debian's, with its modules, and installs nothing.
 #
 #   kernel.sh SERIES FOLDER      SERIES: 6.1, 6.12, 7.2, 7.3
@@ -6,7 +6,7 @@
 # Leaves FOLDER/vmlinuz, FOLDER/version and FOLDER/lib/modules/VERSION. A folder that has a version is complete.
 # 6.1 and 6.12 come from the machine's own package lists (bookworm). 7.2 and 7.3 come from trixie-backports on the same
 # mirror, by lists of their own: the machine's stay as they are. A series is its newest kernel that is there today.
-set -eu
+set -euo pipefail
 series=$1 folder=$2
 [ -e "$folder/version" ] && exit 0
 rm -rf "$folder"
@@ -30,12 +30,12 @@ case $series in
 7.2 | 7.3)
     # The mirror that this machine already uses for Debian itself.
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(SUITE)' 'Created-By: Packages' |
-        sed -n 's/ \(oldstable\|stable\|bookworm\|trixie\)$//p' | head -n 1)
+        sed -n 's/ \(oldstable\|stable\|bookworm\|trixie\)$//p' | awk "NR == 1")
     [ -n "$mirror" ] || { echo "this machine has no Debian mirror in its package lists" >&2; exit 1; }
     key=/usr/share/keyrings/debian-archive-keyring.gpg
     echo "deb [signed-by=$key] $mirror trixie-backports main" >sources.list
     apt apt-get update -q >&2
-    meta=$(apt apt-cache pkgnames "linux-image-$series." | grep -E '^linux-image-[0-9.]+\+deb13-amd64$' | sort -V | tail -n 1)
+    meta=$(apt apt-cache pkgnames "linux-image-$series." | grep -E '^linux-image-[0-9.]+\+deb13-amd64$' | sort -V | tail -n 1 || true)
     [ -n "$meta" ] || { echo "trixie-backports has no kernel of series $series today" >&2; exit 1; }
     ;;
 *) echo "there is no kernel series $series here, allowed is 6.1, 6.12, 7.2 and 7.3" >&2; exit 1 ;;
@@ -62,7 +62,7 @@ done
 for package in packages/*.deb; do dpkg-deb -x "$package" root; done
 
 if [ -d root/usr/lib/modules ]; then modules=root/usr/lib/modules; else modules=root/lib/modules; fi
-version=$(ls "$modules" | head -n 1)
+version=$(ls "$modules" | awk "NR == 1")
 mkdir -p lib/modules
 mv "$modules/$version" lib/modules/
 if [ -e "lib/modules/$version/vmlinuz" ]; then

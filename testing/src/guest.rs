@@ -13,8 +13,8 @@
 //! | `Threads`: each virtual CPU is a thread of this machine | races, kills, soaks | any number of a clock |
 //! | `Instructions`: guest time is counted instructions | cost per request, shares, latencies of modelled devices; the same within some percent on any machine, however busy | races: one virtual CPU runs at a time |
 //!
-//! The console speaks in lines: `GUEST-READY`, `RESULT {json}` for each row, `GUEST-FAULT sentence`, `GUEST-KERNEL line`
-//! for what the kernel complains of, `GUEST-STATUS n` for the job's end, `GUEST-END`. The scripts are in
+//! The console speaks in lines: `GUEST-READY`, `RESULT {json}` for each row, `GUEST-FAULT sentence`, `GUEST-KERNEL
+//! line` for what the kernel complains of, `GUEST-STATUS n` for the job's end, `GUEST-END`. The scripts are in
 //! `testing/guest`.
 
 use std::io::{BufRead, BufReader, Write};
@@ -48,7 +48,7 @@ pub struct Guest<'a> {
     pub memory_mib: u32,
     /// Kernel modules, with those that they need, for the job's `modprobe`.
     pub modules: &'a [&'a str],
-    /// A shell script; `testing/guest/lib.sh` stands before it. The case's folder is `/share`, for a program of this
+    /// A shell script; `testing/guest/library` stands before it. The case's folder is `/share`, for a program of this
     /// machine `/run/share`.
     pub job: &'a str,
     /// More of a machine, in QEMU's words.
@@ -117,10 +117,10 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("guest")
 }
 
-fn sh(script: &str, arguments: &[&Path], words: &[&str]) -> Result<(), String> {
-    let mut command = Command::new("sh");
+fn bash(script: &str, arguments: &[&Path], words: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("bash");
     command.arg(scripts().join(script)).args(arguments).args(words);
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run sh: {error}"))?;
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run bash: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
@@ -138,17 +138,17 @@ impl Guest<'_> {
         let kernel = cache()?.join(self.kernel);
         if !kernel.join("version").exists() {
             watch(&format!("fetching a kernel of series {} into {}", self.kernel, kernel.display()));
-            sh("kernel.sh", &[], &[self.kernel, &kernel.to_string_lossy()])?;
+            bash("kernel.sh", &[], &[self.kernel, &kernel.to_string_lossy()])?;
         }
         let share = folder.join("share");
         std::fs::create_dir_all(&share).map_err(at(&share))?;
-        let library = scripts().join("lib.sh");
+        let library = scripts().join("library");
         let library = std::fs::read_to_string(&library).map_err(at(&library))?;
         let job = share.join("job.sh");
         std::fs::write(&job, format!("{library}\n{}", self.job)).map_err(at(&job))?;
         let initramfs = folder.join("initramfs");
         let modules: Vec<&str> = MODULES.iter().chain(self.modules).copied().collect();
-        sh("initramfs.sh", &[&kernel, &initramfs, &scripts().join("init.sh")], &modules)?;
+        bash("initramfs.sh", &[&kernel, &initramfs, &scripts().join("init")], &modules)?;
         let log = folder.join("console.log");
         let mut log = std::fs::File::create(&log).map_err(at(&log))?;
         let mut qemu = self.qemu(&kernel, &initramfs, &share);

@@ -46,7 +46,7 @@ const CASES: &[Case] = &[Case {
         ("mkfs.ext4", "e2fsprogs"),
         ("python3", "python3-minimal"),
     ],
-    job: include_str!("../../testing/guest/cases/nbd.sh"),
+    job: include_str!("../../testing/guest/cases/nbd.job"),
     patience: Duration::from_secs(600),
 }];
 

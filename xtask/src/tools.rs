@@ -132,8 +132,8 @@ pub fn ensure() -> Result<bool, String> {
     Ok(false)
 }
 
-/// Sees to programs that a chore needs, each with the Debian package that brings it: installs what is missing where that
-/// is allowed.
+/// Sees to programs that a chore needs, each with the Debian package that brings it: installs what is missing where
+/// that is allowed.
 ///
 /// # Errors
 /// One sentence if some are missing then.

@@ -60,8 +60,8 @@ fn loom_a_take_beside_a_change_of_the_rate_owes_at_one_of_the_two_rates() {
         budget.take(1, NOW_NS);
         other.join().unwrap();
         let owed_ns = budget.take(1, NOW_NS) - NOW_NS;
-        // 12 ms were owed. The third is halved with them or costs half after them; or it was priced before the change and
-        // added after it; or it was priced after the change, and halved once more with the rest.
+        // 12 ms were owed. The third is halved with them or costs half after them; or it was priced before the change
+        // and added after it; or it was priced after the change, and halved once more with the rest.
         let halved_ns = (2 * EACH_NS - BURST_NS + EACH_NS) / 2;
         let allowed_ns = [halved_ns, halved_ns + EACH_NS / 2, halved_ns - EACH_NS / 4];
         assert!(allowed_ns.contains(&owed_ns), "{owed_ns}");

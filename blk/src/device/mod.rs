@@ -161,8 +161,8 @@ pub trait Device: Send + Sync {
         Vec::new()
     }
 
-    /// What of it lives in this process and must go to the one that takes its place, as state of `version`. Called while
-    /// no command is under way. Its file, if it has one ([`Device::ring_file`]), was handed over before.
+    /// What of it lives in this process and must go to the one that takes its place, as state of `version`. Called
+    /// while no command is under way. Its file, if it has one ([`Device::ring_file`]), was handed over before.
     ///
     /// # Errors
     /// Why it cannot, in words that follow "device NAME "; as it stands here, that it never can.

@@ -51,6 +51,7 @@ impl<H: Host<P>, P: Policy> Core<H, P> {
 impl<H: Host<P>, P: Policy> Worker<H, P> {
     /// The same with devices that come and go.
     #[must_use]
+    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only the loop on a thread has devices that come"))]
     pub(super) fn with_devices(self, devices: LiveDevices<H, P>) -> Worker<H, P> {
         Worker { devices: Some(devices), ..self }
     }

@@ -25,29 +25,29 @@
 //! A client asks for a time, or for a descriptor to become ready, and is called then. A client that is done is not kept
 //! for the sake of these: they are cancelled, and its number may be given to another at once ([`Host::cancel_waits`]).
 
+mod call;
 mod live;
 mod pause;
 #[cfg(feature = "uring")]
 pub(crate) mod thread;
 mod turnstile;
 
-use crate::buffer::Buffer;
 use crate::cap::Caps;
-use crate::client::{Client, Context, DeviceIndex, Event, MakeClient, Part, Refused, Whose};
+use crate::client::{Client, Context, DeviceIndex, Event, Whose};
 use crate::device::DeviceInfo;
-use crate::hctx::{Full, HwCtx};
+use crate::hctx::HwCtx;
 use crate::host::{Ended, Host, HostEvent, Mail, Sweep};
 use crate::patience::{self, Patience};
-use crate::request::{Completion, Submission};
+use crate::request::Completion;
 use crate::table::Owner;
 use crate::tuning::Tuning;
+use call::Call;
 use mqfq_sched::flow::FlowId;
 use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use pause::Pausing;
-use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, mpsc};
-use turnstile::{NO_TURNSTILE, Turnstiles, capped_bytes};
+use turnstile::{NO_TURNSTILE, Turnstiles};
 
 use live::{Ending, LiveDevices};
 
@@ -194,135 +194,6 @@ struct Leaving {
     whose: Whose,
     clients: Vec<u32>,
     gone: mpsc::Sender<()>,
-}
-
-/// The context of one call into one client.
-struct Call<'a, H: Host<P>, P: Policy> {
-    core: &'a mut Core<H, P>,
-    counts: &'a mut Counts,
-    caps: &'a mut Option<Arc<Caps>>,
-    client: u32,
-}
-
-impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
-    fn now_ns(&self) -> u64 {
-        self.core.now_ns
-    }
-
-    fn device(&self, device: DeviceIndex) -> DeviceInfo {
-        self.core.infos[device.0 as usize]
-    }
-
-    fn submit(&mut self, device: DeviceIndex, submission: Submission) -> Result<(), Refused> {
-        let flow = submission.flow;
-        let core = &mut *self.core;
-        // Behind those who wait already, or a client that refills each place as it frees would never let the flow fall
-        // to where the others are told, and they would wait for ever.
-        let waiting = Waiting { device, flow, client: self.client };
-        if core.told != Some(self.client) && core.waiting.iter().any(|other| other.is_for(device, flow)) {
-            core.wait(waiting);
-            return Err(Refused::TenantFull(submission));
-        }
-        let turnstile = self.counts.turnstile;
-        let capped_bytes = if turnstile == NO_TURNSTILE { 0 } else { capped_bytes(&submission) };
-        if turnstile != NO_TURNSTILE {
-            let is_told = core.told == Some(self.client);
-            if !core.turnstiles.pass(turnstile, self.client, is_told, capped_bytes, core.now_ns) {
-                return Err(Refused::TenantFull(submission));
-            }
-        }
-        let Core { host, hctxs, .. } = core;
-        host.submitted();
-        let hctx = &mut hctxs[device.0 as usize];
-        match hctx.submit(Owner(self.client), submission, core.now_ns, &mut |hctx| host.kick(hctx)) {
-            Ok(()) => {
-                core.staged = true;
-                let plug = &mut core.plugs[device.0 as usize];
-                (plug.is_in, plug.last_flow) = (true, flow);
-                self.counts.requests += 1;
-                if turnstile != NO_TURNSTILE {
-                    core.turnstiles.passed(turnstile, capped_bytes, core.now_ns);
-                }
-                Ok(())
-            }
-            Err(Full(submission)) => {
-                core.wait(waiting);
-                Err(Refused::TenantFull(submission))
-            }
-        }
-    }
-
-    fn receive(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.receive(self.client, socket, buffer, start, end, user);
-    }
-
-    fn send(&mut self, socket: RawFd, parts: Vec<Part>, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.send(self.client, socket, parts, user);
-    }
-
-    fn receive_with_descriptors(&mut self, socket: RawFd, buffer: Buffer, start: usize, end: usize, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.receive_with_descriptors(self.client, socket, buffer, start, end, user);
-    }
-
-    fn send_with_descriptors(&mut self, socket: RawFd, parts: Vec<Part>, descriptors: Vec<OwnedFd>, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.send_with_descriptors(self.client, socket, parts, descriptors, user);
-    }
-
-    fn poll(&mut self, descriptor: RawFd, user: u32) {
-        self.counts.waits += 1;
-        self.core.host.poll(self.client, descriptor, user);
-    }
-
-    fn count(&mut self, event: RawFd, user: u32) {
-        self.counts.waits += 1;
-        self.core.host.count(self.client, event, user);
-    }
-
-    fn signal(&mut self, event: RawFd, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.signal(self.client, event, user);
-    }
-
-    fn take_back(&mut self, user: u32) {
-        self.counts.waits -= self.core.host.take_back(self.client, user);
-    }
-
-    fn accept(&mut self, listener: RawFd, user: u32) {
-        self.counts.operations += 1;
-        self.core.host.accept(self.client, listener, user);
-    }
-
-    fn attach(&mut self, make: MakeClient) {
-        self.core.host.attach(make);
-    }
-
-    fn shutdown(&mut self, socket: RawFd) {
-        self.core.host.shutdown(socket);
-    }
-
-    fn interrupt(&mut self) {
-        self.core.host.interrupt(self.client);
-    }
-
-    fn timer(&mut self, at_ns: u64, user: u32) {
-        self.counts.waits += 1;
-        self.core.host.timer(self.client, at_ns, user);
-    }
-
-    fn cap_by(&mut self, caps: &Arc<Caps>) {
-        if self.counts.turnstile != NO_TURNSTILE {
-            self.core.turnstiles.leave(self.counts.turnstile, self.client);
-            self.counts.turnstile = NO_TURNSTILE;
-        }
-        if caps.is_limited() {
-            self.counts.turnstile = self.core.turnstiles.enter(caps);
-        }
-        *self.caps = Some(caps.clone());
-    }
 }
 
 impl Waiting {

@@ -3,11 +3,12 @@
 
 use super::*;
 use crate::buffer::Buffer;
+use crate::client::{MakeClient, Part};
 use crate::device::null::NullDevice;
 use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::hctx::HwCtxOptions;
 use crate::path::PathOptions;
-use crate::request::{Op, Status};
+use crate::request::{Op, Status, Submission};
 use crate::stage::StageLimits;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
@@ -16,6 +17,7 @@ use mqfq_sched::topology::Topology;
 use mqfq_sched::wake::WakeWord;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 

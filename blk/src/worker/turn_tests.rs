@@ -6,11 +6,12 @@
 use super::tests::VirtualHost;
 use super::*;
 use crate::buffer::Buffer;
+use crate::client::Refused;
 use crate::device::null::NullDevice;
 use crate::device::{Device, QueueOptions};
 use crate::hctx::{CLIENT_BYTES, HwCtxOptions};
 use crate::path::PathOptions;
-use crate::request::Op;
+use crate::request::{Op, Submission};
 use crate::stage::StageLimits;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;

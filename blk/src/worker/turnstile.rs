@@ -1,18 +1,19 @@
 //! Who waits on this worker for a cap, and whose turn is it when there is room?
 //!
 //! Clients with the same caps (`cap.rs`) pass one turnstile of their worker. Only its first request waits: it has a
-//! *claim*, its place in the cap's time, which no other worker can take. The clients behind it have none. They read no
-//! more from their sockets, and are told one after another when the claim is due, as clients are that met a full stage.
+//! *reservation*, its place in the cap's time, which no other worker can take. The clients behind it have none. They
+//! read no more from their sockets, and are told one after another when the reservation is due, as clients are that met
+//! a full stage.
 //!
 //! ```text
-//!   submit ─▶ claim at the export's cap ─▶ due ─▶ claim at the tenant's cap ─▶ due ─▶ staged
-//!             └──────── refused: the client keeps its request and waits ──────┘
+//!   submit ─▶ reservation at the export's cap ─▶ due ─▶ reservation at the tenant's cap ─▶ due ─▶ staged
+//!             └────────── refused: the client keeps its request and waits ──────────┘
 //! ```
-//! * A worker never waits: the earliest claim is a time at which it must look again.
-//! * One claim per turnstile, and claims of a cap have their turns in the order in which they were made: at one request
-//!   per second each worker with clients gets its turn.
-//! * A claim is for the request that made it. If another client comes in its place, the difference is settled with the
-//!   cap. If nobody comes, it is given back.
+//! * A worker never waits: the earliest reservation is a time at which it must look again.
+//! * One reservation per turnstile, and reservations of a cap have their turns in the order in which they were made: at
+//!   one request per second each worker with clients gets its turn.
+//! * A reservation is for the request that made it. If another client comes in its place, the difference is settled
+//!   with the cap. If nobody comes, it is given back.
 //!
 //! Cost: nothing to a client without caps but a comparison. With caps two read-modify-writes for each limit, of a word
 //! that the workers share. Memory is taken when a client learns of its caps.
@@ -31,7 +32,7 @@ pub(super) const NO_TURNSTILE: u32 = u32::MAX;
 
 /// The place of one request in the time of a cap.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+struct Reservation {
     /// Which of [`Caps::in_order`].
     stage: usize,
     due: Due,
@@ -44,7 +45,7 @@ struct Turnstile {
     caps: Arc<Caps>,
     /// Clients that pass here.
     clients: u32,
-    claim: Option<Claim>,
+    reservation: Option<Reservation>,
     /// Clients that were refused, in the order of their turns.
     waiting: VecDeque<u32>,
     /// It stands in the list of those that are due some time.
@@ -52,30 +53,30 @@ struct Turnstile {
 }
 
 impl Turnstile {
-    /// The claim, if it is not due yet at any of its caps. `None`: whoever comes may pass.
-    fn hold_up(&mut self, bytes: u32, now_ns: u64) -> Option<Claim> {
+    /// The reservation, if it is not due yet at any of its caps. `None`: whoever comes may pass.
+    fn hold_up(&mut self, bytes: u32, now_ns: u64) -> Option<Reservation> {
         let caps = self.caps.in_order();
-        let claim_at = |stage: usize, bytes: u32| {
+        let reservation_at = |stage: usize, bytes: u32| {
             let due = caps[stage].take(bytes, now_ns);
-            Claim { stage, due, bytes, since_ns: Some(now_ns).filter(|_| due.at_ns > now_ns) }
+            Reservation { stage, due, bytes, since_ns: Some(now_ns).filter(|_| due.at_ns > now_ns) }
         };
-        let mut claim = self.claim.take().unwrap_or_else(|| claim_at(0, bytes));
-        while claim.due.at_ns <= now_ns {
-            if let Some(since_ns) = claim.since_ns.take() {
-                caps[claim.stage].waited(claim.due.why, now_ns.saturating_sub(since_ns));
+        let mut reservation = self.reservation.take().unwrap_or_else(|| reservation_at(0, bytes));
+        while reservation.due.at_ns <= now_ns {
+            if let Some(since_ns) = reservation.since_ns.take() {
+                caps[reservation.stage].waited(reservation.due.why, now_ns.saturating_sub(since_ns));
             }
-            if claim.stage + 1 == caps.len() {
-                self.claim = Some(claim);
+            if reservation.stage + 1 == caps.len() {
+                self.reservation = Some(reservation);
                 return None;
             }
-            claim = claim_at(claim.stage + 1, claim.bytes);
+            reservation = reservation_at(reservation.stage + 1, reservation.bytes);
         }
-        self.claim = Some(claim);
-        self.claim
+        self.reservation = Some(reservation);
+        self.reservation
     }
 
     fn give_back(&mut self) {
-        if let Some(Claim { stage, bytes, .. }) = self.claim.take() {
+        if let Some(Reservation { stage, bytes, .. }) = self.reservation.take() {
             self.caps.in_order()[..=stage].iter().for_each(|cap| cap.give_back(bytes));
         }
     }
@@ -86,7 +87,7 @@ impl Turnstile {
 pub(super) struct Turnstiles {
     all: Vec<Turnstile>,
     free: Vec<u32>,
-    /// When to look at which. A time may be that of an earlier claim.
+    /// When to look at which. A time may be that of an earlier reservation.
     due: BinaryHeap<Reverse<(u64, u32)>>,
     /// The client that is told of room, and need not wait behind others.
     told: Option<u32>,
@@ -104,7 +105,7 @@ impl Turnstiles {
             return known as u32;
         }
         let waiting = VecDeque::with_capacity(1);
-        let new = Turnstile { caps: caps.clone(), clients: 1, claim: None, waiting, is_listed: false };
+        let new = Turnstile { caps: caps.clone(), clients: 1, reservation: None, waiting, is_listed: false };
         let place = match self.free.pop() {
             Some(place) => {
                 let is_listed = self.all[place as usize].is_listed;
@@ -154,20 +155,20 @@ impl Turnstiles {
         true
     }
 
-    /// The request of so many bytes that passed has been staged: the claim is used. Without this call it stays, for the
-    /// request that did not fit the stage.
+    /// The request of so many bytes that passed has been staged: the reservation is used. Without this call it stays,
+    /// for the request that did not fit the stage.
     pub(super) fn passed(&mut self, turnstile: u32, bytes: u32, now_ns: u64) {
         let of = &mut self.all[turnstile as usize];
-        if let Some(claim) = of.claim.take() {
-            of.caps.in_order().iter().for_each(|cap| cap.settle(claim.bytes, bytes, now_ns));
+        if let Some(reservation) = of.reservation.take() {
+            of.caps.in_order().iter().for_each(|cap| cap.settle(reservation.bytes, bytes, now_ns));
         }
     }
 
-    /// Puts it into the list, once, by the time of its claim.
+    /// Puts it into the list, once, by the time of its reservation.
     fn list(&mut self, turnstile: u32) {
         let of = &mut self.all[turnstile as usize];
         if !std::mem::replace(&mut of.is_listed, true) {
-            let at_ns = of.claim.map_or(0, |claim| claim.due.at_ns);
+            let at_ns = of.reservation.map_or(0, |reservation| reservation.due.at_ns);
             self.due.push(Reverse((at_ns, turnstile)));
         }
     }
@@ -195,8 +196,8 @@ impl Turnstiles {
         if of.waiting.is_empty() {
             return None;
         }
-        // With no claim the next client makes its own.
-        let bytes = of.claim.map(|claim| claim.bytes);
+        // With no reservation the next client makes its own.
+        let bytes = of.reservation.map(|reservation| reservation.bytes);
         if !self.is_open && bytes.is_some_and(|bytes| of.hold_up(bytes, now_ns).is_some()) {
             return None;
         }
@@ -215,16 +216,16 @@ impl Turnstiles {
         }
     }
 
-    /// Limits have changed: every claim is made anew.
-    pub(super) fn reclaim(&mut self, now_ns: u64) {
+    /// Limits have changed: every reservation is made anew.
+    pub(super) fn give_back_unused(&mut self, now_ns: u64) {
         self.due.clear();
         for turnstile in 0..self.all.len() as u32 {
             let of = &mut self.all[turnstile as usize];
             of.is_listed = false;
-            if let Some(Claim { stage, bytes, since_ns, .. }) = of.claim {
+            if let Some(Reservation { stage, bytes, since_ns, .. }) = of.reservation {
                 let cap = &of.caps.in_order()[stage];
                 cap.give_back(bytes);
-                of.claim = Some(Claim { stage, due: cap.take(bytes, now_ns), bytes, since_ns });
+                of.reservation = Some(Reservation { stage, due: cap.take(bytes, now_ns), bytes, since_ns });
             }
             if !of.waiting.is_empty() {
                 self.list(turnstile);
@@ -264,7 +265,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 counts.turnstile = self.core.turnstiles.enter(caps);
             }
         }
-        self.core.turnstiles.reclaim(self.core.now_ns);
+        self.core.turnstiles.give_back_unused(self.core.now_ns);
     }
 
     /// Tells clients that have waited for a cap, in the order of their turns, as many as it lets through.

@@ -176,8 +176,8 @@ fn a_client_that_leaves_gives_back_what_it_waited_for() {
     workers[1].adopt(Box::new(WithCaps { caps: caps.clone(), witness }));
     workers[0].adopt(capped(100, &caps, &stays));
     run_to(&mut workers, 10 * S_NS + 1);
-    // The one that leaves had the first. Its claim stood at 1 s, the other's at 2 s: that did not move when it left,
-    // and what it had claimed goes to the next.
+    // The one that leaves had the first. Its reservation stood at 1 s, the other's at 2 s: that did not move when it
+    // left, and what it had reserved goes to the next.
     let times: Vec<u64> = completed(&stays).iter().map(|at_ns| at_ns / S_NS).collect();
     assert_eq!((completed(&leaves).len(), times), (1, vec![2, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
     assert!(leaves.borrow().iter().any(|(_, saw)| *saw == Saw::Dropped));
