@@ -227,6 +227,9 @@ pub struct Engine {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// A device whose counters are read: what is known of it, its flows, and where the counters are.
+type DeviceRead = (DeviceStats, Vec<FlowId>, Arc<SharedDevice>);
+
 impl Engine {
     /// Starts the workers.
     ///
@@ -441,7 +444,7 @@ impl Engine {
     fn read(&self, swept: Vec<Result<Vec<Swept>, Missing>>, with_latencies: bool) -> EngineStats {
         let at_ns = self.clock().now_ns();
         // By index; none where there is no device, and in a device none where there is no flow.
-        let mut devices: Vec<Option<(DeviceStats, Vec<FlowId>, Arc<SharedDevice>)>> = {
+        let mut devices: Vec<Option<DeviceRead>> = {
             let current = self.current();
             let stats = |current: &Option<Current>| current.as_ref().map(|current| stats_of(current, at_ns));
             current.iter().map(stats).collect()

@@ -467,7 +467,8 @@ pub(crate) mod tests {
     fn a_file_that_is_cut_while_it_is_mapped_costs_its_owner_its_bytes_and_nobody_else_anything() {
         use std::os::fd::AsFd;
         let (cut, whole) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
-        (cut.set_len(1 << 20).unwrap(), whole.set_len(8192).unwrap());
+        cut.set_len(1 << 20).unwrap();
+        whole.set_len(8192).unwrap();
         let memory = ForeignMemory::map(cut.as_fd(), 0, 1 << 20).unwrap();
         let view = memory.view();
         let other = ForeignMemory::map(whole.as_fd(), 0, 8192).unwrap();

@@ -218,10 +218,13 @@ pub struct LiveListener {
 
 /// Counters of the listeners that there are, with their addresses as the kernel has them.
 #[derive(Clone, Default)]
-pub struct ListenerCounts(Arc<Mutex<BTreeMap<u64, (String, Arc<Stats>)>>>);
+pub struct ListenerCounts(Arc<Mutex<CountsByListener>>);
+
+/// Address and counters, by the listener's number.
+type CountsByListener = BTreeMap<u64, (String, Arc<Stats>)>;
 
 impl ListenerCounts {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (String, Arc<Stats>)>> {
+    fn lock(&self) -> MutexGuard<'_, CountsByListener> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
