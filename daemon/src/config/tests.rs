@@ -170,7 +170,7 @@ fn a_tenant_has_a_class() {
 fn an_unknown_key_is_named_with_those_that_exist() {
     assert_eq!(
         refusal(&good_with("weight = 200", "wieght = 200")),
-        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, group, class, staged-requests, staged-bytes, memory"
+        "c.toml:6: tenant.alice.wieght: unknown key, allowed are weight, group, class, staged-requests, staged-bytes, memory, max-iops, max-bytes-per-s"
     );
     assert_eq!(
         refusal(&format!("{GOOD}[devices.x]\n")),
