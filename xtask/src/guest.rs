@@ -6,6 +6,9 @@ use crate::run::{cargo, run, target};
 use crate::tools;
 use mqfq_testing::guest::{Guest, Outcome, Time};
 use serde_json::{Value, json};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Packages that bring the machine.
@@ -30,26 +33,56 @@ struct Case {
     /// More programs, and the packages that bring them.
     packages: &'static [(&'static str, &'static str)],
     job: &'static str,
+    /// What runs outside the guest, if something does.
+    outside: Option<Outside>,
     patience: Duration,
 }
 
-const CASES: &[Case] = &[Case {
-    name: "nbd",
-    about: "the kernel's NBD client on mqfq: shares of two tenants 1:3, ext4 on each, verified",
-    kernels: &["6.12", "6.1", "7.2", "7.3"],
-    time: Time::Instructions,
-    cpus: 2,
-    modules: &["null_blk", "nbd", "crc32c_generic", "ext4"],
-    packages: &[
-        ("fio", "fio"),
-        ("nbd-client", "nbd-client"),
-        ("mkfs.ext4", "e2fsprogs"),
-        ("python3", "python3-minimal"),
-    ],
-    job: include_str!("../../testing/guest/cases/nbd.job"),
-    patience: Duration::from_secs(600),
-}];
+/// A server on this machine, whose exports are the guest's disks.
+#[derive(Clone, Copy)]
+struct Outside {
+    config: &'static str,
+    /// Exports, each with a socket of its name.
+    disks: &'static [&'static str],
+}
 
+/// How often a server is killed while it is written to.
+const KILLS: u32 = 100;
+
+const CASES: &[Case] = &[
+    Case {
+        name: "nbd",
+        about: "the kernel's NBD client on mqfq: shares of two tenants 1:3, ext4 on each, verified",
+        kernels: &["6.12", "6.1", "7.2", "7.3"],
+        time: Time::Instructions,
+        cpus: 2,
+        modules: &["null_blk", "nbd", "crc32c_generic", "ext4"],
+        packages: &[
+            ("fio", "fio"),
+            ("nbd-client", "nbd-client"),
+            ("mkfs.ext4", "e2fsprogs"),
+            ("python3", "python3-minimal"),
+        ],
+        job: include_str!("../../testing/guest/cases/nbd.job"),
+        patience: Duration::from_secs(600),
+        outside: None,
+    },
+    Case {
+        name: "vhost-user-blk",
+        about: "virtio disks of a server outside the guest: shares of two tenants 1:3, ext4 while the server is killed",
+        kernels: &["6.12", "6.1", "7.2", "7.3"],
+        time: Time::Threads,
+        cpus: 2,
+        modules: &["virtio_blk", "crc32c_generic", "ext4"],
+        packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
+        job: include_str!("../../testing/guest/cases/vhost-user-blk.job"),
+        outside: Some(Outside {
+            config: include_str!("../../testing/guest/cases/vhost-user-blk.toml"),
+            disks: &["small", "large", "first", "second"],
+        }),
+        patience: Duration::from_secs(900),
+    },
+];
 /// Options of the command.
 #[derive(Default)]
 pub struct Options<'a> {
@@ -90,7 +123,11 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     }
     run(&mut cargo("build --release -p mqfq"))?;
     let folder = target().join("guest").join(name);
-    let job = format!("MQFQ={}\n{}", target().join("release/mqfq").display(), case.job);
+    std::fs::create_dir_all(folder.join("share")).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mqfq = target().join("release/mqfq");
+    let job = format!("MQFQ={}\nKILLS={KILLS}\n{}", mqfq.display(), case.job);
+    let server = case.outside.map(|outside| Server::start(outside, &folder, mqfq)).transpose()?;
+    let arguments = case.outside.map(|outside| disks(outside.disks, &folder)).unwrap_or_default();
     let guest = Guest {
         name,
         kernel,
@@ -99,11 +136,15 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
         memory_mib: 2048,
         modules: case.modules,
         job: &job,
-        arguments: &[],
+        arguments: &arguments,
         patience: case.patience,
     };
     let start = Instant::now();
-    let outcome = guest.run(&folder, &mut |line| eprintln!("  {line}"))?;
+    let mut server = server;
+    let outcome = guest.run(&folder, &mut |line| match (line.strip_prefix("HOST "), &mut server) {
+        (Some(asked), Some(server)) => server.answer(asked),
+        _ => eprintln!("  {line}"),
+    })?;
     let wall_s = start.elapsed().as_secs_f64();
     report(case, &outcome, wall_s, options.json)?;
     match outcome.faults.first().or(outcome.complaints.first()) {
@@ -140,4 +181,77 @@ fn report(case: &Case, outcome: &Outcome, wall_s: f64, as_json: bool) -> Result<
     outcome.faults.iter().for_each(|fault| println!("  wrong: {fault}"));
     outcome.complaints.iter().for_each(|line| println!("  kernel: {line}"));
     Ok(())
+}
+
+/// What makes the exports disks of the machine.
+fn disks(names: &[&str], folder: &Path) -> Vec<String> {
+    let disk = |name: &&str| {
+        let socket = format!("socket,id={name},path={},reconnect=1", folder.join(name).display());
+        let device = format!("vhost-user-blk-pci,chardev={name},num-queues=2,queue-size=256");
+        ["-chardev".to_owned(), socket, "-device".to_owned(), device]
+    };
+    names.iter().flat_map(disk).collect()
+}
+
+/// A server that runs beside the guest, which asks for things by lines of its console: `HOST NUMBER policy NAME`,
+/// `HOST NUMBER kill`. The number is written to the guest's folder when that is done.
+struct Server {
+    outside: Outside,
+    folder: PathBuf,
+    mqfq: PathBuf,
+    child: Child,
+}
+
+impl Server {
+    fn start(outside: Outside, folder: &Path, mqfq: PathBuf) -> Result<Server, String> {
+        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+        let _ = std::fs::remove_file(folder.join("share/answer"));
+        File::create(folder.join("disk")).and_then(|disk| disk.set_len(256 << 20)).map_err(failed)?;
+        let folder = folder.to_owned();
+        write_config(outside, &folder, "mqfq")?;
+        let child = spawn(&mqfq, &folder)?;
+        Ok(Server { outside, folder, mqfq, child })
+    }
+
+    fn answer(&mut self, asked: &str) {
+        let (number, what) = asked.split_once(' ').unwrap_or((asked, ""));
+        let done = match what.split_once(' ') {
+            None if what == "kill" => self.kill().and_then(|()| {
+                self.child = spawn(&self.mqfq, &self.folder)?;
+                Ok(())
+            }),
+            Some(("policy", name)) => write_config(self.outside, &self.folder, name)
+                .and_then(|()| run(Command::new("kill").args(["-HUP", &self.child.id().to_string()]))),
+            _ => Err(format!("a guest asks for {what:?}, which nobody here knows")),
+        };
+        let answer = self.folder.join("share/answer");
+        match done.and_then(|()| std::fs::write(answer, number).map_err(|error| error.to_string())) {
+            Ok(()) => {}
+            // The guest waits in vain, and says so.
+            Err(sentence) => eprintln!("  {sentence}"),
+        }
+    }
+
+    fn kill(&mut self) -> Result<(), String> {
+        self.child.kill().and_then(|()| self.child.wait()).map(drop).map_err(|error| format!("mqfq: {error}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.kill());
+    }
+}
+
+fn write_config(outside: Outside, folder: &Path, policy: &str) -> Result<(), String> {
+    let text = outside.config.replace("FOLDER", &folder.to_string_lossy()).replace("POLICY", policy);
+    std::fs::write(folder.join("server.toml"), text).map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+fn spawn(mqfq: &Path, folder: &Path) -> Result<Child, String> {
+    let log = File::options().create(true).append(true).open(folder.join("server.log"));
+    let log = log.and_then(|log| Ok((log.try_clone()?, log))).map_err(|error| format!("server.log: {error}"))?;
+    let mut serve = Command::new(mqfq);
+    serve.arg("serve").arg(folder.join("server.toml")).stdin(Stdio::null()).stdout(log.0).stderr(log.1);
+    serve.spawn().map_err(|error| format!("{}: {error}", mqfq.display()))
 }
