@@ -333,7 +333,7 @@ fn an_unknown_key_is_refused_with_those_that_exist() {
     assert_eq!(
         refusal(&tenant("rate = 5")),
         "s.toml:15: tenant.fio.rate: unknown key, allowed are weight, group, class, count, threads, first-worker, on-workers, start, stop, load, \
-         model, cpu, socket, depth, think, burst-on, burst-off, size, sizes, read-percent, pattern, theta, background",
+         model, cpu, socket, max-iops, max-bytes-per-s, depth, think, burst-on, burst-off, size, sizes, read-percent, pattern, theta, background",
         "the rate is an open loop's"
     );
     assert!(
@@ -487,7 +487,7 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
     );
     assert_eq!(
         refused("split = \"4097B\""),
-        "s.toml:11: device.split: 4097 is no multiple of 4096, allowed are whole 4KiB"
+        "s.toml:11: device.split: \"4097B\" is no multiple of 4KiB, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB"
     );
     assert_eq!(
         refused("split = \"2MiB\""),
