@@ -60,7 +60,8 @@ pub(crate) fn watch(start: usize, length_bytes: usize) -> Watched {
     });
     // Relaxed: published by the Release below.
     node.lost.store(false, Ordering::Relaxed);
-    node.end.store(start + length_bytes, Ordering::Relaxed);
+    // Release: pairs with the Acquire of the handler, which does not take this end for that of the mapping before.
+    node.end.store(start + length_bytes, Ordering::Release);
     // Release: pairs with the Acquire of the handler, which sees this mapping's end if it sees its start.
     node.start.store(start, Ordering::Release);
     Watched(node)
@@ -129,14 +130,16 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
 
 /// Replaces the mapping that has `address` by zeroes of our own. False: there is none.
 fn replace(address: usize) -> bool {
-    let in_it = |node: &&Node| {
-        // Acquire: pairs with the Release in `watch`.
+    let in_it = |node: &'static Node| {
+        // Acquire, both: pair with the Releases in `watch`. A node may be given to another mapping meanwhile: then its
+        // start is no longer this one when the other's end is seen.
         let start = node.start.load(Ordering::Acquire);
-        start != 0 && start <= address && address < node.end.load(Ordering::Relaxed)
+        let end = node.end.load(Ordering::Acquire);
+        // Relaxed: behind the Acquire above.
+        let is_one = start != 0 && node.start.load(Ordering::Relaxed) == start;
+        (is_one && (start..end).contains(&address)).then(|| (node, start, end - start))
     };
-    let Some(node) = nodes().find(in_it) else { return false };
-    let start = node.start.load(Ordering::Relaxed);
-    let length_bytes = node.end.load(Ordering::Relaxed) - start;
+    let Some((node, start, length_bytes)) = nodes().find_map(in_it) else { return false };
     let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: errno is the thread's own, and is as it was when the handler returns. The range is a mapping of ours
     // (`watch`) that is in use by the access that failed, and stays mapped readable and writable.

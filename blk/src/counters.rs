@@ -22,10 +22,9 @@
 //! take address space only, and 58 MB per worker if all are. More flows take further pieces ([`Board::grow`]).
 //!
 //! # Invariants
-//! B1. A word is written by the worker of its context alone; by the control plane while that worker has nothing of the
-//!     flow ([`Board::clear`]).
+//! B1. A word is written by the worker of its context alone.
 //! B2. A reader never sees more than there was.
-//! B3. Words only grow, but for those of the run.
+//! B3. Words only grow, but for those of the run, and those of a flow that is gone ([`Board::clear`]).
 //!
 //! # Orderings
 //! Where nothing else is said, every access is Relaxed: each word is right for itself, and late is as good. Atomics of
@@ -287,10 +286,15 @@ impl Board {
         }
     }
 
-    /// Sets a flow's words to zero: for the control plane, when the slot of a flow that is gone goes to another one. No
+    /// Sets a flow's words to zero: for its worker, when the slot of a flow that is gone goes to another one. No
     /// worker has a request of it.
     pub fn clear(&self, flow: FlowId) {
         let Some(counters) = self.flow(flow) else { return };
+        self.stats.gone_cost.add(counters.cost.get());
+        let version = counters.version.get();
+        counters.version.set(version + 1);
+        // Release: as in `begin_run`. A reader takes no run of which a part is gone.
+        fence(Ordering::Release);
         let FlowCounters { run_kind, run_queued_ns, run_device_ns, run_count, version: _, cost, failed, .. } = counters;
         [run_kind, run_queued_ns, run_device_ns, run_count, cost, failed].into_iter().for_each(|word| word.set(0));
         [&counters.queued_ns_sum, &counters.device_ns_sum].into_iter().for_each(|word| word.set(0));
@@ -300,6 +304,8 @@ impl Board {
             counts.iter().for_each(|word| word.set(0));
             max_ns.set(0);
         }
+        // Release: as in `begin_run`.
+        counters.version.0.store(version + 2, Ordering::Release);
     }
 
     /// What a flow has done here. `None`: nothing, or it is not counted.
@@ -357,6 +363,17 @@ mod tests {
 
     fn read(board: &Board, flow: u32) -> FlowStats {
         *board.read_flow(FlowId(flow)).expect("it was counted")
+    }
+
+    #[test]
+    fn a_flow_that_goes_leaves_its_cost_with_the_context() {
+        let board = Board::new(1);
+        let flow = board.flow(FlowId(0)).unwrap();
+        flow.count(Op::Read, Status::Ok, 512, 1000, 2000);
+        flow.charge(512);
+        board.clear(FlowId(0));
+        board.clear(FlowId(0));
+        assert_eq!((board.read_flow(FlowId(0)), board.read().gone_cost), (None, 512));
     }
 
     #[test]

@@ -272,7 +272,6 @@ impl<P: Policy> HwCtx<P> {
         Ok(())
     }
 
-    /// Dispatches what the policy grants, at most a batch.
     /// A turn of the worker's loop begins. If flows compete it may end before all is dispatched that could be: then
     /// [`HwCtx::run`] dispatches nothing, and answers [`Run::again`], until the next one begins. A context that is
     /// never told of a turn has one without an end; so has a direct policy, which stages nothing.

@@ -153,6 +153,8 @@ macro_rules! of_hctx {
             throttled_ns,
             /// Time during which the last pick found no token, ns.
             no_token_ns,
+            /// Cost of what flows completed that are gone, bytes-equivalent.
+            gone_cost,
         }
     };
 }

@@ -184,7 +184,8 @@ impl RequestTable {
 
     /// Requests held, in no order that means anything.
     pub fn iter(&self) -> impl Iterator<Item = &Request> {
-        self.places.iter().filter(|request| !request.is_free())
+        // Places that came free last are used next, so those in use lie in front of a table that is mostly free.
+        self.places.iter().filter(|request| !request.is_free()).take(self.len())
     }
 
     /// Adds the requests in places `from` to `from + places` to `found`. `None`: there can be none in further places.

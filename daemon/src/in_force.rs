@@ -9,6 +9,7 @@ use mqfq_blk::tuning::{InForce, Reason, State, WindowReason, WindowState};
 use mqfq_blk::{PolicyOptions, VSpan};
 use mqfq_config::size;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// T of a device whose rule finds it.
 #[derive(Serialize)]
@@ -106,22 +107,32 @@ fn rate(bytes_per_s: f64) -> String {
     }
 }
 
-/// Bytes that each device has served until a report, so that the next one can say how many per second.
+/// Bytes that each tenant of each device was served until a report, so that the next one can say how many per second.
 #[derive(Default)]
 pub struct Rates {
     at_ns: u64,
-    bytes: Vec<u64>,
+    /// By name of the device, then of the tenant: both come and go.
+    bytes: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl Rates {
     /// Per device, bytes per second since the last call, or since the start. `None`: no time has passed.
     pub fn since_last(&mut self, devices: &[DeviceStats], at_ns: u64) -> Vec<Option<f64>> {
-        let served = |device: &DeviceStats| device.flows.iter().map(|flow| flow.stats.bytes.iter().sum::<u64>()).sum();
-        let bytes: Vec<u64> = devices.iter().map(served).collect();
         let elapsed_s = at_ns.saturating_sub(self.at_ns) as f64 / 1e9;
-        let before = self.bytes.iter().chain(std::iter::repeat(&0));
-        let rate = |(now, before): (&u64, &u64)| (elapsed_s > 0.0).then(|| (now - before) as f64 / elapsed_s);
-        let rates = bytes.iter().zip(before).map(rate).collect();
+        let (mut rates, mut bytes) = (Vec::new(), BTreeMap::new());
+        for device in devices {
+            let before = self.bytes.get(&device.name);
+            let (mut served, mut flows) = (0, BTreeMap::new());
+            for flow in &device.flows {
+                let now: u64 = flow.stats.bytes.iter().sum();
+                let earlier = before.and_then(|flows| flows.get(&flow.name)).copied().unwrap_or(0);
+                // Less than before: another tenant has the name.
+                served += now.saturating_sub(earlier);
+                flows.insert(flow.name.clone(), now);
+            }
+            rates.push((elapsed_s > 0.0).then(|| served as f64 / elapsed_s));
+            bytes.insert(device.name.clone(), flows);
+        }
         *self = Rates { at_ns, bytes };
         rates
     }
@@ -224,5 +235,22 @@ mod tests {
         assert_eq!(rates.since_last(&of(4000), 3_000_000_000), [Some(0.0)]);
         assert_eq!(rates.since_last(&of(9000), 3_500_000_000), [Some(10_000.0)]);
         assert_eq!(rates.since_last(&of(9000), 3_500_000_000), [None]);
+        assert_eq!(rates.since_last(&of(5000), 4_000_000_000), [Some(0.0)], "a tenant has gone");
+        assert_eq!(rates.since_last(&of(6000), 4_500_000_000), [Some(2000.0)]);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_who_is_there_when_a_tenant_or_a_device_has_gone() {
+        let mut rates = Rates::default();
+        let (mut fast, mut slow) = (device(auto(), None, 9000), device(auto(), None, 1000));
+        slow.name = "slow".into();
+        let mut bob = fast.flows[0].clone();
+        (bob.name, bob.stats.bytes[0]) = ("bob".into(), 500);
+        fast.flows.push(bob);
+        rates.since_last(&[fast.clone(), slow.clone()], 1_000_000_000);
+        fast.flows.remove(0);
+        fast.flows[0].stats.bytes[0] = 700;
+        assert_eq!(rates.since_last(&[fast], 2_000_000_000), [Some(200.0)], "alice has gone");
+        assert_eq!(rates.since_last(&[slow], 3_000_000_000), [Some(1000.0)], "fast has gone, and slow is there again");
     }
 }

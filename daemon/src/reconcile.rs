@@ -29,7 +29,7 @@ pub use difference::Change;
 use crate::config::caps::WatchedCaps;
 use crate::config::{DevicePlan, ExportPlan, LiveCaps, Plan};
 use crate::devices;
-use crate::live::{self, Exports, Listeners, Owners, Tenants};
+use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants};
 use crate::output::Output;
 use crate::trouble::TroubleCounts;
 use crate::upgrade::{self, Serving};
@@ -43,7 +43,7 @@ use mqfq_front::front_end::{self, ExportAddress, Listener};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Exports that drain at a time.
 const DRAINS_AT_ONCE: usize = 64;
@@ -63,6 +63,8 @@ pub struct Reconciler {
     plan: Plan,
     engine: Arc<Engine>,
     things: Things,
+    /// Listeners that are gone and by which somebody has come who is still there.
+    closed: Vec<LiveListener>,
 }
 
 /// What stands behind the plan.
@@ -109,7 +111,7 @@ impl Reconciler {
     /// Of an engine that runs `plan`.
     pub fn new(plan: Plan, engine: Arc<Engine>, things: Things) -> Reconciler {
         things.watched_caps.follow(&things.caps, &plan);
-        Reconciler { plan, engine, things }
+        Reconciler { plan, engine, things, closed: Vec::new() }
     }
 
     /// What is in force.
@@ -260,21 +262,24 @@ impl Reconciler {
         }
     }
 
-    /// From here on nothing fails: what does not end in time is said, and let be.
+    /// From here on nothing fails: what does not end in time is said, and let be, unless it could still write bytes
+    /// that are to be somebody else's.
     fn commit(&mut self, target: &Plan, devices: BTreeMap<Slot, Arc<dyn Device>>, exports: Exports, bound: Vec<Bound>) {
         let grace = Duration::from_secs(target.server.drain_s);
         let addresses: Vec<&ExportAddress> = target.listeners.iter().map(|(address, _)| address).collect();
         for gone in self.things.listeners.keep(&addresses) {
             front_end::close_listener(&self.engine, gone.number);
+            self.closed.push(gone);
         }
         self.drain_exports(target, grace);
         self.resize(target, &exports, grace);
         self.things.caps.follow(&self.engine, target);
         self.things.tenants.follow(target);
         self.things.owners.follow(target);
+        // Before the first client: another device may have had the index.
+        self.name_devices(target, &devices);
         self.open(target, &exports, bound);
         self.let_go(target, grace);
-        self.name_devices(target, &devices);
         let stay: BTreeSet<Slot> = target.devices.iter().map(|(slot, _)| slot).collect();
         self.things.devices.extend(devices);
         self.things.devices.retain(|slot, _| stay.contains(slot));
@@ -283,7 +288,11 @@ impl Reconciler {
             |(slot, device): (&Slot, &Arc<dyn Device>)| (target.devices[*slot].config.name.clone(), device.clone());
         let listening = target.listeners.iter().filter_map(|(address, _)| self.things.listeners.of(address));
         let listening = listening.map(|listener| (listener.number, upgrade::key(&listener.address)));
-        self.things.serving.follow(self.things.devices.iter().map(named).collect(), listening.collect());
+        // Ours, and one of each connection.
+        self.closed.retain(|closed| closed.places.as_ref().is_some_and(|places| Arc::strong_count(places) > 1));
+        let elsewhere = self.closed.iter().filter_map(|closed| Some((closed.number, key_elsewhere(target, closed)?)));
+        let listening = listening.chain(elsewhere).collect();
+        self.things.serving.follow(self.things.devices.iter().map(named).collect(), listening);
     }
 
     /// Exports that go take no new clients, and those that they have are drained.
@@ -322,8 +331,19 @@ impl Reconciler {
             }
             if before.size_bytes > *size_bytes {
                 let beyond = Remains::Bytes(offset_bytes + size_bytes, offset_bytes + before.size_bytes);
-                let ended = self.engine.await_end(export.device.place(), beyond, grace);
-                self.told(ended.map_err(|reason| format!("export {} shrank: {reason}", export.name)));
+                let device = export.device.place();
+                let mut asked = Instant::now();
+                let mut ended = self.engine.await_end(device, beyond, grace);
+                if let Err(reason) = &ended {
+                    let name = mqfq_config::text::shown(&export.name);
+                    self.things.output.note(&format!("export {name} shrank: {reason}, and the change waits for them"));
+                }
+                // Bytes that somebody may still write are given to nobody (I11), however long the device takes. A
+                // refusal that comes at once is that of an engine that has ended.
+                while ended.is_err() && asked.elapsed() >= grace {
+                    asked = Instant::now();
+                    ended = self.engine.await_end(device, beyond, grace);
+                }
             }
         }
     }
@@ -365,6 +385,17 @@ impl Reconciler {
             self.things.watch.add(&name, device);
         }
     }
+}
+
+/// By which address those go on in another process who have come by one that is gone: one that offers what is left of
+/// what was offered there.
+fn key_elsewhere(target: &Plan, closed: &LiveListener) -> Option<String> {
+    let left = closed.table.all().into_iter().map(|export| export.id.0);
+    let left: Vec<Slot> = left.filter(|slot| target.exports.get(*slot).is_some()).collect();
+    let is_same = |(address, slots): &&(ExportAddress, Vec<Slot>)| {
+        address.front_end().name() == closed.address.front_end().name() && left.iter().all(|slot| slots.contains(slot))
+    };
+    target.listeners.iter().find(is_same).map(|(address, _)| upgrade::key(address))
 }
 
 /// A device with the flows that come, and those that go as they were.

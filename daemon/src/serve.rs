@@ -38,6 +38,7 @@ use mqfq_front::socket::SocketAddress;
 use mqfq_observe::routes;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -280,7 +281,6 @@ fn start_and_serve(
         go_on()?;
         listeners.insert(upgrade::key(address), address.address().listen(table.clone(), &listen_options(address))?);
     }
-    systemd::say_left(&activated, output);
     let engine = Arc::new(Engine::start(prepared.engine_options())?);
     let trouble = Arc::new(TroubleCounts::new(prepared.device_names()));
     let _teller = TroubleTeller::start(trouble.clone(), output.clone())?;
@@ -305,6 +305,13 @@ fn start_and_serve(
     let Boarded { listeners: boarded, connections } =
         arrival.board(&named, &prepared.tables, |address| listen_options(address))?;
     listeners.extend(boarded);
+    for (address, table) in &prepared.tables {
+        if let Entry::Vacant(vacant) = listeners.entry(upgrade::key(address)) {
+            // The other process has left it meanwhile.
+            vacant.insert(address.address().listen(table.clone(), &listen_options(address))?);
+        }
+    }
+    systemd::say_left(&activated, output);
     // In the order of the config.
     let listeners: Vec<(String, Box<dyn Listener>)> =
         prepared.tables.iter().filter_map(|(address, _)| listeners.remove_entry(&upgrade::key(address))).collect();
@@ -389,41 +396,45 @@ fn start_and_serve(
     let running = Arc::new(Running::new(engine.clone(), output.clone(), origin, reconciler, Box::new(counters)));
     let control = if sockets.is_empty() { None } else { Some(control::start(sockets, running.clone(), routes)?) };
     systemd::start_watchdog(&engine, output)?;
-    let status = running.with_plan(|plan| format!("{} exports, {} workers", plan.exports.len(), engine.workers()));
-    systemd::ready(&status);
+    let status = || running.with_plan(|plan| format!("{} exports, {} workers", plan.exports.len(), engine.workers()));
+    systemd::ready(&status());
     let mut is_tracing = false;
     loop {
         match signals.wait() {
-            Asked::Stop => match upgrade::is_there().then(|| running.with_plan(|_| serving.keep(&engine))) {
-                None => break,
-                Some(Ok(count)) => {
-                    let json = format!("{{\"stored\":{count}}}\n");
-                    let text = format!("stored: {count} descriptors, for the server that systemd starts next\n");
-                    leave(output, print_stats, &mut report, if output.is_json() { json } else { text });
+            Asked::Stop => {
+                if upgrade::is_there() {
+                    // As below.
+                    running.with_plan(|_| match serving.keep(&engine) {
+                        Ok(count) => {
+                            let json = format!("{{\"stored\":{count}}}\n");
+                            let text =
+                                format!("stored: {count} descriptors, for the server that systemd starts next\n");
+                            leave(output, print_stats, &mut report, if output.is_json() { json } else { text });
+                        }
+                        Err(sentence) => output.note(&format!("not stored: {sentence}")),
+                    });
                 }
-                Some(Err(sentence)) => {
-                    output.note(&format!("not stored: {sentence}"));
-                    break;
-                }
-            },
+                break;
+            }
             Asked::Upgrade => {
                 let Some((ready, done)) = upgrades.as_ref().and_then(Upgrades::take) else { continue };
-                // Nobody changes the config meanwhile.
-                match running.with_plan(|_| upgrade::hand_over(ready, &engine, &serving)) {
+                // Nobody changes the config meanwhile; nor until the end, if another process has everything by then: a
+                // change would shut down the sockets that are that one's.
+                running.with_plan(|_| match upgrade::hand_over(ready, &engine, &serving) {
                     Outcome::Replaced => {
                         let json = "{\"handed_over\":true}\n".to_owned();
                         let text = "handed over: another process serves now\n".to_owned();
                         leave(output, print_stats, &mut report, if output.is_json() { json } else { text });
                     }
                     Outcome::RolledBack(sentence) => output.note(&format!("not replaced: {sentence}")),
-                }
+                });
                 drop(done);
             }
             Asked::Report => report(),
             Asked::Reload => {
                 systemd::reloading();
                 say_reloaded(&running, output);
-                systemd::ready(&status);
+                systemd::ready(&status());
             }
             Asked::Trace if is_tracing => is_tracing = end_trace(options, &running, &engine, output),
             Asked::Trace => is_tracing = begin_trace(options, &engine, output),

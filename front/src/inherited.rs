@@ -35,6 +35,11 @@ impl Inherited {
         Some(sockets.remove(at).1)
     }
 
+    /// It is used no more, and listens on.
+    pub(crate) fn give_back(&self, socket: OwnedFd) {
+        self.sockets().push((String::new(), socket));
+    }
+
     /// Names of those that nobody has used.
     pub fn left(&self) -> Vec<String> {
         self.sockets().iter().map(|(name, _)| name.clone()).collect()

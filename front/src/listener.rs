@@ -32,6 +32,8 @@ pub type MakeTravelled = Box<dyn Fn(Place, &mut StateReader<'_>) -> Result<Box<d
 /// Of it there travel the socket, and connections that it has accepted and not begun.
 pub struct SocketListener {
     listening: Listening,
+    /// The socket is a service manager's as well, who goes on with it: it is not shut down, and its file stays.
+    is_lent: bool,
     connection: MakeConnection,
     travelled: Option<MakeTravelled>,
     /// Accepted and not begun: while it is paused, or by another process.
@@ -61,11 +63,13 @@ impl SocketListener {
     ) -> Result<SocketListener, String> {
         // One waiting place for each client that may be served, within what kernels commonly allow.
         let backlog = options.connections_max.clamp(128, 4096) as i32;
-        let listening = match options.inherited.take(address) {
+        let inherited = options.inherited.take(address);
+        let is_lent = inherited.is_some();
+        let listening = match inherited {
             Some(socket) => address.adopt(socket)?,
             None => address.listen(options.socket_mode, backlog)?,
         };
-        Ok(SocketListener::of(listening, exports, options, names, connection))
+        Ok(SocketListener { is_lent, ..SocketListener::of(listening, exports, options, names, connection) })
     }
 
     /// The same with what a listener of another process had packed.
@@ -87,6 +91,8 @@ impl SocketListener {
         let listening = address.adopt(socket)?;
         let mut listener = SocketListener::of(listening, exports, options, names, connection);
         listener.waiting = descriptors.collect();
+        // The same socket once more, if a service manager has passed it to this process, too.
+        listener.is_lent = listener.options.inherited.take(address).is_some();
         Ok(listener)
     }
 
@@ -102,6 +108,7 @@ impl SocketListener {
         let places = Places::new(exports, &options, stats.clone());
         SocketListener {
             listening,
+            is_lent: false,
             connection,
             travelled: None,
             waiting: Vec::new(),
@@ -220,7 +227,9 @@ impl Listener for SocketListener {
 
 impl Client for SocketListener {
     fn start(&mut self, context: &mut dyn Context) {
-        self.listening.own();
+        if !self.is_lent {
+            self.listening.own();
+        }
         self.accept(context);
     }
 
@@ -282,7 +291,12 @@ impl Client for SocketListener {
 
     fn drain(&mut self, context: &mut dyn Context) {
         self.done = true;
-        context.shutdown(self.listening.socket.as_raw_fd());
+        if !self.is_lent {
+            return context.shutdown(self.listening.socket.as_raw_fd());
+        }
+        context.interrupt();
+        // For who listens there again. Without a descriptor for it, the address is refused then.
+        self.listening.socket.try_clone().into_iter().for_each(|socket| self.options.inherited.give_back(socket));
     }
 
     fn is_done(&self) -> bool {

@@ -50,6 +50,7 @@ fuzz_target!(|input: Input| {
         read_only: input.read_only,
         block: BlockSizes { min_bytes: block_bytes, preferred_bytes: 4096, payload_bytes_max: 1 << 20 },
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     };
     let disk = Disk::new(&export);
     let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

@@ -72,6 +72,7 @@ fuzz_target!(|said: Vec<Said>| {
         read_only: false,
         block: BlockSizes::DEFAULT,
         memory: TenantMemory::unbounded(),
+        caps: mqfq_blk::cap::Caps::none(),
     };
     let mut session = Session::new(Disk::new(&export));
     for said in said.iter().take(64) {

@@ -61,6 +61,10 @@ struct FlowReading {
 /// What one device did over an interval.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceInterval {
+    /// Its name.
+    pub name: String,
+    /// Of the tenants.
+    pub names: Arc<[String]>,
     /// Time with a command on the device, all workers together, ns.
     pub busy_ns: u64,
     /// Commands on the device times how long they were there, ns.
@@ -127,10 +131,13 @@ impl History {
         let reading = Reading { at_ns: stats.at_ns, devices: stats.devices.iter().map(device).collect() };
         let minute = self.minute.get_or_insert_with(|| reading.clone());
         if reading.at_ns.saturating_sub(minute.at_ns) >= MINUTE_NS {
+            let none = DeviceReading::default();
             let mean = |device: &DeviceReading| {
-                let before = minute.device(&device.name).map_or((0, 0), on_device);
-                let now = on_device(device);
-                (device.name.clone(), now.0.saturating_sub(before.0), now.1.saturating_sub(before.1))
+                // By tenant: the sums of those that have gone are not in the later one.
+                let before = minute.device(&device.name).unwrap_or(&none);
+                let done = between(before, device, reading.at_ns.saturating_sub(minute.at_ns)).flows;
+                let sum = |of: fn(&FlowInterval) -> u64| done.iter().map(of).sum::<u64>();
+                (device.name.clone(), sum(|flow| flow.requests), sum(|flow| flow.device_ns))
             };
             let means = reading.devices.iter().map(mean).collect();
             *minute = reading.clone();
@@ -203,10 +210,6 @@ fn reading_of(device: &DeviceStats, last: Option<&DeviceReading>) -> DeviceReadi
     }
 }
 
-fn on_device(device: &DeviceReading) -> (u64, u64) {
-    device.flows.iter().fold((0, 0), |(requests, ns), flow| (requests + flow.requests, ns + flow.device_ns))
-}
-
 fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> DeviceInterval {
     let none = FlowReading::default();
     // Where nobody came or went, places are as good as names.
@@ -243,6 +246,8 @@ fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> Devi
     let claims: Vec<Claim> = flows.iter().zip(&now.flows).map(claim).collect();
     flows.iter_mut().zip(entitlements(&claims)).for_each(|(flow, entitled)| flow.entitled = entitled);
     DeviceInterval {
+        name: now.name.clone(),
+        names: now.names.clone(),
         busy_ns: now.busy_ns.saturating_sub(before.busy_ns),
         in_flight_ns: now.in_flight_ns.saturating_sub(before.in_flight_ns),
         throttled_ns: now.throttled_ns.saturating_sub(before.throttled_ns),
@@ -254,6 +259,31 @@ fn between(before: &DeviceReading, now: &DeviceReading, elapsed_ns: u64) -> Devi
 }
 
 impl Interval {
+    /// The same with devices and tenants in the order of `stats`, which may be of another moment: who was not there
+    /// when the interval ended has done nothing in it.
+    #[must_use]
+    pub fn of(&self, stats: &EngineStats) -> Interval {
+        let device = |device: &DeviceStats| {
+            let Some(done) = self.devices.iter().find(|done| done.name == device.name) else {
+                return DeviceInterval {
+                    flows: vec![FlowInterval::default(); device.flows.len()],
+                    ..Default::default()
+                };
+            };
+            if done.names.iter().eq(device.flows.iter().map(|flow| &flow.name)) {
+                return done.clone();
+            }
+            let places: HashMap<&str, usize> = done.names.iter().map(String::as_str).zip(0..).collect();
+            let flow = |name: &str| places.get(name).map(|&place| done.flows[place]).unwrap_or_default();
+            DeviceInterval {
+                names: device.flows.iter().map(|flow| flow.name.clone()).collect(),
+                flows: device.flows.iter().map(|named| flow(&named.name)).collect(),
+                ..done.clone()
+            }
+        };
+        Interval { elapsed_ns: self.elapsed_ns, devices: stats.devices.iter().map(device).collect() }
+    }
+
     /// Per second.
     pub fn per_second(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.elapsed_ns as f64
@@ -363,5 +393,25 @@ pub(crate) mod tests {
         assert_eq!((requests(&history, 0), requests(&history, 1)), (5, 7), "c is new");
         history.push(&stats(2, vec![tenant("b", 100, 3, 10, 10), tenant("c", 100, 9, 10, 10)]));
         assert_eq!((requests(&history, 0), requests(&history, 1)), (0, 2), "another b");
+    }
+
+    #[test]
+    fn an_interval_is_told_by_the_names_of_who_is_there_now() {
+        let mut history = History::default();
+        history.push(&stats(0, vec![tenant("a", 100, 0, 10, 10), tenant("b", 100, 0, 10, 10)]));
+        history.push(&stats(1, vec![tenant("a", 100, 500, 10, 10), tenant("b", 100, 20, 10, 10)]));
+        let now = stats(2, vec![tenant("b", 100, 25, 10, 10), tenant("c", 100, 7, 10, 10)]);
+        let interval = history.over(1).unwrap().of(&now);
+        let requests: Vec<u64> = interval.devices[0].flows.iter().map(|flow| flow.requests).collect();
+        assert_eq!(requests, [20, 0], "a has gone, c has come");
+    }
+
+    #[test]
+    fn what_is_usual_on_a_device_is_not_told_by_who_has_gone() {
+        let mut history = History::default();
+        let slow = |requests| tenant("slow", 100, requests, 0, 2_000_000);
+        history.push(&stats(0, vec![tenant("quick", 100, 1000, 0, 1000), slow(10)]));
+        history.push(&stats(60, vec![slow(110)]));
+        assert_eq!(history.over(60).unwrap().devices[0].usual_device_ns, Some(2_000_000));
     }
 }

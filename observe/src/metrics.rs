@@ -202,8 +202,9 @@ impl Scrape {
         let help = "Cost of what was completed, in bytes of plain reads";
         counter("device_service", help, Some(Unit::Bytes)).encode(encoder, |metric| {
             self.stats.devices.iter().try_for_each(|device| {
-                let served = device.flows.iter().map(|flow| flow.stats.cost).sum();
-                put_count(metric, &[("device", &device.name)], served)
+                let served: u64 = device.flows.iter().map(|flow| flow.stats.cost).sum();
+                // A counter never goes back: those that are gone count on.
+                put_count(metric, &[("device", &device.name)], served + sum(device, |hctx| hctx.gone_cost))
             })
         })
     }
@@ -357,6 +358,14 @@ mod tests {
         has("mqfq_tenant_share_ratio{device=\"fast\",tenant=\"tenant-0\",window=\"1s\"} 0.5");
         has("mqfq_device_commands_time_seconds_total{device=\"fast\"} 8.0");
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn what_a_device_served_counts_tenants_that_have_gone() {
+        let mut now = stats(1, vec![tenant("a", 100, 1, 10, 10)]);
+        now.devices[0].hctxs[0].gone_cost = 1000;
+        let text = Scrape { stats: now, intervals: Vec::new() }.text();
+        assert!(text.contains("mqfq_device_service_bytes_total{device=\"fast\"} 5096\n"), "{text}");
     }
 
     #[test]

@@ -89,7 +89,8 @@ impl Watcher {
     pub fn metrics(&self) -> String {
         let stats = self.source.stats();
         let state = self.state();
-        let over = |seconds| state.history.over(seconds);
+        // Somebody may have come or gone since the last reading.
+        let over = |seconds| state.history.over(seconds).map(|interval| interval.of(&stats));
         let intervals = [("1s", over(1)), ("60s", over(60))];
         drop(state);
         let intervals = intervals.into_iter().filter_map(|(label, interval)| Some((label, interval?))).collect();
@@ -116,6 +117,8 @@ impl Watcher {
 impl State {
     fn verdicts(&self, stats: &mqfq_blk::engine::EngineStats, wanted: &dyn Fn(usize, usize) -> bool) -> Vec<Verdict> {
         let Some(interval) = self.history.over(why::SECONDS) else { return Vec::new() };
+        // Somebody may have come or gone since the last reading.
+        let interval = interval.of(stats);
         let (first, last) = (self.limited.front(), self.limited.back());
         let of = |limits: Option<&Vec<Limited>>| limits.cloned().unwrap_or_default();
         why::verdicts(stats, &interval, &of(last), &of(first), wanted)

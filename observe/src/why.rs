@@ -285,9 +285,9 @@ pub fn verdicts(
                 let named = others.clone().take(NAMES_MAX).map(|other| device.flows[other].name.clone()).collect();
                 Others { named, count: others.count() }
             };
-            let group = flow.group.and_then(|group| {
-                let name = &device.groups.get(group as usize)?.name;
-                Some((name.clone(), others(&|other| done.flows[other].group == Some(group))))
+            let group = named.group.and_then(|group| {
+                let name = &device.groups.get(group.0 as usize)?.name;
+                Some((name.clone(), others(&|other| device.flows[other].group == Some(group))))
             });
             // The one that held it back for longest. A tenant's is that of its exports, too.
             let own = limited.iter().filter(|limit| is_of(&named.name, &limit.tenant));

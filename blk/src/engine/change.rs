@@ -60,7 +60,7 @@ impl Engine {
         let (flows, tree) = self.of(device, |at| (at.flows.clone(), at.grouping.tree.clone()));
         let (policy, room) = flows::build(&options, &self.topology, &flows, &tree).map_err(|error| named(&error))?;
         let tuning = Tuning::new(&options, self.workers());
-        self.replace(device, policy, room, tuning, patience)
+        self.replace(device, policy, room, tuning, patience, |_| ())
             .map_err(|reason| format!("device {name}: {reason}; it keeps the policy {now}"))?;
         self.shared_device(device).split.set_policy(options.kind.has_depth());
         self.with(device, |at| at.policy = options);
@@ -81,7 +81,8 @@ impl Engine {
         }
     }
 
-    /// Puts another policy in the place of a device's, with room for the flows that it was built for.
+    /// Puts another policy in the place of a device's, with room for the flows that it was built for. `take_over` is
+    /// called with it when nobody changes the one before any more.
     ///
     /// # Errors
     /// Why not, in half a sentence; then all is as before.
@@ -92,6 +93,7 @@ impl Engine {
         room: Room,
         tuning: Option<Arc<Tuning>>,
         patience: Duration,
+        take_over: impl FnOnce(&AnyPolicy),
     ) -> Result<(), String> {
         let policy = Arc::new(policy);
         // Contexts never get smaller: what they have room for, each flow may still be told.
@@ -105,6 +107,7 @@ impl Engine {
             (0..self.workers()).for_each(|worker| self.thaw(device, worker, None, None));
             return Err(reason);
         }
+        take_over(&policy);
         for (worker, queue) in queues.into_iter().enumerate() {
             self.shared.send(worker, Mail::Grow { device: index(device), limits: limits.clone() });
             self.thaw(device, worker, Some((policy.clone(), queue)), tuning.clone());

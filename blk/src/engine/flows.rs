@@ -28,6 +28,7 @@
 use super::{Engine, FlowOptions, Grouping};
 use crate::client::Remains;
 use crate::host::Mail;
+use crate::queues::BlockLayer;
 use crate::stage::StageLimits;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::hierarchy::{GroupId, Tree};
@@ -56,6 +57,8 @@ pub(super) struct Room {
     pub(super) limits: Vec<StageLimits>,
     /// Requests that a flow in a place that was empty may stage, at least.
     spare_requests: u32,
+    /// Most that any flow may stage.
+    fair_part: u32,
     /// By place, the group that the policy has it in.
     of_flow: Vec<Option<GroupId>>,
     /// Places that the policy cannot give to another.
@@ -77,7 +80,8 @@ impl Room {
         };
         let mut of_flow = tree.of_flow.clone();
         of_flow.resize(capacity, None);
-        Room { limits: (0..capacity).map(limits_of).collect(), spare_requests, of_flow, stale: BTreeSet::new() }
+        let limits = (0..capacity).map(limits_of).collect();
+        Room { limits, spare_requests, fair_part, of_flow, stale: BTreeSet::new() }
     }
 
     /// The same with room for what there was room for before.
@@ -86,6 +90,14 @@ impl Room {
             limits.requests_max = limits.requests_max.max(before.requests_max);
         }
         self
+    }
+
+    /// A flow in a place that asks for more than the default, and has not asked for it before, gets that here, or as
+    /// much of it as it would get of another policy.
+    fn is_enough_for_more(&self, place: usize, before: Option<StageLimits>, wanted: StageLimits) -> bool {
+        let had = before.map_or(0, |before| before.requests_max).max(StageLimits::DEFAULT.requests_max);
+        let has = self.limits.get(place).map_or(0, |limits| limits.requests_max);
+        wanted.requests_max <= had || has >= wanted.requests_max.min(self.fair_part)
     }
 
     /// What a flow in a place may stage, if that is room enough for what it asks for.
@@ -151,18 +163,25 @@ impl Engine {
     ) -> Result<(), String> {
         let _changing = self.changing();
         let (name, before) = self.of(device, |at| (at.name.clone(), at.flows.clone()));
+        // Places never get fewer: until this returns, who reads counters asks the policy for those that there were.
+        let mut all = flows.to_vec();
+        all.resize(flows.len().max(before.len()), None);
+        let flows = &all[..];
         let is = |place: usize| flows.get(place).and_then(Option::as_ref);
         let had = |place: usize| before.get(place).and_then(Option::as_ref);
         let was = |place: usize| had(place).filter(|was| is(place).is_some_and(|is| is.name == was.name));
         let places = || 0..before.len().max(flows.len());
         let gone: Vec<usize> = places().filter(|&place| had(place).is_some() && was(place).is_none()).collect();
         let fits = self.of(device, |at| {
+            let has_room_to_wait = matches!(at.queues.layer, BlockLayer::Sq | BlockLayer::Mq);
             let group_of = |place: usize| grouping.tree.of_flow.get(place).copied().flatten();
             same_groups(&at.grouping.tree, &grouping.tree)
                 && places().all(|place| match is(place) {
                     None => true,
                     Some(flow) => {
                         at.room.bounds(place, flow.limits).is_some()
+                            && (!has_room_to_wait
+                                || at.room.is_enough_for_more(place, was(place).map(|was| was.limits), flow.limits))
                             && at.room.of_flow[place] == group_of(place)
                             && (was(place).is_some() || !at.room.stale.contains(&place))
                     }
@@ -245,15 +264,19 @@ impl Engine {
     ) -> Result<(), String> {
         let options = self.of(device, |at| at.policy);
         let (policy, room) = build(&options, &self.topology, flows, tree).map_err(|error| error.to_string())?;
-        // What was found while the policy ran stays in force, and who finds it goes on.
+        // What was found while the policy ran stays in force, and who finds it goes on. It goes over when all workers
+        // are quiet: until then each completion may change it, and a D that is not the controller's would stay.
         let running = self.shared_device(device).running();
-        if let Some(depth) = running.policy.depth() {
-            policy.set_depth(HctxId(0), depth, &mut |_: HctxId| ());
-        }
-        if let Some(terms) = running.policy.window_terms().filter(|_| options.window_least.is_some()) {
-            policy.set_window(&terms);
-        }
-        self.replace(device, policy, room, running.tuning, patience)
+        let before = running.policy;
+        let take_over = |policy: &AnyPolicy| {
+            if let Some(depth) = before.depth() {
+                policy.set_depth(HctxId(0), depth, &mut |_: HctxId| ());
+            }
+            if let Some(terms) = before.window_terms().filter(|_| options.window_least.is_some()) {
+                policy.set_window(&terms);
+            }
+        };
+        self.replace(device, policy, room, running.tuning, patience, take_over)
     }
 
     /// Sends a message to each worker, and waits for all answers.

@@ -108,8 +108,7 @@ impl Turnstiles {
         let new = Turnstile { caps: caps.clone(), clients: 1, reservation: None, waiting, is_listed: false };
         let place = match self.free.pop() {
             Some(place) => {
-                let is_listed = self.all[place as usize].is_listed;
-                self.all[place as usize] = Turnstile { is_listed, ..new };
+                self.all[place as usize] = new;
                 place
             }
             None => {
@@ -130,6 +129,10 @@ impl Turnstiles {
         of.clients -= 1;
         if of.waiting.is_empty() {
             of.give_back();
+            // The time at which to look was that claim's: the next claim here, of other caps perhaps, is due earlier.
+            if std::mem::take(&mut of.is_listed) {
+                self.due.retain(|Reverse((_, listed))| *listed != turnstile);
+            }
         }
         if of.clients == 0 {
             self.free.push(turnstile);

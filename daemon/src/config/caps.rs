@@ -88,17 +88,11 @@ impl LiveCaps {
 
 /// One limit of a cap, and whose it is.
 struct WatchedCap {
+    /// Name of the flow or, of a tenant whose exports have weights, of all its flows together.
     tenant: String,
     key: &'static str,
     cap: Arc<Cap>,
     limit: Capped,
-}
-
-impl WatchedCap {
-    fn waited(&self) -> Limited {
-        let WatchedCap { tenant, key, cap, limit } = self;
-        Limited { tenant: tenant.clone(), key: (*key).to_owned(), waited_ns: cap.waits(*limit).wait_ns }
-    }
 }
 
 /// The limits of all caps of a running server, for who watches it. Clones are of one list.
@@ -113,13 +107,13 @@ impl WatchedCaps {
 
     /// From now on they are those of `caps`, whose exports and tenants are the plan's.
     pub fn follow(&self, caps: &LiveCaps, plan: &Plan) {
-        let tenant = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].tenant.clone();
-        let tenant_of: BTreeMap<&str, String> =
-            plan.exports.values().map(|export| (export.name.as_str(), tenant(export))).collect();
+        let flow = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].name();
+        let flow_of: BTreeMap<&str, String> =
+            plan.exports.values().map(|export| (export.name.as_str(), flow(export))).collect();
         let limits = [(MAX_IOPS, Capped::Iops), (MAX_BYTES_PER_S, Capped::Bytes)];
         let whole = |(whose, cap): (&Whose, &Arc<Cap>)| match whose {
             Whose::Tenant(tenant) => Some((tenant.clone(), cap.clone())),
-            Whose::Export(export) => Some((tenant_of.get(export.as_str())?.clone(), cap.clone())),
+            Whose::Export(export) => Some((flow_of.get(export.as_str())?.clone(), cap.clone())),
         };
         let both = |(tenant, cap): (String, Arc<Cap>)| {
             limits.map(|(key, limit)| WatchedCap { tenant: tenant.clone(), key, cap: cap.clone(), limit })
@@ -127,9 +121,18 @@ impl WatchedCaps {
         *self.all() = caps.0.iter().filter_map(whole).flat_map(both).collect();
     }
 
-    /// How long each has held its tenant back.
+    /// How long they have held tenants back, of each that has: a tenant's exports together, where it is one flow.
     pub fn waited(&self) -> Vec<Limited> {
-        self.all().iter().map(WatchedCap::waited).collect()
+        let mut all: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
+        for WatchedCap { tenant, key, cap, limit } in self.all().iter() {
+            let waited_ns = cap.waits(*limit).wait_ns;
+            if waited_ns > 0 {
+                *all.entry((tenant.clone(), *key)).or_default() += waited_ns;
+            }
+        }
+        let limited =
+            |((tenant, key), waited_ns): ((String, &str), u64)| Limited { tenant, key: key.to_owned(), waited_ns };
+        all.into_iter().map(limited).collect()
     }
 }
 

@@ -70,19 +70,29 @@ pub fn keep(opened: Opened, luggage: Luggage, version: u16) -> Result<usize, Str
     let store = |name: &str, descriptor: BorrowedFd<'_>| {
         notify(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), &[descriptor]).map_err(failed)
     };
-    for (number, descriptor) in descriptors.iter().enumerate() {
-        store(&format!("{DESCRIPTOR}{number}"), descriptor.as_fd())?;
+    let state = memory_file(&writer.into_bytes()).map_err(failed)?;
+    let names: Vec<String> = (0..descriptors.len()).map(|number| format!("{DESCRIPTOR}{number}")).collect();
+    let store_all = || {
+        for (name, descriptor) in names.iter().zip(&descriptors) {
+            store(name, descriptor.as_fd())?;
+        }
+        // Last: without it the others mean nothing.
+        store(STATE, state.as_fd())?;
+        // systemd closes its end when it has read everything before.
+        let (reader, end) = io::pipe().map_err(failed)?;
+        notify("BARRIER=1", &[end.as_fd()]).map_err(failed)?;
+        drop(end);
+        match poll_in(reader.as_fd(), BARRIER_MAX) {
+            true => Ok(needed),
+            false => Err(format!("systemd has not stored the state within {} s", BARRIER_MAX.as_secs())),
+        }
+    };
+    let stored = store_all();
+    if stored.is_err() {
+        // This server goes on with its clients, so nobody may go on with a part of it, or with all of it later.
+        forget(&names.into_iter().chain([STATE.to_owned()]).collect::<Vec<_>>());
     }
-    // Last: without it the others mean nothing.
-    store(STATE, memory_file(&writer.into_bytes()).map_err(failed)?.as_fd())?;
-    // systemd closes its end when it has read everything before.
-    let (reader, end) = io::pipe().map_err(failed)?;
-    notify("BARRIER=1", &[end.as_fd()]).map_err(failed)?;
-    drop(end);
-    match poll_in(reader.as_fd(), BARRIER_MAX) {
-        true => Ok(needed),
-        false => Err(format!("systemd has not stored the state within {} s", BARRIER_MAX.as_secs())),
-    }
+    stored
 }
 
 /// It is one of those under which [`keep`] stores.

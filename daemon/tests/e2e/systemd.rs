@@ -7,7 +7,7 @@ use mqfq_testing::machine;
 use serde_json::Value;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -89,7 +89,8 @@ fn a_service_manager_is_told_of_every_step_and_its_socket_is_used() {
     let folder = Folder::new();
     let path = folder.join("a.sock");
     let socket = UnixListener::bind(&path).unwrap();
-    let server = Managed::start(&[], Some(socket), folder);
+    let of_manager = socket.try_clone().unwrap();
+    let mut server = Managed::start(&[], Some(socket), folder);
     let (ready, _) = server.told();
     assert_eq!(ready, "READY=1\nSTATUS=1 exports, 2 workers");
     let mut client = Client::connect(&path, "a");
@@ -106,9 +107,12 @@ fn a_service_manager_is_told_of_every_step_and_its_socket_is_used() {
     assert_eq!(server.told().0, ready);
     assert_eq!(client.read(0, 512).unwrap(), [7; 512]);
     drop(client);
-    let folder = server.folder.path().to_owned();
+    // The folder outlives the server.
+    let _folder = std::mem::replace(&mut server.folder, Folder::new());
     assert_eq!(server.end(), "");
-    assert!(!folder.exists() || folder.join("a.sock").exists(), "its file is the service manager's");
+    assert!(path.exists(), "its file is the service manager's");
+    UnixStream::connect(&path).expect("so is the socket, which goes on listening");
+    drop(of_manager);
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct Chain {
     pub readable: Vec<Span>,
     /// What the device writes.
     pub writable: Vec<Span>,
+    /// Descriptors that were read for it, whether or not it broke a rule.
+    pub descriptors: u32,
 }
 
 /// One descriptor, copied.
@@ -70,7 +72,8 @@ impl Chain {
         self.readable.clear();
         self.writable.clear();
         let (mut table, mut size, mut next) = (Table::Queue(table), u32::from(size), u32::from(head));
-        for _ in 0..DESCRIPTORS_MAX {
+        for number in 0..DESCRIPTORS_MAX {
+            self.descriptors = number + 1;
             if next >= size {
                 return Err(Rule::BadHead);
             }

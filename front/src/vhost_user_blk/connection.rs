@@ -27,7 +27,8 @@ use super::queue::{About, Queue};
 use super::rule::Rule;
 use super::session::{Answer, Session, Stops};
 use super::wire::{
-    FLAG_NEED_REPLY, FLAG_REPLY, HEADER_BYTES, Header, Message, PAYLOAD_BYTES_MAX, VERSION, VERSION_MASK,
+    FLAG_NEED_REPLY, FLAG_REPLY, HEADER_BYTES, Header, Message, PAYLOAD_BYTES_MAX, TABLE_REGIONS_MAX, VERSION,
+    VERSION_MASK,
 };
 use crate::export::Export;
 use crate::front_end::{ListenOptions, LogLine, next_client};
@@ -207,6 +208,8 @@ impl Connection {
 
     fn take(&mut self, context: &mut dyn Context, header: Header, payload: &[u8]) {
         let descriptors = std::mem::take(&mut self.descriptors);
+        // Its size may be another one since the last message, and whether it may be written to.
+        self.session.set_disk(Disk::new(&self.export));
         let taken = match Message::of(header.request) {
             Some(message) => self.session.take(message, payload, descriptors),
             None => Err(Rule::UnknownMessage),
@@ -346,7 +349,9 @@ impl Client for Connection {
             Event::Received { buffer, result, descriptors, .. } => {
                 let is_cut = descriptors.is_cut();
                 self.descriptors.extend(descriptors.into_vec());
-                if is_cut {
+                // A message may come byte by byte, and descriptors with each.
+                if is_cut || self.descriptors.len() > TABLE_REGIONS_MAX {
+                    self.descriptors.clear();
                     return self.end(context, Some(Rule::BadDescriptors));
                 }
                 self.received(context, buffer, result);
@@ -359,10 +364,13 @@ impl Client for Connection {
                 self.advance(context);
             }
             Event::Counted { result, .. } => {
-                match (result, &self.bell) {
-                    (Ok(_), Some(bell)) => context.count(bell.as_raw_fd(), user::BELL),
-                    // The grace time of a drain is over.
-                    _ => self.end(context, None),
+                if result.is_err() {
+                    // The grace time of a drain is over. Queues whose requests are on the device still, or are staged,
+                    // ring when they have gone.
+                    self.end(context, None);
+                }
+                if let Some(bell) = &self.bell {
+                    context.count(bell.as_raw_fd(), user::BELL);
                 }
                 self.close_if_alone(context);
                 self.advance(context);
@@ -401,5 +409,58 @@ impl Drop for Connection {
         if let Some(bell) = &self.bell {
             self.seats.forget(bell);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::tests::export;
+    use super::*;
+    use crate::export::ExportTable;
+    use crate::fake::Peer;
+    use crate::places::Places;
+    use crate::stats::Stats;
+    use std::os::unix::net::UnixStream;
+
+    fn connection() -> (Peer<Connection>, UnixStream) {
+        let (export, options) = (Arc::new(export()), ListenOptions::default());
+        let table = ExportTable::new([(*export).clone()]).unwrap();
+        let places = Places::new(&table, &options, Stats::new(&NAMES));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let connection = Connection::new(places.enter(ours.into()), export, Arc::default(), Arc::new(options));
+        (Peer::new(connection, 0), theirs)
+    }
+
+    #[test]
+    fn a_connection_whose_queue_outlasts_the_grace_time_hears_of_its_end() {
+        let (mut peer, _theirs) = connection();
+        let line = Line::new(peer.client.bell.clone().unwrap()).unwrap();
+        peer.client.queues[0] = Some(line.clone());
+        peer.drain();
+        let counted = |peer: &mut Peer<Connection>, result| {
+            peer.fake.waits.retain(|wait| *wait != user::BELL);
+            peer.client.event(&mut peer.fake, Event::Counted { user: user::BELL, result });
+            peer.client.turn_end(&mut peer.fake);
+            peer.run();
+        };
+        counted(&mut peer, Err(125));
+        assert!(!peer.gone(), "a request of its queue is on the device");
+        assert!(peer.fake.waits.contains(&user::BELL));
+        line.gone();
+        counted(&mut peer, Ok(1));
+        assert!(peer.gone());
+    }
+
+    #[test]
+    fn a_message_that_comes_byte_by_byte_brings_no_more_descriptors_than_one_that_comes_at_once() {
+        let (mut peer, theirs) = connection();
+        for byte in 0..TABLE_REGIONS_MAX as u8 {
+            peer.incoming_descriptors.push(theirs.try_clone().unwrap().into());
+            peer.say(&[if byte == 0 { 5 } else { 0 }]);
+            assert!(!peer.gone());
+        }
+        peer.incoming_descriptors.push(theirs.try_clone().unwrap().into());
+        peer.say(&[0]);
+        assert!(peer.gone());
     }
 }

@@ -107,19 +107,19 @@ pub struct Refused {
 }
 
 impl Disk {
-    /// The disk that shows `export`.
+    /// The disk that shows `export`, with its size and access now.
     pub fn new(export: &Export) -> Disk {
         let block = export.block;
         let mut id = [0; ID_BYTES];
         let length = export.name.len().min(ID_BYTES);
         id[..length].copy_from_slice(&export.name.as_bytes()[..length]);
         Disk {
-            size_bytes: export.size_bytes,
+            size_bytes: export.size_now_bytes(),
             offset_bytes: export.offset_bytes,
             block_bytes: block.min_bytes,
             preferred_bytes: block.preferred_bytes,
             piece_bytes: 1 << block.payload_bytes_max.ilog2(),
-            read_only: export.read_only,
+            read_only: export.is_read_only(),
             id,
         }
     }

@@ -4,10 +4,13 @@ use super::NAMES;
 use super::connection::Connection;
 use super::line::Seats;
 use crate::export::ExportTable;
-use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener};
-use crate::listener::SocketListener;
+use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, Travelled};
+use crate::listener::{MakeConnection, SocketListener};
+use crate::places::Place;
 use crate::socket::SocketAddress;
 use crate::takeover;
+use mqfq_blk::client::{Client, Context, Event};
+use mqfq_blk::request::Completion;
 use std::fmt;
 use std::sync::Arc;
 
@@ -63,22 +66,85 @@ impl Address for VhostUserAddress {
     }
 
     fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String> {
-        let all = exports.all();
-        let [export] = &all[..] else {
-            return Err(format!("cannot listen on {self}: it is for one export, not for {}", all.len()));
-        };
-        let (export, options) = (Arc::clone(export), options.clone());
-        let (seats, shared) = (Arc::<Seats>::default(), Arc::new(options.clone()));
-        let connection =
-            move |place| Box::new(Connection::new(place, export.clone(), seats.clone(), shared.clone())) as _;
-        Ok(Box::new(SocketListener::bind(&self.0, &exports, options, &NAMES, Box::new(connection))?))
+        // None: a table of an address that comes while the server runs is filled before anybody is let in.
+        let all = exports.all().len();
+        if all > 1 {
+            return Err(format!("cannot listen on {self}: it is for one export, not for {all}"));
+        }
+        let connection = connections(&exports, options);
+        Ok(Box::new(SocketListener::bind(&self.0, &exports, options.clone(), &NAMES, connection)?))
+    }
+
+    /// The socket travels. Connections do not: they drain, and their front-ends connect again.
+    fn adopt(
+        &self,
+        travelled: Travelled,
+        exports: Arc<ExportTable>,
+        options: &ListenOptions,
+    ) -> Result<Box<dyn Listener>, String> {
+        let connection = connections(&exports, options);
+        Ok(Box::new(SocketListener::adopt(&self.0, travelled, &exports, options.clone(), &NAMES, connection)?))
+    }
+}
+
+/// Makes a connection of each client, to the export that the table has when the client comes: it may be another one
+/// than when the listener was made.
+fn connections(exports: &Arc<ExportTable>, options: &ListenOptions) -> MakeConnection {
+    let (exports, seats, options) = (exports.clone(), Arc::<Seats>::default(), Arc::new(options.clone()));
+    Box::new(move |place| match &exports.all()[..] {
+        [export] => Box::new(Connection::new(place, export.clone(), seats.clone(), options.clone())),
+        _ => Box::new(Unserved { _place: place }),
+    })
+}
+
+/// A client that came when there was no export: its connection ends at once.
+struct Unserved {
+    _place: Place,
+}
+
+impl Client for Unserved {
+    fn start(&mut self, _context: &mut dyn Context) {}
+
+    fn event(&mut self, _context: &mut dyn Context, event: Event) {
+        unreachable!("it asks for nothing, yet got {event:?}");
+    }
+
+    fn completed(&mut self, _context: &mut dyn Context, completion: Completion) {
+        unreachable!("it submits nothing, yet got {completion:?}");
+    }
+
+    fn turn_end(&mut self, _context: &mut dyn Context) {}
+
+    fn room(&mut self, _context: &mut dyn Context) {}
+
+    fn drain(&mut self, _context: &mut dyn Context) {}
+
+    fn is_done(&self) -> bool {
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::tests::export;
     use super::*;
+    use crate::export::Export;
     use crate::front_end::ExportAddress;
+
+    #[test]
+    fn an_address_that_comes_while_clients_are_served_gets_its_export_later_and_never_two() {
+        let path = std::env::temp_dir().join(format!("mqfq-vub-late-{}", std::process::id()));
+        let address = VhostUserAddress(SocketAddress::Unix(path.clone()));
+        let table = |names: &[&str]| {
+            let one = |name: &&str| Export { name: (*name).to_owned(), ..export() };
+            Arc::new(ExportTable::new(names.iter().map(one)).unwrap())
+        };
+        let options = ListenOptions::default();
+        assert!(address.listen(table(&[]), &options).is_ok());
+        let _ = std::fs::remove_file(path);
+        let two = address.listen(table(&["a", "b"]), &options).err().unwrap();
+        assert!(two.contains("it is for one export, not for 2"), "{two}");
+    }
 
     #[test]
     fn a_socket_is_one_exports_alone() {

@@ -56,6 +56,13 @@ const DIRECT_BYTES: u32 = 32 << 10;
 /// After so long a queue asks again for memory that others held, ns.
 const MEMORY_RETRY_NS: u64 = 1_000_000;
 
+/// After so much work a queue leaves the rest to the worker's next turn, so that others have theirs: descriptors that
+/// were read, and [`COPIED_PER_WORK`] of bytes that were copied. Some 100 us.
+const WORK_MAX: u32 = 4096;
+
+/// Bytes whose copy is as much work as a descriptor.
+const COPIED_PER_WORK: u32 = 64;
+
 /// In a cookie: the piece is a copy. The head is below, the piece's place in the request above.
 const COPIED: u64 = 1 << 16;
 
@@ -119,6 +126,8 @@ pub struct Queue {
     account: Account,
     counted: Counted,
     poll: Poll,
+    /// Work of this turn, see [`WORK_MAX`].
+    work: u32,
     /// A timer for memory is running.
     awaits_memory: bool,
 }
@@ -228,6 +237,7 @@ impl Queue {
             account,
             counted: Counted::new(&NAMES),
             poll: Poll::default(),
+            work: 0,
             awaits_memory: false,
         }
     }
@@ -238,6 +248,8 @@ impl Queue {
                 // It stops by itself already.
                 Order::Start(_) if matches!(self.life, Life::Leaving | Life::Gone) => {}
                 Order::Start(start) => {
+                    // A guest looks at its disk before it starts a queue.
+                    self.about.disk = Disk::new(&self.about.export);
                     self.run = Some(Run::new(*start));
                     self.life = Life::Running;
                     self.poll = Poll::default();
@@ -269,6 +281,10 @@ impl Queue {
         let Some(mut run) = self.run.take() else { return };
         run.start.ring.disarm();
         while run.broken.is_none() && self.hand_over(&mut run, context) {
+            if self.work >= WORK_MAX {
+                self.look_next_turn(context);
+                break;
+            }
             let takes = self.life == Life::Running;
             let next = match run.replay.pop_front() {
                 Some(head) => Ok(Some((head, true))),
@@ -276,7 +292,11 @@ impl Queue {
                 None => break,
             };
             let begun = match next {
-                Ok(Some((head, is_replay))) => self.begin(&mut run, head, is_replay),
+                Ok(Some((head, is_replay))) => {
+                    let begun = self.begin(&mut run, head, is_replay);
+                    self.work += run.chain.descriptors;
+                    begun
+                }
                 Ok(None) if self.looks_again(context) => break,
                 Ok(None) if run.start.ring.arm() => {
                     run.start.ring.disarm();
@@ -296,10 +316,16 @@ impl Queue {
     /// The ring is empty, and is looked at in the next turn without being kicked.
     fn looks_again(&mut self, context: &mut dyn Context) -> bool {
         let goes_on = self.poll.goes_on(context.now_ns());
-        if goes_on && !std::mem::replace(&mut self.poll.is_asked, true) {
-            context.timer(context.now_ns(), user::POLL);
+        if goes_on {
+            self.look_next_turn(context);
         }
         goes_on
+    }
+
+    fn look_next_turn(&mut self, context: &mut dyn Context) {
+        if !std::mem::replace(&mut self.poll.is_asked, true) {
+            context.timer(context.now_ns(), user::POLL);
+        }
     }
 
     /// The guest broke a rule after which its ring has no meaning.
@@ -421,7 +447,12 @@ impl Queue {
                         (region.buffer(offset, span.length_bytes as usize), span.length_bytes)
                     }
                     None => {
+                        if self.work >= WORK_MAX {
+                            self.look_next_turn(context);
+                            return None;
+                        }
                         let length_bytes = (left as u32).min(disk.copy_bytes());
+                        self.work += length_bytes / COPIED_PER_WORK;
                         if let Err(short) = self.account.take(Buffer::memory_bytes(length_bytes)) {
                             self.await_memory(short, context);
                             return None;
@@ -565,6 +596,7 @@ impl Client for Queue {
     fn turn_end(&mut self, context: &mut dyn Context) {
         self.show_ends(context);
         self.counted.add_to(&self.about.stats);
+        self.work = 0;
     }
 
     fn room(&mut self, context: &mut dyn Context) {

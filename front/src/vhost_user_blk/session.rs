@@ -180,7 +180,8 @@ impl Session {
             Message::GetFeatures => Answer::of(self.disk.features().to_ne_bytes()),
             Message::SetFeatures => {
                 let features = number(&mut fields)?;
-                if features & !self.disk.features() != 0 {
+                // A guest that found the disk read-only says so, also when it has come to be writable since.
+                if features & !(self.disk.features() | feature::BLK_RO) != 0 {
                     return Err(Rule::UnofferedFeatures);
                 }
                 self.features = features;

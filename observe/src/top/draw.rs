@@ -68,11 +68,7 @@ fn head(view: &View) -> Vec<Line<'static>> {
 fn foot(view: &View) -> Line<'static> {
     match &view.input {
         Input::Filter(text) => format!("names with: {text}_").into(),
-        Input::Weight(text) => {
-            let tenants = view.tenants();
-            let name = tenants.get(view.selection()).map_or("", |tenant| &tenant.name);
-            format!("weight of {name}, 1 to 10000: {text}_").into()
-        }
+        Input::Weight { tenant, text } => format!("weight of {tenant}, 1 to 10000: {text}_").into(),
         Input::None if !view.message.is_empty() => Line::styled(view.message.clone(), Style::new().fg(Color::Red)),
         Input::None => "q quit  up/down select  + weight  w why  s sort  / filter  d devices  Tab next device".into(),
     }

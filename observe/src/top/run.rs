@@ -59,7 +59,7 @@ fn show(
     mut record: Option<&mut (File, PathBuf)>,
 ) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal: {error}");
-    let mut view = View::default();
+    let (mut view, mut is_lost) = (View::default(), false);
     loop {
         terminal.draw(|frame| draw(frame, &view)).map_err(failed)?;
         if event::poll(LOOK).map_err(failed)?
@@ -90,8 +90,11 @@ fn show(
                             .map_err(|error| format!("cannot write to {}: {error}", path.display()))?;
                     }
                     view.take(snapshot);
+                    if std::mem::take(&mut is_lost) {
+                        view.message.clear();
+                    }
                 }
-                Ok(Err(sentence)) => view.message = sentence,
+                Ok(Err(sentence)) => (view.message, is_lost) = (sentence, true),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
         }
@@ -119,10 +122,14 @@ fn key_of(pressed: KeyEvent) -> Option<Key> {
 fn live(client: &Client) -> Source {
     let (client, (sender, snapshots)) = (client.clone(), mpsc::channel());
     thread::spawn(move || {
-        let each = |snapshot: Snapshot| Ok(sender.send(Ok(snapshot)).is_ok());
-        if let Err(sentence) = client.events(Ask::new(Method::GET, "/v1/live"), each) {
-            // A reader that is gone needs no word of the end.
-            let _ = sender.send(Err(sentence));
+        // Another server may take the place of one that has ended (`serve --replace`).
+        loop {
+            let each = |snapshot: Snapshot| Ok(sender.send(Ok(snapshot)).is_ok());
+            let Err(sentence) = client.events(Ask::new(Method::GET, "/v1/live"), each) else { return };
+            if sender.send(Err(sentence)).is_err() {
+                return;
+            }
+            thread::park_timeout(SECOND);
         }
     });
     snapshots

@@ -57,8 +57,13 @@ pub enum Input {
     None,
     /// A part of a name.
     Filter(String),
-    /// A weight for the selected tenant.
-    Weight(String),
+    /// A weight for a tenant: who was selected when it began, whoever is by now.
+    Weight {
+        /// Its name.
+        tenant: String,
+        /// What was typed.
+        text: String,
+    },
 }
 
 /// A key, whatever terminal it came from.
@@ -202,19 +207,18 @@ impl View {
                 }
                 None
             }
-            Input::Weight(text) => match edited(text, key) {
+            Input::Weight { tenant, text } => match edited(text, key) {
                 Edit::Going(text) => {
-                    self.input = Input::Weight(text);
+                    self.input = Input::Weight { tenant, text };
                     None
                 }
-                Edit::Done(text) => self.weight(&text),
+                Edit::Done(text) => self.weight(tenant, &text),
                 Edit::Dropped => None,
             },
         }
     }
 
-    fn weight(&mut self, text: &str) -> Option<Action> {
-        let tenant = self.tenants().get(self.selection())?.name.clone();
+    fn weight(&mut self, tenant: String, text: &str) -> Option<Action> {
         match text.parse() {
             Ok(weight @ 1..=10_000) => Some(Action::SetWeight { tenant, weight }),
             _ => {
@@ -234,7 +238,10 @@ impl View {
             Key::Char('d') => {
                 self.screen = if self.screen == Screen::Devices { Screen::Tenants } else { Screen::Devices };
             }
-            Key::Char('+') if !self.tenants().is_empty() => self.input = Input::Weight(String::new()),
+            Key::Char('+') => {
+                let tenant = self.tenants().get(self.selection())?.name.clone();
+                self.input = Input::Weight { tenant, text: String::new() };
+            }
             Key::Up | Key::Char('k') => self.select(-1),
             Key::Down | Key::Char('j') => self.select(1),
             Key::Tab => self.next_device(),

@@ -184,6 +184,23 @@ fn a_client_that_leaves_gives_back_what_it_waited_for() {
 }
 
 #[test]
+fn who_comes_to_the_turnstile_of_one_that_left_does_not_wait_for_its_time() {
+    let mut workers = workers(1, 0, 16);
+    // A request costs 102 s, and the claim of the second stands there.
+    let slow = Cap::new(CapLimits { iops: None, bytes_per_s: Some(u64::from(LENGTH_BYTES) / 100) });
+    let (leaves, comes) = (Log::default(), Log::default());
+    let mut witness = Witness::new(2, &[(S_NS / 2, 7)], &leaves);
+    witness.last_timer = 7;
+    workers[0].adopt(Box::new(WithCaps { caps: Caps::new(no_limit(), slow), witness }));
+    run_to(&mut workers, S_NS);
+    assert!(leaves.borrow().iter().any(|(_, saw)| *saw == Saw::Dropped));
+    workers[0].adopt(capped(1000, &Caps::new(no_limit(), iops(10)), &comes));
+    run_to(&mut workers, 3 * S_NS);
+    let count = completed(&comes).len();
+    assert!((20..=26).contains(&count), "{count}");
+}
+
+#[test]
 fn a_drain_waits_for_no_cap() {
     let mut worker = worker(0, 2);
     let log = Log::default();

@@ -17,7 +17,8 @@
 //! counted there at once, beyond the limits if need be: it gets less as replies leave.
 //!
 //! # What must be the same
-//! The export's place, size, blocks and read-only flag, as the client was told them, and which bytes they are.
+//! The export's place, size, blocks and read-only flag, and which bytes they are: as the client was told them, or as a
+//! change of the running server made them since, which the client meets in the answers to its requests.
 
 use super::{Asked, Connection, Life, Phase, UnderWay, command_of, user};
 use crate::export::{Export, ExportTable};
@@ -173,11 +174,12 @@ impl Connection {
 }
 
 fn pack_session(session: &Session, writer: &mut StateWriter) {
-    let Export { name, offset_bytes, size_bytes, read_only, block, .. } = &*session.export;
+    let export = &*session.export;
+    let Export { name, offset_bytes, block, .. } = export;
     writer.bytes(name.as_bytes());
     writer.u64(*offset_bytes);
-    writer.u64(*size_bytes);
-    writer.flag(*read_only);
+    writer.u64(export.size_now_bytes());
+    writer.flag(export.is_read_only());
     [block.min_bytes, block.payload_bytes_max].into_iter().for_each(|bytes| writer.u32(bytes));
     writer.flag(session.structured);
     writer.flag(session.block_status);

@@ -134,6 +134,21 @@ fn keys_sort_filter_select_and_change_views() {
 }
 
 #[test]
+fn a_weight_is_for_who_was_selected_when_it_was_begun() {
+    let mut view = view();
+    view.key(Key::Char('+'));
+    let mut next = snapshot(40);
+    next.devices[0]
+        .tenants
+        .iter_mut()
+        .for_each(|tenant| tenant.share_1s = f64::from(u8::from(tenant.name == "backup")));
+    view.take(next);
+    assert_eq!(view.tenants()[0].name, "backup");
+    view.key(Key::Char('7'));
+    assert_eq!(view.key(Key::Enter), Some(Action::SetWeight { tenant: "batch".into(), weight: 7 }));
+}
+
+#[test]
 fn a_recording_is_read_as_it_was_written() {
     let path = std::env::temp_dir().join(format!("mqfq-top-record-{}", std::process::id()));
     let mut file = std::fs::File::create(&path).unwrap();
