@@ -174,7 +174,7 @@ fn an_unknown_key_is_named_with_those_that_exist() {
     );
     assert_eq!(
         refusal(&format!("{GOOD}[devices.x]\n")),
-        "c.toml:13: devices: unknown key, allowed are server, device, group, tenant, export"
+        "c.toml:13: devices: unknown key, allowed are server, control, device, group, tenant, export"
     );
     // A key of another kind of device is as unknown as a typo.
     assert_eq!(
