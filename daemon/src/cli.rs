@@ -53,7 +53,7 @@ pub enum Command {
     /// Measure a device: cost of requests, latency, knee and bandwidth, for the config. One to two minutes; reads only,
     /// unless told otherwise.
     Calibrate(CalibrateOptions),
-    /// Ask a running server, and change it: its config needs a section [control].
+    /// Ask a running server, and change it: its config needs a section `[control]`.
     Ctl(Ctl),
     /// Show in the terminal who gets what of each device, and why: shares, latencies in the queue and on the device.
     Top {
