@@ -1,6 +1,6 @@
 //! `cargo xtask guest`: what the project does under, or inside, a Linux kernel in a guest.
 //!
-//! A case is a job in `testing/guest/cases` and a line of [`CASES`]; the machine is [`testing::guest`]'s.
+//! A case is a job in `testing/guest/cases` and a line of [`CASES`]; the machine is [`mqfq_testing::guest`]'s.
 
 use crate::run::{cargo, run, target};
 use crate::tools;
