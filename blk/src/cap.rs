@@ -191,7 +191,7 @@ pub(crate) struct Due {
 }
 
 /// The cap of a tenant or of an export, shared by all workers. Tenants and exports without limits have one, too: limits
-/// can be set while requests are under way ([`Engine::set_cap`](crate::engine::Engine::set_cap)).
+/// can be set while requests are under way (`Engine::set_cap`).
 #[derive(Debug)]
 pub struct Cap {
     requests: Budget,
@@ -223,7 +223,7 @@ impl Cap {
 
     /// From now on allows `limits`. Changes come one after another, and workers that let somebody wait for the cap must
     /// be told ([`Mail::CapsChanged`](crate::host::Mail::CapsChanged)):
-    /// [`Engine::set_cap`](crate::engine::Engine::set_cap) sees to both.
+    /// `Engine::set_cap` sees to both.
     pub fn set(&self, limits: CapLimits, now_ns: u64) {
         self.requests.set(limits.iops, now_ns);
         self.bytes.set(limits.bytes_per_s, now_ns);

@@ -7,7 +7,7 @@
 //! | `front_end` | which addresses, and what listens there? (the rest is [`crate::listener`]) |
 //! | [`connection`] | what does one front-end's socket do with the queues? |
 //! | [`session`] | what has the front-end said, and which queue can run? (messages in, answers out) |
-//! | [`line`] | how do a connection and its queues tell each other? who has the export? |
+//! | [`mod@line`] | how do a connection and its queues tell each other? who has the export? |
 //! | [`queue`] | what does one queue do with its ring and the block layer? |
 //! | [`ring`] | which heads are new, which have ended, who is to be woken? |
 //! | [`chain`] | which memory does one request lend? |
