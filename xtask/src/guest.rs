@@ -194,7 +194,7 @@ fn disks(names: &[&str], folder: &Path) -> Vec<String> {
 }
 
 /// A server that runs beside the guest, which asks for things by lines of its console: `HOST NUMBER policy NAME`,
-/// `HOST NUMBER kill`. The number is written to the guest's folder when that is done.
+/// `HOST NUMBER kill`, `HOST NUMBER report`. The number is written to the guest's folder when that is done.
 struct Server {
     outside: Outside,
     folder: PathBuf,
@@ -220,6 +220,8 @@ impl Server {
                 self.child = spawn(&self.mqfq, &self.folder)?;
                 Ok(())
             }),
+            // Counters, in the server's log.
+            None if what == "report" => run(Command::new("kill").args(["-USR1", &self.child.id().to_string()])),
             Some(("policy", name)) => write_config(self.outside, &self.folder, name)
                 .and_then(|()| run(Command::new("kill").args(["-HUP", &self.child.id().to_string()]))),
             _ => Err(format!("a guest asks for {what:?}, which nobody here knows")),
