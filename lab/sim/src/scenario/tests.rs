@@ -491,7 +491,7 @@ fn a_drive_can_be_slower_and_narrower_than_itself_and_choose_among_queues_by_wei
     );
     assert_eq!(
         refused("split = \"2MiB\""),
-        "s.toml:11: device.split: \"2MiB\" is out of range, allowed is 4KiB to 1MiB"
+        "s.toml:11: device.split: \"2MiB\" is out of range, allowed is \"auto\", \"off\" or 4KiB to 1MiB in steps of 4KiB"
     );
     assert_eq!(refused("inside-max = 0"), "s.toml:11: device.inside-max: 0 is out of range, allowed is 1 to 65535");
     let drifting = device("write-drift = { times = 4, period = \"8s\" }\ncost = \"auto\"");
