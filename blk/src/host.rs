@@ -118,7 +118,7 @@ pub enum Mail<P: Policy = AnyPolicy> {
     SetLimits {
         /// Index of the device.
         device: u16,
-        /// Whose.
+        /// The flow whose bounds change.
         flow: FlowId,
         /// What it may stage here.
         limits: StageLimits,

@@ -166,9 +166,9 @@ pub enum Match {
 /// Somebody wants a change.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Proposal {
-    /// Which.
+    /// The change that is wanted.
     pub edit: Edit,
-    /// Who.
+    /// Who wants it.
     pub by: By,
     /// Only if this holds.
     pub only_if: Option<Match>,

@@ -24,7 +24,7 @@ pub fn open(plan: &DevicePlan, warnings: &mut Vec<String>) -> Result<Arc<dyn Dev
 /// The same, with the file that another process serves if that lends it.
 ///
 /// # Errors
-/// The same.
+/// One sentence: the device cannot be opened, or the file that is lent is not the one that the config names.
 pub fn open_with(
     plan: &DevicePlan,
     file: Option<File>,

@@ -61,7 +61,7 @@ pub struct Message {
     pub kind: Kind,
     /// As its kind says.
     pub body: Vec<u8>,
-    /// The same.
+    /// Those that its kind passes along.
     pub descriptors: Vec<OwnedFd>,
 }
 
