@@ -302,8 +302,9 @@ fn start_and_serve(
         sockets.push((address.to_string(), copy(&listening.socket)?));
     }
     // From here on clients of a server that is replaced wait.
-    let Boarded { listeners: boarded, connections } =
+    let Boarded { listeners: boarded, connections, left } =
         arrival.board(&named, &prepared.tables, |address| listen_options(address))?;
+    left.iter().for_each(|sentence| output.note(sentence));
     listeners.extend(boarded);
     for (address, table) in &prepared.tables {
         if let Entry::Vacant(vacant) = listeners.entry(upgrade::key(address)) {
@@ -349,9 +350,10 @@ fn start_and_serve(
         }
     };
     drop(committed.send(None));
+    // Before the first reply.
+    arrival.is_over()?;
     listeners.into_iter().flat_map(|(_, listener)| listener.into_clients()).for_each(|client| engine.attach(client));
     connections.into_iter().for_each(|client| engine.attach(client));
-    arrival.is_over();
     let _files: Vec<_> = taken_sockets.iter().map(SocketAddress::own_file).collect();
     let settled: Vec<Settled> = (0..prepared.devices.len()).map(|device| engine.settled(device)).collect();
     prepared.say_settled(&settled, output);
@@ -398,6 +400,9 @@ fn start_and_serve(
     systemd::start_watchdog(&engine, output)?;
     let status = || running.with_plan(|plan| format!("{} exports, {} workers", plan.exports.len(), engine.workers()));
     systemd::ready(&status());
+    // After it: systemd's queue is short.
+    let notes = output.clone();
+    arrival.forget(move |sentence| notes.note(sentence));
     let mut is_tracing = false;
     loop {
         match signals.wait() {

@@ -1,6 +1,9 @@
 //! What a service manager is told, and what it gives: readiness, a watchdog, sockets. Without one (no NOTIFY_SOCKET, no
 //! LISTEN_FDS) all of this is nothing. Source: sd_notify(3), sd_listen_fds(3).
 //!
+//! All that it is told goes through [`send`]. The words are those of the crate sd-notify; the socket is not, because
+//! the crate waits without limit for a manager that does not read.
+//!
 //! The watchdog is answered by a thread that has each worker turn once more and sees that it did, so that a server of
 //! which one worker hangs is started anew, however well the rest is.
 
@@ -8,17 +11,53 @@ use crate::log_format::{About, Level};
 use crate::output::Output;
 use mqfq_blk::engine::Engine;
 use mqfq_front::inherited::Inherited;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
 use sd_notify::NotifyState;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Looks of the watchdog's thread in the time within which it must have answered.
 const LOOKS: u32 = 4;
 
+/// For the manager to take one message: its queue holds ten or so.
+const TAKES_MAX: Duration = Duration::from_secs(2);
+
 /// Nobody who listens is nothing to a server: what cannot be told is not told.
 fn tell(state: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(state);
+    let _ = send(state, &[], TAKES_MAX);
+}
+
+/// Tells the manager `state`, with `descriptors`, and waits for room in its queue for `patience` at most. Without a
+/// manager this is nothing.
+///
+/// # Errors
+/// There is no such socket, or no room in time.
+pub fn send(state: &[NotifyState<'_>], descriptors: &[BorrowedFd<'_>], patience: Duration) -> io::Result<()> {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    let path = path.as_encoded_bytes();
+    let address = match path.strip_prefix(b"@") {
+        Some(name) => SocketAddrUnix::new_abstract_name(name)?,
+        None => SocketAddrUnix::new(path)?,
+    };
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    let mut space = [MaybeUninit::uninit(); 64];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many descriptors in one message"));
+    }
+    let text: String = state.iter().map(|state| format!("{state}\n")).collect();
+    let text = [IoSlice::new(text.as_bytes())];
+    let mut send = || rustix::net::sendmsg_addr(&socket, &address, &text, &mut control, SendFlags::NOSIGNAL);
+    // A wait for room is interrupted without a signal, too: by what the kernel wants to end on this thread.
+    rustix::io::retry_on_intr(&mut send)?;
+    Ok(())
 }
 
 /// The server serves, or serves again after a reload.

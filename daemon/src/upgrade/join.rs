@@ -3,7 +3,7 @@
 
 use super::luggage::{Passenger, key};
 use super::new::{Inherited, Taking};
-use super::store;
+use super::store::{self, Kept};
 use crate::systemd::Passed;
 use mqfq_blk::client::MakeClient;
 use mqfq_blk::device::Device;
@@ -21,7 +21,9 @@ pub struct Arrival {
     inherited: Option<Inherited>,
     taking: Option<Taking>,
     /// What systemd keeps until all is well.
-    kept: Vec<String>,
+    kept: Kept,
+    /// The other process has ended: there is nobody who could serve on.
+    is_last: bool,
 }
 
 /// An address with the exports that are offered there.
@@ -42,9 +44,8 @@ impl Arrival {
                                  means, allowed is upgrade = \"unix:PATH\" in [server]"
                 .to_owned()),
             (false, _) => {
-                let kept = store::kept(passed)?;
-                let (inherited, kept) = kept.map_or((None, Vec::new()), |(inherited, kept)| (Some(inherited), kept));
-                Ok(Arrival { inherited, taking: None, kept })
+                let (inherited, kept) = store::kept(passed)?;
+                Ok(Arrival { inherited, taking: None, kept, is_last: true })
             }
         }
     }
@@ -67,8 +68,11 @@ impl Arrival {
     /// Lets the other process hold still and brings everything to its place; from here on clients wait. Listeners come
     /// by [`key`]. `listen` are the options of a listener at an address.
     ///
+    /// Of a process that has ended, clients and devices without a place here are left behind: a change that was never
+    /// saved would keep every server from starting.
+    ///
     /// # Errors
-    /// One sentence: something has no place here. The other process serves on.
+    /// One sentence: something has no place here, and the other process serves on; or a device has another size.
     pub fn board(
         &mut self,
         devices: &[(String, Arc<dyn Device>)],
@@ -79,11 +83,12 @@ impl Arrival {
         let Some(inherited) = self.inherited.take() else { return Ok(boarded) };
         let taking = self.taking.insert(inherited.take()?);
         let version = taking.version;
+        let mut left = Left { is_allowed: self.is_last, sentences: BTreeMap::new() };
         for (name, packed) in std::mem::take(&mut taking.luggage.devices) {
-            let (_, device) = devices
-                .iter()
-                .find(|(other, _)| *other == name)
-                .ok_or_else(|| format!("device {name} is served and the config has none of this name"))?;
+            let Some((_, device)) = devices.iter().find(|(other, _)| *other == name) else {
+                left.behind(format!("device {name} is served and the config has none of this name"))?;
+                continue;
+            };
             device.unpack(packed, version).map_err(|why| format!("device {name} {why}"))?;
         }
         let mut clients = std::mem::take(&mut taking.luggage.clients);
@@ -99,10 +104,16 @@ impl Arrival {
                 }
                 continue;
             }
-            let listener = boarded.listeners.get(&address);
-            let listener = listener.ok_or_else(|| format!("{address} has connections and is no longer listened on"))?;
-            boarded.connections.push(listener.adopt(travelled)?);
+            let adopted = match boarded.listeners.get(&address) {
+                Some(listener) => listener.adopt(travelled),
+                None => Err(format!("{address} has connections and is no longer listened on")),
+            };
+            match adopted {
+                Ok(client) => boarded.connections.push(client),
+                Err(why) => left.behind(why)?,
+            }
         }
+        boarded.left = left.sentences();
         Ok(boarded)
     }
 
@@ -111,9 +122,18 @@ impl Arrival {
         self.taking.take()
     }
 
-    /// All is well: systemd forgets what it kept.
-    pub fn is_over(&self) {
-        store::forget(&self.kept);
+    /// This process serves from now on: no other one takes over what systemd keeps.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn is_over(&self) -> Result<(), String> {
+        let failed = |error| format!("what systemd keeps cannot be marked as used: {}", crate::plain(&error));
+        self.kept.use_up().map_err(failed)
+    }
+
+    /// Systemd need not keep it any longer; `say` is called if it does not hear of it.
+    pub fn forget(&mut self, say: impl FnOnce(&str) + Send + 'static) {
+        std::mem::take(&mut self.kept).forget(say);
     }
 
     /// Tells a server that runs why it is not replaced.
@@ -130,4 +150,30 @@ pub struct Boarded {
     pub listeners: BTreeMap<String, Box<dyn Listener>>,
     /// Not started.
     pub connections: Vec<MakeClient>,
+    /// Sentences about what has found none.
+    pub left: Vec<String>,
+}
+
+/// What is left behind, if that may be.
+struct Left {
+    is_allowed: bool,
+    /// Why, and how often.
+    sentences: BTreeMap<String, usize>,
+}
+
+impl Left {
+    /// Something has no place here, for this reason.
+    fn behind(&mut self, why: String) -> Result<(), String> {
+        if !self.is_allowed {
+            return Err(why);
+        }
+        *self.sentences.entry(why).or_insert(0) += 1;
+        Ok(())
+    }
+
+    fn sentences(self) -> Vec<String> {
+        let times = |count| if count == 1 { String::new() } else { format!(" ({count} times)") };
+        let said = |(why, count)| format!("left behind by the server before, and closed: {why}{}", times(count));
+        self.sentences.into_iter().map(said).collect()
+    }
 }

@@ -5,20 +5,21 @@
 //! not say in which order it gives them back. `FDPOLL=0`: it would drop a socket whose client has left, and with it the
 //! place of those behind. They stay stored until the new process serves, so one that does not come up is followed by
 //! another one that finds them. Source: sd_notify(3), sd_listen_fds(3), systemd.service(5) "FileDescriptorStoreMax".
+//!
+//! The state is used once. Its file is the same one in every process that systemd gives it to, and the process that
+//! serves empties it ([`Kept::use_up`]) before it asks systemd to forget. So whatever systemd hears of that, and when:
+//! nobody takes clients over a second time who have been answered since.
 
 use super::luggage::{Luggage, Opened};
 use super::new::Inherited;
 use super::wire::poll_in;
 use super::{memory_file, read_memory_file};
-use crate::systemd::Passed;
+use crate::systemd::{self, Passed};
 use mqfq_blk::state::{StateReader, StateWriter, VERSIONS};
-use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-};
+use sd_notify::NotifyState::Custom;
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -28,8 +29,11 @@ const STATE: &str = "mqfq-state";
 /// With its number, the name of a descriptor that the state is about.
 const DESCRIPTOR: &str = "mqfq-";
 
-/// For systemd to take one message: its queue holds ten or so.
-const NOTIFY_MAX: Duration = Duration::from_secs(2);
+/// For systemd to take one descriptor: its queue holds ten or so. Clients wait meanwhile.
+const STORES_MAX: Duration = Duration::from_secs(2);
+
+/// For systemd to take the word that it need not keep one any longer. Nobody waits for it.
+const FORGETS_MAX: Duration = Duration::from_secs(60);
 
 /// For systemd to have taken everything.
 const BARRIER_MAX: Duration = Duration::from_secs(10);
@@ -68,7 +72,8 @@ pub fn keep(opened: Opened, luggage: Luggage, version: u16) -> Result<usize, Str
         ));
     }
     let store = |name: &str, descriptor: BorrowedFd<'_>| {
-        notify(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), &[descriptor]).map_err(failed)
+        let words = format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0");
+        systemd::send(&[Custom(&words)], &[descriptor], STORES_MAX).map_err(failed)
     };
     let state = memory_file(&writer.into_bytes()).map_err(failed)?;
     let names: Vec<String> = (0..descriptors.len()).map(|number| format!("{DESCRIPTOR}{number}")).collect();
@@ -80,7 +85,7 @@ pub fn keep(opened: Opened, luggage: Luggage, version: u16) -> Result<usize, Str
         store(STATE, state.as_fd())?;
         // systemd closes its end when it has read everything before.
         let (reader, end) = io::pipe().map_err(failed)?;
-        notify("BARRIER=1", &[end.as_fd()]).map_err(failed)?;
+        systemd::send(&[Custom("BARRIER=1")], &[end.as_fd()], STORES_MAX).map_err(failed)?;
         drop(end);
         match poll_in(reader.as_fd(), BARRIER_MAX) {
             true => Ok(needed),
@@ -90,7 +95,9 @@ pub fn keep(opened: Opened, luggage: Luggage, version: u16) -> Result<usize, Str
     let stored = store_all();
     if stored.is_err() {
         // This server goes on with its clients, so nobody may go on with a part of it, or with all of it later.
-        forget(&names.into_iter().chain([STATE.to_owned()]).collect::<Vec<_>>());
+        let kept = Kept { names: names.into_iter().chain([STATE.to_owned()]).collect(), state: Some(state) };
+        kept.use_up().map_err(failed)?;
+        kept.forget(|_| ());
     }
     stored
 }
@@ -101,19 +108,59 @@ fn is_ours(name: &str) -> bool {
     name == STATE || number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// What a process that has ended left there for this one, taken out of what was `passed`, and the names under which it
-/// is stored.
+/// What is stored, by whatever process.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The state last.
+    names: Vec<String>,
+    state: Option<File>,
+}
+
+impl Kept {
+    /// From now on nobody takes it over.
+    ///
+    /// # Errors
+    /// The file cannot be emptied.
+    pub fn use_up(&self) -> io::Result<()> {
+        self.state.as_ref().map_or(Ok(()), |state| state.set_len(0))
+    }
+
+    /// Tells systemd that it need not keep it any longer, on a thread of its own: it may have other things to do. `say`
+    /// is called if it does not hear of it.
+    pub fn forget(self, say: impl FnOnce(&str) + Send + 'static) {
+        // The state first: descriptors that stay stored mean nothing without it.
+        let remove = |name: &String| {
+            let words = format!("FDSTOREREMOVE=1\nFDNAME={name}");
+            systemd::send(&[Custom(&words)], &[], FORGETS_MAX)
+        };
+        let forget = move || {
+            if let Err(error) = self.names.iter().rev().try_for_each(remove) {
+                let error = crate::plain(&error);
+                say(&format!("systemd keeps descriptors that nobody needs any more, and cannot be told so: {error}"));
+            }
+        };
+        // Without a thread they stay stored, and the next server finds that they were used.
+        let _ = std::thread::Builder::new().name("mqfq-forget".into()).spawn(forget);
+    }
+}
+
+/// What a process that has ended left there for this one, if it was not used yet, taken out of what was `passed`; and
+/// all that is stored.
 ///
 /// # Errors
 /// One sentence: it makes no sense.
-pub fn kept(passed: &mut Vec<Passed>) -> Result<Option<(Inherited, Vec<String>)>, String> {
-    let mut named: BTreeMap<String, OwnedFd> = passed.extract_if(.., |(name, _)| is_ours(name)).collect();
-    let Some(state) = named.remove(STATE) else { return Ok(None) };
-    let all = named.keys().cloned().chain([STATE.to_owned()]).collect();
+pub fn kept(passed: &mut Vec<Passed>) -> Result<(Option<Inherited>, Kept), String> {
     let failed = |why: String| format!("what the server before had left to systemd cannot be taken over: {why}");
-    let bytes = read_memory_file(state).map_err(|error| failed(crate::plain(&error)))?;
-    let inherited = decode(&bytes, named).map_err(failed)?;
-    Ok(Some((inherited, all)))
+    let mut named: BTreeMap<String, OwnedFd> = passed.extract_if(.., |(name, _)| is_ours(name)).collect();
+    let Some(state) = named.remove(STATE) else {
+        return Ok((None, Kept { names: named.into_keys().collect(), state: None }));
+    };
+    let names = named.keys().cloned().chain([STATE.to_owned()]).collect();
+    let state = File::from(state);
+    let bytes = state.try_clone().and_then(|state| read_memory_file(state.into()));
+    let bytes = bytes.map_err(|error| failed(crate::plain(&error)))?;
+    let inherited = if bytes.is_empty() { None } else { Some(decode(&bytes, named).map_err(failed)?) };
+    Ok((inherited, Kept { names, state: Some(state) }))
 }
 
 fn decode(bytes: &[u8], mut named: BTreeMap<String, OwnedFd>) -> Result<Inherited, String> {
@@ -139,30 +186,4 @@ fn decode(bytes: &[u8], mut named: BTreeMap<String, OwnedFd>) -> Result<Inherite
     let opened = Opened::decode(&mut StateReader::new(version, opened), &mut descriptors.into_iter())?;
     let (luggage, version) = Luggage::decode(luggage, more)?;
     Ok(Inherited::of_store(opened, luggage, version))
-}
-
-/// Everything was taken: systemd need not keep it any longer.
-pub fn forget(names: &[String]) {
-    // The state first: descriptors that stay stored mean nothing without it. One that does not listen is not asked on.
-    let remove = |name: &String| notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[]);
-    let _ = names.iter().rev().try_for_each(remove);
-}
-
-fn notify(text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let path = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
-    let path = path.as_encoded_bytes();
-    let address = match path.strip_prefix(b"@") {
-        Some(name) => SocketAddrUnix::new_abstract_name(name)?,
-        None => SocketAddrUnix::new(path)?,
-    };
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(NOTIFY_MAX))?;
-    let mut space = [MaybeUninit::uninit(); 64];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other("too many descriptors in one message"));
-    }
-    let text = [IoSlice::new(text.as_bytes())];
-    rustix::net::sendmsg_addr(&socket, &address, &text, &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
 }
