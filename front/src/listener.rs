@@ -4,6 +4,7 @@
 
 use crate::export::ExportTable;
 use crate::front_end::{ListenOptions, Listener, LogLine, Travelled};
+use crate::inherited::Inherited;
 use crate::places::{Place, Places};
 use crate::socket::{Listening, SocketAddress};
 use crate::stats::{Names, Stats};
@@ -33,7 +34,7 @@ pub type MakeTravelled = Box<dyn Fn(Place, &mut StateReader<'_>) -> Result<Box<d
 pub struct SocketListener {
     listening: Listening,
     /// The socket is a service manager's as well, who goes on with it: it is not shut down, and its file stays.
-    is_lent: bool,
+    lent: Option<Lent>,
     connection: MakeConnection,
     travelled: Option<MakeTravelled>,
     /// Accepted and not begun: while it is paused, or by another process.
@@ -46,6 +47,27 @@ pub struct SocketListener {
     /// Its address in reports and the log, if that is not its socket's.
     shown: Option<String>,
     done: bool,
+}
+
+/// A socket of a service manager. Dropped, it is there for who listens at its address next: after a drain, and when the
+/// change that wanted the listener has failed.
+struct Lent {
+    /// Until it is dropped.
+    socket: Option<OwnedFd>,
+    by: Arc<Inherited>,
+}
+
+impl Lent {
+    /// The one at `address`, if there is one.
+    fn take(by: &Arc<Inherited>, address: &SocketAddress) -> Option<Lent> {
+        by.take(address).map(|socket| Lent { socket: Some(socket), by: by.clone() })
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.socket.take().into_iter().for_each(|socket| self.by.give_back(socket));
+    }
 }
 
 impl SocketListener {
@@ -63,13 +85,15 @@ impl SocketListener {
     ) -> Result<SocketListener, String> {
         // One waiting place for each client that may be served, within what kernels commonly allow.
         let backlog = options.connections_max.clamp(128, 4096) as i32;
-        let inherited = options.inherited.take(address);
-        let is_lent = inherited.is_some();
-        let listening = match inherited {
-            Some(socket) => address.adopt(socket)?,
+        let lent = Lent::take(&options.inherited, address);
+        let listening = match lent.as_ref().and_then(|lent| lent.socket.as_ref()) {
+            Some(socket) => {
+                let socket = socket.try_clone();
+                address.adopt(socket.map_err(|error| format!("cannot listen on {address}: {error}"))?)?
+            }
             None => address.listen(options.socket_mode, backlog)?,
         };
-        Ok(SocketListener { is_lent, ..SocketListener::of(listening, exports, options, names, connection) })
+        Ok(SocketListener { lent, ..SocketListener::of(listening, exports, options, names, connection) })
     }
 
     /// The same with what a listener of another process had packed.
@@ -92,7 +116,7 @@ impl SocketListener {
         let mut listener = SocketListener::of(listening, exports, options, names, connection);
         listener.waiting = descriptors.collect();
         // The same socket once more, if a service manager has passed it to this process, too.
-        listener.is_lent = listener.options.inherited.take(address).is_some();
+        listener.lent = Lent::take(&listener.options.inherited, address);
         Ok(listener)
     }
 
@@ -108,7 +132,7 @@ impl SocketListener {
         let places = Places::new(exports, &options, stats.clone());
         SocketListener {
             listening,
-            is_lent: false,
+            lent: None,
             connection,
             travelled: None,
             waiting: Vec::new(),
@@ -227,7 +251,7 @@ impl Listener for SocketListener {
 
 impl Client for SocketListener {
     fn start(&mut self, context: &mut dyn Context) {
-        if !self.is_lent {
+        if self.lent.is_none() {
             self.listening.own();
         }
         self.accept(context);
@@ -291,12 +315,13 @@ impl Client for SocketListener {
 
     fn drain(&mut self, context: &mut dyn Context) {
         self.done = true;
-        if !self.is_lent {
-            return context.shutdown(self.listening.socket.as_raw_fd());
+        match self.lent.take() {
+            None => context.shutdown(self.listening.socket.as_raw_fd()),
+            Some(lent) => {
+                context.interrupt();
+                drop(lent);
+            }
         }
-        context.interrupt();
-        // For who listens there again. Without a descriptor for it, the address is refused then.
-        self.listening.socket.try_clone().into_iter().for_each(|socket| self.options.inherited.give_back(socket));
     }
 
     fn is_done(&self) -> bool {

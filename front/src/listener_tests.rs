@@ -294,3 +294,29 @@ fn a_drained_listener_takes_nobody_any_more() {
     assert!(is_closed(&theirs));
     assert_eq!((fake.attached.len(), fake.accepts), (0, 1));
 }
+
+#[test]
+fn a_socket_that_was_lent_is_there_again_when_its_listener_was_not_wanted_after_all() {
+    let directory = Directory::new("lent");
+    let path = directory.socket();
+    let manager = UnixListener::bind(&path).unwrap();
+    let lent = manager.try_clone().unwrap().into();
+    let inherited = Arc::new(Inherited::new(vec![("s".to_owned(), lent)]));
+    let address = SocketAddress::Unix(path.clone());
+    let options = ListenOptions { inherited: inherited.clone(), ..ListenOptions::default() };
+    for _ in 0..2 {
+        let listener = listen(&address, options.clone()).unwrap();
+        assert_eq!(inherited.left().len(), 0, "it is in use");
+        drop(listener);
+        assert_eq!(inherited.left().len(), 1, "nobody has started it");
+        assert!(path.exists(), "its file is the service manager's");
+    }
+    let mut listener = listen(&address, options.clone()).unwrap();
+    let mut fake = Fake::default();
+    listener.start(&mut fake);
+    Client::drain(&mut listener, &mut fake);
+    assert_eq!(inherited.left().len(), 1, "once it is drained, and once alone");
+    drop(listener);
+    assert_eq!(inherited.left().len(), 1);
+    UnixStream::connect(&path).expect("it listens on");
+}

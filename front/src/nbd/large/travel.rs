@@ -1,9 +1,9 @@
 //! How does a large request that is not over travel to another process? Without pieces under way: what was handed over
 //! has ended, and what was read and has not been sent goes along.
 
-use super::{Large, PIECES_OUT_MAX, Place};
+use super::{Large, PIECES_OUT_MAX, Place, RANGE_PIECE_BYTES};
 use crate::export::Export;
-use crate::memory::Account;
+use crate::memory::{Account, PIECE_BYTES_MAX};
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::state::{StateFault, StateReader, StateWriter, demand};
@@ -63,6 +63,8 @@ impl Large {
         demand(op == Op::Read || !export.read_only, "has a large request that changes a read-only export")?;
         let is_piece = piece_bytes.is_power_of_two() && piece_bytes >= export.block.min_bytes;
         demand(is_piece, "has a large request in pieces that are no power of two")?;
+        let most_bytes = if matches!(op, Op::Read | Op::Write) { PIECE_BYTES_MAX } else { RANGE_PIECE_BYTES };
+        demand(piece_bytes <= most_bytes, "has a large request in pieces that are too large")?;
         let are_in_order = streamed_bytes <= issued_bytes && issued_bytes <= length_bytes;
         demand(are_in_order, "has a large request that is beyond its end")?;
         demand(!cut || failed.is_some(), "has a large request that was cut and has not failed")?;
