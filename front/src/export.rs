@@ -15,6 +15,7 @@
 //! ```
 //! A table is replaced as a whole ([`ExportTable::replace`]); who negotiates sees the one or the other.
 
+use crate::identity::{Access, Peer};
 use crate::memory::TenantMemory;
 use mqfq_blk::FlowId;
 use mqfq_blk::cap::Caps;
@@ -115,6 +116,8 @@ struct DoorState {
     size_bytes: AtomicU64,
     /// 0: as it was when the door was made; 1: it may be written to; 2: it may not.
     access: AtomicU32,
+    /// Held for a copy of the handle, at a handshake and when it is replaced.
+    clients: Mutex<Arc<Access>>,
 }
 
 impl Door {
@@ -123,6 +126,23 @@ impl Door {
         // Release: pairs with the Acquire in `is_closed`. A worker that is told to drain the export's clients by a
         // message sent after this sees it closed from then on, and until then takes clients that the message finds.
         self.0.is_closed.store(true, Ordering::Release);
+    }
+
+    /// From now on it takes these clients alone. Those that have it keep it.
+    pub fn admit(&self, clients: Arc<Access>) {
+        *self.0.clients.lock().unwrap_or_else(PoisonError::into_inner) = clients;
+    }
+
+    /// It takes some clients and not others.
+    pub fn asks_who(&self) -> bool {
+        !self.0.clients.lock().unwrap_or_else(PoisonError::into_inner).is_open()
+    }
+
+    /// It takes `peer`.
+    pub fn admits(&self, peer: &Peer) -> bool {
+        // A handle is whole whatever panicked.
+        let clients = self.0.clients.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        clients.admits(peer)
     }
 
     /// No client finds it.

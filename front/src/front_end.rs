@@ -43,6 +43,7 @@ use crate::memory::MemoryLimits;
 use crate::places::Places;
 use crate::reserve::Reserve;
 use crate::stats::Stats;
+use crate::tls::Offer;
 use mqfq_blk::client::{MakeClient, Packed, Whose};
 use mqfq_blk::engine::Engine;
 use std::fmt;
@@ -189,6 +190,8 @@ pub struct ListenOptions {
     pub reserve: Arc<Reserve>,
     /// Sockets that are listened on already, for all listeners of a process. Default: none.
     pub inherited: Arc<Inherited>,
+    /// Encryption, for front ends that can. Default: none.
+    pub tls: Option<Offer>,
     /// Where lines about broken connections and refused clients go. Default: nowhere; [`Stats`] counts them anyway.
     pub log: Option<Log>,
 }
@@ -202,6 +205,7 @@ impl Default for ListenOptions {
             socket_mode: 0o600,
             reserve: Arc::default(),
             inherited: Arc::default(),
+            tls: None,
             log: None,
         }
     }
@@ -214,6 +218,7 @@ impl fmt::Debug for ListenOptions {
             .field("bytes_in_flight_max", &self.bytes_in_flight_max)
             .field("handshake_timeout", &self.handshake_timeout)
             .field("socket_mode", &format_args!("{:#o}", self.socket_mode))
+            .field("tls", &self.tls)
             .field("log", &self.log.is_some())
             .finish()
     }

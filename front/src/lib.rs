@@ -8,6 +8,7 @@ pub mod export;
 #[cfg(test)]
 mod fake;
 pub mod front_end;
+pub mod identity;
 pub mod inherited;
 pub mod listener;
 pub mod memory;
@@ -16,6 +17,7 @@ pub mod reserve;
 pub mod socket;
 pub mod stats;
 pub mod takeover;
+pub mod tls;
 
 /// Makes the module of each front end, and the list of all.
 macro_rules! front_ends {

@@ -238,13 +238,15 @@ pub enum Short {
 pub struct Account {
     tenant: Arc<TenantMemory>,
     held_bytes: u64,
+    /// Of these, what is no payload and stays as long as the connection.
+    standing_bytes: u64,
     bytes_max: u64,
 }
 
 impl Account {
     /// A connection of `tenant` that may hold `bytes_max`.
     pub fn new(tenant: Arc<TenantMemory>, bytes_max: u64) -> Account {
-        Account { tenant, held_bytes: 0, bytes_max }
+        Account { tenant, held_bytes: 0, standing_bytes: 0, bytes_max }
     }
 
     /// Takes `bytes`.
@@ -255,10 +257,11 @@ impl Account {
         if bytes == 0 {
             return Ok(());
         }
-        if self.held_bytes > 0 && self.held_bytes + bytes > self.bytes_max {
+        let has_payload = self.held_bytes > self.standing_bytes;
+        if has_payload && self.held_bytes + bytes > self.bytes_max {
             return Err(Short::Connection);
         }
-        if !self.tenant.take(bytes, self.held_bytes == 0) {
+        if !self.tenant.take(bytes, !has_payload) {
             return Err(Short::Shared);
         }
         self.held_bytes += bytes;
@@ -271,12 +274,20 @@ impl Account {
         self.held_bytes += bytes;
     }
 
+    /// Counts `bytes` that the connection holds as long as it is there and that are no payload, whatever the limits
+    /// say: one request or piece still always fits.
+    pub fn stand(&mut self, bytes: u64) {
+        self.carry(bytes);
+        self.standing_bytes += bytes;
+    }
+
     /// Gives `bytes` back.
     ///
     /// # Panics
     /// If fewer are held: some memory would be counted twice.
     pub fn give(&mut self, bytes: u64) {
-        assert!(bytes <= self.held_bytes, "{bytes} bytes freed, {} were held", self.held_bytes);
+        let held_bytes = self.held_bytes - self.standing_bytes;
+        assert!(bytes <= held_bytes, "{bytes} bytes freed, {held_bytes} were held");
         if bytes > 0 {
             self.held_bytes -= bytes;
             self.tenant.give(bytes);
@@ -291,6 +302,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
+        self.standing_bytes = 0;
         self.give(self.held_bytes);
     }
 }

@@ -29,11 +29,12 @@
 use crate::export::TenantId;
 use crate::export::{Export, ExportTable};
 use crate::front_end::{ListenOptions, Log, LogLine, next_client};
+use crate::identity::Peer;
 use crate::stats::Stats;
 use rustix::net::Shutdown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Fewest and most places for handshakes. Fewer would close honest clients that come together; more are descriptors and
@@ -203,6 +204,11 @@ impl Place {
     /// Its socket.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
+    }
+
+    /// Who is at the other end of its socket.
+    pub fn peer(&self) -> Peer {
+        Peer::of_socket(self.socket.as_fd())
     }
 
     /// The handshake's place becomes one of the export's tenant. False: the tenant may have no more, and nothing

@@ -121,7 +121,7 @@ fn run(input: &[u8], cuts: &[usize]) -> (Vec<u8>, String, Vec<u8>) {
                     assert!(piece.is_empty());
                     break;
                 }
-                Progress::Answered { .. } => {}
+                Progress::Answered { .. } | Progress::StartTls => {}
                 end @ (Progress::Transmit(_) | Progress::Close { .. }) => {
                     return (answers, format!("{end:?}"), [piece, &input[to..]].concat());
                 }

@@ -28,10 +28,14 @@
 //! | any | the socket is broken | to `Closed` at once; completions are dropped |
 //! | any, in the handshake | its time is over | to `Closed` at once: who does not speak may not read either |
 //!
-//! How it holds still and goes on in another process: `connection/travel.rs`.
+//! How it holds still and goes on in another process: `connection/travel.rs`. How it speaks under TLS:
+//! `connection/secure.rs`.
 
+mod secure;
 mod travel;
+mod under_way;
 
+use super::channel::{Channel, STANDING_BYTES};
 use super::inbox::Inbox;
 use super::large::{Large, PIECES_EACH, RANGE_PIECE_BYTES};
 use super::negotiate::{Negotiation, Progress};
@@ -53,6 +57,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use under_way::{Asked, UnderWay};
 
 /// First receive buffer after the handshake, bytes: three writes of 4 KiB, or several hundred reads.
 const QUIET_RECEIVE_BYTES: usize = 16 << 10;
@@ -74,6 +79,10 @@ mod user {
     pub const HANDSHAKE: u32 = 3;
     /// Others may have given memory back.
     pub const MEMORY: u32 = 4;
+    /// Bytes under TLS.
+    pub const WIRE: u32 = 5;
+    /// Another turn, in which a TLS handshake may go on.
+    pub const TURN: u32 = 6;
 }
 
 /// One client's connection.
@@ -86,6 +95,10 @@ pub struct Connection {
     phase: Phase,
     life: Life,
     inbox: Inbox,
+    /// From STARTTLS on.
+    channel: Option<Box<Channel>>,
+    /// Its TLS handshake waits for another turn.
+    awaits_turn: bool,
     receiving: bool,
     /// A request or piece lies in the inbox and does not fit the limits.
     full: bool,
@@ -130,12 +143,15 @@ enum Life {
 impl Connection {
     /// A connection on the socket of `place`, at the beginning of its handshake.
     pub fn new(place: Place, exports: Arc<ExportTable>, options: Arc<NbdOptions>) -> Connection {
+        let negotiation = Negotiation::new(exports).with(secure::offered(&options), place.peer());
         Connection {
             number: next_client(),
             place,
-            phase: Phase::Negotiating(Negotiation::new(exports)),
+            phase: Phase::Negotiating(negotiation),
             life: Life::Open,
             inbox: Inbox::new(options.receive_bytes_max()),
+            channel: None,
+            awaits_turn: false,
             receiving: false,
             full: false,
             awaits_memory: false,
@@ -166,7 +182,7 @@ impl Connection {
         }
         self.full = false;
         self.issue(context);
-        while self.life == Life::Open && self.held.is_none() && !self.receiving && !self.full {
+        while self.life == Life::Open && self.held.is_none() && !self.receiving && !self.full && !self.awaits_turn {
             if let Some(place) = self.writing
                 && let large = self.under_way.large(place)
                 && !large.may_have_more(self.pieces_out)
@@ -196,13 +212,22 @@ impl Connection {
         match progress {
             Progress::More => self.receive(context),
             Progress::Answered { refused } => {
-                refused.into_iter().for_each(|rule| self.place.stats().count_broken(rule))
+                refused.into_iter().for_each(|rule| self.place.stats().count_broken(rule));
+                if refused == Some(Rule::ForbiddenExport) {
+                    self.say_forbidden();
+                }
             }
+            Progress::StartTls => self.start_tls(),
             Progress::Transmit(session) => {
                 self.replies.set_structured(session.structured);
                 context.cap_by(&session.export.caps);
+                self.say_admitted(&session.export);
                 let limits = self.options.limits(&session.export);
-                self.phase = Phase::Transmitting(Transmission::new(session, limits));
+                let mut transmission = Transmission::new(session, limits);
+                if self.channel.is_some() {
+                    transmission.account().stand(STANDING_BYTES);
+                }
+                self.phase = Phase::Transmitting(transmission);
             }
             Progress::Close { broken } => {
                 broken.into_iter().for_each(|rule| self.broke(rule));
@@ -248,6 +273,9 @@ impl Connection {
     }
 
     fn receive(&mut self, context: &mut dyn Context) {
+        if self.channel.is_some() {
+            return self.receive_sealed(context);
+        }
         let wanted_bytes = match &mut self.phase {
             Phase::Negotiating(_) => HANDSHAKE_RECEIVE_BYTES,
             Phase::Transmitting(transmission) => {
@@ -275,6 +303,7 @@ impl Connection {
         let received_bytes = result.unwrap_or(0);
         match (&mut self.phase, from) {
             (Phase::Transmitting(transmission), user::PAYLOAD) => transmission.put_payload(buffer, received_bytes),
+            (_, user::WIRE) => self.channel.as_mut().expect("it has lent it").put_back(buffer, received_bytes),
             _ => self.inbox.put_back(buffer, received_bytes),
         }
         match result {
@@ -288,10 +317,12 @@ impl Connection {
 
     /// The client sends no more. Many leave without saying so; what they sent in full is executed and answered.
     fn left(&mut self) {
-        let between = match &self.phase {
-            Phase::Negotiating(negotiation) => negotiation.between_messages(),
-            Phase::Transmitting(transmission) => transmission.between_requests() && self.inbox.unread().is_empty(),
-        };
+        let is_whole = self.channel.as_ref().is_none_or(|channel| channel.is_between_records());
+        let between = is_whole
+            && match &self.phase {
+                Phase::Negotiating(negotiation) => negotiation.between_messages(),
+                Phase::Transmitting(transmission) => transmission.between_requests() && self.inbox.unread().is_empty(),
+            };
         if !between {
             self.place.stats().count_broken(Rule::Truncated);
         }
@@ -307,6 +338,11 @@ impl Connection {
 
     /// The client broke a rule after which its bytes have no meaning.
     fn broke(&mut self, rule: Rule) {
+        self.broke_because(rule, "");
+    }
+
+    /// The same, with the rest of the sentence for the log.
+    fn broke_because(&mut self, rule: Rule, why: &str) {
         self.place.stats().count_broken(rule);
         if let Some(log) = &self.options.listen.log {
             let export = match &self.phase {
@@ -314,7 +350,7 @@ impl Connection {
                 Phase::Transmitting(transmission) => Some(transmission.session().export.name.as_str()),
             };
             let whose = export.map_or("in its handshake".to_owned(), |export| format!("of export {export:?}"));
-            let text = format!("nbd: closing a connection {whose}: {}: {}", rule.name(), rule.sentence());
+            let text = format!("nbd: closing a connection {whose}: {}: {}{why}", rule.name(), rule.sentence());
             log(LogLine { text: &text, export });
         }
     }
@@ -601,6 +637,12 @@ impl Client for Connection {
                     self.pump(context);
                 }
             }
+            Event::Timer { user: user::TURN } => {
+                self.awaits_turn = false;
+                if self.life != Life::Closed {
+                    self.pump(context);
+                }
+            }
             Event::Timer { user: user::HANDSHAKE } => self.handshake_is_over_time(context),
             other => unreachable!("it asked for nothing that ends like this: {other:?}"),
         }
@@ -644,7 +686,11 @@ impl Client for Connection {
         if self.life == Life::Closed || self.paused {
             return;
         }
-        if let Some(parts) = self.replies.begin_send() {
+        let parts = match &mut self.channel {
+            None => self.replies.begin_send(),
+            Some(channel) => self.replies.begin_sealed_send(|plain| channel.seal(plain)),
+        };
+        if let Some(parts) = parts {
             context.send(self.fd(), parts, user::SEND);
         }
         let answered = self.under_way.is_empty() && !self.full;
@@ -652,7 +698,7 @@ impl Client for Connection {
             self.life = Life::Ending;
         }
         if self.life == Life::Ending && answered && self.replies.is_empty() {
-            self.close(context);
+            self.end(context);
         }
     }
 
@@ -725,73 +771,6 @@ fn command_of(op: Op) -> Command {
         Op::Flush => Command::Flush,
         Op::Discard => Command::Trim,
         Op::WriteZeroes { .. } => Command::WriteZeroes,
-    }
-}
-
-/// What a reply needs that a completion does not bring. Two requests may have the same cookie, the client's name for
-/// them.
-#[derive(Debug)]
-enum Asked {
-    /// Handed over as one.
-    Whole { cookie: u64, offset_bytes: u64 },
-    /// Handed over in pieces.
-    Large { cookie: u64, large: Box<Large> },
-}
-
-impl Asked {
-    fn cookie(&self) -> u64 {
-        match self {
-            Asked::Whole { cookie, .. } | Asked::Large { cookie, .. } => *cookie,
-        }
-    }
-}
-
-/// Requests handed to the block layer, by the names we give them there: places in a list, used again. The name of a
-/// piece has its own place, among the pieces of its request, in the upper 32 bits.
-#[derive(Debug, Default)]
-struct UnderWay {
-    places: Vec<Option<Asked>>,
-    free: Vec<u32>,
-}
-
-impl UnderWay {
-    fn insert(&mut self, asked: Asked) -> u32 {
-        match self.free.pop() {
-            Some(place) => {
-                self.places[place as usize] = Some(asked);
-                place
-            }
-            None => {
-                self.places.push(Some(asked));
-                self.places.len() as u32 - 1
-            }
-        }
-    }
-
-    fn peek(&self, place: u32) -> Option<&Asked> {
-        self.places.get(place as usize)?.as_ref()
-    }
-
-    fn get(&mut self, place: u32) -> Option<&mut Asked> {
-        self.places.get_mut(place as usize)?.as_mut()
-    }
-
-    /// The large request in a place.
-    fn large(&mut self, place: u32) -> &mut Large {
-        match self.get(place) {
-            Some(Asked::Large { large, .. }) => large,
-            other => panic!("a large request was in place {place}, not {other:?}"),
-        }
-    }
-
-    fn remove(&mut self, place: u32) -> Asked {
-        let asked = self.places.get_mut(place as usize).and_then(Option::take);
-        self.free.push(place);
-        asked.unwrap_or_else(|| panic!("request {place} was answered twice, or never made"))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.free.len() == self.places.len()
     }
 }
 

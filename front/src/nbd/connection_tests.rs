@@ -17,6 +17,8 @@ use std::time::Duration;
 
 #[path = "connection_large_tests.rs"]
 mod large;
+#[path = "connection_tls_tests.rs"]
+pub(super) mod tls;
 #[path = "connection_travel_tests.rs"]
 mod travel;
 

@@ -36,6 +36,23 @@ impl Inbox {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer.as_slice()[self.start..self.end])
     }
 
+    /// The same, to be decrypted where they lie.
+    pub fn unread_mut(&mut self) -> &mut [u8] {
+        self.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer.as_mut_slice()[self.start..self.end])
+    }
+
+    /// It holds as much as it may.
+    pub fn is_full(&self) -> bool {
+        self.end - self.start >= self.largest_bytes
+    }
+
+    /// Adds `bytes` that came by another way than a receive. They must fit its largest buffer.
+    pub fn append(&mut self, bytes: &[u8]) {
+        let (mut buffer, from, _) = self.lend(self.end - self.start + bytes.len() + 1);
+        buffer.as_mut_slice()[from..from + bytes.len()].copy_from_slice(bytes);
+        self.put_back(buffer, bytes.len());
+    }
+
     /// The first `count` of them are used.
     pub fn consume(&mut self, count: usize) {
         assert!(count <= self.end - self.start, "{count} used, {} were there", self.end - self.start);

@@ -14,6 +14,15 @@
 //! A client can make us hold [`OPTION_BYTES_MAX`] and hear [`HANDSHAKE_BYTES_MAX`] in at most [`OPTIONS_MAX`] options.
 //! What we answer is bounded by the caller, who stops calling while too much is unsent. Whether an export may be
 //! chosen, by GO or by EXPORT_NAME, is for the caller to say as well ([`Admit`]).
+//!
+//! # TLS
+//! The protocol's modes NOTLS, FORCEDTLS and SELECTIVETLS without exports that demand it: [`Tls`]. After STARTTLS the
+//! caller gives no byte before the TLS handshake is over ([`Negotiation::secured`]); what was agreed on in the clear is
+//! forgotten then, but for the client's flags, which are not said again.
+//!
+//! # Who may have what
+//! An export that the client may not have ([`crate::identity`]) is not there for it: no option answers otherwise than
+//! for a name that no export has.
 
 mod travel;
 
@@ -21,6 +30,7 @@ use super::rule::Rule;
 use super::validate::Session;
 use super::wire::{self, Reader, handshake, info, option, option_reply, put_option_reply, transmission};
 use crate::export::{Export, ExportTable, NAME_BYTES_MAX};
+use crate::identity::Peer;
 use std::sync::Arc;
 
 /// Longest data of one option that are kept, bytes: a name of 4096 bytes and far more information requests or queries
@@ -47,6 +57,8 @@ pub enum Progress {
         /// The rule for whose sake it was refused.
         refused: Option<Rule>,
     },
+    /// TLS follows: the answer leaves in the clear, and nothing after it.
+    StartTls,
     /// Requests follow.
     Transmit(Session),
     /// Send what there is to send and close.
@@ -56,10 +68,25 @@ pub enum Progress {
     },
 }
 
+/// How a connection stands to TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tls {
+    /// The address has none (NOTLS).
+    Off,
+    /// The client may begin it (SELECTIVETLS).
+    Offered,
+    /// The client must begin it (FORCEDTLS).
+    Required,
+    /// It is there.
+    On,
+}
+
 /// One handshake.
 #[derive(Debug)]
 pub struct Negotiation {
     exports: Arc<ExportTable>,
+    tls: Tls,
+    peer: Peer,
     stage: Stage,
     /// The beginning of a message that is not whole.
     gathered: Vec<u8>,
@@ -89,6 +116,8 @@ impl Negotiation {
     pub fn new(exports: Arc<ExportTable>) -> Negotiation {
         Negotiation {
             exports,
+            tls: Tls::Off,
+            peer: Peer::default(),
             stage: Stage::Flags,
             gathered: Vec::new(),
             fixed_newstyle: false,
@@ -98,6 +127,23 @@ impl Negotiation {
             options: 0,
             bytes_left: HANDSHAKE_BYTES_MAX,
         }
+    }
+
+    /// The same with `peer`, at an address of this kind.
+    #[must_use]
+    pub fn with(self, tls: Tls, peer: Peer) -> Negotiation {
+        Negotiation { tls, peer, ..self }
+    }
+
+    /// The TLS handshake is over: the client is `peer`, and has agreed on nothing.
+    pub fn secured(&mut self, peer: Peer) {
+        (self.tls, self.peer) = (Tls::On, peer);
+        (self.structured, self.block_status_of) = (false, None);
+    }
+
+    /// Who the client is.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     /// Appends what the server says first.
@@ -129,7 +175,7 @@ impl Negotiation {
                         return (used, Progress::More);
                     }
                     self.stage = Stage::Header;
-                    return (used, refuse(option, too_big(option), out));
+                    return (used, refuse(option, self.too_big(option), out));
                 }
                 Stage::Over => return (used, Progress::Close { broken: None }),
             };
@@ -201,7 +247,21 @@ impl Negotiation {
 
     /// Answers one whole option.
     fn option(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>, admit: Admit<'_>) -> Progress {
+        if self.needs_tls(option) {
+            if option == option::EXPORT_NAME {
+                return Progress::Close { broken: Some(Rule::TlsRequired) };
+            }
+            return refuse(option, TLS_REQUIRED, out);
+        }
         let answer = match option {
+            option::STARTTLS if self.tls == Tls::On => Err((option_reply::ERR_INVALID, Rule::TlsAlready)),
+            option::STARTTLS if self.tls != Tls::Off => match no_data(data) {
+                Ok(()) => {
+                    put_option_reply(out, option, option_reply::ACK, &[]);
+                    return Progress::StartTls;
+                }
+                Err(refusal) => Err(refusal),
+            },
             option::EXPORT_NAME => return self.export_name(data, out, admit),
             option::ABORT => {
                 // Data are not allowed here, but are ignored: the client leaves either way.
@@ -226,6 +286,25 @@ impl Negotiation {
         }
     }
 
+    /// Everything but STARTTLS and ABORT does, until it is there. Source: NBD protocol, "FORCEDTLS mode".
+    fn needs_tls(&self, option: u32) -> bool {
+        self.tls == Tls::Required && !matches!(option, option::STARTTLS | option::ABORT)
+    }
+
+    /// How an option is refused whose data were skipped.
+    fn too_big(&self, option: u32) -> Refusal {
+        match option {
+            _ if self.needs_tls(option) => TLS_REQUIRED,
+            option::STARTTLS if self.tls == Tls::On => (option_reply::ERR_INVALID, Rule::TlsAlready),
+            option::STARTTLS if self.tls != Tls::Off => (option_reply::ERR_INVALID, Rule::OptionTakesNoData),
+            option::INFO | option::GO | option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                (option_reply::ERR_TOO_BIG, Rule::OptionTooBig)
+            }
+            option::LIST | option::STRUCTURED_REPLY => (option_reply::ERR_INVALID, Rule::OptionTakesNoData),
+            _ => (option_reply::ERR_UNSUP, Rule::OptionUnsupported),
+        }
+    }
+
     fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>, admit: Admit<'_>) -> Progress {
         let export = match self.export(data) {
             Ok(export) => export,
@@ -245,7 +324,7 @@ impl Negotiation {
 
     fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         no_data(data)?;
-        for export in self.exports.all() {
+        for export in self.exports.all().iter().filter(|export| export.door.admits(&self.peer)) {
             let length = (export.name.len() as u32).to_be_bytes();
             let data: [&[u8]; 3] = [&length, export.name.as_bytes(), export.description.as_bytes()];
             put_option_reply(out, option::LIST, option_reply::SERVER, &data);
@@ -334,7 +413,11 @@ impl Negotiation {
         if name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(bad);
         }
-        self.exports.lookup(name).ok_or((option_reply::ERR_UNKNOWN, Rule::UnknownExport))
+        let export = self.exports.lookup(name).ok_or((option_reply::ERR_UNKNOWN, Rule::UnknownExport))?;
+        if !export.door.admits(&self.peer) {
+            return Err((option_reply::ERR_UNKNOWN, Rule::ForbiddenExport));
+        }
+        Ok(export)
     }
 
     fn session(&self, export: Arc<Export>) -> Session {
@@ -345,21 +428,12 @@ impl Negotiation {
     }
 }
 
+const TLS_REQUIRED: Refusal = (option_reply::ERR_TLS_REQD, Rule::TlsRequired);
+
 const MALFORMED: Refusal = (option_reply::ERR_INVALID, Rule::OptionMalformed);
 
 fn no_data(data: &[u8]) -> Result<(), Refusal> {
     if data.is_empty() { Ok(()) } else { Err((option_reply::ERR_INVALID, Rule::OptionTakesNoData)) }
-}
-
-/// How an option is refused whose data were skipped.
-fn too_big(option: u32) -> Refusal {
-    match option {
-        option::INFO | option::GO | option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-            (option_reply::ERR_TOO_BIG, Rule::OptionTooBig)
-        }
-        option::LIST | option::STRUCTURED_REPLY => (option_reply::ERR_INVALID, Rule::OptionTakesNoData),
-        _ => (option_reply::ERR_UNSUP, Rule::OptionUnsupported),
-    }
 }
 
 fn refuse(option: u32, (kind, rule): Refusal, out: &mut Vec<u8>) -> Progress {

@@ -115,6 +115,7 @@ fn run_admitting(input: &[u8], cuts: &[usize], admit: Admit<'_>) -> Outcome {
                     break;
                 }
                 Progress::Answered { refused } => outcome.refused.extend(refused),
+                Progress::StartTls => unreachable!("no TLS is offered"),
                 Progress::Transmit(Session { export, structured, block_status }) => {
                     outcome.end = End::Transmit { name: export.name.clone(), structured, block_status };
                     outcome.left = [piece, &input[to..]].concat();

@@ -203,8 +203,25 @@ impl Replies {
         Some(parts)
     }
 
+    /// The same for a connection under TLS: `seal` makes of what would be sent what is sent, also of nothing.
+    pub fn begin_sealed_send(&mut self, seal: impl FnOnce(&[Part]) -> Vec<Part>) -> Option<Vec<Part>> {
+        if self.sending.is_some() {
+            return None;
+        }
+        let (plain, count) = self.gathered.take(std::mem::take(&mut self.spare_parts));
+        let parts = seal(&plain);
+        self.keep(plain);
+        self.sending = (!parts.is_empty()).then_some(count);
+        (!parts.is_empty()).then_some(parts)
+    }
+
     /// The send ended. Its parts are taken apart and used again.
-    pub fn end_send(&mut self, mut parts: Vec<Part>) -> Sent {
+    pub fn end_send(&mut self, parts: Vec<Part>) -> Sent {
+        self.keep(parts);
+        self.sending.take().unwrap_or_default()
+    }
+
+    fn keep(&mut self, mut parts: Vec<Part>) {
         for part in parts.drain(..) {
             if let Part::Bytes(mut bytes) = part
                 && self.spare_bytes.len() < SPARE_MAX
@@ -215,7 +232,6 @@ impl Replies {
             }
         }
         self.spare_parts = parts;
-        self.sending.take().unwrap_or_default()
     }
 
     /// The connection is broken: forget what was gathered.

@@ -37,6 +37,16 @@ pub enum Rule {
     BadExportName,
     /// Handshake: no such export. Closes after EXPORT_NAME, which has no other way to say so.
     UnknownExport,
+    /// Handshake: an export that this client may not have. The client is told what it is told of one that there is not.
+    ForbiddenExport,
+    /// Handshake: this address takes nothing but TLS. Closes after EXPORT_NAME, which has no other way to say so.
+    TlsRequired,
+    /// Handshake: STARTTLS over TLS.
+    TlsAlready,
+    /// Handshake, closes: bytes that came behind STARTTLS and before its answer, so in the clear.
+    BytesBeforeTls,
+    /// Either phase, closes: TLS that is none, or a certificate that is not good.
+    TlsBroken,
     /// Handshake: metadata contexts before structured replies.
     NeedsStructuredReplies,
     /// Transmission, closes: a request that does not begin with its magic.
@@ -79,7 +89,7 @@ impl From<Rule> for usize {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 29] = [
+    pub const ALL: [Rule; 34] = [
         Rule::UnknownClientFlags,
         Rule::BadOptionMagic,
         Rule::NeedsFixedNewstyle,
@@ -93,6 +103,11 @@ impl Rule {
         Rule::OptionTakesNoData,
         Rule::BadExportName,
         Rule::UnknownExport,
+        Rule::ForbiddenExport,
+        Rule::TlsRequired,
+        Rule::TlsAlready,
+        Rule::BytesBeforeTls,
+        Rule::TlsBroken,
         Rule::NeedsStructuredReplies,
         Rule::BadRequestMagic,
         Rule::PayloadTooLong,
@@ -127,6 +142,11 @@ impl Rule {
             Rule::OptionTakesNoData => "option_takes_no_data",
             Rule::BadExportName => "bad_export_name",
             Rule::UnknownExport => "unknown_export",
+            Rule::ForbiddenExport => "forbidden_export",
+            Rule::TlsRequired => "tls_required",
+            Rule::TlsAlready => "tls_already",
+            Rule::BytesBeforeTls => "bytes_before_tls",
+            Rule::TlsBroken => "tls_broken",
             Rule::NeedsStructuredReplies => "needs_structured_replies",
             Rule::BadRequestMagic => "bad_request_magic",
             Rule::PayloadTooLong => "payload_too_long",
@@ -163,7 +183,12 @@ impl Rule {
             Rule::OptionMalformed => "the option's data do not have the form that the protocol gives them",
             Rule::OptionTakesNoData => "the option takes no data",
             Rule::BadExportName => "an export name is UTF-8 without NUL, of at most 4096 bytes",
-            Rule::UnknownExport => "there is no export of that name here",
+            // One sentence for both: who may not have an export does not learn that there is one.
+            Rule::UnknownExport | Rule::ForbiddenExport => "there is no export of that name here",
+            Rule::TlsRequired => "this address needs TLS first",
+            Rule::TlsAlready => "the connection is under TLS already",
+            Rule::BytesBeforeTls => "bytes came between STARTTLS and its answer",
+            Rule::TlsBroken => "the TLS session cannot be",
             Rule::NeedsStructuredReplies => "metadata contexts need structured replies, which were not asked for",
             Rule::BadRequestMagic => "a request did not begin with the magic number of requests",
             Rule::PayloadTooLong => "a refused write was too long to be skipped",

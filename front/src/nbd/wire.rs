@@ -45,7 +45,7 @@ pub mod option {
     pub const ABORT: u32 = 2;
     /// Name all exports.
     pub const LIST: u32 = 3;
-    /// Encrypt. Not spoken here.
+    /// Encrypt.
     pub const STARTTLS: u32 = 5;
     /// Describe an export.
     pub const INFO: u32 = 6;
@@ -77,6 +77,8 @@ pub mod option_reply {
     pub const ERR_POLICY: u32 = (1 << 31) + 2;
     /// The option makes no sense.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
+    /// Nothing but TLS and leaving before TLS.
+    pub const ERR_TLS_REQD: u32 = (1 << 31) + 5;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     /// The option is too long.

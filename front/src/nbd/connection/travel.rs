@@ -16,11 +16,14 @@
 //! Counters; the time of a handshake, which begins anew; limits, which are those of the process that goes on. Memory is
 //! counted there at once, beyond the limits if need be: it gets less as replies leave.
 //!
+//! A connection under TLS: its keys stay where they are. It is drained, and ends with the protocol's shutdown.
+//!
 //! # What must be the same
 //! The export's place, size, blocks and read-only flag, and which bytes they are: as the client was told them, or as a
 //! change of the running server made them since, which the client meets in the answers to its requests.
 
-use super::{Asked, Connection, Life, Phase, UnderWay, command_of, user};
+use super::under_way::{Asked, UnderWay};
+use super::{Connection, Life, Phase, command_of, secure, user};
 use crate::export::{Export, ExportTable};
 use crate::memory::Account;
 use crate::nbd::NbdOptions;
@@ -31,7 +34,7 @@ use crate::nbd::reply::Replies;
 use crate::nbd::transmit::Transmission;
 use crate::nbd::validate::Session;
 use crate::places::Place;
-use mqfq_blk::client::{Context, Packed, PackedClient};
+use mqfq_blk::client::{Client as _, Context, Packed, PackedClient};
 use mqfq_blk::request::Op;
 use mqfq_blk::state::{StateReader, StateWriter, demand};
 use std::io;
@@ -40,6 +43,10 @@ use std::sync::Arc;
 impl Connection {
     /// See [`mqfq_blk::client::Client::pause`].
     pub(super) fn hold_still(&mut self, context: &mut dyn Context) {
+        if self.channel.is_some() {
+            self.drain(context);
+            return self.pump(context);
+        }
         self.paused = true;
         context.interrupt();
     }
@@ -63,7 +70,7 @@ impl Connection {
 
     /// See [`mqfq_blk::client::Client::pack`].
     pub(super) fn packed(&self, version: u16) -> io::Result<Option<PackedClient>> {
-        if self.life == Life::Closed {
+        if self.life == Life::Closed || self.channel.is_some() {
             return Ok(None);
         }
         let mut writer = StateWriter::new(version);
@@ -144,7 +151,8 @@ impl Connection {
         } else {
             replies.forget_memory();
             demand(replies.unsent() == 0 && !replies.is_streaming(), "has replies in its handshake")?;
-            Phase::Negotiating(Negotiation::unpack(reader, exports.clone())?)
+            let negotiation = Negotiation::unpack(reader, exports.clone())?;
+            Phase::Negotiating(negotiation.with(secure::offered(&options), place.peer()))
         };
         reader.end()?;
         let mut connection = Connection::new(place, exports, options);

@@ -53,8 +53,8 @@ impl Negotiation {
         let is_short = options <= OPTIONS_MAX && bytes_left <= HANDSHAKE_BYTES_MAX;
         demand(is_short, "has a handshake longer than there can be")?;
         let gathered = gathered.to_vec();
+        let of = Negotiation::new(exports);
         Ok(Negotiation {
-            exports,
             stage,
             gathered,
             fixed_newstyle,
@@ -63,6 +63,7 @@ impl Negotiation {
             block_status_of,
             options,
             bytes_left,
+            ..of
         })
     }
 }

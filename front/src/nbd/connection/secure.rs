@@ -1,0 +1,127 @@
+//! How does a connection speak under TLS, and who is told of its client?
+//!
+//! The channel ([`crate::nbd::channel`]) stands between the socket and the rest of the connection: where a connection
+//! in the clear would receive, one under TLS decrypts the next record, and receives when there is none; where one would
+//! send its parts, the other sends the records of them.
+//!
+//! # Handshakes take turns
+//! A step of a handshake that has a whole message to look at may sign and exchange keys. A worker does one such step in
+//! each turn of its loop, whoever's it is ([`may_step`]); the others ask for a timer that is due at once. So between
+//! two handshakes each client of the worker has its turn, and handshakes are served in the order in which they asked.
+//! How long they may take in all is the handshake's time limit.
+//!
+//! # How it ends
+//! When every reply has left, close_notify is sent, and when that has left the socket is shut down. A client that is
+//! closed for a broken handshake gets the alert that says why.
+
+use super::{Connection, Life, Phase, user};
+use crate::export::Export;
+use crate::front_end::LogLine;
+use crate::identity::Peer;
+use crate::nbd::NbdOptions;
+use crate::nbd::channel::{Channel, Step, may_step};
+use crate::nbd::negotiate::Tls;
+use crate::nbd::rule::Rule;
+use mqfq_blk::client::Context;
+use mqfq_blk::request::Status;
+
+/// How an address stands to TLS.
+pub(super) fn offered(options: &NbdOptions) -> Tls {
+    match &options.listen.tls {
+        None => Tls::Off,
+        Some(offer) if offer.is_required => Tls::Required,
+        Some(_) => Tls::Offered,
+    }
+}
+
+impl Connection {
+    /// STARTTLS was granted: its answer is among the replies, and nothing else is said in the clear.
+    pub(super) fn start_tls(&mut self) {
+        if !self.inbox.unread().is_empty() {
+            // Whoever sat between client and server would have put words into the client's mouth.
+            self.broke(Rule::BytesBeforeTls);
+            self.life = Life::Ending;
+            return;
+        }
+        let offer = self.options.listen.tls.as_ref().expect("granted where it is offered");
+        match Channel::new(offer.keys.now()) {
+            Ok(channel) => self.channel = Some(Box::new(channel)),
+            Err(why) => self.tls_broke(&why),
+        }
+    }
+
+    /// Decrypts what has come, or receives more.
+    pub(super) fn receive_sealed(&mut self, context: &mut dyn Context) {
+        let channel = self.channel.as_mut().expect("the caller has looked");
+        if channel.can_advance() {
+            if !channel.is_established() && !may_step(context.now_ns()) {
+                self.awaits_turn = true;
+                return context.timer(context.now_ns(), user::TURN);
+            }
+            match channel.advance(&mut self.inbox) {
+                Step::Moved => {}
+                Step::Established(names) => {
+                    if let Phase::Negotiating(negotiation) = &mut self.phase {
+                        let credentials = negotiation.peer().credentials;
+                        negotiation.secured(Peer { names, credentials });
+                    }
+                }
+                Step::Ended => self.left(),
+                Step::Broken(why) => self.tls_broke(&why),
+            }
+            // The caller goes on with what there is now.
+            return;
+        }
+        if self.draining {
+            if let Phase::Transmitting(transmission) = &mut self.phase {
+                transmission.shut_down();
+            }
+            self.cut_write(Status::Shutdown);
+        }
+        match self.channel.as_mut().expect("as above").lend() {
+            Some((buffer, from, to)) => {
+                self.receiving = true;
+                context.receive(self.fd(), buffer, from, to, user::WIRE);
+            }
+            None => self.tls_broke("a message is longer than there is room for"),
+        }
+    }
+
+    fn tls_broke(&mut self, why: &str) {
+        self.cut_write(Status::Invalid);
+        self.broke_because(Rule::TlsBroken, &format!(": {why}"));
+        self.life = Life::Ending;
+    }
+
+    /// Everything was answered and has left.
+    pub(super) fn end(&mut self, context: &mut dyn Context) {
+        if let Some(channel) = &mut self.channel {
+            channel.say_goodbye();
+            if let Some(parts) = self.replies.begin_sealed_send(|plain| channel.seal(plain)) {
+                return context.send(self.fd(), parts, user::SEND);
+            }
+        }
+        self.close(context);
+    }
+
+    /// A client was told that an export is not there, because it may not have it.
+    pub(super) fn say_forbidden(&self) {
+        let Phase::Negotiating(negotiation) = &self.phase else { return };
+        self.say(&format!("nbd: {} asked for an export that it may not have", negotiation.peer()), None);
+    }
+
+    /// A client whom the export asks who it is has chosen it.
+    pub(super) fn say_admitted(&self, export: &Export) {
+        let Phase::Negotiating(negotiation) = &self.phase else { return };
+        if export.door.asks_who() {
+            let text = format!("nbd: {} has export {:?}", negotiation.peer(), export.name);
+            self.say(&text, Some(&export.name));
+        }
+    }
+
+    fn say(&self, text: &str, export: Option<&str>) {
+        if let Some(log) = &self.options.listen.log {
+            log(LogLine { text, export });
+        }
+    }
+}

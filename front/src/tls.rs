@@ -1,0 +1,178 @@
+//! Certificate, key and authorities of a server, which change while it runs; and whether an address demands TLS.
+//!
+//! ```text
+//! three files ─▶ Material::read ─▶ Keys::replace ─▶ the next STARTTLS; sessions that there are keep what they have
+//! ```
+//! rustls does the cryptography, by ring. TLS 1.2 and 1.3. Of what it could do, the following is off:
+//!
+//! | off | why |
+//! |---|---|
+//! | session tickets, session caches | a ticket outlives the certificate that was good when it was given |
+//! | early data | a request could be played to us again |
+//! | renegotiation | rustls has none |
+//! | pre-shared keys | rustls has none to give out by hand (its issue 174) |
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use zeroize::Zeroizing;
+
+/// Longest file, bytes: some thousand certificates.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Where the material lies, in PEM form.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Files {
+    /// The server's certificate, and those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Authorities of clients. With them each client must have a certificate of one of them; without, nobody has a
+    /// name.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// What was in the files, checked.
+#[derive(Clone)]
+pub struct Material {
+    config: Arc<ServerConfig>,
+    /// Differs if the files do. Not secret: of the key there is but its certificate's half in it.
+    public: Arc<Vec<Vec<u8>>>,
+}
+
+impl fmt::Debug for Material {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Material({} certificates)", self.public.len())
+    }
+}
+
+impl PartialEq for Material {
+    fn eq(&self, other: &Material) -> bool {
+        self.public == other.public
+    }
+}
+
+/// Which of the files is at fault, and what is wrong with it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// As the config calls the file.
+    pub key: &'static str,
+    /// The rest of a sentence that begins with the file.
+    pub why: String,
+}
+
+impl Material {
+    /// Reads and checks the files.
+    ///
+    /// # Errors
+    /// The first that cannot be read, holds nothing of its kind, or does not fit the others.
+    pub fn read(files: &Files) -> Result<Material, Fault> {
+        let authorities = files.client_ca.as_deref().map(|path| read("client-ca", path)).transpose()?;
+        let authorities = authorities.as_ref().map(|text| &text[..]);
+        Material::from_pem(&read("certificate", &files.certificate)?, &read("key", &files.key)?, authorities)
+    }
+
+    /// Checks what was in the files: certificate, key, authorities of clients.
+    ///
+    /// # Errors
+    /// As [`Material::read`].
+    pub fn from_pem(certificate: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> Result<Material, Fault> {
+        let fault = |key, why: &str| Fault { key, why: why.to_owned() };
+        let chain = certificates("certificate", certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|_| fault("key", "holds no private key in PEM form, allowed are PKCS#8, PKCS#1 and SEC1"))?;
+        let authorities = client_ca.map(|text| certificates("client-ca", text)).transpose()?;
+        let mut public: Vec<Vec<u8>> = chain.iter().map(|one| one.to_vec()).collect();
+        public.push(Vec::new());
+        public.extend(authorities.iter().flatten().map(|one| one.to_vec()));
+
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| fault("certificate", &error.to_string()))?;
+        let builder = match authorities {
+            None => builder.with_no_client_auth(),
+            Some(authorities) => {
+                let mut roots = RootCertStore::empty();
+                for one in authorities {
+                    roots.add(one).map_err(|error| {
+                        fault("client-ca", &format!("holds a certificate that is no authority's: {error}"))
+                    })?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+                let verifier = verifier.map_err(|error| fault("client-ca", &error.to_string()))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => fault("key", "is not the key of the certificate"),
+            other => fault("certificate", &format!("cannot be used: {other}")),
+        })?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.max_early_data_size = 0;
+        Ok(Material { config: Arc::new(config), public: Arc::new(public) })
+    }
+}
+
+fn read(key: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Fault> {
+    use std::io::Read;
+    let failed = |error: std::io::Error| Fault { key, why: format!("cannot be read: {error}") };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let length_bytes = file.metadata().map_err(failed)?.len();
+    if length_bytes > FILE_BYTES_MAX {
+        return Err(Fault { key, why: format!("has {length_bytes} bytes, allowed are {FILE_BYTES_MAX}") });
+    }
+    // With its room from the start, so that no copy of a key is left where a shorter vector was.
+    let mut text = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX.min(length_bytes) as usize + 1));
+    file.take(FILE_BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+fn certificates(key: &'static str, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        _ => Err(Fault { key, why: "holds no certificate in PEM form".to_owned() }),
+    }
+}
+
+/// The material in force, for all listeners of a server.
+pub struct Keys(Mutex<Arc<ServerConfig>>);
+
+impl Keys {
+    /// With `material` to begin with.
+    pub fn new(material: &Material) -> Arc<Keys> {
+        Arc::new(Keys(Mutex::new(material.config.clone())))
+    }
+
+    /// From now on handshakes begin with `material`.
+    pub fn replace(&self, material: &Material) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = material.config.clone();
+    }
+
+    /// What a handshake begins with now.
+    pub fn now(&self) -> Arc<ServerConfig> {
+        // A handle is whole whatever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys")
+    }
+}
+
+/// TLS at one address.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// With what.
+    pub keys: Arc<Keys>,
+    /// Nothing is answered without.
+    pub is_required: bool,
+}
