@@ -24,8 +24,9 @@ use mqfq_blk::device::DeviceInfo;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::slots::Slot;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Longest name or description, bytes. Source: NBD protocol, "strings".
 pub const NAME_BYTES_MAX: usize = 4096;
@@ -118,6 +119,8 @@ struct DoorState {
     access: AtomicU32,
     /// Held for a copy of the handle, at a handshake and when it is replaced.
     clients: Mutex<Arc<Access>>,
+    /// Eventfds of those who want to hear of another size.
+    bells: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
 impl Door {
@@ -157,6 +160,22 @@ impl Door {
         assert!(size_bytes > 0, "an export of no bytes");
         // Release: pairs with the Acquire in `Export::size_now_bytes`.
         self.0.size_bytes.store(size_bytes, Ordering::Release);
+        for bell in self.bells().iter().filter_map(Weak::upgrade) {
+            // Full means rung.
+            let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Adds 1 to `bell`, an eventfd that does not block, after each [`Door::resize`] as long as somebody else holds it.
+    pub fn watch(&self, bell: &Arc<OwnedFd>) {
+        let mut bells = self.bells();
+        bells.retain(|other| other.strong_count() > 0);
+        bells.push(Arc::downgrade(bell));
+    }
+
+    fn bells(&self) -> MutexGuard<'_, Vec<Weak<OwnedFd>>> {
+        // A list is whole after each statement.
+        self.0.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on the export may be written to, or not, as [`Door::resize`] says.

@@ -1,11 +1,13 @@
 //! A worker and a device in memory, for tests: what a connection asks for is done when the test says so.
 
 use mqfq_blk::buffer::Buffer;
+use mqfq_blk::cap::Caps;
 use mqfq_blk::client::{Client, Context, Descriptors, DeviceIndex, Event, MakeClient, Part, Refused};
 use mqfq_blk::device::DeviceInfo;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use std::collections::VecDeque;
 use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// A receive in flight.
 pub struct Receive {
@@ -41,6 +43,8 @@ pub struct Fake {
     /// Times that were asked for, with their names.
     pub timers: Vec<(u64, u32)>,
     pub refused: bool,
+    /// What the client said last that its requests pass.
+    pub caps: Option<Arc<Caps>>,
 }
 
 impl Context for Fake {
@@ -123,6 +127,10 @@ impl Context for Fake {
 
     fn timer(&mut self, at_ns: u64, user: u32) {
         self.timers.push((at_ns, user));
+    }
+
+    fn cap_by(&mut self, caps: &Arc<Caps>) {
+        self.caps = Some(caps.clone());
     }
 }
 

@@ -9,6 +9,10 @@
 //!     └───────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! The export has to be free for the first message that leads to a queue ([`Session::is_preamble`] has the others). A
+//! front-end that only looks at its disk is answered at once: QEMU from 7.2 on and before 9.1 never speaks to a disk
+//! again whose connection was closed before its queues were set up.
+//!
 //! A header and its payload are received apart, each with exactly its length: descriptors belong to the header that
 //! they came with.
 //!
@@ -16,13 +20,17 @@
 //! | because | what still happens |
 //! |---|---|
 //! | the front-end left, or broke a rule; the export or the engine drains | queues take no more heads, end those under way in the guest's memory, and go; then the socket is closed |
-//! | it said nothing in time, or another front-end has the export all the time | closed |
+//! | half a message came and no more in time, or another front-end has the export all the time | closed |
+//!
+//! Both times begin with what is waited for, and not with the connection: a hypervisor that sets up one disk says
+//! nothing on the others meanwhile. Silent connections are bounded by the places of handshakes alone.
 //!
 //! What a guest has in its rings then, the next server finds: a front-end connects again and hands the memory over.
 
 use super::NAMES;
 use super::disk::{Disk, QUEUES_MAX};
 use super::line::{self, Line, Order, Seat, Seats, State};
+use super::notice::Notice;
 use super::queue::{About, Queue};
 use super::rule::Rule;
 use super::session::{Answer, Session, Stops};
@@ -40,12 +48,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Names of what it waits for.
-mod user {
+pub(super) mod user {
     pub const RECEIVE: u32 = 0;
     pub const SEND: u32 = 1;
     pub const BELL: u32 = 2;
-    pub const HANDSHAKE: u32 = 3;
+    pub const PATIENCE: u32 = 3;
     pub const ORDER: u32 = 4;
+    pub const NOTICE: u32 = 5;
 }
 
 /// One front-end's connection.
@@ -67,7 +76,18 @@ pub struct Connection {
     /// What is received into; with the receive while one is under way.
     buffer: Option<Buffer>,
     descriptors: Vec<OwnedFd>,
+    notice: Notice,
+    patience: Patience,
     life: Life,
+}
+
+/// How long half a message, or one that waits for the export, is waited for.
+#[derive(Default)]
+struct Patience {
+    /// When that began.
+    since_ns: Option<u64>,
+    /// A timer is running.
+    is_timed: bool,
 }
 
 /// Where the message is that comes next.
@@ -93,9 +113,11 @@ enum Life {
 impl Connection {
     /// A connection on the socket of `place`, of a front-end that has said nothing yet.
     pub fn new(place: Place, export: Arc<Export>, seats: Arc<Seats>, options: Arc<ListenOptions>) -> Connection {
+        let disk = Disk::new(&export);
         Connection {
             place,
-            session: Session::new(Disk::new(&export)),
+            notice: Notice::new(&disk),
+            session: Session::new(disk),
             export,
             options,
             seats,
@@ -107,6 +129,7 @@ impl Connection {
             step: Step::Header(0),
             buffer: Some(Buffer::new(PAYLOAD_BYTES_MAX)),
             descriptors: Vec::new(),
+            patience: Patience::default(),
             life: Life::Open,
         }
     }
@@ -122,16 +145,20 @@ impl Connection {
                 }
                 Step::Header(have) => {
                     self.step = Step::Header(have);
+                    self.wait(context, have > 0);
                     return self.receive(context, have, HEADER_BYTES);
                 }
                 Step::Payload(header, have) => {
                     self.step = Step::Payload(header, have);
+                    self.wait(context, true);
                     return self.receive(context, have, header.size as usize);
                 }
                 Step::Whole(header, payload) => {
-                    if !self.is_seated() || !self.are_quiet(context, &header, &payload) {
+                    let is_seated = Message::of(header.request).is_some_and(Session::is_preamble) || self.is_seated();
+                    if !is_seated || !self.are_quiet(context, &header, &payload) {
                         if self.life == Life::Open {
                             self.step = Step::Whole(header, payload);
+                            self.wait(context, !is_seated);
                         }
                         return;
                     }
@@ -146,6 +173,45 @@ impl Connection {
         if let Some(buffer) = self.buffer.take() {
             context.receive_with_descriptors(self.place.fd(), buffer, from, to, user::RECEIVE);
         }
+    }
+
+    /// From the first time on that `is_waiting` without a break in between, the front-end's patience is measured.
+    fn wait(&mut self, context: &mut dyn Context, is_waiting: bool) {
+        let now_ns = context.now_ns();
+        if !is_waiting {
+            self.patience.since_ns = None;
+        } else if self.patience.since_ns.is_none() {
+            self.patience.since_ns = Some(now_ns);
+            self.time_patience(context, now_ns);
+        }
+    }
+
+    fn time_patience(&mut self, context: &mut dyn Context, since_ns: u64) {
+        if !std::mem::replace(&mut self.patience.is_timed, true) {
+            context.timer(self.deadline_ns(since_ns), user::PATIENCE);
+        }
+    }
+
+    fn deadline_ns(&self, since_ns: u64) -> u64 {
+        let timeout_ns = u64::try_from(self.options.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
+        since_ns.saturating_add(timeout_ns)
+    }
+
+    /// The timer's time has come, which may be of something that has long been over.
+    fn patience_ends(&mut self, context: &mut dyn Context) {
+        self.patience.is_timed = false;
+        let Some(since_ns) = self.patience.since_ns.filter(|_| self.life == Life::Open) else { return };
+        let now_ns = context.now_ns();
+        let waits_for_seat = matches!(self.step, Step::Whole(..));
+        if waits_for_seat && self.seats.is_leaving() {
+            // Whoever has it takes nothing more: its requests end, and then it is free.
+            self.patience.since_ns = Some(now_ns);
+            return self.time_patience(context, now_ns);
+        }
+        if now_ns >= self.deadline_ns(since_ns) {
+            return self.end(context, Some(Rule::HandshakeTooSlow));
+        }
+        self.time_patience(context, since_ns);
     }
 
     fn header(&mut self, context: &mut dyn Context) {
@@ -172,7 +238,8 @@ impl Connection {
 
     /// The queues that the message changes have stopped. If not, they are told to.
     fn are_quiet(&mut self, context: &mut dyn Context, header: &Header, payload: &[u8]) -> bool {
-        if self.export.door.is_closed() || !self.place.choose(&self.export) {
+        let is_served = !self.export.door.is_closed() && (self.seat.is_none() || self.place.choose(&self.export));
+        if !is_served {
             self.end(context, Some(Rule::NotServed));
             return false;
         }
@@ -209,7 +276,12 @@ impl Connection {
     fn take(&mut self, context: &mut dyn Context, header: Header, payload: &[u8]) {
         let descriptors = std::mem::take(&mut self.descriptors);
         // Its size may be another one since the last message, and whether it may be written to.
-        self.session.set_disk(Disk::new(&self.export));
+        let disk = Disk::new(&self.export);
+        if header.request == Message::GetConfig as u32 {
+            self.notice.read(&disk);
+        }
+        self.session.set_disk(disk);
+        self.patience.since_ns = None;
         let taken = match Message::of(header.request) {
             Some(message) => self.session.take(message, payload, descriptors),
             None => Err(Rule::UnknownMessage),
@@ -217,6 +289,7 @@ impl Connection {
         // Also after a message that was refused: queues stopped for it.
         let started = self.start_queues(context);
         let taken = taken.and_then(|answer| started.map(|()| answer));
+        self.look_at_disk(context);
         let wants_ack = self.session.acknowledges() && header.flags & FLAG_NEED_REPLY != 0;
         self.step = Step::Header(0);
         match taken {
@@ -241,6 +314,13 @@ impl Connection {
                 context.send_with_descriptors(self.place.fd(), parts, vec![descriptor], user::SEND);
             }
             None => context.send(self.place.fd(), parts, user::SEND),
+        }
+    }
+
+    /// Tells the front-end if its disk is another one.
+    fn look_at_disk(&mut self, context: &mut dyn Context) {
+        if self.life == Life::Open {
+            self.notice.look(context, &self.session, &Disk::new(&self.export));
         }
     }
 
@@ -286,7 +366,8 @@ impl Connection {
     fn say(&self, rule: Rule) {
         self.place.stats().count_broken(rule);
         if let Some(log) = &self.options.log {
-            let text = &format!("{}: a front-end of export {:?}: {}", NAMES.front_end, self.export.name, rule.name());
+            let (name, about) = (&self.export.name, rule.about().map(|about| format!(": {about}")).unwrap_or_default());
+            let text = &format!("{}: a front-end of export {name:?}: {}{about}", NAMES.front_end, rule.name());
             log(LogLine { text, export: Some(&self.export.name) });
         }
     }
@@ -298,6 +379,10 @@ impl Connection {
         }
         if self.life == Life::Open {
             self.life = Life::Ending;
+            self.notice.end(context);
+            if self.seat.is_some() {
+                self.seats.leave();
+            }
             for line in self.queues.iter().flatten() {
                 line.order(Order::Leave);
                 context.signal(line.queue_bell(), user::ORDER);
@@ -339,13 +424,23 @@ impl Client for Connection {
     fn start(&mut self, context: &mut dyn Context) {
         let Some(bell) = &self.bell else { return self.end(context, Some(Rule::NotServed)) };
         context.count(bell.as_raw_fd(), user::BELL);
-        let timeout_ns = u64::try_from(self.options.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
-        context.timer(context.now_ns().saturating_add(timeout_ns), user::HANDSHAKE);
+        self.export.door.watch(bell);
         self.advance(context);
     }
 
     fn event(&mut self, context: &mut dyn Context, event: Event) {
         match event {
+            Event::Received { user: user::NOTICE, buffer, result, .. } => {
+                self.notice.received(context, buffer, result);
+                self.look_at_disk(context);
+            }
+            Event::Sent { user: user::NOTICE, result, .. } => {
+                self.notice.sent(context, &self.session, result);
+                match self.life {
+                    Life::Open => self.look_at_disk(context),
+                    Life::Ending | Life::Closed => self.notice.end(context),
+                }
+            }
             Event::Received { buffer, result, descriptors, .. } => {
                 let is_cut = descriptors.is_cut();
                 self.descriptors.extend(descriptors.into_vec());
@@ -373,10 +468,11 @@ impl Client for Connection {
                     context.count(bell.as_raw_fd(), user::BELL);
                 }
                 self.close_if_alone(context);
+                self.look_at_disk(context);
                 self.advance(context);
             }
-            Event::Timer { .. } if self.seat.is_none() => self.end(context, Some(Rule::HandshakeTooSlow)),
-            Event::Timer { .. } | Event::Signalled { .. } => {}
+            Event::Timer { .. } => self.patience_ends(context),
+            Event::Signalled { .. } => {}
             other => unreachable!("a connection receives, sends and waits for its bell, yet got {other:?}"),
         }
     }
@@ -423,11 +519,16 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     fn connection() -> (Peer<Connection>, UnixStream) {
+        connection_at(&Arc::default())
+    }
+
+    /// Another one at the same address.
+    fn connection_at(seats: &Arc<Seats>) -> (Peer<Connection>, UnixStream) {
         let (export, options) = (Arc::new(export()), ListenOptions::default());
         let table = ExportTable::new([(*export).clone()]).unwrap();
         let places = Places::new(&table, &options, Stats::new(&NAMES));
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let connection = Connection::new(places.enter(ours.into()), export, Arc::default(), Arc::new(options));
+        let connection = Connection::new(places.enter(ours.into()), export, seats.clone(), Arc::new(options));
         (Peer::new(connection, 0), theirs)
     }
 
@@ -449,6 +550,94 @@ mod tests {
         line.gone();
         counted(&mut peer, Ok(1));
         assert!(peer.gone());
+    }
+
+    fn said(message: Message, numbers: &[u64]) -> Vec<u8> {
+        let payload: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        super::super::wire::message(message as u32, 0, &payload)
+    }
+
+    /// The bell of a connection was rung.
+    fn rung(peer: &mut Peer<Connection>) {
+        peer.fake.waits.retain(|wait| *wait != user::BELL);
+        peer.client.event(&mut peer.fake, Event::Counted { user: user::BELL, result: Ok(1) });
+        peer.client.turn_end(&mut peer.fake);
+        peer.run();
+    }
+
+    const S_NS: u64 = 1_000_000_000;
+
+    fn broken(peer: &Peer<Connection>, rule: Rule) -> u64 {
+        peer.client.place.stats().counts().broken_rules[rule as usize].1
+    }
+
+    #[test]
+    fn a_front_end_that_looks_at_its_disk_is_answered_while_another_has_it_and_then_waits_its_whole_time() {
+        let seats = Arc::default();
+        let ((mut first, _one), (mut second, _two)) = (connection_at(&seats), connection_at(&seats));
+        // Silence is nobody's fault: a hypervisor is busy with another disk.
+        for peer in [&mut first, &mut second] {
+            peer.pass_ns(3600 * S_NS);
+            assert!(!peer.gone());
+        }
+        first.say(&said(Message::SetFeatures, &[0]));
+        assert!(first.client.seat.is_some());
+        for message in [Message::GetFeatures, Message::GetProtocolFeatures, Message::GetQueueNum] {
+            assert_eq!(second.ask(&said(message, &[])).len(), HEADER_BYTES + 8, "{message:?}");
+        }
+        second.pass_ns(3600 * S_NS);
+        second.say(&said(Message::SetFeatures, &[0]));
+        second.pass_ns(10 * S_NS - 1);
+        assert!(second.client.seat.is_none() && !second.gone(), "its time began with the message");
+        second.pass_ns(1);
+        assert!(second.gone());
+        assert_eq!(broken(&second, Rule::HandshakeTooSlow), 1);
+        assert!(!first.gone());
+    }
+
+    #[test]
+    fn a_front_end_whose_place_is_being_left_waits_until_it_is_free() {
+        let seats = Arc::default();
+        let ((mut first, _one), (mut second, _two)) = (connection_at(&seats), connection_at(&seats));
+        first.say(&said(Message::SetFeatures, &[0]));
+        // A request of its queue is on the device.
+        let line = Line::new(first.client.bell.clone().unwrap()).unwrap();
+        first.client.queues[0] = Some(line.clone());
+        second.say(&said(Message::SetFeatures, &[0]));
+        first.end();
+        assert!(!first.gone());
+        for _ in 0..100 {
+            second.pass_ns(10 * S_NS);
+            assert!(!second.gone());
+        }
+        line.gone();
+        rung(&mut first);
+        assert!(first.gone());
+        drop(first);
+        rung(&mut second);
+        assert!(second.client.seat.is_some());
+        second.pass_ns(3600 * S_NS);
+        assert!(!second.gone());
+    }
+
+    #[test]
+    fn half_a_message_is_waited_for_from_its_first_byte_on() {
+        let (mut peer, _theirs) = connection();
+        let whole = said(Message::SetFeatures, &[0]);
+        for _ in 0..3 {
+            peer.pass_ns(3600 * S_NS);
+            peer.say(&whole[..1]);
+            peer.pass_ns(6 * S_NS);
+            peer.say(&whole[1..]);
+        }
+        assert!(!peer.gone());
+        // Of one that dribbles, too.
+        for byte in &whole[..5] {
+            peer.say(&[*byte]);
+            peer.pass_ns(2 * S_NS);
+        }
+        assert!(peer.gone());
+        assert_eq!(broken(&peer, Rule::HandshakeTooSlow), 1);
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub const PROTOCOL: u64 = protocol::MQ
     | protocol::CONFIG
     | protocol::INFLIGHT_SHMFD
     | protocol::RESET_DEVICE
-    | protocol::CONFIGURE_MEM_SLOTS;
+    | protocol::CONFIGURE_MEM_SLOTS
+    | protocol::DEVICE_STATE;
 
 /// What a guest's disk is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -127,6 +128,16 @@ impl Disk {
     /// Bits for GET_FEATURES.
     pub fn features(&self) -> u64 {
         OFFERED | if self.read_only { feature::BLK_RO } else { 0 }
+    }
+
+    /// Sees anew how long `export` is, and whether it may be written to.
+    pub fn look_again(&mut self, export: &Export) {
+        (self.size_bytes, self.read_only) = (export.size_now_bytes(), export.is_read_only());
+    }
+
+    /// Its capacity, bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
     }
 
     /// What GET_ID answers.

@@ -4,6 +4,10 @@
 //! (of a ring) belongs to one region or to none; a range that leaves its region is in none. The regions of a table
 //! never change: a front-end that adds or takes one makes another table, and the old one stays mapped until the last
 //! request in it has ended.
+//!
+//! A worker that touches memory must not wait for whoever gave it. A file of FUSE or of a network is somebody's answer
+//! away, and a file of a disk is a device away; a mapped page of tmpfs (a memfd is one) or hugetlbfs is the kernel's
+//! own affair. So no other is taken.
 
 use super::rule::Rule;
 use super::wire::Fields;
@@ -13,6 +17,10 @@ use std::sync::Arc;
 
 /// Regions of one connection, at most.
 pub const REGIONS_MAX: usize = 64;
+
+/// Kinds of file systems. Source: linux/magic.h.
+const TMPFS: u32 = 0x0102_1994;
+const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// A region as a message describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,15 +53,25 @@ struct Region {
     memory: Arc<ForeignMemory>,
 }
 
+/// What the kernel says of a file whose pages nobody has to be waited for.
+///
+/// # Errors
+/// [`Rule::UnfitMemory`]: it is of another kind.
+pub fn fit(file: &OwnedFd) -> Result<rustix::fs::Stat, Rule> {
+    let kind = rustix::fs::fstatfs(file).map_err(|_| Rule::UnfitMemory)?.f_type;
+    if ![TMPFS, HUGETLBFS].contains(&(kind as u32)) {
+        return Err(Rule::UnfitMemory);
+    }
+    rustix::fs::fstat(file).map_err(|_| Rule::UnfitMemory)
+}
+
 impl Region {
-    fn map(text: &RegionText, file: &OwnedFd) -> Option<Region> {
+    fn map(text: &RegionText, file: &OwnedFd, about: &rustix::fs::Stat) -> Option<Region> {
         let &RegionText { guest_addr, size_bytes, user_addr, file_offset } = text;
         guest_addr.checked_add(size_bytes).and(user_addr.checked_add(size_bytes)).filter(|_| size_bytes > 0)?;
-        let about = rustix::fs::fstat(file).ok()?;
         // Pages behind the end of a file raise SIGBUS at the first access: not a fault to wait for.
-        let is_file = rustix::fs::FileType::from_raw_mode(about.st_mode) == rustix::fs::FileType::RegularFile;
         let end_bytes = file_offset.checked_add(size_bytes)?;
-        if is_file && end_bytes > u64::try_from(about.st_size).ok()? {
+        if end_bytes > u64::try_from(about.st_size).ok()? {
             return None;
         }
         // A mapping begins with a page, which of hugetlbfs is the file's block.
@@ -125,9 +143,9 @@ impl GuestMemory {
     /// Adds a region of `file`.
     ///
     /// # Errors
-    /// [`Rule::BadRegion`]: nothing was added.
+    /// [`Rule::BadRegion`], [`Rule::UnfitMemory`]: nothing was added.
     pub fn add(&mut self, text: &RegionText, file: &OwnedFd) -> Result<(), Rule> {
-        let region = Region::map(text, file).ok_or(Rule::BadRegion)?;
+        let region = Region::map(text, file, &fit(file)?).ok_or(Rule::BadRegion)?;
         if self.regions.len() >= REGIONS_MAX || self.regions.iter().any(|other| other.overlaps(&region)) {
             return Err(Rule::BadRegion);
         }
@@ -245,6 +263,25 @@ pub(in crate::vhost_user_blk) mod tests {
         assert_eq!(area.offset, 0x110, "the file's offset is no page's");
         assert!(memory.area(0xa0001, 2, 2).is_none() && memory.area(0xa3ff0, 17, 1).is_none());
         assert!(memory.area(0xa3ff0, 16, 16).is_some() && memory.area(0, 1, 1).is_none());
+    }
+
+    #[test]
+    fn memory_is_taken_of_files_that_nobody_has_to_be_waited_for() {
+        let mut memory = GuestMemory::default();
+        // Of a disk, of the kernel, and none.
+        let path = std::env::current_exe().unwrap();
+        for file in [File::open(path).unwrap(), File::open("/proc/self/maps").unwrap()] {
+            assert_eq!(memory.add(&text(0, 0x1000, 0, 0), &file.into()), Err(Rule::UnfitMemory));
+        }
+        let (pipe, _) = std::io::pipe().unwrap();
+        assert_eq!(memory.add(&text(0, 0x1000, 0, 0), &pipe.into()), Err(Rule::UnfitMemory));
+        memory.add(&text(0, 0x1000, 0, 0), &file(0x1000)).unwrap();
+        // What memory-backend-file has.
+        let path = format!("/dev/shm/mqfq-guest-{}", std::process::id());
+        let shared = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        shared.set_len(0x1000).unwrap();
+        memory.add(&text(0x1000, 0x1000, 0x1000, 0), &shared.into()).unwrap();
     }
 
     #[test]

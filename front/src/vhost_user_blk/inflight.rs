@@ -90,6 +90,14 @@ impl Areas {
             .ok_or(Rule::BadInflight)
     }
 
+    /// Forgets what was under way, once all queues have stopped.
+    pub fn clear(&self) {
+        for number in 0..usize::from(self.queues) {
+            // Inside: `new` has seen to that. An area without a version has nothing under way.
+            let _ = self.memory.copy_from(self.offset + number * queue_bytes(self.size) + VERSION_AT, &[0; 2]);
+        }
+    }
+
     /// That of one queue, of `size` entries. `None`: it has none.
     ///
     /// # Errors

@@ -124,6 +124,8 @@ pub struct Seats {
 #[derive(Default)]
 struct Taken {
     is_taken: bool,
+    /// By someone who goes as soon as its requests have ended.
+    is_leaving: bool,
     waiting: Vec<Arc<OwnedFd>>,
 }
 
@@ -143,6 +145,17 @@ impl Seats {
         Some(Arc::new(Seat(self.clone())))
     }
 
+    /// Whoever has the place takes nothing more, and will free it.
+    pub fn leave(&self) {
+        let mut taken = locked(&self.taken);
+        taken.is_leaving = taken.is_taken;
+    }
+
+    /// The place is taken by someone who will free it.
+    pub fn is_leaving(&self) -> bool {
+        locked(&self.taken).is_leaving
+    }
+
     /// Rings `bell` no more.
     pub fn forget(&self, bell: &Arc<OwnedFd>) {
         locked(&self.taken).waiting.retain(|other| !Arc::ptr_eq(other, bell));
@@ -152,7 +165,7 @@ impl Seats {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut taken = locked(&self.0.taken);
-        taken.is_taken = false;
+        (taken.is_taken, taken.is_leaving) = (false, false);
         taken.waiting.drain(..).for_each(|bell| ring(&bell));
     }
 }

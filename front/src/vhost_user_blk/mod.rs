@@ -7,6 +7,8 @@
 //! | `front_end` | which addresses, and what listens there? (the rest is [`crate::listener`]) |
 //! | [`connection`] | what does one front-end's socket do with the queues? |
 //! | [`session`] | what has the front-end said, and which queue can run? (messages in, answers out) |
+//! | `notice` | how does a front-end hear that its disk has another size? |
+//! | `state` | what of a disk goes to another machine? |
 //! | [`mod@line`] | how do a connection and its queues tell each other? who has the export? |
 //! | [`queue`] | what does one queue do with its ring and the block layer? |
 //! | [`ring`] | which heads are new, which have ended, who is to be woken? |
@@ -38,10 +40,12 @@ pub mod guest;
 pub mod inflight;
 pub mod line;
 pub mod log;
+mod notice;
 pub mod queue;
 pub mod ring;
 pub mod rule;
 pub mod session;
+mod state;
 pub mod wire;
 
 pub use front_end::VhostUser;

@@ -38,6 +38,7 @@ use crate::front_end::{Log, LogLine};
 use crate::memory::{Account, Short};
 use crate::stats::{Counted, Stats};
 use mqfq_blk::buffer::Buffer;
+use mqfq_blk::cap::Caps;
 use mqfq_blk::client::{Client, Context, Event, Label, Refused};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use std::collections::VecDeque;
@@ -258,7 +259,13 @@ impl Queue {
                     self.pump(context);
                 }
                 Order::Stop => self.stop(context, Life::Stopping),
-                Order::Leave => self.stop(context, Life::Leaving),
+                Order::Leave => {
+                    // Whoever goes is not waited for until a cap lets its requests pass; those that came late to a
+                    // drain are not known to it.
+                    context.cap_by(&Caps::none());
+                    self.stop(context, Life::Leaving);
+                    self.pump(context);
+                }
             }
         }
     }
@@ -279,6 +286,7 @@ impl Queue {
     /// Takes heads and hands their requests over, until there are none or one has to wait.
     fn pump(&mut self, context: &mut dyn Context) {
         let Some(mut run) = self.run.take() else { return };
+        self.about.disk.look_again(&self.about.export);
         run.start.ring.disarm();
         while run.broken.is_none() && self.hand_over(&mut run, context) {
             if self.work >= WORK_MAX {

@@ -163,3 +163,33 @@ fn a_ring_that_stops_ends_what_it_took_and_says_where_it_is() {
     assert_eq!(rig.line.state(), super::super::line::State::Quiet(2));
     assert_eq!(rig.used(), 2, "the third is not taken");
 }
+
+#[test]
+fn a_queue_that_leaves_waits_for_no_cap() {
+    let mut rig = Rig::new();
+    let caps = rig.peer.fake.caps.clone().expect("it said what its requests pass");
+    assert!(Arc::ptr_eq(&caps, &export_of(&rig).caps));
+    (rig.peer.fake.staged_max, rig.peer.executes) = (1, false);
+    rig.offer(&[0, 2]);
+    rig.kick_after(1);
+    assert_eq!(rig.peer.fake.staged.len(), 1, "the other waits as for a cap");
+    rig.peer.fake.staged_max = 0;
+    rig.line.order(Order::Leave);
+    rig.peer.client.event(&mut rig.peer.fake, Event::Counted { user: user::ORDER, result: Ok(1) });
+    assert_eq!(rig.peer.fake.staged.len(), 2, "it is handed over without being told of room");
+    assert!(!Arc::ptr_eq(rig.peer.fake.caps.as_ref().unwrap(), &caps));
+}
+
+fn export_of(rig: &Rig) -> &Export {
+    &rig.peer.client.about.export
+}
+
+#[test]
+fn a_disk_that_grows_is_larger_from_the_next_request_on() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.peer.client.about.disk.size_bytes(), 1 << 20);
+    export_of(&rig).door.resize(2 << 20);
+    rig.offer(&[0]);
+    rig.kick_after(1);
+    assert_eq!(rig.peer.client.about.disk.size_bytes(), 2 << 20);
+}

@@ -10,7 +10,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]
 pub enum Rule {
-    /// Closed: nothing was said in time, or another front-end had the export all the time.
+    /// Closed: half a message came and no more in time, or another front-end had the export all the time.
     HandshakeTooSlow,
     /// Closed: it was the oldest when there was no place for a new one.
     HandshakeCrowdedOut,
@@ -36,10 +36,14 @@ pub enum Rule {
     BadQueueSize,
     /// A region of memory that cannot be mapped, overlaps another, or is one too many.
     BadRegion,
+    /// Memory of a kind that may make who touches it wait for somebody.
+    UnfitMemory,
     /// A ring that is not in the memory, or not aligned.
     BadRing,
     /// An inflight area that does not fit the queues.
     BadInflight,
+    /// A device state that is none of ours, comes while a queue runs, or is of a larger disk.
+    BadState,
     /// A write to the config space beyond the byte that may be written.
     BadConfig,
     /// Guest: memory was taken away while it was mapped.
@@ -76,7 +80,7 @@ impl From<Rule> for usize {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 28] = [
+    pub const ALL: [Rule; 30] = [
         Rule::HandshakeTooSlow,
         Rule::HandshakeCrowdedOut,
         Rule::NotServed,
@@ -90,8 +94,10 @@ impl Rule {
         Rule::NoSuchQueue,
         Rule::BadQueueSize,
         Rule::BadRegion,
+        Rule::UnfitMemory,
         Rule::BadRing,
         Rule::BadInflight,
+        Rule::BadState,
         Rule::BadConfig,
         Rule::MemoryLost,
         Rule::RingOverrun,
@@ -106,6 +112,17 @@ impl Rule {
         Rule::BadRange,
         Rule::ReadOnly,
     ];
+
+    /// A sentence beside the name in the log, where somebody has to change something.
+    pub const fn about(self) -> Option<&'static str> {
+        match self {
+            Rule::UnfitMemory => Some(
+                "memory that is shared with a server must be a memfd or a file of tmpfs or hugetlbfs \
+                 (memory-backend-memfd, or memory-backend-file with share=on there)",
+            ),
+            _ => None,
+        }
+    }
 
     /// The name in logs and metrics. Stable.
     pub const fn name(self) -> &'static str {
@@ -123,8 +140,10 @@ impl Rule {
             Rule::NoSuchQueue => "no_such_queue",
             Rule::BadQueueSize => "bad_queue_size",
             Rule::BadRegion => "bad_region",
+            Rule::UnfitMemory => "unfit_memory",
             Rule::BadRing => "bad_ring",
             Rule::BadInflight => "bad_inflight",
+            Rule::BadState => "bad_state",
             Rule::BadConfig => "bad_config",
             Rule::MemoryLost => "memory_lost",
             Rule::RingOverrun => "ring_overrun",

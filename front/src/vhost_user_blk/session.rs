@@ -13,13 +13,17 @@
 //! Two negotiations in one connection are common: firmware's, then the kernel's.
 
 use super::disk::{CONFIG_BYTES, Disk, PROTOCOL, QUEUES_MAX, WRITEBACK_AT};
-use super::guest::{GuestMemory, REGIONS_MAX, RegionText};
+use super::guest::{self, GuestMemory, REGIONS_MAX, RegionText};
 use super::inflight::{self, Areas};
 use super::log::DirtyLog;
 use super::queue::Start;
 use super::ring::{Ring, RingAddresses};
 use super::rule::Rule;
-use super::wire::{Fields, Message, TABLE_REGIONS_MAX, VRING_INDEX_MASK, VRING_LOG, VRING_NO_FD, feature, protocol};
+use super::state::{self, State, Transfer};
+use super::wire::{
+    Fields, Message, STATE_LOAD, STATE_NO_FD, STATE_SAVE, TABLE_REGIONS_MAX, VRING_INDEX_MASK, VRING_LOG, VRING_NO_FD,
+    feature, protocol,
+};
 use mqfq_blk::foreign::ForeignMemory;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -83,6 +87,8 @@ pub struct Session {
     log: Option<DirtyLog>,
     /// Where the server says that the config space is another one.
     backend: Option<Arc<OwnedFd>>,
+    /// Of the device's state, until the front-end has asked how it went.
+    transfer: Option<Transfer>,
     writeback: bool,
 }
 
@@ -99,6 +105,7 @@ impl Session {
             inflight: None,
             log: None,
             backend: None,
+            transfer: None,
             writeback: true,
         }
     }
@@ -111,6 +118,28 @@ impl Session {
     /// The channel for messages of ours.
     pub fn backend(&self) -> Option<&Arc<OwnedFd>> {
         self.backend.as_ref()
+    }
+
+    /// The front-end reads the config space, and hears of another one.
+    pub fn has_config(&self) -> bool {
+        self.protocol & protocol::CONFIG != 0
+    }
+
+    /// The message leads to no queue: it may be taken while another front-end has the export.
+    pub fn is_preamble(message: Message) -> bool {
+        matches!(
+            message,
+            Message::GetFeatures
+                | Message::GetProtocolFeatures
+                | Message::SetProtocolFeatures
+                | Message::GetQueueNum
+                | Message::GetMaxMemSlots
+                | Message::SetOwner
+                | Message::SetBackendReqFd
+                | Message::SetVringCall
+                | Message::SetVringErr
+                | Message::GetConfig
+        )
     }
 
     /// The disk is another one: what the config space says from now on.
@@ -142,7 +171,8 @@ impl Session {
             | Message::SetConfig
             | Message::SetInflightFd
             | Message::ResetOwner
-            | Message::ResetDevice => Stops::All,
+            | Message::ResetDevice
+            | Message::SetDeviceStateFd => Stops::All,
             _ => Stops::None,
         }
     }
@@ -168,7 +198,8 @@ impl Session {
             | Message::SetVringCall
             | Message::SetVringErr
             | Message::SetBackendReqFd
-            | Message::SetInflightFd => 1,
+            | Message::SetInflightFd
+            | Message::SetDeviceStateFd => 1,
             _ => 0,
         };
         if descriptors.len() > most {
@@ -202,6 +233,10 @@ impl Session {
             Message::ResetOwner | Message::ResetDevice => {
                 self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
                 self.writeback = true;
+                // What a broken ring had under way is nobody's any more, also if the area is given again.
+                if let Some(areas) = &self.inflight {
+                    areas.clear();
+                }
                 Answer::none()
             }
             Message::SetMemTable => self.set_table(fields, descriptors),
@@ -255,7 +290,7 @@ impl Session {
             Message::GetInflightFd => {
                 let (_, _, queues, size) = inflight_text(&mut fields)?;
                 let (file, length) = inflight::create(queues, size)?;
-                let memory = map(&file, 0, length).ok_or(Rule::BadInflight)?;
+                let memory = map(&file, 0, length, Rule::BadInflight)?;
                 self.inflight = Some(Areas::new(memory, 0, queues, size)?);
                 let sizes = [queues.to_ne_bytes(), size.to_ne_bytes()].concat();
                 let payload = [&length.to_ne_bytes()[..], &0u64.to_ne_bytes(), &sizes, &[0; 4]].concat();
@@ -265,11 +300,53 @@ impl Session {
                 let (length, offset, queues, size) = inflight_text(&mut fields)?;
                 let [file] = &descriptors[..] else { return Err(Rule::BadDescriptors) };
                 let page = offset % 4096;
-                let memory = map(file, offset - page, length.saturating_add(page)).ok_or(Rule::BadInflight)?;
+                let memory = map(file, offset - page, length.saturating_add(page), Rule::BadInflight)?;
                 self.inflight = Some(Areas::new(memory, page as usize, queues, size)?);
                 Answer::none()
             }
+            Message::SetDeviceStateFd => {
+                let begun = self.begin_transfer(fields, descriptors);
+                // The front-end's own pipe is used, or none.
+                Answer::of((u64::from(begun.is_err()) | STATE_NO_FD).to_ne_bytes())
+            }
+            Message::CheckDeviceState => {
+                let result = match self.transfer.take() {
+                    Some(Transfer::Saved(result)) => result,
+                    Some(Transfer::Loading(pipe)) => State::load(&pipe).and_then(|state| self.load(state)),
+                    None => Err(Rule::BadState),
+                };
+                Answer::of(u64::from(result.is_err()).to_ne_bytes())
+            }
         }
+    }
+
+    /// Begins to give the device's state away, or to take one.
+    fn begin_transfer(&mut self, mut fields: Fields<'_>, descriptors: Vec<OwnedFd>) -> Result<(), Rule> {
+        self.transfer = None;
+        let (direction, phase) = (fields.u32().ok_or(Rule::BadPayload)?, fields.u32().ok_or(Rule::BadPayload)?);
+        // The only phase that there is: all queues have stopped.
+        if phase != 0 || self.vrings.iter().any(|vring| vring.kick.is_some()) {
+            return Err(Rule::BadState);
+        }
+        let pipe = state::pipe(descriptors.into_iter().next().ok_or(Rule::BadDescriptors)?)?;
+        self.transfer = Some(match direction {
+            STATE_SAVE => {
+                let state = State { writeback: self.writeback, capacity_bytes: self.disk.size_bytes() };
+                Transfer::Saved(state.save(pipe))
+            }
+            STATE_LOAD => Transfer::Loading(pipe),
+            _ => return Err(Rule::BadPayload),
+        });
+        Ok(())
+    }
+
+    /// A guest that has seen a larger disk would write past the end of this one.
+    fn load(&mut self, state: State) -> Result<(), Rule> {
+        if state.capacity_bytes > self.disk.size_bytes() {
+            return Err(Rule::BadState);
+        }
+        self.writeback = state.writeback;
+        Ok(())
     }
 
     /// The vring that a payload names, and the number behind it.
@@ -300,7 +377,7 @@ impl Session {
         if length > LOG_BYTES_MAX {
             return Err(Rule::BadRegion);
         }
-        let memory = map(file, offset - page, length.saturating_add(page)).ok_or(Rule::BadRegion)?;
+        let memory = map(file, offset - page, length.saturating_add(page), Rule::BadRegion)?;
         self.log = Some(DirtyLog::new(memory, page as usize, length as usize));
         // The front-end waits until the log is in use.
         Answer::of([length.to_ne_bytes(), offset.to_ne_bytes()].concat())
@@ -415,8 +492,12 @@ fn config_text(payload: &[u8]) -> Result<(usize, usize), Rule> {
 }
 
 /// Maps `length` bytes of `file` from `offset` on, which it has.
-fn map(file: &OwnedFd, offset: u64, length: u64) -> Option<Arc<ForeignMemory>> {
-    let about = rustix::fs::fstat(file).ok()?;
+///
+/// # Errors
+/// [`Rule::UnfitMemory`], or `rule`: they cannot be mapped.
+fn map(file: &OwnedFd, offset: u64, length: u64, rule: Rule) -> Result<Arc<ForeignMemory>, Rule> {
+    let about = guest::fit(file)?;
     let end = offset.checked_add(length).filter(|end| u64::try_from(about.st_size).is_ok_and(|size| *end <= size));
-    end.and_then(|_| ForeignMemory::map(file.as_fd(), offset, usize::try_from(length).ok()?).ok())
+    let length = end.and_then(|_| usize::try_from(length).ok()).ok_or(rule)?;
+    ForeignMemory::map(file.as_fd(), offset, length).map_err(|_| rule)
 }

@@ -29,6 +29,13 @@ pub const VRING_NO_FD: u64 = 1 << 8;
 /// In SET_VRING_ADDR: writes to the used ring are logged.
 pub const VRING_LOG: u32 = 1;
 
+/// In SET_DEVICE_STATE_FD: the state is the front-end's to read.
+pub const STATE_SAVE: u32 = 0;
+/// In the same: the state is ours to read.
+pub const STATE_LOAD: u32 = 1;
+/// In its answer: no descriptor comes with it, the front-end's is used.
+pub const STATE_NO_FD: u64 = 1 << 8;
+
 /// A region of memory in a payload, bytes: guest address, size, user address, offset in the file, eight each.
 pub const REGION_BYTES: usize = 32;
 
@@ -67,11 +74,13 @@ pub enum Message {
     GetMaxMemSlots = 36,
     AddMemReg = 37,
     RemMemReg = 38,
+    SetDeviceStateFd = 42,
+    CheckDeviceState = 43,
 }
 
 impl Message {
     /// All that are understood.
-    pub const ALL: [Message; 27] = [
+    pub const ALL: [Message; 29] = [
         Message::GetFeatures,
         Message::SetFeatures,
         Message::SetOwner,
@@ -99,6 +108,8 @@ impl Message {
         Message::GetMaxMemSlots,
         Message::AddMemReg,
         Message::RemMemReg,
+        Message::SetDeviceStateFd,
+        Message::CheckDeviceState,
     ];
 
     /// The message of this number, if it is understood.
@@ -121,6 +132,7 @@ pub mod protocol {
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     pub const RESET_DEVICE: u64 = 1 << 13;
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    pub const DEVICE_STATE: u64 = 1 << 19;
 }
 
 /// Bits of GET_FEATURES.
@@ -291,6 +303,8 @@ mod tests {
             FrontendReq::GET_MAX_MEM_SLOTS,
             FrontendReq::ADD_MEM_REG,
             FrontendReq::REM_MEM_REG,
+            FrontendReq::SET_DEVICE_STATE_FD,
+            FrontendReq::CHECK_DEVICE_STATE,
         ]
         .map(u32::from)
         .to_vec();
@@ -304,6 +318,7 @@ mod tests {
             (protocol::INFLIGHT_SHMFD, Protocol::INFLIGHT_SHMFD),
             (protocol::RESET_DEVICE, Protocol::RESET_DEVICE),
             (protocol::CONFIGURE_MEM_SLOTS, Protocol::CONFIGURE_MEM_SLOTS),
+            (protocol::DEVICE_STATE, Protocol::DEVICE_STATE),
         ] {
             assert_eq!(ours, theirs.bits());
         }

@@ -148,6 +148,15 @@ impl Guest {
         Ok(guest)
     }
 
+    /// A driver that resets the device and begins anew with one queue, in the same area of requests under way.
+    pub fn reset(&mut self) {
+        self.front.reset_device().unwrap();
+        let size = self.queues[0].size;
+        self.queues.clear();
+        self.machine.write(0, &[0; 0x10000]);
+        self.add_queue(0, size).unwrap();
+    }
+
     fn add_queue(&mut self, number: usize, size: u16) -> Result<(), vhost::Error> {
         let event = || EventFd::new(libc::EFD_NONBLOCK).unwrap();
         let at = number as u64 * 0x10000;

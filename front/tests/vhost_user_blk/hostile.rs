@@ -111,6 +111,24 @@ fn a_hostile_table_stops_its_own_queue_and_a_reset_starts_it_anew() {
 }
 
 #[test]
+fn a_reset_forgets_what_a_broken_ring_had_under_way() {
+    let server = Server::start(ServerOptions::default());
+    let mut guest = Guest::attach(&server.socket(0), Machine::new(), 1, 64, EVENT_IDX);
+    let head = guest.request(0, 0, OUT, 0, 4096);
+    guest.offer(0, &[head, head]);
+    broke(&guest);
+    guest.reset();
+    assert_eq!(guest.one(IN, 0, 512), 0, "the ring that was is not gone on with");
+    assert_eq!(server.broken(0, "bad_head"), 1);
+    let machine = guest.machine.clone();
+    drop(guest);
+    // Nor by the next server's queue in the same area.
+    let mut next = Guest::attach(&server.socket(0), machine, 1, 64, EVENT_IDX);
+    assert_eq!(next.one(IN, 8, 512), 0);
+    server.drain();
+}
+
+#[test]
 fn a_request_that_makes_no_sense_ends_with_a_status_and_the_queue_goes_on() {
     let server = Server::start(ServerOptions::default());
     let mut guest = Guest::attach(&server.socket(0), Machine::new(), 1, 64, 0);

@@ -5,5 +5,7 @@ mod driver;
 mod guest;
 mod hostile;
 mod kill;
+mod migrate;
+mod resize;
 mod server;
 mod shares;

@@ -1,0 +1,89 @@
+//! A disk that grows or shrinks while a guest has it: the hypervisor hears of it, asks, and the guest can use it.
+
+use crate::guest::{EVENT_IDX, Guest, IN, Machine, OUT, data_at};
+use crate::server::{LIMIT, SIZE_BYTES, Server, ServerOptions};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use vhost::vhost_user::VhostUserFrontend;
+use vhost::vhost_user::message::VhostUserConfigFlags;
+
+/// A message of the server's without a payload: number and flags.
+fn heard(channel: &mut UnixStream) -> (u32, u32) {
+    let mut bytes = [0; 12];
+    channel.read_exact(&mut bytes).unwrap();
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!(word(8), 0, "no payload");
+    (word(0), word(4))
+}
+
+fn answer(channel: &mut UnixStream, value: u64) {
+    let words: Vec<u8> = [2u32, 1 | 4, 8].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    channel.write_all(&[&words[..], &value.to_ne_bytes()].concat()).unwrap();
+}
+
+fn sectors(guest: &mut Guest) -> u64 {
+    let (_, config) = guest.front.get_config(0, 60, VhostUserConfigFlags::empty(), &[0; 60]).unwrap();
+    u64::from_le_bytes(config[..8].try_into().unwrap())
+}
+
+fn with_channel(guest: &mut Guest) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(LIMIT)).unwrap();
+    guest.front.set_backend_request_fd(&theirs).unwrap();
+    ours
+}
+
+/// What the server asks for: an answer.
+const NEED_REPLY: u32 = 1 | 8;
+
+#[test]
+fn a_hypervisor_hears_of_each_size_and_the_guest_can_use_it() {
+    let server = Server::start(ServerOptions::default());
+    let mut guest = Guest::attach(&server.socket(0), Machine::new(), 2, 64, EVENT_IDX);
+    let door = &server.exports[0].door;
+    // Before there is a channel nobody is told; who makes one hears of what it has not read.
+    door.resize(SIZE_BYTES / 2);
+    let mut channel = with_channel(&mut guest);
+    assert_eq!(heard(&mut channel), (2, NEED_REPLY));
+    answer(&mut channel, 0);
+    assert_eq!(sectors(&mut guest), SIZE_BYTES / 2 / 512);
+    assert_eq!(guest.one(IN, SIZE_BYTES / 2 / 512, 512), 1, "past its end");
+    // Grows twice before the first is answered: said once more, after the answer.
+    door.resize(SIZE_BYTES);
+    assert_eq!(heard(&mut channel), (2, NEED_REPLY));
+    door.resize(2 * SIZE_BYTES);
+    guest.machine.write(data_at(0), &[9; 4096]);
+    assert_eq!(guest.one(OUT, SIZE_BYTES / 512, 4096), 0, "without being told the size holds for the next request");
+    answer(&mut channel, 1);
+    assert_eq!(heard(&mut channel), (2, NEED_REPLY), "whatever it thought of the first");
+    assert_eq!(sectors(&mut guest), 2 * SIZE_BYTES / 512);
+    answer(&mut channel, 0);
+    // Whoever reads a size by itself is not told of it.
+    drop(guest);
+    assert_eq!(channel.read(&mut [0; 12]).unwrap(), 0, "the channel ends with the connection");
+    server.drain();
+}
+
+#[test]
+fn a_channel_that_answers_nonsense_or_is_gone_is_let_go_and_the_disk_goes_on() {
+    let server = Server::start(ServerOptions::default());
+    let mut guest = Guest::attach(&server.socket(0), Machine::new(), 1, 64, EVENT_IDX);
+    let door = &server.exports[0].door;
+    let mut channel = with_channel(&mut guest);
+    door.resize(SIZE_BYTES / 2);
+    heard(&mut channel);
+    channel.write_all(&[0xff; 20]).unwrap();
+    assert_eq!(guest.one(IN, 0, 512), 0);
+    drop(channel);
+    // Another one is used again; one that nobody reads costs nothing.
+    let mut channel = with_channel(&mut guest);
+    door.resize(SIZE_BYTES / 4);
+    heard(&mut channel);
+    drop(channel);
+    assert_eq!((sectors(&mut guest), guest.one(IN, 0, 512)), (SIZE_BYTES / 4 / 512, 0));
+    let _unread = with_channel(&mut guest);
+    door.resize(SIZE_BYTES);
+    assert_eq!(guest.one(IN, SIZE_BYTES / 512 - 1, 512), 0);
+    drop(guest);
+    server.drain();
+}
