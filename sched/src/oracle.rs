@@ -10,6 +10,9 @@
 //! T, quantum and lease may change. What a queue shows is rounded by the quantum of its last dispatch or new lead, or
 //! of its last look if it was too far ahead then.
 //!
+//! A scheduler may give a request its interval only when it is the first of its flow in its queue, as the kernel's
+//! elevator does: [`Oracle::submit_deferred`].
+//!
 //! It shares two numbers with the scheduler, on purpose: the reciprocal of a weight and the grain of a tag
 //! (`flow.rs`). With others, tags would differ in the last digit and nothing could be compared for equality.
 //!
@@ -97,6 +100,8 @@ pub struct Oracle {
     shown: Vec<Option<WideVTime>>,
     /// Per hctx, one per flow that has requests there.
     leases: Vec<Vec<OracleLease>>,
+    /// Per hctx, requests behind their flow's first that have no interval yet, in the order they came.
+    deferred: Vec<Vec<Entry>>,
     arrivals: u64,
 }
 
@@ -118,6 +123,7 @@ impl Oracle {
             queues: vec![Vec::new(); hctx_count],
             shown: vec![None; hctx_count],
             leases: vec![Vec::new(); hctx_count],
+            deferred: vec![Vec::new(); hctx_count],
             arrivals: 0,
         }
     }
@@ -138,6 +144,26 @@ impl Oracle {
             }
             self.leases[hctx.0 as usize].push(lease);
         }
+        self.stage(hctx, &entry, start_tag, finish_tag)
+    }
+
+    /// Takes in a request, which gets its interval when it is the first of its flow in its queue. Returns it if that is
+    /// now. Needs a lease; all requests of a history are submitted by this, or none.
+    pub fn submit_deferred(&mut self, hctx: HctxId, entry: Entry) -> Option<OracleRequest> {
+        if self.queues[hctx.0 as usize].iter().any(|staged| staged.flow == entry.flow) {
+            self.deferred[hctx.0 as usize].push(entry);
+            return None;
+        }
+        Some(self.submit(hctx, entry))
+    }
+
+    fn stage(
+        &mut self,
+        hctx: HctxId,
+        entry: &Entry,
+        start_tag: WideVTime,
+        finish_tag: WideVTime,
+    ) -> OracleRequest {
         let request = OracleRequest {
             start_tag,
             finish_tag,
@@ -288,7 +314,14 @@ impl Oracle {
         self.admits(hctx, handle)?;
         let queue = &mut self.queues[hctx.0 as usize];
         let request = queue.remove(0);
-        if !queue.iter().any(|other| other.flow == request.flow) {
+        let next = self.deferred[hctx.0 as usize].iter().position(|entry| entry.flow == request.flow);
+        if let Some(next) = next {
+            let entry = self.deferred[hctx.0 as usize].remove(next);
+            let leases = &self.leases[hctx.0 as usize];
+            let lease = leases.iter().position(|lease| lease.flow == entry.flow).expect("its flow has requests here");
+            let (start_tag, finish_tag) = self.charge_leased(hctx, lease, entry.cost);
+            self.stage(hctx, &entry, start_tag, finish_tag);
+        } else if !queue.iter().any(|other| other.flow == request.flow) {
             let leases = &mut self.leases[hctx.0 as usize];
             let lease = leases.iter().position(|lease| lease.flow == request.flow).expect("it had requests here");
             let lease = leases.swap_remove(lease);
@@ -327,11 +360,12 @@ impl Oracle {
 
     /// Requests staged in a queue.
     pub fn staged(&self, hctx: HctxId) -> usize {
-        self.queues[hctx.0 as usize].len()
+        self.queues[hctx.0 as usize].len() + self.deferred[hctx.0 as usize].len()
     }
 
     /// True if the flow has a request staged anywhere (the paper's "backlogged").
     pub fn is_backlogged(&self, flow: FlowId) -> bool {
+        // What is deferred waits behind a request of its flow.
         self.queues.iter().flatten().any(|request| request.flow == flow)
     }
 

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * How do tests in another language hold the core? One scheduler, its flows and requests, and the
+ * kicks that are owed, behind a few plain functions.
+ */
+#include "scheduler.h"
+
+struct world {
+	struct mqfq s;
+	u32 flows;
+	struct mqfq_flow *flow;
+	unsigned char *kicked;
+};
+
+static void on_kick(struct mqfq *s, u32 hctx)
+{
+	((struct world *)s)->kicked[hctx] = 1;
+}
+
+struct world *world_new(u32 hctxs, const u16 *socket_of, u32 depth, u64 window, u32 flows,
+			const u32 *weights)
+{
+	struct world *w = kvcalloc(1, sizeof(*w), GFP_KERNEL);
+	u32 flow, hctx;
+
+	w->kicked = kvcalloc(hctxs, 1, GFP_KERNEL);
+	w->flow = kvcalloc(flows, sizeof(*w->flow), GFP_KERNEL);
+	w->flows = flows;
+	if (mqfq_init(&w->s, hctxs, socket_of, depth, window))
+		return NULL;
+	w->s.kick = on_kick;
+	for (flow = 0; flow < flows; flow++) {
+		mqfq_flow_init(&w->flow[flow], weights[flow], 0);
+		w->flow[flow].lanes = kvcalloc(hctxs, sizeof(struct mqfq_lane), GFP_KERNEL);
+		for (hctx = 0; hctx < hctxs; hctx++) {
+			INIT_LIST_HEAD(&w->flow[flow].lanes[hctx].requests);
+			w->flow[flow].lanes[hctx].flow = &w->flow[flow];
+		}
+	}
+	return w;
+}
+
+void world_free(struct world *w)
+{
+	while (w->flows--)
+		kvfree(w->flow[w->flows].lanes);
+	kvfree(w->flow);
+	kvfree(w->kicked);
+	mqfq_exit(&w->s);
+	kvfree(w);
+}
+
+void world_submit(struct world *w, u32 hctx, u32 flow, u64 cost, u64 handle)
+{
+	struct mqfq_item *item = malloc(sizeof(*item));
+
+	item->cost = cost;
+	item->handle = handle;
+	mqfq_submit(&w->s, &w->s.queues[hctx], &w->flow[flow].lanes[hctx], &item->node);
+}
+
+/* The state; of a dispatch also the request and what it took. */
+u32 world_pick(struct world *w, u32 hctx, u64 *handle, u32 *units)
+{
+	struct mqfq_lane *lane;
+	struct list_head *node;
+	u32 state = mqfq_pick(&w->s, &w->s.queues[hctx], &node, &lane, units);
+
+	if (state == MQFQ_DISPATCH) {
+		struct mqfq_item *item = list_entry(node, struct mqfq_item, node);
+
+		*handle = item->handle;
+		free(item);
+	}
+	return state;
+}
+
+u32 world_settle(struct world *w, u32 hctx)
+{
+	return mqfq_settle(&w->s, &w->s.queues[hctx]);
+}
+
+void world_complete(struct world *w, u32 hctx, u32 units)
+{
+	mqfq_complete(&w->s, hctx, units);
+}
+
+/* What a kernel asks before it dispatches, and forgets the kick. */
+u32 world_has_work(struct world *w, u32 hctx)
+{
+	struct mqfq_queue *queue = &w->s.queues[hctx];
+
+	w->kicked[hctx] = 0;
+	return queue->stage.staged && !queue->waiting;
+}
+
+u32 world_kicked(struct world *w, u32 hctx)
+{
+	return w->kicked[hctx];
+}
+
+void world_set_weight(struct world *w, u32 flow, u32 weight)
+{
+	mqfq_flow_set_weight(&w->flow[flow], (u64)weight << 8);
+}
+
+void world_set_depth(struct world *w, u32 depth)
+{
+	mqfq_set_depth(&w->s, depth);
+}
+
+void world_set_window(struct world *w, u64 window)
+{
+	mqfq_set_window(&w->s, window);
+}
+
+void world_refresh(struct world *w)
+{
+	u32 flow;
+
+	for (flow = 0; flow < w->flows; flow++)
+		mqfq_flow_refresh(&w->flow[flow], mqfq_gvt(&w->s.mind));
+}
+
+u64 world_gvt(struct world *w)
+{
+	return mqfq_gvt(&w->s.mind);
+}
+
+s64 world_free_units(struct world *w)
+{
+	return mqfq_tokens_free(&w->s.tokens);
+}

@@ -1,0 +1,180 @@
+//! The kernel elevator's core, driven from user space: is it the scheduler that `sched` is?
+//!
+//! `build.rs` compiles the same C files that the module is made of over `shim.h`'s other half; [`World`] is one device
+//! with its flows. The tests hold it against `sched`'s oracle and controllers. Nothing that ships depends on this.
+//!
+//! # Invariants
+//! The C side takes queue and flow numbers as they come, so [`World`] checks them.
+
+use mqfq_sched::cost::Cost;
+use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::topology::HctxId;
+use mqfq_sched::vtime::{VSpan, VTime};
+use std::ptr::NonNull;
+
+#[repr(C)]
+struct RawWorld {
+    _private: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn world_new(
+        hctxs: u32,
+        socket_of: *const u16,
+        depth: u32,
+        window: u64,
+        flows: u32,
+        weights: *const u32,
+    ) -> Option<NonNull<RawWorld>>;
+    fn world_free(world: NonNull<RawWorld>);
+    fn world_submit(world: NonNull<RawWorld>, hctx: u32, flow: u32, cost: u64, handle: u64);
+    fn world_pick(world: NonNull<RawWorld>, hctx: u32, handle: &mut u64, units: &mut u32) -> u32;
+    fn world_settle(world: NonNull<RawWorld>, hctx: u32) -> u32;
+    fn world_complete(world: NonNull<RawWorld>, hctx: u32, units: u32);
+    fn world_has_work(world: NonNull<RawWorld>, hctx: u32) -> u32;
+    fn world_kicked(world: NonNull<RawWorld>, hctx: u32) -> u32;
+    fn world_set_weight(world: NonNull<RawWorld>, flow: u32, weight: u32);
+    fn world_set_depth(world: NonNull<RawWorld>, depth: u32);
+    fn world_set_window(world: NonNull<RawWorld>, window: u64);
+    fn world_refresh(world: NonNull<RawWorld>);
+    fn world_gvt(world: NonNull<RawWorld>) -> u64;
+    fn world_free_units(world: NonNull<RawWorld>) -> i64;
+}
+
+/// What a pick, or a look at the next one, came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// A request goes, with its handle and units of D; of a look: one would.
+    Dispatch(u64, u32),
+    /// Nothing is staged.
+    Idle,
+    /// The first request is too far ahead; the queue will be kicked.
+    Throttled,
+    /// No token is free; the queue will be kicked.
+    NoToken,
+}
+
+/// A device with its flows, as the C core has them.
+pub struct World {
+    raw: NonNull<RawWorld>,
+    hctxs: usize,
+    flows: usize,
+}
+
+impl World {
+    /// Queue i is on socket `sockets[i]`; one flow per weight; T = `window`.
+    ///
+    /// # Panics
+    /// If the core refuses the number of queues.
+    pub fn new(sockets: &[u16], depth: u32, window: VSpan, weights: &[Weight]) -> World {
+        let numbers: Vec<u32> = weights.iter().map(|weight| weight.get().into()).collect();
+        // SAFETY: both arrays are as long as is said, and are only read during the call.
+        let raw = unsafe {
+            world_new(sockets.len() as u32, sockets.as_ptr(), depth, window.0, weights.len() as u32, numbers.as_ptr())
+        };
+        World { raw: raw.expect("the core takes so many queues"), hctxs: sockets.len(), flows: weights.len() }
+    }
+
+    fn hctx(&self, hctx: HctxId) -> u32 {
+        assert!(hctx.index() < self.hctxs, "there is no {hctx:?}");
+        hctx.0.into()
+    }
+
+    fn flow(&self, flow: FlowId) -> u32 {
+        assert!((flow.0 as usize) < self.flows, "there is no {flow:?}");
+        flow.0
+    }
+
+    /// Stages a request.
+    pub fn submit(&mut self, hctx: HctxId, flow: FlowId, cost: Cost, handle: u64) {
+        // SAFETY: the world is ours and both numbers are in range.
+        unsafe { world_submit(self.raw, self.hctx(hctx), self.flow(flow), cost.0, handle) }
+    }
+
+    /// The next request for the device.
+    pub fn pick(&mut self, hctx: HctxId) -> State {
+        let (mut handle, mut units) = (0, 0);
+        // SAFETY: the world is ours and the number is in range.
+        let state = unsafe { world_pick(self.raw, self.hctx(hctx), &mut handle, &mut units) };
+        State::of(state, handle, units)
+    }
+
+    /// Whether the next pick would find something.
+    pub fn settle(&mut self, hctx: HctxId) -> State {
+        // SAFETY: as in `pick`.
+        State::of(unsafe { world_settle(self.raw, self.hctx(hctx)) }, 0, 0)
+    }
+
+    /// The device finished a request of `hctx`.
+    pub fn complete(&mut self, hctx: HctxId, units: u32) {
+        // SAFETY: as in `pick`.
+        unsafe { world_complete(self.raw, self.hctx(hctx), units) }
+    }
+
+    /// Whether a kernel would pick; its kick is forgotten.
+    pub fn has_work(&mut self, hctx: HctxId) -> bool {
+        // SAFETY: as in `pick`.
+        unsafe { world_has_work(self.raw, self.hctx(hctx)) != 0 }
+    }
+
+    /// Whether the queue was kicked since [`World::has_work`] was asked.
+    pub fn is_kicked(&self, hctx: HctxId) -> bool {
+        // SAFETY: as in `pick`.
+        unsafe { world_kicked(self.raw, self.hctx(hctx)) != 0 }
+    }
+
+    /// Another weight.
+    pub fn set_weight(&mut self, flow: FlowId, weight: Weight) {
+        // SAFETY: as in `submit`.
+        unsafe { world_set_weight(self.raw, self.flow(flow), weight.get().into()) }
+    }
+
+    /// Another D.
+    pub fn set_depth(&mut self, depth: u32) {
+        // SAFETY: the world is ours.
+        unsafe { world_set_depth(self.raw, depth) }
+    }
+
+    /// Another T.
+    pub fn set_window(&mut self, window: VSpan) {
+        // SAFETY: the world is ours.
+        unsafe { world_set_window(self.raw, window.0) }
+    }
+
+    /// Keeps idle flows comparable.
+    pub fn refresh(&mut self) {
+        // SAFETY: the world is ours.
+        unsafe { world_refresh(self.raw) }
+    }
+
+    /// Global virtual time.
+    pub fn global_vtime(&self) -> VTime {
+        // SAFETY: the world is ours.
+        VTime::from_raw(unsafe { world_gvt(self.raw) })
+    }
+
+    /// Units of D that are free.
+    pub fn free_units(&self) -> i64 {
+        // SAFETY: the world is ours.
+        unsafe { world_free_units(self.raw) }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // SAFETY: nobody has it after us.
+        unsafe { world_free(self.raw) }
+    }
+}
+
+impl State {
+    fn of(state: u32, handle: u64, units: u32) -> State {
+        match state {
+            0 => State::Dispatch(handle, units),
+            1 => State::Idle,
+            2 => State::Throttled,
+            3 => State::NoToken,
+            other => panic!("the core answered {other}"),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The requests staged in one hardware queue, first in order of start tag.
+ *
+ * Source: MQFQ section 2.1. Each flow's requests stand in a FIFO, a lane; only lanes are sorted, in
+ * a pairing heap of their heads. Only a lane's head has an interval: the next request gets one when
+ * it becomes the head, so that merging and new weights need no second thoughts (the deferred form
+ * of sched/src/stage_queue.rs).
+ *
+ * Of equal start tags the shorter interval goes first, then the first to become a head. All of it
+ * belongs to whoever holds the queue's lock.
+ */
+#ifndef MQFQ_STAGE_QUEUE_H
+#define MQFQ_STAGE_QUEUE_H
+
+#include "flow.h"
+
+/* One flow in one hardware queue. */
+struct mqfq_lane {
+	struct list_head requests;	/* staged, the head first */
+	struct mqfq_flow *flow;
+	u64 start;			/* of the head */
+	u64 span;
+	u64 cost;			/* of the head, as charged */
+	u32 arrival;
+	struct mqfq_lane *child;	/* pairing heap: the first below */
+	struct mqfq_lane *sibling;
+	struct mqfq_lease lease;
+#ifdef __KERNEL__
+	/* Written by those who complete. */
+	atomic64_t requests_out ____cacheline_aligned_in_smp;	/* scheduler tags held */
+	u64 share;			/* weight that counts while tags are held */
+	atomic64_t bytes[2], done[2];	/* by direction */
+	atomic64_t queued_ns, device_ns;
+#endif
+};
+
+struct mqfq_stage {
+	struct mqfq_lane *first;
+	u32 staged;
+	u32 lanes;
+	u32 arrivals;
+};
+
+bool mqfq_stage_add(struct mqfq_stage *stage, struct mqfq_lane *lane);
+void mqfq_stage_rekey_first(struct mqfq_stage *stage);
+void mqfq_stage_drop_first(struct mqfq_stage *stage);
+
+#endif
