@@ -47,6 +47,7 @@ use crate::tls::Offer;
 use mqfq_blk::client::{MakeClient, Packed, Whose};
 use mqfq_blk::engine::Engine;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -157,6 +158,12 @@ pub trait Listener: Send {
         None
     }
 
+    /// The file that it has made where clients find it, which has [`ListenOptions::socket_mode`]. As it stands here:
+    /// none.
+    fn file(&self) -> Option<PathBuf> {
+        None
+    }
+
     /// A connection that another process's listener had accepted at this address. It takes a place here now, and goes
     /// on when it is started.
     ///
@@ -192,8 +199,66 @@ pub struct ListenOptions {
     pub inherited: Arc<Inherited>,
     /// Encryption, for front ends that can. Default: none.
     pub tls: Option<Offer>,
+    /// What of these limits was changed since, for all listeners of a process.
+    pub since: Arc<LimitsSince>,
     /// Where lines about broken connections and refused clients go. Default: nowhere; [`Stats`] counts them anyway.
     pub log: Option<Log>,
+}
+
+impl ListenOptions {
+    /// [`ListenOptions::bytes_in_flight_max`] of a connection that begins now.
+    pub fn bytes_in_flight_max_now(&self) -> u64 {
+        self.since.bytes_in_flight_max.now().unwrap_or(self.bytes_in_flight_max)
+    }
+
+    /// [`ListenOptions::handshake_timeout`] of a connection that begins now.
+    pub fn handshake_timeout_now(&self) -> Duration {
+        self.since.handshake_timeout_ns.now().map_or(self.handshake_timeout, Duration::from_nanos)
+    }
+
+    /// [`ListenOptions::socket_mode`] of a socket that is made now.
+    pub fn socket_mode_now(&self) -> u32 {
+        self.since.socket_mode.now().map_or(self.socket_mode, |mode| mode as u32)
+    }
+}
+
+/// Limits that were changed while clients are served. Who has come before keeps what was.
+#[derive(Debug, Default)]
+pub struct LimitsSince {
+    bytes_in_flight_max: Since,
+    handshake_timeout_ns: Since,
+    socket_mode: Since,
+}
+
+impl LimitsSince {
+    /// From now on these.
+    pub fn set(&self, bytes_in_flight_max: u64, handshake_timeout: Duration, socket_mode: u32) {
+        self.bytes_in_flight_max.set(bytes_in_flight_max);
+        self.handshake_timeout_ns.set(u64::try_from(handshake_timeout.as_nanos()).unwrap_or(u64::MAX - 1));
+        self.socket_mode.set(socket_mode.into());
+    }
+}
+
+/// A number that was set, below `u64::MAX`.
+#[derive(Debug)]
+struct Since(AtomicU64);
+
+impl Default for Since {
+    fn default() -> Since {
+        Since(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Since {
+    fn now(&self) -> Option<u64> {
+        // Relaxed: a number that nothing else is ordered by; a connection that begins meanwhile has either.
+        Some(self.0.load(Ordering::Relaxed)).filter(|number| *number != u64::MAX)
+    }
+
+    fn set(&self, number: u64) {
+        // Relaxed: see `now`.
+        self.0.store(number, Ordering::Relaxed);
+    }
 }
 
 impl Default for ListenOptions {
@@ -206,6 +271,7 @@ impl Default for ListenOptions {
             reserve: Arc::default(),
             inherited: Arc::default(),
             tls: None,
+            since: Arc::default(),
             log: None,
         }
     }

@@ -15,6 +15,7 @@ use rustix::net::sockopt;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// From an accept that found no descriptor, with the reserve given up already, to the next one.
@@ -91,7 +92,7 @@ impl SocketListener {
                 let socket = socket.try_clone();
                 address.adopt(socket.map_err(|error| format!("cannot listen on {address}: {error}"))?)?
             }
-            None => address.listen(options.socket_mode, backlog)?,
+            None => address.listen(options.socket_mode_now(), backlog)?,
         };
         Ok(SocketListener { lent, ..SocketListener::of(listening, exports, options, names, connection) })
     }
@@ -230,6 +231,13 @@ impl Listener for SocketListener {
 
     fn places(&self) -> Option<Arc<Places>> {
         Some(self.places.clone())
+    }
+
+    fn file(&self) -> Option<PathBuf> {
+        match &self.listening.address {
+            SocketAddress::Unix(path) if self.lent.is_none() => Some(path.clone()),
+            _ => None,
+        }
     }
 
     fn adopt(&self, Travelled { packed, version }: Travelled) -> Result<MakeClient, String> {

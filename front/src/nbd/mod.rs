@@ -92,7 +92,7 @@ impl NbdOptions {
         let payload_bytes_max = 1 << block.payload_bytes_max.ilog2();
         Limits {
             requests_max: self.requests_in_flight_max.max(1),
-            bytes_max: self.listen.bytes_in_flight_max,
+            bytes_max: self.listen.bytes_in_flight_max_now(),
             piece_bytes: self.piece_bytes.min(payload_bytes_max).max(block.min_bytes),
         }
     }

@@ -176,7 +176,7 @@ impl Connection {
 
     pub(super) fn await_handshake(&self, context: &mut dyn Context) {
         // Saturating: a limit of centuries is none.
-        let timeout_ns = u64::try_from(self.options.listen.handshake_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout_ns = u64::try_from(self.options.listen.handshake_timeout_now().as_nanos()).unwrap_or(u64::MAX);
         context.timer(context.now_ns().saturating_add(timeout_ns), user::HANDSHAKE);
     }
 }
