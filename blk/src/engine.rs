@@ -347,7 +347,9 @@ impl Engine {
     }
 
     /// Asks every client to drain and waits until all are done. Clients still there after `grace` have their sockets
-    /// shut down. Returns whether none had to be. New clients are not taken any more.
+    /// shut down, and what they wait for on a device is waited for as long again, 5 s at least: a device that never
+    /// ends a request holds nobody up for ever. Returns whether all were done within `grace`. New clients are not taken
+    /// any more.
     pub fn drain(&self, grace: Duration) -> bool {
         self.drain_by(Mail::Drain, || Mail::Abort, grace)
     }
@@ -364,21 +366,19 @@ impl Engine {
             self.shared.send(worker, ask(sender.clone()));
         }
         drop(sender);
-        let mut in_time = true;
-        for _ in 0..self.threads.len() {
-            if in_time {
-                match drained.recv_timeout(grace) {
-                    Ok(()) => continue,
-                    Err(mpsc::RecvTimeoutError::Disconnected) => return false,
-                    Err(mpsc::RecvTimeoutError::Timeout) => {
-                        in_time = false;
-                        (0..self.threads.len()).for_each(|worker| self.shared.send(worker, abort()));
-                    }
+        let clock = self.clock();
+        let mut until_ns = clock.now_ns().saturating_add(nanoseconds(grace));
+        let (mut in_time, mut answers) = (true, 0);
+        while answers < self.threads.len() {
+            match drained.recv_timeout(Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()))) {
+                Ok(()) => answers += 1,
+                Err(mpsc::RecvTimeoutError::Timeout) if in_time => {
+                    in_time = false;
+                    (0..self.threads.len()).for_each(|worker| self.shared.send(worker, abort()));
+                    // A shut-down socket ends at once; what remains is requests on the device.
+                    until_ns = clock.now_ns().saturating_add(nanoseconds(grace.max(LAST_REQUESTS_LEAST)));
                 }
-            }
-            // A shut-down socket ends at once; what remains is requests on the device, which it completes.
-            if drained.recv().is_err() {
-                return false;
+                Err(_) => return false,
             }
         }
         in_time
@@ -484,6 +484,14 @@ impl Drop for Engine {
             drop(thread.join());
         }
     }
+}
+
+/// Least wait for the last requests of clients that were shut down.
+const LAST_REQUESTS_LEAST: Duration = Duration::from_secs(5);
+
+/// As the engine's clock counts; a wait of centuries is one without end.
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// How long the workers together may take for what is under way.

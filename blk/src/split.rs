@@ -409,7 +409,7 @@ impl SplitControl {
     }
 
     /// The policy that orders requests from now on has a depth, or none: `"auto"` splits only where there is one.
-    /// Called before a context gets the policy.
+    /// Called while no context has requests in a policy: before the first one, and between two.
     pub fn set_policy(&self, has_depth: bool) {
         // Held: whoever is in `bring` must not put a size in force after this. Workers try the lock and never wait.
         let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);

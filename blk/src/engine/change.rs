@@ -60,9 +60,11 @@ impl Engine {
         let (flows, tree) = self.of(device, |at| (at.flows.clone(), at.grouping.tree.clone()));
         let (policy, room) = flows::build(&options, &self.topology, &flows, &tree).map_err(|error| named(&error))?;
         let tuning = Tuning::new(&options, self.workers());
-        self.replace(device, policy, room, tuning, patience, |_| ())
+        let split = self.shared_device(device).split.clone();
+        // While all workers are quiet: the first request that is ordered by the policy is cut as it wants.
+        let take_over = |_: &AnyPolicy| split.set_policy(options.kind.has_depth());
+        self.replace(device, policy, room, tuning, patience, take_over)
             .map_err(|reason| format!("device {name}: {reason}; it keeps the policy {now}"))?;
-        self.shared_device(device).split.set_policy(options.kind.has_depth());
         self.with(device, |at| at.policy = options);
         Ok(())
     }

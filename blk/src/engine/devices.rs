@@ -55,7 +55,7 @@ impl Engine {
     /// Lets go of a device whose clients are gone. Its index is free when this returns.
     ///
     /// # Errors
-    /// One sentence, and the device stays: it did not complete its requests within `patience`.
+    /// One sentence, and the device stays: it did not complete its requests within `patience`. It may be asked again.
     ///
     /// # Panics
     /// If there is no such device.
