@@ -74,7 +74,10 @@ fn the_document_has_every_route_and_no_other() {
         let methods = methods.as_object().unwrap().keys().map(|method| method.to_uppercase());
         methods.map(|method| format!("{method} {path}")).collect::<Vec<_>>()
     };
-    let documented: BTreeSet<String> = document["paths"].as_object().unwrap().iter().flat_map(methods).collect();
+    // The crate that watches adds routes of its own, and holds them against the document as well.
+    let is_ours = |(_, path): &(&String, &Value)| path["get"]["tags"] != serde_json::json!(["observe"]);
+    let documented: BTreeSet<String> =
+        document["paths"].as_object().unwrap().iter().filter(is_ours).flat_map(methods).collect();
     let routes = routes(OnPaper::new(""));
     let served: BTreeSet<String> = routes.iter().map(|route| format!("{} {}", route.method, route.path)).collect();
     assert_eq!(documented, served);

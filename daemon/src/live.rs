@@ -3,19 +3,23 @@
 //! Answers: which thing of the process is which section of the config? The reconciler (`reconcile.rs`) alone changes
 //! it; a report asks for the counters of the listeners, which are shared.
 
-use crate::config::{DevicePlan, ExportPlan, LiveCaps, Plan, family};
+use crate::config::{DevicePlan, ExportPlan, LiveCaps, Plan, ServerConfig, family};
 use mqfq_blk::PolicyOptions;
 use mqfq_blk::cap::Caps;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceOptions, FlowOptions, Grouping};
 use mqfq_blk::slots::{NoPlace, PLACES_MAX, Slot, Slots};
 use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
-use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener};
+use mqfq_front::front_end::{ExportAddress, LimitsSince, ListenOptions, Listener};
 use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
 use mqfq_front::places::Places;
 use mqfq_front::stats::{Counts, Stats};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The exports of a plan as clients have them.
 pub type Exports = BTreeMap<Slot, Export>;
@@ -214,6 +218,8 @@ pub struct LiveListener {
     pub table: Arc<ExportTable>,
     /// Whom it lets in.
     pub places: Option<Arc<Places>>,
+    /// What it has made.
+    file: Option<PathBuf>,
 }
 
 /// Counters of the listeners that there are, with their addresses as the kernel has them.
@@ -270,12 +276,26 @@ pub struct Listeners {
     all: Vec<LiveListener>,
     counts: ListenerCounts,
     options: MakeOptions,
+    since: Arc<LimitsSince>,
 }
 
 impl Listeners {
-    /// None. `options` makes those of each.
-    pub fn new(options: MakeOptions) -> Listeners {
-        Listeners { all: Vec::new(), counts: ListenerCounts::default(), options }
+    /// None. `options` makes those of each, which all have `since`.
+    pub fn new(options: MakeOptions, since: Arc<LimitsSince>) -> Listeners {
+        Listeners { all: Vec::new(), counts: ListenerCounts::default(), options, since }
+    }
+
+    /// Gives those who come from now on the limits of `server`, and sockets that are there the permissions, if those
+    /// are others than `before`. Sentences about those that cannot have them.
+    pub fn limit(&self, server: &ServerConfig, before: &ServerConfig) -> Vec<String> {
+        let handshake = Duration::from_secs(server.handshake_s);
+        self.since.set(server.connection_memory_bytes, handshake, server.socket_mode);
+        let set_mode = |path: &PathBuf| {
+            let set = std::fs::set_permissions(path, Permissions::from_mode(server.socket_mode));
+            set.err().map(|error| format!("cannot set the permissions of {}: {}", path.display(), crate::plain(&error)))
+        };
+        let files = self.all.iter().filter_map(|listener| listener.file.as_ref());
+        files.filter(|_| server.socket_mode != before.socket_mode).filter_map(set_mode).collect()
     }
 
     /// Their counters.
@@ -293,11 +313,11 @@ impl Listeners {
 
     /// From now on it is one of them.
     pub fn add(&mut self, address: ExportAddress, table: Arc<ExportTable>, listener: &dyn Listener) {
-        let (number, places) = (listener.number(), listener.places());
+        let (number, places, file) = (listener.number(), listener.places(), listener.file());
         // A front end that numbers no listeners has one for each address all the same.
         let key = if number == u64::MAX { u64::MAX - self.all.len() as u64 } else { number };
         self.counts.lock().insert(key, (listener.address(), listener.stats()));
-        self.all.push(LiveListener { address, number, table, places });
+        self.all.push(LiveListener { address, number, table, places, file });
     }
 
     /// The one of an address.

@@ -12,6 +12,7 @@ use mqfq_demo::scratch::Scratch;
 use mqfq_observe::top::run::{TopOptions, top};
 use std::fmt::Write;
 use std::io::{BufRead, BufReader, IsTerminal};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -23,7 +24,7 @@ const RUN_MS: u64 = 60_000;
 /// Name, weight, requests under way, and bytes of each. The first two ask for more than the drive can do.
 const TENANTS: [(&str, u16, u16, u32); 3] = [("web", 300, 32, 4096), ("batch", 100, 32, 16_384), ("db", 100, 1, 4096)];
 
-/// A server that ends with its owner.
+/// A server that ends with its owner, also if that is killed.
 struct Server(Child);
 
 impl Drop for Server {
@@ -83,6 +84,14 @@ fn serve(config: &Path) -> Result<Server, String> {
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
     command.args(["--json", "serve"]).arg(config).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let owner = rustix::process::getpid();
+    let end_with_owner = move || {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+        // Whose owner has died before that would wait for a signal that does not come.
+        if rustix::process::getppid() == Some(owner) { Ok(()) } else { Err(std::io::ErrorKind::Interrupted.into()) }
+    };
+    // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(end_with_owner) };
     let mut child = command.spawn().map_err(failed)?;
     let said = child.stdout.take().map(BufReader::new);
     let server = Server(child);

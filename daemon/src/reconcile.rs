@@ -19,15 +19,20 @@
 //! What goes is gone before what comes is offered: a byte that changes hands is never two exports' (I11). What is tried
 //! adds and changes alone, so that it can be taken back without anybody noticing more than a pause.
 //!
+//! # A device that hangs
+//! holds nothing else up. Requests that it does not end within `drain-s` seconds, and as long again once their clients
+//! are shut down, are left to it; what they may still touch is nobody's until they have ended (`unended.rs`).
+//!
 //! Invariant: a proposal is applied as a whole or not at all (I12 of `ARCHITECTURE.md`). Its number, its revision, and
 //! who has made it are kept by the control plane (`control/src/ledger.rs`).
 
 mod difference;
+mod unended;
 
 pub use difference::Change;
 
 use crate::config::caps::WatchedCaps;
-use crate::config::{DevicePlan, ExportPlan, LiveCaps, Plan};
+use crate::config::{DevicePlan, LiveCaps, Plan};
 use crate::devices;
 use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants};
 use crate::output::Output;
@@ -38,12 +43,13 @@ use mqfq_blk::client::{MakeClient, Remains};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::Engine;
 use mqfq_blk::slots::Slot;
-use mqfq_front::export::ExportTable;
+use mqfq_front::export::{Export, ExportTable};
 use mqfq_front::front_end::{self, ExportAddress, Listener};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use unended::Unended;
 
 /// Exports that drain at a time.
 const DRAINS_AT_ONCE: usize = 64;
@@ -65,6 +71,10 @@ pub struct Reconciler {
     things: Things,
     /// Listeners that are gone and by which somebody has come who is still there.
     closed: Vec<LiveListener>,
+    /// What devices have not ended of things that are gone.
+    unended: Unended,
+    /// Exports that wait for such bytes, and how many they have meanwhile, from their beginning; 0: nobody gets them.
+    waiting: BTreeMap<Slot, u64>,
 }
 
 /// What stands behind the plan.
@@ -111,7 +121,8 @@ impl Reconciler {
     /// Of an engine that runs `plan`.
     pub fn new(plan: Plan, engine: Arc<Engine>, things: Things) -> Reconciler {
         things.watched_caps.follow(&things.caps, &plan);
-        Reconciler { plan, engine, things, closed: Vec::new() }
+        let (closed, unended, waiting) = (Vec::new(), Unended::default(), BTreeMap::new());
+        Reconciler { plan, engine, things, closed, unended, waiting }
     }
 
     /// What is in force.
@@ -126,7 +137,9 @@ impl Reconciler {
     /// # Errors
     /// [`Refusals`]: what cannot be had while tenants are served, or what failed. All is as before.
     pub fn propose(&mut self, plan: &Plan, dry_run: bool) -> Result<Vec<Change>, Refusals> {
-        let target = self.plan.aligned(plan)?;
+        self.look_again();
+        let target = self.plan.aligned(plan, self.unended.places())?;
+        self.unended.refuse(&target, &self.plan)?;
         let policies = |slot: Slot, plan: &DevicePlan| {
             let has_class_queues = self.engine.has_class_queues(slot.place());
             let to_be = live::policy(plan, self.engine.workers(), has_class_queues);
@@ -146,6 +159,23 @@ impl Reconciler {
         self.plan = target;
         self.things.watched_caps.follow(&self.things.caps, &self.plan);
         Ok(changes)
+    }
+
+    /// What has ended since the last change is there to be had, and is given to those who wait for it.
+    fn look_again(&mut self) {
+        if !self.unended.look(&self.engine) {
+            return;
+        }
+        let Things { exports, listeners, .. } = &self.things;
+        let (plan, unended) = (&self.plan, &self.unended);
+        self.waiting.retain(|slot, had| {
+            let waits = unended.is_in_the_way(&plan.exports[*slot], *had);
+            if !waits {
+                exports[slot].door.resize(plan.exports[*slot].size_bytes);
+            }
+            waits
+        });
+        offer(plan, exports, &self.waiting, listeners);
     }
 
     fn apply(&mut self, target: &Plan) -> Result<(), Refusals> {
@@ -279,6 +309,8 @@ impl Reconciler {
         // Before the first client: another device may have had the index.
         self.name_devices(target, &devices);
         self.open(target, &exports, bound);
+        let sentences = self.things.listeners.limit(&target.server, &self.plan.server);
+        sentences.iter().for_each(|sentence| self.things.output.note(sentence));
         self.let_go(target, grace);
         let stay: BTreeSet<Slot> = target.devices.iter().map(|(slot, _)| slot).collect();
         self.things.devices.extend(devices);
@@ -296,54 +328,74 @@ impl Reconciler {
     }
 
     /// Exports that go take no new clients, and those that they have are drained.
-    fn drain_exports(&self, target: &Plan, grace: Duration) {
+    fn drain_exports(&mut self, target: &Plan, grace: Duration) {
         let gone = self.things.exports.iter().filter(|(slot, _)| target.exports.get(**slot).is_none());
-        let gone: Vec<_> = gone.map(|(_, export)| export).collect();
-        gone.iter().for_each(|export| export.door.close());
+        let gone: Vec<(Slot, Export)> = gone.map(|(slot, export)| (*slot, export.clone())).collect();
+        gone.iter().for_each(|(_, export)| export.door.close());
+        let mut late = Vec::new();
         for some in gone.chunks(DRAINS_AT_ONCE) {
+            let engine = &self.engine;
             std::thread::scope(|scope| {
-                for export in some {
-                    scope.spawn(|| {
-                        if !front_end::drain_export(&self.engine, export, grace) {
-                            let (name, grace_s) = (mqfq_config::text::shown(&export.name), grace.as_secs());
-                            self.things.output.note(&format!(
-                                "some clients of export {name}, which is gone, did not take their replies within \
-                                 {grace_s} s and were disconnected"
-                            ));
-                        }
-                    });
-                }
+                let drain = |(_, export): &'_ (Slot, Export)| front_end::drain_export(engine, export, grace);
+                let drains: Vec<_> = some.iter().map(|export| scope.spawn(move || drain(export))).collect();
+                let in_time = drains.into_iter().map(|drain| drain.join().unwrap_or(false));
+                late.extend(some.iter().zip(in_time).filter(|(_, in_time)| !in_time).map(|(export, _)| export));
+            });
+        }
+        for (slot, export) in late {
+            let plan = &self.plan.exports[*slot];
+            let range = plan.offset_bytes..plan.offset_bytes + export.size_now_bytes();
+            let (name, grace_s) = (mqfq_config::text::shown(&export.name), grace.as_secs());
+            self.things.output.note(&match self.unended.bytes(&self.engine, plan.device, range, &export.name) {
+                true => format!(
+                    "export {name} is gone, and its device has not ended all of its requests: its bytes are nobody's \
+                     until it has"
+                ),
+                false => format!(
+                    "some clients of export {name}, which is gone, did not take their replies within {grace_s} s and \
+                     were disconnected"
+                ),
             });
         }
     }
 
-    /// Those that stay have their new size and access; of one that shrinks nothing is under way beyond its end.
-    fn resize(&self, target: &Plan, exports: &Exports, grace: Duration) {
+    /// Those that stay have their new size and access; of one that shrinks nothing is under way beyond its end, or it
+    /// is nobody's there. Who gets bytes of another's gets them last.
+    fn resize(&mut self, target: &Plan, exports: &Exports, grace: Duration) {
+        let waited = std::mem::take(&mut self.waiting);
+        let size = |slot: Slot| self.plan.exports.get(slot).map_or(0, |before| before.size_bytes);
+        let had = |slot: Slot| waited.get(&slot).copied().unwrap_or_else(|| size(slot));
         for (slot, export) in target.exports.iter() {
-            let Some(before) = self.plan.exports.get(slot) else { continue };
-            let door = &exports[&slot].door;
-            if before.read_only != export.read_only {
+            let (had, door) = (had(slot), &exports[&slot].door);
+            if self.plan.exports.get(slot).is_some_and(|before| before.read_only != export.read_only) {
                 door.set_read_only(export.read_only);
             }
-            let ExportPlan { offset_bytes, size_bytes, .. } = export;
-            if before.size_bytes != *size_bytes {
-                door.resize(*size_bytes);
-            }
-            if before.size_bytes > *size_bytes {
-                let beyond = Remains::Bytes(offset_bytes + size_bytes, offset_bytes + before.size_bytes);
-                let device = export.device.place();
-                let mut asked = Instant::now();
-                let mut ended = self.engine.await_end(device, beyond, grace);
-                if let Err(reason) = &ended {
+            if had > export.size_bytes {
+                door.resize(export.size_bytes);
+                let range = export.offset_bytes + export.size_bytes..export.offset_bytes + had;
+                let beyond = Remains::Bytes(range.start, range.end);
+                let ended = self.engine.await_end(export.device.place(), beyond, grace);
+                if let Err(reason) = ended
+                    && self.unended.bytes(&self.engine, export.device, range, &export.name)
+                {
                     let name = mqfq_config::text::shown(&export.name);
-                    self.things.output.note(&format!("export {name} shrank: {reason}, and the change waits for them"));
+                    let sentence = format!("export {name} shrank: {reason}, and what it had is nobody's until they do");
+                    self.things.output.note(&sentence);
                 }
-                // Bytes that somebody may still write are given to nobody (I11), however long the device takes. A
-                // refusal that comes at once is that of an engine that has ended.
-                while ended.is_err() && asked.elapsed() >= grace {
-                    asked = Instant::now();
-                    ended = self.engine.await_end(device, beyond, grace);
+            }
+        }
+        for (slot, export) in target.exports.iter().filter(|(slot, export)| had(*slot) < export.size_bytes) {
+            let (had, name) = (had(slot), mqfq_config::text::shown(&export.name));
+            let door = &exports[&slot].door;
+            if self.unended.is_in_the_way(export, had) {
+                self.waiting.insert(slot, had);
+                let later = "the next change or reload that finds them free offers them";
+                self.things.output.note(&format!("export {name} waits for its bytes: {later}"));
+                if had > 0 {
+                    door.resize(had);
                 }
+            } else if had > 0 {
+                door.resize(export.size_bytes);
             }
         }
     }
@@ -355,21 +407,19 @@ impl Reconciler {
             self.things.listeners.add(address, table, &*listener);
             clients.extend(listener.into_clients());
         }
-        for (address, slots) in &target.listeners {
-            let listener = self.things.listeners.of(address).expect("bound before");
-            listener.table.replace(live::offered(slots, exports)).expect("a list that was made before");
-            if let Some(places) = &listener.places {
-                places.share(&listener.table, target.server.connections_max);
-            }
-        }
+        offer(target, exports, &self.waiting, &self.things.listeners);
         clients.into_iter().for_each(|client| self.engine.attach(client));
     }
 
     /// Flows and devices that go.
-    fn let_go(&self, target: &Plan, patience: Duration) {
+    fn let_go(&mut self, target: &Plan, patience: Duration) {
         for (slot, before) in self.plan.devices.iter() {
             let result = match target.devices.get(slot) {
-                None => self.engine.remove_device(slot.place(), patience),
+                None => {
+                    let gone = self.engine.remove_device(slot.place(), patience);
+                    self.unended.device(slot, gone.is_ok());
+                    gone
+                }
                 Some(plan) if before.flows.iter().all(|(flow, _)| plan.flows.get(flow).is_some()) => Ok(()),
                 Some(plan) => self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience),
             };
@@ -383,6 +433,18 @@ impl Reconciler {
             let name = target.devices[*slot].config.name.clone();
             self.things.trouble.name(slot.place(), &name);
             self.things.watch.add(&name, device);
+        }
+    }
+}
+
+/// Every address of `plan` offers its exports, but for those that wait, and lets in as many as it may.
+fn offer(plan: &Plan, exports: &Exports, waiting: &BTreeMap<Slot, u64>, listeners: &Listeners) {
+    for (address, slots) in &plan.listeners {
+        let listener = listeners.of(address).expect("bound before");
+        let slots: Vec<Slot> = slots.iter().filter(|slot| waiting.get(slot) != Some(&0)).copied().collect();
+        listener.table.replace(live::offered(&slots, exports)).expect("a list that was made before");
+        if let Some(places) = &listener.places {
+            places.share(&listener.table, plan.server.connections_max);
         }
     }
 }
@@ -416,3 +478,6 @@ fn with_those_that_go(before: &DevicePlan, plan: &DevicePlan) -> DevicePlan {
     }
     both
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ use crate::trouble::{TroubleCounts, TroubleTeller};
 use crate::upgrade::{Arrival, Boarded, Outcome, Replaced, ReplacedReport, Serving, Upgrades, leave};
 use crate::{devices, observe, plain, systemd, upgrade, watch};
 use mqfq_blk::device::Device;
-use mqfq_blk::engine::{Engine, EngineOptions, Settled};
+use mqfq_blk::engine::{DeviceStats, Engine, EngineOptions, Settled};
 use mqfq_blk::probe::Finding;
 use mqfq_blk::slots::Slot;
 use mqfq_config::text::shown;
@@ -262,6 +262,7 @@ fn start_and_serve(
         inherited: activated.clone(),
         ..ListenOptions::default()
     };
+    let since = listen_options.since.clone();
     let owners = Owners::new(&prepared.plan);
     let (notes, whose) = (output.clone(), owners.clone());
     let listen_options: MakeOptions = Arc::new(move |address: &ExportAddress| {
@@ -317,7 +318,7 @@ fn start_and_serve(
     let listeners: Vec<(String, Box<dyn Listener>)> =
         prepared.tables.iter().filter_map(|(address, _)| listeners.remove_entry(&upgrade::key(address))).collect();
     let addresses: Vec<String> = listeners.iter().map(|(_, listener)| listener.address()).collect();
-    let mut live_listeners = Listeners::new(listen_options);
+    let mut live_listeners = Listeners::new(listen_options, since);
     for (address, table) in &prepared.tables {
         let key = upgrade::key(address);
         let listener = listeners.iter().find(|(other, _)| *other == key);
@@ -426,7 +427,8 @@ fn start_and_serve(
                 // Nobody changes the config meanwhile; nor until the end, if another process has everything by then: a
                 // change would shut down the sockets that are that one's.
                 running.with_plan(|_| match upgrade::hand_over(ready, &engine, &serving) {
-                    Outcome::Replaced => {
+                    Outcome::Replaced(by) => {
+                        by.into_iter().for_each(systemd::is_now);
                         let json = "{\"handed_over\":true}\n".to_owned();
                         let text = "handed over: another process serves now\n".to_owned();
                         leave(output, print_stats, &mut report, if output.is_json() { json } else { text });
@@ -460,8 +462,19 @@ fn start_and_serve(
     if print_stats {
         report();
     }
-    let sentence = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
-    if all_answered { Ok(()) } else { Err(sentence().into()) }
+    if all_answered {
+        return Ok(());
+    }
+    let left = |device: &DeviceStats| device.hctxs.iter().map(|hctx| hctx.in_flight + hctx.staged).sum::<u64>();
+    let stats = engine.stats();
+    let stuck = stats.devices.iter().find(|device| left(device) > 0);
+    // Its workers would wait for what is under way: the end of the process does not.
+    std::mem::forget(engine);
+    let unended = |device: &DeviceStats| {
+        format!("device {} has not ended {} requests within twice {drain_s} s", device.name, left(device))
+    };
+    let late = || format!("some clients did not take their replies within {drain_s} s and were disconnected");
+    Err(stuck.map_or_else(late, unended).into())
 }
 
 /// Where the counters come from.

@@ -79,6 +79,11 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("answering admitted requests")]);
 }
 
+/// Another process serves from now on, which the manager is to look after.
+pub fn is_now(process: u32) {
+    tell(&[NotifyState::MainPid(process)]);
+}
+
 /// A descriptor that was passed, and what the service manager calls it.
 pub type Passed = (String, OwnedFd);
 

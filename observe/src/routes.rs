@@ -114,6 +114,37 @@ fn broken() -> Response {
 mod tests {
     use super::*;
 
+    struct Nothing;
+
+    impl crate::source::Source for Nothing {
+        fn stats(&self) -> mqfq_blk::engine::EngineStats {
+            mqfq_blk::engine::EngineStats { at_ns: 0, devices: Vec::new() }
+        }
+
+        fn sums(&self) -> mqfq_blk::engine::EngineStats {
+            self.stats()
+        }
+
+        fn limited(&self) -> Vec<crate::source::Limited> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn the_document_has_every_route_and_no_other() {
+        let document: serde_json::Value = serde_json::from_str(mqfq_control::api::OPENAPI).unwrap();
+        let paths = document["paths"].as_object().unwrap().iter();
+        let documented: Vec<&str> = paths
+            .filter(|(_, path)| path["get"]["tags"] == json!(["observe"]))
+            .map(|(path, _)| path.as_str())
+            .collect();
+        let routes = routes(&Arc::new(Watcher::new(Arc::new(Nothing))));
+        assert!(routes.iter().all(|route| route.method == Method::GET));
+        let mut served: Vec<&str> = routes.iter().map(|route| route.path).collect();
+        served.sort();
+        assert_eq!(documented, served);
+    }
+
     #[test]
     fn the_page_loads_nothing_from_elsewhere() {
         for address in ["http://", "https://", "//cdn", "@import", "src="] {

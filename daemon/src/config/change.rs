@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 const RESTART: &str = "cannot change while serving";
 
 impl Plan {
-    /// `new` in the slots of this one.
+    /// `new` in the slots of this one. A device that comes gets none of `taken_places`.
     ///
     /// # Errors
     /// One sentence: the first thing that differs and cannot change while tenants are served.
-    pub fn aligned(&self, new: &Plan) -> Result<Plan, String> {
+    pub fn aligned(&self, new: &Plan, taken_places: &BTreeSet<usize>) -> Result<Plan, String> {
         same_server(&self.server, &new.server)?;
         let mut devices = self.devices.clone();
         let by_name = names(&devices, |device| device.config.name.as_str());
@@ -32,7 +32,12 @@ impl Plan {
                 }
                 None => {
                     refuse_path_of_another(&self.devices, device)?;
-                    let slot = devices.insert(device.clone()).map_err(|NoPlace| no_place(device))?;
+                    let mut insert = || devices.insert(device.clone()).map_err(|NoPlace| no_place(device));
+                    let mut slot = insert()?;
+                    // Those in between go below, with all others that do not stay.
+                    while taken_places.contains(&slot.place()) {
+                        slot = insert()?;
+                    }
                     (slot, device.flows.iter().map(|(flow, _)| (flow, flow)).collect())
                 }
             };
@@ -94,11 +99,11 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
         pin,
         spin_us,
         connections_max: _,
-        socket_mode,
-        handshake_s,
+        socket_mode: _,
+        handshake_s: _,
         drain_s: _,
         memory_bytes: _,
-        connection_memory_bytes,
+        connection_memory_bytes: _,
         tenants_max,
         exports_max,
         upgrade,
@@ -107,9 +112,6 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
         ("workers", *workers == new.workers),
         ("pin", *pin == new.pin),
         ("spin-us", *spin_us == new.spin_us),
-        ("socket-mode", *socket_mode == new.socket_mode),
-        ("handshake-s", *handshake_s == new.handshake_s),
-        ("connection-memory", *connection_memory_bytes == new.connection_memory_bytes),
         ("tenants-max", *tenants_max == new.tenants_max),
         ("exports-max", *exports_max == new.exports_max),
         ("upgrade", *upgrade == new.upgrade),
@@ -117,7 +119,8 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
     match same.iter().find(|(_, is_same)| !is_same) {
         None => Ok(()),
         Some((key, _)) => Err(format!(
-            "server.{key} {RESTART}, allowed are connections, memory and drain-s, and the rest by a restart"
+            "server.{key} {RESTART}, allowed are connections, connection-memory, drain-s, handshake-s, memory and \
+             socket-mode, and the rest by a restart"
         )),
     }
 }
@@ -264,13 +267,19 @@ offset = \"512KiB\"
 nbd = \"unix:/b\"
 ";
 
+    impl Plan {
+        fn aligned_to(&self, new: &Plan) -> Result<Plan, String> {
+            self.aligned(new, &BTreeSet::new())
+        }
+    }
+
     fn plan(text: &str) -> Plan {
         Config::parse("c.toml", text).unwrap().check(&RealFiles).unwrap()
     }
 
     fn aligned(from: &str, to: &str) -> Result<Plan, String> {
         assert!(OLD.contains(from), "{from}");
-        plan(OLD).aligned(&plan(&OLD.replacen(from, to, 1)))
+        plan(OLD).aligned_to(&plan(&OLD.replacen(from, to, 1)))
     }
 
     /// Exports by slot, with the slots of device and flow.
@@ -288,7 +297,7 @@ nbd = \"unix:/b\"
         assert_eq!(slots(&plan(OLD)), STAY);
         let mut sections: Vec<String> = OLD.split("[").skip(1).map(|section| format!("[{section}")).collect();
         sections.reverse();
-        let turned = plan(OLD).aligned(&plan(&sections.concat())).unwrap();
+        let turned = plan(OLD).aligned_to(&plan(&sections.concat())).unwrap();
         assert_eq!(slots(&turned), STAY);
         for (from, to) in [
             ("\"none\"", "\"mqfq\""),
@@ -306,17 +315,17 @@ nbd = \"unix:/b\"
     fn what_comes_gets_a_slot_of_its_own_and_what_goes_leaves_it_to_the_next() {
         let added = OLD.to_owned()
             + "[export.c]\ndevice = \"fast\"\ntenant = \"b\"\noffset = \"256KiB\"\nsize = \"4KiB\"\nnbd = \"unix:/b\"\n";
-        let both = plan(OLD).aligned(&plan(&added)).unwrap();
+        let both = plan(OLD).aligned_to(&plan(&added)).unwrap();
         assert_eq!(slots(&both), [STAY[0], STAY[1], "c 2.0 of 1.0 on 0.0"]);
         let without_a = added.replace("tenant = \"a\"", "tenant = \"b\"");
-        let moved = both.aligned(&plan(&without_a)).unwrap();
+        let moved = both.aligned_to(&plan(&without_a)).unwrap();
         assert_eq!(
             slots(&moved),
             [STAY[1], "c 2.0 of 1.0 on 0.0", "a 3.0 of 1.0 on 0.0"],
             "another tenant's is another"
         );
         assert_eq!(moved.devices[Slot::first(0)].flows.len(), 1);
-        let back = moved.aligned(&plan(OLD)).unwrap();
+        let back = moved.aligned_to(&plan(OLD)).unwrap();
         assert_eq!(format!("{:?}", back.exports.iter().map(|(slot, _)| slot).collect::<Vec<_>>()), "[0.1, 1.0]");
         let offset = aligned("\"512KiB\"", "\"576KiB\"").unwrap();
         assert_eq!(slots(&offset), [STAY[0], "b 2.0 of 1.0 on 0.0"], "other bytes are another export");
@@ -330,7 +339,7 @@ nbd = \"unix:/b\"
                 "[server]\nworkers = 3\n[device",
                 "server.workers cannot change while serving, allowed are connections",
             ),
-            ("[device", "[server]\nhandshake-s = 3\n[device", "server.handshake-s cannot change while serving"),
+            ("[device", "[server]\npin = false\n[device", "server.pin cannot change while serving"),
             (
                 "\"1MiB\"",
                 "\"2MiB\"",

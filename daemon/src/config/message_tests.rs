@@ -10,7 +10,7 @@ fn a_name_of_a_tenant_or_device_is_one_short_printable_line() {
     let fits = "n".repeat(255);
     let tenant = named("tenant.alice", &format!("tenant.{fits}")).replace("\"alice\"", &format!("\"{fits}\""));
     assert_eq!(plan(&tenant).unwrap().devices[Slot::first(0)].flows[Slot::first(0)].tenant, fits);
-    let allowed = "allowed are 255 bytes without control characters";
+    let allowed = "allowed are 255 bytes without \"/\" and control characters";
     for (section, line) in [("tenant.alice", 5), ("device.fast", 1)] {
         let kind = section.split('.').next().unwrap();
         assert_eq!(
@@ -118,10 +118,31 @@ fn an_export_name_may_be_empty_but_not_longer_than_the_protocol_carries() {
     assert_eq!(
         refusal(&good_with("[export.root]", &format!("[export.{name}]"))),
         format!(
-            "c.toml:8: export.\"{}\"... (4097 bytes): this name has 4097 bytes, allowed are 4096 bytes without NUL",
+            "c.toml:8: export.\"{}\"... (4097 bytes): this name has 4097 bytes, allowed are 4096 bytes \
+             without \"/\" and control characters",
             &name[..256]
         )
     );
+}
+
+/// A slash stands between tenant and export in counters and paths.
+#[test]
+fn no_name_has_a_slash() {
+    for (section, kind, line, most) in [
+        ("[tenant.alice]", "tenant", 5, 255),
+        ("[device.fast]", "device", 1, 255),
+        ("[export.root]", "export", 8, 4096),
+        ("[export.root]", "group", 8, 255),
+    ] {
+        let rest = if kind == "group" { "\n[export.root]" } else { "" };
+        assert_eq!(
+            refusal(&good_with(section, &format!("[{kind}.\"a/b\"]{rest}"))),
+            format!(
+                "c.toml:{line}: {kind}.\"a/b\": this name has 3 bytes, allowed are {most} bytes without \"/\" and control \
+                 characters"
+            )
+        );
+    }
 }
 
 #[test]

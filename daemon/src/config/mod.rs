@@ -359,6 +359,7 @@ impl Config {
         let root =
             Section::root(&source, root.get_ref(), &["server", "control", "device", "group", "tenant", "export"])?;
         let groups = Groups::read(&root, WEIGHTS, GROUPS_DEEP)?;
+        groups.all().iter().try_for_each(|group| name_fits(&group.name, SECTION_NAME_BYTES_MAX, &group.place))?;
         let tenant = |named| tenant(named, &groups);
         Ok(Config {
             server: server(&root)?,
@@ -431,18 +432,18 @@ fn upgrade(entry: &Entry<'_, '_>) -> Result<SocketAddress, ConfigError> {
     }
 }
 
-/// The name of a device or tenant is in order.
-fn name_fits(name: &str, section: &Section<'_, '_>) -> Result<(), ConfigError> {
-    let fits = name.len() <= SECTION_NAME_BYTES_MAX && !name.contains(char::is_control);
-    let wrong = || {
-        let allowed = format!("allowed are {SECTION_NAME_BYTES_MAX} bytes without control characters");
-        section.place().error(format!("this name has {} bytes, {allowed}", name.len()))
-    };
-    if fits { Ok(()) } else { Err(wrong()) }
+/// A name is in order: of a device, group or tenant, or of an export, which may be longer, and empty (NBD's default
+/// export). A slash stands between tenant and export where an export is a flow of its own: in counters and paths.
+fn name_fits(name: &str, bytes_max: usize, place: &Place) -> Result<(), ConfigError> {
+    if name.len() <= bytes_max && !name.contains(|it: char| it == '/' || it.is_control()) {
+        return Ok(());
+    }
+    let allowed = format!("allowed are {bytes_max} bytes without \"/\" and control characters");
+    Err(place.error(format!("this name has {} bytes, {allowed}", name.len())))
 }
 
 fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, ConfigError> {
-    name_fits(&name, &section)?;
+    name_fits(&name, SECTION_NAME_BYTES_MAX, section.place())?;
     let kind = section.require("kind", &KINDS.join(", "))?.choice(&KINDS)?;
     let index = KINDS.iter().position(|known| *known == kind).expect("a choice of KINDS");
     let section = section.with_allowed(&DEVICE_KEYS[index])?;
@@ -513,7 +514,7 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
 }
 
 fn tenant((name, section): (String, Section<'_, '_>), groups: &Groups) -> Result<TenantConfig, ConfigError> {
-    name_fits(&name, &section)?;
+    name_fits(&name, SECTION_NAME_BYTES_MAX, section.place())?;
     let section = section.with_allowed(&TENANT_KEYS)?;
     Ok(TenantConfig {
         name,
@@ -547,10 +548,7 @@ fn weight(section: &Section<'_, '_>) -> Result<Option<Weight>, ConfigError> {
 fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, ConfigError> {
     let section = section.with_allowed(&EXPORT_KEYS)?;
     const NAME_MAX_BYTES: usize = mqfq_front::export::NAME_BYTES_MAX;
-    if name.len() > NAME_MAX_BYTES || name.contains('\0') {
-        let message = format!("this name has {} bytes, allowed are {NAME_MAX_BYTES} bytes without NUL", name.len());
-        return Err(section.place().error(message));
-    }
+    name_fits(&name, NAME_MAX_BYTES, section.place())?;
     let located = |key, what: &str| {
         let entry = section.require(key, what)?;
         Ok(Located { value: entry.text(what)?, place: entry.place() })

@@ -4,7 +4,7 @@
 //! that stays; both plans are in the same slots (`config/change.rs`).
 
 use crate::config::caps::{self, Whose};
-use crate::config::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan};
+use crate::config::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan, ServerConfig};
 use mqfq_blk::PolicyKind;
 use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::Slot;
@@ -80,6 +80,11 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
     };
     of_server("connections", server.connections_max.to_string(), other.connections_max.to_string());
     of_server("memory", size::display(server.memory_bytes), size::display(other.memory_bytes));
+    let memory = |server: &ServerConfig| size::display(server.connection_memory_bytes);
+    of_server("connection-memory", memory(server), memory(other));
+    of_server("handshake-s", server.handshake_s.to_string(), other.handshake_s.to_string());
+    let mode = |server: &ServerConfig| format!("{:o}", server.socket_mode);
+    of_server("socket-mode", mode(server), mode(other));
     of_server("drain-s", server.drain_s.to_string(), other.drain_s.to_string());
     for (slot, device) in new.devices.iter() {
         match old.devices.get(slot) {

@@ -121,8 +121,8 @@ impl Serving {
 /// What became of an attempt.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The other process serves: this one ends, and drops nothing of what the other one has now.
-    Replaced,
+    /// The other process, of this number, serves: this one ends, and drops nothing of what the other one has now.
+    Replaced(Option<u32>),
     /// This one serves on, for this reason.
     RolledBack(String),
 }
@@ -230,7 +230,7 @@ pub fn hand_over((mut link, version): Ready, engine: &Engine, serving: &Serving)
         Err(sentence) => return roll_back(link, engine, sentence),
     };
     match send(&mut link, luggage, version).and_then(|()| link.expect(Kind::Taken, TAKEN_MAX)) {
-        Ok(_) => Outcome::Replaced,
+        Ok(_) => Outcome::Replaced(link.process()),
         Err(sentence) => roll_back(link, engine, sentence),
     }
 }
@@ -242,7 +242,7 @@ fn roll_back(mut link: Link, engine: &Engine, sentence: String) -> Outcome {
     // What it sent before, if anything.
     while let Ok(Some(message)) = link.receive(until.saturating_duration_since(Instant::now())) {
         if message.kind == Kind::Taken {
-            return Outcome::Replaced;
+            return Outcome::Replaced(link.process());
         }
     }
     link.say_no(&sentence);

@@ -87,6 +87,12 @@ impl Link {
         Ok(rustix::net::sockopt::socket_peercred(&self.0)?.uid.as_raw())
     }
 
+    /// The number of the process at the other end, if the kernel says it.
+    pub fn process(&self) -> Option<u32> {
+        let credentials = rustix::net::sockopt::socket_peercred(&self.0).ok()?;
+        u32::try_from(credentials.pid.as_raw_nonzero().get()).ok()
+    }
+
     /// Sends a message. An error other than a broken pipe may have sent a part of it.
     ///
     /// # Errors

@@ -146,6 +146,7 @@ mod document {
         let one = |kind: &str| path.strip_prefix(kind).is_some_and(|rest| rest.starts_with('/') && rest.len() > 1);
         let kinds = ["/v1/devices", "/v1/groups", "/v1/tenants", "/v1/exports"];
         let known = kinds.iter().find(|kind| one(kind)).map_or(path.to_owned(), |kind| format!("{kind}/{{name}}"));
+        let known = if one("/v1/why") { "/v1/why/{tenant}".to_owned() } else { known };
         let (status, media_type) = (reply.status.as_str(), reply.headers["content-type"].to_str().unwrap());
         let operation = &DOCUMENT["paths"][&known][method.to_lowercase()];
         let response = match operation["responses"].get(status) {
@@ -171,6 +172,9 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
     assert_eq!((&status["revision"], &status["things"]["exports"]), (&1.into(), &2.into()));
     assert!(get(&server, "/v1/counters")["devices"][0]["tenants"].is_array());
     assert_eq!(get(&server, "/v1/openapi.json")["openapi"], "3.1.0");
+    assert!(get(&server, "/v1/why").is_array());
+    let missing = ask(&server, "GET", "/v1/why/nobody", &[], None);
+    assert!(missing.0 == 404 && missing.1["detail"].as_str().unwrap().starts_with("there is no tenant nobody"));
     for kind in ["devices", "groups", "tenants", "exports"] {
         assert!(get(&server, &format!("/v1/{kind}"))["things"].is_array());
     }

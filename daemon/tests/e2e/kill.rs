@@ -13,6 +13,9 @@ use crate::server::{Folder, Server};
 use mqfq_testing::Random;
 use mqfq_testing::machine;
 use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
 
 const BLOCK_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
@@ -242,4 +245,30 @@ fn kill_nine_many_times() {
         std::env::var(name).map_or(default, parse)
     };
     kill_rounds(number("MQFQ_KILL_ROUNDS", 1000), number("MQFQ_KILL_SEED", 2));
+}
+
+#[test]
+fn the_server_of_a_demo_ends_with_it_also_when_it_is_killed() {
+    let _machine = machine::shared();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mqfq"));
+    command.args(["demo", "--live"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut demo = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(demo.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("the page: "), "{line}");
+    let pid = demo.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let server: libc::pid_t = children.trim().parse().expect("one child");
+    // SAFETY: no memory is involved. The demo has not waited for it, so the number is nobody else's.
+    let end = unsafe { libc::syscall(libc::SYS_pidfd_open, server, 0) } as libc::c_int;
+    assert!(end >= 0, "pidfd_open: {}", std::io::Error::last_os_error());
+    // SAFETY: the descriptor is new and nobody else's.
+    let end = unsafe { OwnedFd::from_raw_fd(end) };
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    let mut readable = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd is there to be read and written.
+    assert_eq!(unsafe { libc::poll(&raw mut readable, 1, 60_000) }, 1, "the server goes on without anybody");
+    let folder = line.split_once("-L 9118:").unwrap().1.split_once("/control.sock").unwrap().0;
+    let _ = std::fs::remove_dir_all(folder);
 }

@@ -1,10 +1,11 @@
 //! Tenants, exports, devices and listeners that come, change and go by SIGHUP, under clients of others.
 
 use crate::change::reload;
-use crate::client::{Client, Handshake};
+use crate::client::{Client, Handshake, is_closed};
 use crate::server::{Server, pattern};
 use mqfq_testing::machine;
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const CONFIG: &str = "[server]
@@ -180,9 +181,23 @@ fn devices_come_and_go_with_their_exports_and_server_limits_change() {
             assert_eq!(server.report()["devices"].as_array().unwrap().len(), 1);
         }
         let text = with(server, "").replace("drain-s = 20", "drain-s = 21\nconnections = 3\nmemory = \"1MiB\"");
+        let text =
+            text.replace("drain-s", "connection-memory = \"1MiB\"\nhandshake-s = 1\nsocket-mode = \"640\"\ndrain-s");
         let said = become_so(server, &text);
-        let server_keys = ["- - - connections 1024 3", "- - - memory 256MiB 1MiB", "- - - drain-s 20 21"];
+        let server_keys = [
+            "- - - connections 1024 3",
+            "- - - memory 256MiB 1MiB",
+            "- - - connection-memory 16MiB 1MiB",
+            "- - - handshake-s 10 1",
+            "- - - socket-mode 600 640",
+            "- - - drain-s 20 21",
+        ];
         assert_eq!(lines(&said), server_keys);
+        let mode = std::fs::metadata(server.socket("a")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640, "of a socket that was there");
+        // It says nothing, and one second is over before ten.
+        let mut silent = Handshake::start(&server.socket("a"));
+        assert!(is_closed(&mut silent.stream));
         let clients: Vec<_> = (0..2).map(|_| Client::connect(&server.socket("a"), "a")).collect();
         assert!(Handshake::start(&server.socket("a")).try_go("a").is_err(), "three are admitted, one writes");
         drop(clients);

@@ -427,8 +427,11 @@ fn a_restart_by_systemd_goes_through_its_descriptor_store() {
     clients.iter_mut().for_each(|client| has(client, 1));
     clients.iter_mut().for_each(|client| works(client, 2));
     works(&mut connect(&server, "drive"), 3);
-    // A server of the store can be replaced as any other.
+    // A server of the store can be replaced as any other, and its manager knows by whom.
     server = server.replace(CONFIG);
+    let process = format!("MAINPID={}\n", server.id());
+    let mut text = [0; 4096];
+    while manager.recv(&mut text).map(|length| &text[..length] != process.as_bytes()).expect("it is told") {}
     clients.iter_mut().for_each(|client| has(client, 2));
     drop(clients);
     server.terminate();

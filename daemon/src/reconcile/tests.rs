@@ -1,0 +1,200 @@
+//! Changes while a device hangs.
+
+use super::*;
+use crate::config::{Config, RealFiles};
+use crate::log_format::LogFormat;
+use crate::watch;
+use mqfq_blk::buffer::Buffer;
+use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Label, Whose};
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
+use mqfq_blk::engine::EngineOptions;
+use mqfq_blk::request::{Completion, Op, Submission};
+use mqfq_front::export::ExportId;
+use mqfq_front::front_end::ListenOptions;
+use mqfq_testing::Folder;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Ends no command while it holds.
+struct Held {
+    inner: MemoryDevice,
+    holds: Arc<AtomicBool>,
+}
+
+struct HeldQueue {
+    inner: Box<dyn DeviceQueue>,
+    holds: Arc<AtomicBool>,
+}
+
+impl Device for Held {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+
+    fn open_queue(&self, options: QueueOptions) -> Result<Box<dyn DeviceQueue>, String> {
+        Ok(Box::new(HeldQueue { inner: self.inner.open_queue(options)?, holds: self.holds.clone() }))
+    }
+}
+
+impl DeviceQueue for HeldQueue {
+    fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
+        self.inner.submit(command)
+    }
+
+    fn ring_doorbell(&mut self, now_ns: u64) {
+        self.inner.ring_doorbell(now_ns);
+    }
+
+    fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {
+        if !self.holds.load(Ordering::Relaxed) {
+            self.inner.reap(now_ns, out);
+        }
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        self.inner.next_event_ns().filter(|_| !self.holds.load(Ordering::Relaxed))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+}
+
+/// Has one write under way, and is done when that has ended.
+struct Writer {
+    id: u64,
+    device: DeviceIndex,
+    flow: mqfq_blk::FlowId,
+    offset_bytes: u64,
+    is_draining: bool,
+    is_written: bool,
+}
+
+impl Client for Writer {
+    fn start(&mut self, context: &mut dyn Context) {
+        let submission = Submission {
+            flow: self.flow,
+            op: Op::Write,
+            offset_bytes: self.offset_bytes,
+            length_bytes: 512,
+            fua: false,
+            buffer: Some(Buffer::new(512)),
+            cookie: 0,
+        };
+        context.submit(self.device, submission).expect("there is room");
+    }
+    fn event(&mut self, _: &mut dyn Context, _: Event) {}
+    fn completed(&mut self, _: &mut dyn Context, _: Completion) {
+        self.is_written = true;
+    }
+    fn turn_end(&mut self, _: &mut dyn Context) {}
+    fn room(&mut self, _: &mut dyn Context) {}
+    fn drain(&mut self, _: &mut dyn Context) {
+        self.is_draining = true;
+    }
+    fn is_done(&self) -> bool {
+        self.is_draining && self.is_written
+    }
+    fn label(&self) -> Label {
+        Label { client: None, export: Some(self.id) }
+    }
+}
+
+fn plan(folder: &Folder, exports: &[(&str, &str, &str, &str)]) -> Plan {
+    let path = folder.join("s").display().to_string();
+    let mut text = "[server]\ndrain-s = 1\n[tenant.t]\n[tenant.u]\n".to_owned();
+    let devices: BTreeSet<&str> = exports.iter().map(|(_, device, ..)| *device).collect();
+    for device in devices {
+        text += &format!("[device.{device}]\nkind = \"memory\"\nsize = \"1MiB\"\npolicy = \"none\"\n");
+    }
+    for (name, device, offset, size) in exports {
+        text += &format!(
+            "[export.{name}]\ndevice = \"{device}\"\ntenant = \"t\"\noffset = \"{offset}\"\nsize = \"{size}\"\n\
+             nbd = \"unix:{path}\"\n"
+        );
+    }
+    Config::parse("c.toml", &text).unwrap().check(&RealFiles).unwrap()
+}
+
+/// A server of `plan`, whose devices end nothing while `holds`.
+fn running(plan: Plan, holds: &Arc<AtomicBool>) -> Reconciler {
+    let held = |_: (Slot, &DevicePlan)| -> Arc<dyn Device> {
+        Arc::new(Held { inner: MemoryDevice::new(1 << 20), holds: holds.clone() })
+    };
+    let devices: BTreeMap<Slot, Arc<dyn Device>> = plan.devices.iter().map(|device| (device.0, held(device))).collect();
+    let (tenants, caps) = (Tenants::new(&plan).unwrap(), LiveCaps::new(&plan));
+    let exports = live::exports(&plan, &tenants, &caps, |slot| devices[&slot].clone(), &Exports::new()).unwrap();
+    let options = |(slot, plan): (Slot, &DevicePlan)| live::device_options(plan, devices[&slot].clone(), 2);
+    let options =
+        EngineOptions { workers: 2, pin: false, spin_ns: 0, devices: plan.devices.iter().map(options).collect() };
+    let engine = Arc::new(Engine::start(options).unwrap());
+    let mut listeners = Listeners::new(Arc::new(|_| ListenOptions::default()), Arc::default());
+    for (address, slots) in &plan.listeners {
+        let table = Arc::new(ExportTable::new(live::offered(slots, &exports)).unwrap());
+        let listener = listeners.listen(address, table.clone()).unwrap();
+        listeners.add(address.clone(), table, &*listener);
+        listener.into_clients().into_iter().for_each(|client| engine.attach(client));
+    }
+    for (slot, export) in &exports {
+        let plan = &plan.exports[*slot];
+        let (device, flow) = (plan.device.into(), plan.flow.into());
+        let (id, offset_bytes) = (ExportId(*slot).number(), export.offset_bytes);
+        let writer = Writer { id, device, flow, offset_bytes, is_draining: false, is_written: false };
+        engine.attach(Box::new(move || Box::new(writer)));
+    }
+    let things = Things {
+        devices,
+        exports,
+        tenants,
+        owners: Owners::new(&plan),
+        caps,
+        watched_caps: WatchedCaps::default(),
+        listeners,
+        trouble: Arc::new(TroubleCounts::new(Vec::new())),
+        watch: watch::start(&[], |_, _| ()).unwrap(),
+        serving: Arc::new(Serving { devices: Mutex::default(), listeners: Mutex::default(), sockets: Vec::new() }),
+        output: Output::of_server(false, LogFormat::Text).unwrap(),
+    };
+    Reconciler::new(plan, engine, things)
+}
+
+fn offers(reconciler: &Reconciler, name: &str) -> bool {
+    reconciler.things.listeners.of(&reconciler.plan.listeners[0].0).unwrap().table.lookup(name).is_some()
+}
+
+#[test]
+fn a_device_that_hangs_keeps_its_index_and_its_bytes_and_holds_nothing_else_up() {
+    let folder = Folder::new();
+    let holds = Arc::new(AtomicBool::new(true));
+    let stay = ("stay", "d", "768KiB", "256KiB");
+    let before = [stay, ("gone", "d", "0", "256KiB"), ("given", "d", "256KiB", "256KiB"), ("other", "e", "0", "1MiB")];
+    let mut server = running(plan(&folder, &before), &holds);
+    // One goes, the bytes of one are another's in the same step, and a device goes.
+    let after = [stay, ("heir", "d", "256KiB", "256KiB")];
+    server.propose(&plan(&folder, &after), false).expect("a change does not fail");
+    assert!(offers(&server, "stay") && !offers(&server, "gone"));
+    assert!(!offers(&server, "heir"), "a write of another's may still come there");
+    // What has nothing to do with it changes.
+    let device = ("new", "f", "0", "1MiB");
+    server.propose(&plan(&folder, &[stay, after[1], device]), false).expect("another device");
+    assert_eq!(server.plan.devices.iter().map(|(slot, _)| slot.place()).collect::<Vec<_>>(), [0, 2]);
+    assert!(offers(&server, "new") && !offers(&server, "heir"));
+    let taker = ("taker", "d", "0", "4KiB");
+    let all = [stay, after[1], device, taker];
+    let Refusals(refused) = server.propose(&plan(&folder, &all), false).unwrap_err();
+    assert!(refused[0].contains("requests that export gone had may still write to bytes 0 to 262143"), "{refused:?}");
+
+    holds.store(false, Ordering::Relaxed);
+    server.engine.wake_workers();
+    // It may take the workers a while; whoever asks again gets it once they are done.
+    while server.propose(&plan(&folder, &all), false).is_err() || !offers(&server, "heir") {}
+    assert!(offers(&server, "taker"));
+    while !server.unended.places().is_empty() {
+        server.look_again();
+    }
+    let again = [stay, after[1], device, taker, ("again", "g", "0", "1MiB")];
+    server.propose(&plan(&folder, &again), false).unwrap();
+    assert_eq!(server.plan.devices.iter().map(|(slot, _)| slot.place()).collect::<Vec<_>>(), [0, 1, 2]);
+    assert!(server.engine.drain_some(Whose::Export(u64::MAX), Duration::from_secs(60)), "the engine is as ever");
+}
