@@ -11,11 +11,34 @@
 //!     interleaved chunk by chunk, as on a drive, and never within a chunk.
 //!
 //! # Cost
-//! Per chunk touched: one lock, one hash look-up, one copy. Clearing a long range costs its chunks or the existing ones
+//! A chunk that is written for the first time is mapped (`store/arena.rs`), with its neighbours. After that, per chunk
+//! touched: one lock, one hash look-up, one copy. Clearing a long range costs its chunks or the existing ones
 //! of the store, whichever are fewer.
 
 #[cfg(feature = "uring")]
+mod arena;
+#[cfg(feature = "uring")]
 mod travel;
+
+#[cfg(not(feature = "uring"))]
+mod arena {
+    //! Chunks of a process that hands nothing over.
+
+    pub type Chunk = Box<[u8]>;
+
+    #[derive(Default)]
+    pub struct Arena;
+
+    impl Arena {
+        pub fn take(&self) -> Chunk {
+            vec![0; super::CHUNK_BYTES as usize].into_boxed_slice()
+        }
+
+        pub fn give_back(&self, _: Chunk) {}
+    }
+}
+
+use arena::{Arena, Chunk};
 
 use crate::device::Command;
 use crate::foreign::Room;
@@ -35,11 +58,11 @@ const SHARDS: u64 = 1024;
 #[repr(align(64))]
 #[derive(Default)]
 struct Shard {
-    chunks: Mutex<HashMap<u64, Box<[u8]>>>,
+    chunks: Mutex<HashMap<u64, Chunk>>,
 }
 
 impl Shard {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Box<[u8]>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Chunk>> {
         // A panic in another thread while it held this lock can have cut short a copy of bytes, and nothing else.
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,12 +72,14 @@ impl Shard {
 pub struct SparseStore {
     size_bytes: u64,
     shards: Box<[Shard]>,
+    arena: Arena,
 }
 
 impl SparseStore {
     /// A store of zeroes.
     pub fn new(size_bytes: u64) -> SparseStore {
-        SparseStore { size_bytes, shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
+        SparseStore { size_bytes, shards, arena: Arena::default() }
     }
 
     /// Size of the device, bytes.
@@ -106,7 +131,7 @@ impl SparseStore {
     /// Changes a chunk, which is made if it does not exist.
     fn change(&self, chunk: u64, change: impl FnOnce(&mut [u8])) {
         let mut chunks = self.shard(chunk).lock();
-        change(chunks.entry(chunk).or_insert_with(|| vec![0; CHUNK_BYTES as usize].into_boxed_slice()));
+        change(chunks.entry(chunk).or_insert_with(|| self.arena.take()));
     }
 
     /// Makes a range read as zero and gives back the memory of whole chunks.
@@ -148,7 +173,7 @@ impl SparseStore {
             for chunk in range {
                 let mut chunks = self.shard(chunk).lock();
                 if release {
-                    chunks.remove(&chunk);
+                    chunks.remove(&chunk).into_iter().for_each(|chunk| self.arena.give_back(chunk));
                 } else if let Some(present) = chunks.get_mut(&chunk) {
                     present.fill(0);
                 }
@@ -159,7 +184,8 @@ impl SparseStore {
         for shard in &self.shards {
             let mut chunks = shard.lock();
             if release {
-                chunks.retain(|chunk, _| !range.contains(chunk));
+                let gone = chunks.extract_if(|chunk, _| range.contains(chunk));
+                gone.for_each(|(_, chunk)| self.arena.give_back(chunk));
             } else {
                 let inside = chunks.iter_mut().filter(|(chunk, _)| range.contains(chunk));
                 inside.for_each(|(_, present)| present.fill(0));

@@ -1,43 +1,37 @@
-//! How do the bytes of a device in memory get into another process? In a file that has no name (memfd), chunk behind
-//! chunk, and a list of their numbers.
+//! How do the bytes of a device in memory get into another process? In their file (`store/arena.rs`), which goes along,
+//! and a list of which chunk lies in which of its slots. No byte is copied: clients wait for 8 bytes of list for each
+//! 64 KiB.
 //!
-//! Each byte is copied twice, once on either side, while clients wait.
+//! A free slot between two others has in the list the number of one that comes later, and of two that have a number
+//! the later one counts: so the list says all that it said when the file was a copy without gaps, and no version of the
+//! state has another form.
 
 use super::{CHUNK_BYTES, SparseStore};
 use crate::client::Packed;
 use crate::state::{StateReader, StateWriter};
 use std::fs::File;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
-
-/// A file without a name, whose bytes are memory.
-fn memory_file() -> io::Result<File> {
-    // SAFETY: the name is a C string, and nothing else is read.
-    let file = unsafe { libc::memfd_create(c"mqfq-device".as_ptr(), libc::MFD_CLOEXEC) };
-    if file < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(file) }.into())
-}
+use std::os::fd::OwnedFd;
 
 impl SparseStore {
     /// See [`crate::device::Device::pack`].
     pub(crate) fn pack(&self, version: u16) -> Result<Packed, String> {
-        let failed = |error: io::Error| format!("cannot be copied into memory of another process: {error}");
-        let file = memory_file().map_err(failed)?;
-        let mut numbers = Vec::new();
+        let failed = |error: io::Error| format!("cannot be handed over to another process: {error}");
+        let file = self.arena.file().map_err(failed)?;
+        let mut numbers: Vec<Option<u64>> = Vec::new();
         for shard in &self.shards {
-            for (number, bytes) in &*shard.lock() {
-                file.write_all_at(bytes, numbers.len() as u64 * CHUNK_BYTES).map_err(failed)?;
-                numbers.push(*number);
+            for (number, chunk) in &*shard.lock() {
+                let slot = chunk.slot() as usize;
+                numbers.resize(numbers.len().max(slot + 1), None);
+                numbers[slot] = Some(*number);
             }
         }
         let mut writer = StateWriter::new(version);
         writer.u64(self.size_bytes);
         writer.u64(numbers.len() as u64);
-        numbers.into_iter().for_each(|number| writer.u64(number));
+        // The last slot is a chunk's.
+        let last = numbers.last().copied().flatten().unwrap_or_default();
+        numbers.into_iter().for_each(|number| writer.u64(number.unwrap_or(last)));
         Ok(Packed { state: writer.into_bytes(), descriptors: vec![file.into()] })
     }
 
@@ -49,18 +43,22 @@ impl SparseStore {
             return Err(format!("had {size_bytes} bytes there and has {} here", self.size_bytes));
         }
         let [file] = <[OwnedFd; 1]>::try_from(packed.descriptors).map_err(|_| "came without its bytes")?;
-        let file = File::from(file);
-        for place in 0..reader.u64()? {
+        let mut numbers = Vec::new();
+        for _ in 0..reader.u64()? {
             let number = reader.u64()?;
             if number >= self.size_bytes.div_ceil(CHUNK_BYTES) {
                 return Err("has bytes behind its end".to_owned());
             }
-            let mut bytes = vec![0; CHUNK_BYTES as usize].into_boxed_slice();
-            let at_bytes = place.saturating_mul(CHUNK_BYTES);
-            file.read_exact_at(&mut bytes, at_bytes).map_err(|error| format!("came without all its bytes: {error}"))?;
-            self.shard(number).lock().insert(number, bytes);
+            numbers.push(number);
         }
-        Ok(reader.end()?)
+        reader.end()?;
+        let chunks = self.arena.adopt(File::from(file), numbers.len() as u64);
+        let chunks = chunks.map_err(|error| format!("came without all its bytes: {error}"))?;
+        for (number, chunk) in numbers.into_iter().zip(chunks) {
+            let before = self.shard(number).lock().insert(number, chunk);
+            before.into_iter().for_each(|chunk| self.arena.free(chunk));
+        }
+        Ok(())
     }
 }
 
@@ -84,6 +82,39 @@ mod tests {
             new.read(at_bytes, &mut here);
             assert_eq!(there, here, "at {at_bytes}");
         }
+    }
+
+    #[test]
+    fn slots_that_were_freed_are_free_there_as_well_and_what_is_written_next_is_in_both() {
+        let size_bytes = 1 << 30;
+        let (old, new) = (SparseStore::new(size_bytes), SparseStore::new(size_bytes));
+        for chunk in 0..6 {
+            old.write(chunk * CHUNK_BYTES, &[chunk as u8 + 1; 100]);
+        }
+        for chunk in [0, 3, 5] {
+            old.discard(chunk * CHUNK_BYTES, CHUNK_BYTES);
+        }
+        new.unpack(old.pack(VERSION).unwrap(), VERSION).unwrap();
+        assert_eq!(new.allocated_bytes(), 3 * CHUNK_BYTES);
+        let first = |store: &SparseStore, chunk: u64| {
+            let mut byte = [0xee];
+            store.read(chunk * CHUNK_BYTES, &mut byte);
+            byte[0]
+        };
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|chunk| first(&new, chunk)), [0, 2, 3, 0, 5, 0]);
+        // No copy: it is one memory until one of the two processes ends.
+        old.write(CHUNK_BYTES, &[77]);
+        assert_eq!(first(&new, 1), 77);
+        // Two slots are free there, and what comes next begins with zeroes.
+        for chunk in 100..103 {
+            new.write(chunk * CHUNK_BYTES + 5, &[9]);
+            assert_eq!(first(&new, chunk), 0);
+        }
+        assert_eq!([1, 2, 4].map(|chunk| first(&new, chunk)), [77, 3, 5]);
+        // And on to a third.
+        let third = SparseStore::new(size_bytes);
+        third.unpack(new.pack(VERSION).unwrap(), VERSION).unwrap();
+        assert_eq!((third.allocated_bytes(), first(&third, 4)), (6 * CHUNK_BYTES, 5));
     }
 
     #[test]

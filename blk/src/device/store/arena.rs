@@ -1,0 +1,206 @@
+//! Where do chunks lie, so that another process can have them without a copy? In a file without a name (memfd), mapped
+//! here piece by piece and shared with whoever gets its descriptor.
+//!
+//! # Shape
+//! The file is an array of slots of one chunk each; segments of 64 MiB of it are mapped as they are needed and stay
+//! mapped until the end, so that a chunk stays where it is. A slot that was freed is a hole: it takes no memory and
+//! reads as zero. Without a file (no descriptor was left) the segments are plain memory, which cannot be handed over.
+//!
+//! # Invariants
+//! A1. A slot is one [`Chunk`]'s or free. Bytes of a chunk are reached through it alone, and by one process: what
+//!     another one maps it reads nothing of before this one has stopped (`daemon/src/upgrade/mod.rs`).
+//! A2. A free slot reads as zero.
+
+use super::CHUNK_BYTES;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Chunks of a segment: 64 MiB.
+const SEGMENT_CHUNKS: u64 = 1024;
+
+const SEGMENT_BYTES: u64 = SEGMENT_CHUNKS * CHUNK_BYTES;
+
+/// A chunk's place, which stays mapped as long as its arena.
+pub struct Chunk {
+    slot: u64,
+    bytes: NonNull<u8>,
+}
+
+// SAFETY: it stands for its bytes, which are its own (A1), as a box would.
+unsafe impl Send for Chunk {}
+
+impl Chunk {
+    /// Its number in the file.
+    pub fn slot(&self) -> u64 {
+        self.slot
+    }
+}
+
+impl std::ops::Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped for as long as the arena, which the store drops after its chunks; nobody changes them
+        // meanwhile but through this chunk (A1).
+        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), CHUNK_BYTES as usize) }
+    }
+}
+
+impl std::ops::DerefMut for Chunk {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), CHUNK_BYTES as usize) }
+    }
+}
+
+#[derive(Default)]
+struct Slots {
+    /// `None`: nothing was needed yet, or there was no descriptor.
+    file: Option<File>,
+    /// Where each segment is mapped.
+    segments: Vec<NonNull<u8>>,
+    free: Vec<u64>,
+    /// Slots that were given out or are free.
+    end: u64,
+}
+
+// SAFETY: the mappings are the arena's, whichever thread it is on.
+unsafe impl Send for Slots {}
+
+/// Room for chunks.
+#[derive(Default)]
+pub struct Arena(Mutex<Slots>);
+
+impl Arena {
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        // A list is whole whatever panicked; at worst a slot is nobody's.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A chunk of zeroes.
+    ///
+    /// # Panics
+    /// There is no memory.
+    pub fn take(&self) -> Chunk {
+        let mut slots = self.slots();
+        if let Some(slot) = slots.free.pop() {
+            return slots.chunk(slot);
+        }
+        if slots.segments.is_empty() && slots.file.is_none() {
+            slots.file = memory_file().ok();
+        }
+        let slot = slots.end;
+        slots.end += 1;
+        slots.map(slot + 1).unwrap_or_else(|error| panic!("no memory for a device's bytes: {error}"));
+        slots.chunk(slot)
+    }
+
+    /// The chunk's memory goes, and its slot is another's.
+    pub fn give_back(&self, mut chunk: Chunk) {
+        // SAFETY: whole pages of a mapping of ours.
+        let is_hole =
+            unsafe { libc::madvise(chunk.bytes.as_ptr().cast(), CHUNK_BYTES as usize, libc::MADV_REMOVE) } == 0;
+        if !is_hole {
+            // Plain memory, of which there are no holes.
+            chunk.fill(0);
+        }
+        self.slots().free.push(chunk.slot);
+    }
+
+    /// The slot of a chunk that was adopted and is nobody's: another one has its number. The other process may still go
+    /// on, so nothing is changed before it is taken: it is a hole there.
+    pub fn free(&self, chunk: Chunk) {
+        self.slots().free.push(chunk.slot);
+    }
+
+    /// The file, for another process.
+    ///
+    /// # Errors
+    /// There is none, or no descriptor for a copy.
+    pub fn file(&self) -> io::Result<File> {
+        let mut slots = self.slots();
+        if slots.segments.is_empty() && slots.file.is_none() {
+            slots.file = Some(memory_file()?);
+        }
+        let none = || io::Error::other("it has no file, there was no descriptor for one");
+        slots.file.as_ref().ok_or_else(none)?.try_clone()
+    }
+
+    /// The first `count` slots of the file of another process, which is this one's from now on. Nothing was taken
+    /// before.
+    ///
+    /// # Errors
+    /// It has not so many, or cannot be mapped.
+    pub fn adopt(&self, file: File, count: u64) -> io::Result<Vec<Chunk>> {
+        let mut slots = self.slots();
+        assert!(slots.segments.is_empty(), "an arena that is in use");
+        let needed = count.checked_mul(CHUNK_BYTES).ok_or(io::ErrorKind::InvalidData)?;
+        if file.metadata()?.len() < needed {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        slots.file = Some(file);
+        slots.map(count)?;
+        slots.end = count;
+        Ok((0..count).map(|slot| slots.chunk(slot)).collect())
+    }
+}
+
+impl Slots {
+    /// Maps what `count` slots need.
+    fn map(&mut self, count: u64) -> io::Result<()> {
+        while (self.segments.len() as u64) * SEGMENT_CHUNKS < count {
+            let from = self.segments.len() as u64 * SEGMENT_BYTES;
+            let (flags, descriptor) = match &self.file {
+                Some(file) => {
+                    if file.metadata()?.len() < from + SEGMENT_BYTES {
+                        file.set_len(from + SEGMENT_BYTES)?;
+                    }
+                    (libc::MAP_SHARED, file.as_raw_fd())
+                }
+                None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+            };
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let offset = if descriptor < 0 { 0 } else { from as libc::off_t };
+            // SAFETY: a new mapping, wherever the kernel puts it; the file is as long.
+            let at = unsafe {
+                let flags = flags | libc::MAP_NORESERVE;
+                libc::mmap(std::ptr::null_mut(), SEGMENT_BYTES as usize, access, flags, descriptor, offset)
+            };
+            if at == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            self.segments.push(NonNull::new(at.cast()).expect("a mapping is not at 0"));
+        }
+        Ok(())
+    }
+
+    fn chunk(&self, slot: u64) -> Chunk {
+        let segment = self.segments[(slot / SEGMENT_CHUNKS) as usize];
+        let offset = (slot % SEGMENT_CHUNKS * CHUNK_BYTES) as usize;
+        // SAFETY: inside the segment.
+        Chunk { slot, bytes: unsafe { segment.add(offset) } }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for segment in self.segments.drain(..) {
+            // SAFETY: mapped here, and its chunks went before.
+            unsafe { libc::munmap(segment.as_ptr().cast(), SEGMENT_BYTES as usize) };
+        }
+    }
+}
+
+/// A file without a name, whose bytes are memory.
+fn memory_file() -> io::Result<File> {
+    // SAFETY: the name is a C string, and nothing else is read.
+    let file = unsafe { libc::memfd_create(c"mqfq-device".as_ptr(), libc::MFD_CLOEXEC) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(file) }.into())
+}
