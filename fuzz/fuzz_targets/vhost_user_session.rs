@@ -8,6 +8,7 @@ use mqfq_blk::client::DeviceIndex;
 use mqfq_blk::slots::Slot;
 use mqfq_front::export::{BlockSizes, Door, Export, ExportId, TenantId};
 use mqfq_front::memory::TenantMemory;
+use mqfq_front::vhost_user_blk::chain::Chain;
 use mqfq_front::vhost_user_blk::disk::Disk;
 use mqfq_front::vhost_user_blk::session::{Session, Stops};
 use mqfq_front::vhost_user_blk::wire::Message;
@@ -24,6 +25,10 @@ enum Said {
     /// A ring at such a place.
     Ring { queue: u8, at: [u8; 3], log: bool },
     Raw { message: u8, bytes: Vec<u8>, descriptors: u8 },
+    /// Which layout rings have, and a ring of 8 or 16 that is started.
+    Features { is_packed: bool, has_events: bool, queue: u8 },
+    /// Bytes of the guest's memory, which all regions share.
+    Bytes { at: u16, bytes: Vec<u8> },
 }
 
 fn file() -> OwnedFd {
@@ -32,7 +37,7 @@ fn file() -> OwnedFd {
     file
 }
 
-fn payload(numbers: &[u64]) -> Vec<u8> {
+fn words_of(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
@@ -46,19 +51,25 @@ impl Said {
             }
             Said::Region { at, pages, offset } => {
                 let (at, size) = (u64::from(*at) << 12, u64::from(*pages) << 12);
-                (Message::AddMemReg, payload(&[0, at, size, at, u64::from(*offset) << 8]), 1)
+                (Message::AddMemReg, words_of(&[0, at, size, at, u64::from(*offset) << 8]), 1)
             }
             Said::Ring { queue, at, log } => {
                 let [descriptors, used, avail] = at.map(|at| u64::from(at) << 10);
                 let index = u64::from(queue % 70) | u64::from(*log) << 32;
-                (Message::SetVringAddr, payload(&[index, descriptors, used, avail, 0]), 0)
+                (Message::SetVringAddr, words_of(&[index, descriptors, used, avail, 0]), 0)
             }
+            Said::Features { is_packed, has_events, .. } => {
+                let bits = u64::from(*is_packed) << 34 | u64::from(*has_events) << 29 | 1 << 28;
+                (Message::SetFeatures, words_of(&[bits]), 0)
+            }
+            Said::Bytes { .. } => (Message::GetFeatures, Vec::new(), 0),
             Said::Raw { message, bytes, descriptors } => (of(*message), bytes.clone(), usize::from(descriptors % 3)),
         }
     }
 }
 
 fuzz_target!(|said: Vec<Said>| {
+    let shared = file();
     let export = Export {
         id: ExportId(Slot::first(0)),
         name: "fuzz".to_owned(),
@@ -80,19 +91,32 @@ fuzz_target!(|said: Vec<Said>| {
         if let Stops::One(queue) = session.stops(message, &payload) {
             assert!(queue < 256);
         }
-        let files = (0..descriptors).map(|_| file()).collect();
+        if let Said::Bytes { at, bytes } = said {
+            let _ = rustix::io::pwrite(&shared, bytes, (*at).into());
+        }
+        let files = (0..descriptors).map(|_| shared.try_clone().unwrap()).collect();
         if let Ok(answer) = session.take(message, &payload, files) {
             assert!(answer.descriptor.is_none() || answer.payload.is_some());
+        }
+        if let Said::Features { queue, .. } = said {
+            let queue = u64::from(queue % 2);
+            let kick = shared.try_clone().unwrap();
+            let _ = session.take(Message::SetVringNum, &words_of(&[queue | 8 << 32]), Vec::new());
+            let _ = session.take(Message::SetVringKick, &words_of(&[queue]), vec![kick]);
         }
         for queue in [0, 1, 63] {
             if let Ok(Some(mut start)) = session.ready(queue) {
                 // Reads and writes what it says is its own: outside, this would be a fault.
-                let _ = (start.ring.take(), start.ring.arm());
-                start.ring.push(0, 1);
-                start.ring.publish();
-                if let Some(tracked) = &mut start.tracked {
-                    tracked.take_over(start.ring.next_used());
-                    tracked.took(0);
+                start.ring.take_over();
+                let mut chain = Chain::default();
+                for _ in 0..3 {
+                    let taken = start.ring.take(&start.memory, &mut chain, true);
+                    let _ = start.ring.arm();
+                    let Ok(Some(taken)) = taken else { break };
+                    assert!(taken.id < start.ring.size() && taken.slots <= start.ring.size());
+                    start.ring.push(taken, 1);
+                    start.ring.publish();
+                    start.ring.wants_signal();
                 }
             }
         }

@@ -7,6 +7,7 @@
 //!   head ─▶ readable … ─▶ writable … ─▶ end          or, as the last of them,  ─▶ indirect ─▶ a table with the rest
 //! ```
 
+use super::disk::Range;
 use super::guest::{Area, GuestMemory, Span};
 use super::rule::Rule;
 use super::wire::{
@@ -23,19 +24,31 @@ pub struct Chain {
     pub readable: Vec<Span>,
     /// What the device writes.
     pub writable: Vec<Span>,
+    /// Of a discard or zeroing with several ranges, those behind the first, the last of them first.
+    pub ranges: Vec<Range>,
     /// Descriptors that were read for it, whether or not it broke a rule.
     pub descriptors: u32,
 }
 
 /// One descriptor, copied.
-struct Descriptor {
-    guest_addr: u64,
-    length_bytes: u32,
-    flags: u16,
-    next: u16,
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Descriptor {
+    /// The guest's address.
+    pub guest_addr: u64,
+    /// Of its memory.
+    pub length_bytes: u32,
+    /// As they stand there.
+    pub flags: u16,
+    /// The next descriptor's place; of a packed ring, the buffer's id.
+    pub next: u16,
 }
 
 impl Descriptor {
+    /// A packed ring's, in which the last two words stand the other way round; its flags were read already.
+    pub fn packed(bytes: &[u8; DESCRIPTOR_BYTES], flags: u16) -> Descriptor {
+        Descriptor { flags, next: u16::from_le_bytes([bytes[12], bytes[13]]), ..Descriptor::read(bytes) }
+    }
+
     fn read(bytes: &[u8; DESCRIPTOR_BYTES]) -> Descriptor {
         let (addr, rest) = bytes.split_first_chunk().expect("16 bytes");
         let (length, rest) = rest.split_first_chunk().expect("8 bytes");
@@ -69,8 +82,7 @@ impl Chain {
         head: u16,
         has_indirect: bool,
     ) -> Result<(), Rule> {
-        self.readable.clear();
-        self.writable.clear();
+        self.clear();
         let (mut table, mut size, mut next) = (Table::Queue(table), u32::from(size), u32::from(head));
         for number in 0..DESCRIPTORS_MAX {
             self.descriptors = number + 1;
@@ -80,27 +92,76 @@ impl Chain {
             let descriptor = table.descriptor(memory, next);
             let Descriptor { guest_addr, length_bytes, flags, .. } = descriptor;
             if flags & DESCRIPTOR_INDIRECT != 0 {
-                let entries = length_bytes / DESCRIPTOR_BYTES as u32;
-                let is_whole = length_bytes % DESCRIPTOR_BYTES as u32 == 0 && (1..=DESCRIPTORS_MAX).contains(&entries);
                 let is_first = matches!(table, Table::Queue(_));
-                if !has_indirect || !is_first || !is_whole || flags & DESCRIPTOR_NEXT != 0 {
-                    return Err(Rule::BadIndirect);
-                }
+                let entries = indirect_entries(length_bytes)
+                    .filter(|_| has_indirect && is_first && flags & DESCRIPTOR_NEXT == 0)
+                    .ok_or(Rule::BadIndirect)?;
                 let span = memory.span(guest_addr, length_bytes).ok_or(Rule::BadDescriptorAddress)?;
                 (table, size, next) = (Table::Indirect(span), entries, 0);
                 continue;
             }
-            // SeaBIOS sends data of no bytes.
-            if length_bytes > 0 {
-                let span = memory.span(guest_addr, length_bytes).ok_or(Rule::BadDescriptorAddress)?;
-                self.append(span, flags & DESCRIPTOR_WRITE != 0)?;
-            }
+            self.add(memory, &descriptor)?;
             if flags & DESCRIPTOR_NEXT == 0 {
                 return Ok(());
             }
             next = u32::from(descriptor.next);
         }
         Err(Rule::ChainTooLong)
+    }
+
+    /// Takes the buffer whose descriptors in a packed ring are these, the last of which may have a table of the rest.
+    /// Source: VIRTIO 1.2, section 2.8: the descriptors of such a table are taken in their order.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn read_packed(
+        &mut self,
+        memory: &GuestMemory,
+        descriptors: &[Descriptor],
+        has_indirect: bool,
+    ) -> Result<(), Rule> {
+        self.clear();
+        for descriptor in descriptors {
+            self.descriptors += 1;
+            let &Descriptor { guest_addr, length_bytes, flags, .. } = descriptor;
+            if flags & DESCRIPTOR_INDIRECT == 0 {
+                self.add(memory, descriptor)?;
+                continue;
+            }
+            let entries = indirect_entries(length_bytes);
+            if !has_indirect || entries.is_none() || flags & DESCRIPTOR_NEXT != 0 {
+                return Err(Rule::BadIndirect);
+            }
+            let table = Table::Indirect(memory.span(guest_addr, length_bytes).ok_or(Rule::BadDescriptorAddress)?);
+            for number in 0..entries.unwrap_or(0) {
+                self.descriptors += 1;
+                let descriptor = table.descriptor(memory, number);
+                // The flags stand where a split ring's descriptor has its next one.
+                let descriptor = Descriptor { flags: descriptor.next, ..descriptor };
+                if descriptor.flags & DESCRIPTOR_INDIRECT != 0 {
+                    return Err(Rule::BadIndirect);
+                }
+                self.add(memory, &descriptor)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.readable.clear();
+        self.writable.clear();
+        self.ranges.clear();
+        self.descriptors = 0;
+    }
+
+    fn add(&mut self, memory: &GuestMemory, descriptor: &Descriptor) -> Result<(), Rule> {
+        let &Descriptor { guest_addr, length_bytes, flags, .. } = descriptor;
+        // SeaBIOS sends data of no bytes.
+        if length_bytes == 0 {
+            return Ok(());
+        }
+        let span = memory.span(guest_addr, length_bytes).ok_or(Rule::BadDescriptorAddress)?;
+        self.append(span, flags & DESCRIPTOR_WRITE != 0)
     }
 
     fn append(&mut self, span: Span, is_writable: bool) -> Result<(), Rule> {
@@ -115,6 +176,13 @@ impl Chain {
         }
         Ok(())
     }
+}
+
+/// Descriptors of an indirect table so long, if it is whole and not too long.
+fn indirect_entries(length_bytes: u32) -> Option<u32> {
+    let entries = length_bytes / DESCRIPTOR_BYTES as u32;
+    let is_whole = length_bytes.is_multiple_of(DESCRIPTOR_BYTES as u32);
+    (is_whole && (1..=DESCRIPTORS_MAX).contains(&entries)).then_some(entries)
 }
 
 impl Table<'_> {
@@ -172,7 +240,7 @@ pub fn for_each_part(spans: &[Span], at: u32, length: usize, mut each: impl FnMu
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::tests::{queue, write};
+    use super::super::split::tests::{queue, write};
     use super::*;
 
     fn descriptor(addr: u64, length: u32, flags: u16, next: u16) -> Vec<u8> {

@@ -253,9 +253,9 @@ impl Connection {
                 continue;
             }
             match line.state() {
-                State::Quiet(next_avail) => {
+                State::Quiet(base) => {
                     self.running[usize::from(number)] = false;
-                    self.session.stopped(number, next_avail);
+                    self.session.stopped(number, base);
                 }
                 State::Busy { is_stopping: true } => are_quiet = false,
                 State::Busy { is_stopping: false } => {

@@ -25,6 +25,9 @@ pub const WRITEBACK_AT: usize = 32;
 /// Largest range of one discard or zeroing that is announced, bytes: larger ones are taken, in pieces.
 const RANGE_BYTES_MAX: u32 = 4 << 20;
 
+/// Ranges of one discard or zeroing, at most: each is handed over by itself, and all end at once.
+const RANGES_MAX: usize = 16;
+
 /// Most segments of one request that are announced: with header and status they fit a queue of 128.
 const SEGMENTS_MAX: u32 = 126;
 
@@ -42,7 +45,8 @@ const OFFERED: u64 = feature::BLK_SIZE_MAX
     | feature::INDIRECT
     | feature::EVENT_IDX
     | feature::PROTOCOL_FEATURES
-    | feature::VERSION_1;
+    | feature::VERSION_1
+    | feature::RING_PACKED;
 
 /// Protocol features that are offered.
 pub const PROTOCOL: u64 = protocol::MQ
@@ -68,11 +72,23 @@ pub struct Disk {
     id: [u8; ID_BYTES],
 }
 
+/// A further range of a request that has several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// The operation, as in [`Asked::Io`].
+    pub op: Op,
+    /// On the device.
+    pub offset_bytes: u64,
+    /// In all pieces.
+    pub length_bytes: u64,
+}
+
 /// What a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
     /// `length_bytes` from `offset_bytes` of the device on; both 0 for a flush. A read's bytes go to the chain's memory
-    /// to write, a write's come from its memory to read, behind the header.
+    /// to write, a write's come from its memory to read, behind the header. Of several ranges the first; the others are
+    /// the chain's.
     Io {
         /// The operation.
         op: Op,
@@ -184,10 +200,10 @@ impl Disk {
         put(WRITEBACK_AT, &[u8::from(writeback), 0]);
         put(34, &QUEUES_MAX.to_le_bytes());
         put(36, &range_sectors.to_le_bytes());
-        put(40, &1u32.to_le_bytes());
+        put(40, &(RANGES_MAX as u32).to_le_bytes());
         put(44, &(logical_bytes / SECTOR_BYTES as u32).to_le_bytes());
         put(48, &range_sectors.to_le_bytes());
-        put(52, &1u32.to_le_bytes());
+        put(52, &(RANGES_MAX as u32).to_le_bytes());
         put(56, &[1]);
         config
     }
@@ -207,7 +223,7 @@ impl Disk {
         Ok((status, self.validate(memory, chain)))
     }
 
-    fn validate(&self, memory: &GuestMemory, chain: &Chain) -> Result<Asked, Refused> {
+    fn validate(&self, memory: &GuestMemory, chain: &mut Chain) -> Result<Asked, Refused> {
         let ioerr = |rule| Refused { status: status::IOERR, rule };
         let unsupported = Refused { status: status::UNSUPP, rule: Rule::UnknownRequest };
         let readable = chain::length_bytes(&chain.readable);
@@ -233,20 +249,32 @@ impl Disk {
             request::GET_ID if into >= ID_BYTES as u64 => Ok(Asked::Id),
             request::GET_ID => Err(ioerr(Rule::BadRange)),
             request::DISCARD | request::WRITE_ZEROES => {
-                if out != RANGE_BYTES as u64 || into > 0 {
+                let count = out as usize / RANGE_BYTES;
+                if out % RANGE_BYTES as u64 != 0 || !(1..=RANGES_MAX).contains(&count) || into > 0 {
                     return Err(ioerr(Rule::BadRange));
                 }
-                let mut range = [0; RANGE_BYTES];
-                chain::copy_to(memory, &chain.readable, REQUEST_HEADER_BYTES as u32, &mut range);
-                let sector = u64::from_le_bytes(*range.first_chunk().expect("16 bytes"));
-                let sectors = u32::from_le_bytes([range[8], range[9], range[10], range[11]]);
-                let flags = u32::from_le_bytes(*range.last_chunk().expect("16 bytes"));
-                let op = match (kind, flags) {
-                    (request::DISCARD, 0) => Op::Discard,
-                    (request::WRITE_ZEROES, 0 | RANGE_UNMAP) => Op::WriteZeroes { may_unmap: flags == RANGE_UNMAP },
-                    _ => return Err(unsupported),
-                };
-                self.range(op, sector, u64::from(sectors) * SECTOR_BYTES).ok_or(ioerr(Rule::BadRange))
+                // The last first: they are taken off the end, and of the first is what remains.
+                chain.ranges.clear();
+                for number in (0..count).rev() {
+                    let mut range = [0; RANGE_BYTES];
+                    let at = REQUEST_HEADER_BYTES + number * RANGE_BYTES;
+                    chain::copy_to(memory, &chain.readable, at as u32, &mut range);
+                    let sector = u64::from_le_bytes(*range.first_chunk().expect("16 bytes"));
+                    let sectors = u32::from_le_bytes([range[8], range[9], range[10], range[11]]);
+                    let flags = u32::from_le_bytes(*range.last_chunk().expect("16 bytes"));
+                    let op = match (kind, flags) {
+                        (request::DISCARD, 0) => Op::Discard,
+                        (request::WRITE_ZEROES, 0 | RANGE_UNMAP) => Op::WriteZeroes { may_unmap: flags == RANGE_UNMAP },
+                        _ => return Err(unsupported),
+                    };
+                    let asked = self.range(op, sector, u64::from(sectors) * SECTOR_BYTES);
+                    let Some(Asked::Io { op, offset_bytes, length_bytes }) = asked else {
+                        return Err(ioerr(Rule::BadRange));
+                    };
+                    chain.ranges.push(Range { op, offset_bytes, length_bytes });
+                }
+                let Range { op, offset_bytes, length_bytes } = chain.ranges.pop().expect("one at least");
+                Ok(Asked::Io { op, offset_bytes, length_bytes })
             }
             _ => Err(unsupported),
         }
@@ -274,7 +302,7 @@ pub fn status_of(status: Status) -> u8 {
 
 #[cfg(test)]
 pub(in crate::vhost_user_blk) mod tests {
-    use super::super::ring::tests::{queue, write};
+    use super::super::split::tests::{queue, write};
     use super::*;
     use crate::export::{BlockSizes, Door, ExportId, TenantId};
     use crate::memory::TenantMemory;
@@ -318,6 +346,22 @@ pub(in crate::vhost_user_blk) mod tests {
         [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &flags.to_le_bytes()].concat()
     }
 
+    #[test]
+    fn several_ranges_are_validated_before_the_first_is_done() {
+        let disk = Disk::new(&export());
+        let (memory, _) = queue(4, false);
+        let ranges = [range(0, 1, 0), range(8, 2, RANGE_UNMAP), range(16, 1, 0)].concat();
+        let header = [&request::WRITE_ZEROES.to_le_bytes()[..], &[0; 12]].concat();
+        write(&memory, 0x20000, &[header, ranges].concat());
+        let mut chain = Chain::default();
+        chain.readable.push(memory.span(0x20000, 16 + 48).unwrap());
+        chain.writable.push(memory.span(0x30000, 1).unwrap());
+        let zero = |may_unmap| Op::WriteZeroes { may_unmap };
+        assert_eq!(disk.ask(&memory, &mut chain).unwrap().1, io(zero(false), 4096, 512));
+        let further = |op, offset_bytes, length_bytes| Range { op, offset_bytes, length_bytes };
+        assert_eq!(chain.ranges, [further(zero(false), 4096 + 8192, 512), further(zero(true), 8192, 1024)]);
+    }
+
     fn io(op: Op, offset_bytes: u64, length_bytes: u64) -> Result<Asked, Refused> {
         Ok(Asked::Io { op, offset_bytes, length_bytes })
     }
@@ -357,6 +401,8 @@ pub(in crate::vhost_user_blk) mod tests {
             (request::DISCARD, 0, range(0, 0, 0), 0),
             (request::DISCARD, 0, vec![0; 15], 0),
             (request::DISCARD, 0, vec![0; 32], 0),
+            (request::DISCARD, 0, [range(0, 1, 0), range(2048, 1, 0)].concat(), 0),
+            (request::DISCARD, 0, range(0, 1, 0).repeat(17), 0),
         ] {
             assert_eq!(ask(&disk, kind, sector, &out, into), ioerr(Rule::BadRange), "{kind} at {sector}, {into}");
         }
@@ -382,6 +428,6 @@ pub(in crate::vhost_user_blk) mod tests {
         assert_eq!(u64::from_le_bytes(config[..8].try_into().unwrap()), 2048, "sectors");
         assert_eq!([word(8), word(12), word(20)], [256 << 10, 126, 512], "size_max, seg_max, blk_size");
         assert_eq!((config[24], config[WRITEBACK_AT], config[34]), (3, 1, 64), "4096 is 2^3 logical blocks; 64 queues");
-        assert_eq!([word(36), word(40), word(48), word(52), config[56].into()], [8192, 1, 8192, 1, 1]);
+        assert_eq!([word(36), word(40), word(48), word(52), config[56].into()], [8192, 16, 8192, 16, 1]);
     }
 }

@@ -125,6 +125,8 @@ pub struct Area {
     pub memory: Arc<ForeignMemory>,
     /// Where the part begins, bytes.
     pub offset: usize,
+    /// The guest's address of its beginning.
+    pub guest_addr: u64,
 }
 
 /// The regions of a guest, by its addresses.
@@ -200,8 +202,9 @@ impl GuestMemory {
             let end = from.and_then(|from| from.checked_add(length_bytes as u64));
             end.is_some_and(|end| end <= region.size_bytes)
         })?;
-        let offset = region.start + (user_addr - region.user_addr) as usize;
-        offset.is_multiple_of(align_bytes).then(|| Area { memory: region.memory.clone(), offset })
+        let from = user_addr - region.user_addr;
+        let (offset, guest_addr) = (region.start + from as usize, region.guest_addr + from);
+        offset.is_multiple_of(align_bytes).then(|| Area { memory: region.memory.clone(), offset, guest_addr })
     }
 
     /// The memory of a span, and where in it.

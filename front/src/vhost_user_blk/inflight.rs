@@ -1,6 +1,7 @@
 //! Which heads had a server taken and not ended when it was killed?
 //!
-//! Source: the vhost-user specification, "Inflight I/O tracking", split virtqueues. The area lies in a file of the
+//! Source: the vhost-user specification, "Inflight I/O tracking", split virtqueues; `inflight_packed` has the packed
+//! ones. The area lies in a file of the
 //! front-end's (VHOST_USER_GET_INFLIGHT_FD, SET_INFLIGHT_FD), which outlives the server. A scheduler ends requests in
 //! another order than they came, so the index of the available ring alone does not say which ones are left.
 //!
@@ -23,6 +24,7 @@
 //!
 //! The area is the front-end's, which may write anything: what is read is bounded, and costs its own guest only.
 
+use super::inflight_packed::{self, PackedArea};
 use super::rule::Rule;
 use super::wire::QUEUE_SIZE_MAX;
 use mqfq_blk::foreign::ForeignMemory;
@@ -46,20 +48,24 @@ const VERSION: u16 = 1;
 /// Queues' areas begin at multiples of this, bytes, so that two workers do not write to one line.
 const ALIGN_BYTES: usize = 128;
 
-/// Bytes of the area of a queue of `size`.
-pub fn queue_bytes(size: u16) -> usize {
-    (HEADER_BYTES + usize::from(size) * ENTRY_BYTES).next_multiple_of(ALIGN_BYTES)
+/// Bytes of the area of a queue of `size`, whose ring is packed or split.
+pub fn queue_bytes(size: u16, is_packed: bool) -> usize {
+    let bytes = match is_packed {
+        true => inflight_packed::queue_bytes(size),
+        false => HEADER_BYTES + usize::from(size) * ENTRY_BYTES,
+    };
+    bytes.next_multiple_of(ALIGN_BYTES)
 }
 
-/// A new area for `queues` of `size`: its file, and its length.
+/// A new area for `queues` of `size`, whose rings are packed or split: its file, and its length.
 ///
 /// # Errors
 /// [`Rule::BadInflight`]: the sizes are none, or there is no memory.
-pub fn create(queues: u16, size: u16) -> Result<(OwnedFd, u64), Rule> {
+pub fn create(queues: u16, size: u16, is_packed: bool) -> Result<(OwnedFd, u64), Rule> {
     if size == 0 || size > QUEUE_SIZE_MAX || queues == 0 || queues > super::disk::QUEUES_MAX {
         return Err(Rule::BadInflight);
     }
-    let length = (usize::from(queues) * queue_bytes(size)) as u64;
+    let length = (usize::from(queues) * queue_bytes(size, is_packed)) as u64;
     let file = rustix::fs::memfd_create("mqfq-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(|_| Rule::BadInflight)?;
     rustix::fs::ftruncate(&file, length).map_err(|_| Rule::BadInflight)?;
@@ -74,19 +80,26 @@ pub struct Areas {
     offset: usize,
     queues: u16,
     size: u16,
+    is_packed: bool,
 }
 
 impl Areas {
-    /// Areas for `queues` of `size`, from `offset` of the mapping on.
+    /// Areas for `queues` of `size`, with packed or split rings, from `offset` of the mapping on.
     ///
     /// # Errors
     /// [`Rule::BadInflight`]: the mapping is shorter, or the sizes are none.
-    pub fn new(memory: Arc<ForeignMemory>, offset: usize, queues: u16, size: u16) -> Result<Areas, Rule> {
-        let length = usize::from(queues) * queue_bytes(size);
+    pub fn new(
+        memory: Arc<ForeignMemory>,
+        offset: usize,
+        queues: u16,
+        size: u16,
+        is_packed: bool,
+    ) -> Result<Areas, Rule> {
+        let length = usize::from(queues) * queue_bytes(size, is_packed);
         let fits = offset.checked_add(length).is_some_and(|end| end <= memory.length_bytes());
         let is_aligned = offset.is_multiple_of(8);
         (fits && is_aligned && size <= QUEUE_SIZE_MAX)
-            .then_some(Areas { memory, offset, queues, size })
+            .then_some(Areas { memory, offset, queues, size, is_packed })
             .ok_or(Rule::BadInflight)
     }
 
@@ -94,29 +107,48 @@ impl Areas {
     pub fn clear(&self) {
         for number in 0..usize::from(self.queues) {
             // Inside: `new` has seen to that. An area without a version has nothing under way.
-            let _ = self.memory.copy_from(self.offset + number * queue_bytes(self.size) + VERSION_AT, &[0; 2]);
+            let _ = self.memory.copy_from(self.offset + number * self.bytes() + VERSION_AT, &[0; 2]);
         }
     }
 
-    /// That of one queue, of `size` entries. `None`: it has none.
-    ///
-    /// # Errors
-    /// [`Rule::BadInflight`]: its area is for another size.
-    pub fn queue(&self, number: u16, size: u16) -> Result<Option<Tracked>, Rule> {
+    /// Of a queue.
+    fn bytes(&self) -> usize {
+        queue_bytes(self.size, self.is_packed)
+    }
+
+    /// Where the area of a queue is that has such a ring.
+    fn of(&self, number: u16, size: u16, is_packed: bool) -> Result<Option<usize>, Rule> {
         if number >= self.queues {
             return Ok(None);
         }
-        if size > self.size {
+        if size > self.size || is_packed != self.is_packed {
             return Err(Rule::BadInflight);
         }
-        let offset = self.offset + usize::from(number) * queue_bytes(self.size);
-        Ok(Some(Tracked { memory: self.memory.view(), offset, size, counter: 0, last_batch: 0, ended: Vec::new() }))
+        Ok(Some(self.offset + usize::from(number) * self.bytes()))
+    }
+
+    /// That of one queue with a packed ring of `size` descriptors. `None`: it has none.
+    ///
+    /// # Errors
+    /// [`Rule::BadInflight`]: its area is for another size, or for split rings.
+    pub fn packed_queue(&self, number: u16, size: u16) -> Result<Option<PackedArea>, Rule> {
+        let offset = self.of(number, size, true)?;
+        Ok(offset.map(|offset| PackedArea::new(self.memory.view(), offset, size)))
+    }
+
+    /// That of one queue with a split ring of `size` entries. `None`: it has none.
+    ///
+    /// # Errors
+    /// [`Rule::BadInflight`]: its area is for another size, or for packed rings.
+    pub fn queue(&self, number: u16, size: u16) -> Result<Option<SplitArea>, Rule> {
+        let Some(offset) = self.of(number, size, false)? else { return Ok(None) };
+        Ok(Some(SplitArea { memory: self.memory.view(), offset, size, counter: 0, last_batch: 0, ended: Vec::new() }))
     }
 }
 
 /// The area of one queue, on the queue's worker.
 #[derive(Debug)]
-pub struct Tracked {
+pub struct SplitArea {
     memory: Arc<ForeignMemory>,
     offset: usize,
     size: u16,
@@ -127,7 +159,7 @@ pub struct Tracked {
     ended: Vec<u16>,
 }
 
-impl Tracked {
+impl SplitArea {
     fn entry(&self, head: u16) -> usize {
         self.offset + HEADER_BYTES + usize::from(head) * ENTRY_BYTES
     }
@@ -216,7 +248,7 @@ mod tests {
 
     fn areas(file: &OwnedFd, length: u64) -> Areas {
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
-        Areas::new(memory, 0, 2, SIZE).unwrap()
+        Areas::new(memory, 0, 2, SIZE, false).unwrap()
     }
 
     /// What a driver and its ring would say: heads that are offered and not shown as ended, in order, and the used
@@ -229,25 +261,25 @@ mod tests {
 
     #[test]
     fn sizes_are_checked() {
-        assert_eq!(create(0, 8).err(), Some(Rule::BadInflight));
-        assert_eq!(create(65, 8).err(), Some(Rule::BadInflight));
-        assert_eq!(create(1, 2048).err(), Some(Rule::BadInflight));
-        let (file, length) = create(2, SIZE).unwrap();
+        assert_eq!(create(0, 8, false).err(), Some(Rule::BadInflight));
+        assert_eq!(create(65, 8, false).err(), Some(Rule::BadInflight));
+        assert_eq!(create(1, 2048, false).err(), Some(Rule::BadInflight));
+        let (file, length) = create(2, SIZE, false).unwrap();
         assert_eq!(length, 2 * 256);
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
-        assert_eq!(Areas::new(memory.clone(), 0, 3, SIZE).err(), Some(Rule::BadInflight));
-        assert_eq!(Areas::new(memory.clone(), 8, 2, SIZE).err(), Some(Rule::BadInflight));
-        let areas = Areas::new(memory, 0, 2, SIZE).unwrap();
+        assert_eq!(Areas::new(memory.clone(), 0, 3, SIZE, false).err(), Some(Rule::BadInflight));
+        assert_eq!(Areas::new(memory.clone(), 8, 2, SIZE, false).err(), Some(Rule::BadInflight));
+        let areas = Areas::new(memory, 0, 2, SIZE, false).unwrap();
         assert!(areas.queue(2, SIZE).unwrap().is_none());
         assert_eq!(areas.queue(0, 16).err(), Some(Rule::BadInflight));
     }
 
     #[test]
     fn what_another_wrote_into_the_area_is_bounded() {
-        let (file, length) = create(2, SIZE).unwrap();
+        let (file, length) = create(2, SIZE, false).unwrap();
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
         assert!(memory.copy_from(0, &vec![0xff; length as usize]));
-        let areas = Areas::new(memory.clone(), 0, 2, SIZE).unwrap();
+        let areas = Areas::new(memory.clone(), 0, 2, SIZE, false).unwrap();
         assert_eq!(areas.queue(0, SIZE).unwrap().unwrap().take_over(5), None, "no version of ours");
         assert!(memory.copy_from(8, &[1, 0, 8, 0, 3, 0, 0x77, 0x77]));
         assert!(memory.copy_from(16, &[1; 8 * 16]));
@@ -263,7 +295,7 @@ mod tests {
             steps in prop::collection::vec((0..3usize, any::<prop::sample::Index>()), 0..60),
             kill in 0..5usize,
         ) {
-            let (file, length) = create(2, SIZE).unwrap();
+            let (file, length) = create(2, SIZE, false).unwrap();
             let mut queue = areas(&file, length).queue(1, SIZE).unwrap().unwrap();
             prop_assert_eq!(queue.take_over(0), None);
             let mut truth = Truth::default();

@@ -8,7 +8,7 @@
 //!
 //! Locks are held for a few instructions, on the control path: a queue that is running takes none.
 
-use super::queue::Start;
+use super::run::Start;
 use rustix::event::EventfdFlags;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -32,8 +32,8 @@ pub enum State {
         /// To stop, or to go.
         is_stopping: bool,
     },
-    /// It has stopped; this entry of the available ring is next.
-    Quiet(u16),
+    /// It has stopped here, as GET_VRING_BASE says it.
+    Quiet(u32),
     /// It is no more.
     Gone,
 }
@@ -99,10 +99,10 @@ impl Line {
     }
 
     /// The queue has stopped, if nothing new was ordered meanwhile.
-    pub fn quiet(&self, next_avail: u16) {
+    pub fn quiet(&self, base: u32) {
         let mut state = locked(&self.state);
         if locked(&self.orders).is_empty() && matches!(*state, State::Busy { .. }) {
-            *state = State::Quiet(next_avail);
+            *state = State::Quiet(base);
         }
     }
 

@@ -11,11 +11,12 @@
 //! | `state` | what of a disk goes to another machine? |
 //! | [`mod@line`] | how do a connection and its queues tell each other? who has the export? |
 //! | [`queue`] | what does one queue do with its ring and the block layer? |
-//! | [`ring`] | which heads are new, which have ended, who is to be woken? |
+//! | [`run`], `poll` | what of a queue is under way? for how long does it look without being kicked? |
+//! | [`ring`], [`split`], [`packed`] | which heads are new, which have ended, who is to be woken? |
 //! | [`chain`] | which memory does one request lend? |
 //! | [`disk`] | what does a request ask for, and is it one that we execute? |
 //! | [`guest`] | where are the guest's addresses? |
-//! | [`inflight`] | what was under way when a server was killed? |
+//! | [`inflight`], [`inflight_packed`] | what was under way when a server was killed? |
 //! | [`log`] | which pages were written? |
 //! | [`rule`], [`wire`] | names of all rules; numbers of the protocol |
 //!
@@ -38,13 +39,18 @@ pub mod disk;
 mod front_end;
 pub mod guest;
 pub mod inflight;
+pub mod inflight_packed;
 pub mod line;
 pub mod log;
 mod notice;
+pub mod packed;
+mod poll;
 pub mod queue;
 pub mod ring;
 pub mod rule;
+pub mod run;
 pub mod session;
+pub mod split;
 mod state;
 pub mod wire;
 

@@ -16,22 +16,15 @@
 //! While a piece was refused because the tenant's staging is full (until [`Client::room`]), while there is no memory
 //! for a copy (until an own end, or a while later), and while it stops. Descriptors stay in the ring, which is the
 //! guest's memory and not ours.
-//!
-//! # Polling
-//! A kick costs the guest an exit, and us an operation. So a queue that found heads looks again for a while before it
-//! asks for kicks: [`POLL_NS_MAX`] at most after the last head, twice as long as before if a kick came within that
-//! time, half as long if a whole while brought nothing, and then not at all. A look is one turn of the worker's loop,
-//! in which everybody else has a turn as well. An idle guest costs nothing.
 
-use super::chain::{self, Chain};
+use super::chain;
 use super::disk::{Asked, Disk, status_of};
-use super::guest::{GuestMemory, Span};
-use super::inflight::Tracked;
 use super::line::{Line, Order, Seat};
-use super::log::DirtyLog;
-use super::ring::Ring;
+use super::poll::Poll;
+use super::ring::Taken;
 use super::rule::Rule;
-use super::wire::{REQUEST_HEADER_BYTES, status};
+use super::run::{Handing, Run, header_bytes, lying};
+use super::wire::status;
 use super::{NAMES, Own};
 use crate::export::Export;
 use crate::front_end::{Log, LogLine};
@@ -41,18 +34,8 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::cap::Caps;
 use mqfq_blk::client::{Client, Context, Event, Label, Refused};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
-use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
-
-/// Longest time that a queue looks for heads after the last one, ns: some kicks' worth.
-pub const POLL_NS_MAX: u64 = 50_000;
-
-/// Shortest: below, it is not worth a turn.
-const POLL_NS_LEAST: u64 = POLL_NS_MAX / 8;
-
-/// Least part of a longer request that goes to the device from where it lies, bytes.
-const DIRECT_BYTES: u32 = 32 << 10;
 
 /// After so long a queue asks again for memory that others held, ns.
 const MEMORY_RETRY_NS: u64 = 1_000_000;
@@ -68,7 +51,7 @@ const COPIED_PER_WORK: u32 = 64;
 const COPIED: u64 = 1 << 16;
 
 /// Names of what it waits for.
-mod user {
+pub(super) mod user {
     pub const KICK: u32 = 0;
     pub const ORDER: u32 = 1;
     pub const CALL: u32 = 2;
@@ -76,28 +59,6 @@ mod user {
     pub const STATE: u32 = 4;
     pub const MEMORY: u32 = 5;
     pub const POLL: u32 = 6;
-}
-
-/// What a ring needs to run.
-pub struct Start {
-    /// The ring.
-    pub ring: Ring,
-    /// A view of the guest's memory, for this queue alone.
-    pub memory: GuestMemory,
-    /// Indirect descriptors were negotiated.
-    pub has_indirect: bool,
-    /// Writes are to be stable when they end.
-    pub is_writethrough: bool,
-    /// Says that there are heads.
-    pub kick: Arc<OwnedFd>,
-    /// Tells the guest of ends, unless it polls.
-    pub call: Option<Arc<OwnedFd>>,
-    /// Tells the front-end that the ring is broken.
-    pub error: Option<Arc<OwnedFd>>,
-    /// Where heads under way are noted.
-    pub tracked: Option<Tracked>,
-    /// Where written pages are noted, and the guest's address of the used ring if its are.
-    pub log: Option<(DirtyLog, Option<u64>)>,
 }
 
 /// What all queues of a connection are about.
@@ -143,86 +104,6 @@ enum Life {
     /// The same, and then goes.
     Leaving,
     Gone,
-}
-
-/// A ring that runs.
-struct Run {
-    start: Start,
-    requests: Box<[UnderWay]>,
-    /// Heads that a former server left, first.
-    replay: VecDeque<u16>,
-    /// Heads that were taken and not shown as ended.
-    taken: usize,
-    handing: Option<Handing>,
-    /// Heads that have ended since the last turn's end.
-    done: Vec<u16>,
-    chain: Chain,
-    /// A signal is under way; another is to follow.
-    is_signalling: bool,
-    signal_again: bool,
-    broken: Option<Rule>,
-}
-
-/// A head that was taken.
-#[derive(Default)]
-struct UnderWay {
-    is_taken: bool,
-    is_handed_over: bool,
-    op: Option<Op>,
-    /// Pieces that have not ended.
-    pieces: u32,
-    status: u8,
-    status_at: Option<Span>,
-    /// Of its data.
-    spans: Vec<Span>,
-    /// Written to its memory, the status byte apart.
-    written_bytes: u32,
-}
-
-/// The request whose pieces are handed over.
-struct Handing {
-    head: u16,
-    op: Op,
-    offset_bytes: u64,
-    length_bytes: u64,
-    /// Handed over so far.
-    at_bytes: u64,
-    /// A flush has one piece, of nothing.
-    is_begun: bool,
-    /// Refused for want of room in the tenant's staging.
-    held: Option<Submission>,
-}
-
-/// How long to look for heads.
-#[derive(Default)]
-struct Poll {
-    window_ns: u64,
-    found_ns: u64,
-    /// A look is asked for.
-    is_asked: bool,
-}
-
-impl Poll {
-    /// A kick came: looking on would have found its head, or would not.
-    fn kicked(&mut self, now_ns: u64) {
-        let would_have_paid = now_ns.saturating_sub(self.found_ns) <= POLL_NS_MAX;
-        self.window_ns = match would_have_paid {
-            true => (self.window_ns * 2).clamp(POLL_NS_LEAST, POLL_NS_MAX),
-            false => 0,
-        };
-    }
-
-    /// Nothing is in the ring. True: look again.
-    fn goes_on(&mut self, now_ns: u64) -> bool {
-        if self.window_ns == 0 {
-            return false;
-        }
-        let goes_on = now_ns.saturating_sub(self.found_ns) < self.window_ns;
-        if !goes_on {
-            self.window_ns = Some(self.window_ns / 2).filter(|window| *window >= POLL_NS_LEAST).unwrap_or(0);
-        }
-        goes_on
-    }
 }
 
 impl Queue {
@@ -294,17 +175,14 @@ impl Queue {
                 break;
             }
             let takes = self.life == Life::Running;
-            let next = match run.replay.pop_front() {
-                Some(head) => Ok(Some((head, true))),
-                None if takes => run.start.ring.take().map(|head| head.map(|head| (head, false))),
-                None => break,
-            };
-            let begun = match next {
-                Ok(Some((head, is_replay))) => {
-                    let begun = self.begin(&mut run, head, is_replay);
+            let Run { start, chain, .. } = &mut *run;
+            let begun = match start.ring.take(&start.memory, chain, takes) {
+                Ok(Some(taken)) => {
+                    let begun = self.begin(&mut run, taken);
                     self.work += run.chain.descriptors;
                     begun
                 }
+                Ok(None) if !takes => break,
                 Ok(None) if self.looks_again(context) => break,
                 Ok(None) if run.start.ring.arm() => {
                     run.start.ring.disarm();
@@ -359,17 +237,15 @@ impl Queue {
     }
 
     /// A head was taken: what does it ask for?
-    fn begin(&mut self, run: &mut Run, head: u16, is_replay: bool) -> Result<(), Rule> {
-        let Run { start, requests, chain, .. } = run;
-        let request = requests.get_mut(usize::from(head)).filter(|request| !request.is_taken).ok_or(Rule::BadHead)?;
-        chain.read(&start.memory, start.ring.descriptors(), start.ring.size(), head, start.has_indirect)?;
-        let (status_at, asked) = self.about.disk.ask(&start.memory, chain)?;
-        if let Some(tracked) = start.tracked.as_mut().filter(|_| !is_replay) {
-            tracked.took(head);
-        }
-        (request.is_taken, request.is_handed_over, request.pieces, request.op) = (true, true, 0, None);
-        (request.status, request.status_at, request.written_bytes) = (status::OK, Some(status_at), 0);
+    fn begin(&mut self, run: &mut Run, taken: Taken) -> Result<(), Rule> {
         run.taken += 1;
+        let (Run { start, requests, chain, .. }, head) = (&mut *run, taken.id);
+        let request = requests.get_mut(usize::from(head)).filter(|request| request.taken.is_none());
+        let request = request.ok_or(Rule::BadHead)?;
+        let (status_at, asked) = self.about.disk.ask(&start.memory, chain)?;
+        (request.taken, request.is_handed_over, request.pieces, request.op) = (Some(taken), true, 0, None);
+        std::mem::swap(&mut request.ranges, &mut chain.ranges);
+        (request.status, request.status_at, request.written_bytes) = (status::OK, Some(status_at), 0);
         let place = asked.map_or(NAMES.requests.len() - 1, Asked::place);
         self.counted.request(place);
         match asked {
@@ -405,8 +281,13 @@ impl Queue {
                 Some(held) => held,
                 None => {
                     let has_failed = run.requests[head].status != status::OK;
-                    if has_failed || (handing.is_begun && handing.at_bytes == handing.length_bytes) {
+                    if has_failed {
                         break;
+                    }
+                    if handing.is_begun && handing.at_bytes == handing.length_bytes {
+                        let Some(range) = run.requests[head].ranges.pop() else { break };
+                        (handing.op, handing.at_bytes) = (range.op, 0);
+                        (handing.offset_bytes, handing.length_bytes) = (range.offset_bytes, range.length_bytes);
                     }
                     let Some(piece) = self.piece(run, &mut handing, context) else {
                         run.handing = Some(handing);
@@ -512,12 +393,12 @@ impl Queue {
         if !matches!(self.life, Life::Stopping | Life::Leaving) || self.run.as_ref().is_some_and(|run| !run.is_over()) {
             return;
         }
-        let next_avail = self.run.take().map_or(0, |run| run.start.ring.next_avail());
+        let base = self.run.take().map_or(0, |run| run.start.ring.base());
         if self.life == Life::Leaving {
             self.life = Life::Gone;
         } else {
             self.life = Life::Parked;
-            self.line.quiet(next_avail);
+            self.line.quiet(base);
             context.signal(self.line.connection_bell(), user::STATE);
         }
     }
@@ -629,112 +510,6 @@ impl Drop for Queue {
         self.counted.add_to(&self.about.stats);
         self.line.gone();
     }
-}
-
-impl Run {
-    fn new(mut start: Start) -> Box<Run> {
-        let requests = (0..start.ring.size()).map(|_| UnderWay::default()).collect();
-        let used = start.ring.next_used();
-        let mut replay = VecDeque::new();
-        if let Some(left) = start.tracked.as_mut().and_then(|tracked| tracked.take_over(used)) {
-            // Of the heads that were ever taken, `used` have ended and these have not.
-            start.ring.go_on_from(used.wrapping_add(left.len() as u16));
-            replay = left.into();
-        }
-        Box::new(Run {
-            done: Vec::with_capacity(usize::from(start.ring.size())),
-            start,
-            requests,
-            replay,
-            taken: 0,
-            handing: None,
-            chain: Chain::default(),
-            is_signalling: false,
-            signal_again: false,
-            broken: None,
-        })
-    }
-
-    /// Nothing of it is under way, nor left from before.
-    fn is_over(&self) -> bool {
-        let pieces = self.requests.iter().any(|request| request.pieces > 0);
-        match self.broken {
-            Some(_) => !pieces,
-            None => self.taken == 0 && self.replay.is_empty(),
-        }
-    }
-
-    fn end_if_over(&mut self, head: u16) {
-        let request = &self.requests[usize::from(head)];
-        if request.pieces == 0 && request.is_handed_over && self.broken.is_none() {
-            self.done.push(head);
-        }
-    }
-
-    fn signal(&mut self, context: &mut dyn Context) {
-        let Some(call) = &self.start.call else { return };
-        if self.is_signalling {
-            self.signal_again = true;
-            return;
-        }
-        self.is_signalling = true;
-        context.signal(call.as_raw_fd(), user::CALL);
-    }
-
-    fn show_ends(&mut self, context: &mut dyn Context) {
-        if self.done.is_empty() {
-            return;
-        }
-        let Run { start: Start { ring, memory, tracked, log, .. }, requests, done, .. } = self;
-        let count = done.len() as u16;
-        for head in done.drain(..) {
-            let request = &mut requests[usize::from(head)];
-            let status_at = request.status_at.take().expect("a head that was taken has a status byte");
-            memory.write(&status_at, &[request.status]);
-            if let Some((log, _)) = log {
-                log.mark(&status_at);
-                if request.op == Some(Op::Read) || request.written_bytes > 0 {
-                    request.spans.iter().for_each(|span| log.mark(span));
-                }
-            }
-            request.is_taken = false;
-            ring.push(head, request.written_bytes + 1);
-            if let Some(tracked) = tracked {
-                tracked.ending(head);
-            }
-        }
-        ring.publish();
-        if let Some(tracked) = tracked {
-            tracked.ended(ring.next_used());
-        }
-        if let Some((log, Some(used))) = log {
-            ring.written(count).for_each(|(at, length)| log.mark_range(*used + at, length));
-        }
-        self.taken -= usize::from(count);
-        if self.start.ring.wants_signal() {
-            self.signal(context);
-        }
-    }
-}
-
-/// What stands before a request's data in its spans.
-fn header_bytes(op: Op) -> u32 {
-    if op == Op::Write { REQUEST_HEADER_BYTES as u32 } else { 0 }
-}
-
-/// The piece from byte `at` of `spans` on that goes to the device from where it lies: all that is `left`, or a good
-/// part of it. `None`: it is copied.
-fn lying(spans: &[Span], at: u32, left: u32, disk: &Disk) -> Option<Span> {
-    let mut skip = at;
-    let span = spans.iter().find(|span| {
-        let is_here = skip < span.length_bytes;
-        skip -= if is_here { 0 } else { span.length_bytes };
-        is_here
-    })?;
-    let most = (span.length_bytes - skip).min(left).min(disk.piece_bytes());
-    let length_bytes = most - most % disk.block_bytes();
-    let is_worth_it = length_bytes == left || length_bytes >= DIRECT_BYTES;
-    (is_worth_it && length_bytes > 0).then(|| span.part(skip, length_bytes))
 }
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
 //! One queue and a worker that does what the test says, in virtual time.
 
 use super::super::disk::tests::export;
+use super::super::guest::GuestMemory;
 use super::super::line::{Seats, bell};
-use super::super::ring::tests::{offer, queue as ring_in_memory, read16, write};
+use super::super::poll::{POLL_NS_LEAST, POLL_NS_MAX};
+use super::super::ring::Ring;
+use super::super::run::Start;
+use super::super::split::tests::{offer, queue as ring_in_memory, read16, write};
 use super::super::wire::request;
 use super::*;
 use crate::fake::Peer;
@@ -34,14 +38,12 @@ impl Rig {
         };
         let event = || Arc::new(super::super::line::bell().unwrap());
         line.order(Order::Start(Box::new(Start {
-            ring,
+            ring: Ring::split(ring, None, false),
             memory: memory.clone(),
-            has_indirect: false,
             is_writethrough: false,
             kick: event(),
             call: Some(event()),
             error: None,
-            tracked: None,
             log: None,
         })));
         let peer = Peer::new(Queue::new(about, line.clone(), seat), 2 << 20);

@@ -16,9 +16,11 @@ use super::disk::{CONFIG_BYTES, Disk, PROTOCOL, QUEUES_MAX, WRITEBACK_AT};
 use super::guest::{self, GuestMemory, REGIONS_MAX, RegionText};
 use super::inflight::{self, Areas};
 use super::log::DirtyLog;
-use super::queue::Start;
+use super::packed::Packed;
 use super::ring::{Ring, RingAddresses};
 use super::rule::Rule;
+use super::run::Start;
+use super::split::Split;
 use super::state::{self, State, Transfer};
 use super::wire::{
     Fields, Message, STATE_LOAD, STATE_NO_FD, STATE_SAVE, TABLE_REGIONS_MAX, VRING_INDEX_MASK, VRING_LOG, VRING_NO_FD,
@@ -68,7 +70,7 @@ impl Answer {
 #[derive(Default)]
 struct Vring {
     size: u16,
-    base: u16,
+    base: u32,
     addresses: Option<RingAddresses>,
     kick: Option<Arc<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
@@ -177,9 +179,9 @@ impl Session {
         }
     }
 
-    /// A queue has stopped; this entry of its available ring is next.
-    pub fn stopped(&mut self, queue: u16, next_avail: u16) {
-        self.vrings[usize::from(queue)].base = next_avail;
+    /// A queue has stopped, here, as GET_VRING_BASE says it.
+    pub fn stopped(&mut self, queue: u16, base: u32) {
+        self.vrings[usize::from(queue)].base = base;
     }
 
     /// Takes a message with the descriptors that came with it.
@@ -260,15 +262,20 @@ impl Session {
                 Answer::none()
             }
             Message::SetVringBase => {
+                let is_packed = self.is_packed();
                 let (vring, base) = self.vring_state(&mut fields)?;
-                vring.base = u16::try_from(base).map_err(|_| Rule::BadPayload)?;
+                // An entry of the available ring; of a packed one, two places.
+                if !is_packed && base > u16::MAX.into() {
+                    return Err(Rule::BadPayload);
+                }
+                vring.base = base;
                 Answer::none()
             }
             Message::GetVringBase => {
                 let (vring, _) = self.vring_state(&mut fields)?;
                 // Both are given anew when the queue is started again.
                 (vring.kick, vring.call) = (None, None);
-                let base = u32::from(vring.base).to_ne_bytes();
+                let base = vring.base.to_ne_bytes();
                 Answer::of([&payload[..4], &base[..]].concat())
             }
             Message::SetVringEnable => {
@@ -289,9 +296,9 @@ impl Session {
             Message::SetConfig => self.set_config(payload),
             Message::GetInflightFd => {
                 let (_, _, queues, size) = inflight_text(&mut fields)?;
-                let (file, length) = inflight::create(queues, size)?;
+                let (file, length) = inflight::create(queues, size, self.is_packed())?;
                 let memory = map(&file, 0, length, Rule::BadInflight)?;
-                self.inflight = Some(Areas::new(memory, 0, queues, size)?);
+                self.inflight = Some(Areas::new(memory, 0, queues, size, self.is_packed())?);
                 let sizes = [queues.to_ne_bytes(), size.to_ne_bytes()].concat();
                 let payload = [&length.to_ne_bytes()[..], &0u64.to_ne_bytes(), &sizes, &[0; 4]].concat();
                 Ok(Answer { payload: Some(payload), descriptor: Some(file) })
@@ -301,7 +308,7 @@ impl Session {
                 let [file] = &descriptors[..] else { return Err(Rule::BadDescriptors) };
                 let page = offset % 4096;
                 let memory = map(file, offset - page, length.saturating_add(page), Rule::BadInflight)?;
-                self.inflight = Some(Areas::new(memory, page as usize, queues, size)?);
+                self.inflight = Some(Areas::new(memory, page as usize, queues, size, self.is_packed())?);
                 Answer::none()
             }
             Message::SetDeviceStateFd => {
@@ -444,23 +451,32 @@ impl Session {
         let (Some(kick), Some(addresses), true) = (&vring.kick, &vring.addresses, is_enabled) else { return Ok(None) };
         let has = |bit: u64| self.features & bit != 0;
         let memory = self.memory.view();
-        let ring = Ring::new(&memory, addresses, vring.size, vring.base, has(feature::EVENT_IDX))?;
-        let tracked = match &self.inflight {
-            Some(areas) => areas.queue(queue, vring.size)?,
-            None => None,
+        let (size, base, has_events) = (vring.size, vring.base, has(feature::EVENT_IDX));
+        let (areas, has_indirect) = (self.inflight.as_ref(), has(feature::INDIRECT));
+        let ring = if self.is_packed() {
+            let ring = Packed::new(&memory, addresses, size, base, has_events)?;
+            let area = areas.map_or(Ok(None), |areas| areas.packed_queue(queue, size))?;
+            Ring::packed(ring, area, has_indirect)
+        } else {
+            // Features may be others than when the base was said: then it is a packed ring's, of which this is a part.
+            let ring = Split::new(&memory, addresses, size, base as u16, has_events)?;
+            let area = areas.map_or(Ok(None), |areas| areas.queue(queue, size))?;
+            Ring::split(ring, area, has_indirect)
         };
         let log = self.log.clone().filter(|_| has(feature::LOG_ALL)).map(|log| (log, addresses.log));
         Ok(Some(Start {
             ring,
             memory,
-            has_indirect: has(feature::INDIRECT),
             is_writethrough: !self.is_writeback(),
             kick: kick.clone(),
             call: vring.call.clone(),
             error: vring.error.clone(),
-            tracked,
             log,
         }))
+    }
+
+    fn is_packed(&self) -> bool {
+        self.features & feature::RING_PACKED != 0
     }
 
     /// The guest flushes what it wants to be stable. Source: VIRTIO 1.2, section 5.2.5.2: a driver that can say which

@@ -9,32 +9,20 @@
 //!
 //! | | this side writes | fence | then reads |
 //! |---|---|---|---|
-//! | heads | "kick me at the next one" ([`Ring::arm`]) | SeqCst | the available index |
-//! | ends | the used index ([`Ring::publish`]) | SeqCst | the used event, or the flag "no interrupt" |
+//! | heads | "kick me at the next one" ([`Split::arm`]) | SeqCst | the available index |
+//! | ends | the used index ([`Split::publish`]) | SeqCst | the used event, or the flag "no interrupt" |
 
 use super::guest::{Area, GuestMemory};
+use super::ring::RingAddresses;
 use super::rule::Rule;
 use super::wire::{
     AVAIL_BYTES, AVAIL_NO_INTERRUPT, DESCRIPTOR_BYTES, QUEUE_SIZE_MAX, USED_BYTES, USED_ENTRY_BYTES, USED_NO_NOTIFY,
 };
 use std::sync::atomic::{Ordering, fence};
 
-/// Where a front-end says that a queue is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RingAddresses {
-    /// Of the descriptor table, the front-end's address.
-    pub descriptors: u64,
-    /// Of the available ring.
-    pub avail: u64,
-    /// Of the used ring.
-    pub used: u64,
-    /// The guest's address of the used ring, if writes to it are logged.
-    pub log: Option<u64>,
-}
-
 /// The device's side of a split virtqueue.
 #[derive(Debug)]
-pub struct Ring {
+pub struct Split {
     size: u16,
     has_events: bool,
     descriptors: Area,
@@ -49,7 +37,7 @@ pub struct Ring {
     is_armed: bool,
 }
 
-impl Ring {
+impl Split {
     /// A queue of `size` entries at `addresses`, of which those from `next_avail` on are new. The used ring goes on
     /// where it stands.
     ///
@@ -61,7 +49,7 @@ impl Ring {
         size: u16,
         next_avail: u16,
         has_events: bool,
-    ) -> Result<Ring, Rule> {
+    ) -> Result<Split, Rule> {
         if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
             return Err(Rule::BadQueueSize);
         }
@@ -70,7 +58,7 @@ impl Ring {
         let descriptors = area(addresses.descriptors, entries * DESCRIPTOR_BYTES, 16)?;
         let avail = area(addresses.avail, AVAIL_BYTES + entries * 2, 2)?;
         let used = area(addresses.used, USED_BYTES + entries * USED_ENTRY_BYTES, 4)?;
-        let mut ring = Ring {
+        let mut ring = Split {
             size,
             has_events,
             descriptors,
@@ -163,7 +151,7 @@ impl Ring {
         }
     }
 
-    /// Writes an end, which the guest sees at [`Ring::publish`]. `written_bytes` were written for this head.
+    /// Writes an end, which the guest sees at [`Split::publish`]. `written_bytes` were written for this head.
     pub fn push(&mut self, head: u16, written_bytes: u32) {
         let entry = 4 + usize::from(self.next_used & (self.size - 1)) * USED_ENTRY_BYTES;
         let mut bytes = [0; USED_ENTRY_BYTES];
@@ -208,13 +196,13 @@ impl Ring {
     }
 }
 
-/// A little-endian word of a ring, which is aligned: `Ring::new` has seen to both ends and the alignment.
-fn load(area: &Area, at: usize, order: Ordering) -> u16 {
+/// A little-endian word of a ring, which is aligned: who made the area has seen to both ends and the alignment.
+pub(super) fn load(area: &Area, at: usize, order: Ordering) -> u16 {
     // Orders: as the caller says.
     area.memory.atomic_u16(area.offset + at).map_or(0, |word| u16::from_le(word.load(order)))
 }
 
-fn store(area: &Area, at: usize, value: u16, order: Ordering) {
+pub(super) fn store(area: &Area, at: usize, value: u16, order: Ordering) {
     if let Some(word) = area.memory.atomic_u16(area.offset + at) {
         // Orders: as the caller says.
         word.store(value.to_le(), order);
@@ -227,10 +215,10 @@ pub(in crate::vhost_user_blk) mod tests {
     use super::*;
 
     /// A queue of `size` in a memory of its own: the table at 0, available at 0x5000, used at 0x6000; buffers behind.
-    pub(in crate::vhost_user_blk) fn queue(size: u16, has_events: bool) -> (GuestMemory, Ring) {
+    pub(in crate::vhost_user_blk) fn queue(size: u16, has_events: bool) -> (GuestMemory, Split) {
         let mut memory = GuestMemory::default();
         memory.add(&text(0, 1 << 20, 0, 0), &file(1 << 20)).unwrap();
-        let ring = Ring::new(&memory, &ADDRESSES, size, 0, has_events).unwrap();
+        let ring = Split::new(&memory, &ADDRESSES, size, 0, has_events).unwrap();
         (memory, ring)
     }
 
@@ -330,7 +318,7 @@ pub(in crate::vhost_user_blk) mod tests {
     #[test]
     fn a_queue_must_be_a_power_of_two_aligned_and_inside() {
         let (memory, _) = queue(4, false);
-        let new = |addresses: RingAddresses, size| Ring::new(&memory, &addresses, size, 0, false).map(drop);
+        let new = |addresses: RingAddresses, size| Split::new(&memory, &addresses, size, 0, false).map(drop);
         for size in [0, 3, 2048] {
             assert_eq!(new(ADDRESSES, size), Err(Rule::BadQueueSize), "{size}");
         }

@@ -117,9 +117,15 @@ mod tests {
             bytes[at] = value;
             bytes
         };
-        for bytes in
-            [vec![], whole[..19].to_vec(), [&whole[..], &[0]].concat(), other(0, 0), other(8, 2), other(10, 2), other(11, 1)]
-        {
+        for bytes in [
+            vec![],
+            whole[..19].to_vec(),
+            [&whole[..], &[0]].concat(),
+            other(0, 0),
+            other(8, 2),
+            other(10, 2),
+            other(11, 1),
+        ] {
             let (reader, mut writer) = std::io::pipe().unwrap();
             writer.write_all(&bytes).unwrap();
             drop(writer);

@@ -153,6 +153,7 @@ pub mod feature {
     pub const EVENT_IDX: u64 = 1 << 29;
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
+    pub const RING_PACKED: u64 = 1 << 34;
 }
 
 /// A descriptor, bytes: address 8, length 4, flags 2, next 2.
@@ -176,6 +177,19 @@ pub const AVAIL_NO_INTERRUPT: u16 = 1;
 pub const USED_NO_NOTIFY: u16 = 1;
 /// Largest size of a queue that is taken, a power of two. What a guest gets unless it is told otherwise: 128 or 256.
 pub const QUEUE_SIZE_MAX: u16 = 1024;
+
+/// Flag of a packed descriptor: the driver's counter when it made it available.
+pub const PACKED_AVAIL: u16 = 1 << 7;
+/// Flag of a packed descriptor: the device's counter when it ended.
+pub const PACKED_USED: u16 = 1 << 15;
+/// What a side of a packed ring wants to be woken by, bytes: a place 2, and one of the three below 2.
+pub const EVENT_BYTES: usize = 4;
+/// At each descriptor.
+pub const EVENT_ALWAYS: u16 = 0;
+/// Not at all.
+pub const EVENT_NEVER: u16 = 1;
+/// At the descriptor of the place, with the event index.
+pub const EVENT_AT: u16 = 2;
 
 /// A block request's header, bytes: type 4, reserved 4, sector 8.
 pub const REQUEST_HEADER_BYTES: usize = 16;
@@ -336,6 +350,7 @@ mod tests {
             (feature::INDIRECT, ring::VIRTIO_RING_F_INDIRECT_DESC),
             (feature::EVENT_IDX, ring::VIRTIO_RING_F_EVENT_IDX),
             (feature::VERSION_1, config::VIRTIO_F_VERSION_1),
+            (feature::RING_PACKED, config::VIRTIO_F_RING_PACKED),
         ] {
             assert_eq!(ours, 1 << theirs);
         }
@@ -354,6 +369,11 @@ mod tests {
             (DESCRIPTOR_INDIRECT.into(), ring::VRING_DESC_F_INDIRECT),
             (AVAIL_NO_INTERRUPT.into(), ring::VRING_AVAIL_F_NO_INTERRUPT),
             (USED_NO_NOTIFY.into(), ring::VRING_USED_F_NO_NOTIFY),
+            (PACKED_AVAIL.into(), 1 << ring::VRING_PACKED_DESC_F_AVAIL),
+            (PACKED_USED.into(), 1 << ring::VRING_PACKED_DESC_F_USED),
+            (EVENT_ALWAYS.into(), ring::VRING_PACKED_EVENT_FLAG_ENABLE),
+            (EVENT_NEVER.into(), ring::VRING_PACKED_EVENT_FLAG_DISABLE),
+            (EVENT_AT.into(), ring::VRING_PACKED_EVENT_FLAG_DESC),
             (RANGE_UNMAP, blk::VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP),
             (ID_BYTES as u32, blk::VIRTIO_BLK_ID_BYTES),
         ] {

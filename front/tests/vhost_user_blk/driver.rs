@@ -64,7 +64,8 @@ pub struct Driver {
     pub shared: Shared,
 }
 
-pub const ALL: u64 = !(1 << 26);
+/// All but the log, and packed rings, which it does not have.
+pub const ALL: u64 = !(1 << 26 | 1 << 34);
 
 impl Driver {
     pub fn attach(server: &Server, export: usize, queues: usize, size: u16, features: u64) -> Driver {
@@ -129,7 +130,7 @@ fn a_driver_finds_the_disk_that_the_export_is() {
     let config = driver.transport.get_config().unwrap();
     assert_eq!(u64::from(config.capacity), SIZE_BYTES / 512);
     assert_eq!((u32::from(config.blk_size), u16::from(config.num_queues), config.writeback), (512, 64, 1));
-    assert_eq!((u32::from(config.seg_max), u32::from(config.max_discard_seg)), (126, 1));
+    assert_eq!((u32::from(config.seg_max), u32::from(config.max_discard_seg)), (126, 16));
     assert_eq!(driver.transport.max_queues(), Some(64));
     drop(driver);
     server.drain();

@@ -6,6 +6,7 @@
 //! requests in flight, outlive each server.
 
 use crate::guest::{EVENT_IDX, Guest, IN, Machine, OUT, data_at, readable};
+use crate::packed::PACKED;
 use crate::server::{SIZE_BYTES, Server, ServerOptions};
 use mqfq_blk::device::file::{FileDevice, FileOptions};
 use std::io::{BufRead, BufReader};
@@ -120,10 +121,20 @@ impl Oracle {
 
 #[test]
 fn a_server_that_is_killed_again_and_again_ends_every_request_once() {
+    ends_every_request_once(EVENT_IDX);
+}
+
+#[test]
+fn with_a_packed_ring_as_well() {
+    ends_every_request_once(EVENT_IDX | PACKED);
+}
+
+fn ends_every_request_once(features: u64) {
     if let Ok(folder) = std::env::var(VICTIM) {
         serve(&folder);
     }
-    let folder = Folder(std::env::temp_dir().join(format!("mqfq-vub-kill-{}", std::process::id())));
+    let name = format!("mqfq-vub-kill-{features:x}-{}", std::process::id());
+    let folder = Folder(std::env::temp_dir().join(name));
     std::fs::create_dir(&folder.0).unwrap();
     std::fs::File::create(folder.0.join("disk")).unwrap().set_len(SIZE_BYTES).unwrap();
     let mut machine = Machine::new();
@@ -133,7 +144,7 @@ fn a_server_that_is_killed_again_and_again_ends_every_request_once() {
     let (mut left_over, mut seen) = (0, 0);
     for round in 0..ROUNDS {
         let victim = start(&folder.0);
-        let mut guest = Guest::attach(&folder.0.join("0"), machine.clone(), 1, SIZE, EVENT_IDX);
+        let mut guest = Guest::attach(&folder.0.join("0"), machine.clone(), 1, SIZE, features);
         machine = guest.machine.clone();
         // The driver in the guest knows nothing of servers.
         guest.queues[0].seen = seen;

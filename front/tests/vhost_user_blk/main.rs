@@ -6,6 +6,7 @@ mod guest;
 mod hostile;
 mod kill;
 mod migrate;
+mod packed;
 mod resize;
 mod server;
 mod shares;

@@ -1,0 +1,179 @@
+//! What of a queue is under way: the ring that runs, its requests, and how their ends are shown to the guest.
+//!
+//! A request's pieces end in any order, on the device's word. The request ends with the last of them: it is noted, and
+//! shown with all others of the same turn, by one index and at most one signal.
+
+use super::chain::Chain;
+use super::disk::{Disk, Range};
+use super::guest::{GuestMemory, Span};
+use super::log::DirtyLog;
+use super::ring::{Ring, Taken};
+use super::rule::Rule;
+use super::wire::REQUEST_HEADER_BYTES;
+use mqfq_blk::client::Context;
+use mqfq_blk::request::{Op, Submission};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// What a ring needs to run.
+pub struct Start {
+    /// The ring.
+    pub ring: Ring,
+    /// A view of the guest's memory, for this queue alone.
+    pub memory: GuestMemory,
+    /// Writes are to be stable when they end.
+    pub is_writethrough: bool,
+    /// Says that there are heads.
+    pub kick: Arc<OwnedFd>,
+    /// Tells the guest of ends, unless it polls.
+    pub call: Option<Arc<OwnedFd>>,
+    /// Tells the front-end that the ring is broken.
+    pub error: Option<Arc<OwnedFd>>,
+    /// Where written pages are noted, and the guest's address of the used ring if its are.
+    pub log: Option<(DirtyLog, Option<u64>)>,
+}
+
+/// A ring that runs.
+pub(super) struct Run {
+    pub start: Start,
+    pub requests: Box<[UnderWay]>,
+    /// Heads that were taken and not shown as ended.
+    pub taken: usize,
+    pub handing: Option<Handing>,
+    /// Heads that have ended since the last turn's end.
+    pub done: Vec<u16>,
+    pub chain: Chain,
+    /// A signal is under way; another is to follow.
+    pub is_signalling: bool,
+    pub signal_again: bool,
+    pub broken: Option<Rule>,
+}
+
+/// A head that was taken.
+#[derive(Default)]
+pub(super) struct UnderWay {
+    /// While it is under way.
+    pub taken: Option<Taken>,
+    pub is_handed_over: bool,
+    pub op: Option<Op>,
+    /// Pieces that have not ended.
+    pub pieces: u32,
+    pub status: u8,
+    pub status_at: Option<Span>,
+    /// Of its data.
+    pub spans: Vec<Span>,
+    /// Of a discard, what comes after the range that is handed over; the next one last.
+    pub ranges: Vec<Range>,
+    /// Written to its memory, the status byte apart.
+    pub written_bytes: u32,
+}
+
+/// The request whose pieces are handed over.
+pub(super) struct Handing {
+    pub head: u16,
+    pub op: Op,
+    pub offset_bytes: u64,
+    pub length_bytes: u64,
+    /// Handed over so far.
+    pub at_bytes: u64,
+    /// A flush has one piece, of nothing.
+    pub is_begun: bool,
+    /// Refused for want of room in the tenant's staging.
+    pub held: Option<Submission>,
+}
+
+/// Least part of a longer request that goes to the device from where it lies, bytes.
+const DIRECT_BYTES: u32 = 32 << 10;
+
+impl Run {
+    pub fn new(mut start: Start) -> Box<Run> {
+        let requests = (0..start.ring.size()).map(|_| UnderWay::default()).collect();
+        start.ring.take_over();
+        Box::new(Run {
+            done: Vec::with_capacity(usize::from(start.ring.size())),
+            start,
+            requests,
+            taken: 0,
+            handing: None,
+            chain: Chain::default(),
+            is_signalling: false,
+            signal_again: false,
+            broken: None,
+        })
+    }
+
+    /// Nothing of it is under way, nor left from before.
+    pub fn is_over(&self) -> bool {
+        let pieces = self.requests.iter().any(|request| request.pieces > 0);
+        match self.broken {
+            Some(_) => !pieces,
+            None => self.taken == 0 && self.start.ring.is_caught_up(),
+        }
+    }
+
+    pub fn end_if_over(&mut self, head: u16) {
+        let request = &self.requests[usize::from(head)];
+        if request.pieces == 0 && request.is_handed_over && self.broken.is_none() {
+            self.done.push(head);
+        }
+    }
+
+    pub fn signal(&mut self, context: &mut dyn Context) {
+        let Some(call) = &self.start.call else { return };
+        if self.is_signalling {
+            self.signal_again = true;
+            return;
+        }
+        self.is_signalling = true;
+        context.signal(call.as_raw_fd(), super::queue::user::CALL);
+    }
+
+    pub fn show_ends(&mut self, context: &mut dyn Context) {
+        if self.done.is_empty() {
+            return;
+        }
+        let Run { start: Start { ring, memory, log, .. }, requests, done, .. } = self;
+        let count = done.len() as u16;
+        for head in done.drain(..) {
+            let request = &mut requests[usize::from(head)];
+            let status_at = request.status_at.take().expect("a head that was taken has a status byte");
+            memory.write(&status_at, &[request.status]);
+            if let Some((log, _)) = log {
+                log.mark(&status_at);
+                if request.op == Some(Op::Read) || request.written_bytes > 0 {
+                    request.spans.iter().for_each(|span| log.mark(span));
+                }
+            }
+            let taken = request.taken.take().expect("a head that ends was taken");
+            ring.push(taken, request.written_bytes + 1);
+        }
+        ring.publish();
+        if let Some((log, Some(used))) = log {
+            ring.for_each_written(*used, count, |at, length| log.mark_range(at, length));
+        }
+        self.taken -= usize::from(count);
+        if self.start.ring.wants_signal() {
+            self.signal(context);
+        }
+    }
+}
+
+/// What stands before a request's data in its spans.
+pub(super) fn header_bytes(op: Op) -> u32 {
+    if op == Op::Write { REQUEST_HEADER_BYTES as u32 } else { 0 }
+}
+
+/// The piece from byte `at` of `spans` on that goes to the device from where it lies: all that is `left`, or a good
+/// part of it. `None`: it is copied.
+pub(super) fn lying(spans: &[Span], at: u32, left: u32, disk: &Disk) -> Option<Span> {
+    let mut skip = at;
+    let span = spans.iter().find(|span| {
+        let is_here = skip < span.length_bytes;
+        skip -= if is_here { 0 } else { span.length_bytes };
+        is_here
+    })?;
+    let most = (span.length_bytes - skip).min(left).min(disk.piece_bytes());
+    let length_bytes = most - most % disk.block_bytes();
+    let is_worth_it = length_bytes == left || length_bytes >= DIRECT_BYTES;
+    (is_worth_it && length_bytes > 0).then(|| span.part(skip, length_bytes))
+}
