@@ -1,4 +1,4 @@
-//! The driver's side of a packed ring, which no library here has, and what both sides make of each other.
+//! The driver's side of a packed ring, which can be wrong, and what both sides make of each other.
 
 use super::super::chain::Chain;
 use super::super::guest::tests::{file, text};

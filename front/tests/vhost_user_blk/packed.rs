@@ -1,5 +1,4 @@
-//! The driver's side of a packed ring, which no library here has: descriptors in the order of the ring, ends wherever
-//! they come.
+//! The driver's side of a packed ring, byte by byte: descriptors in the order of the ring, ends wherever they come.
 //!
 //! What the driver knows outlives servers with the machine's memory.
 
