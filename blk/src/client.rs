@@ -22,11 +22,13 @@
 //! |---|---|
 //! | `submit`, `accept`, `receive`, `send`, `signal` | the worker keeps a client that is done |
 //! | `timer`, `poll`, `count` | a client that is done is dropped, and they are cancelled with it |
+//! | `command` | a client that is done is dropped, and nobody hears of its end; the ring keeps what the driver may touch |
 //!
 //! A descriptor must stay open until what was asked of it ended, was taken back, or went with the client.
 
 use crate::buffer::Buffer;
 use crate::cap::Caps;
+use crate::command::Command;
 use crate::device_info::DeviceInfo;
 use crate::request::{Completion, Submission};
 use crate::slots::Slot;
@@ -275,6 +277,13 @@ pub enum Event {
         /// What the eventfd held, which is 0 now, or the errno; ECANCELED as above, EINVAL: it is no eventfd.
         result: Result<u64, i32>,
     },
+    /// A [`Context::command`] ended.
+    Commanded {
+        /// As given.
+        user: u32,
+        /// As the driver says it; below 0: an errno.
+        result: i32,
+    },
     /// A [`Context::signal`] ended.
     Signalled {
         /// As given.
@@ -331,6 +340,13 @@ pub trait Context {
     /// Adds 1 to the eventfd `event`, which must be one that does not block (O_NONBLOCK: set it where the descriptor is
     /// taken); ends with [`Event::Signalled`], always at once: whoever shares the eventfd may keep it full.
     fn signal(&mut self, event: RawFd, user: u32);
+
+    /// Gives a driver a command, which ends with [`Event::Commanded`] when the driver wants, perhaps never. It cannot
+    /// be taken back. As it stands here: a context without drivers, which nobody may ask.
+    fn command(&mut self, command: Command, user: u32) {
+        let _ = (command, user);
+        unreachable!("this context has no drivers")
+    }
 
     /// Takes back every [`Context::poll`] and [`Context::count`] of this client that was given `user`: no event comes
     /// of them, and their descriptors may be closed. A count may have been read by then, and is lost.

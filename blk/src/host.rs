@@ -11,6 +11,7 @@
 
 use crate::buffer::Buffer;
 use crate::client::{Event, MakeClient, PackedClient, Part, Remains, Whose};
+use crate::command::Command;
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
 use crate::table::Swept;
@@ -231,7 +232,7 @@ pub trait Host<P: Policy = AnyPolicy> {
         let _ = client;
     }
 
-    /// See [`crate::client::Context::receive_with_descriptors`]. As it stands here, and so for the next four: a host
+    /// See [`crate::client::Context::receive_with_descriptors`]. As it stands here, and so for the next five: a host
     /// without descriptors, of which nobody may ask it.
     fn receive_with_descriptors(
         &mut self,
@@ -274,6 +275,12 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// See [`crate::client::Context::signal`].
     fn signal(&mut self, client: u32, event: RawFd, user: u32) {
         let _ = (client, event, user);
+        unreachable!("this host has no descriptors")
+    }
+
+    /// See [`crate::client::Context::command`].
+    fn command(&mut self, client: u32, command: Command, user: u32) {
+        let _ = (client, command, user);
         unreachable!("this host has no descriptors")
     }
 

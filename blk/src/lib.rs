@@ -7,6 +7,7 @@
 pub mod buffer;
 pub mod cap;
 pub mod client;
+pub mod command;
 pub mod counters;
 pub mod device;
 pub mod device_info;

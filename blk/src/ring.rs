@@ -10,12 +10,14 @@
 //!   │  kind   │ device use │ device index │ operation or user  │
 //! ```
 
+mod command;
 mod interrupt;
 mod message;
 
 use crate::buffer::Buffer;
 use crate::client::{Descriptors, Event, Part};
 use crate::host::{Ended, HostEvent};
+use command::InFlight;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use message::{Control, ReceiveMessage};
 use std::cell::RefCell;
@@ -107,6 +109,7 @@ enum Operation {
     Accept { client: u32, user: u32, socket: RawFd },
     Signal { client: u32, user: u32 },
     Wait(Wait),
+    Command(InFlight),
 }
 
 /// A timer, poll or count.
@@ -396,6 +399,7 @@ impl Ring {
 
     /// See [`crate::host::Host::cancel_waits`]. The kernel reports the end of each soon, which is then nothing.
     pub(crate) fn cancel_waits(&mut self, client: u32) {
+        self.forget_commands(client);
         self.cancel(|wait| wait.client == client);
     }
 
@@ -594,6 +598,10 @@ impl Ring {
                 let result = length().map(|socket| unsafe { OwnedFd::from_raw_fd(socket as RawFd) });
                 (client, Event::Accepted { user, result })
             }
+            Operation::Command(InFlight { client: None, .. }) => return None,
+            Operation::Command(InFlight { client: Some(client), user, .. }) => {
+                (client, Event::Commanded { user, result })
+            }
             Operation::Signal { client, user } => (client, Event::Signalled { user, result: length().map(|_| ()) }),
             Operation::Wait(Wait { client, user, is_cancelled, what }) => {
                 let event = match what {
@@ -639,7 +647,7 @@ impl Ring {
                 Operation::ReceiveMessage(message) => (message.client, Some(message.socket)),
                 Operation::Send(send) => (send.client, Some(send.socket)),
                 Operation::Wait(wait) if !matches!(wait.what, WaitFor::Time { .. }) => (wait.client, None),
-                Operation::Wait(_) | Operation::Signal { .. } => continue,
+                Operation::Wait(_) | Operation::Signal { .. } | Operation::Command(_) => continue,
             };
             if client.is_some_and(|client| client != whose) {
                 continue;

@@ -8,6 +8,7 @@ use super::{Core, Counts, Waiting};
 use crate::buffer::Buffer;
 use crate::cap::Caps;
 use crate::client::{Context, DeviceIndex, MakeClient, Part, Refused};
+use crate::command::Command;
 use crate::device::DeviceInfo;
 use crate::hctx::Full;
 use crate::host::Host;
@@ -106,6 +107,11 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
     fn signal(&mut self, event: RawFd, user: u32) {
         self.counts.operations += 1;
         self.core.host.signal(self.client, event, user);
+    }
+
+    fn command(&mut self, command: Command, user: u32) {
+        self.counts.waits += 1;
+        self.core.host.command(self.client, command, user);
     }
 
     fn take_back(&mut self, user: u32) {

@@ -587,7 +587,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                             // has come.
                             self.core.now_ns = self.core.host.now_ns();
                         }
-                        Event::Ready { .. } | Event::Counted { .. } => counts.waits -= 1,
+                        Event::Ready { .. } | Event::Counted { .. } | Event::Commanded { .. } => counts.waits -= 1,
                         _ => counts.operations -= 1,
                     }
                     self.call(client, |client, context| client.event(context, event));

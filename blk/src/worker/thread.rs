@@ -11,6 +11,7 @@ use super::{Worker, WorkerOptions};
 use crate::buffer::Buffer;
 use crate::client::{MakeClient, Part};
 use crate::clock::Clock;
+use crate::command::Command;
 use crate::counters::Board;
 use crate::device::null::NullDevice;
 use crate::device::{Device, DeviceInfo, QueueOptions};
@@ -483,6 +484,10 @@ impl Host for ThreadHost {
 
     fn signal(&mut self, client: u32, event: RawFd, user: u32) {
         self.ring.signal(client, event, user);
+    }
+
+    fn command(&mut self, client: u32, command: Command, user: u32) {
+        self.ring.command(client, command, user);
     }
 
     fn take_back(&mut self, client: u32, user: u32) -> u32 {

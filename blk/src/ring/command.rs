@@ -1,0 +1,74 @@
+//! How do commands to a driver travel by the worker's ring?
+//!
+//! Each is an entry of 64 bytes, with 16 that the driver reads when it is submitted. While the driver has it, the
+//! operation holds the file, and with it the memory that the driver may touch: a client may go before its commands end.
+
+use super::{KIND_CLIENT, Operation, Ring};
+use crate::command::{Command, CommandFile};
+use io_uring::{opcode, types};
+use std::sync::Arc;
+
+/// A command that the driver has.
+pub(super) struct InFlight {
+    /// `None`: nobody is to hear of its end.
+    pub(super) client: Option<u32>,
+    pub(super) user: u32,
+    #[expect(dead_code, reason = "it is held, not looked at: the driver may touch its memory")]
+    file: Arc<CommandFile>,
+}
+
+impl Ring {
+    /// See [`crate::client::Context::command`].
+    pub(crate) fn command(&mut self, client: u32, command: Command, user: u32) {
+        let bytes = command.bytes();
+        let entry = opcode::UringCmd16::new(types::Fd(command.file.descriptor()), command.operation).cmd(bytes).build();
+        let index = self.start(Operation::Command(InFlight { client: Some(client), user, file: command.file }));
+        self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
+    }
+
+    /// Nobody hears of the ends of this client's commands any more.
+    pub(super) fn forget_commands(&mut self, client: u32) {
+        for operation in self.operations.iter_mut().flatten() {
+            if let Operation::Command(command) = operation {
+                command.client = command.client.filter(|whose| *whose != client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Event;
+    use crate::host::HostEvent;
+    use crate::kick::Bell;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn the_end_of_a_command_reaches_its_client_and_nobody_if_that_has_gone() {
+        let bell = Bell::new().unwrap();
+        let mut ring = Ring::new(bell.event()).unwrap();
+        let (memory, _pages) = crate::foreign::tests::memory(8192);
+        let null = Arc::new(OwnedFd::from(std::fs::File::open("/dev/zero").unwrap()));
+        // SAFETY: this driver takes no commands, and ends each with an error.
+        let file = unsafe { CommandFile::new(null, memory, 4096) };
+        let command = |room| Command { file: file.clone(), operation: 7, head: [0; 8], room };
+        ring.command(1, command(0), 10);
+        ring.command(2, command(1), 20);
+        assert_eq!(Arc::strong_count(&file), 3, "the ring holds it with each command");
+        ring.cancel_waits(1);
+        let (mut ended, mut events) = (Vec::new(), Vec::new());
+        while ring.free.len() < ring.operations.len() {
+            // The limit is for the day on which this fails.
+            ring.enter_and_wait(Some(10_000_000_000)).unwrap();
+            ring.collect(&mut ended);
+            assert!(!ended.is_empty(), "a command is still in flight");
+            events.extend(ended.drain(..).filter_map(|ended| ring.resolve(ended)));
+        }
+        let [HostEvent::Client { client: 2, event: Event::Commanded { user: 20, result } }] = events[..] else {
+            panic!("{events:?}")
+        };
+        assert!(result < 0, "{result}");
+        assert_eq!(Arc::strong_count(&file), 1);
+    }
+}
