@@ -1,0 +1,223 @@
+//! How is the driver told to add, start, stop and delete devices?
+//!
+//! By commands of 80 bytes on `/dev/ublk-control`, for which a ring of its own has entries of 128 bytes. A command
+//! waits in the kernel until it is done, so this is for threads that may wait. Each command owns what the kernel
+//! reads and writes for it, and is waited for, so nothing of it outlives the call.
+//!
+//! Linux 6.4 gave the operations other numbers. Which of the two a kernel takes is found out once.
+
+use crate::abi::{self, DEV_INFO_BYTES, DevInfo, Operation, PARAMS_BYTES, Params, feature};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The driver's own file.
+pub const CONTROL_PATH: &str = "/dev/ublk-control";
+
+/// For udev to make `/dev/ublkcN` after the device was added.
+const NODE_WAIT: Duration = Duration::from_secs(5);
+
+/// Commands to the driver.
+pub struct Control {
+    file: File,
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    encoded: bool,
+    features: u64,
+}
+
+/// What a kernel can be asked for, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Abilities {
+    /// Of [`feature`].
+    pub features: u64,
+    /// Operations are ioctl codes.
+    pub encoded: bool,
+}
+
+impl Control {
+    /// Opens the driver, and asks what it can.
+    ///
+    /// # Errors
+    /// One sentence: there is no driver here, or it may not be used.
+    pub fn open() -> Result<Control, String> {
+        let file = OpenOptions::new().read(true).write(true).open(CONTROL_PATH).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::ENOENT) => {
+                    format!(
+                        "{CONTROL_PATH} is missing: this kernel has no ublk driver, or `modprobe ublk_drv` was not run"
+                    )
+                }
+                Some(libc::EACCES | libc::EPERM) => {
+                    format!("{CONTROL_PATH} may not be opened by this user: ublk needs root or CAP_SYS_ADMIN")
+                }
+                _ => format!("{CONTROL_PATH} cannot be opened: {error}"),
+            }
+        })?;
+        let ring = IoUring::builder().build(4).map_err(|error| {
+            format!("{CONTROL_PATH} cannot be spoken to: io_uring has no entries of 128 bytes here ({error})")
+        })?;
+        let mut control = Control { file, ring, encoded: true, features: 0 };
+        match control.get_features() {
+            Ok(features) => control.features = features | feature::IOCTL_ENCODE,
+            Err(_) => {
+                control.encoded = control.takes_codes();
+                control.features = if control.encoded { feature::OF_6_4 } else { feature::OF_6_1 };
+            }
+        }
+        Ok(control)
+    }
+
+    /// Adding a device without saying which is refused as invalid where the code is known. A kernel before 6.4 takes
+    /// the code for another operation's, and misses the device that it is for.
+    fn takes_codes(&mut self) -> bool {
+        let refused = self.command(Operation::AddDev, abi::ANY_NUMBER, &mut [], 0);
+        refused.err().and_then(|error| error.raw_os_error()) == Some(libc::EINVAL)
+    }
+
+    /// What this kernel can.
+    pub fn abilities(&self) -> Abilities {
+        Abilities { features: self.features, encoded: self.encoded }
+    }
+
+    /// Executes one command and waits for its end.
+    fn command(&mut self, operation: Operation, number: u32, buffer: &mut [u8], data: u64) -> io::Result<u32> {
+        let length = u16::try_from(buffer.len()).expect("a structure of the driver is short");
+        let address = if buffer.is_empty() { 0 } else { buffer.as_mut_ptr().expose_provenance() as u64 };
+        let mut bytes = [0; 80];
+        bytes[..abi::CONTROL_BYTES].copy_from_slice(&abi::control(number, address, length, data));
+        let code = operation.code(self.encoded);
+        let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), code).cmd(bytes).build();
+        // SAFETY: the one address in the entry is that of `buffer`, with its length, and its end is waited for below.
+        unsafe { self.ring.submission().push(&entry) }.expect("one command at a time fits");
+        loop {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel may have the command: nothing may be freed that it could write to.
+                Err(error) => panic!("io_uring_enter on {CONTROL_PATH}: {error}"),
+            }
+            if let Some(entry) = self.ring.completion().next() {
+                let result = entry.result();
+                return u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+            }
+        }
+    }
+
+    fn get_features(&mut self) -> io::Result<u64> {
+        let mut features = [0; 8];
+        self.command(Operation::GetFeatures, abi::ANY_NUMBER, &mut features, 0)?;
+        Ok(u64::from_ne_bytes(features))
+    }
+
+    /// What the driver knows of a device.
+    ///
+    /// # Errors
+    /// ENODEV: there is none of this number.
+    pub fn info(&mut self, number: u32) -> io::Result<DevInfo> {
+        let mut bytes = [0; DEV_INFO_BYTES];
+        self.command(Operation::GetDevInfo, number, &mut bytes, 0)?;
+        Ok(DevInfo::from_bytes(&bytes))
+    }
+
+    /// Adds a device, or one of the next free number where it is [`abi::ANY_NUMBER`]; what the driver made of it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn add(&mut self, info: DevInfo) -> io::Result<DevInfo> {
+        let mut bytes = info.to_bytes();
+        self.command(Operation::AddDev, info.number, &mut bytes, 0)?;
+        Ok(DevInfo::from_bytes(&bytes))
+    }
+
+    /// What its block device is to be like; before it is started.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn set_params(&mut self, number: u32, params: Params) -> io::Result<()> {
+        let mut bytes: [u8; PARAMS_BYTES] = params.to_bytes();
+        self.command(Operation::SetParams, number, &mut bytes, 0).map(drop)
+    }
+
+    /// Waits until each queue has fetched all its requests; then there is a block device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn start(&mut self, number: u32) -> io::Result<()> {
+        self.command(Operation::StartDev, number, &mut [], u64::from(std::process::id())).map(drop)
+    }
+
+    /// Waits until the block device's requests have ended, and removes it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn stop(&mut self, number: u32) -> io::Result<()> {
+        self.command(Operation::StopDev, number, &mut [], 0).map(drop)
+    }
+
+    /// Removes a device. Where the kernel can, without waiting for whoever still has the block device open.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn delete(&mut self, number: u32) -> io::Result<()> {
+        if self.encoded {
+            match self.command(Operation::DelDevAsync, number, &mut [], 0) {
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+                result => return result.map(drop),
+            }
+        }
+        self.command(Operation::DelDev, number, &mut [], 0).map(drop)
+    }
+
+    /// This process begins to serve a device that another one left.
+    ///
+    /// # Errors
+    /// EBUSY: the other one still has it.
+    pub fn start_recovery(&mut self, number: u32) -> io::Result<()> {
+        self.command(Operation::StartUserRecovery, number, &mut [], 0).map(drop)
+    }
+
+    /// Waits until each queue has fetched all its requests; then this process serves it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn end_recovery(&mut self, number: u32) -> io::Result<()> {
+        self.command(Operation::EndUserRecovery, number, &mut [], u64::from(std::process::id())).map(drop)
+    }
+
+    /// The block device has so many sectors from now on.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: this kernel cannot.
+    pub fn update_size(&mut self, number: u32, sectors: u64) -> io::Result<()> {
+        self.command(Operation::UpdateSize, number, &mut [], sectors).map(drop)
+    }
+}
+
+/// Starts a thread that may wait for the driver.
+///
+/// # Errors
+/// The kernel's.
+pub fn start_thread(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name("mqfq-ublk".to_owned()).spawn(body).map(drop)
+}
+
+/// Opens `/dev/ublkcN` of a device that was added. Only one process has it open at a time.
+///
+/// # Errors
+/// EBUSY: another one has it.
+pub fn open_device(number: u32) -> io::Result<Arc<OwnedFd>> {
+    let path = format!("/dev/ublkc{number}");
+    let since = Instant::now();
+    loop {
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => return Ok(Arc::new(file.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && since.elapsed() < NODE_WAIT => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
