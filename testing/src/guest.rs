@@ -11,13 +11,15 @@
 //! | [`Time`] | is good for | is not good for |
 //! |---|---|---|
 //! | `Threads`: each virtual CPU is a thread of this machine | races, kills, soaks | any number of a clock |
+//! | `Even`: as `Instructions`, and virtual CPUs advance together | shares of CPU time between programs | absolute costs: a kernel path takes some 16 times as long beside work |
 //! | `Instructions`: guest time is counted instructions | cost per request, shares, latencies of modelled devices; the same within some percent on any machine, however busy | races: one virtual CPU runs at a time |
 //!
 //! The console speaks in lines: `GUEST-READY`, `RESULT {json}` for each row, `GUEST-FAULT sentence`, `GUEST-KERNEL
 //! line` for what the kernel complains of, `GUEST-STATUS n` for the job's end, `GUEST-END`. The scripts are in
 //! `testing/guest`.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,6 +34,9 @@ pub enum Time {
     Threads,
     /// Instructions, 2 ns each; time in which all virtual CPUs are idle is skipped.
     Instructions,
+    /// The same, 1 ns each, and no virtual CPU stands for more than 0.2 ms while others run: for shares of CPU time.
+    /// Takes QEMU 10 (`qemu.sh`).
+    Even,
 }
 
 /// A machine and what it does.
@@ -128,6 +133,35 @@ fn bash(script: &str, arguments: &[&Path], words: &[&str]) -> Result<(), String>
     Err(format!("{script} failed ({}): {}", output.status, text.trim().lines().last().unwrap_or_default()))
 }
 
+/// Of QEMU, in the case's folder.
+const MONITOR: &str = "monitor";
+
+/// Lets no virtual CPU run for more than 0.2 ms on end, by a timer that raises no interrupt in the guest. It is begun
+/// when the guest is ready: a boot takes several times as long with it.
+fn take_turns(monitor: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("QEMU's monitor: {error}");
+    let mut monitor = UnixStream::connect(monitor).map_err(failed)?;
+    monitor.set_read_timeout(Some(Duration::from_secs(60))).map_err(failed)?;
+    writeln!(monitor, "object_add filter-buffer,id=turn,netdev=turns,queue=rx,interval=200").map_err(failed)?;
+    // The prompt comes once at the beginning, and once when the command is done.
+    let (mut text, mut byte) = (String::new(), [0]);
+    while text.matches("(qemu)").count() < 2 {
+        monitor.read_exact(&mut byte).map_err(failed)?;
+        text.push(char::from(byte[0]));
+    }
+    if text.contains("Error") { Err(format!("QEMU gives no turns: {}", text.trim())) } else { Ok(()) }
+}
+
+/// The folder of a QEMU that lets virtual CPUs advance together, fetched the first time.
+fn even_qemu(watch: &mut dyn FnMut(&str)) -> Result<PathBuf, String> {
+    let folder = cache()?.join("qemu-10");
+    if !folder.join("complete").exists() {
+        watch(&format!("fetching QEMU 10 into {}", folder.display()));
+        bash("qemu.sh", &[&folder], &[])?;
+    }
+    Ok(folder)
+}
+
 impl Guest<'_> {
     /// Starts the machine and reads its console until it is off. Each line goes to the log in `folder`, each line that
     /// is no harness line to `watch` too, so that a person sees it work. Kernel and modules are fetched the first time.
@@ -149,9 +183,13 @@ impl Guest<'_> {
         let initramfs = folder.join("initramfs");
         let modules: Vec<&str> = MODULES.iter().chain(self.modules).copied().collect();
         bash("initramfs.sh", &[&kernel, &initramfs, &scripts().join("init")], &modules)?;
+        let qemu = match self.time {
+            Time::Even => Some(even_qemu(watch)?),
+            Time::Threads | Time::Instructions => None,
+        };
         let log = folder.join("console.log");
         let mut log = std::fs::File::create(&log).map_err(at(&log))?;
-        let mut qemu = self.qemu(&kernel, &initramfs, &share);
+        let mut qemu = self.qemu(qemu.as_deref(), &folder.join(MONITOR), &kernel, &initramfs, &share);
         let mut child = qemu
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -161,6 +199,7 @@ impl Guest<'_> {
         let (console, errors) = (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
         let mut outcome = Outcome::default();
         let mut ended = false;
+        let turns = (self.time == Time::Even).then(|| folder.join(MONITOR));
         let died = std::thread::scope(|scope| {
             let errors = scope.spawn(move || std::io::read_to_string(errors).unwrap_or_default());
             let (over, watchdog) = std::sync::mpsc::channel::<()>();
@@ -178,6 +217,12 @@ impl Guest<'_> {
                 let line = line.trim_end_matches('\r');
                 let _ = writeln!(log, "{line}");
                 ended |= line.starts_with("GUEST-END");
+                if let Some(Err(sentence)) =
+                    turns.as_ref().filter(|_| line.starts_with("GUEST-READY")).map(|at| take_turns(at))
+                {
+                    watch(&sentence);
+                    outcome.faults.push(sentence);
+                }
                 if !outcome.take(line) {
                     watch(line);
                 }
@@ -199,9 +244,18 @@ impl Guest<'_> {
         Ok(outcome)
     }
 
-    fn qemu(&self, kernel: &Path, initramfs: &Path, share: &Path) -> Command {
-        let mut qemu = Command::new("qemu-system-x86_64");
+    fn qemu(&self, unpacked: Option<&Path>, monitor: &Path, kernel: &Path, initramfs: &Path, share: &Path) -> Command {
+        let program = unpacked.map(|folder| folder.join("usr/bin/qemu-system-x86_64"));
+        let mut qemu = Command::new(program.as_deref().unwrap_or(Path::new("qemu-system-x86_64")));
+        if let Some(data) = unpacked.map(|folder| folder.join("usr/share/qemu")).filter(|data| data.exists()) {
+            qemu.arg("-L").arg(data).args(["-L", "/usr/share/seabios"]);
+        }
         match self.time {
+            Time::Even => qemu
+                .args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"])
+                .args(["-netdev", "hubport,id=turns,hubid=0"])
+                .args(["-chardev", &format!("socket,id=monitor,path={},server=on,wait=off", monitor.display())])
+                .args(["-mon", "chardev=monitor"]),
             Time::Threads => qemu.args(["-accel", "tcg,thread=multi"]),
             Time::Instructions => qemu.args(["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off"]),
         };

@@ -35,6 +35,8 @@ struct Case {
     job: &'static str,
     /// What runs outside the guest, if something does.
     outside: Option<Outside>,
+    /// It is about the CPU scheduler: `scx_pmqfq` and a load of threads are built, and not `mqfq`.
+    is_of_cpus: bool,
     patience: Duration,
 }
 
@@ -66,6 +68,7 @@ const CASES: &[Case] = &[
         job: include_str!("../../testing/guest/cases/nbd.job"),
         patience: Duration::from_secs(600),
         outside: None,
+        is_of_cpus: false,
     },
     Case {
         name: "vhost-user-blk",
@@ -80,7 +83,21 @@ const CASES: &[Case] = &[
             config: include_str!("../../testing/guest/cases/vhost-user-blk.toml"),
             disks: &["small", "large", "first", "second"],
         }),
+        is_of_cpus: false,
         patience: Duration::from_secs(1500),
+    },
+    Case {
+        name: "scx",
+        about: "CPU time of parallel programs under EEVDF and under scx_pmqfq, on 4 virtual CPUs",
+        kernels: &["7.2", "7.3"],
+        time: Time::Even,
+        cpus: 4,
+        modules: &[],
+        packages: &[("clang-19", "clang-19"), ("gcc", "gcc")],
+        job: include_str!("../../testing/guest/cases/scx.job"),
+        outside: None,
+        is_of_cpus: true,
+        patience: Duration::from_secs(1800),
     },
 ];
 /// Options of the command.
@@ -90,6 +107,8 @@ pub struct Options<'a> {
     pub case: Option<&'a str>,
     /// Series of the kernel. `None`: the case's first.
     pub kernel: Option<&'a str>,
+    /// Part of the case, if its job has parts. `None`: all.
+    pub only: Option<&'a str>,
     /// One JSON object on stdout instead of a table.
     pub json: bool,
 }
@@ -121,11 +140,19 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
         println!("skipped: {missing}");
         return Ok(());
     }
-    run(&mut cargo("build --release -p mqfq"))?;
     let folder = target().join("guest").join(name);
     std::fs::create_dir_all(folder.join("share")).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mqfq = target().join("release/mqfq");
-    let job = format!("MQFQ={}\nKILLS={KILLS}\n{}", mqfq.display(), case.job);
+    if case.is_of_cpus {
+        build_scheduler(&folder.join("share"))?;
+    } else {
+        run(&mut cargo("build --release -p mqfq"))?;
+    }
+    let only = options.only.unwrap_or("all");
+    if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
+        return Err(format!("a part of a case is letters, digits and -, not {only:?}"));
+    }
+    let job = format!("MQFQ={}\nKILLS={KILLS}\nONLY={only}\n{}", mqfq.display(), case.job);
     let server = case.outside.map(|outside| Server::start(outside, &folder, mqfq)).transpose()?;
     let arguments = case.outside.map(|outside| disks(outside.disks, &folder)).unwrap_or_default();
     let guest = Guest {
@@ -155,6 +182,16 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     }
 }
 
+/// Builds `scx_pmqfq`, and a load of threads that needs no library, into the guest's folder.
+fn build_scheduler(share: &Path) -> Result<(), String> {
+    run(&mut cargo("build --release -p scx_pmqfq --features bpf"))?;
+    let built = target().join("release/scx_pmqfq");
+    std::fs::copy(&built, share.join("scx_pmqfq")).map_err(|error| format!("{}: {error}", built.display()))?;
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../testing/guest/load/load.c");
+    let mut gcc = Command::new("gcc");
+    run(gcc.args(["-O2", "-static", "-pthread", "-Wall", "-o"]).arg(share.join("load")).arg(source))
+}
+
 fn report(case: &Case, outcome: &Outcome, wall_s: f64, as_json: bool) -> Result<(), String> {
     let parse = |row: &String| serde_json::from_str(row).map_err(|error| format!("a row is no JSON ({error}): {row}"));
     let rows: Vec<Value> = outcome.rows.iter().map(parse).collect::<Result<_, String>>()?;
@@ -163,7 +200,11 @@ fn report(case: &Case, outcome: &Outcome, wall_s: f64, as_json: bool) -> Result<
             "{}",
             json!({
                 "guest": case.name, "kernel": outcome.kernel, "cpus": case.cpus,
-                "time": if case.time == Time::Instructions { "instructions" } else { "threads" },
+                "time": match case.time {
+                    Time::Instructions => "instructions",
+                    Time::Even => "even",
+                    Time::Threads => "threads",
+                },
                 "rows": rows, "faults": outcome.faults, "kernel_complaints": outcome.complaints,
                 "ready_s": outcome.ready_s, "wall_s": (wall_s * 10.0).round() / 10.0,
             })

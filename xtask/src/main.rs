@@ -21,7 +21,7 @@ cargo xtask COMMAND
                              the generated tests with new seeds, for 60 s if not told otherwise, from seed S if told
   kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb
-  guest [CASE] [--kernel S] [--json]
+  guest [CASE] [--kernel S] [--only WORD] [--json]
                              a case in a Linux kernel of its own; without one: the list of cases
   sanitize                   the tests of blk under AddressSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
@@ -88,8 +88,11 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                 match *word {
                     "--json" => options.json = true,
                     "--kernel" => options.kernel = Some(words.next().ok_or("--kernel needs a series, such as 6.12")?),
+                    "--only" => options.only = Some(words.next().ok_or("--only needs a part of the case")?),
                     name if !name.starts_with('-') && options.case.is_none() => options.case = Some(name),
-                    other => return Err(format!("guest takes a case, --kernel S and --json, not {other}")),
+                    other => {
+                        return Err(format!("guest takes a case, --kernel S, --only WORD and --json, not {other}"));
+                    }
                 }
             }
             guest::guest(&options)

@@ -36,6 +36,8 @@ const EDGES: &[Edges] = &[
         or_fewer: true,
     },
     Edges { folder: "cpu", package: "mqfq-cpu", on: &["testing"], or_fewer: true },
+    // A scheduler in the kernel, and what its records say of it by the reference.
+    Edges { folder: "cpu/scx", package: "scx_pmqfq", on: &["cpu"], or_fewer: false },
     Edges { folder: "testing", package: "mqfq-testing", on: &["sched"], or_fewer: false },
     // The source of sched and of blk once more, with atomics that tell a watcher.
     Edges { folder: "lab/watched/sched", package: "mqfq-sched-watched", on: &["testing"], or_fewer: true },

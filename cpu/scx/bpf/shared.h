@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Which memory do the BPF program and its loader share? All numbers are little-endian integers; see trace.rs. */
+#pragma once
+
+/* Version of `struct event`. */
+#define TRACE_VERSION 1
+#define PROGRAMS_MAX 4096
+#define CPUS_MAX 1024
+#define LLCS_MAX 64
+
+/* A program: a cgroup, or a thread group. Slot 0 is the root cgroup, and all that has no slot of its own. */
+struct program {
+    /* Of the cgroup, or the thread group. */
+    u64 id;
+    /* Last finish tag, virtual ns: charged service times 100 over the weight, with all that is in service charged ahead. */
+    u64 finish;
+    /* CPU time, ns. */
+    u64 served_ns;
+    /* Virtual ns of a ns, 16 bits of fraction, as of generation `rate_of`. */
+    u64 rate;
+    u32 rate_of;
+    /* cpu.weight. */
+    u32 weight;
+    /* The slot above it; 0: none but the root. */
+    u32 parent;
+    u32 is_used;
+    /* Threads that run or wait, and of these the ones in its queues. */
+    s32 runnable;
+    s32 waiting;
+    /* Its requests in service. */
+    s32 running;
+    /* It or one below it has such a thread: their number. Weights of those directly below that do, each as counted. */
+    s32 active;
+    s32 below;
+    s32 counted;
+    s32 threads;
+    u64 dispatches;
+    u64 preemptions;
+    u64 preempted;
+    u64 migrations;
+    /* Its lag was cut. */
+    u64 cuts;
+};
+
+enum event_kind {
+    EVENT_ARRIVE = 1,   /* other: system virtual time */
+    EVENT_BEGIN = 2,    /* other: ns granted; tag: start tag */
+    EVENT_END = 3,      /* other: ns run; tag: finish tag after the charge */
+    EVENT_PREEMPT = 4,  /* other: the victim's start tag; tag: that of the arriving one; cpu: the victim's */
+    EVENT_BLOCK = 5,    /* other: threads of the program that still run or wait */
+    EVENT_WEIGHT = 6,   /* other: weight */
+};
+
+struct event {
+    /* Number on its CPU, from 1; 0: never written. */
+    u64 number;
+    u64 at_ns;
+    u64 tag;
+    u64 other;
+    u32 program;
+    u32 pid;
+    u16 kind;
+    u16 cpu;
+    /* The program's threads in its queues. */
+    s32 waiting;
+    /* The CPU that wrote it. */
+    u16 writer;
+    u16 unused[3];
+};

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which program does a thread belong to? A slot for each cgroup of the cpu controller, or for each process.
+ *
+ * # Invariants
+ * - A slot's queues are made once and stay, so a thread may still be in one when the slot has got another program.
+ * - Cgroups come and go one at a time (the kernel's cgroup lock); processes by the maps' own locks, on fork and exit.
+ */
+#pragma once
+
+/* A slot for a program, 0 if there is none left. Its queues are made once and stay. */
+static u32 slot_for(u64 id, u32 weight, u32 parent)
+{
+    struct program *f;
+    u32 slot = 0, *known = bpf_map_lookup_elem(&slots, &id);
+    int llc;
+
+    if (known)
+        return *known;
+    if (bpf_map_pop_elem(&free_slots, &slot) || slot >= PROGRAMS_MAX)
+        goto none;
+    f = program_at(slot);
+    if (!f)
+        goto none;
+    if (!f->is_used) {
+        bpf_for(llc, 0, nr_llcs)
+            if (scx_bpf_create_dsq(queue_of(slot, llc), -1))
+                goto none;
+        f->is_used = 1;
+    }
+    f->id = id;
+    f->weight = weight;
+    f->parent = parent;
+    f->rate_of = 0;
+    f->finish = 0;
+    f->served_ns = 0;
+    f->threads = 0;
+    f->dispatches = f->preemptions = f->preempted = f->migrations = f->cuts = 0;
+    if (slot / 64 + 1 > words)
+        words = slot / 64 + 1;
+    if (bpf_map_update_elem(&slots, &id, &slot, BPF_NOEXIST)) {
+        bpf_map_push_elem(&free_slots, &slot, 0);
+        known = bpf_map_lookup_elem(&slots, &id);
+        return known ? *known : 0;
+    }
+    note(EVENT_WEIGHT, 0, slot, 0, 0, weight);
+    return slot;
+none:
+    __sync_fetch_and_add(&without_slot, 1);
+    return 0;
+}
+
+static void forget(u64 id)
+{
+    u32 slot, *known = bpf_map_lookup_elem(&slots, &id);
+    struct program *f;
+
+    if (!known || !*known)
+        return;
+    slot = *known;
+    bpf_map_delete_elem(&slots, &id);
+    f = program_at(slot);
+    if (f)
+        f->id = 0;
+    bpf_map_push_elem(&free_slots, &slot, 0);
+}
+
+static u32 slot_of_cgroup(struct cgroup *cgroup)
+{
+    u64 id = cgroup && cgroup->kn ? cgroup->kn->id : 0;
+    u32 *known = bpf_map_lookup_elem(&slots, &id);
+
+    return known ? *known : 0;
+}
+
+SEC("struct_ops.s/pmqfq_init_task")
+s32 BPF_PROG(pmqfq_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+    struct thread *t = bpf_task_storage_get(&threads, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+    struct program *f;
+
+    if (!t)
+        return -12; /* ENOMEM */
+    t->last_cpu = -1;
+    if (!by_process)
+        t->program = slot_of_cgroup(args->cgroup);
+    else if (!(p->flags & PF_KTHREAD))
+        t->program = slot_for(p->tgid, 100, 0);
+    f = program_at(t->program);
+    if (f)
+        __sync_fetch_and_add(&f->threads, 1);
+    return 0;
+}
+
+SEC("struct_ops/pmqfq_exit_task")
+void BPF_PROG(pmqfq_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
+{
+    struct thread *t = thread_of(p);
+    struct program *f;
+
+    if (!t)
+        return;
+    wait_ends(t);
+    f = program_at(t->program);
+    if (f && __sync_fetch_and_add(&f->threads, -1) == 1 && by_process && t->program)
+        forget(f->id);
+}
+
+SEC("struct_ops.s/pmqfq_cgroup_init")
+s32 BPF_PROG(pmqfq_cgroup_init, struct cgroup *cgroup, struct scx_cgroup_init_args *args)
+{
+    u32 parent = 0;
+
+    if (by_process || !cgroup->level)
+        return 0;
+    if (cgroup->level > 1) {
+        /* The subsystem's state is the cgroup's first member. */
+        struct cgroup *above = (struct cgroup *)cgroup->self.parent;
+        u64 id = BPF_CORE_READ(above, kn, id);
+        u32 *known = bpf_map_lookup_elem(&slots, &id);
+
+        parent = known ? *known : 0;
+    }
+    slot_for(cgroup->kn->id, args->weight ? args->weight : 100, parent);
+    return 0;
+}
+
+SEC("struct_ops/pmqfq_cgroup_exit")
+void BPF_PROG(pmqfq_cgroup_exit, struct cgroup *cgroup)
+{
+    if (!by_process && cgroup->level)
+        forget(cgroup->kn->id);
+}
+
+SEC("struct_ops/pmqfq_cgroup_move")
+void BPF_PROG(pmqfq_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
+{
+    struct thread *t = thread_of(p);
+    struct program *f, *g;
+
+    if (!t || by_process)
+        return;
+    f = program_at(t->program);
+    t->program = slot_of_cgroup(to);
+    g = program_at(t->program);
+    if (f)
+        __sync_fetch_and_add(&f->threads, -1);
+    if (g)
+        __sync_fetch_and_add(&g->threads, 1);
+}
+
+SEC("struct_ops/pmqfq_cgroup_set_weight")
+void BPF_PROG(pmqfq_cgroup_set_weight, struct cgroup *cgroup, u32 weight)
+{
+    u32 slot = slot_of_cgroup(cgroup);
+    struct program *f = program_at(slot), *above;
+
+    if (by_process || !slot || !f || !weight)
+        return;
+    f->weight = weight;
+    above = f->parent ? program_at(f->parent) : NULL;
+    if (above && f->active > 0) {
+        s32 before = __sync_lock_test_and_set(&f->counted, (s32)weight);
+
+        __sync_fetch_and_add(&above->below, (s32)weight - before);
+    }
+    __sync_fetch_and_add(&generation, 1);
+    note(EVENT_WEIGHT, 0, slot, 0, f->finish, weight);
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What does the scheduler remember, and what do its words mean in virtual time?
+ *
+ * Source: cpu/src/vtime.rs and cpu/src/central.rs; P-MQFQ section 3, rules 1 and 2.
+ *
+ * # Invariants
+ * - Points of virtual time are compared by `is_before` alone, so they may wrap.
+ * - `waiting` of a program is not 0: its bit in `waits` is set, or is about to be set by the one who counted.
+ */
+#pragma once
+
+/* Options. The loader writes them before the program is loaded. */
+const volatile u64 slice_ns = 3000000;
+const volatile u64 min_slice_ns = 0;
+const volatile u64 lag_ns = 100000000;
+const volatile bool by_process = false;
+const volatile bool preempts = true;
+/* Events of each CPU that are kept, a power of 2. 0: none. */
+const volatile u32 trace_len = 0;
+const volatile u32 nr_cpus = 1;
+const volatile u32 nr_llcs = 1;
+const volatile u8 llc_of[CPUS_MAX];
+
+/* What a CPU serves. */
+struct service {
+    u64 start;
+    /* Charged ahead, virtual ns, and in ns. */
+    u64 span;
+    u64 granted_ns;
+    /* CPU time of the thread and time, at the beginning of the request. */
+    u64 exec_ns;
+    u64 since_ns;
+    u32 program;
+    /* It serves a request. */
+    u32 is_busy;
+    /* It was told to take another one. */
+    u32 is_asked;
+    /* Somebody waits until its minimum slice is over. */
+    u32 is_due;
+    u64 events;
+} __attribute__((aligned(128)));
+
+static struct service services[CPUS_MAX];
+/* A bit for each program with a thread in its queues. */
+static u64 waits[PROGRAMS_MAX / 64];
+/* Largest finish tag of programs that had nothing left in service. */
+static u64 served;
+/* Slots ever used, in words of `waits`. */
+static u32 words = 1;
+/* Changes of active nested programs and of weights. */
+static u32 generation = 1;
+
+struct exit_report {
+    s32 kind;
+    s32 is_set;
+    s64 code;
+    char reason[128];
+    char message[1024];
+};
+struct exit_report report;
+/* Programs for which there was no slot; picks that looked at one more program. */
+u64 without_slot, second_looks;
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, PROGRAMS_MAX);
+    __type(key, u32);
+    __type(value, struct program);
+} programs SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, PROGRAMS_MAX);
+    __type(key, u64);
+    __type(value, u32);
+} slots SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_STACK);
+    __uint(max_entries, PROGRAMS_MAX);
+    __type(value, u32);
+} free_slots SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1);
+    __type(key, u32);
+    __type(value, struct event);
+} trace SEC(".maps");
+
+/* Of a thread. */
+struct thread {
+    u32 program;
+    /* It is counted as waiting, and by which program. */
+    u32 is_waiting;
+    u32 counted_by;
+    /* It is counted as runnable, and by which program. */
+    u32 is_runnable;
+    u32 runs_for;
+    /* Rest of its quantum, ns; 0: a new one. */
+    u64 left_ns;
+    s32 last_cpu;
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, int);
+    __type(value, struct thread);
+} threads SEC(".maps");
+
+#define FLAG(name) bpf_core_enum_value(enum scx_enq_flags, name)
+
+static __always_inline struct program *program_at(u32 slot)
+{
+    return bpf_map_lookup_elem(&programs, &slot);
+}
+
+static __always_inline struct thread *thread_of(struct task_struct *p)
+{
+    return bpf_task_storage_get(&threads, p, 0, 0);
+}
+
+/* The number is below CPUS_MAX; masked, for the kernel's verifier. */
+static __always_inline struct service *service_of(u64 cpu)
+{
+    cpu &= CPUS_MAX - 1;
+    barrier_var(cpu);
+    return &services[cpu];
+}
+
+static __always_inline bool is_before(u64 a, u64 b)
+{
+    return (s64)(a - b) < 0;
+}
+
+static __noinline void write_event(u32 what, u32 slot, u32 pid, u64 tag, u64 other)
+{
+    u32 here = bpf_get_smp_processor_id();
+    struct service *on = service_of(here);
+    struct program *f = program_at(slot);
+    struct event *event;
+    u32 at;
+
+    if (!on || !f)
+        return;
+    at = here * trace_len + (on->events & (trace_len - 1));
+    event = bpf_map_lookup_elem(&trace, &at);
+    if (!event)
+        return;
+    on->events++;
+    event->at_ns = bpf_ktime_get_ns();
+    event->tag = tag;
+    event->other = other;
+    event->program = slot;
+    event->pid = pid;
+    event->kind = what >> 16;
+    event->cpu = what & 0xffff;
+    event->waiting = f->waiting;
+    event->writer = here;
+    event->number = on->events;
+}
+
+static __always_inline void note(u32 kind, u32 cpu, u32 slot, u32 pid, u64 tag, u64 other)
+{
+    if (trace_len)
+        write_event(kind << 16 | cpu, slot, pid, tag, other);
+}
+
+/* Rate::of in cpu/src/vtime.rs; of a nested program by its part of what is above it, among those that want to run. */
+static u64 rate_of(struct program *f)
+{
+    u32 now = generation;
+    u64 weight = 1ULL << 20;
+    struct program *at = f;
+    int level;
+
+    if (f->rate_of == now)
+        return f->rate;
+    bpf_for(level, 0, 32) {
+        u32 parent = at->parent;
+        struct program *above;
+
+        if (!parent)
+            break;
+        above = program_at(parent);
+        if (!above)
+            break;
+        if (above->below > (s32)at->weight)
+            weight = weight * at->weight / (u32)above->below;
+        at = above;
+    }
+    weight *= at->weight;
+    if (weight < 1ULL << 14)
+        weight = 1ULL << 14;
+    f->rate = (100ULL << 36) / weight;
+    f->rate_of = now;
+    return f->rate;
+}
+
+/* Rate::span in cpu/src/vtime.rs. */
+static __always_inline u64 span_of(struct program *f, u64 ns)
+{
+    return ns * rate_of(f) >> 16;
+}
+
+/* Ideal::start_tag: of the request on a CPU. */
+static __always_inline u64 start_of(struct service *on)
+{
+    struct program *g = program_at(on->program);
+    u64 last = g ? g->finish - on->span : on->start;
+
+    return is_before(last, on->start) ? last : on->start;
+}
+
+static void raise_finish(struct program *f, u64 to)
+{
+    u64 finish = f->finish;
+    int tries;
+
+    bpf_for(tries, 0, 8) {
+        u64 seen;
+
+        if (!is_before(finish, to))
+            return;
+        seen = __sync_val_compare_and_swap(&f->finish, finish, to);
+        if (seen == finish)
+            return;
+        finish = seen;
+    }
+}
+
+/* Ideal::virtual_time: rule 1. */
+static u64 virtual_time(void)
+{
+    bool any = false;
+    u64 most = served;
+    int cpu;
+
+    bpf_for(cpu, 0, nr_cpus) {
+        struct service *on = service_of(cpu);
+        u64 start;
+
+        if (!on || !on->is_busy || on->is_asked)
+            continue;
+        start = start_of(on);
+        if (!any || is_before(most, start))
+            most = start;
+        any = true;
+    }
+    return most;
+}
+
+/* Rule 2 with a limit: cpu/src/pmqfq/arrive.rs. */
+static void limit_lag(struct program *f, u64 now)
+{
+    u64 least = now - span_of(f, lag_ns);
+
+    if (is_before(f->finish, least)) {
+        raise_finish(f, least);
+        __sync_fetch_and_add(&f->cuts, 1);
+    }
+}
+
+static void wait_begins(struct thread *t, u32 slot, struct program *f)
+{
+    if (t->is_waiting)
+        return;
+    t->is_waiting = 1;
+    t->counted_by = slot;
+    __sync_fetch_and_add(&f->waiting, 1);
+}
+
+static void wait_ends(struct thread *t)
+{
+    struct program *f;
+
+    if (!t->is_waiting)
+        return;
+    t->is_waiting = 0;
+    f = program_at(t->counted_by);
+    if (f)
+        __sync_fetch_and_add(&f->waiting, -1);
+}
+
+static __always_inline u64 *word_at(u64 at)
+{
+    at &= PROGRAMS_MAX / 64 - 1;
+    barrier_var(at);
+    return &waits[at];
+}
+
+static __always_inline void set_bit(u32 slot)
+{
+    u64 *word = word_at(slot / 64);
+    u64 bit = 1ULL << (slot & 63);
+
+    if (!(*word & bit))
+        __sync_fetch_and_or(word, bit);
+}
+
+static __always_inline void clear_bit(u32 slot, struct program *f)
+{
+    u64 *word = word_at(slot / 64);
+    u64 bit = 1ULL << (slot & 63);
+
+    __sync_fetch_and_and(word, ~bit);
+    if (f->waiting > 0)
+        __sync_fetch_and_or(word, bit);
+}
+
+static __always_inline u64 queue_of(u32 slot, u32 llc)
+{
+    return (u64)slot << 8 | llc;
+}
+
+static __always_inline u32 llc_at(s32 cpu)
+{
+    u64 at = (u64)cpu & (CPUS_MAX - 1);
+
+    barrier_var(at);
+    return llc_of[at];
+}

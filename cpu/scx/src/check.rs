@@ -1,0 +1,337 @@
+//! Would the reference have decided so, and does its bound hold of what a real kernel did?
+//!
+//! Source: the rules and the bound at the head of `cpu/src/ideal.rs`. A trace has each request's start tag, each
+//! program's finish tag after a charge, and the number of its threads that wait, so the programs' state is known at
+//! each event.
+//!
+//! # Decisions
+//! A request of f that begins while g waits is allowed if `F_f <= F_g`: the reference dispatches the program with the
+//! smallest finish tag. A kernel's CPUs decide at once and without a lock, so a CPU may not yet have seen charges of
+//! others, and the trace may have two events of different CPUs in another order than the tags were read in. So a
+//! decision is *allowed* if `F_f <= F_g` with the tags of some moment in the last [`WINDOW_NS`]: the smallest that f
+//! had, and the largest that g had. A preemption is allowed if the arriving request's start tag is smaller than the
+//! victim's (rule 3).
+//!
+//! # The bound
+//! [`mqfq_cpu::bound`] over each interval throughout which two programs want more and at whose beginning they are
+//! level. q is the longest run of the trace, for quanta end at ticks. The bound is one of programs whose threads may run
+//! on any CPU; the trace does not say which may.
+//!
+//! # Invariants
+//! Integers only. The same trace gives the same answer.
+
+use crate::trace::{Event, Head, Kind};
+use mqfq_cpu::bound::{self, BoundChecker, PairUnfairness};
+use serde_json::json;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+/// How long a CPU may decide by what it read before, ns: the path from its look at the programs to the new thread's
+/// beginning.
+pub const WINDOW_NS: u64 = 1_000_000;
+
+/// Most programs of which pairs are checked: those with the most CPU time.
+const PAIRS_OF: usize = 16;
+
+/// What a trace says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// Events.
+    pub events: u64,
+    /// From the first event to the last, ns.
+    pub span_ns: u64,
+    /// Requests that began while another program waited.
+    pub decisions: u64,
+    /// Of these, the ones that the reference does not allow.
+    pub not_allowed: u64,
+    /// Preemptions, and those of a request with no larger start tag.
+    pub preemptions: u64,
+    /// See `preemptions`.
+    pub wrong_preemptions: u64,
+    /// Longest run, ns.
+    pub longest_ns: u64,
+    /// Intervals over which the bound was checked.
+    pub intervals: u64,
+    /// Largest part of the bound that a pair of programs used, in thousandths.
+    pub bound_used_permille: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    finish: u64,
+    weight: u32,
+    waiting: i32,
+    running: u16,
+    /// Charged ahead, virtual ns: of the requests in service.
+    ahead: u64,
+    /// Finish tags of the last window, with the times until which they were true.
+    recent: VecDeque<(u64, u64)>,
+    /// Since when it waits.
+    waits_since_ns: u64,
+}
+
+impl State {
+    fn set_finish(&mut self, to: u64, at_ns: u64) {
+        self.recent.push_back((at_ns, self.finish));
+        self.finish = to;
+        self.forget(at_ns);
+    }
+
+    fn forget(&mut self, at_ns: u64) {
+        while self.recent.front().is_some_and(|(until_ns, _)| until_ns + WINDOW_NS < at_ns) {
+            self.recent.pop_front();
+        }
+    }
+
+    fn tags(&self) -> impl Iterator<Item = u64> {
+        self.recent.iter().map(|(_, tag)| *tag).chain([self.finish])
+    }
+
+    fn set_waiting(&mut self, waiting: i32, at_ns: u64) {
+        if self.waiting <= 0 && waiting > 0 {
+            self.waits_since_ns = at_ns;
+        }
+        self.waiting = waiting;
+    }
+
+    /// Virtual ns of `ns`.
+    fn span(&self, ns: u64) -> u64 {
+        (u128::from(ns) * 100 / u128::from(self.weight.max(1))) as u64
+    }
+}
+
+/// A request in service.
+#[derive(Clone, Copy)]
+struct Service {
+    program: u32,
+    granted_ns: u64,
+    span: u64,
+    since_ns: u64,
+}
+
+/// Checks a trace.
+pub fn check(head: &Head, events: &[Event]) -> Found {
+    let mut found = Found { events: events.len() as u64, ..Found::default() };
+    let (Some(first), Some(last)) = (events.first(), events.last()) else { return found };
+    found.span_ns = last.at_ns - first.at_ns;
+    let longest = events.iter().filter(|event| event.kind == Kind::End).map(|event| event.other).max();
+    found.longest_ns = longest.unwrap_or(0);
+    let watched = most_served(events);
+    let weights: Vec<u32> = watched.iter().map(|slot| weight_of(events, *slot)).collect();
+    let mut bounds = BoundChecker::new(&weights);
+    let mut programs: BTreeMap<u32, State> = BTreeMap::new();
+    for event in events {
+        programs.entry(event.program).or_default().weight = weight_of(events, event.program);
+    }
+    let mut serving: Vec<Option<Service>> = vec![None; head.cpus as usize];
+    // Threads whose request has ended, and of which it is not said yet whether they want another one.
+    let mut between: BTreeMap<u32, u32> = BTreeMap::new();
+    for event in events {
+        let Some(f) = programs.get_mut(&event.program) else { continue };
+        let cpu = usize::from(event.cpu);
+        if matches!(event.kind, Kind::Arrive | Kind::Begin | Kind::Block) {
+            between.remove(&event.pid);
+        }
+        match event.kind {
+            Kind::Arrive => f.set_finish(event.tag, event.at_ns),
+            Kind::Preempt => {
+                found.preemptions += 1;
+                found.wrong_preemptions += u64::from(event.tag >= event.other);
+            }
+            Kind::Begin => {
+                let span = f.span(event.other);
+                f.set_finish(event.tag + span, event.at_ns);
+                f.running += 1;
+                f.ahead += span;
+                if let Some(on) = serving.get_mut(cpu) {
+                    let begun =
+                        Service { program: event.program, granted_ns: event.other, span, since_ns: event.at_ns };
+                    *on = Some(begun);
+                }
+                let smallest = f.recent.iter().map(|(_, tag)| *tag).chain([event.tag]).min().unwrap_or(event.tag);
+                // One that has begun to wait since this CPU looked was not there to be picked.
+                let waited = |g: &State| g.waiting > 0 && g.waits_since_ns + WINDOW_NS < event.at_ns;
+                let others = || programs.iter().filter(|(slot, g)| **slot != event.program && waited(g));
+                if others().next().is_some() {
+                    found.decisions += 1;
+                    let is_behind = |g: &State| g.tags().max().is_some_and(|most| most < smallest);
+                    found.not_allowed += u64::from(others().any(|(_, g)| is_behind(g)));
+                }
+            }
+            Kind::End => {
+                f.set_finish(event.tag, event.at_ns);
+                between.insert(event.pid, event.program);
+                if let Some(on) = serving.get_mut(cpu).and_then(Option::take) {
+                    f.running = f.running.saturating_sub(1);
+                    f.ahead = f.ahead.saturating_sub(on.span);
+                }
+            }
+            Kind::Block | Kind::Weight => {}
+        }
+        if let Some(f) = programs.get_mut(&event.program) {
+            f.set_waiting(event.waiting, event.at_ns);
+        }
+        let online = head.cpus.min(u32::from(u16::MAX)) as u16;
+        let running: Vec<u16> = watched.iter().map(|slot| programs[slot].running).collect();
+        let wants_more = |slot: &u32| {
+            let f = &programs[slot];
+            f.waiting > 0 || f.running == online || between.values().any(|of| of == slot)
+        };
+        let wants: Vec<bool> = watched.iter().map(wants_more).collect();
+        let q_ns = found.longest_ns;
+        let progress = |slot: u32| {
+            let of_it = serving.iter().flatten().filter(|on| on.program == slot);
+            let left = |on: &Service| on.granted_ns.saturating_sub(event.at_ns - on.since_ns);
+            programs[&slot].finish as i64 - of_it.map(|on| programs[&slot].span(left(on)) as i64).sum::<i64>()
+        };
+        bounds.moment(event.at_ns - first.at_ns, &running, &wants, |a, b| {
+            let (a, b) = (watched[a], watched[b]);
+            let (f, g) = (&programs[&a], &programs[&b]);
+            let may_lead = |f: &State, g: &State| f.span(q_ns) as i64 + g.span(q_ns) as i64 * (i64::from(online) - 1);
+            f.finish as i64 - progress(b) <= may_lead(f, g) && g.finish as i64 - progress(a) <= may_lead(g, f)
+        });
+    }
+    let (pairs, intervals) = bounds.finish();
+    found.intervals = intervals;
+    let used = |pair: &PairUnfairness| {
+        let most = bound::bound(head.cpus.into(), found.longest_ns, weights[pair.first], weights[pair.second]);
+        u64::try_from(pair.worst * 1000 / most.max(1)).unwrap_or(u64::MAX)
+    };
+    found.bound_used_permille = pairs.iter().map(used).max().unwrap_or(0);
+    found
+}
+
+/// The weight that the trace says last, the default one if it says none.
+fn weight_of(events: &[Event], slot: u32) -> u32 {
+    let said = |event: &&Event| event.kind == Kind::Weight && event.program == slot;
+    events.iter().rev().find(said).map_or(100, |event| event.other as u32)
+}
+
+fn most_served(events: &[Event]) -> Vec<u32> {
+    let mut served: BTreeMap<u32, u64> = BTreeMap::new();
+    for event in events.iter().filter(|event| event.kind == Kind::End) {
+        *served.entry(event.program).or_default() += event.other;
+    }
+    let mut slots: Vec<(u64, u32)> = served.into_iter().map(|(slot, ns)| (ns, slot)).collect();
+    slots.sort_unstable_by(|a, b| b.cmp(a));
+    slots.truncate(PAIRS_OF);
+    slots.into_iter().map(|(_, slot)| slot).collect()
+}
+
+impl Found {
+    /// As one object.
+    pub fn json(&self) -> serde_json::Value {
+        json!({
+            "version": 1, "events": self.events, "span_ns": self.span_ns, "decisions": self.decisions,
+            "not_allowed": self.not_allowed, "preemptions": self.preemptions,
+            "wrong_preemptions": self.wrong_preemptions, "longest_run_ns": self.longest_ns,
+            "intervals": self.intervals, "bound_used_permille": self.bound_used_permille,
+        })
+    }
+
+    /// # Errors
+    /// One sentence: the first thing that the reference does not allow.
+    pub fn verdict(&self) -> Result<(), String> {
+        if self.not_allowed > 0 {
+            return Err(format!("{} of {} decisions are none of the reference's", self.not_allowed, self.decisions));
+        }
+        if self.wrong_preemptions > 0 {
+            let (wrong, all) = (self.wrong_preemptions, self.preemptions);
+            return Err(format!("{wrong} of {all} preemptions are of a request with no larger start tag"));
+        }
+        if self.bound_used_permille > 1000 {
+            return Err(format!("two programs came apart by {} thousandths of the bound", self.bound_used_permille));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |ns: u64| format!("{}.{:03} ms", ns / 1_000_000, ns / 1000 % 1000);
+        writeln!(to, "{} events in {}; longest run {}", self.events, ms(self.span_ns), ms(self.longest_ns))?;
+        writeln!(to, "decisions while another program waited: {}, not allowed: {}", self.decisions, self.not_allowed)?;
+        writeln!(to, "preemptions: {}, wrong: {}", self.preemptions, self.wrong_preemptions)?;
+        let permille = self.bound_used_permille;
+        write!(
+            to,
+            "intervals: {}; worst is {}.{}% of D(q/phi_f + q/phi_g)",
+            self.intervals,
+            permille / 10,
+            permille % 10
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: Head = Head { cpus: 1, slice_ns: 3_000_000, lag_ns: 100_000_000 };
+
+    struct Script(Vec<Event>);
+
+    impl Script {
+        fn add(&mut self, at_ns: u64, kind: Kind, program: u32, tag: u64, other: u64, waiting: i32) {
+            let number = self.0.len() as u64 + 1;
+            let event = Event { number, at_ns, tag, other, program, pid: program, kind, cpu: 0, waiting, writer: 0 };
+            self.0.push(event);
+        }
+    }
+
+    const Q: u64 = 3_000_000;
+
+    /// Three hogs on one CPU take turns of 3 ms.
+    fn turns(count: u64) -> Script {
+        let mut script = Script(Vec::new());
+        (1..=3).for_each(|f| script.add(0, Kind::Arrive, f, 0, 0, 1));
+        for turn in 0..count {
+            script.turn(turn, 1 + (turn % 3) as u32, turn / 3 * Q, (turn / 3 + 1) * Q);
+        }
+        script
+    }
+
+    impl Script {
+        fn turn(&mut self, turn: u64, f: u32, start: u64, finish: u64) {
+            self.add(turn * Q, Kind::Begin, f, start, Q, 0);
+            self.add((turn + 1) * Q, Kind::End, f, finish, Q, 0);
+            self.add((turn + 1) * Q, Kind::Arrive, f, finish, 0, 1);
+        }
+    }
+
+    #[test]
+    fn turns_are_allowed_and_come_apart_by_half_of_the_bound() {
+        let found = check(&HEAD, &turns(12).0);
+        assert_eq!((found.decisions, found.not_allowed), (11, 0), "at the first one nobody has waited for a window");
+        // Between two programs on one CPU: q of 2 q.
+        assert_eq!((found.longest_ns, found.bound_used_permille), (Q, 500));
+        assert!(found.intervals > 10 && found.verdict().is_ok());
+    }
+
+    #[test]
+    fn a_program_that_is_ahead_must_not_begin_while_another_waits() {
+        let mut script = turns(6);
+        // Each has had two turns. The first takes the next two.
+        (6..8).for_each(|turn| script.turn(turn, 1, (turn - 4) * Q, (turn - 3) * Q));
+        let found = check(&HEAD, &script.0);
+        assert_eq!(found.verdict().unwrap_err(), "1 of 7 decisions are none of the reference's");
+    }
+
+    #[test]
+    fn a_preemption_is_of_a_request_that_is_further_ahead() {
+        let mut script = turns(2);
+        script.add(7_000_000, Kind::Preempt, 2, 5, 5, 0);
+        assert_eq!(check(&HEAD, &script.0).wrong_preemptions, 1);
+    }
+
+    #[test]
+    fn programs_that_come_apart_break_the_bound() {
+        let mut script = turns(3);
+        // The others wait all the time and get nothing. The tags of the first stand still, so no decision looks wrong.
+        (3..12).for_each(|turn| script.turn(turn, 1, Q, Q));
+        let found = check(&HEAD, &script.0);
+        assert_eq!(found.not_allowed, 0);
+        assert!(found.bound_used_permille > 1000, "{found}");
+        assert!(found.verdict().unwrap_err().starts_with("two programs came apart"));
+    }
+}

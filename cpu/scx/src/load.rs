@@ -1,0 +1,155 @@
+//! How does the scheduler get into the kernel, and how does it get out?
+
+use crate::{By, Options, show};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags};
+use scx_pmqfq::trace;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, missing_docs, unreachable_pub)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/pmqfq.skel.rs"));
+}
+
+/// As in `bpf/shared.h`.
+const CPUS_MAX: usize = 1024;
+const LLCS_MAX: usize = 64;
+
+/// `SCX_EXIT_ERROR`: this and more are failures.
+const EXIT_ERROR: i32 = 1024;
+
+/// A signal asked for the end.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn end(_: libc::c_int) {
+    // Relaxed: pairs with the load in `run`, and guards nothing else.
+    IS_OVER.store(true, Ordering::Relaxed);
+}
+
+fn read_number(path: &str) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Highest number of a CPU that can ever be there, plus 1.
+fn cpus() -> Result<usize, String> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")
+        .map_err(|error| format!("/sys/devices/system/cpu/possible: {error}"))?;
+    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    let count = last.map(|last| last + 1).ok_or_else(|| format!("no CPUs in {:?}", text.trim()))?;
+    if count > CPUS_MAX {
+        return Err(format!("this machine has {count} CPUs, allowed is at most {CPUS_MAX}"));
+    }
+    Ok(count)
+}
+
+/// The cache that each CPU shares with others, numbered from 0. A machine with more than fit is taken as one.
+fn caches(cpus: usize) -> Vec<u8> {
+    let mut seen: Vec<u64> = Vec::new();
+    let mut of = |cpu: usize| {
+        let path = |index: u32| format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/id");
+        let id = read_number(&path(3)).or_else(|| read_number(&path(2))).unwrap_or(0);
+        seen.iter().position(|known| *known == id).unwrap_or_else(|| {
+            seen.push(id);
+            seen.len() - 1
+        })
+    };
+    let found: Vec<usize> = (0..cpus).map(&mut of).collect();
+    if seen.len() > LLCS_MAX { vec![0; cpus] } else { found.into_iter().map(|llc| llc as u8).collect() }
+}
+
+/// Loads the scheduler, and holds it until a signal comes or the kernel takes it out.
+pub fn run(options: &Options) -> Result<(), String> {
+    if !Path::new("/sys/kernel/sched_ext").exists() {
+        return Err("this kernel has no sched_ext (CONFIG_SCHED_CLASS_EXT), Linux 6.12 and later can have it".into());
+    }
+    if options.min_slice_us > options.slice_us {
+        return Err(format!(
+            "a minimum slice of {} us, allowed is at most the slice of {} us",
+            options.min_slice_us, options.slice_us
+        ));
+    }
+    if !options.trace_events.is_power_of_two() || options.trace_events > 1 << 20 {
+        return Err(format!("{} trace events, allowed is a power of 2 up to 1048576", options.trace_events));
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: `end` stores to an atomic and does nothing else, which a handler may.
+        unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };
+    }
+    let cpus = cpus()?;
+    let caches = caches(cpus);
+    let events = options.trace.as_ref().map_or(0, |_| options.trace_events);
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |error: libbpf_rs::Error| format!("{what}: {error:#}")
+    };
+    let mut memory = MaybeUninit::uninit();
+    let builder = skeleton::PmqfqSkelBuilder::default();
+    let mut open = builder.open(&mut memory).map_err(failed("the scheduler's object cannot be opened"))?;
+    let settings = open.maps.rodata_data.as_deref_mut().ok_or("the scheduler's object has no options")?;
+    settings.slice_ns = options.slice_us * 1000;
+    settings.min_slice_ns = options.min_slice_us * 1000;
+    settings.lag_ns = options.lag_ms * 1_000_000;
+    settings.by_process = options.by == By::Process;
+    settings.preempts = !options.no_preempt;
+    settings.trace_len = events;
+    settings.nr_cpus = cpus as u32;
+    settings.nr_llcs = caches.iter().max().map_or(1, |most| u32::from(*most) + 1);
+    settings.llc_of[..cpus].copy_from_slice(&caches);
+    let entries = (events * cpus as u32).max(1);
+    open.maps.trace.set_max_entries(entries).map_err(failed("the trace has no room"))?;
+    let ops = open.struct_ops.pmqfq_mut();
+    ops.timeout_ms = options.stall_ms;
+    ops.hotplug_seq = read_number("/sys/kernel/sched_ext/hotplug_seq").unwrap_or(0);
+    let mut loaded = open.load().map_err(failed("the kernel refuses the scheduler"))?;
+    let link = loaded.maps.pmqfq.attach_struct_ops().map_err(failed(
+        "the scheduler cannot be put in force, perhaps another one is (/sys/kernel/sched_ext/root/ops)",
+    ))?;
+    let pinned = show::pin(&mut loaded.maps.programs);
+    if let Err(sentence) = &pinned {
+        eprintln!("scx_pmqfq: {sentence}, so `scx_pmqfq top` shows nothing");
+    }
+    let by = if options.by == By::Cgroup { "cgroup" } else { "process" };
+    eprintln!("ready: P-MQFQ by {by} on {cpus} CPUs");
+    let is_out = |maps: &skeleton::PmqfqMaps<'_>| {
+        maps.bss_data.as_deref().is_some_and(|data| {
+            // SAFETY: the word lies in a mapping that lives as long as `maps`; the kernel may write it meanwhile.
+            unsafe { std::ptr::read_volatile(&raw const data.report.is_set) != 0 }
+        })
+    };
+    // Relaxed: pairs with the store in `end`.
+    while !IS_OVER.load(Ordering::Relaxed) && !is_out(&loaded.maps) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(link);
+    if options.json {
+        println!("{}", show::json(&show::programs(&loaded.maps.programs)?, None));
+    }
+    if pinned.is_ok() {
+        show::unpin();
+    }
+    if let Some(path) = &options.trace {
+        let mut found = Vec::new();
+        for at in 0..entries {
+            let bytes = loaded.maps.trace.lookup(&at.to_le_bytes(), MapFlags::ANY).map_err(failed("the trace"))?;
+            found.extend(bytes.as_deref().and_then(trace::Event::read));
+        }
+        let head =
+            trace::Head { cpus: cpus as u32, slice_ns: options.slice_us * 1000, lag_ns: options.lag_ms * 1_000_000 };
+        let file = std::fs::File::create(path);
+        file.and_then(|file| trace::write(std::io::BufWriter::new(file), &head, found))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    let data = loaded.maps.bss_data.as_deref().ok_or("the scheduler's object has no report")?;
+    if data.report.kind >= EXIT_ERROR {
+        let text = |bytes: &[i8]| bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect();
+        let (reason, message): (String, String) = (text(&data.report.reason), text(&data.report.message));
+        return Err(format!("the kernel took the scheduler out: {reason} ({message})"));
+    }
+    if data.without_slot > 0 {
+        eprintln!("scx_pmqfq: {} programs shared the root's place, there are 4095 others", data.without_slot);
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+/*
+ * Which work do programs of the CPU cases do? Threads that compute in blocks of counted steps, and wait for each other.
+ *
+ *   load KIND THREADS STEPS [SECONDS]
+ *
+ *   hog       blocks of STEPS without end
+ *   barrier   all compute STEPS, then wait for all
+ *   mutex     STEPS outside, STEPS/3 inside one lock
+ *   pipeline  a ring of stages: each computes STEPS and wakes the next
+ *   pinned    as hog; all threads on CPU 1
+ *   herd      as hog, after a byte on stdin
+ *   forks     children that compute STEPS and end, one after the other in each thread
+ *
+ * A line on stdout at each SIGUSR1, and at the end: blocks of STEPS done, rounds. A step is one turn of a loop that the
+ * compiler cannot shorten, so work is counted in instructions, whatever the clock says.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static long steps;
+static int threads;
+static const char *kind;
+static atomic_long blocks, rounds;
+static pthread_barrier_t barrier;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static sem_t *stages;
+
+static void compute(long count)
+{
+    for (long step = 0; step < count; step++)
+        __asm__ volatile("" ::: "memory");
+    atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed);
+}
+
+static void *work(void *argument)
+{
+    long self = (long)argument;
+
+    for (;;) {
+        if (!strcmp(kind, "barrier")) {
+            compute(steps);
+            if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD)
+                atomic_fetch_add(&rounds, 1);
+        } else if (!strcmp(kind, "mutex")) {
+            compute(steps);
+            pthread_mutex_lock(&lock);
+            for (long step = 0; step < steps / 3; step++)
+                __asm__ volatile("" ::: "memory");
+            pthread_mutex_unlock(&lock);
+            atomic_fetch_add(&rounds, 1);
+        } else if (!strcmp(kind, "pipeline")) {
+            sem_wait(&stages[self]);
+            compute(steps);
+            sem_post(&stages[(self + 1) % threads]);
+            atomic_fetch_add(&rounds, 1);
+        } else if (!strcmp(kind, "forks")) {
+            pid_t child = fork();
+
+            if (!child) {
+                for (long step = 0; step < steps; step++)
+                    __asm__ volatile("" ::: "memory");
+                _exit(0);
+            }
+            waitpid(child, NULL, 0);
+            atomic_fetch_add(&rounds, 1);
+        } else {
+            compute(steps);
+        }
+    }
+    return NULL;
+}
+
+int main(int count, char **words)
+{
+    sigset_t asked;
+    int signal = 0;
+
+    if (count < 4)
+        return fprintf(stderr, "load KIND THREADS STEPS\n"), 2;
+    kind = words[1];
+    threads = atoi(words[2]);
+    steps = atol(words[3]);
+    pthread_barrier_init(&barrier, NULL, threads);
+    stages = calloc(threads, sizeof(*stages));
+    for (int at = 0; at < threads; at++)
+        /* Two of three stages have something to do at any time. */
+        sem_init(&stages[at], 0, at % 3 != 2);
+    if (!strcmp(kind, "pinned")) {
+        cpu_set_t one;
+
+        CPU_ZERO(&one);
+        CPU_SET(1, &one);
+        sched_setaffinity(0, sizeof(one), &one);
+    }
+    sigemptyset(&asked);
+    sigaddset(&asked, SIGUSR1);
+    sigaddset(&asked, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &asked, NULL);
+    if (!strcmp(kind, "herd") && getchar() == EOF)
+        return 1;
+    for (long at = 0; at < threads; at++) {
+        pthread_t thread;
+
+        if (pthread_create(&thread, NULL, work, (void *)at))
+            return perror("pthread_create"), 1;
+    }
+    do {
+        sigwait(&asked, &signal);
+        printf("%ld %ld\n", atomic_load(&blocks), atomic_load(&rounds));
+        fflush(stdout);
+    } while (signal != SIGTERM);
+    _exit(0);
+}
