@@ -33,10 +33,30 @@ pub fn package() -> Result<(), String> {
     run(build.arg(&deb))?;
     run(command("dpkg-deb", ["--info"]).arg(&deb))?;
     run(command("dpkg-deb", ["--contents"]).arg(&deb))?;
-    let left_out = [lintian(&deb)?, unit(&folder, &deb)?, install(&folder, &deb)?];
+    let left_out = [lintian(&deb)?, unit(&folder, &deb)?, install(&folder, &deb)?, scheduler(&folder)?];
     println!("package: {}", deb.display());
     left_out.into_iter().flatten().for_each(|what| println!("left out: {what}"));
     Ok(())
+}
+
+/// The package of the CPU scheduler, of its own for its licence. `Some`: what was left out.
+fn scheduler(folder: &Path) -> Result<Option<String>, String> {
+    if !is_there("clang-19", "--version") || !Path::new("/usr/include/libelf.h").exists() {
+        let needs = "clang-19 and libelf-dev (apt-get install clang-19 libelf-dev zlib1g-dev)";
+        return Ok(Some(format!("the package of scx_pmqfq needs {needs}")));
+    }
+    run(&mut cargo("build --release --locked -p scx_pmqfq --features bpf"))?;
+    let man = folder.join("scx");
+    std::fs::create_dir_all(&man).map_err(|error| format!("{}: {error}", man.display()))?;
+    let page = output(Command::new(target().join("release/scx_pmqfq")).arg("man"))?;
+    std::fs::write(man.join("scx_pmqfq.1"), page).map_err(|error| format!("{}: {error}", man.display()))?;
+    let deb = folder.join("scx-pmqfq.deb");
+    let mut build = command("cargo-deb", ["-p", "scx_pmqfq", "--no-build", "--strip", "--locked", "--output"]);
+    run(build.arg(&deb))?;
+    run(command("dpkg-deb", ["--contents"]).arg(&deb))?;
+    let left_out = lintian(&deb)?;
+    println!("package: {}", deb.display());
+    Ok(left_out)
 }
 
 fn is_there(program: &str, option: &str) -> bool {
@@ -194,13 +214,16 @@ mod tests {
     use crate::run::root;
 
     #[test]
-    fn every_file_that_the_package_names_is_there() {
-        let manifest = std::fs::read_to_string(root().join("daemon/Cargo.toml")).unwrap();
-        let manifest: toml::Table = manifest.parse().unwrap();
-        let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().unwrap();
-        let named = assets.iter().map(|asset| asset[0].as_str().unwrap());
-        for path in named.filter(|path| path.starts_with("../") && !path.contains("target/") && !path.contains('*')) {
-            assert!(root().join("daemon").join(path).is_file(), "{path}");
+    fn every_file_that_a_package_names_is_there() {
+        for folder in ["daemon", "cpu/scx"] {
+            let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+            let manifest: toml::Table = manifest.parse().unwrap();
+            let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().unwrap();
+            let named = assets.iter().map(|asset| asset[0].as_str().unwrap());
+            for path in named.filter(|path| path.starts_with("../") && !path.contains("target/") && !path.contains('*'))
+            {
+                assert!(root().join(folder).join(path).is_file(), "{path}");
+            }
         }
         let example = std::fs::read_to_string(root().join("packaging/mqfq.toml")).unwrap();
         assert!(example.contains("/run/mqfq/gold.sock") && example.contains("/run/mqfq/silver.sock"));

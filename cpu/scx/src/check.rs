@@ -14,8 +14,8 @@
 //!
 //! # The bound
 //! [`mqfq_cpu::bound`] over each interval throughout which two programs want more and at whose beginning they are
-//! level. q is the longest run of the trace, for quanta end at ticks. The bound is one of programs whose threads may run
-//! on any CPU; the trace does not say which may.
+//! level. q is the longest run of the trace, for quanta end at ticks. The bound is one of programs whose threads may
+//! run on any CPU; the trace does not say which may.
 //!
 //! # Invariants
 //! Integers only. The same trace gives the same answer.

@@ -11,7 +11,7 @@
  *   herd      as hog, after a byte on stdin
  *   forks     children that compute STEPS and end, one after the other in each thread
  *
- * A line on stdout at each SIGUSR1, and at the end: blocks of STEPS done, rounds. A step is one turn of a loop that the
+ * A line on stdout at each SIGUSR1, and at the end: steps done, rounds. A step is one turn of a loop that the
  * compiler cannot shorten, so work is counted in instructions, whatever the clock says.
  */
 #define _GNU_SOURCE
@@ -29,7 +29,7 @@
 static long steps;
 static int threads;
 static const char *kind;
-static atomic_long blocks, rounds;
+static atomic_long done, rounds;
 static pthread_barrier_t barrier;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static sem_t *stages;
@@ -38,7 +38,7 @@ static void compute(long count)
 {
     for (long step = 0; step < count; step++)
         __asm__ volatile("" ::: "memory");
-    atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&done, count, memory_order_relaxed);
 }
 
 static void *work(void *argument)
@@ -53,8 +53,7 @@ static void *work(void *argument)
         } else if (!strcmp(kind, "mutex")) {
             compute(steps);
             pthread_mutex_lock(&lock);
-            for (long step = 0; step < steps / 3; step++)
-                __asm__ volatile("" ::: "memory");
+            compute(steps / 3);
             pthread_mutex_unlock(&lock);
             atomic_fetch_add(&rounds, 1);
         } else if (!strcmp(kind, "pipeline")) {
@@ -115,7 +114,7 @@ int main(int count, char **words)
     }
     do {
         sigwait(&asked, &signal);
-        printf("%ld %ld\n", atomic_load(&blocks), atomic_load(&rounds));
+        printf("%ld %ld\n", atomic_load(&done), atomic_load(&rounds));
         fflush(stdout);
     } while (signal != SIGTERM);
     _exit(0);
