@@ -30,8 +30,8 @@ struct mqfq_lane {
 	/* Written by those who complete. */
 	atomic64_t requests_out ____cacheline_aligned_in_smp;	/* scheduler tags held */
 	u64 share;			/* weight that counts while tags are held */
-	atomic64_t bytes[2], done[2];	/* by direction */
-	atomic64_t queued_ns, device_ns;
+	u64 bytes[2], done[2];		/* dispatched, by direction; the queue's lock */
+	atomic64_t system_ns;		/* submission to completion, of all */
 #endif
 };
 

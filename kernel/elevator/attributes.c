@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What can be read and set in queue/iosched/? Numbers out of range are refused, not moved. */
+#include "glue.h"
+
+static struct mqfq_elevator *own(struct elevator_queue *eq)
+{
+	return eq->elevator_data;
+}
+
+static ssize_t depth_show(struct elevator_queue *eq, char *page)
+{
+	return sysfs_emit(page, "%u\n", READ_ONCE(own(eq)->s.tokens.depth));
+}
+
+static ssize_t depth_store(struct elevator_queue *eq, const char *page, size_t count)
+{
+	u32 depth;
+	int error = kstrtou32(page, 0, &depth);
+
+	if (error)
+		return error;
+	if (depth < 1 || depth > MQFQ_DEPTH_MAX)
+		return -ERANGE;
+	mqfq_set_depth(&own(eq)->s, depth);
+	return count;
+}
+
+static ssize_t window_kib_show(struct elevator_queue *eq, char *page)
+{
+	return sysfs_emit(page, "%llu\n", READ_ONCE(own(eq)->s.wheel.window) >> 20);
+}
+
+static ssize_t window_kib_store(struct elevator_queue *eq, const char *page, size_t count)
+{
+	u32 kib;
+	int error = kstrtou32(page, 0, &kib);
+
+	if (error)
+		return error;
+	if (kib < MQFQ_WINDOW_LEAST >> 20 || kib > MQFQ_WINDOW_MAX >> 20)
+		return -ERANGE;
+	mqfq_set_window(&own(eq)->s, (u64)kib << 20);
+	return count;
+}
+
+/* What a person wants to see when a cgroup gets less than it should. */
+static ssize_t state_show(struct elevator_queue *eq, char *page)
+{
+	struct mqfq *s = &own(eq)->s;
+	u32 hctx, staged = 0, throttled = 0, hungry = 0;
+
+	for (hctx = 0; hctx < s->hctxs; hctx++) {
+		struct mqfq_queue *queue = &s->queues[hctx];
+
+		staged += READ_ONCE(queue->stage.staged);
+		if (READ_ONCE(queue->waiting)) {
+			throttled += READ_ONCE(queue->has_place);
+			hungry += !READ_ONCE(queue->has_place);
+		}
+	}
+	return sysfs_emit(page, "depth %u free %lld vtime %llu staged %u throttled %u no-token %u\n",
+			  READ_ONCE(s->tokens.depth), mqfq_tokens_free(&s->tokens),
+			  mqfq_gvt(&s->mind), staged, throttled, hungry);
+}
+
+static ssize_t state_store(struct elevator_queue *eq, const char *page, size_t count)
+{
+	return -EPERM;
+}
+
+#define MQFQ_ATTRIBUTE(name, mode) __ATTR(name, mode, name##_show, name##_store)
+
+const struct elv_fs_entry mqfq_attributes[] = {
+	MQFQ_ATTRIBUTE(depth, 0644),
+	MQFQ_ATTRIBUTE(window_kib, 0644),
+	MQFQ_ATTRIBUTE(state, 0444),
+	__ATTR_NULL
+};

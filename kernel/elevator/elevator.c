@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The blk-mq elevator "mqfq": how do requests of a kernel get into the core, and out of it?
+ *
+ * A request's flow is that of its first bio's cgroup (cgroup.c). From insert to finish its lane is
+ * in elv.priv[0], the tokens that it holds are in elv.priv[1]. A flow is pinned while it holds
+ * scheduler tags of a queue, so that it outlives its requests.
+ *
+ * Locks: one per hardware queue, never two at once, never from an interrupt. Completions take none.
+ * has_work() is false while a queue waits for virtual time or a token: whoever ends that clears
+ * `waiting` and runs the queue.
+ */
+#include <linux/bio.h>
+#include <linux/interrupt.h>
+#include <linux/sched/mm.h>
+#include "glue.h"
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
+static unsigned int depth = 128;
+module_param(depth, uint, 0444);
+MODULE_PARM_DESC(depth, "D that an elevator begins with, units of 4 KiB (1 to 65535)");
+
+static struct mqfq_elevator *elevator_of(struct request_queue *q)
+{
+	return q->elevator->elevator_data;
+}
+
+static void run_queue(struct mqfq *s, u32 hctx)
+{
+	struct mqfq_elevator *e = container_of(s, struct mqfq_elevator, s);
+	struct blk_mq_hw_ctx *to = READ_ONCE(e->hctxs[hctx].hctx);
+
+	if (to)
+		blk_mq_run_hw_queue(to, true);
+}
+
+int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp)
+{
+	u32 hctx;
+
+	flow->lanes = kvcalloc(hctxs, sizeof(struct mqfq_lane), gfp);
+	if (!flow->lanes)
+		return -ENOMEM;
+	for (hctx = 0; hctx < hctxs; hctx++) {
+		INIT_LIST_HEAD(&flow->lanes[hctx].requests);
+		flow->lanes[hctx].flow = flow;
+	}
+	return 0;
+}
+
+/* Dense numbers for the memory nodes that the queues are near to. */
+static u16 *sockets_of(struct request_queue *q, u32 hctxs)
+{
+	u16 *socket_of = kvcalloc(2 * hctxs, sizeof(u16), GFP_KERNEL);
+	u16 *nodes = socket_of + hctxs, sockets = 0, at;
+	struct blk_mq_hw_ctx *hctx;
+	unsigned long i;
+
+	if (!socket_of)
+		return NULL;
+	queue_for_each_hw_ctx(q, hctx, i) {
+		u16 node = (u16)hctx->numa_node;
+
+		for (at = 0; at < sockets && nodes[at] != node; at++)
+			;
+		if (at == sockets)
+			nodes[sockets++] = node;
+		socket_of[i] = at;
+	}
+	return socket_of;
+}
+
+static void elevator_free(struct mqfq_elevator *e)
+{
+	kvfree(e->plain.lanes);
+	kvfree(e->hctxs);
+	mqfq_exit(&e->s);
+	kfree(e);
+}
+
+static struct mqfq_elevator *elevator_new(struct request_queue *q)
+{
+	struct mqfq_elevator *e = kzalloc_node(sizeof(*e), GFP_KERNEL, q->node);
+	u32 hctxs = q->nr_hw_queues, hctx;
+	u16 *socket_of;
+	int error = -ENOMEM;
+
+	if (!e)
+		return ERR_PTR(-ENOMEM);
+	e->q = q;
+	e->s.kick = run_queue;
+	socket_of = sockets_of(q, hctxs);
+	e->hctxs = kvcalloc(hctxs, sizeof(struct mqfq_hctx), GFP_KERNEL);
+	if (socket_of && e->hctxs && !mqfq_lanes_alloc(&e->plain, hctxs, GFP_KERNEL))
+		error = mqfq_init(&e->s, hctxs, socket_of, clamp(depth, 1U, MQFQ_DEPTH_MAX),
+				  4 * MQFQ_WINDOW_LEAST);
+	kvfree(socket_of);
+	if (error) {
+		elevator_free(e);
+		return ERR_PTR(error);
+	}
+	for (hctx = 0; hctx < hctxs; hctx++) {
+		spin_lock_init(&e->hctxs[hctx].lock);
+		INIT_LIST_HEAD(&e->hctxs[hctx].urgent);
+	}
+	mqfq_flow_init(&e->plain, MQFQ_WEIGHT_DEFAULT, 0);
+	return e;
+}
+
+static int mqfq_init_sched(MQFQ_INIT_SCHED_ARGS)
+{
+	struct elevator_queue *eq = mqfq_elevator_of(q);
+	/* The queue is frozen: memory must not come from writing to it. */
+	unsigned int flags = memalloc_noio_save();
+	struct mqfq_elevator *e;
+	int error = -ENOMEM;
+
+	if (!eq)
+		goto out;
+	e = elevator_new(q);
+	if (IS_ERR(e)) {
+		error = PTR_ERR(e);
+		goto undo;
+	}
+	eq->elevator_data = e;
+	blk_queue_flag_clear(QUEUE_FLAG_SQ_SCHED, q);
+	q->elevator = eq;
+	error = mqfq_cgroups_activate(e);
+	if (!error)
+		goto out;
+	q->elevator = NULL;
+	eq->elevator_data = NULL;
+	elevator_free(e);
+undo:
+	mqfq_elevator_undo(eq);
+out:
+	memalloc_noio_restore(flags);
+	if (error)
+		pr_err("mqfq: no elevator for a device of %u queues: error %d\n", q->nr_hw_queues,
+		       error);
+	return error;
+}
+
+static void mqfq_exit_sched(struct elevator_queue *eq)
+{
+	struct mqfq_elevator *e = eq->elevator_data;
+
+	mqfq_cgroups_deactivate(e);
+	WARN_ON_ONCE(mqfq_tokens_free(&e->s.tokens) != e->s.tokens.depth);
+	elevator_free(e);
+}
+
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 17, 0)
+static void mqfq_depth_updated(MQFQ_DEPTH_UPDATED_ARGS)
+{
+	/* Limits may go down to one tag, and a limited waiter must be woken in time. */
+	mqfq_min_shallow(hctx);
+}
+#else
+static void mqfq_depth_updated(MQFQ_DEPTH_UPDATED_ARGS)
+{
+	blk_mq_set_min_shallow_depth(q, 1);
+}
+#endif
+
+static int mqfq_init_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
+{
+	struct mqfq_elevator *e = elevator_of(hctx->queue);
+
+	if (index >= e->s.hctxs)
+		return -E2BIG;
+	hctx->sched_data = &e->hctxs[index];
+	WRITE_ONCE(e->hctxs[index].hctx, hctx);
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 17, 0)
+	mqfq_depth_updated(hctx);
+#else
+	blk_mq_set_min_shallow_depth(hctx->queue, 1);
+#endif
+	return 0;
+}
+
+static void mqfq_exit_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
+{
+	struct mqfq_hctx *own = hctx->sched_data;
+
+	WARN_ON_ONCE(!list_empty(&own->urgent));
+	WRITE_ONCE(own->hctx, NULL);
+	hctx->sched_data = NULL;
+}
+
+static u32 hctx_index(struct mqfq_elevator *e, struct mqfq_hctx *own)
+{
+	return own - e->hctxs;
+}
+
+/*
+ * Scheduler tags must not starve a cgroup, however deep another one submits. A flow has a part of
+ * them by its weight among those that hold any, three quarters in all; up to that it may take any
+ * tag. What it takes beyond must come from the lowest quarter.
+ */
+static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
+{
+	struct mqfq_elevator *e = elevator_of(data->q);
+	struct mqfq_hctx *own = data->hctx->sched_data;
+	struct mqfq_flow *flow;
+	u64 shares, tags, part, out;
+
+	rcu_read_lock();
+	flow = mqfq_flow_of_current(e);
+	out = atomic64_read(&flow->lanes[hctx_index(e, own)].requests_out);
+	shares = atomic64_read(&own->share_out);
+	if (!out)
+		shares += READ_ONCE(flow->weight);
+	tags = data->q->nr_requests;
+	part = READ_ONCE(flow->weight) * tags * 3 / 4;
+	rcu_read_unlock();
+	if (out * shares >= part && out)
+		data->shallow_depth = mqfq_shallow_depth(data, 1, 4);
+}
+
+static bool mqfq_bio_merge(struct request_queue *q, struct bio *bio, unsigned int segments)
+{
+	struct mqfq_hctx *own = mqfq_map_queue(q, bio)->sched_data;
+	struct mqfq_elevator *e = elevator_of(q);
+	u32 index = hctx_index(e, own);
+	struct mqfq_lane *lane;
+	bool merged;
+
+	if (!READ_ONCE(e->s.queues[index].stage.staged))
+		return false;
+	lane = &mqfq_flow_of(e, bio)->lanes[index];
+	spin_lock(&own->lock);
+	merged = blk_bio_list_merge(q, &lane->requests, bio, segments);
+	spin_unlock(&own->lock);
+	return merged;
+}
+
+static void mqfq_prepare_request(struct request *rq)
+{
+	rq->elv.priv[0] = NULL;
+	rq->elv.priv[1] = NULL;
+}
+
+/* The request holds a scheduler tag on its flow's account until it is finished. */
+static void hold_tag(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_lane *lane)
+{
+	if (atomic64_fetch_inc(&lane->requests_out))
+		return;
+	mqfq_flow_pin(e, lane->flow);
+	lane->share = READ_ONCE(lane->flow->weight);
+	atomic64_add(lane->share, &own->share_out);
+}
+
+static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq, bool at_head)
+{
+	u32 index = hctx_index(e, own);
+	struct mqfq_lane *lane;
+
+	list_del_init(&rq->queuelist);
+	/* One that comes back keeps its tokens. */
+	if (at_head || blk_rq_is_passthrough(rq) || rq->elv.priv[0]) {
+		if (at_head)
+			list_add(&rq->queuelist, &own->urgent);
+		else
+			list_add_tail(&rq->queuelist, &own->urgent);
+		return;
+	}
+	lane = &mqfq_flow_of(e, rq->bio)->lanes[index];
+	rq->elv.priv[0] = lane;
+	hold_tag(e, own, lane);
+	mqfq_submit(&e->s, &e->s.queues[index], lane, &rq->queuelist);
+	trace_mqfq_insert(rq, lane, index);
+}
+
+static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *list,
+				 mqfq_insert_flags flags)
+{
+	struct mqfq_elevator *e = elevator_of(hctx->queue);
+	struct mqfq_hctx *own = hctx->sched_data;
+	struct mqfq_queue *queue = &e->s.queues[hctx_index(e, own)];
+	struct request *rq, *next;
+
+	spin_lock(&own->lock);
+	list_for_each_entry_safe(rq, next, list, queuelist)
+		insert(e, own, rq, mqfq_at_head(flags));
+	if (!queue->waiting)
+		mqfq_settle(&e->s, queue);
+	spin_unlock(&own->lock);
+}
+
+static bool mqfq_has_work(struct blk_mq_hw_ctx *hctx)
+{
+	struct mqfq_elevator *e = elevator_of(hctx->queue);
+	struct mqfq_hctx *own = hctx->sched_data;
+	struct mqfq_queue *queue = &e->s.queues[hctx_index(e, own)];
+
+	return (READ_ONCE(queue->stage.staged) && !READ_ONCE(queue->waiting)) ||
+	       !list_empty_careful(&own->urgent);
+}
+
+static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
+{
+	struct mqfq_elevator *e = elevator_of(hctx->queue);
+	struct mqfq_hctx *own = hctx->sched_data;
+	struct mqfq_queue *queue = &e->s.queues[hctx_index(e, own)];
+	struct request *rq = NULL;
+	struct list_head *item;
+	struct mqfq_lane *lane;
+	u32 units;
+
+	spin_lock(&own->lock);
+	if (!list_empty(&own->urgent)) {
+		rq = list_first_entry(&own->urgent, struct request, queuelist);
+		list_del_init(&rq->queuelist);
+	} else if (mqfq_pick(&e->s, queue, &item, &lane, &units) == MQFQ_DISPATCH) {
+		u32 direction = rq_data_dir(list_entry(item, struct request, queuelist));
+
+		rq = list_entry(item, struct request, queuelist);
+		rq->elv.priv[1] = (void *)(unsigned long)units;
+		WRITE_ONCE(lane->bytes[direction], lane->bytes[direction] + blk_rq_bytes(rq));
+		WRITE_ONCE(lane->done[direction], lane->done[direction] + 1);
+		trace_mqfq_dispatch(rq, lane, queue->hctx);
+		/* So that has_work() says at once that there is no use in asking again. */
+		if (queue->stage.first)
+			mqfq_settle(&e->s, queue);
+	}
+	spin_unlock(&own->lock);
+	return rq;
+}
+
+static void mqfq_completed_request(struct request *rq, u64 now)
+{
+	struct mqfq_lane *lane = rq->elv.priv[0];
+
+	if (lane && now > rq->start_time_ns)
+		atomic64_add(now - rq->start_time_ns, &lane->system_ns);
+}
+
+static void mqfq_finish_request(struct request *rq)
+{
+	struct mqfq_elevator *e = elevator_of(rq->q);
+	struct mqfq_hctx *own = rq->mq_hctx->sched_data;
+	struct mqfq_lane *lane = rq->elv.priv[0];
+	u32 units = (unsigned long)rq->elv.priv[1];
+
+	if (!lane)
+		return;
+	trace_mqfq_complete(rq, lane, hctx_index(e, own));
+	rq->elv.priv[0] = NULL;
+	rq->elv.priv[1] = NULL;
+	if (units)
+		mqfq_complete(&e->s, hctx_index(e, own), units);
+	if (atomic64_dec_return(&lane->requests_out) == 0) {
+		/* Racing with hold_tag() the share is off by a weight for a moment. */
+		atomic64_sub(lane->share, &own->share_out);
+		mqfq_flow_unpin(e, lane->flow);
+	}
+}
+
+static struct elevator_type mqfq_type = {
+	.ops = {
+		.init_sched = mqfq_init_sched,
+		.exit_sched = mqfq_exit_sched,
+		.init_hctx = mqfq_init_hctx,
+		.exit_hctx = mqfq_exit_hctx,
+		.depth_updated = mqfq_depth_updated,
+		.limit_depth = mqfq_limit_depth,
+		.bio_merge = mqfq_bio_merge,
+		.prepare_request = mqfq_prepare_request,
+		.insert_requests = mqfq_insert_requests,
+		.has_work = mqfq_has_work,
+		.dispatch_request = mqfq_dispatch_request,
+		.completed_request = mqfq_completed_request,
+		.finish_request = mqfq_finish_request,
+	},
+	.elevator_attrs = (struct elv_fs_entry *)mqfq_attributes,
+	.elevator_name = "mqfq",
+	.elevator_owner = THIS_MODULE,
+};
+
+static int __init mqfq_module_init(void)
+{
+	int error = mqfq_cgroups_register();
+
+	if (error)
+		return error;
+	error = elv_register(&mqfq_type);
+	if (error)
+		mqfq_cgroups_unregister();
+	return error;
+}
+
+static void __exit mqfq_module_exit(void)
+{
+	elv_unregister(&mqfq_type);
+	mqfq_cgroups_unregister();
+}
+
+module_init(mqfq_module_init);
+module_exit(mqfq_module_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Multi-queue fair queueing with cgroup weights");
