@@ -3,6 +3,7 @@
 //! Answers: which thing of the process is which section of the config? The reconciler (`reconcile.rs`) alone changes
 //! it; a report asks for the counters of the listeners, which are shared.
 
+use crate::config::trust::{TlsMode, TrustPlan};
 use crate::config::{DevicePlan, ExportPlan, LiveCaps, Plan, ServerConfig, family};
 use mqfq_blk::PolicyOptions;
 use mqfq_blk::cap::Caps;
@@ -14,6 +15,7 @@ use mqfq_front::front_end::{ExportAddress, LimitsSince, ListenOptions, Listener}
 use mqfq_front::memory::{MemoryLimits, ServerMemory, TenantMemory};
 use mqfq_front::places::Places;
 use mqfq_front::stats::{Counts, Stats};
+use mqfq_front::tls::{Keys, Offer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -104,6 +106,9 @@ pub fn exports(
         let name = &plan.flows[export.flow].tenant;
         let Tenant { id, memory } = tenants.by_name[name].clone();
         let door = before.get(&slot).map(|export| export.door.clone()).unwrap_or_default();
+        if !before.contains_key(&slot) {
+            door.admit(export.clients.clone());
+        }
         let whose = Whose { id: ExportId(slot), tenant: id, memory, caps: caps.of(&export.name, name), door };
         Ok((slot, fit(export, whose, plan, &*device(export.device))?))
     };
@@ -265,6 +270,43 @@ impl Owners {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// TLS of the listeners that there are and that come.
+pub struct Trust {
+    keys: Option<Arc<Keys>>,
+    /// By address, as it is written.
+    modes: Mutex<BTreeMap<String, TlsMode>>,
+}
+
+impl Trust {
+    /// As `plan` says.
+    pub fn new(plan: &TrustPlan) -> Arc<Trust> {
+        let keys = plan.material.as_ref().map(Keys::new);
+        Arc::new(Trust { keys, modes: Mutex::new(plan.modes.clone()) })
+    }
+
+    /// TLS at an address.
+    pub fn at(&self, address: &ExportAddress) -> Option<Offer> {
+        let modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mode = modes.get(&address.to_string()).copied().unwrap_or(TlsMode::Off);
+        let keys = self.keys.clone().filter(|_| mode != TlsMode::Off)?;
+        Some(Offer { keys, is_required: mode == TlsMode::Required })
+    }
+
+    /// Knows the addresses of `plan` as well.
+    pub fn learn(&self, plan: &TrustPlan) {
+        let mut modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
+        modes.extend(plan.modes.iter().map(|(address, mode)| (address.clone(), *mode)));
+    }
+
+    /// Has those of `plan` alone, and handshakes begin with its material.
+    pub fn follow(&self, plan: &TrustPlan) {
+        *self.modes.lock().unwrap_or_else(PoisonError::into_inner) = plan.modes.clone();
+        if let (Some(keys), Some(material)) = (&self.keys, &plan.material) {
+            keys.replace(material);
+        }
     }
 }
 

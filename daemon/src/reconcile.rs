@@ -34,7 +34,7 @@ pub use difference::Change;
 use crate::config::caps::WatchedCaps;
 use crate::config::{DevicePlan, LiveCaps, Plan};
 use crate::devices;
-use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants};
+use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants, Trust};
 use crate::output::Output;
 use crate::trouble::TroubleCounts;
 use crate::upgrade::{self, Serving};
@@ -99,6 +99,8 @@ pub struct Things {
     pub serving: Arc<Serving>,
     /// Who asks devices how they are.
     pub watch: Watch,
+    /// What listeners encrypt with.
+    pub trust: Arc<Trust>,
     /// For sentences about what was asked for and needs no answer.
     pub output: Output,
 }
@@ -180,6 +182,7 @@ impl Reconciler {
 
     fn apply(&mut self, target: &Plan) -> Result<(), Refusals> {
         let devices = self.open_devices(target)?;
+        self.things.trust.learn(&target.trust);
         self.things.tenants.add(target)?;
         self.things.caps.add(target);
         let device = |slot| devices.get(&slot).or_else(|| self.things.devices.get(&slot)).expect("of the plan").clone();
@@ -301,6 +304,7 @@ impl Reconciler {
             front_end::close_listener(&self.engine, gone.number);
             self.closed.push(gone);
         }
+        self.things.trust.follow(&target.trust);
         self.drain_exports(target, grace);
         self.resize(target, &exports, grace);
         self.things.caps.follow(&self.engine, target);
@@ -359,14 +363,15 @@ impl Reconciler {
         }
     }
 
-    /// Those that stay have their new size and access; of one that shrinks nothing is under way beyond its end, or it
-    /// is nobody's there. Who gets bytes of another's gets them last.
+    /// Each takes its clients from now on. Those that stay have their new size and access; of one that shrinks nothing
+    /// is under way beyond its end, or it is nobody's there. Who gets bytes of another's gets them last.
     fn resize(&mut self, target: &Plan, exports: &Exports, grace: Duration) {
         let waited = std::mem::take(&mut self.waiting);
         let size = |slot: Slot| self.plan.exports.get(slot).map_or(0, |before| before.size_bytes);
         let had = |slot: Slot| waited.get(&slot).copied().unwrap_or_else(|| size(slot));
         for (slot, export) in target.exports.iter() {
             let (had, door) = (had(slot), &exports[&slot].door);
+            door.admit(export.clients.clone());
             if self.plan.exports.get(slot).is_some_and(|before| before.read_only != export.read_only) {
                 door.set_read_only(export.read_only);
             }

@@ -14,7 +14,7 @@ use crate::config::{Config, ConfigError, ControlConfig, DevicePlan, LiveCaps, Pl
 use crate::connection_log::connection_log;
 use crate::control::{self, Origin, Running};
 use crate::in_force::{self, Rates};
-use crate::live::{self, Exports, ListenerCounts, Listeners, MakeOptions, Owners, Tenants};
+use crate::live::{self, Exports, ListenerCounts, Listeners, MakeOptions, Owners, Tenants, Trust};
 use crate::log_format::{About, Level, LogFormat};
 use crate::output::{LAST_LINES_WAIT, Output};
 use crate::reconcile::{Change, Reconciler, Things};
@@ -264,6 +264,8 @@ fn start_and_serve(
     };
     let since = listen_options.since.clone();
     let owners = Owners::new(&prepared.plan);
+    let trust = Trust::new(&prepared.plan.trust);
+    let at_address = trust.clone();
     let (notes, whose) = (output.clone(), owners.clone());
     let listen_options: MakeOptions = Arc::new(move |address: &ExportAddress| {
         let (notes, whose, at) = (notes.clone(), whose.clone(), address.to_string());
@@ -272,7 +274,7 @@ fn start_and_serve(
             let tenant = tenant.as_deref();
             notes.say(Level::Notice, About { tenant, export, address: Some(&at), ..About::default() }, line);
         });
-        ListenOptions { log: Some(log), ..listen_options.clone() }
+        ListenOptions { log: Some(log), tls: at_address.at(address), ..listen_options.clone() }
     });
     let mut listeners: BTreeMap<String, Box<dyn Listener>> = BTreeMap::new();
     for (address, table) in prepared.tables.iter().filter(|(address, _)| !arrival.listens_at(address)) {
@@ -385,6 +387,7 @@ fn start_and_serve(
         trouble,
         watch,
         serving: taken_over,
+        trust,
         output: output_of_changes,
     };
     let reconciler = Reconciler::new(plan, engine.clone(), things);

@@ -95,6 +95,21 @@ pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
     /// ends they are of. `None`: nothing that can be told beforehand.
     fn claim(&self) -> Option<String>;
 
+    /// `None`: it is on this machine alone. Else whether it is beyond its loopback, by how it is written.
+    fn network(&self) -> Option<bool> {
+        None
+    }
+
+    /// It has TLS, if it is given [`ListenOptions::tls`].
+    fn can_encrypt(&self) -> bool {
+        false
+    }
+
+    /// Its clients are asked who they are where an export wants to know ([`crate::identity`]).
+    fn tells_clients_apart(&self) -> bool {
+        false
+    }
+
     /// It can offer several exports, so that to name it in several is no collision.
     fn takes_several_exports(&self) -> bool {
         true

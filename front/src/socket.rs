@@ -35,6 +35,16 @@ pub enum SocketAddress {
 }
 
 impl SocketAddress {
+    /// As [`crate::front_end::Address::network`].
+    pub fn network(&self) -> Option<bool> {
+        let SocketAddress::Tcp { host, .. } = self else { return None };
+        let is_loopback = match host.parse::<std::net::IpAddr>() {
+            Ok(number) => number.to_canonical().is_loopback(),
+            Err(_) => host == "localhost",
+        };
+        Some(!is_loopback)
+    }
+
     /// Reads `unix:PATH` or `tcp:HOST:PORT`.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! gets one that nobody has, and what goes leaves its slot to others afterwards: so whatever runs is found by its slot.
 
 use super::check::FlowPlan;
+use super::trust::TrustPlan;
 use super::{DeviceConfig, DevicePlan, ExportPlan, GroupPlan, Medium, Plan, ServerConfig};
 use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::{NoPlace, Slot, Slots};
@@ -19,6 +20,7 @@ impl Plan {
     /// One sentence: the first thing that differs and cannot change while tenants are served.
     pub fn aligned(&self, new: &Plan, taken_places: &BTreeSet<usize>) -> Result<Plan, String> {
         same_server(&self.server, &new.server)?;
+        same_trust(&self.trust, &new.trust)?;
         let mut devices = self.devices.clone();
         let by_name = names(&devices, |device| device.config.name.as_str());
         // By slot in `new`: the device, and by slot there its flows.
@@ -74,7 +76,8 @@ impl Plan {
             .iter()
             .map(|(address, slots)| (address.clone(), slots.iter().map(|slot| export_slots[slot]).collect()));
         let (server, listeners) = (new.server.clone(), listeners.collect());
-        Ok(Plan { server, devices, exports, listeners, warnings: Vec::new() })
+        let trust = new.trust.clone();
+        Ok(Plan { server, devices, exports, listeners, trust, warnings: Vec::new() })
     }
 }
 
@@ -122,6 +125,18 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
             "server.{key} {RESTART}, allowed are connections, connection-memory, drain-s, handshake-s, memory and \
              socket-mode, and the rest by a restart"
         )),
+    }
+}
+
+/// Every field is named, so that a new one is a decision. Other files, and other contents of them, are no matter.
+fn same_trust(old: &TrustPlan, new: &TrustPlan) -> Result<(), String> {
+    let TrustPlan { files: _, material, modes } = old;
+    if material.is_some() != new.material.is_some() {
+        return Err(format!("tls {RESTART}, allowed are other files, and other contents of them"));
+    }
+    match modes.iter().find(|(address, mode)| new.modes.get(*address).is_some_and(|other| other != *mode)) {
+        None => Ok(()),
+        Some((address, _)) => Err(format!("address.{address}.tls {RESTART}, allowed is another address")),
     }
 }
 

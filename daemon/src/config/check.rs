@@ -5,6 +5,7 @@
 //! stands in the file that is read next.
 
 use super::family::{self, Families, GroupPlan, Member};
+use super::trust::TrustPlan;
 use super::{
     Config, ConfigError, DeviceConfig, ExportConfig, Located, Medium, Place, ServerConfig, addresses, overlap,
 };
@@ -16,9 +17,11 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{PriorityClass, Weight};
 use mqfq_config::text::{list, quoted, shown};
 use mqfq_front::front_end::ExportAddress;
+use mqfq_front::identity::Access;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Most devices: what the engine takes.
 const DEVICES_MAX: u32 = u16::MAX as u32;
@@ -34,6 +37,8 @@ pub struct Plan {
     pub exports: Slots<ExportPlan>,
     /// Each address with its exports.
     pub listeners: Vec<(ExportAddress, Vec<Slot>)>,
+    /// What is encrypted where.
+    pub trust: TrustPlan,
     /// Sentences about sections that are right but do nothing.
     pub warnings: Vec<String>,
 }
@@ -109,6 +114,8 @@ pub struct ExportPlan {
     pub payload_bytes_max: Option<u32>,
     /// What it may do, besides its tenant's caps.
     pub caps: CapLimits,
+    /// Who may have it.
+    pub clients: Arc<Access>,
 }
 
 /// What the machine says of a path; a trait so that the checks are tested without files.
@@ -160,6 +167,9 @@ impl Config {
         let ranges = self.resolve(&sizes)?;
         overlap::refuse(&self.exports, &self.devices, &ranges)?;
         addresses::refuse_collisions(&self.exports)?;
+        let mut warnings = Vec::new();
+        let trust = self.trust(&mut warnings)?;
+        let clients = self.clients()?;
         let mut used = self.used(&ranges);
         refuse_unwritable(&self.devices, &used, files)?;
 
@@ -169,7 +179,8 @@ impl Config {
             devices: Slots::new(DEVICES_MAX),
             exports: Slots::new(exports_max),
             listeners: Vec::new(),
-            warnings: Vec::new(),
+            trust,
+            warnings,
         };
         let families = Families::new(&self.groups, &self.tenants, &self.exports, &ranges);
         let mut flow_slots: BTreeMap<(usize, usize, Option<usize>), (Slot, Slot)> = BTreeMap::new();
@@ -211,7 +222,7 @@ impl Config {
         // By front end and how an address is written, of which there is one way for each.
         let mut listeners: BTreeMap<String, usize> = BTreeMap::new();
         let is_split = families.split;
-        for (index, (export, range)) in self.exports.into_iter().zip(ranges).enumerate() {
+        for (index, ((export, range), clients)) in self.exports.into_iter().zip(ranges).zip(clients).enumerate() {
             let own = is_split[range.tenant].then_some(index);
             let (device, flow) = flow_slots[&(range.device, range.tenant, own)];
             let place = export.place.clone();
@@ -226,6 +237,7 @@ impl Config {
                 description: export.description,
                 payload_bytes_max: export.payload_bytes_max,
                 caps: export.caps,
+                clients,
             });
             let too_many =
                 |NoPlace| place.error(format!("there are more exports than server.exports-max, {exports_max}"));

@@ -25,6 +25,7 @@ mod policy;
 mod queues;
 #[cfg(test)]
 mod tests;
+pub mod trust;
 
 pub use caps::LiveCaps;
 pub use check::{DevicePlan, ExportPlan, FlowPlan, Plan, RealFiles};
@@ -85,6 +86,8 @@ pub struct Located<T> {
 pub struct Config {
     /// `[server]`.
     pub server: ServerConfig,
+    /// `[tls]` and `[address."ADDRESS"]`.
+    pub trust: trust::TrustConfig,
     /// `[control]`, if it is there.
     pub control: Option<ControlConfig>,
     /// `[device.NAME]`, in the file's order.
@@ -215,6 +218,9 @@ pub struct TenantConfig {
     pub name: String,
     /// `weight`: 1..=10000, default 100. A tenant with exports on two devices is one flow of this weight on each.
     pub weight: Weight,
+    /// `identity`: the names of which one must be in a client's certificate, for exports that say nothing of their own.
+    /// Default: none.
+    pub identities: Vec<Located<mqfq_front::identity::Identity>>,
     /// `group`: the group that it is in, by its number. Default: none.
     pub group: Option<usize>,
     /// `class`: `"realtime"`, `"best-effort"` (default) or `"idle"`, for policies that have classes; others do not look
@@ -247,6 +253,8 @@ pub struct ExportConfig {
     pub offset_bytes: u64,
     /// `size`. Default: up to the device's end.
     pub size: Option<Located<u64>>,
+    /// `identity`, `allow-uids`, `allow-gids`: who may have it. Default: what its tenant says, or who reaches it.
+    pub clients: trust::Clients,
     /// Where it is served: a key for each front end (`nbd`), with one address or a list; one key at least.
     pub addresses: Vec<Located<ExportAddress>>,
     /// `read-only`: default false.
@@ -314,14 +322,28 @@ const PATH_KEYS: [&str; 12] = [
 ];
 
 /// Keys of `[tenant.NAME]`.
-const TENANT_KEYS: [&str; 8] =
-    ["weight", "group", "class", "staged-requests", "staged-bytes", "memory", caps::MAX_IOPS, caps::MAX_BYTES_PER_S];
+const TENANT_KEYS: [&str; 9] = [
+    "weight",
+    "group",
+    "class",
+    "staged-requests",
+    "staged-bytes",
+    "memory",
+    caps::MAX_IOPS,
+    caps::MAX_BYTES_PER_S,
+    trust::IDENTITY,
+];
 
 /// Keys of `[export.NAME]`: those of the front ends stand between these.
 static EXPORT_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let front_ends = FRONT_ENDS.iter().map(|front_end| front_end.name());
     let before = ["device", "tenant", "weight", "offset", "size"].into_iter();
-    before.chain(front_ends).chain(["read-only", "shared", "description", "payload-max"]).chain(caps::KEYS).collect()
+    before
+        .chain(front_ends)
+        .chain(["read-only", "shared", "description", "payload-max"])
+        .chain(caps::KEYS)
+        .chain(trust::EXPORT_KEYS)
+        .collect()
 });
 
 /// Memory of a tenant or a connection, bytes: at least one piece, at most more than any machine has.
@@ -356,13 +378,14 @@ impl Config {
     pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
         let source = Source::new(file, text);
         let root = source.parse()?;
-        let root =
-            Section::root(&source, root.get_ref(), &["server", "control", "device", "group", "tenant", "export"])?;
+        const SECTIONS: &[&str] = &["server", "control", "tls", "address", "device", "group", "tenant", "export"];
+        let root = Section::root(&source, root.get_ref(), SECTIONS)?;
         let groups = Groups::read(&root, WEIGHTS, GROUPS_DEEP)?;
         groups.all().iter().try_for_each(|group| name_fits(&group.name, SECTION_NAME_BYTES_MAX, &group.place))?;
         let tenant = |named| tenant(named, &groups);
         Ok(Config {
             server: server(&root)?,
+            trust: trust::read(&root)?,
             control: control::read(&root)?,
             devices: root.named_tables("device")?.into_iter().map(device).collect::<Result<_, _>>()?,
             tenants: root.named_tables("tenant")?.into_iter().map(tenant).collect::<Result<_, _>>()?,
@@ -536,6 +559,7 @@ fn tenant((name, section): (String, Section<'_, '_>), groups: &Groups) -> Result
             .get("memory")
             .map_or(Ok(MemoryLimits::TENANT_BYTES), |memory| memory.size(MEMORY_BYTES))?,
         caps: caps::read(&section)?,
+        identities: trust::identities(&section)?,
     })
 }
 
@@ -554,6 +578,7 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
         Ok(Located { value: entry.text(what)?, place: entry.place() })
     };
     let addresses = addresses::read(&section)?;
+    let clients = trust::clients(&section)?;
     let size =
         section.get("size").map(|size| Ok(Located { value: size.size(1..=SIZE_MAX_BYTES)?, place: size.place() }));
     let description = section.get("description").map(|entry| {
@@ -571,6 +596,7 @@ fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, Co
         offset_bytes: section.get("offset").map_or(Ok(0), |offset| offset.size(0..=SIZE_MAX_BYTES))?,
         size: size.transpose()?,
         addresses,
+        clients,
         read_only: section.get("read-only").map_or(Ok(false), |flag| flag.flag())?,
         shared: section.get("shared").map_or(Ok(false), |flag| flag.flag())?,
         description: description.transpose()?,

@@ -9,6 +9,7 @@ use mqfq_blk::PolicyKind;
 use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::Slot;
 use mqfq_config::size;
+use mqfq_front::identity::{Access, Identity};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -86,6 +87,9 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
     let mode = |server: &ServerConfig| format!("{:o}", server.socket_mode);
     of_server("socket-mode", mode(server), mode(other));
     of_server("drain-s", server.drain_s.to_string(), other.drain_s.to_string());
+    if old.trust.material != new.trust.material {
+        of_server("tls", "as read before".to_owned(), "as read now".to_owned());
+    }
     for (slot, device) in new.devices.iter() {
         match old.devices.get(slot) {
             None => all.push(Change::of(&device.config.name, "added", "", "")),
@@ -155,7 +159,11 @@ fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&
         description,
         payload_bytes_max,
         caps: _,
+        clients,
     } = old;
+    if *clients != new.clients {
+        differs("clients", shown_clients(clients), shown_clients(&new.clients));
+    }
     if *size_bytes != new.size_bytes {
         differs("size", size::display(*size_bytes), size::display(new.size_bytes));
     }
@@ -170,6 +178,15 @@ fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&
         let words = |most: Option<u32>| most.map_or("the device's".to_owned(), |most| size::display(most.into()));
         differs("payload-max", words(*payload_bytes_max), words(new.payload_bytes_max));
     }
+}
+
+/// Who may have an export, in a few words.
+fn shown_clients(clients: &Access) -> String {
+    let Access { identities, uids, gids } = clients;
+    let names = identities.iter().map(Identity::to_string);
+    let users = uids.iter().map(|uid| format!("uid:{uid}"));
+    let all: Vec<String> = names.chain(users).chain(gids.iter().map(|gid| format!("gid:{gid}"))).collect();
+    if all.is_empty() { "anybody".to_owned() } else { all.join(" ") }
 }
 
 fn between_devices(old: &DevicePlan, new: &DevicePlan, all: &mut Vec<Change>) {

@@ -25,5 +25,6 @@ mod output;
 mod server;
 mod start;
 mod systemd;
+mod tls;
 mod upgrade;
 mod vhost_user;

@@ -42,6 +42,18 @@ impl Address for NbdAddress {
         self.0.claim()
     }
 
+    fn network(&self) -> Option<bool> {
+        self.0.network()
+    }
+
+    fn can_encrypt(&self) -> bool {
+        true
+    }
+
+    fn tells_clients_apart(&self) -> bool {
+        true
+    }
+
     fn await_predecessor(&self, give_up: &dyn Fn() -> bool) {
         if let SocketAddress::Unix(path) = &self.0 {
             takeover::wait_for_socket(path, give_up);

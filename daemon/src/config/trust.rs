@@ -1,0 +1,308 @@
+//! `[tls]`, `[address."ADDRESS"]`, and who may have an export: what is encrypted, and whom is what for?
+//!
+//! # Rules
+//! | of an address | TLS unless set | refused |
+//! |---|---|---|
+//! | unix | off | |
+//! | TCP on loopback | required, with a section `[tls]`; else off | |
+//! | TCP elsewhere | the same | clients in the clear without `insecure = true` |
+//!
+//! Loopback is what its text says it is (127.0.0.0/8, ::1, localhost): no name is looked up for the answer.
+
+use super::{Config, ConfigError, Located, Place, Section};
+use mqfq_config::Entry;
+use mqfq_config::text::{quoted, shown};
+use mqfq_front::front_end::ExportAddress;
+use mqfq_front::identity::{Access, IDENTITIES, Identity};
+use mqfq_front::tls::{Fault, Files, Material};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Keys of `[tls]`.
+const TLS_KEYS: [&str; 3] = ["certificate", "key", "client-ca"];
+
+/// Keys of `[address."ADDRESS"]`.
+const ADDRESS_KEYS: [&str; 2] = ["tls", "insecure"];
+
+/// Keys of `[export.NAME]` that say who may have it.
+pub(super) const EXPORT_KEYS: [&str; 3] = [IDENTITY, "allow-uids", "allow-gids"];
+
+/// The first of them, which `[tenant.NAME]` has as well.
+pub(super) const IDENTITY: &str = "identity";
+
+/// `tls` of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsMode {
+    /// `"off"`: nobody.
+    Off,
+    /// `"allowed"`: who asks for it.
+    Allowed,
+    /// `"required"`: everybody.
+    Required,
+}
+
+impl TlsMode {
+    const ALL: [(&'static str, TlsMode); 3] =
+        [("required", TlsMode::Required), ("allowed", TlsMode::Allowed), ("off", TlsMode::Off)];
+}
+
+/// The sections `[tls]` and `[address."ADDRESS"]`.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct TrustConfig {
+    /// `[tls]`: its files, and where they stand.
+    tls: Option<Located<Files>>,
+    addresses: BTreeMap<String, AddressConfig>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct AddressConfig {
+    place: Place,
+    tls: Option<Located<TlsMode>>,
+    /// `insecure`: clients in the clear beyond loopback. Default: false.
+    is_insecure: bool,
+}
+
+/// The same, checked, for those who listen.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct TrustPlan {
+    /// Where the certificate and the rest of `[tls]` were read.
+    pub files: Option<Files>,
+    /// What was in them.
+    pub material: Option<Material>,
+    /// By address, as it is written.
+    pub modes: BTreeMap<String, TlsMode>,
+}
+
+/// Who may have an export, of what stands in its own section or in its tenant's.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Clients {
+    /// `identity`, `allow-uids`, `allow-gids`.
+    pub access: Access,
+    /// Where the first of them stands.
+    pub place: Option<Place>,
+}
+
+pub(super) fn read(root: &Section<'_, '_>) -> Result<TrustConfig, ConfigError> {
+    let tls = root.get("tls").map(|section| tls(&section.table(&TLS_KEYS)?)).transpose()?;
+    let mut addresses = BTreeMap::new();
+    for (name, section) in root.named_tables("address")? {
+        let section = section.with_allowed(&ADDRESS_KEYS)?;
+        let mode = section.get("tls").map(|entry| {
+            let chosen = entry.choice(&TlsMode::ALL.map(|(name, _)| name))?;
+            let mode = TlsMode::ALL.iter().find(|(name, _)| *name == chosen).expect("a choice of these").1;
+            Ok(Located { value: mode, place: entry.place() })
+        });
+        let is_insecure = section.get("insecure").map_or(Ok(false), |flag| flag.flag())?;
+        addresses.insert(name, AddressConfig { place: section.place().clone(), tls: mode.transpose()?, is_insecure });
+    }
+    Ok(TrustConfig { tls, addresses })
+}
+
+fn tls(section: &Section<'_, '_>) -> Result<Located<Files>, ConfigError> {
+    const ALLOWED: &str = "the path of a file in PEM form";
+    let path = |entry: Entry<'_, '_>| Ok(PathBuf::from(entry.text(ALLOWED)?));
+    let files = Files {
+        certificate: path(section.require("certificate", ALLOWED)?)?,
+        key: path(section.require("key", ALLOWED)?)?,
+        client_ca: section.get("client-ca").map(path).transpose()?,
+    };
+    Ok(Located { value: files, place: section.place().clone() })
+}
+
+/// `identity`, if it is there.
+pub(super) fn identities(section: &Section<'_, '_>) -> Result<Vec<Located<Identity>>, ConfigError> {
+    let Some(entry) = section.get(IDENTITY) else { return Ok(Vec::new()) };
+    let one = |text: String| {
+        let wrong = || entry.place().error(format!("{} is no identity, allowed is {IDENTITIES}", quoted(&text)));
+        Ok(Located { value: Identity::parse(&text).ok_or_else(wrong)?, place: entry.place() })
+    };
+    entry.texts(&format!("{IDENTITIES}, or a list of these"))?.into_iter().map(one).collect()
+}
+
+/// What an export's own section says.
+pub(super) fn clients(section: &Section<'_, '_>) -> Result<Clients, ConfigError> {
+    let ids = |key| -> Result<Vec<u32>, ConfigError> {
+        let Some(entry) = section.get(key) else { return Ok(Vec::new()) };
+        let ids =
+            entry.items_or_one().iter().map(|item| item.number(0..=u32::MAX - 1)).collect::<Result<Vec<_>, _>>()?;
+        if ids.is_empty() {
+            return Err(entry.place().error("this list is empty, allowed is a number or a list of numbers"));
+        }
+        Ok(ids)
+    };
+    let identities = identities(section)?.into_iter().map(|identity| identity.value).collect();
+    let access = Access { identities, uids: ids("allow-uids")?, gids: ids("allow-gids")? };
+    let place = EXPORT_KEYS.into_iter().find_map(|key| section.get(key)).map(|entry| entry.place());
+    Ok(Clients { access, place })
+}
+
+impl Config {
+    /// Who may have each export, with what its tenant's section says where its own says nothing of identities.
+    ///
+    /// # Errors
+    /// An address that cannot tell its clients apart, or identities without anybody who vouches for them.
+    pub(super) fn clients(&self) -> Result<Vec<Arc<Access>>, ConfigError> {
+        let vouches = self.trust.tls.as_ref().is_some_and(|tls| tls.value.client_ca.is_some());
+        let of_export = |export: &super::ExportConfig| {
+            let Clients { mut access, mut place } = export.clients.clone();
+            if access.identities.is_empty() {
+                let tenant = self.tenants.iter().find(|tenant| tenant.name == export.tenant.value);
+                let identities = tenant.map_or(&[][..], |tenant| &tenant.identities);
+                access.identities = identities.iter().map(|identity| identity.value.clone()).collect();
+                place = place.or(identities.first().map(|identity| identity.place.clone()));
+            }
+            let Some(place) = place else { return Ok(Arc::default()) };
+            if !access.identities.is_empty() && !vouches {
+                let why = "nobody vouches for identities, allowed is a section [tls] with client-ca";
+                return Err(place.error(why));
+            }
+            match export.addresses.iter().find(|address| !address.value.address().tells_clients_apart()) {
+                None => Ok(Arc::new(access)),
+                Some(address) => Err(place.error(format!(
+                    "clients at {} of {} are not asked who they are, allowed is this export at {} alone",
+                    address.value,
+                    mqfq_config::join("export", &export.name),
+                    mqfq_front::FRONT_ENDS[0].name()
+                ))),
+            }
+        };
+        self.exports.iter().map(of_export).collect()
+    }
+
+    /// TLS at each address; and a warning for each that is open to the network without it.
+    ///
+    /// # Errors
+    /// Clients in the clear from the network that nobody has allowed, TLS without its files, files that do not fit, a
+    /// section about an address where nothing is served.
+    pub(super) fn trust(&self, warnings: &mut Vec<String>) -> Result<TrustPlan, ConfigError> {
+        let TrustConfig { tls, addresses } = &self.trust;
+        let mut plan = TrustPlan::default();
+        for Located { value: address, place } in self.exports.iter().flat_map(|export| &export.addresses) {
+            let (text, config) = (address.to_string(), addresses.get(&address.to_string()));
+            if plan.modes.contains_key(&text) {
+                continue;
+            }
+            let network = address.address().network();
+            let set = config.and_then(|config| config.tls.as_ref());
+            let mode = match set {
+                Some(set) => set.value,
+                None if tls.is_some() && network.is_some() && address.address().can_encrypt() => TlsMode::Required,
+                None => TlsMode::Off,
+            };
+            if let Some(set) = set.filter(|set| set.value != TlsMode::Off) {
+                refuse_unable(set, tls.is_some(), address)?;
+            }
+            if network == Some(true) && mode != TlsMode::Required {
+                if !config.is_some_and(|config| config.is_insecure) {
+                    let section = format!("[address.{}]", quoted(&text));
+                    return Err(place.error(format!(
+                        "{text} is open to the network without TLS, allowed is a section {section} with tls = \
+                         \"required\" (and a section [tls]), or with insecure = true"
+                    )));
+                }
+                warnings.push(format!(
+                    "{text} is open to the network without TLS (insecure = true): whoever is on the way reads and \
+                     changes what clients read and write"
+                ));
+            }
+            plan.modes.insert(text, mode);
+        }
+        if let Some((text, unused)) = addresses.iter().find(|(text, _)| !plan.modes.contains_key(*text)) {
+            let served: Vec<String> = plan.modes.keys().map(|text| quoted(text).to_string()).collect();
+            let (text, served) = (quoted(text), served.join(", "));
+            return Err(unused.place.error(format!("nothing is served at {text}, allowed are {served}")));
+        }
+        if let Some(Located { value: files, place }) = tls {
+            let material = Material::read(files).map_err(|Fault { key, why }| {
+                let path = match key {
+                    "certificate" => &files.certificate,
+                    "key" => &files.key,
+                    _ => files.client_ca.as_ref().unwrap_or(&files.certificate),
+                };
+                place.inside(key).error(format!("{} {why}", shown(&path.to_string_lossy())))
+            })?;
+            (plan.material, plan.files) = (Some(material), Some(files.clone()));
+        }
+        Ok(plan)
+    }
+}
+
+fn refuse_unable(set: &Located<TlsMode>, has_files: bool, address: &ExportAddress) -> Result<(), ConfigError> {
+    if !address.address().can_encrypt() {
+        return Err(set.place.error(format!("{address} has no TLS, allowed is \"off\"")));
+    }
+    if !has_files {
+        return Err(set.place.error("TLS needs a certificate, allowed is \"off\", or a section [tls]"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, RealFiles};
+
+    const BASE: &str =
+        "[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.t]\n[export.a]\ndevice = \"d\"\ntenant = \"t\"\n";
+
+    fn check(rest: &str) -> Result<Vec<String>, String> {
+        let config = Config::parse("c.toml", &format!("{BASE}{rest}")).map_err(|error| error.to_string())?;
+        config.check(&RealFiles).map(|plan| plan.warnings).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn tcp_beyond_loopback_needs_tls_or_a_word_that_it_has_none() {
+        for loopback in ["unix:/a", "tcp:127.0.0.1:1", "tcp:127.9.9.9:1", "tcp:[::1]:1", "tcp:localhost:1"] {
+            assert_eq!(check(&format!("nbd = {loopback:?}\n")), Ok(vec![]), "{loopback}");
+        }
+        for open in ["tcp:0.0.0.0:1", "tcp:[::]:1", "tcp:10.0.0.1:1", "tcp:storage.example:1"] {
+            let refused = format!(
+                "c.toml:8: export.a.nbd: {open} is open to the network without TLS, allowed is a section \
+                 [address.\"{open}\"] with tls = \"required\" (and a section [tls]), or with insecure = true"
+            );
+            assert_eq!(check(&format!("nbd = {open:?}\n")), Err(refused));
+            let warned = check(&format!("nbd = {open:?}\n[address.{open:?}]\ninsecure = true\n")).unwrap();
+            assert!(warned[0].starts_with(&format!("{open} is open to the network without TLS (")), "{warned:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_is_refused_in_a_sentence() {
+        let unix = "nbd = \"unix:/a\"\n";
+        let cases = [
+            (
+                "[address.\"unix:/b\"]\n",
+                "c.toml:9: address.\"unix:/b\": nothing is served at \"unix:/b\", allowed are \"unix:/a\"",
+            ),
+            (
+                "[address.\"unix:/a\"]\ntls = \"required\"\n",
+                "c.toml:10: address.\"unix:/a\".tls: TLS needs a certificate, allowed is \"off\", or a section [tls]",
+            ),
+            (
+                "[tls]\ncertificate = \"/no\"\nkey = \"/no\"\n",
+                "c.toml:9: tls.certificate: /no cannot be read: No such file or directory (os error 2)",
+            ),
+            (
+                "identity = \"alice\"\n",
+                "c.toml:9: export.a.identity: \"alice\" is no identity, allowed is \"dns:NAME\", \"uri:URI\", \
+                 \"email:ADDRESS\", \"cn:NAME\"",
+            ),
+            (
+                "identity = \"cn:alice\"\n",
+                "c.toml:9: export.a.identity: nobody vouches for identities, allowed is a section [tls] with client-ca",
+            ),
+            (
+                "vhost-user = \"unix:/b\"\nallow-uids = 7\n",
+                "c.toml:10: export.a.allow-uids: clients at unix:/b of export.a are not asked who they are, allowed is \
+                 this export at nbd alone",
+            ),
+            (
+                "allow-gids = []\n",
+                "c.toml:9: export.a.allow-gids: this list is empty, allowed is a number or a list of numbers",
+            ),
+        ];
+        for (text, sentence) in cases {
+            assert_eq!(check(&format!("{unix}{text}")), Err(sentence.to_owned()), "{text}");
+        }
+    }
+}

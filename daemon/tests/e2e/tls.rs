@@ -1,0 +1,229 @@
+//! TLS with clients that nobody here wrote: libnbd (GnuTLS), QEMU, fio; certificates, rotation, users of unix sockets.
+
+use crate::server::{Folder, Server, arg};
+use mqfq_testing::machine;
+use mqfq_testing::tools::{need, run, run_ok, uri};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Signs certificates into folders as libnbd and QEMU want them.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "authority");
+        Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// `NAME-cert.pem` and `NAME-key.pem` in `folder`, and the authority's own certificate.
+    fn sign(&self, folder: &Path, file: &str, name: &str) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        for (what, text) in [("cert", certificate.pem()), ("key", key.serialize_pem())] {
+            fs::write(folder.join(format!("{file}-{what}.pem")), text).unwrap();
+        }
+        fs::write(folder.join("ca-cert.pem"), self.0.pem()).unwrap();
+    }
+
+    /// A client's folder.
+    fn client(&self, folder: &Folder, name: &str) -> PathBuf {
+        let path = folder.join(name);
+        fs::create_dir(&path).unwrap();
+        self.sign(&path, "client", &format!("{name}.example"));
+        path
+    }
+}
+
+const TLS: &str =
+    "[tls]\ncertificate = \"@/server-cert.pem\"\nkey = \"@/server-key.pem\"\nclient-ca = \"@/ca-cert.pem\"\n";
+
+/// Exports a and b of tenants who are the clients a.example and b.example, by TCP on loopback.
+fn exports(more: &str) -> String {
+    let mut config = format!("{TLS}{more}[device.d]\nkind = \"memory\"\nsize = \"16MiB\"\n");
+    for (name, offset) in [("a", 0), ("b", 8)] {
+        config += &format!(
+            "[tenant.{name}]\nidentity = \"dns:{name}.example\"\n[export.{name}]\ndevice = \"d\"\ntenant = \"{name}\"\n\
+             offset = \"{offset}MiB\"\nsize = \"8MiB\"\nnbd = \"tcp:127.0.0.1:0\"\n"
+        );
+    }
+    config
+}
+
+fn server() -> (Server, Authority, PathBuf, PathBuf) {
+    let (folder, authority) = (Folder::new(), Authority::new());
+    authority.sign(folder.path(), "server", "localhost");
+    let (a, b) = (authority.client(&folder, "a"), authority.client(&folder, "b"));
+    (Server::start_in(folder, &exports("")), authority, a, b)
+}
+
+fn port(server: &Server) -> String {
+    let address = server.ready["exports"][0]["nbd"][0].as_str().unwrap();
+    address.rsplit_once(':').unwrap().1.to_owned()
+}
+
+fn nbds(server: &Server, export: &str, client: &Path) -> String {
+    format!("nbds://localhost:{}/{export}?tls-certificates={}", port(server), client.display())
+}
+
+/// How often clients broke a rule, of all addresses.
+fn broken(stats: &Value, rule: &str) -> u64 {
+    let listeners = stats["listeners"].as_array().unwrap();
+    listeners.iter().filter_map(|listener| listener["broken_rules"][rule].as_u64()).sum()
+}
+
+#[test]
+fn copies_by_libnbd_and_qemu_are_equal_and_each_client_sees_its_own_export() {
+    need!("nbdinfo", "nbdcopy", "qemu-img", "cmp");
+    let _machine = machine::shared();
+    let (server, authority, a, b) = server();
+    let listed = run_ok("nbdinfo", &["--json", "--list", &nbds(&server, "", &a)]);
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let names: Vec<&str> =
+        listed["exports"].as_array().unwrap().iter().filter_map(|export| export["export-name"].as_str()).collect();
+    assert_eq!((names, &listed["TLS"]), (vec!["a"], &Value::Bool(true)), "{listed}");
+
+    let source = server.folder().patterned_file("source", 8 << 20, 1);
+    let (back, other) = (server.join("back"), server.join("other"));
+    run_ok("nbdcopy", &["--flush", arg(&source), &nbds(&server, "a", &a)]);
+    run_ok("nbdcopy", &[&nbds(&server, "a", &a), arg(&back)]);
+    run_ok("cmp", &[arg(&source), arg(&back)]);
+    let credentials = format!("tls-creds-x509,id=t,dir={},endpoint=client", a.display());
+    let image = format!("driver=nbd,host=localhost,port={},export=a,tls-creds=t", port(&server));
+    run_ok("qemu-img", &["convert", "--object", &credentials, "--image-opts", &image, "-O", "raw", arg(&other)]);
+    run_ok("cmp", &[arg(&source), arg(&other)]);
+
+    let none = server.join("none");
+    fs::create_dir(&none).unwrap();
+    fs::copy(a.join("ca-cert.pem"), none.join("ca-cert.pem")).unwrap();
+    let of_another = Authority::new().client(server.folder(), "stranger");
+    fs::copy(a.join("ca-cert.pem"), of_another.join("ca-cert.pem")).unwrap();
+    drop(authority);
+    for (what, at) in [
+        ("another's export", nbds(&server, "a", &b)),
+        ("an export that there is not", nbds(&server, "c", &b)),
+        ("no certificate", nbds(&server, "a", &none)),
+        ("a certificate of another authority", nbds(&server, "a", &of_another)),
+        ("no TLS", format!("nbd://localhost:{}/a", port(&server))),
+    ] {
+        let output = run("nbdinfo", &[&at]);
+        assert!(!output.status.success(), "{what}: {output:?}");
+    }
+    let stats = server.terminate();
+    assert_eq!(broken(&stats, "forbidden_export").min(1), 1, "{stats}");
+    assert_eq!(broken(&stats, "tls_broken"), 2, "{stats}");
+    assert_eq!(broken(&stats, "tls_required").min(1), 1, "{stats}");
+}
+
+#[test]
+fn fio_finds_what_it_wrote_under_tls() {
+    need!("fio", "setpriv");
+    let _machine = machine::shared();
+    let (server, _authority, a, _) = server();
+    // libnbd looks into the home of a user who is not root, and fio lets no address say otherwise.
+    let home = server.join("home/.pki/libnbd");
+    fs::create_dir_all(&home).unwrap();
+    for file in ["ca-cert.pem", "client-cert.pem", "client-key.pem"] {
+        fs::copy(a.join(file), home.join(file)).unwrap();
+        fs::set_permissions(home.join(file), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let mut path = home.clone();
+    while path.starts_with(server.folder().path()) {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.pop();
+    }
+    let (job, home) =
+        (format!("--uri=nbds://localhost:{}/a", port(&server)), format!("HOME={}/home", arg(server.folder().path())));
+    let fio = [
+        "env",
+        &home,
+        "fio",
+        "--name=j",
+        "--ioengine=nbd",
+        &job,
+        "--rw=randrw",
+        "--bs=4k-64k",
+        "--size=4M",
+        "--iodepth=8",
+        "--verify=crc32c",
+        "--verify_state_save=0",
+        "--verify_fatal=1",
+        "--thread",
+        "--output-format=json",
+    ];
+    // SAFETY: no memory is involved.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let said = match is_root {
+        true => run_ok("setpriv", &[&["--reuid=65534", "--regid=65534", "--clear-groups"], &fio[..]].concat()),
+        false => run_ok(fio[0], &fio[1..]),
+    };
+    let json: Value = serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
+    assert_eq!(json["jobs"][0]["error"], 0, "{said}");
+    server.terminate();
+}
+
+#[test]
+fn other_certificates_are_in_force_from_the_next_connection_and_bad_ones_are_refused_whole() {
+    need!("nbdinfo");
+    let _machine = machine::shared();
+    let (mut server, _old, a, _) = server();
+    run_ok("nbdinfo", &["--size", &nbds(&server, "a", &a)]);
+    server.signal(libc::SIGHUP);
+    assert_eq!(server.next_line()["changes"], Value::Array(vec![]), "the same files");
+
+    let new = Authority::new();
+    new.sign(server.folder().path(), "server", "localhost");
+    let of_new = new.client(server.folder(), "n");
+    new.sign(&of_new, "client", "a.example");
+    // In two steps, as files are replaced: a key that is not the certificate's.
+    let key = fs::read(server.join("server-key.pem")).unwrap();
+    fs::copy(of_new.join("client-key.pem"), server.join("server-key.pem")).unwrap();
+    server.signal(libc::SIGHUP);
+    let refused = server.next_line();
+    assert_eq!(refused["reloaded"], false, "{refused}");
+    let why = format!("tls.key: {} is not the key of the certificate", server.join("server-key.pem").display());
+    assert!(refused["error"].as_str().unwrap().ends_with(&why), "{refused}");
+    run_ok("nbdinfo", &["--size", &nbds(&server, "a", &a)]);
+
+    fs::write(server.join("server-key.pem"), key).unwrap();
+    server.signal(libc::SIGHUP);
+    let reloaded = server.next_line();
+    assert_eq!((&reloaded["reloaded"], &reloaded["changes"][0]["key"]), (&true.into(), &"tls".into()), "{reloaded}");
+    run_ok("nbdinfo", &["--size", &nbds(&server, "a", &of_new)]);
+    assert!(
+        !run("nbdinfo", &["--size", &nbds(&server, "a", &a)]).status.success(),
+        "the old authority's is a stranger"
+    );
+    server.terminate();
+}
+
+#[test]
+fn an_export_takes_the_users_it_names_and_is_not_there_for_others() {
+    need!("nbdinfo");
+    let _machine = machine::shared();
+    // SAFETY: no memory is involved.
+    let own = unsafe { libc::geteuid() };
+    let mut config = "[device.d]\nkind = \"memory\"\nsize = \"16MiB\"\n[tenant.t]\n".to_owned();
+    for (name, offset, uids) in [("mine", 0, own), ("other", 8, own + 1)] {
+        config += &format!(
+            "[export.{name}]\ndevice = \"d\"\ntenant = \"t\"\noffset = \"{offset}MiB\"\nsize = \"8MiB\"\n\
+             nbd = \"unix:@/s.sock\"\nallow-uids = {uids}\n"
+        );
+    }
+    let mut server = Server::start(&config);
+    let socket = server.join("s.sock");
+    assert_eq!(run_ok("nbdinfo", &["--size", &uri(&socket, "mine")]).trim(), "8388608");
+    let said = server.note_with("has export \"mine\"");
+    assert!(said.contains(&format!("of user {own}, group ")), "{said}");
+    assert!(!run("nbdinfo", &["--size", &uri(&socket, "other")]).status.success());
+    let listed: Value = serde_json::from_str(&run_ok("nbdinfo", &["--json", "--list", &uri(&socket, "")])).unwrap();
+    assert_eq!(listed["exports"].as_array().unwrap().len(), 1, "{listed}");
+    let stats = server.terminate();
+    assert_eq!(broken(&stats, "forbidden_export").min(1), 1, "{stats}");
+}
