@@ -13,6 +13,7 @@
 mod command;
 mod interrupt;
 mod message;
+mod restrict;
 
 use crate::buffer::Buffer;
 use crate::client::{Descriptors, Event, Part};
@@ -206,7 +207,9 @@ impl Ring {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
-            .build(SUBMISSION_ENTRIES);
+            .setup_r_disabled()
+            .build(SUBMISSION_ENTRIES)
+            .and_then(restrict::restricted);
         let uring = match modern {
             Ok(uring) => uring,
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
