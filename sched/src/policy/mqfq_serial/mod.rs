@@ -43,51 +43,34 @@ impl MqfqSerial {
     }
 }
 
+/// Operations of [`Mqfq`], each under the lock.
+macro_rules! under_the_lock {
+    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $($(#[$attribute])*
+        fn $name(&self, $($argument: $type),*) $(-> $result)? {
+            self.locked(|mqfq| mqfq.$name($($argument),*))
+        })*
+    };
+}
+
 impl Policy for MqfqSerial {
     type Queue = MqfqQueue;
     type Direct<'a> = NotDirect;
 
-    fn open_queue(&self, hctx: HctxId, capacity_requests: usize) -> MqfqQueue {
-        self.locked(|mqfq| mqfq.open_queue(hctx, capacity_requests))
-    }
-
-    #[inline(never)]
-    fn submit(&self, queue: &mut MqfqQueue, entry: Entry, now_ns: u64, kick: &mut impl Kick) {
-        self.locked(|mqfq| mqfq.submit(queue, entry, now_ns, kick));
-    }
-
-    #[inline(never)]
-    fn pick(&self, queue: &mut MqfqQueue, now_ns: u64, kick: &mut impl Kick) -> Pick {
-        self.locked(|mqfq| mqfq.pick(queue, now_ns, kick))
-    }
-
-    #[inline(never)]
-    fn complete(&self, queue: &mut MqfqQueue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick) {
-        self.locked(|mqfq| mqfq.complete(queue, done, token, now_ns, kick));
-    }
-
-    fn pause(&self, queue: &mut MqfqQueue, kick: &mut impl Kick) {
-        self.locked(|mqfq| mqfq.pause(queue, kick));
-    }
-
-    fn set_weight(&self, flow: FlowId, weight: Weight) {
-        self.locked(|mqfq| mqfq.set_weight(flow, weight));
-    }
-
-    fn retire(&self, flow: FlowId) -> bool {
-        self.locked(|mqfq| mqfq.retire(flow))
-    }
-
-    fn set_depth(&self, from: HctxId, depth: u32, kick: &mut impl Kick) -> bool {
-        self.locked(|mqfq| mqfq.set_depth(from, depth, kick))
-    }
-
-    fn set_group_weight(&self, group: GroupId, weight: Weight) {
-        self.locked(|mqfq| mqfq.set_group_weight(group, weight));
-    }
-
-    fn set_window(&self, terms: &WindowTerms) {
-        self.locked(|mqfq| mqfq.set_window(terms));
+    under_the_lock! {
+        fn open_queue(hctx: HctxId, capacity_requests: usize) -> MqfqQueue;
+        #[inline(never)]
+        fn submit(queue: &mut MqfqQueue, entry: Entry, now_ns: u64, kick: &mut impl Kick);
+        #[inline(never)]
+        fn pick(queue: &mut MqfqQueue, now_ns: u64, kick: &mut impl Kick) -> Pick;
+        #[inline(never)]
+        fn complete(queue: &mut MqfqQueue, done: Done, token: DispatchToken, now_ns: u64, kick: &mut impl Kick);
+        fn pause(queue: &mut MqfqQueue, kick: &mut impl Kick);
+        fn set_weight(flow: FlowId, weight: Weight);
+        fn retire(flow: FlowId) -> bool;
+        fn set_depth(from: HctxId, depth: u32, kick: &mut impl Kick) -> bool;
+        fn set_group_weight(group: GroupId, weight: Weight);
+        fn set_window(terms: &WindowTerms);
     }
 
     fn window_terms(&self) -> Option<WindowTerms> {
