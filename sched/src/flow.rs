@@ -396,9 +396,9 @@ impl FlowTable {
         lease: &mut Lease,
         length: VSpan,
     ) -> Interval {
-        let rate = &self.cell(flow).rate;
+        let FlowCell { charged, rate } = self.cell(flow);
         let grains = rate.grains(cost).unwrap_or_else(|| rate.grains_in_group(cost));
-        self.cut(flow, grains, global_vtime, lease, length)
+        charged.cut(grains, global_vtime, lease, length)
     }
 
     /// The same of a flow in no group; `None` as [`FlowTable::charge_alone`].
@@ -414,8 +414,9 @@ impl FlowTable {
         lease: &mut Lease,
         length: VSpan,
     ) -> Option<Interval> {
-        let grains = self.cell(flow).rate.grains(cost)?;
-        Some(self.cut(flow, grains, global_vtime, lease, length))
+        let FlowCell { charged, rate } = self.cell(flow);
+        let grains = rate.grains(cost)?;
+        Some(charged.cut(grains, global_vtime, lease, length))
     }
 
     /// As [`FlowTable::charge_leased`] of a flow in a group, whose request was deferred and so has a cost in range.
@@ -428,35 +429,13 @@ impl FlowTable {
         lease: &mut Lease,
         length: VSpan,
     ) -> Interval {
-        let rate = &self.cell(flow).rate;
+        let FlowCell { charged, rate } = self.cell(flow);
         // A flow that came while somebody else was at the sums is idle to them still. It has requests staged, and
         // nobody else wakes it.
         if let Some(hierarchy) = &self.hierarchy {
-            hierarchy.wants(&rate.member, rate.weight());
+            hierarchy.wants(&rate.member, || rate.weight());
         }
-        self.cut(flow, in_grains(rate.member.span_fixed(cost)), global_vtime, lease, length)
-    }
-
-    #[inline(always)]
-    fn cut(
-        &self,
-        flow: FlowId,
-        (mut grains, fraction): (u64, u64),
-        global_vtime: VTime,
-        lease: &mut Lease,
-        length: VSpan,
-    ) -> Interval {
-        let charged = &self.cell(flow).charged;
-        if fraction != 0 {
-            lease.carry += fraction;
-            grains += lease.carry >> GRAIN_BITS;
-            lease.carry &= FRACTION_MASK;
-        }
-        let span = grains * TAG_GRAIN.0;
-        if lease.left().0 < span || lease.refund > 0 || lease.next.is_before(global_vtime) {
-            return charged.cut_refunded(lease, span, length.0, global_vtime);
-        }
-        lease.cut(span)
+        charged.cut(in_grains(rate.member.span_fixed(cost)), global_vtime, lease, length)
     }
 
     /// The flow has left the queue that holds `lease`: the unused part goes back.
@@ -520,7 +499,7 @@ impl FlowTable {
             charged.skipped.fetch_add(skipped, Relaxed);
         }
         if let Some(hierarchy) = &self.hierarchy {
-            hierarchy.wants(&rate.member, rate.weight());
+            hierarchy.wants(&rate.member, || rate.weight());
         }
         rate.grains_in_group(cost)
     }
@@ -672,6 +651,27 @@ pub(crate) fn check(cost: Cost) {
 }
 
 impl Charged {
+    /// An interval out of `lease`, or out of a new one of `length`.
+    #[inline(always)]
+    fn cut(
+        &self,
+        (mut grains, fraction): (u64, u64),
+        global_vtime: VTime,
+        lease: &mut Lease,
+        length: VSpan,
+    ) -> Interval {
+        if fraction != 0 {
+            lease.carry += fraction;
+            grains += lease.carry >> GRAIN_BITS;
+            lease.carry &= FRACTION_MASK;
+        }
+        let span = grains * TAG_GRAIN.0;
+        if lease.left().0 < span || lease.refund > 0 || lease.next.is_before(global_vtime) {
+            return self.cut_refunded(lease, span, length.0, global_vtime);
+        }
+        lease.cut(span)
+    }
+
     /// Keeps a fraction back, and returns how many grains are full now: 0 or 1.
     fn add_carry(&self, fraction: u64) -> u64 {
         // Relaxed: a sum of which each adder takes the overflow that it caused, in whatever order they come. That the

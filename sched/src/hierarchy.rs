@@ -288,7 +288,8 @@ impl Member {
     #[inline]
     pub(crate) fn span_fixed(&self, cost: Cost) -> u128 {
         // Relaxed: whichever of two effective weights we meet, the request is charged at one of them.
-        (u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed))).min(SPAN_MAX_FIXED)
+        let span = u128::from(cost.0) * u128::from(self.units_per_cost.load(Relaxed));
+        if span < SPAN_MAX_FIXED { span } else { SPAN_MAX_FIXED }
     }
 
     /// The weight at which it competes.
@@ -313,6 +314,13 @@ impl Member {
     fn appetite(&self) -> Appetite {
         // Relaxed: says whether to wake it; whoever does looks again under `busy`.
         Appetite::of(self.appetite.load(Relaxed).into())
+    }
+
+    /// As [`Member::appetite`], on the path.
+    #[inline(always)]
+    fn is_idle(&self) -> bool {
+        // Relaxed: as `appetite`.
+        self.appetite.load(Relaxed) == Appetite::Idle as u32
     }
 
     fn set_appetite(&self, appetite: Appetite) {
@@ -416,11 +424,11 @@ impl Hierarchy {
         }
     }
 
-    /// A member submits that may have nothing staged anywhere: an idle one competes from now on.
-    #[inline]
-    pub(crate) fn wants(&self, member: &Member, weight: Weight) {
-        if member.appetite() == Appetite::Idle {
-            self.wake(member, weight);
+    /// A member submits that may have nothing staged anywhere: an idle one competes from now on, at `weight`.
+    #[inline(always)]
+    pub(crate) fn wants(&self, member: &Member, weight: impl FnOnce() -> Weight) {
+        if member.is_idle() {
+            self.wake(member, weight());
         }
     }
 
