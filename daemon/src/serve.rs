@@ -32,7 +32,7 @@ use mqfq_config::text::shown;
 use mqfq_control::Listen;
 use mqfq_front::FRONT_ENDS;
 use mqfq_front::export::ExportTable;
-use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener};
+use mqfq_front::front_end::{Ending, ExportAddress, ListenOptions, Listener};
 use mqfq_front::inherited::Inherited;
 use mqfq_front::socket::SocketAddress;
 use mqfq_observe::routes;
@@ -254,12 +254,16 @@ fn start_and_serve(
     let upgrade_socket =
         server.upgrade.as_ref().map(|at| upgrade::listen(at, 0o600, 8, inherited(at)).map(|listening| (at, listening)));
     let upgrade_socket = upgrade_socket.transpose()?;
+    let ending = Ending::default();
     let listen_options = ListenOptions {
         connections_max: server.connections_max,
         socket_mode: server.socket_mode,
         handshake_timeout: Duration::from_secs(server.handshake_s),
         bytes_in_flight_max: server.connection_memory_bytes,
         inherited: activated.clone(),
+        workers: prepared.workers,
+        replaces: options.replace,
+        ending: ending.clone(),
         ..ListenOptions::default()
     };
     let since = listen_options.since.clone();
@@ -459,6 +463,7 @@ fn start_and_serve(
         output.report("{\"draining\":true}\n");
     }
     running.drains();
+    ending.begin();
     let drain_s = running.with_plan(|plan| plan.server.drain_s);
     let all_answered = engine.drain(Duration::from_secs(drain_s));
     drop(control);

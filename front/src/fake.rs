@@ -3,6 +3,7 @@
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::cap::Caps;
 use mqfq_blk::client::{Client, Context, Descriptors, DeviceIndex, Event, MakeClient, Part, Refused};
+use mqfq_blk::command::Command;
 use mqfq_blk::device::DeviceInfo;
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use std::collections::VecDeque;
@@ -40,6 +41,8 @@ pub struct Fake {
     pub accepts: usize,
     pub attached: Vec<MakeClient>,
     pub shut_down: bool,
+    /// Commands to a driver, with their names.
+    pub commands: Vec<(Command, u32)>,
     /// Times that were asked for, with their names.
     pub timers: Vec<(u64, u32)>,
     pub refused: bool,
@@ -107,6 +110,10 @@ impl Context for Fake {
 
     fn signal(&mut self, _event: RawFd, user: u32) {
         self.signals.push_back(user);
+    }
+
+    fn command(&mut self, command: Command, user: u32) {
+        self.commands.push((command, user));
     }
 
     fn take_back(&mut self, user: u32) {
@@ -296,8 +303,8 @@ impl<C: Client> Peer<C> {
         let length = range.len();
         match (op, &mut buffer) {
             _ if self.status != Status::Ok => {}
-            (Op::Read, Some(buffer)) => buffer.as_mut_slice()[..length].copy_from_slice(&self.fake.store[range]),
-            (Op::Write, Some(buffer)) => self.fake.store[range].copy_from_slice(&buffer.as_slice()[..length]),
+            (Op::Read, Some(buffer)) => buffer.room(length).copy_from(&self.fake.store[range]),
+            (Op::Write, Some(buffer)) => buffer.room(length).copy_to(&mut self.fake.store[range]),
             (Op::Flush, None) => {}
             (Op::Discard | Op::WriteZeroes { .. }, None) => self.fake.store[range].fill(0),
             (op, buffer) => panic!("{op:?} with buffer {buffer:?}"),

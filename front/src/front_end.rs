@@ -49,7 +49,7 @@ use mqfq_blk::engine::Engine;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Takes one line about a client that was refused, or closed for a broken rule. Called on workers: it neither waits nor
@@ -73,11 +73,40 @@ pub trait FrontEnd: Sync {
     /// The addresses that its key takes, for an error's "allowed is".
     fn addresses(&self) -> &'static str;
 
+    /// An address may be a number in the config, without quotes. As it stands here: it may not.
+    fn takes_numbers(&self) -> bool {
+        false
+    }
+
     /// The address that `text` names.
     ///
     /// # Errors
     /// What is wrong with it.
     fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault>;
+
+    /// A key of `[export.NAME]` beside the address's, if it has one: how an address of this front end behaves. As it
+    /// stands here: none.
+    fn manner(&self) -> Option<Manner> {
+        None
+    }
+
+    /// The address that `text` names, with one of [`Manner::values`].
+    ///
+    /// # Errors
+    /// As [`FrontEnd::parse`].
+    fn parse_with(&self, text: &str, manner: &str) -> Result<Arc<dyn Address>, AddressFault> {
+        let _ = manner;
+        self.parse(text)
+    }
+}
+
+/// A key that a front end has beside its addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Manner {
+    /// Its name.
+    pub key: &'static str,
+    /// What it takes.
+    pub values: &'static [&'static str],
 }
 
 /// Why a text is no address of a front end. The sentence begins with the text.
@@ -194,6 +223,24 @@ pub trait Listener: Send {
     fn into_clients(self: Box<Self>) -> Vec<MakeClient>;
 }
 
+/// Whether the server ends, so that what outlives it is told from what goes while it serves others. Clones are of one.
+#[derive(Clone, Debug, Default)]
+pub struct Ending(Arc<AtomicBool>);
+
+impl Ending {
+    /// It ends: all clients will be drained.
+    pub fn begin(&self) {
+        // Release: pairs with the Acquire in `has_begun`. Drains are asked for by messages sent after this.
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// It ends.
+    pub fn has_begun(&self) -> bool {
+        // Acquire: pairs with the Release in `begin`.
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 /// Limits that hold for the clients of one listener, whatever they speak.
 #[derive(Clone)]
 pub struct ListenOptions {
@@ -216,6 +263,12 @@ pub struct ListenOptions {
     pub tls: Option<Offer>,
     /// What of these limits was changed since, for all listeners of a process.
     pub since: Arc<LimitsSince>,
+    /// Workers of the engine. Default 1.
+    pub workers: usize,
+    /// The process takes the place of another one, which serves until then. Default: no.
+    pub replaces: bool,
+    /// For all listeners of a process: whether it ends. Default: it does not.
+    pub ending: Ending,
     /// Where lines about broken connections and refused clients go. Default: nowhere; [`Stats`] counts them anyway.
     pub log: Option<Log>,
 }
@@ -287,6 +340,9 @@ impl Default for ListenOptions {
             inherited: Arc::default(),
             tls: None,
             since: Arc::default(),
+            workers: 1,
+            replaces: false,
+            ending: Ending::default(),
             log: None,
         }
     }
@@ -319,6 +375,18 @@ impl ExportAddress {
     /// As [`FrontEnd::parse`].
     pub fn parse(front_end: &'static dyn FrontEnd, text: &str) -> Result<ExportAddress, AddressFault> {
         Ok(ExportAddress { front_end, address: front_end.parse(text)? })
+    }
+
+    /// The same with a value of the front end's [`Manner`].
+    ///
+    /// # Errors
+    /// As [`FrontEnd::parse_with`].
+    pub fn parse_with(
+        front_end: &'static dyn FrontEnd,
+        text: &str,
+        manner: &str,
+    ) -> Result<ExportAddress, AddressFault> {
+        Ok(ExportAddress { front_end, address: front_end.parse_with(text, manner)? })
     }
 
     /// Whose address it is.

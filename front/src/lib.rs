@@ -33,6 +33,7 @@ macro_rules! front_ends {
 // that are named here alone: use `cargo xtask fmt`.)
 front_ends! {
     nbd: nbd::Nbd,
+    ublk: ublk::Ublk,
     vhost_user_blk: vhost_user_blk::VhostUser,
 }
 

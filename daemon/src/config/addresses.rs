@@ -19,8 +19,14 @@ fn allowed(front_end: &dyn FrontEnd) -> String {
 pub(super) fn read(section: &Section<'_, '_>) -> Result<Vec<Located<ExportAddress>>, ConfigError> {
     let mut addresses = Vec::new();
     for &front_end in FRONT_ENDS {
+        let manner = front_end.manner().and_then(|manner| Some((manner, section.get(manner.key)?)));
         if let Some(entry) = section.get(front_end.name()) {
-            read_list(front_end, &entry, &mut addresses)?;
+            let manner = manner.map(|(manner, value)| value.choice(manner.values)).transpose()?;
+            read_list(front_end, &entry, manner.as_deref(), &mut addresses)?;
+        } else if let Some((manner, value)) = manner {
+            let without =
+                format!("is for {} alone, which this export has not, allowed is no {}", front_end.name(), manner.key);
+            return Err(value.place().error(without));
         }
     }
     if addresses.is_empty() {
@@ -30,14 +36,32 @@ pub(super) fn read(section: &Section<'_, '_>) -> Result<Vec<Located<ExportAddres
     Ok(addresses)
 }
 
+/// The addresses as texts: one, or a list of at least one. A number is the text of its digits, where numbers are taken.
+fn texts(front_end: &dyn FrontEnd, entry: &Entry<'_, '_>) -> Result<Vec<String>, ConfigError> {
+    let items = entry.items_or_one();
+    if !front_end.takes_numbers() || items.is_empty() {
+        return entry.texts(&allowed(front_end));
+    }
+    let text = |item: &Entry<'_, '_>| {
+        let number = || item.number(0..=u32::MAX).map(|number| number.to_string());
+        item.text(&allowed(front_end)).or_else(|error| number().map_err(|_| error))
+    };
+    items.iter().map(text).collect()
+}
+
 fn read_list(
     front_end: &'static dyn FrontEnd,
     entry: &Entry<'_, '_>,
+    manner: Option<&str>,
     addresses: &mut Vec<Located<ExportAddress>>,
 ) -> Result<(), ConfigError> {
     let mut listed = BTreeSet::new();
-    for text in entry.texts(&allowed(front_end))? {
-        let address = ExportAddress::parse(front_end, &text).map_err(|fault| {
+    for text in texts(front_end, entry)? {
+        let address = match manner {
+            Some(manner) => ExportAddress::parse_with(front_end, &text, manner),
+            None => ExportAddress::parse(front_end, &text),
+        };
+        let address = address.map_err(|fault| {
             let text = quoted(&text);
             entry.place().error(match fault {
                 AddressFault::Unreadable(why) => format!("{text} is not an address to listen on: {why}"),
@@ -142,5 +166,37 @@ mod tests {
         assert_eq!(refused([(0, "/c"), (1, "/b")]), Err(format!("c.toml:12: export.b.nbd: /b {taken}")));
         let taken = "is taken by other of export.a, allowed is another address";
         assert_eq!(refused([(0, "/c"), (1, "/c")]), Err(format!("c.toml:12: export.b.nbd: /c {taken}")));
+    }
+
+    #[test]
+    fn a_block_device_is_a_number_and_may_outlive_its_server() {
+        let parse = |keys: &str| {
+            let text = format!(
+                "[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.t]\n\
+                 [export.a]\ndevice = \"d\"\ntenant = \"t\"\n{keys}\n"
+            );
+            let config = Config::parse("c.toml", &text).map_err(|error| error.to_string())?;
+            let addresses = config.exports[0].addresses.iter();
+            Ok::<_, String>(addresses.map(|address| address.value.to_string()).collect::<Vec<_>>())
+        };
+        let addresses = |keys| parse(keys).unwrap();
+        assert_eq!(addresses("ublk = 7"), ["ublk 7"]);
+        assert_eq!(addresses("ublk = [\"7\", 8]"), ["ublk 7", "ublk 8"]);
+        assert_eq!(addresses("ublk = \"auto\""), ["ublk auto"]);
+        assert_eq!(addresses("ublk = 0\nrecovery = \"fail\""), ["ublk 0 (recovery fail)"]);
+        let allowed = "allowed is a number from 0 to 1048575 (of /dev/ublkbN), \"auto\", or a list of these";
+        let unknown = "is not known, allowed are none, reissue, fail";
+        for (keys, refused) in [
+            ("ublk = -1", format!("8: export.a.ublk: an integer does not fit here, {allowed}")),
+            ("ublk = []", format!("8: export.a.ublk: this list does not fit here, {allowed}")),
+            ("ublk = \"sda\"", format!("8: export.a.ublk: \"sda\" is no number of a ublk device, {allowed}")),
+            ("ublk = 0\nrecovery = \"later\"", format!("9: export.a.recovery: \"later\" {unknown}")),
+            (
+                "recovery = \"fail\"\nnbd = \"unix:/a\"",
+                "8: export.a.recovery: is for ublk alone, which this export has not, allowed is no recovery".to_owned(),
+            ),
+        ] {
+            assert_eq!(parse(keys).unwrap_err(), format!("c.toml:{refused}"));
+        }
     }
 }

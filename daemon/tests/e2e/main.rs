@@ -26,5 +26,6 @@ mod server;
 mod start;
 mod systemd;
 mod tls;
+mod ublk;
 mod upgrade;
 mod vhost_user;

@@ -1,0 +1,460 @@
+//! In which order is the driver told about one device?
+//!
+//! The driver's commands wait in the kernel: until all requests were fetched, until the block device's last request has
+//! ended. So a thread of its own gives them, one for each device, and sleeps otherwise. It hears of the workers by
+//! [`Order`]s, and they of it by a bell ([`Meeting`]).
+//!
+//! ```text
+//!   Go ──▶ add, parameters ──┐                    ┌─▶ start ─────────┐
+//!      └─▶ start recovery ───┴─▶ queues fetch ────┴─▶ end recovery ──┴─▶ serving ─ Leave ─▶ stop, queues go, delete
+//!                                                                         └ Leave, and it stays ─▶ nothing
+//! ```
+//! While it serves it looks once a second whether the export has another size.
+
+use super::Own;
+use super::plan::{self, Plan};
+use super::queue::{Parts, Queue};
+use super::request::{RANGE_BYTES_MAX, SECTOR_BYTES};
+use crate::export::{Export, ExportTable};
+use crate::front_end::{Ending, Log, LogLine};
+use crate::stats::Stats;
+use mqfq_blk::client::{Client, MakeClient};
+use mqfq_ublk::abi::{ANY_NUMBER, DEPTH_MAX, DevInfo, Params, feature};
+use mqfq_ublk::control::Control;
+use mqfq_ublk::queue::{QueueMemory, open_queues};
+use rustix::event::EventfdFlags;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+/// Most requests of a queue: what keeps a fast device busy from one core.
+const QUEUE_DEPTH_MAX: u64 = 128;
+
+/// Least requests of a queue, however little memory a connection may have.
+const QUEUE_DEPTH_MIN: u64 = 4;
+
+/// A page, bytes: the driver takes no device whose largest request is smaller, nor one with a larger block.
+const PAGE_BYTES: u32 = 4096;
+
+/// Between two looks at a device that another process still serves.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Between two looks at the export's size.
+const LOOK_AT_SIZE: Duration = Duration::from_secs(1);
+
+/// What a server that is gone leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recovery {
+    /// The block device goes with its server.
+    None,
+    /// It stays, and what the server had goes to the next one.
+    Reissue,
+    /// It stays, and what the server had fails, and what comes before the next one is there.
+    Fail,
+}
+
+impl Recovery {
+    /// Values of the key, in the order of the variants.
+    pub const VALUES: &[&str] = &["none", "reissue", "fail"];
+
+    /// The value that is called so.
+    pub fn named(name: &str) -> Option<Recovery> {
+        let place = Self::VALUES.iter().position(|value| *value == name)?;
+        [Recovery::None, Recovery::Reissue, Recovery::Fail].get(place).copied()
+    }
+
+    /// Its bits of a device's flags, as far as this kernel has them.
+    fn flags(self, features: u64) -> u64 {
+        match self {
+            Recovery::None => 0,
+            Recovery::Reissue => feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE,
+            Recovery::Fail => feature::USER_RECOVERY | (features & feature::USER_RECOVERY_FAIL_IO),
+        }
+    }
+}
+
+/// What the thread is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// The table has its export: begin.
+    Go,
+    /// End.
+    Leave {
+        /// The block device stays, for the next server.
+        stays: bool,
+    },
+    /// A queue is no more.
+    QueueGone,
+}
+
+/// What all clients of a device know of it.
+pub struct About {
+    /// What it shows.
+    pub export: Arc<Export>,
+    /// Counters of the address.
+    pub stats: Arc<Stats>,
+    /// Of the listener and all its clients.
+    pub number: u64,
+    recovery: Recovery,
+    ending: Ending,
+    orders: mpsc::Sender<Order>,
+}
+
+impl About {
+    /// A device that shows `export`.
+    pub fn new(
+        export: Arc<Export>,
+        stats: Arc<Stats>,
+        number: u64,
+        recovery: Recovery,
+        ending: Ending,
+        orders: mpsc::Sender<Order>,
+    ) -> Arc<About> {
+        Arc::new(About { export, stats, number, recovery, ending, orders })
+    }
+
+    /// The block device outlives the drain that has been asked for: the server ends, and another one will come.
+    pub fn stays(&self) -> bool {
+        self.recovery != Recovery::None && self.ending.has_begun()
+    }
+
+    /// A queue was dropped, on its worker.
+    pub fn queue_gone(&self) {
+        // A thread that has ended needs no news.
+        let _ = self.orders.send(Order::QueueGone);
+    }
+}
+
+/// Where the thread leaves what the keeper takes.
+pub struct Meeting {
+    state: Mutex<State>,
+    /// Rung after each change.
+    pub bell: OwnedFd,
+}
+
+#[derive(Default)]
+struct State {
+    queues: Vec<MakeClient>,
+    has_ended: bool,
+}
+
+impl Meeting {
+    /// Nothing there. `None`: no descriptor is left.
+    pub fn new() -> Option<Arc<Meeting>> {
+        let bell = eventfd()?;
+        Some(Arc::new(Meeting { state: Mutex::default(), bell }))
+    }
+
+    /// The queues that are to be attached.
+    pub fn take_queues(&self) -> Vec<MakeClient> {
+        std::mem::take(&mut self.state().queues)
+    }
+
+    /// The thread does nothing any more.
+    pub fn has_ended(&self) -> bool {
+        self.state().has_ended
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // It is whole after each statement.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        // Full means rung.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// An eventfd that does not block.
+fn eventfd() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()
+}
+
+/// What the thread begins with.
+pub struct Device {
+    /// The driver.
+    pub control: Control,
+    /// The number asked for, or [`ANY_NUMBER`].
+    pub number: u32,
+    /// What is left when this server is gone.
+    pub recovery: Recovery,
+    /// The address's exports: one, by the time of [`Order::Go`].
+    pub exports: Arc<ExportTable>,
+    /// Queues, as many as the kernel has CPUs for.
+    pub queues: u16,
+    /// For rooms, of each queue.
+    pub bytes_max: u64,
+    /// See [`crate::front_end::ListenOptions::replaces`].
+    pub replaces: bool,
+    /// See [`crate::front_end::ListenOptions::ending`].
+    pub ending: Ending,
+    /// For lines about it.
+    pub log: Option<Log>,
+    /// Its counters.
+    pub stats: Arc<Stats>,
+    /// Of its clients.
+    pub client: u64,
+    /// Where the keeper is met.
+    pub meeting: Arc<Meeting>,
+    /// What it is told, and by whom queues tell it.
+    pub orders: (mpsc::Sender<Order>, mpsc::Receiver<Order>),
+}
+
+/// The device that is served now.
+struct Served {
+    info: DevInfo,
+    is_recovered: bool,
+}
+
+impl Device {
+    /// The thread, from its start to its end.
+    pub fn run(mut self) {
+        if self.orders.1.recv() == Ok(Order::Go) {
+            match self.exports.all().first() {
+                Some(export) => self.serve(export.clone()),
+                None => self.say(None, "it has no export, and is not served"),
+            }
+        }
+        self.meeting.change(|state| state.has_ended = true);
+    }
+
+    fn say(&self, export: Option<&str>, text: &str) {
+        if let Some(log) = &self.log {
+            log(LogLine { text, export });
+        }
+    }
+
+    fn serve(&mut self, export: Arc<Export>) {
+        let name = export.name.clone();
+        let served = match self.acquire(&export) {
+            Ok(Some(served)) => served,
+            // Told to leave while it waited for another process.
+            Ok(None) => return,
+            Err(sentence) => return self.say(Some(&name), &sentence),
+        };
+        let number = served.info.number;
+        let result = self
+            .begin(&served, export.clone())
+            .map_err(|error| format!("/dev/ublkb{number} cannot be served: {error}"));
+        match result {
+            Ok(queues) => {
+                let how = if served.is_recovered { "is there again, with its requests" } else { "is there" };
+                self.say(Some(&name), &format!("/dev/ublkb{number} {how}"));
+                self.stats.count_opened();
+                self.watch(number, queues, &export);
+                self.stats.count_closed();
+            }
+            Err(sentence) => {
+                self.say(Some(&name), &sentence);
+                if !served.is_recovered {
+                    self.delete(number);
+                }
+            }
+        }
+    }
+
+    /// Adds the device, or takes it over. `None`: it is to leave.
+    fn acquire(&mut self, export: &Export) -> Result<Option<Served>, String> {
+        let (number, name) = (self.number, &export.name);
+        loop {
+            let plan = match self.control.info(number) {
+                _ if number == ANY_NUMBER => Plan::Add,
+                Ok(info) => plan::plan(&info, Some(name), plan::is_alive(info.pid), self.replaces),
+                Err(_) => Plan::Add,
+            };
+            match plan {
+                Plan::Add => return self.add(export).map(Some),
+                Plan::Replace => self.delete(number),
+                Plan::Recover => match self.control.start_recovery(number) {
+                    Ok(()) => {
+                        let failed = |error| format!("ublk {number} cannot be taken over: {error}");
+                        let info = self.control.info(number).map_err(failed)?;
+                        self.stats.add_own(Own::Recoveries as usize, 1);
+                        return Ok(Some(Served { info, is_recovered: true }));
+                    }
+                    // The other process's end is under way.
+                    Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
+                    Err(error) => return Err(format!("ublk {number} cannot be taken over: {error}")),
+                },
+                Plan::Wait => {}
+                Plan::Refuse(whose) => return Err(format!("ublk {number} is not served: {}", whose.why())),
+            }
+            match self.orders.1.recv_timeout(LOOK_AGAIN) {
+                Ok(Order::Leave { .. }) | Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(None),
+                Ok(Order::Go | Order::QueueGone) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn add(&mut self, export: &Export) -> Result<Served, String> {
+        let params = params(export)?;
+        let room_bytes = params.sectors_max * SECTOR_BYTES as u32;
+        let depth = (self.bytes_max / u64::from(room_bytes)).clamp(QUEUE_DEPTH_MIN, QUEUE_DEPTH_MAX);
+        let features = self.control.abilities().features;
+        let info = DevInfo {
+            queues: self.queues.clamp(1, DEPTH_MAX),
+            depth: depth as u16,
+            room_bytes,
+            number: self.number,
+            flags: self.recovery.flags(features),
+            stamp: plan::stamp(&export.name),
+            ..DevInfo::default()
+        };
+        let info = self.control.add(info).map_err(|error| match error.kind() {
+            std::io::ErrorKind::PermissionDenied => {
+                "a ublk device cannot be added by this user: it needs CAP_SYS_ADMIN".to_owned()
+            }
+            _ => format!("a ublk device cannot be added: {error}"),
+        })?;
+        if let Err(error) = self.control.set_params(info.number, params) {
+            self.delete(info.number);
+            return Err(format!("the kernel takes no block device of this form ({params:?}): {error}"));
+        }
+        Ok(Served { info, is_recovered: false })
+    }
+
+    /// Has the queues fetch, and waits for the block device; how many queues there are.
+    fn begin(&mut self, served: &Served, export: Arc<Export>) -> std::io::Result<u16> {
+        let Served { info: DevInfo { number, depth, .. }, is_recovered } = *served;
+        let memory = open_queues(&mut self.control, number)?;
+        let queues = memory.len() as u16;
+        let orders = self.orders.0.clone();
+        let about = About::new(export, self.stats.clone(), self.client, self.recovery, self.ending.clone(), orders);
+        let encoded = self.control.abilities().encoded;
+        let bell = Arc::new(eventfd().ok_or(rustix::io::Errno::MFILE)?);
+        let make = |(QueueMemory { descriptors, file }, number): (QueueMemory, u16)| {
+            let (about, bell) = (about.clone(), bell.clone());
+            let parts = Parts { number, depth, descriptors, file, encoded, bell };
+            Box::new(move || Box::new(Queue::new(about, parts)) as Box<dyn Client>) as MakeClient
+        };
+        let clients: Vec<MakeClient> = memory.into_iter().zip(0..).map(make).collect();
+        self.meeting.change(|state| state.queues = clients);
+        if is_recovered { self.control.end_recovery(number) } else { self.control.start(number) }?;
+        Ok(queues)
+    }
+
+    /// Waits for the end, and follows the export's size.
+    fn watch(&mut self, number: u32, queues: u16, export: &Export) {
+        let (mut gone, mut size_bytes) = (0, export.size_bytes);
+        let mut is_leaving = false;
+        loop {
+            match self.orders.1.recv_timeout(LOOK_AT_SIZE) {
+                Ok(Order::QueueGone) => gone += 1,
+                Ok(Order::Leave { stays: true }) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Ok(Order::Leave { stays: false }) if !std::mem::replace(&mut is_leaving, true) => {
+                    // Queues that are there serve the block device's last writes meanwhile.
+                    if let Err(error) = self.control.stop(number) {
+                        self.say(Some(&export.name), &format!("/dev/ublkb{number} cannot be stopped: {error}"));
+                    }
+                }
+                Ok(Order::Leave { .. } | Order::Go) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            if gone == queues {
+                if !is_leaving {
+                    self.say(Some(&export.name), &format!("/dev/ublkb{number} was removed by somebody else"));
+                }
+                return self.delete(number);
+            }
+            let now_bytes = export.size_now_bytes();
+            if now_bytes != size_bytes && !is_leaving {
+                size_bytes = now_bytes;
+                self.resize(number, export, now_bytes);
+            }
+        }
+    }
+
+    fn resize(&mut self, number: u32, export: &Export, size_bytes: u64) {
+        let sentence = match self.control.update_size(number, size_bytes / SECTOR_BYTES) {
+            Ok(()) => format!("/dev/ublkb{number} has {size_bytes} bytes now"),
+            Err(error) => format!(
+                "/dev/ublkb{number} keeps its size in the kernel, which cannot change it (Linux 6.16 can): {error}; \
+                 requests behind the new end fail"
+            ),
+        };
+        self.say(Some(&export.name), &sentence);
+    }
+
+    fn delete(&mut self, number: u32) {
+        if let Err(error) = self.control.delete(number) {
+            self.say(None, &format!("ublk {number} cannot be deleted: {error}"));
+        }
+    }
+}
+
+/// What the block device of an export is like.
+///
+/// # Errors
+/// One sentence: the kernel has no block device of this form.
+pub(super) fn params(export: &Export) -> Result<Params, String> {
+    let block = export.block;
+    let logical_bytes = block.min_bytes.max(SECTOR_BYTES as u32);
+    if logical_bytes > PAGE_BYTES {
+        return Err(format!(
+            "a block of {logical_bytes} bytes is too large for a ublk device, allowed is one up to {PAGE_BYTES}"
+        ));
+    }
+    let largest_bytes = block.payload_bytes_max.min(crate::memory::PIECE_BYTES_MAX) / PAGE_BYTES * PAGE_BYTES;
+    if largest_bytes == 0 {
+        return Err(format!("its device takes no request of {PAGE_BYTES} bytes, which a ublk device must"));
+    }
+    let best_bytes = block.preferred_bytes.max(logical_bytes);
+    Ok(Params {
+        read_only: export.is_read_only(),
+        volatile_cache: true,
+        logical_shift: logical_bytes.ilog2() as u8,
+        physical_shift: best_bytes.min(PAGE_BYTES).ilog2() as u8,
+        best_shift: best_bytes.ilog2() as u8,
+        sectors_max: largest_bytes / SECTOR_BYTES as u32,
+        sectors: export.size_now_bytes() / u64::from(logical_bytes) * u64::from(logical_bytes) / SECTOR_BYTES,
+        range_sectors_max: RANGE_BYTES_MAX / SECTOR_BYTES as u32,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::tests::export;
+    use super::*;
+    use crate::export::BlockSizes;
+
+    #[test]
+    fn a_block_device_has_the_blocks_of_its_export_and_no_request_larger_than_a_piece() {
+        let of = |min_bytes, preferred_bytes, payload_bytes_max| {
+            params(&Export { block: BlockSizes { min_bytes, preferred_bytes, payload_bytes_max }, ..export() })
+        };
+        let usual = of(1, 4096, 32 << 20).unwrap();
+        assert_eq!((usual.logical_shift, usual.physical_shift, usual.best_shift), (9, 12, 12));
+        assert_eq!((usual.sectors_max, usual.sectors, usual.range_sectors_max), (256, 2048, 8192));
+        assert_eq!(of(4096, 8192, 70000).unwrap().sectors_max, 136, "whole pages");
+        assert_eq!(of(512, 65536, 1 << 20).unwrap().best_shift, 16);
+        assert!(of(8192, 8192, 1 << 20).unwrap_err().contains("a block of 8192 bytes is too large"));
+        assert!(of(512, 512, 2048).unwrap_err().contains("takes no request of 4096 bytes"));
+        let odd = Export { size_bytes: 5000, ..export() };
+        assert_eq!(params(&odd).unwrap().sectors, 8, "a rest that is no block is left out");
+    }
+
+    #[test]
+    fn recovery_asks_for_what_the_kernel_has() {
+        assert_eq!(Recovery::named("fail"), Some(Recovery::Fail));
+        assert_eq!(Recovery::named("later"), None);
+        assert_eq!(Recovery::None.flags(u64::MAX), 0);
+        assert_eq!(Recovery::Reissue.flags(u64::MAX), 0b1_1000);
+        assert_eq!(Recovery::Fail.flags(u64::MAX), 1 << 3 | 1 << 9);
+        assert_eq!(Recovery::Fail.flags(feature::OF_6_1), 1 << 3, "before 6.13 requests wait");
+    }
+
+    #[test]
+    fn a_device_stays_only_where_the_server_ends_and_recovery_is_asked_for() {
+        let (orders, _taken) = mpsc::channel();
+        let ending = Ending::default();
+        let about = |recovery| {
+            let stats = Stats::new(&super::super::NAMES);
+            About::new(Arc::new(export()), stats, 1, recovery, ending.clone(), orders.clone())
+        };
+        let (with, without) = (about(Recovery::Reissue), about(Recovery::None));
+        assert!(!with.stays() && !without.stays(), "an export that is removed takes its device with it");
+        ending.begin();
+        assert!(with.stays() && !without.stays());
+    }
+}

@@ -1,0 +1,212 @@
+//! ublk as the rest of the product sees it: which addresses it understands, and what is refused before the server is
+//! ready.
+//!
+//! An address is a device's number, or `auto` for the next that is free. It is one export's alone.
+
+use super::NAMES;
+use super::device::{self, Device, Meeting, Order, Recovery};
+use super::keeper::Keeper;
+use super::plan::{self, Plan};
+use crate::export::ExportTable;
+use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, Manner, next_client};
+use crate::stats::Stats;
+use mqfq_blk::client::{Client, MakeClient};
+use mqfq_ublk::abi::{ANY_NUMBER, feature};
+use mqfq_ublk::control::Control;
+use std::fmt;
+use std::sync::{Arc, mpsc};
+
+/// What the key takes.
+const ADDRESSES: &str = "a number from 0 to 1048575 (of /dev/ublkbN), \"auto\"";
+
+/// Largest number: the driver has 2^20 minors for its character devices.
+const NUMBER_MAX: u32 = (1 << 20) - 1;
+
+/// The front end.
+#[derive(Debug)]
+pub struct Ublk;
+
+impl FrontEnd for Ublk {
+    fn name(&self) -> &'static str {
+        NAMES.front_end
+    }
+
+    fn addresses(&self) -> &'static str {
+        ADDRESSES
+    }
+
+    fn takes_numbers(&self) -> bool {
+        true
+    }
+
+    fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault> {
+        let number = match text {
+            "auto" => None,
+            digits => match digits.parse() {
+                // One spelling for each.
+                Ok(number @ 0..=NUMBER_MAX) if number.to_string() == digits => Some(number),
+                _ => return Err(AddressFault::Refused("is no number of a ublk device".to_owned())),
+            },
+        };
+        Ok(Arc::new(UblkAddress { number, recovery: Recovery::None }))
+    }
+
+    fn manner(&self) -> Option<Manner> {
+        Some(Manner { key: "recovery", values: Recovery::VALUES })
+    }
+
+    fn parse_with(&self, text: &str, manner: &str) -> Result<Arc<dyn Address>, AddressFault> {
+        self.parse(text)?;
+        let recovery = Recovery::named(manner).unwrap_or(Recovery::None);
+        let number = text.parse().ok();
+        if number.is_none() && recovery != Recovery::None {
+            let why = "has no recovery: the next server would not know which device was its own".to_owned();
+            return Err(AddressFault::Refused(why));
+        }
+        Ok(Arc::new(UblkAddress { number, recovery }))
+    }
+}
+
+/// A device's number, and what is left of it without a server.
+#[derive(Debug)]
+struct UblkAddress {
+    /// `None`: the next free one.
+    number: Option<u32>,
+    recovery: Recovery,
+}
+
+impl fmt::Display for UblkAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number {
+            Some(number) => write!(f, "ublk {number}"),
+            None => f.write_str("ublk auto"),
+        }?;
+        match self.recovery {
+            Recovery::None => Ok(()),
+            recovery => write!(f, " (recovery {})", Recovery::VALUES[recovery as usize]),
+        }
+    }
+}
+
+impl Address for UblkAddress {
+    fn claim(&self) -> Option<String> {
+        self.number.map(|number| format!("ublk:{number}"))
+    }
+
+    fn takes_several_exports(&self) -> bool {
+        false
+    }
+
+    fn listen(&self, exports: Arc<ExportTable>, options: &ListenOptions) -> Result<Box<dyn Listener>, String> {
+        let refused = |why: String| format!("cannot serve {self}: {why}");
+        let mut control = Control::open().map_err(refused)?;
+        let features = control.abilities().features;
+        if self.recovery != Recovery::None && features & feature::USER_RECOVERY == 0 {
+            return Err(refused("this kernel keeps no device without its server (Linux 6.1 does)".to_owned()));
+        }
+        let all = exports.all();
+        if all.len() > 1 {
+            return Err(refused(format!("it is for one export, not for {}", all.len())));
+        }
+        if let Some(export) = all.first() {
+            device::params(export).map_err(refused)?;
+        }
+        if let Some(info) = self.number.and_then(|number| control.info(number).ok()) {
+            let export = all.first().map(|export| export.name.as_str());
+            if let Plan::Refuse(whose) = plan::plan(&info, export, plan::is_alive(info.pid), options.replaces) {
+                return Err(refused(whose.why()));
+            }
+        }
+        let no_descriptor = || refused("no descriptor is left".to_owned());
+        let (orders, taken) = mpsc::channel();
+        let meeting = Meeting::new().ok_or_else(no_descriptor)?;
+        let (client, stats) = (next_client(), Stats::new(&NAMES));
+        let device = Device {
+            control,
+            number: self.number.unwrap_or(ANY_NUMBER),
+            recovery: self.recovery,
+            exports: exports.clone(),
+            queues: u16::try_from(options.workers).unwrap_or(u16::MAX),
+            bytes_max: options.bytes_in_flight_max,
+            replaces: options.replaces,
+            ending: options.ending.clone(),
+            log: options.log.clone(),
+            stats: stats.clone(),
+            client,
+            meeting: meeting.clone(),
+            orders: (orders.clone(), taken),
+        };
+        let (ending, outlives) = (options.ending.clone(), self.recovery != Recovery::None);
+        let stays = Box::new(move || outlives && ending.has_begun());
+        let keeper = Keeper::new(meeting, orders.clone(), exports, stays, client);
+        mqfq_ublk::control::start_thread(move || device.run())
+            .map_err(|error| refused(format!("no thread could be started: {error}")))?;
+        let address = self.to_string();
+        Ok(Box::new(UblkListener { address, stats, client, keeper: Some(keeper), orders }))
+    }
+}
+
+/// A device that is not served yet.
+struct UblkListener {
+    address: String,
+    stats: Arc<Stats>,
+    client: u64,
+    keeper: Option<Keeper>,
+    orders: mpsc::Sender<Order>,
+}
+
+impl Listener for UblkListener {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn stats(&self) -> Arc<Stats> {
+        self.stats.clone()
+    }
+
+    fn number(&self) -> u64 {
+        self.client
+    }
+
+    fn into_clients(mut self: Box<Self>) -> Vec<MakeClient> {
+        let keeper = self.keeper.take();
+        keeper.into_iter().map(|keeper| Box::new(move || Box::new(keeper) as Box<dyn Client>) as MakeClient).collect()
+    }
+}
+
+impl Drop for UblkListener {
+    fn drop(&mut self) {
+        if self.keeper.is_some() {
+            // It was never served: the thread ends, and has touched nothing.
+            let _ = self.orders.send(Order::Leave { stays: false });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front_end::ExportAddress;
+
+    #[test]
+    fn an_address_is_a_number_or_auto_and_one_exports_alone() {
+        let address = |text| ExportAddress::parse(&Ublk, text);
+        assert_eq!(address("7").unwrap().to_string(), "ublk 7");
+        assert!(address("7").unwrap().collides_with(&address("7").unwrap()));
+        assert!(!address("7").unwrap().collides_with(&address("8").unwrap()));
+        for text in ["", "-1", "07", "1048576", "ublkb0", "unix:/a", "Auto"] {
+            assert!(matches!(address(text), Err(AddressFault::Refused(why)) if why.contains("no number")), "{text}");
+        }
+    }
+
+    #[test]
+    fn recovery_is_part_of_an_address_and_needs_a_number() {
+        let with = |text, manner| ExportAddress::parse_with(&Ublk, text, manner).map(|address| address.to_string());
+        assert_eq!(with("0", "reissue").unwrap(), "ublk 0 (recovery reissue)");
+        assert_eq!(with("0", "none").unwrap(), "ublk 0");
+        assert_eq!(with("auto", "none").unwrap(), "ublk auto");
+        assert!(matches!(with("auto", "fail"), Err(AddressFault::Refused(why)) if why.contains("which device")));
+        let reissue = ExportAddress::parse_with(&Ublk, "0", "reissue").unwrap();
+        assert!(reissue.collides_with(&ExportAddress::parse(&Ublk, "0").unwrap()), "one device");
+    }
+}

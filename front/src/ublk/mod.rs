@@ -1,0 +1,63 @@
+//! ublk: an export is a block device of the kernel below us, `/dev/ublkbN`, whose requests our workers execute.
+//!
+//! `docs/use/ublk.md` says how it is set up. The driver's numbers and everything unsafe about it are the crate
+//! `mqfq-ublk`'s. The parts here, from the config inwards:
+//!
+//! | module | answers |
+//! |---|---|
+//! | `front_end` | which addresses, and what is refused before the server is ready? |
+//! | [`plan`] | whose is the device that is there, and what is to be done about it? |
+//! | [`device`] | in which order is the driver told, on a thread that may wait? |
+//! | [`keeper`] | how do that thread and the workers meet? |
+//! | [`queue`] | what does one queue do with its tags and the block layer? |
+//! | [`request`] | what does a descriptor ask for, and is it one that we execute? |
+//!
+//! ```text
+//!   keeper (a client) ── Go, Leave ──▶ device (a thread) ── commands ──▶ /dev/ublk-control
+//!          ◀── queues, the end ───────      ▲
+//!   attaches each queue (a client) ─────────┘ gone
+//!          └─ fetches, and commits what has ended ────────────────────▶ /dev/ublkcN
+//! ```
+//!
+//! # Who is trusted with what
+//! The kernel is trusted with this process anyway. What is not taken from a descriptor unseen: its operation, range and
+//! flags are those of whoever uses the block device, and are checked against the export as it is now.
+
+pub mod device;
+mod front_end;
+pub mod keeper;
+pub mod plan;
+pub mod queue;
+pub mod request;
+
+pub use front_end::Ublk;
+
+use crate::stats::Names;
+use request::Rule;
+
+/// What its counters are called.
+pub static NAMES: Names = Names {
+    front_end: "ublk",
+    requests: request::REQUESTS,
+    rules: &{
+        let mut names = [""; Rule::ALL.len()];
+        let mut place = 0;
+        while place < Rule::ALL.len() {
+            names[place] = Rule::ALL[place].name();
+            place += 1;
+        }
+        names
+    },
+    // Nobody connects, so nobody is crowded out.
+    crowded_out: 0,
+    own: &["held", "recoveries"],
+};
+
+/// Numbers that only this front end has, by place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Own {
+    /// Requests that came while the server made room for another, and were left to it.
+    Held,
+    /// Devices that were taken over from a server that had gone.
+    Recoveries,
+}
