@@ -143,7 +143,9 @@ fn running(plan: Plan, holds: &Arc<AtomicBool>) -> Reconciler {
         let writer = Writer { id, device, flow, offset_bytes, is_draining: false, is_written: false };
         engine.attach(Box::new(move || Box::new(writer)));
     }
+    let trust = Trust::new(&plan.trust);
     let things = Things {
+        trust,
         devices,
         exports,
         tenants,
