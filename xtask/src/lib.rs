@@ -1,6 +1,7 @@
 //! Project chores as a library, so that the tidy test and the `xtask` binary share one implementation.
 
 pub mod chores;
+pub mod day;
 pub mod guest;
 pub mod package;
 pub mod run;

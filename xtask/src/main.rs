@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, guest, package, soak};
+use xtask::{chores, day, guest, package, soak};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -19,6 +19,9 @@ cargo xtask COMMAND
   miri                       tests of the core in the interpreter; needs a nightly toolchain with miri
   soak [--seconds N | --minutes N] [--seed S]
                              the generated tests with new seeds, for 60 s if not told otherwise, from seed S if told
+  day [--tenants N] [--seconds S] [--program P] [--json]
+                             a server's day: N tenants (default 200) come, change and go under fio that verifies, S
+                             seconds (default 8) measured in each of six phases, of a release build or of P
   kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb
   guest [CASE] [--kernel S] [--only WORD] [--json]
@@ -76,6 +79,23 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                 }
             }
             soak::soak(limit, seed)
+        }
+        ["day", words @ ..] => {
+            let mut options = day::Options::default();
+            let mut words = words.iter();
+            while let Some(word) = words.next() {
+                let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
+                match *word {
+                    "--json" => options.json = true,
+                    "--tenants" => options.tenants = positive(next()?)? as usize,
+                    "--seconds" => options.seconds = positive(next()?)?.into(),
+                    "--program" => options.program = Some(next()?.into()),
+                    other => {
+                        return Err(format!("day takes --tenants N, --seconds S, --program P and --json, not {other}"));
+                    }
+                }
+            }
+            day::day(&options)
         }
         ["miri"] => chores::miri(),
         ["kill-test"] => chores::kill_test(50),

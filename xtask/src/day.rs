@@ -1,0 +1,438 @@
+//! `cargo xtask day`: a day of a server in two minutes.
+//!
+//! Answers: do shares, caps and every byte hold while tenants come, change and go, and does anything stay behind? A
+//! server starts with one tenant; curl and `mqfq ctl` do the rest, under fio jobs that verify what they wrote.
+//!
+//! ```text
+//!   add N tenants ─▶ equal ─▶ reweighted ─▶ capped ─▶ resized ─▶ removed ─▶ upgraded ─▶ churn ─▶ all gone
+//!                    └────────── in each: bytes of every tenant over some seconds ──┘           └ descriptors, memory
+//! ```
+//! Tenants are in four classes of N/4. Of a class its part of the bytes is compared with its part of the weights
+//! (within 2%), and of a tenant the worst is shown: over a few seconds one tenant has few requests of its own. The
+//! device is a modelled drive of 270 MB/s with requests of 32 KiB, so that the drive decides and not the processor.
+//!
+//! What it needs of the machine is about half a core. On one that others use as well the processor decides, and shares
+//! miss: the table says what was measured either way.
+
+use crate::run::{cargo, run, target};
+use mqfq_testing::Folder;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How large a day is.
+#[derive(Clone)]
+pub struct Options {
+    /// Tenants, a multiple of 4.
+    pub tenants: usize,
+    /// Of each phase.
+    pub seconds: u64,
+    /// The binary of the server; `None`: a release build.
+    pub program: Option<PathBuf>,
+    /// Print JSON alone on stdout.
+    pub json: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { tenants: 200, seconds: 8, program: None, json: false }
+    }
+}
+
+/// Of an export.
+const EXPORT_MIB: usize = 4;
+
+/// Rounds in which a tenant and its export come, are used and go.
+const CHURN: usize = 50;
+
+/// Of the bytes that a class is to get.
+const TOLERANCE: f64 = 0.02;
+
+/// A phase as it was measured.
+struct Phase {
+    name: &'static str,
+    mb_per_s: f64,
+    /// By class: its part of the bytes over its part of the weights, for those without a cap.
+    classes: Vec<f64>,
+    /// Of capped tenants: bytes over what the cap allows.
+    capped: Option<f64>,
+    /// Of single tenants, the worst.
+    worst: f64,
+    p99_ms: f64,
+}
+
+impl Phase {
+    fn is_right(&self) -> bool {
+        self.classes.iter().chain(&self.capped).all(|ratio| (ratio - 1.0).abs() <= TOLERANCE)
+    }
+}
+
+/// Runs a day, and prints a table or JSON.
+///
+/// # Errors
+/// One sentence: a program that is missing, a command that failed, a job that did not verify, a share that missed, or
+/// something that stayed behind.
+pub fn day(options: &Options) -> Result<(), String> {
+    if options.tenants == 0 || !options.tenants.is_multiple_of(4) {
+        return Err(format!("{} tenants are no four classes, allowed are multiples of 4", options.tenants));
+    }
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => {
+            run(cargo("build --release -p mqfq").stdout(std::io::stderr()))?;
+            target().join("release/mqfq")
+        }
+    };
+    let start = Instant::now();
+    let mut day = Day::start(options, program)?;
+    let at_start = day.holds()?;
+    let mut phases = Vec::new();
+    for tenant in 0..options.tenants {
+        day.add(tenant)?;
+    }
+    let (leaves, stays): (Vec<usize>, Vec<usize>) = (0..options.tenants).partition(|tenant| tenant % 8 == 7);
+    let (mut stay, mut leave) = (day.fio("stay", &stays)?, day.fio("leave", &leaves)?);
+    phases.push(day.measure("equal", &BTreeMap::new())?);
+    for tenant in (0..options.tenants).filter(|tenant| tenant % 4 == 1) {
+        day.weights[tenant] = 300;
+        day.ctl(&["tenant", "set", &name(tenant), "--weight", "300"])?;
+    }
+    phases.push(day.measure("reweighted", &BTreeMap::new())?);
+    // Half of what an equal part would be.
+    let cap = 270_000_000 / options.tenants as u64 / 2;
+    let caps: BTreeMap<usize, u64> =
+        (0..options.tenants).filter(|tenant| tenant % 4 == 2).map(|tenant| (tenant, cap)).collect();
+    for tenant in caps.keys() {
+        day.patch(*tenant, &json!({ "max-bytes-per-s": cap }))?;
+    }
+    phases.push(day.measure("capped", &caps)?);
+    for tenant in caps.keys() {
+        day.patch(*tenant, &json!({ "max-bytes-per-s": null }))?;
+    }
+    for tenant in stays.iter().step_by(3) {
+        day.ctl(&["export", "resize", &name(*tenant), &format!("{}MiB", EXPORT_MIB * 2)])?;
+    }
+    phases.push(day.measure("resized", &BTreeMap::new())?);
+    end(&mut leave, &day.folder.join("leave.json"))?;
+    for tenant in &leaves {
+        day.remove(*tenant)?;
+    }
+    phases.push(day.measure("removed", &BTreeMap::new())?);
+    let pause_us = day.upgrade()?;
+    phases.push(day.measure("upgraded", &BTreeMap::new())?);
+    end(&mut stay, &day.folder.join("stay.json"))?;
+    for tenant in &stays {
+        day.remove(*tenant)?;
+    }
+    let before_churn = day.holds()?;
+    for _ in 0..CHURN {
+        day.add(0)?;
+        day.remove(0)?;
+    }
+    let at_end = day.holds()?;
+    day.end()?;
+    report(options, &phases, pause_us, [at_start, before_churn, at_end], start.elapsed());
+    // One more than at the start: the file in which the drive's bytes lie, since the first write.
+    if at_end.0 > before_churn.0 || at_end.0 > at_start.0 + 1 {
+        return Err(format!("{} descriptors at the start, {} at the end", at_start.0, at_end.0));
+    }
+    match phases.iter().find(|phase| !phase.is_right()) {
+        None => Ok(()),
+        Some(phase) => Err(format!("in the phase \"{}\" a share missed by more than 2%", phase.name)),
+    }
+}
+
+fn report(options: &Options, phases: &[Phase], pause_us: u64, holds: [(usize, u64); 3], elapsed: Duration) {
+    let [at_start, before_churn, at_end] = holds;
+    let held =
+        |(descriptors, memory_kib): (usize, u64)| json!({ "descriptors": descriptors, "memory_kib": memory_kib });
+    if options.json {
+        let phase = |phase: &Phase| {
+            json!({
+                "phase": phase.name,
+                "megabytes_per_s": phase.mb_per_s,
+                "class_share_over_entitlement": phase.classes,
+                "capped_over_cap": phase.capped,
+                "worst_tenant_share_over_entitlement": phase.worst,
+                "p99_ms": phase.p99_ms,
+                "is_right": phase.is_right(),
+            })
+        };
+        let all = json!({
+            "tenants": options.tenants,
+            "seconds": elapsed.as_secs(),
+            "phases": phases.iter().map(phase).collect::<Vec<_>>(),
+            "upgrade_pause_us": pause_us,
+            "at_start": held(at_start),
+            "before_churn": held(before_churn),
+            "after_churn_and_all_gone": held(at_end),
+        });
+        println!("{all}");
+        return;
+    }
+    println!("{} tenants in 4 classes, {} s, every fio job verified", options.tenants, elapsed.as_secs());
+    println!(
+        "{:<11} {:>7}  {:<31} {:>6} {:>7} {:>8}",
+        "phase", "MB/s", "share/entitled, by class", "cap", "worst", "p99 ms"
+    );
+    for Phase { name, mb_per_s, classes, capped, worst, p99_ms } in phases {
+        let classes: Vec<String> = classes.iter().map(|ratio| format!("{ratio:.4}")).collect();
+        let capped = capped.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
+        println!("{name:<11} {mb_per_s:>7.1}  {:<31} {capped:>6} {worst:>7.3} {p99_ms:>8.1}", classes.join("  "));
+    }
+    println!("upgrade: clients waited {:.1} ms", pause_us as f64 / 1000.0);
+    for (when, (descriptors, memory_kib)) in [("start", at_start), ("all gone", before_churn), ("after churn", at_end)]
+    {
+        println!("{when:<11} {descriptors} descriptors, {} MiB", memory_kib / 1024);
+    }
+}
+
+fn name(tenant: usize) -> String {
+    format!("t{tenant:03}")
+}
+
+/// A server and what it is to be.
+struct Day {
+    tenants: usize,
+    seconds: u64,
+    program: PathBuf,
+    folder: Folder,
+    server: Child,
+    /// By tenant; 0: it is gone.
+    weights: Vec<u64>,
+}
+
+impl Drop for Day {
+    fn drop(&mut self) {
+        // Already ended is as good.
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+impl Day {
+    fn start(options: &Options, program: PathBuf) -> Result<Day, String> {
+        let folder = Folder::new();
+        let at = folder.path().display().to_string();
+        // Twice the exports: they grow.
+        let size_mib = (2 * options.tenants + 2) * EXPORT_MIB;
+        let config = format!(
+            "[server]\nconnections = 4096\nupgrade = \"unix:{at}/upgrade.sock\"\n[control]\n\
+             listen = \"unix:{at}/control.sock\"\n[device.fast]\nkind = \"nvme\"\npreset = \"flash-60k\"\n\
+             size = \"{size_mib}MiB\"\npolicy = \"mqfq\"\n[tenant.ops]\n[export.ops]\ndevice = \"fast\"\ntenant = \"ops\"\n\
+             size = \"1MiB\"\nnbd = \"unix:{at}/ops.sock\"\n"
+        );
+        std::fs::write(folder.join("day.toml"), config).map_err(|error| format!("{at}/day.toml: {error}"))?;
+        let server = serve(&program, &folder, false)?;
+        let &Options { tenants, seconds, .. } = options;
+        Ok(Day { tenants, seconds, program, server, weights: vec![0; tenants], folder })
+    }
+
+    fn socket(&self) -> String {
+        format!("unix:{}", self.folder.join("control.sock").display())
+    }
+
+    fn ctl(&self, words: &[&str]) -> Result<String, String> {
+        said(Command::new(&self.program).args(["ctl", "--socket", &self.socket()]).args(words))
+    }
+
+    /// A request by curl: what came back as JSON.
+    fn curl(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--fail-with-body", "--request", method, "--unix-socket"]);
+        curl.arg(self.folder.join("control.sock")).arg(format!("http://mqfq{path}"));
+        if let Some(body) = body {
+            curl.args(["--header", "Content-Type: application/json", "--data", &body.to_string()]);
+        }
+        let text = said(&mut curl)?;
+        serde_json::from_str(&text).map_err(|error| format!("{method} {path}: {error} in {text}"))
+    }
+
+    fn patch(&self, tenant: usize, keys: &Value) -> Result<(), String> {
+        self.curl("PATCH", &format!("/v1/tenants/{}", name(tenant)), Some(keys)).map(drop)
+    }
+
+    /// A tenant and its export, one half of them by curl and the other by `ctl`.
+    fn add(&mut self, tenant: usize) -> Result<(), String> {
+        self.weights[tenant] = 100;
+        let name = name(tenant);
+        let offset = format!("{}MiB", (2 * tenant + 1) * EXPORT_MIB);
+        let (size, nbd) = (format!("{EXPORT_MIB}MiB"), format!("unix:{}", self.folder.join("nbd.sock").display()));
+        if tenant.is_multiple_of(2) {
+            self.curl("PUT", &format!("/v1/tenants/{name}"), Some(&json!({ "weight": 100 })))?;
+            let export = json!({ "device": "fast", "tenant": name, "offset": offset, "size": size, "nbd": nbd });
+            return self.curl("PUT", &format!("/v1/exports/{name}"), Some(&export)).map(drop);
+        }
+        self.ctl(&["tenant", "add", &name, "--weight", "100"])?;
+        let export = ["--device", "fast", "--tenant", &name, "--offset", &offset, "--size", &size, "--nbd", &nbd];
+        self.ctl(&[&["export", "add", &name], &export[..]].concat()).map(drop)
+    }
+
+    fn remove(&mut self, tenant: usize) -> Result<(), String> {
+        self.weights[tenant] = 0;
+        let name = name(tenant);
+        self.curl("DELETE", &format!("/v1/exports/{name}"), None)?;
+        self.ctl(&["tenant", "rm", &name]).map(drop)
+    }
+
+    /// Two jobs for each of these tenants: one writes and verifies, one reads so that the tenant always asks for more.
+    fn fio(&self, of: &str, tenants: &[usize]) -> Result<Child, String> {
+        let mut job = format!(
+            "[global]\nioengine=nbd\nthread\nbs=32k\ntime_based\nruntime=3600\nverify_state_save=0\nrandseed=7\n\
+             size={}k\n",
+            EXPORT_MIB * 512
+        );
+        let socket = self.folder.join("nbd.sock");
+        for tenant in tenants {
+            let name = name(*tenant);
+            let uri = format!("uri=nbd+unix:///{name}?socket={}", socket.display());
+            job += &format!(
+                "[{name}-verify]\n{uri}\nrw=randwrite\niodepth=2\nverify=crc32c\nverify_backlog=16\nverify_fatal=1\n\
+                 [{name}-read]\n{uri}\nrw=randread\niodepth=32\noffset={}k\n",
+                EXPORT_MIB * 512
+            );
+        }
+        let path = self.folder.join(&format!("{of}.fio"));
+        std::fs::write(&path, job).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut fio = Command::new("fio");
+        fio.args(["--output-format=json", &format!("--output={}", self.folder.join(&format!("{of}.json")).display())]);
+        fio.arg(format!("--aux-path={}", self.folder.path().display())).arg("--max-jobs=4096").arg(path);
+        fio.stdout(Stdio::null()).spawn().map_err(|error| format!("fio: {error}"))
+    }
+
+    /// Bytes that each tenant has moved so far, and its p99 since the start, ns.
+    fn moved(&self) -> Result<BTreeMap<String, (u64, u64)>, String> {
+        let counters = self.curl("GET", "/v1/counters", None)?;
+        let tenants = counters["devices"][0]["tenants"].as_array().cloned().unwrap_or_default();
+        let of = |tenant: &Value| {
+            let number = |value: &Value| value.as_u64().unwrap_or(0);
+            let moved = number(&tenant["transferred_bytes"]);
+            (tenant["name"].as_str().unwrap_or_default().to_owned(), (moved, number(&tenant["total_ns"]["p99"])))
+        };
+        Ok(tenants.iter().map(of).collect())
+    }
+
+    /// Lets a change settle, then looks for as long as the options say.
+    fn measure(&self, name_: &'static str, caps: &BTreeMap<usize, u64>) -> Result<Phase, String> {
+        let wait = |seconds: u64| std::thread::park_timeout(Duration::from_secs(seconds));
+        wait(self.seconds.div_ceil(4).max(2));
+        let (before, at) = (self.moved()?, Instant::now());
+        wait(self.seconds);
+        let (after, seconds) = (self.moved()?, at.elapsed().as_secs_f64());
+        let moved = |tenant: usize| {
+            let bytes = |all: &BTreeMap<String, (u64, u64)>| all.get(&name(tenant)).map_or(0, |(bytes, _)| *bytes);
+            bytes(&after).saturating_sub(bytes(&before)) as f64
+        };
+        let here: Vec<usize> = (0..self.tenants).filter(|tenant| self.weights[*tenant] > 0).collect();
+        let free: Vec<usize> = here.iter().copied().filter(|tenant| !caps.contains_key(tenant)).collect();
+        let all_bytes: f64 = free.iter().map(|tenant| moved(*tenant)).sum();
+        let all_weights: f64 = free.iter().map(|tenant| self.weights[*tenant] as f64).sum();
+        let ratio = |of: &[usize]| {
+            let bytes: f64 = of.iter().map(|tenant| moved(*tenant)).sum();
+            let weight: f64 = of.iter().map(|tenant| self.weights[*tenant] as f64).sum();
+            bytes / all_bytes / (weight / all_weights)
+        };
+        let class = |class: usize| free.iter().copied().filter(|tenant| tenant % 4 == class).collect::<Vec<_>>();
+        let classes = (0..4).map(class).filter(|class| !class.is_empty()).map(|class| ratio(&class)).collect();
+        let far = |ratio: f64| (ratio - 1.0).abs();
+        let worst = free.iter().map(|tenant| ratio(&[*tenant]));
+        let worst = worst.max_by(|one, other| far(*one).total_cmp(&far(*other))).unwrap_or(1.0);
+        let allowed: u64 = caps.values().sum();
+        let capped: f64 = caps.keys().map(|tenant| moved(*tenant)).sum();
+        let p99_ns = here.iter().filter_map(|tenant| after.get(&name(*tenant))).map(|(_, p99)| *p99).max();
+        Ok(Phase {
+            name: name_,
+            mb_per_s: (all_bytes + capped) / seconds / 1e6,
+            classes,
+            capped: (allowed > 0).then(|| capped / seconds / allowed as f64),
+            worst,
+            p99_ms: p99_ns.unwrap_or(0) as f64 / 1e6,
+        })
+    }
+
+    /// Another process takes the server's place, with what was changed since; for how long clients waited, us.
+    fn upgrade(&mut self) -> Result<u64, String> {
+        self.ctl(&["save"])?;
+        let new = serve(&self.program, &self.folder, true)?;
+        let mut old = std::mem::replace(&mut self.server, new);
+        let status = old.wait().map_err(|error| error.to_string())?;
+        if !status.success() {
+            return Err(format!("the server that was replaced ended with {status}"));
+        }
+        let ready = std::fs::read_to_string(self.folder.join("ready")).unwrap_or_default();
+        let ready: Value = ready.lines().next().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+        ready["replaced"]["pause_us"].as_u64().ok_or_else(|| format!("the new server did not say its pause: {ready}"))
+    }
+
+    /// Descriptors, and memory in KiB: the fewest of some looks, because a connection of curl's may just be closing.
+    fn holds(&self) -> Result<(usize, u64), String> {
+        let mut least = self.holds_now()?;
+        for _ in 0..10 {
+            std::thread::park_timeout(Duration::from_millis(100));
+            least = least.min(self.holds_now()?);
+        }
+        Ok(least)
+    }
+
+    fn holds_now(&self) -> Result<(usize, u64), String> {
+        let folder = PathBuf::from(format!("/proc/{}", self.server.id()));
+        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+        let status = std::fs::read_to_string(folder.join("status")).map_err(failed)?;
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
+        let memory_kib = memory.trim().trim_end_matches(" kB").parse().unwrap_or(0);
+        Ok((std::fs::read_dir(folder.join("fd")).map_err(failed)?.count(), memory_kib))
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        said(Command::new("kill").arg(self.server.id().to_string()))?;
+        let status = self.server.wait().map_err(|error| error.to_string())?;
+        if status.success() { Ok(()) } else { Err(format!("the server ended with {status}")) }
+    }
+}
+
+/// A server of the folder's config; what it says goes to the file `ready` there.
+fn serve(program: &Path, folder: &Folder, replace: bool) -> Result<Child, String> {
+    let path = folder.join("ready");
+    let ready = std::fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut command = Command::new(program);
+    command.args(["--json", "serve"]).args(replace.then_some("--replace")).arg(folder.join("day.toml"));
+    let mut child = command.stdout(ready).spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+    while !std::fs::read_to_string(&path).is_ok_and(|text| text.starts_with("{\"ready\":true") && text.contains('\n')) {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(format!("the server ended with {status} before it was ready"));
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    Ok(child)
+}
+
+/// What a command prints; its error if it fails.
+fn said(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{}: {error}", crate::run::shown(command)))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(format!("{}: {} {}", crate::run::shown(command), text(&output.stdout), text(&output.stderr)))
+}
+
+/// Ends fio; every job has verified what it wrote.
+fn end(fio: &mut Child, report: &Path) -> Result<(), String> {
+    said(Command::new("kill").args(["-INT", &fio.id().to_string()]))?;
+    fio.wait().map_err(|error| error.to_string())?;
+    let text = std::fs::read_to_string(report).map_err(|error| format!("{}: {error}", report.display()))?;
+    let json = text.find('{').map_or("", |from| &text[from..]);
+    let report: Value = serde_json::from_str(json).map_err(|error| format!("fio's report: {error}"))?;
+    for job in report["jobs"].as_array().into_iter().flatten() {
+        let moved = job["read"]["io_bytes"].as_u64().unwrap_or(0) + job["write"]["io_bytes"].as_u64().unwrap_or(0);
+        if job["error"] != 0 || moved == 0 {
+            return Err(format!(
+                "fio job {} moved {moved} bytes and ended with error {}",
+                job["jobname"], job["error"]
+            ));
+        }
+    }
+    Ok(())
+}
