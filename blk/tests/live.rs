@@ -4,6 +4,7 @@
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event, Label, Refused, Remains, Whose};
+use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::engine::{DeviceOptions, DeviceStats, Engine, EngineOptions, FlowOptions, Grouping};
 use mqfq_blk::hierarchy::{Group, GroupId, Tree};
@@ -229,4 +230,24 @@ fn a_device_comes_and_goes_under_the_load_of_another_and_its_index_is_used_again
     assert!(engine.add_device(1, &faulty).unwrap_err().contains("queue depth 0 is out of range"));
     await_completions(&stays, 100);
     assert!(engine.drain(PATIENCE));
+}
+
+#[test]
+fn a_drain_ends_although_a_device_never_does() {
+    let plan = FaultPlan { rules: vec![FaultRule::any(When::Always, Fault::Forget)], ..FaultPlan::default() };
+    let silent = FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), plan);
+    let hangs = DeviceOptions { device: Arc::new(silent), ..options("hangs", PolicyKind::None, &["a"]) };
+    let engine = engine(vec![options("works", PolicyKind::Mqfq, &["a"]), hangs]);
+    let works = attach(&engine, 0, 0, [0, 1], 8);
+    let asked = attach(&engine, 1, 0, [2, 3], 1);
+    while asked.submitted.load(Ordering::Relaxed) < 2 {
+        std::thread::yield_now();
+    }
+    let moment = Duration::from_millis(1);
+    assert!(!engine.drain_some(Whose::Export(1 << 32), moment));
+    await_completions(&works, 100);
+    let stays = engine.remove_device(1, moment).unwrap_err();
+    assert_eq!(stays, "device hangs: requests did not come back from it within 0.001 s");
+    assert!(!engine.drain(moment), "nor does it hold up the end");
+    assert_eq!(asked.completed.load(Ordering::Relaxed), 0);
 }

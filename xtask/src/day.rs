@@ -47,6 +47,9 @@ const EXPORT_MIB: usize = 4;
 /// Rounds in which a tenant and its export come, are used and go.
 const CHURN: usize = 50;
 
+/// For all jobs of fio to connect.
+const CONNECT_MAX: Duration = Duration::from_secs(180);
+
 /// Of the bytes that a class is to get.
 const TOLERANCE: f64 = 0.02;
 
@@ -94,6 +97,7 @@ pub fn day(options: &Options) -> Result<(), String> {
     }
     let (leaves, stays): (Vec<usize>, Vec<usize>) = (0..options.tenants).partition(|tenant| tenant % 8 == 7);
     let (mut stay, mut leave) = (day.fio("stay", &stays)?, day.fio("leave", &leaves)?);
+    day.await_all()?;
     phases.push(day.measure("equal", &BTreeMap::new())?);
     for tenant in (0..options.tenants).filter(|tenant| tenant % 4 == 1) {
         day.weights[tenant] = 300;
@@ -312,6 +316,24 @@ impl Day {
             (tenant["name"].as_str().unwrap_or_default().to_owned(), (moved, number(&tenant["total_ns"]["p99"])))
         };
         Ok(tenants.iter().map(of).collect())
+    }
+
+    /// Returns when every tenant's jobs have connected and are served.
+    fn await_all(&self) -> Result<(), String> {
+        let until = Instant::now() + CONNECT_MAX;
+        loop {
+            let counters = self.curl("GET", "/v1/counters", None)?;
+            let number = |listener: &Value| listener["connections"].as_u64().unwrap_or(0);
+            let connections: u64 = counters["listeners"].as_array().into_iter().flatten().map(number).sum();
+            let moves = self.moved()?.values().filter(|(bytes, _)| *bytes > 0).count();
+            if connections >= 2 * self.tenants as u64 && moves >= self.tenants {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(format!("{connections} connections of fio and {moves} tenants after {CONNECT_MAX:?}"));
+            }
+            std::thread::park_timeout(Duration::from_millis(200));
+        }
     }
 
     /// Lets a change settle, then looks for as long as the options say.
