@@ -293,7 +293,8 @@ impl Connection {
         let wants_ack = self.session.acknowledges() && header.flags & FLAG_NEED_REPLY != 0;
         self.step = Step::Header(0);
         match taken {
-            Ok(Answer { payload: Some(payload), descriptor }) => {
+            Ok(Answer { payload: Some(payload), descriptor, broken }) => {
+                broken.into_iter().for_each(|rule| self.say(rule));
                 self.answer(context, header.reply(&payload), descriptor)
             }
             Ok(_) if wants_ack => self.answer(context, header.reply(&0u64.to_ne_bytes()), None),

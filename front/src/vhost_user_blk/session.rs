@@ -54,11 +54,19 @@ pub struct Answer {
     pub payload: Option<Vec<u8>>,
     /// A descriptor that goes with it.
     pub descriptor: Option<OwnedFd>,
+    /// The rule for which the payload says no.
+    pub broken: Option<Rule>,
 }
 
 impl Answer {
     fn of(payload: impl Into<Vec<u8>>) -> Result<Answer, Rule> {
-        Ok(Answer { payload: Some(payload.into()), descriptor: None })
+        Ok(Answer { payload: Some(payload.into()), ..Answer::default() })
+    }
+
+    /// A number that says how it went: 1 more than `success` if a rule was broken.
+    fn of_result(success: u64, result: Result<(), Rule>) -> Result<Answer, Rule> {
+        let payload = (success | u64::from(result.is_err())).to_ne_bytes().to_vec();
+        Ok(Answer { payload: Some(payload), descriptor: None, broken: result.err() })
     }
 
     fn none() -> Result<Answer, Rule> {
@@ -301,7 +309,7 @@ impl Session {
                 self.inflight = Some(Areas::new(memory, 0, queues, size, self.is_packed())?);
                 let sizes = [queues.to_ne_bytes(), size.to_ne_bytes()].concat();
                 let payload = [&length.to_ne_bytes()[..], &0u64.to_ne_bytes(), &sizes, &[0; 4]].concat();
-                Ok(Answer { payload: Some(payload), descriptor: Some(file) })
+                Ok(Answer { payload: Some(payload), descriptor: Some(file), broken: None })
             }
             Message::SetInflightFd => {
                 let (length, offset, queues, size) = inflight_text(&mut fields)?;
@@ -314,7 +322,7 @@ impl Session {
             Message::SetDeviceStateFd => {
                 let begun = self.begin_transfer(fields, descriptors);
                 // The front-end's own pipe is used, or none.
-                Answer::of((u64::from(begun.is_err()) | STATE_NO_FD).to_ne_bytes())
+                Answer::of_result(STATE_NO_FD, begun)
             }
             Message::CheckDeviceState => {
                 let result = match self.transfer.take() {
@@ -322,7 +330,7 @@ impl Session {
                     Some(Transfer::Loading(pipe)) => State::load(&pipe).and_then(|state| self.load(state)),
                     None => Err(Rule::BadState),
                 };
-                Answer::of(u64::from(result.is_err()).to_ne_bytes())
+                Answer::of_result(0, result)
             }
         }
     }

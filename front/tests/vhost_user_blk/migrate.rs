@@ -99,6 +99,7 @@ fn a_cache_that_a_guest_turned_off_is_off_on_the_machine_where_it_goes_to() {
     assert_eq!((other.load(&state), other.writeback()), (1, 0));
     let file = rustix::fs::memfd_create("state", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     assert_eq!(other.transfer(LOAD, &file), 1 << 8 | 1, "a file is no pipe");
+    assert_eq!((from.broken(0, "bad_state"), to.broken(0, "bad_state")), (1, 3));
     drop((guest, other));
     from.drain();
     to.drain();
