@@ -264,7 +264,7 @@ impl Guest<'_> {
             .args(["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string(), "-cpu", "max"])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         qemu.arg("-kernel").arg(kernel.join("vmlinuz")).arg("-initrd").arg(initramfs);
-        qemu.args(["-append", "console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable"]);
+        qemu.args(["-append", "console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check"]);
         let files = |path: &Path, tag: &str, more: &str| {
             let path = path.to_string_lossy().replace(',', ",,");
             format!("local,path={path},mount_tag={tag},security_model=none{more}")

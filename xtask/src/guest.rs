@@ -71,6 +71,25 @@ const CASES: &[Case] = &[
         is_of_cpus: false,
     },
     Case {
+        name: "ublk",
+        about: "block devices in the guest: ext4 while the server is killed, live changes, shares of two tenants 1:3",
+        // Debian builds 6.1 without ublk.
+        kernels: &["6.12", "7.2", "7.3"],
+        time: Time::Instructions,
+        cpus: 2,
+        modules: &["ublk_drv", "null_blk", "crc32c_generic", "ext4"],
+        packages: &[
+            ("fio", "fio"),
+            ("mkfs.ext4", "e2fsprogs"),
+            ("python3", "python3-minimal"),
+            ("db_bench", "rocksdb-tools"),
+        ],
+        job: include_str!("../../testing/guest/cases/ublk.job"),
+        outside: None,
+        is_of_cpus: false,
+        patience: Duration::from_secs(1800),
+    },
+    Case {
         name: "vhost-user-blk",
         about: "virtio disks of a server outside the guest: shares of two tenants 1:3, ext4 while the server is killed",
         kernels: &["6.12", "6.1", "7.2", "7.3"],
