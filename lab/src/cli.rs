@@ -1,6 +1,6 @@
 //! The command line of the laboratory. The options of each command stand where it is.
 
-use crate::sim::{FigureOptions, ReportOptions, RunOptions};
+use crate::sim::{FigureOptions, ReportOptions, RunOptions, TraceOptions};
 use clap::{Parser, Subcommand};
 use mqfq_bench::{
     blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers,
@@ -40,6 +40,8 @@ pub enum Sim {
     Run(RunOptions),
     /// One HTML page with all figures that come with the program.
     Report(ReportOptions),
+    /// A run of a real kernel under `scx_pmqfq`, drawn as a simulated one is.
+    Trace(TraceOptions),
     /// The figures, scenarios, machines, drives and applications that come with the program.
     List,
 }

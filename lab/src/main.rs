@@ -49,6 +49,7 @@ fn run(cli: Cli) -> Result<(), String> {
             Sim::Figure(options) => sim::figure(&options, json),
             Sim::Run(options) => sim::run(&options, json),
             Sim::Report(options) => sim::report(&options, json),
+            Sim::Trace(options) => sim::trace(&options, json),
             Sim::List => sim::list(json),
         },
     }

@@ -45,7 +45,7 @@ static void begin(struct task_struct *p, struct thread *t, u32 cpu, u64 granted_
     on->granted_ns = granted_ns;
     on->start = __sync_fetch_and_add(&f->finish, on->span);
     on->exec_ns = p->se.sum_exec_runtime;
-    on->since_ns = bpf_ktime_get_ns();
+    on->since_ns = min_slice_ns ? bpf_ktime_get_ns() : 0;
     on->program = t->program;
     on->is_asked = 0;
     on->is_due = 0;
@@ -102,45 +102,84 @@ s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
     return cpu;
 }
 
-/* Ideal::preempt: rule 3. Returns the CPU that the request takes, or -1. */
-static s32 preempt(struct task_struct *p, u32 slot, u64 start)
+/* Who would lose its CPU to a request, and system virtual time: one look at what all CPUs serve. */
+struct look {
+    u64 now;
+    /* Largest start tag of another program on a CPU that it may take, and that CPU. */
+    u64 most;
+    s32 victim;
+    /* Such a CPU whose minimum slice is not over. */
+    s32 due;
+};
+
+/*
+ * Ideal::virtual_time and the scan of Ideal::preempt. Of several requests of one program the one on `own` is taken: the
+ * program's tags are a chain, which closes up the same whichever of them ends, and a thread that stays where it was
+ * needs no other CPU's lock.
+ */
+static void look_around(struct task_struct *p, u32 slot, s32 own, bool may_move, struct look *found)
 {
-    u64 most = start, now_ns = bpf_ktime_get_ns();
-    s32 found = -1, due = -1;
-    struct service *on;
+    u64 now_ns = min_slice_ns ? bpf_ktime_get_ns() : 0;
+    u32 victims = PROGRAMS_MAX;
+    bool any = false;
     int cpu;
 
+    found->now = served;
+    found->most = 0;
+    found->victim = found->due = -1;
     bpf_for(cpu, 0, nr_cpus) {
+        struct service *on = service_of(cpu);
         u64 tag;
 
-        on = service_of(cpu);
-        if (!on || !on->is_busy || on->is_asked || on->program == slot)
+        if (!on->is_busy || on->is_asked)
             continue;
         tag = start_of(on);
-        if (!is_before(most, tag) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+        if (!any || is_before(found->now, tag))
+            found->now = tag;
+        any = true;
+        if (on->program == slot || (!may_move && cpu != own) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
             continue;
-        if (now_ns - on->since_ns < min_slice_ns) {
-            due = cpu;
+        if (min_slice_ns && now_ns - on->since_ns < min_slice_ns) {
+            found->due = cpu;
             continue;
         }
-        most = tag;
-        found = cpu;
+        if (found->victim < 0 || is_before(found->most, tag)) {
+            /* A later request of the same program than the one on its own CPU. */
+            if (found->victim == own && victims == on->program) {
+                found->most = tag;
+                continue;
+            }
+        } else if (cpu != own || victims != on->program) {
+            continue;
+        } else {
+            tag = found->most;
+        }
+        found->most = tag;
+        found->victim = cpu;
+        victims = on->program;
     }
-    on = found >= 0 ? service_of(found) : NULL;
-    if (on && !__sync_val_compare_and_swap(&on->is_asked, 0, 1)) {
-        struct program *f = program_at(slot), *g = program_at(on->program);
+}
 
-        if (f)
-            __sync_fetch_and_add(&f->preemptions, 1);
-        if (g)
-            __sync_fetch_and_add(&g->preempted, 1);
-        note(EVENT_PREEMPT, found, slot, p->pid, start, most);
-        return found;
+/* Ideal::preempt: rule 3. Returns the CPU that the request takes, or -1. */
+static s32 preempt(struct task_struct *p, struct thread *t, struct program *f, struct look *found)
+{
+    struct program *g;
+    struct service *on;
+
+    if (found->victim < 0 || !is_before(f->finish, found->most)) {
+        if (min_slice_ns && found->due >= 0)
+            service_of(found->due)->is_due = 1;
+        return -1;
     }
-    on = due >= 0 ? service_of(due) : NULL;
-    if (on)
-        on->is_due = 1;
-    return -1;
+    on = service_of(found->victim);
+    if (__sync_val_compare_and_swap(&on->is_asked, 0, 1))
+        return -1;
+    __sync_fetch_and_add(&f->preemptions, 1);
+    g = program_at(on->program);
+    if (g)
+        __sync_fetch_and_add(&g->preempted, 1);
+    note(EVENT_PREEMPT, found->victim, t->program, p->pid, f->finish, found->most);
+    return found->victim;
 }
 
 /*
@@ -152,9 +191,10 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
 {
     struct thread *t = thread_of(p);
     struct program *f;
-    u64 quantum_ns, now;
+    struct look found;
+    u64 quantum_ns;
     s32 cpu = scx_bpf_task_cpu(p);
-    bool is_free;
+    bool may_move;
 
     if (!t || (p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1)) {
         scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
@@ -164,15 +204,15 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     if (!f)
         return;
     quantum_ns = t->left_ns ? t->left_ns : slice_ns;
-    now = virtual_time();
-    limit_lag(f, now);
-    note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, now);
+    may_move = p->nr_cpus_allowed > 1 && may_leave(p);
+    look_around(p, t->program, cpu, may_move, &found);
+    limit_lag(f, found.now);
+    note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, found.now);
     wait_begins(t, t->program, f);
-    is_free = p->nr_cpus_allowed > 1 && may_leave(p);
     if (!(enq_flags & FLAG(SCX_ENQ_CPU_SELECTED))) {
         s32 idle = -1;
 
-        if (is_free)
+        if (may_move)
             idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
         else if (scx_bpf_test_and_clear_cpu_idle(cpu))
             idle = cpu;
@@ -181,28 +221,18 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
             return;
         }
     }
-    if (preempts && is_free) {
-        s32 victim = preempt(p, t->program, f->finish);
+    if (preempts) {
+        s32 victim = preempt(p, t, f, &found);
 
         if (victim >= 0) {
             scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | victim, quantum_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
-            return;
-        }
-    } else if (preempts) {
-        struct service *on = service_of(cpu);
-
-        if (on && on->is_busy && !on->is_asked && on->program != t->program && is_before(f->finish, start_of(on)) &&
-            bpf_ktime_get_ns() - on->since_ns >= min_slice_ns && !__sync_val_compare_and_swap(&on->is_asked, 0, 1)) {
-            __sync_fetch_and_add(&f->preemptions, 1);
-            note(EVENT_PREEMPT, cpu, t->program, p->pid, f->finish, start_of(on));
-            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, quantum_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
             return;
         }
     }
     set_bit(t->program);
     /* CentralQueue::push_front: the rest of a quantum goes before the siblings. */
     scx_bpf_dsq_insert(p, queue_of(t->program, llc_at(cpu)), quantum_ns,
-               t->left_ns ? enq_flags | FLAG(SCX_ENQ_HEAD) : enq_flags);
+                       t->left_ns ? enq_flags | FLAG(SCX_ENQ_HEAD) : enq_flags);
 }
 
 /* CentralQueue::first: the program with the smallest finish tag of those that wait, after `past`. */

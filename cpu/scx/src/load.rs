@@ -96,7 +96,8 @@ pub fn run(options: &Options) -> Result<(), String> {
     settings.preempts = !options.no_preempt;
     settings.trace_len = events;
     settings.nr_cpus = cpus as u32;
-    settings.nr_llcs = caches.iter().max().map_or(1, |most| u32::from(*most) + 1);
+    let nr_llcs = caches.iter().max().map_or(1, |most| u32::from(*most) + 1);
+    settings.nr_llcs = nr_llcs;
     settings.llc_of[..cpus].copy_from_slice(&caches);
     let entries = (events * cpus as u32).max(1);
     open.maps.trace.set_max_entries(entries).map_err(failed("the trace has no room"))?;
@@ -112,7 +113,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         eprintln!("scx_pmqfq: {sentence}, so `scx_pmqfq top` shows nothing");
     }
     let by = if options.by == By::Cgroup { "cgroup" } else { "process" };
-    eprintln!("ready: P-MQFQ by {by} on {cpus} CPUs");
+    eprintln!("ready: P-MQFQ by {by} on {cpus} CPUs of {nr_llcs} caches");
     let is_out = |maps: &skeleton::PmqfqMaps<'_>| {
         maps.bss_data.as_deref().is_some_and(|data| {
             // SAFETY: the word lies in a mapping that lives as long as `maps`; the kernel may write it meanwhile.

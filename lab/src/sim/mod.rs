@@ -11,11 +11,13 @@ mod report;
 mod run;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use figure::{FigureOptions, figure};
 pub use list::list;
 pub use report::{ReportOptions, report};
 pub use run::{RunOptions, run};
+pub use trace::{TraceOptions, trace};
 
 use mqfq_report::progress::Progress;
 use mqfq_sim::any::{self, AnyOutcome};

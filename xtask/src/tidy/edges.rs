@@ -62,7 +62,7 @@ const EDGES: &[Edges] = &[
     Edges {
         folder: "lab",
         package: "mqfq-lab",
-        on: &["lab/bench", "lab/sim", "blk", "report", "testing"],
+        on: &["lab/bench", "lab/sim", "blk", "report", "cpu/scx", "testing"],
         or_fewer: true,
     },
     Edges { folder: "xtask", package: "xtask", on: &["testing"], or_fewer: false },

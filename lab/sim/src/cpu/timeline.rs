@@ -7,6 +7,7 @@
 //! SVG is written by hand: it is a list of rectangles.
 
 use super::Outcome;
+use super::outcome::Stretch;
 
 /// A colour and a darker shade of it: Okabe and Ito's blue, orange, green.
 const COLOURS: [(&str, &str); 4] =
@@ -19,11 +20,24 @@ const TOP_PX: u32 = 56;
 
 /// An SVG of the outcome's timeline, which begins at the first of the two times and ends at the second.
 pub fn draw(title: &str, outcome: &Outcome, window_ns: (u64, u64)) -> String {
+    let programs: Vec<(&str, f64)> =
+        outcome.programs.iter().map(|program| (program.name.as_str(), program.share)).collect();
+    draw_stretches(title, outcome.cores, &programs, &outcome.timeline, window_ns)
+}
+
+/// The same of any record of who ran where: programs by name, with their share of the machine.
+pub fn draw_stretches(
+    title: &str,
+    cores: u32,
+    programs: &[(&str, f64)],
+    timeline: &[Stretch],
+    window_ns: (u64, u64),
+) -> String {
     let (from_ns, to_ns) = window_ns;
     let x = |ns: u64| {
         f64::from(LEFT_PX) + (ns - from_ns) as f64 * f64::from(WIDE_PX) / to_ns.saturating_sub(from_ns).max(1) as f64
     };
-    let bottom = TOP_PX + outcome.cores * ROW_PX;
+    let bottom = TOP_PX + cores * ROW_PX;
     let (wide, high) = (LEFT_PX + WIDE_PX + 16, bottom + 40);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{wide}\" height=\"{high}\" viewBox=\"0 0 {wide} {high}\" \
@@ -33,13 +47,13 @@ pub fn draw(title: &str, outcome: &Outcome, window_ns: (u64, u64)) -> String {
     );
     let mut put = |text: String| svg.push_str(&text);
     let mut legend_x = LEFT_PX;
-    for (program, (colour, _)) in outcome.programs.iter().zip(COLOURS.iter().cycle()) {
-        let label = format!("{}: {:.0}% of the cores", program.name, program.share * 100.0);
+    for ((name, share), (colour, _)) in programs.iter().zip(COLOURS.iter().cycle()) {
+        let label = format!("{name}: {:.0}% of the cores", share * 100.0);
         put(format!("<rect x=\"{legend_x}\" y=\"30\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\n"));
         put(format!("<text x=\"{}\" y=\"40\">{}</text>\n", legend_x + 17, escaped(&label)));
         legend_x += 40 + 7 * label.chars().count() as u32;
     }
-    for core in 0..outcome.cores {
+    for core in 0..cores {
         let y = TOP_PX + core * ROW_PX;
         put(format!("<text x=\"8\" y=\"{}\">core {core}</text>\n", y + 14));
         put(format!(
@@ -48,7 +62,7 @@ pub fn draw(title: &str, outcome: &Outcome, window_ns: (u64, u64)) -> String {
             ROW_PX - 4
         ));
     }
-    for stretch in &outcome.timeline {
+    for stretch in timeline {
         let (light, dark) = COLOURS[stretch.program as usize % COLOURS.len()];
         let colour = if stretch.thread.is_multiple_of(2) { light } else { dark };
         let (from, to) = (x(stretch.from_ns.max(from_ns)), x(stretch.to_ns.min(to_ns)));
