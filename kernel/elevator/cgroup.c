@@ -65,6 +65,13 @@ void mqfq_flow_pin(struct mqfq_elevator *e, struct mqfq_flow *flow)
 		blkg_get(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
 }
 
+/* The same of a flow that may be on its way out. Under rcu_read_lock(). */
+bool mqfq_flow_try_pin(struct mqfq_elevator *e, struct mqfq_flow *flow)
+{
+	return flow == &e->plain ||
+	       blkg_tryget(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
+}
+
 void mqfq_flow_unpin(struct mqfq_elevator *e, struct mqfq_flow *flow)
 {
 	if (flow != &e->plain)

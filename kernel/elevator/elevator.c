@@ -44,6 +44,7 @@ int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp)
 		return -ENOMEM;
 	for (hctx = 0; hctx < hctxs; hctx++) {
 		INIT_LIST_HEAD(&flow->lanes[hctx].requests);
+		init_waitqueue_head(&flow->lanes[hctx].wait);
 		flow->lanes[hctx].flow = flow;
 	}
 	return 0;
@@ -194,29 +195,53 @@ static u32 hctx_index(struct mqfq_elevator *e, struct mqfq_hctx *own)
 	return own - e->hctxs;
 }
 
+/* True if the flow holds its part, by weight, of the scheduler tags of a queue that others use too. */
+static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
+{
+	u64 out = atomic64_read(&lane->requests_out), weight = READ_ONCE(lane->flow->weight);
+	u64 shares = atomic64_read(&own->share_out);
+
+	return out && shares > weight && out * shares >= weight * tags;
+}
+
 /*
- * Scheduler tags must not starve a cgroup, however deep another one submits. A flow has a part of
- * them by its weight among those that hold any, three quarters in all; up to that it may take any
- * tag. What it takes beyond must come from the lowest quarter.
+ * Scheduler tags must not starve a cgroup, however deep another one submits: a flow that holds its
+ * part waits for its own completions before it asks for a tag. Whoever may not wait, and kernel
+ * threads that write back for others, get along with the lower half of the tags. Metadata and swap
+ * are never held up: others may wait for them.
  */
 static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 {
 	struct mqfq_elevator *e = elevator_of(data->q);
 	struct mqfq_hctx *own = data->hctx->sched_data;
-	struct mqfq_flow *flow;
-	u64 shares, tags, part, out;
+	u32 tags = data->q->nr_requests;
+	struct mqfq_lane *lane;
 
+	if (opf & (REQ_META | REQ_SWAP))
+		return;
+	if ((current->flags & PF_KTHREAD) && !op_is_sync(opf)) {
+		data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
+		return;
+	}
 	rcu_read_lock();
-	flow = mqfq_flow_of_current(e);
-	out = atomic64_read(&flow->lanes[hctx_index(e, own)].requests_out);
-	shares = atomic64_read(&own->share_out);
-	if (!out)
-		shares += READ_ONCE(flow->weight);
-	tags = data->q->nr_requests;
-	part = READ_ONCE(flow->weight) * tags * 3 / 4;
+	lane = &mqfq_flow_of_current(e)->lanes[hctx_index(e, own)];
+	if (!holds_its_part(own, lane, tags)) {
+		/* A plug asks for many at once; nobody counts them before they are inserted. */
+		if (data->nr_tags > 1 && atomic64_read(&own->share_out) > READ_ONCE(lane->flow->weight))
+			data->nr_tags = 1;
+		rcu_read_unlock();
+		return;
+	}
+	if ((data->flags & BLK_MQ_REQ_NOWAIT) || !mqfq_flow_try_pin(e, lane->flow)) {
+		data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
+		rcu_read_unlock();
+		return;
+	}
 	rcu_read_unlock();
-	if (out * shares >= part && out)
-		data->shallow_depth = mqfq_shallow_depth(data, 1, 4);
+	/* It holds tags, so one of its requests will finish. Our plug is flushed before we sleep. */
+	___wait_event(lane->wait, !holds_its_part(own, lane, tags), TASK_UNINTERRUPTIBLE, 1, 0,
+		      io_schedule());
+	mqfq_flow_unpin(e, lane->flow);
 }
 
 static bool mqfq_bio_merge(struct request_queue *q, struct bio *bio, unsigned int segments)
@@ -248,8 +273,28 @@ static void hold_tag(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq
 	if (atomic64_fetch_inc(&lane->requests_out))
 		return;
 	mqfq_flow_pin(e, lane->flow);
-	lane->share = READ_ONCE(lane->flow->weight);
+	WRITE_ONCE(lane->share, READ_ONCE(lane->flow->weight));
 	atomic64_add(lane->share, &own->share_out);
+}
+
+static void give_tag_back(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_lane *lane)
+{
+	/* It stays while the lane holds a tag, which it does until the next line. */
+	u64 share = READ_ONCE(lane->share);
+	s64 left;
+
+	/* Flows are freed after a grace period: we may look at the lane that others have unpinned. */
+	rcu_read_lock();
+	/* Fully ordered: a waiter queues itself, fences, and looks at this count. */
+	left = atomic64_dec_return(&lane->requests_out);
+	if (waitqueue_active(&lane->wait))
+		wake_up(&lane->wait);
+	if (!left) {
+		/* Beside hold_tag() the sum may be off by a weight for a moment. */
+		atomic64_sub(share, &own->share_out);
+		mqfq_flow_unpin(e, lane->flow);
+	}
+	rcu_read_unlock();
 }
 
 static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq, bool at_head)
@@ -351,11 +396,7 @@ static void mqfq_finish_request(struct request *rq)
 	rq->elv.priv[1] = NULL;
 	if (units)
 		mqfq_complete(&e->s, hctx_index(e, own), units);
-	if (atomic64_dec_return(&lane->requests_out) == 0) {
-		/* Racing with hold_tag() the share is off by a weight for a moment. */
-		atomic64_sub(lane->share, &own->share_out);
-		mqfq_flow_unpin(e, lane->flow);
-	}
+	give_tag_back(e, own, lane);
 }
 
 static struct elevator_type mqfq_type = {

@@ -50,7 +50,7 @@ static u64 add_carry(struct mqfq_flow *flow, u64 fraction)
 }
 
 /* finish := later(finish, point). If that moves it, the flow was idle and has no credit (I7). */
-static void raise(struct mqfq_flow *flow, u64 point)
+static void raise_finish(struct mqfq_flow *flow, u64 point)
 {
 	s64 seen = atomic64_read(&flow->finish);
 
@@ -81,7 +81,7 @@ struct mqfq_interval mqfq_charge_first(struct mqfq_flow *flow, u64 cost, u64 gvt
 		span += add_carry(flow, fraction);
 	span <<= MQFQ_GRAIN_SHIFT;
 	taken = max_t(u64, span, MQFQ_GRAIN);
-	raise(flow, gvt);
+	raise_finish(flow, gvt);
 	lease->next = (u64)atomic64_fetch_add_relaxed(taken, &flow->finish);
 	lease->end = lease->next + taken;
 	lease->refund = 0;
@@ -107,7 +107,7 @@ static void renew(struct mqfq_flow *flow, struct mqfq_lease *lease, u64 length, 
 {
 	u64 left = lease->end - lease->next, wanted = length - left - lease->refund, credit, start;
 
-	raise(flow, gvt);
+	raise_finish(flow, gvt);
 	/* At least a grain of the axis (L3). */
 	credit = take_credit(flow, wanted - MQFQ_GRAIN);
 	lease->refund += credit;
@@ -182,5 +182,5 @@ void mqfq_charge_more(struct mqfq_flow *flow, u64 cost)
 /* Keeps an idle flow comparable (F4): to be called before virtual time has gone half the circle. */
 void mqfq_flow_refresh(struct mqfq_flow *flow, u64 gvt)
 {
-	raise(flow, gvt);
+	raise_finish(flow, gvt);
 }

@@ -28,6 +28,7 @@ struct mqfq_elevator {
 struct mqfq_flow *mqfq_flow_of(struct mqfq_elevator *e, struct bio *bio);
 struct mqfq_flow *mqfq_flow_of_current(struct mqfq_elevator *e);
 void mqfq_flow_pin(struct mqfq_elevator *e, struct mqfq_flow *flow);
+bool mqfq_flow_try_pin(struct mqfq_elevator *e, struct mqfq_flow *flow);
 void mqfq_flow_unpin(struct mqfq_elevator *e, struct mqfq_flow *flow);
 int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp);
 

@@ -21,7 +21,7 @@ void mqfq_ready_exit(struct mqfq_ready *ready)
 	ready->lines = NULL;
 }
 
-static atomic64_t *word(struct mqfq_ready *ready, u32 hctx)
+static atomic64_t *ready_word(struct mqfq_ready *ready, u32 hctx)
 {
 	return &ready->lines[ready->socket_of[hctx]].words[hctx / 64];
 }
@@ -30,7 +30,7 @@ static atomic64_t *word(struct mqfq_ready *ready, u32 hctx)
 void mqfq_ready_mark(struct mqfq_ready *ready, u32 hctx)
 {
 	/* Release: pairs with the acquire of the claim: the claimant sees that the queue waits. */
-	atomic64_fetch_or_release((s64)(1ULL << (hctx % 64)), word(ready, hctx));
+	atomic64_fetch_or_release((s64)(1ULL << (hctx % 64)), ready_word(ready, hctx));
 	/* Pairs with the fence that ends mqfq_tokens_release() and mqfq_tokens_set_depth(). */
 	smp_mb__after_atomic();
 }
@@ -40,20 +40,8 @@ bool mqfq_ready_unmark(struct mqfq_ready *ready, u32 hctx)
 {
 	s64 bit = (s64)(1ULL << (hctx % 64));
 
-	return (atomic64_read(word(ready, hctx)) & bit) &&
-	       (atomic64_fetch_and_acquire(~bit, word(ready, hctx)) & bit);
-}
-
-/* True if somebody is marked. A hint, unless a fence of the caller's stands before it. */
-bool mqfq_ready_any(struct mqfq_ready *ready)
-{
-	u32 socket, at;
-
-	for (socket = 0; socket < ready->sockets; socket++)
-		for (at = 0; at < ready->words; at++)
-			if (atomic64_read(&ready->lines[socket].words[at]))
-				return true;
-	return false;
+	return (atomic64_read(ready_word(ready, hctx)) & bit) &&
+	       (atomic64_fetch_and_acquire(~bit, ready_word(ready, hctx)) & bit);
 }
 
 /* Claims the lowest marked queue of @line's word @at among @mask. */

@@ -28,7 +28,18 @@ int mqfq_ready_init(struct mqfq_ready *ready, u32 hctxs, const u16 *socket_of);
 void mqfq_ready_exit(struct mqfq_ready *ready);
 void mqfq_ready_mark(struct mqfq_ready *ready, u32 hctx);
 bool mqfq_ready_unmark(struct mqfq_ready *ready, u32 hctx);
-bool mqfq_ready_any(struct mqfq_ready *ready);
 s32 mqfq_ready_take_nearest(struct mqfq_ready *ready, u32 from);
+
+/* True if somebody is marked. A hint, unless a fence of the caller's stands before it. */
+static inline bool mqfq_ready_any(struct mqfq_ready *ready)
+{
+	u32 socket = ready->sockets, at;
+
+	while (socket--)
+		for (at = 0; at < ready->words; at++)
+			if (atomic64_read(&ready->lines[socket].words[at]))
+				return true;
+	return false;
+}
 
 #endif

@@ -336,9 +336,16 @@ enum mqfq_state mqfq_pick(struct mqfq *s, struct mqfq_queue *queue, struct list_
 /* Whether the next pick would find something. If not, the queue waits and will be kicked. */
 enum mqfq_state mqfq_settle(struct mqfq *s, struct mqfq_queue *queue)
 {
+	struct mqfq_lane *first = queue->stage.first;
 	u32 units;
 
-	return queue->stage.first ? admit(s, queue, false, &units) : MQFQ_IDLE;
+	if (!first)
+		return MQFQ_IDLE;
+	/* The common case, in short. */
+	if (!queue->is_listed && mqfq_wheel_is_due(&s->wheel, first->start, mqfq_gvt(&s->mind)) &&
+	    mqfq_tokens_near(&s->tokens, queue->hctx))
+		return MQFQ_DISPATCH;
+	return admit(s, queue, false, &units);
 }
 
 /* The device finished a request of @hctx that held @units tokens. In any context, without a lock. */

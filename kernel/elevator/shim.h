@@ -20,6 +20,7 @@
 #include <linux/minmax.h>
 #include <linux/slab.h>
 #include <linux/mm.h>
+#include <linux/wait.h>
 
 /* Service that a request uses, bytes-equivalent: what moves no bytes costs as much as 4 KiB. */
 static inline u64 mqfq_item_cost(struct list_head *item)

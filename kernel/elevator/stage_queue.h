@@ -29,6 +29,7 @@ struct mqfq_lane {
 #ifdef __KERNEL__
 	/* Written by those who complete. */
 	atomic64_t requests_out ____cacheline_aligned_in_smp;	/* scheduler tags held */
+	wait_queue_head_t wait;		/* for one of them, by a flow that holds its part */
 	u64 share;			/* weight that counts while tags are held */
 	u64 bytes[2], done[2];		/* dispatched, by direction; the queue's lock */
 	atomic64_t system_ns;		/* submission to completion, of all */

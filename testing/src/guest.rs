@@ -113,6 +113,27 @@ pub fn cache() -> Result<PathBuf, String> {
         })
 }
 
+/// The folder of a kernel of this series, fetched the first time.
+fn fetch(series: &str, watch: &mut dyn FnMut(&str)) -> Result<PathBuf, String> {
+    let kernel = cache()?.join(series);
+    if !kernel.join("version").exists() {
+        watch(&format!("fetching a kernel of series {series} into {}", kernel.display()));
+        bash("kernel.sh", &[], &[series, &kernel.to_string_lossy()])?;
+    }
+    Ok(kernel)
+}
+
+/// Builds the kernel module of `source` for a guest's kernel, and leaves `mqfq.ko` in `out`. What it is built against is
+/// fetched the first time and kept beside the kernel.
+///
+/// # Errors
+/// One sentence: what could not be fetched or compiled.
+pub fn build_module(series: &str, source: &Path, out: &Path, watch: &mut dyn FnMut(&str)) -> Result<(), String> {
+    let kernel = fetch(series, watch)?;
+    watch(&format!("building {} for kernel {series}", source.display()));
+    bash("module.sh", &[], &[series, &kernel.to_string_lossy(), &source.to_string_lossy(), &out.to_string_lossy()])
+}
+
 /// Says of which file an error is.
 fn at(path: &Path) -> impl FnOnce(std::io::Error) -> String + '_ {
     move |error| format!("{}: {error}", path.display())
@@ -169,11 +190,7 @@ impl Guest<'_> {
     /// # Errors
     /// One sentence if there was no machine: no kernel, no QEMU. What went wrong inside is in the [`Outcome`].
     pub fn run(&self, folder: &Path, watch: &mut dyn FnMut(&str)) -> Result<Outcome, String> {
-        let kernel = cache()?.join(self.kernel);
-        if !kernel.join("version").exists() {
-            watch(&format!("fetching a kernel of series {} into {}", self.kernel, kernel.display()));
-            bash("kernel.sh", &[], &[self.kernel, &kernel.to_string_lossy()])?;
-        }
+        let kernel = fetch(self.kernel, watch)?;
         let share = folder.join("share");
         std::fs::create_dir_all(&share).map_err(at(&share))?;
         let library = scripts().join("library");

@@ -2,9 +2,9 @@
 //!
 //! A case is a job in `testing/guest/cases` and a line of [`CASES`]; the machine is [`mqfq_testing::guest`]'s.
 
-use crate::run::{cargo, run, target};
+use crate::run::{cargo, root, run, target};
 use crate::tools;
-use mqfq_testing::guest::{Guest, Outcome, Time};
+use mqfq_testing::guest::{self, Guest, Outcome, Time};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,9 @@ struct Case {
     /// More programs, and the packages that bring them.
     packages: &'static [(&'static str, &'static str)],
     job: &'static str,
+    /// A folder of the repository with the source of a kernel module, which the job finds as `$MODULE`; such a case has
+    /// no use for the server.
+    module: Option<&'static str>,
     /// What runs outside the guest, if something does.
     outside: Option<Outside>,
     /// It is about the CPU scheduler: `scx_pmqfq` and a load of threads are built, and not `mqfq`.
@@ -66,6 +69,7 @@ const CASES: &[Case] = &[
             ("python3", "python3-minimal"),
         ],
         job: include_str!("../../testing/guest/cases/nbd.job"),
+        module: None,
         patience: Duration::from_secs(600),
         outside: None,
         is_of_cpus: false,
@@ -85,6 +89,7 @@ const CASES: &[Case] = &[
             ("db_bench", "rocksdb-tools"),
         ],
         job: include_str!("../../testing/guest/cases/ublk.job"),
+        module: None,
         outside: None,
         is_of_cpus: false,
         patience: Duration::from_secs(1800),
@@ -98,6 +103,7 @@ const CASES: &[Case] = &[
         modules: &["virtio_blk", "crc32c_generic", "ext4"],
         packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
         job: include_str!("../../testing/guest/cases/vhost-user-blk.job"),
+        module: None,
         outside: Some(Outside {
             config: include_str!("../../testing/guest/cases/vhost-user-blk.toml"),
             disks: &["small", "large", "first", "second"],
@@ -114,11 +120,52 @@ const CASES: &[Case] = &[
         modules: &[],
         packages: &[("clang-19", "clang-19"), ("gcc", "gcc")],
         job: include_str!("../../testing/guest/cases/scx.job"),
+        module: None,
         outside: None,
         is_of_cpus: true,
         patience: Duration::from_secs(1800),
     },
+    Case {
+        name: "elevator",
+        about: "the elevator in the kernel: its cost, and shares of cgroups, beside none, bfq, kyber and mq-deadline",
+        kernels: ELEVATOR_KERNELS,
+        time: Time::Instructions,
+        cpus: 2,
+        modules: &["null_blk", "nvme", "bfq", "kyber-iosched", "mq-deadline"],
+        packages: ELEVATOR_PACKAGES,
+        job: include_str!("../../testing/guest/cases/elevator.job"),
+        module: Some("kernel/elevator"),
+        outside: None,
+        is_of_cpus: false,
+        patience: Duration::from_secs(3600),
+    },
+    Case {
+        name: "elevator-soak",
+        about: "the elevator under switches, cgroups and devices that come and go, unloading, bad input, ext4",
+        kernels: ELEVATOR_KERNELS,
+        time: Time::Threads,
+        cpus: 4,
+        modules: &["null_blk", "nvme", "mq-deadline", "configfs", "crc32c_generic", "ext4"],
+        packages: ELEVATOR_PACKAGES,
+        job: include_str!("../../testing/guest/cases/elevator-soak.job"),
+        module: Some("kernel/elevator"),
+        outside: None,
+        is_of_cpus: false,
+        patience: Duration::from_secs(1800),
+    },
 ];
+
+const ELEVATOR_KERNELS: &[&str] = &["6.12", "6.1", "7.2"];
+
+const ELEVATOR_PACKAGES: &[(&str, &str)] = &[
+    ("fio", "fio"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("python3", "python3-minimal"),
+    ("gcc-12", "gcc-12"),
+    ("make", "make"),
+    ("debootstrap", "debootstrap"),
+];
+
 /// Options of the command.
 #[derive(Default)]
 pub struct Options<'a> {
@@ -162,7 +209,10 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     let folder = target().join("guest").join(name);
     std::fs::create_dir_all(folder.join("share")).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mqfq = target().join("release/mqfq");
-    if case.is_of_cpus {
+    if let Some(source) = case.module {
+        let source = root().join(source);
+        guest::build_module(kernel, &source, &folder.join("share"), &mut |line| eprintln!("  {line}"))?;
+    } else if case.is_of_cpus {
         build_scheduler(&folder.join("share"))?;
     } else {
         run(&mut cargo("build --release -p mqfq"))?;
@@ -171,7 +221,8 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
         return Err(format!("a part of a case is letters, digits and -, not {only:?}"));
     }
-    let job = format!("MQFQ={}\nKILLS={KILLS}\nONLY={only}\n{}", mqfq.display(), case.job);
+    let job =
+        format!("MQFQ={}\nKILLS={KILLS}\nMODULE=/share/mqfq.ko\nONLY={only}\n{}", mqfq.display(), case.job);
     let server = case.outside.map(|outside| Server::start(outside, &folder, mqfq)).transpose()?;
     let arguments = case.outside.map(|outside| disks(outside.disks, &folder)).unwrap_or_default();
     let guest = Guest {
