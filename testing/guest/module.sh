@@ -50,10 +50,10 @@ mkdir -p "$out"
 if [ -e "$headers/trixie" ]; then root=$headers/trixie; else root=; fi
 build=$root/$(mktemp -u "${root:+/}tmp/elevator.XXXXXX")
 build=${build//\/\//\/}
-mkdir -p "$build/private"
+mkdir -p "$build/private-$series"
 trap 'rm -rf "$build"' EXIT
 cp "$source"/*.c "$source"/*.h "$source/Kbuild" "$build"
-cp "$headers"/block/*.h "$build/private"
+cp "$headers"/block/*.h "$build/private-$series"
 if [ -n "$root" ]; then
     # objtool reads /proc.
     mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"

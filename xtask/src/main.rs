@@ -24,6 +24,7 @@ cargo xtask COMMAND
                              seconds (default 8) measured in each of six phases, of a release build or of P
   kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb
+  package --dkms             the package of the kernel's elevator, after it was built for each kernel it is for
   guest [CASE] [--kernel S] [--only WORD] [--json]
                              a case in a Linux kernel of its own; without one: the list of cases
   sanitize                   the tests of blk under AddressSanitizer
@@ -101,6 +102,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         ["kill-test"] => chores::kill_test(50),
         ["kill-test", "--rounds", rounds] => chores::kill_test(positive(rounds)?),
         ["package"] => package::package(),
+        ["package", "--dkms"] => package::dkms(),
         ["guest", words @ ..] => {
             let mut options = guest::Options::default();
             let mut words = words.iter();

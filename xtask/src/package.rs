@@ -4,7 +4,8 @@
 //! The system is made by mmdebstrap, which needs the network (or a mirror that apt knows) and root; without them that
 //! step is left out, and said to be. Nothing of this machine is changed but `target`.
 
-use crate::run::{cargo, command, run, shown, target};
+use crate::run::{cargo, command, root, run, shown, target};
+use mqfq_testing::guest::{build_module, cache};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -16,6 +17,9 @@ const SUITE: &str = "bookworm";
 
 /// Tags of lintian that are meant: a first package has no bug in Debian to close, and its pages are Markdown.
 const LINTIAN_SUPPRESSED: &str = "initial-upload-closes-no-bugs,no-changelog,debian-changelog-file-missing";
+
+/// Series of kernels that the elevator is packed for.
+const ELEVATOR_SERIES: [&str; 3] = ["6.1", "6.12", "7.2"];
 
 /// Builds it and checks it.
 ///
@@ -57,6 +61,24 @@ fn scheduler(folder: &Path) -> Result<Option<String>, String> {
     let left_out = lintian(&deb)?;
     println!("package: {}", deb.display());
     Ok(left_out)
+}
+
+/// Builds the elevator for each series of kernels that it is for, and packs its source for dkms.
+///
+/// # Errors
+/// One sentence: for which kernel it does not build, or what could not be fetched.
+pub fn dkms() -> Result<(), String> {
+    let source = root().join("kernel/elevator");
+    let folder = target().join("package");
+    let mut pack = command("bash", [&*source.join("package.sh").to_string_lossy(), env!("CARGO_PKG_VERSION")]);
+    pack.arg(&folder);
+    for series in ELEVATOR_SERIES {
+        let built = folder.join(format!("elevator-{series}"));
+        build_module(series, &source, &built, &mut |line| println!("{line}"))?;
+        println!("built: {}", built.join("mqfq.ko").display());
+        pack.arg(format!("{series}={}", cache()?.join(series).join("headers/block").display()));
+    }
+    run(&mut pack)
 }
 
 fn is_there(program: &str, option: &str) -> bool {

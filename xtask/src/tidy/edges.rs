@@ -38,6 +38,12 @@ const EDGES: &[Edges] = &[
     Edges { folder: "cpu", package: "mqfq-cpu", on: &["testing"], or_fewer: true },
     // A scheduler in the kernel, and what its records say of it by the reference.
     Edges { folder: "cpu/scx", package: "scx_pmqfq", on: &["cpu"], or_fewer: false },
+    Edges {
+        folder: "kernel/elevator/agreement",
+        package: "mqfq-elevator-agreement",
+        on: &["sched", "testing"],
+        or_fewer: false,
+    },
     Edges { folder: "testing", package: "mqfq-testing", on: &["sched"], or_fewer: false },
     // The source of sched and of blk once more, with atomics that tell a watcher.
     Edges { folder: "lab/watched/sched", package: "mqfq-sched-watched", on: &["testing"], or_fewer: true },
