@@ -58,7 +58,8 @@ static ssize_t state_show(struct elevator_queue *eq, char *page)
 			hungry += !READ_ONCE(queue->has_place);
 		}
 	}
-	return sysfs_emit(page, "depth %u free %lld vtime %llu staged %u throttled %u no-token %u\n",
+	return sysfs_emit(page,
+			  "depth %u free %lld vtime %llu staged %u throttled %u no-token %u\n",
 			  READ_ONCE(s->tokens.depth), mqfq_tokens_free(&s->tokens),
 			  mqfq_gvt(&s->mind), staged, throttled, hungry);
 }

@@ -90,14 +90,21 @@ static inline void mqfq_conf_close(struct blkg_conf_ctx *ctx)
 #define mqfq_elevator_undo(eq) kobject_put(&(eq)->kobj)
 #define MQFQ_DEPTH_UPDATED_ARGS struct blk_mq_hw_ctx *hctx
 
+#define MQFQ_DEPTH_UPDATED hctx
+
 #define mqfq_min_shallow(hctx) \
 	sbitmap_queue_min_shallow_depth(&(hctx)->sched_tags->bitmap_tags, 1)
+#define mqfq_min_shallow_of(hctx) mqfq_min_shallow(hctx)
 #else
 #define MQFQ_INIT_SCHED_ARGS struct request_queue *q, struct elevator_queue *own
 
 #define mqfq_elevator_of(q) (own)
 #define mqfq_elevator_undo(eq) do { } while (0)
 #define MQFQ_DEPTH_UPDATED_ARGS struct request_queue *q
+#define MQFQ_DEPTH_UPDATED q
+
+#define mqfq_min_shallow(q) blk_mq_set_min_shallow_depth(q, 1)
+#define mqfq_min_shallow_of(hctx) mqfq_min_shallow((hctx)->queue)
 #endif
 
 static inline struct blk_mq_hw_ctx *mqfq_map_queue(struct request_queue *q, struct bio *bio)

@@ -152,18 +152,11 @@ static void mqfq_exit_sched(struct elevator_queue *eq)
 	elevator_free(e);
 }
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 17, 0)
 static void mqfq_depth_updated(MQFQ_DEPTH_UPDATED_ARGS)
 {
 	/* Limits may go down to one tag, and a limited waiter must be woken in time. */
-	mqfq_min_shallow(hctx);
+	mqfq_min_shallow(MQFQ_DEPTH_UPDATED);
 }
-#else
-static void mqfq_depth_updated(MQFQ_DEPTH_UPDATED_ARGS)
-{
-	blk_mq_set_min_shallow_depth(q, 1);
-}
-#endif
 
 static int mqfq_init_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
 {
@@ -173,11 +166,7 @@ static int mqfq_init_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
 		return -E2BIG;
 	hctx->sched_data = &e->hctxs[index];
 	WRITE_ONCE(e->hctxs[index].hctx, hctx);
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 17, 0)
-	mqfq_depth_updated(hctx);
-#else
-	blk_mq_set_min_shallow_depth(hctx->queue, 1);
-#endif
+	mqfq_min_shallow_of(hctx);
 	return 0;
 }
 
@@ -195,7 +184,7 @@ static u32 hctx_index(struct mqfq_elevator *e, struct mqfq_hctx *own)
 	return own - e->hctxs;
 }
 
-/* True if the flow holds its part, by weight, of the scheduler tags of a queue that others use too. */
+/* True if the flow holds its part, by weight, of the tags of a queue that others use too. */
 static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 {
 	u64 out = atomic64_read(&lane->requests_out), weight = READ_ONCE(lane->flow->weight);
@@ -227,8 +216,8 @@ static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 	lane = &mqfq_flow_of_current(e)->lanes[hctx_index(e, own)];
 	if (!holds_its_part(own, lane, tags)) {
 		/* A plug asks for many at once; nobody counts them before they are inserted. */
-		if (data->nr_tags > 1 && atomic64_read(&own->share_out) > READ_ONCE(lane->flow->weight))
-			data->nr_tags = 1;
+		if ((u64)atomic64_read(&own->share_out) > READ_ONCE(lane->flow->weight))
+			data->nr_tags = min(data->nr_tags, 1U);
 		rcu_read_unlock();
 		return;
 	}
@@ -238,9 +227,9 @@ static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 		return;
 	}
 	rcu_read_unlock();
-	/* It holds tags, so one of its requests will finish. Our plug is flushed before we sleep. */
-	___wait_event(lane->wait, !holds_its_part(own, lane, tags), TASK_UNINTERRUPTIBLE, 1, 0,
-		      io_schedule());
+	/* One of its requests will finish. Our plug is flushed before we sleep. */
+	(void)___wait_event(lane->wait, !holds_its_part(own, lane, tags), TASK_UNINTERRUPTIBLE, 1,
+			    0, io_schedule());
 	mqfq_flow_unpin(e, lane->flow);
 }
 
@@ -277,16 +266,18 @@ static void hold_tag(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq
 	atomic64_add(lane->share, &own->share_out);
 }
 
-static void give_tag_back(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_lane *lane)
+static void give_tag_back(struct mqfq_elevator *e, struct mqfq_hctx *own,
+			  struct mqfq_lane *lane)
 {
 	/* It stays while the lane holds a tag, which it does until the next line. */
 	u64 share = READ_ONCE(lane->share);
 	s64 left;
 
-	/* Flows are freed after a grace period: we may look at the lane that others have unpinned. */
+	/* Flows are freed after a grace period: we may look at one that others unpinned. */
 	rcu_read_lock();
 	/* Fully ordered: a waiter queues itself, fences, and looks at this count. */
 	left = atomic64_dec_return(&lane->requests_out);
+	/* waitqueue_active() needs no barrier of its own: see above. */
 	if (waitqueue_active(&lane->wait))
 		wake_up(&lane->wait);
 	if (!left) {
@@ -297,7 +288,8 @@ static void give_tag_back(struct mqfq_elevator *e, struct mqfq_hctx *own, struct
 	rcu_read_unlock();
 }
 
-static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq, bool at_head)
+static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq,
+		   bool at_head)
 {
 	u32 index = hctx_index(e, own);
 	struct mqfq_lane *lane;

@@ -9,7 +9,7 @@
 #define FRACTION_BITS (32 + MQFQ_GRAIN_SHIFT)
 #define FRACTION_MASK ((1ULL << FRACTION_BITS) - 1)
 
-/* The rate of a weight in 256ths: UNITS_PER_BYTE * 100 / weight, in 2^-32ths, rounded to nearest. */
+/* The rate of a weight in 256ths: UNITS_PER_BYTE * 100 / weight, in 2^-32ths, to nearest. */
 u64 mqfq_weight_rate(u64 weight_fixed)
 {
 	u64 numerator = (MQFQ_UNITS_PER_BYTE * MQFQ_WEIGHT_DEFAULT) << (32 + 8);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The smallest lead: see mindicator.h. Loom models of each race: sched/src/mindicator/loom_tests.rs.
+ * The smallest lead: see mindicator.h. Loom models: sched/src/mindicator/loom_tests.rs.
  *
  * A node is one word, from the high bits: lead in grains (50), occupied, covered, version (12).
  */
@@ -8,8 +8,8 @@
 
 #define FANOUT_MAX 8
 #define VERSION_MASK 0xfffULL
-#define COVERED (1ULL << 12)
-#define OCCUPIED (1ULL << 13)
+#define COVERED 0x1000ULL
+#define OCCUPIED 0x2000ULL
 #define LEAD_SHIFT 14
 
 static u64 word_of_lead(u64 lead)
@@ -262,7 +262,8 @@ u64 mqfq_mindicator_query(struct mqfq_mindicator *mind)
 	if (!(root & OCCUPIED))
 		return now;
 	/* The lead as a point of the full circle: the difference, sign-extended from 50 bits. */
-	least = (near + (u64)((s64)(((root >> LEAD_SHIFT) - near) << 14) >> 14)) << MQFQ_GRAIN_SHIFT;
+	least = (u64)((s64)(((root >> LEAD_SHIFT) - near) << LEAD_SHIFT) >> LEAD_SHIFT);
+	least = (near + least) << MQFQ_GRAIN_SHIFT;
 	while (vtime_before((u64)now, least)) {
 		/* Release: pairs with the acquire in mqfq_gvt(). */
 		if (atomic64_try_cmpxchg(&mind->gvt.value, &now, least))

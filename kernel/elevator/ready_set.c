@@ -60,7 +60,7 @@ static s32 claim(struct mqfq_ready_line *line, u32 at, u64 mask)
 	return -1;
 }
 
-/* Claims the marked queue nearest to @from: itself, its socket in ring order, other sockets. -1: none. */
+/* Claims the marked queue nearest to @from: itself, its socket, other sockets. -1: none. */
 s32 mqfq_ready_take_nearest(struct mqfq_ready *ready, u32 from)
 {
 	u32 own = ready->socket_of[from], step, at;

@@ -3,7 +3,7 @@
 #include "scheduler.h"
 
 /* How far ahead of virtual time a leaf shows a lead. */
-#define HORIZON (1ULL << 53)
+#define HORIZON 0x20000000000000ULL
 
 /* Lease and quantum that go with T: T/2 over the queues, at least T/16. */
 static void set_terms(struct mqfq *s, u64 window)
@@ -104,7 +104,7 @@ static bool rest(struct mqfq *s, u32 hctx)
  */
 static bool rest_empty(struct mqfq *s, u32 hctx)
 {
-	smp_mb();
+	smp_mb(); /* pairs with the fences of mqfq_tokens_release() and mqfq_tokens_pass() */
 	return rest(s, hctx);
 }
 
@@ -126,7 +126,7 @@ static u64 quantised(struct mqfq *s, u64 lead)
 	return lead & READ_ONCE(s->quantum_mask);
 }
 
-/* True if the leaf shows less than it should: the lead was farther than HORIZON, or q was another. */
+/* True if the leaf shows less than it should: it was farther than HORIZON, or q was another. */
 static bool is_far(struct mqfq *s, struct mqfq_queue *queue, u64 lead)
 {
 	return vtime_before(queue->shown, quantised(s, lead));
@@ -165,7 +165,7 @@ static void announce(struct mqfq *s, struct mqfq_queue *queue)
 		mqfq_wheel_turn(&s->wheel, now, mark_unthrottled, &turn);
 		if (turn.has_marked)
 			wake_ready(s, queue->hctx, true);
-		/* Again only if the lead is farther than the leaf can show, and was the smallest. */
+		/* Again only if the lead is farther than a leaf can show, and was the smallest. */
 		if (!queue->stage.first || !is_far(s, queue, queue->stage.first->start) ||
 		    vtime_before(now, queue->shown))
 			return;
@@ -192,7 +192,7 @@ static bool throttle(struct mqfq *s, struct mqfq_queue *queue, u64 lead)
 
 	if (is_far(s, queue, lead)) {
 		announce(s, queue);
-		/* By what the leaf shows: virtual time comes there, and not by itself to the lead. */
+		/* By what the leaf shows: virtual time comes there, not by itself to the lead. */
 		if (is_far(s, queue, lead))
 			wanted = queue->shown;
 	}
@@ -229,7 +229,7 @@ static struct list_head *head_of(struct mqfq_lane *lane)
 }
 
 /*
- * What becomes of the first request now. With @take, MQFQ_DISPATCH holds *@units tokens for it.
+ * What becomes of the first request now? With @take, MQFQ_DISPATCH holds *@units tokens.
  * Without, it is a look: if there was no way to dispatch, the queue waits.
  */
 static enum mqfq_state admit(struct mqfq *s, struct mqfq_queue *queue, bool take, u32 *units)
@@ -276,7 +276,7 @@ static void set_head(struct mqfq_lane *lane, u64 cost, struct mqfq_interval inte
 	lane->span = interval.span;
 }
 
-/* Stages a request. Its queue is to be picked from afterwards. The caller holds the queue's lock. */
+/* Stages a request, after which its queue is to be picked from. Under the queue's lock. */
 void mqfq_submit(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lane,
 		 struct list_head *item)
 {
@@ -348,7 +348,7 @@ enum mqfq_state mqfq_settle(struct mqfq *s, struct mqfq_queue *queue)
 	return admit(s, queue, false, &units);
 }
 
-/* The device finished a request of @hctx that held @units tokens. In any context, without a lock. */
+/* The device finished a request of @hctx that held @units tokens. In any context, no lock. */
 void mqfq_complete(struct mqfq *s, u32 hctx, u32 units)
 {
 	u32 left = mqfq_tokens_release(&s->tokens, hctx, units);

@@ -8,12 +8,12 @@
  *
  *  - A queue's lock stands in for the worker that owns it there. No two queues share a lock.
  *  - Completions take no lock: tokens at a leaf are anybody's (token_tree.h), so a queue that rests
- *    percolates nothing; it wakes those who are ready if a token lies on its path.
+ *    percolates nothing; it wakes those who are ready if a token is free.
  *  - `waiting` says that there is no use in picking. It is set before a queue enters the wheel or
  *    the ready set and cleared by whoever takes it out, before the kick.
  *
- *	insert ──> lane, heap of lanes ──> mindicator ──> virtual time      dispatch <── token
- *	           (stage_queue)           throttle wheel <── too far ahead; ready set <── no token
+ *	insert -> lane, heap of lanes -> mindicator -> virtual time
+ *	dispatch: too far ahead -> throttle wheel; no token -> ready set; else out
  */
 #ifndef MQFQ_SCHEDULER_H
 #define MQFQ_SCHEDULER_H

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Where throttled queues wait: see throttle_wheel.h. Loom: sched/src/throttle_wheel/loom_tests.rs. */
+/* Throttled queues: see throttle_wheel.h. Loom: sched/src/throttle_wheel/loom_tests.rs. */
 #include "throttle_wheel.h"
 
 #define SLOT_MASK ((1ULL << MQFQ_SLOT_SHIFT) - 1)
@@ -25,7 +25,8 @@ void mqfq_wheel_exit(struct mqfq_wheel *wheel)
 
 static atomic64_t *bucket(struct mqfq_wheel *wheel, u64 slot)
 {
-	return (atomic64_t *)wheel->lines + (slot >> MQFQ_SLOT_SHIFT) % MQFQ_BUCKETS * wheel->stride;
+	slot = (slot >> MQFQ_SLOT_SHIFT) % MQFQ_BUCKETS;
+	return (atomic64_t *)wheel->lines + slot * wheel->stride;
 }
 
 /* The first slot that starts at @due or later, or the last that has a bucket of its own. */
@@ -50,7 +51,7 @@ bool mqfq_wheel_throttle(struct mqfq_wheel *wheel, u32 hctx, u64 lead,
 		if (!vtime_before(now, due))
 			return false;
 		*slot = slot_for(due, now);
-		/* Release: pairs with the acquire of empty(): the turner sees that the queue waits. */
+		/* Release: pairs with empty(): the turner sees that the queue waits. */
 		atomic64_fetch_or_release((s64)(1ULL << (hctx % 64)),
 					  bucket(wheel, *slot) + hctx / 64);
 		/*
@@ -74,7 +75,8 @@ bool mqfq_wheel_withdraw(struct mqfq_wheel *wheel, u32 hctx, u64 slot)
 	return (atomic64_read(word) & bit) && (atomic64_fetch_and_acquire(~bit, word) & bit);
 }
 
-static void empty(struct mqfq_wheel *wheel, u64 slot, mqfq_unthrottle_fn unthrottle, void *context)
+static void empty(struct mqfq_wheel *wheel, u64 slot, mqfq_unthrottle_fn unthrottle,
+		  void *context)
 {
 	u32 at;
 
@@ -91,7 +93,8 @@ static void empty(struct mqfq_wheel *wheel, u64 slot, mqfq_unthrottle_fn unthrot
 }
 
 /* Turns the wheel to @gvt, which the caller got from a query. Cheap if no slot was passed. */
-void mqfq_wheel_turn(struct mqfq_wheel *wheel, u64 gvt, mqfq_unthrottle_fn unthrottle, void *context)
+void mqfq_wheel_turn(struct mqfq_wheel *wheel, u64 gvt, mqfq_unthrottle_fn unthrottle,
+		     void *context)
 {
 	u64 to = gvt & ~SLOT_MASK, passed;
 	s64 from = atomic64_read(&wheel->position.value);

@@ -2,7 +2,7 @@
 /*
  * When to look again at a queue that is too far ahead of virtual time?
  *
- * Source: MQFQ section 3.3 and figure 4. A bucket belongs to an absolute slot of virtual time, and a
+ * Source: MQFQ section 3.3 and figure 4. A bucket belongs to an absolute slot of virtual time. A
  * queue that has taken a place checks that the wheel has not passed it meanwhile. W1 to W4 and the
  * tables of races: sched/src/throttle_wheel.rs. Slots are half of the smallest T, so T may be set
  * while the wheel turns.
@@ -36,7 +36,8 @@ void mqfq_wheel_exit(struct mqfq_wheel *wheel);
 bool mqfq_wheel_throttle(struct mqfq_wheel *wheel, u32 hctx, u64 lead,
 			 struct mqfq_mindicator *mind, u64 *slot);
 bool mqfq_wheel_withdraw(struct mqfq_wheel *wheel, u32 hctx, u64 slot);
-void mqfq_wheel_turn(struct mqfq_wheel *wheel, u64 gvt, mqfq_unthrottle_fn unthrottle, void *context);
+void mqfq_wheel_turn(struct mqfq_wheel *wheel, u64 gvt, mqfq_unthrottle_fn unthrottle,
+		     void *context);
 void mqfq_wheel_set_window(struct mqfq_wheel *wheel, u64 window, mqfq_unthrottle_fn unthrottle,
 			   void *context);
 

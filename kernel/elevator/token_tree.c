@@ -146,7 +146,8 @@ void mqfq_tokens_set_depth(struct mqfq_tokens *tokens, u32 depth)
 {
 	atomic64_fetch_add_release((s64)depth - tokens->depth, &tokens->root.value);
 	WRITE_ONCE(tokens->depth, depth);
-	smp_mb__after_atomic();
+	/* Pairs with the fence in mqfq_ready_mark(). */
+	smp_mb();
 }
 
 /* Free tokens in all. Exact only while nobody calls anything else. */

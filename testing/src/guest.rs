@@ -123,8 +123,8 @@ fn fetch(series: &str, watch: &mut dyn FnMut(&str)) -> Result<PathBuf, String> {
     Ok(kernel)
 }
 
-/// Builds the kernel module of `source` for a guest's kernel, and leaves `mqfq.ko` in `out`. What it is built against is
-/// fetched the first time and kept beside the kernel.
+/// Builds the kernel module of `source` for a guest's kernel, and leaves `mqfq.ko` in `out`. What it is built against
+/// is fetched the first time and kept beside the kernel.
 ///
 /// # Errors
 /// One sentence: what could not be fetched or compiled.

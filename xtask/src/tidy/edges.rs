@@ -42,7 +42,7 @@ const EDGES: &[Edges] = &[
         folder: "kernel/elevator/agreement",
         package: "mqfq-elevator-agreement",
         on: &["sched", "testing"],
-        or_fewer: false,
+        or_fewer: true,
     },
     Edges { folder: "testing", package: "mqfq-testing", on: &["sched"], or_fewer: false },
     // The source of sched and of blk once more, with atomics that tell a watcher.

@@ -70,11 +70,17 @@ fn is_shell(file: &File) -> bool {
         || file.text.starts_with("#!") && file.text.lines().next().is_some_and(|l| l.ends_with("sh"))
 }
 
+/// C that is for a kernel: its style indents by tabs.
+fn is_for_kernel(file: &File) -> bool {
+    let is_c = [".c", ".h", "Kbuild"].iter().any(|end| file.path.ends_with(end));
+    is_c && file.path.starts_with("kernel/")
+}
+
 /// `white-space`: no tabs, none at the end of a line, and a last line that ends.
 pub fn white_space(tree: &Tree, report: &mut Report) {
     for file in tree.files.iter().filter(|file| !file.path.ends_with(".svg")) {
         for (index, line) in file.text.split('\n').enumerate() {
-            if line.contains('\t') {
+            if line.contains('\t') && !is_for_kernel(file) {
                 report.add(&file.path, index + 1, "a tab");
             }
             if line.ends_with([' ', '\r']) {
