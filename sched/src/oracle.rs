@@ -157,13 +157,7 @@ impl Oracle {
         Some(self.submit(hctx, entry))
     }
 
-    fn stage(
-        &mut self,
-        hctx: HctxId,
-        entry: &Entry,
-        start_tag: WideVTime,
-        finish_tag: WideVTime,
-    ) -> OracleRequest {
+    fn stage(&mut self, hctx: HctxId, entry: &Entry, start_tag: WideVTime, finish_tag: WideVTime) -> OracleRequest {
         let request = OracleRequest {
             start_tag,
             finish_tag,
