@@ -1,8 +1,8 @@
 //! What may a worker's ring do?
 //!
-//! A filter of system calls does not see what a ring does, so a ring has a list of its own, which nobody can make longer:
-//! it is made disabled, restricted once, and then enabled. Source: io_uring_register(2), IORING_REGISTER_RESTRICTIONS;
-//! Linux 5.10. What a device or a front end submits besides must be added here.
+//! A filter of system calls does not see what a ring does, so a ring has a list of its own, which nobody can make
+//! longer: it is made disabled, restricted once, and then enabled. Source: io_uring_register(2),
+//! IORING_REGISTER_RESTRICTIONS; Linux 5.10. What a device or a front end submits besides must be added here.
 
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue};
@@ -10,7 +10,7 @@ use std::io;
 
 /// Operations that a worker's ring does: those that this crate submits. A client's bytes never choose one; the kernel
 /// ends any other with EACCES, so that whoever writes to the ring's memory has no more than that.
-const OPERATIONS: [u8; 15] = [
+const OPERATIONS: [u8; 16] = [
     opcode::Accept::CODE,
     opcode::AsyncCancel::CODE,
     opcode::Fallocate::CODE,
@@ -24,6 +24,7 @@ const OPERATIONS: [u8; 15] = [
     opcode::SendMsg::CODE,
     opcode::Timeout::CODE,
     opcode::TimeoutRemove::CODE,
+    opcode::UringCmd16::CODE,
     opcode::Write::CODE,
     opcode::Writev::CODE,
 ];
