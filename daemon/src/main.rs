@@ -16,6 +16,7 @@ mod live_demo;
 mod log_format;
 mod observe;
 mod output;
+mod privilege;
 mod reconcile;
 mod report;
 mod serve;

@@ -23,7 +23,7 @@ use crate::signals::{Asked, Signals, raise_open_files_limit};
 use crate::trace::{self, TracedDevice};
 use crate::trouble::{TroubleCounts, TroubleTeller};
 use crate::upgrade::{Arrival, Boarded, Outcome, Replaced, ReplacedReport, Serving, Upgrades, leave};
-use crate::{devices, observe, plain, systemd, upgrade, watch};
+use crate::{devices, observe, plain, privilege, systemd, upgrade, watch};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::{DeviceStats, Engine, EngineOptions, Settled};
 use mqfq_blk::probe::Finding;
@@ -287,6 +287,12 @@ fn start_and_serve(
         }
         go_on()?;
         listeners.insert(upgrade::key(address), address.address().listen(table.clone(), &listen_options(address))?);
+    }
+    // All threads that do the server's work come after this.
+    let grants = privilege::Grants::new(config, &options.trace, prepared.control.as_ref(), &prepared.plan);
+    let has_keys = prepared.plan.trust.material.is_some();
+    for note in privilege::enter(&server.privilege, &grants, has_keys)? {
+        output.note(&note);
     }
     let engine = Arc::new(Engine::start(prepared.engine_options())?);
     let trouble = Arc::new(TroubleCounts::new(prepared.device_names()));

@@ -134,6 +134,11 @@ pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
         false
     }
 
+    /// Folders of devices that it opens while it serves.
+    fn folders(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Its clients are asked who they are where an export wants to know ([`crate::identity`]).
     fn tells_clients_apart(&self) -> bool {
         false

@@ -110,6 +110,7 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
         tenants_max,
         exports_max,
         upgrade,
+        privilege,
     } = old;
     let same = [
         ("workers", *workers == new.workers),
@@ -118,6 +119,7 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
         ("tenants-max", *tenants_max == new.tenants_max),
         ("exports-max", *exports_max == new.exports_max),
         ("upgrade", *upgrade == new.upgrade),
+        ("sandbox, paths, user or group", *privilege == new.privilege),
     ];
     match same.iter().find(|(_, is_same)| !is_same) {
         None => Ok(()),

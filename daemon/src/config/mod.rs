@@ -36,6 +36,7 @@ pub use mqfq_config::{ConfigError, Place};
 pub use policy::PolicyConfig;
 
 use crate::files;
+use crate::privilege::{Level, PrivilegeConfig};
 use mqfq_blk::cap::CapLimits;
 use mqfq_blk::device::file::Direct;
 use mqfq_blk::device::nvme::{Arbitration, PRESETS};
@@ -131,6 +132,8 @@ pub struct ServerConfig {
     pub exports_max: u32,
     /// `upgrade`: the unix socket by which another process can take the server's place. Default: none.
     pub upgrade: Option<SocketAddress>,
+    /// `sandbox`, `paths`, `user`, `group`: what the process gives up before it serves. Default: nothing.
+    pub privilege: PrivilegeConfig,
 }
 
 impl Default for ServerConfig {
@@ -148,6 +151,7 @@ impl Default for ServerConfig {
             tenants_max: 65_536,
             exports_max: 65_536,
             upgrade: None,
+            privilege: PrivilegeConfig::default(),
         }
     }
 }
@@ -414,6 +418,10 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
         "tenants-max",
         "exports-max",
         "upgrade",
+        "sandbox",
+        "paths",
+        "user",
+        "group",
     ])?;
     let socket_mode = server.get("socket-mode").map(|entry| socket_mode(&entry));
     Ok(ServerConfig {
@@ -431,8 +439,24 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
             .get("connection-memory")
             .map_or(Ok(default.connection_memory_bytes), |memory| memory.size(MEMORY_BYTES))?,
         tenants_max: server.get("tenants-max").map_or(Ok(default.tenants_max), |most| most.number(1..=PLACES_MAX))?,
+        privilege: privilege(&server)?,
         upgrade: server.get("upgrade").map(|entry| upgrade(&entry)).transpose()?,
         exports_max: server.get("exports-max").map_or(Ok(default.exports_max), |most| most.number(1..=PLACES_MAX))?,
+    })
+}
+
+fn privilege(server: &Section<'_, '_>) -> Result<PrivilegeConfig, ConfigError> {
+    let sandbox = server.get("sandbox").map(|entry| {
+        let name = entry.choice(&Level::ALL.map(Level::name))?;
+        Ok(Level::ALL.into_iter().find(|level| level.name() == name).expect("a choice of all names"))
+    });
+    let name = |key| server.get(key).map(|entry| entry.text("a name or a number in a string")).transpose();
+    let paths = server.get("paths").map(|entry| entry.texts("a path, or a list of paths")).transpose()?;
+    Ok(PrivilegeConfig {
+        sandbox: sandbox.transpose()?.unwrap_or_default(),
+        paths: paths.unwrap_or_default().into_iter().map(PathBuf::from).collect(),
+        user: name("user")?,
+        group: name("group")?,
     })
 }
 

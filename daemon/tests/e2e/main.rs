@@ -22,6 +22,7 @@ mod live;
 mod memory;
 mod negotiation;
 mod output;
+mod sandbox;
 mod server;
 mod start;
 mod systemd;

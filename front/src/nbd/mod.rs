@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `front_end` | which addresses, and what listens there? (the rest is [`crate::listener`]) |
 //! | [`connection`] | what does one connection do with its socket and the block layer? |
-//! | `channel` | what does TLS make of it? (bytes in, bytes out) |
+//! | [`channel`] | what does TLS make of it? (bytes in, bytes out) |
 //! | [`negotiate`] | which export, which features? (bytes in, bytes out) |
 //! | [`transmit`] | which requests? (bytes in, requests out) |
 //! | `large` | how does a long request go in pieces? |
@@ -18,10 +18,10 @@
 //! as for every front end. Everything between `negotiate` and `wire` is free of I/O and of time: tests and fuzzers
 //! drive it with bytes.
 
-mod channel;
+pub mod channel;
 pub mod connection;
 mod front_end;
-mod inbox;
+pub mod inbox;
 mod large;
 pub mod negotiate;
 pub mod reply;

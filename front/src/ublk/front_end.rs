@@ -93,6 +93,10 @@ impl Address for UblkAddress {
         self.number.map(|number| format!("ublk:{number}"))
     }
 
+    fn folders(&self) -> &'static [&'static str] {
+        &["/dev"]
+    }
+
     fn takes_several_exports(&self) -> bool {
         false
     }

@@ -1,0 +1,153 @@
+//! Which files may a server touch? Those that its config names, by Landlock.
+//!
+//! | | `"live"` | `"strict"` |
+//! |---|---|---|
+//! | devices' files | everything in their folders; in /dev, the devices there | the files |
+//! | unix sockets | everything in their folders | their folders, to make and remove sockets |
+//! | the config, certificates, tokens | everything in their folders | their folders, to be read |
+//! | the trace | everything in its folder | the same |
+//! | `paths` | everything | nothing |
+//! | /proc, /sys, what looking up a name needs | to be read | to be read |
+//!
+//! A folder that is / is none of these, unless `paths` names it. Nothing may be executed. What is open already stays open. Source: landlock(7); rights of its third version, which
+//! Linux 6.2 has. An older kernel does what it can, and a note says so.
+
+use super::Level;
+use crate::config::{ControlConfig, Medium, Plan};
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    path_beneath_rules,
+};
+use mqfq_front::socket::SocketAddress;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Read by whoever looks up a name of a host, and by us to learn of drives and processors.
+const READ: [&str; 15] = [
+    // What keeps a descriptor in reserve.
+    "/dev/null",
+    "/proc",
+    "/sys",
+    "/usr/lib",
+    "/lib",
+    "/lib64",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/resolv.conf",
+    "/etc/nsswitch.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/run/systemd/resolve",
+];
+
+const VERSION: ABI = ABI::V3;
+
+/// The paths of a config.
+#[derive(Default, Debug)]
+pub struct Grants {
+    devices: BTreeSet<PathBuf>,
+    /// Of devices that front ends open while they serve.
+    folders: BTreeSet<PathBuf>,
+    sockets: BTreeSet<PathBuf>,
+    /// Read again when they change.
+    texts: BTreeSet<PathBuf>,
+    trace: PathBuf,
+}
+
+impl Grants {
+    /// Those of a server.
+    pub fn new(config: &Path, trace: &Path, control: Option<&ControlConfig>, plan: &Plan) -> Grants {
+        let mut grants = Grants { trace: trace.to_owned(), ..Grants::default() };
+        grants.texts.insert(config.to_owned());
+        for device in plan.devices.values() {
+            if let Medium::File { path, .. } = &device.config.medium {
+                grants.devices.insert(path.value.clone());
+            }
+        }
+        let folders = plan.listeners.iter().flat_map(|(address, _)| address.address().folders());
+        grants.folders.extend(folders.map(PathBuf::from));
+        let claims = plan.listeners.iter().filter_map(|(address, _)| address.address().claim());
+        grants.sockets.extend(claims.filter_map(|claim| claim.strip_prefix("unix:").map(PathBuf::from)));
+        let listen = control.iter().flat_map(|control| &control.listen).chain(&plan.server.upgrade);
+        grants.sockets.extend(listen.filter_map(|address| match address {
+            SocketAddress::Unix(path) => Some(path.clone()),
+            SocketAddress::Tcp { .. } => None,
+        }));
+        grants.texts.extend(control.and_then(|control| control.token_file.as_ref()).map(|file| file.value.clone()));
+        if let Some(files) = &plan.trust.files {
+            grants.texts.extend([files.certificate.clone(), files.key.clone()]);
+            grants.texts.extend(files.client_ca.clone());
+        }
+        grants
+    }
+
+    /// One of each, for tests.
+    #[cfg(test)]
+    pub(super) fn of_paths(device: &Path, socket: &Path, config: &Path) -> Grants {
+        let one = |path: &Path| BTreeSet::from([path.to_owned()]);
+        let trace = socket.with_file_name("trace");
+        Grants { devices: one(device), sockets: one(socket), texts: one(config), trace, ..Grants::default() }
+    }
+
+    /// From now on this thread, and those that it starts, touch nothing else. A sentence if the kernel cannot do that.
+    ///
+    /// # Errors
+    /// One sentence: the rules could not be made.
+    pub(super) fn restrict(&self, level: Level, paths: &[PathBuf]) -> Result<Option<String>, String> {
+        let read = AccessFs::from_read(VERSION) & !AccessFs::Execute;
+        let all = AccessFs::from_all(VERSION) & !AccessFs::Execute;
+        let files = AccessFs::from_file(VERSION) & !AccessFs::Execute;
+        let sockets = AccessFs::ReadDir | AccessFs::RemoveFile | AccessFs::MakeSock;
+        let mut rules: Vec<(PathBuf, BitFlags<AccessFs>)> = READ.iter().map(|path| (path.into(), read)).collect();
+        rules.push((folder(&self.trace), all));
+        rules.extend(self.folders.iter().map(|folder| (folder.clone(), files)));
+        match level {
+            Level::Off => return Ok(None),
+            Level::Live => {
+                let named = self.devices.iter().chain(&self.sockets).chain(&self.texts);
+                rules.extend(named.map(|path| folder(path)).map(|folder| {
+                    let of_folder = if folder == Path::new("/dev") { files } else { all };
+                    (folder, of_folder)
+                }));
+                rules.extend(paths.iter().map(|path| (path.clone(), all)));
+            }
+            Level::Strict => {
+                rules.extend(self.devices.iter().map(|path| (path.clone(), files)));
+                rules.extend(self.sockets.iter().map(|path| (folder(path), sockets)));
+                rules.extend(self.texts.iter().map(|path| (folder(path), read)));
+            }
+        }
+        let failed = |error: &dyn std::error::Error| format!("cannot restrict the files that it may touch: {error}");
+        // A server that was started in / with a relative path would have everything.
+        let is_root = |path: &Path| std::fs::canonicalize(path).is_ok_and(|path| path == Path::new("/"));
+        rules.retain(|(path, _)| !is_root(path) || paths.contains(path));
+        let rules = rules.into_iter().flat_map(|(path, access)| path_beneath_rules([path], access));
+        let status = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(VERSION))
+            .and_then(Ruleset::create)
+            .and_then(|ruleset| ruleset.add_rules(rules))
+            .and_then(|ruleset| ruleset.restrict_self())
+            .map_err(|error| failed(&error))?;
+        Ok(match status.ruleset {
+            RulesetStatus::FullyEnforced => None,
+            RulesetStatus::PartiallyEnforced => {
+                Some("sandbox: this kernel is older than 6.2 and restricts files in part".to_owned())
+            }
+            RulesetStatus::NotEnforced => {
+                Some("sandbox: this kernel has no Landlock, so files are as open as the user may".to_owned())
+            }
+        })
+    }
+}
+
+/// Where a path is.
+fn folder(path: &Path) -> PathBuf {
+    match path.parent() {
+        None => path.to_owned(),
+        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+        Some(parent) => parent.to_owned(),
+    }
+}

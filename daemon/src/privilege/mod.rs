@@ -1,0 +1,99 @@
+//! What does the process give up before it serves its first client?
+//!
+//! ```text
+//!  devices open, sockets bound ─▶ core dumps ─▶ root ─▶ files ─▶ system calls ─▶ workers, control plane
+//!                                 (dumps.rs)  (user.rs) (files.rs)  (calls.rs)
+//! ```
+//! Each step holds for all threads that start after it; rings are restricted by themselves (`blk/src/ring.rs`).
+//!
+//! | `sandbox` | files (Landlock) | system calls (seccomp) | changes while it serves |
+//! |---|---|---|---|
+//! | `"off"` | all | all | all |
+//! | `"live"` | in the folders of what the config names, and in `paths` | what a server needs | all, within those folders |
+//! | `"strict"` | what the config names | the same, without new sockets | those that need no new file or socket |
+//!
+//! A file or socket that is refused is an error of the change that wanted it. A system call that no server makes ends
+//! the process, with its number on stderr: whoever makes it is not the server.
+
+mod calls;
+mod files;
+#[cfg(test)]
+mod tests;
+mod user;
+
+pub use files::Grants;
+
+use std::io;
+use std::path::PathBuf;
+
+/// `sandbox`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Level {
+    /// Nothing is given up.
+    #[default]
+    Off,
+    /// What is configured may change.
+    Live,
+    /// What is configured stays.
+    Strict,
+}
+
+impl Level {
+    /// All of them.
+    pub const ALL: [Level; 3] = [Level::Off, Level::Live, Level::Strict];
+
+    /// As the config writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Off => "off",
+            Level::Live => "live",
+            Level::Strict => "strict",
+        }
+    }
+}
+
+/// The keys of `[server]` about it.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct PrivilegeConfig {
+    /// `sandbox`: default off.
+    pub sandbox: Level,
+    /// `paths`: folders and files that changes may name, besides those of what is configured. Default: none.
+    pub paths: Vec<PathBuf>,
+    /// `user`, by name or number. Default: the one that started it.
+    pub user: Option<String>,
+    /// `group`. Default: the user's own, or the one that started it.
+    pub group: Option<String>,
+}
+
+/// Gives up what `config` says. `has_keys`: secrets are in memory, which must not reach a disk. Sentences about what
+/// this kernel cannot do.
+///
+/// # Errors
+/// One sentence. What was given up until then is gone.
+pub fn enter(config: &PrivilegeConfig, grants: &Grants, has_keys: bool) -> Result<Vec<String>, String> {
+    let PrivilegeConfig { sandbox, paths, user, group } = config;
+    if has_keys || *sandbox != Level::Off {
+        refuse_dumps().map_err(|error| format!("cannot switch core dumps off: {error}"))?;
+    }
+    user::become_user(user.as_deref(), group.as_deref())?;
+    if *sandbox == Level::Off {
+        return Ok(Vec::new());
+    }
+    // SAFETY: prctl with these arguments touches no memory.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return Err(format!("cannot give up new privileges: {}", io::Error::last_os_error()));
+    }
+    let note = grants.restrict(*sandbox, paths)?;
+    calls::restrict(*sandbox)?;
+    Ok(note.into_iter().collect())
+}
+
+/// No core file, and no other process of the same user may look into this one.
+fn refuse_dumps() -> io::Result<()> {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: prctl with these arguments touches no memory; setrlimit reads a struct of ours.
+    let results = unsafe {
+        [libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0), libc::setrlimit(libc::RLIMIT_CORE, &raw const none)]
+    };
+    if results == [0, 0] { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
