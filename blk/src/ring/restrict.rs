@@ -1,8 +1,8 @@
 //! What may a worker's ring do?
 //!
-//! A filter of system calls does not see what a ring does, so a ring has a list of its own, which nobody can make longer:
-//! it is made disabled, restricted once, and then enabled. Source: io_uring_register(2), IORING_REGISTER_RESTRICTIONS;
-//! Linux 5.10. What a device or a front end submits besides must be added here.
+//! A filter of system calls does not see what a ring does, so a ring has a list of its own, which nobody can make
+//! longer: it is made disabled, restricted once, and then enabled. Source: io_uring_register(2),
+//! IORING_REGISTER_RESTRICTIONS; Linux 5.10. What a device or a front end submits besides must be added here.
 
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue};

@@ -9,8 +9,9 @@
 //! | `paths` | everything | nothing |
 //! | /proc, /sys, what looking up a name needs | to be read | to be read |
 //!
-//! A folder that is / is none of these, unless `paths` names it. Nothing may be executed. What is open already stays open. Source: landlock(7); rights of its third version, which
-//! Linux 6.2 has. An older kernel does what it can, and a note says so.
+//! A folder that is / is none of these, unless `paths` names it. Nothing may be executed. What is open already stays
+//! open. Source: landlock(7); rights of its third version, which Linux 6.2 has. An older kernel does what it can, and a
+//! note says so.
 
 use super::Level;
 use crate::config::{ControlConfig, Medium, Plan};

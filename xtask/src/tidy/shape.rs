@@ -14,8 +14,10 @@ const LONG: &[(&str, &str)] = &[("Cargo.lock", "written by cargo")];
 pub fn length(tree: &Tree, report: &mut Report) {
     for file in &tree.files {
         let count = file.text.lines().count();
-        // Pictures and records are written by commands.
-        let is_written = file.path.ends_with(".svg") || file.path.starts_with("lab/record/");
+        // Pictures, records and the lock files of other workspaces are written by commands.
+        let suffixes = [".svg", "/Cargo.lock"];
+        let is_written =
+            suffixes.iter().any(|suffix| file.path.ends_with(suffix)) || file.path.starts_with("lab/record/");
         let excused = is_written || LONG.iter().any(|(path, _)| file.path == *path);
         if count > LINES_MAX && !excused {
             report.add(&file.path, 0, format!("{count} lines: which noun wants its own file?"));
