@@ -433,7 +433,7 @@ impl FlowTable {
         // A flow that came while somebody else was at the sums is idle to them still. It has requests staged, and
         // nobody else wakes it.
         if let Some(hierarchy) = &self.hierarchy {
-            hierarchy.wants(&rate.member, || rate.weight());
+            hierarchy.wants(&rate.member, rate.weight());
         }
         charged.cut(in_grains(rate.member.span_fixed(cost)), global_vtime, lease, length)
     }
@@ -499,7 +499,7 @@ impl FlowTable {
             charged.skipped.fetch_add(skipped, Relaxed);
         }
         if let Some(hierarchy) = &self.hierarchy {
-            hierarchy.wants(&rate.member, || rate.weight());
+            hierarchy.wants(&rate.member, rate.weight());
         }
         rate.grains_in_group(cost)
     }
@@ -611,6 +611,7 @@ impl Rate {
     }
 
     /// The weight set last.
+    #[inline]
     pub(crate) fn weight(&self) -> Weight {
         // Relaxed: a report.
         Weight(self.weight.load(Relaxed) as u16)

@@ -424,11 +424,11 @@ impl Hierarchy {
         }
     }
 
-    /// A member submits that may have nothing staged anywhere: an idle one competes from now on, at `weight`.
+    /// A member submits that may have nothing staged anywhere: an idle one competes from now on.
     #[inline(always)]
-    pub(crate) fn wants(&self, member: &Member, weight: impl FnOnce() -> Weight) {
+    pub(crate) fn wants(&self, member: &Member, weight: Weight) {
         if member.is_idle() {
-            self.wake(member, weight());
+            self.wake(member, weight);
         }
     }
 

@@ -37,10 +37,10 @@ fn loom_hierarchy_two_come_at_once() {
         let scene = scene(2);
         let other = scene.clone();
         let come = thread::spawn(move || {
-            other.0.wants(&other.1[0], || WEIGHT);
+            other.0.wants(&other.1[0], WEIGHT);
             parts(&other)
         });
-        scene.0.wants(&scene.1[1], || WEIGHT);
+        scene.0.wants(&scene.1[1], WEIGHT);
         let seen = [parts(&scene), come.join().unwrap()];
         assert!(seen.iter().flatten().all(|part| (1..=100_000_001).contains(part)), "{seen:?}");
         step(&scene, [true; 2]);
@@ -56,9 +56,9 @@ fn loom_hierarchy_one_comes_while_another_makes_a_step() {
     // once more.
     model(|| {
         let scene = scene(2);
-        scene.0.wants(&scene.1[0], || WEIGHT);
+        scene.0.wants(&scene.1[0], WEIGHT);
         let other = scene.clone();
-        let come = thread::spawn(move || other.0.wants(&other.1[1], || WEIGHT));
+        let come = thread::spawn(move || other.0.wants(&other.1[1], WEIGHT));
         step(&scene, [true, false]);
         come.join().unwrap();
         let sums = &scene.0.cells[0].sums;

@@ -43,7 +43,7 @@ impl Scene {
 
     fn wake(&self, flow: usize) {
         let (member, weight) = &self.members[flow];
-        self.hierarchy.wants(member, || *weight);
+        self.hierarchy.wants(member, *weight);
     }
 
     fn effective(&self, flow: usize) -> f64 {
