@@ -54,7 +54,7 @@ use crate::stats::{FlowStats, HctxStats, Trouble};
 use crate::table::{Owner, RequestTable, Swept};
 use crate::tag::TagSet;
 use crate::trace::{Recorder, Trace, TraceEvent};
-use crate::tuning::Tuning;
+use crate::tuning::{Meter, Tuning};
 use counters::Counters;
 use direct::DirectPath;
 use follow::Follow;
@@ -418,7 +418,7 @@ impl<P: Policy> HwCtx<P> {
     /// From now on counts for what tunes the device's policy, or for nothing. Before the first request, or with another
     /// policy, when all is quiet ([`HwCtx::thaw`]).
     pub fn set_tuning(&mut self, tuning: Option<Arc<Tuning>>, now_ns: u64) {
-        self.shared.meter = tuning.map(|tuning| tuning.meter(self.shared.id, now_ns));
+        self.shared.meter = tuning.map_or(Meter::off(), |tuning| tuning.meter(self.shared.id, now_ns));
     }
 
     /// Requests that this context's queue of a policy must be able to stage.

@@ -122,18 +122,26 @@ struct Tuner {
     waited_ns: Box<[u64]>,
 }
 
-/// A worker's hand in a [`Tuning`].
+/// What a worker counts between two looks at its line. Requests are counted without a look at whether anybody reads it:
+/// a path that is taken where nobody does leaves it out, and on the others the counts of a meter that is off are for
+/// nothing.
 pub(crate) struct Meter {
-    tuning: Arc<Tuning>,
-    hctx: HctxId,
-    /// Completions since this worker's last step.
-    completions: u32,
+    /// `None`: it is off.
+    hand: Option<Hand>,
     /// On the device now.
     out_units: u64,
     /// Completions that are not on the line yet, all of so many units, and their times in the system, ns.
     run_units: u32,
-    run_requests: u64,
+    run_requests: u32,
     run_total_ns: u64,
+}
+
+/// A worker's hand in a [`Tuning`].
+struct Hand {
+    tuning: Arc<Tuning>,
+    hctx: HctxId,
+    /// Completions since this worker's last step.
+    completions: u32,
 }
 
 impl Tuning {
@@ -184,15 +192,7 @@ impl Tuning {
         // Relaxed: as all that is written to a line.
         self.lines[hctx.index()].accounted_ns.store(now_ns, Ordering::Relaxed);
         self.lines[hctx.index()].completed_ns.store(now_ns, Ordering::Relaxed);
-        Meter {
-            tuning: self.clone(),
-            hctx,
-            completions: 0,
-            out_units: 0,
-            run_units: 1,
-            run_requests: 0,
-            run_total_ns: 0,
-        }
+        Meter { hand: Some(Hand { tuning: self.clone(), hctx, completions: 0 }), ..Meter::off() }
     }
 
     /// Sums up, steps the controller, and puts in force what it says. Returns whether anything has changed.
@@ -255,8 +255,8 @@ impl Tuning {
             let flows = get(&line.waiting_flows) as u32;
             (waiting_flows, waiting_queues) = (waiting_flows + flows, waiting_queues + u32::from(flows > 0));
             let waited = get(&line.waiting_ns) + if get(&line.is_waiting) == 1 { since_ns } else { 0 };
-            let part = (u128::from(waited.saturating_sub(*waited_ns).min(elapsed_ns)) << 16) / u128::from(elapsed_ns);
-            nobody = (nobody * ((1 << 16) - part as u64)) >> 16;
+            let part = part_of(waited.saturating_sub(*waited_ns).min(elapsed_ns), elapsed_ns);
+            nobody = (nobody * ((1 << 16) - part)) >> 16;
             *waited_ns = waited;
             // Relaxed: as above.
             let is_of_this_phase = line.epoch.load(Ordering::Relaxed) == epoch;
@@ -280,15 +280,41 @@ impl Tuning {
     }
 }
 
+/// `part` of `whole`, which is not 0, in 65536ths.
+fn part_of(part: u64, whole: u64) -> u64 {
+    // In one word, unless that overflows: 78 hours.
+    match part >> 48 {
+        0 => (part << 16) / whole,
+        _ => ((u128::from(part) << 16) / u128::from(whole)) as u64,
+    }
+}
+
 impl Meter {
+    /// One that nobody reads.
+    pub(crate) const fn off() -> Meter {
+        Meter { hand: None, out_units: 0, run_units: 1, run_requests: 0, run_total_ns: 0 }
+    }
+
+    /// Somebody reads it.
+    #[inline(always)]
+    pub(crate) fn is_on(&self) -> bool {
+        self.hand.is_some()
+    }
+
     /// D is found, and not T alone.
     pub(crate) fn finds_depth(&self) -> bool {
-        self.tuning.finds_depth
+        self.hand.as_ref().is_some_and(|hand| hand.tuning.finds_depth)
     }
 
     /// Counts the time since the last call towards what was on the device, and waited, all the while.
+    #[inline]
     pub(crate) fn account(&mut self, now_ns: u64) {
-        let line = self.line();
+        if let Some(hand) = &self.hand {
+            self.account_on(hand.line(), now_ns);
+        }
+    }
+
+    fn account_on(&self, line: &Line, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(own(&line.accounted_ns));
         if elapsed_ns > 0 {
             add(&line.device_unit_ns, self.out_units.wrapping_mul(elapsed_ns));
@@ -300,7 +326,7 @@ impl Meter {
     /// A run is over. Its last pick left somebody waiting for a token, or not; that or the window held so many flows
     /// back.
     pub(crate) fn picked(&mut self, is_waiting: bool, waiting_flows: u64) {
-        let line = self.line();
+        let Some(line) = self.hand.as_ref().map(Hand::line) else { return };
         set(&line.is_waiting, is_waiting.into());
         set(&line.waiting_flows, waiting_flows);
         set(&line.out_units, self.out_units);
@@ -318,7 +344,8 @@ impl Meter {
         if units != self.run_units {
             self.begin_run(units);
         }
-        self.run_requests += 1;
+        // Of a meter that is off nobody takes it back.
+        self.run_requests = self.run_requests.wrapping_add(1);
         self.run_total_ns = self.run_total_ns.wrapping_add(total_ns);
     }
 
@@ -331,10 +358,11 @@ impl Meter {
     /// Puts what has completed on the line.
     fn end_run(&mut self) {
         let (requests, total_ns) = (std::mem::take(&mut self.run_requests), std::mem::take(&mut self.run_total_ns));
+        let Some(line) = self.hand.as_ref().map(Hand::line) else { return };
         let (class, size) = (class_of(self.run_units), u64::from(self.run_units));
+        let requests = u64::from(requests);
         let units = size * requests;
         self.out_units -= units;
-        let line = self.line();
         let [units_word, requests_word] = &line.work[class];
         add(units_word, units);
         add(requests_word, requests);
@@ -356,9 +384,10 @@ impl Meter {
             return false;
         }
         self.end_run();
-        let line = self.line();
+        let Some(hand) = &mut self.hand else { return false };
+        let line = hand.line();
         // Relaxed: see `Tuning::step`.
-        let epoch = self.tuning.epoch.0.load(Ordering::Relaxed);
+        let epoch = hand.tuning.epoch.0.load(Ordering::Relaxed);
         let before_ns = own(&line.completed_ns);
         // Relaxed: our own word.
         let is_first = line.epoch.load(Ordering::Relaxed) != epoch;
@@ -370,14 +399,16 @@ impl Meter {
             line.epoch.store(epoch, Ordering::Relaxed);
         }
         set(&line.completed_ns, now_ns);
-        self.completions += requests as u32;
-        if self.completions < self.tuning.step_completions {
+        hand.completions += requests as u32;
+        if hand.completions < hand.tuning.step_completions {
             return false;
         }
-        self.completions = 0;
-        self.tuning.step(policy, self.hctx, is_in_parts, now_ns, kick)
+        hand.completions = 0;
+        hand.tuning.step(policy, hand.hctx, is_in_parts, now_ns, kick)
     }
+}
 
+impl Hand {
     #[inline(always)]
     fn line(&self) -> &Line {
         &self.tuning.lines[self.hctx.index()]

@@ -56,7 +56,7 @@ impl DirectPath {
             && self.waiting[lane].is_empty()
             && let Some(tag) = shared.commands.tags.acquire_of(class)
         {
-            self.fresh += shared.dispatch(tag, granted(handle, flow), class, now_ns);
+            self.fresh += shared.dispatch::<false>(tag, granted(handle, flow), class, now_ns);
         } else {
             self.waiting[lane].push_back(handle);
         }
@@ -74,7 +74,7 @@ impl DirectPath {
             {
                 self.waiting[lane].pop_front();
                 let flow = shared.requests.get_mut(handle).submission.flow;
-                dispatched += shared.dispatch(tag, granted(handle, flow), class, now_ns);
+                dispatched += shared.dispatch::<false>(tag, granted(handle, flow), class, now_ns);
             }
         }
         if shared.merging.is_on() && shared.commands.refused.is_none() {

@@ -90,8 +90,8 @@ pub(super) struct Shared<P: Policy> {
     /// Flows that were refused, have room, and are to be told.
     pub(super) room: Vec<FlowId>,
     pub(super) counters: Counters,
-    /// What is measured for figures that are found while the policy runs; `None` if they are numbers.
-    pub(super) meter: Option<Meter>,
+    /// What is measured for figures that are found while the policy runs; off if they are numbers.
+    pub(super) meter: Meter,
     /// `None`: a write is charged as the cost model says, for good.
     pub(super) follow: Option<Follow>,
 }
@@ -119,7 +119,7 @@ impl<P: Policy> Shared<P> {
             room: Vec::with_capacity(staging.flows()),
             staging,
             counters: Counters::new(limits.len()),
-            meter: None,
+            meter: Meter::off(),
             follow: None,
         }
     }
@@ -142,14 +142,20 @@ impl<P: Policy> Shared<P> {
     }
 
     /// Makes a granted request a command, or a part of the open one. Returns requests handed to the device, which with
-    /// merging may be others than this one.
+    /// merging may be others than this one. `IS_METERED`: as of [`Shared::complete`].
     #[inline(always)]
-    pub(super) fn dispatch(&mut self, tag: Tag, grant: Grant, class: QueueClass, now_ns: u64) -> usize {
+    pub(super) fn dispatch<const IS_METERED: bool>(
+        &mut self,
+        tag: Tag,
+        grant: Grant,
+        class: QueueClass,
+        now_ns: u64,
+    ) -> usize {
         let Grant { handle, flow, token } = grant;
         let request = self.requests.get_mut(handle);
         debug_assert_eq!(request.submission.flow, flow, "the policy granted {handle:?} to another flow");
-        if let Some(meter) = &mut self.meter {
-            meter.dispatched(token.units());
+        if IS_METERED {
+            self.meter.dispatched(token.units());
         }
         request.state = State::Dispatched { tag, token };
         request.dispatched_ns = now_ns;
@@ -212,6 +218,31 @@ impl<P: Policy> Shared<P> {
         out: &mut Vec<(Owner, Completion)>,
     ) {
         self.account(now_ns);
+        // Where nothing is measured, requests do not pay for it.
+        if self.meter.is_on() {
+            return self.complete_metered::<E>(now_ns, kick, out);
+        }
+        self.complete_each::<E, false>(now_ns, kick, out);
+    }
+
+    /// The same where something is measured.
+    #[inline(never)]
+    fn complete_metered<E: Ending<P>>(
+        &mut self,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
+        self.complete_each::<E, true>(now_ns, kick, out);
+    }
+
+    #[inline(always)]
+    fn complete_each<E: Ending<P>, const IS_METERED: bool>(
+        &mut self,
+        now_ns: u64,
+        kick: &mut impl Kick,
+        out: &mut Vec<(Owner, Completion)>,
+    ) {
         let mut kicks = 0;
         let mut counting = |hctx: HctxId| {
             kicks += 1;
@@ -226,7 +257,7 @@ impl<P: Policy> Shared<P> {
                 continue;
             };
             if self.apart == 0 {
-                self.complete::<E>(head, *status, buffer, now_ns, &mut counting, out);
+                self.complete::<E, IS_METERED>(head, *status, buffer, now_ns, &mut counting, out);
             } else if self.requests.get_mut(head).next.is_some() {
                 self.end_merged::<E>(head, *status, buffer.take(), std::mem::take(more), now_ns, &mut counting, out);
             } else {
@@ -248,7 +279,10 @@ impl<P: Policy> Shared<P> {
     /// So many requests were completed: steps what tunes the policy, if anything does and it is time.
     #[inline(always)]
     pub(super) fn tune(&mut self, completed: usize, now_ns: u64, kick: &mut impl Kick) {
-        let Shared { meter: Some(meter), policy, counters, splitting, .. } = self else { return };
+        if !self.meter.is_on() {
+            return;
+        }
+        let Shared { meter, policy, counters, splitting, .. } = self;
         let is_in_parts = splitting.as_deref().is_some_and(|splitting| splitting.control().is_in_parts());
         if meter.reaped(completed, is_in_parts, &**policy, now_ns, kick) {
             counters.mark(TraceEvent::Tuned, now_ns);
@@ -258,14 +292,13 @@ impl<P: Policy> Shared<P> {
     /// Counts the time since the last call towards the commands that were on the device all the while.
     pub(super) fn account(&mut self, now_ns: u64) {
         self.counters.account(self.commands.tags.in_use() as u64, now_ns);
-        if let Some(meter) = &mut self.meter {
-            meter.account(now_ns);
-        }
+        self.meter.account(now_ns);
     }
 
-    /// Completes a request that has a token, with the payload in `buffer`.
+    /// Completes a request that has a token, with the payload in `buffer`. `IS_METERED`: the meter counts it; false
+    /// only where the meter is off.
     #[inline(always)]
-    pub(super) fn complete<E: Ending<P>>(
+    pub(super) fn complete<E: Ending<P>, const IS_METERED: bool>(
         &mut self,
         handle: Handle,
         status: Status,
@@ -287,8 +320,8 @@ impl<P: Policy> Shared<P> {
             stats.count(op, status, length_bytes, queued_ns, device_ns);
             stats.charge(request.charge.cost.0);
         }
-        if let Some(meter) = &mut self.meter {
-            meter.completed(token.units(), queued_ns + device_ns);
+        if IS_METERED {
+            self.meter.completed(token.units(), queued_ns + device_ns);
         }
         E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);
     }

@@ -414,7 +414,7 @@ impl<P: Policy> Shared<P> {
     ) {
         let Shared { splitting, requests, counters, apart, meter, .. } = self;
         let Some(splitting) = splitting.as_deref_mut() else {
-            return self.complete::<E>(handle, status, buffer, now_ns, kick, out);
+            return self.complete::<E, true>(handle, status, buffer, now_ns, kick, out);
         };
         let Some(whole) = splitting.take_whole_of(handle) else {
             let &mut Request { ref submission, dispatched_ns, .. } = requests.get_mut(handle);
@@ -422,7 +422,7 @@ impl<P: Policy> Shared<P> {
             let device_ns = now_ns.saturating_sub(dispatched_ns);
             let ended = Ended { flow: flow.0, op, status, length_bytes, device_ns };
             splitting.note(&ended);
-            return self.complete::<E>(handle, status, buffer, now_ns, kick, out);
+            return self.complete::<E, true>(handle, status, buffer, now_ns, kick, out);
         };
         *apart -= 1;
         if let Some(trace) = &mut counters.trace {
@@ -432,9 +432,7 @@ impl<P: Policy> Shared<P> {
         let Completion { cookie, op, buffer: part, queued_ns: part_queued_ns, device_ns: part_device_ns, .. } =
             completion;
         // A part took units of its own at its dispatch.
-        if let Some(meter) = meter {
-            meter.completed(token.units(), part_queued_ns + part_device_ns);
-        }
+        meter.completed(token.units(), part_queued_ns + part_device_ns);
         // Before the whole is looked at, which is mended when no part has it.
         drop(part);
         if let Some(stats) = counters.of(request.submission.flow) {

@@ -25,21 +25,30 @@ impl StagedPath {
     /// Dispatches what the policy grants, at most a batch.
     #[inline(always)]
     pub(super) fn run<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
-        // Where nobody competes, requests do not pay for it.
+        // Where nobody competes and nothing is measured, requests do not pay for it.
         if shared.turn.is_watched() {
             return self.run_watched(shared, now_ns, kick);
         }
-        self.run_as::<P, false>(shared, now_ns, kick)
+        if shared.meter.is_on() {
+            return self.run_metered(shared, now_ns, kick);
+        }
+        self.run_as::<P, false, false>(shared, now_ns, kick)
     }
 
     /// The same while somebody competes.
     #[inline(never)]
     fn run_watched<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
-        self.run_as::<P, true>(shared, now_ns, kick)
+        self.run_as::<P, true, true>(shared, now_ns, kick)
+    }
+
+    /// The same where something is measured.
+    #[inline(never)]
+    fn run_metered<P: Policy>(&mut self, shared: &mut Shared<P>, now_ns: u64, kick: &mut impl Kick) -> Run {
+        self.run_as::<P, false, true>(shared, now_ns, kick)
     }
 
     #[inline(always)]
-    fn run_as<P: Policy, const IS_WATCHED: bool>(
+    fn run_as<P: Policy, const IS_WATCHED: bool, const IS_METERED: bool>(
         &mut self,
         shared: &mut Shared<P>,
         now_ns: u64,
@@ -73,7 +82,7 @@ impl StagedPath {
             match shared.policy.pick(&mut shared.queue, now_ns, &mut counting) {
                 Pick::Dispatch(grant) => {
                     let handle = grant.handle;
-                    dispatched += shared.dispatch(tag, grant, QueueClass::default(), now_ns);
+                    dispatched += shared.dispatch::<IS_METERED>(tag, grant, QueueClass::default(), now_ns);
                     if IS_WATCHED && shared.ends_turn(handle) {
                         again = true;
                         break;
@@ -82,8 +91,7 @@ impl StagedPath {
                 }
                 Pick::Throttled => {
                     // The queue that virtual time waits for has no token, and nobody tells this one when it could go.
-                    is_waiting = shared.meter.as_ref().is_some_and(|meter| meter.finds_depth())
-                        && shared.policy.is_out_of_units();
+                    is_waiting = IS_METERED && shared.meter.finds_depth() && shared.policy.is_out_of_units();
                     self.hold_back(shared, TraceEvent::Throttled, now_ns);
                 }
                 Pick::NoToken => {
@@ -102,9 +110,9 @@ impl StagedPath {
         if full || shared.commands.refused.is_some() {
             shared.policy.pause(&mut shared.queue, &mut counting);
         }
-        if let Some(meter) = &mut shared.meter {
+        if IS_METERED && shared.meter.is_on() {
             let waiting_flows = if self.is_held_back { shared.policy.staged_flows(&shared.queue) } else { 0 };
-            meter.picked(is_waiting, waiting_flows as u64);
+            shared.meter.picked(is_waiting, waiting_flows as u64);
         }
         shared.ring(dispatched, now_ns);
         if kicks > 0 {

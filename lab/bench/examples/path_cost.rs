@@ -10,8 +10,8 @@
 //! instructions per request, by the CPU, as glibc chooses a `memset` by it and callgrind counts each round of its `rep
 //! stos`. So count 1,000 batches and 3,000, and divide the difference by the 64,000 requests between them.
 //!
-//! `path_cost LAYER BATCHES [FLOWS [GROUPS]]`: LAYER is a policy or `raw`; prints nanoseconds per request. GROUPS, 0 to
-//! 3: all flows are in so many groups, one in the other.
+//! `path_cost LAYER BATCHES [FLOWS [GROUPS [auto]]]`: LAYER is a policy or `raw`; prints nanoseconds per request.
+//! GROUPS, 0 to 3: all flows are in so many groups, one in the other. `auto`: D is found.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::null::NullDevice;
@@ -21,6 +21,7 @@ use mqfq_blk::path::PathOptions;
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::table::Owner;
+use mqfq_blk::tuning::Tuning;
 use mqfq_blk::{CostModel, FlowId, HctxId, PolicyKind, PolicyOptions, Topology};
 use mqfq_report::print_line;
 use mqfq_sched::flow::Weight;
@@ -43,10 +44,11 @@ struct Path {
     now_ns: u64,
 }
 
-fn path(layer: &str, flows: u32, groups: u32) -> Result<Path, String> {
+fn path(layer: &str, flows: u32, groups: u32, depth_auto: bool) -> Result<Path, String> {
     let named = || layer.parse::<PolicyKind>().map_err(|error| format!("argument 1: {error}, or raw"));
     let kind: PolicyKind = if layer == "raw" { PolicyKind::None } else { named()? };
-    let options = PolicyOptions { depth: 64, ..PolicyOptions::new(kind) }.relaxed(1);
+    let options = PolicyOptions { depth: 64, depth_auto, ..PolicyOptions::new(kind) }.relaxed(1);
+    let tuning = Tuning::new(&options, 1);
     let weights = vec![Weight::DEFAULT; flows as usize];
     // So that each flow has the effective weight that it has without groups.
     let sum = Weight::new(100 * u64::from(flows).min(100)).expect("in range");
@@ -58,7 +60,7 @@ fn path(layer: &str, flows: u32, groups: u32) -> Result<Path, String> {
     let policy = AnyPolicy::with_tree(&options, &Topology::flat(1), &weights, &tree);
     let policy = policy.map_err(|error| error.to_string())?;
     let options = QueueOptions { hctx: HctxId(0), depth: 64, ring: None, interrupt: Arc::new(|_| ()) };
-    let hctx = HwCtx::new(HwCtxOptions {
+    let mut hctx = HwCtx::new(HwCtxOptions {
         id: HctxId(0),
         policy: Arc::new(policy),
         device: NullDevice::new(1 << 30).open_queue(options)?,
@@ -67,6 +69,7 @@ fn path(layer: &str, flows: u32, groups: u32) -> Result<Path, String> {
         cost: CostModel::FLAT,
         path: PathOptions::default(),
     });
+    hctx.set_tuning(tuning, 0);
     Ok(Path {
         hctx: if layer == "raw" { hctx.raw() } else { hctx },
         buffers: (0..BATCH).map(|_| Buffer::new(LENGTH_BYTES as usize)).collect(),
@@ -140,7 +143,12 @@ fn measure(arguments: &[String]) -> Result<(), String> {
         Ok(groups) if groups <= Tree::DEPTH_MAX as u32 => groups,
         _ => return Err(format!("argument 4 is no number from 0 to {}", Tree::DEPTH_MAX)),
     };
-    let mut path = path(layer, flows, groups)?;
+    let depth_auto = match arguments.get(4).map(String::as_str) {
+        None => false,
+        Some("auto") => true,
+        Some(_) => return Err("argument 5 is not auto".to_string()),
+    };
+    let mut path = path(layer, flows, groups, depth_auto)?;
     let start = Instant::now();
     path.batches(batches);
     let ns = start.elapsed().as_nanos() as f64 / (f64::from(batches) * f64::from(BATCH));
