@@ -23,9 +23,11 @@ use crate::queues::{DeviceQueues, QueueLayout, QueueMap};
 use crate::split::{SplitControl, SplitState};
 use crate::stage::StageLimits;
 use crate::stats::{FlowStats, HctxStats, Trouble};
+use crate::steps::Steps;
 use crate::table::{Swept, UnderWay};
 use crate::trace::Trace;
 use crate::tuning::{InForce, Tuning};
+use crate::worker::Desk;
 use crate::worker::thread::{self, Running, Shared, SharedDevice};
 use flows::Room;
 use mqfq_sched::class::PriorityClass;
@@ -255,24 +257,10 @@ impl Engine {
         thread::check_ring()?;
         let cpus = machine::allowed_cpus();
         let topology = machine::topology(&cpus, options.workers);
-        let prepared = prepare(&options, &topology, probe)?;
         let bells: Result<Vec<Arc<Bell>>, _> = (0..options.workers).map(|_| Bell::new().map(Arc::new)).collect();
         let bells = bells.map_err(|error| format!("cannot make an eventfd: {error}"))?;
-        let assembled = options.devices.iter().zip(prepared);
-        let assembled = assembled.map(|(device, prepared)| prepared.assemble(device, options.workers, &bells));
-        let current: Vec<Current> = assembled.collect::<Result<_, String>>()?;
-        let devices = current.iter().map(|device| device.shared.clone()).collect();
-        let shared = Arc::new(Shared::new(clock, bells, devices, options.spin_ns));
-        let current = Mutex::new(current.into_iter().map(Some).collect());
         let EngineOptions { workers, pin, .. } = options;
-        let mut engine = Engine {
-            shared,
-            topology,
-            current,
-            changing: Mutex::new(()),
-            sweeping: Mutex::new(()),
-            threads: Vec::new(),
-        };
+        let mut engine = Engine::over(&options, topology, clock, None, probe, bells)?;
         let (sender, started) = mpsc::channel();
         for index in 0..workers {
             let pinned = pin && workers <= cpus.len();
@@ -285,6 +273,47 @@ impl Engine {
             started.recv().map_err(|_| "a worker ended before it had started".to_owned())??;
         }
         Ok(engine)
+    }
+
+    /// The same without a thread: the caller makes each worker of its [`Desk`], on a host of its own, and steps it
+    /// ([`Worker::step`](crate::worker::Worker::step)) as `steps` says. A device that says that it has class queues is
+    /// believed. The workers stop, when the engine is dropped, at their next step.
+    ///
+    /// # Errors
+    /// As [`Engine::start`], but for queues that a worker opens.
+    pub fn start_stepped(options: EngineOptions, steps: Steps) -> Result<(Engine, Vec<Desk>), String> {
+        check(&options)?;
+        let topology = Topology::flat(options.workers);
+        let bells = (0..options.workers).map(|_| Arc::new(Bell::silent())).collect();
+        let clock = Clock::made_up(steps.now_ns);
+        let engine = Engine::over(&options, topology, clock, Some(steps), None, bells)?;
+        let desk = |index| Desk { shared: engine.shared.clone(), index };
+        let desks = (0..options.workers).map(desk).collect();
+        Ok((engine, desks))
+    }
+
+    /// An engine without workers as yet.
+    fn over(
+        options: &EngineOptions,
+        topology: Topology,
+        clock: Clock,
+        steps: Option<Steps>,
+        probe: Option<Clock>,
+        bells: Vec<Arc<Bell>>,
+    ) -> Result<Engine, String> {
+        let assembled = options.devices.iter().zip(prepare(options, &topology, probe)?);
+        let assembled = assembled.map(|(device, prepared)| prepared.assemble(device, options.workers, &bells));
+        let current: Vec<Current> = assembled.collect::<Result<_, String>>()?;
+        let devices = current.iter().map(|device| device.shared.clone()).collect();
+        let shared = Arc::new(Shared::new(clock, steps, bells, devices, options.spin_ns));
+        Ok(Engine {
+            shared,
+            topology,
+            current: Mutex::new(current.into_iter().map(Some).collect()),
+            changing: Mutex::new(()),
+            sweeping: Mutex::new(()),
+            threads: Vec::new(),
+        })
     }
 
     /// All that [`Engine::start`] refuses without opening a queue to stay; what each device would start with.
@@ -338,7 +367,7 @@ impl Engine {
 
     /// Number of workers.
     pub fn workers(&self) -> usize {
-        self.threads.len()
+        self.shared.bells.len()
     }
 
     /// The engine's clock: the `now_ns` of its clients.
@@ -362,19 +391,20 @@ impl Engine {
 
     fn drain_by(&self, ask: impl Fn(mpsc::Sender<()>) -> Mail, abort: impl Fn() -> Mail, grace: Duration) -> bool {
         let (sender, drained) = mpsc::channel();
-        for worker in 0..self.threads.len() {
+        for worker in 0..self.workers() {
             self.shared.send(worker, ask(sender.clone()));
         }
         drop(sender);
         let clock = self.clock();
         let mut until_ns = clock.now_ns().saturating_add(nanoseconds(grace));
         let (mut in_time, mut answers) = (true, 0);
-        while answers < self.threads.len() {
-            match drained.recv_timeout(Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()))) {
+        while answers < self.workers() {
+            let left = Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()));
+            match self.shared.answer(&drained, left) {
                 Ok(()) => answers += 1,
                 Err(mpsc::RecvTimeoutError::Timeout) if in_time => {
                     in_time = false;
-                    (0..self.threads.len()).for_each(|worker| self.shared.send(worker, abort()));
+                    (0..self.workers()).for_each(|worker| self.shared.send(worker, abort()));
                     // A shut-down socket ends at once; what remains is requests on the device.
                     until_ns = clock.now_ns().saturating_add(nanoseconds(grace.max(LAST_REQUESTS_LEAST)));
                 }
@@ -387,7 +417,7 @@ impl Engine {
     /// Has every worker record the requests that complete on every device from now on: the last `capacity` of each. See
     /// [`crate::trace`]. What was recorded before is dropped.
     pub fn start_trace(&self, capacity: usize) {
-        (0..self.threads.len()).for_each(|worker| self.shared.send(worker, Mail::StartTrace { capacity }));
+        (0..self.workers()).for_each(|worker| self.shared.send(worker, Mail::StartTrace { capacity }));
     }
 
     /// Stops recording. What was recorded, by worker, then by device; nothing of a worker that has ended.
@@ -397,8 +427,8 @@ impl Engine {
             self.shared.send(worker, Mail::TakeTrace(sender));
             reply
         };
-        let replies: Vec<_> = (0..self.threads.len()).map(ask).collect();
-        replies.into_iter().map(|reply| reply.recv().unwrap_or_default()).collect()
+        let replies: Vec<_> = (0..self.workers()).map(ask).collect();
+        replies.into_iter().map(|reply| self.shared.answer(&reply, Duration::MAX).unwrap_or_default()).collect()
     }
 
     /// What is under way on each worker, by worker, then by device. Each looks at its table in pieces between requests.
@@ -416,15 +446,14 @@ impl Engine {
             self.shared.send(worker, Mail::Sweep(Sweep { found: empty(), reply, at: (0, 0) }));
             swept
         };
-        let replies: Vec<_> = (0..self.threads.len()).map(ask).collect();
+        let replies: Vec<_> = (0..self.workers()).map(ask).collect();
         let clock = self.clock();
         let until_ns = clock.now_ns() + SWEEP_PATIENCE_NS;
         let swept = |reply: mpsc::Receiver<_>| {
-            reply.recv_timeout(Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()))).map_err(|error| {
-                match error {
-                    mpsc::RecvTimeoutError::Timeout => Missing::Late,
-                    mpsc::RecvTimeoutError::Disconnected => Missing::Gone,
-                }
+            let left = Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()));
+            self.shared.answer(&reply, left).map_err(|error| match error {
+                mpsc::RecvTimeoutError::Timeout => Missing::Late,
+                mpsc::RecvTimeoutError::Disconnected => Missing::Gone,
             })
         };
         replies.into_iter().map(swept).collect()
@@ -438,7 +467,7 @@ impl Engine {
 
     /// The same without latencies and without what is under way: no worker is asked for anything.
     pub fn sums(&self) -> EngineStats {
-        self.read((0..self.threads.len()).map(|_| Err(Missing::Late)).collect(), false)
+        self.read((0..self.workers()).map(|_| Err(Missing::Late)).collect(), false)
     }
 
     fn read(&self, swept: Vec<Result<Vec<Swept>, Missing>>, with_latencies: bool) -> EngineStats {
@@ -476,7 +505,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        for worker in 0..self.threads.len() {
+        for worker in 0..self.workers() {
             self.shared.send(worker, Mail::Stop);
         }
         for thread in self.threads.drain(..) {

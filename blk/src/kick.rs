@@ -9,7 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 #[repr(align(128))]
 pub struct Bell {
     word: WakeWord,
-    event: OwnedFd,
+    /// `None`: whoever steps the worker looks at the word.
+    event: Option<OwnedFd>,
 }
 
 impl Bell {
@@ -26,15 +27,22 @@ impl Bell {
             }
             OwnedFd::from_raw_fd(event)
         };
-        Ok(Bell { word: WakeWord::default(), event })
+        Ok(Bell { word: WakeWord::default(), event: Some(event) })
+    }
+
+    /// A bell that nobody hears: the worker is stepped by who looks at [`Bell::is_kicked`] instead.
+    pub fn silent() -> Bell {
+        Bell { word: WakeWord::default(), event: None }
     }
 
     /// Makes the worker run a full turn soon. What it shall find was published before.
     pub fn kick(&self) {
-        if self.word.kick() {
+        if self.word.kick()
+            && let Some(event) = &self.event
+        {
             let one = 1u64.to_ne_bytes();
             // SAFETY: `one` is 8 readable bytes for the duration of the call; the descriptor is ours.
-            let written = unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            let written = unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
             // A failure is EAGAIN only on a non-blocking eventfd whose count is full, and ours is neither.
             debug_assert_eq!(written, 8, "eventfd refused a kick");
         }
@@ -55,8 +63,8 @@ impl Bell {
         self.word.woke();
     }
 
-    /// What the worker's ring reads 8 bytes from, to be woken.
+    /// What the worker's ring reads 8 bytes from, to be woken; -1 of a silent one.
     pub fn event(&self) -> RawFd {
-        self.event.as_raw_fd()
+        self.event.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 }

@@ -44,6 +44,8 @@ pub mod kick;
 pub mod machine;
 #[cfg(feature = "uring")]
 pub mod ring;
+#[cfg(feature = "uring")]
+pub mod steps;
 
 pub use mqfq_sched::class::PriorityClass;
 pub use mqfq_sched::cost::{CostModel, CostTerm};

@@ -292,7 +292,7 @@ impl Engine {
         let until_ns = clock.now_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
         let answer = |_| {
             let left = Duration::from_nanos(until_ns.saturating_sub(clock.now_ns()));
-            answers.recv_timeout(left).map_err(|error| match error {
+            self.shared.answer(&answers, left).map_err(|error| match error {
                 mpsc::RecvTimeoutError::Timeout => {
                     format!("requests did not come back from it within {} s", patience.as_secs_f64())
                 }

@@ -31,7 +31,7 @@ impl Engine {
         let until_ns = self.clock().now_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
         for _ in 0..self.workers() {
             let left = Duration::from_nanos(until_ns.saturating_sub(self.clock().now_ns()));
-            if let Err(error) = is_quiet.recv_timeout(left) {
+            if let Err(error) = self.shared.answer(&is_quiet, left) {
                 self.resume();
                 let patience_s = patience.as_secs_f64();
                 return Err(match error {
@@ -57,7 +57,7 @@ impl Engine {
         let replies: Vec<_> = (0..self.workers()).map(ask).collect();
         let mut all = Vec::new();
         for reply in replies {
-            let packed = reply.recv_timeout(patience).map_err(|_| "a worker does not answer".to_owned())?;
+            let packed = self.shared.answer(&reply, patience).map_err(|_| "a worker does not answer".to_owned())?;
             all.extend(packed.map_err(|error| format!("a connection's descriptor cannot be copied: {error}"))?);
         }
         Ok(all)

@@ -47,6 +47,8 @@ use mqfq_sched::policy::{AnyPolicy, Policy};
 use mqfq_sched::topology::HctxId;
 use pause::Pausing;
 use std::sync::{Arc, mpsc};
+#[cfg(feature = "uring")]
+pub use thread::{AtDesk, Desk};
 use turnstile::{NO_TURNSTILE, Turnstiles};
 
 use live::{Ending, LiveDevices};
@@ -326,14 +328,23 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     /// # Panics
     /// If the host says that it is broken.
     pub fn work(&mut self) {
-        loop {
-            let busy = self.turn();
-            // Before the next sleep: the kick that brought the stop is spent, and no other will come.
-            if self.stopped {
-                return;
-            }
+        while self.step() {}
+    }
+
+    /// One turn, and the entry of the host that follows it. False: [`Mail::Stop`] has come, and there is no other turn.
+    ///
+    /// For who steps several workers on one thread: such a host's [`Host::enter_and_wait`] returns at once, and the
+    /// next step comes when the sleep would have ended.
+    ///
+    /// # Panics
+    /// As [`Worker::work`].
+    pub fn step(&mut self) -> bool {
+        let busy = self.turn();
+        // Before the next sleep: the kick that brought the stop is spent, and no other will come.
+        if !self.stopped {
             self.enter(busy);
         }
+        !self.stopped
     }
 
     /// Takes in a client that was made elsewhere, and starts it. One that comes while the worker drains is dropped.

@@ -21,10 +21,11 @@ use crate::kick::Bell;
 use crate::machine::{self, Cpu};
 use crate::path::PathOptions;
 use crate::queues::DeviceQueues;
-use crate::ring::{self, Ring};
+use crate::ring::{self, DeviceRing, Ring};
 use crate::split::SplitControl;
 use crate::stage::StageLimits;
 use crate::stats::Trouble;
+use crate::steps::Steps;
 use crate::tuning::Tuning;
 use mqfq_sched::cost::CostModel;
 use mqfq_sched::flow::Weight;
@@ -36,6 +37,7 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -116,6 +118,8 @@ impl Alarm {
 /// What the workers of an engine share.
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
+    /// Who steps the workers; `None`: each has a thread of its own.
+    pub(crate) steps: Option<Steps>,
     pub(crate) bells: Vec<Arc<Bell>>,
     mailboxes: Vec<Mailbox>,
     /// By index; `None` where there was a device and is no other yet. Looked at when a worker begins, or is told that a
@@ -130,12 +134,19 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(clock: Clock, bells: Vec<Arc<Bell>>, devices: Vec<Arc<SharedDevice>>, spin_ns: u64) -> Shared {
+    pub(crate) fn new(
+        clock: Clock,
+        steps: Option<Steps>,
+        bells: Vec<Arc<Bell>>,
+        devices: Vec<Arc<SharedDevice>>,
+        spin_ns: u64,
+    ) -> Shared {
         let mailboxes = bells.iter().map(|_| Mailbox::default()).collect();
         let devices = Mutex::new(devices.into_iter().map(Some).collect());
         let turns = bells.iter().map(|_| Turns::default()).collect();
         Shared {
             clock,
+            steps,
             bells,
             mailboxes,
             turns,
@@ -156,6 +167,17 @@ impl Shared {
     pub(crate) fn devices(&self) -> MutexGuard<'_, Vec<Option<Arc<SharedDevice>>>> {
         // A list is whole even if who held it panicked.
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a worker's answer.
+    ///
+    /// # Errors
+    /// As [`mpsc::Receiver::recv_timeout`].
+    pub(crate) fn answer<T>(&self, answers: &mpsc::Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutError> {
+        match self.steps {
+            None => answers.recv_timeout(patience),
+            Some(steps) => steps.answer(answers, patience),
+        }
     }
 
     pub(crate) fn send(&self, worker: usize, mail: Mail) {
@@ -270,17 +292,8 @@ fn open(shared: Arc<Shared>, index: usize) -> Result<Worker<ThreadHost>, String>
         .map_err(|error| format!("worker {index}: {}", ring::cannot_set_up(&error)))?;
     let devices: Vec<Arc<SharedDevice>> = shared.devices().iter().flatten().cloned().collect();
     ring.register_files(&devices.iter().map(|device| device.device.ring_file()).collect::<Vec<_>>());
-    let host = ThreadHost { shared, index, ring };
-    let hctxs: Result<Vec<_>, String> =
-        devices.iter().zip(0..).map(|(device, number)| host.open_context(device, number)).collect();
-    let infos: Vec<DeviceInfo> = devices.iter().map(|device| device.device.info()).collect();
-    let options = WorkerOptions {
-        spin_ns: host.shared.spin_ns,
-        ended_max: ring::COMPLETION_ENTRIES as usize,
-        ..WorkerOptions::default()
-    };
-    let devices = LiveDevices { open: ThreadHost::open_device, close: ThreadHost::close_device };
-    Ok(Worker::new(host, hctxs?, infos, options).with_devices(devices))
+    let host = ThreadHost { desk: Desk { shared, index }, ring };
+    Desk::worker(host, ring::COMPLETION_ENTRIES as usize)
 }
 
 /// What stands where a device was: it is never asked for anything.
@@ -302,14 +315,30 @@ fn vacant() -> (HwCtx<AnyPolicy>, DeviceInfo) {
     (hctx, device.info())
 }
 
-/// What a worker's loop runs on here: see [`Host`].
-struct ThreadHost {
-    shared: Arc<Shared>,
-    index: usize,
-    ring: Ring,
+/// A worker's part in its engine, whatever it runs on: its bell, its mail, its queue of each device.
+pub struct Desk {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) index: usize,
 }
 
-impl ThreadHost {
+/// A host that has a desk: [`Host::take_mail`], [`Host::kick`] and the like are the desk's.
+pub trait AtDesk: Host {
+    /// It.
+    fn desk(&self) -> &Desk;
+
+    /// The door of a device's queue to the host's ring, if it has one.
+    fn device_ring(&self, device: u16) -> Option<DeviceRing> {
+        let _ = device;
+        None
+    }
+
+    /// A device goes, and what its queue has put on the host is no event any more.
+    fn close_device(&mut self, device: u16) {
+        let _ = device;
+    }
+}
+
+impl Desk {
     fn bell(&self) -> &Bell {
         &self.shared.bells[self.index]
     }
@@ -318,8 +347,80 @@ impl ThreadHost {
         HctxId(u16::try_from(self.index).expect("fewer than 65536 workers"))
     }
 
-    /// This worker's context of the device of index `number`.
-    fn open_context(&self, device: &SharedDevice, number: u16) -> Result<HwCtx<AnyPolicy>, String> {
+    /// The worker's place in the engine.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The engine's time, ns.
+    pub fn now_ns(&self) -> u64 {
+        self.shared.clock.now_ns()
+    }
+
+    /// See [`Host::kick`].
+    pub fn kick(&self, hctx: HctxId) {
+        self.shared.bells[hctx.0 as usize].kick();
+    }
+
+    /// See [`Host::may_sleep`].
+    pub fn may_sleep(&self) -> bool {
+        self.bell().may_sleep()
+    }
+
+    /// See [`Host::woke`].
+    pub fn woke(&self) {
+        self.bell().woke();
+    }
+
+    /// See [`Host::is_kicked`].
+    pub fn is_kicked(&self) -> bool {
+        self.bell().is_kicked()
+    }
+
+    /// See [`Host::take_mail`].
+    pub fn take_mail(&self) -> Option<Mail> {
+        self.shared.mailbox(self.index).waiting.pop_front()
+    }
+
+    /// See [`Host::attach`].
+    pub fn attach(&self, make: MakeClient) {
+        self.shared.attach(make);
+    }
+
+    /// See [`Host::troubled`].
+    pub fn troubled(&self, device: usize, trouble: Trouble) {
+        if let Some(action) = self.shared.on_trouble.get() {
+            action(device, trouble);
+        }
+    }
+
+    /// See [`Host::turned`].
+    pub fn turned(&self) {
+        let Turns(turns) = &self.shared.turns[self.index];
+        // Relaxed, both: this worker alone writes it.
+        turns.store(turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The worker that sits here, with its queue of each device. Once.
+    ///
+    /// # Errors
+    /// One sentence: a device queue that could not be opened.
+    pub fn worker<H: AtDesk>(host: H, ended_max: usize) -> Result<Worker<H>, String> {
+        let shared = host.desk().shared.clone();
+        let devices: Vec<Arc<SharedDevice>> = shared.devices().iter().flatten().cloned().collect();
+        let hctxs: Result<Vec<_>, String> = devices
+            .iter()
+            .zip(0..)
+            .map(|(device, number)| host.desk().open_context(device, host.device_ring(number)))
+            .collect();
+        let infos: Vec<DeviceInfo> = devices.iter().map(|device| device.device.info()).collect();
+        let options = WorkerOptions { spin_ns: shared.spin_ns, ended_max, ..WorkerOptions::default() };
+        let devices = LiveDevices { open: open_device::<H>, close: close_device::<H> };
+        Ok(Worker::new(host, hctxs?, infos, options).with_devices(devices))
+    }
+
+    /// This worker's context of a device.
+    fn open_context(&self, device: &SharedDevice, ring: Option<DeviceRing>) -> Result<HwCtx<AnyPolicy>, String> {
         let bells = self.shared.bells.clone();
         let is_of_sets = device.queues.map().is_of_sets();
         let queue = match device.queues.port(self.id(), device.queue_depth) {
@@ -328,7 +429,7 @@ impl ThreadHost {
                 let options = QueueOptions {
                     hctx: self.id(),
                     depth: device.queue_depth,
-                    ring: Some(self.ring.device_ring(number)),
+                    ring,
                     interrupt: Arc::new(move |hctx: HctxId| bells[hctx.0 as usize].kick()),
                 };
                 if is_of_sets {
@@ -360,45 +461,69 @@ impl ThreadHost {
         let _ = device.boards[self.index].set(hctx.board().clone());
         Ok(hctx)
     }
+}
 
-    fn open_device(&mut self, device: u16) -> Result<(HwCtx<AnyPolicy>, DeviceInfo), String> {
-        let shared = self.shared.device(device.into()).ok_or("it has gone before it was opened")?;
-        Ok((self.open_context(&shared, device)?, shared.device.info()))
-    }
+fn open_device<H: AtDesk>(host: &mut H, device: u16) -> Result<(HwCtx<AnyPolicy>, DeviceInfo), String> {
+    let desk = host.desk();
+    let shared = desk.shared.device(device.into()).ok_or("it has gone before it was opened")?;
+    Ok((desk.open_context(&shared, host.device_ring(device))?, shared.device.info()))
+}
 
-    fn close_device(&mut self, device: u16) -> (HwCtx<AnyPolicy>, DeviceInfo) {
-        self.ring.close_device(device);
-        vacant()
-    }
+fn close_device<H: AtDesk>(host: &mut H, device: u16) -> (HwCtx<AnyPolicy>, DeviceInfo) {
+    host.close_device(device);
+    vacant()
+}
 
+/// What a worker's loop runs on here: see [`Host`].
+struct ThreadHost {
+    desk: Desk,
+    ring: Ring,
+}
+
+impl ThreadHost {
     fn entered(&self, result: io::Result<()>) -> io::Result<()> {
-        result.map_err(|error| io::Error::new(error.kind(), format!("worker {}: io_uring_enter: {error}", self.index)))
+        let index = self.desk.index;
+        result.map_err(|error| io::Error::new(error.kind(), format!("worker {index}: io_uring_enter: {error}")))
+    }
+}
+
+impl AtDesk for ThreadHost {
+    fn desk(&self) -> &Desk {
+        &self.desk
+    }
+
+    fn device_ring(&self, device: u16) -> Option<DeviceRing> {
+        Some(self.ring.device_ring(device))
+    }
+
+    fn close_device(&mut self, device: u16) {
+        self.ring.close_device(device);
     }
 }
 
 impl Host for ThreadHost {
     fn now_ns(&mut self) -> u64 {
-        self.shared.clock.now_ns()
+        self.desk.now_ns()
     }
 
     fn kick(&mut self, hctx: HctxId) {
-        self.shared.bells[hctx.0 as usize].kick();
+        self.desk.kick(hctx);
     }
 
     fn may_sleep(&mut self) -> bool {
-        self.bell().may_sleep()
+        self.desk.may_sleep()
     }
 
     fn woke(&mut self) {
-        self.bell().woke();
+        self.desk.woke();
     }
 
     fn is_kicked(&mut self) -> bool {
-        self.bell().is_kicked()
+        self.desk.is_kicked()
     }
 
     fn take_mail(&mut self) -> Option<Mail> {
-        self.shared.mailbox(self.index).waiting.pop_front()
+        self.desk.take_mail()
     }
 
     fn collect(&mut self, ended: &mut Vec<Ended>) {
@@ -495,25 +620,21 @@ impl Host for ThreadHost {
     }
 
     fn attach(&mut self, make: MakeClient) {
-        self.shared.attach(make);
+        self.desk.attach(make);
     }
 
     fn troubled(&mut self, device: usize, trouble: Trouble) {
-        if let Some(action) = self.shared.on_trouble.get() {
-            action(device, trouble);
-        }
+        self.desk.troubled(device, trouble);
     }
 
     fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
         // Counted from when the ring is entered, which is later: the timer is never early.
-        let wait_ns = at_ns.saturating_sub(self.shared.clock.now_ns());
+        let wait_ns = at_ns.saturating_sub(self.desk.now_ns());
         self.ring.timer(client, Duration::from_nanos(wait_ns), user);
     }
 
     fn turned(&mut self) {
-        let Turns(turns) = &self.shared.turns[self.index];
-        // Relaxed, both: this worker alone writes it.
-        turns.store(turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.desk.turned();
     }
 
     fn cancel_waits(&mut self, client: u32) {
