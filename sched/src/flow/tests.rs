@@ -100,6 +100,79 @@ fn worker_with_an_old_view_does_not_turn_the_refresh_back() {
     assert_eq!(flows.refreshed.load(Relaxed), 1);
 }
 
+#[test]
+fn a_look_from_far_behind_does_not_turn_the_refresh_back() {
+    // Three octants behind is as far as a look can be; it reads as five ahead.
+    let flows = table(100, VTime::ZERO);
+    flows.refresh_if_due(VTime::from_raw(3 << 61));
+    flows.refresh_if_due(VTime::from_raw(64));
+    assert_eq!(flows.refreshed.load(Relaxed), 3);
+}
+
+#[test]
+fn a_table_knows_its_size_and_a_weight_its_range() {
+    let flows = table(100, VTime::ZERO);
+    assert_eq!((flows.len(), flows.is_empty()), (1, false));
+    let refused = Weight::new(10_001).unwrap_err().to_string();
+    assert_eq!(refused, "weight 10001 is out of range, allowed is 1 to 10000");
+}
+
+#[test]
+#[should_panic(expected = "is out of range, allowed is 1 to")]
+fn a_cost_beyond_the_largest_is_refused() {
+    let _ = table(100, VTime::ZERO).charge(FLOW, Cost(COST_MAX.0 + 1), VTime::ZERO);
+}
+
+/// Units of 7000 requests of cost 3 at weight 700: 438.86 units = 6.857 grains each, 48000 grains together.
+const PAID: i64 = 48_000 * 64;
+
+#[test]
+fn fractions_are_paid_by_first_requests_and_out_of_leases() {
+    let (first, leased) = (table(700, VTime::ZERO), table(700, VTime::ZERO));
+    let (interval, mut lease) = leased.charge_first(FLOW, Cost(3), VTime::ZERO);
+    let (mut paid_first, mut paid_leased) = (0, interval.span.0 as i64);
+    for n in 0..7000 {
+        let (interval, left) = first.charge_first(FLOW, Cost(3), VTime::ZERO);
+        paid_first += interval.span.0 as i64;
+        first.give_back(FLOW, left);
+        if n == 0 {
+            continue;
+        }
+        paid_leased += leased.charge_leased(FLOW, Cost(3), VTime::ZERO, &mut lease, LENGTH).span.0 as i64;
+    }
+    for paid in [paid_first, paid_leased] {
+        assert!((PAID - 64..=PAID).contains(&paid), "{paid}");
+    }
+}
+
+#[test]
+fn fractions_that_a_queue_leaves_behind_are_paid() {
+    // Each queue leaves with less than a grain that it owes; what they leave adds up.
+    let flows = table(700, VTime::ZERO);
+    for _ in 0..1750 {
+        let (_, mut lease) = flows.charge_first(FLOW, Cost(3), VTime::ZERO);
+        for _ in 0..3 {
+            let _ = flows.charge_leased(FLOW, Cost(3), VTime::ZERO, &mut lease, VSpan(64));
+        }
+        flows.give_back(FLOW, lease);
+    }
+    let paid = flows.finish_tag(FLOW).raw() as i64;
+    assert!((PAID - 64..=PAID).contains(&paid), "{paid}");
+}
+
+#[test]
+fn a_credit_that_would_pay_for_all_leaves_a_grain_to_be_taken() {
+    // L3: 60 KiB of credit, and a lease of 4 KiB that takes a grain of the axis all the same.
+    let flows = table(100, VTime::ZERO);
+    let (_, mut one) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut one, LENGTH);
+    let (_, mut two) = flows.charge_first(FLOW, Cost(4096), VTime::ZERO);
+    flows.give_back(FLOW, one);
+    let before = flows.finish_tag(FLOW);
+    let _ = flows.charge_leased(FLOW, Cost(4096), VTime::ZERO, &mut two, VSpan(64));
+    assert_eq!(flows.finish_tag(FLOW).since(before), 64);
+}
+
 const LENGTH: VSpan = VSpan(64 << 20);
 
 /// What a request of `cost` at weight 100 takes.
