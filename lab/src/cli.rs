@@ -3,7 +3,7 @@
 use crate::sim::{FigureOptions, ReportOptions, RunOptions, TraceOptions};
 use clap::{Parser, Subcommand};
 use mqfq_bench::{
-    blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers,
+    attach, blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers,
 };
 use mqfq_bench::{structures, transfers, validate};
 
@@ -66,6 +66,8 @@ pub enum Bench {
     /// The kernel's schedulers and ours on one block device, read by fio and by us. Root on Linux; says why where it
     /// cannot run.
     Kernel(kernel::KernelOptions),
+    /// Each front end beside its best peers: requests per second, CPU time per request, latency.
+    Attach(attach::AttachOptions),
     /// NBD requests per second at depth 1 and 32, beside nbdkit and qemu-storage-daemon.
     Nbd(nbd_record::NbdRecordOptions),
     /// What each policy costs per request on one worker: nanoseconds, and instructions if valgrind is installed.

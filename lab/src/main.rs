@@ -8,7 +8,7 @@ mod sim;
 
 use cli::{Bench, Cli, Command, Sim};
 use mqfq_bench::{
-    blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers,
+    attach, blkmq, bound, d2fq, elevators, fairness, file, intake, kernel, nbd_record, overhead, scale, schedulers,
 };
 use mqfq_bench::{structures, transfers, validate};
 pub(crate) use mqfq_report::plain;
@@ -35,6 +35,7 @@ fn run(cli: Cli) -> Result<(), String> {
             Bench::Elevators(options) => elevators::run(&options, json),
             Bench::Intake(options) => intake::run(&options, json),
             Bench::Kernel(options) => kernel::run(&options, json),
+            Bench::Attach(options) => attach::run(&options, json),
             Bench::Nbd(options) => nbd_record::run(&options, json),
             Bench::Overhead(options) => overhead::run(&options, json),
             Bench::Scale(options) => scale::run(&options, json),

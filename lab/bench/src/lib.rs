@@ -6,7 +6,7 @@
 //! | [`structures`] | MQFQ's shared structures alone, beside the ones that they are compared with |
 //! | [`transfers`] | the lines that whole policies move |
 //! | [`simulate`](mod@simulate) | scenarios through the simulator, several at once |
-//! | [`blkmq`], [`d2fq`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`intake`], [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
+//! | [`attach`], [`blkmq`], [`d2fq`], [`fairness`], [`bound`], [`nbd_record`], [`elevators`], [`file`](mod@file), [`intake`], [`kernel`], [`overhead`], [`scale`], [`schedulers`], [`structures`], [`transfers`], [`validate`] | the commands |
 //! | [`report`] | what fairness reports |
 //! | [`options`] | options that several commands read alike |
 //! | [`rounds`] | who is measured when, and what is said of the values |
@@ -15,6 +15,7 @@
 //! Loads and harness are those of `mqfq-demo`; tables and pictures those of `mqfq-report`. README.md beside this crate
 //! says for each command what it shows and what would make it lie.
 
+pub mod attach;
 pub mod blkmq;
 pub mod bound;
 pub mod contender;

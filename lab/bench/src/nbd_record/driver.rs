@@ -51,7 +51,7 @@ pub struct Task<'a> {
 }
 
 /// Before anything is counted: enough for caches, branch predictors and a core's clock.
-const WARM_UP_MS: u64 = 200;
+pub const WARM_UP_MS: u64 = 200;
 
 impl Driver {
     /// Its name in the record.

@@ -16,10 +16,10 @@
 //! driver that burns more slows every server. null-co leaves the reply's buffer as it is while ours writes zeroes. See
 //! lab/bench/README.md.
 
-mod driver;
-mod placement;
+pub(crate) mod driver;
+pub(crate) mod placement;
 mod scheduling;
-mod server;
+pub(crate) mod server;
 
 use crate::machine::{self, Machine};
 use crate::rounds::{Rounds, median};
@@ -245,7 +245,7 @@ fn cell_of<'a>(cell: Cell, runs: impl Iterator<Item = &'a OneRun>) -> NbdCell {
 }
 
 /// A program given by path must exist; one given by name must be found.
-fn is_there(program: &Path, skipped: &mut Vec<String>) -> bool {
+pub(crate) fn is_there(program: &Path, skipped: &mut Vec<String>) -> bool {
     let found = if program.components().count() > 1 {
         program.exists()
     } else {
