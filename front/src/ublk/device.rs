@@ -39,6 +39,9 @@ const PAGE_BYTES: u32 = 4096;
 /// Between two looks at a device that another process still serves.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// Between two looks whether the address has another export.
+const LOOK_AT_TABLE: Duration = Duration::from_millis(200);
+
 /// Between two looks at the export's size.
 const LOOK_AT_SIZE: Duration = Duration::from_secs(1);
 
@@ -83,8 +86,19 @@ pub enum Order {
         /// The block device stays, for the next server.
         stays: bool,
     },
+    /// A queue is asked to drain: its export may go, and the number stay for another one.
+    Vacate,
     /// A queue is no more.
     QueueGone,
+}
+
+/// Why a device is served no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    /// The thread was told to leave.
+    Left,
+    /// Its export went, or it cannot be served: the next export of the address has its turn.
+    Vacant,
 }
 
 /// What all clients of a device know of it.
@@ -116,6 +130,12 @@ impl About {
     /// The block device outlives the drain that has been asked for: the server ends, and another one will come.
     pub fn stays(&self) -> bool {
         self.recovery != Recovery::None && self.ending.has_begun()
+    }
+
+    /// A queue is asked to drain, on its worker.
+    pub fn vacate(&self) {
+        // As below.
+        let _ = self.orders.send(Order::Vacate);
     }
 
     /// A queue was dropped, on its worker.
@@ -211,11 +231,21 @@ struct Served {
 impl Device {
     /// The thread, from its start to its end.
     pub fn run(mut self) {
-        if self.orders.1.recv() == Ok(Order::Go) {
-            match self.exports.all().first() {
-                Some(export) => self.serve(export.clone()),
-                None => self.say(None, "it has no export, and is not served"),
-            }
+        let mut goes_on = self.orders.1.recv() == Ok(Order::Go);
+        let mut served = None;
+        while goes_on {
+            // One export after another: a proposal may give the number to another one.
+            let next = self.exports.all().into_iter().next();
+            goes_on = match next.filter(|next| !next.door.is_closed() && Some(next.id) != served) {
+                Some(export) => {
+                    served = Some(export.id);
+                    self.serve(export) == Outcome::Vacant
+                }
+                None => !matches!(
+                    self.orders.1.recv_timeout(LOOK_AT_TABLE),
+                    Ok(Order::Leave { .. }) | Err(mpsc::RecvTimeoutError::Disconnected)
+                ),
+            };
         }
         self.meeting.change(|state| state.has_ended = true);
     }
@@ -226,13 +256,16 @@ impl Device {
         }
     }
 
-    fn serve(&mut self, export: Arc<Export>) {
+    fn serve(&mut self, export: Arc<Export>) -> Outcome {
         let name = export.name.clone();
         let served = match self.acquire(&export) {
             Ok(Some(served)) => served,
             // Told to leave while it waited for another process.
-            Ok(None) => return,
-            Err(sentence) => return self.say(Some(&name), &sentence),
+            Ok(None) => return Outcome::Left,
+            Err(sentence) => {
+                self.say(Some(&name), &sentence);
+                return Outcome::Vacant;
+            }
         };
         let number = served.info.number;
         let result = self
@@ -243,14 +276,16 @@ impl Device {
                 let how = if served.is_recovered { "is there again, with its requests" } else { "is there" };
                 self.say(Some(&name), &format!("/dev/ublkb{number} {how}"));
                 self.stats.count_opened();
-                self.watch(number, queues, &export);
+                let outcome = self.watch(number, queues, &export);
                 self.stats.count_closed();
+                outcome
             }
             Err(sentence) => {
                 self.say(Some(&name), &sentence);
                 if !served.is_recovered {
                     self.delete(number);
                 }
+                Outcome::Vacant
             }
         }
     }
@@ -283,7 +318,7 @@ impl Device {
             }
             match self.orders.1.recv_timeout(LOOK_AGAIN) {
                 Ok(Order::Leave { .. }) | Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(None),
-                Ok(Order::Go | Order::QueueGone) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Ok(Order::Go | Order::Vacate | Order::QueueGone) | Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
     }
@@ -336,26 +371,31 @@ impl Device {
     }
 
     /// Waits for the end, and follows the export's size.
-    fn watch(&mut self, number: u32, queues: u16, export: &Export) {
+    fn watch(&mut self, number: u32, queues: u16, export: &Export) -> Outcome {
         let (mut gone, mut size_bytes) = (0, export.size_bytes);
-        let mut is_leaving = false;
+        let (mut is_leaving, mut outcome) = (false, Outcome::Vacant);
         loop {
-            match self.orders.1.recv_timeout(LOOK_AT_SIZE) {
+            let order = self.orders.1.recv_timeout(LOOK_AT_SIZE);
+            match order {
                 Ok(Order::QueueGone) => gone += 1,
-                Ok(Order::Leave { stays: true }) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
-                Ok(Order::Leave { stays: false }) if !std::mem::replace(&mut is_leaving, true) => {
-                    // Queues that are there serve the block device's last writes meanwhile.
-                    if let Err(error) = self.control.stop(number) {
-                        self.say(Some(&export.name), &format!("/dev/ublkb{number} cannot be stopped: {error}"));
-                    }
+                Ok(Order::Leave { stays: true }) | Err(mpsc::RecvTimeoutError::Disconnected) => return Outcome::Left,
+                Ok(Order::Leave { stays: false }) => outcome = Outcome::Left,
+                Ok(Order::Vacate | Order::Go) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            // A server that ends drains queues whose export stays: that is for whoever tells the thread to leave.
+            let is_vacated = order == Ok(Order::Vacate) && export.door.is_closed();
+            if (outcome == Outcome::Left || is_vacated) && !std::mem::replace(&mut is_leaving, true) {
+                // Queues that are there serve the block device's last writes meanwhile.
+                if let Err(error) = self.control.stop(number) {
+                    self.say(Some(&export.name), &format!("/dev/ublkb{number} cannot be stopped: {error}"));
                 }
-                Ok(Order::Leave { .. } | Order::Go) | Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             if gone == queues {
                 if !is_leaving {
                     self.say(Some(&export.name), &format!("/dev/ublkb{number} was removed by somebody else"));
                 }
-                return self.delete(number);
+                self.delete(number);
+                return outcome;
             }
             let now_bytes = export.size_now_bytes();
             if now_bytes != size_bytes && !is_leaving {

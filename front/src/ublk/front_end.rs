@@ -129,7 +129,7 @@ impl Address for UblkAddress {
             control,
             number: self.number.unwrap_or(ANY_NUMBER),
             recovery: self.recovery,
-            exports: exports.clone(),
+            exports,
             queues: u16::try_from(options.workers).unwrap_or(u16::MAX),
             bytes_max: options.bytes_in_flight_max,
             replaces: options.replaces,
@@ -142,7 +142,7 @@ impl Address for UblkAddress {
         };
         let (ending, outlives) = (options.ending.clone(), self.recovery != Recovery::None);
         let stays = Box::new(move || outlives && ending.has_begun());
-        let keeper = Keeper::new(meeting, orders.clone(), exports, stays, client);
+        let keeper = Keeper::new(meeting, orders.clone(), stays, client);
         mqfq_ublk::control::start_thread(move || device.run())
             .map_err(|error| refused(format!("no thread could be started: {error}")))?;
         let address = self.to_string();

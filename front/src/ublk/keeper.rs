@@ -4,7 +4,6 @@
 //! thread made, and stays until the thread has ended: so a drain that waits for clients waits for the device's end.
 
 use super::device::{Meeting, Order};
-use crate::export::ExportTable;
 use mqfq_blk::client::{Client, Context, Event, Label};
 use mqfq_blk::request::Completion;
 use std::os::fd::AsRawFd;
@@ -14,7 +13,6 @@ use std::sync::{Arc, mpsc};
 pub struct Keeper {
     meeting: Arc<Meeting>,
     orders: mpsc::Sender<Order>,
-    exports: Arc<ExportTable>,
     /// Tells whether a device stays behind that is told to leave now.
     stays: Box<dyn Fn() -> bool + Send>,
     number: u64,
@@ -27,11 +25,10 @@ impl Keeper {
     pub fn new(
         meeting: Arc<Meeting>,
         orders: mpsc::Sender<Order>,
-        exports: Arc<ExportTable>,
         stays: Box<dyn Fn() -> bool + Send>,
         number: u64,
     ) -> Keeper {
-        Keeper { meeting, orders, exports, stays, number, is_done: false }
+        Keeper { meeting, orders, stays, number, is_done: false }
     }
 
     fn tell(&self, order: Order) {
@@ -81,8 +78,8 @@ impl Client for Keeper {
         true
     }
 
+    /// The number stays when its export goes, and may be another one's.
     fn label(&self) -> Label {
-        let export = self.exports.all().first().map(|export| export.id.number());
-        Label { client: Some(self.number), export }
+        Label { client: Some(self.number), export: None }
     }
 }

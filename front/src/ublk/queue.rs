@@ -252,6 +252,8 @@ impl<D: Describe> Client for Queue<D> {
         if self.about.stays() {
             self.is_leaving = true;
             self.hold_what_waits();
+        } else {
+            self.about.vacate();
         }
     }
 
