@@ -280,7 +280,7 @@ mod tests {
             ),
             (
                 "[tls]\ncertificate = \"/no\"\nkey = \"/no\"\n",
-                "c.toml:9: tls.certificate: /no cannot be read: No such file or directory (os error 2)",
+                "c.toml:9: tls.certificate: /no cannot be read: No such file or directory",
             ),
             (
                 "identity = \"alice\"\n",
