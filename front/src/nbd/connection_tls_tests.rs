@@ -375,3 +375,20 @@ fn memory_of_tls_counts_and_a_piece_fits_always() {
     drop(tls);
     assert_eq!(memory.held_bytes(), 0);
 }
+
+#[test]
+fn a_session_does_not_travel_and_ends_as_at_a_drain_when_another_process_comes() {
+    let mut tls = connect_tls(client_config(Some(&alice()), &[&rustls::version::TLS13]));
+    tls.ask(&[option(option::STRUCTURED_REPLY, b""), option(option::GO, &[0; 6])].concat());
+    tls.peer.executes = false;
+    tls.ask(&read(1, 0, 4096));
+    tls.peer.client.pause(&mut tls.peer.fake);
+    tls.peer.client.turn_end(&mut tls.peer.fake);
+    assert!(!tls.peer.client.is_paused(), "a request is under way");
+    tls.peer.executes = true;
+    tls.peer.run();
+    let answered = tls.ask(b"");
+    assert_eq!(chunks(&answered).len(), 1, "it was answered");
+    assert!(tls.peer.client.is_paused() && tls.ended, "and close_notify came behind it");
+    assert!(tls.peer.client.pack(mqfq_blk::state::VERSION).unwrap().is_none());
+}
