@@ -196,15 +196,22 @@ pub fn ci() -> Result<(), String> {
     test()
 }
 
-/// `kill-test`: kills the daemon under write load and looks for acknowledged bytes, `rounds` times.
+/// `kill-test`: kills a server under load and looks for acknowledged bytes and requests, `rounds` times, over a front
+/// end. Over nbd it is the built binary; over vhost-user an engine with the front end in a process of its own, which
+/// the front end's test starts, over split and over packed rings.
 ///
 /// # Errors
-/// One sentence if bytes were lost.
-pub fn kill_test(rounds: u32) -> Result<(), String> {
-    let test = "kill::kill_nine_many_times";
-    let mut kill = cargo("test -p mqfq --release --test e2e -- --ignored --nocapture --exact");
-    kill.arg(test);
-    run(kill.env("MQFQ_KILL_ROUNDS", rounds.to_string()))
+/// One sentence if something was lost, or if there is no such front end.
+pub fn kill_test(rounds: u32, front: &str) -> Result<(), String> {
+    let mut kill = match front {
+        "nbd" => cargo("test -p mqfq --release --test e2e -- --ignored --nocapture --exact kill::kill_nine_many_times"),
+        "vhost-user" => cargo("test -p mqfq-front --release --test vhost_user_blk -- --nocapture kill::"),
+        _ => return Err(format!("--front {front} has no kill test, allowed are nbd and vhost-user")),
+    };
+    let start = Instant::now();
+    run(kill.env("MQFQ_KILL_ROUNDS", rounds.to_string()))?;
+    println!("{rounds} rounds over {front}, {} s, build included", start.elapsed().as_secs());
+    Ok(())
 }
 
 /// `histories`: generated histories of `steps` steps, held against the oracle, from seed `seed` on.
@@ -272,6 +279,55 @@ pub fn sanitize() -> Result<(), String> {
     run(&mut tests)
 }
 
+/// Modules whose mutants are worth a test each: what decides, and what checks bounds.
+const MUTATED: &[(&str, &[&str])] = &[
+    (
+        "sched",
+        &["flow", "mindicator", "ready_set", "stage_queue", "throttle_wheel", "token_tree", "wake", "window_rule"],
+    ),
+    ("blk", &["hctx", "hctx/*", "table", "tag", "cap"]),
+    ("front", &["export", "places"]),
+];
+
+/// `mutants`: changes the product in one place at a time and runs the unit tests of its crate, or lists the changes;
+/// `only`: of the modules whose name has this in it. Needs the tool `cargo-mutants`.
+///
+/// # Errors
+/// One sentence if the tool is missing, if there is no such module, or if a mutant is missed.
+pub fn mutants(is_list: bool, only: Option<&str>) -> Result<(), String> {
+    let probe = Command::new("cargo").args(["mutants", "--version"]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return Err("cargo-mutants is missing: cargo xtask tools".into());
+    }
+    let mut missed = Vec::new();
+    let mut has_any = false;
+    for (package, modules) in MUTATED {
+        let meant = modules.iter().filter(|module| only.is_none_or(|only| module.contains(only)));
+        let files: Vec<String> = meant.map(|module| format!("{package}/src/{module}.rs")).collect();
+        if files.is_empty() {
+            continue;
+        }
+        has_any = true;
+        let mut mutants = command("cargo", ["mutants", "--package", &format!("mqfq-{package}"), "--jobs", "1"]);
+        for file in &files {
+            mutants.args(["--file", file]);
+        }
+        if is_list {
+            run(mutants.arg("--list"))?;
+            continue;
+        }
+        mutants.arg("--output").arg(target().join("mutants").join(package)).args(["--", "--lib"]);
+        if run(&mut at_lowest_priority(mutants)).is_err() {
+            missed.push(*package);
+        }
+    }
+    match (has_any, missed.is_empty()) {
+        (false, _) => Err(format!("no module of docs/lab/mutants.md is called {}", only.unwrap_or(""))),
+        (true, true) => Ok(()),
+        (true, false) => Err(format!("mutants were missed in {}", missed.join(" and "))),
+    }
+}
+
 /// `fuzz`: runs a fuzz target for a while. Needs the tool `cargo-fuzz`.
 ///
 /// # Errors
@@ -280,7 +336,7 @@ pub fn fuzz(target: &str, limit: Duration) -> Result<(), String> {
     let has_tool =
         Command::new("cargo").args(["fuzz", "--version"]).output().is_ok_and(|output| output.status.success());
     if !has_tool {
-        return Err("cargo-fuzz is missing: cargo install cargo-fuzz --version 0.13.2 --locked".into());
+        return Err("cargo-fuzz is missing: cargo xtask tools".into());
     }
     let mut fuzz = command("cargo", ["fuzz", "run", "-s", "none", target, "--"]);
     fuzz.current_dir(root().join("fuzz"));

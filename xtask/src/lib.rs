@@ -8,3 +8,4 @@ pub mod run;
 pub mod soak;
 pub mod tidy;
 pub mod tools;
+pub mod vopr;

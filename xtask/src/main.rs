@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, day, guest, package, soak};
+use xtask::{chores, day, guest, package, soak, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -22,7 +22,16 @@ cargo xtask COMMAND
   day [--tenants N] [--seconds S] [--program P] [--json]
                              a server's day: N tenants (default 200) come, change and go under fio that verifies, S
                              seconds (default 8) measured in each of six phases, of a release build or of P
-  kill-test [--rounds N]     kills the daemon under write load N times (default 50), looks for lost bytes
+  vopr [--seed N | --for S | --script FILE] [--steps N] [--seeds N] [--no-shrink]
+                             the whole server in virtual time, from one seed; a seed that fails is made shorter
+  vopr --planted [NAME]      the same with bugs that are planted, in a copy: which seed finds each?
+  mutants [--list] [--only MODULE]
+                             changes the product in one place at a time: which change does no unit test notice? needs
+                             cargo-mutants, and hours
+  kill-test [--rounds N] [--front F]
+                             kills the daemon under load over nbd (or F: vhost-user) N times (default 50), looks for lost
+                             bytes and requests
+  tools                      installs what tests, fuzzing and mutants need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb
   package --dkms             the package of the kernel's elevator, after it was built for each kernel it is for
   guest [CASE] [--kernel S] [--only WORD] [--json]
@@ -98,9 +107,26 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             }
             day::day(&options)
         }
+        ["vopr", "--planted"] => vopr::planted(None),
+        ["vopr", "--planted", name] => vopr::planted(Some(name)),
+        ["vopr", options @ ..] => vopr::vopr(options),
         ["miri"] => chores::miri(),
-        ["kill-test"] => chores::kill_test(50),
-        ["kill-test", "--rounds", rounds] => chores::kill_test(positive(rounds)?),
+        ["tools"] => tools::tools(),
+        ["mutants"] => chores::mutants(false, None),
+        ["mutants", "--list"] => chores::mutants(true, None),
+        ["mutants", "--only", module] => chores::mutants(false, Some(module)),
+        ["mutants", "--list", "--only", module] => chores::mutants(true, Some(module)),
+        ["kill-test", options @ ..] => {
+            let (mut rounds, mut front) = (50, "nbd");
+            for pair in options.chunks(2) {
+                match pair {
+                    ["--rounds", text] => rounds = positive(text)?,
+                    ["--front", name] => front = name,
+                    other => return Err(format!("kill-test takes --rounds N and --front F, not {}", other.join(" "))),
+                }
+            }
+            chores::kill_test(rounds, front)
+        }
         ["package"] => package::package(),
         ["package", "--dkms"] => package::dkms(),
         ["guest", words @ ..] => {

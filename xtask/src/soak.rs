@@ -13,9 +13,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Times that what comes goes again.
 const CHURN_ROUNDS: &str = "10000";
 
-/// Ten thousand rounds of churn, then rounds of all generated tests until `limit` has passed, one at least: the first
-/// with `seed`, or with one that the
-/// time gives.
+/// How long seeds of the whole server are tried.
+const VOPR_SECONDS: &str = "60";
+
+/// Ten thousand rounds of churn, seeds of the whole server for a minute, then rounds of all generated tests until
+/// `limit` has passed, one at least: the first with `seed`, or with one that the time gives.
 ///
 /// # Errors
 /// One sentence if a test fails, with the command that repeats it, or if there are none.
@@ -23,6 +25,9 @@ pub fn soak(limit: Duration, seed: Option<u64>) -> Result<(), String> {
     let tests = Tests::of(&Tree::read(root())?)?;
     run(tests.command().arg("--no-run"))?;
     churn()?;
+    println!("{VOPR_SECONDS} s of the whole server in virtual time");
+    let first = seed.unwrap_or_else(seed_of_the_time);
+    run(cargo("run --quiet --release -p mqfq-vopr -- --for").args([VOPR_SECONDS, "--seed", &first.to_string()]))?;
     let start = Instant::now();
     let mut seed = seed.unwrap_or_else(seed_of_the_time);
     let mut rounds = 0u64;

@@ -132,6 +132,23 @@ pub fn ensure() -> Result<bool, String> {
     Ok(false)
 }
 
+/// Commands of cargo that chores need, with the versions that they were tried with.
+const CARGO_TOOLS: &[(&str, &str)] = &[("fuzz", "0.13.2"), ("mutants", "27.1.0")];
+
+/// `tools`: all that tests and chores need besides Rust, as far as it can be installed.
+///
+/// # Errors
+/// One sentence about the first command of cargo that cannot be installed, or as [`ensure`].
+pub fn tools() -> Result<(), String> {
+    for (name, version) in CARGO_TOOLS {
+        if !succeeds(&["cargo", name, "--version"]) {
+            let package = format!("cargo-{name}");
+            run(&mut command("cargo", ["install", "--locked", "--version", version, &package]))?;
+        }
+    }
+    ensure().map(drop)
+}
+
 /// Sees to programs that a chore needs, each with the Debian package that brings it: installs what is missing where
 /// that is allowed.
 ///

@@ -71,6 +71,7 @@ const EDGES: &[Edges] = &[
         on: &["lab/bench", "lab/sim", "blk", "report", "cpu/scx", "testing"],
         or_fewer: true,
     },
+    Edges { folder: "lab/vopr", package: "mqfq-vopr", on: &["front", "blk", "nvme"], or_fewer: false },
     Edges { folder: "xtask", package: "xtask", on: &["testing"], or_fewer: false },
 ];
 

@@ -1,0 +1,417 @@
+//! A guest with a disk over vhost-user: its memory and rings, the messages of its front-end, and what it is told.
+//!
+//! ```text
+//!   memory   descriptors at 0, available ring at 20 KiB, used ring at 32 KiB
+//!            request i at 64 KiB + i * 32 KiB: header at 0, status at 16, data or range at 4 KiB
+//! ```
+//!
+//! Memory and the area of requests in flight outlive each server: who is killed leaves heads behind, which the next
+//! server ends, each once (I15).
+
+use crate::nbd::{Counts, Want};
+use crate::net::SharedPipe;
+use crate::oracle::{Oracle, SECTOR_BYTES};
+use mqfq_blk::foreign::ForeignMemory;
+use mqfq_front::vhost_user_blk::wire::{
+    DESCRIPTOR_NEXT, DESCRIPTOR_WRITE, FLAG_NEED_REPLY, HEADER_BYTES, Header, Message, USED_NO_NOTIFY, feature,
+    message, protocol, request, status,
+};
+use mqfq_nvme::random::Random;
+use rustix::event::EventfdFlags;
+use rustix::fs::MemfdFlags;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Requests under way at once.
+const SLOTS: u16 = 20;
+/// Entries of its queue: three descriptors each.
+const QUEUE_SIZE: u16 = 64;
+const AVAIL_AT: usize = 0x5000;
+const USED_AT: usize = 0x8000;
+const MEMORY_BYTES: usize = 0x10000 + SLOTS as usize * 0x8000;
+/// Longest request, sectors.
+const SECTORS_MAX: usize = 48;
+/// The guest's address of its first byte, and its front-end's.
+const BASE: u64 = 0x4000_0000;
+const USER: u64 = 0x7f00_0000_0000;
+
+fn slot_at(slot: u16) -> usize {
+    0x10000 + usize::from(slot) * 0x8000
+}
+
+struct UnderWay {
+    want: Want,
+    values: Vec<u64>,
+    asked_at: u64,
+}
+
+/// What a message brings back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Nothing,
+    /// 0: it was done.
+    Ack,
+    /// Something of its own.
+    Own,
+}
+
+/// One guest.
+pub struct Guest {
+    name: String,
+    oracle: Rc<RefCell<Oracle>>,
+    file: OwnedFd,
+    memory: Arc<ForeignMemory>,
+    inflight: Option<(OwnedFd, [u8; 16])>,
+    kick: Option<OwnedFd>,
+    offered: u16,
+    seen: u16,
+    slots: Vec<Option<UnderWay>>,
+    wants: VecDeque<Want>,
+    pipe: Option<SharedPipe>,
+    /// Messages to come: number, payload, descriptors, answer.
+    talk: VecDeque<(Message, Vec<u8>, Vec<OwnedFd>, Answer)>,
+    awaited: Option<(Message, Answer)>,
+    received: Vec<u8>,
+    is_ready: bool,
+    random: Random,
+    /// Errors are answers that may come.
+    pub may_fail: bool,
+    /// What it counted.
+    pub counts: Counts,
+}
+
+impl std::fmt::Display for Guest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "guest {}", self.name)
+    }
+}
+
+impl Guest {
+    /// A guest without a server.
+    pub fn new(name: String, oracle: Rc<RefCell<Oracle>>, seed: u64) -> Guest {
+        let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory for a guest");
+        rustix::fs::ftruncate(&file, MEMORY_BYTES as u64).expect("memory for a guest");
+        let memory = ForeignMemory::map(file.as_fd(), 0, MEMORY_BYTES).expect("memory for a guest");
+        Guest {
+            name,
+            oracle,
+            file,
+            memory,
+            inflight: None,
+            kick: None,
+            offered: 0,
+            seen: 0,
+            slots: (0..SLOTS).map(|_| None).collect(),
+            wants: VecDeque::new(),
+            pipe: None,
+            talk: VecDeque::new(),
+            awaited: None,
+            received: Vec::new(),
+            is_ready: false,
+            random: Random::new(seed),
+            may_fail: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// It has no server.
+    pub fn is_away(&self) -> bool {
+        self.pipe.is_none()
+    }
+
+    /// Requests under way.
+    pub fn under_way(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// More to ask for.
+    pub fn want(&mut self, count: u64, random: &mut Random) {
+        let sectors = self.oracle.borrow().sectors();
+        for _ in 0..count {
+            let want = Want::draw(random, (0, sectors), sectors);
+            self.wants.push_back(match want {
+                Want::Read(from, count) => Want::Read(from, count.min(SECTORS_MAX)),
+                Want::Write(from, count, _) => Want::Write(from, count.min(SECTORS_MAX), false),
+                Want::Zero(from, count, is_trim, _) => Want::Zero(from, count, is_trim, false),
+                Want::Flush => Want::Flush,
+            });
+        }
+    }
+
+    /// Reads all of its disk.
+    pub fn want_all(&mut self) {
+        let sectors = self.oracle.borrow().sectors();
+        self.wants.extend((0..sectors).step_by(32).map(|from| Want::Read(from, 32.min(sectors - from))));
+    }
+
+    /// Its front-end goes away, in the middle of everything.
+    pub fn leave(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            pipe.borrow_mut().is_left = true;
+        }
+        self.lost();
+    }
+
+    /// There is no server any more.
+    pub fn lost(&mut self) {
+        (self.pipe, self.is_ready, self.awaited) = (None, false, None);
+        self.talk.clear();
+        self.received.clear();
+    }
+
+    /// Its front-end connects: all messages up to a queue that runs.
+    pub fn plug(&mut self, pipe: SharedPipe) {
+        self.lost();
+        self.pipe = Some(pipe);
+        let say = |talk: &mut VecDeque<_>, message, words: &[u64], answer| {
+            let payload: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            talk.push_back((message, payload, Vec::new(), answer));
+        };
+        let with = |talk: &mut VecDeque<_>, message, words: &[u64], file: &OwnedFd| {
+            let payload: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            talk.push_back((message, payload, vec![file.try_clone().expect("a descriptor")], Answer::Ack));
+        };
+        let features = feature::PROTOCOL_FEATURES | feature::VERSION_1 | feature::BLK_FLUSH;
+        let features = features | feature::BLK_DISCARD | feature::BLK_WRITE_ZEROES;
+        let protocols = protocol::MQ | protocol::REPLY_ACK | protocol::INFLIGHT_SHMFD;
+        let talk = &mut self.talk;
+        say(talk, Message::SetOwner, &[], Answer::Nothing);
+        say(talk, Message::GetFeatures, &[], Answer::Own);
+        say(talk, Message::GetProtocolFeatures, &[], Answer::Own);
+        say(talk, Message::SetProtocolFeatures, &[protocols], Answer::Nothing);
+        say(talk, Message::SetFeatures, &[features], Answer::Ack);
+        with(talk, Message::SetMemTable, &[1, BASE, MEMORY_BYTES as u64, USER, 0], &self.file);
+        match &self.inflight {
+            Some((file, about)) => {
+                let mut payload = about.to_vec();
+                payload.extend([1u16, QUEUE_SIZE].iter().flat_map(|half| half.to_ne_bytes()));
+                payload.extend([0; 4]);
+                let file = vec![file.try_clone().expect("a descriptor")];
+                talk.push_back((Message::SetInflightFd, payload, file, Answer::Ack));
+            }
+            None => {
+                let mut payload = vec![0; 16];
+                payload.extend([1u16, QUEUE_SIZE].iter().flat_map(|half| half.to_ne_bytes()));
+                payload.extend([0; 4]);
+                talk.push_back((Message::GetInflightFd, payload, Vec::new(), Answer::Own));
+            }
+        }
+        let event = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+        let (kick, call) = (event(), event());
+        // Acquire: pairs with the Release of the server that showed the last end.
+        let used = self.memory.atomic_u16(USED_AT + 2).expect("inside").load(Ordering::Acquire);
+        say(talk, Message::SetVringNum, &[u64::from(QUEUE_SIZE) << 32], Answer::Ack);
+        say(talk, Message::SetVringBase, &[u64::from(used) << 32], Answer::Ack);
+        let addresses = [0, USER, USER + USED_AT as u64, USER + AVAIL_AT as u64, 0];
+        say(talk, Message::SetVringAddr, &addresses, Answer::Ack);
+        with(talk, Message::SetVringCall, &[0], &call);
+        with(talk, Message::SetVringKick, &[0], &kick);
+        say(talk, Message::SetVringEnable, &[1 << 32], Answer::Ack);
+        self.kick = Some(kick);
+        self.counts.sessions += 1;
+    }
+
+    /// Looks at what came and what ended, and asks for more. True: something happened.
+    pub fn turn(&mut self) -> bool {
+        let mut has_moved = self.ended();
+        let Some(pipe) = self.pipe.clone() else { return has_moved };
+        let (bytes, descriptors, is_over) = {
+            let mut pipe = pipe.borrow_mut();
+            let descriptors = std::mem::take(&mut pipe.descriptors_to_client);
+            (std::mem::take(&mut pipe.to_client), descriptors, pipe.is_shut)
+        };
+        has_moved |= !bytes.is_empty();
+        self.received.extend(bytes);
+        if is_over {
+            self.lost();
+            return true;
+        }
+        while self.hear(&descriptors) || self.speak() {
+            has_moved = true;
+        }
+        has_moved | (self.is_ready && self.ask())
+    }
+
+    fn hear(&mut self, descriptors: &[OwnedFd]) -> bool {
+        let Some((message, answer)) = self.awaited else { return false };
+        let Some(header) = Header::read(&self.received) else { return false };
+        let length = HEADER_BYTES + header.size as usize;
+        if self.received.len() < length {
+            return false;
+        }
+        let payload: Vec<u8> = self.received.drain(..length).skip(HEADER_BYTES).collect();
+        assert_eq!(header.request, message as u32, "{self}: an answer to another message");
+        if answer == Answer::Ack {
+            assert!(payload.iter().all(|byte| *byte == 0), "{self}: {message:?} was refused");
+        }
+        if message == Message::GetInflightFd {
+            let file = descriptors.first().expect("the area comes with its file").try_clone().expect("a descriptor");
+            self.inflight = Some((file, payload[..16].try_into().expect("16 bytes")));
+        }
+        self.awaited = None;
+        true
+    }
+
+    fn speak(&mut self) -> bool {
+        if self.awaited.is_some() || self.is_ready {
+            return false;
+        }
+        let Some((number, payload, descriptors, answer)) = self.talk.pop_front() else {
+            self.is_ready = true;
+            // What was offered while there was no server.
+            self.ring();
+            return false;
+        };
+        let flags = if answer == Answer::Ack { FLAG_NEED_REPLY } else { 0 };
+        if let Some(pipe) = &self.pipe {
+            let mut pipe = pipe.borrow_mut();
+            pipe.to_server.extend(message(number as u32, flags, &payload));
+            pipe.descriptors.extend(descriptors);
+        }
+        self.awaited = (answer != Answer::Nothing).then_some((number, answer));
+        true
+    }
+
+    fn ring(&self) {
+        if let Some(kick) = &self.kick {
+            let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(self.memory.copy_from(at, bytes), "inside the guest's memory");
+    }
+
+    fn read(&self, at: usize, bytes: &mut [u8]) {
+        assert!(self.memory.copy_to(at, bytes), "inside the guest's memory");
+    }
+
+    fn descriptor(&self, place: u16, at: usize, length: usize, flags: u16) {
+        let address = (BASE + at as u64).to_le_bytes();
+        let (length, flags, next) = ((length as u32).to_le_bytes(), flags.to_le_bytes(), (place + 1).to_le_bytes());
+        self.write(usize::from(place) * 16, &[&address[..], &length, &flags, &next].concat());
+    }
+
+    /// Offers what is wanted, as far as there are slots.
+    fn ask(&mut self) -> bool {
+        let before = self.offered;
+        for slot in 0..SLOTS {
+            if self.slots[usize::from(slot)].is_some() {
+                continue;
+            }
+            let Some(want) = self.wants.pop_front() else { break };
+            self.offer(slot, want);
+        }
+        if before == self.offered {
+            return false;
+        }
+        // Release: pairs with the Acquire of the server that reads the index: it sees the heads before it.
+        self.memory.atomic_u16(AVAIL_AT + 2).expect("inside").store(self.offered, Ordering::Release);
+        // Acquire: pairs with the Release of the server that asks for kicks.
+        let flags = self.memory.atomic_u16(USED_AT).expect("inside").load(Ordering::Acquire);
+        if flags & USED_NO_NOTIFY == 0 {
+            self.ring();
+        }
+        true
+    }
+
+    fn offer(&mut self, slot: u16, want: Want) {
+        let (oracle, at) = (self.oracle.clone(), slot_at(slot));
+        let mut oracle = oracle.borrow_mut();
+        let asked_at = oracle.tick();
+        let (mut values, mut data, mut length) = (Vec::new(), Vec::new(), 0);
+        let (kind, sector) = match want {
+            Want::Read(from, count) => {
+                oracle.read_begins(from, count);
+                length = count * SECTOR_BYTES;
+                data = vec![0xee; length];
+                (request::IN, from)
+            }
+            Want::Write(from, count, _) | Want::Zero(from, count, ..) if !oracle.is_free(from, count) => return,
+            Want::Write(from, count, _) => {
+                values = oracle.write_begins(from, count, false, &mut data);
+                length = data.len();
+                (request::OUT, from)
+            }
+            Want::Zero(from, count, is_trim, _) => {
+                values = oracle.write_begins(from, count, true, &mut data);
+                data = [(from as u64).to_le_bytes(), (count as u64).to_le_bytes()].concat();
+                length = data.len();
+                (if is_trim { request::DISCARD } else { request::WRITE_ZEROES }, 0)
+            }
+            Want::Flush => (request::FLUSH, 0),
+        };
+        let header = [&kind.to_le_bytes()[..], &[0; 4], &(sector as u64).to_le_bytes(), &[0xff]].concat();
+        self.write(at, &header);
+        self.write(at + 4096, &data);
+        let head = slot * 3;
+        self.descriptor(head, at, 16, DESCRIPTOR_NEXT);
+        let mut last = head + 1;
+        if length > 0 {
+            let flags = if kind == request::IN { DESCRIPTOR_WRITE } else { 0 };
+            self.descriptor(last, at + 4096, length, flags | DESCRIPTOR_NEXT);
+            last += 1;
+        }
+        self.descriptor(last, at + 16, 1, DESCRIPTOR_WRITE);
+        self.write(AVAIL_AT + 4 + usize::from(self.offered % QUEUE_SIZE) * 2, &head.to_le_bytes());
+        self.offered = self.offered.wrapping_add(1);
+        self.slots[usize::from(slot)] = Some(UnderWay { want, values, asked_at });
+    }
+
+    /// Takes what has ended. True: something had.
+    fn ended(&mut self) -> bool {
+        let mut has_moved = false;
+        // Acquire: pairs with the Release of the server: what it wrote of these heads is there.
+        while self.seen != self.memory.atomic_u16(USED_AT + 2).expect("inside").load(Ordering::Acquire) {
+            let mut entry = [0; 8];
+            self.read(USED_AT + 4 + usize::from(self.seen % QUEUE_SIZE) * 8, &mut entry);
+            self.seen = self.seen.wrapping_add(1);
+            let head = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]) as u16;
+            let slot = head / 3;
+            let under_way = self.slots.get_mut(usize::from(slot)).and_then(Option::take);
+            let under_way =
+                under_way.unwrap_or_else(|| panic!("exactly once (I15): head {head} of {self} ended twice"));
+            self.end(slot, under_way);
+            has_moved = true;
+        }
+        has_moved
+    }
+
+    fn end(&mut self, slot: u16, under_way: UnderWay) {
+        let UnderWay { want, values, asked_at } = under_way;
+        let mut told = [0];
+        self.read(slot_at(slot) + 16, &mut told);
+        let is_good = told[0] == status::OK;
+        assert!(is_good || self.may_fail, "{self}: {want:?} ended with status {} and nothing is wrong", told[0]);
+        *(if is_good { &mut self.counts.good } else { &mut self.counts.failed }) += 1;
+        let mut bytes = Vec::new();
+        if let Want::Read(_, count) = want {
+            bytes.resize(count * SECTOR_BYTES, 0);
+            self.read(slot_at(slot) + 4096, &mut bytes);
+        }
+        let mut oracle = self.oracle.borrow_mut();
+        let judged = match want {
+            Want::Read(from, count) => oracle.read_ends(from, count, is_good.then_some(&bytes[..])),
+            Want::Write(from, ..) | Want::Zero(from, ..) => {
+                oracle.write_ends(from, &values, is_good, false);
+                Ok(())
+            }
+            Want::Flush => {
+                if is_good {
+                    oracle.flushed(asked_at);
+                }
+                Ok(())
+            }
+        };
+        judged.unwrap_or_else(|what| panic!("guest {}: {what}", self.name));
+        // What follows is another order of slots, as a guest's driver has it.
+        let other = self.random.below(u64::from(SLOTS)) as usize;
+        if self.slots[other].is_none() && self.wants.len() > 1 {
+            self.wants.rotate_left(1);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `cargo xtask vopr`: runs seeds until one fails, and then says what is enough for that.
+
+use mqfq_nvme::random::Random;
+use mqfq_vopr::run::{Failure, Outcome, run};
+use mqfq_vopr::script::Script;
+use mqfq_vopr::shrink::shrink;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "\
+mqfq-vopr --seed N        one seed; its script first, if it fails
+mqfq-vopr --for S         seeds from --seed on (default 1) for so many seconds
+mqfq-vopr --seeds N       so many seeds
+mqfq-vopr --script FILE   a script that was printed
+  --steps N               steps of a script (default 60)
+  --no-shrink             do not look for a shorter one
+";
+
+/// Runs that looking for a shorter script may take.
+const SHRINKING_RUNS: usize = 400;
+
+#[derive(Default)]
+struct Options {
+    seed: Option<u64>,
+    steps: Option<usize>,
+    seconds: Option<u64>,
+    seeds: Option<u64>,
+    script: Option<String>,
+    keeps: bool,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut number = || -> Result<u64, String> {
+            let text = words.next().ok_or(format!("{word} needs a number"))?;
+            text.parse().map_err(|_| format!("{word}: {text} is not a number"))
+        };
+        match word.as_str() {
+            "--seed" => options.seed = Some(number()?),
+            "--steps" => options.steps = Some(number()? as usize),
+            "--for" => options.seconds = Some(number()?),
+            "--seeds" => options.seeds = Some(number()?),
+            "--no-shrink" => options.keeps = true,
+            "--script" => options.script = Some(words.next().ok_or("--script needs a file")?),
+            _ => return Err(format!("{word} is no option\n\n{USAGE}")),
+        }
+    }
+    Ok(options)
+}
+
+fn say(failure: &Failure, script: &Script, keeps: bool) {
+    println!("FAILED at step {} after {} requests: {}", failure.step, failure.requests, failure.what);
+    if keeps {
+        print!("{}", script.text());
+        return;
+    }
+    let (short, runs) = shrink(script, failure, SHRINKING_RUNS);
+    println!("# {} of {} steps are enough ({runs} runs)", short.steps.len(), script.steps.len());
+    print!("{}", short.text());
+}
+
+/// Time that this process had on a core, s.
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn add(sum: &mut Outcome, one: &Outcome) {
+    sum.counts = sum.counts.plus(one.counts);
+    for (sum, one) in [
+        (&mut sum.turns, one.turns),
+        (&mut sum.now_ns, one.now_ns),
+        (&mut sum.kills, one.kills),
+        (&mut sum.cuts, one.cuts),
+        (&mut sum.uncovered, one.uncovered),
+        (&mut sum.upgrades, one.upgrades),
+        (&mut sum.changes, one.changes),
+    ] {
+        *sum += one;
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // What a run says, the runs of looking for a shorter script say over and over.
+    std::panic::set_hook(Box::new(|_| ()));
+    let length = options.steps.unwrap_or(60);
+    if let Some(path) = &options.script {
+        let script = std::fs::read_to_string(path).map_err(|error| error.to_string());
+        let script = script.and_then(|text| Script::parse(&text));
+        return match script.map(|script| (run(&script), script)) {
+            Err(why) => {
+                eprintln!("{path}: {why}");
+                ExitCode::FAILURE
+            }
+            Ok((Err(failure), script)) => {
+                say(&failure, &script, options.keeps);
+                ExitCode::FAILURE
+            }
+            Ok((Ok(outcome), _)) => {
+                println!("{outcome:?}");
+                ExitCode::SUCCESS
+            }
+        };
+    }
+    let (start, cpu) = (Instant::now(), cpu_s());
+    let (mut sum, mut runs) = (Outcome::default(), 0u64);
+    let first = options.seed.unwrap_or(1);
+    let most = options.seeds.unwrap_or(if options.seconds.is_some() { u64::MAX } else { 1 });
+    let limit = options.seconds.map_or(Duration::MAX, Duration::from_secs);
+    let mut seed = first;
+    while runs < most && (runs == 0 || start.elapsed() < limit) {
+        let script = Script::draw(seed, length);
+        match run(&script) {
+            Ok(outcome) => add(&mut sum, &outcome),
+            Err(failure) => {
+                println!("seed {seed} ({} seeds, {:.1} s before it)", runs, start.elapsed().as_secs_f64());
+                say(&failure, &script, options.keeps);
+                return ExitCode::FAILURE;
+            }
+        }
+        runs += 1;
+        seed = if options.seconds.is_some() { Random::new(seed).next_u64() } else { seed + 1 };
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let Outcome { counts, turns, now_ns, kills, cuts, uncovered, upgrades, changes } = sum;
+    let requests = counts.good + counts.failed + counts.forsaken;
+    println!("{runs} seeds from {first}, {length} steps each, {seconds:.1} s, {:.1} s virtual", now_ns as f64 / 1e9);
+    println!(
+        "{requests} requests ({} failed, {} forsaken), {} sessions, {turns} turns",
+        counts.failed, counts.forsaken, counts.sessions
+    );
+    println!("{changes} changes, {kills} kills, {cuts} power cuts ({uncovered} values at risk), {upgrades} upgrades");
+    let cpu_s = cpu_s() - cpu;
+    println!("{:.0} requests per second of one core ({cpu_s:.1} s of it)", requests as f64 / cpu_s.max(1e-9));
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,105 @@
+//! The wires between clients and server: sockets and listeners that no kernel has.
+//!
+//! Answers: which bytes may the server receive now, and has it room to send?
+//!
+//! The front ends know descriptors, so each end that the server has is a real descriptor, of which only the identity
+//! (the inode) is looked at: a copy of it, as an upgrade makes them, is the same socket. Bytes and descriptors that go
+//! with them stay in memory.
+
+use rustix::fs::fstat;
+use rustix::net::SocketAddrUnix;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// What a socket that nobody reads from takes, bytes.
+pub const SOCKET_BYTES: usize = 256 << 10;
+
+/// One connection, as both ends see it.
+#[derive(Default)]
+pub struct Pipe {
+    /// Sent by the client, not yet received.
+    pub to_server: VecDeque<u8>,
+    /// Descriptors that come with the next bytes.
+    pub descriptors: Vec<OwnedFd>,
+    /// Sent by the server, not yet read.
+    pub to_client: Vec<u8>,
+    /// That came with it.
+    pub descriptors_to_client: Vec<OwnedFd>,
+    /// The client has gone.
+    pub is_left: bool,
+    /// The server has shut it down, or has gone.
+    pub is_shut: bool,
+    /// Most bytes that one receive brings.
+    pub piece_bytes: usize,
+}
+
+/// A pipe with two holders.
+pub type SharedPipe = Rc<RefCell<Pipe>>;
+
+/// All sockets, by inode.
+#[derive(Default)]
+pub struct Net {
+    pipes: HashMap<u64, SharedPipe>,
+    /// By the path of the listening socket: connections that nobody has accepted.
+    waiting: HashMap<PathBuf, VecDeque<OwnedFd>>,
+}
+
+/// Where a socket listens.
+pub fn path_of(listener: RawFd) -> Option<PathBuf> {
+    // SAFETY: whoever asks holds the descriptor, for the duration of the call at least.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(listener) };
+    let address = SocketAddrUnix::try_from(rustix::net::getsockname(borrowed).ok()?).ok()?;
+    Some(PathBuf::from(OsStr::from_bytes(address.path_bytes()?)))
+}
+
+/// What a descriptor is, whatever its number.
+pub fn identity(descriptor: RawFd) -> u64 {
+    // SAFETY: whoever asks holds the descriptor, for the duration of the call at least.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    fstat(borrowed).map_or(0, |about| about.st_ino)
+}
+
+impl Net {
+    /// A connection to the listener at this path, which will find it when it accepts.
+    pub fn connect(&mut self, listener: PathBuf, piece_bytes: usize) -> SharedPipe {
+        // The other end would only be shut down with it.
+        let (ours, _) = UnixStream::pair().expect("a socket for a client");
+        let ours = OwnedFd::from(ours);
+        let pipe = Rc::new(RefCell::new(Pipe { piece_bytes, ..Pipe::default() }));
+        self.pipes.insert(identity(ours.as_raw_fd()), pipe.clone());
+        self.waiting.entry(listener).or_default().push_back(ours);
+        pipe
+    }
+
+    /// The pipe of a server's socket.
+    pub fn pipe(&self, socket: u64) -> Option<&SharedPipe> {
+        self.pipes.get(&socket)
+    }
+
+    /// A connection that waits is there.
+    pub fn has_waiting(&self, listener: &Path) -> bool {
+        self.waiting.get(listener).is_some_and(|waiting| !waiting.is_empty())
+    }
+
+    /// The next of them.
+    pub fn accept(&mut self, listener: &Path) -> Option<OwnedFd> {
+        self.waiting.get_mut(listener)?.pop_front()
+    }
+
+    /// The server's process has ended: all its sockets are closed.
+    pub fn end_all(&mut self) {
+        self.pipes.drain().for_each(|(_, pipe)| pipe.borrow_mut().is_shut = true);
+        self.waiting.clear();
+    }
+
+    /// Forgets connections that are over at both ends.
+    pub fn forget(&mut self) {
+        self.pipes.retain(|_, pipe| Rc::strong_count(pipe) > 1 || !pipe.borrow().is_shut);
+    }
+}

@@ -1,0 +1,381 @@
+//! Runs a script: the world, the server and its clients, one step after another, and what must hold after each.
+//!
+//! | invariant | how it is looked at |
+//! |---|---|
+//! | I10 each request ends once | a reply names a request under way (`nbd.rs`, `guest.rs`); nothing is left in a server that is asked for nothing (`Server::assert_idle`); nobody waits for ever (`Run::settle`) |
+//! | I11 nobody reads or writes another's bytes | each sector's value names its tenant, its write and its place (`oracle.rs`); no request that came after a resize ends well beyond it |
+//! | I12 a change is made whole or not at all | policy and weights after each change (`server.rs`) |
+//! | I14 bounded | requests staged and in flight, payload memory, after each step (`Server::assert_bounds`); payload memory of a server without requests |
+//! | I15 exactly once through restarts | a guest's area in flight: `guest.rs` |
+//! | flush and FUA | what a power cut may leave (`oracle.rs`) |
+
+use crate::guest::Guest;
+use crate::hostile::Hostile;
+use crate::nbd::{Counts, Manners, NbdClient};
+use crate::net::SharedPipe;
+use crate::oracle::Oracle;
+use crate::script::{CLIENTS_EACH, Config, Script, Step};
+use crate::server::{self, SECTORS, Server, Site};
+use crate::world::{self, World};
+use mqfq_nvme::random::Random;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+/// Longest that a drive here takes for a request whatever is wrong with it, and that a cap delays one, ns.
+const SETTLE_NS: u64 = 60_000_000_000;
+
+/// What a run did.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Outcome {
+    /// Of all clients.
+    pub counts: Counts,
+    /// Steps of workers.
+    pub turns: u64,
+    /// Virtual time, ns.
+    pub now_ns: u64,
+    /// Servers that were killed, cut off, and replaced.
+    pub kills: u64,
+    /// Power cuts, and what they might have taken: sectors' values.
+    pub cuts: u64,
+    /// Values that nothing had covered at the cuts.
+    pub uncovered: u64,
+    /// Upgrades.
+    pub upgrades: u64,
+    /// Changes of policies, weights, caps, sizes, and tenants.
+    pub changes: u64,
+}
+
+/// Why a run ended early.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The invariant, or the panic.
+    pub what: String,
+    /// The step, counted from 0, at which it was noticed.
+    pub step: usize,
+    /// Requests that had been answered by then.
+    pub requests: u64,
+}
+
+/// All clients, which the world tells between its steps.
+#[derive(Default)]
+struct Clients {
+    nbd: Vec<NbdClient>,
+    guests: Vec<Guest>,
+    hostile: Vec<Hostile>,
+}
+
+impl Clients {
+    fn turn(&mut self) -> bool {
+        let mut has_moved = false;
+        self.nbd.iter_mut().for_each(|client| has_moved |= client.turn());
+        self.guests.iter_mut().for_each(|guest| has_moved |= guest.turn());
+        self.hostile.iter_mut().for_each(|hostile| has_moved |= hostile.turn());
+        self.hostile.retain(|hostile| !hostile.is_over());
+        has_moved
+    }
+
+    fn counts(&self) -> Counts {
+        let all = self.nbd.iter().map(|client| client.counts).chain(self.guests.iter().map(|guest| guest.counts));
+        all.fold(Counts::default(), Counts::plus)
+    }
+}
+
+struct Run {
+    config: Config,
+    world: Rc<World>,
+    site: Rc<Site>,
+    server: Option<Server>,
+    clients: Rc<RefCell<Clients>>,
+    /// By tenant: of NBD's, then of guests (the hostile one has none between them).
+    oracles: Vec<Rc<RefCell<Oracle>>>,
+    outcome: Outcome,
+}
+
+/// Runs it all.
+///
+/// # Errors
+/// What was noticed first.
+pub fn run(script: &Script) -> Result<Outcome, Failure> {
+    let at = RefCell::new((0, 0));
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        let mut run = Run::new(script);
+        for (number, step) in script.steps.iter().enumerate() {
+            *at.borrow_mut() = (number, run.clients.try_borrow().map_or(0, |clients| clients.counts().good));
+            run.step(step);
+            run.look();
+        }
+        run.end()
+    }));
+    ran.map_err(|panic| {
+        let what = panic.downcast_ref::<String>().cloned();
+        let what = what.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let (step, requests) = *at.borrow();
+        Failure { what: what.unwrap_or_else(|| "a panic without words".to_owned()), step, requests }
+    })
+}
+
+impl Run {
+    fn new(script: &Script) -> Run {
+        let config = script.config.clone();
+        let world = World::begin(config.get("seed"));
+        let site = Site::new(&config, world.clone());
+        let server = Server::start(&site);
+        let mut random = Random::new(config.get("seed") ^ 0x5eed);
+        let mut clients = Clients::default();
+        let mut oracles = Vec::new();
+        for tenant in 0..config.count("tenants") {
+            let oracle = Rc::new(RefCell::new(Oracle::new(tenant as u8 + 1, SECTORS)));
+            let part = SECTORS / CLIENTS_EACH;
+            for client in 0..CLIENTS_EACH {
+                let manners = Manners {
+                    structured: random.chance(32768),
+                    depth: 1 << random.below(7),
+                    piece_bytes: if random.chance(8192) { 1 + random.below(700) as usize } else { 1 << 20 },
+                };
+                let name = format!("client {} of {}", client, server::name(tenant));
+                let region = (client * part, (client + 1) * part);
+                let mut client = NbdClient::new(name, server::name(tenant), oracle.clone(), region, manners);
+                client.may_fail = script.may_fail();
+                clients.nbd.push(client);
+            }
+            oracles.push(oracle);
+        }
+        for guest in 0..config.count("guests") {
+            let tenant = config.count("tenants") + 1 + guest;
+            let oracle = Rc::new(RefCell::new(Oracle::new(tenant as u8 + 1, SECTORS)));
+            let mut guest = Guest::new(server::name(tenant), oracle.clone(), random.next_u64());
+            guest.may_fail = script.may_fail();
+            clients.guests.push(guest);
+            oracles.push(oracle);
+        }
+        let clients = Rc::new(RefCell::new(clients));
+        let told = clients.clone();
+        world.serve(Box::new(move || told.borrow_mut().turn()));
+        Run { config, world, site, server: Some(server), clients, oracles, outcome: Outcome::default() }
+    }
+
+    fn server(&mut self) -> &mut Server {
+        self.server.as_mut().expect("there is a server between steps")
+    }
+
+    /// A tenant of NBD's, by a step's number.
+    fn tenant(&self, number: u64) -> usize {
+        number as usize % self.config.count("tenants")
+    }
+
+    fn step(&mut self, step: &Step) {
+        let [first, second, third] = step.numbers;
+        let clients = self.clients.borrow().nbd.len();
+        let client = first as usize % clients;
+        let guests = self.config.count("guests");
+        match step.name {
+            "connect" => self.connect(client),
+            "leave" => self.clients.borrow_mut().nbd[client].leave(second > 0),
+            "io" => {
+                self.clients.borrow_mut().nbd[client].want(second, &mut Random::new(third));
+                // A moment, so that it begins.
+                world::run(1_000);
+            }
+            "guest" if guests > 0 => self.plug(first as usize % guests),
+            "unplug" if guests > 0 => self.clients.borrow_mut().guests[first as usize % guests].leave(),
+            "drive" if guests > 0 => {
+                self.clients.borrow_mut().guests[first as usize % guests].want(second, &mut Random::new(third));
+                world::run(1_000);
+            }
+            "run" => world::run(first),
+            "settle" => self.settle(),
+            "check" => self.check(),
+            "hostile" => self.invade(first, second),
+            "stall" => self.site.device.stall_until(world::now_ns() + first),
+            "cut" => self.cut(),
+            "kill" => self.kill(false),
+            "power" => self.kill(true),
+            "upgrade" => self.upgrade(),
+            _ => self.change(step),
+        }
+    }
+
+    fn change(&mut self, step: &Step) {
+        let [first, second, _] = step.numbers;
+        let tenant = self.tenant(first);
+        self.outcome.changes += 1;
+        match step.name {
+            "policy" => self.server().set_policy(Config::policy(first), second as u32),
+            "weight" => self.server().set_weight(tenant, second),
+            "cap" => self.server().set_cap(tenant, [None, Some(2_000), Some(100_000)][second as usize % 3]),
+            "resize" => {
+                let sectors = SECTORS / 4 * (second as usize % 4 + 1);
+                // One that grows may be used while the server still waits; one that shrinks is shorter when it says so.
+                let before = self.oracles[tenant].borrow().limited();
+                if sectors > before {
+                    self.oracles[tenant].borrow_mut().limit(sectors);
+                }
+                if self.server().resize(tenant, sectors as u64 * 512) && sectors < before {
+                    self.oracles[tenant].borrow_mut().limit(sectors);
+                }
+            }
+            "readonly" => {
+                let is_on = second > 0;
+                if !is_on {
+                    self.oracles[tenant].borrow_mut().read_only(false);
+                }
+                if self.server().set_read_only(tenant, is_on) && is_on {
+                    self.oracles[tenant].borrow_mut().read_only(true);
+                }
+            }
+            "remove" => self.server().remove(tenant),
+            "add" => {
+                if !self.server().has(tenant) {
+                    self.server().add(tenant);
+                    let mut oracle = self.oracles[tenant].borrow_mut();
+                    oracle.limit(SECTORS);
+                    oracle.read_only(false);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn pipe(&mut self, tenant: usize, piece_bytes: usize) -> SharedPipe {
+        let path = self.server().path_of(tenant);
+        self.world.net.borrow_mut().connect(path, piece_bytes)
+    }
+
+    fn connect(&mut self, client: usize) {
+        let (is_away, manners) = {
+            let clients = self.clients.borrow();
+            (clients.nbd[client].is_away(), clients.nbd[client].manners())
+        };
+        if is_away {
+            let pipe = self.pipe(client / CLIENTS_EACH, manners.piece_bytes);
+            self.clients.borrow_mut().nbd[client].connect(pipe);
+            world::run(5_000);
+        }
+    }
+
+    fn plug(&mut self, guest: usize) {
+        if self.clients.borrow().guests[guest].is_away() {
+            let pipe = self.pipe(self.config.count("tenants") + 1 + guest, 1 << 20);
+            self.clients.borrow_mut().guests[guest].plug(pipe);
+            world::run(5_000);
+        }
+    }
+
+    fn invade(&mut self, seed: u64, kind: u64) {
+        let tenant = self.config.count("tenants");
+        let at = if kind == 2 && self.config.count("guests") > 0 { tenant + 1 } else { tenant };
+        let pipe = self.pipe(at, 1 << 20);
+        self.clients.borrow_mut().hostile.push(Hostile::new(pipe, seed, kind, &server::name(tenant)));
+        world::run(20_000);
+    }
+
+    /// Lets everything end that can. Nobody waits after that.
+    fn settle(&mut self) {
+        let is_over = world::settle(SETTLE_NS);
+        assert!(is_over, "nobody is silent after {SETTLE_NS} ns");
+        // What a drive has lost keeps the requests that want its place; a command that was lost without a timeout is
+        // the drive's fault.
+        for client in &self.clients.borrow().nbd {
+            let left = client.under_way();
+            assert!(client.is_away() || left == 0, "nobody waits for ever (I10): {left} requests of {client}");
+        }
+        for guest in &self.clients.borrow().guests {
+            let left = guest.under_way();
+            assert!(guest.is_away() || left == 0, "nobody waits for ever (I10): {left} requests of {guest}");
+        }
+        self.rest();
+        self.outcome_is_idle();
+    }
+
+    /// What clients had asked for and left is over.
+    fn rest(&self) {
+        self.oracles.iter().for_each(|oracle| oracle.borrow_mut().rest());
+    }
+
+    fn outcome_is_idle(&mut self) {
+        let has_hostile = !self.clients.borrow().hostile.is_empty();
+        let server = self.server();
+        server.assert_idle();
+        let held = server.held_bytes();
+        // What a hostile client has half said may be held until it goes.
+        assert!(has_hostile || held == 0, "{held} bytes of payload are held and nobody asks for anything (I14)");
+    }
+
+    /// Everybody reads everything.
+    fn check(&mut self) {
+        let [tenants, clients] = [self.config.count("tenants"), self.clients.borrow().nbd.len()];
+        self.clients.borrow_mut().hostile.iter_mut().for_each(Hostile::leave);
+        (0..tenants).for_each(|tenant| self.server().set_cap(tenant, None));
+        self.settle();
+        for client in (0..clients).step_by(CLIENTS_EACH) {
+            self.connect(client);
+            self.clients.borrow_mut().nbd[client].want_all();
+        }
+        for guest in 0..self.config.count("guests") {
+            self.plug(guest);
+            self.clients.borrow_mut().guests[guest].want_all();
+        }
+        self.settle();
+    }
+
+    fn cut(&mut self) {
+        let mut uncovered = 0;
+        self.site.device.power_cut();
+        for oracle in &self.oracles {
+            let mut oracle = oracle.borrow_mut();
+            uncovered += oracle.uncovered() as u64;
+            if self.config.get("cache") > 0 {
+                oracle.cut();
+            }
+        }
+        self.outcome.cuts += 1;
+        self.outcome.uncovered += uncovered;
+    }
+
+    fn kill(&mut self, with_power: bool) {
+        self.server.take().expect("there is one").kill();
+        // Clients notice that they are alone before anything else is: else they would take the next server for this.
+        self.clients.borrow_mut().turn();
+        self.clients.borrow_mut().guests.iter_mut().for_each(Guest::lost);
+        self.rest();
+        if with_power {
+            self.cut();
+        }
+        for oracle in &self.oracles {
+            let mut oracle = oracle.borrow_mut();
+            oracle.limit(SECTORS);
+            oracle.read_only(false);
+        }
+        self.outcome.kills += 1;
+        self.server = Some(Server::start(&self.site));
+        let guests = self.config.count("guests");
+        (0..guests).for_each(|guest| self.plug(guest));
+    }
+
+    fn upgrade(&mut self) {
+        let server = self.server.take().expect("there is one");
+        let (server, is_new) = match server.upgrade() {
+            Ok(new) => (new, true),
+            Err((old, _)) => (old, false),
+        };
+        self.server = Some(server);
+        self.outcome.upgrades += u64::from(is_new);
+        world::run(5_000);
+        let guests = self.config.count("guests");
+        (0..guests).for_each(|guest| self.plug(guest));
+    }
+
+    fn look(&mut self) {
+        self.server().assert_bounds();
+        self.world.net.borrow_mut().forget();
+    }
+
+    fn end(mut self) -> Outcome {
+        let counts = self.clients.borrow().counts();
+        if let Some(server) = self.server.take() {
+            server.kill();
+        }
+        Outcome { counts, turns: self.world.steps(), now_ns: world::now_ns(), ..self.outcome }
+    }
+}

@@ -1,0 +1,516 @@
+//! The server: what the daemon makes of a config, without its process around it.
+//!
+//! Answers: which engine, exports and listeners are there, and what becomes of them in a live change, an upgrade, and a
+//! kill? All of it is the code that ships; here stands what the daemon does in what order.
+
+use crate::host::VirtualHost;
+use crate::script::Config;
+use crate::world::{STEPS, World};
+use mqfq_blk::cap::{Cap, CapLimits, Caps};
+use mqfq_blk::client::{DeviceIndex, MakeClient, PackedClient, Remains};
+use mqfq_blk::device::Device;
+use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, Kind, OnAbort, When};
+use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions, Grouping};
+use mqfq_blk::path::{Merge, PathOptions};
+use mqfq_blk::queues::{QueueLayout, Spread};
+use mqfq_blk::request::Status;
+use mqfq_blk::slots::Slot;
+use mqfq_blk::split::Split;
+use mqfq_blk::stage::StageLimits;
+use mqfq_blk::state;
+use mqfq_blk::worker::Desk;
+use mqfq_blk::{FlowId, PolicyKind, PolicyOptions, Weight};
+use mqfq_front::FRONT_ENDS;
+use mqfq_front::export::{BlockSizes, Door, Export, ExportId, ExportTable, TenantId};
+use mqfq_front::front_end::{ExportAddress, ListenOptions, Listener, Travelled, drain_export};
+use mqfq_front::memory::{MemoryLimits, ServerMemory};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Sectors of each tenant's export.
+pub const SECTORS: usize = 384;
+
+/// Bytes of each tenant's export.
+pub const EXPORT_BYTES: u64 = SECTORS as u64 * 512;
+
+/// The only device.
+const DEVICE: usize = 0;
+
+/// Commands on each hardware queue.
+const QUEUE_DEPTH: u16 = 32;
+
+/// What a flow may stage on a worker, bytes.
+const STAGED_BYTES: u64 = 1 << 20;
+
+/// Payload memory of all connections, bytes.
+const SERVER_BYTES: u64 = 64 << 20;
+
+/// How long a change waits for requests, in virtual time: beyond every stall and timeout of a drive here.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What outlives every server: the drive, and where sockets are.
+pub struct Site {
+    /// What it is made of.
+    pub config: Config,
+    /// The drive.
+    pub device: Arc<FaultDevice>,
+    folder: PathBuf,
+    world: Rc<World>,
+}
+
+/// A socket where clients come.
+struct Socket {
+    table: Arc<ExportTable>,
+    /// Of its listener.
+    number: u64,
+}
+
+/// What a socket's clients are made by, and those that came with it.
+type Listening = (Box<dyn Listener>, Vec<MakeClient>);
+
+/// A server that runs.
+pub struct Server {
+    site: Rc<Site>,
+    engine: Engine,
+    /// By tenant; the first ones are NBD's, then the hostile one, then guests.
+    exports: Vec<Export>,
+    present: Vec<bool>,
+    /// By tenant: bytes beyond which no request is left.
+    sizes: Vec<u64>,
+    weights: Vec<Weight>,
+    caps: Vec<Arc<Cap>>,
+    /// NBD's, then one for each guest.
+    sockets: Vec<Socket>,
+    memory: Arc<ServerMemory>,
+}
+
+impl Site {
+    /// A drive of zeroes, and no server.
+    pub fn new(config: &Config, world: Rc<World>) -> Rc<Site> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: only that it is another one matters.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("mqfq-vopr-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for sockets");
+        let inner = MemoryDevice::new(tenants(config) as u64 * EXPORT_BYTES);
+        let device = Arc::new(FaultDevice::new(Arc::new(inner), plan(config)));
+        Rc::new(Site { config: config.clone(), device, folder, world })
+    }
+
+    fn address(&self, socket: usize) -> ExportAddress {
+        let name = if socket == 0 { "nbd" } else { "vhost-user" };
+        let front_end = *FRONT_ENDS.iter().find(|front_end| front_end.name() == name).expect("it is registered");
+        let text = format!("unix:{}", self.path(socket).display());
+        ExportAddress::parse(front_end, &text).expect("a path in a folder for scratch")
+    }
+
+    fn path(&self, socket: usize) -> PathBuf {
+        self.folder.join(socket.to_string())
+    }
+
+    fn listen_options(&self) -> ListenOptions {
+        ListenOptions { bytes_in_flight_max: self.config.get("memory"), ..ListenOptions::default() }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Tenants with an export: those of NBD, a hostile one, and guests.
+pub fn tenants(config: &Config) -> usize {
+    config.count("tenants") + 1 + config.count("guests")
+}
+
+fn plan(config: &Config) -> FaultPlan {
+    let chance = |key: &str| When::Chance(config.get(key) as u32);
+    let slow = |kind, ns| FaultRule::of(kind, chance("slow"), Fault::Delay { ns });
+    let mut rules = vec![
+        FaultRule::any(chance("error"), Fault::Error(Status::Io)),
+        FaultRule::of(Kind::Write, chance("torn"), Fault::Torn(Status::Io)),
+        FaultRule::any(chance("stall"), Fault::Stall { ns: 2_000_000 }),
+        FaultRule::any(chance("lose"), Fault::Forget),
+        FaultRule::of(Kind::Read, chance("lose"), Fault::Lose),
+        slow(Kind::Read, 300_000),
+        slow(Kind::Write, 500_000),
+    ];
+    rules.push(FaultRule::of(Kind::Read, When::Always, Fault::Delay { ns: 20_000 }));
+    rules.push(FaultRule::of(Kind::Write, When::Always, Fault::Delay { ns: 8_000 }));
+    FaultPlan {
+        seed: config.get("seed"),
+        rules,
+        reorder: config.count("reorder"),
+        volatile_cache: config.get("cache") > 0,
+        // A queue that workers share is not reset, so only an abort ends what such a drive has lost.
+        on_abort: match config.get("abort") {
+            0 if config.get("sq") == 0 => OnAbort::Ignored,
+            1 if config.get("sq") == 0 => OnAbort::Refused,
+            _ => OnAbort::Ends { after_ns: 10_000 },
+        },
+        ..FaultPlan::default()
+    }
+}
+
+fn policy(kind: PolicyKind, depth: u32) -> PolicyOptions {
+    PolicyOptions { depth, ..PolicyOptions::new(kind) }
+}
+
+impl Server {
+    /// Starts a server on the site: a process that finds the drive as the last one left it.
+    pub fn start(site: &Rc<Site>) -> Server {
+        let started = Server::assemble(site, None, |socket, table| {
+            let address = site.address(socket);
+            Ok((address.address().listen(table, &site.listen_options())?, Vec::new()))
+        });
+        started.expect("a server starts")
+    }
+
+    /// Another server takes the place of this one, as `--replace` has it: its engine holds still, its listeners and
+    /// connections go over as bytes and descriptors, and it ends. `Err`: it serves on.
+    ///
+    /// # Errors
+    /// The server itself, and one sentence.
+    pub fn upgrade(self) -> Result<Server, (Server, String)> {
+        let site = self.site.clone();
+        if let Err(why) = self.engine.pause(PATIENCE) {
+            return Err((self, why));
+        }
+        let mut packed = match self.engine.pack(state::VERSION, PATIENCE) {
+            Ok(packed) => packed,
+            Err(why) => {
+                self.engine.resume();
+                return Err((self, why));
+            }
+        };
+        let old_workers = site.world.dismiss();
+        let made = Server::assemble(&site, Some(&self), |socket, table| {
+            let number = self.sockets[socket].number;
+            let mut mine: Vec<PackedClient> = packed.extract_if(.., |client| client.listener == number).collect();
+            // Connections have a place when their listener has one.
+            mine.sort_by_key(|client| !client.is_listener);
+            let mut mine = mine.into_iter();
+            let travelled = |client: PackedClient| Travelled { packed: client.packed, version: state::VERSION };
+            let listener = mine.next().filter(|client| client.is_listener).ok_or("its listener did not come")?;
+            let address = site.address(socket);
+            let listener = address.address().adopt(travelled(listener), table, &site.listen_options())?;
+            let connections = mine.map(|client| listener.adopt(travelled(client))).collect::<Result<_, _>>()?;
+            Ok((listener, connections))
+        });
+        let new = match made {
+            Ok(new) => new,
+            Err(why) => {
+                // The new process says so and ends; the old one goes on where it held still.
+                site.world.employ(old_workers);
+                self.engine.resume();
+                return Err((self, why));
+            }
+        };
+        // The old process ends: its clients are dropped where they stand, its descriptors closed.
+        drop(old_workers);
+        drop(self);
+        Ok(new)
+    }
+
+    /// `like`: what the last one had become. `listen`: for each socket.
+    fn assemble(
+        site: &Rc<Site>,
+        like: Option<&Server>,
+        mut listen: impl FnMut(usize, Arc<ExportTable>) -> Result<Listening, String>,
+    ) -> Result<Server, String> {
+        let config = &site.config;
+        let count = tenants(config);
+        let present = like.map_or_else(|| vec![true; count], |server| server.present.clone());
+        let sizes = like.map_or_else(|| vec![EXPORT_BYTES; count], |server| server.sizes.clone());
+        let weights = like.map_or_else(|| vec![Weight::DEFAULT; count], |server| server.weights.clone());
+        // An engine starts with flows in all places; who has none has nobody to ask for it.
+        let flows = (0..count).map(|tenant| flow(config, tenant, weights[tenant])).collect();
+        let options = like.map_or_else(
+            || policy(Config::policy(config.get("policy")), config.get("depth") as u32),
+            |server| server.engine.policy(DEVICE),
+        );
+        let device = DeviceOptions {
+            path: path(config),
+            queues: if config.get("sq") > 0 {
+                QueueLayout::mq(Spread::PerCore, Spread::Single)
+            } else {
+                QueueLayout::default()
+            },
+            queue_depth: QUEUE_DEPTH,
+            ..DeviceOptions::new("drive", site.device.clone(), options, flows)
+        };
+        let workers = config.count("workers");
+        let options = EngineOptions { workers, pin: false, spin_ns: 0, devices: vec![device] };
+        let (engine, desks) = Engine::start_stepped(options, STEPS)?;
+        let memory = Arc::new(ServerMemory::new(MemoryLimits { server_bytes: SERVER_BYTES, tenants: count }));
+        let caps: Vec<Arc<Cap>> = (0..count).map(|_| Cap::new(CapLimits::NONE)).collect();
+        let mut server = Server {
+            site: site.clone(),
+            engine,
+            exports: Vec::new(),
+            present,
+            sizes,
+            weights,
+            caps,
+            sockets: Vec::new(),
+            memory,
+        };
+        server.exports = (0..count).map(|tenant| server.export(tenant)).collect();
+        if let Some(like) = like {
+            for (export, before) in server.exports.iter_mut().zip(&like.exports) {
+                // What `ctl save` writes is what the next process reads.
+                export.size_bytes = before.size_now_bytes();
+                export.read_only = before.is_read_only();
+            }
+        }
+        let mut listening = Vec::new();
+        for socket in 0..=config.count("guests") {
+            let table = Arc::new(ExportTable::new(server.exports_of(socket))?);
+            let (listener, connections) = listen(socket, table.clone())?;
+            server.sockets.push(Socket { table, number: listener.number() });
+            listening.push((listener, connections));
+        }
+        let worker = |desk: Desk| Desk::worker(VirtualHost::new(site.world.clone(), desk), 64);
+        site.world.employ(desks.into_iter().map(worker).collect::<Result<_, _>>()?);
+        for (listener, connections) in listening {
+            listener.into_clients().into_iter().chain(connections).for_each(|client| server.engine.attach(client));
+        }
+        Ok(server)
+    }
+
+    fn export(&self, tenant: usize) -> Export {
+        let slot = Slot::first(tenant as u32);
+        let block = BlockSizes { min_bytes: 512, ..BlockSizes::of_device(&self.site.device.info()) };
+        Export {
+            id: ExportId(slot),
+            name: name(tenant),
+            description: String::new(),
+            device: DeviceIndex(DEVICE as u16),
+            flow: FlowId(tenant as u32),
+            tenant: TenantId(slot),
+            door: Door::default(),
+            offset_bytes: tenant as u64 * EXPORT_BYTES,
+            size_bytes: EXPORT_BYTES,
+            read_only: false,
+            block,
+            memory: self.memory.tenant(MemoryLimits::TENANT_BYTES),
+            caps: Caps::new(Cap::new(CapLimits::NONE), self.caps[tenant].clone()),
+        }
+    }
+
+    /// The exports of a socket: all of NBD's there are, or a guest's.
+    fn exports_of(&self, socket: usize) -> Vec<Export> {
+        let here = |(tenant, _): &(usize, &Export)| self.present[*tenant] && self.socket_of(*tenant) == socket;
+        self.exports.iter().enumerate().filter(here).map(|(_, export)| export.clone()).collect()
+    }
+
+    /// Where a tenant's clients come.
+    fn socket_of(&self, tenant: usize) -> usize {
+        (tenant + 1).saturating_sub(self.site.config.count("tenants") + 1)
+    }
+
+    /// Ends it as `kill -9` does: nothing is drained, nothing is told.
+    pub fn kill(self) {
+        let site = self.site.clone();
+        site.world.net.borrow_mut().end_all();
+        drop(site.world.dismiss());
+        drop(self);
+    }
+
+    /// Another policy, or the same with another depth. The policy that it has then.
+    ///
+    /// # Panics
+    /// If a refused change changed something, or one that was taken did not (I12).
+    pub fn set_policy(&self, kind: PolicyKind, depth: u32) {
+        let before = self.engine.policy(DEVICE);
+        let wanted = policy(kind, depth);
+        let taken = self.engine.set_policy(DEVICE, wanted, PATIENCE);
+        let expected = if taken.is_ok() { wanted } else { before };
+        assert_eq!(self.engine.policy(DEVICE), expected, "atomic change (I12): {taken:?}");
+    }
+
+    /// Another weight.
+    pub fn set_weight(&mut self, tenant: usize, weight: u64) {
+        if let Ok(weight) = Weight::new(weight)
+            && self.present[tenant]
+        {
+            self.weights[tenant] = weight;
+            self.engine.set_weight(DEVICE, FlowId(tenant as u32), weight);
+        }
+    }
+
+    /// Another cap: none, or so many requests per second.
+    pub fn set_cap(&self, tenant: usize, iops: Option<u64>) {
+        self.engine.set_cap(&self.caps[tenant], CapLimits { iops, bytes_per_s: None });
+    }
+
+    /// Another size; when this returns no request beyond it is left. False: the drive kept some.
+    pub fn resize(&mut self, tenant: usize, bytes: u64) -> bool {
+        let export = &self.exports[tenant];
+        self.sizes[tenant] = EXPORT_BYTES;
+        export.door.resize(bytes);
+        let beyond = Remains::Bytes(export.offset_bytes + bytes, export.offset_bytes + EXPORT_BYTES);
+        let is_over = self.engine.await_end(DEVICE, beyond, PATIENCE).is_ok();
+        if is_over {
+            self.sizes[tenant] = bytes;
+        }
+        is_over
+    }
+
+    /// It may be written to, or not; when this returns every request that was taken before has ended.
+    pub fn set_read_only(&self, tenant: usize, read_only: bool) -> bool {
+        let export = &self.exports[tenant];
+        export.door.set_read_only(read_only);
+        self.engine.await_end(DEVICE, Remains::Flow(export.flow), PATIENCE).is_ok()
+    }
+
+    /// A tenant goes, with its export and its clients.
+    ///
+    /// # Panics
+    /// If one of its clients is left (I14).
+    pub fn remove(&mut self, tenant: usize) {
+        if !std::mem::replace(&mut self.present[tenant], false) {
+            return;
+        }
+        drain_export(&self.engine, &self.exports[tenant], Duration::from_millis(1));
+        self.offer(tenant);
+        if self.set_flows().is_err() {
+            // Its place stays its own, and nobody asks for it.
+            self.present[tenant] = true;
+            self.exports[tenant] = self.export(tenant);
+            self.sizes[tenant] = EXPORT_BYTES;
+            self.offer(tenant);
+        }
+    }
+
+    /// It comes back, with the bytes that it had.
+    pub fn add(&mut self, tenant: usize) {
+        if std::mem::replace(&mut self.present[tenant], true) {
+            return;
+        }
+        if self.set_flows().is_err() {
+            self.present[tenant] = false;
+            return;
+        }
+        self.exports[tenant] = self.export(tenant);
+        self.sizes[tenant] = EXPORT_BYTES;
+        self.offer(tenant);
+    }
+
+    fn offer(&self, tenant: usize) {
+        let socket = self.socket_of(tenant);
+        self.sockets[socket].table.replace(self.exports_of(socket)).expect("exports that were right before");
+    }
+
+    fn set_flows(&self) -> Result<(), String> {
+        let of = |tenant: usize| self.present[tenant].then(|| flow(&self.site.config, tenant, self.weights[tenant]));
+        let flows: Vec<Option<FlowOptions>> = (0..self.present.len()).map(of).collect();
+        let before = self.engine.policy(DEVICE);
+        let changed = self.engine.set_flows(DEVICE, &flows, &Grouping::default(), PATIENCE);
+        assert_eq!(self.engine.policy(DEVICE), before, "atomic change (I12)");
+        changed
+    }
+
+    /// Where clients of this tenant connect.
+    pub fn path_of(&self, tenant: usize) -> PathBuf {
+        self.site.path(self.socket_of(tenant))
+    }
+
+    /// This tenant has an export now.
+    pub fn has(&self, tenant: usize) -> bool {
+        self.present[tenant]
+    }
+
+    /// Nothing is under way anywhere, and nothing is held: the state that a server is in when nobody asks for anything.
+    ///
+    /// # Panics
+    /// If not, with the invariant.
+    pub fn assert_idle(&self) {
+        let forgotten = self.site.device.forgotten();
+        self.site.world.look(|at, worker| {
+            for hctx in worker.hctxs() {
+                let left = (hctx.staged(), hctx.admitted(), hctx.in_flight());
+                let is_stuck = forgotten > 0;
+                assert!(is_stuck || left == (0, 0, 0), "worker {at}: {left:?} staged, admitted, in flight (I10)");
+            }
+        });
+        let stats = self.engine.stats();
+        for device in &stats.devices {
+            for flow in &device.flows {
+                let tenant = flow.name.strip_prefix("tenant-").and_then(|text| text.parse::<usize>().ok());
+                let expected = tenant.map(|tenant| self.weights[tenant]);
+                assert_eq!(Some(flow.weight), expected, "atomic change (I12): the weight of {}", flow.name);
+            }
+        }
+    }
+
+    /// No request is on its way to bytes that an export had and has no more.
+    ///
+    /// # Panics
+    /// If one is (I11).
+    fn assert_apart(&self) {
+        for (tenant, size_bytes) in self.sizes.iter().enumerate().filter(|(_, size_bytes)| **size_bytes < EXPORT_BYTES)
+        {
+            let start_bytes = self.exports[tenant].offset_bytes;
+            let beyond = Remains::Bytes(start_bytes + size_bytes, start_bytes + EXPORT_BYTES);
+            self.site.world.look(|at, worker| {
+                let is_left = worker.hctxs().iter().any(|hctx| hctx.has_any(beyond, u64::MAX));
+                assert!(
+                    !is_left,
+                    "isolation (I11): worker {at} has a request of tenant {tenant} beyond {size_bytes} bytes"
+                );
+            });
+        }
+    }
+
+    /// Bounds that hold at every moment.
+    ///
+    /// # Panics
+    /// If one does not, with the invariant.
+    pub fn assert_bounds(&self) {
+        self.assert_apart();
+        let config = &self.site.config;
+        let staged_max = tenants(config) * config.count("staged");
+        self.site.world.look(|at, worker| {
+            for hctx in worker.hctxs() {
+                assert!(hctx.in_flight() <= usize::from(QUEUE_DEPTH), "worker {at}: {} in flight", hctx.in_flight());
+                assert!(hctx.staged() <= staged_max, "worker {at}: {} staged (I14)", hctx.staged());
+            }
+        });
+        for (tenant, export) in self.exports.iter().enumerate() {
+            let held = export.memory.held_bytes();
+            assert!(held <= MemoryLimits::TENANT_BYTES, "tenant {tenant} holds {held} bytes (I14)");
+        }
+    }
+
+    /// Payload memory that nobody should hold when nobody asks for anything, bytes.
+    pub fn held_bytes(&self) -> u64 {
+        self.exports.iter().map(|export| export.memory.held_bytes()).sum()
+    }
+}
+
+/// What is done to requests.
+fn path(config: &Config) -> PathOptions {
+    let split = match config.get("split") {
+        0 => Split::Off,
+        bytes => Split::Bytes(bytes as u32),
+    };
+    // A drive that loses commands is given up by its timeout; nothing else ends them.
+    let timeout_ns = if config.get("lose") > 0 { 20_000_000 } else { 0 };
+    PathOptions { merge: Merge::ALL[config.count("merge")], split, timeout_ns, ..PathOptions::TIMELESS }
+}
+
+fn flow(config: &Config, tenant: usize, weight: Weight) -> FlowOptions {
+    let limits = StageLimits { requests_max: config.get("staged") as u32, bytes_max: STAGED_BYTES };
+    FlowOptions { weight, limits, ..FlowOptions::new(&name(tenant)) }
+}
+
+/// The name of a tenant and of its export.
+pub fn name(tenant: usize) -> String {
+    format!("tenant-{tenant}")
+}

@@ -1,0 +1,38 @@
+//! Fixed seeds, each a server from its start over churn, kills, power cuts and upgrades to a look at every byte.
+//!
+//! `cargo xtask vopr --for 60` looks for others; `docs/lab/vopr.md` tells how.
+
+use mqfq_vopr::run::run;
+use mqfq_vopr::script::Script;
+
+/// Steps of each script.
+const STEPS: usize = 40;
+
+#[test]
+fn what_clients_were_promised_holds_in_every_run_of_fixed_seeds() {
+    let (mut requests, mut kills, mut cuts, mut upgrades, mut changes) = (0, 0, 0, 0, 0);
+    for seed in 1..=24 {
+        let outcome = match run(&Script::draw(seed, STEPS)) {
+            Ok(outcome) => outcome,
+            Err(failure) => {
+                panic!("seed {seed}: {failure:?}; cargo xtask vopr --seed {seed} --steps {STEPS} shrinks it")
+            }
+        };
+        requests += outcome.counts.good;
+        kills += outcome.kills;
+        cuts += outcome.cuts;
+        upgrades += outcome.upgrades;
+        changes += outcome.changes;
+    }
+    // The seeds are fixed, so these are counts and no luck: all that a run can do was done.
+    assert!(requests > 30_000, "{requests} requests");
+    assert!(kills > 10 && cuts > 5 && upgrades > 3 && changes > 40, "{kills} {cuts} {upgrades} {changes}");
+}
+
+#[test]
+fn a_seed_is_one_order_of_events() {
+    let once = |seed| format!("{:?}", run(&Script::draw(seed, STEPS)));
+    for seed in [3, 8, 17] {
+        assert_eq!(once(seed), once(seed), "seed {seed}");
+    }
+}
