@@ -221,8 +221,7 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
         return Err(format!("a part of a case is letters, digits and -, not {only:?}"));
     }
-    let job =
-        format!("MQFQ={}\nKILLS={KILLS}\nMODULE=/share/mqfq.ko\nONLY={only}\n{}", mqfq.display(), case.job);
+    let job = format!("MQFQ={}\nKILLS={KILLS}\nMODULE=/share/mqfq.ko\nONLY={only}\n{}", mqfq.display(), case.job);
     let server = case.outside.map(|outside| Server::start(outside, &folder, mqfq)).transpose()?;
     let arguments = case.outside.map(|outside| disks(outside.disks, &folder)).unwrap_or_default();
     let guest = Guest {
