@@ -82,12 +82,7 @@ const CASES: &[Case] = &[
         time: Time::Instructions,
         cpus: 2,
         modules: &["ublk_drv", "null_blk", "crc32c_generic", "ext4"],
-        packages: &[
-            ("fio", "fio"),
-            ("mkfs.ext4", "e2fsprogs"),
-            ("python3", "python3-minimal"),
-            ("db_bench", "rocksdb-tools"),
-        ],
+        packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
         job: include_str!("../../testing/guest/cases/ublk.job"),
         module: None,
         outside: None,
