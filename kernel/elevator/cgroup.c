@@ -279,6 +279,21 @@ int mqfq_cgroups_activate(struct mqfq_elevator *e)
 	return error;
 }
 
+void mqfq_cgroups_refresh(struct mqfq_elevator *e)
+{
+	u64 gvt = mqfq_gvt(&e->s.mind);
+	struct blkcg_gq *blkg;
+
+	mqfq_flow_refresh(&e->plain, gvt);
+	if (!e->has_cgroups)
+		return;
+	spin_lock_irq(&e->q->queue_lock);
+	list_for_each_entry(blkg, &e->q->blkg_list, q_node)
+		if (cgroup_of(blkg))
+			mqfq_flow_refresh(&cgroup_of(blkg)->flow, gvt);
+	spin_unlock_irq(&e->q->queue_lock);
+}
+
 void mqfq_cgroups_deactivate(struct mqfq_elevator *e)
 {
 	if (e->has_cgroups)

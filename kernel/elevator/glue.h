@@ -21,6 +21,7 @@ struct mqfq_elevator {
 	struct request_queue *q;
 	struct mqfq_hctx *hctxs;
 	bool has_cgroups;
+	struct delayed_work refresh;
 	/* Whoever has no cgroup on this device. */
 	struct mqfq_flow plain;
 };
@@ -35,6 +36,7 @@ int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp);
 int mqfq_cgroups_register(void);
 void mqfq_cgroups_unregister(void);
 int mqfq_cgroups_activate(struct mqfq_elevator *e);
+void mqfq_cgroups_refresh(struct mqfq_elevator *e);
 void mqfq_cgroups_deactivate(struct mqfq_elevator *e);
 
 extern const struct elv_fs_entry mqfq_attributes[];
