@@ -27,7 +27,7 @@ mod arena {
     pub type Chunk = Box<[u8]>;
 
     #[derive(Default)]
-    pub struct Arena;
+    pub struct Arena {}
 
     impl Arena {
         pub fn take(&self) -> Chunk {
