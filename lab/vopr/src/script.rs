@@ -262,7 +262,8 @@ impl Script {
             let words: Vec<&str> = line.split('#').next().unwrap_or("").split_whitespace().collect();
             let failed = |why: String| format!("line {}: {why}", number + 1);
             match words.split_first() {
-                None => {}
+                // What is printed above a script.
+                None | Some((&("seed" | "FAILED"), _)) => {}
                 Some((&"config", rest)) => config = Some(Config::parse(rest).map_err(failed)?),
                 Some((name, rest)) => {
                     let numbers = rest.iter().map(|text| text.parse().map_err(|_| format!("{text} is no number")));
