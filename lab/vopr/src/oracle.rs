@@ -144,7 +144,7 @@ impl Oracle {
         let mut values = Vec::with_capacity(count);
         for at in from..from + count {
             self.next += 1;
-            let value = if zeroes { 0 } else { u64::from(self.tenant) << 56 | self.next * WORDS };
+            let value = if zeroes { 0 } else { (u64::from(self.tenant) << 56) | (self.next * WORDS) };
             let sector = &mut self.sectors[at];
             assert!(!sector.is_writing, "the clients' own rule");
             sector.is_writing = true;

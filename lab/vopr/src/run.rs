@@ -225,13 +225,11 @@ impl Run {
                 }
             }
             "remove" => self.server().remove(tenant),
-            "add" => {
-                if !self.server().has(tenant) {
-                    self.server().add(tenant);
-                    let mut oracle = self.oracles[tenant].borrow_mut();
-                    oracle.limit(SECTORS);
-                    oracle.read_only(false);
-                }
+            "add" if !self.server().has(tenant) => {
+                self.server().add(tenant);
+                let mut oracle = self.oracles[tenant].borrow_mut();
+                oracle.limit(SECTORS);
+                oracle.read_only(false);
             }
             _ => {}
         }
@@ -355,12 +353,9 @@ impl Run {
 
     fn upgrade(&mut self) {
         let server = self.server.take().expect("there is one");
-        let (server, is_new) = match server.upgrade() {
-            Ok(new) => (new, true),
-            Err((old, _)) => (old, false),
-        };
+        let (server, upgraded) = server.upgrade();
         self.server = Some(server);
-        self.outcome.upgrades += u64::from(is_new);
+        self.outcome.upgrades += u64::from(upgraded.is_ok());
         world::run(5_000);
         let guests = self.config.count("guests");
         (0..guests).for_each(|guest| self.plug(guest));

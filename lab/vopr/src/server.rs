@@ -172,20 +172,18 @@ impl Server {
     }
 
     /// Another server takes the place of this one, as `--replace` has it: its engine holds still, its listeners and
-    /// connections go over as bytes and descriptors, and it ends. `Err`: it serves on.
-    ///
-    /// # Errors
-    /// The server itself, and one sentence.
-    pub fn upgrade(self) -> Result<Server, (Server, String)> {
+    /// connections go over as bytes and descriptors, and it ends. The server that serves now, and one sentence where
+    /// that is this one still.
+    pub fn upgrade(self) -> (Server, Result<(), String>) {
         let site = self.site.clone();
         if let Err(why) = self.engine.pause(PATIENCE) {
-            return Err((self, why));
+            return (self, Err(why));
         }
         let mut packed = match self.engine.pack(state::VERSION, PATIENCE) {
             Ok(packed) => packed,
             Err(why) => {
                 self.engine.resume();
-                return Err((self, why));
+                return (self, Err(why));
             }
         };
         let old_workers = site.world.dismiss();
@@ -208,13 +206,13 @@ impl Server {
                 // The new process says so and ends; the old one goes on where it held still.
                 site.world.employ(old_workers);
                 self.engine.resume();
-                return Err((self, why));
+                return (self, Err(why));
             }
         };
         // The old process ends: its clients are dropped where they stand, its descriptors closed.
         drop(old_workers);
         drop(self);
-        Ok(new)
+        (new, Ok(()))
     }
 
     /// `like`: what the last one had become. `listen`: for each socket.
