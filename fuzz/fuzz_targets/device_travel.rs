@@ -11,7 +11,7 @@ use rustix::fs::MemfdFlags;
 
 const DEVICE_BYTES: u64 = 1 << 20;
 
-/// The first byte says how many chunks the file has.
+// The first byte says how many chunks the file has.
 fuzz_target!(|bytes: &[u8]| {
     let Some((&chunks, state)) = bytes.split_first() else { return };
     let file = rustix::fs::memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a file");
