@@ -70,8 +70,8 @@ thread_local! {
     static LAST_STEP: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// A handshake may go on in the turn that began at `now_ns`. One in each turn of a worker: its signature and key
-/// exchange take 0.1 ms with a P-256 key, and 1 ms with one of RSA-2048; so does every other client wait at most.
+/// A handshake may go on in the turn that began at `now_ns`. One in each turn of a worker, so that every
+/// other client waits for one signature and one key exchange at most.
 pub fn may_step(now_ns: u64) -> bool {
     LAST_STEP.replace(Some(now_ns)) != Some(now_ns)
 }
