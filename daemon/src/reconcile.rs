@@ -302,6 +302,8 @@ impl Reconciler {
         let addresses: Vec<&ExportAddress> = target.listeners.iter().map(|(address, _)| address).collect();
         for gone in self.things.listeners.keep(&addresses) {
             front_end::close_listener(&self.engine, gone.number);
+            // A replacement would have them go on at another address, with its exports and without TLS if it has none.
+            gone.places.iter().for_each(|places| places.close_handshakes());
             self.closed.push(gone);
         }
         self.things.trust.follow(&target.trust);

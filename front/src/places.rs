@@ -143,6 +143,14 @@ impl Places {
         Some(self.enter(socket))
     }
 
+    /// Closes who has not chosen an export: the listener is gone, and another one's exports and rules are not for them.
+    pub fn close_handshakes(&self) {
+        for socket in std::mem::take(&mut self.taken().handshakes).values() {
+            // As in `enter`.
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
+    }
+
     /// The number of their listener.
     pub fn number(&self) -> u64 {
         self.number

@@ -193,3 +193,13 @@ fn guarantees_follow_the_tenants_that_come_and_go_and_nobody_is_closed() {
     drop(first);
     assert_eq!(fill(&places, 0, 100).len(), 16, "all came back");
 }
+
+#[test]
+fn a_listener_that_goes_takes_those_along_who_have_not_chosen() {
+    let places = places(8, 1);
+    let (_waiting, waiting_client) = enter(&places);
+    let (mut chosen, chosen_client) = enter(&places);
+    assert!(chosen.choose(&export(0)));
+    places.close_handshakes();
+    assert!(is_closed(&waiting_client) && !is_closed(&chosen_client));
+}

@@ -1,8 +1,8 @@
 //! What does the process give up before it serves its first client?
 //!
 //! ```text
-//!  devices open, sockets bound ─▶ core dumps ─▶ root ─▶ files ─▶ system calls ─▶ workers, control plane
-//!                                 (dumps.rs)  (user.rs) (files.rs)  (calls.rs)
+//!  devices open, sockets bound ─▶ root ─▶ core dumps ─▶ files ─▶ system calls ─▶ workers, control plane
+//!                               (user.rs)             (files.rs)  (calls.rs)
 //! ```
 //! Each step holds for all threads that start after it; rings are restricted by themselves (`blk/src/ring.rs`).
 //!
@@ -72,10 +72,11 @@ pub struct PrivilegeConfig {
 /// One sentence. What was given up until then is gone.
 pub fn enter(config: &PrivilegeConfig, grants: &Grants, has_keys: bool) -> Result<Vec<String>, String> {
     let PrivilegeConfig { sandbox, paths, user, group } = config;
+    user::become_user(user.as_deref(), group.as_deref())?;
+    // After it: a process that becomes another user is as dumpable as fs.suid_dumpable says, which may be 2.
     if has_keys || *sandbox != Level::Off {
         refuse_dumps().map_err(|error| format!("cannot switch core dumps off: {error}"))?;
     }
-    user::become_user(user.as_deref(), group.as_deref())?;
     if *sandbox == Level::Off {
         return Ok(Vec::new());
     }

@@ -227,6 +227,13 @@ impl Channel {
             }
         };
         self.is_gathering = !self.is_fresh && self.begins_with_record();
+        let step = if self.is_gathering && !self.session.is_handshaking() {
+            // rustls keeps places in `wire`, which is lent to the next receive while replies are encrypted: it panics
+            // at bytes that are not there.
+            Step::Broken("a message of TLS came in pieces after the handshake".to_owned())
+        } else {
+            step
+        };
         if matches!(step, Step::Broken(_)) {
             self.gather_alert();
         } else if self.out.len() > OUT_BYTES_MAX {
@@ -238,6 +245,11 @@ impl Channel {
             return Step::Established(first.map_or(Vec::new(), |certificate| names(certificate)));
         }
         step
+    }
+
+    /// Why nothing more can be encrypted, if that was found by [`Channel::seal`], once.
+    pub fn take_failed(&mut self) -> Option<String> {
+        self.failed.take()
     }
 
     /// The alert about a failure lies ready in the session, and comes with the next call. There is no call after it:

@@ -83,6 +83,8 @@ mod user {
     pub const WIRE: u32 = 5;
     /// Another turn, in which a TLS handshake may go on.
     pub const TURN: u32 = 6;
+    /// Another process has waited long enough for the end of a session under TLS.
+    pub const SESSION_END: u32 = 7;
 }
 
 /// One client's connection.
@@ -643,6 +645,11 @@ impl Client for Connection {
                     self.pump(context);
                 }
             }
+            Event::Timer { user: user::SESSION_END } => {
+                if self.life != Life::Closed {
+                    self.close(context);
+                }
+            }
             Event::Timer { user: user::HANDSHAKE } => self.handshake_is_over_time(context),
             other => unreachable!("it asked for nothing that ends like this: {other:?}"),
         }
@@ -692,6 +699,12 @@ impl Client for Connection {
         };
         if let Some(parts) = parts {
             context.send(self.fd(), parts, user::SEND);
+        } else if !self.replies.is_sending()
+            && let Some(why) = self.channel.as_mut().and_then(|channel| channel.take_failed())
+        {
+            // Not even an alert is left to send, so no send will end, and the replies are lost with what they count.
+            self.tls_broke(&why);
+            return self.close(context);
         }
         let answered = self.under_way.is_empty() && !self.full;
         if self.draining && answered {

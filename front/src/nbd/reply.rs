@@ -215,6 +215,11 @@ impl Replies {
         (!parts.is_empty()).then_some(parts)
     }
 
+    /// A send has not ended.
+    pub fn is_sending(&self) -> bool {
+        self.sending.is_some()
+    }
+
     /// The send ended. Its parts are taken apart and used again.
     pub fn end_send(&mut self, parts: Vec<Part>) -> Sent {
         self.keep(parts);

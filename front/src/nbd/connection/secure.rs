@@ -87,7 +87,7 @@ impl Connection {
         }
     }
 
-    fn tls_broke(&mut self, why: &str) {
+    pub(super) fn tls_broke(&mut self, why: &str) {
         self.cut_write(Status::Invalid);
         self.broke_because(Rule::TlsBroken, &format!(": {why}"));
         self.life = Life::Ending;

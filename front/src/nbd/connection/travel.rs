@@ -40,10 +40,14 @@ use mqfq_blk::state::{StateReader, StateWriter, demand};
 use std::io;
 use std::sync::Arc;
 
+/// For a session under TLS to end, ns: all other clients wait meanwhile, so one that takes no replies is closed then.
+const SESSION_END_NS: u64 = 1_000_000_000;
+
 impl Connection {
     /// See [`mqfq_blk::client::Client::pause`].
     pub(super) fn hold_still(&mut self, context: &mut dyn Context) {
         if self.channel.is_some() {
+            context.timer(context.now_ns().saturating_add(SESSION_END_NS), user::SESSION_END);
             self.drain(context);
             return self.pump(context);
         }
