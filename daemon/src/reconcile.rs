@@ -301,7 +301,10 @@ impl Reconciler {
         let grace = Duration::from_secs(target.server.drain_s);
         let addresses: Vec<&ExportAddress> = target.listeners.iter().map(|(address, _)| address).collect();
         for gone in self.things.listeners.keep(&addresses) {
-            front_end::close_listener(&self.engine, gone.number);
+            if !front_end::close_listener(&self.engine, gone.number, grace) {
+                let (address, grace_s) = (&gone.address, grace.as_secs());
+                self.things.output.note(&format!("{address} was not gone within {grace_s} s: its requests fail now"));
+            }
             // A replacement would have them go on at another address, with its exports and without TLS if it has none.
             gone.places.iter().for_each(|places| places.close_handshakes());
             self.closed.push(gone);

@@ -446,10 +446,10 @@ pub fn next_client() -> u64 {
 }
 
 /// Closes a listener, by its [`Listener::number`]: what it has made is removed, and nobody comes by it any more. Who
-/// has come by it stays.
-pub fn close_listener(engine: &Engine, number: u64) {
-    // It has no requests, so there is nothing that it could wait for.
-    engine.drain_some(Whose::Client(number), Duration::MAX);
+/// has come by it stays. Returns whether it was gone within `grace`: a socket's has no requests, and nothing that it
+/// could wait for; a block device's waits for the kernel, and for whoever uses it.
+pub fn close_listener(engine: &Engine, number: u64, grace: Duration) -> bool {
+    engine.drain_some(Whose::Client(number), grace)
 }
 
 /// Takes no new clients of `export`, on any of its addresses, and drains those that it has. Clients still there after

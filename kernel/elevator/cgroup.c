@@ -21,6 +21,8 @@ struct mqfq_default {
 };
 
 static struct blkcg_policy policy;
+/* Flows of cgroups that there are. */
+static atomic_t flows;
 
 static struct mqfq_cgroup *cgroup_of(struct blkcg_gq *blkg)
 {
@@ -113,6 +115,7 @@ static struct blkg_policy_data *pd_alloc(MQFQ_PD_ALLOC_ARGS)
 		kfree(cgroup);
 		return NULL;
 	}
+	atomic_inc(&flows);
 	return &cgroup->pd;
 }
 
@@ -129,8 +132,11 @@ static void pd_free(struct blkg_policy_data *pd)
 {
 	struct mqfq_cgroup *cgroup = (struct mqfq_cgroup *)pd;
 
-	kvfree(cgroup->flow.lanes);
+	/* Under queue_lock when a policy is deactivated, where vfree() may not sleep. */
+	kvfree_rcu(cgroup->flow.lanes, rcu);
 	kfree(cgroup);
+	if (atomic_dec_and_test(&flows))
+		wake_up_var(&flows);
 }
 
 static u64 show_weight(struct seq_file *sf, struct blkg_policy_data *pd, int off)
@@ -267,8 +273,11 @@ int mqfq_cgroups_register(void)
 
 void mqfq_cgroups_unregister(void)
 {
-	if (is_registered)
-		blkcg_policy_unregister(&policy);
+	if (!is_registered)
+		return;
+	/* 6.1 frees that of a removed cgroup later, by the policy's own function. */
+	wait_var_event(&flows, !atomic_read(&flows));
+	blkcg_policy_unregister(&policy);
 }
 
 int mqfq_cgroups_activate(struct mqfq_elevator *e)

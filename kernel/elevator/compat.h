@@ -20,9 +20,12 @@
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 5, 0)
 typedef bool mqfq_insert_flags;
 #define mqfq_at_head(flags) (flags)
+/* Flushes are completed unprepared: their `elv` is a union with what flushing keeps. */
+#define mqfq_is_prepared(rq) ((rq)->rq_flags & RQF_ELVPRIV)
 #else
 typedef blk_insert_t mqfq_insert_flags;
 #define mqfq_at_head(flags) ((flags) & BLK_MQ_INSERT_AT_HEAD)
+#define mqfq_is_prepared(rq) true
 #endif
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 5, 0)

@@ -246,8 +246,11 @@ static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 		return;
 	}
 	rcu_read_unlock();
-	/* One of its requests will finish. Our plug is flushed before we sleep. */
-	(void)___wait_event(lane->wait, !holds_its_part(own, lane, tags), TASK_UNINTERRUPTIBLE, 1,
+	/*
+	 * One of its requests will finish. Our plug is flushed before we sleep. All are woken: the
+	 * request of a single one may end in another queue or in no lane, and wake nobody here.
+	 */
+	(void)___wait_event(lane->wait, !holds_its_part(own, lane, tags), TASK_UNINTERRUPTIBLE, 0,
 			    0, io_schedule());
 	mqfq_flow_unpin(e, lane->flow);
 }
@@ -387,7 +390,7 @@ static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
 
 static void mqfq_completed_request(struct request *rq, u64 now)
 {
-	struct mqfq_lane *lane = rq->elv.priv[0];
+	struct mqfq_lane *lane = mqfq_is_prepared(rq) ? rq->elv.priv[0] : NULL;
 
 	if (lane && now > rq->start_time_ns)
 		atomic64_add(now - rq->start_time_ns, &lane->system_ns);
@@ -452,4 +455,6 @@ static void __exit mqfq_module_exit(void)
 module_init(mqfq_module_init);
 module_exit(mqfq_module_exit);
 MODULE_LICENSE("GPL");
+/* What the kernel asks for when "mqfq" is written to a device's scheduler. */
+MODULE_ALIAS("mqfq-iosched");
 MODULE_DESCRIPTION("Multi-queue fair queueing with cgroup weights");

@@ -33,6 +33,7 @@ struct mqfq_lane {
 	u64 share;			/* weight that counts while tags are held */
 	u64 bytes[2], done[2];		/* dispatched, by direction; the queue's lock */
 	atomic64_t system_ns;		/* submission to completion, of all */
+	struct rcu_head rcu;		/* of a flow's first lane: they are freed under locks */
 #endif
 };
 

@@ -51,7 +51,10 @@ impl Control {
                     )
                 }
                 Some(libc::EACCES | libc::EPERM) => {
-                    format!("{CONTROL_PATH} may not be opened by this user: ublk needs root or CAP_SYS_ADMIN")
+                    format!(
+                        "{CONTROL_PATH} may not be opened: ublk needs root or CAP_SYS_ADMIN, and a sandbox whose `paths` \
+                         have /dev or that began with a ublk export"
+                    )
                 }
                 _ => format!("{CONTROL_PATH} cannot be opened: {error}"),
             }
@@ -151,9 +154,14 @@ impl Control {
 
     /// Waits until the block device's requests have ended, and removes it.
     ///
+    /// What users have written and the kernel has not yet goes to the server first: of a device whose requests would
+    /// wait for another server the driver fails whatever comes from here on (`ublk_force_abort_dev`), the kernel's own
+    /// last writes with it.
+    ///
     /// # Errors
     /// The driver's.
     pub fn stop(&mut self, number: u32) -> io::Result<()> {
+        write_back(number);
         self.command(Operation::StopDev, number, &mut [], 0).map(drop)
     }
 
@@ -193,6 +201,17 @@ impl Control {
     /// EOPNOTSUPP: this kernel cannot.
     pub fn update_size(&mut self, number: u32, sectors: u64) -> io::Result<()> {
         self.command(Operation::UpdateSize, number, &mut [], sectors).map(drop)
+    }
+}
+
+/// Has the kernel write what it keeps of `/dev/ublkbN` and of the file system on it. Who may not open that goes
+/// without.
+fn write_back(number: u32) {
+    /// Source: include/uapi/linux/fs.h.
+    const BLKFLSBUF: u64 = 0x1261;
+    if let Ok(device) = File::open(format!("/dev/ublkb{number}")) {
+        // SAFETY: the command takes no argument, and touches no memory of ours.
+        unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF as _, 0) };
     }
 }
 

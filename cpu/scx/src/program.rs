@@ -101,10 +101,10 @@ pub fn shares(now: &[(u32, Program)], before: Option<&HashMap<u32, Program>>) ->
             got_percent: percent(ran(entry) as f64, served as f64),
             served_ns: ran(entry),
             behind_ns: if wants(entry) { (behind / u128::from(program.rate.max(1))) as u64 } else { 0 },
-            dispatches: program.dispatches - old.dispatches,
-            migrations: program.migrations - old.migrations,
-            preemptions: program.preemptions - old.preemptions,
-            preempted: program.preempted - old.preempted,
+            dispatches: program.dispatches.saturating_sub(old.dispatches),
+            migrations: program.migrations.saturating_sub(old.migrations),
+            preemptions: program.preemptions.saturating_sub(old.preemptions),
+            preempted: program.preempted.saturating_sub(old.preempted),
         }
     };
     now.iter().map(share).collect()

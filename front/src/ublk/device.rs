@@ -132,6 +132,11 @@ impl About {
         self.recovery != Recovery::None && self.ending.has_begun()
     }
 
+    /// The server ends: what is left of the device is the kernel's.
+    pub fn ends(&self) -> bool {
+        self.ending.has_begun()
+    }
+
     /// A queue is asked to drain, on its worker.
     pub fn vacate(&self) {
         // As below.
@@ -276,7 +281,8 @@ impl Device {
                 let how = if served.is_recovered { "is there again, with its requests" } else { "is there" };
                 self.say(Some(&name), &format!("/dev/ublkb{number} {how}"));
                 self.stats.count_opened();
-                let outcome = self.watch(number, queues, &export);
+                let had_bytes = if served.is_recovered { kernel_bytes(number) } else { None };
+                let outcome = self.watch(number, queues, &export, had_bytes.unwrap_or(export.size_bytes));
                 self.stats.count_closed();
                 outcome
             }
@@ -370,9 +376,9 @@ impl Device {
         Ok(queues)
     }
 
-    /// Waits for the end, and follows the export's size.
-    fn watch(&mut self, number: u32, queues: u16, export: &Export) -> Outcome {
-        let (mut gone, mut size_bytes) = (0, export.size_bytes);
+    /// Waits for the end, and follows the export's size. The block device has `size_bytes`.
+    fn watch(&mut self, number: u32, queues: u16, export: &Export, mut size_bytes: u64) -> Outcome {
+        let mut gone = 0;
         let (mut is_leaving, mut outcome) = (false, Outcome::Vacant);
         loop {
             let order = self.orders.1.recv_timeout(LOOK_AT_SIZE);
@@ -421,6 +427,12 @@ impl Device {
             self.say(None, &format!("ublk {number} cannot be deleted: {error}"));
         }
     }
+}
+
+/// How large a block device is that a former server has left: the export may have had another size then.
+fn kernel_bytes(number: u32) -> Option<u64> {
+    let sectors = std::fs::read_to_string(format!("/sys/block/ublkb{number}/size")).ok()?;
+    sectors.trim().parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)
 }
 
 /// What the block device of an export is like.

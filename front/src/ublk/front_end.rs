@@ -4,11 +4,11 @@
 //! An address is a device's number, or `auto` for the next that is free. It is one export's alone.
 
 use super::NAMES;
-use super::device::{self, Device, Meeting, Order, Recovery};
+use super::device::{self, Device, Meeting, Recovery};
 use super::keeper::Keeper;
 use super::plan::{self, Plan};
 use crate::export::ExportTable;
-use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, Manner, next_client};
+use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, LogLine, Manner, next_client};
 use crate::stats::Stats;
 use mqfq_blk::client::{Client, MakeClient};
 use mqfq_ublk::abi::{ANY_NUMBER, feature};
@@ -142,11 +142,9 @@ impl Address for UblkAddress {
         };
         let (ending, outlives) = (options.ending.clone(), self.recovery != Recovery::None);
         let stays = Box::new(move || outlives && ending.has_begun());
-        let keeper = Keeper::new(meeting, orders.clone(), stays, client);
-        mqfq_ublk::control::start_thread(move || device.run())
-            .map_err(|error| refused(format!("no thread could be started: {error}")))?;
+        let keeper = Keeper::new(meeting, orders, stays, client);
         let address = self.to_string();
-        Ok(Box::new(UblkListener { address, stats, client, keeper: Some(keeper), orders }))
+        Ok(Box::new(UblkListener { address, stats, client, keeper, device }))
     }
 }
 
@@ -155,8 +153,9 @@ struct UblkListener {
     address: String,
     stats: Arc<Stats>,
     client: u64,
-    keeper: Option<Keeper>,
-    orders: mpsc::Sender<Order>,
+    keeper: Keeper,
+    /// Its thread is started with its clients: one from before the sandbox would not be in it.
+    device: Device,
 }
 
 impl Listener for UblkListener {
@@ -172,18 +171,15 @@ impl Listener for UblkListener {
         self.client
     }
 
-    fn into_clients(mut self: Box<Self>) -> Vec<MakeClient> {
-        let keeper = self.keeper.take();
-        keeper.into_iter().map(|keeper| Box::new(move || Box::new(keeper) as Box<dyn Client>) as MakeClient).collect()
-    }
-}
-
-impl Drop for UblkListener {
-    fn drop(&mut self) {
-        if self.keeper.is_some() {
-            // It was never served: the thread ends, and has touched nothing.
-            let _ = self.orders.send(Order::Leave { stays: false });
+    fn into_clients(self: Box<Self>) -> Vec<MakeClient> {
+        let UblkListener { address, keeper, device, .. } = *self;
+        let log = device.log.clone();
+        if let Err(error) = mqfq_ublk::control::start_thread(move || device.run()) {
+            let text = &format!("{address} is not served: no thread could be started: {error}");
+            log.iter().for_each(|log| log(LogLine { text, export: None }));
+            return Vec::new();
         }
+        vec![Box::new(move || Box::new(keeper) as Box<dyn Client>)]
     }
 }
 

@@ -19,6 +19,8 @@
 //! | stays for the next server | executes what is under way, and holds what comes: the driver gives that to the next
 //! one |
 //! | may stay (a pause) | the same; what was held is begun if nobody takes its place |
+//! | goes with its export, and the grace time is over | ends what it has not begun, and all that still comes, with an
+//! error: the driver's thread and whoever uses the block device wait for that, and the bytes may be another export's |
 //!
 //! Exactly once (I10): a request that was committed is never given out again, one that was not is given to the next
 //! server, and nothing of a request that was held has been executed.
@@ -136,6 +138,9 @@ impl<D: Describe> Queue<D> {
 
     /// Reads what a tag's request is, and hands it over.
     fn begin(&mut self, tag: u16, context: &mut dyn Context) {
+        if self.is_given_up {
+            return self.commit(tag, errno(Status::Io), context);
+        }
         let descriptor = self.parts.descriptors.describe(tag);
         let room_bytes = self.parts.file.room_bytes();
         match request::validate(descriptor, &self.about.export, room_bytes) {
@@ -193,6 +198,17 @@ impl<D: Describe> Queue<D> {
         }
     }
 
+    /// The grace time of a drain is over. Without its server the block device would never end a request, so a queue
+    /// stays until the driver has its tags, and nothing of it reaches the device any more.
+    fn give_up(&mut self, context: &mut dyn Context) {
+        self.is_given_up = true;
+        if !self.about.ends() {
+            for submission in std::mem::take(&mut self.waiting) {
+                self.commit(submission.cookie as u16, errno(Status::Io), context);
+            }
+        }
+    }
+
     /// What was not handed over is held: nothing of it has happened.
     fn hold_what_waits(&mut self) {
         let waiting = self.waiting.drain(..).map(|submission| submission.cookie as u16);
@@ -215,7 +231,7 @@ impl<D: Describe> Client for Queue<D> {
     fn event(&mut self, context: &mut dyn Context, event: Event) {
         match event {
             Event::Commanded { user, result } => self.taken(user as u16, result, context),
-            Event::Counted { user: BELL, .. } => self.is_given_up = true,
+            Event::Counted { user: BELL, .. } => self.give_up(context),
             other => unreachable!("a queue waits for requests, yet got {other:?}"),
         }
     }
@@ -259,7 +275,9 @@ impl<D: Describe> Client for Queue<D> {
 
     fn is_done(&self) -> bool {
         let is_over = self.under_way == 0 && self.waiting.is_empty();
-        is_over && (self.is_leaving || self.with_driver == 0) || self.is_given_up
+        // What is held is answered when a pause ends.
+        let has_no_tag = self.with_driver == 0 && self.held.is_empty();
+        is_over && (self.is_leaving || has_no_tag) || self.is_given_up && self.about.ends()
     }
 
     fn pause(&mut self, _context: &mut dyn Context) {

@@ -305,10 +305,49 @@ fn a_pause_holds_requests_and_its_end_begins_them() {
 fn the_end_of_a_drains_grace_ends_a_queue_that_would_wait() {
     let mut driver = Driver::new(Recovery::None);
     let mut peer = driver.serve(store());
+    driver.ending.begin();
     peer.drain();
     assert!(!peer.client.is_done(), "the driver has its tags");
     peer.client.event(&mut peer.fake, Event::Counted { user: BELL, result: Err(125) });
     assert!(peer.client.is_done());
+}
+
+#[test]
+fn an_export_that_is_not_gone_in_time_ends_its_requests_until_the_driver_has_its_tags() {
+    let mut driver = Driver::new(Recovery::Reissue);
+    let mut peer = driver.serve(store());
+    peer.executes = false;
+    peer.fake.staged_max = 1;
+    for id in 1..=2 {
+        driver.ask(id, of(op::WRITE, 0, id, 1), &[id as u8; BLOCK]);
+    }
+    driver.run(&mut peer);
+    peer.drain();
+    peer.client.event(&mut peer.fake, Event::Counted { user: BELL, result: Err(125) });
+    driver.ask(3, of(op::WRITE, 0, 3, 1), &[3; BLOCK]);
+    driver.run(&mut peer);
+    assert_eq!([2, 3].map(|id| driver.result(id)), [-5; 2], "it had no room, and it came late");
+    assert!(!peer.client.is_done());
+    peer.executes = true;
+    driver.run(&mut peer);
+    assert_eq!((driver.result(1), peer.fake.executed.len()), (4096, 1));
+    driver.abort(&mut peer);
+    assert!(peer.client.is_done());
+}
+
+#[test]
+fn a_pause_in_which_every_tag_is_held_is_no_end() {
+    let mut driver = Driver::new(Recovery::Reissue);
+    let mut peer = driver.serve(store());
+    peer.client.pause(&mut peer.fake);
+    for id in 0..u64::from(DEPTH) {
+        driver.ask(id, of(op::READ, 0, id, 1), &[]);
+    }
+    driver.run(&mut peer);
+    assert!(peer.client.is_paused() && !peer.client.is_done());
+    peer.client.resume(&mut peer.fake);
+    driver.run(&mut peer);
+    assert!((0..u64::from(DEPTH)).all(|id| driver.result(id) == 4096));
 }
 
 /// One block, and what it holds if every request on it ended as it should.
