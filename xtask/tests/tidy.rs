@@ -77,11 +77,13 @@ const PLANTED: &[Planted] = &[
     // The arrow that the picture shows and the manifest lacks.
     Planted {
         rule: "edges",
-        broken: &[WORKSPACE, BLK, ("front/Cargo.toml", "package.name = \"mqfq-front\"\n")],
+        broken: &[
+            ("Cargo.toml", "[workspace]\nmembers = [\"ublk\"]\n"),
+            ("ublk/Cargo.toml", "package.name = \"mqfq-ublk\"\n"),
+        ],
         lawful: &[
-            WORKSPACE,
-            BLK,
-            ("front/Cargo.toml", "package.name = \"mqfq-front\"\ndependencies = { mqfq-blk = \"1\" }\n"),
+            ("Cargo.toml", "[workspace]\nmembers = [\"ublk\"]\n"),
+            ("ublk/Cargo.toml", "package.name = \"mqfq-ublk\"\ndependencies = { mqfq-blk = \"1\" }\n"),
         ],
     },
     // What ships does not know the laboratory, nor what only tests share.

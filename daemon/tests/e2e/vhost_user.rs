@@ -12,8 +12,8 @@ fn a_guest_writes_and_reads_its_disk() {
     let server = Server::start(CONFIG);
     let path = server.join("alice");
     let mut transport: Box<VirtioBlkTransport> = Box::new(VhostUser::new(path.to_str().unwrap(), u64::MAX).unwrap());
-    let file = std::fs::File::options().read(true).write(true).create_new(true).open(server.join("memory")).unwrap();
-    file.set_len(8192).unwrap();
+    let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 8192).unwrap();
     // SAFETY: a new mapping of a file that is as long; it lives as long as the process.
     let bytes = unsafe {
         let (access, descriptor) = (libc::PROT_READ | libc::PROT_WRITE, file.as_fd().as_raw_fd());
