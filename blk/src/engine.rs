@@ -14,7 +14,7 @@ pub use classes::Settled;
 
 use crate::client::{MakeClient, Whose};
 use crate::clock::Clock;
-use crate::device::{Device, DeviceInfo};
+use crate::device::{Device, DeviceInfo, Health};
 use crate::host::{Mail, Sweep};
 use crate::kick::Bell;
 use crate::machine;
@@ -186,6 +186,8 @@ pub struct DeviceStats {
     pub write_cost_256ths: Option<u32>,
     /// What large requests are cut into now, and why.
     pub split: SplitState,
+    /// What the device still does.
+    pub health: Health,
     /// Counters of the tenants, by flow.
     pub flows: Vec<NamedFlowStats>,
     /// The groups that they are in.
@@ -561,6 +563,7 @@ fn stats_of(current: &Current, at_ns: u64) -> (DeviceStats, Vec<FlowId>, Arc<Sha
         in_force: tuning.and_then(|tuning| tuning.in_force(at_ns)),
         write_cost_256ths: current.shared.write_cost.as_ref().map(|cost| cost.estimate_256ths()),
         split: current.shared.split.state(),
+        health: current.shared.device.health(),
         flows: flows().map(named).collect(),
         groups: (0..).zip(names.iter().zip(&tree.groups)).map(group).collect(),
         hctxs: Vec::new(),

@@ -157,6 +157,7 @@ mod tests {
             in_force,
             write_cost_256ths: None,
             split: SplitControl::new(Split::Auto, 1).state(),
+            health: Default::default(),
             flows: vec![NamedFlowStats {
                 name: "alice".into(),
                 stats,

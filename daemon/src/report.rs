@@ -564,6 +564,7 @@ mod tests {
             in_force,
             write_cost_256ths,
             split,
+            health: Default::default(),
             flows,
             groups: vec![],
             hctxs: vec![hctx],

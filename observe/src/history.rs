@@ -342,6 +342,7 @@ pub(crate) mod tests {
             in_force: None,
             write_cost_256ths: None,
             split: SplitControl::new(Split::Off, 1).state(),
+            health: Default::default(),
             flows,
             groups: Vec::new(),
             hctxs: vec![hctx],

@@ -131,6 +131,35 @@ impl QueueLimits {
     pub const UNLIMITED: QueueLimits = QueueLimits { queues_max: 1024, depth_max: u16::MAX };
 }
 
+/// What a device still does. Its file has the details.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Health {
+    /// What it promises.
+    #[default]
+    Well,
+    /// Its file was cut: nothing beyond the end, and no flush.
+    Cut,
+    /// It has failed: reads alone.
+    ReadOnly,
+    /// It has failed: nothing.
+    Failed,
+}
+
+impl Health {
+    /// All of them, in the order in which less is done.
+    pub const ALL: [Health; 4] = [Health::Well, Health::Cut, Health::ReadOnly, Health::Failed];
+
+    /// In reports and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Health::Well => "well",
+            Health::Cut => "cut",
+            Health::ReadOnly => "read-only",
+            Health::Failed => "failed",
+        }
+    }
+}
+
 /// A device, shared by all workers.
 pub trait Device: Send + Sync {
     /// What it is. Constant.
@@ -159,6 +188,11 @@ pub trait Device: Send + Sync {
     /// wait, now and then; never called by a worker.
     fn check_up(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// What it still does. For any thread, at any time; does not wait.
+    fn health(&self) -> Health {
+        Health::Well
     }
 
     /// What of it lives in this process and must go to the one that takes its place, as state of `version`. Called

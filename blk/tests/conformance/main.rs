@@ -82,11 +82,10 @@ fn fault(inner: impl Device + 'static, plan: FaultPlan) -> Option<Rig> {
 fn file(direct: Direct) -> Option<(FileDevice, tempfile::TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     let options = FileOptions {
-        path: folder.path().join("disk"),
         size_bytes: Some(SIZE_BYTES),
         direct,
         create: true,
-        read_only: false,
+        ..FileOptions::new(folder.path().join("disk"))
     };
     match FileDevice::open(&options) {
         Ok(device) => Some((device, folder)),

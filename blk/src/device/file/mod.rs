@@ -5,7 +5,8 @@
 //!     where it can be had); others make a detour over a bounce buffer ([`work`]), and never undo a concurrent write to
 //!     the blocks at their edges ([`gate`]).
 //! F2. A flush that ended well means that every write acknowledged before it was submitted is on stable storage; a
-//!     write with FUA is so by itself. Once the page cache has lost a write, no later flush claims otherwise.
+//!     write with FUA is so by itself. Once the page cache has lost a write, no later flush claims otherwise: the device
+//!     has failed, for everybody who could have relied on a flush of theirs, and does what [`OnFailure`] says.
 //! F3. Bytes never written, discarded or zeroed read as zero, whether or not the file system can punch holes.
 //! F4. A read fills its whole length, whatever the kernel returned at a time, or fails: if the file ends before the
 //!     device does, somebody else has cut it. From when that is noticed, whatever reaches beyond its end fails, so that
@@ -40,7 +41,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-use super::{Device, DeviceInfo, DeviceQueue, QueueOptions};
+use super::{Device, DeviceInfo, DeviceQueue, Health, QueueOptions};
 use crate::client::Packed;
 use crate::request::Status;
 use crate::state::{StateReader, StateWriter};
@@ -74,6 +75,16 @@ pub enum Direct {
     Never,
 }
 
+/// Requests of a device that has lost acknowledged writes, or whose drive is gone, until it is opened anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnFailure {
+    /// All of them fail.
+    #[default]
+    Fail,
+    /// Reads are carried out; everything else fails.
+    ReadOnly,
+}
+
 /// What a file device is opened with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileOptions {
@@ -89,12 +100,21 @@ pub struct FileOptions {
     /// demands. Whatever changes its bytes then fails, which is for the callers not to ask for. Not together with
     /// `create`.
     pub read_only: bool,
+    /// What is still done once it has failed.
+    pub on_failure: OnFailure,
 }
 
 impl FileOptions {
     /// All of an existing file, directly if it can.
     pub fn new(path: impl Into<PathBuf>) -> FileOptions {
-        FileOptions { path: path.into(), size_bytes: None, direct: Direct::Auto, create: false, read_only: false }
+        FileOptions {
+            path: path.into(),
+            size_bytes: None,
+            direct: Direct::Auto,
+            create: false,
+            read_only: false,
+            on_failure: OnFailure::Fail,
+        }
     }
 }
 
@@ -112,6 +132,9 @@ struct Backing {
     zero_range_unsupported: AtomicBool,
     /// A flush failed in the page cache: Linux reports a lost page once, then takes it for clean. Or the file was cut.
     lost_writes: AtomicBool,
+    /// It lost writes otherwise than by a cut, or its drive is gone. Stays so until another one is opened.
+    failed: AtomicBool,
+    on_failure: OnFailure,
     watch: Watch,
     read_only: bool,
     /// No other process serves it: the lock goes when this one closes it.
@@ -193,6 +216,16 @@ impl Device for FileDevice {
         watch::check_up(&self.backing)
     }
 
+    fn health(&self) -> Health {
+        // Relaxed: what is shown may be a moment old.
+        match (self.backing.failed.load(Ordering::Relaxed), self.backing.on_failure) {
+            (true, OnFailure::Fail) => Health::Failed,
+            (true, OnFailure::ReadOnly) => Health::ReadOnly,
+            (false, _) if self.backing.lost_writes.load(Ordering::Relaxed) => Health::Cut,
+            (false, _) => Health::Well,
+        }
+    }
+
     fn pack(&self, version: u16) -> Result<Packed, String> {
         let mut writer = StateWriter::new(version);
         writer.u64(self.info.size_bytes);
@@ -209,7 +242,9 @@ impl Device for FileDevice {
         }
         // Relaxed: a worker's first client comes by a message that is sent after this.
         self.backing.lost_writes.store(reader.flag()?, Ordering::Relaxed);
-        Ok(reader.end()?)
+        reader.end()?;
+        watch::learn(&self.backing);
+        Ok(())
     }
 
     fn own(&self) {

@@ -90,6 +90,8 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
             punch_unsupported: AtomicBool::new(false),
             zero_range_unsupported: AtomicBool::new(false),
             lost_writes: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            on_failure: options.on_failure,
             watch: Watch::new(&options.path, &metadata, size_bytes),
             read_only: options.read_only,
             is_own: AtomicBool::new(is_own),

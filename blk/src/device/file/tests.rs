@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 mod adopt;
 mod cut;
+mod failed;
 
 const MIB: u64 = 1 << 20;
 

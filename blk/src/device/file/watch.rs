@@ -6,12 +6,14 @@
 //! | what happened | noticed by | from then on |
 //! |---|---|---|
 //! | the file ends before the device does | a read that meets the end, or [`check_up`] | whatever reaches beyond the end fails, and every flush |
+//! | the page cache lost a write, or the drive is gone | the request that met it | all requests fail, or all but reads |
 //! | its name is another file's, or nobody's | [`check_up`] | the file that was opened is served on, and its lock protects it alone |
 //!
 //! No request asks the kernel for any of this: it costs the data path a comparison. So a write beyond the end of a file
 //! that was cut and not noticed yet makes it longer, and what was cut off before it reads as zeroes.
 
-use super::Backing;
+use super::{Backing, OnFailure};
+use crate::request::Op;
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -36,6 +38,7 @@ pub(super) struct Watch {
 #[derive(Default)]
 struct Told {
     is_cut: bool,
+    is_failed: bool,
     is_elsewhere: bool,
 }
 
@@ -86,6 +89,27 @@ impl Backing {
         self.watch.ends_at_bytes.fetch_min(ends_at_bytes, Relaxed);
         self.lost_writes.store(true, Relaxed);
     }
+
+    /// From now on requests end as [`OnFailure`] says.
+    pub(super) fn note_failed(&self) {
+        self.failed.store(true, Relaxed);
+    }
+
+    /// The device has failed, and does nothing of the kind any more.
+    pub(super) fn refuses(&self, op: Op) -> bool {
+        // Relaxed: a request that was submitted after the failure was reaped sees it, by way of whoever reaped it.
+        self.failed.load(Relaxed) && (op != Op::Read || self.on_failure == OnFailure::Fail)
+    }
+}
+
+/// Another process has said whether writes were lost: by a cut, if the file is too short, else by a failure.
+pub(super) fn learn(backing: &Backing) {
+    if backing.lost_writes.load(Relaxed) {
+        match end_bytes(&backing.file) {
+            Ok(end_bytes) if end_bytes < backing.watch.size_bytes => backing.note_cut(end_bytes),
+            _ => backing.note_failed(),
+        }
+    }
 }
 
 /// Where the file ends. (Metadata say 0 of a block device.)
@@ -112,6 +136,16 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
         sentences.push(format!(
             "{}: was cut to {ends_at_bytes} bytes while {size_bytes} are served: whatever reaches beyond them fails, and every \
              flush, until the server is started anew",
+            path.display()
+        ));
+    }
+    if backing.failed.load(Relaxed) && !std::mem::replace(&mut told.is_failed, true) {
+        let rest = match backing.on_failure {
+            OnFailure::Fail => "every request",
+            OnFailure::ReadOnly => "whatever is not a read",
+        };
+        sentences.push(format!(
+            "{}: has failed: acknowledged writes were lost, or the drive is gone: {rest} fails until the device is reopened",
             path.display()
         ));
     }

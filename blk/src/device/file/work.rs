@@ -199,7 +199,7 @@ impl Work {
         if is_to_be_stable && backing.lost_writes.load(Relaxed) {
             return Next::End(Status::Io);
         }
-        if self.span().end > backing.watch.ends_at_bytes() {
+        if backing.refuses(self.command.op) || self.span().end > backing.watch.ends_at_bytes() {
             return Next::End(Status::Io);
         }
         match self.command.op {
@@ -236,6 +236,10 @@ impl Work {
             return Next::Entry(self.entry());
         }
         self.retries = 0;
+        if result == -libc::ENODEV || result == -libc::ENXIO {
+            // The drive was pulled out, or its driver has given it up.
+            backing.note_failed();
+        }
         match self.stage {
             Stage::Transfer | Stage::PatchHead | Stage::PatchTail => match self.transferred(backing, result) {
                 None => self.transfer_done(backing),
@@ -523,6 +527,7 @@ impl Work {
         if backing.align_bytes == 1 {
             // Relaxed: see `start`.
             backing.lost_writes.store(true, Relaxed);
+            backing.note_failed();
         }
     }
 }
