@@ -472,6 +472,12 @@ impl Engine {
         self.read((0..self.workers()).map(|_| Err(Missing::Late)).collect(), false)
     }
 
+    /// What each device still does, by name. Asks no worker.
+    pub fn health(&self) -> Vec<(String, Health)> {
+        let current = self.current();
+        current.iter().flatten().map(|device| (device.name.clone(), device.shared.device.health())).collect()
+    }
+
     fn read(&self, swept: Vec<Result<Vec<Swept>, Missing>>, with_latencies: bool) -> EngineStats {
         let at_ns = self.clock().now_ns();
         // By index; none where there is no device, and in a device none where there is no flow.

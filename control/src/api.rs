@@ -94,6 +94,7 @@ pub fn routes(server: Arc<dyn Server>) -> Vec<Route> {
         route(Method::GET, "/v1/config/file", routing::get(get_file)),
         route(Method::POST, "/v1/config/reload", routing::post(reload)),
         route(Method::POST, "/v1/config/saved", routing::post(saved)),
+        route(Method::POST, "/v1/devices/{name}/reopen", routing::post(reopen)),
     ];
     for kind in Kind::ALL {
         // A path lives as long as the program: there are as many as kinds.
@@ -220,6 +221,16 @@ async fn get_file(State(shared): Handler) -> Answer {
 async fn reload(State(shared): Handler, Extension(peer): Extension<Peer>, headers: HeaderMap) -> Answer {
     let by = by(&peer, &headers);
     ask_for_change(&shared, move |server| server.reload(&by)).await
+}
+
+async fn reopen(
+    State(shared): Handler,
+    Extension(peer): Extension<Peer>,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Answer {
+    let (name, by) = (name_of(name)?, by(&peer, &headers));
+    ask_for_change(&shared, move |server| server.reopen(&name, &by)).await
 }
 
 async fn saved(State(shared): Handler, request: Request) -> Answer {

@@ -24,7 +24,8 @@ impl Server for OnPaper {
     fn status(&self) -> Status {
         let revision = self.ledger.lock().unwrap().revision();
         let (version, config, things) = (String::new(), None, Default::default());
-        Status { version, pid: 1, uptime_s: 0, workers: 0, revision, draining: false, config, listen: vec![], things }
+        let (listen, troubled) = (vec![], Default::default());
+        Status { version, pid: 1, uptime_s: 0, workers: 0, revision, draining: false, config, listen, things, troubled }
     }
 
     fn state(&self) -> Arc<All> {
@@ -50,6 +51,10 @@ impl Server for OnPaper {
 
     fn reload(&self, _: &By) -> Result<Applied, Refusal> {
         Err(Refusal::new(Fault::Broken, "it has no file"))
+    }
+
+    fn reopen(&self, _: &str, _: &By) -> Result<Applied, Refusal> {
+        Err(Refusal::new(Fault::Missing, "it has no device"))
     }
 
     fn saved(&self, _: String) {}

@@ -37,6 +37,13 @@ pub trait Server: Send + Sync + 'static {
     /// As of [`Server::propose`], or the file cannot be read.
     fn reload(&self, by: &By) -> Result<Applied, Refusal>;
 
+    /// Closes a device and opens it anew, as it is configured: one that has failed is well again. Its clients are
+    /// disconnected before. Waits as of [`Server::propose`].
+    ///
+    /// # Errors
+    /// There is no such device, it is not used, or it cannot be closed or opened.
+    fn reopen(&self, device: &str, by: &By) -> Result<Applied, Refusal>;
+
     /// Somebody has written this text to the config file: it is what [`Server::file`] answers from then on.
     fn saved(&self, text: String);
 
@@ -263,6 +270,9 @@ pub struct Status {
     pub listen: Vec<String>,
     /// Number of things of each kind, by the collection's name.
     pub things: BTreeMap<String, usize>,
+    /// Devices that do not do everything any more, by name: in which state each is.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub troubled: BTreeMap<String, String>,
 }
 
 /// Configured and in force.

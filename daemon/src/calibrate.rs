@@ -223,7 +223,7 @@ fn of_config(file: &Path, name: &str, options: &CalibrateOptions) -> Result<Targ
     match &device.medium {
         Medium::Null { size_bytes } => Ok(wall(Arc::new(NullDevice::new(*size_bytes)), name, name, true, options)),
         Medium::Memory { size_bytes } => Ok(wall(Arc::new(MemoryDevice::new(*size_bytes)), name, name, true, options)),
-        Medium::File { path, size, direct } => {
+        Medium::File { path, size, direct, .. } => {
             let size_bytes = size.as_ref().map(|size| size.value);
             let read_only = !options.destructive;
             let file = FileOptions { size_bytes, direct: *direct, read_only, ..FileOptions::new(&path.value) };

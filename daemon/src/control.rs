@@ -9,10 +9,11 @@
 
 use crate::config::caps;
 use crate::config::control::ControlConfig;
-use crate::config::{Config, ConfigError, DevicePlan, Plan, RealFiles};
+use crate::config::{Config, ConfigError, DevicePlan, Medium, Plan, RealFiles};
 use crate::output::Output;
 use crate::reconcile::{Change, Reconciler, Refusals};
 use crate::upgrade;
+use mqfq_blk::device::Health;
 use mqfq_blk::engine::Engine;
 use mqfq_config::text::shown;
 use mqfq_control::document::Document;
@@ -212,6 +213,41 @@ impl Running {
         (done, Ok(Applied { done: sentences, warnings, ..ledger.applied(changes, created, proposal.dry_run) }))
     }
 
+    /// As it is configured: a device that a failed attempt has left closed is in the document alone.
+    fn reopen_device(&self, changing: &mut Changing, device: &str) -> Result<Applied, Refusal> {
+        let Changing { reconciler, ledger } = changing;
+        let conflict = |sentence: String| Refusal::new(Fault::Conflict, sentence);
+        let text = ledger.document().text().0;
+        let config =
+            Config::parse(DOCUMENT, &text).map_err(|error| conflict(without_place(&error.to_string()).into()))?;
+        let name = shown(device);
+        let Some(known) = config.devices.iter().find(|known| known.name == device) else {
+            return Err(Refusal::new(Fault::Missing, format!("there is no device {device:?}")));
+        };
+        if !matches!(known.medium, Medium::File { .. }) {
+            let allowed = "allowed is to reopen one of kind \"file\"";
+            return Err(conflict(format!("device {name} would lose the bytes that it has in memory, {allowed}")));
+        }
+        let plan = config.check(&RealFiles).map_err(|error| conflict(without_place(&error.to_string()).into()))?;
+        if !plan.devices.values().any(|known| known.config.name == device) {
+            return Err(conflict(format!("device {name} has no export, so it is not open")));
+        }
+        let reopened = reconciler.reopen(device, &plan);
+        let state = Arc::new(state_of(&self.origin, ledger, reconciler.plan(), &self.engine));
+        self.shown().state = state;
+        let is_there = reconciler.plan().devices.values().any(|known| known.config.name == device);
+        reopened.map_err(|Refusals(sentences)| {
+            let why = without_place(&sentences.join("; ")).to_owned();
+            conflict(if is_there {
+                why
+            } else {
+                format!("device {name} serves nobody until it can be reopened: {why}")
+            })
+        })?;
+        let done = vec![format!("device {name} was closed and opened anew")];
+        Ok(Applied { changed: true, done, ..ledger.applied(Vec::new(), false, false) })
+    }
+
     /// Nothing changes once the end was asked for. Under the lock of a change.
     fn refuse_at_end(&self) -> Result<(), Refusal> {
         // Relaxed: see `drains`.
@@ -252,6 +288,8 @@ impl Running {
 
 impl Server for Running {
     fn status(&self) -> Status {
+        let health = self.engine.health().into_iter().filter(|(_, health)| *health != Health::Well);
+        let troubled = health.map(|(device, health)| (device, health.name().to_owned())).collect();
         let shown = self.shown();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -264,6 +302,7 @@ impl Server for Running {
             config: Some(shown.file.path.clone()),
             listen: self.origin.listen.clone(),
             things: shown.state.things.iter().map(|(kind, things)| (kind.clone(), things.len())).collect(),
+            troubled,
         }
     }
 
@@ -310,6 +349,17 @@ impl Server for Running {
 
     fn reload(&self, by: &By) -> Result<Applied, Refusal> {
         self.reload_by(by).1
+    }
+
+    fn reopen(&self, device: &str, by: &By) -> Result<Applied, Refusal> {
+        let mut changing = self.changing();
+        self.refuse_at_end()?;
+        let result = self.reopen_device(&mut changing, device);
+        match &result {
+            Ok(applied) => self.output.events().push("reopened", applied.done[0].clone(), json!({ "by": by })),
+            Err(refusal) => self.output.events().push("refused", refusal.sentence.clone(), json!({ "by": by })),
+        }
+        result
     }
 
     fn saved(&self, text: String) {

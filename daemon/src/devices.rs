@@ -33,11 +33,12 @@ pub fn open_with(
     Ok(match &plan.config.medium {
         Medium::Null { size_bytes } => Arc::new(NullDevice::new(*size_bytes)),
         Medium::Memory { size_bytes } => Arc::new(MemoryDevice::new(*size_bytes)),
-        Medium::File { path, direct, .. } => {
+        Medium::File { path, direct, on_failure, .. } => {
             let options = FileOptions {
                 size_bytes: Some(plan.size_bytes),
                 direct: *direct,
                 read_only: plan.read_only,
+                on_failure: *on_failure,
                 ..FileOptions::new(&path.value)
             };
             let device = match file {

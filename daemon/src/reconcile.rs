@@ -48,8 +48,11 @@ use mqfq_front::front_end::{self, ExportAddress, Listener};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use unended::Unended;
+
+/// Between two looks whether a device is closed.
+const CLOSED_AGAIN: Duration = Duration::from_millis(2);
 
 /// Exports that drain at a time.
 const DRAINS_AT_ONCE: usize = 64;
@@ -161,6 +164,29 @@ impl Reconciler {
         self.plan = target;
         self.things.watched_caps.follow(&self.things.caps, &self.plan);
         Ok(changes)
+    }
+
+    /// Closes the device of this name, after its clients, and puts `plan` in force, which has it: it is opened anew.
+    /// Others are served on. A device that a failed attempt has left closed is opened.
+    ///
+    /// # Errors
+    /// [`Refusals`]: the device holds requests that it has not ended, or it cannot be opened. Then it is closed.
+    pub fn reopen(&mut self, name: &str, plan: &Plan) -> Result<(), Refusals> {
+        let slot = self.plan.devices.iter().find(|(_, device)| device.config.name == name).map(|(slot, _)| slot);
+        if let Some(slot) = slot {
+            let old = Arc::downgrade(&self.things.devices[&slot]);
+            let without = self.plan.without_device(slot);
+            self.propose(&without, false)?;
+            // Its lock goes with the last who has it, such as the thread that asks how it is.
+            let end = Instant::now() + self.patience();
+            while old.strong_count() > 0 {
+                if Instant::now() >= end {
+                    return Err(format!("it has not ended its requests within {} s", self.patience().as_secs()).into());
+                }
+                std::thread::park_timeout(CLOSED_AGAIN);
+            }
+        }
+        self.propose(plan, false).map(drop)
     }
 
     /// What has ended since the last change is there to be had, and is given to those who wait for it.

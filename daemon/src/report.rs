@@ -38,6 +38,8 @@ struct ListenerReport {
 struct DeviceReport {
     name: String,
     policy: &'static str,
+    /// `well`, `cut`, `read-only` or `failed`.
+    health: &'static str,
     /// Of the device's class queues; `null`: the policy names none.
     class_weights: Option<ByClass>,
     /// D, T and what comes of them; `null`: the policy has neither.
@@ -361,6 +363,7 @@ impl DeviceReport {
         DeviceReport {
             name: device.name.clone(),
             policy: device.policy,
+            health: device.health.name(),
             class_weights: device.class_weights.map(|weights| weights.by_class().map(u64::from).into()),
             in_force: InForceReport::new(device, bytes_per_s),
             write_cost_times: device.write_cost_256ths.map(|times| f64::from(times) / 256.0),

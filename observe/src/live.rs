@@ -7,6 +7,7 @@
 use crate::history::{DeviceInterval, FlowInterval, Interval, ratio};
 use crate::metrics::{depth, window_bytes};
 use crate::why::Verdict;
+use mqfq_blk::device::Health;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
 use mqfq_blk::latencies::Latencies;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ pub struct DeviceLive {
     pub name: String,
     /// Its name.
     pub policy: String,
+    /// `cut`, `read-only` or `failed`; empty: it is well.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trouble: String,
     /// D in force; `null`: the policy has none.
     pub depth_units: Option<u32>,
     /// T in force; `null`: the policy has none.
@@ -150,6 +154,7 @@ pub fn snapshot(
         DeviceLive {
             name: device.name.clone(),
             policy: device.policy.to_owned(),
+            trouble: if device.health == Health::Well { String::new() } else { device.health.name().to_owned() },
             depth_units: depth(device),
             window_bytes: window_bytes(device),
             commands: second.mean(now.in_flight_ns),

@@ -10,6 +10,7 @@
 //! counts in the bucket above.
 
 use crate::history::{DeviceInterval, FlowInterval, Interval, ratio};
+use mqfq_blk::device::Health;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
 use mqfq_blk::latencies::Latencies;
 use mqfq_blk::stats::HctxStats;
@@ -199,6 +200,17 @@ impl Scrape {
                 None => Ok(()),
             })
         })?;
+        gauge("device_health", "1 for the state that the device is in, 0 for the others", None).encode(
+            encoder,
+            |metric| {
+                self.stats.devices.iter().try_for_each(|device| {
+                    Health::ALL.into_iter().try_for_each(|health| {
+                        let is_so = f64::from(u8::from(device.health == health));
+                        put_gauge(metric, &[("device", &device.name), ("state", health.name())], is_so)
+                    })
+                })
+            },
+        )?;
         let help = "Cost of what was completed, in bytes of plain reads";
         counter("device_service", help, Some(Unit::Bytes)).encode(encoder, |metric| {
             self.stats.devices.iter().try_for_each(|device| {
@@ -357,6 +369,8 @@ mod tests {
         has("mqfq_tenant_requests_total{device=\"fast\",tenant=\"tenant-0\",operation=\"read\"} 1000");
         has("mqfq_tenant_share_ratio{device=\"fast\",tenant=\"tenant-0\",window=\"1s\"} 0.5");
         has("mqfq_device_commands_time_seconds_total{device=\"fast\"} 8.0");
+        has("mqfq_device_health{device=\"fast\",state=\"well\"} 1.0");
+        has("mqfq_device_health{device=\"fast\",state=\"failed\"} 0.0");
         assert!(text.ends_with("# EOF\n"));
     }
 

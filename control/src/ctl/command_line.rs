@@ -62,6 +62,8 @@ pub enum Asked {
     Add(Kind, String, Map<String, Value>, Options),
     /// Other values of one.
     Set(Kind, String, Map<String, Value>, Options),
+    /// A device is closed and opened anew.
+    Reopen(String),
     /// One less.
     Remove(Kind, String, Options),
 }
@@ -148,6 +150,10 @@ fn of_kind(kind: Kind, keys: Vec<&'static str>) -> Command {
         let size = Arg::new("new-size").value_name("SIZE").required(true).help("Its new size, such as 512MiB");
         commands.push(options(sub("resize", "Change the size of an export".to_owned()).arg(name()).arg(size)));
     }
+    if kind == Kind::Device {
+        let about = "Disconnect its clients, close it and open it anew, such as one that has failed";
+        commands.push(sub("reopen", about.to_owned()).arg(name()));
+    }
     let about = format!("List, print, add, change and remove {}", kind.plural());
     Command::new(section).about(about).subcommands(commands).subcommand_required(true).arg_required_else_help(true)
 }
@@ -220,6 +226,7 @@ fn of_kind_asked(kind: Kind, matches: &ArgMatches, keys: Keys) -> Result<Asked, 
         "show" => Asked::Show(kind, thing()),
         "add" => Asked::Add(kind, thing(), values(inner, keys(kind))?, read_options(inner)),
         "rm" => Asked::Remove(kind, thing(), read_options(inner)),
+        "reopen" => Asked::Reopen(thing()),
         "resize" => {
             let size = [("size".to_owned(), value(&text(inner, "new-size"))?)];
             Asked::Set(kind, thing(), size.into_iter().collect(), read_options(inner))
@@ -330,8 +337,8 @@ mod tests {
                 is_there(&format!("| `mqfq ctl {name}"));
             }
             for sub in command.get_subcommands().map(Command::get_name) {
-                is_there(&if sub == "resize" {
-                    format!("| `mqfq ctl {name} resize")
+                is_there(&if ["reopen", "resize"].contains(&sub) {
+                    format!("| `mqfq ctl {name} {sub}")
                 } else {
                     format!("| `mqfq ctl KIND {sub}")
                 });

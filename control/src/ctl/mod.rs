@@ -48,6 +48,9 @@ pub fn run(client: &Client, asked: &Asked, is_json: bool) -> Result<(), String> 
             print_line(text(reply)?.trim_end())
         }
         Asked::Reload => applied(client.ask(Ask::new(Method::POST, "/v1/config/reload"))?, is_json),
+        Asked::Reopen(name) => {
+            applied(client.ask(Ask::new(Method::POST, path(Kind::Device, name)? + "/reopen"))?, is_json)
+        }
         Asked::Apply { file, options } => file::apply(client, file, options, is_json),
         Asked::Diff => file::diff(client, is_json),
         Asked::Save { force } => file::save(client, *force, is_json),

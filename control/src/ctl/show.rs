@@ -30,6 +30,9 @@ pub(super) fn status(status: &Status, address: &str) -> String {
     for (kind, number) in &status.things {
         row(kind, number.to_string());
     }
+    for (device, state) in &status.troubled {
+        row(&format!("device {}", shown(device)), shown(state));
+    }
     if status.draining {
         row("state", "draining".to_owned());
     }

@@ -14,6 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 const RESTART: &str = "cannot change while serving";
 
 impl Plan {
+    /// The same without a device, its exports, and the addresses that then offer nothing.
+    pub fn without_device(&self, slot: Slot) -> Plan {
+        let mut plan = self.clone();
+        plan.devices.remove(slot);
+        let gone: BTreeSet<Slot> = self.exports.iter().filter(|(_, it)| it.device == slot).map(|(at, _)| at).collect();
+        gone.iter().for_each(|export| drop(plan.exports.remove(*export)));
+        plan.listeners.iter_mut().for_each(|(_, exports)| exports.retain(|export| !gone.contains(export)));
+        plan.listeners.retain(|(_, exports)| !exports.is_empty());
+        plan
+    }
+
     /// `new` in the slots of this one. A device that comes gets none of `taken_places`.
     ///
     /// # Errors
@@ -243,9 +254,13 @@ fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
     let DevicePlan { config, size_bytes, read_only: _, flows: _, groups: _ } = old;
     let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost, profile: _ } = config;
     let same_medium = match (medium, &new.config.medium) {
-        (Medium::File { path, size, direct }, Medium::File { path: new_path, size: new_size, direct: new_direct }) => {
+        (
+            Medium::File { path, size, direct, on_failure },
+            Medium::File { path: new_path, size: new_size, direct: new_direct, on_failure: new_on_failure },
+        ) => {
             let size_bytes = |size: &Option<super::Located<u64>>| size.as_ref().map(|size| size.value);
-            (&path.value, size_bytes(size), direct) == (&new_path.value, size_bytes(new_size), new_direct)
+            (&path.value, size_bytes(size), direct, on_failure)
+                == (&new_path.value, size_bytes(new_size), new_direct, new_on_failure)
         }
         (old, new) => old == new,
     };

@@ -1,6 +1,8 @@
 //! What a config holds never breaks or floods the sentence that refuses it.
 
 use super::tests::{GOOD, good_with, plan, refusal};
+use super::{Config, Medium};
+use mqfq_blk::device::file::OnFailure;
 use mqfq_blk::slots::Slot;
 
 /// A tenant's or device's name stands in each line about it, so it cannot break one.
@@ -101,6 +103,20 @@ fn a_space_between_number_and_unit_is_refused_by_name() {
         "c.toml:3: device.fast.timeout: \"50 ms\" is not a duration, because of its space, allowed is a whole number \
          followed by ns, us, ms or s (\"50ms\")"
     );
+}
+
+#[test]
+fn what_a_device_does_after_a_failure_is_one_of_two() {
+    let with = |keys: &str| good_with("kind = \"memory\"", &format!("kind = \"file\"\npath = \"/x\"\n{keys}"));
+    assert_eq!(
+        refusal(&with("on-failure = \"panic\"")),
+        "c.toml:4: device.fast.on-failure: \"panic\" is not known, allowed are fail, read-only"
+    );
+    for (keys, wanted) in [("", OnFailure::Fail), ("on-failure = \"read-only\"", OnFailure::ReadOnly)] {
+        let config = Config::parse("c.toml", &with(keys)).unwrap();
+        let Medium::File { on_failure, .. } = config.devices[0].medium else { panic!("{keys}") };
+        assert_eq!(on_failure, wanted, "{keys}");
+    }
 }
 
 #[test]

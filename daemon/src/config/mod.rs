@@ -38,7 +38,7 @@ pub use policy::PolicyConfig;
 use crate::files;
 use crate::privilege::{Level, PrivilegeConfig};
 use mqfq_blk::cap::CapLimits;
-use mqfq_blk::device::file::Direct;
+use mqfq_blk::device::file::{Direct, OnFailure};
 use mqfq_blk::device::nvme::{Arbitration, PRESETS};
 use mqfq_blk::hierarchy::Tree;
 use mqfq_blk::path::PathOptions;
@@ -200,6 +200,9 @@ pub enum Medium {
         size: Option<Located<u64>>,
         /// `direct`: go past the page cache: `"auto"` (default: if the file can), `"always"`, `"never"`.
         direct: Direct,
+        /// `on-failure`: what is still done once it has lost writes or its drive: `"fail"` (default: nothing),
+        /// `"read-only"`.
+        on_failure: OnFailure,
     },
     /// The software NVMe controller.
     Nvme {
@@ -284,7 +287,7 @@ static DEVICE_KEYS: LazyLock<[Vec<&str>; 4]> = LazyLock::new(|| {
     let own: [&[&str]; 4] = [
         &["kind", "size"],
         &["kind", "size"],
-        &["kind", "path", "size", "direct"],
+        &["kind", "path", "size", "direct", "on-failure"],
         &["kind", "preset", "size", "arbitration", "queue-pairs"],
     ];
     own.map(|own| [own, &policy::KEYS[..], &PolicyKind::all_keys()[..], &PATH_KEYS[..]].concat())
@@ -517,7 +520,12 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
                     _ => Direct::Auto,
                 },
             };
-            Medium::File { path: Located { value, place: path.place() }, size: size.transpose()?, direct }
+            let on_failure =
+                match section.get("on-failure").map(|key| key.choice(&["fail", "read-only"])).transpose()? {
+                    Some(choice) if choice == "read-only" => OnFailure::ReadOnly,
+                    _ => OnFailure::Fail,
+                };
+            Medium::File { path: Located { value, place: path.place() }, size: size.transpose()?, direct, on_failure }
         }
         _ => {
             let presets: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();

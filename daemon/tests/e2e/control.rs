@@ -2,7 +2,7 @@
 //! disagree, lie or hang.
 
 use crate::client::{CMD_READ, Client as NbdClient, Request};
-use crate::server::{Server, mqfq, pattern};
+use crate::server::{Folder, Server, mqfq, pattern};
 use mqfq_control::client::{Address, Ask, Client, Reply};
 use mqfq_testing::tools::{need, run_ok};
 use serde_json::{Value, json};
@@ -147,6 +147,7 @@ mod document {
         let kinds = ["/v1/devices", "/v1/groups", "/v1/tenants", "/v1/exports"];
         let known = kinds.iter().find(|kind| one(kind)).map_or(path.to_owned(), |kind| format!("{kind}/{{name}}"));
         let known = if one("/v1/why") { "/v1/why/{tenant}".to_owned() } else { known };
+        let known = if path.ends_with("/reopen") { format!("{known}/reopen") } else { known };
         let (status, media_type) = (reply.status.as_str(), reply.headers["content-type"].to_str().unwrap());
         let operation = &DOCUMENT["paths"][&known][method.to_lowercase()];
         let response = match operation["responses"].get(status) {
@@ -576,5 +577,66 @@ fn the_shell_completes_commands_flags_and_the_names_that_are_there() {
     said(&mqfq(&["man", pages.to_str().unwrap()]));
     let page = std::fs::read_to_string(pages.join("mqfq-ctl-tenant-set.1")).unwrap();
     assert!(page.contains("\\-\\-weight"), "{page}");
+    server.terminate();
+}
+
+#[test]
+fn a_device_whose_file_was_cut_is_shown_and_comes_back_by_reopen_while_others_are_served() {
+    const MIB: u64 = 1 << 20;
+    const EIO: u32 = 5;
+    let folder = Folder::new();
+    let (path, other) = (folder.file("disk", MIB), folder.file("other", MIB));
+    let config = format!("{CONFIG}[device.f]\nkind = \"file\"\npath = \"@/disk\"\non-failure = \"read-only\"\n")
+        + "[export.e]\ndevice = \"f\"\ntenant = \"web\"\nnbd = [\"unix:@/e.sock\", \"unix:@/web.sock\"]\n";
+    let server = Server::start_in(folder, &config);
+    let reopen = || refused(ask(&server, "POST", "/v1/devices/f/reopen", &[], None));
+    let connect = |name: &str| NbdClient::connect(&server.socket(name), name);
+    let (mut bystander, mut client) = (connect("web"), connect("e"));
+    client.write(MIB / 2, &pattern(4096, 3)).unwrap();
+    client.flush().unwrap();
+    assert_eq!(get(&server, "/v1/status")["troubled"], Value::Null);
+    let resize = |bytes| std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes).unwrap();
+    resize(MIB / 4);
+    assert_eq!(client.read(MIB / 2, 4096), Err(EIO));
+    assert_eq!(get(&server, "/v1/status")["troubled"], json!({ "f": "cut" }));
+    let shown = said(&ctl(&server, &["status"]));
+    assert!(shown.lines().any(|line| line.split_whitespace().eq(["device", "f", "cut"])), "{shown}");
+
+    // A file that is not there is refused before anybody is disconnected.
+    std::fs::rename(&path, server.join("aside")).unwrap();
+    let (status, sentence) = reopen();
+    assert_eq!((status, sentence.starts_with("device.f.path: cannot open ")), (409, true), "{sentence}");
+    std::fs::rename(server.join("aside"), &path).unwrap();
+    client.read(0, 4096).unwrap();
+    let missing = refused(ask(&server, "POST", "/v1/devices/x/reopen", &[], None));
+    assert_eq!(missing, (404, "there is no device \"x\"".to_owned()));
+
+    let (status, sentence) = refused(ask(&server, "POST", "/v1/devices/d/reopen", &[], None));
+    assert_eq!((status, sentence.starts_with("device d would lose the bytes")), (409, true), "{sentence}");
+
+    // Whole again: who relied on the lost bytes is disconnected, and only they are.
+    resize(MIB);
+    assert_eq!(client.flush(), Err(EIO), "it does not help before");
+    assert_eq!(
+        said(&ctl(&server, &["device", "reopen", "f"])),
+        "in force: device f was closed and opened anew\nrevision 1\n"
+    );
+    assert!(client.is_closed());
+    let mut client = connect("e");
+    assert_eq!(client.read(MIB / 2, 4096).unwrap(), [0; 4096], "what was cut off is gone");
+    client.write(0, &pattern(4096, 5)).unwrap();
+    client.flush().unwrap();
+    assert_eq!(get(&server, "/v1/status")["troubled"], Value::Null);
+    bystander.write(0, &pattern(4096, 7)).unwrap();
+
+    // Another file under the name is what is served then.
+    std::fs::rename(other, &path).unwrap();
+    assert_eq!(client.read(0, 4096).unwrap(), pattern(4096, 5));
+    let (status, applied) = ask(&server, "POST", "/v1/devices/f/reopen", &[], None);
+    assert_eq!((status, &applied["changed"]), (200, &json!(true)), "{applied}");
+    let mut client = connect("e");
+    assert_eq!(client.read(0, 4096).unwrap(), [0; 4096]);
+    assert_eq!(bystander.read(0, 4096).unwrap(), pattern(4096, 7));
+    drop((client, bystander));
     server.terminate();
 }

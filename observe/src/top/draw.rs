@@ -52,6 +52,9 @@ fn head(view: &View) -> Vec<Line<'static>> {
         Span::styled(device.name.clone(), Style::new().add_modifier(Modifier::BOLD)),
         format!(" · {} · {} MB/s · {}/s", device.policy, rate(device.bytes_per_s), count(device.requests_per_s)).into(),
     ];
+    if !device.trouble.is_empty() {
+        facts.push(Span::styled(format!(" · {}", device.trouble), Style::new().fg(Color::Red)));
+    }
     facts.extend(device.depth_units.map(|depth| format!(" · D {depth}").into()));
     facts.extend(device.window_bytes.map(|bytes| format!(" · T {} KiB", bytes >> 10).into()));
     facts.push(format!(" · on device {:.1}", device.commands).into());
@@ -141,7 +144,10 @@ fn devices(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let row = |device: &DeviceLive| {
         Row::new([
             Cell::from(device.name.clone()),
-            Cell::from(device.policy.clone()),
+            match device.trouble.as_str() {
+                "" => Cell::from(device.policy.clone()),
+                trouble => Cell::from(trouble.to_owned()).style(Style::new().fg(Color::Red)),
+            },
             right(device.depth_units.map_or("-".into(), |depth| depth.to_string())),
             right(device.window_bytes.map_or("-".into(), |bytes| format!("{} KiB", bytes >> 10))),
             right(format!("{:.1}", device.commands)),
