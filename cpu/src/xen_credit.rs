@@ -22,8 +22,8 @@
 //!   program that ran in the last period gets that, and a lighter one its share of the machine's time by weight, evenly
 //!   to its virtual CPUs, so that it is OVER for part of the time. With two programs that always run this comes near
 //!   their weights (`weights_are_about_proportions`).
-//! * The wiki has a third priority, BOOST, for waking virtual CPUs; P-MQFQ describes two, and its results ("much lower
-//!   in baseline Xen") cannot be had with wake-ups that preempt. [`XenCreditOptions::boost`] is off by default.
+//! * The wiki has a third priority, BOOST, for waking virtual CPUs; P-MQFQ describes two. [`XenCreditOptions::boost`]
+//!   is off by default; the figures `p-mqfq/1`, `p-mqfq/4-stock` and `p-mqfq/table-1-stock` have it.
 //! * ASSUMED: debt is bounded by one slice, so that a program that had the machine for itself is not shut out for long.
 
 mod hooks;

@@ -19,8 +19,8 @@
 //! ran on, each time, and waits for a slice to end before it runs for as long as its critical section takes.
 //!
 //! # Choices
-//! * A waking thread gets no credit for having slept, as in P-MQFQ. Linux's documentation has half a latency:
-//!   [`CfsOptions::sleeper_credit_ns`].
+//! * A waking thread gets no credit for having slept, as in P-MQFQ. Linux shipped half a latency, 3 ms:
+//!   [`CfsOptions::sleeper_credit_ns`], with which most of what P-MQFQ is to cure is gone (docs/lab/p-mqfq.md).
 //! * Latency is 6 ms on any number of cores, as in P-MQFQ. The default of Linux grows with the logarithm of the cores.
 //! * A thread's weight is its program's. There are no groups of threads: P-MQFQ is about their absence.
 

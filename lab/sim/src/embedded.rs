@@ -38,6 +38,7 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("p-mqfq/1", include_str!("../figures/p-mqfq/1.toml")),
     ("p-mqfq/3", include_str!("../figures/p-mqfq/3.toml")),
     ("p-mqfq/4", include_str!("../figures/p-mqfq/4.toml")),
+    ("p-mqfq/4-stock", include_str!("../figures/p-mqfq/4-stock.toml")),
     ("p-mqfq/5", include_str!("../figures/p-mqfq/5.toml")),
     ("p-mqfq/6", include_str!("../figures/p-mqfq/6.toml")),
     ("p-mqfq/7", include_str!("../figures/p-mqfq/7.toml")),
@@ -46,6 +47,7 @@ pub const FIGURES: &[(&str, &str)] = &[
     ("p-mqfq/10", include_str!("../figures/p-mqfq/10.toml")),
     ("p-mqfq/11", include_str!("../figures/p-mqfq/11.toml")),
     ("p-mqfq/table-1", include_str!("../figures/p-mqfq/table-1.toml")),
+    ("p-mqfq/table-1-stock", include_str!("../figures/p-mqfq/table-1-stock.toml")),
     ("p-mqfq/equation-3", include_str!("../figures/p-mqfq/equation-3.toml")),
     ("p-mqfq/ideal", include_str!("../figures/p-mqfq/ideal.toml")),
 ];

@@ -169,6 +169,7 @@ golden! {
     pmqfq_figure_1_unfairness "p-mqfq/1",
     pmqfq_figure_3_allocation_on_linux "p-mqfq/3",
     pmqfq_figure_4_allocation_of_parsec "p-mqfq/4",
+    pmqfq_figure_4_on_stock_bases "p-mqfq/4-stock",
     pmqfq_figure_5_allocation_of_npb "p-mqfq/5",
     pmqfq_figure_6_performance_on_linux "p-mqfq/6",
     pmqfq_figure_7_performance_of_parsec "p-mqfq/7",
@@ -177,6 +178,7 @@ golden! {
     pmqfq_figure_10_weighted_speedup_of_parsec "p-mqfq/10",
     pmqfq_figure_11_weighted_speedup_of_npb "p-mqfq/11",
     pmqfq_table_1_weights "p-mqfq/table-1",
+    pmqfq_table_1_on_stock_bases "p-mqfq/table-1-stock",
     pmqfq_equation_3 "p-mqfq/equation-3",
     pmqfq_practical_against_ideal "p-mqfq/ideal",
 }
