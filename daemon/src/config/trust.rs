@@ -144,11 +144,13 @@ impl Config {
     /// An address that cannot tell its clients apart, or identities without anybody who vouches for them.
     pub(super) fn clients(&self) -> Result<Vec<Arc<Access>>, ConfigError> {
         let vouches = self.trust.tls.as_ref().is_some_and(|tls| tls.value.client_ca.is_some());
+        let named = self.tenants.iter().filter(|tenant| !tenant.identities.is_empty());
+        let of_tenants: BTreeMap<&str, &[Located<Identity>]> =
+            named.map(|tenant| (&*tenant.name, &*tenant.identities)).collect();
         let of_export = |export: &super::ExportConfig| {
             let Clients { mut access, mut place } = export.clients.clone();
             if access.identities.is_empty() {
-                let tenant = self.tenants.iter().find(|tenant| tenant.name == export.tenant.value);
-                let identities = tenant.map_or(&[][..], |tenant| &tenant.identities);
+                let identities = of_tenants.get(&*export.tenant.value).copied().unwrap_or_default();
                 access.identities = identities.iter().map(|identity| identity.value.clone()).collect();
                 place = place.or(identities.first().map(|identity| identity.place.clone()));
             }
