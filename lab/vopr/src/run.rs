@@ -25,6 +25,9 @@ use std::rc::Rc;
 /// Longest that a drive here takes for a request whatever is wrong with it, and that a cap delays one, ns.
 const SETTLE_NS: u64 = 60_000_000_000;
 
+/// Of each read of [`crate::nbd::NbdClient::want_all`].
+const CHECK_SECTORS: usize = 16;
+
 /// What a run did.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Outcome {
@@ -306,6 +309,8 @@ impl Run {
         self.clients.borrow_mut().hostile.iter_mut().for_each(Hostile::leave);
         (0..tenants).for_each(|tenant| self.server().set_cap(tenant, None));
         self.settle();
+        let good = |run: &Run, tenant: usize| run.clients.borrow().nbd[tenant * CLIENTS_EACH].counts.good;
+        let before: Vec<u64> = (0..tenants).map(|tenant| good(self, tenant)).collect();
         for client in (0..clients).step_by(CLIENTS_EACH) {
             self.connect(client);
             self.clients.borrow_mut().nbd[client].want_all();
@@ -315,6 +320,13 @@ impl Run {
             self.clients.borrow_mut().guests[guest].want_all();
         }
         self.settle();
+        // A server that closes every connection or fails every read shows no wrong byte either.
+        for (tenant, before) in before.into_iter().enumerate() {
+            let wanted = (self.oracles[tenant].borrow().limited() / CHECK_SECTORS) as u64;
+            let is_due = self.server().has(tenant) && !self.config.has_faults();
+            let read = good(self, tenant) - before;
+            assert!(!is_due || read >= wanted, "tenant {tenant}: {read} of {wanted} reads of all bytes ended well");
+        }
     }
 
     fn cut(&mut self) {
