@@ -112,6 +112,8 @@ pub enum Mail<P: Policy = AnyPolicy> {
         device: u16,
         /// Which requests.
         whose: Remains,
+        /// Nobody waits for it any longer then.
+        given_up_ns: u64,
         /// Told once.
         gone: mpsc::Sender<()>,
     },

@@ -141,6 +141,9 @@ fn same_groups(one: &Tree, other: &Tree) -> bool {
         && one.groups.iter().zip(&other.groups).all(|(one, other)| one.parent == other.parent)
 }
 
+/// How long after the patience of who asked a worker forgets what it was to say, ns.
+const GIVES_UP_NS: u64 = 1_000_000_000;
+
 impl Engine {
     /// Gives a device these flows, by place (`FlowId`), in these groups: some come, some go, of some the weight, class
     /// or bounds are others. Those that stay notice nothing, or have their requests wait once while the policy is
@@ -244,7 +247,10 @@ impl Engine {
     /// If there is no such device.
     pub fn await_end(&self, device: usize, whose: Remains, patience: Duration) -> Result<(), String> {
         let _ = self.shared_device(device);
-        self.ask_all(patience, |gone| Mail::AwaitEnd { device: index(device), whose, gone }).map(drop)
+        // Later than here: who is still asked is told the truth.
+        let until_ns = self.clock().now_ns().saturating_add(super::nanoseconds(patience));
+        let given_up_ns = until_ns.saturating_add(GIVES_UP_NS);
+        self.ask_all(patience, |gone| Mail::AwaitEnd { device: index(device), whose, given_up_ns, gone }).map(drop)
     }
 
     /// The bounds of a flow, on each worker, when this returns.

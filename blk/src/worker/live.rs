@@ -30,6 +30,8 @@ pub(super) struct Ending {
     device: u16,
     whose: Remains,
     until_ns: u64,
+    /// Nobody waits any longer then.
+    given_up_ns: u64,
     gone: mpsc::Sender<()>,
 }
 
@@ -56,13 +58,15 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         Worker { devices: Some(devices), ..self }
     }
 
-    pub(super) fn await_end(&mut self, device: u16, whose: Remains, gone: mpsc::Sender<()>) {
-        self.ending.push(Ending { device, whose, until_ns: self.core.now_ns, gone });
+    pub(super) fn await_end(&mut self, device: u16, whose: Remains, given_up_ns: u64, gone: mpsc::Sender<()>) {
+        self.ending.push(Ending { device, whose, until_ns: self.core.now_ns, given_up_ns, gone });
     }
 
     /// Reports the requests of which none is left.
     pub(super) fn tell_ended(&mut self) {
-        let hctxs = &self.core.hctxs;
+        let (hctxs, now_ns) = (&self.core.hctxs, self.core.now_ns);
+        // Without an answer. A device that hangs would else leave one more to look for in each turn with each question.
+        self.ending.retain(|ending| now_ns < ending.given_up_ns);
         let is_over = |ending: &mut Ending| !hctxs[ending.device as usize].has_any(ending.whose, ending.until_ns);
         for Ending { gone, .. } in self.ending.extract_if(.., is_over) {
             // Who no longer waits needs no answer.

@@ -499,7 +499,9 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 Mail::Pause(quiet) => self.pause(quiet),
                 Mail::Pack { version, packed } => self.pausing.pack_when_quiet(version, packed),
                 Mail::Resume => self.resume(),
-                Mail::AwaitEnd { device, whose, gone } => self.await_end(device, whose, gone),
+                Mail::AwaitEnd { device, whose, given_up_ns, gone } => {
+                    self.await_end(device, whose, given_up_ns, gone);
+                }
                 Mail::SetLimits { device, flow, limits, is_new, done } => {
                     self.set_limits(device, flow, limits, is_new);
                     // Whoever no longer waits needs no answer.

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// For all workers to say that nothing is left, if that is so.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// The same where many things are looked at, which share the time: each proposal waits for all of them.
+const LOOK_LEAST: Duration = Duration::from_millis(5);
+
 /// Bytes of a device that requests of an export may still reach.
 struct Bytes {
     device: Slot,
@@ -35,8 +38,10 @@ impl Unended {
     /// Forgets what has ended since. True: there was something.
     pub fn look(&mut self, engine: &Engine) -> bool {
         let before = (self.devices.len(), self.bytes.len());
-        self.bytes.retain(|bytes| is_left(engine, bytes.device, &bytes.range));
-        self.devices.retain(|place| engine.remove_device(*place, LOOK).is_err());
+        let count = u32::try_from(before.0 + before.1).unwrap_or(u32::MAX).max(1);
+        let patience = (LOOK / count).max(LOOK_LEAST);
+        self.bytes.retain(|bytes| is_left(engine, bytes.device, &bytes.range, patience));
+        self.devices.retain(|place| engine.remove_device(*place, patience).is_err());
         before != (self.devices.len(), self.bytes.len())
     }
 
@@ -55,7 +60,7 @@ impl Unended {
 
     /// Looks at `range` of a device, which was `export`'s. True: something is left, and from now on nobody gets it.
     pub fn bytes(&mut self, engine: &Engine, device: Slot, range: Range<u64>, export: &str) -> bool {
-        let is_left = is_left(engine, device, &range);
+        let is_left = is_left(engine, device, &range, LOOK);
         if is_left {
             self.bytes.push(Bytes { device, range, export: export.to_owned() });
         }
@@ -98,6 +103,6 @@ impl Unended {
     }
 }
 
-fn is_left(engine: &Engine, device: Slot, range: &Range<u64>) -> bool {
-    engine.await_end(device.place(), Remains::Bytes(range.start, range.end), LOOK).is_err()
+fn is_left(engine: &Engine, device: Slot, range: &Range<u64>, patience: Duration) -> bool {
+    engine.await_end(device.place(), Remains::Bytes(range.start, range.end), patience).is_err()
 }
