@@ -10,6 +10,7 @@ use mqfq_sched::policy::{AnyPolicy, Entry, Handle, Pick, Policy, PolicyKind, Pol
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
 use mqfq_testing::random::for_seeds;
+use mqfq_testing::rig::Rig;
 
 const A: FlowId = FlowId(0);
 const B: FlowId = FlowId(1);
@@ -55,7 +56,8 @@ fn i3_a_request_more_than_the_window_ahead_waits() {
     }
     env.run(hctx(0));
     assert_eq!(env.log.len(), 3);
-    assert_eq!(env.policy.pick(&mut env.queues[0], 0, &mut |_| ()), Pick::Throttled);
+    let rig: &mut Rig = &mut env;
+    assert_eq!(rig.policy.pick(&mut rig.queues[0], 0, &mut |_| ()), Pick::Throttled);
 }
 
 #[test]

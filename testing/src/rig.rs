@@ -109,6 +109,8 @@ pub struct Rig {
     pub now_ns: u64,
     /// Who was kicked and has not run since.
     pub kicked: BTreeSet<HctxId>,
+    /// Kicks, those of workers that were kicked already too.
+    pub kicks_sent: u64,
     /// Who was told to pick again, and when.
     pub later: BTreeMap<HctxId, u64>,
     /// Everything dispatched, in order.
@@ -158,7 +160,22 @@ impl Rig {
         tree: &Tree,
         capacity_requests: usize,
     ) -> Rig {
-        let policy = AnyPolicy::with_tree(&options, &Topology::flat(hctxs), weights, tree);
+        Rig::on(options, &Topology::flat(hctxs), weights, tree, capacity_requests)
+    }
+
+    /// The same on a machine of this shape.
+    ///
+    /// # Panics
+    /// As [`Rig::with_weights`].
+    pub fn on(
+        options: PolicyOptions,
+        topology: &Topology,
+        weights: &[Weight],
+        tree: &Tree,
+        capacity_requests: usize,
+    ) -> Rig {
+        let hctxs = topology.hctx_count();
+        let policy = AnyPolicy::with_tree(&options, topology, weights, tree);
         let policy = policy.expect("the options of a test are good");
         let queues = (0..hctxs).map(|n| policy.open_queue(HctxId(n as u16), capacity_requests)).collect();
         Rig {
@@ -167,6 +184,7 @@ impl Rig {
             queues,
             now_ns: 0,
             kicked: BTreeSet::new(),
+            kicks_sent: 0,
             later: BTreeMap::new(),
             log: Vec::new(),
             requests: Vec::new(),
@@ -188,17 +206,21 @@ impl Rig {
 
     /// A request comes to the worker of `hctx`, who does not run yet.
     pub fn submit(&mut self, hctx: u16, io: Io) -> Handle {
+        self.submit_cost(hctx, io, CostModel::FLAT.cost(io.kind, io.length_bytes.into()))
+    }
+
+    /// The same at another cost than that of its bytes.
+    pub fn submit_cost(&mut self, hctx: u16, io: Io, cost: Cost) -> Handle {
         let handle = Handle(self.requests.len() as u32);
         let hctx = HctxId(hctx);
         let now_ns = self.now_ns;
         let Io { flow, kind, is_sync, offset_bytes, length_bytes } = io;
-        let cost = CostModel::FLAT.cost(kind, length_bytes.into());
         self.requests.push(Request { io, hctx, submitted_ns: now_ns, dispatched_ns: None, cost, token: None });
         self.staged[hctx.index()] += 1;
         self.under_way[flow as usize] += 1;
         let entry = Entry { flow: FlowId(flow), cost, handle, kind, is_sync, offset_bytes, length_bytes };
-        let kicked = &mut self.kicked;
-        self.policy.submit(&mut self.queues[hctx.index()], entry, now_ns, &mut |other| kick(kicked, hctx, other));
+        let mut kick = kick(&mut self.kicked, &mut self.kicks_sent, hctx);
+        self.policy.submit(&mut self.queues[hctx.index()], entry, now_ns, &mut kick);
         handle
     }
 
@@ -206,9 +228,9 @@ impl Rig {
     pub fn pick(&mut self, hctx: HctxId) -> Picked {
         self.kicked.remove(&hctx);
         self.later.remove(&hctx);
-        let kicked = &mut self.kicked;
         let queue = &mut self.queues[hctx.index()];
-        match self.policy.pick(queue, self.now_ns, &mut |other| kick(kicked, hctx, other)) {
+        let picked = self.policy.pick(queue, self.now_ns, &mut kick(&mut self.kicked, &mut self.kicks_sent, hctx));
+        match picked {
             Pick::Dispatch(Grant { handle, flow, token }) => {
                 let request = &mut self.requests[handle.0 as usize];
                 assert_eq!((request.hctx, request.io.flow), (hctx, flow.0), "{handle:?} is another's");
@@ -237,8 +259,7 @@ impl Rig {
     fn check(&self) {
         // Most of the time nobody owes anything, and which request is the largest does not matter.
         if self.units_out >= self.options.depth {
-            let units = |handle: &Handle| self.request(*handle).token.as_ref().map_or(0, DispatchToken::units);
-            let largest = self.in_flight.iter().map(units).max().unwrap_or(0);
+            let largest = self.in_flight.iter().map(|&handle| self.units(handle)).max().unwrap_or(0);
             let (out, depth) = (self.units_out, self.options.depth);
             assert!(out < depth + largest.max(1), "{out} units are out, D is {depth}");
         }
@@ -264,8 +285,17 @@ impl Rig {
     /// The device queue of a worker is full: it stops picking although it could go on.
     pub fn pause(&mut self, hctx: HctxId) {
         self.kicked.remove(&hctx);
-        let kicked = &mut self.kicked;
-        self.policy.pause(&mut self.queues[hctx.index()], &mut |other| kick(kicked, hctx, other));
+        let mut kick = kick(&mut self.kicked, &mut self.kicks_sent, hctx);
+        self.policy.pause(&mut self.queues[hctx.index()], &mut kick);
+    }
+
+    /// Another D, put in force by the worker of `hctx`, which picks after it. Of one that was reduced, tokens near a
+    /// worker may still be used, so the most that may be out is that of the largest D.
+    pub fn set_depth(&mut self, hctx: HctxId, depth: u32) {
+        self.options.depth = self.options.depth.max(depth);
+        let mut kick = kick(&mut self.kicked, &mut self.kicks_sent, hctx);
+        let is_changed = self.policy.set_depth(hctx, depth, &mut kick);
+        assert!(is_changed && self.policy.depth() == Some(depth));
     }
 
     /// Lets every kicked worker run until nobody is kicked any more.
@@ -303,9 +333,8 @@ impl Rig {
         self.units_out -= token.units();
         self.under_way[io.flow as usize] -= 1;
         self.in_flight_on[hctx.index()] -= 1;
-        let kicked = &mut self.kicked;
-        let queue = &mut self.queues[hctx.index()];
-        self.policy.complete(queue, done, token, self.now_ns, &mut |other| kick(kicked, hctx, other));
+        let mut kick = kick(&mut self.kicked, &mut self.kicks_sent, hctx);
+        self.policy.complete(&mut self.queues[hctx.index()], done, token, self.now_ns, &mut kick);
         hctx
     }
 
@@ -381,13 +410,32 @@ impl Rig {
         self.in_flight.iter().filter(|&&handle| holds(self.request(handle).hctx, self.io(handle))).count()
     }
 
+    /// Units that a request has on the device.
+    pub fn units(&self, handle: Handle) -> u32 {
+        self.request(handle).token.as_ref().map_or(0, DispatchToken::units)
+    }
+
+    /// Units on the device.
+    pub fn units_out(&self) -> u32 {
+        self.units_out
+    }
+
+    /// Requests of the device queue of `hctx`.
+    pub fn in_flight_on(&self, hctx: HctxId) -> usize {
+        self.in_flight_on[hctx.index()]
+    }
+
     /// The offsets of what was dispatched from position `from` of the log on, in blocks of 4 KiB.
     pub fn blocks_from(&self, from: usize) -> Vec<u64> {
         self.log[from..].iter().map(|&handle| self.io(handle).offset_bytes / 4096).collect()
     }
 }
 
-fn kick(kicked: &mut BTreeSet<HctxId>, own: HctxId, other: HctxId) {
-    assert_ne!(other, own, "a worker kicked itself");
-    kicked.insert(other);
+/// Who is kicked by the worker of `own`, and how often.
+fn kick<'a>(kicked: &'a mut BTreeSet<HctxId>, sent: &'a mut u64, own: HctxId) -> impl FnMut(HctxId) + 'a {
+    move |other| {
+        assert_ne!(other, own, "a worker kicked itself");
+        *sent += 1;
+        kicked.insert(other);
+    }
 }

@@ -1,23 +1,22 @@
-//! A test environment for policies: workers, a device and tenants, all in one thread and all deterministic.
+//! Backlogged tenants on [`mqfq_testing::rig`], in the order of steps that a test chooses; time stands still.
 //!
-//! Kicks go into a set instead of to threads; the device completes what it is told to complete; every step of MQFQ is
-//! held against the oracle, and the invariants that hold at every step are checked at every step: tokens are conserved
-//! (I1), at most D requests are out (I2), virtual time does not go back (I8), and what is dispatched is what the oracle
-//! admits (I3, I9).
+//! Every step of MQFQ is held against the oracle, and the invariants that hold at every step are checked at every step:
+//! tokens are conserved (I1), at most D requests are out (I2), virtual time does not go back (I8), and what is
+//! dispatched is what the oracle admits (I3, I9).
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
+use mqfq_sched::hierarchy::Tree;
 use mqfq_sched::oracle::{Oracle, narrow};
-use mqfq_sched::policy::{
-    AnyPolicy, AnyQueue, DispatchToken, Done, Entry, Grant, Handle, Pick, Policy, PolicyKind, PolicyOptions,
-};
+use mqfq_sched::policy::{Entry, Handle, Policy, PolicyKind, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
 use mqfq_sched::vtime::{VSpan, VTime};
-use std::collections::{BTreeSet, VecDeque};
+pub use mqfq_testing::rig::KIB;
+use mqfq_testing::rig::{Picked, Rig, read};
+use std::ops::{Deref, DerefMut};
 
-pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
@@ -45,22 +44,6 @@ pub fn tenant(name: &'static str, weight: u64, request_bytes: u64, hctxs: &[u16]
     Tenant { name, weight, request_bytes, hctxs: hctxs.to_vec() }
 }
 
-struct InFlight {
-    hctx: HctxId,
-    flow: FlowId,
-    cost: Cost,
-    token: DispatchToken,
-}
-
-impl Drop for Env {
-    fn drop(&mut self) {
-        // The test has seen enough; what is still on the device is nobody's loss.
-        for request in self.in_flight.drain(..) {
-            request.token.into_units();
-        }
-    }
-}
-
 /// A request that left its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dispatched {
@@ -81,27 +64,20 @@ pub struct Moment {
 }
 
 pub struct Env {
+    rig: Rig,
     pub options: PolicyOptions,
-    pub policy: AnyPolicy,
-    pub queues: Vec<AnyQueue>,
     pub oracle: Oracle,
     pub tenants: Vec<Tenant>,
     /// Every step, if [`Env::record`] was called.
     pub history: Option<Vec<Moment>>,
     /// Everything dispatched, in order.
     pub log: Vec<Dispatched>,
-    pub kicked: BTreeSet<HctxId>,
-    pub kicks_sent: u64,
     /// Calls of the policy: submit, pick, complete, pause, set a weight.
     pub steps: u64,
-    in_flight: VecDeque<InFlight>,
-    in_flight_on: Vec<usize>,
-    /// Units of the tokens in flight.
-    units_out: i64,
     /// The largest D so far.
     pub depth_max: u32,
-    /// Per handle: flow and cost.
-    requests: Vec<(FlowId, Cost)>,
+    /// By handle.
+    costs: Vec<Cost>,
     staged_by: Vec<Vec<usize>>,
     dispatched_bytes: Vec<u64>,
     completed_bytes: Vec<u64>,
@@ -112,46 +88,50 @@ pub struct Env {
     pub lease_max: VSpan,
     /// Per tenant: requests kept staged at each of its hctxs.
     backlog_requests: Vec<usize>,
-    /// Requests that the device queue of one hctx holds.
-    device_depth: usize,
+}
+
+impl Deref for Env {
+    type Target = Rig;
+
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl DerefMut for Env {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.rig
+    }
 }
 
 impl Env {
     pub fn new(options: PolicyOptions, topology: &Topology, tenants: &[Tenant]) -> Env {
         let weights: Vec<Weight> = tenants.iter().map(|tenant| weight(tenant.weight)).collect();
-        let policy = AnyPolicy::new(&options, topology, &weights).expect("the options of a test are good");
+        let rig = Rig::on(options, topology, &weights, &Tree::default(), CAPACITY_REQUESTS);
         let hctxs = topology.hctx_count();
-        let queues = (0..hctxs).map(|n| policy.open_queue(HctxId(n as u16), CAPACITY_REQUESTS)).collect();
         Env {
             options,
             oracle: Oracle::new(&options, hctxs, &weights),
-            last_vtime: policy.global_vtime(),
+            last_vtime: rig.policy.global_vtime(),
+            rig,
             frontier: 0,
             lease_max: options.lease,
-            policy,
-            queues,
             tenants: tenants.to_vec(),
             history: None,
             log: Vec::new(),
-            kicked: BTreeSet::new(),
-            kicks_sent: 0,
             steps: 0,
-            in_flight: VecDeque::new(),
-            in_flight_on: vec![0; hctxs],
-            units_out: 0,
             depth_max: options.depth,
-            requests: Vec::new(),
+            costs: Vec::new(),
             staged_by: vec![vec![0; tenants.len()]; hctxs],
             dispatched_bytes: vec![0; tenants.len()],
             completed_bytes: vec![0; tenants.len()],
             backlog_requests: vec![0; tenants.len()],
-            device_depth: usize::MAX,
         }
     }
 
     /// Device queues of `requests` each: what limits a policy without a depth, and makes workers pause.
     pub fn device_depth(mut self, requests: usize) -> Env {
-        self.device_depth = requests;
+        self.rig = self.rig.device_depth(requests);
         self
     }
 
@@ -177,79 +157,55 @@ impl Env {
 
     pub fn submit_cost(&mut self, flow: FlowId, hctx: HctxId, cost: Cost) {
         self.steps += 1;
-        let entry = Entry::read(flow, cost, Handle(self.requests.len() as u32));
-        self.requests.push((flow, cost));
         self.staged_by[hctx.index()][flow.0 as usize] += 1;
+        let handle = self.rig.submit_cost(hctx.0, read(flow.0, 0), cost);
+        self.costs.push(cost);
         if self.is_mqfq() {
-            self.oracle.submit(hctx, entry);
+            self.oracle.submit(hctx, Entry::read(flow, cost, handle));
         }
-        let kicked = &mut self.kicked;
-        let kicks_sent = &mut self.kicks_sent;
-        self.policy.submit(&mut self.queues[hctx.index()], entry, 0, &mut |other| {
-            assert_ne!(other, hctx, "a worker kicked itself");
-            *kicks_sent += 1;
-            kicked.insert(other);
-        });
         self.check();
     }
 
     /// One `pick`, held against the oracle.
     pub fn pick(&mut self, hctx: HctxId) -> bool {
         self.steps += 1;
-        self.kicked.remove(&hctx);
         if self.is_mqfq() {
             self.oracle.look(hctx);
         }
-        let kicked = &mut self.kicked;
-        let kicks_sent = &mut self.kicks_sent;
-        let pick = self.policy.pick(&mut self.queues[hctx.index()], 0, &mut |other| {
-            assert_ne!(other, hctx, "a worker kicked itself");
-            *kicks_sent += 1;
-            kicked.insert(other);
-        });
+        let picked = self.rig.pick(hctx);
         if self.is_mqfq() {
-            match &pick {
-                Pick::Dispatch(grant) => {
-                    let admitted = self.oracle.admits(hctx, grant.handle);
-                    assert_eq!(
-                        admitted,
-                        Ok(()),
-                        "{hctx:?} dispatched {grant:?}, virtual time {}",
-                        self.oracle.global_vtime()
-                    );
+            match picked {
+                Picked::Dispatched(handle) => {
+                    let admitted = self.oracle.admits(hctx, handle);
+                    let now = self.oracle.global_vtime();
+                    assert_eq!(admitted, Ok(()), "{hctx:?} dispatched {handle:?}, virtual time {now}");
                     let request = self.oracle.dispatch(hctx).expect("admitted");
-                    assert_eq!(request.units, grant.token.units());
+                    assert_eq!(request.units, self.rig.units(handle));
                 }
-                Pick::Throttled => assert!(
+                Picked::Throttled => assert!(
                     self.oracle.lead(hctx).is_some() && !self.oracle.is_eligible(hctx),
                     "{hctx:?} throttled although its lead {:?} is within T of {}",
                     self.oracle.lead(hctx),
                     self.oracle.global_vtime()
                 ),
-                Pick::NoToken => assert!(self.oracle.is_eligible(hctx), "{hctx:?} asks for a token that it cannot use"),
-                Pick::Later(_) => unreachable!("fair queueing does not wait for time"),
-                Pick::Idle => assert_eq!(self.oracle.lead(hctx), None, "{hctx:?} claims to be idle"),
+                Picked::NoToken => {
+                    assert!(self.oracle.is_eligible(hctx), "{hctx:?} asks for a token that it cannot use")
+                }
+                Picked::Later(_) => unreachable!("fair queueing does not wait for time"),
+                Picked::Idle => assert_eq!(self.oracle.lead(hctx), None, "{hctx:?} claims to be idle"),
             }
         }
-        let dispatched = match pick {
-            Pick::Dispatch(Grant { handle, flow, token }) => {
-                let (owner, cost) = self.requests[handle.0 as usize];
-                assert_eq!(owner, flow);
-                self.staged_by[hctx.index()][flow.0 as usize] -= 1;
-                self.dispatched_bytes[flow.0 as usize] += cost.0;
-                self.log.push(Dispatched { hctx, flow, handle });
-                self.in_flight_on[hctx.index()] += 1;
-                self.units_out += i64::from(token.units());
-                self.in_flight.push_back(InFlight { hctx, flow, cost, token });
-                true
-            }
-            _ => false,
+        let Picked::Dispatched(handle) = picked else {
+            self.check();
+            return false;
         };
+        let flow = FlowId(self.rig.io(handle).flow);
+        self.staged_by[hctx.index()][flow.0 as usize] -= 1;
+        self.dispatched_bytes[flow.0 as usize] += self.costs[handle.0 as usize].0;
+        self.log.push(Dispatched { hctx, flow, handle });
         self.check();
-        if dispatched {
-            self.refill(hctx);
-        }
-        dispatched
+        self.refill(hctx);
+        true
     }
 
     /// What a worker does when it is awake.
@@ -260,10 +216,6 @@ impl Env {
             }
         }
         self.pause(hctx);
-    }
-
-    pub fn has_room(&self, hctx: HctxId) -> bool {
-        self.in_flight_on(hctx) < self.device_depth
     }
 
     /// Lets every kicked worker run until nobody is kicked any more.
@@ -281,30 +233,18 @@ impl Env {
     }
 
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
-    }
-
-    pub fn in_flight_on(&self, hctx: HctxId) -> usize {
-        self.in_flight_on[hctx.index()]
+        self.rig.in_flight.len()
     }
 
     /// The device finishes one request; its worker is told, and does not run yet.
     pub fn complete_at(&mut self, position: usize) -> HctxId {
-        let InFlight { hctx, flow, cost, token } = self.in_flight.remove(position).expect("a request is in flight");
         self.steps += 1;
-        self.in_flight_on[hctx.index()] -= 1;
-        self.units_out -= i64::from(token.units());
-        self.completed_bytes[flow.0 as usize] += cost.0;
+        let handle = self.rig.in_flight[position];
+        self.completed_bytes[self.rig.io(handle).flow as usize] += self.costs[handle.0 as usize].0;
         if self.is_mqfq() {
-            self.oracle.complete(token.units());
+            self.oracle.complete(self.rig.units(handle));
         }
-        let kicked = &mut self.kicked;
-        let kicks_sent = &mut self.kicks_sent;
-        self.policy.complete(&mut self.queues[hctx.index()], Done::read(flow, Handle(0)), token, 0, &mut |other| {
-            assert_ne!(other, hctx, "a worker kicked itself");
-            *kicks_sent += 1;
-            kicked.insert(other);
-        });
+        let hctx = self.rig.finish(handle);
         self.check();
         hctx
     }
@@ -319,14 +259,7 @@ impl Env {
     /// The device queue of a worker is full: it stops picking although it could go on.
     pub fn pause(&mut self, hctx: HctxId) {
         self.steps += 1;
-        self.kicked.remove(&hctx);
-        let kicked = &mut self.kicked;
-        let kicks_sent = &mut self.kicks_sent;
-        self.policy.pause(&mut self.queues[hctx.index()], &mut |other| {
-            assert_ne!(other, hctx, "a worker kicked itself");
-            *kicks_sent += 1;
-            kicked.insert(other);
-        });
+        self.rig.pause(hctx);
         self.check();
     }
 
@@ -336,14 +269,7 @@ impl Env {
         self.depth_max = self.depth_max.max(depth);
         self.options.depth = depth;
         self.oracle.set_depth(depth);
-        let kicked = &mut self.kicked;
-        let kicks_sent = &mut self.kicks_sent;
-        let is_changed = self.policy.set_depth(hctx, depth, &mut |other| {
-            assert_ne!(other, hctx, "a worker kicked itself");
-            *kicks_sent += 1;
-            kicked.insert(other);
-        });
-        assert!(is_changed && self.policy.depth() == Some(depth));
+        self.rig.set_depth(hctx, depth);
         self.check();
     }
 
@@ -401,7 +327,7 @@ impl Env {
     pub fn dispatch(&mut self, count: usize) -> &mut Self {
         let goal = self.log.len() + count;
         while self.log.len() < goal {
-            assert!(!self.in_flight.is_empty(), "nothing is in flight, nothing is dispatched: the device stands still");
+            assert!(self.in_flight() > 0, "nothing is in flight, nothing is dispatched: the device stands still");
             self.complete_oldest();
         }
         self
@@ -411,18 +337,10 @@ impl Env {
     pub fn drain(&mut self) {
         self.backlog_requests.fill(0);
         self.run_all();
-        while !self.in_flight.is_empty() {
+        while self.in_flight() > 0 {
             self.complete_oldest();
         }
         assert_eq!(self.staged(), 0, "requests are staged, the device is empty, and nobody moves");
-    }
-
-    pub fn staged(&self) -> usize {
-        self.queues.iter().map(|queue| self.policy.staged(queue)).sum()
-    }
-
-    pub fn staged_at(&self, hctx: HctxId) -> usize {
-        self.policy.staged(&self.queues[hctx.index()])
     }
 
     pub fn staged_of(&self, flow: FlowId, hctx: HctxId) -> usize {
@@ -469,13 +387,13 @@ impl Env {
     }
 
     fn check(&mut self) {
-        let outside = self.units_out;
+        let outside = i64::from(self.units_out());
         if let Some(free) = self.policy.free_units() {
             let granted = if self.is_mqfq() { 0 } else { i64::from(self.options.depth) - free - outside };
             assert!(granted >= 0);
             assert_eq!(free + outside + granted, i64::from(self.options.depth), "I1: tokens are conserved");
             // Of a D that was reduced, tokens near a worker may still be used; `token_tree` has the sharper bound.
-            assert!(self.in_flight.len() <= self.depth_max as usize, "I2: at most D requests on the device");
+            assert!(self.in_flight() <= self.depth_max as usize, "I2: at most D requests on the device");
         }
         if let (Some(now), Some(last)) = (self.policy.global_vtime(), self.last_vtime) {
             assert!(!now.is_before(last), "I8: virtual time went back from {last:?} to {now:?}");
