@@ -21,7 +21,7 @@ static ssize_t depth_store(struct elevator_queue *eq, const char *page, size_t c
 		return error;
 	if (depth < 1 || depth > MQFQ_DEPTH_MAX)
 		return -ERANGE;
-	mqfq_set_depth(&own(eq)->s, depth);
+	mqfq_tuning_find_depth(own(eq), false, depth);
 	return count;
 }
 
@@ -39,13 +39,47 @@ static ssize_t window_kib_store(struct elevator_queue *eq, const char *page, siz
 		return error;
 	if (kib < MQFQ_WINDOW_LEAST >> 20 || kib > MQFQ_WINDOW_MAX >> 20)
 		return -ERANGE;
-	mqfq_set_window(&own(eq)->s, (u64)kib << 20);
+	mqfq_tuning_find_window(own(eq), false, (u64)kib << 20);
+	return count;
+}
+
+static ssize_t depth_auto_show(struct elevator_queue *eq, char *page)
+{
+	return sysfs_emit(page, "%u\n", READ_ONCE(own(eq)->tuning.finds_depth));
+}
+
+static ssize_t depth_auto_store(struct elevator_queue *eq, const char *page, size_t count)
+{
+	bool finds;
+	int error = kstrtobool(page, &finds);
+
+	if (error)
+		return error;
+	mqfq_tuning_find_depth(own(eq), finds, READ_ONCE(own(eq)->s.tokens.depth));
+	return count;
+}
+
+static ssize_t window_auto_show(struct elevator_queue *eq, char *page)
+{
+	return sysfs_emit(page, "%u\n", READ_ONCE(own(eq)->tuning.finds_window));
+}
+
+static ssize_t window_auto_store(struct elevator_queue *eq, const char *page, size_t count)
+{
+	bool finds;
+	int error = kstrtobool(page, &finds);
+
+	if (error)
+		return error;
+	mqfq_tuning_find_window(own(eq), finds, READ_ONCE(own(eq)->s.wheel.window));
 	return count;
 }
 
 /* What a person wants to see when a cgroup gets less than it should. */
 static ssize_t state_show(struct elevator_queue *eq, char *page)
 {
+	struct mqfq_tuning *tuning = &own(eq)->tuning;
+	struct mqfq_search *search = &tuning->controller.search;
 	struct mqfq *s = &own(eq)->s;
 	u32 hctx, staged = 0, throttled = 0, hungry = 0;
 
@@ -59,9 +93,12 @@ static ssize_t state_show(struct elevator_queue *eq, char *page)
 		}
 	}
 	return sysfs_emit(page,
-			  "depth %u free %lld vtime %llu staged %u throttled %u no-token %u\n",
-			  READ_ONCE(s->tokens.depth), mqfq_tokens_free(&s->tokens),
-			  mqfq_gvt(&s->mind), staged, throttled, hungry);
+			  "depth %u %s chosen %u phases %llu free %lld vtime %llu staged %u throttled %u no-token %u\n",
+			  READ_ONCE(s->tokens.depth),
+			  tuning->finds_depth ? mqfq_reason_name(search->reason) : "fixed",
+			  tuning->finds_depth ? search->base : READ_ONCE(s->tokens.depth),
+			  search->phases, mqfq_tokens_free(&s->tokens), mqfq_gvt(&s->mind), staged,
+			  throttled, hungry);
 }
 
 static ssize_t state_store(struct elevator_queue *eq, const char *page, size_t count)
@@ -73,7 +110,9 @@ static ssize_t state_store(struct elevator_queue *eq, const char *page, size_t c
 
 const struct elv_fs_entry mqfq_attributes[] = {
 	MQFQ_ATTRIBUTE(depth, 0644),
+	MQFQ_ATTRIBUTE(depth_auto, 0644),
 	MQFQ_ATTRIBUTE(window_kib, 0644),
+	MQFQ_ATTRIBUTE(window_auto, 0644),
 	MQFQ_ATTRIBUTE(state, 0444),
 	__ATTR_NULL
 };

@@ -3,8 +3,9 @@
  * The blk-mq elevator "mqfq": how do requests of a kernel get into the core, and out of it?
  *
  * A request's flow is that of its first bio's cgroup (cgroup.c). From insert to finish its lane is
- * in elv.priv[0], the tokens that it holds are in elv.priv[1]. A flow is pinned while it holds
- * scheduler tags of a queue, so that it outlives its requests.
+ * in elv.priv[0]; the tokens that it holds, and whether it is counted (tuning.h), are in
+ * elv.priv[1]. A flow is pinned while it holds scheduler tags of a queue, so that it outlives its
+ * requests.
  *
  * Locks: one per hardware queue, never two at once, never from an interrupt. Completions take none.
  * has_work() is false while a queue waits for virtual time or a token: whoever ends that clears
@@ -31,6 +32,7 @@ static void run_queue(struct mqfq *s, u32 hctx)
 	struct mqfq_elevator *e = container_of(s, struct mqfq_elevator, s);
 	struct blk_mq_hw_ctx *to = READ_ONCE(e->hctxs[hctx].hctx);
 
+	WRITE_ONCE(e->hctxs[hctx].meter.clock_ns, ktime_get_ns());
 	if (to)
 		blk_mq_run_hw_queue(to, true);
 }
@@ -74,6 +76,7 @@ static u16 *sockets_of(struct request_queue *q, u32 hctxs)
 
 static void elevator_free(struct mqfq_elevator *e)
 {
+	mqfq_tuning_exit(e);
 	kvfree(e->plain.lanes);
 	kvfree(e->hctxs);
 	mqfq_exit(&e->s);
@@ -99,6 +102,8 @@ static struct mqfq_elevator *elevator_new(struct request_queue *q)
 {
 	struct mqfq_elevator *e = kzalloc_node(sizeof(*e), GFP_KERNEL, q->node);
 	u32 hctxs = q->nr_hw_queues, hctx;
+	u64 window = 4 * MQFQ_WINDOW_LEAST;
+	u32 begin = clamp(depth, 1U, MQFQ_DEPTH_MAX);
 	u16 *socket_of;
 	int error = -ENOMEM;
 
@@ -109,8 +114,9 @@ static struct mqfq_elevator *elevator_new(struct request_queue *q)
 	socket_of = sockets_of(q, hctxs);
 	e->hctxs = kvcalloc(hctxs, sizeof(struct mqfq_hctx), GFP_KERNEL);
 	if (socket_of && e->hctxs && !mqfq_lanes_alloc(&e->plain, hctxs, GFP_KERNEL))
-		error = mqfq_init(&e->s, hctxs, socket_of, clamp(depth, 1U, MQFQ_DEPTH_MAX),
-				  4 * MQFQ_WINDOW_LEAST);
+		error = mqfq_init(&e->s, hctxs, socket_of, begin, window);
+	if (!error)
+		error = mqfq_tuning_init(e, begin, window);
 	kvfree(socket_of);
 	if (error) {
 		elevator_free(e);
@@ -310,6 +316,15 @@ static void give_tag_back(struct mqfq_elevator *e, struct mqfq_hctx *own,
 	rcu_read_unlock();
 }
 
+/* Whether the first request waits for a token now, for the controllers. */
+static void note(struct mqfq_hctx *own, struct mqfq_queue *queue, enum mqfq_state state)
+{
+	bool waits = state == MQFQ_NO_TOKEN || (state == MQFQ_THROTTLED && queue->is_pinned);
+
+	if (waits != own->meter.is_waiting)
+		mqfq_tuning_waits(&own->meter, waits);
+}
+
 static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq,
 		   bool at_head)
 {
@@ -327,6 +342,8 @@ static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct reques
 	}
 	lane = &mqfq_flow_of(e, rq->bio)->lanes[index];
 	rq->elv.priv[0] = lane;
+	if (rq->start_time_ns > own->meter.clock_ns)
+		WRITE_ONCE(own->meter.clock_ns, rq->start_time_ns);
 	hold_tag(e, own, lane);
 	mqfq_submit(&e->s, &e->s.queues[index], lane, &rq->queuelist);
 	trace_mqfq_insert(rq, lane, index);
@@ -344,7 +361,7 @@ static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *l
 	list_for_each_entry_safe(rq, next, list, queuelist)
 		insert(e, own, rq, mqfq_at_head(flags));
 	if (!queue->waiting)
-		mqfq_settle(&e->s, queue);
+		note(own, queue, mqfq_settle(&e->s, queue));
 	spin_unlock(&own->lock);
 }
 
@@ -358,12 +375,25 @@ static bool mqfq_has_work(struct blk_mq_hw_ctx *hctx)
 	       !list_empty_careful(&own->urgent);
 }
 
+/* What a request holds while it is on the device: its units, and whether it is counted. */
+static unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *meter, struct request *rq,
+			    u32 units)
+{
+	if (!mqfq_tuning_is_on(&e->tuning))
+		return units;
+	WRITE_ONCE(meter->units, meter->units + units);
+	WRITE_ONCE(meter->unit_ns, meter->unit_ns + units * READ_ONCE(meter->clock_ns));
+	WRITE_ONCE(meter->start_unit_ns, meter->start_unit_ns + units * rq->start_time_ns);
+	return units | MQFQ_COUNTED;
+}
+
 static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
 {
 	struct mqfq_elevator *e = elevator_of(hctx->queue);
 	struct mqfq_hctx *own = hctx->sched_data;
 	struct mqfq_queue *queue = &e->s.queues[hctx_index(e, own)];
 	struct request *rq = NULL;
+	enum mqfq_state state;
 	struct list_head *item;
 	struct mqfq_lane *lane;
 	u32 units;
@@ -372,28 +402,71 @@ static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
 	if (!list_empty(&own->urgent)) {
 		rq = list_first_entry(&own->urgent, struct request, queuelist);
 		list_del_init(&rq->queuelist);
-	} else if (mqfq_pick(&e->s, queue, &item, &lane, &units) == MQFQ_DISPATCH) {
-		u32 direction = rq_data_dir(list_entry(item, struct request, queuelist));
+		goto out;
+	}
+	state = mqfq_pick(&e->s, queue, &item, &lane, &units);
+	if (state == MQFQ_DISPATCH) {
+		u32 direction;
 
 		rq = list_entry(item, struct request, queuelist);
-		rq->elv.priv[1] = (void *)(unsigned long)units;
+		direction = rq_data_dir(rq);
+		rq->elv.priv[1] = (void *)charge(e, &own->meter, rq, units);
 		WRITE_ONCE(lane->bytes[direction], lane->bytes[direction] + blk_rq_bytes(rq));
 		WRITE_ONCE(lane->done[direction], lane->done[direction] + 1);
 		trace_mqfq_dispatch(rq, lane, queue->hctx);
 		/* So that has_work() says at once that there is no use in asking again. */
 		if (queue->stage.first)
-			mqfq_settle(&e->s, queue);
+			state = mqfq_settle(&e->s, queue);
 	}
+	note(own, queue, state);
+out:
 	spin_unlock(&own->lock);
 	return rq;
+}
+
+/* A request that was counted has completed. */
+static void count(struct mqfq_elevator *e, struct mqfq_meter *meter, struct request *rq, u64 now)
+{
+	struct mqfq_tuning *tuning = &e->tuning;
+	struct mqfq_counts __percpu *counts = tuning->counts;
+	u32 units = (unsigned long)rq->elv.priv[1] & MQFQ_UNITS_MASK, class = mqfq_class_of(units);
+	u64 before_ns = this_cpu_read(counts->completed_ns);
+	u64 longest_ns = this_cpu_read(counts->silent_to_ns) - this_cpu_read(counts->silent_from_ns);
+
+	rq->elv.priv[1] = (void *)(unsigned long)units;
+	WRITE_ONCE(meter->clock_ns, now);
+	this_cpu_add(counts->work[class].units, units);
+	this_cpu_inc(counts->work[class].requests);
+	this_cpu_add(counts->unit_ns, units * now);
+	if ((s64)(now - before_ns - longest_ns) > 0 || this_cpu_read(counts->epoch) != READ_ONCE(tuning->epoch)) {
+		this_cpu_write(counts->silent_from_ns, before_ns);
+		this_cpu_write(counts->silent_to_ns, now);
+		this_cpu_write(counts->epoch, READ_ONCE(tuning->epoch));
+	}
+	this_cpu_write(counts->completed_ns, now);
+	if (this_cpu_inc_return(counts->due) < tuning->period)
+		return;
+	this_cpu_write(counts->due, 0);
+	mqfq_tuning_step(e, now);
+}
+
+static bool is_counted(struct request *rq)
+{
+	return (unsigned long)rq->elv.priv[1] & MQFQ_COUNTED;
 }
 
 static void mqfq_completed_request(struct request *rq, u64 now)
 {
 	struct mqfq_lane *lane = mqfq_is_prepared(rq) ? rq->elv.priv[0] : NULL;
+	struct mqfq_hctx *own;
 
-	if (lane && now > rq->start_time_ns)
+	if (!lane)
+		return;
+	if (now > rq->start_time_ns)
 		atomic64_add(now - rq->start_time_ns, &lane->system_ns);
+	own = rq->mq_hctx->sched_data;
+	if (is_counted(rq))
+		count(elevator_of(rq->q), &own->meter, rq, now);
 }
 
 static void mqfq_finish_request(struct request *rq)
@@ -401,10 +474,14 @@ static void mqfq_finish_request(struct request *rq)
 	struct mqfq_elevator *e = elevator_of(rq->q);
 	struct mqfq_hctx *own = rq->mq_hctx->sched_data;
 	struct mqfq_lane *lane = rq->elv.priv[0];
-	u32 units = (unsigned long)rq->elv.priv[1];
+	u32 units;
 
 	if (!lane)
 		return;
+	/* One that was ended without a time, which no driver does today. */
+	if (unlikely(is_counted(rq)))
+		count(e, &own->meter, rq, ktime_get_ns());
+	units = (unsigned long)rq->elv.priv[1];
 	trace_mqfq_complete(rq, lane, hctx_index(e, own));
 	rq->elv.priv[0] = NULL;
 	rq->elv.priv[1] = NULL;

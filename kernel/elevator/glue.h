@@ -7,12 +7,14 @@
 
 #include "compat.h"
 #include "scheduler.h"
+#include "tuning.h"
 
 /* What the glue keeps of a hardware queue. */
 struct mqfq_hctx {
 	spinlock_t lock;		/* of the queue in the core, and of what follows */
 	struct list_head urgent;	/* requeued and passed through: they go first, uncharged */
 	struct blk_mq_hw_ctx *hctx;
+	struct mqfq_meter meter;
 	atomic64_t share_out;		/* weights of the flows that hold scheduler tags here */
 } ____cacheline_aligned_in_smp;
 
@@ -21,6 +23,7 @@ struct mqfq_elevator {
 	struct request_queue *q;
 	struct mqfq_hctx *hctxs;
 	bool has_cgroups;
+	struct mqfq_tuning tuning;
 	struct delayed_work refresh;
 	/* Whoever has no cgroup on this device. */
 	struct mqfq_flow plain;

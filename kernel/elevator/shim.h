@@ -85,6 +85,7 @@ typedef struct { s64 counter; } atomic64_t;
 #define div64_u64(a, b) ((a) / (b))
 #define div64_s64(a, b) ((a) / (b))
 #define mul_u64_u64_shr(a, b, n) ((u64)(((unsigned __int128)(a) * (b)) >> (n)))
+#define mul_u64_u64_div_u64(a, b, c) ((u64)((unsigned __int128)(a) * (b) / (c)))
 #define list_entry(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 
 static inline void *kvcalloc(size_t n, size_t size, int flags)
@@ -93,6 +94,17 @@ static inline void *kvcalloc(size_t n, size_t size, int flags)
 
 	(void)flags;
 	return memory ? memset(memory, 0, n * size) : NULL;
+}
+
+/* The root, rounded down. */
+static inline u32 int_sqrt64(u64 value)
+{
+	u64 root = 0, bit;
+
+	for (bit = 1ULL << 31; bit; bit >>= 1)
+		if ((root + bit) * (root + bit) <= value)
+			root += bit;
+	return root;
 }
 
 struct list_head { struct list_head *next, *prev; };

@@ -27,7 +27,7 @@ DECLARE_EVENT_CLASS(mqfq_request,
 		__entry->weight = lane->flow->weight;
 		__entry->hctx = hctx;
 		__entry->bytes = blk_rq_bytes(rq);
-		__entry->units = (unsigned long)rq->elv.priv[1];
+		__entry->units = (unsigned long)rq->elv.priv[1] & MQFQ_UNITS_MASK;
 		__entry->tag = rq->internal_tag;
 	),
 	TP_printk("flow=%p weight=%u hctx=%u tag=%d bytes=%u units=%u head=%llu",

@@ -2,10 +2,11 @@
 
 fn main() {
     let core = ["flow", "stage_queue", "mindicator", "token_tree", "ready_set", "throttle_wheel", "scheduler"];
+    let controllers = ["depth", "depth_sample", "depth_search", "window_rule"];
     println!("cargo:rerun-if-changed=..");
     cc::Build::new()
-        .files(core.map(|name| format!("../{name}.c")))
-        .file("harness.c")
+        .files(core.iter().chain(&controllers).map(|name| format!("../{name}.c")))
+        .files(["harness.c", "controllers.c"])
         .include("..")
         .std("gnu11")
         .opt_level(2)

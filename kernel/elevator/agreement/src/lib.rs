@@ -6,6 +6,8 @@
 //! # Invariants
 //! The C side takes queue and flow numbers as they come, so [`World`] checks them.
 
+pub mod controllers;
+
 use mqfq_sched::cost::Cost;
 use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::topology::HctxId;

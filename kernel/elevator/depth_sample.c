@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Samples, and the rate, depth in use and time in the system between two of them: see depth.h and
+ * sched/src/depth/{log,sample}.rs.
+ */
+#include "depth.h"
+
+#define ONE (1 << 16)
+
+/* Rounded down to a 65536th. Of 0 it is that of 1. Squaring gives one bit after the other. */
+s32 mqfq_log2(u64 value)
+{
+	u32 whole = ilog2(value | !value), bit, fraction = 0;
+	/* The value over 2^whole, in [1, 2), with 63 bits behind the point. */
+	u64 mantissa = (value | !value) << (63 - whole);
+
+	for (bit = ONE / 2; bit; bit >>= 1) {
+		u64 half = mul_u64_u64_shr(mantissa, mantissa, 64);
+
+		/* Half of the square, in [1/2, 2): from 1 on the next bit is set. */
+		if (half >> 63) {
+			fraction |= bit;
+			mantissa = half;
+		} else {
+			mantissa = mul_u64_u64_shr(mantissa, mantissa, 63);
+		}
+	}
+	return (s32)(whole << 16 | fraction);
+}
+
+u64 mqfq_units_of(const struct mqfq_sample *sample)
+{
+	u64 sum = 0;
+	u32 class;
+
+	for (class = 0; class < MQFQ_CLASSES; class++)
+		sum += sample->work[class].units;
+	return sum;
+}
+
+u64 mqfq_requests_of(const struct mqfq_sample *sample)
+{
+	u64 sum = 0;
+	u32 class;
+
+	for (class = 0; class < MQFQ_CLASSES; class++)
+		sum += sample->work[class].requests;
+	return sum;
+}
+
+void mqfq_span_between(struct mqfq_span *span, const struct mqfq_sample *from,
+		       const struct mqfq_sample *to)
+{
+	span->elapsed_ns = to->now_ns > from->now_ns ? to->now_ns - from->now_ns : 1;
+	span->units = mqfq_units_of(to) - mqfq_units_of(from);
+	span->requests = mqfq_requests_of(to) - mqfq_requests_of(from);
+	span->device_unit_ns = to->device_unit_ns - from->device_unit_ns;
+	span->system_unit_ns = to->system_unit_ns - from->system_unit_ns;
+	span->waiting_ns = to->waiting_ns - from->waiting_ns;
+}
+
+void mqfq_phase_of(struct mqfq_phase *phase, const struct mqfq_span *span, u32 step)
+{
+	s32 time_log = mqfq_log2(span->elapsed_ns);
+
+	phase->units_log = mqfq_log2(span->units) - time_log;
+	phase->weighed_log = mqfq_log2(span->units + span->requests) - time_log;
+	phase->device_log = mqfq_log2(span->device_unit_ns) - time_log;
+	phase->system_log = mqfq_log2(span->system_unit_ns) - time_log;
+	phase->device_units = div64_u64(span->device_unit_ns, span->elapsed_ns);
+	phase->waiting = mul_u64_u64_div_u64(min_t(u64, span->waiting_ns, span->elapsed_ns), ONE,
+					     span->elapsed_ns);
+	phase->step = step;
+	phase->step_log = mqfq_log2(step);
+}
+
+void mqfq_sizes_init(struct mqfq_sizes *sizes)
+{
+	u32 class;
+
+	memset(sizes, 0, sizeof(*sizes));
+	for (class = 0; class < MQFQ_CLASSES; class++)
+		sizes->mean[class] = 1;
+	sizes->step = 1;
+}
+
+/* Takes in what completed between two samples; a quarter of the average is new. */
+void mqfq_sizes_take(struct mqfq_sizes *sizes, const struct mqfq_sample *from,
+		     const struct mqfq_sample *to)
+{
+	u64 units = max_t(u64, mqfq_units_of(to) - mqfq_units_of(from), 1);
+	s64 total = 0, above = 0;
+	u32 class;
+
+	for (class = 0; class < MQFQ_CLASSES; class++) {
+		u64 done = to->work[class].units - from->work[class].units;
+		u64 requests = to->work[class].requests - from->work[class].requests;
+		s64 part = mul_u64_u64_div_u64(min_t(u64, done, units), ONE, units);
+
+		if (requests)
+			sizes->mean[class] = clamp_t(u64, div64_u64(done + requests - 1, requests),
+						     1, ONE);
+		sizes->share[class] += (part - sizes->share[class]) / 4;
+		total += sizes->share[class];
+	}
+	while (class--) {
+		above += sizes->share[class];
+		if (above * 4 >= total && sizes->share[class] > 0) {
+			sizes->step = sizes->mean[class];
+			return;
+		}
+	}
+}
