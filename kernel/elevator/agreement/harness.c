@@ -5,6 +5,68 @@
  */
 #include "scheduler.h"
 
+/*
+ * Memory, of which tests refuse a piece: the core's own calls come here (build.rs). Per thread, as
+ * tests run beside each other.
+ */
+#undef aligned_alloc
+#undef malloc
+#undef free
+void *aligned_alloc(size_t alignment, size_t size);
+void *malloc(size_t size);
+void free(void *piece);
+
+static _Thread_local s64 until_refusal, pieces;
+
+static bool is_refused(void)
+{
+	return until_refusal && !--until_refusal;
+}
+
+void *world_aligned_alloc(size_t alignment, size_t size)
+{
+	void *piece = is_refused() ? NULL : aligned_alloc(alignment, size);
+
+	pieces += !!piece;
+	return piece;
+}
+
+void *world_malloc(size_t size)
+{
+	void *piece = is_refused() ? NULL : malloc(size);
+
+	pieces += !!piece;
+	return piece;
+}
+
+void world_release(void *piece)
+{
+	pieces -= !!piece;
+	free(piece);
+}
+
+/* The @nth piece that this thread asks for from now on is refused; 0: none. */
+void world_refuse(u64 nth)
+{
+	until_refusal = nth;
+}
+
+/* Whether the refusal is yet to come. */
+u32 world_is_refusing(void)
+{
+	return until_refusal != 0;
+}
+
+/* Pieces that this thread has taken and not given back. */
+s64 world_pieces(void)
+{
+	return pieces;
+}
+
+#define aligned_alloc world_aligned_alloc
+#define malloc world_malloc
+#define free world_release
+
 struct world {
 	struct mqfq s;
 	u32 flows;
@@ -17,37 +79,49 @@ static void on_kick(struct mqfq *s, u32 hctx)
 	((struct world *)s)->kicked[hctx] = 1;
 }
 
+void world_free(struct world *w)
+{
+	while (w->flow && w->flows--)
+		kvfree(w->flow[w->flows].lanes);
+	kvfree(w->flow);
+	kvfree(w->kicked);
+	mqfq_exit(&w->s);
+	kvfree(w);
+}
+
+/* NULL and the core's @error, or 0 and no memory for the harness itself. */
 struct world *world_new(u32 hctxs, const u16 *socket_of, u32 depth, u64 window, u32 flows,
-			const u32 *weights)
+			const u32 *weights, s32 *error)
 {
 	struct world *w = kvcalloc(1, sizeof(*w), GFP_KERNEL);
 	u32 flow, hctx;
 
+	*error = 0;
+	if (!w)
+		return NULL;
+	*error = mqfq_init(&w->s, hctxs, socket_of, depth, window);
+	if (*error)
+		goto fail;
+	w->s.kick = on_kick;
 	w->kicked = kvcalloc(hctxs, 1, GFP_KERNEL);
 	w->flow = kvcalloc(flows, sizeof(*w->flow), GFP_KERNEL);
 	w->flows = flows;
-	if (mqfq_init(&w->s, hctxs, socket_of, depth, window))
-		return NULL;
-	w->s.kick = on_kick;
+	if (!w->kicked || !w->flow)
+		goto fail;
 	for (flow = 0; flow < flows; flow++) {
 		mqfq_flow_init(&w->flow[flow], weights[flow], 0);
 		w->flow[flow].lanes = kvcalloc(hctxs, sizeof(struct mqfq_lane), GFP_KERNEL);
+		if (!w->flow[flow].lanes)
+			goto fail;
 		for (hctx = 0; hctx < hctxs; hctx++) {
 			INIT_LIST_HEAD(&w->flow[flow].lanes[hctx].requests);
 			w->flow[flow].lanes[hctx].flow = &w->flow[flow];
 		}
 	}
 	return w;
-}
-
-void world_free(struct world *w)
-{
-	while (w->flows--)
-		kvfree(w->flow[w->flows].lanes);
-	kvfree(w->flow);
-	kvfree(w->kicked);
-	mqfq_exit(&w->s);
-	kvfree(w);
+fail:
+	world_free(w);
+	return NULL;
 }
 
 void world_submit(struct world *w, u32 hctx, u32 flow, u64 cost, u64 handle)

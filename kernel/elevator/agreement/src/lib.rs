@@ -27,6 +27,7 @@ unsafe extern "C" {
         window: u64,
         flows: u32,
         weights: *const u32,
+        error: &mut i32,
     ) -> Option<NonNull<RawWorld>>;
     fn world_free(world: NonNull<RawWorld>);
     fn world_submit(world: NonNull<RawWorld>, hctx: u32, flow: u32, cost: u64, handle: u64);
@@ -41,6 +42,27 @@ unsafe extern "C" {
     fn world_refresh(world: NonNull<RawWorld>);
     fn world_gvt(world: NonNull<RawWorld>) -> u64;
     fn world_free_units(world: NonNull<RawWorld>) -> i64;
+    fn world_refuse(nth: u64);
+    fn world_is_refusing() -> u32;
+    fn world_pieces() -> i64;
+}
+
+/// Refuses the n-th piece of memory, from 1 on, that this thread's worlds ask for from now on; 0: none.
+pub fn refuse_memory(nth: u64) {
+    // SAFETY: it sets a number of this thread.
+    unsafe { world_refuse(nth) }
+}
+
+/// Whether that refusal is yet to come.
+pub fn is_refusing() -> bool {
+    // SAFETY: it reads a number of this thread.
+    unsafe { world_is_refusing() != 0 }
+}
+
+/// Pieces of memory that this thread's worlds have taken and not given back.
+pub fn pieces_held() -> i64 {
+    // SAFETY: it reads a number of this thread.
+    unsafe { world_pieces() }
 }
 
 /// What a pick, or a look at the next one, came to.
@@ -67,14 +89,31 @@ impl World {
     /// Queue i is on socket `sockets[i]`; one flow per weight; T = `window`.
     ///
     /// # Panics
-    /// If the core refuses the number of queues.
+    /// If the core refuses the number of queues, or there is no memory.
     pub fn new(sockets: &[u16], depth: u32, window: VSpan, weights: &[Weight]) -> World {
+        World::try_new(sockets, depth, window, weights).expect("the core takes so many queues")
+    }
+
+    /// As [`World::new`].
+    ///
+    /// # Errors
+    /// The core's, a number below 0 as the kernel has them, or 0: no memory for what the test itself keeps.
+    pub fn try_new(sockets: &[u16], depth: u32, window: VSpan, weights: &[Weight]) -> Result<World, i32> {
         let numbers: Vec<u32> = weights.iter().map(|weight| weight.get().into()).collect();
+        let (hctxs, flows, mut error) = (sockets.len(), weights.len(), 0);
         // SAFETY: both arrays are as long as is said, and are only read during the call.
         let raw = unsafe {
-            world_new(sockets.len() as u32, sockets.as_ptr(), depth, window.0, weights.len() as u32, numbers.as_ptr())
+            world_new(
+                hctxs as u32,
+                sockets.as_ptr(),
+                depth,
+                window.0,
+                flows as u32,
+                numbers.as_ptr(),
+                &mut error,
+            )
         };
-        World { raw: raw.expect("the core takes so many queues"), hctxs: sockets.len(), flows: weights.len() }
+        raw.map(|raw| World { raw, hctxs, flows }).ok_or(error)
     }
 
     fn hctx(&self, hctx: HctxId) -> u32 {
