@@ -325,11 +325,36 @@ static void note(struct mqfq_hctx *own, struct mqfq_queue *queue, enum mqfq_stat
 		mqfq_tuning_waits(&own->meter, waits);
 }
 
+/* What a request holds while it is on the device: its units, and whether it is counted. */
+static unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *meter, struct request *rq,
+			    u32 units)
+{
+	if (!mqfq_tuning_is_on(&e->tuning))
+		return units;
+	WRITE_ONCE(meter->units, meter->units + units);
+	WRITE_ONCE(meter->unit_ns, meter->unit_ns + units * READ_ONCE(meter->clock_ns));
+	WRITE_ONCE(meter->start_unit_ns, meter->start_unit_ns + units * rq->start_time_ns);
+	return units | MQFQ_COUNTED;
+}
+
+/* The request goes to the device with so many units, now or when the device has room. */
+static void grant(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_lane *lane,
+		  struct request *rq, u32 units)
+{
+	u32 direction = rq_data_dir(rq);
+
+	rq->elv.priv[1] = (void *)charge(e, &own->meter, rq, units);
+	WRITE_ONCE(lane->bytes[direction], lane->bytes[direction] + blk_rq_bytes(rq));
+	WRITE_ONCE(lane->done[direction], lane->done[direction] + 1);
+	trace_mqfq_dispatch(rq, lane, hctx_index(e, own));
+}
+
 static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq,
 		   bool at_head)
 {
-	u32 index = hctx_index(e, own);
+	u32 index = hctx_index(e, own), units;
 	struct mqfq_lane *lane;
+	bool goes;
 
 	list_del_init(&rq->queuelist);
 	/* One that comes back keeps its tokens. */
@@ -345,8 +370,12 @@ static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct reques
 	if (rq->start_time_ns > own->meter.clock_ns)
 		WRITE_ONCE(own->meter.clock_ns, rq->start_time_ns);
 	hold_tag(e, own, lane);
-	mqfq_submit(&e->s, &e->s.queues[index], lane, &rq->queuelist);
+	goes = mqfq_enter(&e->s, &e->s.queues[index], lane, &rq->queuelist, &units);
 	trace_mqfq_insert(rq, lane, index);
+	if (goes) {
+		grant(e, own, lane, rq, units);
+		list_add_tail(&rq->queuelist, &own->urgent);
+	}
 }
 
 static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *list,
@@ -360,7 +389,7 @@ static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *l
 	spin_lock(&own->lock);
 	list_for_each_entry_safe(rq, next, list, queuelist)
 		insert(e, own, rq, mqfq_at_head(flags));
-	if (!queue->waiting)
+	if (queue->stage.first && !queue->waiting)
 		note(own, queue, mqfq_settle(&e->s, queue));
 	spin_unlock(&own->lock);
 }
@@ -373,18 +402,6 @@ static bool mqfq_has_work(struct blk_mq_hw_ctx *hctx)
 
 	return (READ_ONCE(queue->stage.staged) && !READ_ONCE(queue->waiting)) ||
 	       !list_empty_careful(&own->urgent);
-}
-
-/* What a request holds while it is on the device: its units, and whether it is counted. */
-static unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *meter, struct request *rq,
-			    u32 units)
-{
-	if (!mqfq_tuning_is_on(&e->tuning))
-		return units;
-	WRITE_ONCE(meter->units, meter->units + units);
-	WRITE_ONCE(meter->unit_ns, meter->unit_ns + units * READ_ONCE(meter->clock_ns));
-	WRITE_ONCE(meter->start_unit_ns, meter->start_unit_ns + units * rq->start_time_ns);
-	return units | MQFQ_COUNTED;
 }
 
 static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
@@ -406,14 +423,8 @@ static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
 	}
 	state = mqfq_pick(&e->s, queue, &item, &lane, &units);
 	if (state == MQFQ_DISPATCH) {
-		u32 direction;
-
 		rq = list_entry(item, struct request, queuelist);
-		direction = rq_data_dir(rq);
-		rq->elv.priv[1] = (void *)charge(e, &own->meter, rq, units);
-		WRITE_ONCE(lane->bytes[direction], lane->bytes[direction] + blk_rq_bytes(rq));
-		WRITE_ONCE(lane->done[direction], lane->done[direction] + 1);
-		trace_mqfq_dispatch(rq, lane, queue->hctx);
+		grant(e, own, lane, rq, units);
 		/* So that has_work() says at once that there is no use in asking again. */
 		if (queue->stage.first)
 			state = mqfq_settle(&e->s, queue);

@@ -89,6 +89,25 @@ struct mqfq_interval mqfq_charge_first(struct mqfq_flow *flow, u64 cost, u64 gvt
 	return cut(lease, span);
 }
 
+/*
+ * The same of a request that will most likely be gone before another one of its flow comes to the
+ * queue: no lease is opened. False: it needs one, being shorter than a grain; nothing has happened.
+ */
+bool mqfq_charge_alone(struct mqfq_flow *flow, u64 cost, u64 gvt, struct mqfq_interval *interval)
+{
+	u64 fraction, span = grains(flow, cost, &fraction);
+
+	if (!span)
+		return false;
+	if (fraction)
+		span += add_carry(flow, fraction);
+	span <<= MQFQ_GRAIN_SHIFT;
+	raise_finish(flow, gvt);
+	interval->start = (u64)atomic64_fetch_add_relaxed(span, &flow->finish);
+	interval->span = span;
+	return true;
+}
+
 static u64 take_credit(struct mqfq_flow *flow, u64 wanted)
 {
 	s64 have = atomic64_read(&flow->credit);

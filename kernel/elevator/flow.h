@@ -74,6 +74,7 @@ struct mqfq_interval mqfq_charge_first(struct mqfq_flow *flow, u64 cost, u64 gvt
 				       struct mqfq_lease *lease);
 struct mqfq_interval mqfq_charge_leased(struct mqfq_flow *flow, u64 cost, u64 gvt,
 					struct mqfq_lease *lease, u64 length);
+bool mqfq_charge_alone(struct mqfq_flow *flow, u64 cost, u64 gvt, struct mqfq_interval *interval);
 void mqfq_give_back(struct mqfq_flow *flow, struct mqfq_lease *lease);
 void mqfq_charge_more(struct mqfq_flow *flow, u64 cost);
 void mqfq_flow_refresh(struct mqfq_flow *flow, u64 gvt);

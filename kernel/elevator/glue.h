@@ -12,7 +12,8 @@
 /* What the glue keeps of a hardware queue. */
 struct mqfq_hctx {
 	spinlock_t lock;		/* of the queue in the core, and of what follows */
-	struct list_head urgent;	/* requeued and passed through: they go first, uncharged */
+	/* Granted when inserted; requeued and passed through, which are charged nothing. */
+	struct list_head urgent;
 	struct blk_mq_hw_ctx *hctx;
 	struct mqfq_meter meter;
 	atomic64_t share_out;		/* weights of the flows that hold scheduler tags here */

@@ -251,6 +251,32 @@ void mqfq_mindicator_depart(struct mqfq_mindicator *mind, u32 hctx)
 	show(mind, hctx, 0);
 }
 
+/* Moves virtual time, which is @now, up to @least, if that is later, and returns it. */
+static u64 move_up(struct mqfq_mindicator *mind, s64 now, u64 least)
+{
+	while (vtime_before((u64)now, least)) {
+		/* Release: pairs with the acquire in mqfq_gvt(). */
+		if (atomic64_try_cmpxchg(&mind->gvt.value, &now, least))
+			return least;
+	}
+	return now;
+}
+
+/*
+ * Publish, query, depart and query of a lead that is gone before anybody could look at it, by a
+ * queue that shows none. Virtual time is at the smallest lead or later, so it moves only if no queue
+ * shows one. A queue that comes meanwhile is not in the tree, so its publish has not returned: it is
+ * as if it had come later, as for a query that has read the root.
+ */
+u64 mqfq_mindicator_pass(struct mqfq_mindicator *mind, u64 lead)
+{
+	/* Acquire: pairs with the release that put this value at the root. */
+	u64 root = atomic64_read_acquire(word(mind, mind->nodes - 1));
+	u64 now = mqfq_gvt(mind);
+
+	return root & OCCUPIED ? now : move_up(mind, now, lead);
+}
+
 /* Moves virtual time up to the smallest lead, if that is later, and returns it. */
 u64 mqfq_mindicator_query(struct mqfq_mindicator *mind)
 {
@@ -264,10 +290,5 @@ u64 mqfq_mindicator_query(struct mqfq_mindicator *mind)
 	/* The lead as a point of the full circle: the difference, sign-extended from 50 bits. */
 	least = (u64)((s64)(((root >> LEAD_SHIFT) - near) << LEAD_SHIFT) >> LEAD_SHIFT);
 	least = (near + least) << MQFQ_GRAIN_SHIFT;
-	while (vtime_before((u64)now, least)) {
-		/* Release: pairs with the acquire in mqfq_gvt(). */
-		if (atomic64_try_cmpxchg(&mind->gvt.value, &now, least))
-			return least;
-	}
-	return now;
+	return move_up(mind, now, least);
 }

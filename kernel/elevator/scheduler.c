@@ -297,6 +297,62 @@ void mqfq_submit(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lan
 }
 
 /*
+ * Virtual time, as it is after a lead was shown that is gone at once. The lead is near enough for a
+ * leaf to show it.
+ */
+static u64 pass(struct mqfq *s, struct mqfq_queue *queue, u64 lead)
+{
+	u64 now = mqfq_mindicator_pass(&s->mind, quantised(s, lead));
+	struct turn turn = { s, false };
+
+	mqfq_wheel_turn(&s->wheel, now, mark_unthrottled, &turn);
+	if (turn.has_marked)
+		wake_ready(s, queue->hctx, true);
+	return now;
+}
+
+/*
+ * Submits a request and, if its queue is empty, picks it at once if it may go: then the answer is
+ * true, and it holds *@units tokens until mqfq_complete(). Its lead is never shown, since it was
+ * gone again before another could see it. False: it is staged. Under the queue's lock.
+ */
+bool mqfq_enter(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lane,
+		struct list_head *item, u32 *units)
+{
+	struct mqfq_interval interval;
+	u64 cost, now;
+
+	/* Where there is a mark or a place to take back, the next pick does so. */
+	if (queue->stage.first || queue->is_listed) {
+		mqfq_submit(s, queue, lane, item);
+		return false;
+	}
+	cost = mqfq_item_cost(item);
+	now = mqfq_gvt(&s->mind);
+	if (!mqfq_charge_alone(lane->flow, cost, now, &interval)) {
+		mqfq_submit(s, queue, lane, item);
+		return false;
+	}
+	set_head(lane, cost, interval);
+	if (!vtime_before(now + HORIZON, interval.start)) {
+		now = pass(s, queue, interval.start);
+		*units = units_of(cost);
+		if (mqfq_wheel_is_due(&s->wheel, interval.start, now) &&
+		    mqfq_tokens_acquire(&s->tokens, queue->hctx, *units, 0, false))
+			return true;
+	}
+	/* It has to wait after all: as in mqfq_submit(), with a lease of what it has. */
+	list_add_tail(item, &lane->requests);
+	WRITE_ONCE(queue->stage.staged, 1);
+	lane->lease.next = interval.start + interval.span;
+	lane->lease.end = lane->lease.next;
+	mqfq_stage_add(&queue->stage, lane);
+	announce(s, queue);
+	WRITE_ONCE(queue->waiting, 0);
+	return false;
+}
+
+/*
  * The next request of @queue for the device, which holds *@units tokens until mqfq_complete(). The
  * caller holds the queue's lock. Any other answer but MQFQ_IDLE: the queue will be kicked.
  */

@@ -58,6 +58,8 @@ struct mqfq {
 
 int mqfq_init(struct mqfq *s, u32 hctxs, const u16 *socket_of, u32 depth, u64 window);
 void mqfq_exit(struct mqfq *s);
+bool mqfq_enter(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lane,
+		struct list_head *item, u32 *units);
 void mqfq_submit(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lane,
 		 struct list_head *item);
 enum mqfq_state mqfq_pick(struct mqfq *s, struct mqfq_queue *queue, struct list_head **item,

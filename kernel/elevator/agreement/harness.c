@@ -133,6 +133,19 @@ void world_submit(struct world *w, u32 hctx, u32 flow, u64 cost, u64 handle)
 	mqfq_submit(&w->s, &w->s.queues[hctx], &w->flow[flow].lanes[hctx], &item->node);
 }
 
+/* Not 0: it went at once, with *@units. */
+u32 world_enter(struct world *w, u32 hctx, u32 flow, u64 cost, u64 handle, u32 *units)
+{
+	struct mqfq_item *item = malloc(sizeof(*item));
+
+	item->cost = cost;
+	item->handle = handle;
+	if (!mqfq_enter(&w->s, &w->s.queues[hctx], &w->flow[flow].lanes[hctx], &item->node, units))
+		return 0;
+	free(item);
+	return 1;
+}
+
 /* The state; of a dispatch also the request and what it took. */
 u32 world_pick(struct world *w, u32 hctx, u64 *handle, u32 *units)
 {

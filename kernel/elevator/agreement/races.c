@@ -40,14 +40,34 @@ static bool has_work(u32 hctx)
 	return READ_ONCE(queue->stage.staged) && !READ_ONCE(queue->waiting);
 }
 
-static void submit(u32 hctx, u32 flow, u64 cost)
+static void put_out(u32 hctx, u32 units)
+{
+	pthread_mutex_lock(&device_lock);
+	out[out_count].hctx = hctx;
+	out[out_count++].units = units;
+	dispatched++;
+	pthread_mutex_unlock(&device_lock);
+}
+
+/* With @at_once it goes at once if it may, as in a kernel. */
+static void submit(u32 hctx, u32 flow, u64 cost, bool at_once)
 {
 	struct mqfq_item *item = malloc(sizeof(*item));
+	struct mqfq_lane *lane = &flows[flow].lanes[hctx];
+	bool has_gone = false;
+	u32 units;
 
 	item->cost = cost;
 	pthread_mutex_lock(&queue_locks[hctx]);
-	mqfq_submit(&s, &s.queues[hctx], &flows[flow].lanes[hctx], &item->node);
+	if (at_once)
+		has_gone = mqfq_enter(&s, &s.queues[hctx], lane, &item->node, &units);
+	else
+		mqfq_submit(&s, &s.queues[hctx], lane, &item->node);
 	pthread_mutex_unlock(&queue_locks[hctx]);
+	if (has_gone) {
+		free(item);
+		put_out(hctx, units);
+	}
 }
 
 static bool pick(u32 hctx)
@@ -65,11 +85,7 @@ static bool pick(u32 hctx)
 	if (state != MQFQ_DISPATCH)
 		return false;
 	free(list_entry(node, struct mqfq_item, node));
-	pthread_mutex_lock(&device_lock);
-	out[out_count].hctx = hctx;
-	out[out_count++].units = units;
-	dispatched++;
-	pthread_mutex_unlock(&device_lock);
+	put_out(hctx, units);
 	return true;
 }
 
@@ -129,7 +145,7 @@ static void *work(void *argument)
 
 			if (what < 3)
 				submit(hctx, random_of(&state) % FLOWS,
-				       512 * (1 + random_of(&state) % 64));
+				       512 * (1 + random_of(&state) % 64), random_of(&state) % 4);
 			else if (what < 6)
 				complete(random_of(&state));
 			else if (has_work(hctx))

@@ -31,6 +31,7 @@ unsafe extern "C" {
     ) -> Option<NonNull<RawWorld>>;
     fn world_free(world: NonNull<RawWorld>);
     fn world_submit(world: NonNull<RawWorld>, hctx: u32, flow: u32, cost: u64, handle: u64);
+    fn world_enter(world: NonNull<RawWorld>, hctx: u32, flow: u32, cost: u64, handle: u64, units: &mut u32) -> u32;
     fn world_pick(world: NonNull<RawWorld>, hctx: u32, handle: &mut u64, units: &mut u32) -> u32;
     fn world_settle(world: NonNull<RawWorld>, hctx: u32) -> u32;
     fn world_complete(world: NonNull<RawWorld>, hctx: u32, units: u32);
@@ -130,6 +131,14 @@ impl World {
     pub fn submit(&mut self, hctx: HctxId, flow: FlowId, cost: Cost, handle: u64) {
         // SAFETY: the world is ours and both numbers are in range.
         unsafe { world_submit(self.raw, self.hctx(hctx), self.flow(flow), cost.0, handle) }
+    }
+
+    /// Submits a request that goes at once if it may; then these are its units.
+    pub fn enter(&mut self, hctx: HctxId, flow: FlowId, cost: Cost, handle: u64) -> Option<u32> {
+        let mut units = 0;
+        // SAFETY: as in `submit`.
+        let gone = unsafe { world_enter(self.raw, self.hctx(hctx), self.flow(flow), cost.0, handle, &mut units) };
+        (gone != 0).then_some(units)
     }
 
     /// The next request for the device.

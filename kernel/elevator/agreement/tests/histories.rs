@@ -78,8 +78,22 @@ impl Both {
             _ => random.between(1, 300_000),
         });
         self.handles += 1;
-        self.world.submit(hctx, flow, cost, self.handles.into());
+        let units = match random.chance(2) {
+            true => self.world.enter(hctx, flow, cost, self.handles.into()),
+            false => {
+                self.world.submit(hctx, flow, cost, self.handles.into());
+                None
+            }
+        };
         self.oracle.submit_deferred(hctx, Entry::read(flow, cost, Handle(self.handles)));
+        if let Some(units) = units {
+            // As if it had been picked at once.
+            self.oracle.look(hctx);
+            let lead = self.oracle.lead(hctx).expect("the oracle has it");
+            assert_eq!((lead.handle.0, lead.units), (self.handles, units), "another request goes first");
+            self.oracle.dispatch(hctx).expect("the oracle allows it");
+            self.out.push((hctx, units));
+        }
     }
 
     /// As a kernel does: nothing if there is no work.
