@@ -229,13 +229,10 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// counts with ECANCELED.
     fn abort(&mut self, client: Option<u32>);
 
-    /// See [`crate::client::Context::interrupt`]. As it stands here: a host whose operations all end by themselves.
-    fn interrupt(&mut self, client: u32) {
-        let _ = client;
-    }
+    /// See [`crate::client::Context::interrupt`].
+    fn interrupt(&mut self, client: u32);
 
-    /// See [`crate::client::Context::receive_with_descriptors`]. As it stands here, and so for the next five: a host
-    /// without descriptors, of which nobody may ask it.
+    /// See [`crate::client::Context::receive_with_descriptors`].
     fn receive_with_descriptors(
         &mut self,
         client: u32,
@@ -244,10 +241,7 @@ pub trait Host<P: Policy = AnyPolicy> {
         start: usize,
         end: usize,
         user: u32,
-    ) {
-        let _ = (client, socket, buffer, start, end, user);
-        unreachable!("this host has no descriptors")
-    }
+    );
 
     /// See [`crate::client::Context::send_with_descriptors`].
     fn send_with_descriptors(
@@ -257,40 +251,22 @@ pub trait Host<P: Policy = AnyPolicy> {
         parts: Vec<Part>,
         descriptors: Vec<OwnedFd>,
         user: u32,
-    ) {
-        let _ = (client, socket, parts, descriptors, user);
-        unreachable!("this host has no descriptors")
-    }
+    );
 
     /// See [`crate::client::Context::poll`].
-    fn poll(&mut self, client: u32, descriptor: RawFd, user: u32) {
-        let _ = (client, descriptor, user);
-        unreachable!("this host has no descriptors")
-    }
+    fn poll(&mut self, client: u32, descriptor: RawFd, user: u32);
 
     /// See [`crate::client::Context::count`].
-    fn count(&mut self, client: u32, event: RawFd, user: u32) {
-        let _ = (client, event, user);
-        unreachable!("this host has no descriptors")
-    }
+    fn count(&mut self, client: u32, event: RawFd, user: u32);
 
     /// See [`crate::client::Context::signal`].
-    fn signal(&mut self, client: u32, event: RawFd, user: u32) {
-        let _ = (client, event, user);
-        unreachable!("this host has no descriptors")
-    }
+    fn signal(&mut self, client: u32, event: RawFd, user: u32);
 
     /// See [`crate::client::Context::command`].
-    fn command(&mut self, client: u32, command: Command, user: u32) {
-        let _ = (client, command, user);
-        unreachable!("this host has no descriptors")
-    }
+    fn command(&mut self, client: u32, command: Command, user: u32);
 
     /// See [`crate::client::Context::take_back`]. How many there were.
-    fn take_back(&mut self, client: u32, user: u32) -> u32 {
-        let _ = (client, user);
-        0
-    }
+    fn take_back(&mut self, client: u32, user: u32) -> u32;
 
     /// See [`crate::client::Context::attach`].
     fn attach(&mut self, make: MakeClient);
@@ -327,4 +303,86 @@ pub trait Host<P: Policy = AnyPolicy> {
     /// A turn of the loop is over.
     #[inline(always)]
     fn turned(&mut self) {}
+}
+
+/// The part of a [`Host`] that has to do with descriptors besides sockets, for a host whose clients have none: whoever
+/// asks for one anyway panics. Goes into the implementation of `Host`.
+#[macro_export]
+macro_rules! no_descriptors {
+    () => {
+        fn interrupt(&mut self, _: u32) {}
+
+        fn receive_with_descriptors(
+            &mut self,
+            _: u32,
+            _: ::std::os::fd::RawFd,
+            _: $crate::buffer::Buffer,
+            _: usize,
+            _: usize,
+            _: u32,
+        ) {
+            unreachable!("no descriptors here")
+        }
+
+        fn send_with_descriptors(
+            &mut self,
+            _: u32,
+            _: ::std::os::fd::RawFd,
+            _: Vec<$crate::client::Part>,
+            _: Vec<::std::os::fd::OwnedFd>,
+            _: u32,
+        ) {
+            unreachable!("no descriptors here")
+        }
+
+        fn poll(&mut self, _: u32, _: ::std::os::fd::RawFd, _: u32) {
+            unreachable!("no descriptors here")
+        }
+
+        fn count(&mut self, _: u32, _: ::std::os::fd::RawFd, _: u32) {
+            unreachable!("no descriptors here")
+        }
+
+        fn signal(&mut self, _: u32, _: ::std::os::fd::RawFd, _: u32) {
+            unreachable!("no descriptors here")
+        }
+
+        fn command(&mut self, _: u32, _: $crate::command::Command, _: u32) {
+            unreachable!("no descriptors here")
+        }
+
+        fn take_back(&mut self, _: u32, _: u32) -> u32 {
+            0
+        }
+    };
+}
+
+/// The same with the part that has to do with sockets, for a host whose clients have neither.
+#[macro_export]
+macro_rules! no_sockets {
+    () => {
+        fn receive(&mut self, _: u32, _: ::std::os::fd::RawFd, _: $crate::buffer::Buffer, _: usize, _: usize, _: u32) {
+            unreachable!("no sockets here")
+        }
+
+        fn send(&mut self, _: u32, _: ::std::os::fd::RawFd, _: Vec<$crate::client::Part>, _: u32) {
+            unreachable!("no sockets here")
+        }
+
+        fn accept(&mut self, _: u32, _: ::std::os::fd::RawFd, _: u32) {
+            unreachable!("no sockets here")
+        }
+
+        fn shutdown(&mut self, _: ::std::os::fd::RawFd) {
+            unreachable!("no sockets here")
+        }
+
+        fn abort(&mut self, _: Option<u32>) {}
+
+        fn attach(&mut self, _: $crate::client::MakeClient) {
+            unreachable!("nobody listens here")
+        }
+
+        $crate::no_descriptors!();
+    };
 }

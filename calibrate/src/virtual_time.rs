@@ -3,8 +3,7 @@
 //! There is one worker, nobody kicks it, and its clients have no sockets and no timers. When it would sleep with
 //! nothing left to come, it stops: every client is done by then.
 
-use mqfq_blk::buffer::Buffer;
-use mqfq_blk::client::{Client, DeviceIndex, MakeClient, Part};
+use mqfq_blk::client::{Client, DeviceIndex};
 use mqfq_blk::device::{Device, DeviceInfo, QueueOptions};
 use mqfq_blk::hctx::{HwCtx, HwCtxOptions};
 use mqfq_blk::host::{Ended, Host, HostEvent, Mail};
@@ -13,7 +12,6 @@ use mqfq_blk::stage::StageLimits;
 use mqfq_blk::worker::{Worker, WorkerOptions};
 use mqfq_blk::{AnyPolicy, CostModel, HctxId, PolicyKind, PolicyOptions, Topology, Weight};
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// The only device.
@@ -78,27 +76,7 @@ impl Host<AnyPolicy> for VirtualHost {
         self.now_ns += 1;
     }
 
-    fn receive(&mut self, _: u32, _: RawFd, _: Buffer, _: usize, _: usize, _: u32) {
-        unreachable!("no sockets here")
-    }
-
-    fn send(&mut self, _: u32, _: RawFd, _: Vec<Part>, _: u32) {
-        unreachable!("no sockets here")
-    }
-
-    fn accept(&mut self, _: u32, _: RawFd, _: u32) {
-        unreachable!("no sockets here")
-    }
-
-    fn shutdown(&mut self, _: RawFd) {
-        unreachable!("no sockets here")
-    }
-
-    fn abort(&mut self, _: Option<u32>) {}
-
-    fn attach(&mut self, _: MakeClient) {
-        unreachable!("nobody listens here")
-    }
+    mqfq_blk::no_sockets!();
 
     fn timer(&mut self, _: u32, _: u64, _: u32) {
         unreachable!("no timers here")

@@ -21,6 +21,22 @@ pub struct Names {
     pub own: &'static [&'static str],
 }
 
+/// The names of all rules of an enum that lists them in `ALL`, by place: [`Names::rules`].
+macro_rules! names_of {
+    ($rule:ty) => {
+        &{
+            let mut names = [""; <$rule>::ALL.len()];
+            let mut place = 0;
+            while place < names.len() {
+                names[place] = <$rule>::ALL[place].name();
+                place += 1;
+            }
+            names
+        }
+    };
+}
+pub(crate) use names_of;
+
 /// Counters of one listener.
 // Ordering: every access is Relaxed. The numbers are independent of each other, are only reported, and no memory is
 // published through them.

@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::buffer::Buffer;
-use crate::client::{MakeClient, Part};
 use crate::device::null::NullDevice;
 use crate::device::{Command, Device, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::hctx::HwCtxOptions;
@@ -17,7 +16,6 @@ use mqfq_sched::topology::Topology;
 use mqfq_sched::wake::WakeWord;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -119,27 +117,7 @@ impl Host for VirtualHost {
         self.now_ns += 1_000;
     }
 
-    fn receive(&mut self, _: u32, _: RawFd, _: Buffer, _: usize, _: usize, _: u32) {
-        unreachable!("no sockets here")
-    }
-
-    fn send(&mut self, _: u32, _: RawFd, _: Vec<Part>, _: u32) {
-        unreachable!("no sockets here")
-    }
-
-    fn accept(&mut self, _: u32, _: RawFd, _: u32) {
-        unreachable!("no sockets here")
-    }
-
-    fn shutdown(&mut self, _: RawFd) {
-        unreachable!("no sockets here")
-    }
-
-    fn abort(&mut self, _: Option<u32>) {}
-
-    fn attach(&mut self, _: MakeClient) {
-        unreachable!("nobody listens here")
-    }
+    crate::no_sockets!();
 
     fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
         self.alarms.push(Alarm { at_ns, client, user });

@@ -321,7 +321,37 @@ pub struct Desk {
     pub(crate) index: usize,
 }
 
-/// A host that has a desk: [`Host::take_mail`], [`Host::kick`] and the like are the desk's.
+/// The part of a [`Host`] that the desk of an [`AtDesk`] has. Goes into the implementation of `Host`.
+#[macro_export]
+macro_rules! at_desk {
+    () => {
+        fn kick(&mut self, hctx: $crate::HctxId) {
+            $crate::worker::AtDesk::desk(self).kick(hctx);
+        }
+
+        fn may_sleep(&mut self) -> bool {
+            $crate::worker::AtDesk::desk(self).may_sleep()
+        }
+
+        fn is_kicked(&mut self) -> bool {
+            $crate::worker::AtDesk::desk(self).is_kicked()
+        }
+
+        fn take_mail(&mut self) -> Option<$crate::host::Mail> {
+            $crate::worker::AtDesk::desk(self).take_mail()
+        }
+
+        fn attach(&mut self, make: $crate::client::MakeClient) {
+            $crate::worker::AtDesk::desk(self).attach(make);
+        }
+
+        fn troubled(&mut self, device: usize, trouble: $crate::stats::Trouble) {
+            $crate::worker::AtDesk::desk(self).troubled(device, trouble);
+        }
+    };
+}
+
+/// A host that has a desk: [`at_desk!`](crate::at_desk) hands the desk's part of [`Host`] to it.
 pub trait AtDesk: Host {
     /// It.
     fn desk(&self) -> &Desk;
@@ -502,28 +532,14 @@ impl AtDesk for ThreadHost {
 }
 
 impl Host for ThreadHost {
+    crate::at_desk!();
+
     fn now_ns(&mut self) -> u64 {
         self.desk.now_ns()
     }
 
-    fn kick(&mut self, hctx: HctxId) {
-        self.desk.kick(hctx);
-    }
-
-    fn may_sleep(&mut self) -> bool {
-        self.desk.may_sleep()
-    }
-
     fn woke(&mut self) {
         self.desk.woke();
-    }
-
-    fn is_kicked(&mut self) -> bool {
-        self.desk.is_kicked()
-    }
-
-    fn take_mail(&mut self) -> Option<Mail> {
-        self.desk.take_mail()
     }
 
     fn collect(&mut self, ended: &mut Vec<Ended>) {
@@ -617,14 +633,6 @@ impl Host for ThreadHost {
 
     fn take_back(&mut self, client: u32, user: u32) -> u32 {
         self.ring.take_back(client, user)
-    }
-
-    fn attach(&mut self, make: MakeClient) {
-        self.desk.attach(make);
-    }
-
-    fn troubled(&mut self, device: usize, trouble: Trouble) {
-        self.desk.troubled(device, trouble);
     }
 
     fn timer(&mut self, client: u32, at_ns: u64, user: u32) {

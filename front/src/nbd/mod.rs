@@ -36,7 +36,7 @@ pub use front_end::{Nbd, listen};
 use crate::export::Export;
 use crate::front_end::ListenOptions;
 use crate::memory::PIECE_BYTES_MAX;
-use crate::stats::Names;
+use crate::stats::{Names, names_of};
 use mqfq_blk::buffer::ALIGNMENT_BYTES;
 use rule::Rule;
 use transmit::Limits;
@@ -54,15 +54,7 @@ pub static NAMES: Names = Names {
         }
         names
     },
-    rules: &{
-        let mut names = [""; Rule::ALL.len()];
-        let mut place = 0;
-        while place < Rule::ALL.len() {
-            names[place] = Rule::ALL[place].name();
-            place += 1;
-        }
-        names
-    },
+    rules: names_of!(Rule),
     crowded_out: Rule::HandshakeCrowdedOut as usize,
     own: &[],
 };

@@ -32,22 +32,14 @@ pub mod request;
 
 pub use front_end::Ublk;
 
-use crate::stats::Names;
+use crate::stats::{Names, names_of};
 use request::Rule;
 
 /// What its counters are called.
 pub static NAMES: Names = Names {
     front_end: "ublk",
     requests: request::REQUESTS,
-    rules: &{
-        let mut names = [""; Rule::ALL.len()];
-        let mut place = 0;
-        while place < Rule::ALL.len() {
-            names[place] = Rule::ALL[place].name();
-            place += 1;
-        }
-        names
-    },
+    rules: names_of!(Rule),
     // Nobody connects, so nobody is crowded out.
     crowded_out: 0,
     own: &["held", "recoveries"],

@@ -258,16 +258,21 @@ fn a_device_that_is_stopped_takes_its_queue_with_it_once_its_last_request_has_en
     assert_eq!([(); 2].map(|()| driver.orders.try_recv()), [Ok(Order::Vacate), Ok(Order::QueueGone)]);
 }
 
-#[test]
-fn a_server_that_ends_answers_what_it_had_and_leaves_what_comes_to_the_next_one() {
-    let mut driver = Driver::new(Recovery::Reissue);
-    let mut peer = driver.serve(store());
+/// The first is under way and does not end; the second has no room.
+fn two_writes_of_which_one_has_room(driver: &mut Driver, peer: &mut Peer<Queue<Written>>) {
     peer.executes = false;
     peer.fake.staged_max = 1;
     for id in 1..=2 {
         driver.ask(id, of(op::WRITE, 0, id, 1), &[id as u8; BLOCK]);
     }
-    driver.run(&mut peer);
+    driver.run(peer);
+}
+
+#[test]
+fn a_server_that_ends_answers_what_it_had_and_leaves_what_comes_to_the_next_one() {
+    let mut driver = Driver::new(Recovery::Reissue);
+    let mut peer = driver.serve(store());
+    two_writes_of_which_one_has_room(&mut driver, &mut peer);
     driver.ending.begin();
     peer.drain();
     driver.ask(3, of(op::WRITE, 0, 3, 1), &[3; BLOCK]);
@@ -316,12 +321,7 @@ fn the_end_of_a_drains_grace_ends_a_queue_that_would_wait() {
 fn an_export_that_is_not_gone_in_time_ends_its_requests_until_the_driver_has_its_tags() {
     let mut driver = Driver::new(Recovery::Reissue);
     let mut peer = driver.serve(store());
-    peer.executes = false;
-    peer.fake.staged_max = 1;
-    for id in 1..=2 {
-        driver.ask(id, of(op::WRITE, 0, id, 1), &[id as u8; BLOCK]);
-    }
-    driver.run(&mut peer);
+    two_writes_of_which_one_has_room(&mut driver, &mut peer);
     peer.drain();
     peer.client.event(&mut peer.fake, Event::Counted { user: BELL, result: Err(125) });
     driver.ask(3, of(op::WRITE, 0, 3, 1), &[3; BLOCK]);

@@ -56,7 +56,7 @@ pub mod wire;
 
 pub use front_end::VhostUser;
 
-use crate::stats::Names;
+use crate::stats::{Names, names_of};
 use rule::Rule;
 
 /// Numbers that only this front end has, by place.
@@ -74,15 +74,7 @@ pub enum Own {
 pub static NAMES: Names = Names {
     front_end: "vhost-user",
     requests: disk::REQUESTS,
-    rules: &{
-        let mut names = [""; Rule::ALL.len()];
-        let mut place = 0;
-        while place < Rule::ALL.len() {
-            names[place] = Rule::ALL[place].name();
-            place += 1;
-        }
-        names
-    },
+    rules: names_of!(Rule),
     crowded_out: Rule::HandshakeCrowdedOut as usize,
     own: &["kicks", "looks", "copied_bytes"],
 };

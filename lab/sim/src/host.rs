@@ -337,6 +337,8 @@ impl<P: Policy> Host<P> for VirtualHost {
 
     fn abort(&mut self, _: Option<u32>) {}
 
+    mqfq_blk_watched::no_descriptors!();
+
     fn attach(&mut self, _: MakeClient) {
         unreachable!("clients are adopted before the run")
     }

@@ -5,11 +5,10 @@
 
 use crate::net::{SOCKET_BYTES, SharedPipe, identity, path_of};
 use crate::world::{self, World};
-use mqfq_blk::HctxId;
 use mqfq_blk::buffer::Buffer;
-use mqfq_blk::client::{Descriptors, Event, MakeClient, Part};
-use mqfq_blk::host::{Ended, Host, HostEvent, Mail};
-use mqfq_blk::stats::Trouble;
+use mqfq_blk::client::{Descriptors, Event, Part};
+use mqfq_blk::command::Command;
+use mqfq_blk::host::{Ended, Host, HostEvent};
 use mqfq_blk::worker::{AtDesk, Desk};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -257,16 +256,10 @@ impl AtDesk for VirtualHost {
 }
 
 impl Host for VirtualHost {
+    mqfq_blk::at_desk!();
+
     fn now_ns(&mut self) -> u64 {
         world::now_ns()
-    }
-
-    fn kick(&mut self, hctx: HctxId) {
-        self.desk.kick(hctx);
-    }
-
-    fn may_sleep(&mut self) -> bool {
-        self.desk.may_sleep()
     }
 
     fn woke(&mut self) {
@@ -274,14 +267,6 @@ impl Host for VirtualHost {
         if self.sleep.is_none() {
             self.desk.woke();
         }
-    }
-
-    fn is_kicked(&mut self) -> bool {
-        self.desk.is_kicked()
-    }
-
-    fn take_mail(&mut self) -> Option<Mail> {
-        self.desk.take_mail()
     }
 
     fn collect(&mut self, ended: &mut Vec<Ended>) {
@@ -399,6 +384,10 @@ impl Host for VirtualHost {
         self.finish(client, Event::Signalled { user, result });
     }
 
+    fn command(&mut self, _: u32, _: Command, _: u32) {
+        unreachable!("no client here gives commands to a driver")
+    }
+
     fn take_back(&mut self, client: u32, user: u32) -> u32 {
         let before = self.operations.len();
         let is_meant =
@@ -419,10 +408,6 @@ impl Host for VirtualHost {
         count
     }
 
-    fn attach(&mut self, make: MakeClient) {
-        self.desk.attach(make);
-    }
-
     fn timer(&mut self, client: u32, at_ns: u64, user: u32) {
         self.asked += 1;
         self.timers.push(Reverse((at_ns, self.asked, client, user)));
@@ -438,10 +423,6 @@ impl Host for VirtualHost {
                 *ended = None;
             }
         }
-    }
-
-    fn troubled(&mut self, device: usize, trouble: Trouble) {
-        self.desk.troubled(device, trouble);
     }
 
     fn turned(&mut self) {
