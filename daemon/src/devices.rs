@@ -49,13 +49,14 @@ pub fn open_with(
             warnings.extend(device.warnings().iter().map(|warning| path.place.error(warning).to_string()));
             Arc::new(device)
         }
-        Medium::Nvme { preset, size_bytes, arbitration, queue_pairs } => {
+        Medium::Nvme { preset, size_bytes, arbitration, queue_pairs, slowed } => {
             let options = NvmeDeviceOptions {
                 preset,
                 size_bytes: *size_bytes,
                 seed: NVME_SEED,
                 arbitration: *arbitration,
                 queue_pairs_max: *queue_pairs,
+                slowed: *slowed,
             };
             Arc::new(NvmeDevice::new(options).map_err(|why| plan.config.place.error(why))?)
         }

@@ -94,6 +94,8 @@ pub struct NvmeDeviceOptions<'a> {
     /// Queue pairs that there can be, at least 1; `None`: 1024. A set of class queues takes three. (D2FQ's drive had
     /// 32.)
     pub queue_pairs_max: Option<u16>,
+    /// Each of the preset's times is multiplied by this, at least 1; `None`: 1.
+    pub slowed: Option<u16>,
 }
 
 /// A software NVMe drive: the controller says when and how a command ends, a store in memory holds the bytes.
@@ -132,9 +134,10 @@ impl NvmeDevice {
     /// # Errors
     /// One sentence: unknown preset (it lists them) or a size that is no multiple of the block.
     pub fn new(options: NvmeDeviceOptions<'_>) -> Result<NvmeDevice, String> {
-        let NvmeDeviceOptions { preset, size_bytes, seed, arbitration, queue_pairs_max } = options;
+        let NvmeDeviceOptions { preset, size_bytes, seed, arbitration, queue_pairs_max, slowed } = options;
         let preset = Preset::by_name(preset).map_err(|unknown| unknown.to_string())?;
-        let preset = Preset { arbitration: arbitration.unwrap_or(preset.arbitration), ..preset };
+        let media = preset.media.slowed(slowed.unwrap_or(1).max(1).into(), 1);
+        let preset = Preset { arbitration: arbitration.unwrap_or(preset.arbitration), media, ..preset };
         NvmeDevice::build(preset, size_bytes, queue_pairs_max.unwrap_or(QUEUE_PAIRS_MAX), seed)
     }
 

@@ -214,6 +214,8 @@ pub enum Medium {
         arbitration: Option<Arbitration>,
         /// `queue-pairs`: I/O queues that the controller has, 1..=1024. Default: the preset's.
         queue_pairs: Option<u16>,
+        /// `slowed`: each of the preset's times is multiplied by this, 1..=1000. Default: 1.
+        slowed: Option<u16>,
     },
 }
 
@@ -279,6 +281,9 @@ pub struct ExportConfig {
 /// Most queue pairs of an `nvme` device: one for each worker that there can be.
 const QUEUE_PAIRS_MAX: u16 = 1024;
 
+/// Most that a modelled drive's times are multiplied by, as in the simulator's scenarios.
+const SLOWED_MAX: u16 = 1000;
+
 /// Names that a device's kind goes by.
 const KINDS: [&str; 4] = ["null", "memory", "file", "nvme"];
 
@@ -288,7 +293,7 @@ static DEVICE_KEYS: LazyLock<[Vec<&str>; 4]> = LazyLock::new(|| {
         &["kind", "size"],
         &["kind", "size"],
         &["kind", "path", "size", "direct", "on-failure"],
-        &["kind", "preset", "size", "arbitration", "queue-pairs"],
+        &["kind", "preset", "size", "arbitration", "queue-pairs", "slowed"],
     ];
     own.map(|own| [own, &policy::KEYS[..], &PolicyKind::all_keys()[..], &PATH_KEYS[..]].concat())
 });
@@ -535,11 +540,13 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
                 Ok(Arbitration::by_name(&name).expect("a choice of all names"))
             });
             let queue_pairs = section.get("queue-pairs").map(|pairs| pairs.number(1..=QUEUE_PAIRS_MAX));
+            let slowed = section.get("slowed").map(|times| times.number(1..=SLOWED_MAX));
             Medium::Nvme {
                 preset,
                 size_bytes: required_size()?,
                 arbitration: arbitration.transpose()?,
                 queue_pairs: queue_pairs.transpose()?,
+                slowed: slowed.transpose()?,
             }
         }
     };

@@ -240,18 +240,24 @@ fn a_drive_has_its_presets_arbitration_unless_another_is_named() {
         let text = good_with("kind = \"memory\"", &format!("kind = \"nvme\"\npreset = \"flash-60k\"\n{keys}"));
         plan(&text).map(|plan| plan.devices[Slot::first(0)].config.medium.clone())
     };
-    let with = |arbitration, queue_pairs| Medium::Nvme {
+    let with = |arbitration, queue_pairs, slowed| Medium::Nvme {
         preset: "flash-60k".to_owned(),
         size_bytes: 1 << 20,
         arbitration,
         queue_pairs,
+        slowed,
     };
-    assert_eq!(medium(""), Ok(with(None, None)));
-    assert_eq!(medium("arbitration = \"wrr\"\nqueue-pairs = 32"), Ok(with(Some(Arbitration::Weighted), Some(32))));
-    assert_eq!(medium("arbitration = \"wrr-ignored\""), Ok(with(Some(Arbitration::WeightedIgnored), None)));
+    assert_eq!(medium(""), Ok(with(None, None, None)));
+    assert_eq!(medium("slowed = 20"), Ok(with(None, None, Some(20))));
+    assert_eq!(
+        medium("arbitration = \"wrr\"\nqueue-pairs = 32"),
+        Ok(with(Some(Arbitration::Weighted), Some(32), None))
+    );
+    assert_eq!(medium("arbitration = \"wrr-ignored\""), Ok(with(Some(Arbitration::WeightedIgnored), None, None)));
     for (key, expected) in [
         ("arbitration = \"urgent\"", "arbitration: \"urgent\" is not known, allowed are rr, wrr, wrr-ignored"),
         ("queue-pairs = 0", "queue-pairs: 0 is out of range, allowed is 1 to 1024"),
+        ("slowed = 1001", "slowed: 1001 is out of range, allowed is 1 to 1000"),
     ] {
         assert_eq!(medium(key), Err(format!("c.toml:4: device.fast.{expected}")));
     }

@@ -40,6 +40,7 @@ fn shares(kind: PolicyKind, lengths: [u32; 2]) -> [u64; 2] {
         seed: 1,
         arbitration: None,
         queue_pairs_max: None,
+        slowed: None,
     };
     let device: Arc<dyn Device> = Arc::new(NvmeDevice::new(options).unwrap());
     // Fewer than either keeps under way: both compete all the time.
