@@ -103,6 +103,8 @@ pub mod feature {
     pub const USER_RECOVERY_FAIL_IO: u64 = 1 << 9;
     /// The size may change.
     pub const UPDATE_SIZE: u64 = 1 << 10;
+    /// Somebody else may take it from its server, which hears that its requests were taken back. Linux 6.16.
+    pub const QUIESCE: u64 = 1 << 12;
     /// What Linux 6.1 has, which cannot be asked.
     pub const OF_6_1: u64 = USER_RECOVERY | USER_RECOVERY_REISSUE;
     /// What Linux 6.4 has, which has ioctl codes and cannot be asked.

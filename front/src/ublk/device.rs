@@ -19,7 +19,7 @@ use crate::export::{Export, ExportTable};
 use crate::front_end::{Ending, Log, LogLine};
 use crate::stats::Stats;
 use mqfq_blk::client::{Client, MakeClient};
-use mqfq_ublk::abi::{ANY_NUMBER, DEPTH_MAX, DevInfo, Params, feature};
+use mqfq_ublk::abi::{ANY_NUMBER, DEPTH_MAX, DevInfo, Params, feature, state};
 use mqfq_ublk::control::Control;
 use mqfq_ublk::queue::{QueueMemory, open_queues};
 use rustix::event::EventfdFlags;
@@ -68,10 +68,11 @@ impl Recovery {
 
     /// Its bits of a device's flags, as far as this kernel has them.
     fn flags(self, features: u64) -> u64 {
+        let quiesce = features & feature::QUIESCE;
         match self {
             Recovery::None => 0,
-            Recovery::Reissue => feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE,
-            Recovery::Fail => feature::USER_RECOVERY | (features & feature::USER_RECOVERY_FAIL_IO),
+            Recovery::Reissue => feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE | quiesce,
+            Recovery::Fail => feature::USER_RECOVERY | quiesce | (features & feature::USER_RECOVERY_FAIL_IO),
         }
     }
 }
@@ -88,8 +89,8 @@ pub enum Order {
     },
     /// A queue is asked to drain: its export may go, and the number stay for another one.
     Vacate,
-    /// A queue is no more.
-    QueueGone,
+    /// A queue is no more: one of those that were made in this [`Attached::generation`].
+    QueueGone(u64),
 }
 
 /// Why a device is served no more.
@@ -111,6 +112,8 @@ pub struct About {
     pub number: u64,
     recovery: Recovery,
     ending: Ending,
+    /// Of the device's queues, see [`Attached`].
+    generation: u64,
     orders: mpsc::Sender<Order>,
 }
 
@@ -122,9 +125,10 @@ impl About {
         number: u64,
         recovery: Recovery,
         ending: Ending,
+        generation: u64,
         orders: mpsc::Sender<Order>,
     ) -> Arc<About> {
-        Arc::new(About { export, stats, number, recovery, ending, orders })
+        Arc::new(About { export, stats, number, recovery, ending, generation, orders })
     }
 
     /// The block device outlives the drain that has been asked for: the server ends, and another one will come.
@@ -146,7 +150,7 @@ impl About {
     /// A queue was dropped, on its worker.
     pub fn queue_gone(&self) {
         // A thread that has ended needs no news.
-        let _ = self.orders.send(Order::QueueGone);
+        let _ = self.orders.send(Order::QueueGone(self.generation));
     }
 }
 
@@ -225,12 +229,43 @@ pub struct Device {
     pub meeting: Arc<Meeting>,
     /// What it is told, and by whom queues tell it.
     pub orders: (mpsc::Sender<Order>, mpsc::Receiver<Order>),
+    /// Of the queues that were made last; 0 before the first.
+    pub generation: u64,
 }
 
 /// The device that is served now.
 struct Served {
     info: DevInfo,
     is_recovered: bool,
+}
+
+/// The queues of one device that workers have. A thread serves one device after another, and a queue of the former one
+/// may go while the next one is served: it is no queue of the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Attached {
+    generation: u64,
+    /// How many are left.
+    left: u16,
+}
+
+impl Attached {
+    /// A queue of this generation is no more.
+    fn lose(&mut self, generation: u64) {
+        if generation == self.generation {
+            self.left -= 1;
+        }
+    }
+}
+
+/// How far a device has come whose queues are attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Begun {
+    /// It is served.
+    Served,
+    /// It could not be started: queues and device go.
+    Undone,
+    /// It could not be taken over: it stays as it is until its export goes, or the server, and its queues with it.
+    Stranded,
 }
 
 impl Device {
@@ -273,27 +308,29 @@ impl Device {
             }
         };
         let number = served.info.number;
-        let result = self
-            .begin(&served, export.clone())
-            .map_err(|error| format!("/dev/ublkb{number} cannot be served: {error}"));
-        match result {
-            Ok(queues) => {
-                let how = if served.is_recovered { "is there again, with its requests" } else { "is there" };
-                self.say(Some(&name), &format!("/dev/ublkb{number} {how}"));
-                self.stats.count_opened();
-                let had_bytes = if served.is_recovered { kernel_bytes(number) } else { None };
-                let outcome = self.watch(number, queues, &export, had_bytes.unwrap_or(export.size_bytes));
-                self.stats.count_closed();
-                outcome
-            }
-            Err(sentence) => {
-                self.say(Some(&name), &sentence);
+        let attached = match self.attach(&served, export.clone()) {
+            Ok(attached) => attached,
+            Err(error) => {
+                self.say(Some(&name), &format!("/dev/ublkb{number} cannot be served: {error}"));
                 if !served.is_recovered {
                     self.delete(number);
                 }
-                Outcome::Vacant
+                return Outcome::Vacant;
             }
+        };
+        let begun = if served.is_recovered { self.control.end_recovery(number) } else { self.control.start(number) };
+        if let Err(error) = begun {
+            let begun = if served.is_recovered { Begun::Stranded } else { Begun::Undone };
+            self.say(Some(&name), &format!("/dev/ublkb{number} cannot be served: {error}"));
+            return self.watch(number, attached, begun, &export, 0);
         }
+        let how = if served.is_recovered { "is there again, with its requests" } else { "is there" };
+        self.say(Some(&name), &format!("/dev/ublkb{number} {how}"));
+        self.stats.count_opened();
+        let had_bytes = if served.is_recovered { kernel_bytes(number) } else { None };
+        let outcome = self.watch(number, attached, Begun::Served, &export, had_bytes.unwrap_or(export.size_bytes));
+        self.stats.count_closed();
+        outcome
     }
 
     /// Adds the device, or takes it over. `None`: it is to leave.
@@ -324,7 +361,7 @@ impl Device {
             }
             match self.orders.1.recv_timeout(LOOK_AGAIN) {
                 Ok(Order::Leave { .. }) | Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(None),
-                Ok(Order::Go | Order::Vacate | Order::QueueGone) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Ok(Order::Go | Order::Vacate | Order::QueueGone(_)) | Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
     }
@@ -356,15 +393,16 @@ impl Device {
         Ok(Served { info, is_recovered: false })
     }
 
-    /// Has the queues fetch, and waits for the block device; how many queues there are.
-    fn begin(&mut self, served: &Served, export: Arc<Export>) -> std::io::Result<u16> {
-        let Served { info: DevInfo { number, depth, .. }, is_recovered } = *served;
+    /// Has the queues attached, which then fetch.
+    fn attach(&mut self, served: &Served, export: Arc<Export>) -> std::io::Result<Attached> {
+        let Served { info: DevInfo { number, depth, .. }, .. } = *served;
         let memory = open_queues(&mut self.control, number)?;
-        let queues = memory.len() as u16;
-        let orders = self.orders.0.clone();
-        let about = About::new(export, self.stats.clone(), self.client, self.recovery, self.ending.clone(), orders);
-        let encoded = self.control.abilities().encoded;
         let bell = Arc::new(eventfd().ok_or(rustix::io::Errno::MFILE)?);
+        self.generation += 1;
+        let attached = Attached { generation: self.generation, left: memory.len() as u16 };
+        let (stats, ending, orders) = (self.stats.clone(), self.ending.clone(), self.orders.0.clone());
+        let about = About::new(export, stats, self.client, self.recovery, ending, self.generation, orders);
+        let encoded = self.control.abilities().encoded;
         let make = |(QueueMemory { descriptors, file }, number): (QueueMemory, u16)| {
             let (about, bell) = (about.clone(), bell.clone());
             let parts = Parts { number, depth, descriptors, file, encoded, bell };
@@ -372,31 +410,38 @@ impl Device {
         };
         let clients: Vec<MakeClient> = memory.into_iter().zip(0..).map(make).collect();
         self.meeting.change(|state| state.queues = clients);
-        if is_recovered { self.control.end_recovery(number) } else { self.control.start(number) }?;
-        Ok(queues)
+        Ok(attached)
     }
 
-    /// Waits for the end, and follows the export's size. The block device has `size_bytes`.
-    fn watch(&mut self, number: u32, queues: u16, export: &Export, mut size_bytes: u64) -> Outcome {
-        let mut gone = 0;
+    /// Waits for the end, and follows the export's size. The block device has `size_bytes`, if it is there.
+    fn watch(
+        &mut self,
+        number: u32,
+        mut attached: Attached,
+        begun: Begun,
+        export: &Export,
+        mut size_bytes: u64,
+    ) -> Outcome {
         let (mut is_leaving, mut outcome) = (false, Outcome::Vacant);
+        let mut order = None;
         loop {
-            let order = self.orders.1.recv_timeout(LOOK_AT_SIZE);
-            match order {
-                Ok(Order::QueueGone) => gone += 1,
-                Ok(Order::Leave { stays: true }) | Err(mpsc::RecvTimeoutError::Disconnected) => return Outcome::Left,
-                Ok(Order::Leave { stays: false }) => outcome = Outcome::Left,
-                Ok(Order::Vacate | Order::Go) | Err(mpsc::RecvTimeoutError::Timeout) => {}
-            }
             // A server that ends drains queues whose export stays: that is for whoever tells the thread to leave.
-            let is_vacated = order == Ok(Order::Vacate) && export.door.is_closed();
-            if (outcome == Outcome::Left || is_vacated) && !std::mem::replace(&mut is_leaving, true) {
+            let is_vacated = order == Some(Order::Vacate) && export.door.is_closed();
+            if (begun == Begun::Undone || outcome == Outcome::Left || is_vacated)
+                && !std::mem::replace(&mut is_leaving, true)
+            {
                 // Queues that are there serve the block device's last writes meanwhile.
                 if let Err(error) = self.control.stop(number) {
                     self.say(Some(&export.name), &format!("/dev/ublkb{number} cannot be stopped: {error}"));
                 }
             }
-            if gone == queues {
+            if attached.left == 0 {
+                if !is_leaving && self.is_quiesced(number) {
+                    let text =
+                        format!("/dev/ublkb{number} was quiesced by somebody else, and waits for another server");
+                    self.say(Some(&export.name), &text);
+                    return outcome;
+                }
                 if !is_leaving {
                     self.say(Some(&export.name), &format!("/dev/ublkb{number} was removed by somebody else"));
                 }
@@ -404,11 +449,27 @@ impl Device {
                 return outcome;
             }
             let now_bytes = export.size_now_bytes();
-            if now_bytes != size_bytes && !is_leaving {
+            if now_bytes != size_bytes && begun == Begun::Served && !is_leaving {
                 size_bytes = now_bytes;
                 self.resize(number, export, now_bytes);
             }
+            let next = self.orders.1.recv_timeout(LOOK_AT_SIZE);
+            match next {
+                Ok(Order::QueueGone(generation)) => attached.lose(generation),
+                Ok(Order::Leave { stays: true }) | Err(mpsc::RecvTimeoutError::Disconnected) => return Outcome::Left,
+                Ok(Order::Leave { stays: false }) => outcome = Outcome::Left,
+                Ok(Order::Vacate | Order::Go) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            order = next.ok();
         }
+    }
+
+    /// A device whose queues have lost all their tags is not gone: somebody told the driver to take it from this server
+    /// (UBLK_U_CMD_QUIESCE_DEV). The driver calls it live until the last file of it is closed.
+    fn is_quiesced(&mut self, number: u32) -> bool {
+        self.control.info(number).is_ok_and(|info| {
+            info.flags & feature::QUIESCE != 0 && matches!(info.state, state::LIVE | state::QUIESCED | state::FAIL_IO)
+        })
     }
 
     fn resize(&mut self, number: u32, export: &Export, size_bytes: u64) {
@@ -491,8 +552,9 @@ mod tests {
         assert_eq!(Recovery::named("fail"), Some(Recovery::Fail));
         assert_eq!(Recovery::named("later"), None);
         assert_eq!(Recovery::None.flags(u64::MAX), 0);
-        assert_eq!(Recovery::Reissue.flags(u64::MAX), 0b1_1000);
-        assert_eq!(Recovery::Fail.flags(u64::MAX), 1 << 3 | 1 << 9);
+        assert_eq!(Recovery::Reissue.flags(u64::MAX), 1 << 3 | 1 << 4 | 1 << 12);
+        assert_eq!(Recovery::Reissue.flags(feature::OF_6_4), 0b1_1000, "before 6.16 nobody can quiesce it");
+        assert_eq!(Recovery::Fail.flags(u64::MAX), 1 << 3 | 1 << 9 | 1 << 12);
         assert_eq!(Recovery::Fail.flags(feature::OF_6_1), 1 << 3, "before 6.13 requests wait");
     }
 
@@ -502,11 +564,26 @@ mod tests {
         let ending = Ending::default();
         let about = |recovery| {
             let stats = Stats::new(&super::super::NAMES);
-            About::new(Arc::new(export()), stats, 1, recovery, ending.clone(), orders.clone())
+            About::new(Arc::new(export()), stats, 1, recovery, ending.clone(), 1, orders.clone())
         };
         let (with, without) = (about(Recovery::Reissue), about(Recovery::None));
         assert!(!with.stays() && !without.stays(), "an export that is removed takes its device with it");
         ending.begin();
         assert!(with.stays() && !without.stays());
+    }
+    #[test]
+    fn a_queue_of_a_device_that_was_given_up_is_no_queue_of_the_next_one() {
+        let (orders, taken) = mpsc::channel();
+        let of = |generation| {
+            let (stats, ending) = (Stats::new(&super::super::NAMES), Ending::default());
+            About::new(Arc::new(export()), stats, 1, Recovery::None, ending, generation, orders.clone())
+        };
+        let mut attached = Attached { generation: 2, left: 2 };
+        for (generation, left) in [(1, 2), (2, 1), (1, 1), (2, 0)] {
+            of(generation).queue_gone();
+            let Ok(Order::QueueGone(gone)) = taken.recv() else { panic!("it said something else") };
+            attached.lose(gone);
+            assert_eq!(attached.left, left, "after one of generation {generation}");
+        }
     }
 }

@@ -139,6 +139,7 @@ impl Address for UblkAddress {
             client,
             meeting: meeting.clone(),
             orders: (orders.clone(), taken),
+            generation: 0,
         };
         let (ending, outlives) = (options.ending.clone(), self.recovery != Recovery::None);
         let stays = Box::new(move || outlives && ending.has_begun());

@@ -61,7 +61,7 @@ impl Driver {
     fn new(recovery: Recovery) -> Driver {
         let (sender, orders) = mpsc::channel();
         let ending = Ending::default();
-        let about = About::new(Arc::new(export()), Stats::new(&NAMES), 1, recovery, ending.clone(), sender);
+        let about = About::new(Arc::new(export()), Stats::new(&NAMES), 1, recovery, ending.clone(), 3, sender);
         Driver {
             written: Arc::new(Mutex::new(vec![Descriptor::default(); DEPTH.into()])),
             tags: vec![Tag::Idle; DEPTH.into()],
@@ -255,7 +255,7 @@ fn a_device_that_is_stopped_takes_its_queue_with_it_once_its_last_request_has_en
     driver.abort(&mut peer);
     assert!(peer.client.is_done());
     drop(peer);
-    assert_eq!([(); 2].map(|()| driver.orders.try_recv()), [Ok(Order::Vacate), Ok(Order::QueueGone)]);
+    assert_eq!([(); 2].map(|()| driver.orders.try_recv()), [Ok(Order::Vacate), Ok(Order::QueueGone(3))]);
 }
 
 /// The first is under way and does not end; the second has no room.
