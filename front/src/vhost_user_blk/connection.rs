@@ -33,7 +33,7 @@ use super::line::{self, Line, Order, Seat, Seats, State};
 use super::notice::Notice;
 use super::queue::{About, Queue};
 use super::rule::Rule;
-use super::session::{Answer, Session, Stops};
+use super::session::{Answer, Rings, Session, Stops};
 use super::wire::{
     FLAG_NEED_REPLY, FLAG_REPLY, HEADER_BYTES, Header, Message, PAYLOAD_BYTES_MAX, TABLE_REGIONS_MAX, VERSION,
     VERSION_MASK,
@@ -112,12 +112,18 @@ enum Life {
 
 impl Connection {
     /// A connection on the socket of `place`, of a front-end that has said nothing yet.
-    pub fn new(place: Place, export: Arc<Export>, seats: Arc<Seats>, options: Arc<ListenOptions>) -> Connection {
+    pub fn new(
+        place: Place,
+        export: Arc<Export>,
+        rings: Rings,
+        seats: Arc<Seats>,
+        options: Arc<ListenOptions>,
+    ) -> Connection {
         let disk = Disk::new(&export);
         Connection {
             place,
             notice: Notice::new(&disk),
-            session: Session::new(disk),
+            session: Session::new(disk).with(rings),
             export,
             options,
             seats,
@@ -529,7 +535,8 @@ mod tests {
         let table = ExportTable::new([(*export).clone()]).unwrap();
         let places = Places::new(&table, &options, Stats::new(&NAMES));
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let connection = Connection::new(places.enter(ours.into()), export, seats.clone(), Arc::new(options));
+        let connection =
+            Connection::new(places.enter(ours.into()), export, Rings::Packed, seats.clone(), Arc::new(options));
         (Peer::new(connection, 0), theirs)
     }
 

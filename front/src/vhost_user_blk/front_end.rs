@@ -3,8 +3,9 @@
 use super::NAMES;
 use super::connection::Connection;
 use super::line::Seats;
+use super::session::Rings;
 use crate::export::ExportTable;
-use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, Travelled};
+use crate::front_end::{Address, AddressFault, FrontEnd, ListenOptions, Listener, Manner, Travelled};
 use crate::listener::{MakeConnection, SocketListener};
 use crate::places::Place;
 use crate::socket::SocketAddress;
@@ -31,8 +32,17 @@ impl FrontEnd for VhostUser {
     }
 
     fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault> {
+        self.parse_with(text, Rings::VALUES[Rings::Split as usize])
+    }
+
+    fn manner(&self) -> Option<Manner> {
+        Some(Manner { key: "rings", values: Rings::VALUES })
+    }
+
+    fn parse_with(&self, text: &str, manner: &str) -> Result<Arc<dyn Address>, AddressFault> {
+        let rings = Rings::named(manner).unwrap_or(Rings::Split);
         match SocketAddress::parse(text)? {
-            address @ SocketAddress::Unix(_) => Ok(Arc::new(VhostUserAddress(address))),
+            socket @ SocketAddress::Unix(_) => Ok(Arc::new(VhostUserAddress { socket, rings })),
             SocketAddress::Tcp { .. } => {
                 Err(AddressFault::Refused("is no unix socket: a guest's memory cannot be shared over TCP".to_owned()))
             }
@@ -42,17 +52,24 @@ impl FrontEnd for VhostUser {
 
 /// A socket where vhost-user is spoken: a disk has no name there, so it is one export's alone.
 #[derive(Debug)]
-struct VhostUserAddress(SocketAddress);
+struct VhostUserAddress {
+    socket: SocketAddress,
+    rings: Rings,
+}
 
 impl fmt::Display for VhostUserAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.socket.fmt(f)?;
+        match self.rings {
+            Rings::Split => Ok(()),
+            rings => write!(f, " (rings {})", Rings::VALUES[rings as usize]),
+        }
     }
 }
 
 impl Address for VhostUserAddress {
     fn claim(&self) -> Option<String> {
-        self.0.claim()
+        self.socket.claim()
     }
 
     fn takes_several_exports(&self) -> bool {
@@ -60,7 +77,7 @@ impl Address for VhostUserAddress {
     }
 
     fn await_predecessor(&self, give_up: &dyn Fn() -> bool) {
-        if let SocketAddress::Unix(path) = &self.0 {
+        if let SocketAddress::Unix(path) = &self.socket {
             takeover::wait_for_socket(path, give_up);
         }
     }
@@ -71,8 +88,8 @@ impl Address for VhostUserAddress {
         if all > 1 {
             return Err(format!("cannot listen on {self}: it is for one export, not for {all}"));
         }
-        let connection = connections(&exports, options);
-        Ok(Box::new(SocketListener::bind(&self.0, &exports, options.clone(), &NAMES, connection)?))
+        let connection = connections(&exports, self.rings, options);
+        Ok(Box::new(SocketListener::bind(&self.socket, &exports, options.clone(), &NAMES, connection)?))
     }
 
     /// The socket travels. Connections do not: they drain, and their front-ends connect again.
@@ -82,17 +99,17 @@ impl Address for VhostUserAddress {
         exports: Arc<ExportTable>,
         options: &ListenOptions,
     ) -> Result<Box<dyn Listener>, String> {
-        let connection = connections(&exports, options);
-        Ok(Box::new(SocketListener::adopt(&self.0, travelled, &exports, options.clone(), &NAMES, connection)?))
+        let connection = connections(&exports, self.rings, options);
+        Ok(Box::new(SocketListener::adopt(&self.socket, travelled, &exports, options.clone(), &NAMES, connection)?))
     }
 }
 
 /// Makes a connection of each client, to the export that the table has when the client comes: it may be another one
 /// than when the listener was made.
-fn connections(exports: &Arc<ExportTable>, options: &ListenOptions) -> MakeConnection {
+fn connections(exports: &Arc<ExportTable>, rings: Rings, options: &ListenOptions) -> MakeConnection {
     let (exports, seats, options) = (exports.clone(), Arc::<Seats>::default(), Arc::new(options.clone()));
     Box::new(move |place| match &exports.all()[..] {
-        [export] => Box::new(Connection::new(place, export.clone(), seats.clone(), options.clone())),
+        [export] => Box::new(Connection::new(place, export.clone(), rings, seats.clone(), options.clone())),
         _ => Box::new(Unserved { _place: place }),
     })
 }
@@ -134,7 +151,7 @@ mod tests {
     #[test]
     fn an_address_that_comes_while_clients_are_served_gets_its_export_later_and_never_two() {
         let path = std::env::temp_dir().join(format!("mqfq-vub-late-{}", std::process::id()));
-        let address = VhostUserAddress(SocketAddress::Unix(path.clone()));
+        let address = VhostUserAddress { socket: SocketAddress::Unix(path.clone()), rings: Rings::Split };
         let table = |names: &[&str]| {
             let one = |name: &&str| Export { name: (*name).to_owned(), ..export() };
             Arc::new(ExportTable::new(names.iter().map(one)).unwrap())
@@ -155,5 +172,13 @@ mod tests {
         assert!(address("unix:/a").collides_with(&nbd));
         let tcp = VhostUser.parse("tcp:localhost:1").unwrap_err();
         assert!(matches!(tcp, AddressFault::Refused(why) if why.contains("TCP")));
+    }
+
+    #[test]
+    fn packed_rings_are_for_who_asks_for_them() {
+        let with = |rings| ExportAddress::parse_with(&VhostUser, "unix:/a", rings).unwrap();
+        assert_eq!([with("split").to_string(), with("packed").to_string()], ["unix:/a", "unix:/a (rings packed)"]);
+        assert_eq!(with("split"), ExportAddress::parse(&VhostUser, "unix:/a").unwrap());
+        assert!(with("packed").collides_with(&with("split")), "one socket");
     }
 }

@@ -86,9 +86,32 @@ struct Vring {
     is_enabled: bool,
 }
 
+/// Which rings a front-end is offered.
+///
+/// A driver that takes all that it is offered, and begins a packed ring at base 0 instead of 0x8000 (virtio-driver, and
+/// with it libblkio), would wait for ever: both bases are lawful, so nobody can tell. QEMU asks its user first, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rings {
+    /// Split rings alone.
+    Split,
+    /// Packed ones as well.
+    Packed,
+}
+
+impl Rings {
+    /// Values of the key, in the order of the variants.
+    pub const VALUES: &[&str] = &["split", "packed"];
+
+    /// The value that is called so.
+    pub fn named(name: &str) -> Option<Rings> {
+        [Rings::Split, Rings::Packed].into_iter().find(|rings| Self::VALUES[*rings as usize] == name)
+    }
+}
+
 /// One connection's state.
 pub struct Session {
     disk: Disk,
+    rings: Rings,
     features: u64,
     protocol: u64,
     memory: GuestMemory,
@@ -108,6 +131,7 @@ impl Session {
         let vrings = (0..QUEUES_MAX).map(|_| Vring::default()).collect();
         Session {
             disk,
+            rings: Rings::Packed,
             features: 0,
             protocol: 0,
             memory: GuestMemory::default(),
@@ -117,6 +141,20 @@ impl Session {
             backend: None,
             transfer: None,
             writeback: true,
+        }
+    }
+
+    /// With these rings offered, and not all that there are.
+    #[must_use]
+    pub fn with(self, rings: Rings) -> Session {
+        Session { rings, ..self }
+    }
+
+    /// Bits for GET_FEATURES.
+    fn offered(&self) -> u64 {
+        match self.rings {
+            Rings::Split => self.disk.features() & !feature::RING_PACKED,
+            Rings::Packed => self.disk.features(),
         }
     }
 
@@ -218,11 +256,11 @@ impl Session {
         let mut fields = Fields(payload);
         let number = |fields: &mut Fields<'_>| fields.u64().ok_or(Rule::BadPayload);
         match message {
-            Message::GetFeatures => Answer::of(self.disk.features().to_ne_bytes()),
+            Message::GetFeatures => Answer::of(self.offered().to_ne_bytes()),
             Message::SetFeatures => {
                 let features = number(&mut fields)?;
                 // A guest that found the disk read-only says so, also when it has come to be writable since.
-                if features & !(self.disk.features() | feature::BLK_RO) != 0 {
+                if features & !(self.offered() | feature::BLK_RO) != 0 {
                     return Err(Rule::UnofferedFeatures);
                 }
                 self.features = features;
