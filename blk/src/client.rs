@@ -411,6 +411,12 @@ pub trait Client {
         self.drain(context);
     }
 
+    /// While it is paused its requests may end with [`Status::Recalled`](crate::request::Status::Recalled): it keeps
+    /// them, hands them over again when it is resumed, and they travel with it. Asked just before it is paused.
+    fn takes_back(&self) -> bool {
+        false
+    }
+
     /// It was paused, and asks for nothing until it is resumed; or it is done.
     fn is_paused(&self) -> bool {
         self.is_done()

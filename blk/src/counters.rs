@@ -124,7 +124,7 @@ impl Buckets {
 /// What is the same of all requests of a run: operation, how it ended, length. Never 0.
 #[inline(always)]
 fn kind_of(op: Op, status: Status, length_bytes: u32) -> u64 {
-    u64::from(length_bytes) << 32 | (op.index() as u64) << 8 | u64::from(status == Status::Ok) << 1 | 1
+    u64::from(length_bytes) << 32 | (op.index() as u64) << 8 | (status as u64) << 1 | 1
 }
 
 impl FlowCounters {
@@ -163,7 +163,7 @@ impl FlowCounters {
     /// Puts the run into the counters.
     fn end_run(&self) {
         let (kind, count) = (self.run_kind.get(), self.run_count.get());
-        if count == 0 {
+        if count == 0 || is_recalled(kind) {
             return;
         }
         let (queued_ns, device_ns) = (self.run_queued_ns.get(), self.run_device_ns.get());
@@ -197,7 +197,7 @@ impl FlowCounters {
                 fence(Ordering::Acquire);
                 if self.version.get() == version {
                     let (index, is_ok, length_bytes) = parts_of(kind);
-                    if count > 0 {
+                    if count > 0 && !is_recalled(kind) {
                         seen.count_run(index, is_ok, length_bytes, queued_ns, device_ns, count, with_latencies);
                     }
                     return into.merge(&seen);
@@ -237,7 +237,12 @@ impl FlowCounters {
 
 /// Index of the operation, whether it ended well, and its length.
 fn parts_of(kind: u64) -> (usize, bool, u64) {
-    ((kind >> 8 & 0xff) as usize, kind & 2 != 0, kind >> 32)
+    ((kind >> 8 & 0xff) as usize, kind >> 1 & 0x7f == Status::Ok as u64, kind >> 32)
+}
+
+/// Requests that were given back are counted when they have ended.
+fn is_recalled(kind: u64) -> bool {
+    kind >> 1 & 0x7f == Status::Recalled as u64
 }
 
 /// What one context and its flows have done, for its worker to write and anybody to read.

@@ -19,6 +19,7 @@
 //! | `hctx/staged.rs`, `hctx/direct.rs`, `hctx/raw.rs` | when does a request go to the device |
 //! | `hctx/shared.rs` | how is a request admitted, dispatched, completed |
 //! | `hctx/hand_over.rs` | how does a command get to the device queue, and again |
+//! | `hctx/recall.rs` | how does what waits for the device get back to its client |
 //! | `hctx/in_flight.rs` | what is a tag used for, and is this end that of its present use |
 //! | `hctx/merge.rs` | which requests share a command, and what becomes of them if it ends badly |
 //! | `hctx/split.rs` | what is a part of a request, and when has the whole ended |
@@ -36,6 +37,7 @@ mod in_flight;
 mod live;
 mod merge;
 mod raw;
+mod recall;
 mod shared;
 mod split;
 mod staged;
@@ -376,6 +378,12 @@ impl<P: Policy> HwCtx<P> {
         self.frozen.get_or_insert_with(|| VecDeque::with_capacity(room));
         self.detour_from_bytes = 0;
         self.shared.counters.mark(TraceEvent::Frozen, now_ns);
+    }
+
+    /// On: what waits for the device ends with [`Status::Recalled`](crate::request::Status::Recalled) as the policy
+    /// grants it, and what is on the device ends as ever. Call [`HwCtx::run`] after it.
+    pub fn recall(&mut self, is_on: bool) {
+        self.shared.commands.recall(is_on);
     }
 
     /// Frozen, and neither the policy nor the device has anything left of this context.

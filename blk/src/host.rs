@@ -96,7 +96,12 @@ pub enum Mail<P: Policy = AnyPolicy> {
     /// Limits of caps were set: let nobody wait for the old ones.
     CapsChanged,
     /// Ask every client to pause; report when nothing is under way any more.
-    Pause(mpsc::Sender<()>),
+    Pause {
+        /// What waits for a device is given back to clients that take it.
+        recalls: bool,
+        /// Told once.
+        quiet: mpsc::Sender<()>,
+    },
     /// Hand over what of the clients travels, as soon as nothing is under way.
     Pack {
         /// Of the state.

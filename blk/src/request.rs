@@ -57,6 +57,9 @@ pub enum Status {
     Shutdown,
     /// The device did not end it in time, and gave it up.
     TimedOut,
+    /// It was not begun, or not all of it, and its client has it back: another process may take this one's place
+    /// ([`Client::takes_back`](crate::client::Client::takes_back)).
+    Recalled,
 }
 
 impl Status {
@@ -70,6 +73,7 @@ impl Status {
             Status::Unsupported => 95,
             Status::Shutdown => 108,
             Status::TimedOut => 110,
+            Status::Recalled => 125,
         }
     }
 }
@@ -84,6 +88,7 @@ impl fmt::Display for Status {
             Status::Unsupported => "operation not supported",
             Status::Shutdown => "device is shutting down",
             Status::TimedOut => "the device did not answer in time",
+            Status::Recalled => "given back to its client",
         })
     }
 }

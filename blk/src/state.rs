@@ -17,7 +17,10 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 /// The version that this code writes, and the newest that it reads.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+
+/// The version from which on requests travel that were given back to a connection.
+pub const RECALLED_SINCE: u16 = 2;
 
 /// The versions that this code writes and reads.
 pub const VERSIONS: RangeInclusive<u16> = 1..=VERSION;

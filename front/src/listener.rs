@@ -340,6 +340,11 @@ impl Client for SocketListener {
         Label { client: Some(self.places.number()), export: None }
     }
 
+    /// It has none.
+    fn takes_back(&self) -> bool {
+        true
+    }
+
     fn pause(&mut self, context: &mut dyn Context) {
         self.paused = true;
         context.interrupt();

@@ -2,13 +2,18 @@
 //!
 //! ```text
 //!   pause:    Pause ─▶ all workers     no client is read from, no connection accepted, no byte sent;
-//!             wait until all are quiet what is under way on the devices ends
+//!             wait until all are quiet what is under way on the devices ends, what waits for them is recalled
 //!   pack:     Pack ─▶ all workers      each hands over its clients
 //!   resume:   Resume ─▶ all workers    all go on as if nothing had happened
 //! ```
 //! Pack is a second message: a listener may have accepted a connection and sent it to another worker just before it was
 //! asked to pause. When all workers are quiet, no listener accepts any more and each such message is in a mailbox, in
 //! front of Pack.
+//!
+//! What waits for a device is given back to its clients, which travel with it: a pause takes as long as what is on the
+//! devices, and not as long as all that waits, which may be seconds. On a worker with a client that takes nothing back
+//! ([`Client::takes_back`](crate::client::Client::takes_back)) all of it ends before. Whoever is resumed hands over
+//! again what it was given back, and is charged for it a second time.
 //!
 //! Invariant: between a pause that ended well and the resume the engine has no command on a device and moves no byte of
 //! a client's, so another process may do both.
@@ -20,13 +25,16 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 impl Engine {
-    /// Has every client pause, and waits until nothing is under way. Clients that cannot travel are drained.
+    /// Has every client pause, and waits until nothing is under way. Clients that cannot travel are drained. `recalls`:
+    /// what waits for a device is given back; the state that is packed then must be of a version that has it
+    /// ([`RECALLED_SINCE`](crate::state::RECALLED_SINCE)).
     ///
     /// # Errors
     /// One sentence: after `patience` something was still under way. Then all clients were resumed.
-    pub fn pause(&self, patience: Duration) -> Result<(), String> {
+    pub fn pause(&self, recalls: bool, patience: Duration) -> Result<(), String> {
         let (quiet, is_quiet) = mpsc::channel();
-        (0..self.workers()).for_each(|worker| self.shared.send(worker, Mail::Pause(quiet.clone())));
+        let pause = || Mail::Pause { recalls, quiet: quiet.clone() };
+        (0..self.workers()).for_each(|worker| self.shared.send(worker, pause()));
         drop(quiet);
         let until_ns = self.clock().now_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
         for _ in 0..self.workers() {

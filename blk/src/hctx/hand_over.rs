@@ -1,13 +1,16 @@
 //! How a command gets to the device queue: at once, when there is a place again, or again and alone.
 
 use super::in_flight::InFlight;
+use super::recall::{Nowhere, Recall};
 use super::shared::Shared;
 use crate::device::{Command, DeviceQueue, Reaped, Segments};
 use crate::request::Submission;
 use crate::table::{Request, State};
 use crate::tag::{Tag, TagSet};
 use mqfq_sched::policy::{Handle, Policy, QueueClass};
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 /// The device queue, the commands on it, and those on the way there.
 pub(super) struct Commands {
@@ -22,6 +25,8 @@ pub(super) struct Commands {
     pub(super) resend: VecDeque<Handle>,
     /// What the device has finished, while it is completed.
     pub(super) reaped: Vec<Reaped>,
+    /// Set: nothing more gets to the device. `None`: that was never asked for.
+    pub(super) recalls: Option<Rc<Cell<bool>>>,
 }
 
 impl Commands {
@@ -33,7 +38,7 @@ impl Commands {
     /// None on `device`, which takes as many as there are tags.
     pub(super) fn with_tags(device: Box<dyn DeviceQueue>, tags: TagSet) -> Commands {
         let (by_tag, reaped) = (vec![InFlight::FREE; tags.all()].into(), Vec::with_capacity(tags.all()));
-        Commands { device, tags, by_tag, joined: 0, refused: None, resend: VecDeque::new(), reaped }
+        Commands { device, tags, by_tag, joined: 0, refused: None, resend: VecDeque::new(), reaped, recalls: None }
     }
 
     /// The command of a request alone.
@@ -43,6 +48,20 @@ impl Commands {
         let &mut Submission { op, offset_bytes, length_bytes, fua, .. } = &mut request.submission;
         let buffer = request.submission.buffer.take();
         Command { tag, op, offset_bytes, length_bytes, fua, buffer, more: Segments::NONE, generation, class }
+    }
+
+    /// What gets here from now on is given back, or goes to the device again.
+    pub(super) fn recall(&mut self, is_on: bool) {
+        match &self.recalls {
+            Some(recalls) => recalls.set(is_on),
+            None if is_on => {
+                let recalls = Rc::new(Cell::new(true));
+                let device = std::mem::replace(&mut self.device, Box::new(Nowhere));
+                self.device = Box::new(Recall::new(device, recalls.clone()));
+                self.recalls = Some(recalls);
+            }
+            None => {}
+        }
     }
 
     /// This use of the tag is over, and the tag is free. Its first request; `None`: it was over already.

@@ -496,7 +496,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 }
                 Mail::Thaw { device, policy, tuning } => self.thaw(device, policy, tuning),
                 Mail::CapsChanged => self.caps_changed(),
-                Mail::Pause(quiet) => self.pause(quiet),
+                Mail::Pause { recalls, quiet } => self.pause(recalls, quiet),
                 Mail::Pack { version, packed } => self.pausing.pack_when_quiet(version, packed),
                 Mail::Resume => self.resume(),
                 Mail::AwaitEnd { device, whose, given_up_ns, gone } => {

@@ -1,6 +1,6 @@
 //! A worker that holds still, so that another process can take the engine's place.
 //!
-//! Every client is asked to pause. When none has an operation or request under way and no context has anything on its
+//! Every client is asked to pause, and what waits for a device is given back to clients that all take it. When none has an operation or request under way and no context has anything on its
 //! device, the worker reports that it is quiet; what travels is handed over only then. A client that comes meanwhile
 //! (another worker had accepted it before it was asked) is started and paused at once, and the worker is quiet again
 //! when that has ended. Timers and polls stay: they move no byte.
@@ -36,8 +36,12 @@ impl Pausing {
 }
 
 impl<H: Host<P>, P: Policy> Worker<H, P> {
-    pub(super) fn pause(&mut self, quiet: mpsc::Sender<()>) {
+    pub(super) fn pause(&mut self, recalls: bool, quiet: mpsc::Sender<()>) {
         self.pausing = Pausing { is_on: true, quiet: Some(quiet), pack: None };
+        let takes_back = |slot: &Slot| slot.client.as_ref().is_none_or(|client| client.takes_back());
+        if recalls && self.clients.iter().all(takes_back) {
+            self.core.hctxs.iter_mut().for_each(|hctx| hctx.recall(true));
+        }
         // As in a drain: what was read goes on, whatever it waits for.
         self.core.turnstiles.open(true);
         for client in 0..self.clients.len() as u32 {
@@ -54,6 +58,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
 
     pub(super) fn resume(&mut self) {
         self.pausing = Pausing::default();
+        self.core.hctxs.iter_mut().for_each(|hctx| hctx.recall(false));
         self.core.turnstiles.open(false);
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.resume(context));

@@ -6,6 +6,7 @@ mod faults;
 mod harness;
 mod merging;
 mod power_cuts;
+mod recall;
 mod refused;
 mod splitting;
 mod timeouts;

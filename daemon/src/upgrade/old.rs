@@ -16,7 +16,7 @@ use crate::signals;
 use mqfq_blk::client::PackedClient;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::Engine;
-use mqfq_blk::state::{VERSION, VERSIONS, agree};
+use mqfq_blk::state::{RECALLED_SINCE, VERSION, VERSIONS, agree};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -101,7 +101,7 @@ impl Serving {
     /// One sentence.
     pub fn pack(&self, engine: &Engine, version: u16) -> Result<Luggage, String> {
         let since_ns = monotonic_ns();
-        engine.pause(STILL_MAX)?;
+        engine.pause(version >= RECALLED_SINCE, STILL_MAX)?;
         let address = |number| self.listeners().iter().find(|(other, _)| *other == number).map(|(_, key)| key.clone());
         let passenger = |client: PackedClient| {
             let PackedClient { listener, is_listener, packed } = client;

@@ -123,6 +123,8 @@ pub struct Connection {
     pieces_out: usize,
     /// Refused for want of room in the tenant's staging. Its place in `under_way` is taken.
     held: Option<Submission>,
+    /// Given back, because another process may go on with them; handed over again when the connection goes on.
+    recalled: VecDeque<Request>,
     /// Ended before they were handed over: their export is not what it was when they came.
     late: Vec<Completion>,
     replies: Replies,
@@ -166,6 +168,7 @@ impl Connection {
             issuing: VecDeque::new(),
             pieces_out: 0,
             held: None,
+            recalled: VecDeque::new(),
             late: Vec::new(),
             replies: Replies::new(),
             counted: Counted::new(&NAMES),
@@ -370,6 +373,11 @@ impl Connection {
             self.issuing.push_back(place);
             return self.issue(context);
         }
+        self.submit_whole(context, request);
+    }
+
+    fn submit_whole(&mut self, context: &mut dyn Context, request: Request) {
+        let Phase::Transmitting(transmission) = &self.phase else { unreachable!("as in submit") };
         let export = &transmission.session().export;
         let Request { cookie, op, fua, offset_bytes, length_bytes, buffer } = request;
         let buffer = if op == Op::Read { Some(Buffer::new(length_bytes as usize)) } else { buffer };
@@ -380,7 +388,7 @@ impl Connection {
             length_bytes,
             fua,
             buffer,
-            cookie: u64::from(self.under_way.insert(Asked::Whole { cookie, offset_bytes })),
+            cookie: u64::from(self.under_way.insert(Asked::Whole { cookie, offset_bytes, fua })),
         };
         self.hand_over(context, submission);
     }
@@ -599,6 +607,7 @@ impl Connection {
         self.life = Life::Closed;
         self.replies.abandon();
         self.held = None;
+        self.recalled.clear();
         context.shutdown(self.fd());
     }
 }
@@ -664,22 +673,31 @@ impl Client for Connection {
             self.piece_ended(context, place, completion);
             return self.pump(context);
         }
-        let Asked::Whole { cookie, offset_bytes } = self.under_way.remove(place) else { unreachable!("asked above") };
+        let Asked::Whole { cookie, offset_bytes, fua } = self.under_way.remove(place) else {
+            unreachable!("asked above")
+        };
         let Completion { op, status, length_bytes, buffer, .. } = completion;
-        if let (Op::Read, Status::Ok, Some(buffer)) = (op, status, buffer) {
-            self.counted.read(length_bytes);
-            self.replies.data(cookie, offset_bytes, length_bytes, buffer);
-        } else {
-            if matches!(op, Op::Read | Op::Write) {
-                self.give(length_bytes);
+        match (op, status, buffer) {
+            (Op::Read, Status::Ok, Some(buffer)) => {
+                self.counted.read(length_bytes);
+                self.replies.data(cookie, offset_bytes, length_bytes, buffer);
             }
-            match errno_of_status(status) {
-                None => {
-                    assert!(op != Op::Read, "a read that ended well came back without its buffer");
-                    self.counted.written(if op == Op::Write { length_bytes } else { 0 });
-                    self.replies.done(cookie);
+            (_, Status::Recalled, buffer) => {
+                let request = Request { cookie, op, fua, offset_bytes, length_bytes, buffer };
+                return self.recalled.push_back(request);
+            }
+            (op, status, _) => {
+                if matches!(op, Op::Read | Op::Write) {
+                    self.give(length_bytes);
                 }
-                Some(errno) => self.replies.error(cookie, errno, &status.to_string()),
+                match errno_of_status(status) {
+                    None => {
+                        assert!(op != Op::Read, "a read that ended well came back without its buffer");
+                        self.counted.written(if op == Op::Write { length_bytes } else { 0 });
+                        self.replies.done(cookie);
+                    }
+                    Some(errno) => self.replies.error(cookie, errno, &status.to_string()),
+                }
             }
         }
         self.pump(context);
@@ -719,6 +737,7 @@ impl Client for Connection {
         if let Some(submission) = self.held.take() {
             self.hand_over(context, submission);
         }
+        self.hand_over_recalled(context);
         self.pump(context);
     }
 
@@ -737,6 +756,10 @@ impl Client for Connection {
 
     fn is_done(&self) -> bool {
         self.life == Life::Closed
+    }
+
+    fn takes_back(&self) -> bool {
+        self.keeps_requests()
     }
 
     fn pause(&mut self, context: &mut dyn Context) {

@@ -5,9 +5,16 @@ use crate::fake::Fake;
 use mqfq_blk::state::{StateReader, VERSION};
 
 /// Pauses the connection as a worker does. Of the bytes that have come `received` get into the receive in flight before
-/// it is cancelled, and of the send in flight `sent` have left.
-fn pause(peer: &mut Peer<Connection>, received: usize, sent: usize) {
+/// it is cancelled, and of the send in flight `sent` have left. Of requests that wait for the device `recalled` are
+/// given back, if it takes any.
+fn pause_and_recall(peer: &mut Peer<Connection>, received: usize, sent: usize, recalled: usize) {
+    let takes_back = peer.client.takes_back();
     peer.client.pause(&mut peer.fake);
+    if takes_back {
+        let status = std::mem::replace(&mut peer.status, Status::Recalled);
+        peer.execute_some(recalled.min(peer.fake.staged.len()));
+        peer.status = status;
+    }
     if let Some(receive) = peer.fake.receive.take() {
         let crate::fake::Receive { mut buffer, start, end, user } = receive;
         let count = received.min(end - start).min(peer.incoming.len());
@@ -29,6 +36,10 @@ fn pause(peer: &mut Peer<Connection>, received: usize, sent: usize) {
     peer.client.turn_end(&mut peer.fake);
     assert!(peer.fake.receive.is_none() && peer.fake.send.is_none(), "it asks for nothing");
     assert!(peer.client.is_paused());
+}
+
+fn pause(peer: &mut Peer<Connection>, received: usize, sent: usize) {
+    pause_and_recall(peer, received, sent, 0);
 }
 
 fn packed(peer: &Peer<Connection>) -> Vec<u8> {
@@ -66,10 +77,11 @@ enum Step {
     Execute(usize),
     /// The send in flight ends.
     Read,
-    /// Another process goes on; of the receive and the send in flight so many bytes have moved.
-    HandOver(usize, usize),
+    /// Another process goes on; of the receive and the send in flight so many bytes have moved, and so many requests
+    /// are given back.
+    HandOver(usize, usize, usize),
     /// No other process came up.
-    RollBack(usize, usize),
+    RollBack(usize, usize, usize),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -78,8 +90,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => prop_oneof![1..60_usize, 1000..150_000_usize].prop_map(Step::Say),
         2 => (1..6_usize).prop_map(Step::Execute),
         2 => Just(Step::Read),
-        2 => (moved(), moved()).prop_map(|(received, sent)| Step::HandOver(received, sent)),
-        1 => (moved(), moved()).prop_map(|(received, sent)| Step::RollBack(received, sent)),
+        2 => (moved(), moved(), 0..4_usize).prop_map(|(received, sent, back)| Step::HandOver(received, sent, back)),
+        1 => (moved(), moved(), 0..4_usize).prop_map(|(received, sent, back)| Step::RollBack(received, sent, back)),
     ]
 }
 
@@ -158,12 +170,12 @@ fn talk(input: &[u8], steps: &[Step], options: &NbdOptions, staged_max: usize) -
                 }
                 peer.run();
             }
-            Step::HandOver(received, sent) => {
-                pause(&mut peer, *received, *sent);
+            Step::HandOver(received, sent, recalled) => {
+                pause_and_recall(&mut peer, *received, *sent, *recalled);
                 peer = hand_over(peer, options.clone());
             }
-            Step::RollBack(received, sent) => {
-                pause(&mut peer, *received, *sent);
+            Step::RollBack(received, sent, recalled) => {
+                pause_and_recall(&mut peer, *received, *sent, *recalled);
                 packed(&peer);
                 peer.client.resume(&mut peer.fake);
                 peer.client.turn_end(&mut peer.fake);
@@ -217,6 +229,7 @@ proptest! {
         is_structured in any::<bool>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in prop::option::of(any::<prop::sample::Index>()),
+        recalled in 0..4_usize,
     ) {
         let handshake = if is_structured { structured_handshake() } else { simple_handshake() };
         let input = conversation(handshake, &requests);
@@ -226,7 +239,7 @@ proptest! {
         let (said, _) = input.split_at(input.len() * 3 / 4);
         steps.iter().for_each(|_| peer.run());
         peer.say(said);
-        pause(&mut peer, 100, 10);
+        pause_and_recall(&mut peer, 100, 10, recalled);
         let mut state = packed(&peer);
         let before = state.clone();
         // Not only in the payloads, which are most of it.
@@ -288,6 +301,31 @@ fn a_client_that_reads_nothing_is_handed_over_with_all_that_it_is_owed() {
     peer.reads = true;
     peer.run();
     assert_eq!(errors(&peer.read).len(), 20);
+}
+
+#[test]
+fn requests_that_wait_for_the_device_travel_as_such_and_not_as_their_replies() {
+    const READS: u64 = 32;
+    let mut peer = structured();
+    peer.executes = false;
+    let reads: Vec<u8> = (0..READS).flat_map(|cookie| read(cookie, 0, 32 << 10)).collect();
+    peer.say(&reads);
+    assert_eq!(peer.fake.staged.len() as u64, READS);
+    pause_and_recall(&mut peer, 0, 0, usize::MAX);
+    assert_eq!(peer.fake.executed.len() as u64, READS, "all were given back");
+    let state = packed(&peer);
+    let bytes = state.len() as u64;
+    assert!(bytes <= READS * 28 + 200, "{bytes} bytes of state for {READS} reads of 32 KiB");
+    let refused = peer.client.pack(1).unwrap_err().to_string();
+    assert_eq!(refused, "a request was given back, and the state has no place for it");
+    let mut peer = hand_over(peer, NbdOptions::default());
+    let Phase::Transmitting(transmission) = &peer.client.phase else { panic!("the handshake is over") };
+    assert_eq!(transmission.under_way().0 as u64, READS);
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&peer.read).len() as u64, READS, "each is answered once");
+    let Phase::Transmitting(transmission) = &peer.client.phase else { panic!("the handshake is over") };
+    assert_eq!(transmission.under_way(), (0, 0));
 }
 
 #[test]

@@ -18,6 +18,8 @@
 
 mod travel;
 
+pub use travel::OPS;
+
 use super::transmit::piece_length;
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::request::{Op, Status};

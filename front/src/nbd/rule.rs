@@ -228,7 +228,8 @@ impl Rule {
 pub fn errno_of_status(status: Status) -> Option<Errno> {
     match status {
         Status::Ok => None,
-        Status::Io | Status::TimedOut => Some(Errno::Io),
+        // A client that takes nothing back is given nothing back.
+        Status::Io | Status::TimedOut | Status::Recalled => Some(Errno::Io),
         Status::NoSpace => Some(Errno::NoSpc),
         Status::Invalid | Status::Unsupported => Some(Errno::Inval),
         Status::Shutdown => Some(Errno::Shutdown),

@@ -176,7 +176,7 @@ impl Server {
     /// that is this one still.
     pub fn upgrade(self) -> (Server, Result<(), String>) {
         let site = self.site.clone();
-        if let Err(why) = self.engine.pause(PATIENCE) {
+        if let Err(why) = self.engine.pause(true, PATIENCE) {
             return (self, Err(why));
         }
         let mut packed = match self.engine.pack(state::VERSION, PATIENCE) {

@@ -225,7 +225,7 @@ fn a_pause_waits_for_no_cap_and_caps_hold_again_after_it() {
     worker.turn();
     assert_eq!(completed(&first).len(), 1);
     let (sender, _quiet) = mpsc::channel();
-    worker.pause(sender);
+    worker.pause(false, sender);
     (0..60).for_each(|_| _ = worker.turn());
     assert_eq!((completed(&first).len(), worker.host().now_ns), (50, 0));
     worker.resume();

@@ -8,9 +8,9 @@
 //! | replies that have not left, from the first byte on that has not | the client has a part of them |
 //! | the handshake, or what it agreed on | |
 //! | a request that has come in part, large requests of which pieces are left | |
+//! | requests that the block layer gave back, with the payload of writes | |
 //!
-//! Requests that were handed to the block layer do not travel: they end before, and their replies are among those that
-//! have not left.
+//! Other requests that were handed to the block layer end before, and their replies are among those that have not left.
 //!
 //! # What does not
 //! Counters; the time of a handshake, which begins anew; limits, which are those of the process that goes on. Memory is
@@ -25,18 +25,20 @@
 use super::under_way::{Asked, UnderWay};
 use super::{Connection, Life, Phase, command_of, secure, user};
 use crate::export::{Export, ExportTable};
-use crate::memory::Account;
+use crate::memory::{Account, PIECE_BYTES_MAX};
 use crate::nbd::NbdOptions;
 use crate::nbd::inbox::Inbox;
-use crate::nbd::large::Large;
+use crate::nbd::large::{Large, OPS, RANGE_PIECE_BYTES};
 use crate::nbd::negotiate::Negotiation;
 use crate::nbd::reply::Replies;
-use crate::nbd::transmit::Transmission;
+use crate::nbd::transmit::{Request, Transmission};
 use crate::nbd::validate::Session;
 use crate::places::Place;
+use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client as _, Context, Packed, PackedClient};
 use mqfq_blk::request::Op;
-use mqfq_blk::state::{StateReader, StateWriter, demand};
+use mqfq_blk::state::{RECALLED_SINCE, StateFault, StateReader, StateWriter, demand};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -61,6 +63,20 @@ impl Connection {
             || (self.paused && !self.receiving && self.held.is_none() && self.late.is_empty() && self.pieces_out == 0)
     }
 
+    /// See [`mqfq_blk::client::Client::takes_back`]. A piece of a large request has no place to be kept in.
+    pub(super) fn keeps_requests(&self) -> bool {
+        self.channel.is_none() && self.pieces_out == 0
+    }
+
+    /// Hands over what was given back, as far as its tenant has room.
+    pub(super) fn hand_over_recalled(&mut self, context: &mut dyn Context) {
+        while self.held.is_none()
+            && let Some(request) = self.recalled.pop_front()
+        {
+            self.submit_whole(context, request);
+        }
+    }
+
     /// See [`mqfq_blk::client::Client::resume`].
     pub(super) fn go_on(&mut self, context: &mut dyn Context) {
         self.paused = false;
@@ -68,6 +84,7 @@ impl Connection {
             self.handshake_is_over_time(context);
         }
         if self.life != Life::Closed {
+            self.hand_over_recalled(context);
             self.pump(context);
         }
     }
@@ -96,6 +113,13 @@ impl Connection {
                     large.pack(&mut writer);
                 }
                 writer.flag(self.writing.is_some());
+                if version < RECALLED_SINCE && !self.recalled.is_empty() {
+                    return Err(io::Error::other("a request was given back, and the state has no place for it"));
+                }
+                writer.since(RECALLED_SINCE, |writer| {
+                    writer.u32(self.recalled.len() as u32);
+                    self.recalled.iter().for_each(|request| pack_request(request, writer));
+                });
                 transmission.pack(&mut writer);
             }
         }
@@ -120,6 +144,7 @@ impl Connection {
         let mut under_way = UnderWay::default();
         let mut larges = Vec::new();
         let mut writing = None;
+        let mut given_back = VecDeque::new();
         let phase = if reader.flag()? {
             let session = unpack_session(reader, &exports)?;
             if !place.choose(&session.export) {
@@ -137,6 +162,16 @@ impl Connection {
                 writing = larges.pop();
                 demand(writing.is_some(), "writes nothing")?;
             }
+            let mut recalled = VecDeque::new();
+            if reader.version() >= RECALLED_SINCE {
+                for _ in 0..reader.u32()? {
+                    let request = unpack_request(reader, &session.export)?;
+                    if matches!(request.op, Op::Read | Op::Write) {
+                        account.carry(Buffer::memory_bytes(request.length_bytes));
+                    }
+                    recalled.push_back(request);
+                }
+            }
             let mut streams = 0;
             for place in larges.iter().chain(&writing) {
                 let large = under_way.large(*place);
@@ -149,8 +184,9 @@ impl Connection {
             demand(streams <= 1 && (streams == 1 || !replies.is_streaming()), "has a stream of no request")?;
             replies.set_structured(session.structured);
             replies.carry(&mut account);
-            let requests = replies.unsent() + larges.len() + usize::from(writing.is_some());
+            let requests = replies.unsent() + larges.len() + usize::from(writing.is_some()) + recalled.len();
             let writing = writing.map(|place| &*under_way.large(place));
+            given_back = recalled;
             Phase::Transmitting(Transmission::unpack(reader, session, limits, account, requests, writing)?)
         } else {
             replies.forget_memory();
@@ -164,7 +200,7 @@ impl Connection {
         connection.life = if is_ending { Life::Ending } else { Life::Open };
         connection.draining = draining;
         connection.inbox = Inbox::with(unread, connection.options.receive_bytes_max());
-        (connection.replies, connection.phase) = (replies, phase);
+        (connection.replies, connection.phase, connection.recalled) = (replies, phase, given_back);
         (connection.under_way, connection.issuing, connection.writing) = (under_way, larges.into(), writing);
         Ok(connection)
     }
@@ -175,6 +211,7 @@ impl Connection {
             Phase::Negotiating(_) => self.await_handshake(context),
             Phase::Transmitting(transmission) => context.cap_by(&transmission.session().export.caps),
         }
+        self.hand_over_recalled(context);
         self.pump(context);
     }
 
@@ -183,6 +220,48 @@ impl Connection {
         let timeout_ns = u64::try_from(self.options.listen.handshake_timeout_now().as_nanos()).unwrap_or(u64::MAX);
         context.timer(context.now_ns().saturating_add(timeout_ns), user::HANDSHAKE);
     }
+}
+
+fn pack_request(request: &Request, writer: &mut StateWriter) {
+    let Request { cookie, op, fua, offset_bytes, length_bytes, buffer } = request;
+    writer.u64(*cookie);
+    writer.u8(OPS.iter().position(|known| known == op).expect("it has all of them") as u8);
+    writer.flag(*fua);
+    writer.u64(*offset_bytes);
+    writer.u32(*length_bytes);
+    if *op == Op::Write {
+        let buffer = buffer.as_ref().expect("a write has its payload again");
+        writer.bytes(&buffer.as_slice()[..*length_bytes as usize]);
+    }
+}
+
+/// Whether it is inside its export is asked when it is handed over.
+fn unpack_request(reader: &mut StateReader<'_>, export: &Export) -> Result<Request, StateFault> {
+    let cookie = reader.u64()?;
+    let op = *OPS.get(usize::from(reader.u8()?)).ok_or(StateFault("has a request of no kind"))?;
+    let fua = reader.flag()?;
+    let (offset_bytes, length_bytes) = (reader.u64()?, reader.u32()?);
+    if op == Op::Flush {
+        demand((offset_bytes, length_bytes) == (0, 0), "has a flush of some bytes")?;
+        return Ok(Request { cookie, op, fua, offset_bytes, length_bytes, buffer: None });
+    }
+    let below_block = u64::from(export.block.min_bytes) - 1;
+    let are_blocks = (offset_bytes | u64::from(length_bytes)) & below_block == 0 && length_bytes > 0;
+    let end_bytes = export.offset_bytes.checked_add(offset_bytes).and_then(|at| at.checked_add(length_bytes.into()));
+    demand(are_blocks && end_bytes.is_some(), "has a request that is no blocks of any device")?;
+    let most_bytes = if matches!(op, Op::Read | Op::Write) { PIECE_BYTES_MAX } else { RANGE_PIECE_BYTES };
+    demand(length_bytes <= most_bytes, "has a request that is too large")?;
+    let buffer = match op {
+        Op::Write => {
+            let bytes = reader.bytes()?;
+            demand(bytes.len() == length_bytes as usize, "has a write without its payload")?;
+            let mut buffer = Buffer::new(bytes.len());
+            buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+            Some(buffer)
+        }
+        _ => None,
+    };
+    Ok(Request { cookie, op, fua, offset_bytes, length_bytes, buffer })
 }
 
 fn pack_session(session: &Session, writer: &mut StateWriter) {

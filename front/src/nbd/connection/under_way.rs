@@ -7,7 +7,7 @@ use crate::nbd::large::Large;
 #[derive(Debug)]
 pub(super) enum Asked {
     /// Handed over as one.
-    Whole { cookie: u64, offset_bytes: u64 },
+    Whole { cookie: u64, offset_bytes: u64, fua: bool },
     /// Handed over in pieces.
     Large { cookie: u64, large: Box<Large> },
 }

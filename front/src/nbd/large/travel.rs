@@ -8,9 +8,15 @@ use mqfq_blk::buffer::Buffer;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::state::{StateFault, StateReader, StateWriter, demand};
 
-/// By their number in the state.
-const OPS: [Op; 5] =
-    [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes { may_unmap: false }, Op::WriteZeroes { may_unmap: true }];
+/// By their number in a state.
+pub const OPS: [Op; 6] = [
+    Op::Read,
+    Op::Write,
+    Op::Discard,
+    Op::WriteZeroes { may_unmap: false },
+    Op::WriteZeroes { may_unmap: true },
+    Op::Flush,
+];
 
 /// The same, from 1 on; 0 is no failure.
 const FAILURES: [Status; 6] =
@@ -50,6 +56,7 @@ impl Large {
     /// What no such request can be: outside the export, beyond its own length, or over.
     pub fn unpack(reader: &mut StateReader<'_>, export: &Export, account: &mut Account) -> Result<Large, StateFault> {
         let op = *OPS.get(usize::from(reader.u8()?)).ok_or(StateFault("has a large request of no kind"))?;
+        demand(op != Op::Flush, "has a large request of no kind")?;
         let fua = reader.flag()?;
         let offset_bytes = reader.u64()?;
         let [length_bytes, piece_bytes, issued_bytes, streamed_bytes] =
