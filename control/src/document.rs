@@ -86,6 +86,23 @@ impl Document {
         self.table.get(kind.section()).and_then(toml::Value::as_table).is_some_and(|table| table.contains_key(name))
     }
 
+    /// One thing of a kind, if it is there.
+    pub(crate) fn thing(&self, kind: Kind, name: &str) -> Option<Map<String, Value>> {
+        let keys = self.table.get(kind.section())?.as_table()?.get(name)?.as_table()?;
+        Some(keys.iter().map(|(key, value)| (key.clone(), json(value))).collect())
+    }
+
+    /// A thing that is there has the keys that it has in `from`, where it is there as well.
+    pub(crate) fn replace(&mut self, kind: Kind, name: &str, mut from: Document) {
+        let keys = from.table.get_mut(kind.section()).and_then(toml::Value::as_table_mut);
+        let keys = keys.and_then(|things| things.remove(name));
+        let things = self.table.get_mut(kind.section()).and_then(toml::Value::as_table_mut);
+        if let (Some(things), Some(keys)) = (things, keys) {
+            things.insert(name.to_owned(), keys);
+        }
+        self.text = None;
+    }
+
     /// The same without all but one thing: what a change of that thing is told by, in a document of ten thousand.
     pub(crate) fn only(&self, kind: Kind, name: &str) -> Document {
         let thing = self.table.get(kind.section()).and_then(toml::Value::as_table).and_then(|things| things.get(name));

@@ -33,6 +33,15 @@ pub struct Candidate {
     thing: Option<(Kind, String)>,
 }
 
+/// A proposal that changes values of one thing that stays.
+pub struct Narrow {
+    /// A document of this thing alone, as it would be.
+    pub document: Document,
+    /// Never empty.
+    pub changes: Vec<KeyChange>,
+    thing: (Kind, String),
+}
+
 impl Ledger {
     /// Revision 1: `document`, which `by` set at `at`.
     pub fn new(document: Document, by: By, at: SystemTime) -> Ledger {
@@ -71,6 +80,27 @@ impl Ledger {
         Ok(Candidate { document, changes, created, thing: thing.map(|(kind, name)| (kind, name.to_owned())) })
     }
 
+    /// The proposal as a change of `keys` of one thing, at a price that does not grow with the document. `None`: it is
+    /// about something else, changes nothing or would be refused, and [`Ledger::candidate`] has the answer.
+    pub fn narrow(&self, proposal: &Proposal, keys: &[&str]) -> Option<Narrow> {
+        let Edit::Patch(kind, name, patch) = &proposal.edit else { return None };
+        if patch.keys().any(|key| !keys.contains(&key.as_str())) || self.refuse_stale(proposal).is_err() {
+            return None;
+        }
+        let before = self.document.only(*kind, name);
+        let document = before.edited(&proposal.edit).ok()?;
+        let changes = before.changes_to(&document);
+        (!changes.is_empty()).then(|| Narrow { document, changes, thing: (*kind, name.clone()) })
+    }
+
+    /// The narrow change is in force from now on, `at`. In no time if nobody else has the document.
+    pub fn accept_narrow(&mut self, narrow: Narrow, by: &By, at: SystemTime) {
+        let Narrow { document, changes, thing } = narrow;
+        self.mark(&changes, by, at);
+        Arc::make_mut(&mut self.document).replace(thing.0, &thing.1, document);
+        self.things.insert(thing, self.revision);
+    }
+
     fn refuse_stale(&self, proposal: &Proposal) -> Result<(), Refusal> {
         let Some(wanted) = &proposal.only_if else { return Ok(()) };
         let (what, present) = match proposal.edit.thing() {
@@ -99,20 +129,25 @@ impl Ledger {
             self.document = Arc::new(document);
             return;
         }
-        self.revision += 1;
-        let mark = Arc::new(SetBy { by: by.clone(), at: rfc3339(at), revision: self.revision });
-        for change in &changes {
-            match change.to {
-                Value::Null => drop(self.set_by.remove(&change.key)),
-                _ => drop(self.set_by.insert(change.key.clone(), mark.clone())),
-            }
-        }
+        self.mark(&changes, by, at);
         match thing {
             Some(thing) if document.has(thing.0, &thing.1) => drop(self.things.insert(thing, self.revision)),
             Some(thing) => drop(self.things.remove(&thing)),
             None => Kind::ALL.into_iter().for_each(|kind| self.mark_changed(kind, &document)),
         }
         self.document = Arc::new(document);
+    }
+
+    /// The next revision, which has these changes.
+    fn mark(&mut self, changes: &[KeyChange], by: &By, at: SystemTime) {
+        self.revision += 1;
+        let mark = Arc::new(SetBy { by: by.clone(), at: rfc3339(at), revision: self.revision });
+        for change in changes {
+            match change.to {
+                Value::Null => drop(self.set_by.remove(&change.key)),
+                _ => drop(self.set_by.insert(change.key.clone(), mark.clone())),
+            }
+        }
     }
 
     /// Gives the things of a kind that `new` changes the present revision.
@@ -137,27 +172,53 @@ impl Ledger {
 
     /// Everything, with `in_force` for each thing that something uses.
     pub fn state(&self, in_force: impl Fn(Kind, &str) -> Map<String, Value>) -> State {
-        let thing = |kind: Kind, name: &str, configured: Map<String, Value>| {
-            let mark = |key_: &String| {
-                let full = key(&[kind.section(), name, key_]);
-                // Of a key with a table inside, the latest of its inner ones.
-                let inner =
-                    self.set_by.range(format!("{full}.")..).take_while(|(at, _)| at.starts_with(&format!("{full}.")));
-                let latest = inner.map(|(_, mark)| mark).chain(self.set_by.get(&full)).max_by_key(|mark| mark.revision);
-                Some((key_.clone(), SetBy::clone(latest?)))
-            };
-            Thing {
-                name: name.to_owned(),
-                revision: self.things.get(&(kind, name.to_owned())).copied().unwrap_or(self.revision),
-                set_by: configured.keys().filter_map(mark).collect(),
-                in_force: in_force(kind, name),
-                configured,
-            }
-        };
-        let all = |kind: Kind| self.document.things(kind).map(|(name, keys)| thing(kind, name, keys)).collect();
+        let thing = |kind, (name, keys): (&str, _)| self.with_marks(kind, name, keys, in_force(kind, name));
+        let all = |kind: Kind| self.document.things(kind).map(|named| thing(kind, named)).collect();
         State {
             revision: self.revision,
             things: Kind::ALL.iter().map(|kind| (kind.plural().to_owned(), all(*kind))).collect(),
+        }
+    }
+
+    /// `state`, which was everything, is again, after a narrow change of this thing. `now_in_force`: keys of it that
+    /// have other values.
+    pub fn follow(&self, state: &mut State, kind: Kind, name: &str, now_in_force: Map<String, Value>) {
+        state.revision = self.revision;
+        let things = state.things.get_mut(kind.plural()).into_iter().flatten();
+        let Some(configured) = self.document.thing(kind, name) else { return };
+        for thing in things.filter(|thing| thing.name == name) {
+            let mut in_force = std::mem::take(&mut thing.in_force);
+            // Of what nobody uses nothing is in force.
+            if !in_force.is_empty() {
+                in_force.extend(now_in_force.clone());
+                in_force.retain(|_, value| !value.is_null());
+            }
+            *thing = self.with_marks(kind, name, configured.clone(), in_force);
+        }
+    }
+
+    /// A thing with who set what.
+    fn with_marks(
+        &self,
+        kind: Kind,
+        name: &str,
+        configured: Map<String, Value>,
+        in_force: Map<String, Value>,
+    ) -> Thing {
+        let mark = |key_: &String| {
+            let full = key(&[kind.section(), name, key_]);
+            // Of a key with a table inside, the latest of its inner ones.
+            let inner =
+                self.set_by.range(format!("{full}.")..).take_while(|(at, _)| at.starts_with(&format!("{full}.")));
+            let latest = inner.map(|(_, mark)| mark).chain(self.set_by.get(&full)).max_by_key(|mark| mark.revision);
+            Some((key_.clone(), SetBy::clone(latest?)))
+        };
+        Thing {
+            name: name.to_owned(),
+            revision: self.things.get(&(kind, name.to_owned())).copied().unwrap_or(self.revision),
+            set_by: configured.keys().filter_map(mark).collect(),
+            in_force,
+            configured,
         }
     }
 }
@@ -225,6 +286,49 @@ mod tests {
         }
         assert_eq!((ledger.revision(), thing(&ledger, Kind::Device, "d").revision), (7, 7));
         assert_eq!(thing(&ledger, Kind::Tenant, "db").revision, 1);
+    }
+
+    #[test]
+    fn a_narrow_change_ends_as_the_same_change_of_everything_and_copies_nothing() {
+        let in_force = |ledger: &Ledger| {
+            ledger.state(|kind, name| match (kind, name) {
+                (Kind::Tenant, "web") => {
+                    let web = ledger.document().thing(kind, name).unwrap();
+                    keys(json!({ "weight": web.get("weight").unwrap_or(&json!(100)), "class": "idle" }))
+                }
+                _ => Map::new(),
+            })
+        };
+        let (mut narrow, mut whole) = (ledger(), ledger());
+        let mut state = in_force(&narrow);
+        for (name, patch) in [
+            ("web", json!({ "weight": 7 })),
+            ("web", json!({ "weight": null, "max-iops": 9 })),
+            ("web", json!({ "max-iops": null, "weight": 300 })),
+        ] {
+            let proposal =
+                Proposal { edit: tenant(name, patch), by: By::via(Via::Http), only_if: None, dry_run: false };
+            let candidate = whole.candidate(&proposal).unwrap();
+            let change = narrow.narrow(&proposal, &["weight", "max-iops"]).unwrap();
+            assert_eq!(change.changes, candidate.changes);
+            let before = Arc::as_ptr(&narrow.document);
+            narrow.accept_narrow(change, &proposal.by, SystemTime::UNIX_EPOCH);
+            whole.accept(candidate, &proposal.by, SystemTime::UNIX_EPOCH);
+            assert_eq!(Arc::as_ptr(&narrow.document), before, "nobody else has it");
+            assert_eq!(narrow.document.table(), whole.document.table());
+            let weight = narrow.document().thing(Kind::Tenant, name).unwrap().get("weight").cloned();
+            narrow.follow(&mut state, Kind::Tenant, name, keys(json!({ "weight": weight.unwrap_or(json!(100)) })));
+            assert_eq!(state, in_force(&whole));
+        }
+        let none = |edit: Edit, only_if: Option<Match>| {
+            let proposal = Proposal { edit, by: By::via(Via::Http), only_if, dry_run: false };
+            narrow.narrow(&proposal, &["weight"]).is_none()
+        };
+        assert!(none(tenant("web", json!({ "class": "idle" })), None), "another key");
+        assert!(none(tenant("web", json!({ "weight": 300 })), None), "nothing changes");
+        assert!(none(tenant("x", json!({ "weight": 1 })), None), "not there");
+        assert!(none(tenant("web", json!({ "weight": 1 })), Some(Match::Absent)), "stale");
+        assert!(none(Edit::Delete(Kind::Tenant, "web".into()), None), "no patch");
     }
 
     #[test]

@@ -41,6 +41,9 @@ const BACKLOG: i32 = 128;
 /// A token is at least as long, bytes, so that nobody guesses it.
 const TOKEN_BYTES_MIN: usize = 16;
 
+/// Keys of a tenant that [`Running::propose_narrow`] changes.
+const NARROW_KEYS: [&str; 3] = ["weight", caps::MAX_IOPS, caps::MAX_BYTES_PER_S];
+
 /// Keys that the event of a change names, and bytes of their values: the last events stay in memory, and a config may
 /// have tens of thousands of keys.
 const KEYS_TOLD: usize = 16;
@@ -79,6 +82,8 @@ pub struct Running {
 struct Changing {
     reconciler: Reconciler,
     ledger: Ledger,
+    /// Each change repeats them.
+    has_warnings: bool,
 }
 
 /// What is shown while a change is under way.
@@ -113,7 +118,7 @@ impl Running {
             ready_at: Instant::now(),
             is_draining: AtomicBool::new(false),
             counters,
-            changing: Mutex::new(Changing { reconciler, ledger }),
+            changing: Mutex::new(Changing { has_warnings: !reconciler.plan().warnings.is_empty(), reconciler, ledger }),
             shown: Mutex::new(shown),
         }
     }
@@ -194,7 +199,7 @@ impl Running {
             Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };
         let warnings = std::mem::take(&mut new.warnings);
-        let Changing { reconciler, ledger } = changing;
+        let Changing { reconciler, ledger, has_warnings } = changing;
         if !proposal.dry_run {
             warnings.iter().for_each(|warning| self.output.note(warning));
         }
@@ -204,6 +209,7 @@ impl Running {
         };
         let (changes, created) = (candidate.changes.clone(), candidate.created);
         if !proposal.dry_run {
+            *has_warnings = !warnings.is_empty();
             ledger.accept(candidate, &proposal.by, SystemTime::now());
             let state = Arc::new(state_of(&self.origin, ledger, reconciler.plan(), &self.engine));
             let mut shown = self.shown();
@@ -213,9 +219,35 @@ impl Running {
         (done, Ok(Applied { done: sentences, warnings, ..ledger.applied(changes, created, proposal.dry_run) }))
     }
 
+    /// Weight and caps of one tenant, at a price that does not grow with the config: the reader reads that section
+    /// alone. `None`: it is another change, or not plain, and nothing was done.
+    fn propose_narrow(&self, changing: &mut Changing, proposal: &Proposal) -> Option<Applied> {
+        let Edit::Patch(kind @ Kind::Tenant, name, _) = &proposal.edit else { return None };
+        let Changing { reconciler, ledger, has_warnings } = changing;
+        if proposal.dry_run || *has_warnings || self.origin.control.is_none() {
+            return None;
+        }
+        let narrow = ledger.narrow(proposal, &NARROW_KEYS)?;
+        let config = Config::parse(DOCUMENT, &narrow.document.text().0).ok()?;
+        let [tenant] = &config.tenants[..] else { return None };
+        let done = reconciler.set_tenant(name, tenant.weight, tenant.caps)?;
+        let changes = narrow.changes.clone();
+        let mut in_force: Map<String, Value> = caps::KEYS.iter().map(|key| ((*key).into(), Value::Null)).collect();
+        in_force.extend(caps::in_force(tenant.caps));
+        in_force.insert("weight".into(), tenant.weight.get().into());
+        let mut shown = self.shown();
+        // Whoever else has it would have it copied.
+        shown.document = Arc::default();
+        ledger.accept_narrow(narrow, &proposal.by, SystemTime::now());
+        shown.document = ledger.document();
+        ledger.follow(Arc::make_mut(&mut shown.state), *kind, name, in_force);
+        let sentences = done.iter().map(Change::sentence).collect();
+        Some(Applied { done: sentences, ..ledger.applied(changes, false, false) })
+    }
+
     /// As it is configured: a device that a failed attempt has left closed is in the document alone.
     fn reopen_device(&self, changing: &mut Changing, device: &str) -> Result<Applied, Refusal> {
-        let Changing { reconciler, ledger } = changing;
+        let Changing { reconciler, ledger, .. } = changing;
         let conflict = |sentence: String| Refusal::new(Fault::Conflict, sentence);
         let text = ledger.document().text().0;
         let config =
@@ -318,6 +350,9 @@ impl Server for Running {
     fn propose(&self, proposal: &Proposal) -> Result<Applied, Refusal> {
         let mut changing = self.changing();
         self.refuse_at_end()?;
+        if let Some(applied) = self.propose_narrow(&mut changing, proposal) {
+            return self.tell(&proposal.by, (Vec::new(), Ok(applied))).1;
+        }
         let candidate = changing.ledger.candidate(proposal)?;
         if candidate.changes.is_empty() {
             return Ok(changing.ledger.applied(Vec::new(), false, proposal.dry_run));

@@ -31,14 +31,16 @@ mod unended;
 
 pub use difference::Change;
 
-use crate::config::caps::WatchedCaps;
-use crate::config::{DevicePlan, LiveCaps, Plan};
+use crate::config::caps::{WatchedCaps, Whose};
+use crate::config::{DevicePlan, FlowPlan, LiveCaps, Plan};
 use crate::devices;
 use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants, Trust};
 use crate::output::Output;
 use crate::trouble::TroubleCounts;
 use crate::upgrade::{self, Serving};
 use crate::watch::Watch;
+use mqfq_blk::Weight;
+use mqfq_blk::cap::CapLimits;
 use mqfq_blk::client::{MakeClient, Remains};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::Engine;
@@ -164,6 +166,41 @@ impl Reconciler {
         self.plan = target;
         self.things.watched_caps.follow(&self.things.caps, &self.plan);
         Ok(changes)
+    }
+
+    /// Puts a weight and caps of a tenant in force, as [`Reconciler::propose`] would, at a price that does not grow with
+    /// what its tenants are. `None`: groups compete, or weights are those of exports, and nothing was done.
+    pub fn set_tenant(&mut self, tenant: &str, weight: Weight, caps: CapLimits) -> Option<Vec<Change>> {
+        let is_its = |(_, flow): &(Slot, &FlowPlan)| flow.tenant == tenant;
+        let flows = |(slot, device): (Slot, &DevicePlan)| {
+            device.flows.iter().filter(is_its).map(|(flow, _)| (slot, flow)).collect::<Vec<_>>()
+        };
+        let flows: Vec<(Slot, Slot)> = self.plan.devices.iter().flat_map(flows).collect();
+        let has_groups = |(device, flow): &(Slot, Slot)| {
+            let device = &self.plan.devices[*device];
+            !device.groups.is_empty() || device.flows[*flow].export.is_some()
+        };
+        if flows.iter().any(has_groups) {
+            return None;
+        }
+        self.look_again();
+        let mut changes = Vec::new();
+        let mut had = None;
+        for (slot, flow_slot) in flows {
+            let device = &mut self.plan.devices[slot];
+            let flow = &mut device.flows[flow_slot];
+            had.get_or_insert(flow.caps);
+            if flow.weight != weight {
+                changes.push(difference::of_weight(&device.config.name, tenant, flow.weight, weight));
+                self.engine.set_flow_weight(slot.place(), flow_slot.into(), weight);
+            }
+            (flow.weight, flow.caps) = (weight, caps);
+        }
+        if let Some(had) = had.filter(|had| *had != caps) {
+            changes.push(difference::of_caps(Whose::Tenant(tenant.to_owned()), had, caps));
+            self.things.caps.set_tenant(&self.engine, tenant, caps);
+        }
+        Some(changes)
     }
 
     /// Closes the device of this name, after its clients, and puts `plan` in force, which has it: it is opened anew.
@@ -510,7 +547,7 @@ fn with_those_that_go(before: &DevicePlan, plan: &DevicePlan) -> DevicePlan {
     let going: Vec<_> = before.flows.iter().filter(|(slot, _)| plan.flows.get(*slot).is_none()).collect();
     for (slot, flow) in going {
         let group = flow.group.filter(|_| same_groups);
-        both.flows.put(slot, crate::config::FlowPlan { group, ..flow.clone() });
+        both.flows.put(slot, FlowPlan { group, ..flow.clone() });
     }
     both
 }

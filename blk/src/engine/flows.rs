@@ -238,6 +238,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Another weight of a flow that is there and in no group, from its next request on. Nobody waits.
+    ///
+    /// # Panics
+    /// If there is no such device or flow.
+    pub fn set_flow_weight(&self, device: usize, flow: FlowId, weight: Weight) {
+        let _changing = self.changing();
+        self.shared_device(device).running().policy.set_weight(flow, weight);
+        self.with(device, |at| at.flows[flow.0 as usize].as_mut().expect("it is there").weight = weight);
+    }
+
     /// Waits until no request of `whose` is left on a device of those that were admitted before this call.
     ///
     /// # Errors

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The keys, of tenants and exports alike.
-pub(super) const MAX_IOPS: &str = "max-iops";
-pub(super) const MAX_BYTES_PER_S: &str = "max-bytes-per-s";
-pub(super) const KEYS: [&str; 2] = [MAX_IOPS, MAX_BYTES_PER_S];
+pub const MAX_IOPS: &str = "max-iops";
+pub const MAX_BYTES_PER_S: &str = "max-bytes-per-s";
+pub const KEYS: [&str; 2] = [MAX_IOPS, MAX_BYTES_PER_S];
 
 /// The caps in a section.
 pub(super) fn read(section: &Section<'_, '_>) -> Result<CapLimits, ConfigError> {
@@ -70,6 +70,13 @@ impl LiveCaps {
     pub fn add(&mut self, plan: &Plan) {
         for (whose, limits) in limits(plan) {
             self.0.entry(whose).or_insert_with(|| Cap::new(limits));
+        }
+    }
+
+    /// From now on a tenant may do what `limits` say.
+    pub fn set_tenant(&self, engine: &Engine, tenant: &str, limits: CapLimits) {
+        if let Some(cap) = self.0.get(&Whose::Tenant(tenant.to_owned())) {
+            engine.set_cap(cap, limits);
         }
     }
 

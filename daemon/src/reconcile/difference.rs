@@ -5,13 +5,15 @@
 
 use crate::config::caps::{self, Whose};
 use crate::config::{DevicePlan, ExportPlan, FlowPlan, GroupPlan, Plan, ServerConfig};
-use mqfq_blk::PolicyKind;
+use mqfq_blk::cap::CapLimits;
 use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::Slot;
+use mqfq_blk::{PolicyKind, Weight};
 use mqfq_config::size;
+use mqfq_front::front_end::ExportAddress;
 use mqfq_front::identity::{Access, Identity};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Something that was changed.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
@@ -102,6 +104,7 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
             }
         }
     }
+    let (old_addresses, new_addresses) = (addresses(old), addresses(new));
     for (slot, export) in new.exports.iter() {
         let of = |change| of_export(new, export, change);
         let name = &new.devices[export.device].config.name;
@@ -113,10 +116,16 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
                 all.append(&mut keys);
             }
         }
-        let (from, to) = (addresses(old, slot), addresses(new, slot));
+        let (from, to) = (old_addresses.get(&slot), new_addresses.get(&slot));
         if old.exports.get(slot).is_some() && from != to {
-            let words = |all: BTreeSet<String>| all.into_iter().collect::<Vec<_>>().join(" and ");
-            all.push(of(Change::of(name, "addresses", words(from), words(to))));
+            let written = |all: Option<&Vec<&ExportAddress>>| {
+                all.into_iter().flatten().map(ToString::to_string).collect::<BTreeSet<_>>()
+            };
+            let (from, to) = (written(from), written(to));
+            let words = |all: &BTreeSet<String>| all.iter().cloned().collect::<Vec<_>>().join(" and ");
+            if from != to {
+                all.push(of(Change::of(name, "addresses", words(&from), words(&to))));
+            }
         }
     }
     for (_, export) in old.exports.iter().filter(|(slot, _)| new.exports.get(*slot).is_none()) {
@@ -126,14 +135,23 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
         all.push(Change::of(&device.config.name, "removed", "", ""));
     }
     for (whose, from, to) in caps::changed(old, new) {
-        let (tenant, export) = match whose {
-            Whose::Tenant(tenant) => (Some(tenant), None),
-            Whose::Export(export) => (None, Some(export)),
-        };
-        let change = Change::of_server("caps", caps::shown(from), caps::shown(to));
-        all.push(Change { tenant, export, ..change });
+        all.push(of_caps(whose, from, to));
     }
     all
+}
+
+/// Somebody's caps are others.
+pub fn of_caps(whose: Whose, from: CapLimits, to: CapLimits) -> Change {
+    let (tenant, export) = match whose {
+        Whose::Tenant(tenant) => (Some(tenant), None),
+        Whose::Export(export) => (None, Some(export)),
+    };
+    Change { tenant, export, ..Change::of_server("caps", caps::shown(from), caps::shown(to)) }
+}
+
+/// A tenant has another weight on a device.
+pub fn of_weight(device: &str, tenant: &str, from: Weight, to: Weight) -> Change {
+    Change { tenant: Some(tenant.to_owned()), ..Change::of(device, "weight", from.get(), to.get()) }
 }
 
 fn of_export(plan: &Plan, export: &ExportPlan, change: Change) -> Change {
@@ -141,9 +159,13 @@ fn of_export(plan: &Plan, export: &ExportPlan, change: Change) -> Change {
     Change { tenant: Some(tenant), export: Some(export.name.clone()), ..change }
 }
 
-fn addresses(plan: &Plan, export: Slot) -> BTreeSet<String> {
-    let of = plan.listeners.iter().filter(|(_, slots)| slots.contains(&export));
-    of.map(|(address, _)| address.to_string()).collect()
+/// Of each export, in the order of the listeners.
+fn addresses(plan: &Plan) -> BTreeMap<Slot, Vec<&ExportAddress>> {
+    let mut all: BTreeMap<Slot, Vec<&ExportAddress>> = BTreeMap::new();
+    for (address, slots) in &plan.listeners {
+        slots.iter().for_each(|slot| all.entry(*slot).or_default().push(address));
+    }
+    all
 }
 
 fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&'static str, String, String)) {

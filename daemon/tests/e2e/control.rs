@@ -299,6 +299,39 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
     server.terminate();
 }
 
+/// A weight and caps go a short way where they can; everybody sees the same as after the long one.
+#[test]
+fn a_change_of_one_tenant_says_and_does_the_same_by_either_way() {
+    let [short, long] = [(); 2].map(|()| Server::start(CONFIG));
+    let all = |server: &Server| {
+        let mut said = get(server, "/v1/tenants");
+        for thing in said["things"].as_array_mut().unwrap() {
+            for set_by in thing["set_by"].as_object_mut().unwrap().values_mut() {
+                set_by.as_object_mut().unwrap().remove("at");
+            }
+        }
+        said
+    };
+    for (patch, put) in [
+        (json!({ "weight": 40 }), json!({ "weight": 40 })),
+        (json!({ "max-iops": 500, "weight": 41 }), json!({ "max-iops": 500, "weight": 41 })),
+        (json!({ "max-iops": null, "max-bytes-per-s": "1MiB" }), json!({ "weight": 41, "max-bytes-per-s": "1MiB" })),
+        (json!({ "weight": null }), json!({ "max-bytes-per-s": "1MiB" })),
+    ] {
+        let (patch, put) = (patch.to_string(), put.to_string());
+        let one = ask(&short, "PATCH", "/v1/tenants/web", &[], Some(&patch));
+        let other = ask(&long, "PUT", "/v1/tenants/web", &[], Some(&put));
+        assert_eq!((one.0, &one), (200, &other));
+        assert_eq!(all(&short), all(&long));
+    }
+    let wrong = |server: &Server| refused(ask(server, "PATCH", "/v1/tenants/web", &[], Some("{\"weight\":0}")));
+    assert_eq!(wrong(&short), wrong(&long));
+    // The next change of everything finds all of it.
+    let class = "{\"class\":\"idle\"}";
+    let one = ask(&short, "PATCH", "/v1/tenants/db", &[], Some(class));
+    assert_eq!(one, ask(&long, "PATCH", "/v1/tenants/db", &[], Some(class)));
+}
+
 #[test]
 fn two_controllers_at_once_never_mix_and_the_slower_is_told() {
     let server = Server::start(CONFIG);
