@@ -9,45 +9,24 @@
 #include <linux/backing-dev.h>
 #include "glue.h"
 
-struct mqfq_cgroup {
-	struct blkg_policy_data pd;	/* first */
-	struct mqfq_flow flow;
-	u32 own_weight;			/* of this device; 0: the cgroup's */
-};
-
 struct mqfq_default {
 	struct blkcg_policy_data cpd;	/* first */
 	u32 weight;
 };
 
-static struct blkcg_policy policy;
 /* Flows of cgroups that there are. */
 static atomic_t flows;
 
-static struct mqfq_cgroup *cgroup_of(struct blkcg_gq *blkg)
-{
-	return (struct mqfq_cgroup *)blkg_to_pd(blkg, &policy);
-}
-
 static struct mqfq_default *default_of(struct blkcg *blkcg)
 {
-	return (struct mqfq_default *)blkcg_to_cpd(blkcg, &policy);
+	return (struct mqfq_default *)blkcg_to_cpd(blkcg, &mqfq_policy);
 }
 
-static struct mqfq_flow *flow_or_root(struct mqfq_elevator *e, struct blkcg_gq *blkg)
+struct mqfq_flow *mqfq_flow_of_root(struct mqfq_elevator *e)
 {
-	struct mqfq_cgroup *cgroup = blkg && blkg->q == e->q ? cgroup_of(blkg) : NULL;
+	struct mqfq_cgroup *cgroup = e->q->root_blkg ? mqfq_cgroup_of(e->q->root_blkg) : NULL;
 
-	if (!cgroup && e->q->root_blkg)
-		cgroup = cgroup_of(e->q->root_blkg);
 	return cgroup ? &cgroup->flow : &e->plain;
-}
-
-struct mqfq_flow *mqfq_flow_of(struct mqfq_elevator *e, struct bio *bio)
-{
-	if (!e->has_cgroups)
-		return &e->plain;
-	return flow_or_root(e, bio ? bio->bi_blkg : NULL);
 }
 
 /* Of the task that asks for a tag. Under rcu_read_lock(). */
@@ -58,34 +37,33 @@ struct mqfq_flow *mqfq_flow_of_current(struct mqfq_elevator *e)
 	if (!e->has_cgroups)
 		return &e->plain;
 	css = task_css(current, io_cgrp_id);
-	return flow_or_root(e, blkg_lookup(css_to_blkcg(css), e->q));
+	return mqfq_flow_of_blkg(e, blkg_lookup(css_to_blkcg(css), e->q));
 }
 
-void mqfq_flow_pin(struct mqfq_elevator *e, struct mqfq_flow *flow)
-{
-	if (flow != &e->plain)
-		blkg_get(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
-}
-
-/* The same of a flow that may be on its way out. Under rcu_read_lock(). */
+/* Pins a flow that may be on its way out. Under rcu_read_lock(). */
 bool mqfq_flow_try_pin(struct mqfq_elevator *e, struct mqfq_flow *flow)
 {
 	return flow == &e->plain ||
 	       blkg_tryget(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
 }
 
-void mqfq_flow_unpin(struct mqfq_elevator *e, struct mqfq_flow *flow)
+static u32 weight_of_cgroup(struct mqfq_cgroup *cgroup)
 {
-	if (flow != &e->plain)
-		blkg_put(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
+	return cgroup->own_weight ?: default_of(cgroup->pd.blkg->blkcg)->weight;
 }
 
 static void set_weight(struct mqfq_cgroup *cgroup)
 {
-	u32 weight = cgroup->own_weight ?: default_of(cgroup->pd.blkg->blkcg)->weight;
+	u32 weight = weight_of_cgroup(cgroup);
+	struct mqfq_elevator *e = cgroup->e;
+	unsigned long flags;
 
 	WRITE_ONCE(cgroup->flow.weight, weight);
-	mqfq_flow_set_weight(&cgroup->flow, (u64)weight << 8);
+	if (!cgroup->is_in_tree)
+		return;
+	spin_lock_irqsave(&e->tree_lock, flags);
+	mqfq_tree_set_weight(&e->tree, &cgroup->node, weight);
+	spin_unlock_irqrestore(&e->tree_lock, flags);
 }
 
 static struct blkcg_policy_data *cpd_alloc(gfp_t gfp)
@@ -124,8 +102,41 @@ static void pd_init(struct blkg_policy_data *pd)
 	struct mqfq_cgroup *cgroup = (struct mqfq_cgroup *)pd;
 	struct mqfq_elevator *e = pd->blkg->q->elevator->elevator_data;
 
-	mqfq_flow_init(&cgroup->flow, MQFQ_WEIGHT_DEFAULT, mqfq_gvt(&e->s.mind));
-	set_weight(cgroup);
+	cgroup->e = e;
+	mqfq_flow_init(&cgroup->flow, weight_of_cgroup(cgroup), mqfq_gvt(&e->s.mind));
+}
+
+/* Under queue_lock, parents before their children. What is in the root competes with the top. */
+static void pd_online(struct blkg_policy_data *pd)
+{
+	struct mqfq_cgroup *cgroup = (struct mqfq_cgroup *)pd;
+	struct blkcg_gq *above = pd->blkg->parent;
+	struct mqfq_cgroup *parent = above && above->parent ? mqfq_cgroup_of(above) : NULL;
+	struct mqfq_elevator *e = cgroup->e;
+	unsigned long flags;
+
+	if (parent && !parent->is_in_tree)
+		parent = NULL;
+	spin_lock_irqsave(&e->tree_lock, flags);
+	mqfq_tree_add(&e->tree, &cgroup->node, parent ? &parent->node : NULL, &cgroup->flow,
+		      cgroup->flow.weight);
+	spin_unlock_irqrestore(&e->tree_lock, flags);
+	cgroup->is_in_tree = true;
+}
+
+/* Its requests may still come, and compete at the weight that it had. */
+static void pd_offline(struct blkg_policy_data *pd)
+{
+	struct mqfq_cgroup *cgroup = (struct mqfq_cgroup *)pd;
+	struct mqfq_elevator *e = cgroup->e;
+	unsigned long flags;
+
+	if (!cgroup->is_in_tree)
+		return;
+	cgroup->is_in_tree = false;
+	spin_lock_irqsave(&e->tree_lock, flags);
+	mqfq_tree_remove(&e->tree, &cgroup->node);
+	spin_unlock_irqrestore(&e->tree_lock, flags);
 }
 
 static void pd_free(struct blkg_policy_data *pd)
@@ -151,7 +162,7 @@ static int weight_show(struct seq_file *sf, void *v)
 	struct blkcg *blkcg = css_to_blkcg(seq_css(sf));
 
 	seq_printf(sf, "default %u\n", default_of(blkcg)->weight);
-	blkcg_print_blkgs(sf, blkcg, show_weight, &policy, 0, false);
+	blkcg_print_blkgs(sf, blkcg, show_weight, &mqfq_policy, 0, false);
 	return 0;
 }
 
@@ -175,8 +186,8 @@ static ssize_t write_default(struct blkcg *blkcg, const char *text)
 	spin_lock_irq(&blkcg->lock);
 	default_of(blkcg)->weight = weight;
 	hlist_for_each_entry(blkg, &blkcg->blkg_list, blkcg_node)
-		if (cgroup_of(blkg))
-			set_weight(cgroup_of(blkg));
+		if (mqfq_cgroup_of(blkg))
+			set_weight(mqfq_cgroup_of(blkg));
 	spin_unlock_irq(&blkcg->lock);
 	return 0;
 }
@@ -196,13 +207,13 @@ static ssize_t weight_write(struct kernfs_open_file *of, char *buf, size_t count
 		error = write_default(blkcg, text);
 		return error ?: count;
 	}
-	error = mqfq_conf_open(blkcg, &policy, text, &ctx);
+	error = mqfq_conf_open(blkcg, &mqfq_policy, text, &ctx);
 	if (error)
 		return error;
 	text = strim(ctx.body);
 	if (strcmp(text, "default"))
 		error = weight_of(text, &weight);
-	cgroup = cgroup_of(ctx.blkg);
+	cgroup = mqfq_cgroup_of(ctx.blkg);
 	if (!error && cgroup) {
 		cgroup->own_weight = weight;
 		set_weight(cgroup);
@@ -217,7 +228,8 @@ static u64 show_stat(struct seq_file *sf, struct blkg_policy_data *pd, int off)
 	struct mqfq_elevator *e = pd->blkg->q->elevator->elevator_data;
 	const char *name = pd->blkg->q->disk ? bdi_dev_name(pd->blkg->q->disk->bdi) : NULL;
 	u64 bytes[2] = {}, done[2] = {}, system_ns = 0, out = 0;
-	u32 hctx;
+	unsigned long flags;
+	u32 hctx, part;
 
 	if (!name)
 		return 0;
@@ -231,15 +243,18 @@ static u64 show_stat(struct seq_file *sf, struct blkg_policy_data *pd, int off)
 		system_ns += atomic64_read(&lane->system_ns);
 		out += atomic64_read(&lane->requests_out);
 	}
-	seq_printf(sf, "%s rbytes=%llu wbytes=%llu rios=%llu wios=%llu usec=%llu inflight=%llu weight=%u\n",
+	spin_lock_irqsave(&e->tree_lock, flags);
+	part = mqfq_tree_entitlement(&e->tree, &cgroup->flow, mqfq_gvt(&e->s.mind));
+	spin_unlock_irqrestore(&e->tree_lock, flags);
+	seq_printf(sf, "%s rbytes=%llu wbytes=%llu rios=%llu wios=%llu usec=%llu inflight=%llu weight=%u entitlement=%u.%02u\n",
 		   name, bytes[0], bytes[1], done[0], done[1], div_u64(system_ns, 1000), out,
-		   READ_ONCE(cgroup->flow.weight));
+		   READ_ONCE(cgroup->flow.weight), part / 100, part % 100);
 	return 0;
 }
 
 static int stat_show(struct seq_file *sf, void *v)
 {
-	blkcg_print_blkgs(sf, css_to_blkcg(seq_css(sf)), show_stat, &policy, 0, false);
+	blkcg_print_blkgs(sf, css_to_blkcg(seq_css(sf)), show_stat, &mqfq_policy, 0, false);
 	return 0;
 }
 
@@ -249,21 +264,47 @@ static struct cftype files[] = {
 	{ }
 };
 
-static struct blkcg_policy policy = {
+struct blkcg_policy mqfq_policy = {
 	.dfl_cftypes = files,
 	.cpd_alloc_fn = cpd_alloc,
 	.cpd_free_fn = cpd_free,
 	.pd_alloc_fn = pd_alloc,
 	.pd_init_fn = pd_init,
+	.pd_online_fn = pd_online,
+	.pd_offline_fn = pd_offline,
 	.pd_free_fn = pd_free,
 };
 
 static bool is_registered;
 
+/* Often enough that a share follows within some hundredths of a second. */
+#define BALANCE_JIFFIES (HZ / 100 ?: 1)
+
+static void balance(struct work_struct *work)
+{
+	struct delayed_work *own = to_delayed_work(work);
+	struct mqfq_elevator *e = container_of(own, struct mqfq_elevator, balance);
+	unsigned long flags;
+	bool goes_on;
+
+	spin_lock_irqsave(&e->tree_lock, flags);
+	goes_on = mqfq_tree_step(&e->tree, mqfq_gvt(&e->s.mind));
+	spin_unlock_irqrestore(&e->tree_lock, flags);
+	if (goes_on)
+		schedule_delayed_work(&e->balance, BALANCE_JIFFIES);
+}
+
+/* A cgroup in another one submits after it was idle: it has a newcomer's weight until the step. */
+void mqfq_cgroups_wake(struct mqfq_elevator *e, struct mqfq_flow *flow)
+{
+	WRITE_ONCE(flow->is_idle, false);
+	schedule_delayed_work(&e->balance, 1);
+}
+
 /* Without a free place for a policy, everybody is one flow. */
 int mqfq_cgroups_register(void)
 {
-	int error = blkcg_policy_register(&policy);
+	int error = blkcg_policy_register(&mqfq_policy);
 
 	if (error)
 		pr_err("mqfq: no cgroup policy, error %d: all requests are one flow\n", error);
@@ -277,12 +318,17 @@ void mqfq_cgroups_unregister(void)
 		return;
 	/* 6.1 frees that of a removed cgroup later, by the policy's own function. */
 	wait_var_event(&flows, !atomic_read(&flows));
-	blkcg_policy_unregister(&policy);
+	blkcg_policy_unregister(&mqfq_policy);
 }
 
 int mqfq_cgroups_activate(struct mqfq_elevator *e)
 {
-	int error = is_registered ? mqfq_activate(e->q, &policy) : 0;
+	int error;
+
+	spin_lock_init(&e->tree_lock);
+	mqfq_tree_init(&e->tree);
+	INIT_DELAYED_WORK(&e->balance, balance);
+	error = is_registered ? mqfq_activate(e->q, &mqfq_policy) : 0;
 
 	e->has_cgroups = is_registered && !error;
 	return error;
@@ -298,14 +344,16 @@ void mqfq_cgroups_refresh(struct mqfq_elevator *e)
 		return;
 	spin_lock_irq(&e->q->queue_lock);
 	list_for_each_entry(blkg, &e->q->blkg_list, q_node)
-		if (cgroup_of(blkg))
-			mqfq_flow_refresh(&cgroup_of(blkg)->flow, gvt);
+		if (mqfq_cgroup_of(blkg))
+			mqfq_flow_refresh(&mqfq_cgroup_of(blkg)->flow, gvt);
 	spin_unlock_irq(&e->q->queue_lock);
 }
 
 void mqfq_cgroups_deactivate(struct mqfq_elevator *e)
 {
 	if (e->has_cgroups)
-		mqfq_deactivate(e->q, &policy);
+		mqfq_deactivate(e->q, &mqfq_policy);
 	e->has_cgroups = false;
+	/* Nobody submits any more: the queue is frozen. */
+	cancel_delayed_work_sync(&e->balance);
 }

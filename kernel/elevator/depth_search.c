@@ -322,12 +322,13 @@ static u32 watch(struct mqfq_search *search, const struct mqfq_phase *phase, u32
 		search->is_up = true;
 		search->fails = 0;
 		search->reason = MQFQ_CHANGED;
-	} else if (search->left > 1) {
+		return look_on(search, phase, depth, now_ns);
+	}
+	if (search->left > 1) {
 		search->left--;
 		return search->base;
-	} else {
-		search->hold = min_t(u32, 2 * search->hold, HOLD_MAX);
 	}
+	search->hold = min_t(u32, 2 * search->hold, HOLD_MAX);
 	return look_on(search, phase, depth, now_ns);
 }
 

@@ -125,6 +125,7 @@ static struct mqfq_elevator *elevator_new(struct request_queue *q)
 	for (hctx = 0; hctx < hctxs; hctx++) {
 		spin_lock_init(&e->hctxs[hctx].lock);
 		INIT_LIST_HEAD(&e->hctxs[hctx].urgent);
+		e->hctxs[hctx].queue = &e->s.queues[hctx];
 	}
 	mqfq_flow_init(&e->plain, MQFQ_WEIGHT_DEFAULT, 0);
 	INIT_DELAYED_WORK(&e->refresh, refresh);
@@ -204,15 +205,15 @@ static void mqfq_exit_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
 	hctx->sched_data = NULL;
 }
 
-static u32 hctx_index(struct mqfq_elevator *e, struct mqfq_hctx *own)
+static u32 hctx_index(struct mqfq_hctx *own)
 {
-	return own - e->hctxs;
+	return own->queue->hctx;
 }
 
 /* True if the flow holds its part, by weight, of the tags of a queue that others use too. */
 static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 {
-	u64 out = atomic64_read(&lane->requests_out), weight = READ_ONCE(lane->flow->weight);
+	u64 out = atomic64_read(&lane->requests_out), weight = READ_ONCE(lane->flow->part);
 	u64 shares = atomic64_read(&own->share_out);
 
 	return out && shares > weight && out * shares >= weight * tags;
@@ -224,7 +225,7 @@ static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 ta
  * threads that write back for others, get along with the lower half of the tags. Metadata and swap
  * are never held up: others may wait for them.
  */
-static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
+static noinline void limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 {
 	struct mqfq_elevator *e = elevator_of(data->q);
 	struct mqfq_hctx *own = data->hctx->sched_data;
@@ -238,10 +239,10 @@ static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 		return;
 	}
 	rcu_read_lock();
-	lane = &mqfq_flow_of_current(e)->lanes[hctx_index(e, own)];
+	lane = &mqfq_flow_of_current(e)->lanes[hctx_index(own)];
 	if (!holds_its_part(own, lane, tags)) {
 		/* A plug asks for many at once; nobody counts them before they are inserted. */
-		if ((u64)atomic64_read(&own->share_out) > READ_ONCE(lane->flow->weight))
+		if ((u64)atomic64_read(&own->share_out) > READ_ONCE(lane->flow->part))
 			data->nr_tags = min(data->nr_tags, 1U);
 		rcu_read_unlock();
 		return;
@@ -261,17 +262,25 @@ static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 	mqfq_flow_unpin(e, lane->flow);
 }
 
+static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
+{
+	struct mqfq_hctx *own = data->hctx->sched_data;
+
+	/* While half of the tags are free, nobody starves. */
+	if (2 * (atomic_read(&own->tags_out) + data->nr_tags) > data->q->nr_requests)
+		limit_depth(opf, data);
+}
+
 static bool mqfq_bio_merge(struct request_queue *q, struct bio *bio, unsigned int segments)
 {
 	struct mqfq_hctx *own = mqfq_map_queue(q, bio)->sched_data;
 	struct mqfq_elevator *e = elevator_of(q);
-	u32 index = hctx_index(e, own);
 	struct mqfq_lane *lane;
 	bool merged;
 
-	if (!READ_ONCE(e->s.queues[index].stage.staged))
+	if (!READ_ONCE(own->queue->stage.staged))
 		return false;
-	lane = &mqfq_flow_of(e, bio)->lanes[index];
+	lane = &mqfq_flow_of(e, bio)->lanes[hctx_index(own)];
 	spin_lock(&own->lock);
 	merged = blk_bio_list_merge(q, &lane->requests, bio, segments);
 	spin_unlock(&own->lock);
@@ -287,10 +296,11 @@ static void mqfq_prepare_request(struct request *rq)
 /* The request holds a scheduler tag on its flow's account until it is finished. */
 static void hold_tag(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_lane *lane)
 {
+	atomic_inc(&own->tags_out);
 	if (atomic64_fetch_inc(&lane->requests_out))
 		return;
 	mqfq_flow_pin(e, lane->flow);
-	WRITE_ONCE(lane->share, READ_ONCE(lane->flow->weight));
+	WRITE_ONCE(lane->share, READ_ONCE(lane->flow->part));
 	atomic64_add(lane->share, &own->share_out);
 }
 
@@ -301,6 +311,7 @@ static void give_tag_back(struct mqfq_elevator *e, struct mqfq_hctx *own,
 	u64 share = READ_ONCE(lane->share);
 	s64 left;
 
+	atomic_dec(&own->tags_out);
 	/* Flows are freed after a grace period: we may look at one that others unpinned. */
 	rcu_read_lock();
 	/* Fully ordered: a waiter queues itself, fences, and looks at this count. */
@@ -326,7 +337,7 @@ static void note(struct mqfq_hctx *own, struct mqfq_queue *queue, enum mqfq_stat
 }
 
 /* What a request holds while it is on the device: its units, and whether it is counted. */
-static unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *meter, struct request *rq,
+static inline unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *meter, struct request *rq,
 			    u32 units)
 {
 	if (!mqfq_tuning_is_on(&e->tuning))
@@ -338,7 +349,7 @@ static unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *meter, s
 }
 
 /* The request goes to the device with so many units, now or when the device has room. */
-static void grant(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_lane *lane,
+static inline void grant(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_lane *lane,
 		  struct request *rq, u32 units)
 {
 	u32 direction = rq_data_dir(rq);
@@ -346,13 +357,13 @@ static void grant(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_la
 	rq->elv.priv[1] = (void *)charge(e, &own->meter, rq, units);
 	WRITE_ONCE(lane->bytes[direction], lane->bytes[direction] + blk_rq_bytes(rq));
 	WRITE_ONCE(lane->done[direction], lane->done[direction] + 1);
-	trace_mqfq_dispatch(rq, lane, hctx_index(e, own));
+	trace_mqfq_dispatch(rq, lane, hctx_index(own));
 }
 
 static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq,
 		   bool at_head)
 {
-	u32 index = hctx_index(e, own), units;
+	u32 index = hctx_index(own), units;
 	struct mqfq_lane *lane;
 	bool goes;
 
@@ -369,8 +380,10 @@ static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct reques
 	rq->elv.priv[0] = lane;
 	if (rq->start_time_ns > own->meter.clock_ns)
 		WRITE_ONCE(own->meter.clock_ns, rq->start_time_ns);
+	if (unlikely(READ_ONCE(lane->flow->is_idle)))
+		mqfq_cgroups_wake(e, lane->flow);
 	hold_tag(e, own, lane);
-	goes = mqfq_enter(&e->s, &e->s.queues[index], lane, &rq->queuelist, &units);
+	goes = mqfq_enter(&e->s, own->queue, lane, &rq->queuelist, &units);
 	trace_mqfq_insert(rq, lane, index);
 	if (goes) {
 		grant(e, own, lane, rq, units);
@@ -383,7 +396,7 @@ static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *l
 {
 	struct mqfq_elevator *e = elevator_of(hctx->queue);
 	struct mqfq_hctx *own = hctx->sched_data;
-	struct mqfq_queue *queue = &e->s.queues[hctx_index(e, own)];
+	struct mqfq_queue *queue = own->queue;
 	struct request *rq, *next;
 
 	spin_lock(&own->lock);
@@ -396,19 +409,18 @@ static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *l
 
 static bool mqfq_has_work(struct blk_mq_hw_ctx *hctx)
 {
-	struct mqfq_elevator *e = elevator_of(hctx->queue);
 	struct mqfq_hctx *own = hctx->sched_data;
-	struct mqfq_queue *queue = &e->s.queues[hctx_index(e, own)];
+	struct mqfq_queue *queue = own->queue;
 
-	return (READ_ONCE(queue->stage.staged) && !READ_ONCE(queue->waiting)) ||
-	       !list_empty_careful(&own->urgent);
+	return !list_empty_careful(&own->urgent) ||
+	       (READ_ONCE(queue->stage.staged) && !READ_ONCE(queue->waiting));
 }
 
 static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
 {
 	struct mqfq_elevator *e = elevator_of(hctx->queue);
 	struct mqfq_hctx *own = hctx->sched_data;
-	struct mqfq_queue *queue = &e->s.queues[hctx_index(e, own)];
+	struct mqfq_queue *queue = own->queue;
 	struct request *rq = NULL;
 	enum mqfq_state state;
 	struct list_head *item;
@@ -440,7 +452,8 @@ static void count(struct mqfq_elevator *e, struct mqfq_meter *meter, struct requ
 {
 	struct mqfq_tuning *tuning = &e->tuning;
 	struct mqfq_counts __percpu *counts = tuning->counts;
-	u32 units = (unsigned long)rq->elv.priv[1] & MQFQ_UNITS_MASK, class = mqfq_class_of(units);
+	u32 units = (unsigned long)rq->elv.priv[1] & MQFQ_UNITS_MASK;
+	u32 class = mqfq_class_of(units);
 	u64 before_ns = this_cpu_read(counts->completed_ns);
 	u64 longest_ns = this_cpu_read(counts->silent_to_ns) - this_cpu_read(counts->silent_from_ns);
 
@@ -449,7 +462,8 @@ static void count(struct mqfq_elevator *e, struct mqfq_meter *meter, struct requ
 	this_cpu_add(counts->work[class].units, units);
 	this_cpu_inc(counts->work[class].requests);
 	this_cpu_add(counts->unit_ns, units * now);
-	if ((s64)(now - before_ns - longest_ns) > 0 || this_cpu_read(counts->epoch) != READ_ONCE(tuning->epoch)) {
+	if ((s64)(now - before_ns - longest_ns) > 0 ||
+	    this_cpu_read(counts->epoch) != READ_ONCE(tuning->epoch)) {
 		this_cpu_write(counts->silent_from_ns, before_ns);
 		this_cpu_write(counts->silent_to_ns, now);
 		this_cpu_write(counts->epoch, READ_ONCE(tuning->epoch));
@@ -493,11 +507,11 @@ static void mqfq_finish_request(struct request *rq)
 	if (unlikely(is_counted(rq)))
 		count(e, &own->meter, rq, ktime_get_ns());
 	units = (unsigned long)rq->elv.priv[1];
-	trace_mqfq_complete(rq, lane, hctx_index(e, own));
+	trace_mqfq_complete(rq, lane, hctx_index(own));
 	rq->elv.priv[0] = NULL;
 	rq->elv.priv[1] = NULL;
 	if (units)
-		mqfq_complete(&e->s, hctx_index(e, own), units);
+		mqfq_complete(&e->s, hctx_index(own), units);
 	give_tag_back(e, own, lane);
 }
 

@@ -21,6 +21,29 @@ u64 mqfq_weight_rate(u64 weight_fixed)
 void mqfq_flow_set_weight(struct mqfq_flow *flow, u64 weight_fixed)
 {
 	WRITE_ONCE(flow->rate, mqfq_weight_rate(weight_fixed));
+	WRITE_ONCE(flow->part, min_t(u64, weight_fixed << 8, ~0U));
+}
+
+/* The same of an effective weight in 2^-32ths, which is 1/128 at least. */
+void mqfq_flow_set_rate(struct mqfq_flow *flow, u64 effective)
+{
+	u64 at_weight_1 = (MQFQ_UNITS_PER_BYTE * MQFQ_WEIGHT_DEFAULT) << 32, rate;
+
+	effective = max_t(u64, effective, 1ULL << 25);
+	rate = mul_u64_u64_div_u64(at_weight_1, 1ULL << 32, effective);
+	/* Charges on other CPUs read it: not written if it is so. */
+	if (READ_ONCE(flow->rate) == rate)
+		return;
+	WRITE_ONCE(flow->rate, rate);
+	WRITE_ONCE(flow->part, effective >> 16);
+}
+
+/* The weight at which it competes, in 2^-32ths. */
+u64 mqfq_flow_effective(struct mqfq_flow *flow)
+{
+	u64 at_weight_1 = (MQFQ_UNITS_PER_BYTE * MQFQ_WEIGHT_DEFAULT) << 32;
+
+	return mul_u64_u64_div_u64(at_weight_1, 1ULL << 32, READ_ONCE(flow->rate));
 }
 
 void mqfq_flow_init(struct mqfq_flow *flow, u32 weight, u64 start)
@@ -28,6 +51,8 @@ void mqfq_flow_init(struct mqfq_flow *flow, u32 weight, u64 start)
 	atomic64_set(&flow->finish, start & ~(MQFQ_GRAIN - 1));
 	atomic64_set(&flow->carry, 0);
 	atomic64_set(&flow->credit, 0);
+	atomic64_set(&flow->skipped, 0);
+	flow->is_idle = false;
 	flow->weight = weight;
 	mqfq_flow_set_weight(flow, (u64)weight << 8);
 }
@@ -56,6 +81,7 @@ static void raise_finish(struct mqfq_flow *flow, u64 point)
 
 	while (vtime_before((u64)seen, point)) {
 		if (atomic64_try_cmpxchg_relaxed(&flow->finish, &seen, point)) {
+			atomic64_add(point - (u64)seen, &flow->skipped);
 			if (atomic64_read(&flow->credit))
 				atomic64_set(&flow->credit, 0);
 			return;
@@ -93,7 +119,7 @@ struct mqfq_interval mqfq_charge_first(struct mqfq_flow *flow, u64 cost, u64 gvt
  * The same of a request that will most likely be gone before another one of its flow comes to the
  * queue: no lease is opened. False: it needs one, being shorter than a grain; nothing has happened.
  */
-bool mqfq_charge_alone(struct mqfq_flow *flow, u64 cost, u64 gvt, struct mqfq_interval *interval)
+inline bool mqfq_charge_alone(struct mqfq_flow *flow, u64 cost, u64 gvt, struct mqfq_interval *interval)
 {
 	u64 fraction, span = grains(flow, cost, &fraction);
 
@@ -202,4 +228,20 @@ void mqfq_charge_more(struct mqfq_flow *flow, u64 cost)
 void mqfq_flow_refresh(struct mqfq_flow *flow, u64 gvt)
 {
 	raise_finish(flow, gvt);
+}
+
+/*
+ * Virtual time that has passed the flow's finish tag since this was asked last. *@is_ahead: that
+ * tag is later than virtual time now.
+ */
+u64 mqfq_flow_skipped(struct mqfq_flow *flow, u64 gvt, bool *is_ahead)
+{
+	u64 skipped;
+
+	raise_finish(flow, gvt);
+	skipped = atomic64_read(&flow->skipped);
+	/* One asks at a time. */
+	atomic64_add(-skipped, &flow->skipped);
+	*is_ahead = vtime_before(gvt, (u64)atomic64_read(&flow->finish));
+	return skipped;
 }

@@ -61,15 +61,21 @@ struct mqfq_flow {
 	atomic64_t finish;	/* end of the last interval taken */
 	atomic64_t carry;	/* only the low bits, below a grain, mean something */
 	atomic64_t credit;	/* leased, not used, before finish */
+	atomic64_t skipped;	/* virtual time that passed finish, since it was asked for */
 	/* Only read on the path: units of virtual time per cost, in 2^-32ths. */
 	u64 rate ____cacheline_aligned_in_smp;
 	u32 weight;
+	u32 part;		/* weight at which it competes now, in 65536ths */
+	bool is_idle;		/* in a group, and did not want anything lately */
 	struct mqfq_lane *lanes;	/* one per hardware queue */
 };
 
 void mqfq_flow_init(struct mqfq_flow *flow, u32 weight, u64 start);
 void mqfq_flow_set_weight(struct mqfq_flow *flow, u64 weight_fixed);
 u64 mqfq_weight_rate(u64 weight_fixed);
+void mqfq_flow_set_rate(struct mqfq_flow *flow, u64 effective);
+u64 mqfq_flow_effective(struct mqfq_flow *flow);
+u64 mqfq_flow_skipped(struct mqfq_flow *flow, u64 gvt, bool *is_ahead);
 struct mqfq_interval mqfq_charge_first(struct mqfq_flow *flow, u64 cost, u64 gvt,
 				       struct mqfq_lease *lease);
 struct mqfq_interval mqfq_charge_leased(struct mqfq_flow *flow, u64 cost, u64 gvt,

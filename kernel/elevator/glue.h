@@ -6,6 +6,7 @@
 #define MQFQ_GLUE_H
 
 #include "compat.h"
+#include "hierarchy.h"
 #include "scheduler.h"
 #include "tuning.h"
 
@@ -15,7 +16,9 @@ struct mqfq_hctx {
 	/* Granted when inserted; requeued and passed through, which are charged nothing. */
 	struct list_head urgent;
 	struct blk_mq_hw_ctx *hctx;
+	struct mqfq_queue *queue;	/* in the core */
 	struct mqfq_meter meter;
+	atomic_t tags_out;		/* of the scheduler, by all flows */
 	atomic64_t share_out;		/* weights of the flows that hold scheduler tags here */
 } ____cacheline_aligned_in_smp;
 
@@ -26,21 +29,68 @@ struct mqfq_elevator {
 	bool has_cgroups;
 	struct mqfq_tuning tuning;
 	struct delayed_work refresh;
+	/* Cgroups in cgroups: their weights follow who wants service. Taken with interrupts off. */
+	spinlock_t tree_lock;
+	struct mqfq_tree tree;
+	struct delayed_work balance;
 	/* Whoever has no cgroup on this device. */
 	struct mqfq_flow plain;
 };
 
-struct mqfq_flow *mqfq_flow_of(struct mqfq_elevator *e, struct bio *bio);
+/* A cgroup on one device, kept by a blkcg policy. */
+struct mqfq_cgroup {
+	struct blkg_policy_data pd;	/* first */
+	struct mqfq_flow flow;
+	struct mqfq_node node;		/* while the cgroup is there */
+	struct mqfq_elevator *e;
+	bool is_in_tree;
+	u32 own_weight;			/* of this device; 0: the cgroup's */
+};
+
+extern struct blkcg_policy mqfq_policy;
+
+static inline struct mqfq_cgroup *mqfq_cgroup_of(struct blkcg_gq *blkg)
+{
+	return (struct mqfq_cgroup *)blkg_to_pd(blkg, &mqfq_policy);
+}
+
+struct mqfq_flow *mqfq_flow_of_root(struct mqfq_elevator *e);
 struct mqfq_flow *mqfq_flow_of_current(struct mqfq_elevator *e);
-void mqfq_flow_pin(struct mqfq_elevator *e, struct mqfq_flow *flow);
 bool mqfq_flow_try_pin(struct mqfq_elevator *e, struct mqfq_flow *flow);
-void mqfq_flow_unpin(struct mqfq_elevator *e, struct mqfq_flow *flow);
+
+static inline struct mqfq_flow *mqfq_flow_of_blkg(struct mqfq_elevator *e, struct blkcg_gq *blkg)
+{
+	struct mqfq_cgroup *cgroup = blkg && blkg->q == e->q ? mqfq_cgroup_of(blkg) : NULL;
+
+	return likely(cgroup) ? &cgroup->flow : mqfq_flow_of_root(e);
+}
+
+static inline struct mqfq_flow *mqfq_flow_of(struct mqfq_elevator *e, struct bio *bio)
+{
+	if (!e->has_cgroups)
+		return &e->plain;
+	return mqfq_flow_of_blkg(e, bio ? bio->bi_blkg : NULL);
+}
+
+static inline void mqfq_flow_pin(struct mqfq_elevator *e, struct mqfq_flow *flow)
+{
+	if (flow != &e->plain)
+		blkg_get(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
+}
+
+static inline void mqfq_flow_unpin(struct mqfq_elevator *e, struct mqfq_flow *flow)
+{
+	if (flow != &e->plain)
+		blkg_put(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
+}
+
 int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp);
 
 int mqfq_cgroups_register(void);
 void mqfq_cgroups_unregister(void);
 int mqfq_cgroups_activate(struct mqfq_elevator *e);
 void mqfq_cgroups_refresh(struct mqfq_elevator *e);
+void mqfq_cgroups_wake(struct mqfq_elevator *e, struct mqfq_flow *flow);
 void mqfq_cgroups_deactivate(struct mqfq_elevator *e);
 
 extern const struct elv_fs_entry mqfq_attributes[];

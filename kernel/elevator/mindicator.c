@@ -264,17 +264,21 @@ static u64 move_up(struct mqfq_mindicator *mind, s64 now, u64 least)
 
 /*
  * Publish, query, depart and query of a lead that is gone before anybody could look at it, by a
- * queue that shows none. Virtual time is at the smallest lead or later, so it moves only if no queue
- * shows one. A queue that comes meanwhile is not in the tree, so its publish has not returned: it is
- * as if it had come later, as for a query that has read the root.
+ * queue that shows none. Virtual time is at the smallest lead or later, so it moves only if no
+ * queue shows one. A queue that comes meanwhile is not in the tree, so its publish has not
+ * returned: it is as if it had come later, as for a query that has read the root. True if virtual
+ * time has moved; *@gvt is what it is now.
  */
-u64 mqfq_mindicator_pass(struct mqfq_mindicator *mind, u64 lead)
+inline bool mqfq_mindicator_pass(struct mqfq_mindicator *mind, u64 lead, u64 *gvt)
 {
 	/* Acquire: pairs with the release that put this value at the root. */
 	u64 root = atomic64_read_acquire(word(mind, mind->nodes - 1));
-	u64 now = mqfq_gvt(mind);
 
-	return root & OCCUPIED ? now : move_up(mind, now, lead);
+	*gvt = mqfq_gvt(mind);
+	if ((root & OCCUPIED) || !vtime_before(*gvt, lead))
+		return false;
+	*gvt = move_up(mind, *gvt, lead);
+	return true;
 }
 
 /* Moves virtual time up to the smallest lead, if that is later, and returns it. */

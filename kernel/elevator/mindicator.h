@@ -28,7 +28,7 @@ int mqfq_mindicator_init(struct mqfq_mindicator *mind, u32 hctxs, const u16 *soc
 void mqfq_mindicator_exit(struct mqfq_mindicator *mind);
 void mqfq_mindicator_publish(struct mqfq_mindicator *mind, u32 hctx, u64 lead);
 void mqfq_mindicator_depart(struct mqfq_mindicator *mind, u32 hctx);
-u64 mqfq_mindicator_pass(struct mqfq_mindicator *mind, u64 lead);
+bool mqfq_mindicator_pass(struct mqfq_mindicator *mind, u64 lead, u64 *gvt);
 u64 mqfq_mindicator_query(struct mqfq_mindicator *mind);
 
 /* Virtual time, as the last query left it. */

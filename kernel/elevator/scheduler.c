@@ -302,9 +302,11 @@ void mqfq_submit(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lan
  */
 static u64 pass(struct mqfq *s, struct mqfq_queue *queue, u64 lead)
 {
-	u64 now = mqfq_mindicator_pass(&s->mind, quantised(s, lead));
 	struct turn turn = { s, false };
+	u64 now;
 
+	if (!mqfq_mindicator_pass(&s->mind, quantised(s, lead), &now))
+		return now;
 	mqfq_wheel_turn(&s->wheel, now, mark_unthrottled, &turn);
 	if (turn.has_marked)
 		wake_ready(s, queue->hctx, true);
@@ -338,7 +340,8 @@ bool mqfq_enter(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lane
 		now = pass(s, queue, interval.start);
 		*units = units_of(cost);
 		if (mqfq_wheel_is_due(&s->wheel, interval.start, now) &&
-		    mqfq_tokens_acquire(&s->tokens, queue->hctx, *units, 0, false))
+		    (mqfq_tokens_take(&s->tokens, queue->hctx, *units) ||
+		     mqfq_tokens_acquire(&s->tokens, queue->hctx, *units, 0, false)))
 			return true;
 	}
 	/* It has to wait after all: as in mqfq_submit(), with a lease of what it has. */
@@ -404,13 +407,11 @@ enum mqfq_state mqfq_settle(struct mqfq *s, struct mqfq_queue *queue)
 	return admit(s, queue, false, &units);
 }
 
-/* The device finished a request of @hctx that held @units tokens. In any context, no lock. */
-void mqfq_complete(struct mqfq *s, u32 hctx, u32 units)
+/* Of @units that came back @left lie at the leaf of @hctx now, and somebody is ready. */
+void mqfq_hand_on(struct mqfq *s, u32 hctx, u32 units, u32 left)
 {
-	u32 left = mqfq_tokens_release(&s->tokens, hctx, units);
-
 	/* With the debt paid, what lies at any leaf is free again. */
-	if (left != units && mqfq_ready_any(&s->ready)) {
+	if (left != units) {
 		wake_ready(s, hctx, false);
 		return;
 	}

@@ -65,8 +65,17 @@ void mqfq_submit(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lan
 enum mqfq_state mqfq_pick(struct mqfq *s, struct mqfq_queue *queue, struct list_head **item,
 			  struct mqfq_lane **lane, u32 *units);
 enum mqfq_state mqfq_settle(struct mqfq *s, struct mqfq_queue *queue);
-void mqfq_complete(struct mqfq *s, u32 hctx, u32 units);
+void mqfq_hand_on(struct mqfq *s, u32 hctx, u32 units, u32 left);
 void mqfq_set_depth(struct mqfq *s, u32 depth);
 void mqfq_set_window(struct mqfq *s, u64 window);
+
+/* The device finished a request of @hctx that held @units tokens. In any context, no lock. */
+static inline void mqfq_complete(struct mqfq *s, u32 hctx, u32 units)
+{
+	u32 left = mqfq_tokens_release(&s->tokens, hctx, units);
+
+	if (mqfq_ready_any(&s->ready))
+		mqfq_hand_on(s, hctx, units, left);
+}
 
 #endif

@@ -108,8 +108,13 @@ void mqfq_wheel_turn(struct mqfq_wheel *wheel, u64 gvt, mqfq_unthrottle_fn unthr
 			return;
 	/* If more than all buckets were passed, the last 64 slots name each of them once. */
 	passed = min_t(u64, (to - (u64)from) >> MQFQ_SLOT_SHIFT, MQFQ_BUCKETS);
-	while (passed--)
-		empty(wheel, to - (passed << MQFQ_SLOT_SHIFT), unthrottle, context);
+	while (passed--) {
+		u64 slot = to - (passed << MQFQ_SLOT_SHIFT);
+
+		/* The common case, in short. */
+		if (wheel->words > 1 || atomic64_read(bucket(wheel, slot)))
+			empty(wheel, slot, unthrottle, context);
+	}
 }
 
 /* T is @window from now on; every queue that has a place is unthrottled, to look again (W4). */

@@ -104,28 +104,19 @@ bool mqfq_tokens_acquire(struct mqfq_tokens *tokens, u32 hctx, u32 units, u32 sp
 	return true;
 }
 
-/*
- * Gives @units back: a debt of the root first, the rest to the leaf of @hctx. Returns that rest.
- * Ends with a fence; the caller must look at the ready set.
- */
-u32 mqfq_tokens_release(struct mqfq_tokens *tokens, u32 hctx, u32 units)
+/* Pays a debt of the root with up to @units. Returns how many that took. */
+u32 mqfq_tokens_pay(struct mqfq_tokens *tokens, u32 units)
 {
-	s64 have = atomic64_read(&tokens->root.value), left = units;
+	s64 have = atomic64_read(&tokens->root.value);
 
 	while (have < 0) {
-		s64 paid = min_t(s64, left, -have);
+		s64 paid = min_t(s64, units, -have);
 
 		/* Release: pairs with the acquire of whoever takes them. */
-		if (atomic64_try_cmpxchg_release(&tokens->root.value, &have, have + paid)) {
-			left -= paid;
-			break;
-		}
+		if (atomic64_try_cmpxchg_release(&tokens->root.value, &have, have + paid))
+			return paid;
 	}
-	if (left)
-		atomic64_fetch_add_release(left, &tokens->leaf[hctx].value);
-	/* Pairs with the fence in mqfq_ready_mark(): the taker finds the token, or we its mark. */
-	smp_mb__after_atomic();
-	return left;
+	return 0;
 }
 
 /* Moves one token from the leaf of @from to where @to can take it. It may have gone already. */

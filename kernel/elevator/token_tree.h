@@ -30,10 +30,35 @@ struct mqfq_tokens {
 int mqfq_tokens_init(struct mqfq_tokens *tokens, u32 hctxs, const u16 *socket_of, u32 depth);
 void mqfq_tokens_exit(struct mqfq_tokens *tokens);
 bool mqfq_tokens_acquire(struct mqfq_tokens *tokens, u32 hctx, u32 units, u32 spare, bool steal);
-u32 mqfq_tokens_release(struct mqfq_tokens *tokens, u32 hctx, u32 units);
+u32 mqfq_tokens_pay(struct mqfq_tokens *tokens, u32 units);
 void mqfq_tokens_pass(struct mqfq_tokens *tokens, u32 from, u32 to);
 void mqfq_tokens_set_depth(struct mqfq_tokens *tokens, u32 depth);
 s64 mqfq_tokens_free(struct mqfq_tokens *tokens);
+
+/* As mqfq_tokens_acquire() of what lies at the leaf, in short: the common case. */
+static inline bool mqfq_tokens_take(struct mqfq_tokens *tokens, u32 hctx, u32 units)
+{
+	atomic64_t *leaf = &tokens->leaf[hctx].value;
+	s64 have = atomic64_read(leaf);
+
+	/* Acquire: pairs with the release of whoever put the tokens there. */
+	return have >= units && atomic64_try_cmpxchg_acquire(leaf, &have, have - units);
+}
+
+/*
+ * Gives @units back: a debt of the root first, the rest to the leaf of @hctx. Returns that rest.
+ * Ends with a fence; the caller must look at the ready set.
+ */
+static inline u32 mqfq_tokens_release(struct mqfq_tokens *tokens, u32 hctx, u32 units)
+{
+	if (atomic64_read(&tokens->root.value) < 0)
+		units -= mqfq_tokens_pay(tokens, units);
+	if (units)
+		atomic64_fetch_add_release(units, &tokens->leaf[hctx].value);
+	/* Pairs with the fence in mqfq_ready_mark(): the taker finds the token, or we its mark. */
+	smp_mb__after_atomic();
+	return units;
+}
 
 /* Whether there is a token on the path of @hctx. A hint. */
 static inline bool mqfq_tokens_near(struct mqfq_tokens *tokens, u32 hctx)

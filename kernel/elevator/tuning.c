@@ -3,7 +3,7 @@
 #include "glue.h"
 
 /* A CPU makes a step after so many completions; after so many for each queue that a step reads. */
-#define PERIOD 32
+#define PERIOD 64
 #define PERIOD_PER_QUEUE 4
 
 int mqfq_tuning_init(struct mqfq_elevator *e, u32 depth, u64 window)

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * D and T of a device, found while it runs: what is counted for the controllers, and who steps them?
+ * D and T of a device, found while it runs: what is counted for the controllers, who steps them?
  *
  * Source: blk/src/tuning.rs. A completion adds to words of its CPU, a dispatch to words under its
  * queue's lock; the n-th completion on a CPU sums all of them up, if nobody else does so just now,
  * and puts in force what the controllers say.
  *
- * No request is timed for this. A completion comes with the time, an insertion with the time of its
- * request, and what leaves a queue does so after one of these or a kick: the queue keeps the last
- * of these times. A unit on the device from d to c adds c - d to the integral of units over time, so
- * sums of units * c and of units * d will do: U1. device_unit_ns = sum(units * c) - sum(units * d) +
- * out * now, modulo 2^64, for any interleaving. The same with the time of submission for the system.
+ * No request is timed for this. A completion comes with the time, an insertion with the time of
+ * its request, and what leaves a queue does so after one of these or a kick: the queue keeps the
+ * last of these times. A unit on the device from d to c adds c - d to the integral of units over
+ * time, so sums of units * c and of units * d will do. U1: device_unit_ns = sum(units * c) -
+ * sum(units * d) + out * now, modulo 2^64, for any interleaving. The same with the time of
+ * submission for the system.
  *
  * A request is counted when it completes if and only if it was counted when it was dispatched (U2):
  * its COUNTED bit is beside its tokens.

@@ -2,11 +2,11 @@
 
 fn main() {
     let core = ["flow", "stage_queue", "mindicator", "token_tree", "ready_set", "throttle_wheel", "scheduler"];
-    let controllers = ["depth", "depth_sample", "depth_search", "window_rule"];
+    let controllers = ["depth", "depth_sample", "depth_search", "window_rule", "hierarchy"];
     println!("cargo:rerun-if-changed=..");
     cc::Build::new()
         .files(core.iter().chain(&controllers).map(|name| format!("../{name}.c")))
-        .files(["harness.c", "controllers.c"])
+        .files(["harness.c", "controllers.c", "tree.c"])
         // Memory comes by way of the harness, which refuses some of it.
         .define("aligned_alloc", "world_aligned_alloc")
         .define("malloc", "world_malloc")

@@ -1,0 +1,153 @@
+//! Shares of cgroups in cgroups: what a group leaves stays in it, and a group gets its weight, whoever is in it.
+
+use mqfq_elevator_agreement::forest::Forest;
+use mqfq_sched::vtime::VSpan;
+use mqfq_testing::random::for_seeds;
+use std::collections::VecDeque;
+
+const COST: u64 = 4096;
+
+/// Who asks: the node, requests in flight, and completions of the device from one answer to the next question.
+struct Load {
+    node: u32,
+    in_flight: u32,
+    thinks: u32,
+}
+
+impl Load {
+    fn always(node: u32) -> Load {
+        Load { node, in_flight: 16, thinks: 0 }
+    }
+}
+
+/// Parts of all requests, by load, of the last three quarters of `completions` on a device that serves one at a time.
+fn shares(forest: &mut Forest, loads: &[Load], completions: u32) -> Vec<f64> {
+    let mut out = VecDeque::new();
+    let mut thinking: VecDeque<(u32, usize)> = VecDeque::new();
+    let mut done = vec![0u32; loads.len()];
+    for (at, load) in loads.iter().enumerate() {
+        (0..load.in_flight).for_each(|_| forest.submit(load.node, COST, at as u64));
+    }
+    for now in 0..completions {
+        // The clock, each sixty-fourth completion.
+        if now % 64 == 0 {
+            forest.step();
+        }
+        while let Some(one) = forest.pick() {
+            out.push_back(one);
+        }
+        if let Some((at, units)) = out.pop_front() {
+            forest.complete(units);
+            done[at as usize] += u32::from(now > completions / 4);
+            thinking.push_back((now + loads[at as usize].thinks, at as usize));
+        }
+        let back: Vec<usize> = thinking.iter().filter(|(until, _)| *until <= now).map(|(_, at)| *at).collect();
+        thinking.retain(|(until, _)| *until > now);
+        back.into_iter().for_each(|at| forest.submit(loads[at].node, COST, at as u64));
+    }
+    // What is out comes back, so that the next load begins alone.
+    loop {
+        while let Some(one) = forest.pick() {
+            out.push_back(one);
+        }
+        let Some((_, units)) = out.pop_front() else { break };
+        forest.complete(units);
+    }
+    let all: u32 = done.iter().sum();
+    done.iter().map(|done| f64::from(*done) / f64::from(all)).collect()
+}
+
+fn assert_near(found: &[f64], wanted: &[f64]) {
+    let is_near = found.iter().zip(wanted).all(|(found, wanted)| (found - wanted).abs() <= 0.03 * wanted.max(0.1));
+    assert!(is_near, "{found:?}, wanted {wanted:?}");
+}
+
+/// A, 100, with a1, 1, and a2, 3; B, 100, with b.
+fn companies() -> (Forest, [u32; 3]) {
+    let mut forest = Forest::new(4, VSpan::from_bytes(64 << 10).0);
+    let [a, b] = [100; 2].map(|weight| forest.add(None, weight));
+    let teams = [(a, 1), (a, 3), (b, 100)].map(|(company, weight)| forest.add(Some(company), weight));
+    (forest, teams)
+}
+
+#[test]
+fn shares_are_the_product_along_the_path_of_those_who_ask() {
+    let (mut forest, [a1, a2, b]) = companies();
+    let all = [a1, a2, b].map(Load::always);
+    assert_near(&shares(&mut forest, &all, 20_000), &[0.125, 0.375, 0.5]);
+    assert_near(&shares(&mut forest, &[a2, b].map(Load::always), 20_000), &[0.5, 0.5]);
+    assert_near(&shares(&mut forest, &[a1, b].map(Load::always), 20_000), &[0.5, 0.5]);
+    assert_near(&shares(&mut forest, &[a1, a2].map(Load::always), 20_000), &[0.25, 0.75]);
+    assert_near(&shares(&mut forest, &all, 20_000), &[0.125, 0.375, 0.5]);
+}
+
+#[test]
+fn what_a_member_leaves_stays_in_its_group() {
+    let (mut forest, [a1, a2, b]) = companies();
+    // One request at a time, and a pause: a twelfth of the device, where it might have 0.375.
+    let shy = Load { node: a2, in_flight: 1, thinks: 8 };
+    let found = shares(&mut forest, &[Load::always(a1), shy, Load::always(b)], 40_000);
+    assert!(found[1] < 0.2, "it is content: {found:?}");
+    assert_near(&[found[0] + found[1], found[2]], &[0.5, 0.5]);
+}
+
+#[test]
+fn a_group_that_comes_and_goes_leaves_the_rest_as_it_was() {
+    let (mut forest, [a1, a2, b]) = companies();
+    let inner = forest.add(Some(a1), 100);
+    // a1's own requests compete with its child at the default weight.
+    let found = shares(&mut forest, &[a1, inner, a2, b].map(Load::always), 40_000);
+    assert_near(&found, &[0.0625, 0.0625, 0.375, 0.5]);
+    forest.remove(inner);
+    forest.set_weight(a1, 3);
+    assert_near(&shares(&mut forest, &[a1, a2, b].map(Load::always), 20_000), &[0.25, 0.25, 0.5]);
+    // With one request of each waiting.
+    [a1, a2, b].into_iter().for_each(|node| forest.submit(node, COST, 0));
+    assert_eq!([a1, a2, b].map(|node| forest.entitlement(node)), [2500, 2500, 5000]);
+}
+
+#[test]
+fn effective_weights_of_the_hungry_sum_to_their_groups_weight() {
+    for_seeds(40, |random| {
+        let mut forest = Forest::new(4, VSpan::from_bytes(64 << 10).0);
+        let mut parents: Vec<Option<u32>> = Vec::new();
+        let mut weights = Vec::new();
+        for at in 0..random.between(4, 30) as u32 {
+            let parent = (at > 0 && !random.chance(4)).then(|| random.below(at.into()) as u32);
+            weights.push(random.of(&[1, 50, 100, 100, 333, 1000]));
+            parents.push(parent);
+            forest.add(parent, weights[at as usize]);
+        }
+        let parents = &parents;
+        let has_children = |node: u32| parents.contains(&Some(node));
+        // All ask: those without children, and every second one that has some.
+        let asks = |node: u32| !has_children(node) || node % 2 == 0;
+        let loads: Vec<Load> = (0..parents.len() as u32).filter(|node| asks(*node)).map(Load::always).collect();
+        shares(&mut forest, &loads, 6000);
+        // The product along the path.
+        let children = |of: Option<u32>| (0..parents.len() as u32).filter(move |node| parents[*node as usize] == of);
+        let mut rate = vec![0.0; parents.len()];
+        for node in 0..parents.len() as u32 {
+            rate[node as usize] = match parents[node as usize] {
+                None => f64::from(weights[node as usize]),
+                Some(parent) => {
+                    let own = if asks(parent) { 100 } else { 0 };
+                    let all: u32 = children(Some(parent)).map(|child| weights[child as usize]).sum::<u32>() + own;
+                    rate[parent as usize] * f64::from(weights[node as usize]) / f64::from(all)
+                }
+            };
+        }
+        for load in &loads {
+            let node = load.node;
+            let wanted = if has_children(node) {
+                let all: u32 = children(Some(node)).map(|child| weights[child as usize]).sum::<u32>() + 100;
+                rate[node as usize] * 100.0 / f64::from(all)
+            } else {
+                rate[node as usize]
+            };
+            let found = f64::from(forest.effective(node)) / 65_536.0;
+            let is_least = wanted < 1.0 / 128.0 && found <= 1.0 / 128.0;
+            assert!(is_least || (found - wanted).abs() <= wanted / 1000.0 + 0.0001, "{node}: {found}, wanted {wanted}");
+        }
+    });
+}

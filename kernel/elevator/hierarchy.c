@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Groups of flows: see hierarchy.h. */
+#include "hierarchy.h"
+
+/* The part of a step that a hungry flow may let pass. */
+#define HUNGRY_PART 64
+
+/* Steps without any virtual time after which nobody is taken to want anything. */
+#define STOOD_MAX 8
+
+void mqfq_tree_init(struct mqfq_tree *tree)
+{
+	memset(tree, 0, sizeof(*tree));
+	INIT_LIST_HEAD(&tree->nodes);
+}
+
+/* The group that the node's flow is in; NULL: it competes by itself. */
+static struct mqfq_group *group_of(struct mqfq_node *node)
+{
+	if (node->children)
+		return &node->group;
+	return node->parent ? &node->parent->group : NULL;
+}
+
+/* And its weight there. */
+static u32 weight_of(const struct mqfq_node *node)
+{
+	return node->children ? MQFQ_WEIGHT_DEFAULT : node->weight;
+}
+
+static void admit(struct mqfq_group *group, enum mqfq_appetite appetite, u32 weight, u64 used)
+{
+	if (appetite == MQFQ_HUNGRY) {
+		group->hungry_weight += weight;
+	} else if (appetite == MQFQ_CONTENT) {
+		group->content_weight += weight;
+		group->content_use += used;
+	}
+}
+
+/* What a member of this weight and appetite gets of its group's rate. */
+static u64 rate_in(const struct mqfq_group *group, enum mqfq_appetite appetite, u32 weight)
+{
+	u64 rate = group->rate, active = group->hungry_weight + group->content_weight, may_use;
+	u64 hungry = max_t(u64, group->hungry_weight, weight);
+
+	if (appetite == MQFQ_WANTS_NOTHING)
+		/* If it comes, it counts beside those that are there. */
+		return mul_u64_u64_div_u64(rate, weight, active + weight);
+	/* It is among the active, unless it was something else at the last step. */
+	active = max_t(u64, active, weight);
+	if (appetite == MQFQ_CONTENT)
+		return mul_u64_u64_div_u64(rate, weight, active);
+	/* Not more than what the content may use; the rest is not their doing. */
+	may_use = mul_u64_u64_div_u64(rate, group->content_weight, active);
+	rate -= min_t(u64, group->content_use, may_use);
+	return mul_u64_u64_div_u64(rate, weight, hungry);
+}
+
+static void set_effective(struct mqfq_node *node)
+{
+	struct mqfq_group *group = group_of(node);
+
+	if (!group) {
+		mqfq_flow_set_weight(node->flow, (u64)node->weight << 8);
+		WRITE_ONCE(node->flow->is_idle, false);
+		return;
+	}
+	mqfq_flow_set_rate(node->flow, rate_in(group, node->appetite, weight_of(node)));
+	WRITE_ONCE(node->flow->is_idle, node->appetite == MQFQ_WANTS_NOTHING);
+}
+
+static void set_rate(struct mqfq_node *node)
+{
+	node->group.rate = node->parent ?
+		rate_in(&node->parent->group, node->group.appetite, node->weight) :
+		(u64)node->weight << MQFQ_RATE_BITS;
+}
+
+/* Its flow is in another group from now on, and what it wants there is seen with the next step. */
+static void move_flow(struct mqfq_node *node)
+{
+	node->appetite = MQFQ_WANTS_NOTHING;
+	set_effective(node);
+}
+
+#define each_node(node, tree) \
+	for (node = first_of(tree); node; node = next_of(tree, node))
+
+static struct mqfq_node *node_of(struct mqfq_tree *tree, struct list_head *at)
+{
+	return at == &tree->nodes ? NULL : list_entry(at, struct mqfq_node, in_tree);
+}
+
+static struct mqfq_node *first_of(struct mqfq_tree *tree)
+{
+	return node_of(tree, tree->nodes.next);
+}
+
+static struct mqfq_node *next_of(struct mqfq_tree *tree, struct mqfq_node *node)
+{
+	return node_of(tree, node->in_tree.next);
+}
+
+/* Whose sums are counted anew. */
+static void clear(struct mqfq_tree *tree)
+{
+	struct mqfq_node *node;
+
+	each_node(node, tree) {
+		node->group.hungry_weight = 0;
+		node->group.content_weight = 0;
+		node->group.content_use = 0;
+	}
+}
+
+/* After the flows were admitted: the groups, from the leaves, and then the rates, from the top. */
+static void settle_groups(struct mqfq_tree *tree)
+{
+	struct list_head *at;
+	struct mqfq_node *node;
+
+	for (at = tree->nodes.prev; at != &tree->nodes; at = at->prev) {
+		struct mqfq_group *group;
+
+		node = list_entry(at, struct mqfq_node, in_tree);
+		group = &node->group;
+		if (!node->children)
+			continue;
+		group->appetite = group->hungry_weight ? MQFQ_HUNGRY :
+				  group->content_weight ? MQFQ_CONTENT : MQFQ_WANTS_NOTHING;
+		if (node->parent)
+			admit(&node->parent->group, group->appetite, node->weight,
+			      group->content_use);
+	}
+	each_node(node, tree)
+		if (node->children)
+			set_rate(node);
+	each_node(node, tree)
+		set_effective(node);
+}
+
+/* Nobody's use is known between steps: it counts as nothing until the next one. */
+static void sum(struct mqfq_tree *tree)
+{
+	struct mqfq_node *node;
+
+	if (!tree->nested)
+		return;
+	clear(tree);
+	each_node(node, tree)
+		if (group_of(node))
+			admit(group_of(node), node->appetite, weight_of(node), 0);
+	settle_groups(tree);
+}
+
+/* @parent stands in the tree already, or is NULL. Siblings count the node from the next step on. */
+void mqfq_tree_add(struct mqfq_tree *tree, struct mqfq_node *node, struct mqfq_node *parent,
+		   struct mqfq_flow *flow, u32 weight)
+{
+	memset(node, 0, sizeof(*node));
+	node->parent = parent;
+	node->flow = flow;
+	node->weight = weight;
+	list_add_tail(&node->in_tree, &tree->nodes);
+	if (parent) {
+		tree->nested++;
+		if (!parent->children++) {
+			memset(&parent->group, 0, sizeof(parent->group));
+			set_rate(parent);
+			move_flow(parent);
+		}
+	}
+	set_effective(node);
+}
+
+/* Its flow keeps the weight that it has. Children, if it has any, compete by themselves then. */
+void mqfq_tree_remove(struct mqfq_tree *tree, struct mqfq_node *node)
+{
+	struct mqfq_node *child;
+
+	list_del_init(&node->in_tree);
+	each_node(child, tree) {
+		if (!node->children)
+			break;
+		if (child->parent != node)
+			continue;
+		child->parent = NULL;
+		node->children--;
+		tree->nested--;
+		move_flow(child);
+	}
+	if (node->parent) {
+		tree->nested--;
+		if (!--node->parent->children)
+			move_flow(node->parent);
+	}
+	WRITE_ONCE(node->flow->is_idle, false);
+}
+
+void mqfq_tree_set_weight(struct mqfq_tree *tree, struct mqfq_node *node, u32 weight)
+{
+	node->weight = weight;
+	set_effective(node);
+	sum(tree);
+}
+
+static void find_appetite(struct mqfq_node *node, u64 gvt, u64 passed)
+{
+	u64 rate = mqfq_flow_effective(node->flow), used;
+	bool is_ahead;
+	u64 skipped = mqfq_flow_skipped(node->flow, gvt, &is_ahead);
+
+	skipped = min_t(u64, skipped, passed);
+	if (skipped == passed && !is_ahead)
+		node->appetite = MQFQ_WANTS_NOTHING;
+	else if (skipped > passed / HUNGRY_PART)
+		node->appetite = MQFQ_CONTENT;
+	else
+		node->appetite = MQFQ_HUNGRY;
+	used = mul_u64_u64_div_u64(rate, passed - skipped, passed);
+	admit(group_of(node), node->appetite, weight_of(node), used);
+}
+
+/*
+ * Looks at who wants what, and sets all weights. False: nobody wants anything, and there is no use
+ * in a step before a flow that is_idle submits.
+ */
+bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt)
+{
+	u64 passed = gvt - tree->last;
+	struct mqfq_node *node;
+
+	if (!tree->nested)
+		return false;
+	if ((s64)passed <= 0) {
+		tree->stood++;
+		each_node(node, tree) {
+			if (tree->stood >= STOOD_MAX)
+				node->appetite = MQFQ_WANTS_NOTHING;
+			else if (!node->appetite && !READ_ONCE(node->flow->is_idle))
+				node->appetite = MQFQ_CONTENT;
+		}
+		sum(tree);
+		if (tree->stood < STOOD_MAX)
+			return true;
+		tree->stood = 0;
+		return false;
+	}
+	tree->stood = 0;
+	tree->last = gvt;
+	clear(tree);
+	each_node(node, tree)
+		if (group_of(node))
+			find_appetite(node, gvt, passed);
+	settle_groups(tree);
+	return true;
+}
+
+/* A flow by itself does while it has had more than virtual time says. */
+static bool competes(struct mqfq_node *node, u64 gvt)
+{
+	if (group_of(node))
+		return node->appetite != MQFQ_WANTS_NOTHING;
+	return vtime_before(gvt, (u64)atomic64_read(&node->flow->finish));
+}
+
+/* Part of the device that the flow may have beside those that compete now, in 10000ths. */
+u32 mqfq_tree_entitlement(struct mqfq_tree *tree, struct mqfq_flow *flow, u64 gvt)
+{
+	u64 all = 0, own = READ_ONCE(flow->part);
+	struct mqfq_node *node;
+
+	each_node(node, tree)
+		if (node->flow == flow || competes(node, gvt))
+			all += READ_ONCE(node->flow->part);
+	return all ? div64_u64(10000 * own, all) : 10000;
+}

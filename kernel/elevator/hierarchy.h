@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * At which weight does a flow compete now, given the groups that it is in and who else in them
+ * wants service?
+ *
+ * Source: sched/src/hierarchy.rs, which has the reasons and the bounds: prices that follow who is
+ * idle, content or hungry, so that what a member leaves stays in its group. The effective weights
+ * of a group's hungry members and what its content members used sum to the group's weight (H1).
+ *
+ * Differences from there: a step is made by the clock and not by virtual time; a node is a group
+ * and a flow (a cgroup with children has requests of its own, which compete with its children at
+ * the default weight); a newcomer counts for its siblings from the next step on. A flow that is in
+ * no group has none of this.
+ *
+ * The caller holds a lock; a flow's rate is one word that anybody reads.
+ */
+#ifndef MQFQ_HIERARCHY_H
+#define MQFQ_HIERARCHY_H
+
+#include "flow.h"
+
+/* Fraction bits of a rate, the effective weight of a group or a flow. */
+#define MQFQ_RATE_BITS 32
+
+enum mqfq_appetite { MQFQ_WANTS_NOTHING, MQFQ_CONTENT, MQFQ_HUNGRY };
+
+/* A group: who wants what in it. */
+struct mqfq_group {
+	enum mqfq_appetite appetite;
+	u64 hungry_weight;
+	u64 content_weight;
+	u64 content_use;	/* as a rate */
+	u64 rate;
+};
+
+struct mqfq_node {
+	struct list_head in_tree;	/* parents stand before their children */
+	struct mqfq_node *parent;	/* NULL: at the top */
+	struct mqfq_flow *flow;
+	u32 weight;			/* among its siblings */
+	u32 children;
+	enum mqfq_appetite appetite;	/* of its flow */
+	struct mqfq_group group;
+};
+
+struct mqfq_tree {
+	struct list_head nodes;
+	u32 nested;			/* nodes that have a parent */
+	u64 last;			/* virtual time of the last step */
+	u32 stood;			/* steps since virtual time moved */
+};
+
+void mqfq_tree_init(struct mqfq_tree *tree);
+void mqfq_tree_add(struct mqfq_tree *tree, struct mqfq_node *node, struct mqfq_node *parent,
+		   struct mqfq_flow *flow, u32 weight);
+void mqfq_tree_remove(struct mqfq_tree *tree, struct mqfq_node *node);
+void mqfq_tree_set_weight(struct mqfq_tree *tree, struct mqfq_node *node, u32 weight);
+bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt);
+u32 mqfq_tree_entitlement(struct mqfq_tree *tree, struct mqfq_flow *flow, u64 gvt);
+
+#endif
