@@ -14,6 +14,7 @@
 //! | [`judge`] | the one over the other |
 //! | [`machine`] | what does the real policy do if workers and device take turns like this? |
 //! | [`workload`], [`adversary`], [`threads`] | who takes turns, by chance, by hand, and by real threads |
+//! | [`trace`] | what the kernel's elevator did, by its tracepoints |
 //! | [`cases`], [`shares`] | the named workloads |
 //! | [`report`], [`picture`] | JSON, tables, SVG |
 //!
@@ -36,6 +37,7 @@ pub mod picture;
 pub mod report;
 pub mod shares;
 pub mod threads;
+pub mod trace;
 pub mod workload;
 
 use crate::contender::Form;
@@ -48,7 +50,7 @@ use mqfq_report::progress::Progress;
 use mqfq_sched::policy::PolicyKind;
 use picture::Trajectory;
 use report::{BoundReport, BoundRow, SharesRow};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// What to run.
@@ -66,6 +68,9 @@ pub struct BoundOptions {
     /// Only the cases whose name begins with this.
     #[arg(long, value_name = "NAME")]
     pub case: Option<String>,
+    /// In place of all cases, the trace of a kernel's elevator in this file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["case", "seed", "scale"])]
+    pub trace: Option<PathBuf>,
 }
 
 impl Default for BoundOptions {
@@ -88,7 +93,10 @@ pub const SHARES_TOLERANCE: f64 = 0.01;
 /// # Errors
 /// One sentence: something failed, or a promise is broken.
 pub fn run(options: &BoundOptions, json: bool) -> Result<(), String> {
-    let report = measure(options)?;
+    let report = match &options.trace {
+        Some(path) => judge_trace(path)?,
+        None => measure(options)?,
+    };
     shell::print(&report, json, || report.text())?;
     let broken = report.broken();
     if broken.is_empty() { Ok(()) } else { Err(broken.join("; ")) }
@@ -148,6 +156,37 @@ pub fn measure(options: &BoundOptions) -> Result<BoundReport, String> {
     Ok(report)
 }
 
+/// A trace of the kernel's elevator: one row.
+fn judge_trace(path: &Path) -> Result<BoundReport, String> {
+    let begun = Instant::now();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let trace = trace::parse(&text).map_err(|sentence| format!("{}: {sentence}", path.display()))?;
+    let mut row = BoundRow {
+        case: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        description: "recorded by tracepoints in a kernel".into(),
+        policy: PolicyKind::Mqfq.name().into(),
+        form: Form::AllThree.name().into(),
+        flows: trace.history.flows.len(),
+        hctxs: trace.queues,
+        depth: Some(trace.options.depth),
+        window_bytes: Some(trace.options.window.bytes()),
+        token_unit_bytes: trace.options.token_unit_bytes,
+        histories: 1,
+        ..BoundRow::default()
+    };
+    row.set(&trace.verdict());
+    Ok(BoundReport {
+        intervals: row.intervals,
+        rows: vec![row],
+        shares: Vec::new(),
+        shares_tolerance: SHARES_TOLERANCE,
+        seed: 0,
+        scale: 1,
+        svg_path: None,
+        elapsed_s: begun.elapsed().as_secs_f64(),
+    })
+}
+
 /// A case's own seed: cases that are added or left out do not change the others.
 fn seed_of(seed: u64, name: &str) -> u64 {
     name.bytes().fold(seed, |seed, byte| Random::new(seed ^ u64::from(byte)).next_u64())
@@ -164,24 +203,9 @@ fn judge_case(case: &Case, form: Form, seed: u64, scale: u64) -> Result<(BoundRo
     let mut row = BoundRow {
         case: case.name.into(),
         description: case.description.into(),
-        policy: String::new(),
         form: form.name().into(),
-        flows: 0,
-        hctxs: 0,
-        depth: None,
-        window_bytes: None,
-        token_unit_bytes: None,
         seed,
-        histories: 0,
-        steps: 0,
-        intervals: 0,
-        largest_share_of_bound: None,
-        largest_share_of_tight_bound: None,
-        largest_share_of_dispatch_bound: None,
-        largest_share_of_theorem_1: None,
-        largest_unfairness_bytes: None,
-        tight_bound_bytes: None,
-        broken: Vec::new(),
+        ..BoundRow::default()
     };
     let several = matches!(case.source, Source::RandomMachines(..));
     let mut verdict = Verdict::default();

@@ -26,7 +26,7 @@ pub struct BoundReport {
 }
 
 /// One case: the largest share of each bound over every interval of every pair of flows.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct BoundRow {
     /// Its short name.
     pub case: String,

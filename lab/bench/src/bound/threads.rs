@@ -54,13 +54,13 @@ pub const UNDER_WAY: u32 = 2;
 const WAITING: u32 = 8;
 
 /// When things happened to one request; the stamps are those of the shared counter.
-struct Stamps {
-    flow: u32,
-    bytes: u64,
-    submitted: u64,
-    pick_began: Option<u64>,
-    dispatched: Option<u64>,
-    completed: Option<u64>,
+pub(super) struct Stamps {
+    pub(super) flow: u32,
+    pub(super) bytes: u64,
+    pub(super) submitted: u64,
+    pub(super) pick_began: Option<u64>,
+    pub(super) dispatched: Option<u64>,
+    pub(super) completed: Option<u64>,
 }
 
 /// What the threads share besides the policy.
@@ -189,7 +189,7 @@ fn leave(policy: &AnyPolicy, queue: &mut AnyQueue, shared: &Shared, workers: usi
 }
 
 /// The history that the stamps are evidence of.
-fn merge(mut history: History, logs: &[Vec<Stamps>]) -> History {
+pub(super) fn merge(mut history: History, logs: &[Vec<Stamps>]) -> History {
     enum Moment {
         Waits,
         Leaves,
