@@ -86,11 +86,10 @@ static struct blkg_policy_data *pd_alloc(MQFQ_PD_ALLOC_ARGS)
 	struct request_queue *queue = mqfq_pd_alloc_queue;
 	struct mqfq_cgroup *cgroup = kzalloc_node(sizeof(*cgroup), gfp, queue->node);
 
-	if (!cgroup)
-		return NULL;
 	/* As many as the elevator has; the number changes only while there is none. */
-	if (mqfq_lanes_alloc(&cgroup->flow, queue->nr_hw_queues, gfp)) {
+	if (!cgroup || mqfq_lanes_alloc(&cgroup->flow, queue->nr_hw_queues, gfp)) {
 		kfree(cgroup);
+		pr_warn_ratelimited("mqfq: no memory for a cgroup's flow, its parent pays for now\n");
 		return NULL;
 	}
 	atomic_inc(&flows);
