@@ -2,6 +2,34 @@
 //! command line as they are.
 
 use clap::builder::TypedValueParser;
+use std::path::PathBuf;
+
+/// Where what was measured is kept.
+#[derive(clap::Args, Clone, PartialEq, Debug, Default)]
+pub struct Keep {
+    /// Write the report, and what was drawn, into FOLDER/HOST/DATE.
+    #[arg(long, value_name = "FOLDER")]
+    pub record: Option<PathBuf>,
+    /// HOST in the record, if not the machine's own name.
+    #[arg(long, requires = "record")]
+    pub host: Option<String>,
+}
+
+/// How often servers are measured, and for how long unless somebody says otherwise.
+#[derive(clap::Args, Clone, PartialEq, Debug)]
+pub struct Runs<const DEFAULT_MS: u64> {
+    /// How often each server is run.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Length of each measurement.
+    #[arg(
+        long = "milliseconds",
+        value_name = "MILLISECONDS",
+        default_value_t = DEFAULT_MS,
+        value_parser = clap::value_parser!(u64).range(100..=600_000)
+    )]
+    pub measured_ms: u64,
+}
 
 /// What a command does if nothing is asked for: the defaults of its options.
 pub fn defaults<A: clap::Args>() -> A {

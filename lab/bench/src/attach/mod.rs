@@ -25,29 +25,18 @@ use mqfq_report::progress::Progress;
 use mqfq_report::table::{Align, Table};
 use peer::{Front, PEERS, Running, Server};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use virtio::Guest;
 
 /// What to run.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct AttachOptions {
-    /// How often each server is run.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of each measurement.
-    #[arg(
-        long = "milliseconds",
-        value_name = "MILLISECONDS",
-        default_value_t = 1000,
-        value_parser = clap::value_parser!(u64).range(100..=600_000)
-    )]
-    pub measured_ms: u64,
-    /// Write FOLDER/HOST/DATE/attach.{json,md}.
-    #[arg(long, value_name = "FOLDER")]
-    pub record: Option<PathBuf>,
-    /// HOST in the record, if not the machine's own name.
-    #[arg(long, requires = "record")]
-    pub host: Option<String>,
+    /// How much is measured.
+    #[command(flatten)]
+    pub runs: crate::options::Runs<1000>,
+    /// Where the record goes.
+    #[command(flatten)]
+    pub keep: crate::options::Keep,
 }
 
 /// What was found.
@@ -108,7 +97,7 @@ const SETTINGS: [(u16, u16); 3] = [(1, 1), (1, 32), (2, 32)];
 /// One sentence: a server that is there failed, or the record could not be written.
 pub fn run(options: &AttachOptions, json: bool) -> Result<(), String> {
     let mut record = measure(options, &product()?)?;
-    shell::publish(&mut record, Output { json, out: None, record: options.record.as_deref() })
+    shell::publish(&mut record, Output { json, out: None, record: options.keep.record.as_deref() })
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -129,7 +118,7 @@ fn measure(options: &AttachOptions, mqfq: &Path) -> Result<AttachRecord, String>
         .collect();
     let cpus = Cpus::allowed()?;
     let placements = cpus.placements();
-    let rounds = options.rounds.max(1);
+    let rounds = options.runs.rounds.max(1);
     let mut progress = Progress::new(rounds as usize * peers.len() * placements.len());
     let load_before = load();
     // By peer, placement and setting, in the order of the rows; one for each round.
@@ -146,7 +135,7 @@ fn measure(options: &AttachOptions, mqfq: &Path) -> Result<AttachRecord, String>
                 cpus.be_driver(placement)?;
                 for (setting, (queues, depth)) in SETTINGS.into_iter().enumerate() {
                     let before_ns = running.cpu_ns()?;
-                    let seen = drive(front, running.socket(), queues, depth, options.measured_ms);
+                    let seen = drive(front, running.socket(), queues, depth, options.runs.measured_ms);
                     let seen = seen.map_err(|error| format!("{name}: {error}"))?;
                     let run = OneRun { seen, cpu_ns: running.cpu_ns()? - before_ns };
                     runs[(at * placements.len() + which) * SETTINGS.len() + setting].push(run);
@@ -158,10 +147,10 @@ fn measure(options: &AttachOptions, mqfq: &Path) -> Result<AttachRecord, String>
     progress.finish();
     Ok(AttachRecord {
         date: machine::today(),
-        machine: Machine::this(options.host.as_deref(), &["fio", "nbdkit", "qemu-storage-daemon"]),
+        machine: Machine::this(options.keep.host.as_deref(), &["fio", "nbdkit", "qemu-storage-daemon"]),
         load: [load_before, load()],
         rounds,
-        measured_ms: options.measured_ms,
+        measured_ms: options.runs.measured_ms,
         skipped,
         rows: rows(&peers, placements, &runs),
     })

@@ -53,12 +53,9 @@ pub struct BlkmqOptions {
     /// Draw FOLDER/mqfq-blkmq.svg.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Write FOLDER/HOST/DATE/blkmq.{json,md,svg}.
-    #[arg(long, value_name = "FOLDER")]
-    pub record: Option<PathBuf>,
-    /// HOST in the record, if not the machine's own name.
-    #[arg(long, requires = "record")]
-    pub host: Option<String>,
+    /// Where the record goes.
+    #[command(flatten)]
+    pub keep: crate::options::Keep,
 }
 
 impl Default for BlkmqOptions {
@@ -161,7 +158,7 @@ fn figures() -> [(u32, u16, Vec<QueueLayout>); 4] {
 /// One sentence.
 pub fn run(options: &BlkmqOptions, json: bool) -> Result<(), String> {
     let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.keep.record.as_deref() })
 }
 
 /// Measures.
@@ -206,7 +203,7 @@ pub fn measure(options: &BlkmqOptions) -> Result<BlkmqReport, String> {
         table2: table2(&rows),
         rows,
         date: machine::today(),
-        machine: Machine::this(options.host.as_deref(), &[]),
+        machine: Machine::this(options.keep.host.as_deref(), &[]),
         sockets: (0..most).map(|worker| cpus[worker % cpus.len()].socket).collect(),
         rounds,
         measured_ms: options.measured_ms,
@@ -351,8 +348,8 @@ mod tests {
 
     /// Every case of one worker once, for a moment.
     fn report() -> BlkmqReport {
-        let host = Some("test".into());
-        let options = BlkmqOptions { workers: Some(2), rounds: 1, measured_ms: 5, host, ..BlkmqOptions::default() };
+        let keep = crate::options::Keep { host: Some("test".into()), record: None };
+        let options = BlkmqOptions { workers: Some(2), rounds: 1, measured_ms: 5, keep, ..BlkmqOptions::default() };
         measure(&options).unwrap()
     }
 

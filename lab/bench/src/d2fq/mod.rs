@@ -57,12 +57,9 @@ pub struct D2fqBenchOptions {
     /// Write d2fq.{json,md} and a picture of each figure into this folder.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Write the same into FOLDER/HOST/DATE.
-    #[arg(long, value_name = "FOLDER")]
-    pub record: Option<PathBuf>,
-    /// HOST in the record, if not the machine's own name.
-    #[arg(long, requires = "record")]
-    pub host: Option<String>,
+    /// Where the record goes.
+    #[command(flatten)]
+    pub keep: crate::options::Keep,
     /// Be what callgrind counts the instructions of, and print nothing.
     #[arg(long, hide = true)]
     pub probe: bool,
@@ -92,7 +89,7 @@ pub fn run(options: &D2fqBenchOptions, json: bool) -> Result<(), String> {
         return count::probe(&options.cells(), options.quick);
     }
     let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.keep.record.as_deref() })
 }
 
 /// Measures.
@@ -126,7 +123,7 @@ pub fn measure(options: &D2fqBenchOptions) -> Result<D2fqReport, String> {
         ns_per_instruction: options.ns_per_instruction,
         quick: options.quick,
         date: machine::today(),
-        machine: Machine::this(options.host.as_deref(), &[]),
+        machine: Machine::this(options.keep.host.as_deref(), &[]),
         notes,
         svg_paths: Vec::new(),
         pictures: found.pictures,

@@ -37,12 +37,9 @@ pub struct ElevatorsOptions {
     /// A kernel package, unpacked (dpkg-deb -x): it has boot/vmlinuz-* and the modules.
     #[arg(long, value_name = "FOLDER")]
     pub kernel: Option<PathBuf>,
-    /// Write FOLDER/HOST/DATE/elevators.{json,md}.
-    #[arg(long, value_name = "FOLDER")]
-    pub record: Option<PathBuf>,
-    /// HOST in the record, if not the machine's own name.
-    #[arg(long, requires = "record")]
-    pub host: Option<String>,
+    /// Where the record goes.
+    #[command(flatten)]
+    pub keep: crate::options::Keep,
 }
 
 impl Default for ElevatorsOptions {
@@ -96,7 +93,7 @@ pub struct ElevatorRow {
 /// One sentence.
 pub fn run(options: &ElevatorsOptions, json: bool) -> Result<(), String> {
     let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: None, record: options.record.as_deref() })
+    shell::publish(&mut report, Output { json, out: None, record: options.keep.record.as_deref() })
 }
 
 /// Instructions per request of one scheduler at one depth.
@@ -118,7 +115,7 @@ pub fn measure(options: &ElevatorsOptions) -> Result<ElevatorsReport, String> {
         rows: Vec::new(),
         kernel: String::new(),
         date: machine::today(),
-        machine: Machine::this(options.host.as_deref(), &["qemu-system-x86_64", "fio"]),
+        machine: Machine::this(options.keep.host.as_deref(), &["qemu-system-x86_64", "fio"]),
     };
     let kernel = match guest::Kernel::find(options.kernel.as_deref()) {
         Ok(kernel) => kernel,

@@ -58,12 +58,9 @@ pub struct KernelOptions {
         value_parser = clap::value_parser!(u64).range(50..=600_000)
     )]
     pub measured_ms: u64,
-    /// Write FOLDER/HOST/DATE/kernel.{json,md}.
-    #[arg(long, value_name = "FOLDER")]
-    pub record: Option<PathBuf>,
-    /// HOST in the record, if not the machine's own name.
-    #[arg(long, requires = "record")]
-    pub host: Option<String>,
+    /// Where the record goes.
+    #[command(flatten)]
+    pub keep: crate::options::Keep,
 }
 
 impl Default for KernelOptions {
@@ -155,7 +152,7 @@ pub struct LookupRow {
 /// One sentence: a device that is none, or a run that failed.
 pub fn run(options: &KernelOptions, json: bool) -> Result<(), String> {
     let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: None, record: options.record.as_deref() })
+    shell::publish(&mut report, Output { json, out: None, record: options.keep.record.as_deref() })
 }
 
 /// Who asks.
@@ -192,7 +189,7 @@ pub fn measure(options: &KernelOptions) -> Result<KernelReport, String> {
         rounds: rounds as u32,
         measured_ms: options.measured_ms,
         date: machine::today(),
-        machine: Machine::this(options.host.as_deref(), &["fio"]),
+        machine: Machine::this(options.keep.host.as_deref(), &["fio"]),
     };
     if let Some(path) = &options.device {
         device::must_be_block_device(path)?;

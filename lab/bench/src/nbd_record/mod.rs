@@ -39,23 +39,12 @@ pub use scheduling::{SchedulingReport, SchedulingRow};
 /// What to run.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 pub struct NbdRecordOptions {
-    /// How often each server is run.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of each measurement.
-    #[arg(
-        long = "milliseconds",
-        value_name = "MILLISECONDS",
-        default_value_t = 1500,
-        value_parser = clap::value_parser!(u64).range(100..=600_000)
-    )]
-    pub measured_ms: u64,
-    /// Write FOLDER/HOST/DATE/nbd.{json,md}.
-    #[arg(long, value_name = "FOLDER")]
-    pub record: Option<PathBuf>,
-    /// HOST in the record, if not the machine's own name.
-    #[arg(long, requires = "record")]
-    pub host: Option<String>,
+    /// How much is measured.
+    #[command(flatten)]
+    pub runs: crate::options::Runs<1500>,
+    /// Where the record goes.
+    #[command(flatten)]
+    pub keep: crate::options::Keep,
     /// The program `mqfq`; `None`: the one beside the one that is running.
     #[arg(skip)]
     pub mqfq: Option<PathBuf>,
@@ -119,7 +108,7 @@ const SETTINGS: [(u16, u16); 4] = [(1, 1), (2, 1), (1, 32), (2, 32)];
 /// One sentence: a server that is there failed, or the record could not be written.
 pub fn run(options: &NbdRecordOptions, json: bool) -> Result<(), String> {
     let mut record = measure(options)?;
-    shell::publish(&mut record, Output { json, out: None, record: options.record.as_deref() })
+    shell::publish(&mut record, Output { json, out: None, record: options.keep.record.as_deref() })
 }
 
 /// The product's binary, which cargo puts beside the laboratory's.
@@ -148,7 +137,7 @@ pub fn measure(options: &NbdRecordOptions) -> Result<NbdRecord, String> {
     } else {
         skipped.push("fio with ioengine=nbd".into());
     }
-    let rounds = options.rounds.max(1);
+    let rounds = options.runs.rounds.max(1);
     let cpus = Cpus::allowed()?;
     let placements = cpus.placements();
     let mut progress = Progress::new(rounds as usize * servers.len() * placements.len() + 1);
@@ -168,7 +157,7 @@ pub fn measure(options: &NbdRecordOptions) -> Result<NbdRecord, String> {
                             export: server.export(),
                             connections,
                             depth,
-                            measured_ms: options.measured_ms,
+                            measured_ms: options.runs.measured_ms,
                         };
                         let before_ns = running.cpu_ns()?;
                         let seen = driver.run(&task).map_err(|error| format!("{name}: {error}"))?;
@@ -182,13 +171,13 @@ pub fn measure(options: &NbdRecordOptions) -> Result<NbdRecord, String> {
     }
     drop(cpus);
     progress.step("what scheduling costs");
-    let scheduling = scheduling::measure(rounds, options.measured_ms)?;
+    let scheduling = scheduling::measure(rounds, options.runs.measured_ms)?;
     progress.finish();
     Ok(NbdRecord {
         date: machine::today(),
-        machine: Machine::this(options.host.as_deref(), &["fio", "nbdkit", "qemu-storage-daemon"]),
+        machine: Machine::this(options.keep.host.as_deref(), &["fio", "nbdkit", "qemu-storage-daemon"]),
         rounds,
-        measured_ms: options.measured_ms,
+        measured_ms: options.runs.measured_ms,
         skipped,
         cells: cells(&servers, &drivers, placements, &runs),
         scheduling,

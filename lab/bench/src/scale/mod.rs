@@ -50,12 +50,9 @@ pub struct ScaleOptions {
     /// Draw FOLDER/mqfq-scale.svg.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Write FOLDER/HOST/DATE/scale.{json,md,svg}.
-    #[arg(long, value_name = "FOLDER")]
-    pub record: Option<PathBuf>,
-    /// HOST in the record, if not the machine's own name.
-    #[arg(long, requires = "record")]
-    pub host: Option<String>,
+    /// Where the record goes.
+    #[command(flatten)]
+    pub keep: crate::options::Keep,
 }
 
 impl Default for ScaleOptions {
@@ -140,7 +137,7 @@ pub struct ScaleRow {
 /// One sentence.
 pub fn run(options: &ScaleOptions, json: bool) -> Result<(), String> {
     let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.keep.record.as_deref() })
 }
 
 /// One policy in one setting, and what each round saw.
@@ -176,7 +173,7 @@ pub fn measure(options: &ScaleOptions) -> Result<ScaleReport, String> {
     let mut report = ScaleReport {
         rows: cases.iter().map(|case| row(case, &cases, options.fixed)).collect(),
         date: machine::today(),
-        machine: Machine::this(options.host.as_deref(), &[]),
+        machine: Machine::this(options.keep.host.as_deref(), &[]),
         rounds,
         measured_ms: options.fixed.measured_ms,
         request_bytes: load::REQUEST_BYTES,
