@@ -5,7 +5,6 @@
 use mqfq_bench::model;
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_demo::demo;
-use mqfq_demo::drive;
 use mqfq_demo::load::Window;
 use mqfq_report::table::{Align, Table};
 
@@ -15,20 +14,12 @@ const WORKERS: usize = 2;
 /// The reader's bandwidth alone over shared, and the total together.
 fn measure(scenario: &demo::Scenario, policy: PolicyOptions, think_ns: u64) -> (f64, f64) {
     let run = |who: &[usize]| {
-        let device = drive::demo_drive().expect("the demo's drive is a preset");
-        let options = model::ModelOptions {
-            device: &*device,
-            policy,
-            queue_depth: drive::DEMO_QUEUE_DEPTH,
-            tenants: &scenario.tenants,
-            workers: WORKERS,
-            think_ns,
-        };
+        let options = model::ModelOptions { policy, tenants: &scenario.tenants, workers: WORKERS, think_ns };
         model::run(&options, who, Window::from_ms(300, 3_000)).expect("the options are in range")
     };
     let shared = run(&[0, 1]);
-    let total = shared.iter().map(|counted| counted.bytes_per_s()).sum();
-    (run(&[0])[0].bytes_per_s() / shared[0].bytes_per_s(), total)
+    let total = shared.iter().map(|tenant| tenant.bytes_per_s).sum();
+    (run(&[0])[0].bytes_per_s / shared[0].bytes_per_s, total)
 }
 
 fn main() {

@@ -35,6 +35,7 @@ pub mod overhead;
 pub mod report;
 pub mod rounds;
 pub mod scale;
+pub mod scenario;
 pub mod schedulers;
 pub mod shell;
 pub mod simulate;

@@ -4,6 +4,7 @@
 use mqfq_bench::contender::CONTENDERS;
 use mqfq_bench::fairness;
 use mqfq_bench::file::{self, FileBenchOptions};
+use mqfq_bench::options::Keep;
 use mqfq_bench::structures::{self, StructuresOptions};
 use mqfq_bench::validate::{self, ValidateOptions, ValidateReport};
 use mqfq_blk::{PolicyKind, PolicyOptions, VSpan};
@@ -139,8 +140,7 @@ fn what_is_simulated_stands_beside_what_was_measured() {
         rounds: 1,
         measured_ms: 10,
         out: Some(folder.join("out")),
-        record: Some(folder.join("record")),
-        host: Some("here".into()),
+        keep: Keep { record: Some(folder.join("record")), host: Some("here".into()) },
         ..ValidateOptions::default()
     };
     validate::run(&options, true).unwrap();

@@ -63,12 +63,9 @@ pub struct ValidateOptions {
     /// Draw FOLDER/mqfq-validate.svg.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Write FOLDER/HOST/DATE/validate.{json,md,svg}.
-    #[arg(long, value_name = "FOLDER")]
-    pub record: Option<PathBuf>,
-    /// HOST in the record, if not the machine's own name.
-    #[arg(long, requires = "record")]
-    pub host: Option<String>,
+    /// Where the record goes.
+    #[command(flatten)]
+    pub keep: crate::options::Keep,
 }
 
 impl Default for ValidateOptions {
@@ -93,7 +90,7 @@ pub const RATE_DIFFERENCE_MAX: f64 = 0.15;
 /// One sentence: something failed, or with `check` something is outside what is promised.
 pub fn run(options: &ValidateOptions, json: bool) -> Result<(), String> {
     let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })?;
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.keep.record.as_deref() })?;
     match report.outside() {
         outside if options.check && !outside.is_empty() => {
             Err(format!("the simulator is outside its promise in: {}", outside.join(", ")))
@@ -156,8 +153,8 @@ pub fn measure(options: &ValidateOptions) -> Result<ValidateReport, String> {
         shares,
         coherence: rows,
         date: machine::today(),
-        machine: Machine::this(options.host.as_deref(), &[]),
-        simulated_machine: simulate::MACHINE.into(),
+        machine: Machine::this(options.keep.host.as_deref(), &[]),
+        simulated_machine: crate::scenario::MACHINE.into(),
         rounds,
         measured_ms: options.measured_ms,
         shares_measured_ms: shares_ms,
