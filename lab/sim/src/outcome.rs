@@ -13,6 +13,9 @@ pub struct Outcome {
     pub requests_per_s: f64,
     /// Of all tenants.
     pub bytes_per_s: f64,
+    /// Latencies of all tenants' requests together.
+    #[serde(skip)]
+    pub together: Together,
     /// Discrete events: accesses that were ordered, wake-ups, arrivals, completions.
     pub events: u64,
     /// Kicks of workers that slept, per second.
@@ -46,6 +49,15 @@ pub struct Outcome {
     /// What T was set to where a rule finds it, in the order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub found_windows: Vec<WindowAt>,
+}
+
+/// Latencies of a whole run; what a run prints has them by tenant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Together {
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
 }
 
 /// A window T that was set.

@@ -12,7 +12,7 @@ use crate::cores::{self, Cores, Finished};
 use crate::drive::{Drive, SimDevice};
 use crate::host::{Common, VirtualHost};
 use crate::machine::Distances;
-use crate::outcome::{DepthAt, Outcome, TenantOutcome, WeightsOutcome};
+use crate::outcome::{DepthAt, Outcome, TenantOutcome, Together, WeightsOutcome};
 use crate::rivals::{self, Inspect, PolicyVisitor};
 use crate::scenario::{Arrival, Scenario, SocketOptions, Tenant};
 use crate::socket::Socket;
@@ -287,6 +287,7 @@ fn outcome(
         measured_ns: scenario.measured_ns,
         requests_per_s,
         bytes_per_s,
+        together: together(given),
         tenants,
         events: finished.counts.events,
         kicks_per_s: finished.counts.kicks as f64 / all_s,
@@ -304,6 +305,14 @@ fn outcome(
         split: None,
         found_windows: Vec::new(),
     }
+}
+
+/// Latencies of all tenants.
+fn together(given: &[Given]) -> Together {
+    let Some((first, others)) = given.split_first() else { return Together::default() };
+    let mut all = first.total_ns.clone();
+    others.iter().for_each(|one| all.add(&one.total_ns).expect("all have one range"));
+    Together { p50_ns: all.value_at_quantile(0.5), p99_ns: all.value_at_quantile(0.99) }
 }
 
 /// Each tenant's part by weight, or by the weights of its groups and its own in them, if all compete; and of how much.

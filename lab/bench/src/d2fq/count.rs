@@ -1,13 +1,14 @@
 //! What a request costs in instructions on each stack, and what a lone tenant gets for it.
 //!
-//! The data path that ships, on the software drive of the paper, one worker, as [`crate::schedulers::path`] runs it;
-//! counted by callgrind as [`crate::schedulers::count`] counts. Both cells of a comparison walk the same path with the
-//! same drive, so what differs is the stack. The drive's own model is taken out.
+//! The data path that ships, on the software drive of the paper, one worker: counted by callgrind as
+//! [`crate::schedulers::count`] counts, and then simulated as [`crate::schedulers::path`] does. Both cells of a
+//! comparison walk the same path with the same drive, so what differs is the stack. The drive's own model is taken out.
 
 use super::cell::{Cell, Stack};
 use crate::overhead::callgrind::{self, overhead_boundary};
-use crate::schedulers::count::{Instructions, NOMINAL, of_part};
-use crate::schedulers::path::{Costs, Path, PathOptions, Seen, Tenant, Until};
+use crate::schedulers::count::{Instructions, of_part};
+use crate::schedulers::path::{PathOptions, Tenant, Until};
+use crate::schedulers::walk::{Walk, WalkOptions};
 use crate::schedulers::watch;
 use mqfq_blk::device::nvme::{NvmeDevice, Preset};
 use mqfq_demo::load::Load;
@@ -67,21 +68,8 @@ pub struct LoneRow {
     pub latency_over_none: f64,
 }
 
-fn path<'a>(cell: &Cell, device: &'a NvmeDevice, tenants: &'a [Tenant], costs: Costs) -> Result<Path<'a>, String> {
-    Path::new(PathOptions {
-        device,
-        policy: cell.stack.policy(1),
-        layer: cell.stack.layer(),
-        queue_depth: QUEUE_DEPTH,
-        tenants,
-        workers: 1,
-        costs,
-    })
-}
-
-fn drive() -> Result<NvmeDevice, String> {
-    let preset = Preset::by_name(PRESET).map_err(|unknown| unknown.to_string())?;
-    NvmeDevice::with_preset(preset, watch::STORED_BYTES, DRIVE_SEED)
+fn preset() -> Result<Preset, String> {
+    Preset::by_name(PRESET).map_err(|unknown| unknown.to_string())
 }
 
 fn tenants(cell: &Cell) -> Vec<Tenant> {
@@ -99,11 +87,18 @@ fn tenants(cell: &Cell) -> Vec<Tenant> {
 pub fn probe(cells: &[Cell], quick: bool) -> Result<(), String> {
     let requests = if quick { QUICK_COUNTED_REQUESTS } else { COUNTED_REQUESTS };
     for cell in cells {
-        let (device, tenants) = (drive()?, tenants(cell));
-        let mut path = path(cell, &device, &tenants, NOMINAL)?;
-        path.pass(requests);
+        let device = NvmeDevice::with_preset(preset()?, watch::STORED_BYTES, DRIVE_SEED)?;
+        let mut walk = Walk::new(&WalkOptions {
+            device: &device,
+            policy: cell.stack.policy(1),
+            layer: cell.stack.layer(),
+            queue_depth: QUEUE_DEPTH,
+            tenants: &tenants(cell),
+            workers: 1,
+        })?;
+        walk.pass(requests);
         overhead_boundary();
-        path.pass(requests);
+        walk.pass(requests);
         overhead_boundary();
     }
     Ok(())
@@ -139,9 +134,16 @@ pub fn cost_rows(cells: &[Cell], counted: &[Instructions]) -> Vec<CostRow> {
 pub fn lone_rows(cells: &[Cell], counted: &[Instructions], ns: f64) -> Result<Vec<LoneRow>, String> {
     let mut rows: Vec<LoneRow> = Vec::new();
     for (cell, counted) in cells.iter().zip(counted).filter(|(cell, _)| cell.is_lone()) {
-        let (device, tenants) = (drive()?, tenants(cell));
-        let seen: Seen =
-            path(cell, &device, &tenants, counted.costs(ns))?.finish_together(Until::Requests(TIMED_REQUESTS));
+        let path = PathOptions {
+            drive: preset()?,
+            policy: cell.stack.policy(1),
+            layer: cell.stack.layer(),
+            queue_depth: QUEUE_DEPTH,
+            tenants: &tenants(cell),
+            workers: 1,
+            costs: counted.costs(ns),
+        };
+        let seen = path.run_together(Until::Requests(TIMED_REQUESTS))?;
         let none = rows.iter().find(|row| row.depth == cell.depth && row.stack == Stack::None.name());
         let (none_bytes_per_s, none_ns) =
             none.map_or((seen.bytes_per_s, seen.mean_ns), |none| (none.bytes_per_s, none.mean_ns));

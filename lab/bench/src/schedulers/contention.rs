@@ -12,9 +12,9 @@
 //! `none` gives: the drive's knee. It is part of the answer. The schedulers of Linux have no D; they get Linux's tags.
 
 use super::cell::{WORKERS, is_of_linux, policy};
-use super::path::{Costs, Path, PathOptions, Seen, Tenant, Until};
+use super::path::{Costs, PathOptions, Seen, Tenant, Until};
 use super::workload::REQUEST_BYTES;
-use mqfq_blk::device::Device;
+use mqfq_blk::device::nvme::Preset;
 use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_demo::harness::as_shipped;
@@ -96,10 +96,11 @@ impl Contended {
 }
 
 /// What it runs on.
-pub struct Drive<'a> {
-    /// A new one for each run.
-    pub device: &'a dyn Fn() -> Result<Box<dyn Device>, String>,
-    /// Requests to complete in a run.
+#[derive(Clone, Copy)]
+pub struct Drive {
+    /// Which.
+    pub preset: Preset,
+    /// As in [`Until::Requests`].
     pub requests: u64,
 }
 
@@ -111,7 +112,7 @@ pub fn fair_policy(kind: PolicyKind, depth: u32) -> PolicyOptions {
     as_shipped(PolicyOptions { depth, token_unit_bytes: Some(REQUEST_BYTES), ..PolicyOptions::new(kind) }, WORKERS)
 }
 
-impl Drive<'_> {
+impl Drive {
     /// The modest tenant alone, then both.
     ///
     /// # Errors
@@ -125,17 +126,16 @@ impl Drive<'_> {
     }
 
     fn run(&self, tenants: &[Tenant], policy: PolicyOptions, costs: Costs) -> Result<Vec<Seen>, String> {
-        let device = (self.device)()?;
-        let path = Path::new(PathOptions {
-            device: &*device,
+        let path = PathOptions {
+            drive: self.preset,
             policy,
             layer: BlockLayer::Mq,
             queue_depth: mqfq_demo::drive::DEMO_QUEUE_DEPTH,
             tenants,
             workers: WORKERS,
             costs,
-        })?;
-        Ok(path.finish(Until::Requests(self.requests)))
+        };
+        path.run(Until::Requests(self.requests))
     }
 
     /// The drive's knee; the largest D that is tried, if none is enough.

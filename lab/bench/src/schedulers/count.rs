@@ -2,13 +2,12 @@
 //!
 //! # Shape
 //! As in [`crate::overhead::callgrind`]: the program is started with [`super::PROBE_ARGUMENT`] and walks through all
-//! cells. Of each it completes some requests to warm up, calls the boundary, completes those that count, and calls it
-//! again. The costs that the path charges meanwhile are the same for all policies ([`NOMINAL`]), so that what is
-//! counted does not depend on what was counted before: how many requests a worker reaps at once follows from the drive
-//! and the workload.
+//! cells ([`super::walk`]). Of each it completes some requests to warm up, calls the boundary, completes those that
+//! count, and calls it again.
 
 use super::cell::Cell;
-use super::path::{Costs, Path, PathOptions};
+use super::path::Costs;
+use super::walk::{Walk, WalkOptions};
 use crate::overhead::callgrind::{self, overhead_boundary};
 use mqfq_blk::device::Device;
 use mqfq_blk::queues::BlockLayer;
@@ -19,9 +18,6 @@ const WARM_UP_REQUESTS: u64 = 300;
 /// Requests that count; and in a quick run.
 const COUNTED_REQUESTS: u64 = 1000;
 const QUICK_COUNTED_REQUESTS: u64 = 400;
-
-/// What the path charges while it is counted: a few hundred instructions, as all policies here take.
-pub const NOMINAL: Costs = Costs { to_device_ps: 100_000, back_ps: 50_000 };
 
 /// Instructions per request.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -53,18 +49,17 @@ pub fn probe(cells: &[Cell], quick: bool, device: &dyn Fn() -> Result<Box<dyn De
     let counted = if quick { QUICK_COUNTED_REQUESTS } else { COUNTED_REQUESTS };
     for cell in cells {
         let (tenants, device) = (cell.workload.tenants(cell.depth), device()?);
-        let mut path = Path::new(PathOptions {
+        let mut walk = Walk::new(&WalkOptions {
             device: &*device,
             policy: cell.policy(),
             layer: BlockLayer::Mq,
             queue_depth: super::QUEUE_DEPTH,
             tenants: &tenants,
             workers: cell.workers(),
-            costs: NOMINAL,
         })?;
-        path.pass(WARM_UP_REQUESTS);
+        walk.pass(WARM_UP_REQUESTS);
         overhead_boundary();
-        path.pass(counted);
+        walk.pass(counted);
         overhead_boundary();
     }
     Ok(())

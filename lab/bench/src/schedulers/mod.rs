@@ -7,12 +7,13 @@
 //! one. Then the answer, in three sentences.
 //!
 //! # How
-//! On the software drives ([`path`]): virtual time. What a request costs is *counted* first, cell by cell, under
-//! callgrind ([`count`]), and charged at a stated time per instruction; so the same numbers come out on a busy machine.
+//! On the software drives ([`path`]): scenarios of the simulator, so that locks and lines of other cores cost time. What
+//! a request costs besides is *counted* first, cell by cell, under callgrind ([`count`]), and charged at a stated time
+//! per instruction; so the same numbers come out on a busy machine.
 //! On a file or block device ([`real`]): real time, interleaved rounds, whose median counts.
 //!
 //! # What would make it lie
-//! Instructions are not time, and waiting for other cores is not in them. See lab/bench/README.md.
+//! Instructions are not time. See lab/bench/README.md.
 
 pub mod cell;
 pub mod contention;
@@ -24,6 +25,7 @@ mod real;
 pub mod report;
 pub mod tags;
 mod verdict;
+pub mod walk;
 pub mod watch;
 pub mod workload;
 
@@ -38,7 +40,7 @@ use mqfq_blk::device::Device;
 use mqfq_blk::device::nvme::{NvmeDevice, Preset};
 use mqfq_blk::queues::BlockLayer;
 use mqfq_report::progress::Progress;
-use path::{Path as DataPath, PathOptions, Until};
+use path::{PathOptions, Until};
 use power::Power;
 use report::{ContendedRow, Latency, Row, SchedulersReport, TagsRow};
 use std::path::{Path, PathBuf};
@@ -81,12 +83,9 @@ pub struct SchedulersOptions {
     /// Write schedulers.{json,md} and pictures into this folder.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Write the same into FOLDER/HOST/DATE.
-    #[arg(long, value_name = "FOLDER")]
-    pub record: Option<PathBuf>,
-    /// HOST in the record, if not the machine's own name.
-    #[arg(long, requires = "record")]
-    pub host: Option<String>,
+    /// Where the record goes.
+    #[command(flatten)]
+    pub keep: crate::options::Keep,
     /// The model of energy.
     #[arg(skip)]
     pub power: Power,
@@ -131,7 +130,7 @@ const QUICK_TAGS_NS: u64 = 1_000_000_000;
 pub const PROBE_ARGUMENT: &str = "--probe";
 
 /// How rows of the software drives came about.
-const COUNTED: &str = "virtual time, instructions counted";
+const COUNTED: &str = "simulated, instructions counted";
 
 /// Measures, prints, draws and records.
 ///
@@ -142,7 +141,7 @@ pub fn run(options: &SchedulersOptions, json: bool) -> Result<(), String> {
         return probe(options);
     }
     let mut report = measure(options)?;
-    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.record.as_deref() })
+    shell::publish(&mut report, Output { json, out: options.out.as_deref(), record: options.keep.record.as_deref() })
 }
 
 /// What the program does under callgrind.
@@ -189,7 +188,7 @@ pub fn measure(options: &SchedulersOptions) -> Result<SchedulersReport, String> 
         ns_per_instruction: options.device.is_none().then_some(options.ns_per_instruction),
         power: options.power,
         date: machine::today(),
-        machine: Machine::this(options.host.as_deref(), &[]),
+        machine: Machine::this(options.keep.host.as_deref(), &[]),
         quick: options.quick,
         notes: Vec::new(),
         svg_paths: Vec::new(),
@@ -222,7 +221,7 @@ fn measure_presets(options: &SchedulersOptions, report: &mut SchedulersReport) -
     }
     progress.finish();
     report.notes.push(
-        "waiting for locks and for other cores' lines, system calls and interrupts are not in these numbers".into(),
+        "system calls, interrupts and waking a thread are not in these numbers; waiting for locks and for other cores' lines is".into(),
     );
     Ok(())
 }
@@ -248,19 +247,18 @@ fn count_of(options: &SchedulersOptions, preset: Preset, cells: usize) -> Result
 }
 
 fn row(options: &SchedulersOptions, preset: Preset, cell: &Cell, counted: Instructions) -> Result<Row, String> {
-    let (tenants, device) = (cell.workload.tenants(cell.depth), drive(preset)?);
-    let path = DataPath::new(PathOptions {
-        device: &*device,
+    let path = PathOptions {
+        drive: preset,
         policy: cell.policy(),
         layer: BlockLayer::Mq,
         queue_depth: QUEUE_DEPTH,
-        tenants: &tenants,
+        tenants: &cell.workload.tenants(cell.depth),
         workers: cell.workers(),
         costs: counted.costs(options.ns_per_instruction),
-    })?;
+    };
     let requests = if options.quick { QUICK_REQUESTS[0] } else { REQUESTS[0] };
-    let seen = path.finish_together(Until::Requests(requests));
-    let cpu_ns_per_io = counted.all() * options.ns_per_instruction;
+    let seen = path.run_together(Until::Requests(requests))?;
+    let cpu_ns_per_io = seen.cpu_ns_per_io;
     let iops_max = preset.media.read_link.commands_per_s(workload::REQUEST_BYTES) as f64;
     Ok(Row {
         device: preset.name.into(),
@@ -318,9 +316,8 @@ fn contend(
         let at = cells.iter().rposition(is_it).expect("every policy has a cell of reads");
         counted[at].costs(options.ns_per_instruction)
     };
-    let device = || drive(preset);
     let requests = if options.quick { QUICK_REQUESTS[1] } else { REQUESTS[1] };
-    let drive = Drive { device: &device, requests };
+    let drive = Drive { preset, requests };
     let depth = drive.knee(costs_of(PolicyKind::None), costs_of(PolicyKind::Mqfq))?;
     for antagonist in Antagonist::ALL {
         let run = |kind: PolicyKind| drive.contend(antagonist, fair_policy(kind, depth), costs_of(kind));
@@ -344,7 +341,7 @@ fn contend(
         }));
     }
     let ns = if options.quick { QUICK_TAGS_NS } else { TAGS_NS };
-    let run = |kind, form| tags::run(&device, kind, form, costs_of(kind), ns).map(|tags| (kind, form, tags));
+    let run = |kind, form| tags::run(preset, kind, form, costs_of(kind), ns).map(|tags| (kind, form, tags));
     let mut all = Vec::new();
     for kind in PolicyKind::STAGED {
         all.push(run(kind, Form::Requests)?);

@@ -68,6 +68,6 @@ pub fn contended(report: &SchedulersReport) -> Result<String, String> {
             }
         }
     }
-    let title = "A modest tenant beside a greedy one: virtual time, instructions counted";
+    let title = "A modest tenant beside a greedy one: simulated, instructions counted";
     panel::render_alike(title, CONTENDED.len() * antagonists.len(), CONTENDED_PX, &panels)
 }

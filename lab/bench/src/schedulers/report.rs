@@ -54,13 +54,13 @@ pub struct Row {
     pub p50_ns: u64,
     /// 99th percentile.
     pub p99_ns: u64,
-    /// Time of a core per request.
+    /// Time of a core per request; simulated: with waiting for locks and for lines of other cores.
     pub cpu_ns_per_io: f64,
     /// Instructions of block layer and policy per request; `null` where a clock was read.
     pub instructions_per_io: Option<f64>,
     /// By the stated model.
     pub joules_per_million: f64,
-    /// `virtual time, instructions counted`, or `clock`.
+    /// `simulated, instructions counted`, or `clock`.
     pub how: String,
 }
 

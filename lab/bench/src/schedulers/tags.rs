@@ -10,9 +10,9 @@
 //! shows beside `requests`. What is left then is one large request under way, and the drive's own time.
 
 use super::cell::policy;
-use super::path::{Costs, Path, PathOptions, Seen, Tenant, Until};
+use super::path::{Costs, PathOptions, Seen, Tenant, Until};
 use super::workload::REQUEST_BYTES;
-use mqfq_blk::device::Device;
+use mqfq_blk::device::nvme::Preset;
 use mqfq_blk::queues::BlockLayer;
 use mqfq_blk::{PolicyKind, PolicyOptions};
 use mqfq_demo::harness::as_shipped;
@@ -65,27 +65,13 @@ pub struct Tags {
 ///
 /// # Errors
 /// One sentence.
-pub fn run(
-    device: &dyn Fn() -> Result<Box<dyn Device>, String>,
-    kind: PolicyKind,
-    form: Form,
-    costs: Costs,
-    ns: u64,
-) -> Result<Tags, String> {
+pub fn run(drive: Preset, kind: PolicyKind, form: Form, costs: Costs, ns: u64) -> Result<Tags, String> {
     let small = Tenant { load: Load::random_reads(1, 1, 512), think_ns: 0 };
     let large = Tenant { load: Load { seed: 2, ..Load::random_reads(1, 256, 32 * REQUEST_BYTES) }, think_ns: 0 };
+    let (policy, layer, workers) = (form.of(kind), BlockLayer::Mq, 1);
     let run = |tenants: &[Tenant]| {
-        let device = device()?;
-        let path = Path::new(PathOptions {
-            device: &*device,
-            policy: form.of(kind),
-            layer: BlockLayer::Mq,
-            queue_depth: TAGS,
-            tenants,
-            workers: 1,
-            costs,
-        })?;
-        Ok::<Vec<Seen>, String>(path.finish(Until::Ns(ns)))
+        let path = PathOptions { drive, policy, layer, queue_depth: TAGS, tenants, workers, costs };
+        path.run(Until::Ns(ns))
     };
     let alone = run(&[small])?.remove(0);
     let mut both = run(&[small, large])?;
@@ -96,17 +82,11 @@ pub fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqfq_blk::device::nvme::{NvmeDevice, Preset};
 
     const FREE: Costs = Costs { to_device_ps: 0, back_ps: 0 };
 
     fn on(preset: &str, kind: PolicyKind, form: Form) -> Tags {
-        let preset = Preset::by_name(preset).unwrap();
-        let device = || {
-            let device = NvmeDevice::with_preset(preset, super::super::watch::STORED_BYTES, 1)?;
-            Ok(Box::new(device) as Box<dyn Device>)
-        };
-        run(&device, kind, form, FREE, 400_000_000).unwrap()
+        run(Preset::by_name(preset).unwrap(), kind, form, FREE, 400_000_000).unwrap()
     }
 
     #[test]
