@@ -1,7 +1,7 @@
 //! The elevator's controllers of D and T, driven from user space.
 //!
-//! Answers: what do the C files `depth*.c` and `window_rule.c` say to a history of samples? Invariant: what a call gives
-//! away lives as long as the object that it belongs to.
+//! Answers: what do the C files `depth*.c` and `window_rule.c` say to a history of samples? Invariant: what a call
+//! gives away lives as long as the object that it belongs to.
 
 use mqfq_sched::depth::{CLASSES, Sample};
 use std::ffi::{CStr, c_char};

@@ -121,7 +121,7 @@ fn effective_weights_of_the_hungry_sum_to_their_groups_weight() {
         let parents = &parents;
         let has_children = |node: u32| parents.contains(&Some(node));
         // All ask: those without children, and every second one that has some.
-        let asks = |node: u32| !has_children(node) || node % 2 == 0;
+        let asks = |node: u32| !has_children(node) || node.is_multiple_of(2);
         let loads: Vec<Load> = (0..parents.len() as u32).filter(|node| asks(*node)).map(Load::always).collect();
         shares(&mut forest, &loads, 6000);
         // The product along the path.
