@@ -330,8 +330,8 @@ impl Listeners {
     /// Gives those who come from now on the limits of `server`, and sockets that are there the permissions, if those
     /// are others than `before`. Sentences about those that cannot have them.
     pub fn limit(&self, server: &ServerConfig, before: &ServerConfig) -> Vec<String> {
-        let handshake = Duration::from_secs(server.handshake_s);
-        self.since.set(server.connection_memory_bytes, handshake, server.socket_mode);
+        let [handshake, stall] = [server.handshake_s, server.stall_s].map(Duration::from_secs);
+        self.since.set(server.connection_memory_bytes, handshake, stall, server.socket_mode);
         let set_mode = |path: &PathBuf| {
             let set = std::fs::set_permissions(path, Permissions::from_mode(server.socket_mode));
             set.err().map(|error| format!("cannot set the permissions of {}: {}", path.display(), crate::plain(&error)))

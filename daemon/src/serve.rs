@@ -259,6 +259,7 @@ fn start_and_serve(
         connections_max: server.connections_max,
         socket_mode: server.socket_mode,
         handshake_timeout: Duration::from_secs(server.handshake_s),
+        stall_timeout: Duration::from_secs(server.stall_s),
         bytes_in_flight_max: server.connection_memory_bytes,
         inherited: activated.clone(),
         workers: prepared.workers,

@@ -258,6 +258,9 @@ pub struct ListenOptions {
     /// From the start of a connection to the end of its handshake; one that takes longer is closed, so that clients who
     /// say nothing do not stay. Default 10 s.
     pub handshake_timeout: Duration,
+    /// From the moment that a client is waited for in the middle of something (a reply that it takes, the rest of a
+    /// request) to its next byte; one that takes longer is closed. For front ends that have such clients. Default 60 s.
+    pub stall_timeout: Duration,
     /// Permissions of a unix socket. Default 0o600: who may reach a tenant's bytes is for the administrator to say.
     pub socket_mode: u32,
     /// For all listeners of a process; each [`Default`] has its own.
@@ -289,6 +292,11 @@ impl ListenOptions {
         self.since.handshake_timeout_ns.now().map_or(self.handshake_timeout, Duration::from_nanos)
     }
 
+    /// [`ListenOptions::stall_timeout`] from now on.
+    pub fn stall_timeout_now(&self) -> Duration {
+        self.since.stall_timeout_ns.now().map_or(self.stall_timeout, Duration::from_nanos)
+    }
+
     /// [`ListenOptions::socket_mode`] of a socket that is made now.
     pub fn socket_mode_now(&self) -> u32 {
         self.since.socket_mode.now().map_or(self.socket_mode, |mode| mode as u32)
@@ -300,14 +308,23 @@ impl ListenOptions {
 pub struct LimitsSince {
     bytes_in_flight_max: Since,
     handshake_timeout_ns: Since,
+    stall_timeout_ns: Since,
     socket_mode: Since,
 }
 
 impl LimitsSince {
     /// From now on these.
-    pub fn set(&self, bytes_in_flight_max: u64, handshake_timeout: Duration, socket_mode: u32) {
+    pub fn set(
+        &self,
+        bytes_in_flight_max: u64,
+        handshake_timeout: Duration,
+        stall_timeout: Duration,
+        socket_mode: u32,
+    ) {
+        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1);
         self.bytes_in_flight_max.set(bytes_in_flight_max);
-        self.handshake_timeout_ns.set(u64::try_from(handshake_timeout.as_nanos()).unwrap_or(u64::MAX - 1));
+        self.handshake_timeout_ns.set(ns(handshake_timeout));
+        self.stall_timeout_ns.set(ns(stall_timeout));
         self.socket_mode.set(socket_mode.into());
     }
 }
@@ -340,6 +357,7 @@ impl Default for ListenOptions {
             connections_max: 1024,
             bytes_in_flight_max: MemoryLimits::CONNECTION_BYTES,
             handshake_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(60),
             socket_mode: 0o600,
             reserve: Arc::default(),
             inherited: Arc::default(),
@@ -359,6 +377,7 @@ impl fmt::Debug for ListenOptions {
             .field("connections_max", &self.connections_max)
             .field("bytes_in_flight_max", &self.bytes_in_flight_max)
             .field("handshake_timeout", &self.handshake_timeout)
+            .field("stall_timeout", &self.stall_timeout)
             .field("socket_mode", &format_args!("{:#o}", self.socket_mode))
             .field("tls", &self.tls)
             .field("log", &self.log.is_some())

@@ -115,6 +115,7 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
         connections_max: _,
         socket_mode: _,
         handshake_s: _,
+        stall_s: _,
         drain_s: _,
         memory_bytes: _,
         connection_memory_bytes: _,
@@ -135,8 +136,8 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
     match same.iter().find(|(_, is_same)| !is_same) {
         None => Ok(()),
         Some((key, _)) => Err(format!(
-            "server.{key} {RESTART}, allowed are connections, connection-memory, drain-s, handshake-s, memory and \
-             socket-mode, and the rest by a restart"
+            "server.{key} {RESTART}, allowed are connections, connection-memory, drain-s, handshake-s, memory, \
+             socket-mode and stall-s, and the rest by a restart"
         )),
     }
 }

@@ -120,6 +120,9 @@ pub struct ServerConfig {
     pub socket_mode: u32,
     /// `handshake-s`: a connection that has not ended its handshake after this is closed, 1 to 3600 s. Default 10.
     pub handshake_s: u64,
+    /// `stall-s`: a connection whose client takes no replies, or stops in the middle of a request, is closed after
+    /// this, 1 to 86400 s. Default 60.
+    pub stall_s: u64,
     /// `drain-s`: after SIGTERM, clients have this long to take their replies, 1 to 3600 s. Default 30.
     pub drain_s: u64,
     /// `memory`: payload memory of all tenants together, bytes, 1 MiB to 1 TiB. Default 256 MiB.
@@ -145,6 +148,7 @@ impl Default for ServerConfig {
             connections_max: 1024,
             socket_mode: 0o600,
             handshake_s: 10,
+            stall_s: 60,
             drain_s: 30,
             memory_bytes: MemoryLimits::SERVER_BYTES,
             connection_memory_bytes: MemoryLimits::CONNECTION_BYTES,
@@ -420,6 +424,7 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
         "connections",
         "socket-mode",
         "handshake-s",
+        "stall-s",
         "drain-s",
         "memory",
         "connection-memory",
@@ -441,6 +446,7 @@ fn server(root: &Section<'_, '_>) -> Result<ServerConfig, ConfigError> {
             .map_or(Ok(default.connections_max), |most| most.number(1..=1_000_000))?,
         socket_mode: socket_mode.transpose()?.unwrap_or(default.socket_mode),
         handshake_s: server.get("handshake-s").map_or(Ok(default.handshake_s), |limit| limit.number(1..=3600))?,
+        stall_s: server.get("stall-s").map_or(Ok(default.stall_s), |limit| limit.number(1..=86_400))?,
         drain_s: server.get("drain-s").map_or(Ok(default.drain_s), |drain| drain.number(1..=3600))?,
         memory_bytes: server.get("memory").map_or(Ok(default.memory_bytes), |memory| memory.size(1 << 20..=1 << 40))?,
         connection_memory_bytes: server

@@ -86,6 +86,7 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
     let memory = |server: &ServerConfig| size::display(server.connection_memory_bytes);
     of_server("connection-memory", memory(server), memory(other));
     of_server("handshake-s", server.handshake_s.to_string(), other.handshake_s.to_string());
+    of_server("stall-s", server.stall_s.to_string(), other.stall_s.to_string());
     let mode = |server: &ServerConfig| format!("{:o}", server.socket_mode);
     of_server("socket-mode", mode(server), mode(other));
     of_server("drain-s", server.drain_s.to_string(), other.drain_s.to_string());

@@ -146,6 +146,11 @@ impl Channel {
         self.wire.unread().is_empty()
     }
 
+    /// Bytes came that were not used, also while the buffer is lent.
+    pub fn is_holding(&self) -> bool {
+        self.wire.is_holding()
+    }
+
     /// [`Channel::advance`] can do something without more bytes.
     pub fn can_advance(&self) -> bool {
         if self.ended || self.failed.is_some() || !self.early.is_empty() {

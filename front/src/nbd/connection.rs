@@ -27,11 +27,13 @@
 //! | `Ending` | every request is answered and every reply has left | to `Closed`: the socket is shut down |
 //! | any | the socket is broken | to `Closed` at once; completions are dropped |
 //! | any, in the handshake | its time is over | to `Closed` at once: who does not speak may not read either |
+//! | any, after it | the client takes nothing, or stops in the middle of a request (`connection/stall.rs`) | the same |
 //!
 //! How it holds still and goes on in another process: `connection/travel.rs`. How it speaks under TLS:
 //! `connection/secure.rs`.
 
 mod secure;
+mod stall;
 mod travel;
 mod under_way;
 
@@ -85,6 +87,8 @@ mod user {
     pub const TURN: u32 = 6;
     /// Another process has waited long enough for the end of a session under TLS.
     pub const SESSION_END: u32 = 7;
+    /// The client may have had its time to get on.
+    pub const STALL: u32 = 8;
 }
 
 /// One client's connection.
@@ -102,6 +106,7 @@ pub struct Connection {
     /// Its TLS handshake waits for another turn.
     awaits_turn: bool,
     receiving: bool,
+    waits: stall::Waits,
     /// A request or piece lies in the inbox and does not fit the limits.
     full: bool,
     /// A timer for memory is running.
@@ -157,6 +162,7 @@ impl Connection {
             channel: None,
             awaits_turn: false,
             receiving: false,
+            waits: stall::Waits::default(),
             full: false,
             awaits_memory: false,
             draining: false,
@@ -278,6 +284,7 @@ impl Connection {
     }
 
     fn receive(&mut self, context: &mut dyn Context) {
+        self.waits.receives(context.now_ns());
         if self.channel.is_some() {
             return self.receive_sealed(context);
         }
@@ -594,15 +601,6 @@ impl Connection {
         self.replies.error(cookie, rule.errno(command, transmission.session().structured), rule.sentence());
     }
 
-    fn handshake_is_over_time(&mut self, context: &mut dyn Context) {
-        if self.paused {
-            self.is_late = true;
-        } else if matches!(self.phase, Phase::Negotiating(_)) && self.life != Life::Closed {
-            self.broke(Rule::HandshakeTooSlow);
-            self.close(context);
-        }
-    }
-
     fn close(&mut self, context: &mut dyn Context) {
         self.life = Life::Closed;
         self.replies.abandon();
@@ -659,6 +657,7 @@ impl Client for Connection {
                     self.close(context);
                 }
             }
+            Event::Timer { user: user::STALL } => self.look_at_client(context),
             Event::Timer { user: user::HANDSHAKE } => self.handshake_is_over_time(context),
             other => unreachable!("it asked for nothing that ends like this: {other:?}"),
         }
@@ -716,6 +715,7 @@ impl Client for Connection {
             Some(channel) => self.replies.begin_sealed_send(|plain| channel.seal(plain)),
         };
         if let Some(parts) = parts {
+            self.waits.sends(context.now_ns());
             context.send(self.fd(), parts, user::SEND);
         } else if !self.replies.is_sending()
             && let Some(why) = self.channel.as_mut().and_then(|channel| channel.take_failed())
@@ -731,6 +731,7 @@ impl Client for Connection {
         if self.life == Life::Ending && answered && self.replies.is_empty() {
             self.end(context);
         }
+        self.await_client(context);
     }
 
     fn room(&mut self, context: &mut dyn Context) {

@@ -590,6 +590,92 @@ fn the_time_of_a_handshake_says_nothing_about_what_follows() {
 }
 
 #[test]
+fn who_stops_in_the_middle_of_a_request_or_takes_no_reply_is_closed_when_its_time_is_over() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let half_header = read(1, 0, 4096)[..27].to_vec();
+    let half_payload = write(1, 0, &[7; 4096])[..4000].to_vec();
+    // Into the request's own buffers.
+    let half_large = write(1, 0, &vec![7; 1 << 20])[..300 << 10].to_vec();
+    // Skipped: beyond the end.
+    let half_refused = write(1, SIZE as u64, &[7; 4096])[..4000].to_vec();
+    let unread = read(1, 0, 4096);
+    // As long as its replies do not leave, whoever says goodbye is here.
+    let unread_end = [read(1, 0, 4096), header(Command::Disconnect, 0, 2, 0, 0)].concat();
+    for (said, reads) in [
+        (half_header, true),
+        (half_payload, true),
+        (half_large, true),
+        (half_refused, true),
+        (unread, false),
+        (unread_end, false),
+    ] {
+        let stats = Stats::new(&NAMES);
+        let mut peer = structured_with(listen(ListenOptions::default()), &stats);
+        peer.pass_ns(7 * SECOND_NS);
+        peer.reads = reads;
+        peer.say(&said);
+        peer.pass_ns(60 * SECOND_NS - 1);
+        assert!(!peer.fake.shut_down && !peer.client.is_done(), "{} bytes", said.len());
+        peer.pass_ns(1);
+        assert!(peer.fake.shut_down && peer.client.is_done(), "{} bytes", said.len());
+        assert_eq!(stats.broken(Rule::Stalled), 1);
+        peer.reads = true;
+        peer.run();
+        assert!(peer.gone());
+        drop(peer);
+        assert_eq!(stats.counts().connections, 0, "its place is free");
+    }
+}
+
+#[test]
+fn a_byte_in_time_is_enough_and_who_waits_for_us_or_is_idle_is_left_alone() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let stats = Stats::new(&NAMES);
+    let mut peer =
+        structured_with(listen(ListenOptions { stall_timeout: Duration::from_secs(5), ..Default::default() }), &stats);
+    // A byte each 4 s.
+    for byte in write(1, 0, &[7; 40]) {
+        peer.say(&[byte]);
+        peer.pass_ns(4 * SECOND_NS);
+    }
+    assert_eq!(errors(&std::mem::take(&mut peer.read)), [(1, 0)]);
+    // Idle, in which no timer is left.
+    peer.pass_ns(3600 * SECOND_NS);
+    assert!(peer.fake.timers.is_empty(), "{:?}", peer.fake.timers);
+    // A device that takes an hour.
+    peer.executes = false;
+    peer.say(&read(2, 0, 4096));
+    peer.pass_ns(3600 * SECOND_NS);
+    peer.executes = true;
+    peer.run();
+    // A tenant that is full: half a request lies in the inbox, and nobody receives.
+    (peer.fake.staged_max, peer.executes) = (1, false);
+    peer.say(&[read(3, 0, 512), read(4, 0, 512), read(5, 0, 512)[..9].to_vec()].concat());
+    peer.pass_ns(3600 * SECOND_NS);
+    (peer.fake.staged_max, peer.executes) = (0, true);
+    peer.run();
+    assert_eq!(errors(&peer.read), [(2, 0), (3, 0), (4, 0)]);
+    assert_eq!((stats.broken(Rule::Stalled), peer.fake.shut_down), (0, false));
+    // From here on the rest of the request is waited for.
+    peer.pass_ns(5 * SECOND_NS);
+    assert_eq!((stats.broken(Rule::Stalled), peer.fake.shut_down), (1, true));
+}
+
+#[test]
+fn a_new_time_limit_holds_for_those_who_are_there() {
+    let stats = Stats::new(&NAMES);
+    let options = listen(ListenOptions::default());
+    let since = options.listen.since.clone();
+    let mut peer = structured_with(options, &stats);
+    // The look that the handshake's replies asked for has been.
+    peer.pass_ns(60_000_000_000);
+    since.set(1 << 20, Duration::from_secs(10), Duration::from_secs(2), 0o600);
+    peer.say(&[0]);
+    peer.pass_ns(2_000_000_000);
+    assert_eq!((stats.broken(Rule::Stalled), peer.fake.shut_down), (1, true));
+}
+
+#[test]
 fn what_happened_is_counted() {
     let stats = Stats::new(&NAMES);
     let mut peer = structured_with(NbdOptions::default(), &stats);

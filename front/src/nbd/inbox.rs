@@ -41,6 +41,11 @@ impl Inbox {
         self.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer.as_mut_slice()[self.start..self.end])
     }
 
+    /// Bytes came that were not used, also while the buffer is lent.
+    pub fn is_holding(&self) -> bool {
+        self.end > self.start
+    }
+
     /// It holds as much as it may.
     pub fn is_full(&self) -> bool {
         self.end - self.start >= self.largest_bytes

@@ -79,6 +79,8 @@ pub enum Rule {
     OutOfRange,
     /// Transmission: offset or length is not a multiple of the minimum block.
     Unaligned,
+    /// Transmission, closes at once: the client took no reply, or sent half of a request and no more, for too long.
+    Stalled,
 }
 
 impl From<Rule> for usize {
@@ -89,7 +91,7 @@ impl From<Rule> for usize {
 
 impl Rule {
     /// All of them; a rule's place is its number.
-    pub const ALL: [Rule; 34] = [
+    pub const ALL: [Rule; 35] = [
         Rule::UnknownClientFlags,
         Rule::BadOptionMagic,
         Rule::NeedsFixedNewstyle,
@@ -124,6 +126,7 @@ impl Rule {
         Rule::TooLongForOneChunk,
         Rule::OutOfRange,
         Rule::Unaligned,
+        Rule::Stalled,
     ];
 
     /// Stable, for logs and metrics.
@@ -163,6 +166,7 @@ impl Rule {
             Rule::TooLongForOneChunk => "too_long_for_one_chunk",
             Rule::OutOfRange => "out_of_range",
             Rule::Unaligned => "unaligned",
+            Rule::Stalled => "stalled",
         }
     }
 
@@ -205,6 +209,7 @@ impl Rule {
             Rule::TooLongForOneChunk => "a read that must not be fragmented is at most 128 KiB long",
             Rule::OutOfRange => "the range ends past the end of the export",
             Rule::Unaligned => "offset or length is not a multiple of the minimum block size",
+            Rule::Stalled => "the client took no reply, or did not send the rest of a request, in time",
         }
     }
 

@@ -111,6 +111,7 @@ fn each_key_of_the_server_can_be_set_and_has_its_own_default() {
     assert_eq!(server("connections = 7"), ServerConfig { connections_max: 7, ..default.clone() });
     assert_eq!(server("socket-mode = \"666\""), ServerConfig { socket_mode: 0o666, ..default.clone() });
     assert_eq!(server("handshake-s = 3600"), ServerConfig { handshake_s: 3600, ..default.clone() });
+    assert_eq!(server("stall-s = 86400"), ServerConfig { stall_s: 86_400, ..default.clone() });
     assert_eq!(server("drain-s = 1"), ServerConfig { drain_s: 1, ..default });
 }
 

@@ -98,6 +98,7 @@ impl Connection {
         if let Some(channel) = &mut self.channel {
             channel.say_goodbye();
             if let Some(parts) = self.replies.begin_sealed_send(|plain| channel.seal(plain)) {
+                self.waits.sends(context.now_ns());
                 return context.send(self.fd(), parts, user::SEND);
             }
         }
