@@ -7,6 +7,8 @@ use crate::tools;
 use mqfq_testing::guest::{self, Guest, Outcome, Time};
 use serde_json::{Value, json};
 use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -299,8 +301,8 @@ fn disks(names: &[&str], folder: &Path) -> Vec<String> {
 }
 
 /// A server that runs beside the guest, which asks for things by lines of its console: `HOST NUMBER policy NAME`,
-/// `HOST NUMBER resize`, `HOST NUMBER attached`, `HOST NUMBER kill`, `HOST NUMBER report`. The number is written to the
-/// guest's folder when that is done.
+/// `HOST NUMBER resize`, `HOST NUMBER attached`, `HOST NUMBER kill`, `HOST NUMBER report`, `HOST NUMBER window TENANT
+/// TENANT`. The number is written to the guest's folder when that is done.
 struct Server {
     outside: Outside,
     folder: PathBuf,
@@ -315,6 +317,29 @@ const ATTACH_TIME: Duration = Duration::from_secs(50);
 
 /// From one look at a server's counters to the next.
 const LOOK_TIME: Duration = Duration::from_millis(100);
+
+/// A window: so many looks at the server's counters, so far apart.
+const WINDOW_LOOKS: u32 = 12;
+const WINDOW_LOOK_TIME: Duration = Duration::from_secs(1);
+
+/// The metrics of the server whose control socket is at `path`.
+fn metrics(path: &Path) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut stream = UnixStream::connect(path).map_err(failed)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20))).map_err(failed)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: mqfq\r\nConnection: close\r\n\r\n").map_err(failed)?;
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text).map_err(failed)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Of a tenant on device `flash`, over all operations; 0 where there is none yet.
+fn metric(text: &str, name: &str, tenant: &str) -> f64 {
+    let of_tenant = format!("tenant=\"{tenant}\"");
+    let rows = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.split_once("} "));
+    let of_both = rows.filter(|(labels, _)| labels.contains("device=\"flash\"") && labels.contains(&of_tenant));
+    of_both.filter_map(|(_, value)| value.split(' ').next()?.parse::<f64>().ok()).sum()
+}
 
 impl Server {
     fn start(outside: Outside, folder: &Path, mqfq: PathBuf) -> Result<Server, String> {
@@ -341,6 +366,7 @@ impl Server {
                 self.is_resized = true;
                 self.reload()
             }
+            Some(("window", tenants)) => self.window(tenants),
             Some(("policy", name)) => {
                 self.policy = name.to_owned();
                 self.reload()
@@ -386,6 +412,42 @@ impl Server {
         Err(format!("not all disks were connected within {} s", ATTACH_TIME.as_secs()))
     }
 
+    /// What two tenants of device `flash` get, and whether they wait for more. Leaves a line in the guest's folder:
+    /// bytes of the first and of the second, how many looks there were, in how many of them both waited, and the mean
+    /// numbers of waiting requests. Under a policy in which requests wait, the bytes are of those looks alone: whoever
+    /// asks for nothing has no share.
+    fn window(&self, tenants: &str) -> Result<(), String> {
+        let (first, second) = tenants.split_once(' ').ok_or("a window is for two tenants")?;
+        let look = || {
+            let text = metrics(&self.folder.join("control"))?;
+            let of = |name: &str, tenant: &str| metric(&text, name, tenant);
+            let each = |name: &str| [of(name, first), of(name, second)];
+            Ok::<_, String>((each("mqfq_tenant_transferred_bytes_total"), each("mqfq_tenant_queue_seconds_sum")))
+        };
+        let (mut bytes, mut waiting_s, mut both) = ([0.0; 2], [0.0; 2], 0);
+        let (mut before, begin) = (look()?, Instant::now());
+        let mut at = begin;
+        for _ in 0..WINDOW_LOOKS {
+            std::thread::park_timeout(WINDOW_LOOK_TIME);
+            let (now, elapsed_s) = (look()?, at.elapsed().as_secs_f64());
+            at = Instant::now();
+            let waited_s = [0, 1].map(|tenant| now.1[tenant] - before.1[tenant]);
+            // A mean of at least one request all the time.
+            let is_both = waited_s.iter().all(|waited_s| *waited_s >= elapsed_s);
+            both += u32::from(is_both);
+            for tenant in 0..2 {
+                waiting_s[tenant] += waited_s[tenant];
+                if is_both || self.policy == "none" {
+                    bytes[tenant] += now.0[tenant] - before.0[tenant];
+                }
+            }
+            before = now;
+        }
+        let waiting = waiting_s.map(|waited_s| waited_s / begin.elapsed().as_secs_f64());
+        let line = format!("{:.0} {:.0} {WINDOW_LOOKS} {both} {:.1} {:.1}", bytes[0], bytes[1], waiting[0], waiting[1]);
+        std::fs::write(self.folder.join("share/window"), line).map_err(|error| format!("share/window: {error}"))
+    }
+
     fn kill(&mut self) -> Result<(), String> {
         self.child.kill().and_then(|()| self.child.wait()).map(drop).map_err(|error| format!("mqfq: {error}"))
     }
@@ -410,4 +472,21 @@ fn spawn(mqfq: &Path, folder: &Path) -> Result<Child, String> {
     let mut serve = Command::new(mqfq);
     serve.arg("serve").arg(folder.join("server.toml")).stdin(Stdio::null()).stdout(log.0).stderr(log.1);
     serve.spawn().map_err(|error| format!("{}: {error}", mqfq.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenants_metric_is_summed_over_operations_and_over_nothing_else() {
+        let text = "# TYPE bytes counter\n\
+                    bytes_total{device=\"flash\",tenant=\"small\",operation=\"read\"} 100\n\
+                    bytes_total{device=\"flash\",tenant=\"small\",operation=\"write\"} 20 # {} 1\n\
+                    bytes_total{device=\"disk\",tenant=\"small\",operation=\"read\"} 3\n\
+                    bytes_total{device=\"flash\",tenant=\"large\",operation=\"read\"} 4000\n\
+                    bytes_total_more{device=\"flash\",tenant=\"small\",operation=\"read\"} 50000\n";
+        let of = |tenant| metric(text, "bytes_total", tenant);
+        assert_eq!([of("small"), of("large"), of("nobody")], [120.0, 4000.0, 0.0]);
+    }
 }
