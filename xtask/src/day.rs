@@ -4,8 +4,8 @@
 //! server starts with one tenant; curl and `mqfq ctl` do the rest, under fio jobs that verify what they wrote.
 //!
 //! ```text
-//!   add N tenants ─▶ equal ─▶ reweighted ─▶ capped ─▶ resized ─▶ removed ─▶ upgraded ─▶ churn ─▶ all gone
-//!                    └────────── in each: bytes of every tenant over some seconds ──┘           └ descriptors, memory
+//!   add N tenants ─▶ equal ─▶ changing ─▶ reweighted ─▶ capped ─▶ resized ─▶ removed ─▶ upgraded ─▶ churn ─▶ all gone
+//!                    └─────────── in each: bytes of every tenant over some seconds ────────────┘   descriptors, memory
 //! ```
 //! Tenants are in four classes of N/4. Of a class its part of the bytes is compared with its part of the weights
 //! (within 2%), and of a tenant the worst is shown: over a few seconds one tenant has few requests of its own. The
@@ -14,12 +14,16 @@
 //! What it needs of the machine is about half a core. On one that others use as well the processor decides, and shares
 //! miss: the table says what was measured either way.
 
+mod changes;
+
 use crate::run::{cargo, run, target};
 use mqfq_testing::Folder;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use changes::Changes;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How large a day is.
@@ -29,6 +33,10 @@ pub struct Options {
     pub tenants: usize,
     /// Of each phase.
     pub seconds: u64,
+    /// Changes a second in the phase that has them; 0: there is none.
+    pub changes: usize,
+    /// Of that phase.
+    pub changes_seconds: u64,
     /// The binary of the server; `None`: a release build.
     pub program: Option<PathBuf>,
     /// Print JSON alone on stdout.
@@ -37,7 +45,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { tenants: 200, seconds: 8, program: None, json: false }
+        Options { tenants: 200, seconds: 8, changes: 1000, changes_seconds: 10, program: None, json: false }
     }
 }
 
@@ -49,6 +57,12 @@ const CHURN: usize = 50;
 
 /// For all jobs of fio to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(180);
+
+/// What the jobs of a tenant keep under way: 34 requests of 32 KiB.
+const UNDER_WAY_BYTES: u64 = 34 * 32 << 10;
+
+/// For all tenants to move that, at most.
+const BACKLOG_MAX: Duration = Duration::from_secs(60);
 
 /// Of the bytes that a class is to get.
 const TOLERANCE: f64 = 0.02;
@@ -102,6 +116,19 @@ pub fn day(options: &Options) -> Result<(), String> {
     let (mut stay, mut leave) = (day.fio("stay", &stays)?, day.fio("leave", &leaves)?);
     day.await_all()?;
     phases.push(day.measure("equal", &BTreeMap::new())?);
+    let mut changes = None;
+    if options.changes > 0 {
+        let is_over = AtomicBool::new(false);
+        let (phase, made) = std::thread::scope(|scope| {
+            let made = scope.spawn(|| day.change(options.changes, &is_over));
+            let phase = day.measure_for(options.changes_seconds, "changing", &BTreeMap::new());
+            // Relaxed: see there.
+            is_over.store(true, Ordering::Relaxed);
+            (phase, made.join().unwrap_or_else(|_| Err("the thread that changes has panicked".to_owned())))
+        });
+        phases.push(phase?);
+        changes = Some(made?);
+    }
     for tenant in (0..options.tenants).filter(|tenant| tenant % 4 == 1) {
         day.weights[tenant] = 300;
         day.ctl(&["tenant", "set", &name(tenant), "--weight", "300"])?;
@@ -140,10 +167,13 @@ pub fn day(options: &Options) -> Result<(), String> {
     }
     let at_end = day.holds()?;
     day.end()?;
-    report(options, &phases, pause_us, [at_start, before_churn, at_end], start.elapsed());
+    report(options, &phases, changes, pause_us, [at_start, before_churn, at_end], start.elapsed());
     // One more than at the start: the file in which the drive's bytes lie, since the first write.
     if at_end.0 > before_churn.0 || at_end.0 > at_start.0 + 1 {
         return Err(format!("{} descriptors at the start, {} at the end", at_start.0, at_end.0));
+    }
+    if let Some(changes) = changes.filter(|changes| changes.refused > 0) {
+        return Err(format!("{} changes were refused", changes.refused));
     }
     match phases.iter().find(|phase| !phase.is_right()) {
         None => Ok(()),
@@ -151,7 +181,14 @@ pub fn day(options: &Options) -> Result<(), String> {
     }
 }
 
-fn report(options: &Options, phases: &[Phase], pause_us: u64, holds: [(usize, u64); 3], elapsed: Duration) {
+fn report(
+    options: &Options,
+    phases: &[Phase],
+    changes: Option<Changes>,
+    pause_us: u64,
+    holds: [(usize, u64); 3],
+    elapsed: Duration,
+) {
     let [at_start, before_churn, at_end] = holds;
     let held =
         |(descriptors, memory_kib): (usize, u64)| json!({ "descriptors": descriptors, "memory_kib": memory_kib });
@@ -171,6 +208,7 @@ fn report(options: &Options, phases: &[Phase], pause_us: u64, holds: [(usize, u6
             "tenants": options.tenants,
             "seconds": elapsed.as_secs(),
             "phases": phases.iter().map(phase).collect::<Vec<_>>(),
+            "changes": changes.map(|changes| changes.json()),
             "upgrade_pause_us": pause_us,
             "at_start": held(at_start),
             "before_churn": held(before_churn),
@@ -188,6 +226,10 @@ fn report(options: &Options, phases: &[Phase], pause_us: u64, holds: [(usize, u6
         let classes: Vec<String> = classes.iter().map(|ratio| format!("{ratio:.4}")).collect();
         let capped = capped.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
         println!("{name:<11} {mb_per_s:>7.1}  {:<31} {capped:>6} {worst:>7.3} {p99_ms:>8.1}", classes.join("  "));
+    }
+    if let Some(changes) = changes {
+        let Changes { taken, refused, .. } = changes;
+        println!("changes: {:.0} a second, {taken} taken, {refused} refused", changes.per_s());
     }
     println!("upgrade: clients waited {:.1} ms", pause_us as f64 / 1000.0);
     for (when, (descriptors, memory_kib)) in [("start", at_start), ("all gone", before_churn), ("after churn", at_end)]
@@ -211,6 +253,17 @@ struct Day {
     weights: Vec<u64>,
 }
 
+/// A fio that runs; it ends with the day, however that ends.
+struct Jobs(Child);
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        // Already ended is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 impl Drop for Day {
     fn drop(&mut self) {
         // Already ended is as good.
@@ -224,7 +277,7 @@ impl Day {
         let folder = Folder::new();
         let at = folder.path().display().to_string();
         // Twice the exports: they grow.
-        let size_mib = (2 * options.tenants + 2) * EXPORT_MIB;
+        let size_mib = (2 * options.tenants + 4) * EXPORT_MIB;
         let config = format!(
             "[server]\nconnections = 4096\nupgrade = \"unix:{at}/upgrade.sock\"\n[control]\n\
              listen = \"unix:{at}/control.sock\"\n[device.fast]\nkind = \"nvme\"\npreset = \"flash-60k\"\n\
@@ -285,7 +338,7 @@ impl Day {
     }
 
     /// Two jobs for each of these tenants: one writes and verifies, one reads so that the tenant always asks for more.
-    fn fio(&self, of: &str, tenants: &[usize]) -> Result<Child, String> {
+    fn fio(&self, of: &str, tenants: &[usize]) -> Result<Jobs, String> {
         let mut job = format!(
             "[global]\nioengine=nbd\nthread\nbs=32k\ntime_based\nruntime=3600\nverify_state_save=0\nrandseed=7\n\
              size={}k\n",
@@ -306,7 +359,8 @@ impl Day {
         let mut fio = Command::new("fio");
         fio.args(["--output-format=json", &format!("--output={}", self.folder.join(&format!("{of}.json")).display())]);
         fio.arg(format!("--aux-path={}", self.folder.path().display())).arg("--max-jobs=4096").arg(path);
-        fio.stdout(Stdio::null()).spawn().map_err(|error| format!("fio: {error}"))
+        let fio = fio.stdout(Stdio::null()).spawn().map_err(|error| format!("fio: {error}"))?;
+        Ok(Jobs(fio))
     }
 
     /// Bytes that each tenant has moved so far, and its p99 since the start, ns.
@@ -339,18 +393,51 @@ impl Day {
         }
     }
 
+    /// Tenants that are there.
+    fn here(&self) -> Vec<usize> {
+        (0..self.tenants).filter(|tenant| self.weights[*tenant] > 0).collect()
+    }
+
+    /// Returns when each tenant has moved as much as its jobs keep under way: what came before a change is served as
+    /// before it.
+    fn await_backlog(&self) -> Result<(), String> {
+        let (before, until) = (self.moved()?, Instant::now() + BACKLOG_MAX);
+        let has_moved = |name: &String, bytes: u64| {
+            before.get(name).is_none_or(|(before, _)| bytes.saturating_sub(*before) >= UNDER_WAY_BYTES)
+        };
+        let here: Vec<String> = self.here().into_iter().map(name).collect();
+        loop {
+            let now = self.moved()?;
+            let is_done = |name: &String| now.get(name).is_none_or(|(bytes, _)| has_moved(name, *bytes));
+            if here.iter().all(is_done) || Instant::now() > until {
+                return Ok(());
+            }
+            std::thread::park_timeout(Duration::from_millis(200));
+        }
+    }
+
     /// Lets a change settle, then looks for as long as the options say.
     fn measure(&self, name_: &'static str, caps: &BTreeMap<usize, u64>) -> Result<Phase, String> {
+        self.measure_for(self.seconds, name_, caps)
+    }
+
+    fn measure_for(
+        &self,
+        phase_seconds: u64,
+        name_: &'static str,
+        caps: &BTreeMap<usize, u64>,
+    ) -> Result<Phase, String> {
         let wait = |seconds: u64| std::thread::park_timeout(Duration::from_secs(seconds));
         wait(self.seconds.div_ceil(4).max(2));
+        self.await_backlog()?;
         let (before, at) = (self.moved()?, Instant::now());
-        wait(self.seconds);
+        wait(phase_seconds);
         let (after, seconds) = (self.moved()?, at.elapsed().as_secs_f64());
         let moved = |tenant: usize| {
             let bytes = |all: &BTreeMap<String, (u64, u64)>| all.get(&name(tenant)).map_or(0, |(bytes, _)| *bytes);
             bytes(&after).saturating_sub(bytes(&before)) as f64
         };
-        let here: Vec<usize> = (0..self.tenants).filter(|tenant| self.weights[*tenant] > 0).collect();
+        let here = self.here();
         let free: Vec<usize> = here.iter().copied().filter(|tenant| !caps.contains_key(tenant)).collect();
         let all_bytes: f64 = free.iter().map(|tenant| moved(*tenant)).sum();
         let all_weights: f64 = free.iter().map(|tenant| self.weights[*tenant] as f64).sum();
@@ -444,7 +531,7 @@ fn said(command: &mut Command) -> Result<String, String> {
 }
 
 /// Ends fio; every job has verified what it wrote.
-fn end(fio: &mut Child, report: &Path) -> Result<(), String> {
+fn end(Jobs(fio): &mut Jobs, report: &Path) -> Result<(), String> {
     said(Command::new("kill").args(["-INT", &fio.id().to_string()]))?;
     fio.wait().map_err(|error| error.to_string())?;
     let text = std::fs::read_to_string(report).map_err(|error| format!("{}: {error}", report.display()))?;

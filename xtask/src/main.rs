@@ -19,7 +19,7 @@ cargo xtask COMMAND
   miri                       tests of the core in the interpreter; needs a nightly toolchain with miri
   soak [--seconds N | --minutes N] [--seed S]
                              the generated tests with new seeds, for 60 s if not told otherwise, from seed S if told
-  day [--tenants N] [--seconds S] [--program P] [--json]
+  day [--tenants N] [--seconds S] [--changes N] [--changes-seconds S] [--program P] [--json]
                              a server's day: N tenants (default 200) come, change and go under fio that verifies, S
                              seconds (default 8) measured in each of six phases, of a release build or of P
   vopr [--seed N | --for S | --script FILE] [--steps N] [--seeds N] [--no-shrink]
@@ -99,9 +99,14 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                     "--json" => options.json = true,
                     "--tenants" => options.tenants = positive(next()?)? as usize,
                     "--seconds" => options.seconds = positive(next()?)?.into(),
+                    "--changes" => options.changes = number(next()?)? as usize,
+                    "--changes-seconds" => options.changes_seconds = positive(next()?)?.into(),
                     "--program" => options.program = Some(next()?.into()),
                     other => {
-                        return Err(format!("day takes --tenants N, --seconds S, --program P and --json, not {other}"));
+                        return Err(format!(
+                            "day takes --tenants N, --seconds S, --changes N, --changes-seconds S, --program P and \
+                             --json, not {other}"
+                        ));
                     }
                 }
             }
