@@ -7,9 +7,9 @@
 //! one. Then the answer, in three sentences.
 //!
 //! # How
-//! On the software drives ([`path`]): scenarios of the simulator, so that locks and lines of other cores cost time. What
-//! a request costs besides is *counted* first, cell by cell, under callgrind ([`count`]), and charged at a stated time
-//! per instruction; so the same numbers come out on a busy machine.
+//! On the software drives ([`path`]): scenarios of the simulator, so that locks and lines of other cores cost time. Of
+//! what a request costs besides, instructions are *counted* first, cell by cell, under callgrind ([`count`]), and
+//! charged at a stated time each; so the same numbers come out on a busy machine.
 //! On a file or block device ([`real`]): real time, interleaved rounds, whose median counts.
 //!
 //! # What would make it lie

@@ -8,8 +8,8 @@
 //!
 //! # What takes time
 //! Instructions are counted ([`super::count`]) and charged at submission and completion. Locked instructions, lines of
-//! other cores and waiting for locks come on top, at the rates of [`crate::scenario::MACHINE`]; that machine's rates for
-//! plain code are off, or it would be charged twice.
+//! other cores and waiting for locks come on top, at the rates of [`crate::scenario::MACHINE`]; the rates that it has
+//! for plain code are off, or that would be charged twice.
 //!
 //! What picking costs is part of the submission, so a request that waits in the policy was charged for it when it came:
 //! what a worker does in all is right, and only a request that is picked long after it was staged is picked for

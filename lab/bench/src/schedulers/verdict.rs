@@ -5,8 +5,8 @@ use super::report::{ContendedRow, Latency, Row, SchedulersReport, Verdict, in_or
 /// Rates this close tie.
 const TIE: f64 = 0.01;
 
-/// Shares this close are as fair. A lock costs more with many cores than with the four of these numbers (`mqfq-lab bench
-/// scale`), so among those a policy without one comes before a policy with one.
+/// Shares this close are as fair. A lock costs more with many cores than with the four of these numbers (`mqfq-lab
+/// bench scale`), so among those a policy without one comes before a policy with one.
 const AS_FAIR: f64 = 0.15;
 
 /// A policy that leaves less of the drive's rate than this is fair at everybody's cost, and is not named.
