@@ -5,7 +5,7 @@
  */
 #include "depth.h"
 
-#define ONE (1 << 16)
+#define ONE 65536
 
 /* Rounded down to a 65536th. Of 0 it is that of 1. Squaring gives one bit after the other. */
 s32 mqfq_log2(u64 value)

@@ -10,7 +10,7 @@
  */
 #include "depth.h"
 
-#define ONE (1 << 16)
+#define ONE 65536
 
 /* A deeper queue must earn 0.08 of its relative depth. Logarithms of 1.02, 1.05, 1.28 and 1.49. */
 #define ALPHA 5243

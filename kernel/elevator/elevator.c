@@ -337,8 +337,8 @@ static void note(struct mqfq_hctx *own, struct mqfq_queue *queue, enum mqfq_stat
 }
 
 /* What a request holds while it is on the device: its units, and whether it is counted. */
-static inline unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *meter, struct request *rq,
-			    u32 units)
+static inline unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *meter,
+				   struct request *rq, u32 units)
 {
 	if (!mqfq_tuning_is_on(&e->tuning))
 		return units;
@@ -350,7 +350,7 @@ static inline unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *m
 
 /* The request goes to the device with so many units, now or when the device has room. */
 static inline void grant(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_lane *lane,
-		  struct request *rq, u32 units)
+			 struct request *rq, u32 units)
 {
 	u32 direction = rq_data_dir(rq);
 
@@ -455,7 +455,8 @@ static void count(struct mqfq_elevator *e, struct mqfq_meter *meter, struct requ
 	u32 units = (unsigned long)rq->elv.priv[1] & MQFQ_UNITS_MASK;
 	u32 class = mqfq_class_of(units);
 	u64 before_ns = this_cpu_read(counts->completed_ns);
-	u64 longest_ns = this_cpu_read(counts->silent_to_ns) - this_cpu_read(counts->silent_from_ns);
+	u64 longest_ns = this_cpu_read(counts->silent_to_ns) -
+			 this_cpu_read(counts->silent_from_ns);
 
 	rq->elv.priv[1] = (void *)(unsigned long)units;
 	WRITE_ONCE(meter->clock_ns, now);

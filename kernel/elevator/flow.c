@@ -119,7 +119,8 @@ struct mqfq_interval mqfq_charge_first(struct mqfq_flow *flow, u64 cost, u64 gvt
  * The same of a request that will most likely be gone before another one of its flow comes to the
  * queue: no lease is opened. False: it needs one, being shorter than a grain; nothing has happened.
  */
-inline bool mqfq_charge_alone(struct mqfq_flow *flow, u64 cost, u64 gvt, struct mqfq_interval *interval)
+inline bool mqfq_charge_alone(struct mqfq_flow *flow, u64 cost, u64 gvt,
+			      struct mqfq_interval *interval)
 {
 	u64 fraction, span = grains(flow, cost, &fraction);
 

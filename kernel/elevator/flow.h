@@ -22,10 +22,10 @@
 
 #define MQFQ_UNITS_PER_BYTE 1024ULL
 #define MQFQ_GRAIN_SHIFT 6
-#define MQFQ_GRAIN (1ULL << MQFQ_GRAIN_SHIFT)
+#define MQFQ_GRAIN BIT_ULL(MQFQ_GRAIN_SHIFT)
 
 /* Largest cost of one request: 1 TiB. */
-#define MQFQ_COST_MAX (1ULL << 40)
+#define MQFQ_COST_MAX BIT_ULL(40)
 
 /* True if @a lies less than half the circle before @b. */
 static inline bool vtime_before(u64 a, u64 b)

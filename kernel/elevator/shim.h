@@ -75,6 +75,7 @@ typedef struct { s64 counter; } atomic64_t;
 #define atomic64_try_cmpxchg(a, old, new) MQFQ_TRY(a, old, new, __ATOMIC_ACQ_REL)
 
 #define GFP_KERNEL 0
+#define BIT_ULL(n) (1ULL << (n))
 #define kvfree(p) free(p)
 #define min_t(type, a, b) ((type)(a) < (type)(b) ? (type)(a) : (type)(b))
 #define max_t(type, a, b) ((type)(a) > (type)(b) ? (type)(a) : (type)(b))
