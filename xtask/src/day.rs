@@ -17,11 +17,11 @@
 mod changes;
 
 use crate::run::{cargo, run, target};
+use changes::Changes;
 use mqfq_testing::Folder;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use changes::Changes;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -296,12 +296,9 @@ pub fn status_of(status: Status) -> u8 {
     match status {
         Status::Ok => status::OK,
         Status::Unsupported => status::UNSUPP,
-        Status::Io
-        | Status::NoSpace
-        | Status::Invalid
-        | Status::Shutdown
-        | Status::TimedOut
-        | Status::Recalled => status::IOERR,
+        Status::Io | Status::NoSpace | Status::Invalid | Status::Shutdown | Status::TimedOut | Status::Recalled => {
+            status::IOERR
+        }
     }
 }
 

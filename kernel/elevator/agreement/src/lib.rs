@@ -105,15 +105,7 @@ impl World {
         let (hctxs, flows, mut error) = (sockets.len(), weights.len(), 0);
         // SAFETY: both arrays are as long as is said, and are only read during the call.
         let raw = unsafe {
-            world_new(
-                hctxs as u32,
-                sockets.as_ptr(),
-                depth,
-                window.0,
-                flows as u32,
-                numbers.as_ptr(),
-                &mut error,
-            )
+            world_new(hctxs as u32, sockets.as_ptr(), depth, window.0, flows as u32, numbers.as_ptr(), &mut error)
         };
         raw.map(|raw| World { raw, hctxs, flows }).ok_or(error)
     }

@@ -122,9 +122,11 @@ impl<'a> Flows<'a> {
 /// One sentence, with the line: no first line, a line that contradicts what went before, events that were lost.
 pub fn parse(text: &str) -> Result<Trace, String> {
     let head = text.lines().next().unwrap_or_default();
-    let of_head = |name| number(head, name).filter(|_| head.starts_with("mqfq-trace ")).ok_or_else(|| {
-        format!("line 1 of a trace is `mqfq-trace depth=D window_kib=T queues=N`, and has no number for {name}")
-    });
+    let of_head = |name| {
+        number(head, name).filter(|_| head.starts_with("mqfq-trace ")).ok_or_else(|| {
+            format!("line 1 of a trace is `mqfq-trace depth=D window_kib=T queues=N`, and has no number for {name}")
+        })
+    };
     let (depth, window_kib, queues) = (of_head("depth")?, of_head("window_kib")?, of_head("queues")? as usize);
     let window = VSpan::from_bytes(window_kib << 10);
     let options = PolicyOptions {
