@@ -1,12 +1,12 @@
 //! Histories of a kernel: what did the elevator's own tracepoints see, and does the bound hold of that?
 //!
 //! # Format
-//! A first line `mqfq-trace depth=D window_kib=T queues=N` with the D and T that were in force throughout, then ftrace's
-//! text, by its `counter` clock, of `mqfq_insert`, `mqfq_dispatch` and `mqfq_complete` (kernel/elevator/trace.h), from
-//! before the first request on. Lines of other events are passed over.
+//! A first line `mqfq-trace depth=D window_kib=T queues=N` with the D and T that were in force throughout, then what
+//! ftrace has, by its `counter` clock, of `mqfq_insert`, `mqfq_dispatch` and `mqfq_complete` (kernel/elevator/trace.h),
+//! from before the first request on. Lines of other events are passed over.
 //!
 //! ```text
-//!   fio-312  [001] d..2.    17: mqfq_insert: flow=00000000a1b2c3d4 weight=300 hctx=1 tag=5 bytes=4096 units=0 head=8192
+//!   fio-312  [001] d..2.  17: mqfq_insert: flow=00000000a1b2c3d4 weight=300 hctx=1 tag=5 bytes=4096 units=0 head=8192
 //! ```
 //!
 //! # How the order is taken
@@ -198,7 +198,8 @@ mod tests {
 
     fn event(at: u64, cpu: u64, name: &str, flow: &str, tag: u64, bytes: u64) -> String {
         format!(
-            "  fio-9  [00{cpu}] d..2.  {at}: mqfq_{name}: flow={flow} weight=100 hctx={cpu} tag={tag} bytes={bytes} units=1 head=0\n"
+            "  fio-9  [00{cpu}] d..2.  {at}: mqfq_{name}: flow={flow} weight=100 hctx={cpu} tag={tag} bytes={bytes} \
+             units=1 head=0\n"
         )
     }
 
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_scheduler_that_serves_one_of_two_is_found_out() {
-        // Both keep four requests waiting; a alone is served. D = 2, T = 16 KiB: the bound is below 200 of its requests.
+        // Both keep four requests waiting, and a alone is served. The bound of D = 2, T = 16 KiB is below 200 of them.
         let mut events: Vec<(u64, &str, &str, u64)> = (0..4).map(|tag| (1, "insert", "b", tag)).collect();
         events.extend((0..4).map(|tag| (0, "insert", "a", tag)));
         for round in 0..400 {
