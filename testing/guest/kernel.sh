@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Which kernel does a guest run? Unpacks one of Debian's, with its modules, and installs nothing.
 #
-#   kernel.sh SERIES FOLDER      SERIES: 6.1, 6.12, 7.2, 7.3
+#   kernel.sh SERIES FOLDER      SERIES: 6.1, 6.12, 7.2, 7.3, debug
 #
 # Leaves FOLDER/vmlinuz, FOLDER/version and FOLDER/lib/modules/VERSION. A folder that has a version is complete.
 # 6.1 and 6.12 come from the machine's own package lists (bookworm). 7.2 and 7.3 come from trixie-backports on the same
 # mirror, by lists of their own: the machine's stay as they are. A series is its newest kernel that is there today.
+# `debug` is built from 6.12's source (debug.sh).
 set -euo pipefail
 series=$1 folder=$2
 [ -e "$folder/version" ] && exit 0
+[ "$series" != debug ] || exec bash "$(dirname "$0")/debug.sh" "$folder"
 rm -rf "$folder"
 mkdir -p "$folder/packages" "$folder/lists/partial" "$folder/cache/archives/partial" "$folder/none"
 cd "$folder"
@@ -38,7 +40,7 @@ case $series in
     meta=$(apt apt-cache pkgnames "linux-image-$series." | grep -E '^linux-image-[0-9.]+\+deb13-amd64$' | sort -V | tail -n 1 || true)
     [ -n "$meta" ] || { echo "trixie-backports has no kernel of series $series today" >&2; exit 1; }
     ;;
-*) echo "there is no kernel series $series here, allowed is 6.1, 6.12, 7.2 and 7.3" >&2; exit 1 ;;
+*) echo "there is no kernel series $series here, allowed is 6.1, 6.12, 7.2, 7.3 and debug" >&2; exit 1 ;;
 esac
 
 # A meta package names the image of today; what an image needs of its own version comes along.

@@ -4,7 +4,7 @@
 #   module.sh SERIES KERNEL_FOLDER SOURCE_FOLDER OUT_FOLDER
 #
 # KERNEL_FOLDER is what kernel.sh left. KERNEL_FOLDER/headers keeps the headers, and in block/ those of the block layer
-# alone, which only the kernel's source has. For 7.2, whose compiler Debian 12 has not, the build runs in a trixie of its
+# alone, which only the kernel's source has; the debug kernel's are those that it was built with. For 7.2, whose compiler Debian 12 has not, the build runs in a trixie of its
 # own (debootstrap), which needs root. OUT_FOLDER gets mqfq.ko.
 set -euo pipefail
 series=$1 folder=$(realpath "$2") source=$(realpath "$3") out=$(realpath -m "$4")
@@ -20,6 +20,7 @@ if [ ! -e "$headers/complete" ]; then
     mkdir -p "$headers/packages" "$headers/block"
     cd "$headers/packages"
     case $series in
+    debug) ;;
     6.1 | 6.12)
         more=$(apt-cache depends "linux-headers-$version" |
             sed -n 's/^ *Depends: \(linux-headers-.*-common\|linux-kbuild-.*\)$/\1/p')
@@ -40,8 +41,13 @@ if [ ! -e "$headers/complete" ]; then
         mv "$headers/trixie"/linux-source-* .
         ;;
     esac
-    dpkg-deb -x linux-source-* source
-    tar xf source/usr/src/linux-source-*.tar.xz -C "$headers/block" --strip-components=2 --wildcards 'linux-source-*/block/*.h'
+    if [ "$series" = debug ]; then
+        cp "$folder"/source/block/*.h "$headers/block"
+    else
+        dpkg-deb -x linux-source-* source
+        tar xf source/usr/src/linux-source-*.tar.xz -C "$headers/block" --strip-components=2 --wildcards \
+            'linux-source-*/block/*.h'
+    fi
     rm -rf "$headers/packages"
     touch "$headers/complete"
 fi
@@ -50,10 +56,12 @@ mkdir -p "$out"
 if [ -e "$headers/trixie" ]; then root=$headers/trixie; else root=; fi
 build=$root/$(mktemp -u "${root:+/}tmp/elevator.XXXXXX")
 build=${build//\/\//\/}
-mkdir -p "$build/private-$series"
+# As the module's Kbuild names it.
+private=$build/private-$(echo "$version" | cut -d. -f1,2)
+mkdir -p "$private"
 trap 'rm -rf "$build"' EXIT
 cp "$source"/*.c "$source"/*.h "$source/Kbuild" "$build"
-cp "$headers"/block/*.h "$build/private-$series"
+cp "$headers"/block/*.h "$private"
 if [ -n "$root" ]; then
     # objtool reads /proc.
     mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
@@ -61,7 +69,8 @@ if [ -n "$root" ]; then
         { grep -E 'error|Error' "$out/build.log" >&2; exit 1; }
     umount "$root/proc"
 else
-    make -C "$headers/usr/src/linux-headers-$version" M="$build" modules >"$out/build.log" 2>&1 ||
+    if [ "$series" = debug ]; then tree=$folder/build; else tree=$headers/usr/src/linux-headers-$version; fi
+    make -C "$tree" M="$build" modules >"$out/build.log" 2>&1 ||
         { grep -E 'error|Error' "$out/build.log" >&2; exit 1; }
 fi
 cp "$build/mqfq.ko" "$out/mqfq.ko"
