@@ -279,55 +279,6 @@ pub fn sanitize() -> Result<(), String> {
     run(&mut tests)
 }
 
-/// Modules whose mutants are worth a test each: what decides, and what checks bounds.
-const MUTATED: &[(&str, &[&str])] = &[
-    (
-        "sched",
-        &["flow", "mindicator", "ready_set", "stage_queue", "throttle_wheel", "token_tree", "wake", "window_rule"],
-    ),
-    ("blk", &["hctx", "hctx/*", "table", "tag", "cap"]),
-    ("front", &["export", "places"]),
-];
-
-/// `mutants`: changes the product in one place at a time and runs the unit tests of its crate, or lists the changes;
-/// `only`: of the modules whose name has this in it. Needs the tool `cargo-mutants`.
-///
-/// # Errors
-/// One sentence if the tool is missing, if there is no such module, or if a mutant is missed.
-pub fn mutants(is_list: bool, only: Option<&str>) -> Result<(), String> {
-    let probe = Command::new("cargo").args(["mutants", "--version"]).output();
-    if !probe.is_ok_and(|output| output.status.success()) {
-        return Err("cargo-mutants is missing: cargo xtask tools".into());
-    }
-    let mut missed = Vec::new();
-    let mut has_any = false;
-    for (package, modules) in MUTATED {
-        let meant = modules.iter().filter(|module| only.is_none_or(|only| module.contains(only)));
-        let files: Vec<String> = meant.map(|module| format!("{package}/src/{module}.rs")).collect();
-        if files.is_empty() {
-            continue;
-        }
-        has_any = true;
-        let mut mutants = command("cargo", ["mutants", "--package", &format!("mqfq-{package}"), "--jobs", "1"]);
-        for file in &files {
-            mutants.args(["--file", file]);
-        }
-        if is_list {
-            run(mutants.arg("--list"))?;
-            continue;
-        }
-        mutants.arg("--output").arg(target().join("mutants").join(package)).args(["--", "--lib"]);
-        if run(&mut at_lowest_priority(mutants)).is_err() {
-            missed.push(*package);
-        }
-    }
-    match (has_any, missed.is_empty()) {
-        (false, _) => Err(format!("no module of docs/lab/mutants.md is called {}", only.unwrap_or(""))),
-        (true, true) => Ok(()),
-        (true, false) => Err(format!("mutants were missed in {}", missed.join(" and "))),
-    }
-}
-
 /// `fuzz`: runs a fuzz target for a while. Needs the tool `cargo-fuzz`.
 ///
 /// # Errors

@@ -1,8 +1,10 @@
 //! Project chores as a library, so that the tidy test and the `xtask` binary share one implementation.
 
 pub mod chores;
+pub mod copy;
 pub mod day;
 pub mod guest;
+pub mod mutants;
 pub mod package;
 pub mod run;
 pub mod soak;

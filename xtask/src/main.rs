@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, day, guest, package, soak, tools, vopr};
+use xtask::{chores, day, guest, mutants, package, soak, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -24,14 +24,14 @@ cargo xtask COMMAND
                              seconds (default 8) measured in each of six phases, of a release build or of P
   vopr [--seed N | --for S | --script FILE] [--steps N] [--seeds N] [--no-shrink]
                              the whole server in virtual time, from one seed; a seed that fails is made shorter
-  vopr --planted [NAME]      the same with bugs that are planted, in a copy: which seed finds each?
-  mutants [--list] [--only MODULE]
-                             changes the product in one place at a time: which change does no unit test notice? needs
-                             cargo-mutants, and hours
+  vopr --planted [NAME]      the same with bugs that are planted, in a copy: how soon does a seed find each?
+  mutants [--list] [--only MODULE] [--every N]
+                             changes the product in one place at a time: which change does no test notice? of N
+                             mutants one is drawn (default 1)
   kill-test [--rounds N] [--front F]
                              kills the daemon under load over nbd (or F: vhost-user) N times (default 50), looks for lost
                              bytes and requests
-  tools                      installs what tests, fuzzing and mutants need besides Rust
+  tools                      installs what tests and fuzzing need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb
   package --dkms             the package of the kernel's elevator, after it was built for each kernel it is for
   guest [CASE] [--kernel S] [--only WORD] [--json]
@@ -117,10 +117,19 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         ["vopr", options @ ..] => vopr::vopr(options),
         ["miri"] => chores::miri(),
         ["tools"] => tools::tools(),
-        ["mutants"] => chores::mutants(false, None),
-        ["mutants", "--list"] => chores::mutants(true, None),
-        ["mutants", "--only", module] => chores::mutants(false, Some(module)),
-        ["mutants", "--list", "--only", module] => chores::mutants(true, Some(module)),
+        ["mutants", words @ ..] => {
+            let mut options = mutants::Options::default();
+            let mut words = words.iter();
+            while let Some(word) = words.next() {
+                match *word {
+                    "--list" => options.is_list = true,
+                    "--only" => options.only = Some(words.next().ok_or("--only needs a part of a module's path")?),
+                    "--every" => options.every = positive(words.next().ok_or("--every needs a number")?)?,
+                    other => return Err(format!("mutants takes --list, --only MODULE and --every N, not {other}")),
+                }
+            }
+            mutants::mutants(&options)
+        }
         ["kill-test", options @ ..] => {
             let (mut rounds, mut front) = (50, "nbd");
             for pair in options.chunks(2) {

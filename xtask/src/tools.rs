@@ -133,7 +133,7 @@ pub fn ensure() -> Result<bool, String> {
 }
 
 /// Commands of cargo that chores need, with the versions that they were tried with.
-const CARGO_TOOLS: &[(&str, &str)] = &[("fuzz", "0.13.2"), ("mutants", "27.1.0")];
+const CARGO_TOOLS: &[(&str, &str)] = &[("fuzz", "0.13.2")];
 
 /// `tools`: all that tests and chores need besides Rust, as far as it can be installed.
 ///

@@ -1,0 +1,333 @@
+//! Which changes of a file are worth a test, and how does a source look in which each can be switched on?
+//!
+//! ```text
+//!   a < b       becomes   (if crate::mutant(7) {/*7*/ (a) <= (b) /*~7*/} else { a < b })
+//! ```
+//!
+//! So one build has all mutants of its files, and a number in the environment says which of them is alive. The other
+//! branch holds what was there, with the mutants inside it; a changed one holds none, as one mutant lives at a time.
+//!
+//! | what is changed | into |
+//! |---|---|
+//! | `==`, `!=`, `<`, `<=`, `>`, `>=` | the opposite, and the neighbour that differs in equality |
+//! | `+`, `-`, `*`, `/`, `%`, `<<`, `>>`, `&`, `\|`, and those with `=` | another one |
+//! | `&&`, `\|\|`, `!`, unary `-` | the other one; nothing |
+//! | a statement that only calls or assigns | nothing |
+//! | the body of a function that returns a bool, an integer, an option, or nothing | both bools, 0 and 1, `None`, nothing |
+//! | the guard of an arm | true, false |
+//!
+//! Not changed: tests, constants and functions that are `const`, and arguments of macros (assertions above all).
+//! Source of the operators: Jia and Harman, "An Analysis and Survey of the Development of Mutation Testing", TSE 2011;
+//! of one build for all: Untch, Offutt, Harrold, "Mutation Analysis Using Mutant Schemata", ISSTA 1993.
+
+use proc_macro2::Span;
+use std::ops::Range;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+/// One change.
+#[derive(Clone, Debug)]
+pub struct Mutant {
+    /// Of its file, from 1.
+    pub line: usize,
+    /// The function that it is in.
+    pub function: String,
+    /// Was and is, in a few words.
+    pub what: String,
+}
+
+/// How a changed text stands in for the old one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// An expression.
+    Instead,
+    /// A statement is left out.
+    Without,
+    /// Before the first statement of a body.
+    First,
+}
+
+struct Place {
+    range: Range<usize>,
+    way: Way,
+    changes: Vec<(u32, String)>,
+}
+
+/// The mutants of a source, and where they stand.
+pub struct Found<'s> {
+    source: &'s str,
+    places: Vec<Place>,
+    /// In the order of numbers.
+    pub mutants: Vec<Mutant>,
+    function: String,
+    is_const: bool,
+    next: u32,
+}
+
+impl<'s> Found<'s> {
+    /// Those of a source. `first`: the number of the first one.
+    ///
+    /// # Errors
+    /// One sentence if it is no Rust.
+    pub fn of(source: &'s str, first: u32) -> Result<Found<'s>, String> {
+        let file = syn::parse_file(source).map_err(|error| error.to_string())?;
+        let mut found = Found {
+            source,
+            places: Vec::new(),
+            mutants: Vec::new(),
+            function: String::new(),
+            is_const: false,
+            next: first,
+        };
+        found.visit_file(&file);
+        // Whoever stands around comes first.
+        found.places.sort_by_key(|place| (place.range.start, std::cmp::Reverse(place.range.end)));
+        Ok(found)
+    }
+
+    /// The source with these mutants in it.
+    pub fn render(&self, is_in: &dyn Fn(u32) -> bool) -> String {
+        let mut next = 0;
+        self.part(0..self.source.len(), &mut next, is_in)
+    }
+
+    fn part(&self, range: Range<usize>, next: &mut usize, is_in: &dyn Fn(u32) -> bool) -> String {
+        let (mut out, mut at) = (String::new(), range.start);
+        while let Some(place) = self.places.get(*next).filter(|place| place.range.start < range.end) {
+            *next += 1;
+            out.push_str(&self.source[at..place.range.start]);
+            let inner = self.part(place.range.clone(), next, is_in);
+            at = place.range.end;
+            let changes = place.changes.iter().filter(|(number, _)| is_in(*number));
+            let ifs = changes.map(|(number, text)| {
+                format!("if crate::mutant({number}) {{/*{number}*/ {} /*~{number}*/}} ", text.replace('\n', " "))
+            });
+            let ifs: Vec<String> = ifs.collect();
+            match place.way {
+                _ if ifs.is_empty() => out.push_str(&inner),
+                Way::Instead => out.push_str(&format!("({}else {{ {inner} }})", ifs.join("else "))),
+                Way::Without => out.push_str(&format!("{}else {{ {inner} }}", ifs.join("else "))),
+                Way::First => out.push_str(&format!("{}{inner}", ifs.concat())),
+            }
+        }
+        out.push_str(&self.source[at..range.end]);
+        out
+    }
+
+    fn text(&self, span: Span) -> &'s str {
+        &self.source[span.byte_range()]
+    }
+
+    fn change(&mut self, span: Span, way: Way, changes: Vec<(String, String)>) {
+        if self.is_const || changes.is_empty() {
+            return;
+        }
+        let line = span.start().line;
+        let mut place = Place { range: span.byte_range(), way, changes: Vec::new() };
+        if way == Way::First {
+            place.range = place.range.start + 1..place.range.start + 1;
+        }
+        for (what, text) in changes {
+            place.changes.push((self.next, text));
+            self.mutants.push(Mutant { line, function: self.function.clone(), what });
+            self.next += 1;
+        }
+        self.places.push(place);
+    }
+
+    fn body(&mut self, signature: &syn::Signature, block: &syn::Block) {
+        let before = std::mem::replace(&mut self.function, signature.ident.to_string());
+        let was_const = std::mem::replace(&mut self.is_const, signature.constness.is_some());
+        let values: &[&str] = match &signature.output {
+            syn::ReturnType::Default => &["()"],
+            syn::ReturnType::Type(_, kind) => match self.text(kind.span()) {
+                "bool" => &["true", "false"],
+                "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" | "u128" => &["0", "1"],
+                text if text.starts_with("Option<") => &["None"],
+                _ => &[],
+            },
+        };
+        if !block.stmts.is_empty() {
+            let changes = values.iter().map(|value| (format!("is {value}"), format!("return {value};"))).collect();
+            self.change(block.span(), Way::First, changes);
+        }
+        visit::visit_block(self, block);
+        (self.function, self.is_const) = (before, was_const);
+    }
+}
+
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("test")
+            || attribute.path().is_ident("cfg") && {
+                let syn::Meta::List(list) = &attribute.meta else { return false };
+                let text = list.tokens.to_string();
+                text.contains("test") || text.contains("loom") || text.contains("watched")
+            }
+    })
+}
+
+fn has_let(expr: &syn::Expr) -> bool {
+    match expr {
+        syn::Expr::Let(_) => true,
+        syn::Expr::Binary(both) => has_let(&both.left) || has_let(&both.right),
+        _ => false,
+    }
+}
+
+fn others(op: &str) -> &'static [&'static str] {
+    match op {
+        "==" => &["!="],
+        "!=" => &["=="],
+        "<" => &[">=", "<="],
+        "<=" => &[">", "<"],
+        ">" => &["<=", ">="],
+        ">=" => &["<", ">"],
+        "&&" => &["||"],
+        "||" => &["&&"],
+        "+" | "*" => &["-"],
+        "-" | "%" => &["+"],
+        "/" => &["*"],
+        "<<" => &[">>"],
+        ">>" => &["<<"],
+        "&" => &["|"],
+        "|" => &["&"],
+        "+=" | "*=" => &["-="],
+        "-=" | "/=" => &["+="],
+        "|=" => &["&="],
+        "&=" => &["|="],
+        "^" => &["|"],
+        _ => &[],
+    }
+}
+
+impl<'a> Visit<'a> for Found<'_> {
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
+        let is_debug = item.trait_.as_ref().is_some_and(|(_, path, _)| self.text(path.span()).ends_with("Debug"));
+        if !is_test(&item.attrs) && !is_debug {
+            visit::visit_item_impl(self, item);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
+        if !is_test(&item.attrs) {
+            self.body(&item.sig, &item.block);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        if !is_test(&item.attrs) {
+            self.body(&item.sig, &item.block);
+        }
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'a syn::TraitItemFn) {
+        if let Some(block) = item.default.as_ref().filter(|_| !is_test(&item.attrs)) {
+            self.body(&item.sig, block);
+        }
+    }
+
+    fn visit_item_const(&mut self, _: &'a syn::ItemConst) {}
+    fn visit_item_static(&mut self, _: &'a syn::ItemStatic) {}
+    fn visit_item_struct(&mut self, _: &'a syn::ItemStruct) {}
+    fn visit_item_enum(&mut self, _: &'a syn::ItemEnum) {}
+    fn visit_impl_item_const(&mut self, _: &'a syn::ImplItemConst) {}
+    fn visit_trait_item_const(&mut self, _: &'a syn::TraitItemConst) {}
+    fn visit_type(&mut self, _: &'a syn::Type) {}
+    fn visit_pat(&mut self, _: &'a syn::Pat) {}
+    fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
+    fn visit_generic_argument(&mut self, _: &'a syn::GenericArgument) {}
+    fn visit_expr_const(&mut self, _: &'a syn::ExprConst) {}
+    // The length is a constant.
+    fn visit_expr_repeat(&mut self, repeat: &'a syn::ExprRepeat) {
+        self.visit_expr(&repeat.expr);
+    }
+
+    fn visit_expr_binary(&mut self, both: &'a syn::ExprBinary) {
+        let op = self.text(both.op.span());
+        if !has_let(&both.left) && !has_let(&both.right) {
+            let (left, right) = (self.text(both.left.span()), self.text(both.right.span()));
+            let is_change = op.ends_with('=') && !matches!(op, "==" | "!=" | "<=" | ">=");
+            let change = |other: &&str| {
+                let text =
+                    if is_change { format!("{left} {other} {right}") } else { format!("({left}) {other} ({right})") };
+                (format!("{op} is {other}"), text)
+            };
+            self.change(both.span(), Way::Instead, others(op).iter().map(change).collect());
+        }
+        visit::visit_expr_binary(self, both);
+    }
+
+    fn visit_expr_unary(&mut self, one: &'a syn::ExprUnary) {
+        let op = match one.op {
+            syn::UnOp::Not(_) => "!",
+            syn::UnOp::Neg(_) if !matches!(*one.expr, syn::Expr::Lit(_)) => "-",
+            _ => "",
+        };
+        if !op.is_empty() {
+            let text = self.text(one.expr.span()).to_owned();
+            self.change(one.span(), Way::Instead, vec![(format!("without {op}"), text)]);
+        }
+        visit::visit_expr_unary(self, one);
+    }
+
+    fn visit_arm(&mut self, arm: &'a syn::Arm) {
+        if let Some((_, guard)) = &arm.guard
+            && !has_let(guard)
+        {
+            let change = |value: &str| (format!("guard is {value}"), value.to_owned());
+            self.change(guard.span(), Way::Instead, vec![change("true"), change("false")]);
+        }
+        visit::visit_arm(self, arm);
+    }
+
+    fn visit_stmt(&mut self, statement: &'a syn::Stmt) {
+        if let syn::Stmt::Expr(expr, Some(_)) = statement
+            && matches!(expr, syn::Expr::Call(_) | syn::Expr::MethodCall(_) | syn::Expr::Assign(_))
+        {
+            let first: String = self.text(expr.span()).split_whitespace().collect::<Vec<_>>().join(" ");
+            let short: String = first.chars().take(40).collect();
+            self.change(statement.span(), Way::Without, vec![(format!("without {short}"), String::new())]);
+        }
+        visit::visit_stmt(self, statement);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whats(source: &str) -> Vec<String> {
+        Found::of(source, 1).unwrap().mutants.into_iter().map(|mutant| mutant.what).collect()
+    }
+
+    #[test]
+    fn what_decides_is_changed_and_tests_constants_and_assertions_are_not() {
+        assert_eq!(
+            whats("fn a(b: u8) { if b < 3 && !c() { d(b); } }"),
+            ["is ()", "&& is ||", "< is >=", "< is <=", "without !", "without d(b);"]
+                .map(|what| what.trim_end_matches(';'))
+        );
+        assert_eq!(whats("#[cfg(test)] mod t { fn a() { b(1 + 1); } } const C: u8 = 1 + 1;"), [""; 0]);
+        assert_eq!(whats("const fn a() -> u64 { 1 + 1 } fn b() -> Vec<u8> { assert!(1 < 2); c([0; 1 + 1]) }"), [""; 0]);
+    }
+
+    #[test]
+    fn a_mutant_stands_beside_what_was_and_can_be_left_out() {
+        let source = "fn a() -> bool { b == 1 }";
+        let found = Found::of(source, 7).unwrap();
+        assert_eq!(found.render(&|_| false), source);
+        assert_eq!(
+            found.render(&|number| number == 9),
+            "fn a() -> bool { (if crate::mutant(9) {/*9*/ (b) != (1) /*~9*/} else { b == 1 }) }"
+        );
+        // Numbers go by place: both results of the function come first.
+        assert!(found.render(&|number| number == 8).contains("{/*8*/ return false; /*~8*/}"));
+    }
+}

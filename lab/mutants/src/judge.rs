@@ -1,0 +1,204 @@
+//! Which test notices which mutant?
+
+use crate::find::Found;
+use crate::{Mutated, Options};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Longest that a test may take to count here: one that takes longer runs in the suite alone.
+const TEST_MAX: Duration = Duration::from_secs(120);
+
+/// Mutants that are judged at once: one that hangs waits and takes no core.
+const AT_ONCE: usize = 4;
+
+/// A test by itself.
+struct Test {
+    binary: usize,
+    name: String,
+    took: Duration,
+    passes: BTreeSet<u32>,
+}
+
+/// What became of a mutant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Fate {
+    DoesNotCompile,
+    Caught(String),
+    Hangs(String),
+    /// How many tests pass it.
+    Missed(usize),
+}
+
+/// Runs them all. True: none was missed.
+pub fn judge(
+    options: &Options,
+    files: &[Mutated],
+    drawn: &BTreeSet<u32>,
+    alive: &BTreeSet<u32>,
+    binaries: &[PathBuf],
+) -> Result<bool, String> {
+    let tests = reach(options, binaries)?;
+    eprintln!("{} tests, {} mutants to judge", tests.len(), alive.len());
+    let (queue, fates) = (Mutex::new(alive.iter().copied().collect::<Vec<_>>()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some(number) = queue.lock().expect("no holder panics").pop() else { break };
+                    let fate = fate(options, binaries, &tests, number);
+                    eprintln!("{number}: {fate:?}");
+                    fates.lock().expect("no holder panics").push((number, fate));
+                }
+            });
+        }
+    });
+    let mut fates = fates.into_inner().expect("no holder panics");
+    fates.extend(drawn.difference(alive).map(|number| (*number, Fate::DoesNotCompile)));
+    report(files, &fates)
+}
+
+/// `took`: that the tests take on the product; they have four times that on a core, and four seconds.
+fn command(options: &Options, binary: &Path, words: &[&str], took: Duration) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -t $0; exec \"$@\""]);
+    command.arg((4 + 4 * took.as_secs()).to_string()).arg(binary).args(words);
+    command.current_dir(options.tree.join(&options.folder));
+    command.env("PROPTEST_RNG_SEED", "1").env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
+    command.env("RUST_BACKTRACE", "0").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Runs each test by itself, as the product is.
+fn reach(options: &Options, binaries: &[PathBuf]) -> Result<Vec<Test>, String> {
+    let mut names = Vec::new();
+    for (binary, path) in binaries.iter().enumerate() {
+        let list = Command::new(path).args(["--list", "--format", "terse"]).output();
+        let list = list.map_err(|error| format!("{}: {error}", path.display()))?;
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        names.extend(list.lines().filter_map(|line| Some((binary, line.strip_suffix(": test")?.to_owned()))));
+    }
+    let (queue, tests) = (Mutex::new(names), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for worker in 0..AT_ONCE {
+            let (queue, tests) = (&queue, &tests);
+            let passed = options.build.join(format!("passed-{worker}"));
+            scope.spawn(move || {
+                loop {
+                    let Some((binary, name)) = queue.lock().expect("no holder panics").pop() else { break };
+                    let test = alone(options, &binaries[binary], binary, &name, &passed);
+                    tests.lock().expect("no holder panics").extend(test);
+                }
+            });
+        }
+    });
+    let mut tests = tests.into_inner().expect("no holder panics");
+    tests.sort_by_key(|test| test.took);
+    Ok(tests)
+}
+
+fn alone(options: &Options, path: &Path, binary: usize, name: &str, passed: &Path) -> Option<Test> {
+    let _ = std::fs::remove_file(passed);
+    let run = || command(options, path, &["--exact", name, "--test-threads", "1"], TEST_MAX);
+    let start = Instant::now();
+    let watched = ends(run().env("MQFQ_MUTANTS_PASSED", passed), TEST_MAX);
+    let took = start.elapsed();
+    // One that may take no memory fails where it is watched, as writing down takes some.
+    if watched == None || watched == Some(false) && ends(&mut run(), TEST_MAX) != Some(true) {
+        eprintln!("{name} is left out: it takes more than {} s here", TEST_MAX.as_secs());
+        return None;
+    }
+    let text = std::fs::read_to_string(passed).unwrap_or_default();
+    Some(Test { binary, name: name.to_owned(), took, passes: text.lines().flat_map(str::parse).collect() })
+}
+
+/// Whether it succeeds; `None`: it does not end.
+fn ends(command: &mut Command, limit: Duration) -> Option<bool> {
+    let start = Instant::now();
+    let mut child = command.spawn().ok()?;
+    loop {
+        match child.try_wait() {
+            // Killed by the limit of its time on a core.
+            Ok(Some(status)) if status.code().is_none() => {
+                return if is_by_limit(status) { None } else { Some(false) };
+            }
+            Ok(Some(status)) => return Some(status.success()),
+            _ if start.elapsed() > limit => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn is_by_limit(status: std::process::ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    const SIGKILL: i32 = 9;
+    const SIGXCPU: i32 = 24;
+    matches!(status.signal(), Some(SIGKILL | SIGXCPU))
+}
+
+fn fate(options: &Options, binaries: &[PathBuf], tests: &[Test], number: u32) -> Fate {
+    let mine: Vec<&Test> = tests.iter().filter(|test| test.passes.contains(&number)).collect();
+    let mut rest = &mine[..];
+    let mut budget = Duration::from_millis(100);
+    while !rest.is_empty() {
+        // The shortest ones together, as long as they fit; at least one. All of one binary.
+        let (mut count, mut sum) = (0, Duration::ZERO);
+        while count < rest.len()
+            && rest[count].binary == rest[0].binary
+            && (count == 0 || sum + rest[count].took <= budget)
+        {
+            sum += rest[count].took;
+            count += 1;
+        }
+        budget *= 3;
+        let mut words = vec!["--exact", "--test-threads", "1"];
+        words.extend(rest[..count].iter().map(|test| test.name.as_str()));
+        let mut run = command(options, &binaries[rest[0].binary], &words, sum);
+        run.env("MQFQ_MUTANT", number.to_string());
+        let name = || {
+            let more = if count > 1 { format!(" or {} more", count - 1) } else { String::new() };
+            format!("{}{more}", rest[0].name)
+        };
+        match ends(&mut run, Duration::from_secs(30) + sum * 8) {
+            Some(true) => rest = &rest[count..],
+            Some(false) => return Fate::Caught(name()),
+            None => return Fate::Hangs(name()),
+        }
+    }
+    Fate::Missed(mine.len())
+}
+
+fn report(files: &[Mutated], fates: &[(u32, Fate)]) -> Result<bool, String> {
+    println!("\n| file | drawn | do not compile | caught | hang | missed |\n|---|---|---|---|---|---|");
+    let mut missed_text = String::new();
+    for Mutated { file, source, numbers } in files {
+        let found = Found::of(source, numbers.start)?;
+        let here: Vec<&(u32, Fate)> = fates.iter().filter(|(number, _)| numbers.contains(number)).collect();
+        let count = |is_it: fn(&Fate) -> bool| here.iter().filter(|(_, fate)| is_it(fate)).count();
+        println!(
+            "| `{file}` | {} | {} | {} | {} | {} |",
+            here.len(),
+            count(|fate| *fate == Fate::DoesNotCompile),
+            count(|fate| matches!(fate, Fate::Caught(_))),
+            count(|fate| matches!(fate, Fate::Hangs(_))),
+            count(|fate| matches!(fate, Fate::Missed(_)))
+        );
+        for (number, fate) in here {
+            if let Fate::Missed(tests) = fate {
+                let mutant = &found.mutants[(number - numbers.start) as usize];
+                missed_text += &format!(
+                    "{file}:{}: {}: {} ({tests} tests pass it, number {number})\n",
+                    mutant.line, mutant.function, mutant.what
+                );
+            }
+        }
+    }
+    print!("\n{missed_text}");
+    Ok(missed_text.is_empty())
+}

@@ -1,0 +1,137 @@
+//! Which mutants of a crate's files does no test notice?
+//!
+//! ```text
+//!   files ─▶ find: mutants ─▶ build: one, in a copy of the tree; what does not compile is taken out, and again
+//!                               │
+//!                               ▼
+//!            reach: each test by itself, which says what mutants it passes
+//!                               │
+//!                               ▼
+//!            judge: per mutant the tests that pass it, the short ones first, until one fails or hangs
+//! ```
+//!
+//! `cargo xtask mutants` calls it and gives it the copy. A mutant that no test passes is missed without a run. A test
+//! that takes more than four times its own time on a core, and four seconds, hangs.
+
+mod build;
+mod find;
+mod judge;
+
+use find::Found;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What to do.
+pub struct Options {
+    /// The copy, in which files are changed.
+    pub tree: PathBuf,
+    /// Where it is built.
+    pub build: PathBuf,
+    /// The crate, whose tests run.
+    pub package: String,
+    /// Its folder in the tree.
+    pub folder: String,
+    /// Of its integration tests those with these names; of none: unit tests alone.
+    pub tests: Vec<String>,
+    /// Of so many mutants one is drawn.
+    pub every: u32,
+    /// Files, relative to the tree.
+    pub files: Vec<String>,
+    /// Says how many there are, and ends.
+    pub is_list: bool,
+}
+
+const USAGE: &str = "\
+mqfq-mutants --tree DIR --build DIR --package P --folder F [--test NAME]... [--every N] [--list] FILE...
+";
+
+fn options() -> Result<Options, String> {
+    let mut options = Options {
+        tree: PathBuf::new(),
+        build: PathBuf::new(),
+        package: String::new(),
+        folder: String::new(),
+        tests: Vec::new(),
+        every: 1,
+        files: Vec::new(),
+        is_list: false,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--tree" => options.tree = next()?.into(),
+            "--build" => options.build = next()?.into(),
+            "--package" => options.package = next()?,
+            "--folder" => options.folder = next()?,
+            "--test" => options.tests.push(next()?),
+            "--every" => options.every = next()?.parse().map_err(|_| "--every needs a number from 1 on")?,
+            "--list" => options.is_list = true,
+            _ if word.starts_with('-') => return Err(format!("{word} is no option\n\n{USAGE}")),
+            _ => options.files.push(word),
+        }
+    }
+    if options.files.is_empty() || options.every == 0 { Err(USAGE.to_owned()) } else { Ok(options) }
+}
+
+/// One file with its mutants.
+pub struct Mutated {
+    /// Relative to the tree.
+    pub file: String,
+    /// As it was.
+    pub source: String,
+    /// Numbers: from, and up to.
+    pub numbers: std::ops::Range<u32>,
+}
+
+fn read(options: &Options) -> Result<Vec<Mutated>, String> {
+    let mut next = 1;
+    let mut all = Vec::new();
+    for file in &options.files {
+        let path = options.tree.join(file);
+        let source = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let found = Found::of(&source, next).map_err(|error| format!("{file}: {error}"))?;
+        let end = next + found.mutants.len() as u32;
+        all.push(Mutated { file: file.clone(), source, numbers: next..end });
+        next = end;
+    }
+    Ok(all)
+}
+
+/// Scatters numbers, so that one in `every` is no pattern of the source.
+fn is_drawn(number: u32, every: u32) -> bool {
+    (number.wrapping_mul(0x9e37_79b1) >> 16).is_multiple_of(every)
+}
+
+fn go() -> Result<bool, String> {
+    let options = options()?;
+    let files = read(&options)?;
+    let count = files.last().map_or(0, |last| last.numbers.end - 1);
+    let mut alive: BTreeSet<u32> = (1..=count).filter(|number| is_drawn(*number, options.every)).collect();
+    for Mutated { file, numbers, .. } in &files {
+        println!("{file}: {} mutants, {} drawn", numbers.len(), alive.range(numbers.clone()).count());
+    }
+    if options.is_list {
+        return Ok(true);
+    }
+    let drawn = alive.clone();
+    let made = build::build(&options, &files, &mut alive);
+    let judged = made.and_then(|binaries| judge::judge(&options, &files, &drawn, &alive, &binaries));
+    // The copy is the product again.
+    for Mutated { file, source, .. } in &files {
+        std::fs::write(options.tree.join(file), source).map_err(|error| format!("{file}: {error}"))?;
+    }
+    judged
+}
+
+fn main() -> ExitCode {
+    match go() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("mqfq-mutants: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

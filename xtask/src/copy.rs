@@ -1,0 +1,28 @@
+//! A copy of the tree in which something else stands: for chores that change the product on purpose.
+
+use crate::run::{command, root};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Copies what git knows or could know, as it is now, into `tree`; `changed`: other texts of some files. A file that
+/// is the same already keeps its time, so that little is built again.
+///
+/// # Errors
+/// One sentence about the first file that cannot be written.
+pub fn copy(tree: &Path, changed: &BTreeMap<String, String>) -> Result<(), String> {
+    let listed = command("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).output();
+    let listed = listed.map_err(|error| format!("git ls-files: {error}"))?;
+    for name in String::from_utf8_lossy(&listed.stdout).split('\0').filter(|name| !name.is_empty()) {
+        let to = tree.join(name);
+        let bytes = changed.get(name).map(|text| text.clone().into_bytes());
+        // What is deleted and not yet told to git is not there.
+        let Some(bytes) = bytes.or_else(|| std::fs::read(root().join(name)).ok()) else { continue };
+        if std::fs::read(&to).is_ok_and(|old| old == bytes) {
+            continue;
+        }
+        let folder = to.parent().expect("a file lies in a folder");
+        std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        std::fs::write(&to, bytes).map_err(|error| format!("{}: {error}", to.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! `cargo xtask mutants`: which change of the product does no test notice?
+//!
+//! The tool (`lab/mutants`, a workspace of its own) puts all changes of a crate's files into one copy behind a switch,
+//! builds it once, and runs for each change the tests that pass it. Here stands which files, and which tests.
+
+use crate::copy::copy;
+use crate::run::{at_lowest_priority, cargo, command, root, run, target};
+use std::collections::BTreeMap;
+
+/// A crate: its folder and name, modules whose mutants are worth a test each, and integration tests that are short
+/// enough to run for a mutant that they pass. Modules are what decides, and what checks bounds.
+struct Mutated {
+    folder: &'static str,
+    modules: &'static [&'static str],
+    tests: &'static [&'static str],
+}
+
+const MUTATED: &[Mutated] = &[
+    Mutated {
+        folder: "sched",
+        modules: &[
+            "flow",
+            "mindicator",
+            "ready_set",
+            "stage_queue",
+            "throttle_wheel",
+            "token_tree",
+            "wake",
+            "window_rule",
+            "hierarchy",
+            "offset_order",
+            "write_cost",
+            "stage_queue/lane_order",
+            "policy/mqfq/mod",
+            "policy/mqfq/structures",
+            "depth/controller",
+            "depth/drive",
+            "depth/sample",
+            "depth/search",
+        ],
+        tests: &["invariants", "shares", "hierarchy", "histories"],
+    },
+    Mutated {
+        folder: "blk",
+        modules: &[
+            "cap",
+            "split",
+            "stage",
+            "table",
+            "tag",
+            "tuning",
+            "slots",
+            "hctx",
+            "hctx/direct",
+            "hctx/hand_over",
+            "hctx/in_flight",
+            "hctx/merge",
+            "hctx/raw",
+            "hctx/shared",
+            "hctx/split",
+            "hctx/staged",
+            "hctx/timeout",
+            "hctx/turn",
+            "queues/map",
+            "queues/hardware",
+            "device/segments",
+        ],
+        tests: &["data_path", "queues", "path", "class_queues", "slots", "worker"],
+    },
+    Mutated {
+        folder: "front",
+        modules: &[
+            "export",
+            "places",
+            "memory",
+            "nbd/inbox",
+            "nbd/large",
+            "nbd/negotiate",
+            "nbd/reply",
+            "nbd/transmit",
+            "nbd/validate",
+            "nbd/wire",
+            "vhost_user_blk/chain",
+            "vhost_user_blk/inflight",
+            "vhost_user_blk/packed",
+            "vhost_user_blk/ring",
+            "vhost_user_blk/split",
+            "vhost_user_blk/wire",
+        ],
+        tests: &["vhost_user_blk"],
+    },
+];
+
+/// What to do.
+#[derive(Clone, Copy, Default)]
+pub struct Options<'a> {
+    /// Say how many there are.
+    pub is_list: bool,
+    /// Of the modules whose path has this in it.
+    pub only: Option<&'a str>,
+    /// One of so many is drawn; 0 as 1.
+    pub every: u32,
+}
+
+/// `mutants`: changes the product in one place at a time and runs the tests of its crate, or lists the changes.
+///
+/// # Errors
+/// One sentence if there is no such module, if the copy does not build, or if a mutant is missed.
+pub fn mutants(options: &Options) -> Result<(), String> {
+    let tool = target().join("mutants/tool");
+    let manifest = root().join("lab/mutants/Cargo.toml");
+    let mut made = cargo("build --quiet --release --locked --manifest-path");
+    run(made.arg(manifest).arg("--target-dir").arg(&tool))?;
+    let tree = target().join("mutants/tree");
+    copy(&tree, &BTreeMap::new())?;
+    let (mut has_any, mut missed) = (false, Vec::new());
+    for Mutated { folder, modules, tests } in MUTATED {
+        let files = modules.iter().map(|module| format!("{folder}/src/{module}.rs"));
+        let files: Vec<String> = files.filter(|file| options.only.is_none_or(|only| file.contains(only))).collect();
+        if files.is_empty() {
+            continue;
+        }
+        has_any = true;
+        let mut judge = command(&tool.join("release/mqfq-mutants").to_string_lossy(), ["--tree"]);
+        judge.arg(&tree).arg("--build").arg(target().join("mutants/build"));
+        judge.args(["--folder", folder, "--package", &format!("mqfq-{folder}")]);
+        judge.args(["--every", &options.every.max(1).to_string()]);
+        judge.args(tests.iter().flat_map(|test| ["--test", test])).args(options.is_list.then_some("--list"));
+        if run(at_lowest_priority(judge).args(&files)).is_err() {
+            missed.push(*folder);
+        }
+    }
+    match (has_any, missed.is_empty()) {
+        (false, _) => Err(format!("no module of xtask/src/mutants.rs is called {}", options.only.unwrap_or(""))),
+        (true, true) => Ok(()),
+        (true, false) => Err(format!("mutants were missed in {}", missed.join(" and "))),
+    }
+}
