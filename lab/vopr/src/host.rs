@@ -193,7 +193,11 @@ impl VirtualHost {
                     if !pipe.is_shut {
                         count = pipe.to_server.len().min(end - start).min(pipe.piece_bytes.max(1));
                         let room = &mut buffer.as_mut_slice()[start..start + count];
-                        room.iter_mut().zip(pipe.to_server.drain(..count)).for_each(|(to, from)| *to = from);
+                        let (one, other) = pipe.to_server.as_slices();
+                        let first = count.min(one.len());
+                        room[..first].copy_from_slice(&one[..first]);
+                        room[first..].copy_from_slice(&other[..count - first]);
+                        pipe.to_server.drain(..count);
                         descriptors = std::mem::take(&mut pipe.descriptors);
                     }
                 }

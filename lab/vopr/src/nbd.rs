@@ -40,10 +40,12 @@ pub enum Want {
 impl Want {
     /// One of many, inside `region` for what it writes and anywhere for what it reads.
     pub fn draw(random: &mut Random, region: (usize, usize), sectors: usize) -> Want {
-        let count = |random: &mut Random, most: usize| match random.below(64) {
-            0 => 1 + random.below(most as u64) as usize,
-            1..5 => 1 + random.below(40.min(most as u64)) as usize,
-            5..24 => 8.min(most),
+        let count = |random: &mut Random, most: usize| match random.below(256) {
+            // All of it: more than a piece of a connection's memory, where the region is.
+            0 => most,
+            1..4 => 1 + random.below(most as u64) as usize,
+            4..20 => 1 + random.below(40.min(most as u64)) as usize,
+            20..96 => 8.min(most),
             _ => 1 + random.below(4.min(most as u64)) as usize,
         };
         let (low, high) = region;
@@ -269,9 +271,7 @@ impl NbdClient {
         };
         let mut has_moved = !bytes.is_empty();
         self.received.extend_from_slice(&bytes);
-        while self.parse() {
-            has_moved = true;
-        }
+        has_moved |= self.parse();
         if is_over {
             self.lose();
             return true;
@@ -339,18 +339,26 @@ impl NbdClient {
         has_moved
     }
 
-    /// Takes one message of the server, if it is whole.
+    /// Takes the messages of the server that are whole. True: there was one.
     fn parse(&mut self) -> bool {
         let bytes = std::mem::take(&mut self.received);
-        let used = match self.phase {
-            Phase::Away => bytes.len(),
-            Phase::Greeting => self.greeting(&bytes),
-            Phase::Options => self.option_reply(&bytes),
-            Phase::Ready => self.answer(&bytes),
-        };
+        let mut at = 0;
+        loop {
+            let rest = &bytes[at..];
+            let used = match self.phase {
+                Phase::Away => rest.len(),
+                Phase::Greeting => self.greeting(rest),
+                Phase::Options => self.option_reply(rest),
+                Phase::Ready => self.answer(rest),
+            };
+            if used == 0 {
+                break;
+            }
+            at += used;
+        }
         self.received = bytes;
-        self.received.drain(..used);
-        used > 0
+        self.received.drain(..at);
+        at > 0
     }
 
     fn greeting(&mut self, bytes: &[u8]) -> usize {
