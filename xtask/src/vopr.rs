@@ -1,14 +1,19 @@
 //! `cargo xtask vopr`: the simulation of the whole server, and the bugs that are planted into it.
 //!
-//! A planted bug is a patch (`lab/vopr/planted/NAME.patch`) whose first lines say what it breaks. Each is applied to a
-//! copy of the tree, built, and run until a seed fails. One that is not found means that an invariant is missing.
+//! A planted bug is a change of one text (`lab/vopr/planted.toml`). A copy of the tree has all of them, each behind a
+//! switch, and is built once; each is then run until a seed fails. One that is not found means that an invariant is
+//! missing, or that no script comes there.
 
+use crate::copy::copy;
 use crate::run::{cargo, command, root, run, target};
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::path::Path;
 
-/// Longest that seeds are tried for one bug, s.
+/// Longest that seeds are tried for one bug, s of a core.
 const SECONDS: &str = "120";
+
+/// Names the bug that lives.
+const SWITCH: &str = "MQFQ_PLANTED";
 
 /// Runs the simulation with these options.
 ///
@@ -18,94 +23,124 @@ pub fn vopr(options: &[&str]) -> Result<(), String> {
     run(cargo("run --quiet --release -p mqfq-vopr --").args(options))
 }
 
-/// What became of one bug.
-struct Row {
+/// A bug that is planted.
+#[derive(PartialEq, Eq, Debug)]
+struct Bug {
     name: String,
-    what: String,
-    found: String,
+    breaks: String,
+    file: String,
+    was: String,
+    is: String,
 }
 
-/// Plants each bug in a copy, or only the one called `only`, and says which seed finds it.
+/// Plants all bugs in a copy, and says of each, or of the one called `only`, which seed finds it.
 ///
 /// # Errors
-/// One sentence: a patch that does not apply, a copy that does not build, or a bug that no seed found.
+/// One sentence: a text that does not stand where it should, a copy that does not build, or a bug that no seed found.
 pub fn planted(only: Option<&str>) -> Result<(), String> {
-    let tree = copy()?;
-    let mut rows = Vec::new();
-    for patch in patches(only)? {
-        let text = read(&patch)?;
-        let what = text.lines().take_while(|line| !line.starts_with("diff ") && !line.starts_with("--- "));
-        let what = what.collect::<Vec<_>>().join(" ");
-        apply(&tree, &patch, false)?;
-        let found = hunt(&tree);
-        apply(&tree, &patch, true)?;
-        let name = patch.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        println!("{name}: {}", found.as_deref().unwrap_or("not found"));
-        rows.push(Row { name, what, found: found? });
+    let bugs = bugs(&read(&root().join("lab/vopr/planted.toml"))?)?;
+    let mut changed = BTreeMap::new();
+    for bug in &bugs {
+        let text = changed.remove(&bug.file).map_or_else(|| read(&root().join(&bug.file)), Ok)?;
+        changed.insert(bug.file.clone(), plant(bug, &text)?);
     }
-    println!("\n| bug | what it breaks | found |\n|---|---|---|");
-    rows.iter().for_each(|Row { name, what, found }| println!("| `{name}` | {what} | {found} |"));
-    let missed = rows.iter().filter(|row| row.found.is_empty()).count();
+    let tree = target().join("planted/tree");
+    let build = target().join("planted/build");
+    copy(&tree, &changed)?;
+    run(cargo("build --quiet --release -p mqfq-vopr --target-dir").arg(&build).current_dir(&tree))?;
+    let meant: Vec<&Bug> = bugs.iter().filter(|bug| only.is_none_or(|only| only == bug.name)).collect();
+    if meant.is_empty() {
+        return Err(format!("there is no such planted bug: {}", only.unwrap_or("")));
+    }
+    let binary = build.join("release/mqfq-vopr");
+    let mut rows = Vec::new();
+    for bug in meant {
+        let found = hunt(&binary, &bug.name)?;
+        eprintln!("{}: {}", bug.name, found.as_deref().unwrap_or("not found"));
+        rows.push((bug, found));
+    }
+    println!("\n| bug | it breaks this | seeds | s of a core | found as |\n|---|---|---|---|---|");
+    for (Bug { name, breaks, .. }, found) in &rows {
+        println!("| `{name}` | {breaks} | {} |", found.as_deref().unwrap_or("- | - | not found"));
+    }
+    let missed = rows.iter().filter(|(_, found)| found.is_none()).count();
     if missed > 0 { Err(format!("{missed} of {} planted bugs were not found", rows.len())) } else { Ok(()) }
-}
-
-fn patches(only: Option<&str>) -> Result<Vec<PathBuf>, String> {
-    let folder = root().join("lab/vopr/planted");
-    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let is_one = |path: &PathBuf| {
-        path.extension().is_some_and(|end| end == "patch")
-            && only.is_none_or(|name| path.file_stem().is_some_and(|stem| stem == name))
-    };
-    let mut patches: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_one).collect();
-    patches.sort();
-    if patches.is_empty() { Err("there is no such planted bug".into()) } else { Ok(patches) }
 }
 
 fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// A copy of what git tracks, as it is now. Files that did not change keep their times, so that little is built again.
-fn copy() -> Result<PathBuf, String> {
-    let tree = target().join("planted/tree");
-    let listed = command("git", ["ls-files", "-z"]).output().map_err(|error| format!("git ls-files: {error}"))?;
-    for name in String::from_utf8_lossy(&listed.stdout).split('\0').filter(|name| !name.is_empty()) {
-        let (from, to) = (root().join(name), tree.join(name));
-        let Ok(bytes) = std::fs::read(&from) else { continue };
-        if std::fs::read(&to).is_ok_and(|old| old == bytes) {
-            continue;
-        }
-        let folder = to.parent().expect("a file lies in a folder");
-        std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        std::fs::write(&to, bytes).map_err(|error| format!("{}: {error}", to.display()))?;
+fn bugs(text: &str) -> Result<Vec<Bug>, String> {
+    let table: toml::Table = text.parse().map_err(|error| format!("planted.toml: {error}"))?;
+    let all = table.get("bug").and_then(|bugs| bugs.as_array()).ok_or("planted.toml has no bug")?;
+    let of = |bug: &toml::Value| {
+        let key = |key: &str| {
+            let value = bug.get(key).and_then(|value| value.as_str());
+            value.map(str::to_owned).ok_or_else(|| format!("planted.toml: a bug has no {key}"))
+        };
+        Ok(Bug { name: key("name")?, breaks: key("breaks")?, file: key("file")?, was: key("was")?, is: key("is")? })
+    };
+    all.iter().map(of).collect()
+}
+
+/// The text of a file with the bug in it.
+fn plant(bug: &Bug, text: &str) -> Result<String, String> {
+    let Bug { name, file, was, is, .. } = bug;
+    match (text.matches(was.as_str()).count(), is.matches("PLANTED").count()) {
+        (1, 1..) => {}
+        (1, _) => return Err(format!("planted.toml: {name} has no PLANTED in what it becomes")),
+        (count, _) => return Err(format!("planted.toml: {file} has the text of {name} {count} times, allowed is 1")),
     }
-    Ok(tree)
+    let switch = format!(
+        "({{ static IS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| \
+         std::env::var_os(\"{SWITCH}\").is_some_and(|name| name == \"{name}\")); *IS }})"
+    );
+    Ok(text.replacen(was, &is.replace("PLANTED", &switch), 1))
 }
 
-fn apply(tree: &Path, patch: &Path, reverse: bool) -> Result<(), String> {
-    let mut tool = command("patch", ["--quiet", "--strip=1", "--no-backup-if-mismatch", "--force"]);
-    tool.args(reverse.then_some("--reverse")).arg("--input").arg(patch).current_dir(tree);
-    run(&mut tool)
-}
-
-/// Which seed finds the bug that is in the copy, and how soon. Empty: none did.
-fn hunt(tree: &Path) -> Result<String, String> {
-    let build = target().join("planted/build");
-    let mut made = cargo("build --quiet --release -p mqfq-vopr --target-dir");
-    run(made.arg(&build).current_dir(tree))?;
-    let start = Instant::now();
-    let binary = build.join("release/mqfq-vopr");
-    let mut seeds = command(&binary.to_string_lossy(), ["--for", SECONDS, "--no-shrink"]);
-    let output = seeds.output().map_err(|error| format!("mqfq-vopr: {error}"))?;
-    let took_s = start.elapsed().as_secs_f64();
+/// How many seeds and seconds find the bug, and in which words, as cells of the table. `None`: none did.
+fn hunt(binary: &Path, name: &str) -> Result<Option<String>, String> {
+    let mut seeds = command(&binary.to_string_lossy(), ["--core", SECONDS, "--no-shrink"]);
+    let output = seeds.env(SWITCH, name).output().map_err(|error| format!("mqfq-vopr: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
+    // seed 77 (76 seeds, 1.9 s of a core before it)
     let seed = text.lines().find_map(|line| line.strip_prefix("seed "));
     let failed = text.lines().find_map(|line| line.strip_prefix("FAILED "));
-    Ok(match (seed, failed) {
-        (Some(seed), Some(failed)) => {
-            let seed = seed.split(' ').next().unwrap_or("");
-            format!("seed {seed}, {took_s:.1} s, {}", failed.chars().take(160).collect::<String>())
+    let (Some(seed), Some(failed)) = (seed, failed) else { return Ok(None) };
+    let numbers: Vec<&str> = seed.split(['(', ' ', ')']).filter(|word| !word.is_empty()).collect();
+    let before: u64 = numbers.get(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    let (seeds, seconds) = (before + 1, numbers.get(3).unwrap_or(&"?"));
+    let words = failed.split_once(": ").map_or(failed, |(_, words)| words);
+    let short: String = words.chars().take(110).map(|c| if c == '|' { '/' } else { c }).collect();
+    Ok(Some(format!("{seeds} | {seconds} | {short}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_planted_bug_stands_where_the_list_says() {
+        let bugs = bugs(&read(&root().join("lab/vopr/planted.toml")).unwrap()).unwrap();
+        assert!(bugs.len() >= 14);
+        for bug in &bugs {
+            let planted = plant(bug, &read(&root().join(&bug.file)).unwrap());
+            assert!(planted.is_ok_and(|text| text.contains(&format!("name == \"{}\"", bug.name))), "{}", bug.name);
         }
-        _ => String::new(),
-    })
+    }
+
+    #[test]
+    fn a_bug_that_is_nowhere_or_switches_nothing_is_refused() {
+        let bug = |was: &str, is: &str| Bug {
+            name: "none".into(),
+            breaks: String::new(),
+            file: "a.rs".into(),
+            was: was.into(),
+            is: is.into(),
+        };
+        assert!(plant(&bug("b", "PLANTED"), "a a").unwrap_err().contains("0 times"));
+        assert!(plant(&bug("a", "PLANTED"), "a a").unwrap_err().contains("2 times"));
+        assert!(plant(&bug("a", "b"), "a").unwrap_err().contains("no PLANTED"));
+    }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "\
 mqfq-vopr --seed N        one seed; its script first, if it fails
 mqfq-vopr --for S         seeds from --seed on (default 1) for so many seconds
+mqfq-vopr --core S        the same, for so many seconds of a core
 mqfq-vopr --seeds N       so many seeds
 mqfq-vopr --script FILE   a script that was printed
   --steps N               steps of a script (default 60)
@@ -24,6 +25,7 @@ struct Options {
     seed: Option<u64>,
     steps: Option<usize>,
     seconds: Option<u64>,
+    core_s: Option<u64>,
     seeds: Option<u64>,
     script: Option<String>,
     keeps: bool,
@@ -41,6 +43,7 @@ fn options() -> Result<Options, String> {
             "--seed" => options.seed = Some(number()?),
             "--steps" => options.steps = Some(number()? as usize),
             "--for" => options.seconds = Some(number()?),
+            "--core" => options.core_s = Some(number()?),
             "--seeds" => options.seeds = Some(number()?),
             "--no-shrink" => options.keeps = true,
             "--script" => options.script = Some(words.next().ok_or("--script needs a file")?),
@@ -114,21 +117,23 @@ fn main() -> ExitCode {
     let (start, cpu) = (Instant::now(), cpu_s());
     let (mut sum, mut runs) = (Outcome::default(), 0u64);
     let first = options.seed.unwrap_or(1);
-    let most = options.seeds.unwrap_or(if options.seconds.is_some() { u64::MAX } else { 1 });
+    let is_timed = options.seconds.is_some() || options.core_s.is_some();
+    let most = options.seeds.unwrap_or(if is_timed { u64::MAX } else { 1 });
     let limit = options.seconds.map_or(Duration::MAX, Duration::from_secs);
+    let core_s = options.core_s.map_or(f64::INFINITY, |seconds| seconds as f64);
     let mut seed = first;
-    while runs < most && (runs == 0 || start.elapsed() < limit) {
+    while runs < most && (runs == 0 || (start.elapsed() < limit && cpu_s() - cpu < core_s)) {
         let script = Script::draw(seed, length);
         match run(&script) {
             Ok(outcome) => add(&mut sum, &outcome),
             Err(failure) => {
-                println!("seed {seed} ({} seeds, {:.1} s before it)", runs, start.elapsed().as_secs_f64());
+                println!("seed {seed} ({runs} seeds, {:.1} s of a core before it)", cpu_s() - cpu);
                 say(&failure, &script, options.keeps);
                 return ExitCode::FAILURE;
             }
         }
         runs += 1;
-        seed = if options.seconds.is_some() { Random::new(seed).next_u64() } else { seed + 1 };
+        seed = if is_timed { Random::new(seed).next_u64() } else { seed + 1 };
     }
     let seconds = start.elapsed().as_secs_f64();
     let Outcome { counts, turns, now_ns, kills, cuts, uncovered, upgrades, changes } = sum;
