@@ -260,23 +260,29 @@ pub fn miri() -> Result<(), String> {
     TESTS_FOR_MIRI.iter().try_for_each(run_miri)
 }
 
-/// `sanitize`: the tests of blk, where the `unsafe` code of the data path is, under AddressSanitizer.
+/// `sanitize`: the tests of blk, where the `unsafe` code of the data path is, under AddressSanitizer, or, with
+/// `is_thread`, those of blk and sched under ThreadSanitizer.
 ///
-/// The pinned compiler has it behind an unstable flag, hence `RUSTC_BOOTSTRAP`; `--target` keeps build scripts out of
+/// The pinned compiler has both behind an unstable flag, hence `RUSTC_BOOTSTRAP`; `--target` keeps build scripts out of
 /// it. Leaks are not reported: memory that the kernel may still write to is leaked on purpose (`ring.rs`,
 /// `file/queue.rs`).
 ///
-/// There is no `thread`: the standard library would have to be built with it, or each Mutex looks like none. Where we
-/// share without a lock (sched) there is no `unsafe`, so nothing that it could find; loom checks the orderings there.
+/// For threads the standard library is built too, or each Mutex looks like none; that needs its source
+/// (`rustup component add rust-src`). Fences are not understood: loom checks those.
 ///
 /// # Errors
 /// One sentence if a test fails or the sanitizer reports.
-pub fn sanitize() -> Result<(), String> {
-    let mut tests = cargo("test -p mqfq-blk --lib --tests --no-fail-fast --target");
+pub fn sanitize(is_thread: bool) -> Result<(), String> {
+    let (name, crates, more) = if is_thread {
+        ("thread", "-p mqfq-blk -p mqfq-sched", " -Zbuild-std")
+    } else {
+        ("address", "-p mqfq-blk", "")
+    };
+    let mut tests = cargo(&format!("test{more} {crates} --lib --tests --no-fail-fast --target"));
     tests.arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH));
-    tests.arg("--target-dir").arg(target().join("sanitize"));
-    tests.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address").env("ASAN_OPTIONS", "detect_leaks=0");
-    run(&mut tests)
+    tests.arg("--target-dir").arg(target().join(if is_thread { "tsan" } else { "sanitize" }));
+    tests.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={name}"));
+    run(tests.env("ASAN_OPTIONS", "detect_leaks=0"))
 }
 
 /// `fuzz`: runs a fuzz target for a while. Needs the tool `cargo-fuzz`.

@@ -36,7 +36,7 @@ cargo xtask COMMAND
   package --dkms             the package of the kernel's elevator, after it was built for each kernel it is for
   guest [CASE] [--kernel S] [--only WORD] [--json]
                              a case in a Linux kernel of its own; without one: the list of cases
-  sanitize                   the tests of blk under AddressSanitizer
+  sanitize [--thread]        the tests of blk under AddressSanitizer, or of blk and sched under ThreadSanitizer
   fuzz TARGET [--seconds N]  a fuzz target for N seconds (default 60); needs cargo-fuzz
 ";
 
@@ -159,7 +159,8 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             }
             guest::guest(&options)
         }
-        ["sanitize"] => chores::sanitize(),
+        ["sanitize"] => chores::sanitize(false),
+        ["sanitize", "--thread"] => chores::sanitize(true),
         ["fuzz", target] => chores::fuzz(target, Duration::from_secs(60)),
         ["fuzz", target, "--seconds", seconds] => {
             chores::fuzz(target, Duration::from_secs(u64::from(positive(seconds)?)))
