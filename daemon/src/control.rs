@@ -9,7 +9,7 @@
 
 use crate::config::caps;
 use crate::config::control::ControlConfig;
-use crate::config::{Config, ConfigError, DevicePlan, Medium, Plan, RealFiles};
+use crate::config::{Config, ConfigError, DevicePlan, HeldFiles, Medium, Plan, RealFiles};
 use crate::output::Output;
 use crate::reconcile::{Change, Reconciler, Refusals};
 use crate::upgrade;
@@ -194,7 +194,7 @@ impl Running {
             let sentence = "[control] cannot change while serving, allowed is to change it by a restart";
             return refused(Fault::Conflict, sentence.to_owned());
         }
-        let mut new = match config.check(&RealFiles) {
+        let mut new = match config.check(&HeldFiles(changing.reconciler.plan())) {
             Ok(new) => new,
             Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };

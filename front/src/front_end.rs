@@ -139,6 +139,11 @@ pub trait Address: fmt::Display + fmt::Debug + Send + Sync {
         &[]
     }
 
+    /// It is root's as long as it serves, so a server that becomes another user cannot have it.
+    fn needs_root(&self) -> bool {
+        false
+    }
+
     /// Its clients are asked who they are where an export wants to know ([`crate::identity`]).
     fn tells_clients_apart(&self) -> bool {
         false

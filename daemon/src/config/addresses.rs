@@ -1,6 +1,7 @@
 //! Where an export is served: a key of `[export.NAME]` for each front end of the registry.
 
 use super::{ConfigError, ExportConfig, Located, Section};
+use crate::privilege::PrivilegeConfig;
 use mqfq_config::Entry;
 use mqfq_config::text::quoted;
 use mqfq_front::FRONT_ENDS;
@@ -99,9 +100,26 @@ pub(super) fn refuse_collisions(exports: &[ExportConfig]) -> Result<(), ConfigEr
     Ok(())
 }
 
+/// A server that becomes another user has no address that only root can have.
+///
+/// # Errors
+/// The first such address.
+pub(super) fn refuse_without_root(exports: &[ExportConfig], privilege: &PrivilegeConfig) -> Result<(), ConfigError> {
+    if privilege.user.as_deref().is_none_or(|user| ["root", "0"].contains(&user)) {
+        return Ok(());
+    }
+    let mut all = exports.iter().flat_map(|export| &export.addresses);
+    all.find(|address| address.value.address().needs_root()).map_or(Ok(()), |address| {
+        let front_end = address.value.front_end().name();
+        Err(address.place.error(format!(
+            "{front_end} needs root as long as it serves, which server.user gives up, allowed is one of the two"
+        )))
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::Config;
+    use super::super::{Config, RealFiles};
     use super::*;
     use mqfq_front::export::ExportTable;
     use mqfq_front::front_end::{Address, ListenOptions, Listener};
@@ -166,6 +184,24 @@ mod tests {
         assert_eq!(refused([(0, "/c"), (1, "/b")]), Err(format!("c.toml:12: export.b.nbd: /b {taken}")));
         let taken = "is taken by other of export.a, allowed is another address";
         assert_eq!(refused([(0, "/c"), (1, "/c")]), Err(format!("c.toml:12: export.b.nbd: /c {taken}")));
+    }
+
+    #[test]
+    fn a_block_device_and_a_user_who_is_not_root_refuse_each_other() {
+        let check = |user: &str, address: &str| {
+            let text = format!(
+                "[server]\n{user}\n[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.t]\n\
+                 [export.a]\ndevice = \"d\"\ntenant = \"t\"\n{address}\n"
+            );
+            let config = Config::parse("c.toml", &text).unwrap();
+            config.check(&RealFiles).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("", "ublk = 7"), Ok(()));
+        assert_eq!(check("user = \"root\"", "ublk = 7"), Ok(()));
+        assert_eq!(check("user = \"nobody\"", "nbd = \"unix:/a\""), Ok(()));
+        let refused = "c.toml:10: export.a.ublk: ublk needs root as long as it serves, which server.user gives up, \
+                       allowed is one of the two";
+        assert_eq!(check("user = \"nobody\"", "ublk = 7"), Err(refused.to_owned()));
     }
 
     #[test]

@@ -153,6 +153,38 @@ impl Files for RealFiles {
     }
 }
 
+/// The same, for a server that runs a plan: after it has become another user, it need not be allowed to open again
+/// what it holds.
+pub struct HeldFiles<'p>(pub &'p Plan);
+
+impl HeldFiles<'_> {
+    /// The device whose file this is, if it is there and is not to be opened: `None` if it is not, or is gone.
+    fn held(&self, path: &Path) -> Option<(&DevicePlan, std::fs::Metadata)> {
+        let is_its = |device: &&DevicePlan| match &device.config.medium {
+            Medium::File { path: own, .. } => own.value == path,
+            _ => false,
+        };
+        Some((self.0.devices.values().find(is_its)?, std::fs::metadata(path).ok()?))
+    }
+}
+
+impl Files for HeldFiles<'_> {
+    fn size_bytes(&self, path: &Path) -> Result<u64, String> {
+        let held =
+            || self.held(path).map(|(device, about)| if about.is_file() { about.len() } else { device.size_bytes });
+        RealFiles.size_bytes(path).or_else(|why| held().ok_or(why))
+    }
+
+    fn writable(&self, path: &Path) -> Result<(), String> {
+        let is_held = || self.held(path).is_some_and(|(device, _)| !device.read_only);
+        RealFiles.writable(path).or_else(|why| if is_held() { Ok(()) } else { Err(why) })
+    }
+
+    fn canonical(&self, path: &Path) -> PathBuf {
+        RealFiles.canonical(path)
+    }
+}
+
 impl Config {
     /// The plan, if everything fits together.
     ///
@@ -167,6 +199,7 @@ impl Config {
         let ranges = self.resolve(&sizes)?;
         overlap::refuse(&self.exports, &self.devices, &ranges)?;
         addresses::refuse_collisions(&self.exports)?;
+        addresses::refuse_without_root(&self.exports, &self.server.privilege)?;
         let mut warnings = Vec::new();
         let trust = self.trust(&mut warnings)?;
         let clients = self.clients()?;

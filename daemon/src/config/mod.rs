@@ -28,7 +28,7 @@ mod tests;
 pub mod trust;
 
 pub use caps::LiveCaps;
-pub use check::{DevicePlan, ExportPlan, FlowPlan, Plan, RealFiles};
+pub use check::{DevicePlan, ExportPlan, FlowPlan, HeldFiles, Plan, RealFiles};
 pub use control::ControlConfig;
 pub use cost::Profile;
 pub use family::GroupPlan;

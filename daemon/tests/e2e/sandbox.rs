@@ -1,8 +1,11 @@
 //! A server in its sandbox does what a server does: serves, reports, traces, changes, is replaced, ends.
 
-use crate::server::{Folder, Server, arg};
+use crate::client::Client;
+use crate::server::{Folder, Server, arg, pattern};
+use crate::tls::Authority;
 use mqfq_testing::machine;
 use mqfq_testing::tools::{need, run_ok, uri};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 const MIB: u64 = 1 << 20;
 
@@ -60,4 +63,81 @@ fn a_server_serves_reports_changes_and_is_replaced_in_its_sandbox() {
         assert_eq!(reload(&mut server, &heavier)["reloaded"], true);
         server.terminate();
     }
+}
+
+/// User and group nobody, and no others.
+const NOBODY: u32 = 65_534;
+
+/// It is nobody: for all four ids of user and group, without other groups and capabilities.
+fn assert_is_nobody(server: &Server) {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of every process");
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for name in ["Uid:", "Gid:"] {
+        assert_eq!(field(name), vec![NOBODY.to_string(); 4], "{status}");
+    }
+    assert_eq!(field("Groups:"), Vec::<String>::new(), "{status}");
+    for name in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+        assert_eq!(field(name), ["0000000000000000"], "{status}");
+    }
+    assert_eq!((field("NoNewPrivs:"), field("Seccomp:")), (vec!["1".into()], vec!["2".into()]), "{status}");
+}
+
+#[test]
+fn a_server_of_root_becomes_its_user_and_serves_changes_and_is_replaced_as_that() {
+    // SAFETY: the call touches no memory and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return eprintln!("skipped: only root can become another user");
+    }
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    let authority = Authority::new();
+    authority.sign(folder.path(), "server", "localhost");
+    let only_root = |path: &std::path::Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(std::fs::metadata(path).unwrap().uid(), 0);
+    };
+    let key = folder.join("server-key.pem");
+    for path in [&folder.file("disk", 16 * MIB), &folder.file("other", MIB), &key] {
+        only_root(path);
+    }
+    // As /run/mqfq is the user's.
+    std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let tls = "[tls]\ncertificate = \"@/server-cert.pem\"\nkey = \"@/server-key.pem\"\n";
+    let config = |more: &str| config("live", more).replace("[server]", &format!("{tls}[server]\nuser = \"nobody\""));
+    let mut server = Server::start_in(folder, &config(""));
+    assert_is_nobody(&server);
+    let bytes = pattern(1 << 20, 3);
+    let mut client = Client::connect(&server.socket("a"), "a");
+    client.write(0, &bytes).unwrap();
+    client.flush().unwrap();
+    // The key is root's: it was read before, and cannot be read again; the server goes on as it was.
+    let said = reload(&mut server, &config(""));
+    let sentence = said["error"].as_str().unwrap_or_default();
+    assert!(sentence.contains("ermission denied") && sentence.contains("server-key.pem"), "{said}");
+    assert_eq!(client.read(0, 1 << 20).unwrap(), bytes);
+    // One that the user may read takes its place.
+    authority.sign(server.folder().path(), "server", "localhost");
+    std::os::unix::fs::chown(&key, Some(NOBODY), None).unwrap();
+    assert_eq!(reload(&mut server, &config(""))["reloaded"], true);
+    // A socket that comes is the user's; a device that is root's does not come.
+    assert_eq!(reload(&mut server, &config(B))["reloaded"], true);
+    assert_eq!(std::fs::metadata(server.socket("b")).unwrap().uid(), NOBODY);
+    let other = "[device.o]\nkind = \"file\"\npath = \"@/other\"\n[export.o]\ndevice = \"o\"\ntenant = \"t\"\n\
+                 nbd = \"unix:@/o.sock\"\n";
+    let said = reload(&mut server, &config(&format!("{B}{other}")));
+    assert!(said["error"].as_str().unwrap_or_default().contains("ermission denied"), "{said}");
+    // Root puts another in its place, which opens what is root's, and becomes the user as well.
+    let server = server.replace(&config(&format!("{B}{other}")));
+    assert_is_nobody(&server);
+    assert_eq!(client.read(0, 1 << 20).unwrap(), bytes, "it did not notice");
+    for name in ["b", "o"] {
+        let mut client = Client::connect(&server.socket(name), name);
+        client.write(0, &bytes[..4096]).unwrap();
+        assert_eq!(client.read(0, 4096).unwrap(), bytes[..4096]);
+    }
+    drop(client);
+    server.terminate();
 }

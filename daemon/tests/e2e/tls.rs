@@ -10,10 +10,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Signs certificates into folders as libnbd and QEMU want them.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Authority {
+    /// A new one.
+    pub fn new() -> Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(rcgen::DnType::CommonName, "authority");
@@ -21,7 +22,7 @@ impl Authority {
     }
 
     /// `NAME-cert.pem` and `NAME-key.pem` in `folder`, and the authority's own certificate.
-    fn sign(&self, folder: &Path, file: &str, name: &str) {
+    pub fn sign(&self, folder: &Path, file: &str, name: &str) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();

@@ -97,6 +97,11 @@ impl Address for UblkAddress {
         &["/dev"]
     }
 
+    // Devices are made, ended and recovered by commands that need CAP_SYS_ADMIN.
+    fn needs_root(&self) -> bool {
+        true
+    }
+
     fn takes_several_exports(&self) -> bool {
         false
     }
