@@ -91,6 +91,8 @@ struct Shown {
     document: Arc<Document>,
     state: Arc<State>,
     file: ConfigFile,
+    /// A device that was to be opened anew and could not be. Until it is, nothing else changes.
+    closed: Option<String>,
 }
 
 /// What was done, or why nothing.
@@ -110,7 +112,7 @@ impl Running {
         let state = state_of(&origin, &ledger, reconciler.plan(), &engine);
         let path = std::path::absolute(&origin.path).unwrap_or_else(|_| origin.path.clone());
         let file = ConfigFile { path: path.display().to_string(), text: origin.text.clone() };
-        let shown = Shown { document: ledger.document(), state: Arc::new(state), file };
+        let shown = Shown { document: ledger.document(), state: Arc::new(state), file, closed: None };
         Running {
             engine,
             output,
@@ -213,7 +215,7 @@ impl Running {
             ledger.accept(candidate, &proposal.by, SystemTime::now());
             let state = Arc::new(state_of(&self.origin, ledger, reconciler.plan(), &self.engine));
             let mut shown = self.shown();
-            (shown.state, shown.document) = (state, ledger.document());
+            (shown.state, shown.document, shown.closed) = (state, ledger.document(), None);
         }
         let sentences = done.iter().map(Change::sentence).collect();
         (done, Ok(Applied { done: sentences, warnings, ..ledger.applied(changes, created, proposal.dry_run) }))
@@ -266,8 +268,11 @@ impl Running {
         }
         let reopened = reconciler.reopen(device, &plan);
         let state = Arc::new(state_of(&self.origin, ledger, reconciler.plan(), &self.engine));
-        self.shown().state = state;
         let is_there = reconciler.plan().devices.values().any(|known| known.config.name == device);
+        {
+            let mut shown = self.shown();
+            (shown.state, shown.closed) = (state, (!is_there).then(|| device.to_owned()));
+        }
         reopened.map_err(|Refusals(sentences)| {
             let why = without_place(&sentences.join("; ")).to_owned();
             conflict(if is_there {
@@ -321,8 +326,9 @@ impl Running {
 impl Server for Running {
     fn status(&self) -> Status {
         let health = self.engine.health().into_iter().filter(|(_, health)| *health != Health::Well);
-        let troubled = health.map(|(device, health)| (device, health.name().to_owned())).collect();
         let shown = self.shown();
+        let closed = shown.closed.iter().map(|device| (device.clone(), "closed".to_owned()));
+        let troubled = health.map(|(device, health)| (device, health.name().to_owned())).chain(closed).collect();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

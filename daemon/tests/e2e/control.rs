@@ -673,3 +673,41 @@ fn a_device_whose_file_was_cut_is_shown_and_comes_back_by_reopen_while_others_ar
     drop((client, bystander));
     server.terminate();
 }
+
+#[test]
+fn a_reopen_whose_second_step_fails_leaves_a_closed_device_that_the_next_one_opens() {
+    const MIB: u64 = 1 << 20;
+    let folder = Folder::new();
+    let (path, other) = (folder.file("disk", MIB), folder.file("other", MIB));
+    let config = format!("{CONFIG}[device.f]\nkind = \"file\"\npath = \"@/disk\"\n")
+        + "[export.e]\ndevice = \"f\"\ntenant = \"web\"\nnbd = \"unix:@/e.sock\"\n";
+    let server = Server::start_in(folder, &config);
+    let reopen = || ask(&server, "POST", "/v1/devices/f/reopen", &[], None);
+    let mut bystander = NbdClient::connect(&server.socket("web"), "web");
+    let mut client = NbdClient::connect(&server.socket("e"), "e");
+    client.write(0, &pattern(4096, 3)).unwrap();
+    // The file of that name is fit to look at, and somebody else's: it shows when it is opened.
+    let lock = std::fs::File::open(&other).unwrap();
+    lock.lock().unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    for _ in 0..2 {
+        let (status, sentence) = refused(reopen());
+        assert_eq!(status, 409, "{sentence}");
+        assert!(sentence.starts_with("device f serves nobody until it can be reopened: "), "{sentence}");
+        assert_eq!(get(&server, "/v1/status")["troubled"], json!({ "f": "closed" }));
+        bystander.write(0, &pattern(4096, 7)).unwrap();
+    }
+    assert!(client.is_closed());
+    let (status, _) = refused(ask(&server, "PUT", "/v1/tenants/late", &[], Some("{\"weight\":100}")));
+    assert_ne!(status, 200, "a change would open it as well, and cannot");
+    drop(lock);
+    assert_eq!(reopen().0, 200);
+    assert_eq!(get(&server, "/v1/status")["troubled"], Value::Null);
+    let mut client = NbdClient::connect(&server.socket("e"), "e");
+    assert_eq!(client.read(0, 4096).unwrap(), [0; 4096], "the file that has the name now");
+    client.write(0, &pattern(4096, 5)).unwrap();
+    client.flush().unwrap();
+    assert_eq!(bystander.read(0, 4096).unwrap(), pattern(4096, 7));
+    drop((client, bystander));
+    server.terminate();
+}

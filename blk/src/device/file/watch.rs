@@ -135,7 +135,7 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
     if ends_at_bytes < *size_bytes && !std::mem::replace(&mut told.is_cut, true) {
         sentences.push(format!(
             "{}: was cut to {ends_at_bytes} bytes while {size_bytes} are served: whatever reaches beyond them fails, and every \
-             flush, until the server is started anew",
+             flush, until the device is reopened (mqfq ctl device reopen) or the server started anew",
             path.display()
         ));
     }
@@ -145,7 +145,8 @@ pub(super) fn check_up(backing: &Backing) -> Vec<String> {
             OnFailure::ReadOnly => "whatever is not a read",
         };
         sentences.push(format!(
-            "{}: has failed: acknowledged writes were lost, or the drive is gone: {rest} fails until the device is reopened",
+            "{}: has failed: acknowledged writes were lost, or the drive is gone: {rest} fails until the \
+             device is reopened (mqfq ctl device reopen)",
             path.display()
         ));
     }

@@ -82,7 +82,7 @@ fn a_check_up_says_once_that_the_file_was_cut_and_from_then_on_nothing_goes_beyo
     let (device, path) = cut_device(&folder, Direct::Auto);
     let sentence = format!(
         "{}: was cut to 5000 bytes while 65536 are served: whatever reaches beyond them fails, and every flush, until the \
-         server is started anew",
+         device is reopened (mqfq ctl device reopen) or the server started anew",
         path.display()
     );
     assert_eq!(device.check_up(), [sentence]);

@@ -37,7 +37,10 @@ fn a_device_that_lost_a_write_fails_alone_for_everybody_until_it_is_opened_anew(
         }
         let said = device.check_up();
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].ends_with(&format!("{rest} fails until the device is reopened")), "{said:?}");
+        assert!(
+            said[0].ends_with(&format!("{rest} fails until the device is reopened (mqfq ctl device reopen)")),
+            "{said:?}"
+        );
         assert_eq!(device.check_up(), Vec::<String>::new(), "once");
         // The process that takes over knows of it.
         let next =
