@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, day, guest, mutants, package, soak, tools, vopr};
+use xtask::{chores, day, guest, hostile, mutants, package, release, soak, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -22,6 +22,9 @@ cargo xtask COMMAND
   day [--tenants N] [--seconds S] [--changes N] [--changes-seconds S] [--program P] [--json]
                              a server's day: N tenants (default 200) come, change and go under fio that verifies, S
                              seconds (default 8) measured in each of six phases, of a release build or of P
+  hostile [--rounds N] [--seconds S] [--mutants N] [--connects N] [--depth D] [--seed S] [--program P] [--json]
+                             500 idle and 50 stuck clients, 2000 connects a second with 100000 mutated handshakes and
+                             requests beside a tenant under fio that verifies, in turns with nobody beside it
   vopr [--seed N | --for S | --script FILE] [--steps N] [--seeds N] [--no-shrink]
                              the whole server in virtual time, from one seed; a seed that fails is made shorter
   vopr --planted [NAME]      the same with bugs that are planted, in a copy: how soon does a seed find each?
@@ -31,9 +34,12 @@ cargo xtask COMMAND
   kill-test [--rounds N] [--front F]
                              kills the daemon under load over nbd (or F: vhost-user) N times (default 50), looks for lost
                              bytes and requests
-  tools                      installs what tests and fuzzing need besides Rust
+  tools                      installs what tests, fuzzing and a release need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb
   package --dkms             the package of the kernel's elevator, after it was built for each kernel it is for
+  deny                       licences, bans, sources and advisories of all crates; needs cargo-deny
+  sbom                       what is in the program, as target/package/mqfq.cdx.json; needs cargo-cyclonedx
+  reproducible               builds the released program in two folders: are the bytes the same? needs cargo-auditable
   guest [CASE] [--kernel S] [--only WORD] [--json]
                              a case in a Linux kernel of its own; without one: the list of cases
   sanitize [--thread]        the tests of blk under AddressSanitizer, or of blk and sched under ThreadSanitizer
@@ -112,6 +118,30 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             }
             day::day(&options)
         }
+        ["hostile", words @ ..] => {
+            let mut options = hostile::Options::default();
+            let mut words = words.iter();
+            while let Some(word) = words.next() {
+                let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
+                match *word {
+                    "--json" => options.json = true,
+                    "--rounds" => options.rounds = positive(next()?)? as usize,
+                    "--seconds" => options.seconds = positive(next()?)?.into(),
+                    "--mutants" => options.mutants = positive(next()?)?.into(),
+                    "--connects" => options.connects_per_s = positive(next()?)?.into(),
+                    "--depth" => options.depth = positive(next()?)?,
+                    "--seed" => options.seed = number(next()?)?,
+                    "--program" => options.program = Some(next()?.into()),
+                    other => {
+                        return Err(format!(
+                            "hostile takes --rounds N, --seconds S, --mutants N, --connects N, --depth D, --seed S, \
+                             --program P and --json, not {other}"
+                        ));
+                    }
+                }
+            }
+            hostile::hostile(&options)
+        }
         ["vopr", "--planted"] => vopr::planted(None),
         ["vopr", "--planted", name] => vopr::planted(Some(name)),
         ["vopr", options @ ..] => vopr::vopr(options),
@@ -143,6 +173,12 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
         }
         ["package"] => package::package(),
         ["package", "--dkms"] => package::dkms(),
+        ["deny"] => match release::deny(true)? {
+            true => Ok(()),
+            false => Err("cargo-deny is missing: cargo xtask tools".into()),
+        },
+        ["sbom"] => release::sbom().map(drop),
+        ["reproducible"] => release::reproducible(),
         ["guest", words @ ..] => {
             let mut options = guest::Options::default();
             let mut words = words.iter();

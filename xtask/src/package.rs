@@ -4,7 +4,8 @@
 //! The system is made by mmdebstrap, which needs the network (or a mirror that apt knows) and root; without them that
 //! step is left out, and said to be. Nothing of this machine is changed but `target`.
 
-use crate::run::{cargo, command, root, run, shown, target};
+use crate::release;
+use crate::run::{cargo, command, output, root, run, shown, target};
 use mqfq_testing::guest::{build_module, cache};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,15 +30,18 @@ pub fn package() -> Result<(), String> {
     if !is_there("cargo-deb", "--version") {
         return Err("cargo-deb is missing: cargo install cargo-deb --version 3.8.0 --locked (some minutes)".into());
     }
-    run(&mut cargo("build --release --locked -p mqfq"))?;
+    let has_checked = release::deny(true)?;
+    release::build(root(), &target())?;
     let folder = target().join("package");
     pages(&folder)?;
+    release::sbom()?;
     let deb = folder.join("mqfq.deb");
     let mut build = command("cargo-deb", ["-p", "mqfq", "--no-build", "--strip", "--locked", "--output"]);
     run(build.arg(&deb))?;
     run(command("dpkg-deb", ["--info"]).arg(&deb))?;
     run(command("dpkg-deb", ["--contents"]).arg(&deb))?;
-    let left_out = [lintian(&deb)?, unit(&folder, &deb)?, install(&folder, &deb)?, scheduler(&folder)?];
+    let unchecked = (!has_checked).then(|| "cargo-deny is missing: cargo xtask tools".to_owned());
+    let left_out = [unchecked, lintian(&deb)?, unit(&folder, &deb)?, install(&folder, &deb)?, scheduler(&folder)?];
     println!("package: {}", deb.display());
     left_out.into_iter().flatten().for_each(|what| println!("left out: {what}"));
     Ok(())
@@ -100,15 +104,6 @@ fn pages(folder: &Path) -> Result<(), String> {
             .map_err(|error| format!("{file}: {error}"))?;
     }
     Ok(())
-}
-
-/// Runs a command to its end; its stdout.
-fn output(command: &mut Command) -> Result<String, String> {
-    let name = shown(command);
-    eprintln!("$ {name}");
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("{name}: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() { Ok(text) } else { Err(format!("{name} failed ({}): {text}", output.status)) }
 }
 
 /// What lintian says. `Some`: what was left out.

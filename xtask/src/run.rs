@@ -53,6 +53,18 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{} failed ({status})", shown(command))) }
 }
 
+/// Prints the command and runs it to its end; its stdout.
+///
+/// # Errors
+/// One sentence if it cannot start or does not succeed.
+pub fn output(command: &mut Command) -> Result<String, String> {
+    let name = shown(command);
+    eprintln!("$ {name}");
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("{name}: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() { Ok(text) } else { Err(format!("{name} failed ({}): {text}", output.status)) }
+}
+
 /// What a run of `cargo test` counted.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {

@@ -1,5 +1,6 @@
 //! The programs that the end-to-end tests drive us with, none of them ours: what is missing, and how to get it.
 
+use crate::release;
 use crate::run::{command, run};
 use std::process::{Command, Stdio};
 
@@ -132,7 +133,7 @@ pub fn ensure() -> Result<bool, String> {
     Ok(false)
 }
 
-/// Commands of cargo that chores need, with the versions that they were tried with.
+/// Commands of cargo that chores need, with the versions that they were tried with; [`release::TOOLS`] are more.
 const CARGO_TOOLS: &[(&str, &str)] = &[("fuzz", "0.13.2")];
 
 /// `tools`: all that tests and chores need besides Rust, as far as it can be installed.
@@ -140,7 +141,7 @@ const CARGO_TOOLS: &[(&str, &str)] = &[("fuzz", "0.13.2")];
 /// # Errors
 /// One sentence about the first command of cargo that cannot be installed, or as [`ensure`].
 pub fn tools() -> Result<(), String> {
-    for (name, version) in CARGO_TOOLS {
+    for (name, version) in CARGO_TOOLS.iter().chain(&release::TOOLS) {
         if !succeeds(&["cargo", name, "--version"]) {
             let package = format!("cargo-{name}");
             run(&mut command("cargo", ["install", "--locked", "--version", version, &package]))?;

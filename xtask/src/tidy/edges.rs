@@ -72,7 +72,7 @@ const EDGES: &[Edges] = &[
         or_fewer: true,
     },
     Edges { folder: "lab/vopr", package: "mqfq-vopr", on: &["front", "blk", "nvme"], or_fewer: false },
-    Edges { folder: "xtask", package: "xtask", on: &["testing"], or_fewer: false },
+    Edges { folder: "xtask", package: "xtask", on: &["report", "testing"], or_fewer: false },
 ];
 
 /// Crates that may use nothing but `std`, `core` and these packages where they ship.
