@@ -11,7 +11,7 @@ const CONFIG: &str = "[device.d]\nkind = \"memory\"\nsize = \"2MiB\"\npolicy = \
 fn a_guest_writes_and_reads_its_disk() {
     let server = Server::start(CONFIG);
     let path = server.join("alice");
-    // All that is offered. It would begin packed rings, which are not offered by themselves, at base 0 instead of 0x8000.
+    // All that is offered: it would begin packed rings, which an export must ask for, at base 0 instead of 0x8000.
     let features = u64::MAX;
     let mut transport: Box<VirtioBlkTransport> = Box::new(VhostUser::new(path.to_str().unwrap(), features).unwrap());
     let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
