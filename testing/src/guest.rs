@@ -15,8 +15,8 @@
 //! | `Instructions`: guest time is counted instructions | cost per request, shares, latencies of modelled devices; the same within some percent on any machine, however busy | races: one virtual CPU runs at a time |
 //!
 //! The console speaks in lines: `GUEST-READY`, `RESULT {json}` for each row, `GUEST-FAULT sentence`, `GUEST-KERNEL
-//! line` for what the kernel complains of, `GUEST-STATUS n` for the job's end, `GUEST-END`. The scripts are in
-//! `testing/guest`.
+//! line` for what the kernel complains of, `GUEST-STATUS n` for the job's end, `GUEST-END`. At `GUEST-CUT` the machine
+//! loses its power there and then. The scripts are in `testing/guest`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -75,12 +75,15 @@ pub struct Outcome {
     pub kernel: String,
     /// From the machine's start to the job's, in guest seconds.
     pub ready_s: f64,
+    /// The job asked for its power to be cut, and it was.
+    pub is_cut: bool,
 }
 
 impl Outcome {
     /// Takes a line of the console. Returns whether it was for the harness.
     fn take(&mut self, line: &str) -> bool {
-        let Some((word, rest)) = line.split_once(' ') else { return line == "GUEST-END" };
+        self.is_cut |= line == "GUEST-CUT";
+        let Some((word, rest)) = line.split_once(' ') else { return line == "GUEST-END" || line == "GUEST-CUT" };
         match word {
             "GUEST-READY" => {
                 let mut words = rest.split(' ');
@@ -160,17 +163,25 @@ const MONITOR: &str = "monitor";
 /// Lets no virtual CPU run for more than 0.2 ms on end, by a timer that raises no interrupt in the guest. It is begun
 /// when the guest is ready: a boot takes several times as long with it.
 fn take_turns(monitor: &Path) -> Result<(), String> {
+    command(monitor, "object_add filter-buffer,id=turn,netdev=turns,queue=rx,interval=200")
+}
+
+/// QEMU does `words`, a command of its monitor, which listens on the socket `monitor`.
+///
+/// # Errors
+/// One sentence: it does not answer, or with an error.
+pub fn command(monitor: &Path, words: &str) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("QEMU's monitor: {error}");
     let mut monitor = UnixStream::connect(monitor).map_err(failed)?;
     monitor.set_read_timeout(Some(Duration::from_secs(60))).map_err(failed)?;
-    writeln!(monitor, "object_add filter-buffer,id=turn,netdev=turns,queue=rx,interval=200").map_err(failed)?;
+    writeln!(monitor, "{words}").map_err(failed)?;
     // The prompt comes once at the beginning, and once when the command is done.
     let (mut text, mut byte) = (String::new(), [0]);
     while text.matches("(qemu)").count() < 2 {
         monitor.read_exact(&mut byte).map_err(failed)?;
         text.push(char::from(byte[0]));
     }
-    if text.contains("Error") { Err(format!("QEMU gives no turns: {}", text.trim())) } else { Ok(()) }
+    if text.contains("Error") { Err(format!("QEMU refuses {words:?}: {}", text.trim())) } else { Ok(()) }
 }
 
 /// The folder of a QEMU that lets virtual CPUs advance together, fetched the first time.
@@ -243,6 +254,10 @@ impl Guest<'_> {
                 if !outcome.take(line) {
                     watch(line);
                 }
+                if outcome.is_cut {
+                    let _ = child.kill();
+                    break;
+                }
             }
             drop(over);
             let status = child.wait();
@@ -253,7 +268,7 @@ impl Guest<'_> {
         let (late, status, text) = died;
         if late {
             outcome.faults.push(format!("it had not ended after {} s and was killed", self.patience.as_secs()));
-        } else if !ended {
+        } else if !ended && !outcome.is_cut {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             let said = text.trim().lines().last().unwrap_or("the console's log says more").to_owned();
             outcome.faults.push(format!("the machine went off before its job had ended ({status}): {said}"));
@@ -316,6 +331,13 @@ mod tests {
         assert_eq!((outcome.kernel.as_str(), outcome.ready_s), ("6.12.117+deb12-amd64", 3.7));
         assert_eq!(outcome.complaints, ["[    5.1] WARNING: CPU: 0"]);
         assert_eq!((outcome.faults, others), (vec![], vec!["mke2fs 1.47".to_owned()]));
+    }
+
+    #[test]
+    fn a_job_asks_for_its_power_to_be_cut_by_a_line_of_its_own() {
+        assert!(of(&["GUEST-CUT"]).0.is_cut);
+        let (outcome, others) = of(&["after GUEST-CUT", "GUEST-CUT soon"]);
+        assert_eq!((outcome.is_cut, others.len()), (false, 2));
     }
 
     #[test]

@@ -40,6 +40,8 @@ struct Case {
     module: Option<&'static str>,
     /// What runs outside the guest, if something does.
     outside: Option<Outside>,
+    /// Disks that QEMU has, beside those of a server.
+    emulated: &'static [Disk],
     /// It is about the CPU scheduler: `scx_pmqfq` and a load of threads are built, and not `mqfq`.
     is_of_cpus: bool,
     patience: Duration,
@@ -51,6 +53,15 @@ struct Outside {
     config: &'static str,
     /// Exports, each with a socket of its name.
     disks: &'static [&'static str],
+}
+
+/// A disk that QEMU has, over a file of the case's folder. The job may ask for it to be unplugged and plugged in again,
+/// by `HOST NUMBER unplug NAME` and `HOST NUMBER plug NAME`.
+struct Disk {
+    name: &'static str,
+    /// In QEMU's words.
+    model: &'static str,
+    size_mib: u64,
 }
 
 /// How often a server is killed while it is written to.
@@ -74,6 +85,7 @@ const CASES: &[Case] = &[
         module: None,
         patience: Duration::from_secs(600),
         outside: None,
+        emulated: &[],
         is_of_cpus: false,
     },
     Case {
@@ -88,6 +100,7 @@ const CASES: &[Case] = &[
         job: include_str!("../../testing/guest/cases/ublk.job"),
         module: None,
         outside: None,
+        emulated: &[],
         is_of_cpus: false,
         patience: Duration::from_secs(1800),
     },
@@ -119,6 +132,7 @@ const CASES: &[Case] = &[
             config: include_str!("../../testing/guest/cases/vhost-user-blk.toml"),
             disks: &["small", "large", "first", "second"],
         }),
+        emulated: &[],
         is_of_cpus: false,
         patience: Duration::from_secs(1500),
     },
@@ -133,7 +147,51 @@ const CASES: &[Case] = &[
         job: include_str!("../../testing/guest/cases/scx.job"),
         module: None,
         outside: None,
+        emulated: &[],
         is_of_cpus: true,
+        patience: Duration::from_secs(1800),
+    },
+    Case {
+        name: "elevator-disks",
+        about: "the elevator on NVMe, virtio, loop and device mapper: shares, disks unplugged under load, races of settings",
+        kernels: SOAK_KERNELS,
+        time: Time::Threads,
+        cpus: 4,
+        modules: &[
+            "null_blk",
+            "nvme",
+            "virtio_blk",
+            "loop",
+            "dm-mod",
+            "mq-deadline",
+            "configfs",
+            "crc32c_generic",
+            "ext4",
+        ],
+        packages: ELEVATOR_PACKAGES,
+        job: include_str!("../../testing/guest/cases/elevator-disks.job"),
+        module: Some("kernel/elevator"),
+        outside: None,
+        emulated: &[
+            Disk { name: "nvme", model: "nvme,serial=nvme,max_ioqpairs=4", size_mib: 64 },
+            Disk { name: "virtio", model: "virtio-blk-pci,num-queues=4", size_mib: 64 },
+        ],
+        is_of_cpus: false,
+        patience: Duration::from_secs(1800),
+    },
+    Case {
+        name: "elevator-power",
+        about: "the elevator under ext4 on an emulated NVMe drive whose machine loses its power: nothing acknowledged is lost",
+        kernels: SOAK_KERNELS,
+        time: Time::Threads,
+        cpus: 4,
+        modules: &["nvme", "crc32c_generic", "ext4"],
+        packages: ELEVATOR_PACKAGES,
+        job: include_str!("../../testing/guest/cases/elevator-power.job"),
+        module: Some("kernel/elevator"),
+        outside: None,
+        emulated: &[Disk { name: "nvme", model: "nvme,serial=nvme,max_ioqpairs=4", size_mib: 256 }],
+        is_of_cpus: false,
         patience: Duration::from_secs(1800),
     },
     Case {
@@ -147,13 +205,14 @@ const CASES: &[Case] = &[
         job: include_str!("../../testing/guest/cases/elevator.job"),
         module: Some("kernel/elevator"),
         outside: None,
+        emulated: &[],
         is_of_cpus: false,
         patience: Duration::from_secs(3600),
     },
     Case {
         name: "elevator-soak",
         about: "the elevator under switches, cgroups and devices that come and go, unloading, bad input, ext4",
-        kernels: ELEVATOR_KERNELS,
+        kernels: SOAK_KERNELS,
         time: Time::Threads,
         cpus: 4,
         modules: &["null_blk", "nvme", "mq-deadline", "configfs", "crc32c_generic", "ext4"],
@@ -161,12 +220,16 @@ const CASES: &[Case] = &[
         job: include_str!("../../testing/guest/cases/elevator-soak.job"),
         module: Some("kernel/elevator"),
         outside: None,
+        emulated: &[],
         is_of_cpus: false,
         patience: Duration::from_secs(1800),
     },
 ];
 
 const ELEVATOR_KERNELS: &[&str] = &["6.12", "6.1", "7.2"];
+
+/// `debug` complains of far more, and is slow.
+const SOAK_KERNELS: &[&str] = &["6.12", "6.1", "7.2", "debug"];
 
 const ELEVATOR_PACKAGES: &[(&str, &str)] = &[
     ("fio", "fio"),
@@ -175,6 +238,9 @@ const ELEVATOR_PACKAGES: &[(&str, &str)] = &[
     ("gcc-12", "gcc-12"),
     ("make", "make"),
     ("debootstrap", "debootstrap"),
+    ("flex", "flex"),
+    ("bison", "bison"),
+    ("bc", "bc"),
 ];
 
 /// Options of the command.
@@ -232,27 +298,56 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
         return Err(format!("a part of a case is letters, digits and -, not {only:?}"));
     }
-    let job = format!("MQFQ={}\nKILLS={KILLS}\nMODULE=/share/mqfq.ko\nONLY={only}\n{}", mqfq.display(), case.job);
-    let server = case.outside.map(|outside| Server::start(outside, &folder, mqfq)).transpose()?;
-    let arguments = case.outside.map(|outside| disks(outside.disks, &folder)).unwrap_or_default();
-    let guest = Guest {
-        name,
-        kernel,
-        time: case.time,
-        cpus: case.cpus,
-        memory_mib: 2048,
-        modules: case.modules,
-        job: &job,
-        arguments: &arguments,
-        patience: case.patience,
-    };
+    let server = case.outside.map(|outside| Server::start(outside, &folder, mqfq.clone())).transpose()?;
+    let mut arguments = case.outside.map(|outside| disks(outside.disks, &folder)).unwrap_or_default();
+    arguments.extend(emulated(case.emulated, &folder)?);
     let start = Instant::now();
+    for trace in traces(&folder.join("share"))? {
+        std::fs::remove_file(&trace).map_err(|error| format!("{}: {error}", trace.display()))?;
+    }
     let mut server = server;
-    let outcome = guest.run(&folder, &mut |line| match (line.strip_prefix("HOST "), &mut server) {
-        (Some(asked), Some(server)) => server.answer(asked),
-        _ => eprintln!("  {line}"),
-    })?;
+    let mut outcome = Outcome::default();
+    // Once, and again after each loss of power.
+    for boot in 1..=BOOTS_MAX {
+        // Jobs begin to count at 1 in each boot.
+        let _ = std::fs::remove_file(folder.join("share/answer"));
+        let job = format!(
+            "MQFQ={}\nKILLS={KILLS}\nMODULE=/share/mqfq.ko\nONLY={only}\nBOOT={boot}\n{}",
+            mqfq.display(),
+            case.job
+        );
+        let guest = Guest {
+            name,
+            kernel,
+            time: case.time,
+            cpus: case.cpus,
+            memory_mib: 2048,
+            modules: case.modules,
+            job: &job,
+            arguments: &arguments,
+            patience: case.patience,
+        };
+        let more = guest.run(&folder, &mut |line| match (line.strip_prefix("HOST "), &mut server) {
+            (Some(asked), Some(server)) => server.answer(asked),
+            (Some(asked), None) => pluggable(case.emulated, &folder, asked),
+            _ => eprintln!("  {line}"),
+        })?;
+        outcome.rows.extend(more.rows);
+        outcome.faults.extend(more.faults);
+        outcome.complaints.extend(more.complaints);
+        (outcome.kernel, outcome.ready_s) = (more.kernel, more.ready_s);
+        if !more.is_cut {
+            break;
+        }
+        let log = |name: &str| folder.join(name);
+        let kept = std::fs::rename(log("console.log"), log(&format!("console-{boot}.log")));
+        kept.map_err(|error| format!("{}: {error}", folder.display()))?;
+        if boot == BOOTS_MAX {
+            outcome.faults.push(format!("the job still cuts its power at boot {boot}"));
+        }
+    }
     let wall_s = start.elapsed().as_secs_f64();
+    judge_traces(&folder.join("share"), &mut outcome)?;
     report(case, &outcome, wall_s, options.json)?;
     match outcome.faults.first().or(outcome.complaints.first()) {
         None => Ok(()),
@@ -260,6 +355,46 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
             Err(format!("guest {name} on {}: {fault} (log: {})", outcome.kernel, folder.join("console.log").display()))
         }
     }
+}
+
+/// Traces of the elevator that a job has left, NAME.trace each.
+fn traces(share: &Path) -> Result<Vec<PathBuf>, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", share.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(share).map_err(failed)? {
+        found.push(entry.map_err(failed)?.path());
+    }
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "trace"));
+    found.sort();
+    Ok(found)
+}
+
+/// Holds each trace against the bound: a row each, and a fault if it is broken.
+fn judge_traces(share: &Path, outcome: &mut Outcome) -> Result<(), String> {
+    let traces = traces(share)?;
+    if traces.is_empty() {
+        return Ok(());
+    }
+    run(&mut cargo("build --release -p mqfq-lab"))?;
+    for trace in traces {
+        let mut bound = Command::new(target().join("release/mqfq-lab"));
+        bound.args(["bench", "bound", "--json", "--trace"]).arg(&trace);
+        let output = bound.output().map_err(|error| format!("mqfq-lab: {error}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            outcome.faults.push(said.trim().lines().last().unwrap_or("mqfq-lab failed").to_owned());
+        }
+        let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else { continue };
+        let row = &report["rows"][0];
+        let name = trace.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let row = json!({
+            "case": format!("bound-{name}"), "scheduler": "mqfq", "flows": row["flows"], "queues": row["hctxs"],
+            "events": row["steps"], "intervals": row["intervals"], "of_tight_bound": row["largest_share_of_tight_bound"],
+            "of_dispatch_bound": row["largest_share_of_dispatch_bound"], "broken": row["broken"],
+        });
+        outcome.rows.push(row.to_string());
+    }
+    Ok(())
 }
 
 /// Builds `scx_pmqfq`, and a load of threads that needs no library, into the guest's folder.
@@ -302,6 +437,59 @@ fn report(case: &Case, outcome: &Outcome, wall_s: f64, as_json: bool) -> Result<
     outcome.faults.iter().for_each(|fault| println!("  wrong: {fault}"));
     outcome.complaints.iter().for_each(|line| println!("  kernel: {line}"));
     Ok(())
+}
+
+/// A job that cuts its power has so many boots.
+const BOOTS_MAX: u32 = 9;
+
+/// Of QEMU, in the case's folder.
+const MONITOR: &str = "plugs";
+
+/// The device of a disk, in QEMU's words, in a slot of its own.
+fn device(disk: &Disk) -> String {
+    let (model, name) = (disk.model, disk.name);
+    format!("{model},drive=file-{name},bus=slot-{name},id={name}")
+}
+
+/// What makes these disks of the machine; their files are made anew.
+fn emulated(disks: &[Disk], folder: &Path) -> Result<Vec<String>, String> {
+    let mut arguments = Vec::new();
+    for (number, disk) in disks.iter().enumerate() {
+        let (name, path) = (disk.name, folder.join(format!("{}.disk", disk.name)));
+        let file = File::create(&path).and_then(|file| file.set_len(disk.size_mib << 20));
+        file.map_err(|error| format!("{}: {error}", path.display()))?;
+        let file =
+            format!("driver=raw,node-name=file-{name},discard=unmap,file.driver=file,file.filename={}", path.display());
+        let slot = format!("pcie-root-port,id=slot-{name},chassis={},slot={}", number + 1, number + 1);
+        let words = ["-blockdev".into(), file, "-device".into(), slot, "-device".into(), device(disk)];
+        arguments.extend(words);
+    }
+    if !disks.is_empty() {
+        let socket = format!("socket,id=plugs,path={},server=on,wait=off", folder.join(MONITOR).display());
+        arguments.extend(["-chardev".into(), socket, "-mon".into(), "chardev=plugs".into()]);
+    }
+    Ok(arguments)
+}
+
+/// Does what a job asks of its disks by `NUMBER unplug NAME` and `NUMBER plug NAME`, and answers by the number.
+fn pluggable(disks: &[Disk], folder: &Path, asked: &str) {
+    let words: Vec<&str> = asked.split(' ').collect();
+    let known = |name: &str| disks.iter().find(|disk| disk.name == name);
+    let done = match words[..] {
+        [number, "unplug", name] if known(name).is_some() => Ok((number, format!("device_del {name}"))),
+        [number, "plug", name] => {
+            known(name).map(|disk| (number, format!("device_add {}", device(disk)))).ok_or("there is no such disk")
+        }
+        _ => Err("nobody here knows how"),
+    };
+    let answer = |number: &str| std::fs::write(folder.join("share/answer"), number).map_err(|error| error.to_string());
+    let done = done.map_err(|why| format!("a guest asks for {asked:?}: {why}"));
+    // The guest waits in vain, and says so.
+    if let Err(sentence) =
+        done.and_then(|(number, command)| guest::command(&folder.join(MONITOR), &command).and_then(|()| answer(number)))
+    {
+        eprintln!("  {sentence}");
+    }
 }
 
 /// What makes the exports disks of the machine.
@@ -358,7 +546,6 @@ fn metric(text: &str, name: &str, tenant: &str) -> f64 {
 impl Server {
     fn start(outside: Outside, folder: &Path, mqfq: PathBuf) -> Result<Server, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
-        let _ = std::fs::remove_file(folder.join("share/answer"));
         File::create(folder.join("disk")).and_then(|disk| disk.set_len(256 << 20)).map_err(failed)?;
         let (folder, policy) = (folder.to_owned(), "mqfq".to_owned());
         write_config(outside, &folder, &policy, false)?;
