@@ -459,6 +459,51 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_tells_how_many_flows_and_requests_it_has() {
+        let mut queue = Queue::new(4);
+        assert_eq!((queue.is_empty(), queue.flows(), queue.len()), (true, 0, 0));
+        for request in [staged(0, 100, 0), staged(0, 200, 1), staged(3, 150, 2)] {
+            queue.push(request);
+        }
+        assert_eq!((queue.is_empty(), queue.flows(), queue.len()), (false, 2, 3));
+        let flows: Vec<_> = std::iter::from_fn(|| queue.pop().map(|_| queue.flows())).collect();
+        assert_eq!(flows, [2, 1, 0]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn deferred_requests_get_their_intervals_one_after_another_as_they_become_first() {
+        let mut queue = Queue::new(8);
+        queue.push(staged(0, 100, 0));
+        for (cost, payload) in [(5, 1), (6, 2), (7, 3)] {
+            queue.behind(FlowId(0)).expect("it has a request here").defer(Cost(cost), payload);
+        }
+        queue.push(staged(1, 250, 9));
+        let mut order = Vec::new();
+        while let Some(first) = queue.peek() {
+            order.push((first.payload, first.start_tag.raw(), first.span.0));
+            // Each begins 100 after the one before it, and is as long as it costs.
+            let tag = VTime::from_raw(first.start_tag.raw() + 100);
+            queue.drop_first_and(
+                |flow, cost, ()| {
+                    assert_eq!(flow, FlowId(0));
+                    (tag, VSpan(cost.0))
+                },
+                |_, ()| (),
+            );
+        }
+        assert_eq!(order, [(0, 100, 64), (1, 200, 5), (9, 250, 64), (2, 300, 6), (3, 400, 7)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "is out of range, allowed is 1 to")]
+    fn a_deferred_request_of_a_cost_beyond_the_largest_is_refused() {
+        let mut queue = Queue::new(4);
+        queue.push(staged(0, 100, 0));
+        queue.behind(FlowId(0)).expect("it has a request here").defer(Cost(crate::cost::COST_MAX.0 + 1), 1);
+    }
+
+    #[test]
     fn equal_tags_leave_the_shorter_first() {
         let mut queue = Queue::new(2);
         assert!(queue.push(Staged { span: VSpan(128 << 10), ..staged(0, 64, 0) }));

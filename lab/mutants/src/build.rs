@@ -1,7 +1,7 @@
 //! How is a copy built in which all mutants compile?
 //!
-//! The compiler says where an error is; the mutant that stands there is taken out, and the copy is built again. An error
-//! outside all of them is a fault of this tool, or of the tree.
+//! The compiler says where an error is; the mutant that stands there is taken out, and the copy is built again. An
+//! error outside all of them is a fault of this tool, or of the tree.
 
 use crate::find::Found;
 use crate::{Mutated, Options};

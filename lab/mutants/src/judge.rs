@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// Longest that a test may take to count here: one that takes longer runs in the suite alone.
 const TEST_MAX: Duration = Duration::from_secs(120);
 
+/// What a test may wait beyond eight times its own time of a clock: on a busy machine a core is long in coming.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+
 /// Mutants that are judged at once: one that hangs waits and takes no core.
 const AT_ONCE: usize = 4;
 
@@ -165,7 +168,7 @@ fn fate(options: &Options, binaries: &[PathBuf], tests: &[Test], number: u32) ->
             let more = if count > 1 { format!(" or {} more", count - 1) } else { String::new() };
             format!("{}{more}", rest[0].name)
         };
-        match ends(&mut run, Duration::from_secs(30) + sum * 8) {
+        match ends(&mut run, WAIT_MAX + sum * 8) {
             Some(true) => rest = &rest[count..],
             Some(false) => return Fate::Caught(name()),
             None => return Fate::Hangs(name()),

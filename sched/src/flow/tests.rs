@@ -113,6 +113,8 @@ fn a_look_from_far_behind_does_not_turn_the_refresh_back() {
 fn a_table_knows_its_size_and_a_weight_its_range() {
     let flows = table(100, VTime::ZERO);
     assert_eq!((flows.len(), flows.is_empty()), (1, false));
+    let three = FlowTable::new(&[Weight::DEFAULT; 3], VTime::ZERO);
+    assert_eq!((three.len(), three.is_empty()), (3, false));
     let refused = Weight::new(10_001).unwrap_err().to_string();
     assert_eq!(refused, "weight 10001 is out of range, allowed is 1 to 10000");
 }

@@ -245,3 +245,35 @@ fn the_smallest_and_the_largest_that_there_can_be_stay_in_range() {
     // The longest request is as long as may be, and no longer.
     assert_eq!(member.span_fixed(crate::cost::COST_MAX), SPAN_MAX_FIXED);
 }
+
+#[test]
+fn a_tree_says_what_is_wrong_with_it_and_whether_anybody_is_in_it() {
+    let group = |parent: Option<u32>| Group { weight: weight(100), parent: parent.map(GroupId) };
+    let of = |flow: Option<u32>| flow.map(GroupId);
+    let tree = |groups: &[Option<u32>], flows: &[Option<u32>]| Tree {
+        groups: groups.iter().map(|parent| group(*parent)).collect(),
+        of_flow: flows.iter().map(|flow| of(*flow)).collect(),
+    };
+    assert!(tree(&[None], &[None, None]).is_empty());
+    assert!(!tree(&[None], &[None, Some(0)]).is_empty());
+    assert_eq!(tree(&[None], &[None, Some(0)]).validate(2), Ok(()));
+    assert_eq!(tree(&[None], &[None, Some(0)]).validate(1), Err(TreeError::NoSuchFlow(1)));
+    assert_eq!(tree(&[None], &[Some(1)]).validate(1), Err(TreeError::NoSuchGroup(GroupId(1))));
+    let most = Tree { groups: vec![group(None); Tree::GROUPS_MAX], of_flow: Vec::new() };
+    assert_eq!(most.validate(0), Ok(()));
+    let more = Tree { groups: vec![group(None); Tree::GROUPS_MAX + 1], of_flow: Vec::new() };
+    assert_eq!(more.validate(0), Err(TreeError::TooMany(Tree::GROUPS_MAX + 1)));
+}
+
+#[test]
+fn a_hierarchy_knows_its_size_and_the_weight_that_a_group_gets() {
+    let scene = Scene::new(&[(300, None), (100, None)], &[(100, 0), (100, 1)]);
+    assert_eq!(scene.hierarchy.len(), 2);
+    scene.wake(0);
+    scene.wake(1);
+    scene.hierarchy.set_weight(GroupId(0), weight(100));
+    scene.hierarchy.reweigh(|flow| (&scene.members[flow.0 as usize].0, scene.members[flow.0 as usize].1));
+    let groups = [0, 1].map(|group| scene.hierarchy.effective_weight_of(GroupId(group)));
+    assert!(groups.iter().all(|weight| weight.competes), "both have a flow that wants");
+    assert_eq!(groups[0].millionths, groups[1].millionths, "of equal weights, with one flow each");
+}
