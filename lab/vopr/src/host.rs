@@ -61,6 +61,8 @@ pub struct VirtualHost {
     asked: u64,
     /// By name: what ended and was not taken. `None`: it was taken back.
     ended: Vec<Option<(u32, Event)>>,
+    /// Names that the worker will still ask for, those taken back among them.
+    unresolved: usize,
     fresh: Vec<Ended>,
     /// `Some`: it sleeps, until then at most.
     sleep: Option<Option<u64>>,
@@ -78,6 +80,7 @@ impl VirtualHost {
             timers: BinaryHeap::new(),
             asked: 0,
             ended: Vec::new(),
+            unresolved: 0,
             fresh: Vec::new(),
             sleep: None,
         }
@@ -109,6 +112,7 @@ impl VirtualHost {
     fn finish(&mut self, client: u32, event: Event) {
         self.fresh.push((self.ended.len() as u64, 0));
         self.ended.push(Some((client, event)));
+        self.unresolved += 1;
     }
 
     /// Does what can be done of what was asked for. True: something has ended that was not collected.
@@ -283,10 +287,12 @@ impl Host for VirtualHost {
     }
 
     fn resolve(&mut self, (name, _): Ended) -> Option<HostEvent> {
-        let (client, event) = self.ended[name as usize].take()?;
-        if self.fresh.is_empty() && self.ended.iter().all(Option::is_none) {
+        let ended = self.ended[name as usize].take();
+        self.unresolved -= 1;
+        if self.unresolved == 0 {
             self.ended.clear();
         }
+        let (client, event) = ended?;
         Some(HostEvent::Client { client, event })
     }
 
