@@ -119,6 +119,28 @@ const CASES: &[Case] = &[
         patience: Duration::from_secs(1800),
     },
     Case {
+        name: "ublk-selftests",
+        about: "the kernel's own tests of ublk with mqfq in their server's place; what a request costs beside theirs",
+        // Of the kernel that the tests came with.
+        kernels: &["7.2"],
+        time: Time::Instructions,
+        cpus: 2,
+        modules: &["ublk_drv", "crc32c_generic", "ext4"],
+        packages: &[
+            ("fio", "fio"),
+            ("mkfs.ext4", "e2fsprogs"),
+            ("sfdisk", "fdisk"),
+            ("gcc", "gcc"),
+            // Its header is asked for, by a file that its package brings.
+            ("/usr/include/liburing.h", "liburing-dev"),
+        ],
+        job: include_str!("../../testing/guest/cases/ublk-selftests.job"),
+        module: None,
+        outside: None,
+        is_of_cpus: false,
+        patience: Duration::from_secs(3600),
+    },
+    Case {
         name: "vhost-user-blk",
         about: "virtio disks of a server outside the guest: shares of two tenants 1:3, ext4 while the server is killed",
         kernels: &["6.12", "6.1", "7.2", "7.3"],
@@ -294,6 +316,7 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     } else {
         run(&mut cargo("build --release -p mqfq"))?;
     }
+    guest::prepare(name, &folder.join("share"))?;
     let only = options.only.unwrap_or("all");
     if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
         return Err(format!("a part of a case is letters, digits and -, not {only:?}"));
