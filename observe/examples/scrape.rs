@@ -6,23 +6,31 @@
 //! ```
 //! Two workers, `mqfq` on the null device, and on each a client that keeps 64 requests of 4 KiB under way, of one
 //! tenant after the other. Scrapes begin when every tenant has been served on every worker.
+//!
+//! Then phases of a second, with one scrape and without, take turns in the same run: processor time of the
+//! workers for each request, and p99 of the requests, are compared as ratios of neighbours.
 
 use mqfq_blk::buffer::Buffer;
 use mqfq_blk::client::{Client, Context, DeviceIndex, Event};
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::engine::{DeviceOptions, Engine, EngineOptions, FlowOptions};
+use mqfq_blk::latencies::Latencies;
 use mqfq_blk::request::{Completion, Op, Submission};
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions};
 use mqfq_observe::source::Running;
 use mqfq_observe::watcher::Watcher;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const WORKERS: usize = 2;
 const REQUEST_BYTES: u32 = 4096;
 
+/// Submission to completion, of a worker's requests.
+type Took = Arc<Mutex<Latencies>>;
+
 /// Serves one tenant after the other until it is told to drain.
 struct Rounds {
+    took: Took,
     tenants: u32,
     next: u32,
     under_way: u32,
@@ -61,6 +69,9 @@ impl Client for Rounds {
 
     fn completed(&mut self, context: &mut dyn Context, completion: Completion) {
         self.under_way -= 1;
+        let mut took = self.took.lock().expect("nobody panics with it");
+        took.record_n(completion.queued_ns + completion.device_ns, 1);
+        drop(took);
         self.submit(context, completion.buffer.expect("a read's buffer comes back"));
     }
 
@@ -91,6 +102,48 @@ fn resident_kib() -> u64 {
     line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
 }
 
+/// Pairs of phases, and how long each phase is.
+const PAIRS: usize = 20;
+const PHASE: Duration = Duration::from_secs(1);
+
+/// A while with scrapes or without.
+struct Phase {
+    cpu_ps_per_request: u64,
+    p50_ns: u64,
+    p99_ns: u64,
+}
+
+impl Phase {
+    fn run(scrapes: bool, watcher: &Watcher, took: &[Took]) -> Phase {
+        let taken = || {
+            let mut all = Latencies::default();
+            took.iter().for_each(|took| all.add(&took.lock().expect("nobody panics with it")));
+            all
+        };
+        let (before, cpu_ns, end) = (taken(), workers_on_cpu_ns(), Instant::now() + PHASE);
+        if scrapes {
+            assert!(!watcher.metrics().is_empty());
+        }
+        std::thread::park_timeout(end.saturating_duration_since(Instant::now()));
+        let (cpu_ns, all) = (workers_on_cpu_ns() - cpu_ns, taken().since(&before));
+        let cpu_ps_per_request = cpu_ns * 1000 / all.len().max(1);
+        Phase { cpu_ps_per_request, p50_ns: all.at_millionths(500_000), p99_ns: all.at_millionths(990_000) }
+    }
+}
+
+/// Time that the workers have had a core.
+fn workers_on_cpu_ns() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has it").flatten();
+    let is_worker = |folder: &std::path::PathBuf| {
+        std::fs::read_to_string(folder.join("comm")).is_ok_and(|name| name.starts_with("mqfq-worker"))
+    };
+    let on_cpu = |folder: std::path::PathBuf| {
+        let text = std::fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
+        text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0)
+    };
+    tasks.map(|task| task.path()).filter(is_worker).map(on_cpu).sum()
+}
+
 fn main() {
     let tenants: u32 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(10_000).max(64);
     let flows = (0..tenants).map(|n| FlowOptions::new(&format!("tenant-{n}"))).collect();
@@ -103,8 +156,9 @@ fn main() {
     let options = EngineOptions { workers: WORKERS, pin: false, spin_ns: 0, devices: vec![device] };
     let engine = Arc::new(Engine::start(options).unwrap_or_else(|error| panic!("{error}")));
     let (idle_kib, idle_requests) = (resident_kib(), requests(&engine));
-    for worker in 0..WORKERS {
-        let client = Rounds { tenants, next: 0, under_way: 0, is_over: false };
+    let took: Vec<Took> = (0..WORKERS).map(|_| Took::default()).collect();
+    for (worker, took) in took.iter().enumerate() {
+        let client = Rounds { took: took.clone(), tenants, next: 0, under_way: 0, is_over: false };
         engine.attach_to(worker, Box::new(move || Box::new(client)));
     }
     while requests(&engine) < idle_requests + 4 * WORKERS as u64 * u64::from(tenants) {
@@ -128,6 +182,11 @@ fn main() {
         all.sort_unstable();
         all[all.len() / 2]
     };
+    let phases: Vec<[Phase; 2]> =
+        (0..PAIRS).map(|_| [false, true].map(|scrapes| Phase::run(scrapes, &watcher, &took))).collect();
+    // In thousandths of the phase before it.
+    let ratio = |of: &dyn Fn(&Phase) -> u64| middle(phases.iter().map(|[off, on]| of(on) * 1000 / of(off)).collect());
+    let all = |on: usize, of: &dyn Fn(&Phase) -> u64| middle(phases.iter().map(|pair| of(&pair[on])).collect());
     let (scrape_us_max, scrape_us_median) = (scrapes.iter().max().copied(), middle(scrapes.clone()));
     println!(
         "{}",
@@ -135,6 +194,13 @@ fn main() {
             "tenants": tenants, "workers": WORKERS,
             "scrape_cpu_us_mean": scrape_cpu_us_mean, "scrape_us_median": scrape_us_median, "scrape_us_max": scrape_us_max, "scrape_bytes": bytes,
             "tick_us_median": middle(ticks),
+            "pairs_of_phases": PAIRS, "phase_ms": PHASE.as_millis() as u64,
+            "worker_cpu_ps_per_request_without": all(0, &|phase| phase.cpu_ps_per_request),
+            "worker_cpu_ps_per_request_with": all(1, &|phase| phase.cpu_ps_per_request),
+            "worker_cpu_per_request_with_over_without_thousandths": ratio(&|phase| phase.cpu_ps_per_request),
+            "p50_ns_without": all(0, &|phase| phase.p50_ns), "p50_ns_with": all(1, &|phase| phase.p50_ns),
+            "p99_ns_without": all(0, &|phase| phase.p99_ns), "p99_ns_with": all(1, &|phase| phase.p99_ns),
+            "p99_with_over_without_thousandths": ratio(&|phase| phase.p99_ns),
             "resident_idle_kib": idle_kib, "resident_all_served_kib": served_kib,
             "resident_with_a_minute_of_history_kib": history_kib, "resident_after_scrapes_kib": scraped_kib,
         })
