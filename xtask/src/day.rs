@@ -59,7 +59,7 @@ const CHURN: usize = 50;
 const CONNECT_MAX: Duration = Duration::from_secs(180);
 
 /// What the jobs of a tenant keep under way: 34 requests of 32 KiB.
-const UNDER_WAY_BYTES: u64 = 34 * 32 << 10;
+const UNDER_WAY_BYTES: u64 = 34 * (32 << 10);
 
 /// For all tenants to move that, at most.
 const BACKLOG_MAX: Duration = Duration::from_secs(60);
