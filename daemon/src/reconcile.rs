@@ -168,8 +168,8 @@ impl Reconciler {
         Ok(changes)
     }
 
-    /// Puts a weight and caps of a tenant in force, as [`Reconciler::propose`] would, at a price that does not grow with
-    /// what its tenants are. `None`: groups compete, or weights are those of exports, and nothing was done.
+    /// Puts a weight and caps of a tenant in force, as [`Reconciler::propose`] would, without a plan of everything.
+    /// `None`: groups compete, or weights are those of exports, and nothing was done.
     pub fn set_tenant(&mut self, tenant: &str, weight: Weight, caps: CapLimits) -> Option<Vec<Change>> {
         let is_its = |(_, flow): &(Slot, &FlowPlan)| flow.tenant == tenant;
         let flows = |(slot, device): (Slot, &DevicePlan)| {
