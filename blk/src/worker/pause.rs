@@ -1,10 +1,10 @@
 //! A worker that holds still, so that another process can take the engine's place.
 //!
 //! Every client is asked to pause, and what waits for a device is given back to clients that all take it. When none has
-//! an operation or request under way and no context has anything on its device, the worker reports that it is quiet; what
-//! travels is handed over only then. A client that comes meanwhile (another worker had accepted it before it was asked) is
-//! started and paused at once, and the worker is quiet again when that has ended. Timers and polls stay: they move no
-//! byte.
+//! an operation or request under way and no context has anything on its device, the worker reports that it is quiet;
+//! what travels is handed over only then. A client that comes meanwhile (another worker had accepted it before it was
+//! asked) is started and paused at once, and the worker is quiet again when that has ended. Timers and polls stay: they
+//! move no byte.
 //!
 //! Invariant: while a worker is quiet, nothing that it does changes a socket or a device.
 
