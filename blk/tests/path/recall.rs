@@ -17,7 +17,7 @@ fn rigs() -> impl Iterator<Item = (String, Rig)> {
     let paths = Merge::ALL.into_iter().flat_map(|merge| {
         [Split::Off, Split::Bytes(2 * BLOCK)].map(|split| PathOptions { merge, split, ..PathOptions::TIMELESS })
     });
-    paths.flat_map(|path| PolicyKind::ALL.into_iter().map(move |kind| (kind, path.clone()))).map(|(kind, path)| {
+    paths.flat_map(|path| PolicyKind::ALL.into_iter().map(move |kind| (kind, path))).map(|(kind, path)| {
         let device = FaultDevice::new(Arc::new(MemoryDevice::new(4 << 20)), FaultPlan::default());
         device.stall_until(1_000);
         let what = format!("{kind}, {path:?}");
