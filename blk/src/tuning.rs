@@ -349,6 +349,13 @@ impl Meter {
         self.run_total_ns = self.run_total_ns.wrapping_add(total_ns);
     }
 
+    /// A request of so many units is back and was not carried out: that says nothing about the device.
+    #[cold]
+    pub(crate) fn given_back(&mut self, units: u32) {
+        // Of a meter that is off nobody reads it.
+        self.out_units = self.out_units.wrapping_sub(u64::from(units));
+    }
+
     #[inline(never)]
     fn begin_run(&mut self, units: u32) {
         self.end_run();

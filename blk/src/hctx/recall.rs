@@ -37,9 +37,8 @@ impl DeviceQueue for Recall {
     }
 
     fn ring_doorbell(&mut self, now_ns: u64) {
-        if !self.is_on.get() {
-            self.device.ring_doorbell(now_ns);
-        }
+        // Also while it is on: a policy that stages nothing may have submitted just before.
+        self.device.ring_doorbell(now_ns);
     }
 
     fn reap(&mut self, now_ns: u64, out: &mut Vec<Reaped>) {

@@ -321,7 +321,10 @@ impl<P: Policy> Shared<P> {
             stats.charge(request.charge.cost.0);
         }
         if IS_METERED {
-            self.meter.completed(token.units(), queued_ns + device_ns);
+            match status {
+                Status::Recalled => self.meter.given_back(token.units()),
+                _ => self.meter.completed(token.units(), queued_ns + device_ns),
+            }
         }
         E::ended(&self.policy, &mut self.queue, request.done(handle), token, now_ns, kick);
     }

@@ -432,7 +432,10 @@ impl<P: Policy> Shared<P> {
         let Completion { cookie, op, buffer: part, queued_ns: part_queued_ns, device_ns: part_device_ns, .. } =
             completion;
         // A part took units of its own at its dispatch.
-        meter.completed(token.units(), part_queued_ns + part_device_ns);
+        match status {
+            Status::Recalled => meter.given_back(token.units()),
+            _ => meter.completed(token.units(), part_queued_ns + part_device_ns),
+        }
         // Before the whole is looked at, which is mended when no part has it.
         drop(part);
         if let Some(stats) = counters.of(request.submission.flow) {

@@ -54,6 +54,20 @@ fn what_workers_count_adds_up_and_goes_on_while_they_sleep() {
 }
 
 #[test]
+fn what_is_given_back_is_no_work_of_the_device() {
+    let tuning = tuning(64, 1);
+    let mut meter = tuning.meter(HctxId(0), 0);
+    meter.dispatched(8);
+    meter.dispatched(1);
+    meter.given_back(8);
+    meter.completed(1, 3 * US);
+    meter.end_run();
+    let sample = sample(&tuning, 10 * US);
+    assert_eq!((sample.units(), sample.requests(), sample.out_units), (1, 1, 0));
+    assert_eq!(sample.system_unit_ns, 3 * US);
+}
+
+#[test]
 fn workers_that_wait_half_of_the_time_each_are_taken_to_wait_three_quarters_together() {
     let tuning = tuning(64, 2);
     let mut meters = [0, 1].map(|hctx| tuning.meter(HctxId(hctx), 0));

@@ -39,9 +39,8 @@ impl Pausing {
 impl<H: Host<P>, P: Policy> Worker<H, P> {
     pub(super) fn pause(&mut self, recalls: bool, quiet: mpsc::Sender<()>) {
         self.pausing = Pausing { is_on: true, quiet: Some(quiet), pack: None };
-        let takes_back = |slot: &Slot| slot.client.as_ref().is_none_or(|client| client.takes_back());
         if recalls && self.clients.iter().all(takes_back) {
-            self.core.hctxs.iter_mut().for_each(|hctx| hctx.recall(true));
+            self.recall(true);
         }
         // As in a drain: what was read goes on, whatever it waits for.
         self.core.turnstiles.open(true);
@@ -50,20 +49,28 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
     }
 
-    /// A client that has just been started, if the others are paused.
+    /// A client that has just been started, if the others are paused. If it takes nothing back, nothing more is given
+    /// back.
     pub(super) fn pause_newcomer(&mut self, client: u32) {
         if self.pausing.is_on {
+            if !takes_back(&self.clients[client as usize]) {
+                self.recall(false);
+            }
             self.call(client, |client, context| client.pause(context));
         }
     }
 
     pub(super) fn resume(&mut self) {
         self.pausing = Pausing::default();
-        self.core.hctxs.iter_mut().for_each(|hctx| hctx.recall(false));
+        self.recall(false);
         self.core.turnstiles.open(false);
         for client in 0..self.clients.len() as u32 {
             self.call(client, |client, context| client.resume(context));
         }
+    }
+
+    fn recall(&mut self, is_on: bool) {
+        self.core.hctxs.iter_mut().for_each(|hctx| hctx.recall(is_on));
     }
 
     /// Reports and hands over if everything is quiet.
@@ -86,4 +93,8 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             let _ = reply.send(clients.filter_map(|client| client.pack(version).transpose()).collect());
         }
     }
+}
+
+fn takes_back(slot: &Slot) -> bool {
+    slot.client.as_ref().is_none_or(|client| client.takes_back())
 }

@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 mod caps;
+mod recall;
 
 const LENGTH_BYTES: u32 = 4096;
 

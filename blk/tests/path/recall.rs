@@ -4,6 +4,7 @@ use crate::harness::{Asked, Rig, Setup};
 use mqfq_blk::PolicyKind;
 use mqfq_blk::device::fault::{FaultDevice, FaultPlan};
 use mqfq_blk::device::memory::MemoryDevice;
+use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::split::Split;
@@ -89,5 +90,31 @@ fn what_waits_is_given_back_with_its_payload_when_the_device_has_ended_what_it_h
         let expected = |at: usize| (at / (4 * BLOCK as usize)) as u8;
         let whole = (WRITES as usize) * 4 * BLOCK as usize;
         assert!((0..whole).step_by(BLOCK as usize).all(|at| read.as_slice()[at] == expected(at)), "{what}");
+    }
+}
+
+#[test]
+fn what_was_submitted_just_before_and_has_no_doorbell_yet_is_carried_out() {
+    for kind in PolicyKind::ALL {
+        let options = NvmeDeviceOptions {
+            preset: "flash-60k",
+            size_bytes: 4 << 20,
+            seed: 1,
+            arbitration: None,
+            queue_pairs_max: None,
+            slowed: None,
+        };
+        let device = NvmeDevice::new(options).unwrap();
+        let mut rig = Rig::new(&Setup { kind, ..Setup::plain(PathOptions::TIMELESS) }, &device);
+        for number in 0..3 {
+            rig.submit(0, write(2 * number), false).expect("within the bound");
+        }
+        // A policy that stages nothing has put them into the queue, and rings when it is run.
+        rig.hctxs[0].recall(true);
+        let ended = rig.finish();
+        let expected = if kind.is_direct() { Status::Ok } else { Status::Recalled };
+        assert!(ended.iter().all(|ended| ended.completion.status == expected), "{kind}: {ended:?}");
+        assert_eq!(ended.len(), 3, "{kind}");
+        rig.assert_clean();
     }
 }
