@@ -229,8 +229,10 @@ fn of_config(file: &Path, name: &str, options: &CalibrateOptions) -> Result<Targ
             let file = FileOptions { size_bytes, direct: *direct, read_only, ..FileOptions::new(&path.value) };
             file_target(&file, name, options.destructive, options)
         }
-        Medium::Nvme { preset, .. } => {
-            model(Preset::by_name(preset).map_err(|unknown| unknown.to_string())?, name, options)
+        Medium::Nvme { preset, slowed, .. } => {
+            let preset = Preset::by_name(preset).map_err(|unknown| unknown.to_string())?;
+            let media = preset.media.slowed(slowed.unwrap_or(1).into(), 1);
+            model(Preset { media, ..preset }, name, options)
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::config::caps;
 use crate::config::control::ControlConfig;
-use crate::config::{Config, ConfigError, DevicePlan, HeldFiles, Medium, Plan, RealFiles};
+use crate::config::{Config, ConfigError, DevicePlan, HeldFiles, Medium, Plan};
 use crate::output::Output;
 use crate::reconcile::{Change, Reconciler, Refusals};
 use crate::upgrade;
@@ -196,7 +196,7 @@ impl Running {
             let sentence = "[control] cannot change while serving, allowed is to change it by a restart";
             return refused(Fault::Conflict, sentence.to_owned());
         }
-        let mut new = match config.check(&HeldFiles(changing.reconciler.plan())) {
+        let mut new = match config.check(&HeldFiles { plan: changing.reconciler.plan(), but: None }) {
             Ok(new) => new,
             Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };
@@ -226,7 +226,9 @@ impl Running {
     fn propose_narrow(&self, changing: &mut Changing, proposal: &Proposal) -> Option<Applied> {
         let Edit::Patch(kind @ Kind::Tenant, name, _) = &proposal.edit else { return None };
         let Changing { reconciler, ledger, has_warnings } = changing;
-        if proposal.dry_run || *has_warnings || self.origin.control.is_none() {
+        let is_plain = !proposal.dry_run && !*has_warnings && self.origin.control.is_some();
+        // While a device is closed every change is to open it, or is refused.
+        if !is_plain || self.shown().closed.is_some() {
             return None;
         }
         let narrow = ledger.narrow(proposal, &NARROW_KEYS)?;
@@ -262,7 +264,8 @@ impl Running {
             let allowed = "allowed is to reopen one of kind \"file\"";
             return Err(conflict(format!("device {name} would lose the bytes that it has in memory, {allowed}")));
         }
-        let plan = config.check(&RealFiles).map_err(|error| conflict(without_place(&error.to_string()).into()))?;
+        let files = HeldFiles { plan: reconciler.plan(), but: Some(device) };
+        let plan = config.check(&files).map_err(|error| conflict(without_place(&error.to_string()).into()))?;
         if !plan.devices.values().any(|known| known.config.name == device) {
             return Err(conflict(format!("device {name} has no export, so it is not open")));
         }

@@ -4,8 +4,9 @@
 #   module.sh SERIES KERNEL_FOLDER SOURCE_FOLDER OUT_FOLDER
 #
 # KERNEL_FOLDER is what kernel.sh left. KERNEL_FOLDER/headers keeps the headers, and in block/ those of the block layer
-# alone, which only the kernel's source has; the debug kernel's are those that it was built with. For 7.2, whose compiler Debian 12 has not, the build runs in a trixie of its
-# own (debootstrap), which needs root. OUT_FOLDER gets mqfq.ko.
+# alone, which only the kernel's source has; the debug kernel's are those that it was built with. For 7.2, whose
+# compiler Debian 12 has not, the build runs in a trixie of its own (debootstrap), which needs root. OUT_FOLDER gets
+# mqfq.ko.
 set -euo pipefail
 series=$1 folder=$(realpath "$2") source=$(realpath "$3") out=$(realpath -m "$4")
 version=$(cat "$folder/version")

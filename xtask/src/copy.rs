@@ -1,6 +1,6 @@
 //! A copy of the tree in which something else stands: for chores that change the product on purpose.
 
-use crate::run::{command, root};
+use crate::run::{command, output, root};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -8,11 +8,10 @@ use std::path::Path;
 /// is the same already keeps its time, so that little is built again.
 ///
 /// # Errors
-/// One sentence about the first file that cannot be written.
+/// One sentence: git does not list them, or a file cannot be written.
 pub fn copy(tree: &Path, changed: &BTreeMap<String, String>) -> Result<(), String> {
-    let listed = command("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).output();
-    let listed = listed.map_err(|error| format!("git ls-files: {error}"))?;
-    for name in String::from_utf8_lossy(&listed.stdout).split('\0').filter(|name| !name.is_empty()) {
+    let listed = output(&mut command("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
+    for name in listed.split('\0').filter(|name| !name.is_empty()) {
         let to = tree.join(name);
         let bytes = changed.get(name).map(|text| text.clone().into_bytes());
         // What is deleted and not yet told to git is not there.

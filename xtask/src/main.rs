@@ -9,7 +9,7 @@ cargo xtask COMMAND
 
   test                       the whole test suite; installs the test tools that it lacks when it may
   ci                         checks, smoke and test: what .ci/run runs
-  checks                     formatting, tidy, clippy, rustdoc
+  checks                     formatting, tidy, clippy, rustdoc; licences, bans and sources of all crates with cargo-deny
   smoke                      the demo, and a look at its report
   fmt [--check]              formats everything, the policies' folders too, which cargo fmt does not find
   tidy                       the rules that no compiler knows
@@ -21,7 +21,8 @@ cargo xtask COMMAND
                              the generated tests with new seeds, for 60 s if not told otherwise, from seed S if told
   day [--tenants N] [--seconds S] [--changes N] [--changes-seconds S] [--program P] [--json]
                              a server's day: N tenants (default 200) come, change and go under fio that verifies, S
-                             seconds (default 8) measured in each of six phases, of a release build or of P
+                             seconds (default 8) measured in each of six phases, of a release build or of P; in one
+                             more, N changes a second (default 1000, 0: there is none) for S seconds (default 10)
   hostile [--rounds N] [--seconds S] [--mutants N] [--connects N] [--depth D] [--seed S] [--program P] [--json]
                              500 idle and 50 stuck clients, 2000 connects a second with 100000 mutated handshakes and
                              requests beside a tenant under fio that verifies, in turns with nobody beside it
@@ -35,7 +36,8 @@ cargo xtask COMMAND
                              kills the daemon under load over nbd (or F: vhost-user) N times (default 50), looks for lost
                              bytes and requests
   tools                      installs what tests, fuzzing and a release need besides Rust
-  package                    the Debian package, checked and installed in a clean system; needs cargo-deb
+  package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
+                             cargo-auditable and cargo-cyclonedx
   package --dkms             the package of the kernel's elevator, after it was built for each kernel it is for
   deny                       licences, bans, sources and advisories of all crates; needs cargo-deny
   sbom                       what is in the program, as target/package/mqfq.cdx.json; needs cargo-cyclonedx

@@ -6,7 +6,9 @@
 //! Bytes depend on the source, the lock file, the toolchain, the linker and the C compiler, and on nothing else: names
 //! of folders are replaced in whatever a compiler writes down, and nothing has the time.
 
-use crate::run::{cargo, command, output, root, run, target};
+use crate::copy::copy;
+use crate::run::{cargo, command, output, run, target};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -138,17 +140,7 @@ pub fn reproducible() -> Result<(), String> {
 /// The working tree as git knows it, in an empty `folder`.
 fn copy_source(folder: &Path) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(folder);
-    let list = output(&mut command("git", ["ls-files", "--cached", "--others", "--exclude-standard"]))?;
-    for file in list.lines() {
-        let (from, to) = (root().join(file), folder.join(file));
-        // Deleted, and not yet told to git.
-        if !from.is_file() {
-            continue;
-        }
-        let copied = to.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::copy(&from, &to));
-        copied.map_err(|error| format!("{}: {error}", to.display()))?;
-    }
-    Ok(())
+    copy(folder, &BTreeMap::new())
 }
 
 /// Holds the crates against `deny.toml`: licences, bans and sources, and with `has_advisories` also what is known

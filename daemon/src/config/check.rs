@@ -155,16 +155,21 @@ impl Files for RealFiles {
 
 /// The same, for a server that runs a plan: after it has become another user, it need not be allowed to open again
 /// what it holds.
-pub struct HeldFiles<'p>(pub &'p Plan);
+pub struct HeldFiles<'p> {
+    /// The plan.
+    pub plan: &'p Plan,
+    /// A device of it that is to be opened again all the same, by name.
+    pub but: Option<&'p str>,
+}
 
 impl HeldFiles<'_> {
     /// The device whose file this is, if it is there and is not to be opened: `None` if it is not, or is gone.
     fn held(&self, path: &Path) -> Option<(&DevicePlan, std::fs::Metadata)> {
         let is_its = |device: &&DevicePlan| match &device.config.medium {
-            Medium::File { path: own, .. } => own.value == path,
+            Medium::File { path: own, .. } => own.value == path && self.but != Some(device.config.name.as_str()),
             _ => false,
         };
-        Some((self.0.devices.values().find(is_its)?, std::fs::metadata(path).ok()?))
+        Some((self.plan.devices.values().find(is_its)?, std::fs::metadata(path).ok()?))
     }
 }
 

@@ -698,8 +698,10 @@ fn a_reopen_whose_second_step_fails_leaves_a_closed_device_that_the_next_one_ope
         bystander.write(0, &pattern(4096, 7)).unwrap();
     }
     assert!(client.is_closed());
-    let (status, _) = refused(ask(&server, "PUT", "/v1/tenants/late", &[], Some("{\"weight\":100}")));
-    assert_ne!(status, 200, "a change would open it as well, and cannot");
+    for (method, tenant) in [("PUT", "late"), ("PATCH", "web")] {
+        let (status, _) = refused(ask(&server, method, &format!("/v1/tenants/{tenant}"), &[], Some("{\"weight\":7}")));
+        assert_ne!(status, 200, "a change would open it as well, and cannot");
+    }
     drop(lock);
     assert_eq!(reopen().0, 200);
     assert_eq!(get(&server, "/v1/status")["troubled"], Value::Null);

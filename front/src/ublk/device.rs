@@ -436,6 +436,10 @@ impl Device {
                 }
             }
             if attached.left == 0 {
+                // The server ends, and queues of other workers were faster than the order to leave.
+                if !is_leaving && self.recovery != Recovery::None && self.ending.has_begun() {
+                    return Outcome::Left;
+                }
                 if !is_leaving && self.is_quiesced(number) {
                     let text =
                         format!("/dev/ublkb{number} was quiesced by somebody else, and waits for another server");
@@ -571,6 +575,7 @@ mod tests {
         ending.begin();
         assert!(with.stays() && !without.stays());
     }
+
     #[test]
     fn a_queue_of_a_device_that_was_given_up_is_no_queue_of_the_next_one() {
         let (orders, taken) = mpsc::channel();
