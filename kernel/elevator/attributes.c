@@ -55,7 +55,7 @@ static ssize_t depth_auto_store(struct elevator_queue *eq, const char *page, siz
 
 	if (error)
 		return error;
-	mqfq_tuning_find_depth(own(eq), finds, READ_ONCE(own(eq)->s.tokens.depth));
+	mqfq_tuning_find_depth(own(eq), finds, 0);
 	return count;
 }
 

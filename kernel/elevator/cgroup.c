@@ -116,6 +116,8 @@ static void pd_online(struct blkg_policy_data *pd)
 
 	if (parent && !parent->is_in_tree)
 		parent = NULL;
+	/* Under the cgroup's lock: its default may have changed since pd_init(). */
+	cgroup->flow.weight = weight_of_cgroup(cgroup);
 	spin_lock_irqsave(&e->tree_lock, flags);
 	mqfq_tree_add(&e->tree, &cgroup->node, parent ? &parent->node : NULL, &cgroup->flow,
 		      cgroup->flow.weight);
@@ -341,11 +343,15 @@ void mqfq_cgroups_refresh(struct mqfq_elevator *e)
 	mqfq_flow_refresh(&e->plain, gvt);
 	if (!e->has_cgroups)
 		return;
+	mqfq_blkgs_lock(e->q);
 	spin_lock_irq(&e->q->queue_lock);
 	list_for_each_entry(blkg, &e->q->blkg_list, q_node)
 		if (mqfq_cgroup_of(blkg))
 			mqfq_flow_refresh(&mqfq_cgroup_of(blkg)->flow, gvt);
 	spin_unlock_irq(&e->q->queue_lock);
+	mqfq_blkgs_unlock(e->q);
+	/* The time of the last step must not fall half the circle behind either. */
+	schedule_delayed_work(&e->balance, 0);
 }
 
 void mqfq_cgroups_deactivate(struct mqfq_elevator *e)

@@ -33,11 +33,17 @@ typedef blk_insert_t mqfq_insert_flags;
 #define mqfq_pd_alloc_queue q
 #define mqfq_activate(q, pol) blkcg_activate_policy(q, pol)
 #define mqfq_deactivate(q, pol) blkcg_deactivate_policy(q, pol)
+/* A removed cgroup leaves the queue's list before its flow is freed. */
+#define mqfq_blkgs_lock(q) do { } while (0)
+#define mqfq_blkgs_unlock(q) do { } while (0)
 #else
 #define MQFQ_PD_ALLOC_ARGS struct gendisk *disk, struct blkcg *blkcg, gfp_t gfp
 #define mqfq_pd_alloc_queue (disk->queue)
 #define mqfq_activate(q, pol) blkcg_activate_policy((q)->disk, pol)
 #define mqfq_deactivate(q, pol) blkcg_deactivate_policy((q)->disk, pol)
+/* A removed cgroup stays in the queue's list until its flow has been freed, under this alone. */
+#define mqfq_blkgs_lock(q) mutex_lock(&(q)->blkcg_mutex)
+#define mqfq_blkgs_unlock(q) mutex_unlock(&(q)->blkcg_mutex)
 #endif
 
 /* A cgroup's settings of one device: "MAJ:MIN VALUE" opened, and closed again. */
@@ -108,6 +114,17 @@ static inline void mqfq_conf_close(struct blkg_conf_ctx *ctx)
 
 #define mqfq_min_shallow(q) blk_mq_set_min_shallow_depth(q, 1)
 #define mqfq_min_shallow_of(hctx) mqfq_min_shallow((hctx)->queue)
+#endif
+
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
+#define mqfq_begin(rq) do { } while (0)
+#else
+/* Where no iostats are kept, 7.2 leaves it the time of submission of an earlier use, or 0. */
+static inline void mqfq_begin(struct request *rq)
+{
+	if (!(rq->rq_flags & RQF_IO_STAT))
+		rq->start_time_ns = ktime_get_ns();
+}
 #endif
 
 static inline struct blk_mq_hw_ctx *mqfq_map_queue(struct request_queue *q, struct bio *bio)

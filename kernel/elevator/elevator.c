@@ -342,9 +342,13 @@ static inline unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *m
 {
 	if (!mqfq_tuning_is_on(&e->tuning))
 		return units;
+	WRITE_ONCE(meter->turn, meter->turn + 1);
+	smp_wmb(); /* pairs with read_meter() */
 	WRITE_ONCE(meter->units, meter->units + units);
 	WRITE_ONCE(meter->unit_ns, meter->unit_ns + units * READ_ONCE(meter->clock_ns));
 	WRITE_ONCE(meter->start_unit_ns, meter->start_unit_ns + units * rq->start_time_ns);
+	smp_wmb(); /* pairs with read_meter() */
+	WRITE_ONCE(meter->turn, meter->turn + 1);
 	return units | MQFQ_COUNTED;
 }
 
@@ -378,6 +382,7 @@ static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct reques
 	}
 	lane = &mqfq_flow_of(e, rq->bio)->lanes[index];
 	rq->elv.priv[0] = lane;
+	mqfq_begin(rq);
 	if (rq->start_time_ns > own->meter.clock_ns)
 		WRITE_ONCE(own->meter.clock_ns, rq->start_time_ns);
 	if (unlikely(READ_ONCE(lane->flow->is_idle)))
@@ -453,13 +458,17 @@ static void count(struct mqfq_elevator *e, struct mqfq_meter *meter, struct requ
 	struct mqfq_tuning *tuning = &e->tuning;
 	struct mqfq_counts __percpu *counts = tuning->counts;
 	u32 units = (unsigned long)rq->elv.priv[1] & MQFQ_UNITS_MASK;
-	u32 class = mqfq_class_of(units);
-	u64 before_ns = this_cpu_read(counts->completed_ns);
-	u64 longest_ns = this_cpu_read(counts->silent_to_ns) -
-			 this_cpu_read(counts->silent_from_ns);
+	u32 class = mqfq_class_of(units), due;
+	u64 before_ns, longest_ns;
 
 	rq->elv.priv[1] = (void *)(unsigned long)units;
 	WRITE_ONCE(meter->clock_ns, now);
+	/* What is begun on a CPU is done there. */
+	preempt_disable();
+	before_ns = this_cpu_read(counts->completed_ns);
+	longest_ns = this_cpu_read(counts->silent_to_ns) - this_cpu_read(counts->silent_from_ns);
+	this_cpu_inc(counts->begun);
+	smp_wmb(); /* pairs with read_cpu() */
 	this_cpu_add(counts->work[class].units, units);
 	this_cpu_inc(counts->work[class].requests);
 	this_cpu_add(counts->unit_ns, units * now);
@@ -470,10 +479,14 @@ static void count(struct mqfq_elevator *e, struct mqfq_meter *meter, struct requ
 		this_cpu_write(counts->epoch, READ_ONCE(tuning->epoch));
 	}
 	this_cpu_write(counts->completed_ns, now);
-	if (this_cpu_inc_return(counts->due) < tuning->period)
-		return;
-	this_cpu_write(counts->due, 0);
-	mqfq_tuning_step(e, now);
+	smp_wmb(); /* pairs with read_cpu() */
+	this_cpu_inc(counts->done);
+	due = this_cpu_inc_return(counts->due);
+	if (due >= tuning->period)
+		this_cpu_write(counts->due, 0);
+	preempt_enable();
+	if (due >= tuning->period)
+		mqfq_tuning_step(e, now);
 }
 
 static bool is_counted(struct request *rq)

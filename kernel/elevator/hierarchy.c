@@ -231,8 +231,10 @@ bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt)
 	u64 passed = gvt - tree->last;
 	struct mqfq_node *node;
 
-	if (!tree->nested)
+	if (!tree->nested) {
+		tree->last = gvt;
 		return false;
+	}
 	if ((s64)passed <= 0) {
 		tree->stood++;
 		each_node(node, tree) {

@@ -6,6 +6,9 @@
 #define PERIOD 64
 #define PERIOD_PER_QUEUE 4
 
+/* How often words that change are read again, before a step is left to a later completion. */
+#define TRIES 8
+
 int mqfq_tuning_init(struct mqfq_elevator *e, u32 depth, u64 window)
 {
 	struct mqfq_tuning *tuning = &e->tuning;
@@ -38,30 +41,68 @@ void mqfq_tuning_waits(struct mqfq_meter *meter, bool waits)
 	WRITE_ONCE(meter->is_waiting, waits);
 }
 
-/* Words are read while they are written: a sum may be off by what is under way. */
-static void read_cpus(struct mqfq_tuning *tuning, struct mqfq_sample *sum)
+/* What a CPU has counted, as it was at one moment. False: it went on counting. */
+static bool read_cpu(const struct mqfq_counts *counts, struct mqfq_counts *copy)
+{
+	u32 tries, done;
+
+	for (tries = 0; tries < TRIES; tries++) {
+		done = READ_ONCE(counts->done);
+		smp_rmb(); /* pairs with count() */
+		/* What is torn is not used. */
+		*copy = data_race(*counts);
+		smp_rmb(); /* pairs with count() */
+		/* Whoever had begun by now was done before the copy. */
+		if (READ_ONCE(counts->begun) == done)
+			return true;
+	}
+	return false;
+}
+
+/* The same of what a queue has dispatched. */
+static bool read_meter(const struct mqfq_meter *meter, struct mqfq_meter *copy)
+{
+	u32 tries, turn;
+
+	for (tries = 0; tries < TRIES; tries++) {
+		turn = READ_ONCE(meter->turn);
+		smp_rmb(); /* pairs with charge() */
+		copy->units = READ_ONCE(meter->units);
+		copy->unit_ns = READ_ONCE(meter->unit_ns);
+		copy->start_unit_ns = READ_ONCE(meter->start_unit_ns);
+		smp_rmb(); /* pairs with charge() */
+		if (!(turn & 1) && READ_ONCE(meter->turn) == turn)
+			return true;
+	}
+	return false;
+}
+
+static bool read_cpus(struct mqfq_tuning *tuning, struct mqfq_sample *sum)
 {
 	u64 silent_from_ns = 0, silent_to_ns = sum->now_ns;
 	u32 class;
 	int cpu;
 
 	for_each_possible_cpu(cpu) {
-		struct mqfq_counts *counts = per_cpu_ptr(tuning->counts, cpu);
-		u64 completed_ns = READ_ONCE(counts->completed_ns);
-		u64 from_ns = READ_ONCE(counts->silent_from_ns);
-		u64 to_ns = READ_ONCE(counts->silent_to_ns);
+		const struct mqfq_counts *of_cpu = per_cpu_ptr(tuning->counts, cpu);
+		struct mqfq_counts counts;
+		u64 from_ns, to_ns;
 
-		if (!completed_ns)
+		if (!READ_ONCE(of_cpu->completed_ns))
 			continue;
+		if (!read_cpu(of_cpu, &counts))
+			return false;
 		for (class = 0; class < MQFQ_CLASSES; class++) {
-			sum->work[class].units += READ_ONCE(counts->work[class].units);
-			sum->work[class].requests += READ_ONCE(counts->work[class].requests);
+			sum->work[class].units += counts.work[class].units;
+			sum->work[class].requests += counts.work[class].requests;
 		}
-		sum->device_unit_ns += READ_ONCE(counts->unit_ns);
+		sum->device_unit_ns += counts.unit_ns;
+		from_ns = counts.silent_from_ns;
+		to_ns = counts.silent_to_ns;
 		/* The CPU's longest silence, or the one that lasts until now. */
-		if (READ_ONCE(counts->epoch) != tuning->epoch ||
-		    (s64)(to_ns - from_ns) < (s64)(sum->now_ns - completed_ns)) {
-			from_ns = completed_ns;
+		if (counts.epoch != tuning->epoch ||
+		    (s64)(to_ns - from_ns) < (s64)(sum->now_ns - counts.completed_ns)) {
+			from_ns = counts.completed_ns;
 			to_ns = sum->now_ns;
 		}
 		/* All were silent in what their silences have in common. */
@@ -69,24 +110,28 @@ static void read_cpus(struct mqfq_tuning *tuning, struct mqfq_sample *sum)
 		silent_to_ns = min(silent_to_ns, to_ns);
 	}
 	sum->silence_ns = silent_to_ns > silent_from_ns ? silent_to_ns - silent_from_ns : 0;
+	return true;
 }
 
-/* Also returns how many flows wait, as the rule for T counts them. */
-static u32 read_queues(struct mqfq_elevator *e, struct mqfq_sample *sum, u64 last_ns)
+/* Also tells how many flows wait, as the rule for T counts them. */
+static bool read_queues(struct mqfq_elevator *e, struct mqfq_sample *sum, u64 last_ns,
+			u32 *waiting)
 {
 	u64 elapsed_ns = sum->now_ns > last_ns ? sum->now_ns - last_ns : 1;
 	u64 units = 0, nobody = 1 << 16, completions_ns = sum->device_unit_ns;
 	u32 hctx, flows = 0, queues = 0;
+	bool is_whole = true;
 
 	sum->system_unit_ns = completions_ns;
 	for (hctx = 0; hctx < e->s.hctxs; hctx++) {
-		struct mqfq_meter *meter = &e->hctxs[hctx].meter;
+		struct mqfq_meter *meter = &e->hctxs[hctx].meter, copy = {};
 		u64 waited_ns = READ_ONCE(meter->waited_ns), since_ns = READ_ONCE(meter->since_ns);
 		u64 part;
 
-		units += READ_ONCE(meter->units);
-		sum->device_unit_ns -= READ_ONCE(meter->unit_ns);
-		sum->system_unit_ns -= READ_ONCE(meter->start_unit_ns);
+		is_whole &= read_meter(meter, &copy);
+		units += copy.units;
+		sum->device_unit_ns -= copy.unit_ns;
+		sum->system_unit_ns -= copy.start_unit_ns;
 		if (READ_ONCE(e->s.queues[hctx].waiting)) {
 			u32 lanes = READ_ONCE(e->s.queues[hctx].stage.lanes);
 
@@ -105,13 +150,14 @@ static u32 read_queues(struct mqfq_elevator *e, struct mqfq_sample *sum, u64 las
 	}
 	sum->waiting_ns += elapsed_ns - mul_u64_u64_shr(elapsed_ns, nobody, 16);
 	sum->out_units = units - mqfq_units_of(sum);
-	/* What is under way may be on one side alone. */
+	/* Of a request that is under way only the dispatch may be seen. */
 	if ((s64)sum->out_units < 0)
 		sum->out_units = 0;
 	sum->device_unit_ns += sum->out_units * sum->now_ns;
 	sum->system_unit_ns += sum->out_units * sum->now_ns;
 	/* One queue is never ahead of itself, whoever is in it. */
-	return queues > 1 ? flows : queues;
+	*waiting = queues > 1 ? flows : queues;
+	return is_whole;
 }
 
 static void put_in_force(struct mqfq_elevator *e, u32 flows)
@@ -147,20 +193,29 @@ void mqfq_tuning_step(struct mqfq_elevator *e, u64 now)
 	if (!spin_trylock_irqsave(&tuning->lock, flags))
 		return;
 	sum.waiting_ns = tuning->sample.waiting_ns;
-	read_cpus(tuning, &sum);
-	flows = read_queues(e, &sum, tuning->sample.now_ns);
+	if (!read_cpus(tuning, &sum))
+		goto out;
+	if (!read_queues(e, &sum, tuning->sample.now_ns, &flows)) {
+		/* What was waited until now has been seen. */
+		tuning->sample.waiting_ns = sum.waiting_ns;
+		tuning->sample.now_ns = sum.now_ns;
+		goto out;
+	}
 	tuning->sample = sum;
 	put_in_force(e, flows);
+out:
 	spin_unlock_irqrestore(&tuning->lock, flags);
 }
 
-/* D is found from now on, or is @depth. */
+/* D is found from now on, or is @depth; 0: as it was chosen, not what is being tried just now. */
 void mqfq_tuning_find_depth(struct mqfq_elevator *e, bool finds, u32 depth)
 {
 	struct mqfq_tuning *tuning = &e->tuning;
 	unsigned long flags;
 
 	spin_lock_irqsave(&tuning->lock, flags);
+	if (!depth)
+		depth = tuning->finds_depth ? tuning->controller.search.base : e->s.tokens.depth;
 	if (finds && !tuning->finds_depth)
 		mqfq_controller_init(&tuning->controller, e->s.tokens.depth, MQFQ_DEPTH_MAX);
 	WRITE_ONCE(tuning->finds_depth, finds);

@@ -29,8 +29,15 @@ struct mqfq_elevator;
 #define MQFQ_COUNTED 0x20000UL
 #define MQFQ_UNITS_MASK 0x1ffffUL
 
+/*
+ * Sums of units times absolute times are of no use by halves: one unit that is in `units` and not
+ * in `unit_ns` is an error of all the time since boot. So a reader takes the words of a CPU, and of
+ * a queue, as they were at one moment, or goes without a step.
+ */
+
 /* Of one CPU; a nested interrupt may lose what is not a sum. */
 struct mqfq_counts {
+	u32 begun, done;		/* equal while nobody changes what follows */
 	struct mqfq_work work[MQFQ_CLASSES];	/* completed */
 	u64 unit_ns;			/* units times when they completed */
 	u64 completed_ns;		/* the last */
@@ -42,6 +49,7 @@ struct mqfq_counts {
 /* Of one hardware queue, under its lock but for the clock. */
 struct mqfq_meter {
 	u64 clock_ns;			/* the last time that is known here */
+	u32 turn;			/* odd while the next three change */
 	u64 units;			/* dispatched */
 	u64 unit_ns;			/* units times when they were dispatched */
 	u64 start_unit_ns;		/* units times when they were submitted */
