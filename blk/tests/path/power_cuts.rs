@@ -324,3 +324,48 @@ fn every_part_of_an_acknowledged_fua_write_survives_a_power_cut() {
         rig.assert_clean();
     }
 }
+
+#[test]
+fn a_cut_between_two_parts_takes_the_one_that_had_ended_without_a_word_unless_it_is_fua() {
+    for (kind, fua) in PolicyKind::ALL.into_iter().flat_map(|kind| [true, false].map(|fua| (kind, fua))) {
+        let mut lost = 0;
+        for seed in 0..16 {
+            let context = format!("{kind}, FUA {fua}, seed {seed}");
+            let rules = vec![FaultRule::of(Kind::Write, When::Always, Fault::Delay { ns: 1_000 })];
+            let device = cached(FaultPlan { seed, rules, ..FaultPlan::default() });
+            let path = PathOptions { split: Split::Bytes(BLOCK), ..PathOptions::TIMELESS };
+            // One tag, so one part goes when the other has ended.
+            let mut rig = Rig::new(&Setup { queue_depth: 1, ..setup(kind, path) }, &device);
+            let write = |rig: &mut Rig, fill: u8, fua: bool| {
+                let asked = Asked { flow: 0, op: Op::Write, offset_bytes: 0, length_bytes: 2 * BLOCK, fill };
+                rig.submit(0, asked, fua).expect("within the bound");
+            };
+            write(&mut rig, OLD, true);
+            assert!(rig.finish().iter().all(|ended| ended.completion.status == Status::Ok), "{context}");
+            write(&mut rig, b'n', fua);
+            rig.run();
+            let in_flight = |rig: &Rig| rig.hctxs[0].in_flight();
+            assert_eq!(in_flight(&rig), 1, "{context}: one part");
+            while in_flight(&rig) > 0 {
+                rig.now_ns = rig.now_ns.max(rig.next_event_ns().expect("it ends"));
+                assert!(rig.reap(0).is_empty(), "{context}: there is another part");
+            }
+            let may_lose = |block| device.may_lose(block * u64::from(BLOCK), &[b'n'; BLOCK as usize]);
+            let cached: Vec<u64> = (0..2).filter(|&block| may_lose(block)).collect();
+            assert_eq!(cached.len(), usize::from(!fua), "{context}");
+            device.power_cut();
+            let ended = rig.finish();
+            assert_eq!(ended.len(), 1, "{context}");
+            assert_eq!(ended[0].completion.status, Status::Ok, "{context}: nobody was told of the cut");
+            (0..2).for_each(|block| rig.read(0, block * u64::from(BLOCK), BLOCK));
+            for ended in rig.finish().iter().filter(|ended| !is_all(ended, b'n')) {
+                let block = ended.asked.offset_bytes / u64::from(BLOCK);
+                assert!(cached.contains(&block), "{context}: block {block} was FUA, or came after the cut");
+                lost += 1;
+            }
+            assert_eq!(rig.stats().split, 2, "{context}");
+            rig.assert_clean();
+        }
+        assert_eq!(lost > 4, !fua, "{kind}, FUA {fua}: lost {lost} of 16");
+    }
+}

@@ -7,9 +7,15 @@
 //!   now    what a read may bring      written and told                  that value alone
 //!                                     a write under way                 that value too
 //!                                     a write that failed               both, until the next that is told
+//!                                     a write that a cut went through   the same
 //!   cut    what a power cut may       since the last write that a       all of them
 //!          leave                      flush covered, or FUA was told
 //! ```
+//!
+//! A write without FUA may go to the drive as several commands: parts, pieces, a repetition. If the power is cut when
+//! the drive has ended one of them, its bytes may be gone, and the drive says nothing: the others and the write end
+//! well. A flush makes up for nothing then, for there is nothing left to flush. The drive's cache tells which sectors
+//! that holds for; in all others such a write is like any other. With FUA each command is there when it ends.
 //!
 //! Rules: a client asks for no write of a sector that it has a write of under way, and each sector has one client that
 //! writes it. So the values of a sector are in an order, whatever becomes of requests on their way.
@@ -37,6 +43,8 @@ struct Sector {
     last: Option<u64>,
     cut: Vec<Written>,
     is_writing: bool,
+    /// A cut may have lost the bytes of the write under way.
+    is_cut: bool,
     readers: u32,
 }
 
@@ -47,6 +55,7 @@ impl Default for Sector {
             last: Some(0),
             cut: vec![Written { value: 0, told_at: 0 }],
             is_writing: false,
+            is_cut: false,
             readers: 0,
         }
     }
@@ -67,6 +76,11 @@ pub struct Oracle {
     limit: (usize, u64),
     /// Since when it may not be written to.
     read_only_since: Option<u64>,
+}
+
+/// A sector's bytes.
+fn bytes_of(value: u64) -> impl Iterator<Item = u8> {
+    (0..WORDS).flat_map(move |word| if value == 0 { 0 } else { value + word }.to_le_bytes())
 }
 
 /// Whose value it is.
@@ -147,14 +161,14 @@ impl Oracle {
             let value = if zeroes { 0 } else { (u64::from(self.tenant) << 56) | (self.next * WORDS) };
             let sector = &mut self.sectors[at];
             assert!(!sector.is_writing, "the clients' own rule");
-            sector.is_writing = true;
+            (sector.is_writing, sector.is_cut) = (true, false);
             if !sector.now.contains(&value) {
                 sector.now.push(value);
             }
             sector.cut.push(Written { value, told_at: UNTOLD });
             self.unsettled.push(at as u32);
             if !zeroes {
-                (0..WORDS).for_each(|word| bytes.extend_from_slice(&(value + word).to_le_bytes()));
+                bytes.extend(bytes_of(value));
             }
             values.push(value);
         }
@@ -166,7 +180,7 @@ impl Oracle {
         let told_at = self.tick();
         for (sector, &value) in self.sectors[from..].iter_mut().zip(values) {
             sector.is_writing = false;
-            if !is_good {
+            if !is_good || (sector.is_cut && !fua) {
                 sector.last = None;
                 continue;
             }
@@ -266,9 +280,16 @@ impl Oracle {
         }
     }
 
-    /// The power was cut: each sector holds one of what was not covered.
-    pub fn cut(&mut self) {
+    /// The power is cut: each sector holds one of what was not covered. `may_lose`: the drive has stored these bytes in
+    /// this sector, and may lose them.
+    pub fn cut(&mut self, may_lose: impl Fn(usize, &[u8]) -> bool) {
+        let mut bytes = Vec::with_capacity(SECTOR_BYTES);
         for (at, sector) in self.sectors.iter_mut().enumerate() {
+            if let Some(written) = sector.cut.last().filter(|_| sector.is_writing) {
+                bytes.clear();
+                bytes.extend(bytes_of(written.value));
+                sector.is_cut |= may_lose(at, &bytes);
+            }
             // What a read under way has seen it may still bring.
             if sector.readers == 0 {
                 sector.now.clear();
@@ -326,12 +347,12 @@ mod tests {
         let asked_at = oracle.tick();
         let later = write(&mut oracle, 0, true, false);
         oracle.flushed(asked_at);
-        oracle.cut();
+        oracle.cut(|_, _| false);
         assert!(read(&mut oracle, 0, &covered).is_ok() && read(&mut oracle, 0, &later).is_ok());
         assert!(read(&mut oracle, 0, &zeroes).is_err(), "the flush covered what came after it");
         let asked_at = oracle.tick();
         oracle.flushed(asked_at);
-        oracle.cut();
+        oracle.cut(|_, _| false);
         assert!(read(&mut oracle, 0, &covered).is_ok(), "the first cut may have left it");
     }
 
@@ -340,8 +361,34 @@ mod tests {
         let mut oracle = Oracle::new(1, 4);
         let lost = write(&mut oracle, 0, true, false);
         let kept = write(&mut oracle, 0, true, true);
-        oracle.cut();
+        oracle.cut(|_, _| false);
         assert!(read(&mut oracle, 0, &kept).is_ok() && read(&mut oracle, 0, &lost).is_err());
+    }
+
+    #[test]
+    fn a_write_that_a_cut_went_through_may_be_lost_where_the_drive_had_it_unless_it_is_fua() {
+        for fua in [false, true] {
+            let mut oracle = Oracle::new(1, 4);
+            let old: Vec<Vec<u8>> = (0..2).map(|at| write(&mut oracle, at, true, true)).collect();
+            // A write of two parts: the drive has ended the first and has not begun the second.
+            let mut new = Vec::new();
+            let values = oracle.write_begins(0, 2, false, &mut new);
+            let (first, second) = new.split_at(SECTOR_BYTES);
+            oracle.cut(|at, bytes| at == 0 && bytes == first && !fua);
+            assert!(read(&mut oracle, 0, &old[0]).is_ok() && read(&mut oracle, 1, &old[1]).is_ok());
+            oracle.write_ends(0, &values, true, fua);
+            let asked_at = oracle.tick();
+            oracle.flushed(asked_at);
+            assert_eq!(read(&mut oracle, 0, &old[0]).is_ok(), !fua, "what was lost before a flush it does not bring");
+            assert!(read(&mut oracle, 0, first).is_ok() && read(&mut oracle, 1, second).is_ok());
+            assert!(read(&mut oracle, 1, &old[1]).is_err(), "the part that came after the cut");
+            oracle.cut(|_, _| false);
+            assert_eq!(read(&mut oracle, 0, &old[0]).is_ok(), !fua);
+            assert!(read(&mut oracle, 1, &old[1]).is_err(), "a flush covered it");
+            // The next write is certain again.
+            let next = write(&mut oracle, 0, true, false);
+            assert!(read(&mut oracle, 0, &next).is_ok() && read(&mut oracle, 0, &old[0]).is_err());
+        }
     }
 
     #[test]

@@ -332,14 +332,17 @@ impl Run {
 
     fn cut(&mut self) {
         let mut uncovered = 0;
-        self.site.device.power_cut();
-        for oracle in &self.oracles {
+        let nbd = self.config.count("tenants");
+        for (number, oracle) in self.oracles.iter().enumerate() {
             let mut oracle = oracle.borrow_mut();
             uncovered += oracle.uncovered() as u64;
             if self.config.get("cache") > 0 {
-                oracle.cut();
+                // The hostile tenant has no oracle.
+                let tenant = if number < nbd { number } else { number + 1 };
+                oracle.cut(|sector, bytes| self.site.may_lose(tenant, sector, bytes));
             }
         }
+        self.site.device.power_cut();
         self.outcome.cuts += 1;
         self.outcome.uncovered += uncovered;
     }

@@ -4,6 +4,7 @@
 //! kill? All of it is the code that ships; here stands what the daemon does in what order.
 
 use crate::host::VirtualHost;
+use crate::oracle::SECTOR_BYTES;
 use crate::script::Config;
 use crate::world::{STEPS, World};
 use mqfq_blk::cap::{Cap, CapLimits, Caps};
@@ -99,6 +100,11 @@ impl Site {
         let inner = MemoryDevice::new(tenants(config) as u64 * EXPORT_BYTES);
         let device = Arc::new(FaultDevice::new(Arc::new(inner), plan(config)));
         Rc::new(Site { config: config.clone(), device, folder, world })
+    }
+
+    /// The drive has stored these bytes in a tenant's sector, and a power cut may lose them.
+    pub fn may_lose(&self, tenant: usize, sector: usize, bytes: &[u8]) -> bool {
+        self.device.may_lose(tenant as u64 * EXPORT_BYTES + (sector * SECTOR_BYTES) as u64, bytes)
     }
 
     fn address(&self, socket: usize) -> ExportAddress {

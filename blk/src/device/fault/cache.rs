@@ -83,6 +83,22 @@ impl Cache {
         }
     }
 
+    /// A cut may lose these bytes, and they are what a reader sees at `offset_bytes`.
+    pub(super) fn may_lose(&self, offset_bytes: u64, bytes: &[u8]) -> bool {
+        let mut left = bytes;
+        let mut room = Vec::new();
+        for Piece { span, payload, .. } in self.cached.within(&(offset_bytes..offset_bytes + bytes.len() as u64)) {
+            let Some((here, rest)) = left.split_at_checked((span.end - span.start) as usize) else { return false };
+            room.resize(here.len(), 0);
+            payload.copy_to(&mut room);
+            if room != here {
+                return false;
+            }
+            left = rest;
+        }
+        left.is_empty()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.cached.is_empty() && self.kept.is_empty()
     }

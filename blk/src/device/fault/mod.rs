@@ -260,6 +260,12 @@ impl FaultDevice {
         cache.cut(random, self.shared.sector_bytes());
     }
 
+    /// A power cut now may lose these bytes: a command has brought them to `offset_bytes`, whether its end was told or
+    /// not, and nothing has covered them.
+    pub fn may_lose(&self, offset_bytes: u64, bytes: &[u8]) -> bool {
+        self.shared.state().cache.may_lose(offset_bytes, bytes)
+    }
+
     /// True if a power cut now would lose nothing.
     pub fn is_clean(&self) -> bool {
         self.shared.state().cache.is_empty()

@@ -238,6 +238,25 @@ fn a_power_cut_loses_what_no_flush_covered_for_some_seed_and_never_what_one_did(
 }
 
 #[test]
+fn what_a_power_cut_may_lose_is_told_byte_by_byte() {
+    let mut rig = cached(1);
+    rig.ok(Command { fua: true, ..write(0, 0, &[1; 4096]) });
+    assert!(!rig.device.may_lose(0, &[1; 512]), "FUA");
+    rig.ok(write(0, 1024, &[2; 512]));
+    rig.ok(Command { op: Op::Discard, buffer: None, ..write(0, 1536, &[0; 512]) });
+    assert!(rig.device.may_lose(1024, &[2; 512]) && rig.device.may_lose(1536, &[0; 512]));
+    assert!(rig.device.may_lose(1024, &[[2; 512], [0; 512]].concat()), "of two writes");
+    assert!(!rig.device.may_lose(1024, &[3; 512]), "other bytes than are there");
+    assert!(!rig.device.may_lose(512, &[[1; 512], [2; 512]].concat()), "half of them are covered");
+    assert!(!rig.device.may_lose(1536, &[0; 1024]), "the other half");
+    rig.submit(write(1, 1024, &[4; 512]));
+    assert!(rig.device.may_lose(1024, &[4; 512]), "carried out, and not told");
+    rig.run();
+    rig.ok(flush(0));
+    assert!(!rig.device.may_lose(1024, &[4; 512]));
+}
+
+#[test]
 fn a_flush_leaves_nothing_to_lose_and_the_inner_device_has_it_all() {
     let inner = Arc::new(MemoryDevice::new(MIB));
     let plan = FaultPlan { seed: 1, volatile_cache: true, ..FaultPlan::default() };
