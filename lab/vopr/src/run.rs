@@ -22,8 +22,9 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-/// Longest that a drive here takes for a request whatever is wrong with it, and that a cap delays one, ns.
-const SETTLE_NS: u64 = 60_000_000_000;
+/// Longest that a drive here takes for a request whatever is wrong with it, and that a cap delays one, ns; and then the
+/// time after which a connection looks whether its client got on (`stall-s`), of which the last reply can be the start.
+const SETTLE_NS: u64 = 60_000_000_000 + 60_000_000_000;
 
 /// Of each read of [`crate::nbd::NbdClient::want_all`].
 const CHECK_SECTORS: usize = 16;
