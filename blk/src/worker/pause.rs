@@ -3,8 +3,8 @@
 //! Every client is asked to pause, and what waits for a device is given back to clients that all take it. When none has
 //! an operation or request under way and no context has anything on its device, the worker reports that it is quiet;
 //! what travels is handed over only then. A client that comes meanwhile (another worker had accepted it before it was
-//! asked) is started and paused at once, and the worker is quiet again when that has ended. Timers and polls stay: they
-//! move no byte.
+//! asked) is started and paused at once, and the worker is quiet again when that has ended; if it takes nothing back,
+//! nothing more is given back. Timers and polls stay: they move no byte.
 //!
 //! Invariant: while a worker is quiet, nothing that it does changes a socket or a device.
 
@@ -49,8 +49,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         }
     }
 
-    /// A client that has just been started, if the others are paused. If it takes nothing back, nothing more is given
-    /// back.
+    /// A client that has just been started, if the others are paused.
     pub(super) fn pause_newcomer(&mut self, client: u32) {
         if self.pausing.is_on {
             if !takes_back(&self.clients[client as usize]) {
