@@ -636,8 +636,9 @@ impl Client for Connection {
                 self.replies.data(cookie, offset_bytes, length_bytes, buffer);
             }
             (_, Status::Recalled, buffer) => {
-                let request = Request { cookie, op, fua, offset_bytes, length_bytes, buffer };
-                return self.recalled.push_back(request);
+                self.recalled.push_back(Request { cookie, op, fua, offset_bytes, length_bytes, buffer });
+                // Nobody came, and what was on its way back arrives after the end of the pause.
+                self.hand_over_recalled(context);
             }
             (op, status, _) => {
                 if matches!(op, Op::Read | Op::Write) {

@@ -354,3 +354,88 @@ fn a_client_that_leaves_while_it_is_paused_leaves_the_next_process() {
     assert_eq!(errors(&peer.read), [(1, 0)]);
     assert!(peer.gone());
 }
+
+/// Four reads of a tenant that has room for two: two are staged, one is held, and one has not been looked at.
+fn four_reads_where_there_is_room_for_two() -> Peer<Connection> {
+    let mut peer = structured();
+    (peer.fake.staged_max, peer.executes) = (2, false);
+    peer.say(&(0..4).flat_map(|cookie| read(cookie, 0, 512)).collect::<Vec<u8>>());
+    assert_eq!((peer.fake.staged.len(), peer.client.held.is_some()), (2, true));
+    peer
+}
+
+#[test]
+fn what_is_given_back_is_kept_while_a_full_tenant_gets_room() {
+    let mut peer = four_reads_where_there_is_room_for_two();
+    peer.client.pause(&mut peer.fake);
+    peer.status = Status::Recalled;
+    // The device ends nothing: all that has a place is given back, one by one.
+    while peer.fake.executed.len() < 10 && !peer.fake.staged.is_empty() {
+        peer.execute_some(1);
+    }
+    assert_eq!((peer.fake.executed.len(), peer.client.recalled.len()), (3, 3), "each once");
+    peer.status = Status::Ok;
+    pause(&mut peer, 0, 0);
+    let mut peer = hand_over(peer, NbdOptions::default());
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&peer.read), [(0, 0), (1, 0), (2, 0), (3, 0)]);
+}
+
+#[test]
+fn what_comes_back_after_a_pause_that_nobody_used_goes_to_the_device_again() {
+    let mut peer = four_reads_where_there_is_room_for_two();
+    peer.client.pause(&mut peer.fake);
+    peer.client.resume(&mut peer.fake);
+    peer.status = Status::Recalled;
+    peer.execute_some(1);
+    (peer.status, peer.executes) = (Status::Ok, true);
+    peer.client.turn_end(&mut peer.fake);
+    peer.run();
+    assert_eq!(errors(&peer.read).len(), 4, "each is answered once");
+    assert!(errors(&peer.read).iter().all(|(_, error)| *error == 0));
+    let Phase::Transmitting(transmission) = &peer.client.phase else { panic!("the handshake is over") };
+    assert_eq!(transmission.under_way(), (0, 0));
+}
+
+#[test]
+fn half_a_request_has_its_time_anew_in_the_process_that_goes_on_and_none_while_it_is_paused() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let half = |is_handed_over: bool| {
+        let mut peer = structured();
+        peer.say(&write(1, 0, &[7; 4096])[..100]);
+        peer.pass_ns(50 * SECOND_NS);
+        pause(&mut peer, 0, 0);
+        peer.pass_ns(50 * SECOND_NS);
+        assert!(!peer.fake.shut_down, "the socket may be another process's by now");
+        if is_handed_over {
+            peer = hand_over(peer, NbdOptions::default());
+        } else {
+            peer.client.resume(&mut peer.fake);
+            peer.client.turn_end(&mut peer.fake);
+        }
+        peer
+    };
+    for is_handed_over in [false, true] {
+        let mut peer = half(is_handed_over);
+        peer.pass_ns(60 * SECOND_NS - 1);
+        assert!(!peer.fake.shut_down);
+        peer.pass_ns(1);
+        assert!(peer.fake.shut_down, "handed over: {is_handed_over}");
+    }
+}
+
+#[test]
+fn requests_that_were_given_back_are_no_client_that_stalls() {
+    let mut peer = structured();
+    peer.executes = false;
+    peer.say(&[read(1, 0, 4096), write(2, 0, &[7; 4096])].concat());
+    pause_and_recall(&mut peer, 0, 0, 2);
+    let mut peer = hand_over(peer, NbdOptions::default());
+    assert_eq!(peer.fake.staged.len(), 2);
+    peer.pass_ns(3_600_000_000_000);
+    assert!(!peer.fake.shut_down && peer.fake.timers.is_empty(), "they wait for us");
+    peer.executes = true;
+    peer.run();
+    assert_eq!(errors(&peer.read), [(1, 0), (2, 0)]);
+}

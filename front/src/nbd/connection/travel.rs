@@ -13,8 +13,8 @@
 //! Other requests that were handed to the block layer end before, and their replies are among those that have not left.
 //!
 //! # What does not
-//! Counters; the time of a handshake, which begins anew; limits, which are those of the process that goes on. Memory is
-//! counted there at once, beyond the limits if need be: it gets less as replies leave.
+//! Counters; the time of a handshake, or of a client that is waited for, which begins anew; limits, which are those of
+//! the process that goes on. Memory is counted there at once, beyond the limits if need be: it gets less as replies leave.
 //!
 //! A connection under TLS: its keys stay where they are. It is drained, and ends with the protocol's shutdown.
 //!
@@ -68,9 +68,10 @@ impl Connection {
         self.channel.is_none() && self.pieces_out == 0
     }
 
-    /// Hands over what was given back, as far as its tenant has room.
+    /// Hands over what was given back, as far as its tenant has room; not while it holds still: it would come back.
     pub(super) fn hand_over_recalled(&mut self, context: &mut dyn Context) {
-        while self.held.is_none()
+        while !self.paused
+            && self.held.is_none()
             && let Some(request) = self.recalled.pop_front()
         {
             self.submit_whole(context, request);
