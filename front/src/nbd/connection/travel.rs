@@ -14,7 +14,8 @@
 //!
 //! # What does not
 //! Counters; the time of a handshake, or of a client that is waited for, which begins anew; limits, which are those of
-//! the process that goes on. Memory is counted there at once, beyond the limits if need be: it gets less as replies leave.
+//! the process that goes on. Memory is counted there at once, beyond the limits if need be: it gets less as replies
+//! leave.
 //!
 //! A connection under TLS: its keys stay where they are. It is drained, and ends with the protocol's shutdown.
 //!
