@@ -17,9 +17,10 @@ use std::os::fd::OwnedFd;
 /// What begins each [`Luggage`].
 const MAGIC: u64 = u64::from_be_bytes(*b"mqfq-bag");
 
-/// What an address is called in both: its front end and its text.
+/// What an address is called in both: its front end and where it is. How clients are served there may change.
 pub fn key(address: &ExportAddress) -> String {
-    format!("{} {address}", address.front_end().name())
+    let at = address.address().claim().unwrap_or_else(|| address.to_string());
+    format!("{} {at}", address.front_end().name())
 }
 
 /// What both processes have open for a while.
@@ -165,6 +166,18 @@ mod tests {
     use super::*;
     use mqfq_blk::state::VERSION;
     use std::fs::File;
+
+    #[test]
+    fn a_socket_is_the_same_place_however_clients_are_served_there() {
+        let keys = |name: &str, text: &str, manners: &[&str]| -> Vec<String> {
+            let front_end = *mqfq_front::FRONT_ENDS.iter().find(|front_end| front_end.name() == name).unwrap();
+            let key_of = |manner: &&str| key(&ExportAddress::parse_with(front_end, text, manner).unwrap());
+            manners.iter().map(key_of).collect()
+        };
+        assert_eq!(keys("vhost-user", "unix:/a", &["split", "packed"]), ["vhost-user unix:/a"; 2]);
+        assert_eq!(keys("nbd", "unix:/a", &[""]), ["nbd unix:/a"]);
+        assert_eq!(keys("nbd", "tcp:localhost:0", &[""]), ["nbd tcp:localhost:0"]);
+    }
 
     fn null() -> OwnedFd {
         File::open("/dev/null").unwrap().into()

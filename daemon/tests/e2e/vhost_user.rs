@@ -1,7 +1,9 @@
 //! Disks of virtual machines: the built binary, and virtio-driver, which nobody here wrote, as the guest.
 
 use crate::server::{Server, mqfq};
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use virtio_driver::{VhostUser, VirtioBlkQueue, VirtioBlkTransport};
 
 const CONFIG: &str = "[device.d]\nkind = \"memory\"\nsize = \"2MiB\"\npolicy = \"mqfq\"\n[tenant.alice]\n\
@@ -47,6 +49,29 @@ fn a_guest_writes_and_reads_its_disk() {
     assert_eq!(end(&mut queues[0]), 0);
     assert_eq!(into, [7; 4096]);
     drop(queues);
+    server.terminate();
+}
+
+/// GET_FEATURES says that rings may be packed.
+fn offers_packed_rings(server: &Server) -> bool {
+    let mut socket = UnixStream::connect(server.join("alice")).unwrap();
+    let (get_features, version, payload_bytes) = (1_u32, 1_u32, 0_u32);
+    socket.write_all(&[get_features, version, payload_bytes].map(u32::to_ne_bytes).concat()).unwrap();
+    let (mut header, mut features) = ([0; 12], [0; 8]);
+    socket.read_exact(&mut header).unwrap();
+    socket.read_exact(&mut features).unwrap();
+    u64::from_ne_bytes(features) & 1 << 34 != 0
+}
+
+#[test]
+fn a_server_that_takes_over_offers_the_rings_of_its_own_config_at_the_same_socket() {
+    let config = |rings: &str| format!("[server]\nupgrade = \"unix:@/upgrade.sock\"\n{CONFIG}rings = \"{rings}\"\n");
+    let mut server = Server::start(&config("split"));
+    assert!(!offers_packed_rings(&server));
+    for rings in ["packed", "split"] {
+        server = server.replace(&config(rings));
+        assert_eq!(offers_packed_rings(&server), rings == "packed");
+    }
     server.terminate();
 }
 
