@@ -165,7 +165,8 @@ fn sighup_lets_the_depth_and_the_window_be_found_and_sets_them_again() {
     let mut server = Server::start(&CONFIG.replace("policy = \"none\"", SET));
     let mut client = Client::connect(&server.socket("a"), "a");
     let mut in_force = |server: &mut Server| {
-        for offset in 0..512 {
+        // Four measurements and more: up to three in a row are thrown away on a machine that is busy with others.
+        for offset in (0..1024).map(|request| request % 512) {
             assert_eq!(client.read(offset * 4096, 4096).unwrap().len(), 4096);
         }
         server.signal(libc::SIGUSR1);
