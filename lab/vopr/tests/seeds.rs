@@ -41,6 +41,23 @@ fn a_cut_that_goes_through_the_parts_of_a_write_is_judged_by_what_the_drive_had_
     assert!(outcome.cuts == 1 && outcome.uncovered > 0, "{outcome:?}");
 }
 
+/// Found in a minute of new seeds: a tenant with room for two requests, and more of them given back.
+const UPGRADE_WITHOUT_ROOM: &str = "\
+config seed 6539650698632823388 workers 1 policy 3 depth 1 tenants 4 guests 0 merge 1 split 8192 sq 0 cache 1 \
+reorder 3 error 0 torn 0 stall 0 lose 0 slow 563 abort 2 staged 2 memory 131072
+connect 2
+io 2 5 2565397061
+upgrade
+check
+";
+
+#[test]
+fn an_upgrade_does_not_send_what_it_recalled_round_in_a_circle() {
+    let script = Script::parse(UPGRADE_WITHOUT_ROOM).expect("a script that was printed");
+    let outcome = run(&script).unwrap_or_else(|failure| panic!("{failure:?}"));
+    assert!(outcome.upgrades == 1 && outcome.turns < 10_000, "{outcome:?}");
+}
+
 #[test]
 fn a_seed_is_one_order_of_events() {
     let once = |seed| format!("{:?}", run(&Script::draw(seed, STEPS)));
