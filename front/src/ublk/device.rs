@@ -66,6 +66,11 @@ impl Recovery {
         [Recovery::None, Recovery::Reissue, Recovery::Fail].get(place).copied()
     }
 
+    /// The server ends, and a device stays for the next one.
+    fn outlives(self, ending: &Ending) -> bool {
+        self != Recovery::None && ending.has_begun()
+    }
+
     /// Its bits of a device's flags, as far as this kernel has them.
     fn flags(self, features: u64) -> u64 {
         let quiesce = features & feature::QUIESCE;
@@ -133,7 +138,7 @@ impl About {
 
     /// The block device outlives the drain that has been asked for: the server ends, and another one will come.
     pub fn stays(&self) -> bool {
-        self.recovery != Recovery::None && self.ending.has_begun()
+        self.recovery.outlives(&self.ending)
     }
 
     /// The server ends: what is left of the device is the kernel's.
@@ -266,6 +271,29 @@ enum Begun {
     Undone,
     /// It could not be taken over: it stays as it is until its export goes, or the server, and its queues with it.
     Stranded,
+}
+
+/// Why the last queue of a device is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    /// The server ends, and has not told the thread yet: queues are on other workers than who tells it. The device is
+    /// for the next server.
+    Ending,
+    /// It was stopped by us.
+    Stopped,
+    /// Somebody has taken it from this server.
+    Quiesced,
+    /// Somebody has stopped or deleted it.
+    Removed,
+}
+
+fn why_queues_are_gone(is_leaving: bool, stays: bool, is_quiesced: impl FnOnce() -> bool) -> Why {
+    match (is_leaving, stays) {
+        (true, _) => Why::Stopped,
+        (false, true) => Why::Ending,
+        (false, false) if is_quiesced() => Why::Quiesced,
+        (false, false) => Why::Removed,
+    }
 }
 
 impl Device {
@@ -436,20 +464,20 @@ impl Device {
                 }
             }
             if attached.left == 0 {
-                // The server ends, and queues of other workers were faster than the order to leave.
-                if !is_leaving && self.recovery != Recovery::None && self.ending.has_begun() {
-                    return Outcome::Left;
+                let stays = self.recovery.outlives(&self.ending);
+                let why = why_queues_are_gone(is_leaving, stays, || self.is_quiesced(number));
+                let by_somebody_else = match why {
+                    Why::Ending => return Outcome::Left,
+                    Why::Stopped => None,
+                    Why::Quiesced => Some("quiesced by somebody else, and waits for another server"),
+                    Why::Removed => Some("removed by somebody else"),
+                };
+                if let Some(what) = by_somebody_else {
+                    self.say(Some(&export.name), &format!("/dev/ublkb{number} was {what}"));
                 }
-                if !is_leaving && self.is_quiesced(number) {
-                    let text =
-                        format!("/dev/ublkb{number} was quiesced by somebody else, and waits for another server");
-                    self.say(Some(&export.name), &text);
-                    return outcome;
+                if why != Why::Quiesced {
+                    self.delete(number);
                 }
-                if !is_leaving {
-                    self.say(Some(&export.name), &format!("/dev/ublkb{number} was removed by somebody else"));
-                }
-                self.delete(number);
                 return outcome;
             }
             let now_bytes = export.size_now_bytes();
@@ -574,6 +602,16 @@ mod tests {
         assert!(!with.stays() && !without.stays(), "an export that is removed takes its device with it");
         ending.begin();
         assert!(with.stays() && !without.stays());
+    }
+
+    #[test]
+    fn queues_that_go_before_the_thread_is_told_that_the_server_ends_leave_the_device_to_the_next_one() {
+        let is_quiesced = || -> bool { panic!("the driver calls it live, so it would be taken for quiesced") };
+        assert_eq!(why_queues_are_gone(false, true, is_quiesced), Why::Ending);
+        assert_eq!(why_queues_are_gone(true, true, is_quiesced), Why::Stopped, "its export went before");
+        assert_eq!(why_queues_are_gone(true, false, is_quiesced), Why::Stopped);
+        assert_eq!(why_queues_are_gone(false, false, || true), Why::Quiesced);
+        assert_eq!(why_queues_are_gone(false, false, || false), Why::Removed);
     }
 
     #[test]
