@@ -40,7 +40,8 @@ fn shares(kind: PolicyKind, lengths: [u32; 2]) -> [u64; 2] {
         seed: 1,
         arbitration: None,
         queue_pairs_max: None,
-        slowed: None,
+        // A drive that guests can keep busy also on a machine that does much else: 12,000 requests per second.
+        slowed: Some(5),
     };
     let device: Arc<dyn Device> = Arc::new(NvmeDevice::new(options).unwrap());
     // Fewer than either keeps under way: both compete all the time.
@@ -79,7 +80,7 @@ fn two_guests_get_what_their_weights_say() {
     for lengths in [[4096, 4096], [8192, 4096]] {
         let [one, three] = shares(PolicyKind::Mqfq, lengths);
         let ratio = three as f64 / one as f64;
-        assert!((2.7..3.3).contains(&ratio), "{ratio:.3} at {lengths:?}");
+        assert!((2.9..3.1).contains(&ratio), "{ratio:.3} at {lengths:?}");
     }
     let [one, three] = shares(PolicyKind::None, [4096, 4096]);
     assert!(three < 2 * one, "without a policy there are no shares: {one} and {three}");
