@@ -540,6 +540,20 @@ fn a_handshake_costs_4_kib_and_a_quiet_connection_16() {
     assert_eq!(peer.fake.receive.as_ref().unwrap().buffer.capacity_bytes(), 128 << 10, "a burst of more than 16 KiB");
 }
 
+/// A client that said `said_bytes` is closed by `rule` after so long, not before, and leaves nothing behind.
+fn is_closed_after(ns: u64, mut peer: Peer<Connection>, stats: &Stats, rule: Rule, said_bytes: usize) {
+    peer.pass_ns(ns - 1);
+    assert!(!peer.fake.shut_down && !peer.client.is_done(), "{said_bytes} bytes");
+    peer.pass_ns(1);
+    assert!(peer.fake.shut_down && peer.client.is_done(), "{said_bytes} bytes");
+    assert_eq!(stats.broken(rule), 1);
+    peer.reads = true;
+    peer.run();
+    assert!(peer.gone());
+    drop(peer);
+    assert_eq!(stats.counts().connections, 0, "its place is free");
+}
+
 #[test]
 fn a_handshake_without_an_end_is_closed_when_its_time_is_over() {
     const SECOND_NS: u64 = 1_000_000_000;
@@ -554,16 +568,7 @@ fn a_handshake_without_an_end_is_closed_when_its_time_is_over() {
         let mut peer = connect_with(options.clone(), &stats);
         peer.reads = reads;
         peer.say(said);
-        peer.pass_ns(10 * SECOND_NS - 1);
-        assert!(!peer.fake.shut_down && !peer.client.is_done());
-        peer.pass_ns(1);
-        assert!(peer.fake.shut_down && peer.client.is_done(), "{} bytes", said.len());
-        assert_eq!(stats.broken(Rule::HandshakeTooSlow), 1);
-        peer.reads = true;
-        peer.run();
-        assert!(peer.gone());
-        drop(peer);
-        assert_eq!(stats.counts().connections, 0, "its place is free");
+        is_closed_after(10 * SECOND_NS, peer, &stats, Rule::HandshakeTooSlow, said.len());
     }
 }
 
@@ -614,16 +619,7 @@ fn who_stops_in_the_middle_of_a_request_or_takes_no_reply_is_closed_when_its_tim
         peer.pass_ns(7 * SECOND_NS);
         peer.reads = reads;
         peer.say(&said);
-        peer.pass_ns(60 * SECOND_NS - 1);
-        assert!(!peer.fake.shut_down && !peer.client.is_done(), "{} bytes", said.len());
-        peer.pass_ns(1);
-        assert!(peer.fake.shut_down && peer.client.is_done(), "{} bytes", said.len());
-        assert_eq!(stats.broken(Rule::Stalled), 1);
-        peer.reads = true;
-        peer.run();
-        assert!(peer.gone());
-        drop(peer);
-        assert_eq!(stats.counts().connections, 0, "its place is free");
+        is_closed_after(60 * SECOND_NS, peer, &stats, Rule::Stalled, said.len());
     }
 }
 

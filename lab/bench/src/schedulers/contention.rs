@@ -95,10 +95,10 @@ impl Contended {
     }
 }
 
-/// What it runs on.
+/// The modelled drive under two tenants, and how long they run on it.
 #[derive(Clone, Copy)]
 pub struct Drive {
-    /// Which.
+    /// Its times and its parallelism, by the name of a modelled drive.
     pub preset: Preset,
     /// As in [`Until::Requests`].
     pub requests: u64,
