@@ -5,6 +5,7 @@
 
 use crate::api::CTL_AGENT;
 use crate::problem::Problem;
+use crate::tls::Trust;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -139,6 +140,8 @@ pub struct Client {
     pub address: Address,
     /// What it wants to hear on TCP.
     pub token: Option<String>,
+    /// Whom it trusts on TCP; `None`: the connection is in the clear.
+    pub trust: Option<Trust>,
     /// For a whole answer; `None`: as long as it takes.
     pub patience: Option<Duration>,
 }
@@ -211,7 +214,12 @@ impl Client {
                 Address::Unix(path) => self.send(UnixStream::connect(path).await.map_err(failed)?, ask).await,
                 Address::Tcp(at) => {
                     let stream = tokio::time::timeout(CONNECT_WAIT, TcpStream::connect(at)).await.map_err(late)?;
-                    self.send(stream.map_err(failed)?, ask).await
+                    let stream = stream.map_err(failed)?;
+                    let Some(trust) = &self.trust else { return self.send(stream, ask).await };
+                    let handshake = tokio::time::timeout(CONNECT_WAIT, trust.connect(at, stream)).await;
+                    let refused = |error| format!("no TLS with {}: {}", self.address, plain(&error));
+                    let late = |_| format!("no TLS with {}: the handshake did not end", self.address);
+                    self.send(handshake.map_err(late)?.map_err(refused)?, ask).await
                 }
             }
         };

@@ -17,6 +17,7 @@
 //! | [`problem`] | how is a refusal an answer of HTTP? |
 //! | [`listen`] | who may connect, and how long may a client take? |
 //! | [`client`] | how is a server asked? |
+//! | [`tls`] | how does a client know a server of TCP, and the server its clients? |
 //! | [`ctl`] | what are the commands of `mqfq ctl`? |
 //!
 //! # Bounds
@@ -34,6 +35,7 @@ pub mod model;
 pub mod problem;
 mod stream;
 pub mod time;
+pub mod tls;
 
 pub use api::Route;
 pub use listen::{Control, Listen, start};

@@ -6,16 +6,17 @@
 //!
 //! | a client that | costs | until |
 //! |---|---|---|
-//! | connects and says nothing, or its header slowly | one of [`CONNECTIONS_MAX`] places | [`HEADER_WAIT`] |
+//! | connects and says nothing, or its handshake or header slowly | one of [`CONNECTIONS_MAX`] places | [`HEADER_WAIT`] |
 //! | sends its body slowly | the same, and at most the body's bound | `BODY_WAIT` of `api` |
 //! | does not read its answer | the same, and the answer | `WRITE_WAIT` of `stream` |
 //!
-//! A unix socket is protected by its permissions, a TCP socket by a token, also on the loopback: every user of the
-//! machine can connect there.
+//! A unix socket is protected by its permissions, a TCP socket by a token, by certificates of clients or by both, also
+//! on the loopback: every user of the machine can connect there.
 
 use crate::api::{self, Route};
 use crate::model::{By, Server, Via};
 use crate::stream::Patient;
+use crate::tls;
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -27,8 +28,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, net};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio_rustls::TlsAcceptor;
 
 /// Connections that are served at once; more wait in the kernel.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -66,10 +68,12 @@ pub struct Listen {
 pub enum Door {
     /// A unix socket: whoever has permission, and the kernel says who it is.
     Unix,
-    /// A TCP socket: whoever knows the token.
+    /// A TCP socket: whoever knows the token, and has a certificate where TLS wants one.
     Tcp {
-        /// `Authorization: Bearer TOKEN`.
-        token: Arc<str>,
+        /// `Authorization: Bearer TOKEN`. `None`: TLS asks for certificates.
+        token: Option<Arc<str>>,
+        /// With what connections are encrypted. `None`: not at all.
+        tls: Option<tls::Present>,
     },
 }
 
@@ -149,7 +153,7 @@ async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::R
                 }
             }
         }
-        Door::Tcp { token } => {
+        Door::Tcp { token, tls } => {
             let listener = net::TcpListener::from(socket);
             listener.set_nonblocking(true)?;
             let listener = TcpListener::from_std(listener)?;
@@ -160,13 +164,31 @@ async fn accept(listen: Listen, router: Router, places: Arc<Semaphore>) -> io::R
                         // A peer that vanished is noticed by what cannot be written.
                         let _ = stream.set_nodelay(true);
                         let by = By { address: Some(from.to_string()), ..By::via(Via::Http) };
-                        let peer = Peer { by, token: Some(token.clone()) };
-                        tokio::spawn(connection(stream, peer, router.clone(), place));
+                        let peer = Peer { by, token: token.clone() };
+                        match &tls {
+                            None => tokio::spawn(connection(stream, peer, router.clone(), place)),
+                            Some(tls) => tokio::spawn(encrypted(stream, tls(), peer, router.clone(), place)),
+                        };
                     }
                     Err(_) => tokio::time::sleep(RETRY).await,
                 }
             }
         }
+    }
+}
+
+/// A connection after its handshake, for which there is as long as for a header.
+async fn encrypted(
+    stream: TcpStream,
+    with: Arc<tls::ServerConfig>,
+    peer: Peer,
+    router: Router,
+    place: OwnedSemaphorePermit,
+) {
+    let handshake = TlsAcceptor::from(with).accept(Patient::new(stream));
+    // One that fails is the client's business: it has the alert.
+    if let Ok(Ok(stream)) = tokio::time::timeout(HEADER_WAIT, handshake).await {
+        connection(stream, peer, router, place).await;
     }
 }
 

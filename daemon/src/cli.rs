@@ -63,6 +63,15 @@ pub enum Command {
         /// A file with the token that the server wants on TCP.
         #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
+        /// Authority of the certificate of a TCP address, in PEM form: the connection is encrypted with TLS.
+        #[arg(long, value_name = "FILE")]
+        ca: Option<PathBuf>,
+        /// Certificate to come with, in PEM form.
+        #[arg(long, value_name = "FILE")]
+        cert: Option<PathBuf>,
+        /// Its key.
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
         /// Append what is shown to FILE, one object of JSON a second.
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,

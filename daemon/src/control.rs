@@ -21,8 +21,10 @@ use mqfq_control::events::Events;
 use mqfq_control::ledger::{Candidate, Ledger};
 use mqfq_control::listen::Door;
 use mqfq_control::model::{ConfigFile, Fault, KeyChange};
+use mqfq_control::tls;
 use mqfq_control::{Applied, By, Control, Edit, Kind, Listen, Proposal, Refusal, Route, Server, State, Status, Via};
 use mqfq_front::socket::SocketAddress;
+use mqfq_front::tls::Keys;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -528,12 +530,14 @@ fn groups_in_force(device: &DevicePlan, all: &mut BTreeMap<(Kind, String), Map<S
     }
 }
 
-/// The sockets of `[control]`, which listen from now on. `inherited` are those that another process has there.
+/// The sockets of `[control]`, which listen from now on; those of TCP encrypt with `keys`. `inherited` are those that
+/// another process has there.
 ///
 /// # Errors
 /// One sentence: an address that cannot be listened on, or a token that cannot be read.
 pub fn listen(
     control: &ControlConfig,
+    keys: Option<Arc<Keys>>,
     inherited: &mut dyn FnMut(&SocketAddress) -> Option<OwnedFd>,
 ) -> Result<Vec<Listen>, String> {
     let token: Option<Arc<str>> = match &control.token_file {
@@ -543,12 +547,12 @@ pub fn listen(
             Some(token(&located.value).map_err(wrong)?.into())
         }
     };
+    let tls: Option<tls::Present> = keys.map(|keys| Arc::new(move || keys.now()) as tls::Present);
     let listen = |address: &SocketAddress| {
         let listening = upgrade::listen(address, control.socket_mode, BACKLOG, inherited(address))?;
-        let door = match (address, &token) {
-            (SocketAddress::Tcp { .. }, Some(token)) => Door::Tcp { token: token.clone() },
-            (SocketAddress::Tcp { .. }, None) => unreachable!("the reader wants a token-file with tcp"),
-            (SocketAddress::Unix(_), _) => Door::Unix,
+        let door = match address {
+            SocketAddress::Tcp { .. } => Door::Tcp { token: token.clone(), tls: tls.clone() },
+            SocketAddress::Unix(_) => Door::Unix,
         };
         let (socket, address, file) = listening.into_parts();
         Ok(Listen { socket, address: address.to_string(), door, keep: Box::new(file) })

@@ -276,6 +276,8 @@ impl Owners {
 /// TLS of the listeners that there are and that come.
 pub struct Trust {
     keys: Option<Arc<Keys>>,
+    /// Of the control plane.
+    control: Option<Arc<Keys>>,
     /// By address, as it is written.
     modes: Mutex<BTreeMap<String, TlsMode>>,
 }
@@ -284,7 +286,13 @@ impl Trust {
     /// As `plan` says.
     pub fn new(plan: &TrustPlan) -> Arc<Trust> {
         let keys = plan.material.as_ref().map(Keys::new);
-        Arc::new(Trust { keys, modes: Mutex::new(plan.modes.clone()) })
+        let control = plan.control.as_ref().map(|(_, material)| Keys::new(material));
+        Arc::new(Trust { keys, control, modes: Mutex::new(plan.modes.clone()) })
+    }
+
+    /// What the control plane's TCP addresses encrypt with. `None`: nothing.
+    pub fn control(&self) -> Option<Arc<Keys>> {
+        self.control.clone()
     }
 
     /// TLS at an address.
@@ -305,6 +313,9 @@ impl Trust {
     pub fn follow(&self, plan: &TrustPlan) {
         *self.modes.lock().unwrap_or_else(PoisonError::into_inner) = plan.modes.clone();
         if let (Some(keys), Some(material)) = (&self.keys, &plan.material) {
+            keys.replace(material);
+        }
+        if let (Some(keys), Some((_, material))) = (&self.control, &plan.control) {
             keys.replace(material);
         }
     }

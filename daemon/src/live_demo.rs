@@ -47,7 +47,8 @@ pub fn run() -> Result<(), String> {
     let config = folder.join("live.toml");
     std::fs::write(&config, text(folder)).map_err(|error| format!("{}: {}", config.display(), crate::plain(&error)))?;
     let _server = serve(&config)?;
-    let client = command_line::client_at(Some(&format!("unix:{}", control(folder).display())), None)?;
+    let client =
+        command_line::client_at(Some(&format!("unix:{}", control(folder).display())), None, &Default::default())?;
 
     for (name, _, depth, request_bytes) in TENANTS {
         let tenant = NbdTenant::attach(&socket(folder, name), name, &Load::random_reads(1, depth, request_bytes))?;

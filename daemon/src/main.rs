@@ -60,9 +60,10 @@ fn run(cli: Cli) -> Result<(), String> {
         Command::Serve { .. } => unreachable!("main has its own way to serve"),
         Command::Check { config } => serve::check(&config, json),
         Command::Calibrate(options) => calibrate::calibrate(&options, json),
-        Command::Top { address, token_file, record, replay } => {
+        Command::Top { address, token_file, ca, cert, key, record, replay } => {
             let address = address.or_else(|| std::env::var(command_line::SOCKET_VARIABLE).ok());
-            let client = command_line::client_at(address.as_deref(), token_file.as_deref())?;
+            let tls = mqfq_control::tls::Files { ca, certificate: cert, key };
+            let client = command_line::client_at(address.as_deref(), token_file.as_deref(), &tls)?;
             mqfq_observe::top::run::top(&TopOptions { client, record, replay })
         }
         Command::Ctl(cli::Ctl(asked)) => mqfq_control::ctl::run(&asked.client, &asked.asked, json),

@@ -246,11 +246,15 @@ fn start_and_serve(
     };
     let prepared = Prepared::new(read, open, output, &go_on)?;
     let server = prepared.plan.server.clone();
+    let trust = Trust::new(&prepared.plan.trust);
     let mut taken_sockets = Vec::new();
     let mut inherited =
         |address: &SocketAddress| arrival.socket(address).inspect(|_| taken_sockets.push(address.clone()));
-    let control_sockets =
-        prepared.control.as_ref().map(|control| control::listen(control, &mut inherited)).transpose()?;
+    let control_sockets = prepared
+        .control
+        .as_ref()
+        .map(|control| control::listen(control, trust.control(), &mut inherited))
+        .transpose()?;
     let upgrade_socket =
         server.upgrade.as_ref().map(|at| upgrade::listen(at, 0o600, 8, inherited(at)).map(|listening| (at, listening)));
     let upgrade_socket = upgrade_socket.transpose()?;
@@ -269,7 +273,6 @@ fn start_and_serve(
     };
     let since = listen_options.since.clone();
     let owners = Owners::new(&prepared.plan);
-    let trust = Trust::new(&prepared.plan.trust);
     let at_address = trust.clone();
     let (notes, whose) = (output.clone(), owners.clone());
     let listen_options: MakeOptions = Arc::new(move |address: &ExportAddress| {
@@ -291,7 +294,7 @@ fn start_and_serve(
     }
     // All threads that do the server's work come after this.
     let grants = privilege::Grants::new(config, &options.trace, prepared.control.as_ref(), &prepared.plan);
-    let has_keys = prepared.plan.trust.material.is_some();
+    let has_keys = prepared.plan.trust.material.is_some() || trust.control().is_some();
     for note in privilege::enter(&server.privilege, &grants, has_keys)? {
         output.note(&note);
     }

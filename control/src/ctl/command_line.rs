@@ -6,6 +6,7 @@
 use crate::client::{Address, Client};
 use crate::ctl::shell;
 use crate::model::Kind;
+use crate::tls::{Files, Trust};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use mqfq_config::text::quoted;
 use serde_json::{Map, Value};
@@ -93,6 +94,15 @@ pub fn augment(command: Command, keys: Keys) -> Command {
     );
     let token = Arg::new("token-file").long("token-file").value_name("FILE").global(true);
     let token = token.value_parser(value_parser!(PathBuf)).help("File with the token that a TCP address wants");
+    let file_of = |name, help| {
+        let file = Arg::new(name).long(name).value_name("FILE").global(true);
+        file.value_parser(value_parser!(PathBuf)).help(help)
+    };
+    let tls = [
+        file_of("ca", "Authority of the certificate of a TCP address, in PEM form: connections are encrypted with TLS"),
+        file_of("cert", "Certificate to come with, in PEM form"),
+        file_of("key", "Its key"),
+    ];
     let plain = |name, about| Command::new(name).about(about);
     let number =
         |name, about| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u64).range(1..)).help(about);
@@ -114,7 +124,7 @@ pub fn augment(command: Command, keys: Keys) -> Command {
         plain("save", "Write what is configured to the config file, and keep its comments")
             .arg(force.help("Also if the file has changed since the server read it")),
     ];
-    let command = command.arg(socket).arg(token).subcommand_required(true).arg_required_else_help(true);
+    let command = command.arg(socket).arg(token).args(tls).subcommand_required(true).arg_required_else_help(true);
     command.subcommands(of_all).subcommands(Kind::ALL.map(|kind| of_kind(kind, keys(kind))))
 }
 
@@ -200,14 +210,16 @@ fn deepest(matches: &ArgMatches) -> &ArgMatches {
 
 fn client(matches: &ArgMatches, variable: Option<&str>) -> Result<Client, String> {
     let socket = matches.get_one::<String>("socket").map(String::as_str).or(variable);
-    client_at(socket, matches.get_one::<PathBuf>("token-file").map(PathBuf::as_path))
+    let file = |name| matches.get_one::<PathBuf>(name);
+    let files = Files { ca: file("ca").cloned(), certificate: file("cert").cloned(), key: file("key").cloned() };
+    client_at(socket, file("token-file").map(PathBuf::as_path), &files)
 }
 
 /// Somebody who asks the server at `socket`; `None`: at [`DEFAULT_SOCKET`].
 ///
 /// # Errors
-/// One sentence: an address or a token that cannot be read.
-pub fn client_at(socket: Option<&str>, token_file: Option<&Path>) -> Result<Client, String> {
+/// One sentence: an address, a token or a file of TLS that cannot be read, or TLS on a unix socket, which has none.
+pub fn client_at(socket: Option<&str>, token_file: Option<&Path>, tls: &Files) -> Result<Client, String> {
     let socket = socket.unwrap_or(DEFAULT_SOCKET);
     let read = |path: &Path| {
         let text = std::fs::read_to_string(path);
@@ -215,7 +227,11 @@ pub fn client_at(socket: Option<&str>, token_file: Option<&Path>) -> Result<Clie
         Ok::<_, String>(text.trim().to_owned())
     };
     let token = token_file.map(read).transpose()?;
-    Ok(Client { address: Address::parse(socket)?, token, patience: None })
+    let (address, trust) = (Address::parse(socket)?, Trust::read(tls)?);
+    if trust.is_some() && matches!(address, Address::Unix(_)) {
+        return Err(format!("{address} has no TLS, allowed is --ca with tcp:HOST:PORT"));
+    }
+    Ok(Client { address, token, trust, patience: None })
 }
 
 fn of_kind_asked(kind: Kind, matches: &ArgMatches, keys: Keys) -> Result<Asked, String> {

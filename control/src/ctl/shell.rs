@@ -33,7 +33,7 @@ fn live(kind: Kind, begun: &OsStr) -> Vec<CompletionCandidate> {
     let flag = flag.or(words.iter().find_map(|word| word.strip_prefix("--socket=").map(str::to_owned)));
     let socket = flag.or(std::env::var(SOCKET_VARIABLE).ok()).unwrap_or(DEFAULT_SOCKET.to_owned());
     let Ok(address) = Address::parse(&socket) else { return Vec::new() };
-    let client = Client { address, token: None, patience: Some(PATIENCE) };
+    let client = Client { address, token: None, trust: None, patience: Some(PATIENCE) };
     let begun = begun.to_string_lossy();
     let names = names(&client, kind).unwrap_or_default().into_iter().filter(|name| name.starts_with(&*begun));
     names.map(CompletionCandidate::new).collect()

@@ -144,7 +144,7 @@ fn same_server(old: &ServerConfig, new: &ServerConfig) -> Result<(), String> {
 
 /// Every field is named, so that a new one is a decision. Other files, and other contents of them, are no matter.
 fn same_trust(old: &TrustPlan, new: &TrustPlan) -> Result<(), String> {
-    let TrustPlan { files: _, material, modes } = old;
+    let TrustPlan { files: _, material, modes, control: _ } = old;
     if material.is_some() != new.material.is_some() {
         return Err(format!("tls {RESTART}, allowed are other files, and other contents of them"));
     }

@@ -1,9 +1,11 @@
 //! `[control]`: where the control plane listens, and who may come in.
 
+use super::trust::{self, CERTIFICATE, CLIENT_CA, KEY};
 use super::{ConfigError, Located, Section, socket_mode};
 use mqfq_config::text::quoted;
 use mqfq_front::front_end::AddressFault;
 use mqfq_front::socket::{ADDRESSES, SocketAddress};
+use mqfq_front::tls::Files;
 use std::path::PathBuf;
 
 /// Where it listens unless told otherwise.
@@ -17,33 +19,45 @@ pub struct ControlConfig {
     pub listen: Vec<SocketAddress>,
     /// `socket-mode`: permissions of unix sockets, octal digits in a string. Default "600".
     pub socket_mode: u32,
-    /// `token-file`: what clients of TCP must know, in a file. Default: none, and then no TCP.
+    /// `token-file`: what clients of TCP must know, in a file. Default: none, and then no TCP without `client-ca`.
     pub token_file: Option<Located<PathBuf>>,
+    /// `certificate`, `key`, `client-ca`: TLS of TCP. Default: none.
+    pub tls: Option<Located<Files>>,
 }
 
 impl ControlConfig {
     /// The same, wherever in a document it stands.
     pub fn says(&self, other: &ControlConfig) -> bool {
-        let ControlConfig { listen, socket_mode, token_file } = self;
-        let path = |file: &Option<Located<PathBuf>>| file.as_ref().map(|file| file.value.clone());
-        (listen, socket_mode, path(token_file)) == (&other.listen, &other.socket_mode, path(&other.token_file))
+        fn value<T>(located: &Option<Located<T>>) -> Option<&T> {
+            located.as_ref().map(|located| &located.value)
+        }
+        let ControlConfig { listen, socket_mode, token_file, tls } = self;
+        (listen, socket_mode) == (&other.listen, &other.socket_mode)
+            && (value(token_file), value(tls)) == (value(&other.token_file), value(&other.tls))
     }
 }
+
+/// Keys of the section.
+const KEYS: [&str; 6] = ["listen", "socket-mode", "token-file", CERTIFICATE, KEY, CLIENT_CA];
 
 const ALLOWED: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\", or a list of these";
 
 /// The section, if it is there.
 ///
 /// # Errors
-/// An unknown key, an address that cannot be read or is listed twice, or TCP without a token.
+/// An unknown key, an address that cannot be read or is listed twice, TCP without a token and without certificates of
+/// clients, or TLS without TCP.
 pub(super) fn read(root: &Section<'_, '_>) -> Result<Option<ControlConfig>, ConfigError> {
     let Some(section) = root.get("control") else { return Ok(None) };
-    let section = section.table(&["listen", "socket-mode", "token-file"])?;
+    let section = section.table(&KEYS)?;
     let token_file = section.get("token-file").map(|entry| {
         let text = entry.text("the path of a file")?;
         Ok(Located { value: PathBuf::from(text), place: entry.place() })
     });
     let token_file = token_file.transpose()?;
+    let has_tls = [CERTIFICATE, KEY, CLIENT_CA].iter().any(|key| section.get(key).is_some());
+    let tls = has_tls.then(|| trust::tls(&section)).transpose()?;
+    let knows_clients = token_file.is_some() || tls.as_ref().is_some_and(|tls| tls.value.client_ca.is_some());
     let (texts, place) = match section.get("listen") {
         Some(entry) => (entry.texts(ALLOWED)?, entry.place()),
         None => (vec![DEFAULT_ADDRESS.to_owned()], section.place().inside("listen")),
@@ -60,14 +74,19 @@ pub(super) fn read(root: &Section<'_, '_>) -> Result<Option<ControlConfig>, Conf
         if listen.contains(&address) {
             return Err(place.error(format!("{address} is listed twice, allowed is once")));
         }
-        if matches!(address, SocketAddress::Tcp { .. }) && token_file.is_none() {
-            let message = "everybody on the network or on this machine could change everything, allowed is tcp with token-file, or unix:PATH";
+        if matches!(address, SocketAddress::Tcp { .. }) && !knows_clients {
+            let message = "everybody on the network or on this machine could change everything, allowed is tcp with \
+                           token-file, tcp with certificate, key and client-ca, or unix:PATH";
             return Err(place.error(format!("{address}: {message}")));
         }
         listen.push(address);
     }
     let socket_mode = section.get("socket-mode").map(|entry| socket_mode(&entry)).transpose()?;
-    Ok(Some(ControlConfig { listen, socket_mode: socket_mode.unwrap_or(0o600), token_file }))
+    if let Some(tls) = tls.as_ref().filter(|_| !listen.iter().any(|at| matches!(at, SocketAddress::Tcp { .. }))) {
+        let message = "a certificate is for tcp, allowed is one with tcp:HOST:PORT in listen";
+        return Err(tls.place.inside(CERTIFICATE).error(message));
+    }
+    Ok(Some(ControlConfig { listen, socket_mode: socket_mode.unwrap_or(0o600), token_file, tls }))
 }
 
 #[cfg(test)]
@@ -87,11 +106,14 @@ mod tests {
         assert_eq!(read("[control]"), Ok("unix:/run/mqfq/control.sock 600".into()));
         let two = "[control]\nlisten = [\"unix:/a\", \"tcp:127.0.0.1:80\"]\nsocket-mode = \"660\"\ntoken-file = \"/t\"";
         assert_eq!(read(two), Ok("unix:/a tcp:127.0.0.1:80 660".into()));
+        let certified = "[control]\nlisten = \"tcp:h:80\"\ncertificate = \"/c\"\nkey = \"/k\"\nclient-ca = \"/a\"";
+        assert_eq!(read(certified), Ok("tcp:h:80 600".into()));
     }
 
     #[test]
     fn what_does_not_go_is_refused_in_a_sentence() {
-        let why = "everybody on the network or on this machine could change everything, allowed is tcp with token-file, or unix:PATH";
+        let why = "everybody on the network or on this machine could change everything, allowed is tcp with \
+                   token-file, tcp with certificate, key and client-ca, or unix:PATH";
         for (text, sentence) in [
             ("listen = \"tcp:[::1]:80\"", format!("c.toml:2: control.listen: tcp:[::1]:80: {why}")),
             (
@@ -107,7 +129,25 @@ mod tests {
                 "socket-mode = \"999\"",
                 "c.toml:2: control.socket-mode: \"999\" is no mode, allowed is \"0\" to \"777\" in octal digits".into(),
             ),
-            ("port = 1", "c.toml:2: control.port: unknown key, allowed are listen, socket-mode, token-file".into()),
+            (
+                "listen = \"tcp:[::1]:80\"\ncertificate = \"/c\"\nkey = \"/k\"",
+                format!("c.toml:2: control.listen: tcp:[::1]:80: {why}"),
+            ),
+            (
+                "client-ca = \"/a\"",
+                "c.toml:1: control.certificate: this key is missing, allowed is the path of a file in PEM form".into(),
+            ),
+            (
+                "certificate = \"/c\"\nkey = \"/k\"",
+                "c.toml:1: control.certificate: a certificate is for tcp, allowed is one with tcp:HOST:PORT in listen"
+                    .into(),
+            ),
+            (
+                "port = 1",
+                "c.toml:2: control.port: unknown key, allowed are listen, socket-mode, token-file, certificate, key, \
+                 client-ca"
+                    .into(),
+            ),
         ] {
             assert_eq!(read(&format!("[control]\n{text}\n")), Err(sentence));
         }

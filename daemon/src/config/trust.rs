@@ -20,7 +20,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Keys of `[tls]`.
-const TLS_KEYS: [&str; 3] = ["certificate", "key", "client-ca"];
+const TLS_KEYS: [&str; 3] = [CERTIFICATE, KEY, CLIENT_CA];
+
+pub(super) const CERTIFICATE: &str = "certificate";
+pub(super) const KEY: &str = "key";
+pub(super) const CLIENT_CA: &str = "client-ca";
 
 /// Keys of `[address."ADDRESS"]`.
 const ADDRESS_KEYS: [&str; 2] = ["tls", "insecure"];
@@ -72,6 +76,8 @@ pub struct TrustPlan {
     pub material: Option<Material>,
     /// By address, as it is written.
     pub modes: BTreeMap<String, TlsMode>,
+    /// Where the control plane's was read, and what was in it.
+    pub control: Option<(Files, Material)>,
 }
 
 /// Who may have an export, of what stands in its own section or in its tenant's.
@@ -99,13 +105,14 @@ pub(super) fn read(root: &Section<'_, '_>) -> Result<TrustConfig, ConfigError> {
     Ok(TrustConfig { tls, addresses })
 }
 
-fn tls(section: &Section<'_, '_>) -> Result<Located<Files>, ConfigError> {
+/// Certificate, key and authorities of clients.
+pub(super) fn tls(section: &Section<'_, '_>) -> Result<Located<Files>, ConfigError> {
     const ALLOWED: &str = "the path of a file in PEM form";
     let path = |entry: Entry<'_, '_>| Ok(PathBuf::from(entry.text(ALLOWED)?));
     let files = Files {
-        certificate: path(section.require("certificate", ALLOWED)?)?,
-        key: path(section.require("key", ALLOWED)?)?,
-        client_ca: section.get("client-ca").map(path).transpose()?,
+        certificate: path(section.require(CERTIFICATE, ALLOWED)?)?,
+        key: path(section.require(KEY, ALLOWED)?)?,
+        client_ca: section.get(CLIENT_CA).map(path).transpose()?,
     };
     Ok(Located { value: files, place: section.place().clone() })
 }
@@ -215,19 +222,26 @@ impl Config {
             let (text, served) = (quoted(text), served.join(", "));
             return Err(unused.place.error(format!("nothing is served at {text}, allowed are {served}")));
         }
-        if let Some(Located { value: files, place }) = tls {
-            let material = Material::read(files).map_err(|Fault { key, why }| {
-                let path = match key {
-                    "certificate" => &files.certificate,
-                    "key" => &files.key,
-                    _ => files.client_ca.as_ref().unwrap_or(&files.certificate),
-                };
-                place.inside(key).error(format!("{} {why}", shown(&path.to_string_lossy())))
-            })?;
-            (plan.material, plan.files) = (Some(material), Some(files.clone()));
+        if let Some(tls) = tls {
+            (plan.material, plan.files) = (Some(material(tls)?), Some(tls.value.clone()));
+        }
+        if let Some(tls) = self.control.as_ref().and_then(|control| control.tls.as_ref()) {
+            plan.control = Some((tls.value.clone(), material(tls)?));
         }
         Ok(plan)
     }
+}
+
+/// What is in the files.
+fn material(Located { value: files, place }: &Located<Files>) -> Result<Material, ConfigError> {
+    Material::read(files).map_err(|Fault { key, why }| {
+        let path = match key {
+            CERTIFICATE => &files.certificate,
+            KEY => &files.key,
+            _ => files.client_ca.as_ref().unwrap_or(&files.certificate),
+        };
+        place.inside(key).error(format!("{} {why}", shown(&path.to_string_lossy())))
+    })
 }
 
 fn refuse_unable(set: &Located<TlsMode>, has_files: bool, address: &ExportAddress) -> Result<(), ConfigError> {

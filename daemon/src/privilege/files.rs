@@ -77,7 +77,7 @@ impl Grants {
             SocketAddress::Tcp { .. } => None,
         }));
         grants.texts.extend(control.and_then(|control| control.token_file.as_ref()).map(|file| file.value.clone()));
-        if let Some(files) = &plan.trust.files {
+        for files in plan.trust.files.iter().chain(plan.trust.control.iter().map(|(files, _)| files)) {
             grants.texts.extend([files.certificate.clone(), files.key.clone()]);
             grants.texts.extend(files.client_ca.clone());
         }

@@ -93,6 +93,10 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
     if old.trust.material != new.trust.material {
         of_server("tls", "as read before".to_owned(), "as read now".to_owned());
     }
+    let of_control = |plan: &Plan| plan.trust.control.as_ref().map(|(_, material)| material.clone());
+    if of_control(old) != of_control(new) {
+        of_server("control-tls", "as read before".to_owned(), "as read now".to_owned());
+    }
     for (slot, device) in new.devices.iter() {
         match old.devices.get(slot) {
             None => all.push(Change::of(&device.config.name, "added", "", "")),

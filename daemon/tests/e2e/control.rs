@@ -36,7 +36,7 @@ nbd = \"unix:@/db.sock\"
 ";
 
 fn client(server: &Server) -> Client {
-    Client { address: Address::Unix(server.join("control.sock")), token: None, patience: None }
+    Client { address: Address::Unix(server.join("control.sock")), token: None, trust: None, patience: None }
 }
 
 /// Asks, and holds the answer against the document: the status is one that the route has, and the body has its form.
@@ -543,8 +543,8 @@ fn a_tcp_address_wants_the_token_of_its_file() {
     // Port 0: the state tells which one it became.
     let address = get(&server, "/v1/status")["listen"][1].as_str().unwrap().to_owned();
     let ask = |token: Option<&str>| {
-        let client =
-            Client { address: Address::parse(&address).unwrap(), token: token.map(str::to_owned), patience: None };
+        let (address, token) = (Address::parse(&address).unwrap(), token.map(str::to_owned));
+        let client = Client { address, token, trust: None, patience: None };
         client.ask(Ask::new("GET".parse().unwrap(), "/v1/tenants")).unwrap().status.as_u16()
     };
     assert_eq!((ask(None), ask(Some("0123456789abcdeg")), ask(Some("0123456789abcdef"))), (401, 401, 200));
