@@ -3,6 +3,7 @@
 //! | file | answers |
 //! |---|---|
 //! | [`allocations`] | does a stretch of code take memory? |
+//! | [`browser`] | what does a page show, and what did it ask for? |
 //! | [`folder`] | where does a test put its files? |
 //! | [`guest`] | what happens under a Linux kernel of its own? |
 //! | [`machine`] | who may use the machine? |
@@ -11,6 +12,7 @@
 //! | [`tools`] | is a foreign tool there, and what does it print? |
 
 pub mod allocations;
+pub mod browser;
 pub mod folder;
 pub mod guest;
 pub mod machine;

@@ -23,6 +23,7 @@ mod live;
 mod memory;
 mod negotiation;
 mod output;
+mod page;
 mod sandbox;
 mod server;
 mod start;
