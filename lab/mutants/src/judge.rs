@@ -1,5 +1,6 @@
 //! Which test notices which mutant?
 
+use crate::argued::{Argued, name};
 use crate::find::Found;
 use crate::{Mutated, Options};
 use std::collections::BTreeSet;
@@ -31,6 +32,8 @@ enum Fate {
     DoesNotCompile,
     Caught(String),
     Hangs(String),
+    /// It changes nothing that anybody could notice, and is not run.
+    Argued,
     /// How many tests pass it.
     Missed(usize),
 }
@@ -43,9 +46,11 @@ pub fn judge(
     alive: &BTreeSet<u32>,
     binaries: &[PathBuf],
 ) -> Result<bool, String> {
+    let argued = argued(options, files)?;
     let tests = reach(options, binaries)?;
-    eprintln!("{} tests, {} mutants to judge", tests.len(), alive.len());
-    let (queue, fates) = (Mutex::new(alive.iter().copied().collect::<Vec<_>>()), Mutex::new(Vec::new()));
+    let queue: Vec<u32> = alive.difference(&argued).copied().collect();
+    eprintln!("{} tests, {} mutants to judge", tests.len(), queue.len());
+    let (queue, fates) = (Mutex::new(queue), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
@@ -60,7 +65,24 @@ pub fn judge(
     });
     let mut fates = fates.into_inner().expect("no holder panics");
     fates.extend(drawn.difference(alive).map(|number| (*number, Fate::DoesNotCompile)));
+    fates.extend(alive.intersection(&argued).map(|number| (*number, Fate::Argued)));
+    fates.sort_by_key(|(number, _)| *number);
     report(files, &fates)
+}
+
+/// The numbers of those that the list argues about.
+fn argued(options: &Options, files: &[Mutated]) -> Result<BTreeSet<u32>, String> {
+    let argued = Argued::of(&options.tree)?;
+    let mut numbers = BTreeSet::new();
+    for mutated in files {
+        let found = Found::of(&mutated.source, mutated.numbers.start)?;
+        let names: Vec<String> = found.mutants.iter().map(|mutant| name(mutated, mutant)).collect();
+        numbers.extend(mutated.numbers.clone().zip(&names).filter(|(_, name)| argued.has(name)).map(|(it, _)| it));
+        if let Some(stale) = argued.stale(&mutated.file, &names.into_iter().collect()).first() {
+            return Err(format!("lab/mutants/argued.txt names a mutant that there is not: {stale}"));
+        }
+    }
+    Ok(numbers)
 }
 
 /// `took`: that the tests take on the product; they have four times that on a core, and four seconds.
@@ -178,30 +200,41 @@ fn fate(options: &Options, binaries: &[PathBuf], tests: &[Test], number: u32) ->
 }
 
 fn report(files: &[Mutated], fates: &[(u32, Fate)]) -> Result<bool, String> {
-    println!("\n| file | drawn | do not compile | caught | hang | missed |\n|---|---|---|---|---|---|");
+    println!("\n| file | drawn | do not compile | caught | hang | argued | missed | noticed or argued |");
+    println!("|---|---|---|---|---|---|---|---|");
     let mut missed_text = String::new();
-    for Mutated { file, source, numbers } in files {
+    let mut sums = [0; 6];
+    for mutated in files {
+        let Mutated { file, source, numbers } = mutated;
         let found = Found::of(source, numbers.start)?;
         let here: Vec<&(u32, Fate)> = fates.iter().filter(|(number, _)| numbers.contains(number)).collect();
         let count = |is_it: fn(&Fate) -> bool| here.iter().filter(|(_, fate)| is_it(fate)).count();
-        println!(
-            "| `{file}` | {} | {} | {} | {} | {} |",
+        let counts = [
             here.len(),
             count(|fate| *fate == Fate::DoesNotCompile),
             count(|fate| matches!(fate, Fate::Caught(_))),
             count(|fate| matches!(fate, Fate::Hangs(_))),
-            count(|fate| matches!(fate, Fate::Missed(_)))
-        );
+            count(|fate| *fate == Fate::Argued),
+            count(|fate| matches!(fate, Fate::Missed(_))),
+        ];
+        println!("{}", row(&format!("`{file}`"), &counts));
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         for (number, fate) in here {
             if let Fate::Missed(tests) = fate {
                 let mutant = &found.mutants[(number - numbers.start) as usize];
-                missed_text += &format!(
-                    "{file}:{}: {}: {} ({tests} tests pass it, number {number})\n",
-                    mutant.line, mutant.function, mutant.what
-                );
+                let (name, line) = (name(mutated, mutant), mutant.line);
+                missed_text += &format!("{name}\n    line {line}, {tests} tests pass it, number {number}\n");
             }
         }
     }
+    println!("{}", row("together", &sums));
     print!("\n{missed_text}");
     Ok(missed_text.is_empty())
+}
+
+/// Counts: drawn, not compiled, and four fates, the last of which is missed.
+fn row(name: &str, counts: &[usize; 6]) -> String {
+    let ran = counts[0] - counts[1];
+    let cells: Vec<String> = counts.iter().map(ToString::to_string).collect();
+    format!("| {name} | {} | {}% |", cells.join(" | "), 100 * (ran - counts[5]) / ran.max(1))
 }

@@ -10,9 +10,11 @@
 //!            judge: per mutant the tests that pass it, the short ones first, until one fails or hangs
 //! ```
 //!
-//! `cargo xtask mutants` calls it and gives it the copy. A mutant that no test passes is missed without a run. A test
-//! that takes more than four times its own time on a core, and four seconds, hangs.
+//! `cargo xtask mutants` calls it and gives it the copy. A mutant that no test passes is missed without a run, and one
+//! that `argued.txt` argues to be equivalent is not run. A test that takes more than four times its own time on a core,
+//! and four seconds, hangs.
 
+mod argued;
 mod build;
 mod find;
 mod judge;
@@ -40,10 +42,13 @@ pub struct Options {
     pub files: Vec<String>,
     /// Says how many there are, and ends.
     pub is_list: bool,
+    /// Says which there are, and ends.
+    pub is_names: bool,
 }
 
 const USAGE: &str = "\
-mqfq-mutants --tree DIR --build DIR --package P --folder F [--test NAME]... [--every N] [--list] FILE...
+mqfq-mutants --tree DIR --build DIR --package P --folder F [--test NAME]... [--every N] [--list] [--names]
+             FILE...
 ";
 
 fn options() -> Result<Options, String> {
@@ -56,6 +61,7 @@ fn options() -> Result<Options, String> {
         every: 1,
         files: Vec::new(),
         is_list: false,
+        is_names: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -68,6 +74,7 @@ fn options() -> Result<Options, String> {
             "--test" => options.tests.push(next()?),
             "--every" => options.every = next()?.parse().map_err(|_| "--every needs a number from 1 on")?,
             "--list" => options.is_list = true,
+            "--names" => options.is_names = true,
             _ if word.starts_with('-') => return Err(format!("{word} is no option\n\n{USAGE}")),
             _ => options.files.push(word),
         }
@@ -112,7 +119,15 @@ fn go() -> Result<bool, String> {
     for Mutated { file, numbers, .. } in &files {
         println!("{file}: {} mutants, {} drawn", numbers.len(), alive.range(numbers.clone()).count());
     }
-    if options.is_list {
+    if options.is_names {
+        for mutated in &files {
+            let found = Found::of(&mutated.source, mutated.numbers.start)?;
+            for (number, mutant) in mutated.numbers.clone().zip(&found.mutants) {
+                println!("{number} {}", argued::name(mutated, mutant));
+            }
+        }
+    }
+    if options.is_list || options.is_names {
         return Ok(true);
     }
     let drawn = alive.clone();

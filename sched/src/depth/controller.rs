@@ -129,3 +129,91 @@ impl Controller {
         self.stage = Stage::Measuring(*sample);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::Work;
+    use super::*;
+
+    /// A device with 8 units out, at some moment.
+    fn sample(now_ns: u64, units: u64, requests: u64) -> Sample {
+        let mut sample = Sample { now_ns, out_units: 8, ..Sample::default() };
+        sample.work[0] = Work { units, requests };
+        sample
+    }
+
+    /// One that measures since 1000 ns, when 10 units were done.
+    fn measuring() -> Controller {
+        let mut controller = Controller::new(8, 64);
+        controller.step(&sample(0, 0, 0));
+        controller.step(&sample(1000, 10, 10));
+        controller
+    }
+
+    #[test]
+    fn what_was_out_and_a_quarter_more_completes_before_measuring_begins() {
+        let mut controller = Controller::new(8, 64);
+        assert_eq!((controller.depth(), controller.epoch()), (8, 0));
+        for (units, epoch) in [(0, 0), (9, 0), (10, 1), (11, 1)] {
+            controller.step(&sample(1000, units, units));
+            assert_eq!(controller.epoch(), epoch, "{units} units");
+        }
+        // Also across the end of the counter.
+        let mut controller = Controller::new(8, 64);
+        for (units, epoch) in [(u64::MAX - 4, 0), (4, 0), (5, 1)] {
+            controller.step(&sample(1000, units, 1));
+            assert_eq!(controller.epoch(), epoch, "{units} units");
+        }
+    }
+
+    #[test]
+    fn a_phase_is_over_after_enough_requests_units_and_rounds() {
+        // 128 requests; 32 units of the step, which is 1; what was out completes twice.
+        let ends = |units: u64, requests: u64, device_unit_ns: u64| {
+            let mut controller = measuring();
+            let mut end = sample(2000, 10 + units, 10 + requests);
+            end.device_unit_ns = device_unit_ns;
+            controller.step(&end);
+            controller.state().phases == 1
+        };
+        assert!(ends(128, 128, 64_000) && !ends(128, 127, 64_000), "requests");
+        assert!(ends(32, 128, 16_000) && !ends(31, 128, 15_000), "units of the largest");
+        assert!(ends(128, 128, 64_000) && !ends(128, 128, 64_001), "128 units in 1000 ns are two rounds of 64");
+        assert!(!ends(31, 1000, 0) && !ends(1000, 127, 0));
+    }
+
+    #[test]
+    fn large_requests_make_a_phase_longer() {
+        let mut controller = measuring();
+        // 128 requests of 32 units: the step is 32 from here on, and 1024 units make a phase.
+        let after = |small: u64| {
+            let mut sample = sample(2000 + small, 10 + small, 10 + small);
+            sample.work[crate::depth::class_of(32)] = Work { units: 32 * 128, requests: 128 };
+            sample
+        };
+        let phases = [0, 128, 1023, 1024].map(|small| {
+            controller.step(&after(small));
+            controller.state().phases
+        });
+        assert_eq!((phases, controller.depth()), ([1, 1, 1, 2], 8));
+    }
+
+    #[test]
+    fn a_phase_that_was_silent_for_a_quarter_is_thrown_away_three_times_in_a_row() {
+        let mut controller = measuring();
+        let mut units = 10;
+        let mut phase = |silence_ns| {
+            units += 128;
+            // Each takes 1000 ns, as the first did.
+            let end = Sample { silence_ns, ..sample(1000 + (units - 10) / 128 * 1000, units, units) };
+            controller.step(&end);
+            // Nobody waits, so D stays and nothing has to settle.
+            (controller.epoch(), controller.state().phases)
+        };
+        assert_eq!(phase(250), (2, 1), "a quarter is no more than a quarter");
+        assert_eq!([phase(251), phase(251), phase(251)], [(3, 1), (4, 1), (5, 1)]);
+        assert_eq!(phase(251), (6, 2), "a device that is always so is slow");
+        assert_eq!([phase(251), phase(0), phase(251)], [(7, 2), (8, 3), (9, 3)]);
+        assert_eq!([phase(251), phase(251), phase(251)], [(10, 3), (11, 3), (12, 4)]);
+    }
+}

@@ -208,4 +208,53 @@ mod tests {
         let span = Span::between(&from, &to);
         assert_eq!((span.elapsed_ns, span.units, span.device_unit_ns), (20, 20, 40));
     }
+
+    #[test]
+    fn a_phase_is_in_logarithms_of_a_mean_over_its_time() {
+        let span = Span {
+            elapsed_ns: 1000,
+            units: 64_000,
+            requests: 64_000,
+            device_unit_ns: 8000,
+            system_unit_ns: 32_000,
+            waiting_ns: 250,
+            is_in_parts: true,
+        };
+        let phase = Phase::new(&span, 4);
+        let time = log2(1000);
+        assert_eq!((phase.units_log, phase.weighed_log), (log2(64_000) - time, log2(128_000) - time));
+        assert_eq!((phase.device_log, phase.system_log), (log2(8000) - time, log2(32_000) - time));
+        assert_eq!((phase.device_units, phase.waiting), (8, ONE / 4));
+        assert_eq!((phase.step, phase.step_log, phase.is_in_parts), (4, 2 * ONE, true));
+        assert_eq!(Phase::new(&Span { waiting_ns: 5000, ..span }, 4).waiting, ONE, "no more than all of the time");
+    }
+
+    #[test]
+    fn sizes_are_an_average_of_which_a_quarter_is_new() {
+        let done = |small: u64, large: u64| {
+            let mut to = Sample::default();
+            to.work[0] = Work { units: small, requests: small };
+            to.work[class_of(32)] = Work { units: 32 * large, requests: large };
+            to
+        };
+        let mut sizes = Sizes::new();
+        sizes.take(&Sample::default(), &done(64, 0));
+        assert_eq!((sizes.share[0], sizes.step()), (i64::from(ONE) / 4, 1));
+        // Half of the work: an eighth, beside (1/4 + (1/2 - 1/4) / 4) of the small ones. A quarter of 7/16 is less.
+        sizes.take(&Sample::default(), &done(64, 2));
+        assert_eq!((sizes.share[0], sizes.share[5]), (i64::from(ONE) * 5 / 16, i64::from(ONE) / 8));
+        assert_eq!(sizes.step(), 32);
+        // None any more: it fades, and is what matters as long as it is a quarter of the average.
+        let mut steps = Vec::new();
+        for _ in 0..3 {
+            sizes.take(&Sample::default(), &done(64, 0));
+            steps.push((sizes.share[5], sizes.step()));
+        }
+        let eighth = i64::from(ONE) / 8;
+        assert_eq!(steps, [(eighth * 3 / 4, 1), (eighth * 9 / 16, 1), (eighth * 27 / 64, 1)]);
+        // Exactly a quarter counts.
+        let mut sizes = Sizes::new();
+        sizes.take(&Sample::default(), &done(96, 1));
+        assert_eq!((sizes.share[0], sizes.share[5], sizes.step()), (i64::from(ONE) * 3 / 16, i64::from(ONE) / 16, 32));
+    }
 }

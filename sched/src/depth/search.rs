@@ -523,44 +523,4 @@ impl Scatter {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn candidates_lie_where_one_more_request_goes() {
-        // 128 KiB in units of 4 KiB: 1, 33, 65, ...
-        assert_eq!([1, 16, 17, 18, 64, 4096].map(|depth| on_grid(depth, 32, 4096)), [1, 1, 33, 33, 65, 4096]);
-        let next = |depth, is_up| candidate(depth, FACTORS[0], is_up, 32, 65_535);
-        assert_eq!([next(33, true), next(65, true), next(161, true)], [Some(65), Some(129), Some(321)]);
-        assert_eq!([next(33, false), next(65, false), next(1, false)], [Some(1), Some(33), None]);
-        assert_eq!(candidate(4, FACTORS[2], true, 1, 65_535), Some(5), "one step at least");
-        assert_eq!(candidate(65_535, FACTORS[0], true, 1, 65_535), None);
-    }
-
-    #[test]
-    fn the_first_pair_must_show_more_than_the_later_ones() {
-        let scatter = Scatter { variance: SCATTER_START * SCATTER_START, seen: 4 };
-        let percent = |limit: u64| limit as f64 / 65_536.0 * 69.3;
-        assert!((percent(scatter.limit(1)) - 8.0).abs() < 0.1, "{}", percent(scatter.limit(1)));
-        assert!((percent(scatter.limit(4)) - 3.0).abs() < 0.1, "{}", percent(scatter.limit(4)));
-    }
-
-    #[test]
-    fn while_requests_go_in_parts_work_counts_in_units_and_depth_costs_a_quarter() {
-        // 1.6% more units, of which a small reader has fewer, at a depth 48% larger: optane, D = 9 and 13.
-        let percent = |percent: i32| log2_of_millionths(1_000_000 + percent as u64 * 10_000);
-        let shallow = Phase { waiting: ONE, ..Phase::default() };
-        let deep = Phase { units_log: percent(2), weighed_log: 0, device_log: percent(48), ..shallow };
-        let in_parts = |phase: Phase| Phase { is_in_parts: true, ..phase };
-        assert!(gain(&deep, &shallow) < -percent(2), "small tenants pay, and depth its full price");
-        assert!(gain(&in_parts(deep), &in_parts(shallow)) > percent(1));
-        assert_eq!(gain(&in_parts(deep), &shallow), gain(&deep, &shallow), "what began whole is compared as whole");
-    }
-
-    #[test]
-    fn the_best_and_the_worst_of_five_are_left_out() {
-        let mut pairs = Pairs::default();
-        [10, 1000, 20, 30, -500].into_iter().for_each(|gain| pairs.add(gain));
-        assert_eq!(pairs.mean(), 20);
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! Sequential tests, and agreement with plain counters under generated histories.
 
+use mqfq_testing::random::for_seeds;
 use proptest::prelude::*;
 
 use super::*;
@@ -221,4 +222,117 @@ proptest! {
     ) {
         conserves(size, depth, ops)?;
     }
+}
+
+/// The tree as one would write it without sharing: a count per node, the root last. Each operation says what it would
+/// answer.
+struct Plain {
+    counts: Vec<i64>,
+    depth: i64,
+}
+
+impl Plain {
+    fn root(&mut self) -> &mut i64 {
+        self.counts.last_mut().expect("there is a root")
+    }
+
+    /// `path`: leaf, inner nodes upwards, root.
+    fn acquire(&mut self, path: &[usize], units: i64, spare: i64) -> bool {
+        let leaf = path[0];
+        if self.counts[leaf] >= units {
+            self.counts[leaf] -= units;
+            return true;
+        }
+        let mut hand = std::mem::take(&mut self.counts[leaf]);
+        for &node in &path[1..path.len() - 1] {
+            if hand < units {
+                let taken = self.counts[node].min(units - hand + spare);
+                self.counts[node] -= taken;
+                hand += taken;
+            }
+        }
+        if hand < units {
+            let free = *self.root() + hand;
+            if free <= 0 {
+                *self.root() = free;
+                return false;
+            }
+            let kept = spare.min((free - units).max(0));
+            *self.root() = free - units - kept;
+            hand = units + kept;
+        }
+        self.counts[leaf] = hand - units;
+        true
+    }
+
+    /// How many units `node` got.
+    fn release(&mut self, node: usize, units: i64) -> i64 {
+        let owed = (-*self.root()).clamp(0, units);
+        *self.root() += owed;
+        self.counts[node] += units - owed;
+        units - owed
+    }
+}
+
+#[test]
+fn each_step_does_to_each_node_what_plain_counters_do() {
+    for_seeds(300, |rng| {
+        let (sockets, cores, threads) = rng.of(&[(1, 1, 1), (1, 4, 1), (2, 2, 2), (2, 3, 2), (1, 12, 1)]);
+        let topology = Topology::new(sockets, cores, threads);
+        let depth = 1 + rng.index(12) as u32;
+        let tree = TokenTree::for_requests(&topology, depth, 9);
+        let root = tree.shape.root();
+        let mut plain = Plain { counts: vec![0; root + 1], depth: depth.into() };
+        *plain.root() = depth.into();
+        let mut out: Vec<(HctxId, DispatchToken)> = Vec::new();
+        for _ in 0..200 {
+            let hctx = HctxId(rng.index(topology.hctx_count()) as u16);
+            let path: Vec<usize> = tree.shape.path(hctx).collect();
+            let released = if out.is_empty() { None } else { Some(rng.index(out.len())) };
+            match (rng.index(9), released) {
+                (0..=3, _) | (_, None) => {
+                    let (units, spare) = (rng.of(&[1, 1, 2, 5, 9]), rng.of(&[0, 0, 1, 3, 20]));
+                    let token = tree.acquire_batch(hctx, units, spare);
+                    let expected = plain.acquire(&path, units.into(), spare.into());
+                    assert_eq!(token.as_ref().map(DispatchToken::units), expected.then_some(units));
+                    out.extend(token.map(|token| (hctx, token)));
+                }
+                (4, Some(which)) => {
+                    let (from, token) = out.swap_remove(which);
+                    let units = plain.release(tree.shape.leaf(from), token.units().into());
+                    assert_eq!(i64::from(tree.release_local(from, token)), units);
+                }
+                (5, Some(which)) => {
+                    let (from, token) = out.swap_remove(which);
+                    // The lowest node on both paths.
+                    let node = tree.shape.path(from).find(|node| path.contains(node)).expect("the root is");
+                    let units = plain.release(node, token.units().into());
+                    assert_eq!(i64::from(tree.release_toward(from, hctx, token)), units);
+                }
+                (6, Some(which)) => {
+                    let (_, token) = out.swap_remove(which);
+                    *plain.root() += i64::from(token.units());
+                    tree.release_root(token);
+                }
+                (7, _) => {
+                    let mut moved = 0;
+                    for &node in &path[..path.len() - 1] {
+                        moved += std::mem::take(&mut plain.counts[node]);
+                    }
+                    *plain.root() += moved;
+                    assert_eq!(tree.percolate(hctx), moved as u64);
+                }
+                _ => {
+                    let depth = 1 + rng.index(12) as u32;
+                    *plain.root() += i64::from(depth) - plain.depth;
+                    plain.depth = depth.into();
+                    tree.set_depth(depth);
+                }
+            }
+            let counts: Vec<i64> = (0..=root).map(|node| tree.count(node).load(Ordering::Relaxed)).collect();
+            assert_eq!((&counts, tree.root_units()), (&plain.counts, plain.counts[root]));
+            assert_eq!(tree.total_units(), counts.iter().sum::<i64>());
+        }
+        out.into_iter().for_each(|(_, token)| tree.release_root(token));
+    });
 }
