@@ -785,3 +785,5 @@ impl Registered for Mqfq {
 mod example_tests;
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

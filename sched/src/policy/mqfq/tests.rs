@@ -1,0 +1,199 @@
+//! The policy by itself, on one thread: what it reports, what follows a change of D, and how often it wakes others.
+
+use super::*;
+use crate::policy::PolicyKind;
+use mqfq_testing::random::Random;
+
+const FLOW: FlowId = FlowId(0);
+
+fn policy(options: PolicyOptions, topology: &Topology, flows: usize) -> Mqfq {
+    options.validate_for(&vec![Weight::DEFAULT; flows]).expect("options of a test are in range");
+    Mqfq::new(&options, topology, &vec![Weight::DEFAULT; flows])
+}
+
+fn submit(policy: &Mqfq, queue: &mut MqfqQueue, flow: u32, cost: u64, handle: u32) {
+    policy.submit(queue, Entry::read(FlowId(flow), Cost(cost), Handle(handle)), 0, &mut |_| ());
+}
+
+fn dispatched(policy: &Mqfq, queue: &mut MqfqQueue, kicked: &mut Vec<HctxId>) -> Grant {
+    match policy.pick(queue, 0, &mut |hctx| kicked.push(hctx)) {
+        Pick::Dispatch(grant) => grant,
+        other => panic!("{other:?}, a request should go"),
+    }
+}
+
+#[test]
+fn it_tells_what_it_holds() {
+    let options = PolicyOptions { depth: 2, start: VTime::from_raw(6400), ..PolicyOptions::new(PolicyKind::Mqfq) };
+    let policy = policy(options, &Topology::flat(1), 3);
+    let mut queue = policy.open_queue(HctxId(0), 8);
+    let told = |queue: &MqfqQueue| {
+        (policy.staged(queue), policy.staged_flows(queue), Registered::free_units(&policy), policy.is_out_of_units())
+    };
+    assert_eq!(told(&queue), (0, 0, Some(2), false));
+    for (flow, handle) in [(0, 0), (2, 1), (2, 2)] {
+        submit(&policy, &mut queue, flow, 4096, handle);
+    }
+    assert_eq!(told(&queue), (3, 2, Some(2), false));
+    let one = dispatched(&policy, &mut queue, &mut Vec::new());
+    assert_eq!((told(&queue), one.flow), ((2, 1, Some(1), false), FLOW));
+    let two = dispatched(&policy, &mut queue, &mut Vec::new());
+    assert_eq!(told(&queue), (1, 1, Some(0), true));
+    assert_eq!(Registered::depth(&policy), Some(2));
+    assert_eq!(Registered::global_vtime(&policy), Some(VTime::from_raw(6400 + 4096 * 1024)));
+    assert_eq!(policy.window_terms(), Some(options.terms()));
+    let weight = Registered::effective_weight(&policy, FLOW).expect("every flow has one");
+    assert_eq!(weight, policy.flows.effective_weight(FLOW, policy.global_vtime()));
+    drop([one, two].map(|grant| grant.token.into_units()));
+}
+
+#[test]
+fn a_flow_that_is_retired_starts_at_virtual_time() {
+    // 1 MiB is charged; virtual time has got to its start alone.
+    let policy = policy(PolicyOptions::new(PolicyKind::Mqfq), &Topology::flat(1), 2);
+    let mut queue = policy.open_queue(HctxId(0), 8);
+    submit(&policy, &mut queue, 0, 1 << 20, 0);
+    let grant = dispatched(&policy, &mut queue, &mut Vec::new());
+    assert!(policy.retire(FLOW));
+    submit(&policy, &mut queue, 0, 512, 1);
+    assert_eq!(queue.stage.lead(), Some(VTime::ZERO));
+    policy.set_weight(FlowId(1), Weight::MAX);
+    assert_eq!(policy.flows.weight(FlowId(1)), Weight::MAX);
+    grant.token.into_units();
+}
+
+#[test]
+fn a_group_has_the_weight_that_is_set() {
+    let tree = Tree {
+        groups: vec![crate::hierarchy::Group { parent: None, weight: Weight::DEFAULT }; 2],
+        of_flow: vec![Some(GroupId(0)), Some(GroupId(1))],
+    };
+    let mut policy = policy(PolicyOptions::new(PolicyKind::Mqfq), &Topology::flat(1), 2);
+    Registered::set_tree(&mut policy, &tree);
+    let mut queue = policy.open_queue(HctxId(0), 8);
+    let weight = |policy: &Mqfq, group| Registered::effective_weight_of(policy, GroupId(group));
+    let of = |millionths, competes| Some(EffectiveWeight { millionths, competes });
+    assert_eq!(weight(&policy, 0), of(100_000_000, false));
+    policy.set_group_weight(GroupId(0), Weight::new(300).expect("in range"));
+    submit(&policy, &mut queue, 0, 4096, 0);
+    submit(&policy, &mut queue, 1, 4096, 1);
+    assert_eq!([weight(&policy, 0), weight(&policy, 1)], [of(300_000_000, true), of(100_000_000, true)]);
+}
+
+#[test]
+fn batch_and_share_follow_a_depth_that_changes() {
+    // 2 queues: of D = 16 each has a share of 8 and takes 2 at once; of D = 64 it is 32 and 8.
+    let options = PolicyOptions {
+        depth: 16,
+        depth_auto: true,
+        token_unit_bytes: Some(4096),
+        ..PolicyOptions::new(PolicyKind::Mqfq)
+    };
+    let policy = policy(options.relaxed(2), &Topology::flat(2), 2);
+    let [mut one, mut two] = [0, 1].map(|hctx| policy.open_queue(HctxId(hctx), 100));
+    for number in 0..90 {
+        submit(&policy, &mut one, 0, 4096, number);
+    }
+    let mut kicked = Vec::new();
+    let mut out: Vec<Grant> = (0..16).map(|_| dispatched(&policy, &mut one, &mut kicked)).collect();
+    assert_eq!((one.batch, one.share, one.room), (2, 8, -8));
+    assert_eq!(policy.pick(&mut one, 0, &mut |_| ()), Pick::NoToken);
+    // The other queue waits too; a larger D wakes both.
+    submit(&policy, &mut two, 1, 4096, 90);
+    assert_eq!(policy.pick(&mut two, 0, &mut |_| ()), Pick::NoToken);
+    assert!(policy.set_depth(HctxId(0), 64, &mut |hctx| kicked.push(hctx)));
+    assert_eq!(kicked, [HctxId(1)], "the own worker picks after it");
+    assert_eq!(Registered::depth(&policy), Some(64));
+    out.push(dispatched(&policy, &mut one, &mut kicked));
+    assert_eq!((one.batch, one.share, one.room), (8, 32, 32 - 17));
+    // Seven more lie at the own leaf, for which nobody is asked.
+    assert_eq!(policy.tokens.root_units(), 64 - 16 - 8);
+    out.extend((0..7).map(|_| dispatched(&policy, &mut one, &mut kicked)));
+    assert_eq!(policy.tokens.root_units(), 64 - 16 - 8);
+    // Of less, the debt is paid first; then one who has more than his share out gives away.
+    assert!(policy.set_depth(HctxId(0), 4, &mut |hctx| kicked.push(hctx)));
+    kicked.clear();
+    assert_eq!(policy.pick(&mut two, 0, &mut |_| ()), Pick::NoToken);
+    for _ in 0..20 {
+        let grant = out.pop().expect("24 are out");
+        policy.complete(&mut one, Done::read(grant.flow, grant.handle), grant.token, 0, &mut |_| ());
+    }
+    assert_eq!((policy.tokens.root_units(), out.len()), (0, 4));
+    // It learns of its share of 2 where it finds no token.
+    assert_eq!(policy.pick(&mut one, 0, &mut |_| ()), Pick::NoToken);
+    assert_eq!((one.batch, one.share, one.room), (1, 2, -2));
+    let grant = out.pop().expect("4 are out");
+    let done = Done::read(grant.flow, grant.handle);
+    policy.complete(&mut one, done, grant.token, 0, &mut |hctx| kicked.push(hctx));
+    assert_eq!((kicked, policy.free_units()), (vec![HctxId(1)], 1));
+    out.push(dispatched(&policy, &mut two, &mut Vec::new()));
+    out.into_iter().for_each(|grant| {
+        grant.token.into_units();
+    });
+}
+
+/// What came of many steps: dispatched, throttled, without a token, idle, kicks, and marks that were left at the end.
+fn counts(options: PolicyOptions, topology: &Topology, seed: u64) -> [usize; 6] {
+    let hctxs = topology.hctx_count();
+    let policy = policy(options, topology, 6);
+    let mut queues: Vec<MqfqQueue> = (0..hctxs).map(|hctx| policy.open_queue(HctxId(hctx as u16), 64)).collect();
+    let mut rng = Random::new(seed);
+    let (mut out, mut counts) = (Vec::new(), [0; 6]);
+    for step in 0..20_000 {
+        let hctx = rng.index(hctxs);
+        let mut kicks = 0;
+        let mut kick = |_| kicks += 1;
+        match rng.index(8) {
+            0..=2 if policy.staged(&queues[hctx]) < 60 => {
+                let cost = rng.of(&[512, 4096, 4096, 65_536]);
+                let entry = Entry::read(FlowId(rng.index(6) as u32), Cost(cost), Handle(step));
+                policy.submit(&mut queues[hctx], entry, 0, &mut kick);
+            }
+            3 | 4 if !out.is_empty() => {
+                let (hctx, grant): (usize, Grant) = out.swap_remove(rng.index(out.len()));
+                policy.complete(&mut queues[hctx], Done::read(grant.flow, grant.handle), grant.token, 0, &mut kick);
+            }
+            5 if options.depth_auto && rng.chance(100) => {
+                policy.set_depth(HctxId(hctx as u16), 1 + rng.index(40) as u32, &mut kick);
+            }
+            _ => match policy.pick(&mut queues[hctx], 0, &mut kick) {
+                Pick::Dispatch(grant) => {
+                    counts[0] += 1;
+                    out.push((hctx, grant));
+                }
+                Pick::Throttled => counts[1] += 1,
+                Pick::NoToken => counts[2] += 1,
+                _ => counts[3] += 1,
+            },
+        }
+        counts[4] += kicks;
+    }
+    while policy.ready.take_nearest(HctxId(0)).is_some() {
+        counts[5] += 1;
+    }
+    out.into_iter().for_each(|(_, grant)| {
+        grant.token.into_units();
+    });
+    counts
+}
+
+/// Nothing of this is promised to anybody, but each kick is a worker that wakes: a change of these numbers is meant, or
+/// it is a wake too many or too few.
+#[test]
+fn how_often_it_wakes_others_is_known() {
+    let paper = PolicyOptions {
+        depth: 6,
+        window: VSpan::from_bytes(64 << 10),
+        token_unit_bytes: Some(4096),
+        ..PolicyOptions::new(PolicyKind::Mqfq)
+    };
+    let deep = PolicyOptions { depth: 40, ..paper };
+    let (four, eight) = (Topology::flat(4), Topology::new(2, 2, 2));
+    let requests = PolicyOptions { token_unit_bytes: None, ..paper };
+    let auto = PolicyOptions { depth_auto: true, ..deep };
+    assert_eq!(counts(paper, &four, 1), [3413, 2400, 7114, 15, 622, 3]);
+    assert_eq!(counts(requests, &eight, 2), [4165, 4199, 2809, 23, 1355, 0]);
+    assert_eq!(counts(deep.relaxed(8), &eight, 3), [4202, 4890, 2013, 23, 1355, 0]);
+    assert_eq!(counts(auto.relaxed(4), &four, 4), [4054, 2645, 4938, 18, 741, 0]);
+    assert_eq!(counts(auto.relaxed(8), &eight, 5), [3411, 5101, 4137, 46, 1476, 0]);
+}
