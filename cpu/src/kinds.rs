@@ -1,7 +1,7 @@
 //! Which schedulers are there, by name?
 //!
 //! ```text
-//!   cfs  kvm  xen-credit                 bases: a queue per core
+//!   cfs  eevdf  kvm  xen-credit          bases: a queue per core
 //!   pmqfq-  pmqfq-printed-               extensions, each on any base: pmqfq-cfs, pmqfq-kvm, pmqfq-xen, pin-cfs, ...
 //!   pin-  relaxed-co-  gleaner-
 //!   ideal  sfqd  min-sfqd  fsfqd         one queue for all cores
@@ -23,6 +23,8 @@ use crate::xen_credit::{XenCredit, XenCreditOptions};
 pub enum Base {
     /// Linux's CFS.
     Cfs(CfsOptions),
+    /// Linux's EEVDF, on CFS's queues.
+    Eevdf(CfsOptions),
     /// CFS for virtual CPUs, which cannot move at once.
     Kvm(CfsOptions),
     /// Xen's credit scheduler.
@@ -62,21 +64,27 @@ impl Kind {
     /// All names.
     pub const NAMES: &[&str] = &[
         "cfs",
+        "eevdf",
         "kvm",
         "xen-credit",
         "pmqfq-cfs",
+        "pmqfq-eevdf",
         "pmqfq-kvm",
         "pmqfq-xen",
         "pmqfq-printed-cfs",
+        "pmqfq-printed-eevdf",
         "pmqfq-printed-kvm",
         "pmqfq-printed-xen",
         "pin-cfs",
+        "pin-eevdf",
         "pin-kvm",
         "pin-xen",
         "relaxed-co-cfs",
+        "relaxed-co-eevdf",
         "relaxed-co-kvm",
         "relaxed-co-xen",
         "gleaner-cfs",
+        "gleaner-eevdf",
         "gleaner-kvm",
         "gleaner-xen",
         "ideal",
@@ -107,11 +115,12 @@ impl Kind {
             _ => {}
         }
         let (extension, base) = match name.rsplit_once('-') {
-            Some((extension, base @ ("cfs" | "kvm" | "xen"))) => (extension, base),
+            Some((extension, base @ ("cfs" | "eevdf" | "kvm" | "xen"))) => (extension, base),
             _ => ("", name),
         };
         let base = match base {
             "cfs" => Base::Cfs(CfsOptions::new()),
+            "eevdf" => Base::Eevdf(CfsOptions::eevdf()),
             "kvm" => Base::Kvm(CfsOptions::kvm()),
             _ => Base::XenCredit(XenCreditOptions::new()),
         };
@@ -147,6 +156,7 @@ impl Kind {
         };
         let base = match base {
             Base::Cfs(_) => "cfs",
+            Base::Eevdf(_) => "eevdf",
             Base::Kvm(_) => "kvm",
             Base::XenCredit(_) if extension.is_empty() => "xen-credit",
             Base::XenCredit(_) => "xen",
@@ -178,7 +188,7 @@ impl Kind {
                     _ => tasks,
                 };
                 match base {
-                    Base::Cfs(options) | Base::Kvm(options) => {
+                    Base::Cfs(options) | Base::Eevdf(options) | Base::Kvm(options) => {
                         extension.over(Cfs::new(machine, tasks, *options)?, tasks)
                     }
                     Base::XenCredit(options) => extension.over(XenCredit::new(machine, tasks, *options)?, tasks),
@@ -233,7 +243,7 @@ mod tests {
     fn a_name_that_is_none_is_refused_with_those_that_are() {
         let refusal = Kind::parse("pmqfq-bsd").unwrap_err();
         assert!(
-            refusal.starts_with("scheduler \"pmqfq-bsd\", allowed are cfs, kvm, xen-credit, pmqfq-cfs,"),
+            refusal.starts_with("scheduler \"pmqfq-bsd\", allowed are cfs, eevdf, kvm, xen-credit, pmqfq-cfs,"),
             "{refusal}"
         );
         assert!(["", "xen", "pin", "cfs-cfs", "pmqfq-ideal"].iter().all(|name| Kind::of(name).is_none()));

@@ -82,7 +82,7 @@ impl RunQueues for Cfs {
         let queue = &mut self.queues[core.index()];
         let was_there = queue.order.remove(&(vruntime, thread));
         assert!(was_there, "{thread:?} does not wait on {core:?}");
-        queue.running = Some(Running { thread, charged_ns: now_ns });
+        queue.running = Some(Running::from(thread, now_ns));
         self.note(core);
         // The tick ends slices; it gets the length of the run.
         Run { thread, until_ns: None }

@@ -236,3 +236,45 @@ proptest! {
         prop_assert_eq!(running, cores.min(count - blocked.len()));
     }
 }
+
+#[test]
+fn under_eevdf_weights_share_a_core_and_slices_grow_with_the_cores() {
+    let (mut by_hand, threads) = on(1, 1, &[1024, 3072], CfsOptions::eevdf());
+    threads.iter().for_each(|thread| by_hand.wake(*thread));
+    by_hand.run_to(4_000 * MS);
+    let got = share(&by_hand, threads[0]);
+    assert!((got - 0.25).abs() < 0.01, "{got}");
+    let slice = |cores| on(cores, 1, &[1024], CfsOptions::eevdf()).0.scheduler.deadline_slice_ns();
+    assert_eq!([1, 4, 64].map(slice), [Some(700 * US), Some(2_100 * US), Some(2_800 * US)]);
+}
+
+#[test]
+fn under_eevdf_who_sleeps_briefly_waits_for_a_tick_and_then_takes_the_core_until_it_has_caught_up() {
+    let (mut by_hand, threads) = on(1, 1, &[1024; 2], CfsOptions::eevdf());
+    let (hog, blocker) = (threads[0], threads[1]);
+    by_hand.wake(hog);
+    by_hand.run_to(10 * MS);
+    let mut waits = Vec::new();
+    for _ in 0..60 {
+        let woken_ns = by_hand.now_ns();
+        by_hand.wake(blocker);
+        while by_hand.running(0) != Some(blocker) {
+            by_hand.run_to(by_hand.now_ns() + 10 * US);
+        }
+        waits.push(by_hand.now_ns() - woken_ns);
+        by_hand.run_to(by_hand.now_ns() + 300 * US);
+        by_hand.block(blocker);
+        by_hand.run_to(by_hand.now_ns() + 50 * US);
+    }
+    let at_once = waits.iter().filter(|wait| **wait == 0).count();
+    assert!((45..57).contains(&at_once) && waits.iter().all(|wait| *wait <= 4 * MS), "{waits:?}");
+    // Not all of its half: the hog had 10 ms before, and the time in which the other one slept.
+    let got = share(&by_hand, blocker);
+    assert!((0.3..0.45).contains(&got), "{got}");
+}
+
+#[test]
+fn an_eevdf_slice_of_nothing_is_refused_in_a_sentence() {
+    let options = CfsOptions { order: Order::Deadline { base_slice_ns: 0 }, ..CfsOptions::eevdf() };
+    assert_eq!(options.check(), Err("base-slice is 0, allowed is 1 ns and more".into()));
+}

@@ -396,3 +396,22 @@ proptest! {
         prop_assert!(app.by_thread.iter().all(|thread| thread.cpu_ns >= rounds * 10 * US), "{rounds} rounds, {:?}", app.by_thread);
     }
 }
+
+#[test]
+fn simulated_eevdf_starves_barriers_as_the_kernels_does_from_300_us_on_and_less_at_100_us() {
+    // Cores of four beside four hogs, and what Linux 7.2 gave the same programs (docs/lab/scx.md).
+    let cores = |compute_ns: u64| {
+        let parameters = Parameters { compute_ns: Some(compute_ns), ..Parameters::of(4) };
+        let app = of_body("app", profiles::find("barrier-loop").unwrap().body(parameters));
+        let programs = vec![app, program("hogs", "hog", 4)];
+        let scenario = Scenario { warm_up_ns: 500 * MS, measured_ns: 2_000 * MS, ..scenario("eevdf", 4, programs) };
+        run(&scenario).unwrap().program("app").cores_used
+    };
+    for (compute_ns, measured) in [(300 * US, 0.83), (3 * MS, 1.68)] {
+        let simulated = cores(compute_ns);
+        assert!((simulated / measured - 1.0).abs() < 0.15, "{simulated} beside {measured} at {compute_ns} ns");
+    }
+    // A miss: the kernel makes as many rounds a second at 100 us as at 300 us, the simulation three times as many.
+    let simulated = cores(100 * US);
+    assert!((0.8..1.0).contains(&simulated), "{simulated} beside 0.33");
+}

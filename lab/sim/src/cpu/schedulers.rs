@@ -2,7 +2,7 @@
 
 use super::scenario::Scenario;
 use mqfq_config::{ConfigError, Section};
-use mqfq_cpu::cfs::CfsOptions;
+use mqfq_cpu::cfs::{CfsOptions, Order};
 use mqfq_cpu::gleaner::GleanerOptions;
 use mqfq_cpu::ideal::IdealOptions;
 use mqfq_cpu::kinds::{Base, Extension};
@@ -32,8 +32,9 @@ const CFS: Group = (
         "cache-hot",
         "preempted-stays",
     ],
-    "cfs and kvm, and what is built on them",
+    "cfs, eevdf and kvm, and what is built on them",
 );
+const EEVDF: Group = (&["base-slice"], "eevdf, and what is built on it");
 const XEN: Group = (&["slice", "accounting", "boost"], "xen-credit, and what is built on it");
 const PER_CORE: Group = (&["tick"], "all but ideal, sfqd, min-sfqd and fsfqd");
 const PMQFQ: Group =
@@ -43,7 +44,7 @@ const GLEANER: Group = (&["interval", "fine", "busy"], "gleaner");
 const CENTRAL: Group = (&["quantum"], "ideal, sfqd, min-sfqd and fsfqd");
 const IDEAL: Group = (&["min-slice"], "ideal");
 
-const GROUPS: &[Group] = &[CFS, XEN, PER_CORE, PMQFQ, RELAXED_CO, GLEANER, CENTRAL, IDEAL];
+const GROUPS: &[Group] = &[CFS, EEVDF, XEN, PER_CORE, PMQFQ, RELAXED_CO, GLEANER, CENTRAL, IDEAL];
 
 /// Keys of `[scheduler]`: `kind`, and those of all groups.
 pub const KEYS: &[&str] = &[
@@ -57,6 +58,7 @@ pub const KEYS: &[&str] = &[
     "imbalance",
     "cache-hot",
     "preempted-stays",
+    "base-slice",
     "slice",
     "accounting",
     "boost",
@@ -105,7 +107,7 @@ pub fn parse(root: &Section<'_, '_>) -> Result<SchedulerKind, ConfigError> {
     let checked = match &mut kind {
         SchedulerKind::PerCore(extension, base) => {
             let base = match base {
-                Base::Cfs(options) | Base::Kvm(options) => settings.cfs(options)?,
+                Base::Cfs(options) | Base::Eevdf(options) | Base::Kvm(options) => settings.cfs(options)?,
                 Base::XenCredit(options) => settings.xen(options)?,
             };
             let extension = match extension {
@@ -133,9 +135,10 @@ fn groups_of(kind: &SchedulerKind) -> Vec<Group> {
         SchedulerKind::FairQueue(..) => return vec![CENTRAL],
         SchedulerKind::PerCore(extension, base) => (extension, base),
     };
-    let of_base = match base {
-        Base::Cfs(_) | Base::Kvm(_) => CFS,
-        Base::XenCredit(_) => XEN,
+    let of_base: &[Group] = match base {
+        Base::Cfs(_) | Base::Kvm(_) => &[CFS],
+        Base::Eevdf(_) => &[CFS, EEVDF],
+        Base::XenCredit(_) => &[XEN],
     };
     let of_extension = match extension {
         Extension::Plain | Extension::Pin => None,
@@ -143,7 +146,7 @@ fn groups_of(kind: &SchedulerKind) -> Vec<Group> {
         Extension::RelaxedCo(_) => Some(RELAXED_CO),
         Extension::Gleaner(_) => Some(GLEANER),
     };
-    [PER_CORE, of_base].into_iter().chain(of_extension).collect()
+    std::iter::once(PER_CORE).chain(of_base.iter().copied()).chain(of_extension).collect()
 }
 
 /// What the options themselves refuse.
@@ -179,6 +182,9 @@ impl Settings<'_, '_, '_> {
         self.time("cache-hot", &mut options.cache_hot_ns, 0)?;
         self.time("preempted-stays", &mut options.preempted_stays_ns, 0)?;
         self.flag("wake-affine", &mut options.wake_affine)?;
+        if let Order::Deadline { base_slice_ns } = &mut options.order {
+            self.time("base-slice", base_slice_ns, 1_000)?;
+        }
         if let Some(entry) = self.section.get("imbalance") {
             options.imbalance_percent = entry.number(100..=10_000)?;
         }
