@@ -92,13 +92,19 @@ impl Document {
         Some(keys.iter().map(|(key, value)| (key.clone(), json(value))).collect())
     }
 
-    /// A thing that is there has the keys that it has in `from`, where it is there as well.
+    /// A thing is as it is in `from`: with these keys, or not there.
     pub(crate) fn replace(&mut self, kind: Kind, name: &str, mut from: Document) {
         let keys = from.table.get_mut(kind.section()).and_then(toml::Value::as_table_mut);
         let keys = keys.and_then(|things| things.remove(name));
-        let things = self.table.get_mut(kind.section()).and_then(toml::Value::as_table_mut);
-        if let (Some(things), Some(keys)) = (things, keys) {
-            things.insert(name.to_owned(), keys);
+        // What the reader has read has no section that is something else.
+        if let Ok(things) = section(&mut self.table, kind) {
+            match keys {
+                Some(keys) => drop(things.insert(name.to_owned(), keys)),
+                None => drop(things.remove(name)),
+            }
+            if things.is_empty() {
+                self.table.remove(kind.section());
+            }
         }
         self.text = None;
     }

@@ -33,12 +33,14 @@ pub struct Candidate {
     thing: Option<(Kind, String)>,
 }
 
-/// A proposal that changes values of one thing that stays.
+/// A proposal that changes one thing.
 pub struct Narrow {
-    /// A document of this thing alone, as it would be.
+    /// A document of this thing alone, as it would be: without it, if it goes.
     pub document: Document,
     /// Never empty.
     pub changes: Vec<KeyChange>,
+    /// The thing of a `Put` is new.
+    pub created: bool,
     thing: (Kind, String),
 }
 
@@ -83,22 +85,32 @@ impl Ledger {
     /// The proposal as a change of `keys` of one thing, at a price that does not grow with the document. `None`: it is
     /// about something else, changes nothing or would be refused, and [`Ledger::candidate`] has the answer.
     pub fn narrow(&self, proposal: &Proposal, keys: &[&str]) -> Option<Narrow> {
-        let Edit::Patch(kind, name, patch) = &proposal.edit else { return None };
-        if patch.keys().any(|key| !keys.contains(&key.as_str())) || self.refuse_stale(proposal).is_err() {
-            return None;
-        }
-        let before = self.document.only(*kind, name);
+        let Edit::Patch(_, _, patch) = &proposal.edit else { return None };
+        let has_others = patch.keys().any(|key| !keys.contains(&key.as_str()));
+        if has_others { None } else { self.narrow_any(proposal) }
+    }
+
+    /// The proposal as a change of one thing, which may come or go, at a price that does not grow with the document.
+    /// `None`: as of [`Ledger::narrow`].
+    pub fn narrow_any(&self, proposal: &Proposal) -> Option<Narrow> {
+        let (kind, name) = proposal.edit.thing()?;
+        self.refuse_stale(proposal).ok()?;
+        let before = self.document.only(kind, name);
         let document = before.edited(&proposal.edit).ok()?;
         let changes = before.changes_to(&document);
-        (!changes.is_empty()).then(|| Narrow { document, changes, thing: (*kind, name.clone()) })
+        let created = matches!(&proposal.edit, Edit::Put(..)) && !before.has(kind, name);
+        (!changes.is_empty()).then(|| Narrow { document, changes, created, thing: (kind, name.to_owned()) })
     }
 
     /// The narrow change is in force from now on, `at`. In no time if nobody else has the document.
     pub fn accept_narrow(&mut self, narrow: Narrow, by: &By, at: SystemTime) {
-        let Narrow { document, changes, thing } = narrow;
+        let Narrow { document, changes, thing, .. } = narrow;
         self.mark(&changes, by, at);
+        match document.has(thing.0, &thing.1) {
+            true => drop(self.things.insert(thing.clone(), self.revision)),
+            false => drop(self.things.remove(&thing)),
+        }
         Arc::make_mut(&mut self.document).replace(thing.0, &thing.1, document);
-        self.things.insert(thing, self.revision);
     }
 
     fn refuse_stale(&self, proposal: &Proposal) -> Result<(), Refusal> {
@@ -194,6 +206,29 @@ impl Ledger {
                 in_force.retain(|_, value| !value.is_null());
             }
             *thing = self.with_marks(kind, name, configured.clone(), in_force);
+        }
+    }
+
+    /// The same after any narrow change: `touched` are all things that are other than before, or have something else in
+    /// force.
+    pub fn follow_all<'n>(
+        &self,
+        state: &mut State,
+        touched: impl IntoIterator<Item = (Kind, &'n str)>,
+        in_force: impl Fn(Kind, &str) -> Map<String, Value>,
+    ) {
+        state.revision = self.revision;
+        for (kind, name) in touched {
+            let things = state.things.entry(kind.plural().to_owned()).or_default();
+            let thing = self.document.thing(kind, name);
+            let thing = thing.map(|keys| self.with_marks(kind, name, keys, in_force(kind, name)));
+            // In the document's order, which is that of names.
+            match (things.binary_search_by(|thing| thing.name.as_str().cmp(name)), thing) {
+                (Ok(at), Some(thing)) => things[at] = thing,
+                (Ok(at), None) => drop(things.remove(at)),
+                (Err(at), Some(thing)) => things.insert(at, thing),
+                (Err(_), None) => {}
+            }
         }
     }
 

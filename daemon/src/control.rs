@@ -9,7 +9,8 @@
 
 use crate::config::caps;
 use crate::config::control::ControlConfig;
-use crate::config::{Config, ConfigError, DevicePlan, HeldFiles, Medium, Plan};
+use crate::config::kept::{Kept, Part};
+use crate::config::{Config, ConfigError, DevicePlan, GroupPlan, HeldFiles, Medium, Plan};
 use crate::output::Output;
 use crate::reconcile::{Change, Reconciler, Refusals};
 use crate::upgrade;
@@ -26,7 +27,7 @@ use mqfq_control::{Applied, By, Control, Edit, Kind, Listen, Proposal, Refusal, 
 use mqfq_front::socket::SocketAddress;
 use mqfq_front::tls::Keys;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -84,6 +85,8 @@ pub struct Running {
 struct Changing {
     reconciler: Reconciler,
     ledger: Ledger,
+    /// The document as it was read. `None`: the next change reads it.
+    kept: Option<Kept>,
     /// Each change repeats them.
     has_warnings: bool,
 }
@@ -122,7 +125,12 @@ impl Running {
             ready_at: Instant::now(),
             is_draining: AtomicBool::new(false),
             counters,
-            changing: Mutex::new(Changing { has_warnings: !reconciler.plan().warnings.is_empty(), reconciler, ledger }),
+            changing: Mutex::new(Changing {
+                has_warnings: !reconciler.plan().warnings.is_empty(),
+                reconciler,
+                ledger,
+                kept: None,
+            }),
             shown: Mutex::new(shown),
         }
     }
@@ -198,12 +206,14 @@ impl Running {
             let sentence = "[control] cannot change while serving, allowed is to change it by a restart";
             return refused(Fault::Conflict, sentence.to_owned());
         }
+        // Of a text of somebody's own the order is another one.
+        let kept = if candidate.document.text().1 { None } else { Kept::new(&config) };
         let mut new = match config.check(&HeldFiles { plan: changing.reconciler.plan(), but: None }) {
             Ok(new) => new,
             Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };
         let warnings = std::mem::take(&mut new.warnings);
-        let Changing { reconciler, ledger, has_warnings } = changing;
+        let Changing { reconciler, ledger, has_warnings, kept: kept_before } = changing;
         if !proposal.dry_run {
             warnings.iter().for_each(|warning| self.output.note(warning));
         }
@@ -214,6 +224,7 @@ impl Running {
         let (changes, created) = (candidate.changes.clone(), candidate.created);
         if !proposal.dry_run {
             *has_warnings = !warnings.is_empty();
+            *kept_before = kept;
             ledger.accept(candidate, &proposal.by, SystemTime::now());
             let state = Arc::new(state_of(&self.origin, ledger, reconciler.plan(), &self.engine));
             let mut shown = self.shown();
@@ -227,16 +238,17 @@ impl Running {
     /// alone. `None`: it is another change, or not plain, and nothing was done.
     fn propose_narrow(&self, changing: &mut Changing, proposal: &Proposal) -> Option<Applied> {
         let Edit::Patch(kind @ Kind::Tenant, name, _) = &proposal.edit else { return None };
-        let Changing { reconciler, ledger, has_warnings } = changing;
-        let is_plain = !proposal.dry_run && !*has_warnings && self.origin.control.is_some();
-        // While a device is closed every change is to open it, or is refused.
-        if !is_plain || self.shown().closed.is_some() {
+        if !self.is_plain(changing, proposal) {
             return None;
         }
+        let Changing { reconciler, ledger, kept, .. } = changing;
         let narrow = ledger.narrow(proposal, &NARROW_KEYS)?;
         let config = Config::parse(DOCUMENT, &narrow.document.text().0).ok()?;
         let [tenant] = &config.tenants[..] else { return None };
         let done = reconciler.set_tenant(name, tenant.weight, tenant.caps)?;
+        if let Some(kept) = kept {
+            kept.set(Part::Tenant(name.clone(), Some(Box::new(tenant.clone()))));
+        }
         let changes = narrow.changes.clone();
         let mut in_force: Map<String, Value> = caps::KEYS.iter().map(|key| ((*key).into(), Value::Null)).collect();
         in_force.extend(caps::in_force(tenant.caps));
@@ -249,6 +261,67 @@ impl Running {
         ledger.follow(Arc::make_mut(&mut shown.state), *kind, name, in_force);
         let sentences = done.iter().map(Change::sentence).collect();
         Some(Applied { done: sentences, ..ledger.applied(changes, false, false) })
+    }
+
+    /// A change that one section is enough for.
+    fn is_plain(&self, changing: &Changing, proposal: &Proposal) -> bool {
+        let is_plain = !proposal.dry_run && !changing.has_warnings && self.origin.control.is_some();
+        // While a device is closed every change is to open it, or is refused.
+        is_plain && self.shown().closed.is_none()
+    }
+
+    /// A change of one tenant or export, which may come or go: the reader reads that section alone, and what is shown
+    /// changes where it must. All are checked together as by [`Running::change`]. `None`: it is another change, would
+    /// be refused or warned about, and nothing was done.
+    fn propose_one(&self, changing: &mut Changing, proposal: &Proposal) -> Option<Done> {
+        let (kind, name) = proposal.edit.thing()?;
+        if !self.is_plain(changing, proposal) {
+            return None;
+        }
+        let Changing { reconciler, ledger, kept, .. } = changing;
+        let kept = kept.as_mut()?;
+        let narrow = ledger.narrow_any(proposal)?;
+        let part = Part::of(kind, name, Config::parse(DOCUMENT, &narrow.document.text().0).ok()?)?;
+        let before: Vec<String> = owners(reconciler.plan(), kind, name);
+        let is_split = |plan: &Plan| plan.devices.values().any(|device| !device.groups.is_empty());
+        let was_split = is_split(reconciler.plan());
+        let undo = kept.set(part);
+        let plan = kept.config().clone().check(&HeldFiles { plan: reconciler.plan(), but: None });
+        let Some(plan) = plan.ok().filter(|plan| plan.warnings.is_empty()) else {
+            kept.set(undo);
+            return None;
+        };
+        let done = match reconciler.propose(&plan, false) {
+            Ok(done) => done,
+            Err(Refusals(sentences)) => {
+                kept.set(undo);
+                let sentence = without_place(&sentences.join("; ")).to_owned();
+                return Some((Vec::new(), Err(Refusal::new(Fault::Conflict, sentence))));
+            }
+        };
+        let (changes, created) = (narrow.changes.clone(), narrow.created);
+        let mut shown = self.shown();
+        // Whoever else has it would have it copied.
+        shown.document = Arc::default();
+        ledger.accept_narrow(narrow, &proposal.by, SystemTime::now());
+        shown.document = ledger.document();
+        let plan = reconciler.plan();
+        if was_split || is_split(plan) {
+            // Weights of others may be others.
+            shown.state = Arc::new(state_of(&self.origin, ledger, plan, &self.engine));
+        } else {
+            let after = owners(plan, kind, name);
+            // Tenants and devices of exports: what they have in force may begin or end with one.
+            let with_it =
+                before.iter().chain(&after).flat_map(|name| [(Kind::Tenant, &**name), (Kind::Device, &**name)]);
+            let touched: BTreeSet<(Kind, &str)> = with_it.chain([(kind, name)]).collect();
+            let in_force = in_force(plan, &self.engine, &|kind, name| touched.contains(&(kind, name)));
+            let of = |kind, name: &str| in_force.get(&(kind, name.to_owned())).cloned().unwrap_or_default();
+            ledger.follow_all(Arc::make_mut(&mut shown.state), touched.iter().copied(), of);
+        }
+        debug_assert_eq!(*shown.state, state_of(&self.origin, ledger, plan, &self.engine), "{:?}", proposal.edit);
+        let sentences = done.iter().map(Change::sentence).collect();
+        Some((done, Ok(Applied { done: sentences, ..ledger.applied(changes, created, false) })))
     }
 
     /// As it is configured: a device that a failed attempt has left closed is in the document alone.
@@ -364,6 +437,9 @@ impl Server for Running {
         if let Some(applied) = self.propose_narrow(&mut changing, proposal) {
             return self.tell(&proposal.by, (Vec::new(), Ok(applied))).1;
         }
+        if let Some(done) = self.propose_one(&mut changing, proposal) {
+            return self.tell(&proposal.by, done).1;
+        }
         let candidate = changing.ledger.candidate(proposal)?;
         if candidate.changes.is_empty() {
             return Ok(changing.ledger.applied(Vec::new(), false, proposal.dry_run));
@@ -463,22 +539,38 @@ fn state_of(origin: &Origin, ledger: &Ledger, plan: &Plan, engine: &Engine) -> S
     if origin.control.is_none() {
         return State { revision: ledger.revision(), things: BTreeMap::new() };
     }
-    let in_force = in_force(plan, engine);
+    let in_force = in_force(plan, engine, &|_, _| true);
     ledger.state(|kind, name| in_force.get(&(kind, name.to_owned())).cloned().unwrap_or_default())
 }
 
-/// What holds of everything that an export uses, by the config's keys; sizes in bytes.
-fn in_force(plan: &Plan, engine: &Engine) -> BTreeMap<(Kind, String), Map<String, Value>> {
+/// Names of the tenant and the device of an export of this name, as it runs.
+fn owners(plan: &Plan, kind: Kind, name: &str) -> Vec<String> {
+    let own = plan.exports.values().filter(|export| kind == Kind::Export && export.name == name);
+    own.flat_map(|export| {
+        let device = &plan.devices[export.device];
+        [device.config.name.clone(), device.flows[export.flow].tenant.clone()]
+    })
+    .collect()
+}
+
+/// What holds of everything that an export uses and that is `wanted`, by the config's keys; sizes in bytes.
+fn in_force(
+    plan: &Plan,
+    engine: &Engine,
+    wanted: &dyn Fn(Kind, &str) -> bool,
+) -> BTreeMap<(Kind, String), Map<String, Value>> {
     let mut all: BTreeMap<(Kind, String), Map<String, Value>> = BTreeMap::new();
     for (slot, device) in plan.devices.iter() {
-        let policy = engine.policy(slot.place());
-        let mut keys = Map::new();
-        keys.insert("policy".into(), policy.kind.name().into());
-        keys.insert("size".into(), device.size_bytes.into());
-        keys.insert("queue-depth".into(), device.config.queue_depth.into());
-        all.insert((Kind::Device, device.config.name.clone()), keys);
-        groups_in_force(device, &mut all);
-        for flow in device.flows.values() {
+        if wanted(Kind::Device, &device.config.name) {
+            let policy = engine.policy(slot.place());
+            let mut keys = Map::new();
+            keys.insert("policy".into(), policy.kind.name().into());
+            keys.insert("size".into(), device.size_bytes.into());
+            keys.insert("queue-depth".into(), device.config.queue_depth.into());
+            all.insert((Kind::Device, device.config.name.clone()), keys);
+        }
+        groups_in_force(device, wanted, &mut all);
+        for flow in device.flows.values().filter(|flow| wanted(Kind::Tenant, &flow.tenant)) {
             let keys = all.entry((Kind::Tenant, flow.tenant.clone())).or_default();
             if flow.export.is_none() {
                 keys.insert("weight".into(), flow.weight.get().into());
@@ -493,7 +585,7 @@ fn in_force(plan: &Plan, engine: &Engine) -> BTreeMap<(Kind, String), Map<String
             keys.extend(caps::in_force(flow.caps));
         }
     }
-    for export in plan.exports.values() {
+    for export in plan.exports.values().filter(|export| wanted(Kind::Export, &export.name)) {
         let device = &plan.devices[export.device];
         let flow = &device.flows[export.flow];
         let mut keys = Map::new();
@@ -509,7 +601,7 @@ fn in_force(plan: &Plan, engine: &Engine) -> BTreeMap<(Kind, String), Map<String
         all.insert((Kind::Export, export.name.clone()), keys);
     }
     for (address, exports) in &plan.listeners {
-        for export in exports {
+        for export in exports.iter().filter(|export| wanted(Kind::Export, &plan.exports[**export].name)) {
             let keys = all.entry((Kind::Export, plan.exports[*export].name.clone())).or_default();
             let addresses = keys.entry(address.front_end().name()).or_insert_with(|| json!([]));
             addresses.as_array_mut().expect("made as one").push(address.to_string().into());
@@ -519,9 +611,14 @@ fn in_force(plan: &Plan, engine: &Engine) -> BTreeMap<(Kind, String), Map<String
 }
 
 /// The same of groups, and of tenants whose exports are flows.
-fn groups_in_force(device: &DevicePlan, all: &mut BTreeMap<(Kind, String), Map<String, Value>>) {
-    for group in &device.groups {
-        let kind = if group.is_tenant { Kind::Tenant } else { Kind::Group };
+fn groups_in_force(
+    device: &DevicePlan,
+    wanted: &dyn Fn(Kind, &str) -> bool,
+    all: &mut BTreeMap<(Kind, String), Map<String, Value>>,
+) {
+    let kind = |group: &GroupPlan| if group.is_tenant { Kind::Tenant } else { Kind::Group };
+    for group in device.groups.iter().filter(|group| wanted(kind(group), &group.name)) {
+        let kind = kind(group);
         let keys = all.entry((kind, group.name.clone())).or_default();
         keys.insert("weight".into(), group.weight.get().into());
         if let Some(parent) = group.parent {

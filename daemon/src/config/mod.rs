@@ -15,6 +15,7 @@ mod check;
 pub mod control;
 mod cost;
 pub mod family;
+pub mod kept;
 #[cfg(test)]
 mod message_tests;
 mod overlap;
