@@ -125,3 +125,19 @@ impl Command {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Op;
+    use crate::tag::Tag;
+
+    #[test]
+    fn a_command_knows_how_many_buffers_it_has_beside_the_first() {
+        let one = Command::new(Tag(0), Op::Write, 0, 512, Some(Buffer::new(512)));
+        assert_eq!((one.more.len(), one.more.is_empty(), one.segments()), (0, true, 1));
+        let three = one.and(Buffer::new(512), 512).and(Buffer::new(512), 100);
+        assert_eq!((three.more.len(), three.more.is_empty(), three.segments()), (2, false, 3));
+        assert_eq!((three.length_bytes, three.more.is_none()), (1124, false));
+    }
+}

@@ -128,3 +128,58 @@ impl Given {
         self.0 >= LOOK_BYTES
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Owner = Owner(1);
+
+    #[test]
+    fn what_a_client_was_given_counts_within_one_turn() {
+        let mut turn = Turn::default();
+        turn.begin();
+        // A small request counts as 2 KiB; 95 of them are not all, the 96th is.
+        let given: Vec<Given> = (0..96).map(|_| turn.give(ONE, 512)).collect();
+        assert_eq!(given.iter().map(|given| given.is_all()).collect::<Vec<_>>(), [&[false; 95][..], &[true]].concat());
+        assert_eq!(given.iter().position(|given| given.is_worth_a_look()), Some(31), "64 KiB");
+        // Another client has its own, and the next turn begins at nothing.
+        assert_eq!(turn.give(Owner(7), LOOK_BYTES - 1).0, LOOK_BYTES - 1);
+        assert!(turn.give(Owner(7), 1).is_worth_a_look());
+        turn.begin();
+        assert_eq!([turn.give(ONE, 4096).0, turn.give(ONE, 4096).0, turn.give(Owner(0), 0).0], [4096, 8192, 2048]);
+        // Not given anything for a turn: not what it was given then.
+        turn.begin();
+        turn.begin();
+        assert_eq!([turn.give(ONE, u32::MAX).0, turn.give(ONE, u32::MAX).0], [u32::MAX; 2]);
+    }
+
+    #[test]
+    fn a_turn_is_watched_while_somebody_competes_and_for_sixteen_turns_after() {
+        let mut turn = Turn::default();
+        turn.compete();
+        assert!(!turn.is_watched(), "nobody tells its turns");
+        turn.begin();
+        turn.compete();
+        assert!(turn.is_watched() && !turn.is_over());
+        let watched = (0..20).map(|_| {
+            turn.begin();
+            turn.is_watched()
+        });
+        assert_eq!(watched.filter(|is_watched| *is_watched).count(), 15, "and the one in which it was seen");
+    }
+
+    #[test]
+    fn a_turn_ends_for_nobody_or_for_a_flow_which_is_told_once() {
+        let mut turn = Turn::default();
+        turn.begin();
+        turn.end();
+        assert_eq!((turn.is_over(), turn.take_held_back()), (true, None));
+        turn.begin();
+        assert!(!turn.is_over());
+        turn.end_for(FlowId(3));
+        assert!(turn.is_over());
+        turn.begin();
+        assert_eq!([turn.take_held_back(), turn.take_held_back()], [Some(FlowId(3)), None]);
+    }
+}

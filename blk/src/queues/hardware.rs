@@ -482,3 +482,71 @@ impl State {
         count
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::device::null::NullDevice;
+    use crate::device::{Device, QueueOptions};
+
+    fn queue(workers: usize, depth: u16) -> Arc<HardwareQueue> {
+        let shape = Shape { workers, depth, is_set: false, keeps_spares: true };
+        let interrupt: Interrupt = Arc::new(|_| ());
+        let open = |interrupt| {
+            NullDevice::new(1 << 20).open_shared_queue(QueueOptions {
+                hctx: HctxId(0),
+                depth,
+                #[cfg(feature = "uring")]
+                ring: None,
+                interrupt,
+            })
+        };
+        HardwareQueue::open(shape, HctxId(0), &interrupt, open).expect("it has no limits")
+    }
+
+    fn spares(queue: &HardwareQueue, worker: u16) -> usize {
+        // Relaxed: one thread.
+        let word = queue.spares[usize::from(worker)].0.load(Ordering::Relaxed);
+        (0..SPARES).filter(|at| (word >> (16 * at)) as u16 != u16::MAX).count()
+    }
+
+    #[test]
+    fn a_worker_gets_up_to_four_tags_more_while_there_is_enough_for_everybodys() {
+        // Two workers: eight tags are to stay.
+        for (depth, more, free) in [(1, 0, 0), (8, 0, 7), (9, 0, 8), (10, 1, 8), (12, 3, 8), (13, 4, 8), (64, 4, 59)] {
+            let queue = queue(2, depth);
+            assert!(queue.acquire(0).is_some());
+            let state = |queue: &HardwareQueue| (spares(queue, 0), queue.with(|state| state.tags.free()));
+            assert_eq!(state(&queue), (more, free), "a depth of {depth}");
+            if more > 0 {
+                assert!(queue.acquire(0).is_some());
+                assert_eq!(state(&queue), (more - 1, free), "the second comes without the lock");
+            }
+        }
+    }
+
+    #[test]
+    fn tags_to_spare_are_taken_last_put_first_and_by_others_all_at_once() {
+        let spares = Spares(AtomicU64::new(NO_SPARES));
+        assert_eq!(spares.take(), None);
+        let put = [3, 0, 7, 65_000, 9].map(|tag| spares.put(Tag(tag)));
+        assert_eq!(put, [true, true, true, true, false]);
+        assert_eq!(spares.take(), Some(Tag(65_000)));
+        assert_eq!(spares.take_all().collect::<Vec<_>>(), [Tag(7), Tag(0), Tag(3)]);
+        assert_eq!((spares.take(), spares.take_all().count()), (None, 0));
+    }
+
+    #[test]
+    fn a_worker_without_a_tag_takes_those_that_others_have_to_spare() {
+        let queue = queue(2, 13);
+        let mut tags: Vec<Tag> = (0..5).flat_map(|_| queue.acquire(0)).collect();
+        tags.extend((0..8).flat_map(|_| queue.acquire(1)));
+        tags.sort_by_key(|tag| tag.0);
+        assert_eq!(tags, (0..13).map(Tag).collect::<Vec<_>>(), "each once");
+        assert_eq!((queue.acquire(0), queue.acquire(1)), (None, None));
+        // With spares at worker 1, worker 0 finds them.
+        let queue = self::queue(2, 13);
+        assert!(queue.acquire(1).is_some());
+        assert_eq!((0..13).flat_map(|_| queue.acquire(0)).count(), 12);
+    }
+}

@@ -490,6 +490,43 @@ fn a_worker_that_goes_away_leaves_its_tag_to_the_next() {
 }
 
 #[test]
+fn a_worker_that_goes_away_while_it_waits_is_passed_over() {
+    let mut world = World::new(SHARED_HARDWARE, 4, 8, 1);
+    world.ports[0].submit(command(0, 0)).unwrap();
+    world.ports[0].ring_doorbell(0);
+    // 1, 2 and 3 wait, in this order; 2 goes.
+    assert!((1..4).all(|worker| world.ports[worker].submit(command(worker, 0)).is_err()));
+    drop(world.ports.remove(2));
+    let mut next = |world: &mut World, at: usize| {
+        world.device_step(0);
+        world.kicks.lock().unwrap().clear();
+        world.ports[at].reap(0, &mut Vec::new());
+        world.kicks.lock().unwrap().last().copied()
+    };
+    assert_eq!(next(&mut world, 0), Some(HctxId(1)));
+    world.ports[1].submit(command(1, 0)).unwrap();
+    world.ports[1].ring_doorbell(0);
+    assert_eq!(next(&mut world, 1), Some(HctxId(3)));
+    assert!(world.ports[2].submit(command(3, 0)).is_ok());
+}
+
+#[test]
+fn a_depth_that_the_device_has_is_taken_and_one_more_is_refused() {
+    // 64 deep is all that it has.
+    let device = SlowDevice::new(6);
+    let topology = Topology::flat(2);
+    for (depth, fits) in [(1, true), (64, true), (65, false)] {
+        assert_eq!(QueueMap::new(&QueueLayout::default(), &topology, &device, depth).is_ok(), fits, "{depth}");
+        assert_eq!(QueueMap::of_sets(&QueueLayout::default(), &topology, &device, depth).is_ok(), fits, "{depth}");
+    }
+    let map = QueueMap::new(&QueueLayout::default(), &topology, &device, 1).unwrap();
+    assert_eq!(
+        [0, 1].map(|worker| (map.software_of(HctxId(worker)), map.hardware_of(HctxId(worker)))),
+        [(0, 0), (1, 1)]
+    );
+}
+
+#[test]
 fn workers_that_share_a_set_lose_nothing_in_any_order() {
     // One tag of each class, and four commands of three classes each: each class waits for tags by itself.
     in_every_order_of(|| World::of_sets(1, 2, 4, 1), 4, 9);

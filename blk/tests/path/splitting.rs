@@ -25,6 +25,22 @@ fn memory() -> Arc<MemoryDevice> {
 }
 
 #[test]
+fn a_request_in_parts_is_charged_and_counted_once() {
+    let counted = |split| {
+        let device = memory();
+        let mut rig = Rig::new(&Setup::plain(path(split, Merge::None)), &*device);
+        rig.write(0, 4096, 10 * PART, 1);
+        rig.read(0, 0, 3 * BLOCK);
+        assert_eq!(rig.finish().len(), 2);
+        let stats = rig.hctxs[0].flow_stats().remove(0).expect("the flow was served");
+        (stats.cost, stats.completed, stats.bytes, stats.failed)
+    };
+    let whole = counted(Split::Off);
+    assert_eq!(whole.0, u64::from(10 * PART + 3 * BLOCK));
+    assert_eq!(counted(Split::Bytes(PART)), whole);
+}
+
+#[test]
 fn bytes_cross_the_borders_of_parts_unchanged() {
     // What is read differs in every byte from what a shifted or swapped part would bring.
     for (kind, merge) in

@@ -55,6 +55,30 @@ fn a_forgotten_request_is_aborted_and_fails_once() {
 }
 
 #[test]
+fn trouble_is_told_once_and_each_time_what_is_new() {
+    let rules = vec![nth_write(0, Fault::Forget), nth_write(1, Fault::Forget), nth_write(2, Fault::Forget)];
+    let device = device(rules, OnAbort::Ignored, OnReset::Refused);
+    let mut rig = Rig::new(&Setup::plain(path()), &device);
+    let told = |rig: &mut Rig| rig.hctxs[0].take_trouble().map(|it| (it.timeouts, it.resets, it.stuck));
+    rig.write(0, at(0), BLOCK, 1);
+    rig.run();
+    assert_eq!(told(&mut rig), None);
+    rig.go_to(TIMEOUT_NS);
+    assert_eq!((told(&mut rig), told(&mut rig)), (Some((1, 0, 0)), None));
+    // It is stuck; two more come, and time out together.
+    rig.go_to(2 * TIMEOUT_NS);
+    assert_eq!(told(&mut rig), Some((0, 0, 1)));
+    (1..3).for_each(|block| rig.write(0, at(block), BLOCK, 1));
+    rig.run();
+    rig.go_to(3 * TIMEOUT_NS);
+    assert_eq!(told(&mut rig), Some((2, 0, 0)));
+    rig.go_to(4 * TIMEOUT_NS);
+    assert_eq!((told(&mut rig), told(&mut rig)), (Some((0, 0, 2)), None));
+    rig.go_to(5 * TIMEOUT_NS);
+    assert_eq!(told(&mut rig), None, "nothing is new");
+}
+
+#[test]
 fn a_command_that_ends_after_all_counts_as_it_ended() {
     for on_abort in [OnAbort::Ignored, OnAbort::Refused, OnAbort::Ends { after_ns: 0 }] {
         let rules = vec![nth_write(0, Fault::Delay { ns: TIMEOUT_NS * 3 / 2 })];
