@@ -571,6 +571,8 @@ mod tests {
                     prop_assert_eq!(popped, expected);
                 }
                 prop_assert_eq!(queue.len(), model.len());
+                let flows: std::collections::BTreeSet<u32> = model.iter().map(|request| request.3).collect();
+                prop_assert_eq!((queue.flows(), queue.is_empty()), (flows.len(), model.is_empty()));
                 prop_assert_eq!(queue.lead().map(|lead| lead.since(start) as u64), model.first().map(|m| m.0));
             }
         }

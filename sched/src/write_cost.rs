@@ -239,4 +239,29 @@ mod tests {
             assert_eq!(cost.term(at * PHASE_NS), CostModel::FLAT.write, "W2: nothing ended");
         }
     }
+
+    #[test]
+    fn a_phase_is_over_after_enough_requests_or_a_second_at_the_next_look() {
+        let cost = WriteCost::new(CostModel::FLAT, 2);
+        let begun_ns = |now_ns: u64| {
+            cost.term(now_ns);
+            cost.judge.lock().unwrap().begun_ns
+        };
+        let count = |requests: u64| (0..requests).for_each(|_| cost.count(HctxId(0), CostKind::Read, 4096));
+        // The first look begins the time to the next.
+        assert_eq!(begun_ns(0), 0);
+        count(Estimate::PHASE_REQUESTS - 1);
+        assert_eq!(begun_ns(PHASE_NS), 0, "one is missing");
+        count(1);
+        cost.waited(HctxId(1), 77);
+        assert_eq!(begun_ns(2 * PHASE_NS - 1), 0, "nobody looks yet");
+        assert_eq!(begun_ns(2 * PHASE_NS), 2 * PHASE_NS);
+        assert_eq!(*cost.judge.lock().unwrap().waited_ns, [0, 77], "from which the next phase counts");
+        // Nothing more ends: a second.
+        let second = 2 * PHASE_NS + Estimate::PHASE_NS_MAX;
+        assert_eq!(begun_ns(second - 1), 2 * PHASE_NS);
+        assert_eq!(begun_ns(second - 1 + PHASE_NS), second - 1 + PHASE_NS);
+        let next = second - 1 + PHASE_NS + Estimate::PHASE_NS_MAX;
+        assert_eq!(begun_ns(next), next, "exactly a second");
+    }
 }

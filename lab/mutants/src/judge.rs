@@ -168,35 +168,35 @@ fn is_by_limit(status: std::process::ExitStatus) -> bool {
 }
 
 fn fate(options: &Options, binaries: &[PathBuf], tests: &[Test], number: u32) -> Fate {
-    let mine: Vec<&Test> = tests.iter().filter(|test| test.passes.contains(&number)).collect();
-    let mut rest = &mine[..];
+    let mut rest: Vec<&Test> = tests.iter().filter(|test| test.passes.contains(&number)).collect();
+    let count = rest.len();
     let mut budget = Duration::from_millis(100);
-    while !rest.is_empty() {
-        // The shortest ones together, as long as they fit; at least one. All of one binary.
-        let (mut count, mut sum) = (0, Duration::ZERO);
-        while count < rest.len()
-            && rest[count].binary == rest[0].binary
-            && (count == 0 || sum + rest[count].took <= budget)
-        {
-            sum += rest[count].took;
-            count += 1;
-        }
-        budget *= 3;
-        let mut words = vec!["--exact", "--test-threads", "1"];
-        words.extend(rest[..count].iter().map(|test| test.name.as_str()));
-        let mut run = command(options, &binaries[rest[0].binary], &words, sum);
+    while let Some(first) = rest.first() {
+        // The shortest ones of a binary together, as long as they fit; at least one.
+        let (binary, mut sum, mut names) = (first.binary, Duration::ZERO, Vec::new());
+        rest.retain(|test| {
+            let goes = test.binary == binary && (names.is_empty() || sum + test.took <= budget);
+            if goes {
+                sum += test.took;
+                names.push(test.name.as_str());
+            }
+            !goes
+        });
+        budget = (budget * 3).min(TEST_MAX);
+        let words = [&["--exact", "--test-threads", "1"], &names[..]].concat();
+        let mut run = command(options, &binaries[binary], &words, sum);
         run.env("MQFQ_MUTANT", number.to_string());
-        let name = || {
-            let more = if count > 1 { format!(" or {} more", count - 1) } else { String::new() };
-            format!("{}{more}", rest[0].name)
+        let name = || match names.len() {
+            1 => names[0].to_owned(),
+            many => format!("{} or {} more", names[0], many - 1),
         };
         match ends(&mut run, WAIT_MAX + sum * 8) {
-            Some(true) => rest = &rest[count..],
+            Some(true) => {}
             Some(false) => return Fate::Caught(name()),
             None => return Fate::Hangs(name()),
         }
     }
-    Fate::Missed(mine.len())
+    Fate::Missed(count)
 }
 
 fn report(files: &[Mutated], fates: &[(u32, Fate)]) -> Result<bool, String> {

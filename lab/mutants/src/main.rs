@@ -38,6 +38,8 @@ pub struct Options {
     pub tests: Vec<String>,
     /// Of so many mutants one is drawn.
     pub every: u32,
+    /// Of the mutants only those that this report names as missed.
+    pub among: Option<PathBuf>,
     /// Files, relative to the tree.
     pub files: Vec<String>,
     /// Says how many there are, and ends.
@@ -47,8 +49,8 @@ pub struct Options {
 }
 
 const USAGE: &str = "\
-mqfq-mutants --tree DIR --build DIR --package P --folder F [--test NAME]... [--every N] [--list] [--names]
-             FILE...
+mqfq-mutants --tree DIR --build DIR --package P --folder F [--test NAME]... [--every N] [--among REPORT]
+             [--list] [--names] FILE...
 ";
 
 fn options() -> Result<Options, String> {
@@ -59,6 +61,7 @@ fn options() -> Result<Options, String> {
         folder: String::new(),
         tests: Vec::new(),
         every: 1,
+        among: None,
         files: Vec::new(),
         is_list: false,
         is_names: false,
@@ -73,6 +76,7 @@ fn options() -> Result<Options, String> {
             "--folder" => options.folder = next()?,
             "--test" => options.tests.push(next()?),
             "--every" => options.every = next()?.parse().map_err(|_| "--every needs a number from 1 on")?,
+            "--among" => options.among = Some(next()?.into()),
             "--list" => options.is_list = true,
             "--names" => options.is_names = true,
             _ if word.starts_with('-') => return Err(format!("{word} is no option\n\n{USAGE}")),
@@ -116,6 +120,19 @@ fn go() -> Result<bool, String> {
     let files = read(&options)?;
     let count = files.last().map_or(0, |last| last.numbers.end - 1);
     let mut alive: BTreeSet<u32> = (1..=count).filter(|number| is_drawn(*number, options.every)).collect();
+    if let Some(path) = &options.among {
+        let report = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let named: BTreeSet<&str> = report.lines().collect();
+        for mutated in &files {
+            let found = Found::of(&mutated.source, mutated.numbers.start)?;
+            let names = mutated.numbers.clone().zip(&found.mutants);
+            names.for_each(|(number, mutant)| {
+                if !named.contains(argued::name(mutated, mutant).as_str()) {
+                    alive.remove(&number);
+                }
+            });
+        }
+    }
     for Mutated { file, numbers, .. } in &files {
         println!("{file}: {} mutants, {} drawn", numbers.len(), alive.range(numbers.clone()).count());
     }

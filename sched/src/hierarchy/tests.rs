@@ -277,3 +277,20 @@ fn a_hierarchy_knows_its_size_and_the_weight_that_a_group_gets() {
     assert!(groups.iter().all(|weight| weight.competes), "both have a flow that wants");
     assert_eq!(groups[0].millionths, groups[1].millionths, "of equal weights, with one flow each");
 }
+
+#[test]
+fn a_weight_that_changes_while_another_is_at_the_sums_makes_a_step_due() {
+    let mut scene = Scene::new(&[(100, None), (100, None)], &[(100, 0), (100, 1)]);
+    (0..2).for_each(|flow| scene.wake(flow));
+    scene.step(&[256, 256]);
+    assert!(scene.hierarchy.enter());
+    scene.hierarchy.set_weight(GroupId(0), weight(300));
+    let look = |flow: FlowId| (&scene.members[flow.0 as usize].0, scene.members[flow.0 as usize].1);
+    scene.hierarchy.reweigh(look);
+    assert_eq!(scene.effective(0), 100.0, "not yet");
+    scene.hierarchy.leave();
+    // A look at the same virtual time finds nothing, the next one a step, long before a period has passed.
+    scene.now = scene.now.plus(VSpan(64));
+    scene.hierarchy.step_if_due(scene.now, look, |_| (VSpan(0), false));
+    assert_eq!((scene.effective(0), scene.effective(1)), (300.0, 100.0));
+}
