@@ -92,6 +92,7 @@ static struct blkg_policy_data *pd_alloc(MQFQ_PD_ALLOC_ARGS)
 		pr_warn_ratelimited("mqfq: no memory for a cgroup's flow, its parent pays for now\n");
 		return NULL;
 	}
+	cgroup->hctxs = queue->nr_hw_queues;
 	atomic_inc(&flows);
 	return &cgroup->pd;
 }
@@ -140,11 +141,26 @@ static void pd_offline(struct blkg_policy_data *pd)
 	spin_unlock_irqrestore(&e->tree_lock, flags);
 }
 
+/* No bio of the cgroup is left, but requests whose bios have ended may not be through yet. */
+static bool holds_tags(struct mqfq_cgroup *cgroup)
+{
+	u32 hctx;
+
+	/* Acquire: pairs with give_tag_back(), after which nobody looks at the flow. */
+	for (hctx = 0; hctx < cgroup->hctxs; hctx++)
+		if (atomic64_read_acquire(&cgroup->flow.lanes[hctx].requests_out))
+			return true;
+	return false;
+}
+
 static void pd_free(struct blkg_policy_data *pd)
 {
 	struct mqfq_cgroup *cgroup = (struct mqfq_cgroup *)pd;
 
-	/* Under queue_lock when a policy is deactivated, where vfree() may not sleep. */
+	/* Under queue_lock when a policy is deactivated, but of a queue that is frozen: none. */
+	while (holds_tags(cgroup))
+		schedule_timeout_uninterruptible(1);
+	/* Under that lock vfree() may not sleep; who gave the last tag back looks for waiters. */
 	kvfree_rcu(cgroup->flow.lanes, rcu);
 	kfree(cgroup);
 	if (atomic_dec_and_test(&flows))

@@ -4,8 +4,7 @@
  *
  * A request's flow is that of its first bio's cgroup (cgroup.c). From insert to finish its lane is
  * in elv.priv[0]; the tokens that it holds, and whether it is counted (tuning.h), are in
- * elv.priv[1]. A flow is pinned while it holds scheduler tags of a queue, so that it outlives its
- * requests.
+ * elv.priv[1]. A flow counts the scheduler tags that it holds, and is there while it holds any.
  *
  * Locks: one per hardware queue, never two at once, never from an interrupt. Completions take none.
  * has_work() is false while a queue waits for virtual time or a token: whoever ends that clears
@@ -102,8 +101,9 @@ static struct mqfq_elevator *elevator_new(struct request_queue *q)
 {
 	struct mqfq_elevator *e = kzalloc_node(sizeof(*e), GFP_KERNEL, q->node);
 	u32 hctxs = q->nr_hw_queues, hctx;
-	u64 window = 4 * MQFQ_WINDOW_LEAST;
 	u32 begin = clamp(depth, 1U, MQFQ_DEPTH_MAX);
+	/* As the rule for T has it while one flow waits at the usual D. */
+	u64 window = 16 * MQFQ_WINDOW_LEAST;
 	u16 *socket_of;
 	int error = -ENOMEM;
 
@@ -124,8 +124,9 @@ static struct mqfq_elevator *elevator_new(struct request_queue *q)
 	}
 	for (hctx = 0; hctx < hctxs; hctx++) {
 		spin_lock_init(&e->hctxs[hctx].lock);
-		INIT_LIST_HEAD(&e->hctxs[hctx].urgent);
+		e->hctxs[hctx].granted_end = &e->hctxs[hctx].granted;
 		e->hctxs[hctx].queue = &e->s.queues[hctx];
+		e->hctxs[hctx].index = hctx;
 	}
 	mqfq_flow_init(&e->plain, MQFQ_WEIGHT_DEFAULT, 0);
 	INIT_DELAYED_WORK(&e->refresh, refresh);
@@ -200,14 +201,9 @@ static void mqfq_exit_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
 {
 	struct mqfq_hctx *own = hctx->sched_data;
 
-	WARN_ON_ONCE(!list_empty(&own->urgent));
+	WARN_ON_ONCE(own->granted);
 	WRITE_ONCE(own->hctx, NULL);
 	hctx->sched_data = NULL;
-}
-
-static u32 hctx_index(struct mqfq_hctx *own)
-{
-	return own->queue->hctx;
 }
 
 /* True if the flow holds its part, by weight, of the tags of a queue that others use too. */
@@ -239,7 +235,7 @@ static noinline void limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 		return;
 	}
 	rcu_read_lock();
-	lane = &mqfq_flow_of_current(e)->lanes[hctx_index(own)];
+	lane = &mqfq_flow_of_current(e)->lanes[own->index];
 	if (!holds_its_part(own, lane, tags)) {
 		/* A plug asks for many at once; nobody counts them before they are inserted. */
 		if ((u64)atomic64_read(&own->share_out) > READ_ONCE(lane->flow->part))
@@ -271,20 +267,23 @@ static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 		limit_depth(opf, data);
 }
 
-static bool mqfq_bio_merge(struct request_queue *q, struct bio *bio, unsigned int segments)
+static noinline bool merge(struct request_queue *q, struct mqfq_hctx *own, struct bio *bio,
+			   unsigned int segments)
 {
-	struct mqfq_hctx *own = mqfq_map_queue(q, bio)->sched_data;
-	struct mqfq_elevator *e = elevator_of(q);
-	struct mqfq_lane *lane;
+	struct mqfq_lane *lane = &mqfq_flow_of(elevator_of(q), bio)->lanes[own->index];
 	bool merged;
 
-	if (!READ_ONCE(own->queue->stage.staged))
-		return false;
-	lane = &mqfq_flow_of(e, bio)->lanes[hctx_index(own)];
 	spin_lock(&own->lock);
 	merged = blk_bio_list_merge(q, &lane->requests, bio, segments);
 	spin_unlock(&own->lock);
 	return merged;
+}
+
+static bool mqfq_bio_merge(struct request_queue *q, struct bio *bio, unsigned int segments)
+{
+	struct mqfq_hctx *own = mqfq_map_queue(q, bio)->sched_data;
+
+	return READ_ONCE(own->queue->stage.staged) && merge(q, own, bio, segments);
 }
 
 static void mqfq_prepare_request(struct request *rq)
@@ -293,38 +292,46 @@ static void mqfq_prepare_request(struct request *rq)
 	rq->elv.priv[1] = NULL;
 }
 
-/* The request holds a scheduler tag on its flow's account until it is finished. */
-static void hold_tag(struct mqfq_elevator *e, struct mqfq_hctx *own, struct mqfq_lane *lane)
+/*
+ * The request holds a scheduler tag on its flow's account until it is finished. Its bio holds the
+ * flow while it is inserted; from then on the count does (cgroup.c).
+ */
+static inline void hold_tag(struct mqfq_hctx *own, struct mqfq_lane *lane)
 {
 	atomic_inc(&own->tags_out);
 	if (atomic64_fetch_inc(&lane->requests_out))
 		return;
-	mqfq_flow_pin(e, lane->flow);
 	WRITE_ONCE(lane->share, READ_ONCE(lane->flow->part));
 	atomic64_add(lane->share, &own->share_out);
 }
 
-static void give_tag_back(struct mqfq_elevator *e, struct mqfq_hctx *own,
-			  struct mqfq_lane *lane)
+/*
+ * With preemption off, which is on again when it returns: lanes are freed after a grace period, and
+ * that waits for such a CPU too.
+ */
+static inline void give_tag_back(struct mqfq_hctx *own, struct mqfq_lane *lane)
 {
-	/* It stays while the lane holds a tag, which it does until the next line. */
+	/* It stays while the lane holds a tag. */
 	u64 share = READ_ONCE(lane->share);
-	s64 left;
+	bool has_waiter;
 
 	atomic_dec(&own->tags_out);
-	/* Flows are freed after a grace period: we may look at one that others unpinned. */
-	rcu_read_lock();
-	/* Fully ordered: a waiter queues itself, fences, and looks at this count. */
-	left = atomic64_dec_return(&lane->requests_out);
-	/* waitqueue_active() needs no barrier of its own: see above. */
-	if (waitqueue_active(&lane->wait))
-		wake_up(&lane->wait);
-	if (!left) {
-		/* Beside hold_tag() the sum may be off by a weight for a moment. */
+	/*
+	 * Fully ordered: pairs with the acquire of whoever frees the flow; and a waiter queues
+	 * itself, fences, and looks at this count. Beside hold_tag() the sum may be off by a
+	 * weight for a moment.
+	 */
+	if (!atomic64_dec_return(&lane->requests_out))
 		atomic64_sub(share, &own->share_out);
-		mqfq_flow_unpin(e, lane->flow);
+	/* It needs no barrier of its own: see above. */
+	has_waiter = waitqueue_active(&lane->wait);
+	if (unlikely(has_waiter))
+		rcu_read_lock();
+	preempt_enable();
+	if (unlikely(has_waiter)) {
+		wake_up(&lane->wait);
+		rcu_read_unlock();
 	}
-	rcu_read_unlock();
 }
 
 /* Whether the first request waits for a token now, for the controllers. */
@@ -342,13 +349,12 @@ static inline unsigned long charge(struct mqfq_elevator *e, struct mqfq_meter *m
 {
 	if (!mqfq_tuning_is_on(&e->tuning))
 		return units;
-	WRITE_ONCE(meter->turn, meter->turn + 1);
+	WRITE_ONCE(meter->begun, meter->begun + units);
 	smp_wmb(); /* pairs with read_meter() */
-	WRITE_ONCE(meter->units, meter->units + units);
 	WRITE_ONCE(meter->unit_ns, meter->unit_ns + units * READ_ONCE(meter->clock_ns));
 	WRITE_ONCE(meter->start_unit_ns, meter->start_unit_ns + units * rq->start_time_ns);
 	smp_wmb(); /* pairs with read_meter() */
-	WRITE_ONCE(meter->turn, meter->turn + 1);
+	WRITE_ONCE(meter->units, meter->units + units);
 	return units | MQFQ_COUNTED;
 }
 
@@ -361,25 +367,33 @@ static inline void grant(struct mqfq_elevator *e, struct mqfq_hctx *own, struct 
 	rq->elv.priv[1] = (void *)charge(e, &own->meter, rq, units);
 	WRITE_ONCE(lane->bytes[direction], lane->bytes[direction] + blk_rq_bytes(rq));
 	WRITE_ONCE(lane->done[direction], lane->done[direction] + 1);
-	trace_mqfq_dispatch(rq, lane, hctx_index(own));
+	trace_mqfq_dispatch(rq, lane, own->index);
 }
 
-static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq,
-		   bool at_head)
+/* The request is the next that is dispatched, or the last of those that need no more leave. */
+static inline void let_go(struct mqfq_hctx *own, struct request *rq, bool at_head)
 {
-	u32 index = hctx_index(own), units;
-	struct mqfq_lane *lane;
-	bool goes;
+	struct request **at = at_head ? &own->granted : own->granted_end;
 
-	list_del_init(&rq->queuelist);
+	rq->rq_next = at_head ? own->granted : NULL;
+	/* has_work() reads it. */
+	WRITE_ONCE(*at, rq);
+	if (!rq->rq_next)
+		own->granted_end = &rq->rq_next;
+}
+
+static inline void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct request *rq,
+			  bool at_head)
+{
+	struct mqfq_lane *lane;
+	u32 index, units;
+
 	/* One that comes back keeps its tokens. */
 	if (at_head || blk_rq_is_passthrough(rq) || rq->elv.priv[0]) {
-		if (at_head)
-			list_add(&rq->queuelist, &own->urgent);
-		else
-			list_add_tail(&rq->queuelist, &own->urgent);
+		let_go(own, rq, at_head);
 		return;
 	}
+	index = own->index;
 	lane = &mqfq_flow_of(e, rq->bio)->lanes[index];
 	rq->elv.priv[0] = lane;
 	mqfq_begin(rq);
@@ -387,13 +401,24 @@ static void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct reques
 		WRITE_ONCE(own->meter.clock_ns, rq->start_time_ns);
 	if (unlikely(READ_ONCE(lane->flow->is_idle)))
 		mqfq_cgroups_wake(e, lane->flow);
-	hold_tag(e, own, lane);
-	goes = mqfq_enter(&e->s, own->queue, lane, &rq->queuelist, &units);
+	hold_tag(own, lane);
+	units = mqfq_enter(&e->s, own->queue, lane, &rq->queuelist);
 	trace_mqfq_insert(rq, lane, index);
-	if (goes) {
+	if (units) {
 		grant(e, own, lane, rq, units);
-		list_add_tail(&rq->queuelist, &own->urgent);
+		let_go(own, rq, false);
 	}
+}
+
+static bool mqfq_has_work(struct blk_mq_hw_ctx *hctx)
+{
+	struct mqfq_hctx *own = hctx->sched_data;
+	struct mqfq_queue *queue;
+
+	if (READ_ONCE(own->granted))
+		return true;
+	queue = own->queue;
+	return READ_ONCE(queue->stage.staged) && !READ_ONCE(queue->waiting);
 }
 
 static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *list,
@@ -401,30 +426,23 @@ static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *l
 {
 	struct mqfq_elevator *e = elevator_of(hctx->queue);
 	struct mqfq_hctx *own = hctx->sched_data;
-	struct mqfq_queue *queue = own->queue;
-	struct request *rq, *next;
+	struct list_head *at, *next;
 
 	spin_lock(&own->lock);
-	list_for_each_entry_safe(rq, next, list, queuelist)
-		insert(e, own, rq, mqfq_at_head(flags));
-	if (queue->stage.first && !queue->waiting)
-		note(own, queue, mqfq_settle(&e->s, queue));
+	/* All of them leave the list, each to a place of its own. */
+	for (at = list->next; at != list; at = next) {
+		next = at->next;
+		insert(e, own, list_entry_rq(at), mqfq_at_head(flags));
+	}
+	INIT_LIST_HEAD(list);
+	if (own->queue->stage.first && !own->queue->waiting)
+		note(own, own->queue, mqfq_settle(&e->s, own->queue));
 	spin_unlock(&own->lock);
 }
 
-static bool mqfq_has_work(struct blk_mq_hw_ctx *hctx)
+/* With nothing granted: the first of those that are staged, if it may go. */
+static noinline struct request *pick(struct mqfq_elevator *e, struct mqfq_hctx *own)
 {
-	struct mqfq_hctx *own = hctx->sched_data;
-	struct mqfq_queue *queue = own->queue;
-
-	return !list_empty_careful(&own->urgent) ||
-	       (READ_ONCE(queue->stage.staged) && !READ_ONCE(queue->waiting));
-}
-
-static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
-{
-	struct mqfq_elevator *e = elevator_of(hctx->queue);
-	struct mqfq_hctx *own = hctx->sched_data;
 	struct mqfq_queue *queue = own->queue;
 	struct request *rq = NULL;
 	enum mqfq_state state;
@@ -432,39 +450,45 @@ static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
 	struct mqfq_lane *lane;
 	u32 units;
 
-	spin_lock(&own->lock);
-	if (!list_empty(&own->urgent)) {
-		rq = list_first_entry(&own->urgent, struct request, queuelist);
-		list_del_init(&rq->queuelist);
-		goto out;
-	}
 	state = mqfq_pick(&e->s, queue, &item, &lane, &units);
 	if (state == MQFQ_DISPATCH) {
-		rq = list_entry(item, struct request, queuelist);
+		rq = list_entry_rq(item);
 		grant(e, own, lane, rq, units);
 		/* So that has_work() says at once that there is no use in asking again. */
 		if (queue->stage.first)
 			state = mqfq_settle(&e->s, queue);
 	}
 	note(own, queue, state);
-out:
+	return rq;
+}
+
+static struct request *mqfq_dispatch_request(struct blk_mq_hw_ctx *hctx)
+{
+	struct mqfq_hctx *own = hctx->sched_data;
+	struct request *rq;
+
+	spin_lock(&own->lock);
+	rq = own->granted;
+	if (rq) {
+		WRITE_ONCE(own->granted, rq->rq_next);
+		if (!rq->rq_next)
+			own->granted_end = &own->granted;
+	} else {
+		rq = pick(elevator_of(hctx->queue), own);
+	}
 	spin_unlock(&own->lock);
 	return rq;
 }
 
-/* A request that was counted has completed. */
-static void count(struct mqfq_elevator *e, struct mqfq_meter *meter, struct request *rq, u64 now)
+/* A request that was counted has completed. True if a step of the controllers is due. */
+static inline bool count(struct mqfq_elevator *e, struct mqfq_meter *meter, u32 units, u64 now)
 {
 	struct mqfq_tuning *tuning = &e->tuning;
 	struct mqfq_counts __percpu *counts = tuning->counts;
-	u32 units = (unsigned long)rq->elv.priv[1] & MQFQ_UNITS_MASK;
-	u32 class = mqfq_class_of(units), due;
+	u32 class = mqfq_class_of(units);
 	u64 before_ns, longest_ns;
 
-	rq->elv.priv[1] = (void *)(unsigned long)units;
 	WRITE_ONCE(meter->clock_ns, now);
-	/* What is begun on a CPU is done there. */
-	preempt_disable();
 	before_ns = this_cpu_read(counts->completed_ns);
 	longest_ns = this_cpu_read(counts->silent_to_ns) - this_cpu_read(counts->silent_from_ns);
 	this_cpu_inc(counts->begun);
@@ -481,52 +505,48 @@ static void count(struct mqfq_elevator *e, struct mqfq_meter *meter, struct requ
 	this_cpu_write(counts->completed_ns, now);
 	smp_wmb(); /* pairs with read_cpu() */
 	this_cpu_inc(counts->done);
-	due = this_cpu_inc_return(counts->due);
-	if (due >= tuning->period)
-		this_cpu_write(counts->due, 0);
-	preempt_enable();
-	if (due >= tuning->period)
-		mqfq_tuning_step(e, now);
+	if (this_cpu_inc_return(counts->due) < tuning->period)
+		return false;
+	this_cpu_write(counts->due, 0);
+	return true;
 }
 
-static bool is_counted(struct request *rq)
-{
-	return (unsigned long)rq->elv.priv[1] & MQFQ_COUNTED;
-}
-
+/* A request leaves the device, and its tag is as good as free. */
 static void mqfq_completed_request(struct request *rq, u64 now)
 {
 	struct mqfq_lane *lane = mqfq_is_prepared(rq) ? rq->elv.priv[0] : NULL;
+	struct mqfq_elevator *e;
 	struct mqfq_hctx *own;
-
-	if (!lane)
-		return;
-	if (now > rq->start_time_ns)
-		atomic64_add(now - rq->start_time_ns, &lane->system_ns);
-	own = rq->mq_hctx->sched_data;
-	if (is_counted(rq))
-		count(elevator_of(rq->q), &own->meter, rq, now);
-}
-
-static void mqfq_finish_request(struct request *rq)
-{
-	struct mqfq_elevator *e = elevator_of(rq->q);
-	struct mqfq_hctx *own = rq->mq_hctx->sched_data;
-	struct mqfq_lane *lane = rq->elv.priv[0];
+	bool is_due = false;
+	unsigned long held;
 	u32 units;
 
 	if (!lane)
 		return;
-	/* One that was ended without a time, which no driver does today. */
-	if (unlikely(is_counted(rq)))
-		count(e, &own->meter, rq, ktime_get_ns());
-	units = (unsigned long)rq->elv.priv[1];
-	trace_mqfq_complete(rq, lane, hctx_index(own));
+	e = elevator_of(rq->q);
+	own = rq->mq_hctx->sched_data;
+	held = (unsigned long)rq->elv.priv[1];
+	units = held & MQFQ_UNITS_MASK;
+	trace_mqfq_complete(rq, lane, own->index);
 	rq->elv.priv[0] = NULL;
-	rq->elv.priv[1] = NULL;
+	if ((s64)(now - rq->start_time_ns) > 0)
+		atomic64_add(now - rq->start_time_ns, &lane->system_ns);
+	/* Counts that are begun on a CPU are done there; the lane is there as long. */
+	preempt_disable();
+	if (held & MQFQ_COUNTED)
+		is_due = count(e, &own->meter, units, now);
+	give_tag_back(own, lane);
 	if (units)
-		mqfq_complete(&e->s, hctx_index(own), units);
-	give_tag_back(e, own, lane);
+		mqfq_complete(&e->s, own->index, units);
+	if (unlikely(is_due))
+		mqfq_tuning_step(e, now);
+}
+
+/* One that ends without a time never came to the device, or its driver did not say when. */
+static void mqfq_finish_request(struct request *rq)
+{
+	if (unlikely(rq->elv.priv[0]))
+		mqfq_completed_request(rq, ktime_get_ns());
 }
 
 static struct elevator_type mqfq_type = {

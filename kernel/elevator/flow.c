@@ -6,9 +6,6 @@
  */
 #include "flow.h"
 
-#define FRACTION_BITS (32 + MQFQ_GRAIN_SHIFT)
-#define FRACTION_MASK ((1ULL << FRACTION_BITS) - 1)
-
 /* The rate of a weight in 256ths: UNITS_PER_BYTE * 100 / weight, in 2^-32ths, to nearest. */
 u64 mqfq_weight_rate(u64 weight_fixed)
 {
@@ -57,25 +54,19 @@ void mqfq_flow_init(struct mqfq_flow *flow, u32 weight, u64 start)
 	mqfq_flow_set_weight(flow, (u64)weight << 8);
 }
 
-/* cost / weight in whole grains; what is left in @fraction. */
-static u64 grains(struct mqfq_flow *flow, u64 cost, u64 *fraction)
-{
-	u64 rate = READ_ONCE(flow->rate);
-
-	*fraction = (cost * rate) & FRACTION_MASK;
-	return mul_u64_u64_shr(cost, rate, FRACTION_BITS);
-}
-
 /* Keeps a fraction back; returns how many grains are full now, 0 or 1. */
-static u64 add_carry(struct mqfq_flow *flow, u64 fraction)
+u64 mqfq_flow_add_carry(struct mqfq_flow *flow, u64 fraction)
 {
-	u64 before = (u64)atomic64_fetch_add_relaxed(fraction, &flow->carry) & FRACTION_MASK;
+	u64 before = (u64)atomic64_fetch_add_relaxed(fraction, &flow->carry) & MQFQ_FRACTION_MASK;
 
-	return (before + fraction) >> FRACTION_BITS;
+	return (before + fraction) >> MQFQ_FRACTION_BITS;
 }
 
-/* finish := later(finish, point). If that moves it, the flow was idle and has no credit (I7). */
-static void raise_finish(struct mqfq_flow *flow, u64 point)
+/*
+ * finish := later(finish, point). If that moves it, the flow was idle and has no credit (I7). Also
+ * keeps an idle flow comparable (F4): to be called before virtual time has gone half the circle.
+ */
+void mqfq_flow_refresh(struct mqfq_flow *flow, u64 point)
 {
 	s64 seen = atomic64_read(&flow->finish);
 
@@ -101,38 +92,18 @@ static struct mqfq_interval cut(struct mqfq_lease *lease, u64 span)
 struct mqfq_interval mqfq_charge_first(struct mqfq_flow *flow, u64 cost, u64 gvt,
 				       struct mqfq_lease *lease)
 {
-	u64 fraction, span = grains(flow, cost, &fraction), taken;
+	u64 fraction, span = mqfq_flow_grains(flow, cost, &fraction), taken;
 
 	if (fraction)
-		span += add_carry(flow, fraction);
+		span += mqfq_flow_add_carry(flow, fraction);
 	span <<= MQFQ_GRAIN_SHIFT;
 	taken = max_t(u64, span, MQFQ_GRAIN);
-	raise_finish(flow, gvt);
+	mqfq_flow_refresh(flow, gvt);
 	lease->next = (u64)atomic64_fetch_add_relaxed(taken, &flow->finish);
 	lease->end = lease->next + taken;
 	lease->refund = 0;
 	lease->carry = 0;
 	return cut(lease, span);
-}
-
-/*
- * The same of a request that will most likely be gone before another one of its flow comes to the
- * queue: no lease is opened. False: it needs one, being shorter than a grain; nothing has happened.
- */
-inline bool mqfq_charge_alone(struct mqfq_flow *flow, u64 cost, u64 gvt,
-			      struct mqfq_interval *interval)
-{
-	u64 fraction, span = grains(flow, cost, &fraction);
-
-	if (!span)
-		return false;
-	if (fraction)
-		span += add_carry(flow, fraction);
-	span <<= MQFQ_GRAIN_SHIFT;
-	raise_finish(flow, gvt);
-	interval->start = (u64)atomic64_fetch_add_relaxed(span, &flow->finish);
-	interval->span = span;
-	return true;
 }
 
 static u64 take_credit(struct mqfq_flow *flow, u64 wanted)
@@ -153,7 +124,7 @@ static void renew(struct mqfq_flow *flow, struct mqfq_lease *lease, u64 length, 
 {
 	u64 left = lease->end - lease->next, wanted = length - left - lease->refund, credit, start;
 
-	raise_finish(flow, gvt);
+	mqfq_flow_refresh(flow, gvt);
 	/* At least a grain of the axis (L3). */
 	credit = take_credit(flow, wanted - MQFQ_GRAIN);
 	lease->refund += credit;
@@ -170,11 +141,11 @@ static void renew(struct mqfq_flow *flow, struct mqfq_lease *lease, u64 length, 
 struct mqfq_interval mqfq_charge_leased(struct mqfq_flow *flow, u64 cost, u64 gvt,
 					struct mqfq_lease *lease, u64 length)
 {
-	u64 fraction, span = grains(flow, cost, &fraction), refunded;
+	u64 fraction, span = mqfq_flow_grains(flow, cost, &fraction), refunded;
 
 	lease->carry += fraction;
-	span += lease->carry >> FRACTION_BITS;
-	lease->carry &= FRACTION_MASK;
+	span += lease->carry >> MQFQ_FRACTION_BITS;
+	lease->carry &= MQFQ_FRACTION_MASK;
 	span <<= MQFQ_GRAIN_SHIFT;
 	if (vtime_before(lease->next, gvt)) {
 		/* A part that virtual time has passed is a hole (F1). */
@@ -196,7 +167,7 @@ void mqfq_give_back(struct mqfq_flow *flow, struct mqfq_lease *lease)
 	s64 end;
 
 	if (lease->carry) {
-		u64 span = add_carry(flow, lease->carry) << MQFQ_GRAIN_SHIFT;
+		u64 span = mqfq_flow_add_carry(flow, lease->carry) << MQFQ_GRAIN_SHIFT;
 
 		if (lease->refund >= span)
 			lease->refund -= span;
@@ -219,16 +190,10 @@ void mqfq_give_back(struct mqfq_flow *flow, struct mqfq_lease *lease)
 /* A request grew by merging after it was charged: the flow's next interval begins later. */
 void mqfq_charge_more(struct mqfq_flow *flow, u64 cost)
 {
-	u64 fraction, span = grains(flow, cost, &fraction);
+	u64 fraction, span = mqfq_flow_grains(flow, cost, &fraction);
 
-	span += add_carry(flow, fraction);
+	span += mqfq_flow_add_carry(flow, fraction);
 	atomic64_add(span << MQFQ_GRAIN_SHIFT, &flow->finish);
-}
-
-/* Keeps an idle flow comparable (F4): to be called before virtual time has gone half the circle. */
-void mqfq_flow_refresh(struct mqfq_flow *flow, u64 gvt)
-{
-	raise_finish(flow, gvt);
 }
 
 /*
@@ -239,7 +204,7 @@ u64 mqfq_flow_skipped(struct mqfq_flow *flow, u64 gvt, bool *is_ahead)
 {
 	u64 skipped;
 
-	raise_finish(flow, gvt);
+	mqfq_flow_refresh(flow, gvt);
 	skipped = atomic64_read(&flow->skipped);
 	/* One asks at a time. */
 	atomic64_add(-skipped, &flow->skipped);

@@ -80,9 +80,42 @@ struct mqfq_interval mqfq_charge_first(struct mqfq_flow *flow, u64 cost, u64 gvt
 				       struct mqfq_lease *lease);
 struct mqfq_interval mqfq_charge_leased(struct mqfq_flow *flow, u64 cost, u64 gvt,
 					struct mqfq_lease *lease, u64 length);
-bool mqfq_charge_alone(struct mqfq_flow *flow, u64 cost, u64 gvt, struct mqfq_interval *interval);
 void mqfq_give_back(struct mqfq_flow *flow, struct mqfq_lease *lease);
 void mqfq_charge_more(struct mqfq_flow *flow, u64 cost);
-void mqfq_flow_refresh(struct mqfq_flow *flow, u64 gvt);
+void mqfq_flow_refresh(struct mqfq_flow *flow, u64 point);
+u64 mqfq_flow_add_carry(struct mqfq_flow *flow, u64 fraction);
+
+/* What a rate leaves below a grain. */
+#define MQFQ_FRACTION_BITS (32 + MQFQ_GRAIN_SHIFT)
+#define MQFQ_FRACTION_MASK ((1ULL << MQFQ_FRACTION_BITS) - 1)
+
+/* cost / weight in whole grains; what is left in @fraction. */
+static inline u64 mqfq_flow_grains(struct mqfq_flow *flow, u64 cost, u64 *fraction)
+{
+	u64 rate = READ_ONCE(flow->rate);
+
+	*fraction = (cost * rate) & MQFQ_FRACTION_MASK;
+	return mul_u64_u64_shr(cost, rate, MQFQ_FRACTION_BITS);
+}
+
+/*
+ * The interval, from *@start on, of a request that will most likely be gone before another one of
+ * its flow comes to the queue: no lease is opened. Returns its length. 0: it needs a lease, being
+ * shorter than a grain; nothing has happened.
+ */
+static inline u64 mqfq_charge_alone(struct mqfq_flow *flow, u64 cost, u64 gvt, u64 *start)
+{
+	u64 fraction, span = mqfq_flow_grains(flow, cost, &fraction);
+
+	if (!span)
+		return 0;
+	if (fraction)
+		span += mqfq_flow_add_carry(flow, fraction);
+	span <<= MQFQ_GRAIN_SHIFT;
+	if (vtime_before((u64)atomic64_read(&flow->finish), gvt))
+		mqfq_flow_refresh(flow, gvt);
+	*start = (u64)atomic64_fetch_add_relaxed(span, &flow->finish);
+	return span;
+}
 
 #endif

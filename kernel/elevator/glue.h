@@ -14,9 +14,10 @@
 struct mqfq_hctx {
 	spinlock_t lock;		/* of the queue in the core, and of what follows */
 	/* Granted when inserted; requeued and passed through, which are charged nothing. */
-	struct list_head urgent;
+	struct request *granted, **granted_end;	/* by rq_next */
 	struct blk_mq_hw_ctx *hctx;
 	struct mqfq_queue *queue;	/* in the core */
+	u32 index;
 	struct mqfq_meter meter;
 	atomic_t tags_out;		/* of the scheduler, by all flows */
 	atomic64_t share_out;		/* weights of the flows that hold scheduler tags here */
@@ -44,6 +45,7 @@ struct mqfq_cgroup {
 	struct mqfq_node node;		/* while the cgroup is there */
 	struct mqfq_elevator *e;
 	bool is_in_tree;
+	u32 hctxs;
 	u32 own_weight;			/* of this device; 0: the cgroup's */
 };
 
@@ -70,12 +72,6 @@ static inline struct mqfq_flow *mqfq_flow_of(struct mqfq_elevator *e, struct bio
 	if (!e->has_cgroups)
 		return &e->plain;
 	return mqfq_flow_of_blkg(e, bio ? bio->bi_blkg : NULL);
-}
-
-static inline void mqfq_flow_pin(struct mqfq_elevator *e, struct mqfq_flow *flow)
-{
-	if (flow != &e->plain)
-		blkg_get(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
 }
 
 static inline void mqfq_flow_unpin(struct mqfq_elevator *e, struct mqfq_flow *flow)

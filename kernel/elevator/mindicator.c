@@ -9,7 +9,7 @@
 #define FANOUT_MAX 8
 #define VERSION_MASK 0xfffULL
 #define COVERED 0x1000ULL
-#define OCCUPIED 0x2000ULL
+#define OCCUPIED MQFQ_OCCUPIED
 #define LEAD_SHIFT 14
 
 static u64 word_of_lead(u64 lead)
@@ -252,7 +252,7 @@ void mqfq_mindicator_depart(struct mqfq_mindicator *mind, u32 hctx)
 }
 
 /* Moves virtual time, which is @now, up to @least, if that is later, and returns it. */
-static u64 move_up(struct mqfq_mindicator *mind, s64 now, u64 least)
+u64 mqfq_mindicator_move_up(struct mqfq_mindicator *mind, s64 now, u64 least)
 {
 	while (vtime_before((u64)now, least)) {
 		/* Release: pairs with the acquire in mqfq_gvt(). */
@@ -260,25 +260,6 @@ static u64 move_up(struct mqfq_mindicator *mind, s64 now, u64 least)
 			return least;
 	}
 	return now;
-}
-
-/*
- * Publish, query, depart and query of a lead that is gone before anybody could look at it, by a
- * queue that shows none. Virtual time is at the smallest lead or later, so it moves only if no
- * queue shows one. A queue that comes meanwhile is not in the tree, so its publish has not
- * returned: it is as if it had come later, as for a query that has read the root. True if virtual
- * time has moved; *@gvt is what it is now.
- */
-inline bool mqfq_mindicator_pass(struct mqfq_mindicator *mind, u64 lead, u64 *gvt)
-{
-	/* Acquire: pairs with the release that put this value at the root. */
-	u64 root = atomic64_read_acquire(word(mind, mind->nodes - 1));
-
-	*gvt = mqfq_gvt(mind);
-	if ((root & OCCUPIED) || !vtime_before(*gvt, lead))
-		return false;
-	*gvt = move_up(mind, *gvt, lead);
-	return true;
 }
 
 /* Moves virtual time up to the smallest lead, if that is later, and returns it. */
@@ -294,5 +275,5 @@ u64 mqfq_mindicator_query(struct mqfq_mindicator *mind)
 	/* The lead as a point of the full circle: the difference, sign-extended from 50 bits. */
 	least = (u64)((s64)(((root >> LEAD_SHIFT) - near) << LEAD_SHIFT) >> LEAD_SHIFT);
 	least = (near + least) << MQFQ_GRAIN_SHIFT;
-	return move_up(mind, now, least);
+	return mqfq_mindicator_move_up(mind, now, least);
 }

@@ -12,7 +12,10 @@ int mqfq_ready_init(struct mqfq_ready *ready, u32 hctxs, const u16 *socket_of)
 	for (hctx = 0; hctx < hctxs; hctx++)
 		ready->sockets = max_t(u32, ready->sockets, socket_of[hctx] + 1);
 	ready->lines = kvcalloc(ready->sockets, sizeof(struct mqfq_ready_line), GFP_KERNEL);
-	return ready->lines ? 0 : -ENOMEM;
+	if (!ready->lines)
+		return -ENOMEM;
+	ready->only = ready->sockets * ready->words == 1 ? ready->lines->words : NULL;
+	return 0;
 }
 
 void mqfq_ready_exit(struct mqfq_ready *ready)

@@ -22,6 +22,7 @@ struct mqfq_ready {
 	u32 sockets;
 	const u16 *socket_of;
 	struct mqfq_ready_line *lines;	/* one per socket; bit n is queue n */
+	atomic64_t *only;		/* the word, if one is all that there is */
 };
 
 int mqfq_ready_init(struct mqfq_ready *ready, u32 hctxs, const u16 *socket_of);
@@ -35,6 +36,8 @@ static inline bool mqfq_ready_any(struct mqfq_ready *ready)
 {
 	u32 socket = ready->sockets, at;
 
+	if (ready->only)
+		return atomic64_read(ready->only);
 	while (socket--)
 		for (at = 0; at < ready->words; at++)
 			if (atomic64_read(&ready->lines[socket].words[at]))

@@ -2,9 +2,6 @@
 /* Multi-queue fair queueing: see scheduler.h. Loom: sched/src/policy/mqfq/loom_tests.rs. */
 #include "scheduler.h"
 
-/* How far ahead of virtual time a leaf shows a lead. */
-#define HORIZON 0x20000000000000ULL
-
 /* Lease and quantum that go with T: T/2 over the queues, at least T/16. */
 static void set_terms(struct mqfq *s, u64 window)
 {
@@ -121,15 +118,10 @@ static void mark_unthrottled(void *context, u32 hctx)
 	turn->has_marked = true;
 }
 
-static u64 quantised(struct mqfq *s, u64 lead)
-{
-	return lead & READ_ONCE(s->quantum_mask);
-}
-
-/* True if the leaf shows less than it should: it was farther than HORIZON, or q was another. */
+/* True if the leaf shows less than it should: it was too far ahead, or the quantum was another. */
 static bool is_far(struct mqfq *s, struct mqfq_queue *queue, u64 lead)
 {
-	return vtime_before(queue->shown, quantised(s, lead));
+	return vtime_before(queue->shown, mqfq_quantised(s, lead));
 }
 
 /* Shows the lead of a queue, or that it has none. True if the leaf has changed. */
@@ -145,8 +137,8 @@ static bool publish(struct mqfq *s, struct mqfq_queue *queue)
 		return true;
 	}
 	now = mqfq_gvt(&s->mind);
-	shown = vtime_earlier(vtime_later(queue->stage.first->start, now), now + HORIZON);
-	shown = quantised(s, shown);
+	shown = vtime_earlier(vtime_later(queue->stage.first->start, now), now + MQFQ_HORIZON);
+	shown = mqfq_quantised(s, shown);
 	if (queue->is_shown && queue->shown == shown)
 		return false;
 	queue->shown = shown;
@@ -210,11 +202,6 @@ static bool throttle(struct mqfq *s, struct mqfq_queue *queue, u64 lead)
 	return false;
 }
 
-static u32 units_of(u64 cost)
-{
-	return clamp_t(u64, DIV_ROUND_UP(cost, MQFQ_UNIT_BYTES), 1, MQFQ_DEPTH_MAX);
-}
-
 /* Tokens that a queue takes beside those it needs: for what it has staged, up to its part of D. */
 static u32 spare_for(struct mqfq *s, struct mqfq_queue *queue)
 {
@@ -250,7 +237,7 @@ static enum mqfq_state admit(struct mqfq *s, struct mqfq_queue *queue, bool take
 				return MQFQ_THROTTLED;
 			continue;
 		}
-		*units = units_of(mqfq_item_cost(head_of(lane)));
+		*units = mqfq_units_for(mqfq_item_cost(head_of(lane)));
 		if (take ? mqfq_tokens_acquire(&s->tokens, queue->hctx, *units,
 					       spare_for(s, queue), false) :
 			   mqfq_tokens_near(&s->tokens, queue->hctx))
@@ -296,63 +283,33 @@ void mqfq_submit(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lan
 	}
 }
 
-/*
- * Virtual time, as it is after a lead was shown that is gone at once. The lead is near enough for a
- * leaf to show it.
- */
-static u64 pass(struct mqfq *s, struct mqfq_queue *queue, u64 lead)
+/* Virtual time has moved to @now, by a lead of @queue that is gone again. */
+void mqfq_passed(struct mqfq *s, struct mqfq_queue *queue, u64 now)
 {
 	struct turn turn = { s, false };
-	u64 now;
 
-	if (!mqfq_mindicator_pass(&s->mind, quantised(s, lead), &now))
-		return now;
 	mqfq_wheel_turn(&s->wheel, now, mark_unthrottled, &turn);
 	if (turn.has_marked)
 		wake_ready(s, queue->hctx, true);
-	return now;
 }
 
 /*
- * Submits a request and, if its queue is empty, picks it at once if it may go: then the answer is
- * true, and it holds *@units tokens until mqfq_complete(). Its lead is never shown, since it was
- * gone again before another could see it. False: it is staged. Under the queue's lock.
+ * A request that was charged for itself, with @lane's start and @span, has to wait after all: as in
+ * mqfq_submit().
  */
-bool mqfq_enter(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lane,
-		struct list_head *item, u32 *units)
+void mqfq_stay(struct mqfq *s, struct mqfq_queue *queue, struct mqfq_lane *lane,
+	       struct list_head *item, u64 span)
 {
-	struct mqfq_interval interval;
-	u64 cost, now;
-
-	/* Where there is a mark or a place to take back, the next pick does so. */
-	if (queue->stage.first || queue->is_listed) {
-		mqfq_submit(s, queue, lane, item);
-		return false;
-	}
-	cost = mqfq_item_cost(item);
-	now = mqfq_gvt(&s->mind);
-	if (!mqfq_charge_alone(lane->flow, cost, now, &interval)) {
-		mqfq_submit(s, queue, lane, item);
-		return false;
-	}
-	set_head(lane, cost, interval);
-	if (!vtime_before(now + HORIZON, interval.start)) {
-		now = pass(s, queue, interval.start);
-		*units = units_of(cost);
-		if (mqfq_wheel_is_due(&s->wheel, interval.start, now) &&
-		    (mqfq_tokens_take(&s->tokens, queue->hctx, *units) ||
-		     mqfq_tokens_acquire(&s->tokens, queue->hctx, *units, 0, false)))
-			return true;
-	}
-	/* It has to wait after all: as in mqfq_submit(), with a lease of what it has. */
+	lane->cost = mqfq_item_cost(item);
+	lane->span = span;
 	list_add_tail(item, &lane->requests);
 	WRITE_ONCE(queue->stage.staged, 1);
-	lane->lease.next = interval.start + interval.span;
+	/* A lease of what it has. */
+	lane->lease.next = lane->start + span;
 	lane->lease.end = lane->lease.next;
 	mqfq_stage_add(&queue->stage, lane);
 	announce(s, queue);
 	WRITE_ONCE(queue->waiting, 0);
-	return false;
 }
 
 /*
@@ -385,7 +342,7 @@ enum mqfq_state mqfq_pick(struct mqfq *s, struct mqfq_queue *queue, struct list_
 							&lane->lease, READ_ONCE(s->lease)));
 		mqfq_stage_rekey_first(&queue->stage);
 	}
-	if (!queue->stage.first || queue->shown != quantised(s, queue->stage.first->start))
+	if (!queue->stage.first || queue->shown != mqfq_quantised(s, queue->stage.first->start))
 		announce(s, queue);
 	if (!queue->stage.first)
 		rest_empty(s, queue->hctx);

@@ -3,7 +3,7 @@
 #include "glue.h"
 
 /* A CPU makes a step after so many completions; after so many for each queue that a step reads. */
-#define PERIOD 64
+#define PERIOD 128
 #define PERIOD_PER_QUEUE 4
 
 /* How often words that change are read again, before a step is left to a later completion. */
@@ -62,16 +62,15 @@ static bool read_cpu(const struct mqfq_counts *counts, struct mqfq_counts *copy)
 /* The same of what a queue has dispatched. */
 static bool read_meter(const struct mqfq_meter *meter, struct mqfq_meter *copy)
 {
-	u32 tries, turn;
+	u32 tries;
 
 	for (tries = 0; tries < TRIES; tries++) {
-		turn = READ_ONCE(meter->turn);
-		smp_rmb(); /* pairs with charge() */
 		copy->units = READ_ONCE(meter->units);
+		smp_rmb(); /* pairs with charge() */
 		copy->unit_ns = READ_ONCE(meter->unit_ns);
 		copy->start_unit_ns = READ_ONCE(meter->start_unit_ns);
 		smp_rmb(); /* pairs with charge() */
-		if (!(turn & 1) && READ_ONCE(meter->turn) == turn)
+		if (READ_ONCE(meter->begun) == copy->units)
 			return true;
 	}
 	return false;

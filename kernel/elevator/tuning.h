@@ -49,8 +49,7 @@ struct mqfq_counts {
 /* Of one hardware queue, under its lock but for the clock. */
 struct mqfq_meter {
 	u64 clock_ns;			/* the last time that is known here */
-	u32 turn;			/* odd while the next three change */
-	u64 units;			/* dispatched */
+	u64 begun, units;		/* dispatched; equal while nobody changes the next two */
 	u64 unit_ns;			/* units times when they were dispatched */
 	u64 start_unit_ns;		/* units times when they were submitted */
 	u64 waited_ns;			/* for a token, until since_ns if it waits now */

@@ -140,7 +140,8 @@ u32 world_enter(struct world *w, u32 hctx, u32 flow, u64 cost, u64 handle, u32 *
 
 	item->cost = cost;
 	item->handle = handle;
-	if (!mqfq_enter(&w->s, &w->s.queues[hctx], &w->flow[flow].lanes[hctx], &item->node, units))
+	*units = mqfq_enter(&w->s, &w->s.queues[hctx], &w->flow[flow].lanes[hctx], &item->node);
+	if (!*units)
 		return 0;
 	free(item);
 	return 1;

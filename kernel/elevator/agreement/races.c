@@ -54,17 +54,16 @@ static void submit(u32 hctx, u32 flow, u64 cost, bool at_once)
 {
 	struct mqfq_item *item = malloc(sizeof(*item));
 	struct mqfq_lane *lane = &flows[flow].lanes[hctx];
-	bool has_gone = false;
-	u32 units;
+	u32 units = 0;
 
 	item->cost = cost;
 	pthread_mutex_lock(&queue_locks[hctx]);
 	if (at_once)
-		has_gone = mqfq_enter(&s, &s.queues[hctx], lane, &item->node, &units);
+		units = mqfq_enter(&s, &s.queues[hctx], lane, &item->node);
 	else
 		mqfq_submit(&s, &s.queues[hctx], lane, &item->node);
 	pthread_mutex_unlock(&queue_locks[hctx]);
-	if (has_gone) {
+	if (units) {
 		free(item);
 		put_out(hctx, units);
 	}
