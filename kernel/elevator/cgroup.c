@@ -311,10 +311,15 @@ static void balance(struct work_struct *work)
 		schedule_delayed_work(&e->balance, BALANCE_JIFFIES);
 }
 
-/* A cgroup in another one submits after it was idle: it has a newcomer's weight until the step. */
+/* A cgroup in another one submits after it was idle. Under the lock of a queue. */
 void mqfq_cgroups_wake(struct mqfq_elevator *e, struct mqfq_flow *flow)
 {
-	WRITE_ONCE(flow->is_idle, false);
+	struct mqfq_cgroup *cgroup = container_of(flow, struct mqfq_cgroup, flow);
+	unsigned long flags;
+
+	spin_lock_irqsave(&e->tree_lock, flags);
+	mqfq_tree_wake(&e->tree, &cgroup->node, mqfq_gvt(&e->s.mind));
+	spin_unlock_irqrestore(&e->tree_lock, flags);
 	schedule_delayed_work(&e->balance, 1);
 }
 

@@ -12,6 +12,7 @@ void mqfq_tree_init(struct mqfq_tree *tree)
 {
 	memset(tree, 0, sizeof(*tree));
 	INIT_LIST_HEAD(&tree->nodes);
+	INIT_LIST_HEAD(&tree->active);
 }
 
 /* The group that the node's flow is in; NULL: it competes by itself. */
@@ -77,7 +78,39 @@ static void set_rate(struct mqfq_node *node)
 		(u64)node->weight << MQFQ_RATE_BITS;
 }
 
-/* Its flow is in another group from now on, and what it wants there is seen with the next step. */
+/*
+ * Steps look at @node from now on, and at all that it is in. From the top, since parents stand
+ * first and give their rates, at which nobody has looked meanwhile, to what is below.
+ */
+static void activate(struct mqfq_tree *tree, struct mqfq_node *node)
+{
+	struct mqfq_node *at;
+
+	while (!node->is_active) {
+		for (at = node; at->parent && !at->parent->is_active;)
+			at = at->parent;
+		at->is_active = true;
+		list_add_tail(&at->in_active, &tree->active);
+		tree->actives++;
+		if (at->parent)
+			at->parent->active_children++;
+		if (at->children)
+			set_rate(at);
+	}
+}
+
+static void deactivate(struct mqfq_tree *tree, struct mqfq_node *node)
+{
+	if (!node->is_active)
+		return;
+	node->is_active = false;
+	list_del_init(&node->in_active);
+	tree->actives--;
+	if (node->parent)
+		node->parent->active_children--;
+}
+
+/* Its flow is in another group from now on, and what it wants there is seen when it wakes. */
 static void move_flow(struct mqfq_node *node)
 {
 	node->appetite = MQFQ_WANTS_NOTHING;
@@ -85,21 +118,21 @@ static void move_flow(struct mqfq_node *node)
 }
 
 #define each_node(node, tree) \
-	for (node = first_of(tree); node; node = next_of(tree, node))
+	for (node = node_of(tree, (tree)->nodes.next); node; \
+	     node = node_of(tree, node->in_tree.next))
+
+#define each_active(node, tree) \
+	for (node = active_of(tree, (tree)->active.next); node; \
+	     node = active_of(tree, node->in_active.next))
 
 static struct mqfq_node *node_of(struct mqfq_tree *tree, struct list_head *at)
 {
 	return at == &tree->nodes ? NULL : list_entry(at, struct mqfq_node, in_tree);
 }
 
-static struct mqfq_node *first_of(struct mqfq_tree *tree)
+static struct mqfq_node *active_of(struct mqfq_tree *tree, struct list_head *at)
 {
-	return node_of(tree, tree->nodes.next);
-}
-
-static struct mqfq_node *next_of(struct mqfq_tree *tree, struct mqfq_node *node)
-{
-	return node_of(tree, node->in_tree.next);
+	return at == &tree->active ? NULL : list_entry(at, struct mqfq_node, in_active);
 }
 
 /* Whose sums are counted anew. */
@@ -107,7 +140,7 @@ static void clear(struct mqfq_tree *tree)
 {
 	struct mqfq_node *node;
 
-	each_node(node, tree) {
+	each_active(node, tree) {
 		node->group.hungry_weight = 0;
 		node->group.content_weight = 0;
 		node->group.content_use = 0;
@@ -120,10 +153,10 @@ static void settle_groups(struct mqfq_tree *tree)
 	struct list_head *at;
 	struct mqfq_node *node;
 
-	for (at = tree->nodes.prev; at != &tree->nodes; at = at->prev) {
+	for (at = tree->active.prev; at != &tree->active; at = at->prev) {
 		struct mqfq_group *group;
 
-		node = list_entry(at, struct mqfq_node, in_tree);
+		node = list_entry(at, struct mqfq_node, in_active);
 		group = &node->group;
 		if (!node->children)
 			continue;
@@ -133,11 +166,25 @@ static void settle_groups(struct mqfq_tree *tree)
 			admit(&node->parent->group, group->appetite, node->weight,
 			      group->content_use);
 	}
-	each_node(node, tree)
+	each_active(node, tree)
 		if (node->children)
 			set_rate(node);
-	each_node(node, tree)
+	each_active(node, tree)
 		set_effective(node);
+}
+
+/* Steps look no more at those that want nothing, from the leaves on. */
+static void prune(struct mqfq_tree *tree)
+{
+	struct list_head *at, *before;
+	struct mqfq_node *node;
+
+	for (at = tree->active.prev; at != &tree->active; at = before) {
+		before = at->prev;
+		node = list_entry(at, struct mqfq_node, in_active);
+		if (!node->active_children && (!group_of(node) || !node->appetite))
+			deactivate(tree, node);
+	}
 }
 
 /* Nobody's use is known between steps: it counts as nothing until the next one. */
@@ -148,7 +195,7 @@ static void sum(struct mqfq_tree *tree)
 	if (!tree->nested)
 		return;
 	clear(tree);
-	each_node(node, tree)
+	each_active(node, tree)
 		if (group_of(node))
 			admit(group_of(node), node->appetite, weight_of(node), 0);
 	settle_groups(tree);
@@ -180,6 +227,7 @@ void mqfq_tree_remove(struct mqfq_tree *tree, struct mqfq_node *node)
 	struct mqfq_node *child;
 
 	list_del_init(&node->in_tree);
+	deactivate(tree, node);
 	each_node(child, tree) {
 		if (!node->children)
 			break;
@@ -223,6 +271,29 @@ static void find_appetite(struct mqfq_node *node, u64 gvt, u64 passed)
 }
 
 /*
+ * A flow that is_idle submits: it has the weight of a newcomer beside those that are there until
+ * the next step. All virtual time since the last one has passed it.
+ */
+void mqfq_tree_wake(struct mqfq_tree *tree, struct mqfq_node *node, u64 gvt)
+{
+	bool is_ahead;
+
+	/* It has been removed meanwhile. */
+	if (list_empty(&node->in_tree)) {
+		WRITE_ONCE(node->flow->is_idle, false);
+		return;
+	}
+	if (list_empty(&tree->active))
+		tree->last = gvt;
+	activate(tree, node);
+	mqfq_flow_skipped(node->flow, gvt, &is_ahead);
+	if ((s64)(gvt - tree->last) > 0)
+		atomic64_add(gvt - tree->last, &node->flow->skipped);
+	set_effective(node);
+	WRITE_ONCE(node->flow->is_idle, false);
+}
+
+/*
  * Looks at who wants what, and sets all weights. False: nobody wants anything, and there is no use
  * in a step before a flow that is_idle submits.
  */
@@ -237,7 +308,7 @@ bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt)
 	}
 	if ((s64)passed <= 0) {
 		tree->stood++;
-		each_node(node, tree) {
+		each_active(node, tree) {
 			if (tree->stood >= STOOD_MAX)
 				node->appetite = MQFQ_WANTS_NOTHING;
 			else if (!node->appetite && !READ_ONCE(node->flow->is_idle))
@@ -252,11 +323,13 @@ bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt)
 	tree->stood = 0;
 	tree->last = gvt;
 	clear(tree);
-	each_node(node, tree)
+	each_active(node, tree)
 		if (group_of(node))
 			find_appetite(node, gvt, passed);
 	settle_groups(tree);
-	return true;
+	/* Not where virtual time stands: who waits is ahead of it and wants something. */
+	prune(tree);
+	return !list_empty(&tree->active);
 }
 
 /* A flow by itself does while it has had more than virtual time says. */

@@ -12,6 +12,9 @@
  * the default weight); a newcomer counts for its siblings from the next step on. A flow that is in
  * no group has none of this.
  *
+ * A step looks at members that are not idle and the groups that these are in, however many others
+ * there are (H2): those want nothing, add to no sum, and get their weight when they wake.
+ *
  * The caller holds a lock; a flow's rate is one word that anybody reads.
  */
 #ifndef MQFQ_HIERARCHY_H
@@ -34,17 +37,22 @@ struct mqfq_group {
 };
 
 struct mqfq_node {
-	struct list_head in_tree;	/* parents stand before their children */
+	struct list_head in_tree;
+	struct list_head in_active;	/* if is_active */
 	struct mqfq_node *parent;	/* NULL: at the top */
 	struct mqfq_flow *flow;
 	u32 weight;			/* among its siblings */
 	u32 children;
+	u32 active_children;
+	bool is_active;
 	enum mqfq_appetite appetite;	/* of its flow */
 	struct mqfq_group group;
 };
 
 struct mqfq_tree {
 	struct list_head nodes;
+	struct list_head active;	/* what steps look at; parents stand before their children */
+	u32 actives;
 	u32 nested;			/* nodes that have a parent */
 	u64 last;			/* virtual time of the last step */
 	u32 stood;			/* steps since virtual time moved */
@@ -55,6 +63,7 @@ void mqfq_tree_add(struct mqfq_tree *tree, struct mqfq_node *node, struct mqfq_n
 		   struct mqfq_flow *flow, u32 weight);
 void mqfq_tree_remove(struct mqfq_tree *tree, struct mqfq_node *node);
 void mqfq_tree_set_weight(struct mqfq_tree *tree, struct mqfq_node *node, u32 weight);
+void mqfq_tree_wake(struct mqfq_tree *tree, struct mqfq_node *node, u64 gvt);
 bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt);
 u32 mqfq_tree_entitlement(struct mqfq_tree *tree, struct mqfq_flow *flow, u64 gvt);
 

@@ -72,7 +72,8 @@ void forest_submit(struct forest *f, u32 node, u64 cost, u64 handle)
 
 	item->cost = cost;
 	item->handle = handle;
-	WRITE_ONCE(f->flow[node].is_idle, false);
+	if (READ_ONCE(f->flow[node].is_idle))
+		mqfq_tree_wake(&f->tree, &f->node[node], mqfq_gvt(&f->s.mind));
 	mqfq_submit(&f->s, &f->s.queues[0], &f->flow[node].lanes[0], &item->node);
 }
 
@@ -99,6 +100,12 @@ void forest_complete(struct forest *f, u32 units)
 u32 forest_step(struct forest *f)
 {
 	return mqfq_tree_step(&f->tree, mqfq_gvt(&f->s.mind));
+}
+
+/* How many a step looks at. */
+u32 forest_active(struct forest *f)
+{
+	return f->tree.actives;
 }
 
 /* In 65536ths of a weight. */

@@ -20,12 +20,13 @@ unsafe extern "C" {
     fn forest_pick(forest: NonNull<RawForest>, handle: &mut u64, units: &mut u32) -> u32;
     fn forest_complete(forest: NonNull<RawForest>, units: u32);
     fn forest_step(forest: NonNull<RawForest>) -> u32;
+    fn forest_active(forest: NonNull<RawForest>) -> u32;
     fn forest_effective(forest: NonNull<RawForest>, node: u32) -> u32;
     fn forest_entitlement(forest: NonNull<RawForest>, node: u32) -> u32;
 }
 
 /// Most nodes of a forest.
-const NODES_MAX: u32 = 64;
+const NODES_MAX: u32 = 10_100;
 
 /// A device with one queue, and cgroups in cgroups: each is a flow and may be a group.
 pub struct Forest {
@@ -65,6 +66,12 @@ impl Forest {
     pub fn set_weight(&mut self, node: u32, weight: u32) {
         // SAFETY: as in `remove`.
         unsafe { forest_set_weight(self.raw, self.checked(node), weight) }
+    }
+
+    /// How many nodes a step looks at.
+    pub fn active(&self) -> u32 {
+        // SAFETY: the forest is ours.
+        unsafe { forest_active(self.raw) }
     }
 
     /// A request of so many bytes; `handle` is what [`Forest::pick`] says.

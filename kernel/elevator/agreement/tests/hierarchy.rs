@@ -107,6 +107,20 @@ fn a_group_that_comes_and_goes_leaves_the_rest_as_it_was() {
 }
 
 #[test]
+fn a_step_looks_at_those_who_ask_and_their_groups_however_many_there_are() {
+    let (mut forest, [a1, a2, b]) = companies();
+    let idle: Vec<u32> = (0..10_000).map(|_| forest.add(Some(0), 100)).collect();
+    let loads = [a1, a2, b].map(Load::always);
+    assert_near(&shares(&mut forest, &loads, 20_000), &[0.125, 0.375, 0.5]);
+    assert!(forest.active() <= 5, "{} with three who ask, in two groups", forest.active());
+    // One of those that were idle has its part as soon as it comes: beside 1 and 3 it is nearly all of A's.
+    let late = idle[5000];
+    let found = shares(&mut forest, &[a1, late, b].map(Load::always), 20_000);
+    assert_near(&found, &[0.5 / 101.0, 50.0 / 101.0, 0.5]);
+    assert!(forest.active() <= 5, "{} with three others", forest.active());
+}
+
+#[test]
 fn effective_weights_of_the_hungry_sum_to_their_groups_weight() {
     for_seeds(40, |random| {
         let mut forest = Forest::new(4, VSpan::from_bytes(64 << 10).0);
