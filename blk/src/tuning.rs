@@ -25,6 +25,8 @@
 //!   1 - (1 - w1)(1 - w2)...
 //! * *Flows that wait*: those in queues whose worker's last pick was held back, at the moment of a step, a flow in two
 //!   queues twice. The rule takes a mean.
+//! * *Completions per reap*: those of all workers in a step over their reaps that found some. A worker
+//!   that never reaps in vain is not told from one that sleeps long.
 //! * *Silence of the device*: each worker keeps the longest time without a completion of its own since the phase began;
 //!   what these times have in common was silent for all. It is exact if that silence was each worker's longest.
 //!
@@ -43,7 +45,7 @@ pub use mqfq_sched::depth::{Probe, Reason, State, Verdict};
 use mqfq_sched::policy::{Kick, Policy, PolicyOptions};
 use mqfq_sched::sync::{AtomicU32, AtomicU64, Ordering};
 use mqfq_sched::topology::HctxId;
-use mqfq_sched::window_rule::WindowRule;
+use mqfq_sched::window_rule::{Seen, WindowRule};
 pub use mqfq_sched::window_rule::{WindowReason, WindowState};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -97,6 +99,8 @@ struct Line {
     is_waiting: AtomicU64,
     /// Flows with requests here, if the last pick answered `NoToken` or `Throttled`; else 0.
     waiting_flows: AtomicU64,
+    /// Reaps that found completions.
+    reaps: AtomicU64,
     /// When the last request completed.
     completed_ns: AtomicU64,
     /// The longest time without a completion in `epoch`.
@@ -118,6 +122,8 @@ struct Tuner {
     /// As the policy was made.
     options: PolicyOptions,
     sample: Sample,
+    /// Reaps that found completions, until the last step.
+    reaps: u64,
     /// By hctx: how long it had waited at the last step.
     waited_ns: Box<[u64]>,
 }
@@ -152,9 +158,10 @@ impl Tuning {
         }
         let tuner = Tuner {
             controller: options.depth_auto.then(|| Controller::new(options.depth, PolicyOptions::DEPTH_MAX)),
-            window: options.window_least.map(|_| WindowRule::new(options)),
+            window: options.window_least.map(|_| WindowRule::new(options, workers)),
             options: *options,
             sample: Sample::default(),
+            reaps: 0,
             waited_ns: vec![0; workers].into(),
         };
         Some(Arc::new(Tuning {
@@ -199,11 +206,14 @@ impl Tuning {
     #[inline(never)]
     fn step<P: Policy>(&self, policy: &P, from: HctxId, is_in_parts: bool, now_ns: u64, kick: &mut impl Kick) -> bool {
         let changed = self.tuner.try_with(|tuner| {
-            let waiting_flows = self.read(tuner, now_ns);
+            let (completed, reaps) = (tuner.sample.requests(), tuner.reaps);
+            let waiting = self.read(tuner, now_ns);
+            let completed = tuner.sample.requests().wrapping_sub(completed);
+            let seen = Seen { waiting, completed, reaps: tuner.reaps.wrapping_sub(reaps) };
             tuner.sample.is_in_parts = is_in_parts;
             // Here, and not after the flag is free: the next step may already want others.
             let has_another_depth = self.step_depth(tuner, policy, from, kick);
-            let has_another_window = self.step_window(tuner, waiting_flows, policy, now_ns);
+            let has_another_window = self.step_window(tuner, seen, policy, now_ns);
             has_another_depth || has_another_window
         });
         changed.unwrap_or(false)
@@ -219,10 +229,10 @@ impl Tuning {
     }
 
     /// T follows D as it was chosen: a candidate is in force for moments.
-    fn step_window<P: Policy>(&self, tuner: &mut Tuner, waiting_flows: u32, policy: &P, now_ns: u64) -> bool {
+    fn step_window<P: Policy>(&self, tuner: &mut Tuner, seen: Seen, policy: &P, now_ns: u64) -> bool {
         let Tuner { controller, window: Some(rule), options, .. } = tuner else { return false };
         let depth = controller.as_ref().map_or(options.depth, |controller| controller.state().chosen);
-        let window = rule.step(depth, waiting_flows, now_ns);
+        let window = rule.step(depth, seen, now_ns);
         if policy.window_terms().is_none_or(|terms| terms.window == window) {
             return false;
         }
@@ -232,7 +242,8 @@ impl Tuning {
 
     /// Reads all lines. Returns the number of flows that wait, as the rule for T counts them.
     fn read(&self, tuner: &mut Tuner, now_ns: u64) -> u32 {
-        let Tuner { controller, sample, waited_ns, .. } = tuner;
+        let Tuner { controller, sample, reaps, waited_ns, .. } = tuner;
+        *reaps = 0;
         let epoch = controller.as_ref().map_or(0, Controller::epoch);
         let (mut waiting_flows, mut waiting_queues) = (0u32, 0u32);
         let mut sum = Sample { now_ns, waiting_ns: sample.waiting_ns, ..Sample::default() };
@@ -252,6 +263,7 @@ impl Tuning {
             sum.device_unit_ns = sum.device_unit_ns.wrapping_add(device);
             sum.system_unit_ns = sum.system_unit_ns.wrapping_add(get(&line.system_unit_ns));
             sum.out_units = sum.out_units.wrapping_add(out);
+            *reaps = reaps.wrapping_add(get(&line.reaps));
             let flows = get(&line.waiting_flows) as u32;
             (waiting_flows, waiting_queues) = (waiting_flows + flows, waiting_queues + u32::from(flows > 0));
             let waited = get(&line.waiting_ns) + if get(&line.is_waiting) == 1 { since_ns } else { 0 };
@@ -406,6 +418,7 @@ impl Meter {
             line.epoch.store(epoch, Ordering::Relaxed);
         }
         set(&line.completed_ns, now_ns);
+        add(&line.reaps, 1);
         hand.completions += requests as u32;
         if hand.completions < hand.tuning.step_completions {
             return false;

@@ -197,6 +197,7 @@ mod tests {
             depth: 129,
             unit_bytes: 4096,
             waiting_hundredths: 812,
+            reaped_hundredths: 103,
             changes: 1,
             changed_ns: 17_500_000_000,
         };

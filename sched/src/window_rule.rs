@@ -14,18 +14,33 @@
 //! ```text
 //!   T = D * unit / n      rounded down to a power of two, 16 KiB to 256 KiB
 //! ```
-//! n is a mean over the last steps. T is bytes at the default weight, as ever: the rule takes a tenant's weight to be
+//! n is a mean over the last steps.
+//!
+//! A worker that keeps up with the device reaps about one completion at a time. One that reaps [`BEHIND_ENTER`] or more,
+//! as a mean over the steps, is behind: requests wait for workers and not for the device, and what goes first on another
+//! worker takes nothing from the one that has come. But all workers wait for the one whose turn is not over, which
+//! dispatches dozens of requests, so a T that is shorter than the turns makes full cores wait. Then
+//!
+//! ```text
+//!   T = 256 KiB * workers      rounded up to a power of two, 1 MiB to 16 MiB
+//! ```
+//! until the mean falls below [`BEHIND_LEAVE`]. A turn is up to 64 requests, 256 KiB of 4 KiB each, so T is what one
+//! tenant can get in a turn of all workers. One worker waits for nobody's turn: its T is the quotient.
+//!
+//! T is bytes at the default weight, as ever: the rule takes a tenant's weight to be
 //! that, so with all weights at 1000 queues may run 10 times as far apart in bytes of service.
 //!
 //! # Example
 //! D is 129 units of 4 KiB, 516 KiB in all. 16 flows wait: 516 / 16 = 32.25, T = 32 KiB. It stays as long as the
 //! quotient is at least 24 KiB (21.5 flows) and less than 80 KiB (6.45 flows): a mean that swings by a quarter about
 //! a power of two changes nothing. If four wait, the quotient is 129 KiB, T = 128 KiB; if one waits, T is 256 KiB, the
-//! most.
+//! most. On a device that answers at once 16 workers reap 7 completions at once: they are behind, and T is 4 MiB.
 //!
 //! # Invariants
-//! N1. T is a power of two of bytes, from [`WINDOW_LEAST`] to [`WINDOW_MOST`]; it changes by a factor of two or more.
-//! N2. After a change, the next one needs a quotient that is another by a sixth at least.
+//! N1. T is a power of two of bytes, from [`WINDOW_LEAST`] to [`WINDOW_MOST`], or while workers are behind the one that
+//!     follows from their number; it changes by a factor of two or more.
+//! N2. After a change, the next one needs a quotient that is another by a sixth at least, or a mean of completions that
+//!     is another by a factor of two.
 //! N3. A step in which no flow waits changes nothing.
 //!
 //! # Cost
@@ -40,6 +55,18 @@ pub const WINDOW_LEAST: VSpan = VSpan::from_bytes(16 << 10);
 
 /// The largest T that the rule sets: 256 KiB.
 pub const WINDOW_MOST: VSpan = VSpan::from_bytes(256 << 10);
+
+/// Workers are behind from so many completions per reap on, as a mean.
+pub const BEHIND_ENTER: u64 = 4;
+
+/// And until so many are not reached.
+pub const BEHIND_LEAVE: u64 = 2;
+
+/// What a turn of a worker may give to one tenant: 64 requests of 4 KiB.
+const TURN_BYTES: u64 = 256 << 10;
+
+/// The range of T while workers are behind: 1 MiB to 16 MiB.
+const BEHIND_RANGE_BYTES: (u64, u64) = (1 << 20, 16 << 20);
 
 /// A unit of D where requests are counted and not their bytes: the request that most drives are made for.
 const REQUEST_BYTES: u32 = 4096;
@@ -61,6 +88,8 @@ pub enum WindowReason {
     Least,
     /// The quotient is larger than the most.
     Most,
+    /// Workers are behind: requests wait for them and not for the device.
+    Workers,
 }
 
 /// What is in force, and why.
@@ -76,6 +105,8 @@ pub struct WindowState {
     pub unit_bytes: u32,
     /// Flows that wait, mean, in hundredths.
     pub waiting_hundredths: u64,
+    /// Completions per reap, mean, in hundredths.
+    pub reaped_hundredths: u64,
     /// Times that T has changed.
     pub changes: u64,
     /// When it changed last, ns, as the caller counts time; 0: never.
@@ -85,9 +116,13 @@ pub struct WindowState {
 /// "129 units of 4KiB over 16.0 flows that wait"; a size in whole KiB, or else in bytes.
 impl fmt::Display for WindowState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WindowState { depth, unit_bytes, waiting_hundredths, .. } = *self;
+        let WindowState { depth, unit_bytes, waiting_hundredths, reaped_hundredths, .. } = *self;
         let bound = match self.reason {
             WindowReason::Start => return f.write_str("no queue has waited yet"),
+            WindowReason::Workers => {
+                let (whole, tenth) = (reaped_hundredths / 100, reaped_hundredths % 100 / 10);
+                return write!(f, "the CPU is the limit: a worker reaps {whole}.{tenth} completions at once");
+            }
             WindowReason::Quotient => "",
             WindowReason::Least => ", which would be less",
             WindowReason::Most => ", which would be more",
@@ -107,12 +142,28 @@ impl fmt::Display for WindowState {
 pub struct WindowRule {
     /// Flows that wait, mean, in [`PARTS`]; 0: nobody has waited yet.
     waiting_parts: u64,
+    /// Completions per reap, mean, in [`PARTS`].
+    reaped_parts: u64,
+    is_behind: bool,
+    /// T while workers are behind. `None`: there is one, which waits for nobody's turn.
+    behind_bytes: Option<u64>,
     state: WindowState,
 }
 
+/// What a step of the rule looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Flows that have requests waiting, each in each queue; 1 if a single queue waits.
+    pub waiting: u32,
+    /// Requests that have completed since the last step.
+    pub completed: u64,
+    /// Reaps that found them; 0: nothing is known of that.
+    pub reaps: u64,
+}
+
 impl WindowRule {
-    /// A rule that begins with the T of `options`, moved into the rule's range.
-    pub fn new(options: &PolicyOptions) -> WindowRule {
+    /// A rule for so many workers, that begins with the T of `options`, moved into the rule's range.
+    pub fn new(options: &PolicyOptions, workers: usize) -> WindowRule {
         let window_bytes = options.window.bytes().clamp(WINDOW_LEAST.bytes(), WINDOW_MOST.bytes());
         let state = WindowState {
             window_bytes: 1 << window_bytes.ilog2(),
@@ -120,10 +171,14 @@ impl WindowRule {
             depth: options.depth,
             unit_bytes: options.token_unit_bytes.unwrap_or(REQUEST_BYTES),
             waiting_hundredths: 0,
+            reaped_hundredths: 100,
             changes: 0,
             changed_ns: 0,
         };
-        WindowRule { waiting_parts: 0, state }
+        let (least, most) = BEHIND_RANGE_BYTES;
+        let turns_bytes = (TURN_BYTES * workers as u64).next_power_of_two().clamp(least, most);
+        let behind_bytes = (workers > 1).then_some(turns_bytes);
+        WindowRule { waiting_parts: 0, reaped_parts: PARTS, is_behind: false, behind_bytes, state }
     }
 
     /// T.
@@ -136,10 +191,12 @@ impl WindowRule {
         self.state
     }
 
-    /// D is `depth` units, 1 or more, and `waiting` flows have requests waiting. Returns T.
-    pub fn step(&mut self, depth: u32, waiting: u32, now_ns: u64) -> VSpan {
+    /// D is `depth` units, 1 or more. Takes in what was seen since the last step. Returns T.
+    pub fn step(&mut self, depth: u32, seen: Seen, now_ns: u64) -> VSpan {
+        let Seen { waiting, completed, reaps } = seen;
         if waiting > 0 {
             self.follow(waiting);
+            self.follow_workers(completed, reaps);
             let quotient = u64::from(depth) * u64::from(self.state.unit_bytes) * PARTS / self.waiting_parts;
             self.state.depth = depth;
             self.decide(quotient, now_ns);
@@ -157,12 +214,23 @@ impl WindowRule {
         self.state.waiting_hundredths = self.waiting_parts * 100 / PARTS;
     }
 
+    fn follow_workers(&mut self, completed: u64, reaps: u64) {
+        let Some(now) = (completed.min(1 << 32) * PARTS).checked_div(reaps) else { return };
+        let further = (now as i64 - self.reaped_parts as i64) / MEAN_STEPS;
+        self.reaped_parts = self.reaped_parts.saturating_add_signed(further);
+        let limit = if self.is_behind { BEHIND_LEAVE } else { BEHIND_ENTER };
+        self.is_behind = self.reaped_parts >= limit * PARTS;
+        self.state.reaped_hundredths = self.reaped_parts * 100 / PARTS;
+    }
+
     fn decide(&mut self, quotient: u64, now_ns: u64) {
         let (least, most) = (WINDOW_LEAST.bytes(), WINDOW_MOST.bytes());
         let window = self.state.window_bytes;
-        let stays = quotient >= window - window / 4 && quotient < 2 * window + window / 2;
-        let wanted = 1 << quotient.clamp(least, most).ilog2();
+        let behind = self.behind_bytes.filter(|_| self.is_behind);
+        let stays = behind.is_none() && quotient >= window - window / 4 && quotient < 2 * window + window / 2;
+        let wanted = behind.unwrap_or(1 << quotient.clamp(least, most).ilog2());
         self.state.reason = match quotient {
+            _ if behind.is_some() => WindowReason::Workers,
             _ if quotient < least => WindowReason::Least,
             _ if quotient >= 2 * most => WindowReason::Most,
             _ => WindowReason::Quotient,
@@ -182,12 +250,18 @@ mod tests {
 
     fn rule(window_kib: u64) -> WindowRule {
         let window = VSpan::from_bytes(window_kib << 10);
-        WindowRule::new(&PolicyOptions { window, token_unit_bytes: Some(4096), ..PolicyOptions::new(PolicyKind::Mqfq) })
+        let options = PolicyOptions { window, token_unit_bytes: Some(4096), ..PolicyOptions::new(PolicyKind::Mqfq) };
+        WindowRule::new(&options, 4)
+    }
+
+    /// So many flows wait, for workers that keep up with the device.
+    fn waits(waiting: u32) -> Seen {
+        Seen { waiting, completed: 64, reaps: 60 }
     }
 
     /// T in KiB once the mean has come to `waiting`.
     fn settled(rule: &mut WindowRule, depth: u32, waiting: u32) -> u64 {
-        (0..400).for_each(|_| _ = rule.step(depth, waiting, 0));
+        (0..400).for_each(|_| _ = rule.step(depth, waits(waiting), 0));
         rule.window().bytes() >> 10
     }
 
@@ -225,7 +299,7 @@ mod tests {
             for step in 0..4000u32 {
                 // Half a thousand steps of a quarter more, then of a quarter less.
                 let waiting = if step / 500 % 2 == 0 { queues + queues / 4 } else { queues - queues / 4 };
-                rule.step(128, waiting, 0);
+                rule.step(128, waits(waiting), 0);
             }
             assert!(rule.state().changes <= before + 1, "{:?}", rule.state());
         }
@@ -235,14 +309,21 @@ mod tests {
     fn any_history_keeps_to_powers_of_two_in_range_and_says_why() {
         let mut rule = rule(1024);
         assert_eq!(rule.window(), WINDOW_MOST, "it begins in its range");
-        let mut state = 1u64;
-        for _ in 0..100_000 {
+        let (mut state, mut behind) = (1u64, 0);
+        for step in 0..100_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let (depth, waiting) = (1 + (state >> 40) as u32 % 65_535, (state >> 33) as u32 % 1025);
+            // Half a thousand steps of workers that keep up, then of some that do not, or of nothing known.
+            let reaps = [64, (state >> 20) % 17][(state >> 8) as usize % 2 * (step / 500 % 2)];
+            let seen = Seen { waiting, completed: 64, reaps };
             let before = rule.state();
-            let window = rule.step(depth, waiting, 7);
-            assert!(window.bytes().is_power_of_two() && (WINDOW_LEAST..=WINDOW_MOST).contains(&window));
+            let window = rule.step(depth, seen, 7);
             let after = rule.state();
+            match after.reason {
+                WindowReason::Workers => assert_eq!(window.bytes(), 1 << 20, "four workers"),
+                _ => assert!(window.bytes().is_power_of_two() && (WINDOW_LEAST..=WINDOW_MOST).contains(&window)),
+            }
+            behind += u32::from(after.reason == WindowReason::Workers);
             let has_changed = before.window_bytes != after.window_bytes;
             assert_eq!(after.changes - before.changes, u64::from(has_changed));
             match after.reason {
@@ -252,5 +333,33 @@ mod tests {
             }
         }
         assert_eq!(rule.state().changed_ns, 7);
+        assert!((10_000..90_000).contains(&behind), "{behind} steps with workers behind");
+    }
+
+    #[test]
+    fn t_is_a_turn_of_all_workers_while_they_are_behind() {
+        let windows_kib = [(2, 1024), (3, 1024), (4, 1024), (5, 2048), (16, 4096), (64, 16_384), (128, 16_384)];
+        for (workers, window_kib) in windows_kib {
+            let mut rule = WindowRule::new(&PolicyOptions::new(PolicyKind::Mqfq), workers);
+            // Seven per reap, as 16 workers find them on a device that answers at once. The mean begins at one.
+            let (depth, seen) = (64, Seen { waiting: 32, completed: 64, reaps: 9 });
+            let steps = (1..400).find(|_| rule.step(depth, seen, 0) > WINDOW_MOST).expect("a longer T");
+            assert_eq!((rule.window().bytes() >> 10, rule.state().reason), (window_kib, WindowReason::Workers));
+            assert!((10..40).contains(&steps), "{steps} steps: not at a single burst, and within 40 of 32 completions");
+            // Three per reap are less than they were, and no sign that the workers keep up.
+            (0..400).for_each(|_| _ = rule.step(depth, Seen { reaps: 21, ..seen }, 0));
+            assert_eq!(rule.window().bytes() >> 10, window_kib);
+            assert_eq!(rule.state().to_string(), "the CPU is the limit: a worker reaps 3.0 completions at once");
+            // Nobody who waits, or no reap: nothing is learnt.
+            (0..400).for_each(|_| _ = rule.step(depth, Seen { waiting: 0, reaps: 64, ..seen }, 0));
+            (0..400).for_each(|_| _ = rule.step(depth, Seen { reaps: 0, ..seen }, 0));
+            assert_eq!(rule.window().bytes() >> 10, window_kib);
+            // One per reap: the device is the limit, and T is the quotient, 8 KiB and so the least.
+            (0..400).for_each(|_| _ = rule.step(depth, Seen { reaps: 64, ..seen }, 0));
+            assert_eq!((rule.window(), rule.state().reason), (WINDOW_LEAST, WindowReason::Least));
+        }
+        let mut alone = WindowRule::new(&PolicyOptions::new(PolicyKind::Mqfq), 1);
+        (0..400).for_each(|_| _ = alone.step(64, Seen { waiting: 1, completed: 64, reaps: 1 }, 0));
+        assert_eq!(alone.window(), WINDOW_MOST, "one worker waits for nobody's turn");
     }
 }
