@@ -362,4 +362,26 @@ mod tests {
         (0..400).for_each(|_| _ = alone.step(64, Seen { waiting: 1, completed: 64, reaps: 1 }, 0));
         assert_eq!(alone.window(), WINDOW_MOST, "one worker waits for nobody's turn");
     }
+
+    #[test]
+    fn t_changes_at_three_quarters_and_at_two_and_a_half_times_itself() {
+        const KIB: u64 = 1024;
+        let decided = |quotient| {
+            let mut rule = rule(64);
+            rule.decide(quotient, 5);
+            let WindowState { window_bytes, changes, changed_ns, .. } = rule.state();
+            assert_eq!((changes, changed_ns), if window_bytes == 64 * KIB { (0, 0) } else { (1, 5) });
+            window_bytes / KIB
+        };
+        let around = [48 * KIB - 1, 48 * KIB, 160 * KIB - 1, 160 * KIB].map(decided);
+        assert_eq!(around, [32, 64, 64, 128]);
+        let reason = |quotient| {
+            let mut rule = rule(64);
+            rule.decide(quotient, 0);
+            rule.state().reason
+        };
+        let (least, most) = (WINDOW_LEAST.bytes(), 2 * WINDOW_MOST.bytes());
+        assert_eq!([least - 1, least].map(reason), [WindowReason::Least, WindowReason::Quotient]);
+        assert_eq!([most - 1, most].map(reason), [WindowReason::Quotient, WindowReason::Most]);
+    }
 }

@@ -294,3 +294,33 @@ fn a_weight_that_changes_while_another_is_at_the_sums_makes_a_step_due() {
     scene.hierarchy.step_if_due(scene.now, look, |_| (VSpan(0), false));
     assert_eq!((scene.effective(0), scene.effective(1)), (300.0, 100.0));
 }
+
+#[test]
+fn a_step_takes_a_period_or_what_the_lightest_group_needs_for_all_flows() {
+    let scene = Scene::new(&[(50, None), (200, None), (1, Some(0))], &[(100, 0), (100, 1), (100, 2)]);
+    // 3 flows, and a byte at weight 50 is 2048 units. Weights further down do not count.
+    let least = 3 * Hierarchy::BYTES_PER_FLOW * 2048;
+    for (period, expected) in [(0, least), (least - 1, least), (least + 1, least + 1)] {
+        scene.hierarchy.set_period(VSpan(period));
+        assert_eq!(scene.hierarchy.period(), VSpan(expected));
+    }
+}
+
+#[test]
+fn a_flow_that_skipped_more_than_its_part_is_content_and_one_that_skipped_all_is_idle() {
+    let mut scene = Scene::new(&[(100, None)], &[(100, 0)]);
+    let mut after = |skipped: u64, is_ahead: bool| {
+        scene.wake(0);
+        scene.now = scene.now.plus(scene.hierarchy.period());
+        let look = |flow: FlowId| (&scene.members[flow.0 as usize].0, scene.members[flow.0 as usize].1);
+        scene.hierarchy.step_if_due(scene.now, look, |_| (VSpan(skipped), is_ahead));
+        scene.members[0].0.appetite()
+    };
+    let passed = PERIOD.0;
+    assert_eq!(after(0, false), Appetite::Hungry);
+    assert_eq!(after(passed / HUNGRY_PART, false), Appetite::Hungry);
+    assert_eq!(after(passed / HUNGRY_PART + 1, false), Appetite::Content);
+    assert_eq!(after(passed - 1, false), Appetite::Content);
+    assert_eq!(after(passed, true), Appetite::Content, "it came just now");
+    assert_eq!(after(passed, false), Appetite::Idle);
+}
