@@ -25,9 +25,16 @@ pub fn command<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(program: &str, args: 
     command
 }
 
-/// `cargo` with words that are separated by blanks.
+/// `cargo` with words that are separated by blanks, in the environment of a shell. `cargo run` tells this program of
+/// its own package, and a build script that looks at that (ring's) would be run again, with all that is built on it,
+/// each time that one `cargo` is told so and the next is not.
 pub fn cargo(words: &str) -> Command {
-    command("cargo", words.split_whitespace())
+    let mut cargo = command("cargo", words.split_whitespace());
+    let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_ours)) {
+        cargo.env_remove(name);
+    }
+    cargo
 }
 
 /// The command as one would type it in a shell.
@@ -146,6 +153,15 @@ mod tests {
         let mut command = command("cargo", ["test", "a b"]);
         command.env("RUSTFLAGS", "--cfg loom");
         assert_eq!(shown(&command), "RUSTFLAGS='--cfg loom' cargo test 'a b'");
+    }
+
+    #[test]
+    fn cargo_does_not_hear_whose_program_calls_it() {
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some(), "this test is run by cargo");
+        let cargo = cargo("build -p mqfq");
+        assert!(cargo.get_envs().any(|removed| removed == (OsStr::new("CARGO_PKG_NAME"), None)));
+        assert!(cargo.get_envs().all(|(name, _)| name != "CARGO_TARGET_DIR"));
+        assert_eq!(shown(&cargo), "cargo build -p mqfq");
     }
 
     #[test]
