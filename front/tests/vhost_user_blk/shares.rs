@@ -125,10 +125,10 @@ fn under_load<T>(server: &Server, lengths: [u32; 2], meanwhile: impl FnOnce(&dyn
         }
     };
     thread::scope(|scope| {
-        for tenant in 0..2 {
+        for (tenant, length) in lengths.into_iter().enumerate() {
             let guest = Guest::attach(&server.socket(tenant), Machine::new(), QUEUES, 256, EVENT_IDX);
             let (all, stop) = (&all, &stop);
-            scope.spawn(move || load(guest, lengths[tenant], all, tenant, stop));
+            scope.spawn(move || load(guest, length, all, tenant, stop));
         }
         let _stop = Stop(&stop);
         meanwhile(&until, &all)
