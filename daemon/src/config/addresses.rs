@@ -112,7 +112,8 @@ pub(super) fn refuse_without_root(exports: &[ExportConfig], privilege: &Privileg
     all.find(|address| address.value.address().needs_root()).map_or(Ok(()), |address| {
         let front_end = address.value.front_end().name();
         Err(address.place.error(format!(
-            "{front_end} needs root as long as it serves, which server.user gives up, allowed is one of the two"
+            "{front_end} needs root (CAP_SYS_ADMIN) as long as it serves, which server.user gives up, allowed is one of the \
+             two"
         )))
     })
 }
@@ -199,8 +200,8 @@ mod tests {
         assert_eq!(check("", "ublk = 7"), Ok(()));
         assert_eq!(check("user = \"root\"", "ublk = 7"), Ok(()));
         assert_eq!(check("user = \"nobody\"", "nbd = \"unix:/a\""), Ok(()));
-        let refused = "c.toml:10: export.a.ublk: ublk needs root as long as it serves, which server.user gives up, \
-                       allowed is one of the two";
+        let refused = "c.toml:10: export.a.ublk: ublk needs root (CAP_SYS_ADMIN) as long as it serves, which server.user \
+                       gives up, allowed is one of the two";
         assert_eq!(check("user = \"nobody\"", "ublk = 7"), Err(refused.to_owned()));
     }
 
