@@ -168,12 +168,61 @@ const CASES: &[Case] = &[
         cpus: 4,
         modules: &[],
         packages: &[("clang-19", "clang-19"), ("gcc", "gcc")],
-        job: include_str!("../../testing/guest/cases/scx.job"),
+        job: concat!(
+            include_str!("../../testing/guest/cases/scx.library"),
+            include_str!("../../testing/guest/cases/scx.job")
+        ),
         module: None,
         outside: None,
         emulated: &[],
         is_of_cpus: true,
         patience: Duration::from_secs(1800),
+    },
+    Case {
+        name: "scx-8",
+        about: "the same on 8 virtual CPUs: a barrier, and hogs",
+        kernels: &["7.2", "7.3"],
+        time: Time::Even,
+        cpus: 8,
+        modules: &[],
+        packages: &[("clang-19", "clang-19"), ("gcc", "gcc")],
+        job: concat!(
+            "ONLY=wide\n",
+            include_str!("../../testing/guest/cases/scx.library"),
+            include_str!("../../testing/guest/cases/scx.job")
+        ),
+        module: None,
+        outside: None,
+        emulated: &[],
+        is_of_cpus: true,
+        patience: Duration::from_secs(1800),
+    },
+    Case {
+        name: "scx-programs",
+        about: "programs that nobody here wrote, alone, beside hogs and in pairs, under EEVDF and under scx_pmqfq",
+        kernels: &["7.2", "7.3"],
+        time: Time::Even,
+        cpus: 4,
+        modules: &[],
+        packages: &[
+            ("clang-19", "clang-19"),
+            ("gcc", "gcc"),
+            ("make", "make"),
+            ("hackbench", "rt-tests"),
+            ("sysbench", "sysbench"),
+            ("stress-ng", "stress-ng"),
+            ("pigz", "pigz"),
+            ("x264", "x264"),
+        ],
+        job: concat!(
+            include_str!("../../testing/guest/cases/scx.library"),
+            include_str!("../../testing/guest/cases/scx-programs.job")
+        ),
+        module: None,
+        outside: None,
+        emulated: &[],
+        is_of_cpus: true,
+        patience: Duration::from_secs(3600),
     },
     Case {
         name: "elevator-disks",
@@ -423,14 +472,17 @@ fn judge_traces(share: &Path, outcome: &mut Outcome) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds `scx_pmqfq`, and a load of threads that needs no library, into the guest's folder.
+/// Builds `scx_pmqfq`, and a load of threads and its observer that need no library, into the guest's folder.
 fn build_scheduler(share: &Path) -> Result<(), String> {
     run(&mut cargo("build --release -p scx_pmqfq --features bpf"))?;
     let built = target().join("release/scx_pmqfq");
     std::fs::copy(&built, share.join("scx_pmqfq")).map_err(|error| format!("{}: {error}", built.display()))?;
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../testing/guest/load/load.c");
-    let mut gcc = Command::new("gcc");
-    run(gcc.args(["-O2", "-static", "-pthread", "-Wall", "-o"]).arg(share.join("load")).arg(source))
+    for program in ["load", "watch"] {
+        let source = root().join(format!("testing/guest/load/{program}.c"));
+        let mut gcc = Command::new("gcc");
+        run(gcc.args(["-O2", "-static", "-pthread", "-Wall", "-o"]).arg(share.join(program)).arg(source))?;
+    }
+    Ok(())
 }
 
 fn report(case: &Case, outcome: &Outcome, wall_s: f64, as_json: bool) -> Result<(), String> {
