@@ -90,18 +90,6 @@ static bool may_leave(struct task_struct *p)
     return !p->migration_disabled;
 }
 
-SEC("struct_ops/pmqfq_select_cpu")
-s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
-{
-    bool is_idle = false;
-    /* CentralQueue::take_idle_core: the one where it ran last if that is idle, else another. */
-    s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
-
-    if (is_idle)
-        scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, 0);
-    return cpu;
-}
-
 /* Who would lose its CPU to a request, and system virtual time: one look at what all CPUs serve. */
 struct look {
     u64 now;
@@ -110,6 +98,8 @@ struct look {
     s32 victim;
     /* Such a CPU whose minimum slice is not over. */
     s32 due;
+    /* Some CPU serves no request: it may be idle. */
+    bool has_free;
 };
 
 /*
@@ -120,6 +110,7 @@ struct look {
 static void look_around(struct task_struct *p, u32 slot, s32 own, bool may_move, struct look *found)
 {
     u64 now_ns = min_slice_ns ? bpf_ktime_get_ns() : 0;
+    bool is_bound = p->nr_cpus_allowed < nr_cpus;
     u32 victims = PROGRAMS_MAX;
     bool any = false;
     int cpu;
@@ -127,17 +118,22 @@ static void look_around(struct task_struct *p, u32 slot, s32 own, bool may_move,
     found->now = served;
     found->most = 0;
     found->victim = found->due = -1;
+    found->has_free = false;
     bpf_for(cpu, 0, nr_cpus) {
         struct service *on = service_of(cpu);
         u64 tag;
 
-        if (!on->is_busy || on->is_asked)
+        if (!on->is_busy) {
+            found->has_free = true;
+            continue;
+        }
+        if (on->is_asked)
             continue;
         tag = start_of(on);
         if (!any || is_before(found->now, tag))
             found->now = tag;
         any = true;
-        if (on->program == slot || (!may_move && cpu != own) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+        if (on->program == slot || (!may_move && cpu != own) || (is_bound && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)))
             continue;
         if (min_slice_ns && now_ns - on->since_ns < min_slice_ns) {
             found->due = cpu;
@@ -160,26 +156,83 @@ static void look_around(struct task_struct *p, u32 slot, s32 own, bool may_move,
     }
 }
 
-/* Ideal::preempt: rule 3. Returns the CPU that the request takes, or -1. */
-static s32 preempt(struct task_struct *p, struct thread *t, struct program *f, struct look *found)
+/* Ideal::preempt: rule 3. Returns the CPU that a request with this start tag takes, or -1. */
+static s32 ask(u64 tag, struct look *found)
 {
-    struct program *g;
-    struct service *on;
-
-    if (found->victim < 0 || !is_before(f->finish, found->most)) {
+    if (found->victim < 0 || !is_before(tag, found->most)) {
         if (min_slice_ns && found->due >= 0)
             service_of(found->due)->is_due = 1;
         return -1;
     }
-    on = service_of(found->victim);
-    if (__sync_val_compare_and_swap(&on->is_asked, 0, 1))
+    if (__sync_val_compare_and_swap(&service_of(found->victim)->is_asked, ASKED_NOT, ASKED))
         return -1;
+    return found->victim;
+}
+
+static void count_preemption(struct task_struct *p, struct thread *t, struct program *f, s32 cpu, u64 tag, u64 most)
+{
+    struct program *g = program_at(service_of(cpu)->program);
+
     __sync_fetch_and_add(&f->preemptions, 1);
-    g = program_at(on->program);
     if (g)
         __sync_fetch_and_add(&g->preempted, 1);
-    note(EVENT_PREEMPT, found->victim, t->program, p->pid, f->finish, found->most);
-    return found->victim;
+    note(EVENT_PREEMPT, cpu, t->program, p->pid, tag, most);
+}
+
+/*
+ * Where does a thread wake up? On an idle CPU, or on the one that it takes from another program, so that it is on that
+ * CPU's books from the beginning and need not be moved there.
+ */
+SEC("struct_ops/pmqfq_select_cpu")
+s32 BPF_PROG(pmqfq_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+    struct thread *t = thread_of(p);
+    struct program *f = t ? program_at(t->program) : NULL;
+    struct look found;
+    u64 tag;
+    s32 victim;
+
+    if (!f)
+        return prev_cpu;
+    t->asks = -1;
+    look_around(p, t->program, prev_cpu, true, &found);
+    if (f->runnable)
+        limit_lag(f, found.now);
+    if (found.has_free) {
+        bool is_idle = false;
+        /* CentralQueue::take_idle_core: the one where it ran last if that is idle, else another. */
+        s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+
+        if (is_idle) {
+            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, 0);
+            return cpu;
+        }
+    }
+    if (!preempts)
+        return prev_cpu;
+    /* Rule 2, which `runnable` is about to apply. */
+    tag = f->finish;
+    if (!f->runnable && is_before(tag, found.now))
+        tag = found.now;
+    victim = ask(tag, &found);
+    if (victim < 0)
+        return prev_cpu;
+    t->asks = victim;
+    return victim;
+}
+
+/*
+ * Whether the CPU that was asked at the wake-up still is to be had. The caller holds its lock, so it serves the same
+ * request until the caller is done.
+ */
+static bool is_granted(struct thread *t, u64 tag, s32 cpu, u64 *most)
+{
+    struct service *on = service_of(cpu);
+
+    if (t->asks != cpu || on->is_asked != ASKED || !on->is_busy || on->program == t->program)
+        return false;
+    *most = start_of(on);
+    return is_before(tag, *most);
 }
 
 /*
@@ -203,13 +256,25 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
     f = program_at(t->program);
     if (!f)
         return;
+    wait_begins(t, t->program, f);
+    if (t->asks >= 0) {
+        u64 tag = f->finish, most;
+        bool granted = is_granted(t, tag, cpu, &most);
+
+        t->asks = -1;
+        if (granted) {
+            note(EVENT_ARRIVE, cpu, t->program, p->pid, tag, most);
+            count_preemption(p, t, f, cpu, tag, most);
+            scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
+            return;
+        }
+    }
     quantum_ns = t->left_ns ? t->left_ns : slice_ns;
     may_move = p->nr_cpus_allowed > 1 && may_leave(p);
     look_around(p, t->program, cpu, may_move, &found);
     limit_lag(f, found.now);
     note(EVENT_ARRIVE, cpu, t->program, p->pid, f->finish, found.now);
-    wait_begins(t, t->program, f);
-    if (!(enq_flags & FLAG(SCX_ENQ_CPU_SELECTED))) {
+    if (found.has_free && !(enq_flags & FLAG(SCX_ENQ_CPU_SELECTED))) {
         s32 idle = -1;
 
         if (may_move)
@@ -222,9 +287,11 @@ void BPF_PROG(pmqfq_enqueue, struct task_struct *p, u64 enq_flags)
         }
     }
     if (preempts) {
-        s32 victim = preempt(p, t, f, &found);
+        u64 tag = f->finish;
+        s32 victim = ask(tag, &found);
 
         if (victim >= 0) {
+            count_preemption(p, t, f, victim, tag, found.most);
             scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | victim, quantum_ns, enq_flags | FLAG(SCX_ENQ_PREEMPT));
             return;
         }
@@ -267,17 +334,42 @@ static u32 first_after(u64 past, u32 past_slot, bool any, u64 *tag)
     return best;
 }
 
+/* A thread of a program, of this cache if there is one. Now and then another cache is first, so that nobody waits long
+ * in the queue of one whose CPUs always serve others, or are gone. */
 static bool take_from(u32 slot, u32 llc)
 {
+    struct program *f;
     int other;
 
+    if (nr_llcs <= 1)
+        return scx_bpf_dsq_move_to_local(queue_of(slot, llc));
+    f = program_at(slot);
+    if (f && !(f->dispatches & 63) && scx_bpf_dsq_move_to_local(queue_of(slot, (f->dispatches >> 6) % nr_llcs)))
+        return true;
     if (scx_bpf_dsq_move_to_local(queue_of(slot, llc)))
         return true;
-    if (nr_llcs <= 1)
-        return false;
     bpf_for(other, 0, nr_llcs)
         if (other != llc && scx_bpf_dsq_move_to_local(queue_of(slot, other)))
             return true;
+    return false;
+}
+
+/* Anybody: while `first_after` goes from tag to tag a charge may put a program behind it, and no CPU idles for that. */
+static bool take_any(u32 llc)
+{
+    int word, step;
+
+    bpf_for(word, 0, words) {
+        u64 bits = *word_at(word);
+
+        bpf_for(step, 0, 64) {
+            if (!bits)
+                break;
+            if (take_from(word * 64 + __builtin_ctzll(bits), llc))
+                return true;
+            bits &= bits - 1;
+        }
+    }
     return false;
 }
 
@@ -290,9 +382,13 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
     struct program *g = NULL;
     u64 own = 0, past = 0;
     u32 past_slot = 0;
+    bool is_missed = false;
     int tries;
 
-    if (prev && on && on->is_busy && prev->scx.flags & SCX_TASK_QUEUED) {
+    /* Nobody asks for a CPU that is about to serve another request anyway. */
+    if (on->is_busy)
+        on->is_asked = PICKS;
+    if (prev && on->is_busy && prev->scx.flags & SCX_TASK_QUEUED) {
         t = thread_of(prev);
         g = program_at(on->program);
         if (t && g)
@@ -307,10 +403,12 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
 
         if (slot >= PROGRAMS_MAX || (t && is_before(own, tag)))
             break;
+        note(EVENT_PICK, cpu, slot, 0, tag, own);
         if (take_from(slot, llc_at(cpu)))
             return;
         /* Nobody is left, or may run here. */
         second_looks++;
+        is_missed = true;
         f = program_at(slot);
         if (f && f->waiting <= 0)
             clear_bit(slot, f);
@@ -322,6 +420,8 @@ void BPF_PROG(pmqfq_dispatch, s32 cpu, struct task_struct *prev)
         t->left_ns = 0;
         prev->scx.slice = slice_ns;
         begin(prev, t, cpu, slice_ns);
+    } else if (is_missed) {
+        take_any(llc_at(cpu));
     }
 }
 
@@ -332,9 +432,8 @@ void BPF_PROG(pmqfq_tick, struct task_struct *p)
     struct service *on = service_of(scx_bpf_task_cpu(p));
     u64 tag;
 
-    if (!on)
-        return;
-    on->is_asked = 0;
+    if (on->is_asked)
+        on->is_asked = on->is_asked == ASKED ? ASKED_FOR_LONG : ASKED_NOT;
     if (!on->is_due || bpf_ktime_get_ns() - on->since_ns < min_slice_ns)
         return;
     on->is_due = 0;

@@ -3,7 +3,7 @@
 #pragma once
 
 /* Version of `struct event`. */
-#define TRACE_VERSION 1
+#define TRACE_VERSION 2
 #define PROGRAMS_MAX 4096
 #define CPUS_MAX 1024
 #define LLCS_MAX 64
@@ -43,12 +43,13 @@ struct program {
 };
 
 enum event_kind {
-    EVENT_ARRIVE = 1,   /* other: system virtual time */
+    EVENT_ARRIVE = 1,   /* other: system virtual time, or the start tag of the request whose CPU it takes */
     EVENT_BEGIN = 2,    /* other: ns granted; tag: start tag */
     EVENT_END = 3,      /* other: ns run; tag: finish tag after the charge */
     EVENT_PREEMPT = 4,  /* other: the victim's start tag; tag: that of the arriving one; cpu: the victim's */
     EVENT_BLOCK = 5,    /* other: threads of the program that still run or wait */
     EVENT_WEIGHT = 6,   /* other: weight */
+    EVENT_PICK = 7,     /* a CPU is about to take a thread of the program; tag: its finish tag; no pid */
 };
 
 struct event {

@@ -8,6 +8,24 @@
  */
 #pragma once
 
+/* Processes get their slots on several CPUs at once, and a smaller number must not come after a larger one. */
+static void raise_words(u32 to)
+{
+    u32 had = words;
+    int tries;
+
+    bpf_for(tries, 0, PROGRAMS_MAX / 64) {
+        u32 seen;
+
+        if (had >= to)
+            return;
+        seen = __sync_val_compare_and_swap(&words, had, to);
+        if (seen == had)
+            return;
+        had = seen;
+    }
+}
+
 /* A slot for a program, 0 if there is none left. Its queues are made once and stay. */
 static u32 slot_for(u64 id, u32 weight, u32 parent)
 {
@@ -36,8 +54,7 @@ static u32 slot_for(u64 id, u32 weight, u32 parent)
     f->served_ns = 0;
     f->threads = 0;
     f->dispatches = f->preemptions = f->preempted = f->migrations = f->cuts = 0;
-    if (slot / 64 + 1 > words)
-        words = slot / 64 + 1;
+    raise_words(slot / 64 + 1);
     if (bpf_map_update_elem(&slots, &id, &slot, BPF_NOEXIST)) {
         bpf_map_push_elem(&free_slots, &slot, 0);
         known = bpf_map_lookup_elem(&slots, &id);
@@ -82,6 +99,7 @@ s32 BPF_PROG(pmqfq_init_task, struct task_struct *p, struct scx_init_task_args *
     if (!t)
         return -12; /* ENOMEM */
     t->last_cpu = -1;
+    t->asks = -1;
     if (!by_process)
         t->program = slot_of_cgroup(args->cgroup);
     else if (!(p->flags & PF_KTHREAD))

@@ -22,6 +22,17 @@ const volatile u32 nr_cpus = 1;
 const volatile u32 nr_llcs = 1;
 const volatile u8 llc_of[CPUS_MAX];
 
+/* Whether a CPU was told to give its request up. */
+enum asked {
+    ASKED_NOT = 0,
+    /* By a request that is about to be in its local queue. */
+    ASKED = 1,
+    /* So, and a tick ago. */
+    ASKED_FOR_LONG = 2,
+    /* It looks for another one by itself. */
+    PICKS = 3,
+};
+
 /* What a CPU serves. */
 struct service {
     u64 start;
@@ -34,7 +45,7 @@ struct service {
     u32 program;
     /* It serves a request. */
     u32 is_busy;
-    /* It was told to take another one. */
+    /* It was told to take another one: `enum asked`. */
     u32 is_asked;
     /* Somebody waits until its minimum slice is over. */
     u32 is_due;
@@ -103,6 +114,8 @@ struct thread {
     /* Rest of its quantum, ns; 0: a new one. */
     u64 left_ns;
     s32 last_cpu;
+    /* The CPU that it asked for when it woke up; -1: none. */
+    s32 asks;
 };
 
 struct {

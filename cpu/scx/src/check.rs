@@ -12,6 +12,13 @@
 //! had, and the largest that g had. A preemption is allowed if the arriving request's start tag is smaller than the
 //! victim's (rule 3).
 //!
+//! A thread waits until a CPU picks it, which is before it begins to run: the CPU first needs the lock of the one on
+//! whose books the thread is. So a CPU that has said that it picks from g ([`Kind::Pick`]), and has begun nothing since,
+//! has one of g's waiting threads, and a third CPU cannot take that one.
+//!
+//! **Example.** At a tick CPUs 0 and 2 both end a hog's quantum. CPU 0 picks the only waiting thread of g; CPU 2 finds
+//! g's queue empty and begins a hog, which is allowed; only then does g's thread begin, on CPU 0.
+//!
 //! # The bound
 //! [`mqfq_cpu::bound`] over each interval throughout which two programs want more and at whose beginning they are
 //! level. q is the longest run of the trace, for quanta end at ticks. The bound is one of programs whose threads may
@@ -124,6 +131,8 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
         programs.entry(event.program).or_default().weight = weight_of(events, event.program);
     }
     let mut serving: Vec<Option<Service>> = vec![None; head.cpus as usize];
+    // Of which program a CPU is taking a thread.
+    let mut picking: Vec<Option<u32>> = vec![None; head.cpus as usize];
     // Threads whose request has ended, and of which it is not said yet whether they want another one.
     let mut between: BTreeMap<u32, u32> = BTreeMap::new();
     for event in events {
@@ -150,8 +159,13 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                 }
                 let smallest = f.recent.iter().map(|(_, tag)| *tag).chain([event.tag]).min().unwrap_or(event.tag);
                 // One that has begun to wait since this CPU looked was not there to be picked.
-                let waited = |g: &State| g.waiting > 0 && g.waits_since_ns + WINDOW_NS < event.at_ns;
-                let others = || programs.iter().filter(|(slot, g)| **slot != event.program && waited(g));
+                if let Some(picks) = picking.get_mut(cpu) {
+                    *picks = None;
+                }
+                let taken = |slot: &u32| picking.iter().flatten().filter(|of| *of == slot).count() as i32;
+                let waited =
+                    |slot: &u32, g: &State| g.waiting > taken(slot) && g.waits_since_ns + WINDOW_NS < event.at_ns;
+                let others = || programs.iter().filter(|(slot, g)| **slot != event.program && waited(slot, g));
                 if others().next().is_some() {
                     found.decisions += 1;
                     let is_behind = |g: &State| g.tags().max().is_some_and(|most| most < smallest);
@@ -164,6 +178,11 @@ pub fn check(head: &Head, events: &[Event]) -> Found {
                 if let Some(on) = serving.get_mut(cpu).and_then(Option::take) {
                     f.running = f.running.saturating_sub(1);
                     f.ahead = f.ahead.saturating_sub(on.span);
+                }
+            }
+            Kind::Pick => {
+                if let Some(picks) = picking.get_mut(cpu) {
+                    *picks = Some(event.program);
                 }
             }
             Kind::Block | Kind::Weight => {}

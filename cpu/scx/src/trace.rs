@@ -11,7 +11,7 @@
 use std::io::Write;
 
 /// Of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"PMQFQTRC";
 const HEAD_LEN: usize = 32;
 /// Of an event.
@@ -32,7 +32,7 @@ pub struct Head {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Kind {
-    /// A request arrives. `other`: system virtual time.
+    /// A request arrives. `other`: system virtual time, or the start tag of the request whose CPU it takes.
     Arrive = 1,
     /// A request begins on `cpu`. `tag`: its start tag; `other`: ns granted.
     Begin = 2,
@@ -44,11 +44,13 @@ pub enum Kind {
     Block = 5,
     /// The program's weight is `other` from now on.
     Weight = 6,
+    /// `cpu` is about to take a thread of the program out of its queue. `tag`: the program's finish tag; no thread.
+    Pick = 7,
 }
 
 impl Kind {
     fn of(number: u16) -> Option<Kind> {
-        [Kind::Arrive, Kind::Begin, Kind::End, Kind::Preempt, Kind::Block, Kind::Weight]
+        [Kind::Arrive, Kind::Begin, Kind::End, Kind::Preempt, Kind::Block, Kind::Weight, Kind::Pick]
             .into_iter()
             .find(|kind| *kind as u16 == number)
     }
@@ -210,6 +212,6 @@ mod tests {
         bytes.pop();
         assert!(read(&bytes).unwrap_err().starts_with("ends in the middle"));
         bytes[8] = 9;
-        assert_eq!(read(&bytes).unwrap_err(), "is a trace of version 9, allowed is 1");
+        assert_eq!(read(&bytes).unwrap_err(), "is a trace of version 9, allowed is 2");
     }
 }
