@@ -4,4 +4,5 @@
 
 pub mod check;
 pub mod program;
+pub mod settings;
 pub mod trace;

@@ -1,11 +1,12 @@
 //! How does the scheduler get into the kernel, and how does it get out?
 
-use crate::{By, Options, show};
+use crate::{Options, show};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
+use scx_pmqfq::settings::{By, Settings};
 use scx_pmqfq::trace;
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ extern "C" fn end(_: libc::c_int) {
     IS_OVER.store(true, Ordering::Relaxed);
 }
 
-fn read_number(path: &str) -> Option<u64> {
+fn read_number(path: impl AsRef<Path>) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
@@ -45,14 +46,22 @@ fn cpus() -> Result<usize, String> {
     Ok(count)
 }
 
-/// The cache that each CPU shares with others, numbered from 0. A machine with more than fit is taken as one.
+/// CPUs with which one shares its last cache, as Linux writes a list of them. A cache's `id` is no name of it: virtual
+/// machines have been seen that give one cache a different one on each CPU.
+fn sharers(cpu: usize) -> Option<String> {
+    let folder = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/cache"));
+    let caches = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let last = caches.filter_map(|cache| Some((read_number(cache.join("level"))?, cache))).max()?.1;
+    std::fs::read_to_string(last.join("shared_cpu_list")).ok()
+}
+
+/// The last cache of each CPU, numbered from 0. A machine with more than fit is taken as one.
 fn caches(cpus: usize) -> Vec<u8> {
-    let mut seen: Vec<u64> = Vec::new();
+    let mut seen: Vec<Option<String>> = Vec::new();
     let mut of = |cpu: usize| {
-        let path = |index: u32| format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/id");
-        let id = read_number(&path(3)).or_else(|| read_number(&path(2))).unwrap_or(0);
-        seen.iter().position(|known| *known == id).unwrap_or_else(|| {
-            seen.push(id);
+        let shared = sharers(cpu);
+        seen.iter().position(|known| *known == shared).unwrap_or_else(|| {
+            seen.push(shared);
             seen.len() - 1
         })
     };
@@ -61,15 +70,9 @@ fn caches(cpus: usize) -> Vec<u8> {
 }
 
 /// Loads the scheduler, and holds it until a signal comes or the kernel takes it out.
-pub fn run(options: &Options) -> Result<(), String> {
+pub fn run(options: &Options, chosen: &Settings) -> Result<(), String> {
     if !Path::new("/sys/kernel/sched_ext").exists() {
         return Err("this kernel has no sched_ext (CONFIG_SCHED_CLASS_EXT), Linux 6.12 and later can have it".into());
-    }
-    if options.min_slice_us > options.slice_us {
-        return Err(format!(
-            "a minimum slice of {} us, allowed is at most the slice of {} us",
-            options.min_slice_us, options.slice_us
-        ));
     }
     if !options.trace_events.is_power_of_two() || options.trace_events > 1 << 20 {
         return Err(format!("{} trace events, allowed is a power of 2 up to 1048576", options.trace_events));
@@ -89,11 +92,11 @@ pub fn run(options: &Options) -> Result<(), String> {
     let builder = skeleton::PmqfqSkelBuilder::default();
     let mut open = builder.open(&mut memory).map_err(failed("the scheduler's object cannot be opened"))?;
     let settings = open.maps.rodata_data.as_deref_mut().ok_or("the scheduler's object has no options")?;
-    settings.slice_ns = options.slice_us * 1000;
-    settings.min_slice_ns = options.min_slice_us * 1000;
-    settings.lag_ns = options.lag_ms * 1_000_000;
-    settings.by_process = options.by == By::Process;
-    settings.preempts = !options.no_preempt;
+    settings.slice_ns = chosen.slice_ns;
+    settings.min_slice_ns = chosen.min_slice_ns;
+    settings.lag_ns = chosen.lag_ns;
+    settings.by_process = chosen.by == By::Process;
+    settings.preempts = chosen.preempts;
     settings.trace_len = events;
     settings.nr_cpus = cpus as u32;
     let nr_llcs = caches.iter().max().map_or(1, |most| u32::from(*most) + 1);
@@ -102,7 +105,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     let entries = (events * cpus as u32).max(1);
     open.maps.trace.set_max_entries(entries).map_err(failed("the trace has no room"))?;
     let ops = open.struct_ops.pmqfq_mut();
-    ops.timeout_ms = options.stall_ms;
+    ops.timeout_ms = (chosen.stall_ns / 1_000_000) as u32;
     ops.hotplug_seq = read_number("/sys/kernel/sched_ext/hotplug_seq").unwrap_or(0);
     let mut loaded = open.load().map_err(failed("the kernel refuses the scheduler"))?;
     let link = loaded.maps.pmqfq.attach_struct_ops().map_err(failed(
@@ -112,7 +115,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     if let Err(sentence) = &pinned {
         eprintln!("scx_pmqfq: {sentence}, so `scx_pmqfq top` shows nothing");
     }
-    let by = if options.by == By::Cgroup { "cgroup" } else { "process" };
+    let by = if chosen.by == By::Cgroup { "cgroup" } else { "process" };
     eprintln!("ready: P-MQFQ by {by} on {cpus} CPUs of {nr_llcs} caches");
     let is_out = |maps: &skeleton::PmqfqMaps<'_>| {
         maps.bss_data.as_deref().is_some_and(|data| {
@@ -137,8 +140,7 @@ pub fn run(options: &Options) -> Result<(), String> {
             let bytes = loaded.maps.trace.lookup(&at.to_le_bytes(), MapFlags::ANY).map_err(failed("the trace"))?;
             found.extend(bytes.as_deref().and_then(trace::Event::read));
         }
-        let head =
-            trace::Head { cpus: cpus as u32, slice_ns: options.slice_us * 1000, lag_ns: options.lag_ms * 1_000_000 };
+        let head = trace::Head { cpus: cpus as u32, slice_ns: chosen.slice_ns, lag_ns: chosen.lag_ns };
         let file = std::fs::File::create(path);
         file.and_then(|file| trace::write(std::io::BufWriter::new(file), &head, found))
             .map_err(|error| format!("{}: {error}", path.display()))?;

@@ -7,6 +7,7 @@ mod load;
 mod show;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use scx_pmqfq::settings::{By, Settings};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -48,8 +49,8 @@ enum Action {
 }
 
 /// A program is one of these.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum By {
+#[derive(Clone, Copy, ValueEnum)]
+enum Program {
     /// A cgroup of the cpu controller, with its cpu.weight.
     Cgroup,
     /// A process with all its threads; all weigh the same.
@@ -59,24 +60,27 @@ enum By {
 /// How the scheduler decides.
 #[derive(clap::Args)]
 struct Options {
-    /// A program is a cgroup or a process.
-    #[arg(long, value_enum, default_value_t = By::Cgroup)]
-    by: By,
-    /// Longest run of a thread before its siblings have their turn, 100 to 100000 us. It ends at a tick.
-    #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
-    slice_us: u64,
-    /// Shortest run of a thread before it can be preempted, 0 to 100000 us.
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000))]
-    min_slice_us: u64,
-    /// Most that a program may be behind, 0 to 10000 ms of CPU time.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=10_000))]
-    lag_ms: u64,
+    /// Reads these settings from a TOML file; options stand above it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A program is a cgroup or a process [default: cgroup].
+    #[arg(long, value_enum)]
+    by: Option<Program>,
+    /// Longest run of a thread before its siblings have their turn, 100 to 100000 us [default: 3000]. It ends at a tick.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(100..=100_000))]
+    slice_us: Option<u64>,
+    /// Shortest run of a thread before it can be preempted, 0 to 100000 us [default: 0].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    min_slice_us: Option<u64>,
+    /// Most that a program may be behind, 0 to 10000 ms of CPU time [default: 100].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    lag_ms: Option<u64>,
     /// Lets no waking thread take a CPU. For comparisons.
     #[arg(long)]
     no_preempt: bool,
-    /// The kernel takes the scheduler out if a thread waits for so long, 100 to 30000 ms.
-    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(100..=30_000))]
-    stall_ms: u32,
+    /// The kernel takes the scheduler out if a thread waits for so long, 100 to 30000 ms [default: 5000].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(100..=30_000))]
+    stall_ms: Option<u64>,
     /// Records each CPU's last events and writes them to this file at the end.
     #[arg(long)]
     trace: Option<PathBuf>,
@@ -88,10 +92,38 @@ struct Options {
     json: bool,
 }
 
+impl Options {
+    /// Those of the file, with the options above them.
+    fn settings(&self) -> Result<Settings, String> {
+        let mut settings = match &self.config {
+            None => Settings::default(),
+            Some(path) => {
+                let name = path.display().to_string();
+                let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+                Settings::read(&name, &text)?
+            }
+        };
+        if let Some(by) = self.by {
+            settings.by = if matches!(by, Program::Cgroup) { By::Cgroup } else { By::Process };
+        }
+        for (option, ns, unit_ns) in [
+            (self.slice_us, &mut settings.slice_ns, 1_000),
+            (self.min_slice_us, &mut settings.min_slice_ns, 1_000),
+            (self.lag_ms, &mut settings.lag_ns, 1_000_000),
+            (self.stall_ms, &mut settings.stall_ns, 1_000_000),
+        ] {
+            *ns = option.map_or(*ns, |count| count * unit_ns);
+        }
+        settings.preempts &= !self.no_preempt;
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
 fn run() -> Result<(), String> {
     let command = Command::parse();
     match command.action {
-        None => load::run(&command.options),
+        None => load::run(&command.options, &command.options.settings()?),
         Some(Action::Top { interval, count, json }) => show::top(interval, count, json),
         Some(Action::Check { trace, json }) => show::check(&trace, json),
         Some(Action::Man) => show::man(),

@@ -37,7 +37,7 @@ const EDGES: &[Edges] = &[
     },
     Edges { folder: "cpu", package: "mqfq-cpu", on: &["testing"], or_fewer: true },
     // A scheduler in the kernel, and what its records say of it by the reference.
-    Edges { folder: "cpu/scx", package: "scx_pmqfq", on: &["cpu"], or_fewer: false },
+    Edges { folder: "cpu/scx", package: "scx_pmqfq", on: &["config", "cpu"], or_fewer: false },
     Edges {
         folder: "kernel/elevator/agreement",
         package: "mqfq-elevator-agreement",
