@@ -205,6 +205,10 @@ impl Client {
 
     async fn begin(&self, ask: Ask) -> Result<hyper::Response<Incoming>, String> {
         let failed = |error: std::io::Error| {
+            if error.kind() == std::io::ErrorKind::WouldBlock {
+                let full = "as many clients wait there as fit, allowed is to try again in some seconds";
+                return format!("cannot reach a server at {}: {full}", self.address);
+            }
             let why = plain(&error);
             format!("cannot reach a server at {}: {why}; it listens where [control] of its config says", self.address)
         };

@@ -64,6 +64,10 @@ impl IntoResponse for Problem {
         if status == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            // There is no room: its place is somebody else's.
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         answer
     }
 }

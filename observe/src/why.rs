@@ -22,6 +22,9 @@ const OVERDUE_NS: u64 = 1_000_000_000;
 /// A device is slow if a request takes it so many times what is usual.
 const SLOW_TIMES: u64 = 4;
 
+/// And it is not slow below this, ns: four times nothing is nothing. Memory answers in less, and drives do not.
+const SLOW_LEAST_NS: u64 = 10_000;
+
 /// Names of others in a sentence, at most.
 const NAMES_MAX: usize = 3;
 
@@ -137,7 +140,7 @@ pub fn judge(case: &Case) -> (Row, String) {
     }
     let size = size(flow.bytes / flow.requests);
     if let Some(usual_ns) = case.usual_device_ns
-        && device_ns >= usual_ns.saturating_mul(SLOW_TIMES)
+        && device_ns >= usual_ns.saturating_mul(SLOW_TIMES).max(SLOW_LEAST_NS)
     {
         let (now, usual) = (time(device_ns), time(usual_ns));
         let sentence = format!(

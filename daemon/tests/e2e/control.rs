@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Output;
 
 /// Two tenants of one device, the second without a weight of its own.
-const CONFIG: &str = "# what we sell
+pub const CONFIG: &str = "# what we sell
 [server]
 workers = 2
 [control]
@@ -35,12 +35,12 @@ offset = \"4MiB\"
 nbd = \"unix:@/db.sock\"
 ";
 
-fn client(server: &Server) -> Client {
+pub fn client(server: &Server) -> Client {
     Client { address: Address::Unix(server.join("control.sock")), token: None, trust: None, patience: None }
 }
 
 /// Asks, and holds the answer against the document: the status is one that the route has, and the body has its form.
-fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> (u16, Value) {
+pub fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> (u16, Value) {
     let mut request = Ask::new(method.parse().unwrap(), path);
     for (name, value) in headers {
         request = request.header(name.parse().unwrap(), *value);
@@ -58,7 +58,7 @@ fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)], body
     (status, said)
 }
 
-fn get(server: &Server, path: &str) -> Value {
+pub fn get(server: &Server, path: &str) -> Value {
     let (status, said) = ask(server, "GET", path, &[], None);
     assert_eq!(status, 200, "{path}: {said}");
     said
@@ -332,94 +332,6 @@ fn a_change_of_one_tenant_says_and_does_the_same_by_either_way() {
     assert_eq!(one, ask(&long, "PATCH", "/v1/tenants/db", &[], Some(class)));
 }
 
-/// A server that warns reads and checks everything at each change; one that does not reads the section that is changed.
-#[test]
-fn generated_changes_say_and_do_the_same_by_either_way() {
-    const UNUSED: &str = "[device.unused]\nkind = \"memory\"\nsize = \"1MiB\"\n";
-    let [short, long] = ["", UNUSED].map(|more| Server::start(&format!("{CONFIG}{more}")));
-    // Each has its own folder, and warns of its own.
-    let plain = |server: &Server, said: &Value| {
-        let text = said.to_string().replace(server.folder().path().to_str().unwrap(), "@").replace(", unused", "");
-        let mut said: Value = serde_json::from_str(&text).unwrap();
-        if let Some(said) = said.as_object_mut() {
-            said.remove("warnings");
-        }
-        for thing in said["things"].as_array_mut().into_iter().flatten() {
-            for set_by in thing["set_by"].as_object_mut().unwrap().values_mut() {
-                set_by.as_object_mut().unwrap().remove("at");
-            }
-        }
-        said
-    };
-    let mut random = mqfq_testing::Random::new(11);
-    let (mut taken, mut refused) = (0, 0);
-    for _ in 0..250 {
-        let name = random.of(&["web", "db", "new", "a.b"]);
-        let (device, whose) = (random.of(&["d", "d", "d", "e"]), random.of(&["web", "db", "new", "none"]));
-        let (offset, size) = (random.below(8) << 20, random.of(&[1u64 << 19, 1 << 20, 1 << 21]));
-        let tenant = random.of(&[
-            "{\"weight\":7}",
-            "{\"class\":\"idle\",\"max-iops\":900}",
-            "{\"class\":null}",
-            "{}",
-            "{\"memory\":\"8MiB\",\"weight\":null}",
-            "{\"weight\":0}",
-            "{\"group\":\"none\"}",
-        ]);
-        let export = |server: &Server, nbd: &str| {
-            let nbd = format!("unix:{}", server.join(nbd).display());
-            json!({ "device": device, "tenant": whose, "offset": offset, "size": size, "nbd": nbd }).to_string()
-        };
-        let nbd = random.of(&["web.sock", "other.sock"]);
-        let patch = json!({ "size": size, "read-only": random.chance(2), "max-iops": 5000 }).to_string();
-        let (path_of, kind) = (|kind: &str| format!("/v1/{kind}/{name}"), random.below(8));
-        let revision = format!("\"{}\"", random.below(60));
-        let headers = if random.chance(4) { vec![("if-match", &*revision)] } else { Vec::new() };
-        let [one, other] = [&short, &long].map(|server| {
-            let (method, path, body) = match kind {
-                0 => ("PUT", path_of("tenants"), Some(tenant.to_owned())),
-                1 | 2 => ("PATCH", path_of("tenants"), Some(tenant.to_owned())),
-                3 => ("DELETE", path_of("tenants"), None),
-                4 | 5 => ("PUT", path_of("exports"), Some(export(server, nbd))),
-                6 => ("PATCH", path_of("exports"), Some(patch.clone())),
-                _ => ("DELETE", path_of("exports"), None),
-            };
-            let (status, said) = ask(server, method, &path, &headers, body.as_deref());
-            (status, plain(server, &said))
-        });
-        assert_eq!(one, other);
-        *(if one.0 < 300 { &mut taken } else { &mut refused }) += 1;
-        for path in ["/v1/tenants", "/v1/exports"] {
-            assert_eq!(plain(&short, &get(&short, path)), plain(&long, &get(&long, path)));
-        }
-        let config = |server: &Server| {
-            let mut said = plain(server, &get(server, "/v1/config"));
-            said["config"]["device"].as_object_mut().unwrap().remove("unused");
-            said["config"].as_object_mut().unwrap().remove("control");
-            said
-        };
-        assert_eq!(config(&short), config(&long));
-    }
-    assert!(taken > 30 && refused > 30, "{taken} were taken, {refused} refused");
-    // Everybody is told the same of them.
-    let events = |server: &Server| {
-        let last = get(server, "/v1/status")["revision"].clone();
-        let mut told = Vec::new();
-        let each = |event: Value| {
-            let is_last = event["data"]["revision"] == last;
-            if event["kind"] != "note" {
-                let event = plain(server, &event);
-                told.push(json!([event["kind"], event["sentence"], event["data"]["changes"]]));
-            }
-            Ok(!is_last)
-        };
-        client(server).events(Ask::new("GET".parse().unwrap(), "/v1/events?after=0"), each).unwrap();
-        told
-    };
-    assert_eq!(events(&short), events(&long));
-    [short, long].map(Server::terminate);
-}
-
 #[test]
 fn two_controllers_at_once_never_mix_and_the_slower_is_told() {
     let server = Server::start(CONFIG);
@@ -447,6 +359,36 @@ fn two_controllers_at_once_never_mix_and_the_slower_is_told() {
     assert_eq!(web["configured"]["weight"], 300 + 2 * ROUNDS, "{stale} changes came too late");
     assert_eq!(web["in_force"]["weight"], 300 + 2 * ROUNDS);
     assert_eq!(get(&server, "/v1/status")["revision"], 1 + 2 * ROUNDS);
+    server.terminate();
+}
+
+#[test]
+fn of_a_thousand_streams_as_many_are_open_as_fit_and_the_others_give_their_places_back() {
+    let server = Server::start(CONFIG);
+    let open = |path: &str| {
+        let mut stream = UnixStream::connect(server.join("control.sock")).unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+        let mut begin = [0; 12];
+        stream.read_exact(&mut begin).unwrap();
+        (stream, String::from_utf8(begin.to_vec()).unwrap())
+    };
+    let mut streams = Vec::new();
+    for number in 0..1000 {
+        let (mut stream, said) = open("/v1/live");
+        if said == "HTTP/1.1 200" {
+            streams.push(stream);
+        } else {
+            let mut rest = String::new();
+            // To its end: nothing is kept for it.
+            stream.read_to_string(&mut rest).unwrap();
+            assert!(
+                said == "HTTP/1.1 503" && rest.contains("16 streams of figures are open"),
+                "{number}: {said} {rest}"
+            );
+        }
+    }
+    assert_eq!(streams.len(), 16);
+    assert!(said(&ctl(&server, &["status"])).contains("revision"));
     server.terminate();
 }
 

@@ -9,6 +9,7 @@ mod change;
 mod client;
 mod config_errors;
 mod control;
+mod control_generated;
 mod control_tls;
 mod copies;
 mod d2fq;

@@ -122,6 +122,12 @@ fn slow_device() {
     is(&case, Row::SlowDevice, sentence);
     let usual = Case { usual_device_ns: Some(4 * MS), ..case.clone() };
     assert_ne!(judge(&usual).0, Row::SlowDevice, "three times what is usual is not slow");
+    let memory = Case {
+        usual_device_ns: Some(10),
+        flow: FlowInterval { device_ns: 9_000 * usual.flow.requests, ..usual.flow },
+        ..usual
+    };
+    assert_ne!(judge(&memory).0, Row::SlowDevice, "900 times 10 ns is not slow");
     let unknown = Case { usual_device_ns: None, ..case };
     assert_ne!(judge(&unknown).0, Row::SlowDevice, "nothing is known to be usual");
 }
