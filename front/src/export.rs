@@ -440,6 +440,29 @@ mod tests {
     }
 
     #[test]
+    fn a_bell_rings_at_each_new_size_as_long_as_somebody_holds_it() {
+        let bell = || {
+            let flags = rustix::event::EventfdFlags::NONBLOCK;
+            Arc::new(rustix::event::eventfd(0, flags).unwrap())
+        };
+        let rung = |bell: &OwnedFd| {
+            let mut bytes = [0; 8];
+            rustix::io::read(bell, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
+        };
+        let (door, first, second) = (Door::default(), bell(), bell());
+        door.watch(&first);
+        door.watch(&second);
+        door.resize(4096);
+        assert_eq!([rung(&first), rung(&second), rung(&second)], [1, 1, 0]);
+        drop(first);
+        let third = bell();
+        door.watch(&third);
+        assert_eq!(door.bells().len(), 2, "one that nobody holds is forgotten");
+        door.resize(8192);
+        assert_eq!([rung(&second), rung(&third)], [1, 1]);
+    }
+
+    #[test]
     fn a_closed_export_is_found_by_nobody() {
         let exports = [export("a", 0, 1), export("b", 1, 1)];
         let door = exports[0].door.clone();
@@ -481,6 +504,18 @@ mod tests {
         export.door.set_read_only(false);
         export.door.resize(1 << 20);
         assert_eq!(refusal(Op::Write, 4096, 1 << 20), None);
+    }
+
+    #[test]
+    fn block_sizes_are_taken_up_to_their_limits_and_no_further() {
+        let fits = |min_bytes, preferred_bytes, payload_bytes_max| {
+            BlockSizes { min_bytes, preferred_bytes, payload_bytes_max }.fault().is_none()
+        };
+        let (least, most) = (PREFERRED_BLOCK_BYTES_MIN, MIN_BLOCK_BYTES_MAX);
+        assert!(fits(1, least, least) && fits(most, most.max(least), PAYLOAD_BYTES_MAX));
+        assert!(!fits(2 * most, 2 * most.max(least), PAYLOAD_BYTES_MAX) && !fits(0, least, least));
+        assert!(!fits(1, least / 2, PAYLOAD_BYTES_MAX) && !fits(2 * least, least, PAYLOAD_BYTES_MAX));
+        assert!(!fits(1, least, least - 1) && !fits(1, least, PAYLOAD_BYTES_MAX + 1));
     }
 
     #[test]

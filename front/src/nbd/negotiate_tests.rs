@@ -516,3 +516,29 @@ fn export_name_of_an_export_that_may_not_be_had_closes() {
     let outcome = run_admitting(&input, &[], &mut |_| false);
     assert_eq!((outcome.end, outcome.answers), (End::Closed(Some(Rule::TooManyConnections)), Vec::new()));
 }
+
+#[test]
+fn a_client_may_leave_between_messages_and_not_within_one() {
+    let mut negotiation = Negotiation::new(table());
+    let mut out = Vec::new();
+    assert!(negotiation.between_messages(), "before its flags");
+    let message = option(option::LIST, &[]);
+    let mut say = |bytes: &[u8]| {
+        let mut bytes = bytes;
+        loop {
+            let (used, progress) = negotiation.advance(bytes, &mut out, &mut |_| true);
+            bytes = &bytes[used..];
+            if matches!(progress, Progress::More | Progress::Close { .. }) {
+                return negotiation.between_messages();
+            }
+        }
+    };
+    assert!(!say(&FIXED_NO_ZEROES[..2]));
+    assert!(say(&FIXED_NO_ZEROES[2..]));
+    assert!(!say(&message[..3]));
+    assert!(say(&message[3..]));
+    // The data of an option, too.
+    let go = option(option::INFO, &wants("a", &[]));
+    assert!(!say(&go[..go.len() - 1]));
+    assert!(say(&go[go.len() - 1..]));
+}

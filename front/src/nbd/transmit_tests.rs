@@ -162,6 +162,11 @@ fn a_refused_write_too_long_to_skip_breaks_the_stream() {
     assert_eq!(run(&longest), ["Refused { cookie: 1, command: Some(Write), rule: PayloadOverMax }"]);
     let longer = header(Command::Write, 1, 0, SKIPPED_BYTES_MAX + 1);
     assert_eq!(run(&longer), ["Broken(PayloadTooLong)"]);
+    // It counts for nothing any more, and what comes behind it is not read as requests.
+    let mut transmission = Transmission::new(session(), ROOMY);
+    let (used, _) = transmission.advance(&longer);
+    assert_eq!(transmission.under_way(), (0, 0));
+    assert_eq!(transmission.advance(&header(Command::Flush, 8, 0, 0)).0, 0, "after {used} bytes");
 }
 
 #[test]

@@ -284,6 +284,23 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_that_is_read_again_has_nothing_of_the_one_before() {
+        let (memory, ring) = queue(4, false);
+        let table = [
+            descriptor(0x20000, 16, NEXT, 1),
+            descriptor(0x22000, 1, WRITE, 0),
+            descriptor(0x30000, 32, NEXT, 3),
+            descriptor(0x31000, 2, WRITE, 0),
+        ];
+        write(&memory, 0, &table.concat());
+        let mut chain = Chain::default();
+        for (head, readable, writable) in [(0, (0x20000, 16), (0x22000, 1)), (2, (0x30000, 32), (0x31000, 2))] {
+            chain.read(&memory, ring.descriptors(), 4, head, false).unwrap();
+            assert_eq!((spans(&chain.readable), spans(&chain.writable)), (vec![readable], vec![writable]));
+        }
+    }
+
+    #[test]
     fn a_descriptor_of_nothing_adds_nothing() {
         let nothing = [descriptor(u64::MAX, 0, NEXT | WRITE, 1), descriptor(0x20000, 1, 0, 0)];
         let chain = read(&nothing, &[], false).unwrap();

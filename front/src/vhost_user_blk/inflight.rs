@@ -275,6 +275,45 @@ mod tests {
     }
 
     #[test]
+    fn an_area_is_taken_over_for_its_size_alone_and_goes_on_where_it_stood() {
+        let (file, length) = create(2, SIZE, false).unwrap();
+        let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
+        let queue = || areas(&file, length).queue(0, SIZE).unwrap().unwrap();
+        // Of our version, and for 4 entries: it is made anew.
+        assert!(memory.copy_from(8, &[1, 0, 4, 0]));
+        assert_eq!(queue().take_over(0), None);
+        // Head 2 was taken ninth, head 1 fourth; the last batch says 8, the first number that is no head.
+        for (head, counter) in [(2usize, 9u8), (1, 4)] {
+            assert!(memory.copy_from(16 + 16 * head, &[1, 0, 0, 0, 0, 0, 0, 0, counter]));
+        }
+        assert!(memory.copy_from(12, &[8, 0]) && memory.copy_from(16 + 16 * 8, &[0xaa]));
+        let mut second = queue();
+        assert_eq!(second.take_over(5), Some(vec![1, 2]));
+        let mut behind = [0];
+        assert!(memory.copy_to(16 + 16 * 8, &mut behind));
+        assert_eq!(behind, [0xaa], "what lies behind the entries is not touched");
+        second.took(0);
+        assert_eq!(queue().take_over(5), Some(vec![1, 2, 0]), "in the order in which they were taken");
+        // Nothing more has ended by then; the used index that was stored is 5, so nothing is struck out again.
+        let mut used = [0; 2];
+        assert!(memory.copy_to(14, &mut used));
+        assert_eq!(u16::from_ne_bytes(used), 5);
+    }
+
+    #[test]
+    fn what_was_under_way_is_forgotten_in_each_queue() {
+        let (file, length) = create(3, SIZE, false).unwrap();
+        let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();
+        // Two queues, behind another.
+        let areas = Areas::new(memory, 256, 2, SIZE, false).unwrap();
+        let take_over = |number| areas.queue(number, SIZE).unwrap().unwrap().take_over(0);
+        assert_eq!([take_over(0), take_over(1)], [None, None]);
+        assert_eq!([take_over(0), take_over(1)], [Some(vec![]), Some(vec![])]);
+        areas.clear();
+        assert_eq!([take_over(0), take_over(1)], [None, None]);
+    }
+
+    #[test]
     fn what_another_wrote_into_the_area_is_bounded() {
         let (file, length) = create(2, SIZE, false).unwrap();
         let memory = ForeignMemory::map(file.as_fd(), 0, length as usize).unwrap();

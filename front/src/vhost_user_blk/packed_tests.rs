@@ -229,3 +229,47 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_ring_of_any_size_up_to_the_largest_is_taken_and_says_what_it_writes() {
+    let driver = Driver::new();
+    let new = |addresses: &RingAddresses, size| Packed::new(&driver.memory, addresses, size, NEW, true);
+    let largest = new(&ADDRESSES, QUEUE_SIZE_MAX).unwrap();
+    assert_eq!(largest.size(), QUEUE_SIZE_MAX);
+    assert_eq!(largest.written(0x8000), [(0, u32::from(QUEUE_SIZE_MAX) * 16), (0x8000, 4)]);
+    assert_eq!(new(&ADDRESSES, 2 * QUEUE_SIZE_MAX).err(), Some(Rule::BadQueueSize));
+    // Each part to the memory's last byte, and no further.
+    let end = 1u64 << 20;
+    for (last, align, which) in [(end - 16 * u64::from(SIZE), 16, 0), (end - 4, 4, 1), (end - 4, 4, 2)] {
+        let at = |at| match which {
+            0 => RingAddresses { descriptors: at, ..ADDRESSES },
+            1 => RingAddresses { avail: at, ..ADDRESSES },
+            _ => RingAddresses { used: at, ..ADDRESSES },
+        };
+        assert!(new(&at(last), SIZE).is_ok(), "part {which}");
+        assert_eq!(new(&at(last + align), SIZE).err(), Some(Rule::BadRing), "part {which}");
+    }
+}
+
+#[test]
+fn an_end_says_whether_anything_was_written_and_a_device_whether_it_wants_kicks() {
+    let mut driver = Driver::new();
+    let mut ring = driver.device(NEW, false);
+    let word = |driver: &Driver, at: u64| {
+        let mut bytes = [0; 2];
+        driver.memory.read(&driver.memory.span(at, 2).unwrap(), &mut bytes);
+        u16::from_le_bytes(bytes)
+    };
+    for (slot, written_bytes) in [(0, 0), (1, 1), (2, 512)] {
+        driver.offer(1).unwrap();
+        let taken = ring.take().unwrap().unwrap();
+        ring.push(taken, written_bytes);
+        ring.publish();
+        let is_write = word(&driver, slot * 16 + 14) & DESCRIPTOR_WRITE != 0;
+        assert_eq!(is_write, written_bytes > 0, "{written_bytes} bytes");
+    }
+    ring.disarm();
+    assert_eq!(word(&driver, ADDRESSES.used + 2), EVENT_NEVER);
+    assert!(!ring.arm());
+    assert_eq!(word(&driver, ADDRESSES.used + 2), EVENT_ALWAYS);
+}

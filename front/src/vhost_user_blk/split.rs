@@ -316,6 +316,28 @@ pub(in crate::vhost_user_blk) mod tests {
     }
 
     #[test]
+    fn each_part_of_a_ring_lies_inside_to_its_last_byte() {
+        let (memory, _) = queue(4, false);
+        let new = |addresses: RingAddresses| Split::new(&memory, &addresses, 4, 0, false).map(drop);
+        let end = 1u64 << 20;
+        let ends = [
+            (end - 4 * DESCRIPTOR_BYTES as u64, 16, 0),
+            (end - (AVAIL_BYTES as u64 + 4 * 2), 2, 1),
+            (end - (USED_BYTES + 4 * USED_ENTRY_BYTES) as u64, 4, 2),
+        ];
+        for (last, align, which) in ends {
+            let at = |at| match which {
+                0 => RingAddresses { descriptors: at, ..ADDRESSES },
+                1 => RingAddresses { avail: at, ..ADDRESSES },
+                _ => RingAddresses { used: at, ..ADDRESSES },
+            };
+            let last = last / align * align;
+            assert_eq!(new(at(last)), Ok(()), "part {which} at {last:#x}");
+            assert_eq!(new(at(last + align)), Err(Rule::BadRing), "part {which} at {:#x}", last + align);
+        }
+    }
+
+    #[test]
     fn a_queue_must_be_a_power_of_two_aligned_and_inside() {
         let (memory, _) = queue(4, false);
         let new = |addresses: RingAddresses, size| Split::new(&memory, &addresses, size, 0, false).map(drop);
