@@ -17,6 +17,10 @@
 #include "blk-cgroup.h"
 #include "blk.h"
 
+#ifndef CONFIG_64BIT
+#error "mqfq is for 64-bit machines: its sums are words that are read without a lock"
+#endif
+
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 5, 0)
 typedef bool mqfq_insert_flags;
 #define mqfq_at_head(flags) (flags)

@@ -51,7 +51,7 @@ struct mqfq_node {
 
 struct mqfq_tree {
 	struct list_head nodes;
-	struct list_head active;	/* what steps look at; parents stand before their children */
+	struct list_head active;	/* what steps look at; parents before their children */
 	u32 actives;
 	u32 nested;			/* nodes that have a parent */
 	u64 last;			/* virtual time of the last step */
