@@ -303,8 +303,15 @@ pub enum Refused {
 
 /// What a worker offers to the client it is calling.
 pub trait Context {
-    /// Nanoseconds since the engine started, read once per turn of the loop.
+    /// Nanoseconds since the engine started, read when a turn of the loop begins, and now and then in it: when a timer
+    /// has ended, and for each round of the devices.
     fn now_ns(&self) -> u64;
+
+    /// Which turn of the loop this is: all calls of one have the same number, those of the next another. As it stands
+    /// here: a context whose time stands still for a turn.
+    fn turn(&self) -> u64 {
+        self.now_ns()
+    }
 
     /// A device of the engine.
     fn device(&self, device: DeviceIndex) -> DeviceInfo;

@@ -22,6 +22,8 @@ pub struct Receive {
 #[derive(Default)]
 pub struct Fake {
     pub now_ns: u64,
+    /// `None`: each time is a turn.
+    pub turn: Option<u64>,
     /// The device's bytes.
     pub store: Vec<u8>,
     /// Requests handed over and not executed.
@@ -53,6 +55,10 @@ pub struct Fake {
 impl Context for Fake {
     fn now_ns(&self) -> u64 {
         self.now_ns
+    }
+
+    fn turn(&self) -> u64 {
+        self.turn.unwrap_or(self.now_ns)
     }
 
     fn device(&self, _device: DeviceIndex) -> DeviceInfo {

@@ -31,6 +31,10 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
         self.core.now_ns
     }
 
+    fn turn(&self) -> u64 {
+        self.core.turn
+    }
+
     fn device(&self, device: DeviceIndex) -> DeviceInfo {
         self.core.infos[device.0 as usize]
     }

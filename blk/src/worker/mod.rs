@@ -120,6 +120,8 @@ struct Core<H: Host<P>, P: Policy> {
     // Dropped before the device queues, whose memory a host's ring may still point to.
     host: H,
     now_ns: u64,
+    /// Which one it is.
+    turn: u64,
     hctxs: Vec<HwCtx<P>>,
     infos: Vec<DeviceInfo>,
     waiting: Vec<Waiting>,
@@ -296,6 +298,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             core: Core {
                 host,
                 now_ns,
+                turn: 0,
                 hctxs,
                 infos,
                 waiting: Vec::new(),
@@ -395,6 +398,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     /// One turn. True: there is more to do already.
     fn turn(&mut self) -> bool {
         self.core.now_ns = self.core.host.now_ns();
+        self.core.turn = self.core.turn.wrapping_add(1);
         self.take_mail();
         if self.core.options.fair_turns {
             self.core.hctxs.iter_mut().for_each(HwCtx::begin_turn);

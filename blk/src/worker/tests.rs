@@ -38,6 +38,8 @@ pub(super) type Sleep = (Option<u64>, bool);
 #[derive(Default)]
 pub(super) struct VirtualHost {
     now_ns: u64,
+    /// What passes until the next look at the time.
+    look_ns: u64,
     bell: WakeWord,
     kicked: Vec<HctxId>,
     mail: VecDeque<Mail>,
@@ -56,6 +58,7 @@ pub(super) struct VirtualHost {
 
 impl Host for VirtualHost {
     fn now_ns(&mut self) -> u64 {
+        self.now_ns += self.look_ns;
         self.now_ns
     }
 
@@ -502,6 +505,47 @@ fn timers_come_in_the_order_of_their_times_and_never_early() {
     worker.work();
     let timer = |user| Saw::Timer { user };
     assert_eq!(*log.borrow(), [(0, timer(0)), (2_000, timer(20)), (5_000, timer(50)), (5_000, timer(51))]);
+}
+
+/// The turn and the time of each of its timers: three at one time, and one that the last of them asks for.
+struct Clocks(Rc<RefCell<Vec<(u64, u64)>>>);
+
+impl Client for Clocks {
+    fn start(&mut self, context: &mut dyn Context) {
+        (0..3).for_each(|user| context.timer(1_000, user));
+    }
+
+    fn event(&mut self, context: &mut dyn Context, event: Event) {
+        self.0.borrow_mut().push((context.turn(), context.now_ns()));
+        if matches!(event, Event::Timer { user: 2 }) {
+            context.timer(context.now_ns(), 3);
+        }
+    }
+
+    fn completed(&mut self, _: &mut dyn Context, _: Completion) {}
+
+    fn turn_end(&mut self, _: &mut dyn Context) {}
+
+    fn room(&mut self, _: &mut dyn Context) {}
+
+    fn drain(&mut self, _: &mut dyn Context) {}
+
+    fn is_done(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn timers_that_end_together_come_in_one_turn_although_time_goes_on() {
+    let mut worker = worker(0, 16);
+    worker.core.host.look_ns = 10;
+    let seen = Rc::<RefCell<Vec<_>>>::default();
+    worker.adopt(Box::new(Clocks(seen.clone())));
+    worker.work();
+    let seen = seen.take();
+    let [first, second, third, next] = seen[..] else { panic!("{seen:?}") };
+    assert!(first.1 < second.1 && second.1 < third.1, "{first:?} {second:?} {third:?}");
+    assert_eq!([second.0, third.0, next.0], [first.0, first.0, first.0 + 1]);
 }
 
 #[test]

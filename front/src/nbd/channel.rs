@@ -66,14 +66,14 @@ const OUT_BYTES_MAX: usize = 64 << 10;
 pub const STANDING_BYTES: u64 = (WIRE_BYTES + 16 * 1024 + RECORD_BYTES + 8 * 1024) as u64;
 
 thread_local! {
-    /// The turn of this thread's worker in which the last handshake went on, by its time.
+    /// The turn of this thread's worker in which the last handshake went on.
     static LAST_STEP: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// A handshake may go on in the turn that began at `now_ns`. One in each turn of a worker, so that every
-/// other client waits for one signature and one key exchange at most.
-pub fn may_step(now_ns: u64) -> bool {
-    LAST_STEP.replace(Some(now_ns)) != Some(now_ns)
+/// A handshake may go on in this turn ([`mqfq_blk::client::Context::turn`]). One in each turn of a worker, so that
+/// every other client waits for one signature and one key exchange at most.
+pub fn may_step(turn: u64) -> bool {
+    LAST_STEP.replace(Some(turn)) != Some(turn)
 }
 
 /// What came of the bytes so far.

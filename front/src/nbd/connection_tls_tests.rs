@@ -337,9 +337,10 @@ fn a_client_is_told_goodbye_when_it_disconnects_and_when_the_server_drains() {
 #[test]
 fn handshakes_take_turns_and_the_second_comes_in_the_next() {
     let mut hellos = Vec::new();
-    for _ in 0..2 {
+    for now_ns in [1 << 30, (1 << 30) + 1_000_000] {
         let mut peer = connect_with(tls_options(&KEYS, true), &Stats::new(&NAMES));
-        peer.fake.now_ns = 1 << 30;
+        // Time goes on within a turn, after the step of the one before as well.
+        (peer.fake.now_ns, peer.fake.turn) = (now_ns, Some(7));
         peer.ask(&[vec![0, 0, 0, 3], option(option::STARTTLS, b"")].concat());
         let mut hello = Vec::new();
         let client = client_config(None, &[&rustls::version::TLS13]);
@@ -348,6 +349,9 @@ fn handshakes_take_turns_and_the_second_comes_in_the_next() {
         let answered = !peer.ask(&hello).is_empty();
         let waits = peer.fake.timers.iter().any(|(_, user)| *user == user::TURN);
         hellos.push((answered, waits));
+        peer.pass_ns(1);
+        assert!(answered || peer.read.is_empty(), "another time is no other turn");
+        peer.fake.turn = Some(8);
         peer.pass_ns(1);
         assert!(answered == peer.read.is_empty(), "in this turn or in the next");
     }

@@ -54,7 +54,7 @@ impl Connection {
     pub(super) fn receive_sealed(&mut self, context: &mut dyn Context) {
         let channel = self.channel.as_mut().expect("the caller has looked");
         if channel.can_advance() {
-            if !channel.is_established() && !may_step(context.now_ns()) {
+            if !channel.is_established() && !may_step(context.turn()) {
                 self.awaits_turn = true;
                 return context.timer(context.now_ns(), user::TURN);
             }
