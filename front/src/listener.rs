@@ -245,9 +245,7 @@ impl Listener for SocketListener {
         let Some(travelled) = &self.travelled else { return Err(format!("{address}: {UNTAKEN}")) };
         let [socket] = <[OwnedFd; 1]>::try_from(packed.descriptors)
             .map_err(|_| format!("{address}: a connection was not handed over with one socket"))?;
-        let place = self.places.enter_if_free(socket);
-        let place = place.ok_or_else(|| format!("{address}: more handshakes were handed over than it may have"))?;
-        let client = travelled(place, &mut StateReader::new(version, &packed.state))
+        let client = travelled(self.places.enter_travelled(socket), &mut StateReader::new(version, &packed.state))
             .map_err(|why| format!("a connection to {address} cannot be taken over: {why}"))?;
         Ok(Box::new(move || client))
     }

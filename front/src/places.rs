@@ -113,34 +113,39 @@ impl Places {
     /// A place for the handshake of a connection that was accepted as `socket`. The oldest handshake is closed if there
     /// was none left.
     pub fn enter(self: &Arc<Places>, socket: OwnedFd) -> Place {
-        let socket = Arc::new(socket);
-        let mut taken = self.taken();
-        let (number, most) = (taken.handshakes_total, taken.most.handshakes);
-        taken.handshakes_total += 1;
-        taken.handshakes.insert(number, socket.clone());
-        let oldest = if taken.handshakes.len() > most { taken.handshakes.pop_first() } else { None };
-        drop(taken);
-        self.stats.count_opened();
-        if let Some((_, oldest)) = oldest {
-            // The worker where it lives finds that its client has left. An error says that it has done so by itself.
-            let _ = rustix::net::shutdown(&oldest, Shutdown::Both);
+        let place = self.enter_travelled(socket);
+        while let Some(most) = self.close_oldest() {
             self.stats.count_broken(self.stats.names().crowded_out);
             self.say(None, || {
                 format!("{most} clients have not chosen an export, the oldest of them was closed for the next one")
             });
         }
-        Place { places: self.clone(), socket, held: Held::Handshake(number) }
+        place
     }
 
-    /// The same for a connection that another process has accepted. `None`: none is left, and nobody was closed.
-    pub fn enter_if_free(self: &Arc<Places>, socket: OwnedFd) -> Option<Place> {
-        let taken = self.taken();
-        if taken.handshakes.len() >= taken.most.handshakes {
-            return None;
-        }
+    /// Closes the oldest handshake if there are too many. How many there may be; `None`: there are no more.
+    fn close_oldest(&self) -> Option<usize> {
+        let mut taken = self.taken();
+        let most = taken.most.handshakes;
+        let (_, oldest) = if taken.handshakes.len() > most { taken.handshakes.pop_first()? } else { return None };
         drop(taken);
-        // Nobody accepts before the listener was started, so it is still free.
-        Some(self.enter(socket))
+        // The worker where it lives finds that its client has left. An error says that it has done so by itself.
+        let _ = rustix::net::shutdown(&oldest, Shutdown::Both);
+        Some(most)
+    }
+
+    /// The same for a connection that another process has accepted. Nobody is closed for it, however many there are:
+    /// that process has them as well, and goes on with them if this one does not come up. Of those that are too many
+    /// the oldest are closed for the next one that is accepted here.
+    pub fn enter_travelled(self: &Arc<Places>, socket: OwnedFd) -> Place {
+        let socket = Arc::new(socket);
+        let mut taken = self.taken();
+        let number = taken.handshakes_total;
+        taken.handshakes_total += 1;
+        taken.handshakes.insert(number, socket.clone());
+        drop(taken);
+        self.stats.count_opened();
+        Place { places: self.clone(), socket, held: Held::Handshake(number) }
     }
 
     /// Closes who has not chosen an export: the listener is gone, and another one's exports and rules are not for them.

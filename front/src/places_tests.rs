@@ -137,6 +137,26 @@ fn the_oldest_handshake_is_closed_for_a_new_one_and_nobody_who_has_chosen() {
 }
 
 #[test]
+fn handshakes_of_another_process_have_places_however_many_they_are() {
+    // 16 at a time. The other process had shut down more than it had noticed to be gone.
+    let places = places(2, 1);
+    let travelled = || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (places.enter_travelled(ours.into()), theirs)
+    };
+    let mut all: Vec<_> = (0..18).map(|_| travelled()).collect();
+    let (mut chosen, client) = travelled();
+    assert!(chosen.choose(&export(0)), "one that has an export comes behind them");
+    let is_anybody_closed = || is_closed(&client) || all.iter().any(|(_, client)| is_closed(client));
+    assert!(!is_anybody_closed() && places.stats.broken(1usize) == 0, "they may be the other's again");
+    let (_next, next) = enter(&places);
+    let closed: Vec<bool> = all.iter().map(|(_, client)| is_closed(client)).collect();
+    assert_eq!(closed, [vec![true; 3], vec![false; 15]].concat(), "15 and the next");
+    assert!(!is_closed(&client) && !is_closed(&next));
+    all.clear();
+}
+
+#[test]
 fn who_was_closed_takes_no_place_of_its_tenant() {
     let places = places(1, 1);
     let (mut oldest, client) = enter(&places);

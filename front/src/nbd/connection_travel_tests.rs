@@ -48,7 +48,7 @@ fn packed(peer: &Peer<Connection>) -> Vec<u8> {
 
 fn unpack(state: &[u8], exports: Arc<ExportTable>, options: NbdOptions) -> Result<Connection, String> {
     let (socket, _) = UnixStream::pair().unwrap();
-    let place = Places::new(&exports, &options.listen, Stats::new(&NAMES)).enter_if_free(socket.into()).unwrap();
+    let place = Places::new(&exports, &options.listen, Stats::new(&NAMES)).enter_travelled(socket.into());
     Connection::unpack(place, exports, Arc::new(options), &mut StateReader::new(VERSION, state))
 }
 
