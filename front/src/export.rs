@@ -259,14 +259,15 @@ impl Export {
             && other.offset_bytes < self.offset_bytes.saturating_add(self.size_bytes)
     }
 
-    /// `length_bytes`, not 0, at `offset_bytes` are whole blocks of it.
-    pub fn holds(&self, offset_bytes: u64, length_bytes: u32) -> bool {
-        let end_bytes = offset_bytes.checked_add(length_bytes.into());
+    /// `length_bytes`, not 0, at `offset_bytes` are whole blocks that it could have. Whether it has them now, and lets
+    /// them be written to, is asked when a request is handed over ([`Export::refusal`]): it may have become shorter
+    /// since the request came.
+    pub fn could_hold(&self, offset_bytes: u64, length_bytes: u32) -> bool {
+        let end_bytes =
+            self.offset_bytes.checked_add(offset_bytes).and_then(|at_bytes| at_bytes.checked_add(length_bytes.into()));
         // A power of two, so its lower bits are what may not be set.
         let below_block = u64::from(self.block.min_bytes) - 1;
-        length_bytes > 0
-            && end_bytes.is_some_and(|end_bytes| end_bytes <= self.size_now_bytes())
-            && (offset_bytes | u64::from(length_bytes)) & below_block == 0
+        length_bytes > 0 && end_bytes.is_some() && (offset_bytes | u64::from(length_bytes)) & below_block == 0
     }
 
     /// What is wrong with it, if anything.
@@ -497,7 +498,7 @@ mod tests {
         assert_eq!(export.size_now_bytes(), 4096);
         assert_eq!((refusal(Op::Read, 4096, 4096), refusal(Op::Read, 8192, 1)), (None, Some(Status::Invalid)));
         assert_eq!(refusal(Op::WriteZeroes { may_unmap: true }, 8191, 2), Some(Status::NoSpace));
-        assert!(export.holds(0, 4096) && !export.holds(0, 4097));
+        assert!(export.could_hold(0, 8192) && !export.could_hold(u64::MAX - 4096, 1), "that is asked for later");
         assert_eq!(refusal(Op::Flush, 0, 0), None);
         export.door.set_read_only(true);
         assert_eq!((refusal(Op::Write, 4096, 1), refusal(Op::Read, 4096, 1)), (Some(Status::Invalid), None));

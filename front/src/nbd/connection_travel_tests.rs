@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fake::Fake;
+use crate::nbd::negotiate::OPTIONS_MAX;
 use mqfq_blk::state::{StateReader, VERSION};
 
 /// Pauses the connection as a worker does. Of the bytes that have come `received` get into the receive in flight before
@@ -54,12 +55,17 @@ fn unpack(state: &[u8], exports: Arc<ExportTable>, options: NbdOptions) -> Resul
 
 /// The peer and the device, with the connection of another process between them.
 fn hand_over(peer: Peer<Connection>, options: NbdOptions) -> Peer<Connection> {
+    hand_over_to(table(), peer, options)
+}
+
+/// The same to a process that has these exports.
+fn hand_over_to(exports: Arc<ExportTable>, peer: Peer<Connection>, options: NbdOptions) -> Peer<Connection> {
     let state = packed(&peer);
     let Peer { client, fake, incoming, ended, reads, executes, piece_bytes, read, sends, .. } = peer;
     assert!(!fake.shut_down, "the socket is the other's as well");
     drop(client);
     let fake = Fake { store: fake.store, staged_max: fake.staged_max, executed: fake.executed, ..Fake::default() };
-    let client = unpack(&state, table(), options).unwrap();
+    let client = unpack(&state, exports, options).unwrap();
     let (incoming_descriptors, status) = (Vec::new(), Status::Ok);
     let mut peer =
         Peer { client, fake, incoming, incoming_descriptors, ended, reads, executes, status, piece_bytes, read, sends };
@@ -438,4 +444,62 @@ fn requests_that_were_given_back_are_no_client_that_stalls() {
     peer.executes = true;
     peer.run();
     assert_eq!(errors(&peer.read), [(1, 0), (2, 0)]);
+}
+
+#[test]
+fn a_write_that_comes_while_its_export_changes_stops_no_upgrade_and_is_refused_by_the_next_process() {
+    const HALF: u64 = SIZE as u64 / 2;
+    // A small one, and the second piece of a large one.
+    for (length_bytes, said_bytes) in [(4096, 1000), (256 << 10, 28 + (128 << 10))] {
+        for (read_only, expected) in [(false, Errno::NOSPC), (true, Errno::INVAL)] {
+            let exports = table();
+            let export = exports.lookup("a").unwrap();
+            let mut peer = connect_to(exports, NbdOptions::default(), &Stats::new(&NAMES));
+            peer.ask(&structured_handshake());
+            let asked = write(1, HALF, &vec![7; length_bytes]);
+            peer.say(&asked[..said_bytes]);
+            let changed = if read_only {
+                export.door.set_read_only(true);
+                Export { read_only, ..Export::clone(&export) }
+            } else {
+                export.door.resize(HALF);
+                Export { size_bytes: HALF, ..Export::clone(&export) }
+            };
+            pause(&mut peer, 0, 0);
+            let exports = Arc::new(ExportTable::new([changed]).unwrap());
+            let mut peer = hand_over_to(exports, peer, NbdOptions::default());
+            let executed = peer.fake.executed.len();
+            let errors = errors(&peer.ask(&asked[said_bytes..]));
+            assert_eq!(errors, [(1, expected.raw_os_error() as u32)], "{length_bytes} bytes, read-only: {read_only}");
+            assert_eq!(peer.fake.executed.len(), executed, "nothing of it is carried out");
+        }
+    }
+}
+
+#[test]
+fn a_handshake_that_was_too_long_and_whose_end_is_not_read_stops_no_upgrade() {
+    let mut peer = connect();
+    peer.reads = false;
+    peer.say(&[vec![0, 0, 0, 3], option(99, b"").repeat(OPTIONS_MAX as usize + 1)].concat());
+    assert_eq!(peer.client.life, Life::Ending);
+    pause(&mut peer, 0, 0);
+    let mut peer = hand_over(peer, NbdOptions::default());
+    peer.reads = true;
+    peer.run();
+    assert!(peer.gone());
+}
+
+#[test]
+fn a_handshake_that_has_asked_about_an_export_goes_on_where_there_is_none_of_that_name() {
+    let mut peer = connect();
+    let handshake = structured_handshake();
+    let (asked, go) = handshake.split_at(handshake.len() - option(option::GO, &[0; 6]).len());
+    peer.say(asked);
+    pause(&mut peer, 0, 0);
+    let other = Export { name: "b".to_owned(), ..Export::clone(&table().all()[0]) };
+    let exports = Arc::new(ExportTable::new([other]).unwrap());
+    let mut peer = hand_over_to(exports, peer, NbdOptions::default());
+    peer.ask(go);
+    let Phase::Transmitting(transmission) = &peer.client.phase else { panic!("it has chosen the other one") };
+    assert!(!transmission.session().block_status);
 }

@@ -223,13 +223,13 @@ impl Negotiation {
         if magic != wire::OPTION_MAGIC {
             return broken(Rule::BadOptionMagic);
         }
-        self.options += 1;
         let Some(bytes_left) = self.bytes_left.checked_sub(wire::OPTION_HEADER_BYTES.saturating_add(length)) else {
             return broken(Rule::HandshakeTooLong);
         };
-        if self.options > OPTIONS_MAX {
+        if self.options == OPTIONS_MAX {
             return broken(Rule::HandshakeTooLong);
         }
+        self.options += 1;
         if option != option::EXPORT_NAME && !self.fixed_newstyle {
             return broken(Rule::NeedsFixedNewstyle);
         }

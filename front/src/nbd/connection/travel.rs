@@ -247,10 +247,7 @@ fn unpack_request(reader: &mut StateReader<'_>, export: &Export) -> Result<Reque
         demand((offset_bytes, length_bytes) == (0, 0), "has a flush of some bytes")?;
         return Ok(Request { cookie, op, fua, offset_bytes, length_bytes, buffer: None });
     }
-    let below_block = u64::from(export.block.min_bytes) - 1;
-    let are_blocks = (offset_bytes | u64::from(length_bytes)) & below_block == 0 && length_bytes > 0;
-    let end_bytes = export.offset_bytes.checked_add(offset_bytes).and_then(|at| at.checked_add(length_bytes.into()));
-    demand(are_blocks && end_bytes.is_some(), "has a request that is no blocks of any device")?;
+    demand(export.could_hold(offset_bytes, length_bytes), "has a request that is no blocks of any device")?;
     let most_bytes = if matches!(op, Op::Read | Op::Write) { PIECE_BYTES_MAX } else { RANGE_PIECE_BYTES };
     demand(length_bytes <= most_bytes, "has a request that is too large")?;
     let buffer = match op {

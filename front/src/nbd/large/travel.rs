@@ -53,7 +53,7 @@ impl Large {
     /// The request, of a connection whose memory is `account`.
     ///
     /// # Errors
-    /// What no such request can be: outside the export, beyond its own length, or over.
+    /// What no such request can be: no blocks of a device, beyond its own length, or over.
     pub fn unpack(reader: &mut StateReader<'_>, export: &Export, account: &mut Account) -> Result<Large, StateFault> {
         let op = *OPS.get(usize::from(reader.u8()?)).ok_or(StateFault("has a large request of no kind"))?;
         demand(op != Op::Flush, "has a large request of no kind")?;
@@ -66,8 +66,7 @@ impl Large {
             number => Some(*FAILURES.get(number - 1).ok_or(StateFault("has a failure of no kind"))?),
         };
         let cut = reader.flag()?;
-        demand(export.holds(offset_bytes, length_bytes), "has a large request outside its export")?;
-        demand(op == Op::Read || !export.read_only, "has a large request that changes a read-only export")?;
+        demand(export.could_hold(offset_bytes, length_bytes), "has a large request that is no blocks of any device")?;
         let is_piece = piece_bytes.is_power_of_two() && piece_bytes >= export.block.min_bytes;
         demand(is_piece, "has a large request in pieces that are no power of two")?;
         let most_bytes = if matches!(op, Op::Read | Op::Write) { PIECE_BYTES_MAX } else { RANGE_PIECE_BYTES };

@@ -30,7 +30,7 @@ impl Negotiation {
     /// The handshake, about `exports`.
     ///
     /// # Errors
-    /// What no handshake can be, or an export that was chosen and is not there.
+    /// What no handshake can be.
     pub fn unpack(reader: &mut StateReader<'_>, exports: Arc<ExportTable>) -> Result<Negotiation, StateFault> {
         let (stage, option, bytes) = (reader.u8()?, reader.u32()?, reader.u32()? as usize);
         let gathered = reader.bytes()?;
@@ -45,10 +45,9 @@ impl Negotiation {
         demand(gathered.len() < gathered_max, "has more of a message than the message has")?;
         let [fixed_newstyle, no_zeroes, structured] = [reader.flag()?, reader.flag()?, reader.flag()?];
         let (has_chosen, chosen) = (reader.flag()?, reader.text()?);
-        let block_status_of = match has_chosen {
-            true => Some(exports.lookup(chosen).ok_or(StateFault("names an export that there is not"))?),
-            false => None,
-        };
+        // Of an export that is not here there is no block status either.
+        let block_status_of = if has_chosen { exports.lookup(chosen) } else { None };
+        let block_status_of = block_status_of.filter(|export| export.name == chosen);
         let (options, bytes_left) = (reader.u32()?, reader.u32()? as usize);
         let is_short = options <= OPTIONS_MAX && bytes_left <= HANDSHAKE_BYTES_MAX;
         demand(is_short, "has a handshake longer than there can be")?;

@@ -71,8 +71,8 @@ impl Transmission {
         let filled = reader.bytes()?;
         let export = &self.session.export;
         let all_bytes = length_bytes.checked_add(after_bytes.unwrap_or(0)).unwrap_or(0);
-        let is_inside = export.holds(offset_bytes, all_bytes) && length_bytes > 0;
-        demand(is_inside && !export.read_only, "has a write outside its export")?;
+        let are_blocks = export.could_hold(offset_bytes, all_bytes) && length_bytes > 0;
+        demand(are_blocks, "has a write that is no blocks of any device")?;
         demand(all_bytes <= export.block.payload_bytes_max, "has a write longer than its export takes")?;
         let is_filled = filled.len() <= length_bytes as usize && (has_memory || filled.is_empty());
         demand(is_filled, "has more of a payload than there is")?;
