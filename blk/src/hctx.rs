@@ -437,7 +437,7 @@ impl<P: Policy> HwCtx<P> {
     /// When [`HwCtx::run`] and [`HwCtx::reap`] must be called next if nothing else happens.
     pub fn next_event_ns(&self) -> Option<u64> {
         let Shared { commands, expiry, .. } = &self.shared;
-        if !commands.resend.is_empty() && commands.refused.is_none() && self.in_flight() < self.queue_depth() {
+        if !commands.resend.is_empty() && commands.refused.is_none() && commands.tags.free() > 0 {
             return Some(0);
         }
         let look_ns = if self.in_flight() > 0 { expiry.look_ns() } else { None };

@@ -366,6 +366,25 @@ fn neighbours_of_one_class_share_a_command_and_those_of_two_do_not() {
 }
 
 #[test]
+fn requests_that_go_again_wait_for_a_tag_and_nobody_looks_for_it_meanwhile() {
+    let bounds = MergeBounds { segments_max: 8, align_bytes: 4096, bytes_max: 1 << 20 };
+    let path = PathOptions { merge: Merge::Back, bounds, ..PathOptions::TIMELESS };
+    let mut rig = Rig::new(2, 64, path, HwCtx::with_class_queues);
+    (0..4).for_each(|block| assert!(rig.submit_at(0, block * 4096)));
+    rig.run();
+    let merged = rig.seen.borrow_mut().held.remove(0);
+    assert_eq!(merged.length_bytes, 4 * 4096);
+    rig.seen.borrow_mut().ended.push(merged.ended(Status::Io));
+    rig.hctx.reap(0, &mut |_| panic!("nobody is kicked"), &mut rig.completions);
+    assert_eq!(rig.hctx.next_event_ns(), Some(0), "there are tags");
+    rig.run();
+    assert_eq!(rig.held(), [0, 2, 0], "one by one, in the queue for requests that know no class");
+    assert_eq!(rig.hctx.next_event_ns(), None, "the device says when there is another");
+    (0..4).for_each(|_| rig.end(QueueClass::Medium));
+    assert_eq!(rig.cookies().len(), 4);
+}
+
+#[test]
 fn what_came_while_the_policy_was_changed_goes_when_it_is_done() {
     let mut rig = Rig::plain(2, 64);
     assert!(rig.submit(0));
