@@ -113,7 +113,7 @@ fn full_cores_do_not_wait_for_each_others_turns() {
             let text = embedded::scenario("intake").expect("it comes with the program");
             let machine = format!("preset = \"user-space-8x128\"\nworkers = {workers}");
             let text = text.replace("preset = \"user-space-2\"\nworkers = 1", &machine);
-            let text = text.replace("threads = 4 ", &format!("threads = {workers} "));
+            let text = text.replace("threads = 4", &format!("threads = {workers}"));
             let text = text.replace("memory = \"free\"\n", "");
             let text = text.replace("kind = \"mqfq\"\ndepth = 64\nwindow = \"64KiB\"", policy);
             let mut scenario = Scenario::parse("intake.toml", &text).unwrap();
