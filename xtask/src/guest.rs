@@ -210,7 +210,6 @@ const CASES: &[Case] = &[
             ("make", "make"),
             ("hackbench", "rt-tests"),
             ("sysbench", "sysbench"),
-            ("stress-ng", "stress-ng"),
             ("pigz", "pigz"),
             ("x264", "x264"),
         ],

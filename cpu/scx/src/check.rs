@@ -13,8 +13,8 @@
 //! victim's (rule 3).
 //!
 //! A thread waits until a CPU picks it, which is before it begins to run: the CPU first needs the lock of the one on
-//! whose books the thread is. So a CPU that has said that it picks from g ([`Kind::Pick`]), and has begun nothing since,
-//! has one of g's waiting threads, and a third CPU cannot take that one.
+//! whose books the thread is. So a CPU that has said that it picks from g ([`Kind::Pick`]), and has begun nothing
+//! since, has one of g's waiting threads, and a third CPU cannot take that one.
 //!
 //! **Example.** At a tick CPUs 0 and 2 both end a hog's quantum. CPU 0 picks the only waiting thread of g; CPU 2 finds
 //! g's queue empty and begins a hog, which is allowed; only then does g's thread begin, on CPU 0.

@@ -66,7 +66,7 @@ struct Options {
     /// A program is a cgroup or a process [default: cgroup].
     #[arg(long, value_enum)]
     by: Option<Program>,
-    /// Longest run of a thread before its siblings have their turn, 100 to 100000 us [default: 3000]. It ends at a tick.
+    /// Longest run of a thread before its siblings have their turn, 100 to 100000 us, to a tick [default: 3000].
     #[arg(long, value_parser = clap::value_parser!(u64).range(100..=100_000))]
     slice_us: Option<u64>,
     /// Shortest run of a thread before it can be preempted, 0 to 100000 us [default: 0].
