@@ -15,10 +15,12 @@
 //! miss: the table says what was measured either way.
 
 mod changes;
+mod picture;
 
 use crate::run::{cargo, run, target};
 use changes::Changes;
 use mqfq_testing::Folder;
+pub use picture::draw;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,6 +39,8 @@ pub struct Options {
     pub changes: usize,
     /// Of that phase.
     pub changes_seconds: u64,
+    /// Rounds in which a tenant and its export come and go, at the end.
+    pub churn: usize,
     /// The binary of the server; `None`: a release build.
     pub program: Option<PathBuf>,
     /// Print JSON alone on stdout.
@@ -45,15 +49,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { tenants: 200, seconds: 8, changes: 1000, changes_seconds: 10, program: None, json: false }
+        Options { tenants: 200, seconds: 8, changes: 1000, changes_seconds: 10, churn: 50, program: None, json: false }
     }
 }
 
 /// Of an export.
 const EXPORT_MIB: usize = 4;
-
-/// Rounds in which a tenant and its export come, are used and go.
-const CHURN: usize = 50;
 
 /// For all jobs of fio to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(180);
@@ -78,6 +79,9 @@ struct Phase {
     /// Of single tenants, the worst.
     worst: f64,
     p99_ms: f64,
+    /// By class: its part of all bytes, and the part that its weights or caps are.
+    parts: [f64; 4],
+    entitled: [f64; 4],
 }
 
 impl Phase {
@@ -161,13 +165,13 @@ pub fn day(options: &Options) -> Result<(), String> {
         day.remove(*tenant)?;
     }
     let before_churn = day.holds()?;
-    for _ in 0..CHURN {
-        day.add(0)?;
-        day.remove(0)?;
-    }
+    let churn_start = Instant::now();
+    day.churn(options.churn)?;
+    let churn_seconds = churn_start.elapsed().as_secs_f64();
     let at_end = day.holds()?;
     day.end()?;
-    report(options, &phases, changes, pause_us, [at_start, before_churn, at_end], start.elapsed());
+    let spent = [start.elapsed().as_secs_f64(), churn_seconds];
+    report(options, &phases, changes, pause_us, [at_start, before_churn, at_end], spent);
     // One more than at the start: the file in which the drive's bytes lie, since the first write.
     if at_end.0 > before_churn.0 || at_end.0 > at_start.0 + 1 {
         return Err(format!("{} descriptors at the start, {} at the end", at_start.0, at_end.0));
@@ -187,8 +191,9 @@ fn report(
     changes: Option<Changes>,
     pause_us: u64,
     holds: [(usize, u64); 3],
-    elapsed: Duration,
+    spent: [f64; 2],
 ) {
+    let [seconds, churn_seconds] = spent;
     let [at_start, before_churn, at_end] = holds;
     let held =
         |(descriptors, memory_kib): (usize, u64)| json!({ "descriptors": descriptors, "memory_kib": memory_kib });
@@ -200,13 +205,16 @@ fn report(
                 "class_share_over_entitlement": phase.classes,
                 "capped_over_cap": phase.capped,
                 "worst_tenant_share_over_entitlement": phase.worst,
+                "class_part": phase.parts,
+                "class_entitled": phase.entitled,
                 "p99_ms": phase.p99_ms,
                 "is_right": phase.is_right(),
             })
         };
         let all = json!({
             "tenants": options.tenants,
-            "seconds": elapsed.as_secs(),
+            "seconds": seconds as u64,
+            "churn": { "rounds": options.churn, "seconds": churn_seconds },
             "phases": phases.iter().map(phase).collect::<Vec<_>>(),
             "changes": changes.map(|changes| changes.json()),
             "upgrade_pause_us": pause_us,
@@ -217,12 +225,12 @@ fn report(
         println!("{all}");
         return;
     }
-    println!("{} tenants in 4 classes, {} s, every fio job verified", options.tenants, elapsed.as_secs());
+    println!("{} tenants in 4 classes, {} s, every fio job verified", options.tenants, seconds as u64);
     println!(
         "{:<11} {:>7}  {:<31} {:>6} {:>7} {:>8}",
         "phase", "MB/s", "share/entitled, by class", "cap", "worst", "p99 ms"
     );
-    for Phase { name, mb_per_s, classes, capped, worst, p99_ms } in phases {
+    for Phase { name, mb_per_s, classes, capped, worst, p99_ms, .. } in phases {
         let classes: Vec<String> = classes.iter().map(|ratio| format!("{ratio:.4}")).collect();
         let capped = capped.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
         println!("{name:<11} {mb_per_s:>7.1}  {:<31} {capped:>6} {worst:>7.3} {p99_ms:>8.1}", classes.join("  "));
@@ -231,6 +239,7 @@ fn report(
         let Changes { taken, refused, .. } = changes;
         println!("changes: {:.0} a second, {taken} taken, {refused} refused", changes.per_s());
     }
+    println!("churn: {} rounds in {churn_seconds:.0} s", options.churn);
     println!("upgrade: clients waited {:.1} ms", pause_us as f64 / 1000.0);
     for (when, (descriptors, memory_kib)) in [("start", at_start), ("all gone", before_churn), ("after churn", at_end)]
     {
@@ -312,6 +321,25 @@ impl Day {
 
     fn patch(&self, tenant: usize, keys: &Value) -> Result<(), String> {
         self.curl("PATCH", &format!("/v1/tenants/{}", name(tenant)), Some(keys)).map(drop)
+    }
+
+    /// A tenant comes with its export and goes again, so many times: a few by curl and `ctl` as [`Day::add`] has them,
+    /// the others by curl alone, many in one process.
+    fn churn(&mut self, rounds: usize) -> Result<(), String> {
+        const EACH: usize = 50;
+        const AT_ONCE: usize = 250;
+        let mut left = rounds;
+        while left > 0 {
+            for _ in 0..left.min(EACH / 10) {
+                self.add(0)?;
+                self.remove(0)?;
+                left -= 1;
+            }
+            let many = left.min(AT_ONCE);
+            self.come_and_go(many)?;
+            left -= many;
+        }
+        Ok(())
     }
 
     /// A tenant and its export, one half of them by curl and the other by `ctl`.
@@ -454,7 +482,20 @@ impl Day {
         let allowed: u64 = caps.values().sum();
         let capped: f64 = caps.keys().map(|tenant| moved(*tenant)).sum();
         let p99_ns = here.iter().filter_map(|tenant| after.get(&name(*tenant))).map(|(_, p99)| *p99).max();
+        let all: f64 = all_bytes + capped;
+        let by_class = |of: &dyn Fn(usize) -> f64| {
+            [0, 1, 2, 3].map(|class| here.iter().filter(|tenant| **tenant % 4 == class).map(|tenant| of(*tenant)).sum())
+        };
+        let parts = by_class(&|tenant| moved(tenant) / all);
+        // Who is capped has its cap, and the others share what is left.
+        let left = 1.0 - (allowed as f64 * seconds / all).min(1.0);
+        let entitled = by_class(&|tenant| match caps.get(&tenant) {
+            Some(cap) => *cap as f64 * seconds / all,
+            None => left * self.weights[tenant] as f64 / all_weights,
+        });
         Ok(Phase {
+            parts,
+            entitled,
             name: name_,
             mb_per_s: (all_bytes + capped) / seconds / 1e6,
             classes,

@@ -19,10 +19,12 @@ cargo xtask COMMAND
   miri                       tests of the core in the interpreter; needs a nightly toolchain with miri
   soak [--seconds N | --minutes N] [--seed S]
                              the generated tests with new seeds, for 60 s if not told otherwise, from seed S if told
-  day [--tenants N] [--seconds S] [--changes N] [--changes-seconds S] [--program P] [--json]
+  day [--tenants N] [--seconds S] [--changes N] [--changes-seconds S] [--churn N] [--program P] [--json]
                              a server's day: N tenants (default 200) come, change and go under fio that verifies, S
                              seconds (default 8) measured in each of six phases, of a release build or of P; in one
-                             more, N changes a second (default 1000, 0: there is none) for S seconds (default 10)
+                             more, N changes a second (default 1000, 0: there is none) for S seconds (default 10);
+                             at the end a tenant and its export come and go N times (default 50)
+  day --draw RECORD FILE     the picture of the JSON that a day has printed, as SVG
   hostile [--rounds N] [--seconds S] [--mutants N] [--connects N] [--depth D] [--seed S] [--program P] [--json]
                              500 idle and 50 stuck clients, 2000 connects a second with 100000 mutated handshakes and
                              requests beside a tenant under fio that verifies, in turns with nobody beside it
@@ -38,6 +40,7 @@ cargo xtask COMMAND
   tools                      installs what tests, fuzzing and a release need besides Rust
   package                    the Debian package, checked and installed in a clean system; needs cargo-deb,
                              cargo-auditable and cargo-cyclonedx
+  package --as-built         the same of the program that lies in target/release, which is not built again
   package --dkms             the package of the kernel's elevator, after it was built for each kernel it is for
   deny                       licences, bans, sources and advisories of all crates; needs cargo-deny
   sbom                       what is in the program, as target/package/mqfq.cdx.json; needs cargo-cyclonedx
@@ -98,6 +101,7 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             }
             soak::soak(limit, seed)
         }
+        ["day", "--draw", record, picture] => day::draw(record.as_ref(), picture.as_ref()),
         ["day", words @ ..] => {
             let mut options = day::Options::default();
             let mut words = words.iter();
@@ -109,11 +113,12 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                     "--seconds" => options.seconds = positive(next()?)?.into(),
                     "--changes" => options.changes = number(next()?)? as usize,
                     "--changes-seconds" => options.changes_seconds = positive(next()?)?.into(),
+                    "--churn" => options.churn = positive(next()?)? as usize,
                     "--program" => options.program = Some(next()?.into()),
                     other => {
                         return Err(format!(
-                            "day takes --tenants N, --seconds S, --changes N, --changes-seconds S, --program P and \
-                             --json, not {other}"
+                            "day takes --tenants N, --seconds S, --changes N, --changes-seconds S, --churn N, \
+                             --program P and --json, or --draw RECORD FILE, not {other}"
                         ));
                     }
                 }
@@ -173,7 +178,8 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
             }
             chores::kill_test(rounds, front)
         }
-        ["package"] => package::package(),
+        ["package"] => package::package(false),
+        ["package", "--as-built"] => package::package(true),
         ["package", "--dkms"] => package::dkms(),
         ["deny"] => match release::deny(true)? {
             true => Ok(()),

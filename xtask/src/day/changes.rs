@@ -81,9 +81,18 @@ impl Day {
         self.here().into_iter().map(|tenant| self.weight(tenant, self.weights[tenant])).collect()
     }
 
-    /// So many changes, of which `before` were made before.
-    fn batch(&self, count: usize, before: usize) -> String {
-        let here = self.here();
+    /// A tenant that nobody else is comes with its export and goes again, so many times.
+    pub(super) fn come_and_go(&self, rounds: usize) -> Result<(), String> {
+        let file = self.folder.join("churn.curl");
+        let text = self.guest().repeat(rounds);
+        std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        let codes = said(Command::new("curl").arg("--config").arg(&file))?;
+        let taken = codes.lines().filter(|code| code.starts_with('2')).count();
+        if taken == rounds * COME_AND_GO { Ok(()) } else { Err(format!("{taken} of {rounds} rounds were taken")) }
+    }
+
+    /// The changes of one such round.
+    fn guest(&self) -> String {
         let guest = name(self.tenants);
         let (tenant, export) = (format!("tenants/{guest}"), format!("exports/{guest}"));
         let keys = json!({
@@ -93,14 +102,23 @@ impl Day {
             "size": "1MiB",
             "nbd": format!("unix:{}", self.folder.join("nbd.sock").display()),
         });
+        [
+            self.transfer("PUT", &tenant, Some(json!({ "weight": 100 }))),
+            self.transfer("PUT", &export, Some(keys)),
+            self.transfer("DELETE", &export, None),
+            self.transfer("DELETE", &tenant, None),
+        ]
+        .concat()
+    }
+
+    /// So many changes, of which `before` were made before.
+    fn batch(&self, count: usize, before: usize) -> String {
+        let here = self.here();
         let mut text = String::new();
         let mut made = 0;
         while made < count {
             if made % EACH == 0 && made + COME_AND_GO <= count {
-                text += &self.transfer("PUT", &tenant, Some(json!({ "weight": 100 })));
-                text += &self.transfer("PUT", &export, Some(keys.clone()));
-                text += &self.transfer("DELETE", &export, None);
-                text += &self.transfer("DELETE", &tenant, None);
+                text += &self.guest();
                 made += COME_AND_GO;
                 continue;
             }
