@@ -17,6 +17,9 @@ struct mqfq_default {
 /* Flows of cgroups that there are. */
 static atomic_t flows;
 
+/* Elevators that there have been. */
+static atomic64_t elevators;
+
 static struct mqfq_default *default_of(struct blkcg *blkcg)
 {
 	return (struct mqfq_default *)blkcg_to_cpd(blkcg, &mqfq_policy);
@@ -103,6 +106,7 @@ static void pd_init(struct blkg_policy_data *pd)
 	struct mqfq_elevator *e = pd->blkg->q->elevator->elevator_data;
 
 	cgroup->e = e;
+	cgroup->of = e->id;
 	mqfq_flow_init(&cgroup->flow, weight_of_cgroup(cgroup), mqfq_gvt(&e->s.mind));
 }
 
@@ -157,6 +161,8 @@ static void pd_free(struct blkg_policy_data *pd)
 {
 	struct mqfq_cgroup *cgroup = (struct mqfq_cgroup *)pd;
 
+	/* One that was removed before the elevator came is taken in with it, and only freed. */
+	pd_offline(pd);
 	/* Under queue_lock when a policy is deactivated, but of a queue that is frozen: none. */
 	while (holds_tags(cgroup))
 		schedule_timeout_uninterruptible(1);
@@ -347,6 +353,7 @@ int mqfq_cgroups_activate(struct mqfq_elevator *e)
 {
 	int error;
 
+	e->id = atomic64_inc_return(&elevators);
 	spin_lock_init(&e->tree_lock);
 	mqfq_tree_init(&e->tree);
 	INIT_DELAYED_WORK(&e->balance, balance);

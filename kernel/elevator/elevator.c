@@ -127,6 +127,9 @@ static struct mqfq_elevator *elevator_new(struct request_queue *q)
 		e->hctxs[hctx].granted_end = &e->hctxs[hctx].granted;
 		e->hctxs[hctx].queue = &e->s.queues[hctx];
 		e->hctxs[hctx].index = hctx;
+		/* Queues of a SCSI host may have one set of tags together. */
+		e->hctxs[hctx].account = blk_mq_is_shared_tags(q->tag_set->flags) ?
+			&e->hctxs[0] : &e->hctxs[hctx];
 	}
 	mqfq_flow_init(&e->plain, MQFQ_WEIGHT_DEFAULT, 0);
 	INIT_DELAYED_WORK(&e->refresh, refresh);
@@ -206,13 +209,57 @@ static void mqfq_exit_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
 	hctx->sched_data = NULL;
 }
 
-/* True if the flow holds its part, by weight, of the tags of a queue that others use too. */
+/* Requests of a size that was last seen so often are enough to go by. */
+#define SEEN_MIN 8
+
+/*
+ * What a flow's part of the tags goes by: weights share bytes, and tags hold requests, so it is the
+ * weight over the mean size. Of 100 with 16 KiB and 300 with 128 KiB that is 25 to 9.4. Without
+ * requests that have been dispatched it is the weight.
+ */
+static u64 tag_share_of(struct mqfq_lane *lane)
+{
+	u64 weight = READ_ONCE(lane->flow->part);
+
+	return READ_ONCE(lane->tag_share) ?: weight;
+}
+
+/* The share that counts for the lane is @share from now on; the sum follows. */
+static void set_share(struct mqfq_hctx *own, struct mqfq_lane *lane, u64 share)
+{
+	u64 before = atomic64_xchg(&lane->share, share);
+
+	if (before != share)
+		atomic64_add(share - before, &own->share_out);
+}
+
+static void find_tag_share(struct mqfq_hctx *own, struct mqfq_lane *lane)
+{
+	u64 bytes = READ_ONCE(lane->bytes[0]) + READ_ONCE(lane->bytes[1]) - lane->seen[0];
+	u64 done = READ_ONCE(lane->done[0]) + READ_ONCE(lane->done[1]) - lane->seen[1];
+	u64 size;
+
+	if (done < SEEN_MIN)
+		return;
+	/* Two that do so at once come to about the same. */
+	WRITE_ONCE(lane->seen[0], lane->seen[0] + bytes);
+	WRITE_ONCE(lane->seen[1], lane->seen[1] + done);
+	/* In sectors: 8 are a unit. A discard costs a unit and may be of any size. */
+	size = clamp_t(u64, div64_u64(bytes >> SECTOR_SHIFT, done), 8, 2048);
+	WRITE_ONCE(lane->tag_share, div64_u64((u64)READ_ONCE(lane->flow->part) * 8, size) ?: 1);
+	set_share(own, lane, tag_share_of(lane));
+	/* Fully ordered, as give_tag_back() is: the last tag went before, or its share goes. */
+	if (!atomic64_read(&lane->requests_out))
+		set_share(own, lane, 0);
+}
+
+/* True if the flow holds its part of the tags of a queue that others use too. */
 static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
 {
-	u64 out = atomic64_read(&lane->requests_out), weight = READ_ONCE(lane->flow->part);
+	u64 out = atomic64_read(&lane->requests_out), share = tag_share_of(lane);
 	u64 shares = atomic64_read(&own->share_out);
 
-	return out && shares > weight && out * shares >= weight * tags;
+	return out && shares > share && out * shares >= share * tags;
 }
 
 /*
@@ -224,7 +271,7 @@ static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 ta
 static noinline void limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 {
 	struct mqfq_elevator *e = elevator_of(data->q);
-	struct mqfq_hctx *own = data->hctx->sched_data;
+	struct mqfq_hctx *own = ((struct mqfq_hctx *)data->hctx->sched_data)->account;
 	u32 tags = data->q->nr_requests;
 	struct mqfq_lane *lane;
 
@@ -236,9 +283,10 @@ static noinline void limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 	}
 	rcu_read_lock();
 	lane = &mqfq_flow_of_current(e)->lanes[own->index];
+	find_tag_share(own, lane);
 	if (!holds_its_part(own, lane, tags)) {
 		/* A plug asks for many at once; nobody counts them before they are inserted. */
-		if ((u64)atomic64_read(&own->share_out) > READ_ONCE(lane->flow->part))
+		if ((u64)atomic64_read(&own->share_out) > tag_share_of(lane))
 			data->nr_tags = min(data->nr_tags, 1U);
 		rcu_read_unlock();
 		return;
@@ -263,7 +311,7 @@ static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 	struct mqfq_hctx *own = data->hctx->sched_data;
 
 	/* While half of the tags are free, nobody starves. */
-	if (2 * (atomic_read(&own->tags_out) + data->nr_tags) > data->q->nr_requests)
+	if (2 * (atomic_read(&own->account->tags_out) + data->nr_tags) > data->q->nr_requests)
 		limit_depth(opf, data);
 }
 
@@ -298,11 +346,13 @@ static void mqfq_prepare_request(struct request *rq)
  */
 static inline void hold_tag(struct mqfq_hctx *own, struct mqfq_lane *lane)
 {
+	if (own != own->account) {
+		own = own->account;
+		lane = &lane->flow->lanes[own->index];
+	}
 	atomic_inc(&own->tags_out);
-	if (atomic64_fetch_inc(&lane->requests_out))
-		return;
-	WRITE_ONCE(lane->share, READ_ONCE(lane->flow->part));
-	atomic64_add(lane->share, &own->share_out);
+	if (!atomic64_fetch_inc(&lane->requests_out))
+		set_share(own, lane, tag_share_of(lane));
 }
 
 /*
@@ -311,18 +361,20 @@ static inline void hold_tag(struct mqfq_hctx *own, struct mqfq_lane *lane)
  */
 static inline void give_tag_back(struct mqfq_hctx *own, struct mqfq_lane *lane)
 {
-	/* It stays while the lane holds a tag. */
-	u64 share = READ_ONCE(lane->share);
 	bool has_waiter;
 
+	if (own != own->account) {
+		own = own->account;
+		lane = &lane->flow->lanes[own->index];
+	}
 	atomic_dec(&own->tags_out);
 	/*
 	 * Fully ordered: pairs with the acquire of whoever frees the flow; and a waiter queues
-	 * itself, fences, and looks at this count. Beside hold_tag() the sum may be off by a
-	 * weight for a moment.
+	 * itself, fences, and looks at this count. Beside hold_tag() the lane may come to count
+	 * nothing while it holds a tag, until it looks for its share again or its tags are back.
 	 */
 	if (!atomic64_dec_return(&lane->requests_out))
-		atomic64_sub(share, &own->share_out);
+		set_share(own, lane, 0);
 	/* It needs no barrier of its own: see above. */
 	has_waiter = waitqueue_active(&lane->wait);
 	if (unlikely(has_waiter))

@@ -19,6 +19,7 @@ struct mqfq_hctx {
 	struct mqfq_queue *queue;	/* in the core */
 	u32 index;
 	struct mqfq_meter meter;
+	struct mqfq_hctx *account;	/* whose next two count: its own, or the first of all */
 	atomic_t tags_out;		/* of the scheduler, by all flows */
 	atomic64_t share_out;		/* weights of the flows that hold scheduler tags here */
 } ____cacheline_aligned_in_smp;
@@ -28,6 +29,7 @@ struct mqfq_elevator {
 	struct request_queue *q;
 	struct mqfq_hctx *hctxs;
 	bool has_cgroups;
+	u64 id;				/* no other one has had it */
 	struct mqfq_tuning tuning;
 	struct delayed_work refresh;
 	/* Cgroups in cgroups: their weights follow who wants service. Taken with interrupts off. */
@@ -44,6 +46,7 @@ struct mqfq_cgroup {
 	struct mqfq_flow flow;
 	struct mqfq_node node;		/* while the cgroup is there */
 	struct mqfq_elevator *e;
+	u64 of;				/* that elevator's id: it may be gone before */
 	bool is_in_tree;
 	u32 hctxs;
 	u32 own_weight;			/* of this device; 0: the cgroup's */
@@ -62,9 +65,10 @@ bool mqfq_flow_try_pin(struct mqfq_elevator *e, struct mqfq_flow *flow);
 
 static inline struct mqfq_flow *mqfq_flow_of_blkg(struct mqfq_elevator *e, struct blkcg_gq *blkg)
 {
-	struct mqfq_cgroup *cgroup = blkg && blkg->q == e->q ? mqfq_cgroup_of(blkg) : NULL;
+	struct mqfq_cgroup *cgroup = blkg ? mqfq_cgroup_of(blkg) : NULL;
 
-	return likely(cgroup) ? &cgroup->flow : mqfq_flow_of_root(e);
+	/* Of another device, or of one that this device had: 6.1 lets it outlive its elevator. */
+	return likely(cgroup && cgroup->of == e->id) ? &cgroup->flow : mqfq_flow_of_root(e);
 }
 
 static inline struct mqfq_flow *mqfq_flow_of(struct mqfq_elevator *e, struct bio *bio)
