@@ -100,10 +100,11 @@ impl Room {
         wanted.requests_max <= had || has >= wanted.requests_max.min(self.fair_part)
     }
 
-    /// What a flow in a place may stage, if that is room enough for what it asks for.
+    /// What a flow in a place may stage, if that is room enough for what it asks for: of a policy that is built for it
+    /// always, and that gives nobody more than the fair part.
     fn bounds(&self, place: usize, wanted: StageLimits) -> Option<StageLimits> {
         let has = self.limits.get(place)?.requests_max;
-        let is_enough = has >= wanted.requests_max.min(self.spare_requests);
+        let is_enough = has >= wanted.requests_max.min(self.spare_requests).min(self.fair_part);
         is_enough.then(|| StageLimits { requests_max: wanted.requests_max.min(has), ..wanted })
     }
 }
@@ -316,5 +317,33 @@ impl Engine {
             })
         };
         (0..self.workers()).map(answer).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flows(count: usize) -> Vec<Option<FlowOptions>> {
+        (0..count).map(|_| Some(FlowOptions::new("a"))).collect()
+    }
+
+    #[test]
+    fn a_policy_that_was_built_for_flows_has_room_for_each_of_them_however_many_they_are() {
+        let tree = Tree::default();
+        for taken in [1, 7, 1000, 1023, 1024, 1640, 1648, 1700, 2046, 2047, 3500, 13_500, 60_000, 65_535] {
+            let mut all = flows(taken);
+            let room = Room::new(&all, &tree, capacity_of(taken));
+            let more = StageLimits { requests_max: 300, ..StageLimits::DEFAULT };
+            let lacks = |room: &Room, place: usize, wanted| room.bounds(place, wanted).is_none();
+            assert!((0..taken).all(|place| !lacks(&room, place, StageLimits::DEFAULT)), "{taken} flows");
+            // Another one comes, and one asks for more: built for both, if that is what it takes.
+            all.push(Some(FlowOptions::new("b")));
+            if let Some(first) = &mut all[0] {
+                first.limits = more;
+            }
+            let built = Room::new(&all, &tree, capacity_of(all.len())).at_least(&room.limits);
+            assert!(!lacks(&built, 0, more) && !lacks(&built, taken, StageLimits::DEFAULT), "{taken} flows and one");
+        }
     }
 }
