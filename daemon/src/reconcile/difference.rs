@@ -123,8 +123,9 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
         }
         let (from, to) = (old_addresses.get(&slot), new_addresses.get(&slot));
         if old.exports.get(slot).is_some() && from != to {
+            // With the front end: two of them write the same socket alike.
             let written = |all: Option<&Vec<&ExportAddress>>| {
-                all.into_iter().flatten().map(ToString::to_string).collect::<BTreeSet<_>>()
+                all.into_iter().flatten().map(|address| format!("{address:?}")).collect::<BTreeSet<_>>()
             };
             let (from, to) = (written(from), written(to));
             let words = |all: &BTreeSet<String>| all.iter().cloned().collect::<Vec<_>>().join(" and ");

@@ -102,6 +102,10 @@ impl Client for Writer {
 }
 
 fn plan(folder: &Folder, exports: &[(&str, &str, &str, &str)]) -> Plan {
+    plan_at("nbd", folder, exports)
+}
+
+fn plan_at(front_end: &str, folder: &Folder, exports: &[(&str, &str, &str, &str)]) -> Plan {
     let path = folder.join("s").display().to_string();
     let mut text = "[server]\ndrain-s = 1\n[tenant.t]\n[tenant.u]\n".to_owned();
     let devices: BTreeSet<&str> = exports.iter().map(|(_, device, ..)| *device).collect();
@@ -111,7 +115,7 @@ fn plan(folder: &Folder, exports: &[(&str, &str, &str, &str)]) -> Plan {
     for (name, device, offset, size) in exports {
         text += &format!(
             "[export.{name}]\ndevice = \"{device}\"\ntenant = \"t\"\noffset = \"{offset}\"\nsize = \"{size}\"\n\
-             nbd = \"unix:{path}\"\n"
+             {front_end} = \"unix:{path}\"\n"
         );
     }
     Config::parse("c.toml", &text).unwrap().check(&RealFiles).unwrap()
@@ -199,4 +203,27 @@ fn a_device_that_hangs_keeps_its_index_and_its_bytes_and_holds_nothing_else_up()
     server.propose(&plan(&folder, &again), false).unwrap();
     assert_eq!(server.plan.devices.iter().map(|(slot, _)| slot.place()).collect::<Vec<_>>(), [0, 1, 2]);
     assert!(server.engine.drain_some(Whose::Export(u64::MAX), Duration::from_secs(60)), "the engine is as ever");
+}
+
+#[test]
+fn another_front_end_at_a_socket_is_a_change_and_not_one_that_is_taken_and_forgotten() {
+    let folder = Folder::new();
+    let export = [("a", "d", "0", "1MiB")];
+    let mut server = running(plan(&folder, &export), &Arc::default());
+    let words: Vec<String> = server
+        .propose(&plan_at("vhost-user", &folder, &export), true)
+        .expect("nobody looks at the socket yet")
+        .iter()
+        .map(Change::sentence)
+        .collect();
+    let at = folder.join("s").display().to_string();
+    let expected = format!("export a of tenant t on device d: addresses nbd at unix:{at} -> vhost-user at unix:{at}");
+    assert_eq!(words, [expected]);
+    let Refusals(refused) = server.propose(&plan_at("vhost-user", &folder, &export), false).unwrap_err();
+    assert!(refused[0].contains(&at), "{refused:?}");
+    assert!(server.propose(&plan(&folder, &export), false).expect("it is as before").is_empty());
+    let elsewhere = Folder::new();
+    server.propose(&plan(&elsewhere, &export), false).expect("first somewhere else");
+    server.propose(&plan_at("vhost-user", &folder, &export), false).expect("then there");
+    assert!(offers(&server, "a"));
 }
