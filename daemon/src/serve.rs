@@ -445,6 +445,8 @@ fn start_and_serve(
                 // change would shut down the sockets that are that one's.
                 running.with_plan(|_| match upgrade::hand_over(ready, &engine, &serving) {
                     Outcome::Replaced(by) => {
+                        // First: it listens to its main process alone, and that one knows nothing of this.
+                        upgrade::forget_the_rest().unwrap_or_else(|sentence| output.note(&sentence));
                         by.into_iter().for_each(systemd::is_now);
                         let json = "{\"handed_over\":true}\n".to_owned();
                         let text = "handed over: another process serves now\n".to_owned();

@@ -52,7 +52,7 @@ pub use join::{Arrival, Boarded};
 pub use luggage::key;
 pub use new::{Replaced, wait_for_end};
 pub use old::{Outcome, Serving, Upgrades, hand_over};
-pub use store::{is_there, keep};
+pub use store::{forget_the_rest, is_there, keep};
 
 use crate::output::{LAST_LINES_WAIT, Output};
 use mqfq_front::socket::{Listening, SocketAddress};

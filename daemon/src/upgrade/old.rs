@@ -88,6 +88,8 @@ impl Serving {
     /// # Errors
     /// One sentence.
     pub fn keep(&self, engine: &Engine) -> Result<usize, String> {
+        // While clients are served: it may take as long as systemd is busy.
+        super::forget_the_rest()?;
         let opened = self.opened().map_err(|error| crate::plain(&error))?;
         let luggage = self.pack(engine, VERSION);
         let stored = luggage.and_then(|luggage| super::keep(opened, luggage, VERSION));

@@ -9,6 +9,9 @@
 //! The state is used once. Its file is the same one in every process that systemd gives it to, and the process that
 //! serves empties it ([`Kept::use_up`]) before it asks systemd to forget. So whatever systemd hears of that, and when:
 //! nobody takes clients over a second time who have been answered since.
+//!
+//! Names are used again. So nothing is stored while something of an earlier server is: beside a new descriptor of its
+//! name it would be another client's, and a word to forget it would take the new one along ([`forget_the_rest`]).
 
 use super::luggage::{Luggage, Opened};
 use super::new::Inherited;
@@ -21,7 +24,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The name of the file with the state.
 const STATE: &str = "mqfq-state";
@@ -32,11 +37,19 @@ const DESCRIPTOR: &str = "mqfq-";
 /// For systemd to take one descriptor: its queue holds ten or so. Clients wait meanwhile.
 const STORES_MAX: Duration = Duration::from_secs(2);
 
-/// For systemd to take the word that it need not keep one any longer. Nobody waits for it.
+/// For systemd to take the word that it need not keep one any longer. Nobody waits for it, but for as long as one
+/// attempt takes.
 const FORGETS_MAX: Duration = Duration::from_secs(60);
+const FORGETS_ATTEMPT: Duration = Duration::from_millis(200);
 
 /// For systemd to have taken everything.
 const BARRIER_MAX: Duration = Duration::from_secs(10);
+
+/// What systemd need not keep any longer and was not told so, the next one last. Locked while it is told of one.
+static UNNEEDED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Somebody waits for the rest of it to be told, and does it itself.
+static IS_URGENT: AtomicBool = AtomicBool::new(false);
 
 /// How many descriptors the store takes, if there is one.
 fn room() -> Option<usize> {
@@ -129,19 +142,62 @@ impl Kept {
     /// is called if it does not hear of it.
     pub fn forget(self, say: impl FnOnce(&str) + Send + 'static) {
         // The state first: descriptors that stay stored mean nothing without it.
-        let remove = |name: &String| {
-            let words = format!("FDSTOREREMOVE=1\nFDNAME={name}");
-            systemd::send(&[Custom(&words)], &[], FORGETS_MAX)
-        };
+        unneeded().extend(self.names);
         let forget = move || {
-            if let Err(error) = self.names.iter().rev().try_for_each(remove) {
-                let error = crate::plain(&error);
-                say(&format!("systemd keeps descriptors that nobody needs any more, and cannot be told so: {error}"));
+            let mut until = Instant::now() + FORGETS_MAX;
+            // Relaxed: whoever sets it tells the rest, whether or not this thread sees it.
+            while !IS_URGENT.load(Ordering::Relaxed) {
+                match forget_one(FORGETS_ATTEMPT) {
+                    Ok(true) => until = Instant::now() + FORGETS_MAX,
+                    Ok(false) => return,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {}
+                    Err(error) => return say(&untold(&error)),
+                }
             }
         };
-        // Without a thread they stay stored, and the next server finds that they were used.
+        // Without a thread they stay stored until something else is.
         let _ = std::thread::Builder::new().name("mqfq-forget".into()).spawn(forget);
     }
+}
+
+fn unneeded() -> MutexGuard<'static, Vec<String>> {
+    // A list is whole after each statement.
+    UNNEEDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn untold(error: &io::Error) -> String {
+    let error = crate::plain(error);
+    format!("systemd keeps descriptors that nobody needs any more, and cannot be told so: {error}")
+}
+
+/// Tells systemd of the next one; whether there was one.
+fn forget_one(patience: Duration) -> io::Result<bool> {
+    let mut left = unneeded();
+    let Some(name) = left.last() else { return Ok(false) };
+    let words = format!("FDSTOREREMOVE=1\nFDNAME={name}");
+    systemd::send(&[Custom(&words)], &[], patience)?;
+    left.pop();
+    Ok(true)
+}
+
+/// Tells systemd of all that it need not keep any longer: before anything else is stored, and before the process ends
+/// while systemd goes on with another one.
+///
+/// # Errors
+/// One sentence: it does not hear of it.
+pub fn forget_the_rest() -> Result<(), String> {
+    // Relaxed: the lock orders the rest.
+    IS_URGENT.store(true, Ordering::Relaxed);
+    let result = loop {
+        match forget_one(STORES_MAX) {
+            Ok(true) => {}
+            Ok(false) => break Ok(()),
+            Err(error) => break Err(untold(&error)),
+        }
+    };
+    // Relaxed: as above.
+    IS_URGENT.store(false, Ordering::Relaxed);
+    result
 }
 
 /// What a process that has ended left there for this one, if it was not used yet, taken out of what was `passed`; and

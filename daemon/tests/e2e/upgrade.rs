@@ -6,6 +6,7 @@ use mqfq_testing::machine;
 use mqfq_testing::tools::{need, uri};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -324,7 +325,11 @@ fn a_process_that_dies_or_is_strange_before_and_while_it_takes_over_leaves_the_s
 
 /// What a service manager keeps: by name.
 fn stored(socket: &UnixDatagram) -> Vec<(String, OwnedFd)> {
-    let mut all: Vec<(String, OwnedFd)> = Vec::new();
+    stored_beside(Vec::new(), socket)
+}
+
+/// The same of one that keeps something already, and does one thing that it is told after the other.
+fn stored_beside(mut all: Vec<(String, OwnedFd)>, socket: &UnixDatagram) -> Vec<(String, OwnedFd)> {
     loop {
         let mut text = [0; 4096];
         let mut space = [MaybeUninit::uninit(); 256];
@@ -346,6 +351,10 @@ fn stored(socket: &UnixDatagram) -> Vec<(String, OwnedFd)> {
         }
         // It says other things as well: that it is ready, that it ends.
         let Some(name) = text.lines().find_map(|line| line.strip_prefix("FDNAME=")) else { continue };
+        if text.starts_with("FDSTOREREMOVE=1") {
+            all.retain(|(other, _)| other != name);
+            continue;
+        }
         assert!(text.contains("FDSTORE=1") && text.contains("FDPOLL=0"), "{text}");
         all.extend(descriptors.into_iter().map(|descriptor| (name.to_owned(), descriptor)));
     }
@@ -433,6 +442,36 @@ fn a_restart_by_systemd_goes_through_its_descriptor_store() {
     let mut text = [0; 4096];
     while manager.recv(&mut text).map(|length| &text[..length] != process.as_bytes()).expect("it is told") {}
     clients.iter_mut().for_each(|client| has(client, 2));
+    drop(clients);
+    server.terminate();
+}
+
+#[test]
+fn a_restart_while_systemd_has_not_forgotten_the_last_one_mixes_nothing_up() {
+    let _machine = machine::shared();
+    let folder = Folder::new();
+    drop(folder.file("disk", 16 * MIB));
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let server = by_manager(folder, CONFIG, Vec::new(), "64");
+    let mut clients = NAMES.map(|name| connect(&server, name));
+    clients.iter_mut().for_each(|client| works(client, 1));
+    server.signal(libc::SIGTERM);
+    let kept = stored(&manager);
+    let (_, folder) = server.leaves();
+    let copy = |(name, descriptor): &(String, OwnedFd)| (name.clone(), descriptor.try_clone().unwrap());
+    let copies = kept.iter().map(copy).collect();
+    // The manager does something else: in its queue is what it need not keep, and not all of that has room there.
+    let server = by_manager(folder, CONFIG, kept, "64");
+    clients.iter_mut().for_each(|client| works(client, 2));
+    server.signal(libc::SIGTERM);
+    let kept = stored_beside(copies, &manager);
+    let (line, folder) = server.leaves();
+    let names: BTreeSet<&str> = kept.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!((line["stored"].as_u64(), kept.len(), names.len()), (Some(12), 12, 12), "{line} {names:?}");
+    let server = by_manager(folder, CONFIG, kept, "64");
+    clients.iter_mut().for_each(|client| has(client, 2));
+    removed(&manager, 12);
     drop(clients);
     server.terminate();
 }
