@@ -16,10 +16,10 @@
 //! ```
 //! n is a mean over the last steps.
 //!
-//! A worker that keeps up with the device reaps about one completion at a time. One that reaps [`BEHIND_ENTER`] or more,
-//! as a mean over the steps, is behind: requests wait for workers and not for the device, and what goes first on another
-//! worker takes nothing from the one that has come. But all workers wait for the one whose turn is not over, which
-//! dispatches dozens of requests, so a T that is shorter than the turns makes full cores wait. Then
+//! A worker that keeps up with the device reaps about one completion at a time. One that reaps [`BEHIND_ENTER`] or
+//! more, as a mean over the steps, is behind: requests wait for workers and not for the device, and what goes first on
+//! another worker takes nothing from the one that has come. But all workers wait for the one whose turn is not over,
+//! which dispatches dozens of requests, so a T that is shorter than the turns makes full cores wait. Then
 //!
 //! ```text
 //!   T = 256 KiB * workers      rounded up to a power of two, 1 MiB to 16 MiB
@@ -27,8 +27,8 @@
 //! until the mean falls below [`BEHIND_LEAVE`]. A turn is up to 64 requests, 256 KiB of 4 KiB each, so T is what one
 //! tenant can get in a turn of all workers. One worker waits for nobody's turn: its T is the quotient.
 //!
-//! T is bytes at the default weight, as ever: the rule takes a tenant's weight to be
-//! that, so with all weights at 1000 queues may run 10 times as far apart in bytes of service.
+//! T is bytes at the default weight, as ever: the rule takes a tenant's weight to be that, so with all weights at 1000
+//! queues may run 10 times as far apart in bytes of service.
 //!
 //! # Example
 //! D is 129 units of 4 KiB, 516 KiB in all. 16 flows wait: 516 / 16 = 32.25, T = 32 KiB. It stays as long as the

@@ -497,7 +497,7 @@ fn a_worker_that_goes_away_while_it_waits_is_passed_over() {
     // 1, 2 and 3 wait, in this order; 2 goes.
     assert!((1..4).all(|worker| world.ports[worker].submit(command(worker, 0)).is_err()));
     drop(world.ports.remove(2));
-    let mut next = |world: &mut World, at: usize| {
+    let next = |world: &mut World, at: usize| {
         world.device_step(0);
         world.kicks.lock().unwrap().clear();
         world.ports[at].reap(0, &mut Vec::new());

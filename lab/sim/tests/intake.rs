@@ -117,13 +117,15 @@ fn full_cores_do_not_wait_for_each_others_turns() {
             let text = text.replace("memory = \"free\"\n", "");
             let text = text.replace("kind = \"mqfq\"\ndepth = 64\nwindow = \"64KiB\"", policy);
             let mut scenario = Scenario::parse("intake.toml", &text).unwrap();
-            (scenario.warm_up_ns, scenario.measured_ns) = (5_000_000, 10_000_000);
+            // T is found after 18 ms at the latest.
+            (scenario.warm_up_ns, scenario.measured_ns) = (30_000_000, 10_000_000);
             assert_eq!((scenario.machine.workers, scenario.machine.memory_is_free), (workers, false));
             assert!(scenario.tenants.iter().all(|tenant| tenant.threads == workers as u32));
             run(&scenario).unwrap()
         });
-        assert!(none.throttled_per_s == 0.0 && mqfq.throttled_per_s > 0.0, "both policies ran");
-        let ratio = mqfq.tenants[1].bytes as f64 / mqfq.tenants[0].bytes as f64;
+        let ratio_of = |outcome: &Outcome| outcome.tenants[1].bytes as f64 / outcome.tenants[0].bytes as f64;
+        let (before, ratio) = (ratio_of(&none), ratio_of(&mqfq));
+        assert!((before - 1.0).abs() < 0.1, "none has no weights: {before}");
         let total = mqfq.requests_per_s / none.requests_per_s;
         println!("{workers} workers: 1:{ratio:.3}, {total:.3} of the requests under none");
         assert!((ratio / 3.0 - 1.0).abs() < 0.02, "{workers} workers: {ratio}");
