@@ -44,7 +44,7 @@ fn it_tells_what_it_holds() {
     assert_eq!(policy.window_terms(), Some(options.terms()));
     let weight = Registered::effective_weight(&policy, FLOW).expect("every flow has one");
     assert_eq!(weight, policy.flows.effective_weight(FLOW, policy.global_vtime()));
-    drop([one, two].map(|grant| grant.token.into_units()));
+    _ = [one, two].map(|grant| grant.token.into_units());
 }
 
 #[test]
