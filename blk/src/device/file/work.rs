@@ -195,8 +195,7 @@ impl Work {
     /// The first step, once the gate let us in.
     pub(super) fn start(&mut self, backing: &Backing) -> Next {
         // Relaxed: a command that was submitted after the failed flush was reaped sees it, by way of whoever reaped it.
-        let is_to_be_stable = self.command.fua || self.command.op == Op::Flush;
-        if is_to_be_stable && backing.lost_writes.load(Relaxed) {
+        if self.is_to_be_stable() && backing.lost_writes.load(Relaxed) {
             return Next::End(Status::Io);
         }
         if backing.refuses(self.command.op) || self.span().end > backing.watch.ends_at_bytes() {
@@ -223,8 +222,24 @@ impl Work {
         }
     }
 
+    /// It is to end well only if what it covers survives a loss of power.
+    fn is_to_be_stable(&self) -> bool {
+        self.command.fua || self.command.op == Op::Flush
+    }
+
     /// The entry on the ring ended with `result`.
     pub(super) fn ended(&mut self, backing: &Backing, result: i32) -> Next {
+        match self.step_ended(backing, result) {
+            // Linux tells one of two syncs that overlap of a lost page, and the other that all is well. Relaxed: as in
+            // `start`. One that is reaped before the other ends well all the same (docs/use/devices.md).
+            Next::End(Status::Ok) if self.is_to_be_stable() && backing.lost_writes.load(Relaxed) => {
+                Next::End(Status::Io)
+            }
+            next => next,
+        }
+    }
+
+    fn step_ended(&mut self, backing: &Backing, result: i32) -> Next {
         if self.is_aborted && [-libc::ECANCELED, -libc::EINTR, -libc::EAGAIN].contains(&result) {
             return Next::End(Status::TimedOut);
         }

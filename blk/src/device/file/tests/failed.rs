@@ -68,3 +68,34 @@ fn a_drive_that_is_gone_fails_at_once_and_nothing_asks_it_again() {
         assert_eq!(hand.pushed().len(), 0);
     }
 }
+
+/// Linux tells one of them, whichever asks first.
+#[test]
+fn what_overlaps_with_the_flush_that_is_told_of_a_lost_page_does_not_end_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = |is_flush: bool| match is_flush {
+        true => plain(0, Op::Flush, 0, 0),
+        false => Command { fua: true, ..write(0, 0, &[1; 4096]) },
+    };
+    for (is_flush, comes_first) in [(true, false), (false, false), (true, true), (false, true)] {
+        let options = FileOptions { direct: Direct::Never, ..FileOptions::new(file_of(&folder, MIB)) };
+        let device = FileDevice::open(&options).unwrap();
+        let mut hand = Hand::new(&device, 2);
+        hand.submit(0, plain(0, Op::Flush, 0, 0));
+        let told = hand.one_pushed(FSYNC);
+        hand.submit(1, other(is_flush));
+        let all_is_well = hand.pushed().pop().expect("it is on the ring");
+        let length = if is_flush { 0 } else { 4096 };
+        if comes_first {
+            // Nobody knows of it yet.
+            hand.answer(&all_is_well, length);
+            assert_eq!(hand.reap_one(1).0, Status::Ok);
+        }
+        hand.answer(&told, -libc::EIO);
+        assert_eq!(hand.reap_one(0).0, Status::Io);
+        if !comes_first {
+            hand.answer(&all_is_well, length);
+            assert_eq!(hand.reap_one(1).0, Status::Io, "flush: {is_flush}");
+        }
+    }
+}
