@@ -286,7 +286,7 @@ profile = "hog"
             (
                 "\"cfs\"",
                 "\"bfs\"",
-                "s.toml:7: scheduler.kind: \"bfs\" is not known, allowed are cfs, kvm, xen-credit, pmqfq-cfs, pmqfq-kvm, pmqfq-xen, pmqfq-printed-cfs, pmqfq-printed-kvm, pmqfq-printed-xen, pin-cfs, pin-kvm, pin-xen, relaxed-co-cfs, relaxed-co-kvm, relaxed-co-xen, gleaner-cfs, gleaner-kvm, gleaner-xen, ideal, sfqd, min-sfqd, fsfqd",
+                "s.toml:7: scheduler.kind: \"bfs\" is not known, allowed are cfs, eevdf, kvm, xen-credit, pmqfq-cfs, pmqfq-eevdf, pmqfq-kvm, pmqfq-xen, pmqfq-printed-cfs, pmqfq-printed-eevdf, pmqfq-printed-kvm, pmqfq-printed-xen, pin-cfs, pin-eevdf, pin-kvm, pin-xen, relaxed-co-cfs, relaxed-co-eevdf, relaxed-co-kvm, relaxed-co-xen, gleaner-cfs, gleaner-eevdf, gleaner-kvm, gleaner-xen, ideal, sfqd, min-sfqd, fsfqd",
             ),
             (
                 "\"cfs\"",
@@ -316,7 +316,7 @@ profile = "hog"
             (
                 "\"cfs\"",
                 "\"xen-credit\"\nlatency = \"6ms\"",
-                "s.toml:8: scheduler.latency: is no setting of xen-credit, allowed with cfs and kvm, and what is built on them",
+                "s.toml:8: scheduler.latency: is no setting of xen-credit, allowed with cfs, eevdf and kvm, and what is built on them",
             ),
             (
                 "\"cfs\"",
