@@ -67,6 +67,26 @@ struct Disk {
 /// How often a server is killed while it is written to.
 const KILLS: u32 = 100;
 
+/// The scheduler of `cpu/scx`; others of its cases differ in what they say.
+const SCX: Case = Case {
+    name: "scx",
+    about: "CPU time of parallel programs under EEVDF and under scx_pmqfq, on 4 virtual CPUs",
+    kernels: &["7.2", "7.3"],
+    time: Time::Even,
+    cpus: 4,
+    modules: &[],
+    packages: &[("clang-19", "clang-19"), ("gcc", "gcc")],
+    job: concat!(
+        include_str!("../../testing/guest/cases/scx.library"),
+        include_str!("../../testing/guest/cases/scx.job")
+    ),
+    module: None,
+    outside: None,
+    emulated: &[],
+    is_of_cpus: true,
+    patience: Duration::from_secs(1800),
+};
+
 const CASES: &[Case] = &[
     Case {
         name: "nbd",
@@ -160,42 +180,17 @@ const CASES: &[Case] = &[
         is_of_cpus: false,
         patience: Duration::from_secs(1500),
     },
-    Case {
-        name: "scx",
-        about: "CPU time of parallel programs under EEVDF and under scx_pmqfq, on 4 virtual CPUs",
-        kernels: &["7.2", "7.3"],
-        time: Time::Even,
-        cpus: 4,
-        modules: &[],
-        packages: &[("clang-19", "clang-19"), ("gcc", "gcc")],
-        job: concat!(
-            include_str!("../../testing/guest/cases/scx.library"),
-            include_str!("../../testing/guest/cases/scx.job")
-        ),
-        module: None,
-        outside: None,
-        emulated: &[],
-        is_of_cpus: true,
-        patience: Duration::from_secs(1800),
-    },
+    SCX,
     Case {
         name: "scx-8",
         about: "the same on 8 virtual CPUs: a barrier, and hogs",
-        kernels: &["7.2", "7.3"],
-        time: Time::Even,
         cpus: 8,
-        modules: &[],
-        packages: &[("clang-19", "clang-19"), ("gcc", "gcc")],
         job: concat!(
             "ONLY=wide\n",
             include_str!("../../testing/guest/cases/scx.library"),
             include_str!("../../testing/guest/cases/scx.job")
         ),
-        module: None,
-        outside: None,
-        emulated: &[],
-        is_of_cpus: true,
-        patience: Duration::from_secs(1800),
+        ..SCX
     },
     Case {
         name: "scx-programs",
