@@ -5,8 +5,8 @@
 //!     where it can be had); others make a detour over a bounce buffer ([`work`]), and never undo a concurrent write to
 //!     the blocks at their edges ([`gate`]).
 //! F2. A flush that ended well means that every write acknowledged before it was submitted is on stable storage; a
-//!     write with FUA is so by itself. Once the page cache has lost a write, no later flush claims otherwise: the
-//!     device has failed, for everybody who could have relied on a flush of theirs, and does what [`OnFailure`] says.
+//!     write with FUA is so by itself. Once the page cache has lost a write, no flush that was under way
+//!     ([`syncs`]) and no later one claims otherwise: the device has failed, for everybody who could have relied on a flush of theirs, and does what [`OnFailure`] says.
 //! F3. Bytes never written, discarded or zeroed read as zero, whether or not the file system can punch holes.
 //! F4. A read fills its whole length, whatever the kernel returned at a time, or fails: if the file ends before the
 //!     device does, somebody else has cut it. From when that is noticed, whatever reaches beyond its end fails, so that
@@ -25,6 +25,7 @@
 //! | `elevator.rs` | which drives below schedule by themselves |
 //! | `work.rs` | one command as a sequence of system calls, as a function of their results |
 //! | `gate.rs` | who may write where at the same time |
+//! | `syncs.rs` | which of several syncs is told of a lost page |
 //! | `watch.rs` | what did somebody else do to the file while it is served |
 //! | `queue.rs` | one worker's queue: commands, the ring, the gate |
 //! | `solo.rs` | a ring for one queue without a worker |
@@ -35,6 +36,7 @@ mod open;
 mod patience;
 mod queue;
 pub mod solo;
+mod syncs;
 mod watch;
 mod work;
 
@@ -51,6 +53,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use syncs::Syncs;
 use watch::Watch;
 
 /// Largest read or write, bytes: what NBD clients may assume that a server takes (NBD protocol, "Block size
@@ -127,6 +130,8 @@ struct Backing {
     clear_align_bytes: u32,
     /// None where nothing needs a read-modify-write.
     gate: Option<Gate>,
+    /// Through the page cache alone.
+    syncs: Option<Syncs>,
     /// The file system said so once. Hints: a queue that has not seen them asks and is told again.
     punch_unsupported: AtomicBool,
     zero_range_unsupported: AtomicBool,

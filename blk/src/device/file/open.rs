@@ -2,6 +2,7 @@
 
 use super::gate::Gate;
 use super::patience::{self, Attempt};
+use super::syncs::Syncs;
 use super::watch::{self, Watch};
 use super::{Backing, Direct, FileOptions, elevator};
 use crate::buffer::ALIGNMENT_BYTES;
@@ -87,6 +88,7 @@ fn measure(options: &FileOptions, file: File, is_own: bool) -> Result<Opened, St
             align_bytes,
             clear_align_bytes: clear_alignment(align_bytes, is_block_device, logical_block_bytes),
             gate: (align_bytes > 1).then(|| Gate::new(size_bytes)),
+            syncs: (align_bytes == 1).then(Syncs::new),
             punch_unsupported: AtomicBool::new(false),
             zero_range_unsupported: AtomicBool::new(false),
             lost_writes: AtomicBool::new(false),

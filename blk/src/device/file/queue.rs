@@ -1,7 +1,8 @@
-//! One worker's queue on a file: its commands by tag, the ring, and the gate.
+//! One worker's queue on a file: its commands by tag, the ring, the gate, and syncs that wait for others.
 
 use super::Backing;
 use super::gate::{Gate, Member};
+use super::syncs;
 use super::work::{Next, Target, Work, refusal};
 use crate::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use crate::request::Status;
@@ -20,6 +21,8 @@ pub(super) struct FileQueue {
     target: Target,
     /// At the gate, if the device has one.
     member: Option<Member>,
+    /// Among the syncs of the device, through the page cache.
+    syncs: Option<syncs::Member>,
     /// By tag. `None`: free, or ended and in `done`.
     works: Vec<Option<Work>>,
     /// Submitted since the last doorbell.
@@ -36,7 +39,8 @@ impl FileQueue {
         let QueueOptions { hctx, depth, ring, interrupt } = options;
         let ring = ring.ok_or("a file device needs a worker with an io_uring")?;
         Ok(FileQueue {
-            member: backing.gate.as_ref().map(|gate| gate.join(hctx, interrupt)),
+            member: backing.gate.as_ref().map(|gate| gate.join(hctx, interrupt.clone())),
+            syncs: backing.syncs.as_ref().map(|syncs| syncs.join(hctx, depth, interrupt)),
             target: Target::new(&backing.file, ring.registered()),
             backing,
             info,
@@ -60,6 +64,12 @@ impl FileQueue {
             return;
         }
         let next = work.start(&self.backing);
+        if matches!(next, Next::Entry(_))
+            && work.is_to_be_stable()
+            && let Some((syncs, member)) = self.backing.syncs.as_ref().zip(self.syncs.as_mut())
+        {
+            syncs.begin(member, tag);
+        }
         self.follow(tag, next);
     }
 
@@ -84,15 +94,38 @@ impl FileQueue {
                 {
                     gate.leave(member, hold);
                 }
-                let Command { tag, generation, ref mut buffer, ref mut more, .. } = work.command;
+                let Command { tag: name, generation, ref mut buffer, ref mut more, .. } = work.command;
                 let (buffer, more) = (buffer.take(), std::mem::take(more));
                 let vectors = std::mem::take(&mut work.vectors);
                 if vectors.capacity() > 0 {
                     self.spare_vectors.push(vectors);
                 }
-                self.done.push(Reaped { tag, generation, status, buffer, more });
                 *slot = None;
+                self.hand_out(tag, Reaped { tag: name, generation, status, buffer, more });
             }
+        }
+    }
+
+    /// A command has ended. A sync that ended well may have to wait for others.
+    fn hand_out(&mut self, tag: u16, mut reaped: Reaped) {
+        if let Some((syncs, member)) = self.backing.syncs.as_ref().zip(self.syncs.as_mut())
+            && syncs.ended(member, tag)
+            && reaped.status == Status::Ok
+        {
+            if let Some(until) = syncs.must_wait() {
+                return syncs.hold(member, until, reaped);
+            }
+            if self.backing.has_lost_writes() {
+                reaped.status = Status::Io;
+            }
+        }
+        self.done.push(reaped);
+    }
+
+    /// Hands out syncs that waited for others, which have ended.
+    fn release(&mut self) {
+        if let Some((syncs, member)) = self.backing.syncs.as_ref().zip(self.syncs.as_mut()) {
+            syncs.release(member, || self.backing.has_lost_writes(), &mut self.done);
         }
     }
 
@@ -147,6 +180,7 @@ impl DeviceQueue for FileQueue {
 
     fn reap(&mut self, _now_ns: u64, out: &mut Vec<Reaped>) {
         self.take_grants();
+        self.release();
         self.in_flight -= self.done.len();
         out.append(&mut self.done);
     }
@@ -179,6 +213,7 @@ impl DeviceQueue for FileQueue {
         let next = work.ended(&self.backing, result);
         self.follow(tag, next);
         self.take_grants();
+        self.release();
     }
 }
 
@@ -204,6 +239,10 @@ impl Drop for FileQueue {
                     gate.leave(member, hold);
                 }
             }
+        }
+        if let Some((syncs, member)) = self.backing.syncs.as_ref().zip(self.syncs.as_mut()) {
+            // What the kernel tells them nobody will hear.
+            syncs.withdraw(member, || self.backing.note_lost_writes());
         }
         let leaked = self.works.drain(..).flatten().filter(|work| work.is_on_ring).map(std::mem::forget).count();
         if leaked > 0 {

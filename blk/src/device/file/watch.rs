@@ -95,6 +95,19 @@ impl Backing {
         self.failed.store(true, Relaxed);
     }
 
+    /// Acknowledged writes are gone: no flush ends well any more, and requests end as [`OnFailure`] says.
+    pub(super) fn note_lost_writes(&self) {
+        self.lost_writes.store(true, Relaxed);
+        self.note_failed();
+    }
+
+    /// No flush, nor a write with FUA, may end well.
+    pub(super) fn has_lost_writes(&self) -> bool {
+        // Relaxed: a command that was submitted after the failed flush was reaped sees it, by way of whoever reaped it;
+        // one that overlapped with it, by way of its seat (`syncs.rs`).
+        self.lost_writes.load(Relaxed)
+    }
+
     /// The device has failed, and does nothing of the kind any more.
     pub(super) fn refuses(&self, op: Op) -> bool {
         // Relaxed: a request that was submitted after the failure was reaped sees it, by way of whoever reaped it.

@@ -147,6 +147,9 @@ pub(super) struct Work {
     clear: Range<u64>,
     tail: Range<u64>,
     retries: u8,
+    /// A write and its sync together were told that there is no space: the write is made again alone, which tells whose
+    /// answer that was. If it has space, pages were lost for want of it, and nobody will be told again.
+    is_unsure: bool,
 }
 
 impl Work {
@@ -166,6 +169,7 @@ impl Work {
             clear: 0..0,
             tail: 0..0,
             retries: 0,
+            is_unsure: false,
         };
         let Command { op, offset_bytes, length_bytes, .. } = work.command;
         if op != Op::Read && op != Op::Flush && length_bytes > 0 {
@@ -194,8 +198,7 @@ impl Work {
 
     /// The first step, once the gate let us in.
     pub(super) fn start(&mut self, backing: &Backing) -> Next {
-        // Relaxed: a command that was submitted after the failed flush was reaped sees it, by way of whoever reaped it.
-        if self.is_to_be_stable() && backing.lost_writes.load(Relaxed) {
+        if self.is_to_be_stable() && backing.has_lost_writes() {
             return Next::End(Status::Io);
         }
         if backing.refuses(self.command.op) || self.span().end > backing.watch.ends_at_bytes() {
@@ -223,18 +226,21 @@ impl Work {
     }
 
     /// It is to end well only if what it covers survives a loss of power.
-    fn is_to_be_stable(&self) -> bool {
+    pub(super) fn is_to_be_stable(&self) -> bool {
         self.command.fua || self.command.op == Op::Flush
+    }
+
+    /// Through the page cache, a write and a sync of it in one step.
+    fn is_synced_write(&self, backing: &Backing) -> bool {
+        backing.align_bytes == 1 && self.command.fua && self.command.op == Op::Write && !self.is_unsure
     }
 
     /// The entry on the ring ended with `result`.
     pub(super) fn ended(&mut self, backing: &Backing, result: i32) -> Next {
         match self.step_ended(backing, result) {
-            // Linux tells one of two syncs that overlap of a lost page, and the other that all is well. Relaxed: as in
-            // `start`. One that is reaped before the other ends well all the same (docs/use/devices.md).
-            Next::End(Status::Ok) if self.is_to_be_stable() && backing.lost_writes.load(Relaxed) => {
-                Next::End(Status::Io)
-            }
+            // Linux tells one of two syncs that overlap of a lost page, and the other that all is well (`syncs.rs`). Or
+            // the file was cut meanwhile.
+            Next::End(Status::Ok) if self.is_to_be_stable() && backing.has_lost_writes() => Next::End(Status::Io),
             next => next,
         }
     }
@@ -287,7 +293,7 @@ impl Work {
                 if self.is_vectored() {
                     self.fill_vectors(done_bytes);
                     let (vectors, count) = (self.vectors.as_ptr(), self.vectors.len() as u32);
-                    let flags = if self.command.fua { libc::RWF_DSYNC } else { 0 };
+                    let flags = if self.command.fua && !self.is_unsure { libc::RWF_DSYNC } else { 0 };
                     if is_write {
                         opcode::Writev::new(file, vectors, count).offset(offset_bytes).rw_flags(flags).build()
                     } else {
@@ -295,7 +301,7 @@ impl Work {
                     }
                 } else if is_write {
                     // Zeroes are followed by a sync of their own, once for all pieces.
-                    let is_stable = self.command.fua && self.command.op == Op::Write;
+                    let is_stable = self.command.fua && self.command.op == Op::Write && !self.is_unsure;
                     let flags = if is_stable { libc::RWF_DSYNC } else { 0 };
                     opcode::Write::new(file, memory, left_bytes).offset(offset_bytes).rw_flags(flags).build()
                 } else {
@@ -356,12 +362,20 @@ impl Work {
         let Transfer { is_write, offset_bytes, memory, length_bytes, done_bytes: before } = self.transfer;
         let Ok(moved) = u32::try_from(result) else {
             let status = status_of_errno(-result);
-            // A write that must be stable also reports, as EIO, pages that were lost before it.
+            // A write that must be stable also reports pages that were lost before it, or by it.
             if is_write && self.command.fua && status == Status::Io {
                 self.note_lost_writes(backing);
             }
+            if is_write && self.is_synced_write(backing) && [libc::ENOSPC, libc::EDQUOT].contains(&-result) {
+                self.is_unsure = true;
+                return Some(Next::Entry(self.entry()));
+            }
             return Some(Next::End(status));
         };
+        if self.is_unsure && moved > 0 {
+            self.note_lost_writes(backing);
+            return Some(Next::End(Status::NoSpace));
+        }
         let reached = before + moved;
         if reached >= length_bytes {
             return None;
@@ -540,9 +554,7 @@ impl Work {
     /// succeed.)
     fn note_lost_writes(&self, backing: &Backing) {
         if backing.align_bytes == 1 {
-            // Relaxed: see `start`.
-            backing.lost_writes.store(true, Relaxed);
-            backing.note_failed();
+            backing.note_lost_writes();
         }
     }
 }

@@ -87,15 +87,120 @@ fn what_overlaps_with_the_flush_that_is_told_of_a_lost_page_does_not_end_well() 
         let all_is_well = hand.pushed().pop().expect("it is on the ring");
         let length = if is_flush { 0 } else { 4096 };
         if comes_first {
-            // Nobody knows of it yet.
             hand.answer(&all_is_well, length);
-            assert_eq!(hand.reap_one(1).0, Status::Ok);
+            assert_eq!(hand.reap(1).len(), 0, "nobody knows of it yet");
         }
         hand.answer(&told, -libc::EIO);
         assert_eq!(hand.reap_one(0).0, Status::Io);
         if !comes_first {
             hand.answer(&all_is_well, length);
-            assert_eq!(hand.reap_one(1).0, Status::Io, "flush: {is_flush}");
+        }
+        assert_eq!(hand.reap_one(1).0, Status::Io, "flush: {is_flush}");
+    }
+}
+
+/// Linux tells one of them, whichever asks first; here the other is heard of first.
+#[test]
+fn a_sync_that_ended_well_is_not_heard_of_before_those_that_were_under_way_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let fua = |tag| Command { fua: true, ..write(tag, 0, &[1; 4096]) };
+    let flush = |tag| plain(tag, Op::Flush, 0, 0);
+    for (well_queue, is_flush, told, status) in [
+        (0, true, -libc::EIO, Status::Io),
+        (1, true, -libc::EIO, Status::Io),
+        (0, false, -libc::EIO, Status::Io),
+        (1, false, -libc::EIO, Status::Io),
+        (0, true, 0, Status::Ok),
+        (1, false, 0, Status::Ok),
+    ] {
+        let context = format!("queue {well_queue}, flush {is_flush}, told {told}");
+        let options = FileOptions { direct: Direct::Never, ..FileOptions::new(file_of(&folder, MIB)) };
+        let device = FileDevice::open(&options).unwrap();
+        let mut hand = Hand::new(&device, 3);
+        hand.submit(0, flush(0));
+        let first = hand.one_pushed(FSYNC);
+        hand.submit(well_queue, if is_flush { flush(1) } else { fua(1) });
+        let well = hand.pushed().pop().expect("it is on the ring");
+        hand.answer(&well, if is_flush { 0 } else { 4096 });
+        assert_eq!(hand.reap(well_queue).len(), 0, "{context}: the other may have been told instead");
+        // Who comes later asks the kernel later: what has ended waits for nobody new, and reads and writes wait for nobody.
+        hand.submit(2, flush(2));
+        let later = hand.one_pushed(FSYNC);
+        hand.submit(well_queue, read(3, 0, 4096));
+        hand.carry_out_all();
+        assert_eq!(hand.reap_one(well_queue).0, Status::Ok, "{context}");
+        assert_eq!(*hand.interrupted.lock().unwrap(), Vec::<u16>::new());
+        hand.answer(&first, told);
+        let expected = if well_queue == 1 { vec![1] } else { vec![] };
+        assert_eq!(*hand.interrupted.lock().unwrap(), expected, "{context}: it is woken");
+        let ended = |hand: &mut Hand| {
+            let all = [hand.reap(0), hand.reap(1)].into_iter().flatten();
+            all.map(|reaped| (reaped.tag.0, reaped.status)).collect::<Vec<_>>()
+        };
+        let mut all = ended(&mut hand);
+        let is_told = told != 0;
+        assert_eq!(all.contains(&(0, Status::Io)), is_told, "{context}: one that ended well waits for the later one");
+        assert!(all.contains(&(1, status)), "{context}: {all:?}");
+        hand.answer(&later, 0);
+        assert_eq!(hand.reap_one(2).0, status, "{context}");
+        all.append(&mut ended(&mut hand));
+        all.sort_by_key(|(tag, _)| *tag);
+        assert_eq!(all, [(0, status), (1, status)], "{context}");
+        assert_eq!(hand.queues.iter().map(|queue| queue.in_flight()).sum::<usize>(), 0);
+    }
+}
+
+#[test]
+fn past_the_page_cache_a_flush_waits_for_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((device, _)) = direct_device(&folder, MIB) else { return };
+    let mut hand = Hand::new(&device, 2);
+    hand.submit(0, plain(0, Op::Flush, 0, 0));
+    hand.one_pushed(FSYNC);
+    hand.submit(1, plain(0, Op::Flush, 0, 0));
+    let other = hand.one_pushed(FSYNC);
+    hand.answer(&other, 0);
+    assert_eq!(hand.reap_one(1).0, Status::Ok);
+}
+
+#[test]
+fn of_a_queue_that_is_gone_nobody_knows_what_its_syncs_were_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (device, _) = buffered_device(&folder, MIB);
+    let mut hand = Hand::new(&device, 2);
+    hand.submit(1, plain(0, Op::Flush, 0, 0));
+    hand.one_pushed(FSYNC);
+    hand.submit(0, plain(0, Op::Flush, 0, 0));
+    let well = hand.one_pushed(FSYNC);
+    hand.answer(&well, 0);
+    assert_eq!(hand.reap(0).len(), 0);
+    hand.queues.pop();
+    assert_eq!(*hand.interrupted.lock().unwrap(), [0]);
+    assert_eq!(hand.reap_one(0).0, Status::Io);
+    assert_eq!(device.health(), Health::Failed);
+}
+
+/// A file system that finds room when it writes pages back, and there is none, tells that the next sync: here a write
+/// with FUA, of which it could be the write's own answer.
+#[test]
+fn no_space_for_a_write_with_fua_is_told_apart_from_no_space_for_pages_that_were_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    for (parts, errno) in [(1, libc::ENOSPC), (1, libc::EDQUOT), (2, libc::ENOSPC)] {
+        for (again, health) in [(-errno, Health::Well), (4096 * parts, Health::Failed)] {
+            let options = FileOptions { direct: Direct::Never, ..FileOptions::new(file_of(&folder, MIB)) };
+            let device = FileDevice::open(&options).unwrap();
+            let mut hand = Hand::new(&device, 1);
+            let one = Command { fua: true, ..write(0, 0, &[1; 4096]) };
+            let (command, opcode) = if parts == 1 { (one, WRITE) } else { (one.and(block_of(9), 4096), WRITEV) };
+            hand.submit(0, command);
+            let first = hand.one_pushed(opcode);
+            assert_eq!(first.flags, libc::RWF_DSYNC as u32);
+            hand.answer(&first, -errno);
+            let second = hand.one_pushed(opcode);
+            assert_eq!(second.flags, 0, "alone");
+            hand.answer(&second, again);
+            assert_eq!(hand.reap(0).pop().unwrap().status, Status::NoSpace);
+            assert_eq!(device.health(), health, "{parts} parts, {errno}, then {again}");
         }
     }
 }

@@ -1,0 +1,235 @@
+//! Which of several syncs is told that the page cache has lost a page, and what becomes of the others?
+//!
+//! Linux tells an open file once. Of two syncs that overlap the first to ask fails, and the other ends well over the
+//! same lost page. The one that ends well may be heard of first:
+//!
+//! | step | sync of queue 0           | sync of queue 1             | without a hold                        |
+//! |------|---------------------------|-----------------------------|---------------------------------------|
+//! |  1   | is on the ring            | is on the ring              |                                       |
+//! |  2   | asks the kernel: lost     |                             |                                       |
+//! |  3   |                           | asks the kernel: all well   |                                       |
+//! |  4   |                           | is reaped                   | answered well, and the page is gone   |
+//! |  5   | is reaped: EIO            |                             | too late for queue 1                  |
+//!
+//! So a sync that ended well is held until those that were on a ring at that moment, of any queue of the device, have
+//! ended, and fails if one of them was told. A sync is a flush or a write with FUA, from its first entry on the ring to
+//! its last. Only through the page cache: a drive that fails a flush keeps its cache, and tells whoever asks.
+//!
+//! # Shape
+//! Each sync takes a ticket before it is on the ring. A queue says which of its tickets is the oldest; a sync that ended
+//! well waits until the oldest of each queue is not below the ticket that was next when it ended.
+//! ```text
+//!   next 9      seats:  queue 0, oldest 4 ──▶ queue 1, oldest none, waits ──▶ ...
+//!                                              held: [until 8]  ends when queue 0 has ended 4 to 7
+//! ```
+//!
+//! # Invariants
+//! S1. If sync A was on a ring before sync B was reaped, B ends after A was reaped and what A was told is noted.
+//!     A's seat is below its ticket before the ticket is taken, B reads the next ticket by a read-modify-write: if that
+//!     comes second, B sees A's seat. If it comes first, A was not on the ring when B had long asked the kernel.
+//! S2. Whoever waits looks again. The waiter says that it waits, then looks at the seats; who ends changes its seat,
+//!     then looks who waits; a fence between each two, so one of them sees the other.
+//! S3. Nobody waits for one who waits: a held sync has no ticket any more. So each hold ends when the kernel has ended
+//!     what it has.
+//!
+//! Cost: three changes of shared words for each sync, and one look at each queue's. Source: Linux lib/errseq.c,
+//! fs/sync.c; grace periods as in RCU (McKenney and Slingwine, "Read-Copy Update", PDCS 1998).
+
+use crate::device::Reaped;
+use crate::request::Status;
+use mqfq_sched::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use mqfq_sched::sync::{AtomicBool, AtomicU64, fence};
+use mqfq_sched::topology::HctxId;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+/// Of a queue that has no sync on the ring.
+const NONE: u64 = u64::MAX;
+
+/// The syncs of a device, of all its queues.
+pub(super) struct Syncs {
+    next_ticket: AtomicU64,
+    first: OnceLock<Arc<Seat>>,
+}
+
+/// What the others see of a queue.
+struct Seat {
+    /// No ticket of its syncs on the ring is below this.
+    oldest: AtomicU64,
+    waits: AtomicBool,
+    hctx: HctxId,
+    interrupt: Arc<dyn Fn(HctxId) + Send + Sync>,
+    following: OnceLock<Arc<Seat>>,
+}
+
+/// A queue's own side.
+pub(super) struct Member {
+    seat: Arc<Seat>,
+    /// Its syncs on the ring: ticket and tag, the oldest first.
+    on_ring: Vec<(u64, u16)>,
+    /// Syncs that ended well, the oldest first: which tickets must have ended.
+    held: VecDeque<(u64, Reaped)>,
+}
+
+impl Syncs {
+    /// Of a device without queues.
+    pub(super) fn new() -> Syncs {
+        Syncs { next_ticket: AtomicU64::new(0), first: OnceLock::new() }
+    }
+
+    /// A queue of at most `depth` commands; `interrupt` is called with `hctx` when it may look again.
+    pub(super) fn join(&self, hctx: HctxId, depth: u16, interrupt: Arc<dyn Fn(HctxId) + Send + Sync>) -> Member {
+        let (oldest, waits) = (AtomicU64::new(NONE), AtomicBool::new(false));
+        let seat = Arc::new(Seat { oldest, waits, hctx, interrupt, following: OnceLock::new() });
+        let mut place = &self.first;
+        loop {
+            // Ours, or that of one who was faster.
+            let there = place.get_or_init(|| seat.clone());
+            if Arc::ptr_eq(there, &seat) {
+                break;
+            }
+            place = &there.following;
+        }
+        let depth = usize::from(depth);
+        Member { seat, on_ring: Vec::with_capacity(depth), held: VecDeque::with_capacity(depth) }
+    }
+
+    fn seats(&self) -> impl Iterator<Item = &Arc<Seat>> {
+        std::iter::successors(self.first.get(), |seat| seat.following.get())
+    }
+
+    /// The sync of `tag` is about to go on the ring.
+    pub(super) fn begin(&self, member: &mut Member, tag: u16) {
+        if member.on_ring.is_empty() {
+            // Relaxed: what is next now is not above what is next at the step below.
+            let bound = self.next_ticket.load(Relaxed);
+            // Relaxed: goes with the step below.
+            member.seat.oldest.store(bound, Relaxed);
+        }
+        // AcqRel: pairs with itself in `must_wait` (S1).
+        let ticket = self.next_ticket.fetch_add(1, AcqRel);
+        member.on_ring.push((ticket, tag));
+    }
+
+    /// The command of `tag` has ended, and what it was told is noted. True: it was on the ring as a sync, so if it ended
+    /// well, [`Syncs::must_wait`] says whether it is heard of now.
+    pub(super) fn ended(&self, member: &mut Member, tag: u16) -> bool {
+        let Some(place) = member.on_ring.iter().position(|(_, other)| *other == tag) else { return false };
+        member.on_ring.remove(place);
+        self.show(member);
+        true
+    }
+
+    fn show(&self, member: &Member) {
+        // Release: pairs with the Acquire in `have_ended`: what was noted before is seen.
+        member.seat.oldest.store(member.on_ring.first().map_or(NONE, |(ticket, _)| *ticket), Release);
+        // SeqCst: pairs with the one in `wait` (S2).
+        fence(SeqCst);
+        for seat in self.seats().filter(|seat| !Arc::ptr_eq(seat, &member.seat)) {
+            // Relaxed: after the fence.
+            if seat.waits.load(Relaxed) {
+                (seat.interrupt)(seat.hctx);
+            }
+        }
+    }
+
+    /// Until which ticket a sync that has just ended well must wait; `None`: those before it have ended.
+    pub(super) fn must_wait(&self) -> Option<u64> {
+        // AcqRel: pairs with `begin`; it changes nothing, and reads the last value (S1).
+        let until = self.next_ticket.fetch_add(0, AcqRel);
+        (!self.have_ended(until)).then_some(until)
+    }
+
+    /// All tickets below this.
+    fn have_ended(&self, until: u64) -> bool {
+        // Acquire: pairs with the Release in `show`.
+        self.seats().all(|seat| seat.oldest.load(Acquire) >= until)
+    }
+
+    /// A sync that ended well is to wait.
+    pub(super) fn hold(&self, member: &mut Member, until: u64, reaped: Reaped) {
+        member.held.push_back((until, reaped));
+    }
+
+    /// Moves syncs whose wait is over to `done`, as they ended, or as failed if `is_lost` says so then.
+    pub(super) fn release(&self, member: &mut Member, is_lost: impl Fn() -> bool, done: &mut Vec<Reaped>) {
+        if member.held.is_empty() {
+            return;
+        }
+        // Relaxed: before the fence.
+        member.seat.waits.store(true, Relaxed);
+        // SeqCst: pairs with the one in `show` (S2).
+        fence(SeqCst);
+        while let Some((until, _)) = member.held.front()
+            && self.have_ended(*until)
+            && let Some((_, reaped)) = member.held.pop_front()
+        {
+            done.push(if is_lost() { Reaped { status: Status::Io, ..reaped } } else { reaped });
+        }
+        if member.held.is_empty() {
+            // Relaxed: an interrupt too many does no harm.
+            member.seat.waits.store(false, Relaxed);
+        }
+    }
+
+    /// The queue is no more. True: it leaves syncs on the ring, and nobody will hear what they are told; `note` is
+    /// called before the others go on.
+    pub(super) fn withdraw(&self, member: &mut Member, note: impl FnOnce()) {
+        if !member.on_ring.is_empty() {
+            note();
+            member.on_ring.clear();
+            self.show(member);
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::tag::Tag;
+    use mqfq_sched::sync::model::{Arc as ModelArc, model, thread};
+    use std::sync::atomic::AtomicBool as Flag;
+
+    fn ended_well() -> Reaped {
+        Reaped { tag: Tag(1), generation: 0, status: Status::Ok, buffer: None, more: Default::default() }
+    }
+
+    /// Race: one sync is told of a lost page while another, which overlaps, has ended well and looks whether it may be
+    /// heard of. It is heard of as failed, at once or after it was woken. Shown to fail without the fence in `release`
+    /// (nobody wakes it) and with Relaxed in `show` (heard of as good).
+    #[test]
+    fn loom_a_sync_that_overlaps_with_one_that_is_told_waits_for_it_and_is_woken() {
+        model(|| {
+            let syncs = ModelArc::new(Syncs::new());
+            // The bell orders nothing: no part of the model.
+            let bell = Arc::new(Flag::new(false));
+            let rung = bell.clone();
+            let mut told = syncs.join(HctxId(0), 1, Arc::new(|_| ()));
+            let mut well = syncs.join(HctxId(1), 1, Arc::new(move |_| rung.store(true, SeqCst)));
+            let is_lost = ModelArc::new(AtomicBool::new(false));
+            syncs.begin(&mut told, 0);
+            syncs.begin(&mut well, 1);
+            let (their_syncs, noted) = (syncs.clone(), is_lost.clone());
+            let other = thread::spawn(move || {
+                noted.store(true, Relaxed);
+                assert!(their_syncs.ended(&mut told, 0));
+            });
+            let mut done = Vec::new();
+            assert!(syncs.ended(&mut well, 1));
+            match syncs.must_wait() {
+                None => assert!(is_lost.load(Relaxed), "heard of before the other, as good"),
+                Some(until) => {
+                    syncs.hold(&mut well, until, ended_well());
+                    syncs.release(&mut well, || is_lost.load(Relaxed), &mut done);
+                    if done.is_empty() {
+                        other.join().unwrap();
+                        assert!(bell.load(SeqCst), "it waits, and nobody wakes it");
+                        syncs.release(&mut well, || is_lost.load(Relaxed), &mut done);
+                    }
+                    assert_eq!(done.len(), 1, "nobody is on the ring");
+                    assert_eq!(done[0].status, Status::Io);
+                }
+            }
+        });
+    }
+}
