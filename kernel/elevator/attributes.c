@@ -7,6 +7,16 @@ static struct mqfq_elevator *own(struct elevator_queue *eq)
 	return eq->elevator_data;
 }
 
+/* A number in @least to @most, or an error. */
+static int number_of(const char *page, u32 least, u32 most, u32 *number)
+{
+	int error = kstrtou32(page, 0, number);
+
+	if (error)
+		return error;
+	return *number >= least && *number <= most ? 0 : -ERANGE;
+}
+
 static ssize_t depth_show(struct elevator_queue *eq, char *page)
 {
 	return sysfs_emit(page, "%u\n", READ_ONCE(own(eq)->s.tokens.depth));
@@ -15,32 +25,11 @@ static ssize_t depth_show(struct elevator_queue *eq, char *page)
 static ssize_t depth_store(struct elevator_queue *eq, const char *page, size_t count)
 {
 	u32 depth;
-	int error = kstrtou32(page, 0, &depth);
+	int error = number_of(page, 1, MQFQ_DEPTH_MAX, &depth);
 
-	if (error)
-		return error;
-	if (depth < 1 || depth > MQFQ_DEPTH_MAX)
-		return -ERANGE;
-	mqfq_tuning_find_depth(own(eq), false, depth);
-	return count;
-}
-
-static ssize_t window_kib_show(struct elevator_queue *eq, char *page)
-{
-	return sysfs_emit(page, "%llu\n", READ_ONCE(own(eq)->s.wheel.window) >> 20);
-}
-
-static ssize_t window_kib_store(struct elevator_queue *eq, const char *page, size_t count)
-{
-	u32 kib;
-	int error = kstrtou32(page, 0, &kib);
-
-	if (error)
-		return error;
-	if (kib < MQFQ_WINDOW_LEAST >> 20 || kib > MQFQ_WINDOW_MAX >> 20)
-		return -ERANGE;
-	mqfq_tuning_find_window(own(eq), false, (u64)kib << 20);
-	return count;
+	if (!error)
+		mqfq_tuning_find_depth(own(eq), false, depth);
+	return error ?: count;
 }
 
 static ssize_t depth_auto_show(struct elevator_queue *eq, char *page)
@@ -53,10 +42,24 @@ static ssize_t depth_auto_store(struct elevator_queue *eq, const char *page, siz
 	bool finds;
 	int error = kstrtobool(page, &finds);
 
-	if (error)
-		return error;
-	mqfq_tuning_find_depth(own(eq), finds, 0);
-	return count;
+	if (!error)
+		mqfq_tuning_find_depth(own(eq), finds, 0);
+	return error ?: count;
+}
+
+static ssize_t window_kib_show(struct elevator_queue *eq, char *page)
+{
+	return sysfs_emit(page, "%llu\n", READ_ONCE(own(eq)->s.wheel.window) >> 20);
+}
+
+static ssize_t window_kib_store(struct elevator_queue *eq, const char *page, size_t count)
+{
+	u32 kib;
+	int error = number_of(page, MQFQ_WINDOW_LEAST >> 20, MQFQ_WINDOW_MAX >> 20, &kib);
+
+	if (!error)
+		mqfq_tuning_find_window(own(eq), false, (u64)kib << 20);
+	return error ?: count;
 }
 
 static ssize_t window_auto_show(struct elevator_queue *eq, char *page)
@@ -69,10 +72,24 @@ static ssize_t window_auto_store(struct elevator_queue *eq, const char *page, si
 	bool finds;
 	int error = kstrtobool(page, &finds);
 
-	if (error)
-		return error;
-	mqfq_tuning_find_window(own(eq), finds, READ_ONCE(own(eq)->s.wheel.window));
-	return count;
+	if (!error)
+		mqfq_tuning_find_window(own(eq), finds, READ_ONCE(own(eq)->s.wheel.window));
+	return error ?: count;
+}
+
+static ssize_t flows_show(struct elevator_queue *eq, char *page)
+{
+	return sysfs_emit(page, "%s\n", READ_ONCE(own(eq)->by_process) ? "process" : "cgroup");
+}
+
+static ssize_t flows_store(struct elevator_queue *eq, const char *page, size_t count)
+{
+	bool by_process = sysfs_streq(page, "process");
+	int error = -EINVAL;
+
+	if (by_process || sysfs_streq(page, "cgroup"))
+		error = mqfq_flows_set(own(eq), by_process);
+	return error ?: count;
 }
 
 /* What a person wants to see when a cgroup gets less than it should. */
@@ -113,6 +130,7 @@ const struct elv_fs_entry mqfq_attributes[] = {
 	MQFQ_ATTRIBUTE(depth_auto, 0644),
 	MQFQ_ATTRIBUTE(window_kib, 0644),
 	MQFQ_ATTRIBUTE(window_auto, 0644),
+	MQFQ_ATTRIBUTE(flows, 0644),
 	MQFQ_ATTRIBUTE(state, 0444),
 	__ATTR_NULL
 };

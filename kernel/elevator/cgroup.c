@@ -33,7 +33,7 @@ struct mqfq_flow *mqfq_flow_of_root(struct mqfq_elevator *e)
 }
 
 /* Of the task that asks for a tag. Under rcu_read_lock(). */
-struct mqfq_flow *mqfq_flow_of_current(struct mqfq_elevator *e)
+struct mqfq_flow *mqfq_flow_of_task(struct mqfq_elevator *e)
 {
 	struct cgroup_subsys_state *css;
 
@@ -44,10 +44,14 @@ struct mqfq_flow *mqfq_flow_of_current(struct mqfq_elevator *e)
 }
 
 /* Pins a flow that may be on its way out. Under rcu_read_lock(). */
-bool mqfq_flow_try_pin(struct mqfq_elevator *e, struct mqfq_flow *flow)
+bool mqfq_cgroup_try_pin(struct mqfq_flow *flow)
 {
-	return flow == &e->plain ||
-	       blkg_tryget(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
+	return blkg_tryget(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
+}
+
+void mqfq_cgroup_unpin(struct mqfq_flow *flow)
+{
+	blkg_put(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
 }
 
 static u32 weight_of_cgroup(struct mqfq_cgroup *cgroup)
@@ -86,16 +90,16 @@ static void cpd_free(struct blkcg_policy_data *cpd)
 
 static struct blkg_policy_data *pd_alloc(MQFQ_PD_ALLOC_ARGS)
 {
-	struct request_queue *queue = mqfq_pd_alloc_queue;
-	struct mqfq_cgroup *cgroup = kzalloc_node(sizeof(*cgroup), gfp, queue->node);
+	struct request_queue *q = MQFQ_PD_ALLOC_QUEUE;
+	struct mqfq_cgroup *cgroup = kzalloc_node(sizeof(*cgroup), gfp, q->node);
 
 	/* As many as the elevator has; the number changes only while there is none. */
-	if (!cgroup || mqfq_lanes_alloc(&cgroup->flow, queue->nr_hw_queues, gfp)) {
+	if (!cgroup || mqfq_lanes_alloc(&cgroup->flow, q->nr_hw_queues, gfp)) {
 		kfree(cgroup);
 		pr_warn_ratelimited("mqfq: no memory for a cgroup's flow, its parent pays for now\n");
 		return NULL;
 	}
-	cgroup->hctxs = queue->nr_hw_queues;
+	cgroup->hctxs = q->nr_hw_queues;
 	atomic_inc(&flows);
 	return &cgroup->pd;
 }
@@ -245,18 +249,30 @@ static ssize_t weight_write(struct kernfs_open_file *of, char *buf, size_t count
 	return error ?: count;
 }
 
-static u64 show_stat(struct seq_file *sf, struct blkg_policy_data *pd, int off)
+/* Often enough that a share follows within some hundredths of a second. */
+#define BALANCE_JIFFIES (HZ / 100 ?: 1)
+
+/* Who competes has been counted lately. Each call has the lock for a piece of that only. */
+static bool count(struct mqfq_elevator *e)
 {
-	struct mqfq_cgroup *cgroup = (struct mqfq_cgroup *)pd;
-	struct mqfq_elevator *e = pd->blkg->q->elevator->elevator_data;
-	const char *name = pd->blkg->q->disk ? bdi_dev_name(pd->blkg->q->disk->bdi) : NULL;
-	u64 bytes[2] = {}, done[2] = {}, system_ns = 0, out = 0;
 	unsigned long flags;
+	bool is_counted;
+
+	spin_lock_irqsave(&e->tree_lock, flags);
+	is_counted = mqfq_tree_count(&e->tree, mqfq_gvt(&e->s.mind), jiffies, BALANCE_JIFFIES);
+	spin_unlock_irqrestore(&e->tree_lock, flags);
+	return is_counted;
+}
+
+static void show_stat(struct seq_file *sf, struct mqfq_cgroup *cgroup)
+{
+	struct request_queue *q = cgroup->pd.blkg->q;
+	u64 bytes[2] = {}, done[2] = {}, system_ns = 0, out = 0;
 	u32 hctx, part;
 
-	if (!name)
-		return 0;
-	for (hctx = 0; hctx < e->s.hctxs; hctx++) {
+	if (!q->disk)
+		return;
+	for (hctx = 0; hctx < cgroup->hctxs; hctx++) {
 		struct mqfq_lane *lane = &cgroup->flow.lanes[hctx];
 
 		bytes[0] += READ_ONCE(lane->bytes[0]);
@@ -266,18 +282,45 @@ static u64 show_stat(struct seq_file *sf, struct blkg_policy_data *pd, int off)
 		system_ns += atomic64_read(&lane->system_ns);
 		out += atomic64_read(&lane->requests_out);
 	}
-	spin_lock_irqsave(&e->tree_lock, flags);
-	part = mqfq_tree_entitlement(&e->tree, &cgroup->flow, mqfq_gvt(&e->s.mind));
-	spin_unlock_irqrestore(&e->tree_lock, flags);
+	part = mqfq_tree_entitlement(&cgroup->e->tree, &cgroup->node, mqfq_gvt(&cgroup->e->s.mind));
 	seq_printf(sf, "%s rbytes=%llu wbytes=%llu rios=%llu wios=%llu usec=%llu inflight=%llu weight=%u entitlement=%u.%02u\n",
-		   name, bytes[0], bytes[1], done[0], done[1], div_u64(system_ns, 1000), out,
-		   READ_ONCE(cgroup->flow.weight), part / 100, part % 100);
-	return 0;
+		   bdi_dev_name(q->disk->bdi), bytes[0], bytes[1], done[0], done[1],
+		   div_u64(system_ns, 1000), out, READ_ONCE(cgroup->flow.weight), part / 100,
+		   part % 100);
+}
+
+/*
+ * True if the line of a device has been shown, or there is none. A queue's locks are taken for a
+ * piece of the work, however many cgroups there are, and given back before the next.
+ */
+static bool try_show_stat(struct seq_file *sf, struct blkcg_gq *blkg)
+{
+	struct mqfq_cgroup *cgroup = NULL;
+	struct request_queue *q = blkg->q;
+	bool is_shown = true;
+
+	spin_lock_irq(&q->queue_lock);
+	if (test_bit(mqfq_policy.plid, q->blkcg_pols))
+		cgroup = mqfq_cgroup_of(blkg);
+	if (cgroup && cgroup->of == ((struct mqfq_elevator *)q->elevator->elevator_data)->id) {
+		is_shown = count(cgroup->e);
+		if (is_shown)
+			show_stat(sf, cgroup);
+	}
+	spin_unlock_irq(&q->queue_lock);
+	return is_shown;
 }
 
 static int stat_show(struct seq_file *sf, void *v)
 {
-	blkcg_print_blkgs(sf, css_to_blkcg(seq_css(sf)), show_stat, &mqfq_policy, 0, false);
+	struct blkcg *blkcg = css_to_blkcg(seq_css(sf));
+	struct blkcg_gq *blkg;
+
+	rcu_read_lock();
+	hlist_for_each_entry_rcu(blkg, &blkcg->blkg_list, blkcg_node)
+		while (!try_show_stat(sf, blkg))
+			cpu_relax();
+	rcu_read_unlock();
 	return 0;
 }
 
@@ -299,9 +342,6 @@ struct blkcg_policy mqfq_policy = {
 };
 
 static bool is_registered;
-
-/* Often enough that a share follows within some hundredths of a second. */
-#define BALANCE_JIFFIES (HZ / 100 ?: 1)
 
 static void balance(struct work_struct *work)
 {
@@ -329,13 +369,13 @@ void mqfq_cgroups_wake(struct mqfq_elevator *e, struct mqfq_flow *flow)
 	schedule_delayed_work(&e->balance, 1);
 }
 
-/* Without a free place for a policy, everybody is one flow. */
+/* Without a free place for a policy, flows are processes. */
 int mqfq_cgroups_register(void)
 {
 	int error = blkcg_policy_register(&mqfq_policy);
 
 	if (error)
-		pr_err("mqfq: no cgroup policy, error %d: all requests are one flow\n", error);
+		pr_err("mqfq: no cgroup policy, error %d: flows are processes\n", error);
 	is_registered = !error;
 	return 0;
 }
@@ -357,7 +397,7 @@ int mqfq_cgroups_activate(struct mqfq_elevator *e)
 	spin_lock_init(&e->tree_lock);
 	mqfq_tree_init(&e->tree);
 	INIT_DELAYED_WORK(&e->balance, balance);
-	error = is_registered ? mqfq_activate(e->q, &mqfq_policy) : 0;
+	error = is_registered ? blkcg_activate_policy(mqfq_policy_of(e->q), &mqfq_policy) : 0;
 
 	e->has_cgroups = is_registered && !error;
 	return error;
@@ -368,7 +408,6 @@ void mqfq_cgroups_refresh(struct mqfq_elevator *e)
 	u64 gvt = mqfq_gvt(&e->s.mind);
 	struct blkcg_gq *blkg;
 
-	mqfq_flow_refresh(&e->plain, gvt);
 	if (!e->has_cgroups)
 		return;
 	mqfq_blkgs_lock(e->q);
@@ -385,7 +424,7 @@ void mqfq_cgroups_refresh(struct mqfq_elevator *e)
 void mqfq_cgroups_deactivate(struct mqfq_elevator *e)
 {
 	if (e->has_cgroups)
-		mqfq_deactivate(e->q, &mqfq_policy);
+		blkcg_deactivate_policy(mqfq_policy_of(e->q), &mqfq_policy);
 	e->has_cgroups = false;
 	/* Nobody submits any more: the queue is frozen. */
 	cancel_delayed_work_sync(&e->balance);

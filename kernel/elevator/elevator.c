@@ -2,8 +2,9 @@
 /*
  * The blk-mq elevator "mqfq": how do requests of a kernel get into the core, and out of it?
  *
- * A request's flow is that of its first bio's cgroup (cgroup.c). From insert to finish its lane is
- * in elv.priv[0]; the tokens that it holds, and whether it is counted (tuning.h), are in
+ * A request's flow is that of its first bio's cgroup (cgroup.c), or that of the process that asked
+ * for it, whose key is in elv.priv[1] until it is inserted (process.h). From insert to finish its
+ * lane is in elv.priv[0]; the tokens that it holds, and whether it is counted (tuning.h), are in
  * elv.priv[1]. A flow counts the scheduler tags that it holds, and is there while it holds any.
  *
  * Locks: one per hardware queue, never two at once, never from an interrupt. Completions take none.
@@ -13,7 +14,7 @@
 #include <linux/bio.h>
 #include <linux/interrupt.h>
 #include <linux/sched/mm.h>
-#include "glue.h"
+#include "tags.h"
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
@@ -75,6 +76,7 @@ static u16 *sockets_of(struct request_queue *q, u32 hctxs)
 
 static void elevator_free(struct mqfq_elevator *e)
 {
+	mqfq_flows_exit(e);
 	mqfq_tuning_exit(e);
 	kvfree(e->plain.lanes);
 	kvfree(e->hctxs);
@@ -92,7 +94,12 @@ static void refresh(struct work_struct *work)
 {
 	struct delayed_work *own = to_delayed_work(work);
 	struct mqfq_elevator *e = container_of(own, struct mqfq_elevator, refresh);
+	u64 gvt = mqfq_gvt(&e->s.mind);
+	u32 slot;
 
+	mqfq_flow_refresh(&e->plain, gvt);
+	for (slot = 0; mqfq_by_process(e) && slot < MQFQ_PROCESSES; slot++)
+		mqfq_flow_refresh(&e->processes.flows[slot], gvt);
 	mqfq_cgroups_refresh(e);
 	schedule_delayed_work(&e->refresh, REFRESH_JIFFIES);
 }
@@ -132,13 +139,15 @@ static struct mqfq_elevator *elevator_new(struct request_queue *q)
 			&e->hctxs[0] : &e->hctxs[hctx];
 	}
 	mqfq_flow_init(&e->plain, MQFQ_WEIGHT_DEFAULT, 0);
+	spin_lock_init(&e->process_lock);
+	e->full_jiffies = jiffies - 1;
 	INIT_DELAYED_WORK(&e->refresh, refresh);
 	return e;
 }
 
 static int mqfq_init_sched(MQFQ_INIT_SCHED_ARGS)
 {
-	struct elevator_queue *eq = mqfq_elevator_of(q);
+	struct elevator_queue *eq = MQFQ_ELEVATOR;
 	/* The queue is frozen: memory must not come from writing to it. */
 	unsigned int flags = memalloc_noio_save();
 	struct mqfq_elevator *e;
@@ -155,6 +164,8 @@ static int mqfq_init_sched(MQFQ_INIT_SCHED_ARGS)
 	blk_queue_flag_clear(QUEUE_FLAG_SQ_SCHED, q);
 	q->elevator = eq;
 	error = mqfq_cgroups_activate(e);
+	if (!error && !e->has_cgroups)
+		error = mqfq_flows_set(e, true);
 	if (!error) {
 		schedule_delayed_work(&e->refresh, REFRESH_JIFFIES);
 		goto out;
@@ -185,7 +196,7 @@ static void mqfq_exit_sched(struct elevator_queue *eq)
 static void mqfq_depth_updated(MQFQ_DEPTH_UPDATED_ARGS)
 {
 	/* Limits may go down to one tag, and a limited waiter must be woken in time. */
-	mqfq_min_shallow(MQFQ_DEPTH_UPDATED);
+	MQFQ_DEPTH_UPDATED;
 }
 
 static int mqfq_init_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
@@ -196,7 +207,7 @@ static int mqfq_init_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
 		return -E2BIG;
 	hctx->sched_data = &e->hctxs[index];
 	WRITE_ONCE(e->hctxs[index].hctx, hctx);
-	mqfq_min_shallow_of(hctx);
+	mqfq_min_shallow(hctx);
 	return 0;
 }
 
@@ -209,116 +220,19 @@ static void mqfq_exit_hctx(struct blk_mq_hw_ctx *hctx, unsigned int index)
 	hctx->sched_data = NULL;
 }
 
-/* Requests of a size that was last seen so often are enough to go by. */
-#define SEEN_MIN 8
-
-/*
- * What a flow's part of the tags goes by: weights share bytes, and tags hold requests, so it is the
- * weight over the mean size. Of 100 with 16 KiB and 300 with 128 KiB that is 25 to 9.4. Without
- * requests that have been dispatched it is the weight.
- */
-static u64 tag_share_of(struct mqfq_lane *lane)
-{
-	u64 weight = READ_ONCE(lane->flow->part);
-
-	return READ_ONCE(lane->tag_share) ?: weight;
-}
-
-/* The share that counts for the lane is @share from now on; the sum follows. */
-static void set_share(struct mqfq_hctx *own, struct mqfq_lane *lane, u64 share)
-{
-	u64 before = atomic64_xchg(&lane->share, share);
-
-	if (before != share)
-		atomic64_add(share - before, &own->share_out);
-}
-
-static void find_tag_share(struct mqfq_hctx *own, struct mqfq_lane *lane)
-{
-	u64 bytes = READ_ONCE(lane->bytes[0]) + READ_ONCE(lane->bytes[1]) - lane->seen[0];
-	u64 done = READ_ONCE(lane->done[0]) + READ_ONCE(lane->done[1]) - lane->seen[1];
-	u64 size;
-
-	if (done < SEEN_MIN)
-		return;
-	/* Two that do so at once come to about the same. */
-	WRITE_ONCE(lane->seen[0], lane->seen[0] + bytes);
-	WRITE_ONCE(lane->seen[1], lane->seen[1] + done);
-	/* In sectors: 8 are a unit. A discard costs a unit and may be of any size. */
-	size = clamp_t(u64, div64_u64(bytes >> SECTOR_SHIFT, done), 8, 2048);
-	WRITE_ONCE(lane->tag_share, div64_u64((u64)READ_ONCE(lane->flow->part) * 8, size) ?: 1);
-	set_share(own, lane, tag_share_of(lane));
-	/* Fully ordered, as give_tag_back() is: the last tag went before, or its share goes. */
-	if (!atomic64_read(&lane->requests_out))
-		set_share(own, lane, 0);
-}
-
-/* True if the flow holds its part of the tags of a queue that others use too. */
-static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
-{
-	u64 out = atomic64_read(&lane->requests_out), share = tag_share_of(lane);
-	u64 shares = atomic64_read(&own->share_out);
-
-	return out && shares > share && out * shares >= share * tags;
-}
-
-/*
- * Scheduler tags must not starve a cgroup, however deep another one submits: a flow that holds its
- * part waits for its own completions before it asks for a tag. Whoever may not wait, and kernel
- * threads that write back for others, get along with the lower half of the tags. Metadata and swap
- * are never held up: others may wait for them.
- */
-static noinline void limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
-{
-	struct mqfq_elevator *e = elevator_of(data->q);
-	struct mqfq_hctx *own = ((struct mqfq_hctx *)data->hctx->sched_data)->account;
-	u32 tags = data->q->nr_requests;
-	struct mqfq_lane *lane;
-
-	if (opf & (REQ_META | REQ_SWAP))
-		return;
-	if ((current->flags & PF_KTHREAD) && !op_is_sync(opf)) {
-		data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
-		return;
-	}
-	rcu_read_lock();
-	lane = &mqfq_flow_of_current(e)->lanes[own->index];
-	find_tag_share(own, lane);
-	if (!holds_its_part(own, lane, tags)) {
-		/* A plug asks for many at once; nobody counts them before they are inserted. */
-		if ((u64)atomic64_read(&own->share_out) > tag_share_of(lane))
-			data->nr_tags = min(data->nr_tags, 1U);
-		rcu_read_unlock();
-		return;
-	}
-	if ((data->flags & BLK_MQ_REQ_NOWAIT) || !mqfq_flow_try_pin(e, lane->flow)) {
-		data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
-		rcu_read_unlock();
-		return;
-	}
-	rcu_read_unlock();
-	/*
-	 * One of its requests will finish. Our plug is flushed before we sleep. All are woken: the
-	 * request of a single one may end in another queue or in no lane, and wake nobody here.
-	 */
-	(void)___wait_event(lane->wait, !holds_its_part(own, lane, tags), TASK_UNINTERRUPTIBLE, 0,
-			    0, io_schedule());
-	mqfq_flow_unpin(e, lane->flow);
-}
-
 static void mqfq_limit_depth(blk_opf_t opf, struct blk_mq_alloc_data *data)
 {
 	struct mqfq_hctx *own = data->hctx->sched_data;
 
 	/* While half of the tags are free, nobody starves. */
 	if (2 * (atomic_read(&own->account->tags_out) + data->nr_tags) > data->q->nr_requests)
-		limit_depth(opf, data);
+		mqfq_tags_limit(opf, data);
 }
 
 static noinline bool merge(struct request_queue *q, struct mqfq_hctx *own, struct bio *bio,
 			   unsigned int segments)
 {
-	struct mqfq_lane *lane = &mqfq_flow_of(elevator_of(q), bio)->lanes[own->index];
+	struct mqfq_lane *lane = &mqfq_flow_of_current(elevator_of(q), bio)->lanes[own->index];
 	bool merged;
 
 	spin_lock(&own->lock);
@@ -336,54 +250,10 @@ static bool mqfq_bio_merge(struct request_queue *q, struct bio *bio, unsigned in
 
 static void mqfq_prepare_request(struct request *rq)
 {
+	struct mqfq_elevator *e = elevator_of(rq->q);
+
 	rq->elv.priv[0] = NULL;
-	rq->elv.priv[1] = NULL;
-}
-
-/*
- * The request holds a scheduler tag on its flow's account until it is finished. Its bio holds the
- * flow while it is inserted; from then on the count does (cgroup.c).
- */
-static inline void hold_tag(struct mqfq_hctx *own, struct mqfq_lane *lane)
-{
-	if (own != own->account) {
-		own = own->account;
-		lane = &lane->flow->lanes[own->index];
-	}
-	atomic_inc(&own->tags_out);
-	if (!atomic64_fetch_inc(&lane->requests_out))
-		set_share(own, lane, tag_share_of(lane));
-}
-
-/*
- * With preemption off, which is on again when it returns: lanes are freed after a grace period, and
- * that waits for such a CPU too.
- */
-static inline void give_tag_back(struct mqfq_hctx *own, struct mqfq_lane *lane)
-{
-	bool has_waiter;
-
-	if (own != own->account) {
-		own = own->account;
-		lane = &lane->flow->lanes[own->index];
-	}
-	atomic_dec(&own->tags_out);
-	/*
-	 * Fully ordered: pairs with the acquire of whoever frees the flow; and a waiter queues
-	 * itself, fences, and looks at this count. Beside hold_tag() the lane may come to count
-	 * nothing while it holds a tag, until it looks for its share again or its tags are back.
-	 */
-	if (!atomic64_dec_return(&lane->requests_out))
-		set_share(own, lane, 0);
-	/* It needs no barrier of its own: see above. */
-	has_waiter = waitqueue_active(&lane->wait);
-	if (unlikely(has_waiter))
-		rcu_read_lock();
-	preempt_enable();
-	if (unlikely(has_waiter)) {
-		wake_up(&lane->wait);
-		rcu_read_unlock();
-	}
+	rq->elv.priv[1] = unlikely(mqfq_by_process(e)) ? (void *)mqfq_key_of_current(e) : NULL;
 }
 
 /* Whether the first request waits for a token now, for the controllers. */
@@ -446,14 +316,18 @@ static inline void insert(struct mqfq_elevator *e, struct mqfq_hctx *own, struct
 		return;
 	}
 	index = own->index;
-	lane = &mqfq_flow_of(e, rq->bio)->lanes[index];
+	if (unlikely(rq->elv.priv[1])) {
+		lane = mqfq_hold_tag_of_process(e, own, rq);
+	} else {
+		lane = &mqfq_flow_of(e, rq->bio)->lanes[index];
+		if (unlikely(READ_ONCE(lane->flow->is_idle)))
+			mqfq_cgroups_wake(e, lane->flow);
+		mqfq_hold_tag(own, lane);
+	}
 	rq->elv.priv[0] = lane;
 	mqfq_begin(rq);
 	if (rq->start_time_ns > own->meter.clock_ns)
 		WRITE_ONCE(own->meter.clock_ns, rq->start_time_ns);
-	if (unlikely(READ_ONCE(lane->flow->is_idle)))
-		mqfq_cgroups_wake(e, lane->flow);
-	hold_tag(own, lane);
 	units = mqfq_enter(&e->s, own->queue, lane, &rq->queuelist);
 	trace_mqfq_insert(rq, lane, index);
 	if (units) {
@@ -474,7 +348,7 @@ static bool mqfq_has_work(struct blk_mq_hw_ctx *hctx)
 }
 
 static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *list,
-				 mqfq_insert_flags flags)
+				 MQFQ_INSERT_FLAGS flags)
 {
 	struct mqfq_elevator *e = elevator_of(hctx->queue);
 	struct mqfq_hctx *own = hctx->sched_data;
@@ -484,7 +358,7 @@ static void mqfq_insert_requests(struct blk_mq_hw_ctx *hctx, struct list_head *l
 	/* All of them leave the list, each to a place of its own. */
 	for (at = list->next; at != list; at = next) {
 		next = at->next;
-		insert(e, own, list_entry_rq(at), mqfq_at_head(flags));
+		insert(e, own, list_entry_rq(at), flags & MQFQ_AT_HEAD);
 	}
 	INIT_LIST_HEAD(list);
 	if (own->queue->stage.first && !own->queue->waiting)
@@ -587,7 +461,7 @@ static void mqfq_completed_request(struct request *rq, u64 now)
 	preempt_disable();
 	if (held & MQFQ_COUNTED)
 		is_due = count(e, &own->meter, units, now);
-	give_tag_back(own, lane);
+	mqfq_give_tag_back(own, lane);
 	if (units)
 		mqfq_complete(&e->s, own->index, units);
 	if (unlikely(is_due))

@@ -197,17 +197,12 @@ void mqfq_charge_more(struct mqfq_flow *flow, u64 cost)
 }
 
 /*
- * Virtual time that has passed the flow's finish tag since this was asked last. *@is_ahead: that
- * tag is later than virtual time now.
+ * Virtual time that has ever passed the flow's finish tag. *@is_ahead: that tag is later than
+ * virtual time now.
  */
 u64 mqfq_flow_skipped(struct mqfq_flow *flow, u64 gvt, bool *is_ahead)
 {
-	u64 skipped;
-
 	mqfq_flow_refresh(flow, gvt);
-	skipped = atomic64_read(&flow->skipped);
-	/* One asks at a time. */
-	atomic64_add(-skipped, &flow->skipped);
 	*is_ahead = vtime_before(gvt, (u64)atomic64_read(&flow->finish));
-	return skipped;
+	return atomic64_read(&flow->skipped);
 }

@@ -61,7 +61,7 @@ struct mqfq_flow {
 	atomic64_t finish;	/* end of the last interval taken */
 	atomic64_t carry;	/* only the low bits, below a grain, mean something */
 	atomic64_t credit;	/* leased, not used, before finish */
-	atomic64_t skipped;	/* virtual time that passed finish, since it was asked for */
+	atomic64_t skipped;	/* virtual time that has passed finish */
 	/* Only read on the path: units of virtual time per cost, in 2^-32ths. */
 	u64 rate ____cacheline_aligned_in_smp;
 	u32 weight;

@@ -7,6 +7,7 @@
 
 #include "compat.h"
 #include "hierarchy.h"
+#include "process.h"
 #include "scheduler.h"
 #include "tuning.h"
 
@@ -22,6 +23,7 @@ struct mqfq_hctx {
 	struct mqfq_hctx *account;	/* whose next two count: its own, or the first of all */
 	atomic_t tags_out;		/* of the scheduler, by all flows */
 	atomic64_t share_out;		/* weights of the flows that hold scheduler tags here */
+	u64 lag;			/* a mean of those that tags limit: find_lag() */
 } ____cacheline_aligned_in_smp;
 
 struct mqfq_elevator {
@@ -36,10 +38,15 @@ struct mqfq_elevator {
 	spinlock_t tree_lock;
 	struct mqfq_tree tree;
 	struct delayed_work balance;
-	/* Whoever has no cgroup on this device. */
+	/* Whoever has no cgroup on this device, or finds no slot for its process. */
 	struct mqfq_flow plain;
+	bool by_process;		/* requests are charged to processes from now on */
+	struct mqfq_processes processes;
+	spinlock_t process_lock;	/* who claims a slot, and the weights of slots */
+	unsigned long full_jiffies;	/* the last in which there was no slot */
 };
 
+#ifdef CONFIG_BLK_CGROUP
 /* A cgroup on one device, kept by a blkcg policy. */
 struct mqfq_cgroup {
 	struct blkg_policy_data pd;	/* first */
@@ -60,8 +67,9 @@ static inline struct mqfq_cgroup *mqfq_cgroup_of(struct blkcg_gq *blkg)
 }
 
 struct mqfq_flow *mqfq_flow_of_root(struct mqfq_elevator *e);
-struct mqfq_flow *mqfq_flow_of_current(struct mqfq_elevator *e);
-bool mqfq_flow_try_pin(struct mqfq_elevator *e, struct mqfq_flow *flow);
+struct mqfq_flow *mqfq_flow_of_task(struct mqfq_elevator *e);
+bool mqfq_cgroup_try_pin(struct mqfq_flow *flow);
+void mqfq_cgroup_unpin(struct mqfq_flow *flow);
 
 static inline struct mqfq_flow *mqfq_flow_of_blkg(struct mqfq_elevator *e, struct blkcg_gq *blkg)
 {
@@ -78,20 +86,57 @@ static inline struct mqfq_flow *mqfq_flow_of(struct mqfq_elevator *e, struct bio
 	return mqfq_flow_of_blkg(e, bio ? bio->bi_blkg : NULL);
 }
 
-static inline void mqfq_flow_unpin(struct mqfq_elevator *e, struct mqfq_flow *flow)
-{
-	if (flow != &e->plain)
-		blkg_put(container_of(flow, struct mqfq_cgroup, flow)->pd.blkg);
-}
-
-int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp);
-
 int mqfq_cgroups_register(void);
 void mqfq_cgroups_unregister(void);
 int mqfq_cgroups_activate(struct mqfq_elevator *e);
 void mqfq_cgroups_refresh(struct mqfq_elevator *e);
 void mqfq_cgroups_wake(struct mqfq_elevator *e, struct mqfq_flow *flow);
 void mqfq_cgroups_deactivate(struct mqfq_elevator *e);
+#else
+static inline struct mqfq_flow *mqfq_flow_of(struct mqfq_elevator *e, struct bio *bio)
+{
+	return &e->plain;
+}
+
+static inline struct mqfq_flow *mqfq_flow_of_task(struct mqfq_elevator *e)
+{
+	return &e->plain;
+}
+
+static inline bool mqfq_cgroup_try_pin(struct mqfq_flow *flow)
+{
+	return true;
+}
+
+static inline int mqfq_cgroups_register(void)
+{
+	return 0;
+}
+
+static inline int mqfq_cgroups_activate(struct mqfq_elevator *e)
+{
+	return 0;
+}
+
+static inline void mqfq_cgroup_unpin(struct mqfq_flow *flow) { }
+static inline void mqfq_cgroups_unregister(void) { }
+static inline void mqfq_cgroups_refresh(struct mqfq_elevator *e) { }
+static inline void mqfq_cgroups_wake(struct mqfq_elevator *e, struct mqfq_flow *flow) { }
+static inline void mqfq_cgroups_deactivate(struct mqfq_elevator *e) { }
+#endif
+
+int mqfq_lanes_alloc(struct mqfq_flow *flow, u32 hctxs, gfp_t gfp);
+int mqfq_flows_set(struct mqfq_elevator *e, bool by_process);
+void mqfq_flows_exit(struct mqfq_elevator *e);
+u64 mqfq_key_of_current(struct mqfq_elevator *e);
+struct mqfq_flow *mqfq_flow_of_current(struct mqfq_elevator *e, struct bio *bio);
+bool mqfq_flow_is_lasting(struct mqfq_elevator *e, struct mqfq_flow *flow);
+
+static inline bool mqfq_by_process(struct mqfq_elevator *e)
+{
+	/* Acquire: pairs with the release in mqfq_flows_set(). */
+	return smp_load_acquire(&e->by_process);
+}
 
 extern const struct elv_fs_entry mqfq_attributes[];
 

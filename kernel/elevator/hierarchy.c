@@ -117,30 +117,12 @@ static void move_flow(struct mqfq_node *node)
 	set_effective(node);
 }
 
-#define each_node(node, tree) \
-	for (node = node_of(tree, (tree)->nodes.next); node; \
-	     node = node_of(tree, node->in_tree.next))
-
-#define each_active(node, tree) \
-	for (node = active_of(tree, (tree)->active.next); node; \
-	     node = active_of(tree, node->in_active.next))
-
-static struct mqfq_node *node_of(struct mqfq_tree *tree, struct list_head *at)
-{
-	return at == &tree->nodes ? NULL : list_entry(at, struct mqfq_node, in_tree);
-}
-
-static struct mqfq_node *active_of(struct mqfq_tree *tree, struct list_head *at)
-{
-	return at == &tree->active ? NULL : list_entry(at, struct mqfq_node, in_active);
-}
-
 /* Whose sums are counted anew. */
 static void clear(struct mqfq_tree *tree)
 {
 	struct mqfq_node *node;
 
-	each_active(node, tree) {
+	list_for_each_entry(node, &tree->active, in_active) {
 		node->group.hungry_weight = 0;
 		node->group.content_weight = 0;
 		node->group.content_use = 0;
@@ -150,14 +132,11 @@ static void clear(struct mqfq_tree *tree)
 /* After the flows were admitted: the groups, from the leaves, and then the rates, from the top. */
 static void settle_groups(struct mqfq_tree *tree)
 {
-	struct list_head *at;
 	struct mqfq_node *node;
 
-	for (at = tree->active.prev; at != &tree->active; at = at->prev) {
-		struct mqfq_group *group;
+	list_for_each_entry_reverse(node, &tree->active, in_active) {
+		struct mqfq_group *group = &node->group;
 
-		node = list_entry(at, struct mqfq_node, in_active);
-		group = &node->group;
 		if (!node->children)
 			continue;
 		group->appetite = group->hungry_weight ? MQFQ_HUNGRY :
@@ -166,25 +145,21 @@ static void settle_groups(struct mqfq_tree *tree)
 			admit(&node->parent->group, group->appetite, node->weight,
 			      group->content_use);
 	}
-	each_active(node, tree)
+	list_for_each_entry(node, &tree->active, in_active)
 		if (node->children)
 			set_rate(node);
-	each_active(node, tree)
+	list_for_each_entry(node, &tree->active, in_active)
 		set_effective(node);
 }
 
 /* Steps look no more at those that want nothing, from the leaves on. */
 static void prune(struct mqfq_tree *tree)
 {
-	struct list_head *at, *before;
-	struct mqfq_node *node;
+	struct mqfq_node *node, *before;
 
-	for (at = tree->active.prev; at != &tree->active; at = before) {
-		before = at->prev;
-		node = list_entry(at, struct mqfq_node, in_active);
+	list_for_each_entry_safe_reverse(node, before, &tree->active, in_active)
 		if (!node->active_children && (!group_of(node) || !node->appetite))
 			deactivate(tree, node);
-	}
 }
 
 /* Nobody's use is known between steps: it counts as nothing until the next one. */
@@ -195,7 +170,7 @@ static void sum(struct mqfq_tree *tree)
 	if (!tree->nested)
 		return;
 	clear(tree);
-	each_active(node, tree)
+	list_for_each_entry(node, &tree->active, in_active)
 		if (group_of(node))
 			admit(group_of(node), node->appetite, weight_of(node), 0);
 	settle_groups(tree);
@@ -226,9 +201,11 @@ void mqfq_tree_remove(struct mqfq_tree *tree, struct mqfq_node *node)
 {
 	struct mqfq_node *child;
 
+	if (tree->cursor == &node->in_tree)
+		tree->cursor = node->in_tree.next;
 	list_del_init(&node->in_tree);
 	deactivate(tree, node);
-	each_node(child, tree) {
+	list_for_each_entry(child, &tree->nodes, in_tree) {
 		if (!node->children)
 			break;
 		if (child->parent != node)
@@ -257,8 +234,9 @@ static void find_appetite(struct mqfq_node *node, u64 gvt, u64 passed)
 {
 	u64 rate = mqfq_flow_effective(node->flow), used;
 	bool is_ahead;
-	u64 skipped = mqfq_flow_skipped(node->flow, gvt, &is_ahead);
+	u64 skipped = mqfq_flow_skipped(node->flow, gvt, &is_ahead) - node->seen;
 
+	node->seen += skipped;
 	skipped = min_t(u64, skipped, passed);
 	if (skipped == passed && !is_ahead)
 		node->appetite = MQFQ_WANTS_NOTHING;
@@ -286,9 +264,9 @@ void mqfq_tree_wake(struct mqfq_tree *tree, struct mqfq_node *node, u64 gvt)
 	if (list_empty(&tree->active))
 		tree->last = gvt;
 	activate(tree, node);
-	mqfq_flow_skipped(node->flow, gvt, &is_ahead);
+	node->seen = mqfq_flow_skipped(node->flow, gvt, &is_ahead);
 	if ((s64)(gvt - tree->last) > 0)
-		atomic64_add(gvt - tree->last, &node->flow->skipped);
+		node->seen -= gvt - tree->last;
 	set_effective(node);
 	WRITE_ONCE(node->flow->is_idle, false);
 }
@@ -308,7 +286,7 @@ bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt)
 	}
 	if ((s64)passed <= 0) {
 		tree->stood++;
-		each_active(node, tree) {
+		list_for_each_entry(node, &tree->active, in_active) {
 			if (tree->stood >= STOOD_MAX)
 				node->appetite = MQFQ_WANTS_NOTHING;
 			else if (!node->appetite && !READ_ONCE(node->flow->is_idle))
@@ -323,7 +301,7 @@ bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt)
 	tree->stood = 0;
 	tree->last = gvt;
 	clear(tree);
-	each_active(node, tree)
+	list_for_each_entry(node, &tree->active, in_active)
 		if (group_of(node))
 			find_appetite(node, gvt, passed);
 	settle_groups(tree);
@@ -340,14 +318,45 @@ static bool competes(struct mqfq_node *node, u64 gvt)
 	return vtime_before(gvt, (u64)atomic64_read(&node->flow->finish));
 }
 
-/* Part of the device that the flow may have beside those that compete now, in 10000ths. */
-u32 mqfq_tree_entitlement(struct mqfq_tree *tree, struct mqfq_flow *flow, u64 gvt)
-{
-	u64 all = 0, own = READ_ONCE(flow->part);
-	struct mqfq_node *node;
+/* Nodes that are counted under one taking of the lock. */
+#define COUNT_MAX 64
 
-	each_node(node, tree)
-		if (node->flow == flow || competes(node, gvt))
-			all += READ_ONCE(node->flow->part);
-	return all ? div64_u64(10000 * own, all) : 10000;
+/*
+ * Counts what those who compete have together, COUNT_MAX nodes at most. False: there are more, and
+ * another call is needed. A count that ended less than @fresh before @now, in any unit, will do.
+ */
+bool mqfq_tree_count(struct mqfq_tree *tree, u64 gvt, u64 now, u64 fresh)
+{
+	u32 left = COUNT_MAX;
+
+	if (tree->is_counted && now - tree->counted_at < fresh)
+		return true;
+	if (!tree->cursor) {
+		tree->cursor = tree->nodes.next;
+		tree->counting = 0;
+	}
+	while (tree->cursor != &tree->nodes) {
+		struct mqfq_node *node = list_entry(tree->cursor, struct mqfq_node, in_tree);
+
+		if (!left--)
+			return false;
+		if (competes(node, gvt))
+			tree->counting += READ_ONCE(node->flow->part);
+		tree->cursor = tree->cursor->next;
+	}
+	tree->cursor = NULL;
+	tree->counted = tree->counting;
+	tree->counted_at = now;
+	tree->is_counted = true;
+	return true;
+}
+
+/* Part of the device that the flow may have beside those that were counted, in 10000ths. */
+u32 mqfq_tree_entitlement(struct mqfq_tree *tree, struct mqfq_node *node, u64 gvt)
+{
+	u64 own = READ_ONCE(node->flow->part), all = tree->counted;
+
+	if (!competes(node, gvt))
+		all += own;
+	return div64_u64(10000 * own, max_t(u64, all, own));
 }

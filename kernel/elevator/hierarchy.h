@@ -46,6 +46,7 @@ struct mqfq_node {
 	u32 active_children;
 	bool is_active;
 	enum mqfq_appetite appetite;	/* of its flow */
+	u64 seen;			/* of what its flow has skipped */
 	struct mqfq_group group;
 };
 
@@ -56,6 +57,11 @@ struct mqfq_tree {
 	u32 nested;			/* nodes that have a parent */
 	u64 last;			/* virtual time of the last step */
 	u32 stood;			/* steps since virtual time moved */
+	/* What those who compete have together, counted in pieces. */
+	struct list_head *cursor;	/* the next to be counted; NULL: none is under way */
+	u64 counting, counted;		/* until there; by the last count */
+	u64 counted_at;			/* when that one ended */
+	bool is_counted;
 };
 
 void mqfq_tree_init(struct mqfq_tree *tree);
@@ -65,6 +71,7 @@ void mqfq_tree_remove(struct mqfq_tree *tree, struct mqfq_node *node);
 void mqfq_tree_set_weight(struct mqfq_tree *tree, struct mqfq_node *node, u32 weight);
 void mqfq_tree_wake(struct mqfq_tree *tree, struct mqfq_node *node, u64 gvt);
 bool mqfq_tree_step(struct mqfq_tree *tree, u64 gvt);
-u32 mqfq_tree_entitlement(struct mqfq_tree *tree, struct mqfq_flow *flow, u64 gvt);
+bool mqfq_tree_count(struct mqfq_tree *tree, u64 gvt, u64 now, u64 fresh);
+u32 mqfq_tree_entitlement(struct mqfq_tree *tree, struct mqfq_node *node, u64 gvt);
 
 #endif

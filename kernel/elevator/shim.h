@@ -3,7 +3,7 @@
  * What does the core take from its surroundings? In the kernel, the kernel's primitives; in user
  * space the same names over the compiler's atomics, so that tests drive the very same source.
  *
- * The core is everything but elevator.c, cgroup.c, attributes.c, compat.h and trace.h.
+ * The core is everything that does not include glue.h.
  */
 #ifndef MQFQ_SHIM_H
 #define MQFQ_SHIM_H

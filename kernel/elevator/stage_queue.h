@@ -26,13 +26,15 @@ struct mqfq_lane {
 	struct mqfq_lane *child;	/* pairing heap: the first below */
 	struct mqfq_lane *sibling;
 	struct mqfq_lease lease;
-#ifdef __KERNEL__
 	/* Written by those who complete. */
 	atomic64_t requests_out ____cacheline_aligned_in_smp;	/* scheduler tags held */
+#ifdef __KERNEL__
 	wait_queue_head_t wait;		/* for one of them, by a flow that holds its part */
 	atomic64_t share;		/* what counts in share_out while tags are held */
 	u64 tag_share;			/* weight over size of a request; 0: not known yet */
 	u64 seen[2];			/* bytes and requests dispatched when that was found */
+	u64 lag, seen_skipped;		/* see find_lag(); what the flow had skipped then */
+	unsigned long lag_jiffies;	/* when it was found */
 	u64 bytes[2], done[2];		/* dispatched, by direction; the queue's lock */
 	atomic64_t system_ns;		/* submission to completion, of all */
 	struct rcu_head rcu;		/* of a flow's first lane: they are freed under locks */

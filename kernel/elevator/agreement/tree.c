@@ -114,7 +114,24 @@ u32 forest_effective(struct forest *f, u32 node)
 	return f->flow[node].part;
 }
 
+/* Counts who competes: in how many pieces. */
+u32 forest_count(struct forest *f)
+{
+	u32 pieces = 1;
+
+	while (!mqfq_tree_count(&f->tree, mqfq_gvt(&f->s.mind), 0, 0))
+		pieces++;
+	return pieces;
+}
+
+/* A piece of that. Not 0: it was the last. */
+u32 forest_count_on(struct forest *f)
+{
+	return mqfq_tree_count(&f->tree, mqfq_gvt(&f->s.mind), 0, 0);
+}
+
+/* As it was counted last. */
 u32 forest_entitlement(struct forest *f, u32 node)
 {
-	return mqfq_tree_entitlement(&f->tree, &f->flow[node], mqfq_gvt(&f->s.mind));
+	return mqfq_tree_entitlement(&f->tree, &f->node[node], mqfq_gvt(&f->s.mind));
 }

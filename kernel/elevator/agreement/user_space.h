@@ -34,6 +34,9 @@ typedef struct { s64 counter; } atomic64_t;
 #define atomic64_fetch_add_release(v, a) __atomic_fetch_add(&(a)->counter, (s64)(v), __ATOMIC_RELEASE)
 #define atomic64_fetch_or_release(v, a) __atomic_fetch_or(&(a)->counter, (s64)(v), __ATOMIC_RELEASE)
 #define atomic64_fetch_and_acquire(v, a) __atomic_fetch_and(&(a)->counter, (s64)(v), __ATOMIC_ACQUIRE)
+#define atomic64_fetch_inc(a) __atomic_fetch_add(&(a)->counter, 1, __ATOMIC_SEQ_CST)
+#define atomic64_dec_return(a) __atomic_sub_fetch(&(a)->counter, 1, __ATOMIC_SEQ_CST)
+#define atomic64_xchg(a, v) __atomic_exchange_n(&(a)->counter, (s64)(v), __ATOMIC_SEQ_CST)
 #define atomic64_xchg_acquire(a, v) __atomic_exchange_n(&(a)->counter, (s64)(v), __ATOMIC_ACQUIRE)
 #define MQFQ_TRY(a, old, new, order) __atomic_compare_exchange_n(&(a)->counter, (old), \
 	(s64)(new), false, (order), __ATOMIC_RELAXED)
@@ -103,6 +106,18 @@ static inline void list_del_init(struct list_head *item)
 	item->next->prev = item->prev;
 	INIT_LIST_HEAD(item);
 }
+
+#define list_step(at, member, to) list_entry((at)->member.to, typeof(*(at)), member)
+#define list_for_each_entry(at, head, member) \
+	for (at = list_entry((head)->next, typeof(*at), member); &at->member != (head); \
+	     at = list_step(at, member, next))
+#define list_for_each_entry_reverse(at, head, member) \
+	for (at = list_entry((head)->prev, typeof(*at), member); &at->member != (head); \
+	     at = list_step(at, member, prev))
+#define list_for_each_entry_safe_reverse(at, other, head, member) \
+	for (at = list_entry((head)->prev, typeof(*at), member), \
+	     other = list_step(at, member, prev); &at->member != (head); \
+	     at = other, other = list_step(at, member, prev))
 
 /* A request, as tests make it. */
 struct mqfq_item {

@@ -22,6 +22,8 @@ unsafe extern "C" {
     fn forest_step(forest: NonNull<RawForest>) -> u32;
     fn forest_active(forest: NonNull<RawForest>) -> u32;
     fn forest_effective(forest: NonNull<RawForest>, node: u32) -> u32;
+    fn forest_count(forest: NonNull<RawForest>) -> u32;
+    fn forest_count_on(forest: NonNull<RawForest>) -> u32;
     fn forest_entitlement(forest: NonNull<RawForest>, node: u32) -> u32;
 }
 
@@ -105,7 +107,19 @@ impl Forest {
         unsafe { forest_effective(self.raw, self.checked(node)) }
     }
 
-    /// Its part of the device beside those that compete, 10000ths.
+    /// Counts who competes; in how many pieces.
+    pub fn count(&mut self) -> u32 {
+        // SAFETY: the forest is ours.
+        unsafe { forest_count(self.raw) }
+    }
+
+    /// A piece of a count; false: another one is needed.
+    pub fn count_on(&mut self) -> bool {
+        // SAFETY: the forest is ours.
+        unsafe { forest_count_on(self.raw) != 0 }
+    }
+
+    /// Its part of the device beside those that were counted last, 10000ths.
     pub fn entitlement(&self, node: u32) -> u32 {
         // SAFETY: as in `remove`.
         unsafe { forest_entitlement(self.raw, self.checked(node)) }

@@ -7,6 +7,7 @@
 //! The C side takes queue and flow numbers as they come, so [`World`] checks them.
 
 pub mod controllers;
+pub mod crowd;
 pub mod forest;
 
 use mqfq_sched::cost::Cost;

@@ -103,7 +103,34 @@ fn a_group_that_comes_and_goes_leaves_the_rest_as_it_was() {
     assert_near(&shares(&mut forest, &[a1, a2, b].map(Load::always), 20_000), &[0.25, 0.25, 0.5]);
     // With one request of each waiting.
     [a1, a2, b].into_iter().for_each(|node| forest.submit(node, COST, 0));
+    assert_eq!(forest.count(), 1);
     assert_eq!([a1, a2, b].map(|node| forest.entitlement(node)), [2500, 2500, 5000]);
+}
+
+#[test]
+fn who_competes_is_counted_in_pieces_while_cgroups_come_and_go() {
+    let (mut forest, [a1, a2, b]) = companies();
+    let mut others: Vec<u32> = (0..10_000).map(|_| forest.add(None, 100)).collect();
+    // Two of them compete, with as much as A and B.
+    let asking = [a1, a2, b, others[0], others[9_999]];
+    shares(&mut forest, &asking.map(Load::always), 2000);
+    asking.into_iter().for_each(|node| forest.submit(node, COST, 0));
+    // Of 10,005, 64 at a time.
+    assert_eq!(forest.count(), 157);
+    let parts = |forest: &Forest, others: &[u32]| [a1, a2, b, others[0]].map(|node| forest.entitlement(node));
+    assert_eq!(parts(&forest, &others), [625, 1875, 2500, 2500]);
+    // What is counted next goes, and so does what has been counted; another one comes.
+    assert!(!forest.count_on());
+    for gone in (50..70).rev() {
+        forest.remove(others.remove(gone));
+    }
+    let late = forest.add(None, 100);
+    forest.submit(late, COST, 0);
+    while !forest.count_on() {}
+    assert_eq!(parts(&forest, &others), [500, 1500, 2000, 2000]);
+    assert_eq!(forest.entitlement(late), 2000);
+    // Who wants nothing now would have its part beside the others.
+    assert_eq!(forest.entitlement(others[5]), 1666);
 }
 
 #[test]

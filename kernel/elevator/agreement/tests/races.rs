@@ -3,14 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const CORE: &[&str] = &["flow", "stage_queue", "mindicator", "token_tree", "ready_set", "throttle_wheel", "scheduler"];
+const CORE: &[&str] =
+    &["flow", "process", "stage_queue", "mindicator", "token_tree", "ready_set", "throttle_wheel", "scheduler"];
 
-fn build(flags: &[&str], name: &str) -> PathBuf {
+/// The race detector. It does not know fences; what they order here is atomic on both sides.
+const WATCHED: &[&str] = &["-fsanitize=thread", "-Wno-tsan"];
+
+fn build(source: &str, flags: &[&str], name: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut gcc = Command::new("gcc");
     gcc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"]).arg(here.join(".."));
-    gcc.args(flags).arg(here.join("races.c"));
+    gcc.args(flags).arg(here.join(source));
     gcc.args(CORE.iter().map(|name| here.join(format!("../{name}.c")))).arg("-o").arg(&program);
     assert!(gcc.status().expect("gcc runs").success(), "gcc {flags:?}");
     program
@@ -33,11 +37,16 @@ fn run(program: &Path, rounds: u32) {
 
 #[test]
 fn threads_lose_no_wake_up_and_no_token() {
-    run(&build(&[], "races"), 2000);
+    run(&build("races.c", &[], "races"), 2000);
 }
 
 #[test]
 fn the_race_detector_has_nothing_to_say() {
-    // It does not know fences; what they order here is atomic on both sides.
-    run(&build(&["-fsanitize=thread", "-Wno-tsan"], "races-watched"), 100);
+    run(&build("races.c", WATCHED, "races-watched"), 100);
+}
+
+#[test]
+fn a_process_has_one_slot_and_keeps_it_while_it_has_requests() {
+    run(&build("slots.c", &[], "slots"), 100);
+    run(&build("slots.c", WATCHED, "slots-watched"), 5);
 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Who holds its part of the scheduler's tags, and waits: see tags.h. */
+#include "tags.h"
+
+/* Requests of a size that was last seen so often are enough to go by. */
+#define SEEN_MIN 8
+
+/* What was found of a flow that tags limit is of use for so long; and a part of it, for a mean. */
+#define LAG_JIFFIES (HZ / 10)
+#define LAG_PARTS 16
+
+static void find_tag_share(struct mqfq_hctx *own, struct mqfq_lane *lane)
+{
+	u64 bytes = READ_ONCE(lane->bytes[0]) + READ_ONCE(lane->bytes[1]) - lane->seen[0];
+	u64 done = READ_ONCE(lane->done[0]) + READ_ONCE(lane->done[1]) - lane->seen[1];
+	u64 size;
+
+	if (done < SEEN_MIN)
+		return;
+	/* Two that do so at once come to about the same. */
+	WRITE_ONCE(lane->seen[0], lane->seen[0] + bytes);
+	WRITE_ONCE(lane->seen[1], lane->seen[1] + done);
+	/* In sectors: 8 are a unit. A discard costs a unit and may be of any size. */
+	size = clamp_t(u64, div64_u64(bytes >> SECTOR_SHIFT, done), 8, 2048);
+	WRITE_ONCE(lane->tag_share, div64_u64((u64)READ_ONCE(lane->flow->part) * 8, size) ?: 1);
+	mqfq_set_share(own, lane, mqfq_tag_share_of(lane));
+	/* Fully ordered, as giving back is: the last tag went before, or its share goes. */
+	if (!atomic64_read(&lane->requests_out))
+		mqfq_set_share(own, lane, 0);
+}
+
+/* True if one more would be more than the flow's part of the tags. */
+static bool is_at_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
+{
+	u64 out = atomic64_read(&lane->requests_out), share = mqfq_tag_share_of(lane);
+	u64 shares = atomic64_read(&own->share_out);
+
+	return out && shares > share && (out + 1) * shares > share * tags;
+}
+
+/*
+ * Parts of a tag: of 4.4 and 11.6 of 16 the flows cannot have 5 and 12. Where tags, and not D, are
+ * the limit, all that holds one is granted, and shares are those of the tags. Virtual time goes on
+ * with whoever has more than its share, and passes the others' finish tags: by so much a flow lags.
+ * Who lags less than the mean of those that tags limit leaves the last quarter of the tags to the
+ * others where it would have more than its part. Two that do so at once come to about the same.
+ */
+static void find_lag(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
+{
+	u64 skipped = atomic64_read(&lane->flow->skipped), mean = READ_ONCE(own->lag);
+
+	if (!is_at_its_part(own, lane, tags))
+		return;
+	/* Who comes anew lags like the others. */
+	if (time_after(jiffies, lane->lag_jiffies + LAG_JIFFIES))
+		WRITE_ONCE(lane->lag, mean);
+	else
+		WRITE_ONCE(lane->lag, lane->lag + skipped - lane->seen_skipped);
+	WRITE_ONCE(lane->seen_skipped, skipped);
+	WRITE_ONCE(lane->lag_jiffies, jiffies);
+	WRITE_ONCE(own->lag, mean + (s64)(lane->lag - mean) / LAG_PARTS);
+}
+
+/* True if the flow holds its part of the tags of a queue that others use too. */
+static bool holds_its_part(struct mqfq_hctx *own, struct mqfq_lane *lane, u32 tags)
+{
+	u64 out = atomic64_read(&lane->requests_out);
+
+	if (!is_at_its_part(own, lane, tags))
+		return false;
+	if (out * atomic64_read(&own->share_out) >= mqfq_tag_share_of(lane) * tags)
+		return true;
+	return (s64)(READ_ONCE(lane->lag) - READ_ONCE(own->lag)) < 0 &&
+	       atomic_read(&own->tags_out) + 1 + tags / 4 >= tags;
+}
+
+/*
+ * Scheduler tags must not starve a cgroup, however deep another one submits: a flow that holds its
+ * part waits for its own completions before it asks for a tag. Whoever may not wait, and kernel
+ * threads that write back for others, get along with the lower half of the tags. Metadata and swap
+ * are never held up: others may wait for them.
+ */
+void mqfq_tags_limit(blk_opf_t opf, struct blk_mq_alloc_data *data)
+{
+	struct mqfq_elevator *e = data->q->elevator->elevator_data;
+	struct mqfq_hctx *own = ((struct mqfq_hctx *)data->hctx->sched_data)->account;
+	u32 tags = data->q->nr_requests;
+	struct mqfq_lane *lane;
+
+	if (opf & (REQ_META | REQ_SWAP))
+		return;
+	if ((current->flags & PF_KTHREAD) && !op_is_sync(opf)) {
+		data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
+		return;
+	}
+	rcu_read_lock();
+	lane = &mqfq_flow_of_current(e, NULL)->lanes[own->index];
+	find_tag_share(own, lane);
+	find_lag(own, lane, tags);
+	if (!holds_its_part(own, lane, tags)) {
+		/* A plug asks for many at once; nobody counts them before they are inserted. */
+		if ((u64)atomic64_read(&own->share_out) > mqfq_tag_share_of(lane))
+			data->nr_tags = min(data->nr_tags, 1U);
+		rcu_read_unlock();
+		return;
+	}
+	if ((data->flags & BLK_MQ_REQ_NOWAIT) ||
+	    (!mqfq_flow_is_lasting(e, lane->flow) && !mqfq_cgroup_try_pin(lane->flow))) {
+		data->shallow_depth = mqfq_shallow_depth(data, 1, 2);
+		rcu_read_unlock();
+		return;
+	}
+	rcu_read_unlock();
+	/*
+	 * One of its requests will finish. Our plug is flushed before we sleep. All are woken: the
+	 * request of a single one may end in another queue or in no lane, and wake nobody here.
+	 */
+	(void)___wait_event(lane->wait, !holds_its_part(own, lane, tags), TASK_UNINTERRUPTIBLE, 0,
+			    0, io_schedule());
+	if (!mqfq_flow_is_lasting(e, lane->flow))
+		mqfq_cgroup_unpin(lane->flow);
+}
