@@ -24,6 +24,7 @@ use mqfq_blk::device::DeviceInfo;
 use mqfq_blk::request::{Op, Status};
 use mqfq_blk::slots::Slot;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -307,12 +308,14 @@ pub struct ExportTable {
     list: Mutex<Arc<List>>,
 }
 
-/// What a table offers at a time. Never changes.
-#[derive(Debug)]
+/// What a table offers at a time. Whoever has a handle of it never sees it change.
+#[derive(Clone, Debug, Default)]
 struct List {
     exports: Vec<Arc<Export>>,
-    /// Indices into `exports`: one address may offer tens of thousands, and each handshake asks for one.
-    by_name: HashMap<String, usize>,
+    /// One address may offer tens of thousands, and each handshake asks for one.
+    by_name: HashMap<String, Arc<Export>>,
+    /// How many each tenant has here.
+    tenants: HashMap<TenantId, usize>,
 }
 
 impl ExportTable {
@@ -335,6 +338,32 @@ impl ExportTable {
         // Not under the lock: thousands of exports may go with it.
         drop(before);
         Ok(())
+    }
+
+    /// Offers `export` from now on, as the one before the export that is `at` now, or in the place of the one that has
+    /// its name. The others stay, at no price.
+    ///
+    /// # Errors
+    /// As [`ExportTable::new`]; then it offers what it did.
+    pub fn put(&self, at: usize, export: Export) -> Result<(), String> {
+        if let Some(fault) = export.fault() {
+            return Err(format!("export {:?} cannot be served: {fault}", export.name));
+        }
+        let mut list = self.lock();
+        // A copy of it if a handshake looks at it in this moment.
+        let list = Arc::make_mut(&mut list);
+        let at = list.take(&export.name).unwrap_or(at);
+        list.put(at, export)
+    }
+
+    /// Offers the export of this name no more, the others at no price.
+    pub fn take(&self, name: &str) {
+        Arc::make_mut(&mut self.lock()).take(name);
+    }
+
+    /// Tenants that have an export here.
+    pub fn tenants(&self) -> usize {
+        self.lock().tenants.len()
     }
 
     /// The export that a client means by `name`. "" means the export of that name or else the only export; with
@@ -361,21 +390,43 @@ impl ExportTable {
 
 impl List {
     fn new(exports: impl IntoIterator<Item = Export>) -> Result<List, String> {
-        let exports: Vec<Arc<Export>> = exports.into_iter().map(Arc::new).collect();
-        let mut by_name = HashMap::with_capacity(exports.len());
-        for (index, export) in exports.iter().enumerate() {
-            if let Some(fault) = export.fault() {
-                return Err(format!("export {:?} cannot be served: {fault}", export.name));
-            }
-            if by_name.insert(export.name.clone(), index).is_some() {
-                return Err(format!("two exports of one socket are named {:?}", export.name));
+        let mut list = List::default();
+        for export in exports {
+            list.put(list.exports.len(), export)?;
+        }
+        Ok(list)
+    }
+
+    fn put(&mut self, at: usize, export: Export) -> Result<(), String> {
+        if let Some(fault) = export.fault() {
+            return Err(format!("export {:?} cannot be served: {fault}", export.name));
+        }
+        let export = Arc::new(export);
+        match self.by_name.entry(export.name.clone()) {
+            Entry::Occupied(_) => return Err(format!("two exports of one socket are named {:?}", export.name)),
+            Entry::Vacant(free) => drop(free.insert(export.clone())),
+        }
+        *self.tenants.entry(export.tenant).or_default() += 1;
+        self.exports.insert(at.min(self.exports.len()), export);
+        Ok(())
+    }
+
+    /// Where it was.
+    fn take(&mut self, name: &str) -> Option<usize> {
+        let gone = self.by_name.remove(name)?;
+        if let Entry::Occupied(mut count) = self.tenants.entry(gone.tenant) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
             }
         }
-        Ok(List { exports, by_name })
+        let at = self.exports.iter().position(|export| Arc::ptr_eq(export, &gone))?;
+        self.exports.remove(at);
+        Some(at)
     }
 
     fn lookup(&self, name: &str) -> Option<&Arc<Export>> {
-        let named = self.by_name.get(name).map(|index| &self.exports[*index]);
+        let named = self.by_name.get(name);
         let found = named.or(match &self.exports[..] {
             [only] if name.is_empty() => Some(only),
             _ => None,
@@ -485,6 +536,30 @@ mod tests {
         assert!(table.replace([export("d", 0, 1), export("d", 1, 1)]).is_err());
         let names: Vec<String> = table.all().iter().map(|export| export.name.clone()).collect();
         assert_eq!((names, had.name.as_str()), (vec!["b".to_owned(), "c".to_owned()], "a"));
+    }
+
+    #[test]
+    fn an_export_comes_to_its_place_is_another_there_and_goes_without_the_others() {
+        let of = |name: &str, tenant: u32, size_bytes| {
+            let tenant = TenantId(mqfq_blk::slots::Slot::first(tenant));
+            Export { tenant, ..export(name, 0, size_bytes) }
+        };
+        let table = ExportTable::new([of("a", 1, 4096), of("c", 1, 4096)]).unwrap();
+        let shown = || {
+            let all = table.all().into_iter().map(|export| format!("{} {}", export.name, export.size_bytes));
+            (all.collect::<Vec<_>>().join(", "), table.tenants())
+        };
+        let held = table.lookup("a").unwrap();
+        table.put(1, of("b", 2, 4096)).unwrap();
+        assert_eq!(shown(), ("a 4096, b 4096, c 4096".into(), 2));
+        table.put(7, of("a", 3, 8192)).unwrap();
+        assert_eq!(shown(), ("a 8192, b 4096, c 4096".into(), 3));
+        assert_eq!(held.size_bytes, 4096, "who has one keeps it");
+        let refused = table.put(0, of("b", 1, 0)).unwrap_err();
+        assert_eq!(refused, "export \"b\" cannot be served: its size is 0");
+        assert!(table.lookup("b").is_some(), "it is offered as before");
+        ["b", "none", "a"].into_iter().for_each(|name| table.take(name));
+        assert_eq!((shown(), table.lookup("a").is_none()), (("c 4096".into(), 1), true));
     }
 
     #[test]

@@ -129,6 +129,25 @@ impl ServerMemory {
         }
     }
 
+    /// The same while nobody's limit changes: the price grows with the tenants only where their guarantee is another.
+    pub fn share_again<'a>(&self, limits: MemoryLimits, tenants: impl IntoIterator<Item = &'a TenantMemory>) {
+        let (guaranteed_bytes, pool_bytes) = shares(limits);
+        // Relaxed, all: counts, see "Orderings".
+        self.pool.bytes_max.store(pool_bytes, Relaxed);
+        if self.guaranteed_bytes.swap(guaranteed_bytes, Relaxed) != guaranteed_bytes {
+            for tenant in tenants {
+                tenant.guarantee(guaranteed_bytes.min(tenant.bytes_max.load(Relaxed)));
+            }
+        }
+    }
+
+    /// One of its tenants may hold so much from now on, the others what they might.
+    pub fn limit(&self, tenant: &TenantMemory, bytes_max: u64) {
+        // Relaxed, both: counts, see "Orderings".
+        tenant.bytes_max.store(bytes_max, Relaxed);
+        tenant.guarantee(self.guaranteed_bytes.load(Relaxed).min(bytes_max));
+    }
+
     /// Held beyond guarantees now, bytes.
     pub fn pool_held_bytes(&self) -> u64 {
         // Relaxed: a count, see "Orderings".

@@ -32,7 +32,7 @@ use crate::front_end::{ListenOptions, Log, LogLine, next_client};
 use crate::identity::Peer;
 use crate::stats::Stats;
 use rustix::net::Shutdown;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,7 +69,7 @@ struct Most {
 impl Most {
     /// The tenants are those of `exports`.
     fn new(exports: &ExportTable, connections: usize) -> Most {
-        let tenants = exports.all().iter().map(|export| export.tenant).collect::<BTreeSet<_>>().len().max(1);
+        let tenants = exports.tenants().max(1);
         let guaranteed = (connections / (2 * tenants)).max(1);
         let shared = connections.saturating_sub(tenants * guaranteed);
         Most { connections, handshakes: handshakes_max(connections), guaranteed, shared }

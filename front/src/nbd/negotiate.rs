@@ -324,7 +324,8 @@ impl Negotiation {
 
     fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         no_data(data)?;
-        for export in self.exports.all().iter().filter(|export| export.door.admits(&self.peer)) {
+        let is_there = |export: &&Arc<Export>| !export.door.is_closed() && export.door.admits(&self.peer);
+        for export in self.exports.all().iter().filter(is_there) {
             let length = (export.name.len() as u32).to_be_bytes();
             let data: [&[u8]; 3] = [&length, export.name.as_bytes(), export.description.as_bytes()];
             put_option_reply(out, option::LIST, option_reply::SERVER, &data);

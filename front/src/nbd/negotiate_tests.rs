@@ -30,12 +30,15 @@ fn export(name: &str, size_bytes: u64) -> Export {
     }
 }
 
-/// "a" with 1 MiB and a description, "b" read-only with blocks of 512 and payloads up to 64 KiB.
+/// "a" with 1 MiB and a description, "b" read-only with blocks of 512 and payloads up to 64 KiB, and one that is being
+/// drained.
 fn table() -> Arc<ExportTable> {
     let block = BlockSizes { min_bytes: 512, preferred_bytes: 4096, payload_bytes_max: 65536 };
     let first = Export { description: "first".to_owned(), ..export("a", MIB) };
     let second = Export { read_only: true, block, ..export("b", 2 * MIB) };
-    Arc::new(ExportTable::new([first, second]).unwrap())
+    let gone = export("gone", MIB);
+    gone.door.close();
+    Arc::new(ExportTable::new([first, second, gone]).unwrap())
 }
 
 /// An option as a client sends it.
@@ -269,7 +272,7 @@ fn a_name_that_is_no_string_is_invalid() {
 }
 
 #[test]
-fn list_names_every_export_with_its_description() {
+fn list_names_every_export_that_takes_clients_with_its_description() {
     let expected = [
         reply(option::LIST, 2, b"\0\0\0\x01afirst"),
         reply(option::LIST, 2, b"\0\0\0\x01b"),
