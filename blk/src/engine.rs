@@ -45,7 +45,7 @@ use std::time::Duration;
 pub const WORKERS_MAX: usize = 1024;
 
 /// One tenant's flow on one device.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowOptions {
     /// Name of the tenant, for reports.
     pub name: String,

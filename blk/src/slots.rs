@@ -130,6 +130,17 @@ impl<T> Slots<T> {
         Ok(slot)
     }
 
+    /// The name that [`Slots::insert`] would give. `None`: as there.
+    pub fn next(&self) -> Option<Slot> {
+        match self.free.last() {
+            Some(place) => match self.entries[*place as usize] {
+                Entry::Free(slot) => Some(slot),
+                _ => unreachable!("only free places are listed as such"),
+            },
+            None => (self.entries.len() < self.max as usize).then(|| Slot::first(self.entries.len() as u32)),
+        }
+    }
+
     /// Takes the thing out; its place is given to another. The caller has seen to it that no request of it is left.
     pub fn remove(&mut self, slot: Slot) -> Option<T> {
         let entry = self.entries.get_mut(slot.place())?;
@@ -251,7 +262,9 @@ mod tests {
         let [a, b, c] = ["a", "b", "c"].map(|name| slots.insert(name).unwrap());
         assert_eq!(slots.remove(b), Some("b"));
         assert_eq!((slots.get(a), slots.get(b), slots.get(c)), (Some(&"a"), None, Some(&"c")));
+        let next = slots.next();
         let d = slots.insert("d").unwrap();
+        assert_eq!((next, slots.next().map(Slot::place)), (Some(d), Some(3)));
         assert_eq!(format!("{a:?} {b:?} {c:?} {d:?}"), "0.0 1.0 2.0 1.1");
         assert_eq!((slots.get(b), slots.get(d), slots.places()), (None, Some(&"d"), 3));
         assert_eq!(slots.remove(b), None, "an old name takes nobody along");
@@ -267,7 +280,7 @@ mod tests {
         for generation in 0..=Slot::GENERATION_MAX {
             let slot = slots.insert(()).unwrap();
             assert_eq!((slot.place(), slot.generation()), (0, generation));
-            assert_eq!(slots.insert(()), Err(NoPlace), "one at a time");
+            assert_eq!((slots.next(), slots.insert(())), (None, Err(NoPlace)), "one at a time");
             slots.remove(slot).unwrap();
         }
         assert_eq!(slots.insert(()), Err(NoPlace));

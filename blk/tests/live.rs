@@ -11,6 +11,7 @@ use mqfq_blk::hierarchy::{Group, GroupId, Tree};
 use mqfq_blk::request::{Completion, Op, Status, Submission};
 use mqfq_blk::stage::StageLimits;
 use mqfq_blk::{FlowId, PolicyKind, PolicyOptions, Weight};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -144,7 +145,7 @@ fn a_flow_in_the_place_of_another_starts_with_nothing_of_it() {
         await_completions(&goes, 100);
         drain(&engine, 0, 1);
         let one = |flow: Option<FlowOptions>| [Some(FlowOptions::new("stays")), flow];
-        engine.set_flows(0, &one(None), &Grouping::default(), PATIENCE).unwrap();
+        engine.change_flows(0, &BTreeMap::from([(1, None)]), PATIENCE).unwrap();
         assert_eq!(engine.stats().devices[0].flows.len(), 1, "{kind}");
         let next = FlowOptions { weight: Weight::MAX, ..FlowOptions::new("next") };
         engine.set_flows(0, &one(Some(next)), &Grouping::default(), PATIENCE).unwrap();
@@ -170,7 +171,12 @@ fn more_flows_than_there_are_places_come_under_load_and_each_is_served_by_its_bo
     for flow in 1..40u32 {
         let limits = StageLimits { requests_max: 1 + flow * 16, bytes_max: 1 << 20 };
         flows.push(Some(FlowOptions { limits, ..FlowOptions::new(&format!("flow-{flow}")) }));
-        engine.set_flows(0, &flows, &Grouping::default(), PATIENCE).unwrap();
+        if flow % 2 == 0 {
+            engine.set_flows(0, &flows, &Grouping::default(), PATIENCE).unwrap();
+        } else {
+            let one = (flow as usize, flows[flow as usize].clone());
+            engine.change_flows(0, &BTreeMap::from([one]), PATIENCE).unwrap();
+        }
         counts.push(attach(&engine, 0, flow, [u64::from(flow) * 2, u64::from(flow) * 2 + 1], 32));
         await_completions(&counts[flow as usize - 1], 40);
     }

@@ -25,7 +25,7 @@
 //! (`loom_flow_in_a_place_that_was_freed_inherits_nothing_of_the_one_before`,
 //! `a_flow_in_the_place_of_another_starts_with_nothing_of_it`.)
 
-use super::{Engine, FlowOptions, Grouping};
+use super::{Current, Engine, FlowOptions, Grouping};
 use crate::client::Remains;
 use crate::host::Mail;
 use crate::queues::BlockLayer;
@@ -34,7 +34,7 @@ use mqfq_sched::flow::{FlowId, Weight};
 use mqfq_sched::hierarchy::{GroupId, Tree};
 use mqfq_sched::policy::{AnyPolicy, Policy, PolicyError, PolicyOptions};
 use mqfq_sched::topology::{HctxId, Topology};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -142,6 +142,28 @@ fn same_groups(one: &Tree, other: &Tree) -> bool {
         && one.groups.iter().zip(&other.groups).all(|(one, other)| one.parent == other.parent)
 }
 
+/// The policy of a device has these groups, and who is in them, once some places are others.
+fn has_groups(at: &Current, changed: &BTreeMap<usize, Option<FlowOptions>>, grouping: &Grouping) -> bool {
+    let group_of = |place: usize| grouping.tree.of_flow.get(place).copied().flatten();
+    let is_taken = |place: usize| match changed.get(&place) {
+        Some(flow) => flow.is_some(),
+        None => at.flows.get(place).is_some_and(Option::is_some),
+    };
+    let is_right = |place: usize| !is_taken(place) || at.room.of_flow[place] == group_of(place);
+    same_groups(&at.grouping.tree, &grouping.tree) && (0..at.room.of_flow.len()).all(is_right)
+}
+
+/// `flows` with those that changed.
+fn with(
+    mut flows: Vec<Option<FlowOptions>>,
+    changed: &BTreeMap<usize, Option<FlowOptions>>,
+) -> Vec<Option<FlowOptions>> {
+    let places = changed.last_key_value().map_or(0, |(place, _)| place + 1);
+    flows.resize(flows.len().max(places), None);
+    changed.iter().for_each(|(place, flow)| flows[*place].clone_from(flow));
+    flows
+}
+
 /// How long after the patience of who asked a worker forgets what it was to say, ns.
 const GIVES_UP_NS: u64 = 1_000_000_000;
 
@@ -166,30 +188,63 @@ impl Engine {
         patience: Duration,
     ) -> Result<(), String> {
         let _changing = self.changing();
-        let (name, before) = self.of(device, |at| (at.name.clone(), at.flows.clone()));
+        let before = self.of(device, |at| at.flows.clone());
+        let at = |flows: &[Option<FlowOptions>], place: usize| flows.get(place).cloned().flatten();
         // Places never get fewer: until this returns, who reads counters asks the policy for those that there were.
-        let mut all = flows.to_vec();
-        all.resize(flows.len().max(before.len()), None);
-        let flows = &all[..];
-        let is = |place: usize| flows.get(place).and_then(Option::as_ref);
-        let had = |place: usize| before.get(place).and_then(Option::as_ref);
-        let was = |place: usize| had(place).filter(|was| is(place).is_some_and(|is| is.name == was.name));
-        let places = || 0..before.len().max(flows.len());
-        let gone: Vec<usize> = places().filter(|&place| had(place).is_some() && was(place).is_none()).collect();
+        let places = 0..before.len().max(flows.len());
+        let both = places.map(|place| (place, at(&before, place), at(flows, place)));
+        let changed = both.filter(|(_, had, is)| had != is).map(|(place, _, is)| (place, is)).collect();
+        self.put_flows(device, &changed, Some(grouping), patience)
+    }
+
+    /// The same of these places alone, `None` where a flow goes, of a device without groups: the price does not grow
+    /// with the flows that stay, unless the policy is built again.
+    ///
+    /// # Errors
+    /// As [`Engine::set_flows`].
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn change_flows(
+        &self,
+        device: usize,
+        changed: &BTreeMap<usize, Option<FlowOptions>>,
+        patience: Duration,
+    ) -> Result<(), String> {
+        let _changing = self.changing();
+        self.put_flows(device, changed, None, patience)
+    }
+
+    /// `changed` differ from what is there. `grouping`: of all flows, where groups may differ as well.
+    fn put_flows(
+        &self,
+        device: usize,
+        changed: &BTreeMap<usize, Option<FlowOptions>>,
+        grouping: Option<&Grouping>,
+        patience: Duration,
+    ) -> Result<(), String> {
+        let of = |place: &usize, at: &Current| (*place, at.flows.get(*place).cloned().flatten());
+        let (name, before): (String, BTreeMap<usize, Option<FlowOptions>>) =
+            self.of(device, |at| (at.name.clone(), changed.keys().map(|place| of(place, at)).collect()));
+        let had = |place: usize| before.get(&place).and_then(Option::as_ref);
+        let was = |place: usize, is: &FlowOptions| had(place).filter(|was| is.name == was.name);
+        let stays = |place: usize| changed[&place].as_ref().is_some_and(|is| was(place, is).is_some());
+        let gone: Vec<usize> = changed.keys().copied().filter(|&place| had(place).is_some() && !stays(place)).collect();
         let fits = self.of(device, |at| {
             let has_room_to_wait = matches!(at.queues.layer, BlockLayer::Sq | BlockLayer::Mq);
-            let group_of = |place: usize| grouping.tree.of_flow.get(place).copied().flatten();
-            same_groups(&at.grouping.tree, &grouping.tree)
-                && places().all(|place| match is(place) {
-                    None => true,
-                    Some(flow) => {
-                        at.room.bounds(place, flow.limits).is_some()
-                            && (!has_room_to_wait
-                                || at.room.is_enough_for_more(place, was(place).map(|was| was.limits), flow.limits))
-                            && at.room.of_flow[place] == group_of(place)
-                            && (was(place).is_some() || !at.room.stale.contains(&place))
-                    }
-                })
+            // Of flows that stay as they are the room is that of before.
+            let has_room = |(place, flow): (&usize, &Option<FlowOptions>)| match flow {
+                None => true,
+                Some(flow) => {
+                    let was = was(*place, flow);
+                    at.room.bounds(*place, flow.limits).is_some()
+                        && (!has_room_to_wait
+                            || at.room.is_enough_for_more(*place, was.map(|was| was.limits), flow.limits))
+                        && (was.is_some() || !at.room.stale.contains(place))
+                        && (grouping.is_some() || at.room.of_flow[*place].is_none())
+                }
+            };
+            changed.iter().all(has_room) && grouping.is_none_or(|grouping| has_groups(at, changed, grouping))
         });
         for &place in &gone {
             self.await_end(device, Remains::Flow(FlowId(place as u32)), patience)
@@ -197,8 +252,11 @@ impl Engine {
         }
         if !fits {
             self.refuse_without_room_to_wait(device)?;
-            self.rebuild(device, flows, &grouping.tree, patience)
-                .map_err(|reason| format!("device {name}: {reason}"))?;
+            let (flows, tree) = self.of(device, |at| {
+                let tree = grouping.map_or(&at.grouping.tree, |grouping| &grouping.tree);
+                (with(at.flows.clone(), changed), tree.clone())
+            });
+            self.rebuild(device, &flows, &tree, patience).map_err(|reason| format!("device {name}: {reason}"))?;
         }
         let policy = self.shared_device(device).running().policy;
         let mut stale = Vec::new();
@@ -210,9 +268,9 @@ impl Engine {
                 stale.push(place);
             }
         }
-        for place in places() {
-            let Some(flow) = is(place) else { continue };
-            let (old, id) = (was(place), FlowId(place as u32));
+        for (&place, flow) in changed {
+            let Some(flow) = flow else { continue };
+            let (old, id) = (was(place, flow), FlowId(place as u32));
             if old.is_none_or(|old| old.weight != flow.weight) {
                 policy.set_weight(id, flow.weight);
             }
@@ -226,14 +284,17 @@ impl Engine {
             }
         }
         let groups_before = self.of(device, |at| at.grouping.tree.groups.clone());
-        for (number, (group, before)) in (0..).map(GroupId).zip(grouping.tree.groups.iter().zip(&groups_before)) {
+        let groups = grouping.map_or(&[][..], |grouping| &grouping.tree.groups);
+        for (number, (group, before)) in (0..).map(GroupId).zip(groups.iter().zip(&groups_before)) {
             if fits && group.weight != before.weight {
                 policy.set_group_weight(number, group.weight);
             }
         }
         self.with(device, |at| {
-            at.flows = flows.to_vec();
-            at.grouping = grouping.clone();
+            at.flows = with(std::mem::take(&mut at.flows), changed);
+            if let Some(grouping) = grouping {
+                at.grouping = grouping.clone();
+            }
             at.room.stale.extend(stale);
         });
         Ok(())
