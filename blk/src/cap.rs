@@ -97,6 +97,36 @@ struct Budget {
     per_s: Setting,
     requests: AtomicU64,
     wait_ns: AtomicU64,
+    /// How many workers have somebody wait now, and since when any has ([`Held`]).
+    held: AtomicU64,
+    /// Time during which any had, until the last time that none had, ns.
+    held_ns: AtomicU64,
+}
+
+/// In one word: workers in the upper 16 bits, the moment in 1024 ns below (9 years).
+#[derive(Clone, Copy)]
+struct Held(u64);
+
+impl Held {
+    const TICKS_BITS: u32 = 48;
+    const TICK_NS: u64 = 1024;
+
+    fn workers(self) -> u64 {
+        self.0 >> Held::TICKS_BITS
+    }
+
+    fn since_ns(self) -> u64 {
+        (self.0 & ((1 << Held::TICKS_BITS) - 1)) * Held::TICK_NS
+    }
+
+    fn begun(self, now_ns: u64) -> Held {
+        let ticks = if self.workers() == 0 { now_ns / Held::TICK_NS } else { self.since_ns() / Held::TICK_NS };
+        Held((self.workers() + 1) << Held::TICKS_BITS | ticks)
+    }
+
+    fn ended(self) -> Held {
+        Held(self.0 - (1 << Held::TICKS_BITS))
+    }
 }
 
 impl Budget {
@@ -106,7 +136,25 @@ impl Budget {
             per_s: Setting::new(limit.unwrap_or(0), true),
             requests: AtomicU64::new(0),
             wait_ns: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            held_ns: AtomicU64::new(0),
         }
+    }
+
+    /// A worker has somebody wait for it from now on, or no more.
+    fn hold(&self, begins: bool, now_ns: u64) {
+        // Relaxed, all: sums for reports, as in `waited`; the word changes as a whole.
+        let change = |word| Some(if begins { Held(word).begun(now_ns) } else { Held(word).ended() }.0);
+        let before = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).unwrap_or_else(|word| word);
+        if !begins && Held(before).workers() == 1 {
+            self.held_ns.fetch_add(now_ns.saturating_sub(Held(before).since_ns()), Ordering::Relaxed);
+        }
+    }
+
+    fn held_ns(&self, now_ns: u64) -> u64 {
+        // Relaxed, both: see `hold`.
+        let (ended_ns, held) = (self.held_ns.load(Ordering::Relaxed), Held(self.held.load(Ordering::Relaxed)));
+        ended_ns + if held.workers() > 0 { now_ns.saturating_sub(held.since_ns()) } else { 0 }
     }
 
     /// Takes `amount`, and says when that may go, ns. 0: at once.
@@ -212,6 +260,17 @@ impl Cap {
     /// What has waited for the limit on requests, or on bytes.
     pub fn waits(&self, limit: Capped) -> CapWaits {
         self.budget(limit).waits()
+    }
+
+    /// Time during which somebody has waited for the limit until now, on whichever worker, ns: two who wait at the same
+    /// time count once, and who still waits counts.
+    pub fn held_ns(&self, limit: Capped, now_ns: u64) -> u64 {
+        self.budget(limit).held_ns(now_ns)
+    }
+
+    /// Somebody waits for a limit on one worker from now on, or no more.
+    pub(crate) fn hold(&self, why: Capped, begins: bool, now_ns: u64) {
+        self.budget(why).hold(begins, now_ns);
     }
 
     fn budget(&self, limit: Capped) -> &Budget {

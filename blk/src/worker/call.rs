@@ -146,7 +146,7 @@ impl<H: Host<P>, P: Policy> Context for Call<'_, H, P> {
 
     fn cap_by(&mut self, caps: &Arc<Caps>) {
         if self.counts.turnstile != NO_TURNSTILE {
-            self.core.turnstiles.leave(self.counts.turnstile, self.client);
+            self.core.turnstiles.leave(self.counts.turnstile, self.client, self.core.now_ns);
             self.counts.turnstile = NO_TURNSTILE;
         }
         if caps.is_limited() {

@@ -168,6 +168,14 @@ impl Plug {
     }
 }
 
+/// Flows that have room again, clients of one that are told, and those that found a place.
+#[derive(Default)]
+struct Room {
+    flows: Vec<FlowId>,
+    told: Vec<u32>,
+    served: Vec<u32>,
+}
+
 /// One worker: its host, one hctx per device, and the clients that are bound to it.
 pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     core: Core<H, P>,
@@ -176,6 +184,8 @@ pub struct Worker<H: Host<P>, P: Policy = AnyPolicy> {
     called: Vec<u32>,
     completions: Vec<(Owner, Completion)>,
     ended: Vec<Ended>,
+    /// For [`Worker::tell_room`], empty between two calls.
+    room: Room,
     patience: Patience,
     drained: Option<mpsc::Sender<()>>,
     /// Drains of some clients that are not over.
@@ -313,6 +323,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             called: Vec::new(),
             completions: Vec::with_capacity(completions_max),
             ended: Vec::with_capacity(options.ended_max),
+            room: Room::default(),
             patience: Patience::default(),
             drained: None,
             leaving: Vec::new(),
@@ -366,6 +377,11 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
             self.clients.push(slot);
             (self.clients.len() - 1) as u32
         };
+        // For one that waits on one device; memory for more is taken when it does.
+        let clients = self.clients.len();
+        let Room { told, served, .. } = &mut self.room;
+        [told, served].into_iter().for_each(|list| list.reserve(clients));
+        self.core.waiting.reserve(clients.saturating_sub(self.core.waiting.len()));
         self.call(client, |client, context| client.start(context));
         self.pause_newcomer(client);
     }
@@ -632,13 +648,15 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
     /// Tells the clients that were refused that there is room again, in the order in which they were refused. Who got a
     /// place waits behind who got none next time.
     fn tell_room(&mut self) {
+        let mut room = std::mem::take(&mut self.room);
+        let Room { flows, told, served } = &mut room;
         for device in 0..self.core.hctxs.len() {
-            let flows: Vec<FlowId> = self.core.hctxs[device].take_room().collect();
+            flows.extend(self.core.hctxs[device].take_room());
             let device = DeviceIndex(device as u16);
-            for flow in flows {
-                let told: Vec<Waiting> = self.core.waiting.extract_if(.., |w| w.is_for(device, flow)).collect();
-                let mut served = Vec::new();
-                for Waiting { client, .. } in told {
+            for flow in flows.drain(..) {
+                let waited = self.core.waiting.extract_if(.., |waiting| waiting.is_for(device, flow));
+                told.extend(waited.map(|waiting| waiting.client));
+                for client in told.drain(..) {
                     let requests = |worker: &Self| worker.clients[client as usize].counts.requests;
                     let before = requests(self);
                     self.core.told = Some(client);
@@ -648,11 +666,15 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                         served.push(client);
                     }
                 }
-                self.core
-                    .waiting
-                    .sort_by_key(|waiting| waiting.is_for(device, flow) && served.contains(&waiting.client));
+                for client in served.drain(..) {
+                    let is_its = |waiting: &Waiting| waiting.is_for(device, flow) && waiting.client == client;
+                    if let Some(at) = self.core.waiting.iter().position(is_its) {
+                        self.core.waiting[at..].rotate_left(1);
+                    }
+                }
             }
         }
+        self.room = room;
     }
 
     fn end_turn(&mut self) {
@@ -673,7 +695,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 slot.caps = None;
                 let turnstile = std::mem::replace(&mut slot.counts.turnstile, NO_TURNSTILE);
                 if turnstile != NO_TURNSTILE {
-                    self.core.turnstiles.leave(turnstile, client);
+                    self.core.turnstiles.leave(turnstile, client, self.core.now_ns);
                 }
                 self.leaving.iter_mut().for_each(|leaving| leaving.clients.retain(|other| *other != client));
                 // Else those behind it would wait until the next room, at which nobody would answer in its place.

@@ -19,7 +19,7 @@
 //! that the workers share. Memory is taken when a client learns of its caps.
 
 use super::{Slot, Worker};
-use crate::cap::{Caps, Due};
+use crate::cap::{Capped, Caps, Due};
 use crate::host::Host;
 use crate::request::{Op, Submission};
 use mqfq_sched::policy::Policy;
@@ -37,8 +37,8 @@ struct Reservation {
     stage: usize,
     due: Due,
     bytes: u32,
-    /// Since when it waits for `stage`; `None`: it need not, or no more.
-    since_ns: Option<u64>,
+    /// Since when it waits for `stage`, and for which limit at first; `None`: it need not, or no more.
+    since: Option<(u64, Capped)>,
 }
 
 struct Turnstile {
@@ -58,12 +58,15 @@ impl Turnstile {
         let caps = self.caps.in_order();
         let reservation_at = |stage: usize, bytes: u32| {
             let due = caps[stage].take(bytes, now_ns);
-            Reservation { stage, due, bytes, since_ns: Some(now_ns).filter(|_| due.at_ns > now_ns) }
+            let since = Some((now_ns, due.why)).filter(|_| due.at_ns > now_ns);
+            since.iter().for_each(|(_, why)| caps[stage].hold(*why, true, now_ns));
+            Reservation { stage, due, bytes, since }
         };
         let mut reservation = self.reservation.take().unwrap_or_else(|| reservation_at(0, bytes));
         while reservation.due.at_ns <= now_ns {
-            if let Some(since_ns) = reservation.since_ns.take() {
+            if let Some((since_ns, why)) = reservation.since.take() {
                 caps[reservation.stage].waited(reservation.due.why, now_ns.saturating_sub(since_ns));
+                caps[reservation.stage].hold(why, false, now_ns);
             }
             if reservation.stage + 1 == caps.len() {
                 self.reservation = Some(reservation);
@@ -75,10 +78,20 @@ impl Turnstile {
         self.reservation
     }
 
-    fn give_back(&mut self) {
-        if let Some(Reservation { stage, bytes, .. }) = self.reservation.take() {
+    fn give_back(&mut self, now_ns: u64) {
+        if let Some(reservation) = self.take_reservation(now_ns) {
+            let Reservation { stage, bytes, .. } = reservation;
             self.caps.in_order()[..=stage].iter().for_each(|cap| cap.give_back(bytes));
         }
+    }
+
+    /// It waits no more.
+    fn take_reservation(&mut self, now_ns: u64) -> Option<Reservation> {
+        let reservation = self.reservation.take()?;
+        if let Some((_, why)) = reservation.since {
+            self.caps.in_order()[reservation.stage].hold(why, false, now_ns);
+        }
+        Some(reservation)
     }
 }
 
@@ -121,14 +134,14 @@ impl Turnstiles {
     }
 
     /// The client passes no more. True: it was waiting.
-    pub(super) fn leave(&mut self, turnstile: u32, client: u32) -> bool {
+    pub(super) fn leave(&mut self, turnstile: u32, client: u32, now_ns: u64) -> bool {
         let of = &mut self.all[turnstile as usize];
         let waited = of.waiting.len();
         of.waiting.retain(|waiting| *waiting != client);
         let was_waiting = of.waiting.len() < waited;
         of.clients -= 1;
         if of.waiting.is_empty() {
-            of.give_back();
+            of.give_back(now_ns);
             // The time at which to look was that claim's: the next claim here, of other caps perhaps, is due earlier.
             if std::mem::take(&mut of.is_listed) {
                 self.due.retain(|Reverse((_, listed))| *listed != turnstile);
@@ -162,7 +175,7 @@ impl Turnstiles {
     /// for the request that did not fit the stage.
     pub(super) fn passed(&mut self, turnstile: u32, bytes: u32, now_ns: u64) {
         let of = &mut self.all[turnstile as usize];
-        if let Some(reservation) = of.reservation.take() {
+        if let Some(reservation) = of.take_reservation(now_ns) {
             of.caps.in_order().iter().for_each(|cap| cap.settle(reservation.bytes, bytes, now_ns));
         }
     }
@@ -209,11 +222,11 @@ impl Turnstiles {
     }
 
     /// All that could be told at this turnstile have been.
-    pub(super) fn told(&mut self, turnstile: u32) {
+    pub(super) fn told(&mut self, turnstile: u32, now_ns: u64) {
         self.told = None;
         let of = &mut self.all[turnstile as usize];
         if of.waiting.is_empty() {
-            of.give_back();
+            of.give_back(now_ns);
         } else {
             self.list(turnstile);
         }
@@ -225,10 +238,10 @@ impl Turnstiles {
         for turnstile in 0..self.all.len() as u32 {
             let of = &mut self.all[turnstile as usize];
             of.is_listed = false;
-            if let Some(Reservation { stage, bytes, since_ns, .. }) = of.reservation {
+            if let Some(Reservation { stage, bytes, since, .. }) = of.reservation {
                 let cap = &of.caps.in_order()[stage];
                 cap.give_back(bytes);
-                of.reservation = Some(Reservation { stage, due: cap.take(bytes, now_ns), bytes, since_ns });
+                of.reservation = Some(Reservation { stage, due: cap.take(bytes, now_ns), bytes, since });
             }
             if !of.waiting.is_empty() {
                 self.list(turnstile);
@@ -256,7 +269,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
         let slot = &mut self.clients[client as usize];
         slot.caps = None;
         let turnstile = std::mem::replace(&mut slot.counts.turnstile, NO_TURNSTILE);
-        if turnstile != NO_TURNSTILE && self.core.turnstiles.leave(turnstile, client) {
+        if turnstile != NO_TURNSTILE && self.core.turnstiles.leave(turnstile, client, self.core.now_ns) {
             self.call(client, |client, context| client.room(context));
         }
     }
@@ -280,7 +293,7 @@ impl<H: Host<P>, P: Policy> Worker<H, P> {
                 self.call(client, |client, context| client.room(context));
                 self.dispatch_if_due();
             }
-            self.core.turnstiles.told(turnstile);
+            self.core.turnstiles.told(turnstile, now_ns);
         }
     }
 }

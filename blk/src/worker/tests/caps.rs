@@ -93,13 +93,18 @@ fn a_capped_client_gets_its_rate_and_its_worker_sleeps_meanwhile() {
     let waits = cap.waits(Capped::Iops);
     assert_eq!((waits.requests, waits.wait_ns), (19, 19 * S_NS / 10));
     assert_eq!(cap.waits(Capped::Bytes), Default::default());
+    // But for what the word rounds, somebody waited all the time.
+    let held_ns = cap.held_ns(Capped::Iops, 2 * S_NS);
+    assert!((2 * S_NS..2 * S_NS + 20 * 1024).contains(&held_ns), "{held_ns}");
+    assert_eq!(cap.held_ns(Capped::Bytes, 2 * S_NS), 0);
 }
 
 #[test]
 fn clients_and_workers_under_one_cap_take_turns_however_low_it_is() {
     for (rate, seconds) in [(1, 120), (10, 12), (1000, 2)] {
         let mut workers = workers_with(3, 0, 16, 8, PathOptions::default());
-        let caps = Caps::new(no_limit(), iops(rate));
+        let cap = iops(rate);
+        let caps = Caps::new(no_limit(), cap.clone());
         let logs: Vec<Log> = (0..4).map(|_| Log::default()).collect();
         // Two clients on the first worker, one on each of the others.
         for (log, worker) in logs.iter().zip([0, 0, 1, 2]) {
@@ -108,6 +113,9 @@ fn clients_and_workers_under_one_cap_take_turns_however_low_it_is() {
         run_to(&mut workers, seconds * S_NS);
         let counts: Vec<u64> = logs.iter().map(|log| completed(log).len() as u64).collect();
         let sum: u64 = counts.iter().sum();
+        // Three workers wait at the same time, most of the time or all of it.
+        let held_ns = cap.held_ns(Capped::Iops, seconds * S_NS);
+        assert!(held_ns > seconds * S_NS / 2 && held_ns < seconds * S_NS + S_NS / 100, "{rate}/s: {held_ns}");
         let ideal = rate * seconds;
         assert!((ideal..=ideal + 1 + rate / 100).contains(&sum), "{rate}/s: {counts:?}");
         // Each worker has a third of it, the clients of the first a half of that.
