@@ -8,20 +8,24 @@
 //! Buckets of histograms end at powers of two of the counters' own buckets, so a scrape adds nothing to their error:
 //! 16 us to 4.3 s, each four times the one before up to 1 ms and twice from there. A time that is exactly a boundary
 //! counts in the bucket above.
+//!
+//! # Cost
+//! Ten thousand tenants are half a million lines. So a line is put together of parts that are ready: the name with all
+//! that stands before the labels, once for each family; the labels, once for each tenant; and the digits of a number. It
+//! comes in slices ([`Text::slice`]), so that whoever renders can pause, and never holds all of it
+//! (`every_line_is_as_prometheus_client_writes_it`).
 
-use crate::history::{DeviceInterval, FlowInterval, Interval, ratio};
+use crate::history::{DeviceInterval, FlowInterval, Interval};
 use mqfq_blk::device::Health;
 use mqfq_blk::engine::{DeviceStats, EngineStats, NamedFlowStats};
-use mqfq_blk::latencies::Latencies;
+use mqfq_blk::latencies::{Latencies, index_of};
 use mqfq_blk::stats::HctxStats;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
-use std::fmt::Error;
 
 /// What `/metrics` is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// A slice of the text ends after the first tenant that ends beyond so many bytes: a tenth of a millisecond of work.
+const SLICE_BYTES: usize = 128 << 10;
 
 /// Ends of the buckets, ns.
 const BUCKET_ENDS_NS: [u64; 16] = [
@@ -55,84 +59,18 @@ pub struct Scrape {
 }
 
 impl Scrape {
+    /// The text, slice by slice.
+    pub fn into_text(self) -> Text {
+        Text::new(self)
+    }
+
     /// The text.
     pub fn text(self) -> String {
-        let mut registry = Registry::with_prefix("mqfq");
-        registry.register_collector(Box::new(self));
-        let mut out = String::new();
-        text::encode(&mut out, &registry).expect("a String takes everything");
-        out
-    }
-
-    fn flows(&self) -> impl Iterator<Item = (&DeviceStats, &NamedFlowStats)> {
-        self.stats.devices.iter().flat_map(|device| device.flows.iter().map(move |flow| (device, flow)))
+        let (mut text, mut all) = (self.into_text(), Vec::new());
+        while text.slice(&mut all) {}
+        String::from_utf8(all).expect("names are text, and so is all else")
     }
 }
-
-/// One family's name, text and type.
-struct Family<'a> {
-    name: &'a str,
-    help: &'a str,
-    unit: Option<Unit>,
-    kind: MetricType,
-}
-
-const fn counter<'a>(name: &'a str, help: &'a str, unit: Option<Unit>) -> Family<'a> {
-    Family { name, help, unit, kind: MetricType::Counter }
-}
-
-const fn gauge<'a>(name: &'a str, help: &'a str, unit: Option<Unit>) -> Family<'a> {
-    Family { name, help, unit, kind: MetricType::Gauge }
-}
-
-impl Family<'_> {
-    fn encode(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        each: impl FnOnce(&mut MetricEncoder<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        each(&mut encoder.encode_descriptor(self.name, self.help, self.unit.as_ref(), self.kind)?)
-    }
-}
-
-fn put_count(metric: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> Result<(), Error> {
-    metric.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)
-}
-
-fn put_seconds(metric: &mut MetricEncoder<'_>, labels: &[(&str, &str)], ns: u64) -> Result<(), Error> {
-    metric.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, f64>(&seconds(ns), None)
-}
-
-fn put_gauge(metric: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: f64) -> Result<(), Error> {
-    metric.encode_family(&labels)?.encode_gauge(&value)
-}
-
-fn put_histogram(
-    metric: &mut MetricEncoder<'_>,
-    labels: &[(&str, &str)],
-    seen: &Latencies,
-    sum_ns: u64,
-) -> Result<(), Error> {
-    let mut below = 0;
-    let mut bucket = |end_ns: u64| {
-        let now = seen.up_to(end_ns - 1);
-        (seconds(end_ns), now - std::mem::replace(&mut below, now))
-    };
-    let mut buckets: Vec<(f64, u64)> = BUCKET_ENDS_NS.into_iter().map(&mut bucket).collect();
-    let all = seen.len();
-    buckets.push((f64::INFINITY, all - below));
-    metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(seconds(sum_ns), all, &buckets, None)
-}
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
-
-/// What a family takes of a tenant, or of what it did over an interval.
-type OfTenant<T> = fn(&NamedFlowStats) -> T;
-type OfLatencies = fn(&NamedFlowStats) -> (&Latencies, u64);
-type OfGauge<'a> = &'a dyn Fn(&NamedFlowStats) -> f64;
-type OfInterval = fn(&FlowInterval) -> u64;
 
 /// Counts of a device's workers: name, text, which.
 type OfWorkers = (&'static str, &'static str, fn(&HctxStats) -> u64);
@@ -161,168 +99,451 @@ const TIMES: [OfWorkers; 4] = [
     ("device_token_wait_time", "Time during which D held workers back, all together", |hctx| hctx.no_token_ns),
 ];
 
-impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        self.encode_devices(&mut encoder)?;
-        self.encode_tenants(&mut encoder)?;
-        self.encode_shares(&mut encoder)
+/// What a family takes of a tenant, of a device, or of what was done over an interval.
+#[derive(Clone, Copy)]
+enum Of {
+    /// A count of a device's workers.
+    Workers(fn(&HctxStats) -> u64),
+    /// A time of theirs, ns.
+    WorkersTime(fn(&HctxStats) -> u64),
+    /// What tenants were served, those that are gone too.
+    Served,
+    /// A number that a device may have.
+    Device(fn(&DeviceStats) -> Option<u64>),
+    /// 1 or 0 for each state of a device.
+    Health,
+    /// A count of a tenant for each operation that was used.
+    Operations(fn(&NamedFlowStats) -> &[u64; 5]),
+    /// A count of a tenant.
+    Tenant(fn(&NamedFlowStats) -> u64),
+    /// A gauge of a tenant, which is whole.
+    TenantNow(fn(&NamedFlowStats) -> u64),
+    /// Age of a tenant's oldest request.
+    Age,
+    /// Times of a tenant, and their sum, ns.
+    Histogram(fn(&NamedFlowStats) -> (&Latencies, u64)),
+    /// A tenant's part of what its device served.
+    Interval(fn(&FlowInterval) -> u64),
+    /// The same of all tenants of a device.
+    IntervalOfAll(fn(&FlowInterval) -> u64),
+}
+
+impl Of {
+    fn kind(self) -> &'static str {
+        match self {
+            Of::Workers(_) | Of::WorkersTime(_) | Of::Served | Of::Operations(_) | Of::Tenant(_) => "counter",
+            Of::Histogram(_) => "histogram",
+            _ => "gauge",
+        }
     }
 }
 
-impl Scrape {
-    fn encode_devices(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let sum = |device: &DeviceStats, of: fn(&HctxStats) -> u64| device.hctxs.iter().map(of).sum::<u64>();
-        for (name, help, of) in COUNTS {
-            counter(name, help, None).encode(encoder, |metric| {
-                self.stats
-                    .devices
-                    .iter()
-                    .try_for_each(|device| put_count(metric, &[("device", &device.name)], sum(device, of)))
-            })?;
-        }
-        for (name, help, of) in TIMES {
-            counter(name, help, Some(Unit::Seconds)).encode(encoder, |metric| {
-                self.stats
-                    .devices
-                    .iter()
-                    .try_for_each(|device| put_seconds(metric, &[("device", &device.name)], sum(device, of)))
-            })?;
-        }
-        gauge("device_depth_units", "D in force", None).encode(encoder, |metric| {
-            self.stats.devices.iter().try_for_each(|device| match depth(device) {
-                Some(depth) => put_gauge(metric, &[("device", &device.name)], depth.into()),
-                None => Ok(()),
-            })
-        })?;
-        gauge("device_window", "T in force", Some(Unit::Bytes)).encode(encoder, |metric| {
-            self.stats.devices.iter().try_for_each(|device| match window_bytes(device) {
-                Some(bytes) => put_gauge(metric, &[("device", &device.name)], bytes as f64),
-                None => Ok(()),
-            })
-        })?;
-        gauge("device_health", "1 for the state that the device is in, 0 for the others", None).encode(
-            encoder,
-            |metric| {
-                self.stats.devices.iter().try_for_each(|device| {
-                    Health::ALL.into_iter().try_for_each(|health| {
-                        let is_so = f64::from(u8::from(device.health == health));
-                        put_gauge(metric, &[("device", &device.name), ("state", health.name())], is_so)
-                    })
-                })
-            },
-        )?;
-        let help = "Cost of what was completed, in bytes of plain reads";
-        counter("device_service", help, Some(Unit::Bytes)).encode(encoder, |metric| {
-            self.stats.devices.iter().try_for_each(|device| {
-                let served: u64 = device.flows.iter().map(|flow| flow.stats.cost).sum();
-                // A counter never goes back: those that are gone count on.
-                put_count(metric, &[("device", &device.name)], served + sum(device, |hctx| hctx.gone_cost))
-            })
-        })
-    }
+/// One family's name, text, unit, and where its numbers come from.
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<&'static str>,
+    of: Of,
+}
 
-    fn encode_tenants(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let by_operation = |metric: &mut MetricEncoder<'_>, of: fn(&NamedFlowStats) -> &[u64; 5]| {
-            self.flows().try_for_each(|(device, flow)| {
-                let used = OPERATIONS.iter().zip(of(flow)).filter(|(_, count)| **count > 0);
-                used.into_iter().try_for_each(|(operation, count)| {
-                    let labels = [("device", &*device.name), ("tenant", &*flow.name), ("operation", *operation)];
-                    put_count(metric, &labels, *count)
-                })
-            })
+const fn family(name: &'static str, help: &'static str, unit: Option<&'static str>, of: Of) -> Family {
+    Family { name, help, unit, of }
+}
+
+const SECONDS: Option<&str> = Some("seconds");
+const BYTES: Option<&str> = Some("bytes");
+const RATIO: Option<&str> = Some("ratio");
+
+/// All of them, in the order of the text.
+fn families() -> Vec<Family> {
+    let counts = COUNTS.into_iter().map(|(name, help, of)| family(name, help, None, Of::Workers(of)));
+    let times = TIMES.into_iter().map(|(name, help, of)| family(name, help, SECONDS, Of::WorkersTime(of)));
+    let of_interval = "Sum of the tenants' entitlements over what the device served";
+    let others = [
+        family("device_depth_units", "D in force", None, Of::Device(|device| depth(device).map(u64::from))),
+        family("device_window", "T in force", BYTES, Of::Device(window_bytes)),
+        family("device_health", "1 for the state that the device is in, 0 for the others", None, Of::Health),
+        family("device_service", "Cost of what was completed, in bytes of plain reads", BYTES, Of::Served),
+        family("tenant_requests", "Requests completed", None, Of::Operations(|flow| &flow.stats.completed)),
+        family(
+            "tenant_transferred",
+            "Bytes of requests that ended well",
+            BYTES,
+            Of::Operations(|flow| &flow.stats.bytes),
+        ),
+        family(
+            "tenant_failed_requests",
+            "Requests that ended with an error",
+            None,
+            Of::Tenant(|flow| flow.stats.failed),
+        ),
+        family(
+            "tenant_service",
+            "Cost of what was completed, in bytes of plain reads",
+            BYTES,
+            Of::Tenant(|flow| flow.stats.cost),
+        ),
+        family(
+            "tenant_queue",
+            "Time from submission to dispatch: waited here",
+            SECONDS,
+            Of::Histogram(|flow| (&flow.stats.queued_ns, flow.stats.queued_ns_sum)),
+        ),
+        family(
+            "tenant_device",
+            "Time from dispatch to completion: the device's",
+            SECONDS,
+            Of::Histogram(|flow| (&flow.stats.device_ns, flow.stats.device_ns_sum)),
+        ),
+        family("tenant_weight", "Weight, as last set", None, Of::TenantNow(|flow| flow.weight.get().into())),
+        family(
+            "tenant_requests_under_way",
+            "Requests admitted and not completed",
+            None,
+            Of::TenantNow(|flow| flow.stats.under_way),
+        ),
+        family("tenant_oldest_request_age", "Time since its oldest request was submitted", SECONDS, Of::Age),
+        family(
+            "tenant_share",
+            "Part of the device's service that it received",
+            RATIO,
+            Of::Interval(|flow| flow.served),
+        ),
+        family(
+            "tenant_entitlement",
+            "Part of the device's service that was its own",
+            RATIO,
+            Of::Interval(|flow| flow.entitled),
+        ),
+        family("device_entitlement", of_interval, RATIO, Of::IntervalOfAll(|flow| flow.entitled)),
+    ];
+    counts.chain(times).chain(others).collect()
+}
+
+/// The text of a scrape, of which the beginning is rendered.
+pub struct Text {
+    scrape: Scrape,
+    families: std::vec::IntoIter<Family>,
+    /// The one that is rendered, and its next row.
+    present: Option<(Family, Heads, usize)>,
+    /// Device and tenant there, of all.
+    flows: Vec<(u32, u32)>,
+    /// By device, and by place in `flows`: what stands between the braces.
+    device_labels: Vec<Vec<u8>>,
+    flow_labels: Vec<Vec<u8>>,
+    is_over: bool,
+}
+
+/// What lines of a family begin with.
+struct Heads {
+    /// Up to the labels.
+    plain: Vec<u8>,
+    /// The same of a histogram's lines.
+    sum: Vec<u8>,
+    count: Vec<u8>,
+    buckets: Vec<Vec<u8>>,
+}
+
+impl Text {
+    fn new(scrape: Scrape) -> Text {
+        let devices = || (0u32..).zip(&scrape.stats.devices);
+        let flows: Vec<(u32, u32)> =
+            devices().flat_map(|(at, device)| (0..device.flows.len() as u32).map(move |flow| (at, flow))).collect();
+        let label = |name: &str, value: &str| {
+            let mut text = format!("{name}=\"").into_bytes();
+            put_escaped(&mut text, value);
+            text.push(b'"');
+            text
         };
-        counter("tenant_requests", "Requests completed", None)
-            .encode(encoder, |metric| by_operation(metric, |flow| &flow.stats.completed))?;
-        counter("tenant_transferred", "Bytes of requests that ended well", Some(Unit::Bytes))
-            .encode(encoder, |metric| by_operation(metric, |flow| &flow.stats.bytes))?;
-        let counts: [(&str, &str, Option<Unit>, OfTenant<u64>); 2] = [
-            ("tenant_failed_requests", "Requests that ended with an error", None, |flow| flow.stats.failed),
-            ("tenant_service", "Cost of what was completed, in bytes of plain reads", Some(Unit::Bytes), |flow| {
-                flow.stats.cost
-            }),
-        ];
-        for (name, help, unit, of) in counts {
-            counter(name, help, unit).encode(encoder, |metric| {
-                self.flows().try_for_each(|(device, flow)| {
-                    put_count(metric, &[("device", &device.name), ("tenant", &flow.name)], of(flow))
-                })
-            })?;
+        let device_labels: Vec<Vec<u8>> = devices().map(|(_, device)| label("device", &device.name)).collect();
+        let of_flow = |(at, flow): &(u32, u32)| {
+            let device = &scrape.stats.devices[*at as usize];
+            [&*device_labels[*at as usize], b",", &label("tenant", &device.flows[*flow as usize].name)].concat()
+        };
+        let flow_labels = flows.iter().map(of_flow).collect();
+        let families = families().into_iter();
+        Text { scrape, families, present: None, flows, device_labels, flow_labels, is_over: false }
+    }
+
+    /// Adds the next lines to `out`; false: there were none left.
+    pub fn slice(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.is_over {
+            return false;
         }
-        let histograms: [(&str, &str, OfLatencies); 2] = [
-            ("tenant_queue", "Time from submission to dispatch: waited here", |flow| {
-                (&flow.stats.queued_ns, flow.stats.queued_ns_sum)
-            }),
-            ("tenant_device", "Time from dispatch to completion: the device's", |flow| {
-                (&flow.stats.device_ns, flow.stats.device_ns_sum)
-            }),
-        ];
-        for (name, help, of) in histograms {
-            let family = Family { name, help, unit: Some(Unit::Seconds), kind: MetricType::Histogram };
-            family.encode(encoder, |metric| {
-                self.flows().filter(|(_, flow)| flow.stats.requests() > 0).try_for_each(|(device, flow)| {
+        out.reserve(SLICE_BYTES + SLICE_BYTES / 8);
+        let end = out.len() + SLICE_BYTES;
+        while out.len() < end {
+            let (family, heads, row) = match self.present.take() {
+                Some(present) => present,
+                None => match self.families.next() {
+                    Some(family) => {
+                        let heads = family.begin(out);
+                        (family, heads, 0)
+                    }
+                    None => {
+                        out.extend_from_slice(b"# EOF\n");
+                        self.is_over = true;
+                        return true;
+                    }
+                },
+            };
+            let rows = self.rows(family.of);
+            let mut row = row;
+            while row < rows && out.len() < end {
+                self.put_row(family.of, &heads, row, out);
+                row += 1;
+            }
+            if row < rows {
+                self.present = Some((family, heads, row));
+            }
+        }
+        true
+    }
+
+    fn rows(&self, of: Of) -> usize {
+        let (devices, intervals) = (self.device_labels.len(), self.scrape.intervals.len());
+        match of {
+            Of::Workers(_) | Of::WorkersTime(_) | Of::Served | Of::Device(_) | Of::Health => devices,
+            Of::Operations(_) | Of::Tenant(_) | Of::TenantNow(_) | Of::Age | Of::Histogram(_) => self.flows.len(),
+            Of::Interval(_) => intervals * self.flows.len(),
+            Of::IntervalOfAll(_) => intervals * devices,
+        }
+    }
+
+    fn put_row(&self, of: Of, heads: &Heads, row: usize, out: &mut Vec<u8>) {
+        let stats = &self.scrape.stats;
+        let head = &heads.plain;
+        let flow = |row: usize| {
+            let (device, flow) = self.flows[row];
+            (&stats.devices[device as usize].flows[flow as usize], &*self.flow_labels[row])
+        };
+        let device = |row: usize| (&stats.devices[row], &*self.device_labels[row]);
+        match of {
+            Of::Workers(of) => {
+                let (device, labels) = device(row);
+                put_count(out, head, labels, device.hctxs.iter().map(of).sum());
+            }
+            Of::WorkersTime(of) => {
+                let (device, labels) = device(row);
+                put_billionths(out, head, labels, device.hctxs.iter().map(of).sum());
+            }
+            Of::Served => {
+                let (device, labels) = device(row);
+                // A counter never goes back: those that are gone count on.
+                let gone: u64 = device.hctxs.iter().map(|hctx| hctx.gone_cost).sum();
+                put_count(out, head, labels, device.flows.iter().map(|flow| flow.stats.cost).sum::<u64>() + gone);
+            }
+            Of::Device(of) => {
+                let (device, labels) = device(row);
+                of(device).into_iter().for_each(|value| put_whole(out, head, labels, value));
+            }
+            Of::Health => {
+                let (device, labels) = device(row);
+                for health in Health::ALL {
+                    let labels = [labels, b",state=\"", health.name().as_bytes(), b"\""].concat();
+                    put_whole(out, head, &labels, u64::from(device.health == health));
+                }
+            }
+            Of::Operations(of) => {
+                let (flow, labels) = flow(row);
+                for (operation, count) in OPERATIONS.iter().zip(of(flow)).filter(|(_, count)| **count > 0) {
+                    out.extend_from_slice(head);
+                    out.extend_from_slice(labels);
+                    out.extend_from_slice(b",operation=\"");
+                    out.extend_from_slice(operation.as_bytes());
+                    out.push(b'"');
+                    put_count(out, &[], &[], *count);
+                }
+            }
+            Of::Tenant(of) => {
+                let (flow, labels) = flow(row);
+                put_count(out, head, labels, of(flow));
+            }
+            Of::TenantNow(of) => {
+                let (flow, labels) = flow(row);
+                put_whole(out, head, labels, of(flow));
+            }
+            Of::Age => {
+                let (flow, labels) = flow(row);
+                let age_ns = flow.stats.oldest_ns.map_or(0, |ns| stats.at_ns.saturating_sub(ns));
+                put_billionths(out, head, labels, age_ns);
+            }
+            Of::Histogram(of) => {
+                let (flow, labels) = flow(row);
+                if flow.stats.requests() > 0 {
                     let (seen, sum_ns) = of(flow);
-                    put_histogram(metric, &[("device", &device.name), ("tenant", &flow.name)], seen, sum_ns)
-                })
-            })?;
+                    put_histogram(out, heads, labels, seen, sum_ns);
+                }
+            }
+            Of::Interval(of) => {
+                let (window, interval) = &self.scrape.intervals[row / self.flows.len()];
+                let (device, flow) = self.flows[row % self.flows.len()];
+                let done = interval.devices.get(device as usize);
+                if let Some((done, flow)) = done.and_then(|done| Some((done, done.flows.get(flow as usize)?))) {
+                    out.extend_from_slice(head);
+                    out.extend_from_slice(&self.flow_labels[row % self.flows.len()]);
+                    put_window(out, window);
+                    put_billionths(out, &[], &[], billionths(of(flow), done.served));
+                }
+            }
+            Of::IntervalOfAll(of) => {
+                let (window, interval) = &self.scrape.intervals[row / self.device_labels.len()];
+                let device = row % self.device_labels.len();
+                if let Some(DeviceInterval { flows, served, .. }) = interval.devices.get(device) {
+                    out.extend_from_slice(head);
+                    out.extend_from_slice(&self.device_labels[device]);
+                    put_window(out, window);
+                    put_billionths(out, &[], &[], billionths(flows.iter().map(of).sum(), *served));
+                }
+            }
         }
-        let at_ns = self.stats.at_ns;
-        let gauges: [(&str, &str, Option<Unit>, OfGauge<'_>); 3] = [
-            ("tenant_weight", "Weight, as last set", None, &|flow| f64::from(flow.weight.get())),
-            ("tenant_requests_under_way", "Requests admitted and not completed", None, &|flow| {
-                flow.stats.under_way as f64
-            }),
-            (
-                "tenant_oldest_request_age",
-                "Time since its oldest request was submitted",
-                Some(Unit::Seconds),
-                &|flow| flow.stats.oldest_ns.map_or(0.0, |ns| seconds(at_ns.saturating_sub(ns))),
-            ),
-        ];
-        for (name, help, unit, of) in gauges {
-            gauge(name, help, unit).encode(encoder, |metric| {
-                self.flows().try_for_each(|(device, flow)| {
-                    put_gauge(metric, &[("device", &device.name), ("tenant", &flow.name)], of(flow))
-                })
-            })?;
-        }
-        Ok(())
     }
+}
 
-    fn encode_shares(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let families: [(&str, &str, OfInterval); 2] = [
-            ("tenant_share", "Part of the device's service that it received", |flow| flow.served),
-            ("tenant_entitlement", "Part of the device's service that was its own", |flow| flow.entitled),
-        ];
-        for (name, help, of) in families {
-            gauge(name, help, Some(Unit::Other("ratio".into()))).encode(encoder, |metric| {
-                self.each_interval(&mut |window, device, done| {
-                    let flows = device.flows.iter().zip(&done.flows);
-                    flows.into_iter().try_for_each(|(named, flow)| {
-                        let labels = [("device", &*device.name), ("tenant", &*named.name), ("window", window)];
-                        put_gauge(metric, &labels, ratio(of(flow), done.served))
-                    })
-                })
-            })?;
+impl Family {
+    /// What stands before its lines, and what they begin with.
+    fn begin(&self, out: &mut Vec<u8>) -> Heads {
+        let Family { name, help, unit, of } = self;
+        let kind = of.kind();
+        let name = unit.map_or_else(|| format!("mqfq_{name}"), |unit| format!("mqfq_{name}_{unit}"));
+        out.extend_from_slice(format!("# HELP {name} {help}\n# TYPE {name} {kind}\n").as_bytes());
+        if let Some(unit) = unit {
+            out.extend_from_slice(format!("# UNIT {name} {unit}\n").as_bytes());
         }
-        let help = "Sum of the tenants' entitlements over what the device served";
-        gauge("device_entitlement", help, Some(Unit::Other("ratio".into()))).encode(encoder, |metric| {
-            self.each_interval(&mut |window, device, done| {
-                let entitled = done.flows.iter().map(|flow| flow.entitled).sum();
-                let labels = [("device", &*device.name), ("window", window)];
-                put_gauge(metric, &labels, ratio(entitled, done.served))
-            })
-        })
+        let head = |suffix: &str| format!("{name}{suffix}{{").into_bytes();
+        let bucket = |end_ns: &u64| {
+            let mut text = head("_bucket");
+            text.extend_from_slice(b"le=\"");
+            put_point(&mut text, *end_ns);
+            text.extend_from_slice(b"\",");
+            text
+        };
+        let plain = if kind == "counter" { "_total" } else { "" };
+        let mut buckets = Vec::new();
+        if kind == "histogram" {
+            buckets.extend(BUCKET_ENDS_NS.iter().map(bucket));
+            buckets.push([&*head("_bucket"), b"le=\"+Inf\","].concat());
+        }
+        Heads { plain: head(plain), sum: head("_sum"), count: head("_count"), buckets }
     }
+}
 
-    fn each_interval(
-        &self,
-        each: &mut dyn FnMut(&str, &DeviceStats, &DeviceInterval) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        self.intervals.iter().try_for_each(|(window, interval)| {
-            let mut devices = self.stats.devices.iter().zip(&interval.devices);
-            devices.try_for_each(|(device, done)| each(window, device, done))
-        })
+/// Part of a whole in billionths, rounded to the nearest; 0 of nothing.
+fn billionths(part: u64, whole: u64) -> u64 {
+    let whole = u128::from(whole);
+    let nearest = (u128::from(part) * 1_000_000_000 + whole / 2).checked_div(whole).unwrap_or(0);
+    u64::try_from(nearest).unwrap_or(u64::MAX)
+}
+
+fn put_escaped(out: &mut Vec<u8>, text: &str) {
+    for byte in text.bytes() {
+        match byte {
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            byte => out.push(byte),
+        }
     }
+}
+
+fn put_window(out: &mut Vec<u8>, window: &str) {
+    out.extend_from_slice(b",window=\"");
+    out.extend_from_slice(window.as_bytes());
+    out.push(b'"');
+}
+
+/// A line with a count.
+#[inline]
+fn put_count(out: &mut Vec<u8>, head: &[u8], labels: &[u8], value: u64) {
+    out.extend_from_slice(head);
+    out.extend_from_slice(labels);
+    out.extend_from_slice(b"} ");
+    put_digits(out, value);
+    out.push(b'\n');
+}
+
+/// A line with a number that is whole, where others need not be.
+fn put_whole(out: &mut Vec<u8>, head: &[u8], labels: &[u8], value: u64) {
+    out.extend_from_slice(head);
+    out.extend_from_slice(labels);
+    out.extend_from_slice(b"} ");
+    put_digits(out, value);
+    out.extend_from_slice(b".0\n");
+}
+
+/// A line with a number of billionths: seconds of nanoseconds.
+fn put_billionths(out: &mut Vec<u8>, head: &[u8], labels: &[u8], value: u64) {
+    out.extend_from_slice(head);
+    out.extend_from_slice(labels);
+    out.extend_from_slice(b"} ");
+    put_point(out, value);
+    out.push(b'\n');
+}
+
+fn put_histogram(out: &mut Vec<u8>, heads: &Heads, labels: &[u8], seen: &Latencies, sum_ns: u64) {
+    put_billionths(out, &heads.sum, labels, sum_ns);
+    let counts = seen.counts();
+    put_count(out, &heads.count, labels, counts.iter().sum());
+    let (mut below, mut next) = (0, 0);
+    let ends = BUCKET_ENDS_NS.into_iter().map(|end_ns| index_of(end_ns - 1) + 1).chain([usize::MAX]);
+    for (head, end) in heads.buckets.iter().zip(ends) {
+        let end = end.min(counts.len());
+        below += counts[next..end.max(next)].iter().sum::<u64>();
+        next = end.max(next);
+        put_count(out, head, labels, below);
+    }
+}
+
+/// "0.016384" of 16 384 000 billionths: at least one digit after the point, and no 0 that says nothing.
+fn put_point(out: &mut Vec<u8>, billionths: u64) {
+    put_digits(out, billionths / 1_000_000_000);
+    out.push(b'.');
+    let mut rest = billionths % 1_000_000_000;
+    let mut digits = 9;
+    while digits > 1 && rest.is_multiple_of(10) {
+        rest /= 10;
+        digits -= 1;
+    }
+    let at = out.len();
+    out.resize(at + digits, b'0');
+    for place in out[at..].iter_mut().rev() {
+        *place = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+}
+
+/// Pairs of digits from 00 to 99.
+const PAIRS: [u8; 200] = {
+    let mut pairs = [0; 200];
+    let mut number = 0;
+    while number < 100 {
+        pairs[2 * number] = b'0' + (number / 10) as u8;
+        pairs[2 * number + 1] = b'0' + (number % 10) as u8;
+        number += 1;
+    }
+    pairs
+};
+
+/// A whole number.
+#[inline]
+fn put_digits(out: &mut Vec<u8>, mut number: u64) {
+    if number < 10 {
+        return out.push(b'0' + number as u8);
+    }
+    // From the back: two digits at a time.
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    while number >= 10 {
+        let pair = 2 * (number % 100) as usize;
+        at -= 2;
+        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+        number /= 100;
+    }
+    if number > 0 {
+        at -= 1;
+        digits[at] = b'0' + number as u8;
+    }
+    out.extend_from_slice(&digits[at..]);
 }
 
 /// D in force, of a policy that has one.
@@ -336,6 +557,9 @@ pub(crate) fn window_bytes(device: &DeviceStats) -> Option<u64> {
     let found = device.in_force.as_ref().and_then(|found| found.window.as_ref()).map(|state| state.window_bytes);
     device.options.kind.has_window().then(|| found.unwrap_or(device.options.window.bytes()))
 }
+
+#[cfg(test)]
+mod reference;
 
 #[cfg(test)]
 mod tests {
@@ -372,6 +596,72 @@ mod tests {
         has("mqfq_device_health{device=\"fast\",state=\"well\"} 1.0");
         has("mqfq_device_health{device=\"fast\",state=\"failed\"} 0.0");
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    /// A line's number apart from the rest.
+    fn parts(line: &str) -> (&str, f64) {
+        let (rest, number) = line.rsplit_once(' ').unwrap();
+        (rest, number.parse().unwrap())
+    }
+
+    #[test]
+    fn every_line_is_as_prometheus_client_writes_it() {
+        let named = |n: u64| {
+            let name = ["a", "a \"b\"", "c\\d\ne", "t/x", "\u{e4}"][(n % 5) as usize].to_owned() + &n.to_string();
+            let mut one = tenant(&name, 1 + n, n * n * 7919, n * 1_234_567, n * 97);
+            (0..n).for_each(|more| one.stats.queued_ns.record_n(1 << (more % 40), more));
+            one.stats.oldest_ns = (n % 3 == 1).then_some(n);
+            (one.stats.under_way, one.stats.failed, one.stats.completed[2]) = (n, u64::MAX / (n + 1), n % 2);
+            one
+        };
+        let scrape = || {
+            let mut history = History::default();
+            history.push(&stats(1, (0..40).map(|n| tenant(&named(n).name, 100, 0, 0, 0)).collect()));
+            let mut now = stats(2, (0..40).map(named).collect());
+            let mut other = now.devices[0].clone();
+            other.name = "slow".into();
+            now.devices.push(other);
+            history.push(&now);
+            // Of who has come since nothing is known.
+            now.devices[0].flows.push(named(41));
+            let over = |label, seconds| (label, history.over(seconds).unwrap());
+            Scrape { stats: now, intervals: vec![over("1s", 1), over("60s", 60)] }
+        };
+        let (ours, theirs) = (scrape().text(), reference::text(scrape()));
+        assert_eq!(ours.lines().count(), theirs.lines().count());
+        for (one, other) in ours.lines().zip(theirs.lines()) {
+            if one.starts_with('#') {
+                assert_eq!(one, other);
+                continue;
+            }
+            let ((line, number), (other_line, other_number)) = (parts(one), parts(other));
+            assert_eq!(line, other_line);
+            assert!((number - other_number).abs() <= 1e-9 + other_number * 1e-15, "{one}, and there {other}");
+        }
+        let (mut text, mut slices) = (scrape().into_text(), 0);
+        let mut all = Vec::new();
+        while text.slice(&mut all) {
+            slices += 1;
+        }
+        assert!(slices > 1 && all == ours.into_bytes(), "{slices} slices of it are it");
+    }
+
+    #[test]
+    fn numbers_are_written_as_others_write_them() {
+        let shown = |put: fn(&mut Vec<u8>, u64), number| {
+            let mut out = Vec::new();
+            put(&mut out, number);
+            String::from_utf8(out).unwrap()
+        };
+        let powers = (0..20).flat_map(|power| [10u64.pow(power) - 1, 10u64.pow(power), 10u64.pow(power) + 1]);
+        for number in powers.chain([u64::MAX, 1 << 63, 12, 101, 1234567]) {
+            assert_eq!(shown(put_digits, number), number.to_string());
+            let point = shown(put_point, number);
+            let full = format!("{}.{:09}", number / 1_000_000_000, number % 1_000_000_000);
+            let short = full.trim_end_matches('0');
+            assert_eq!(point, if short.ends_with('.') { format!("{short}0") } else { short.to_owned() });
+        }
+        assert_eq!([billionths(1, 3), billionths(2, 3), billionths(7, 0)], [333_333_333, 666_666_667, 0]);
     }
 
     #[test]

@@ -9,9 +9,10 @@
 //!
 //! What reads counters goes to a thread that may wait, not to the one that serves.
 
-use crate::watcher::Watcher;
+use crate::watcher::{Watcher, give_way};
 use crate::{metrics, why};
 use axum::Json;
+use axum::body::{Body, Bytes};
 use axum::extract::Path;
 use axum::http::{Method, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -23,7 +24,8 @@ use mqfq_control::problem::Problem;
 use serde_json::json;
 use std::convert::Infallible;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use std::thread;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 
 /// The page: one file, without anything from elsewhere.
@@ -36,12 +38,18 @@ const PAGE_POLICY: &str =
 /// Streams of snapshots at once.
 pub const STREAMS_MAX: usize = 16;
 
+/// Scrapes at once; others wait for one of them.
+const SCRAPES_MAX: usize = 2;
+
+/// Slices of a scrape that are rendered before a client has taken the ones before.
+const SLICES_AHEAD: usize = 2;
+
 /// All of them, about what `watcher` sees.
 pub fn routes(watcher: &Arc<Watcher>) -> Vec<Route> {
-    let streams = Arc::new(Semaphore::new(STREAMS_MAX));
+    let (streams, scrapes) = (Arc::new(Semaphore::new(STREAMS_MAX)), Arc::new(Semaphore::new(SCRAPES_MAX)));
     let all: [(&str, MethodRouter); 5] = [
         ("/", get(|| async { ([(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)], Html(PAGE)) })),
-        ("/metrics", of(watcher, |watcher| async move { metrics(watcher).await })),
+        ("/metrics", of(watcher, move |watcher| metrics(watcher, scrapes.clone()))),
         ("/v1/live", of(watcher, move |watcher| live(watcher, streams.clone()))),
         ("/v1/why", of(watcher, |watcher| why_all(watcher, None))),
         ("/v1/why/{tenant}", {
@@ -61,11 +69,25 @@ where
     get(move || answer(watcher.clone()))
 }
 
-async fn metrics(watcher: Arc<Watcher>) -> Response {
-    match spawn_blocking(move || watcher.metrics()).await {
-        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
-        Err(_) => broken(),
+/// A thread of its own reads and renders it, which gives way to workers and waits for a client that is slower.
+async fn metrics(watcher: Arc<Watcher>, scrapes: Arc<Semaphore>) -> Response {
+    let Ok(place) = scrapes.acquire_owned().await else { return broken() };
+    let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(SLICES_AHEAD);
+    let render = move || {
+        give_way();
+        let mut text = watcher.scrape();
+        // The watcher is not kept by a client that takes its time.
+        drop(watcher);
+        let mut slice = Vec::new();
+        // A client that leaves takes the receiver with it.
+        while text.slice(&mut slice) && sender.blocking_send(Ok(std::mem::take(&mut slice).into())).is_ok() {}
+        drop(place);
+    };
+    if thread::Builder::new().name("mqfq-scrape".into()).spawn(render).is_err() {
+        return broken();
     }
+    let slices = stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], Body::from_stream(slices)).into_response()
 }
 
 async fn why_all(watcher: Arc<Watcher>, tenant: Option<String>) -> Response {

@@ -2,10 +2,14 @@
 //!
 //! One thread reads the sums once a second and keeps them ([`History`]). While somebody watches ([`Watcher::watch`]) it
 //! reads the latencies too and makes a [`Snapshot`]. A scrape and a *why* read on the thread that asks.
+//!
+//! # Who gives way
+//! What may take long runs on threads of [`NICE`], which the kernel lets on a core of their own or between workers: the
+//! reading once a second, and each scrape. No thread here is bound to a core.
 
 use crate::history::History;
 use crate::live::{self, Snapshot, Until};
-use crate::metrics::Scrape;
+use crate::metrics::{Scrape, Text};
 use crate::source::{Limited, Source};
 use crate::why::{self, Verdict};
 use std::collections::VecDeque;
@@ -16,6 +20,16 @@ use tokio::sync::watch;
 
 /// Between two readings.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// Niceness of threads that give way to workers: where both want a core, the kernel gives it to a worker for nine parts
+/// of ten.
+pub const NICE: i32 = 10;
+
+/// This thread gives way to workers from now on.
+pub fn give_way() {
+    // Where it may not, it is as urgent as the others.
+    let _ = rustix::process::setpriority_process(None, NICE);
+}
 
 /// Looks at a source.
 pub struct Watcher {
@@ -42,6 +56,7 @@ impl Watcher {
         let watcher = Arc::new(Watcher::new(source));
         let weak = Arc::downgrade(&watcher);
         thread::Builder::new().name("mqfq-observe".into()).spawn(move || {
+            give_way();
             while let Some(watcher) = weak.upgrade() {
                 watcher.tick();
                 drop(watcher);
@@ -85,8 +100,8 @@ impl Watcher {
         self.live.subscribe()
     }
 
-    /// The text of `/metrics`.
-    pub fn metrics(&self) -> String {
+    /// The text of `/metrics`, of which nothing is rendered yet.
+    pub fn scrape(&self) -> Text {
         let stats = self.source.stats();
         let state = self.state();
         // Somebody may have come or gone since the last reading.
@@ -94,7 +109,7 @@ impl Watcher {
         let intervals = [("1s", over(1)), ("60s", over(60))];
         drop(state);
         let intervals = intervals.into_iter().filter_map(|(label, interval)| Some((label, interval?))).collect();
-        Scrape { stats, intervals }.text()
+        Scrape { stats, intervals }.into_text()
     }
 
     /// Why the tenants wait, or the one of this name or with this export does: over the last [`why::SECONDS`].
@@ -202,8 +217,9 @@ mod tests {
             (vec!["web".into()], vec!["db/root".to_owned()], vec!["db/root".to_owned()], vec![])
         );
         assert_eq!(watcher.why(None).len(), 2);
-        assert!(
-            watcher.metrics().contains("mqfq_tenant_share_ratio{device=\"fast\",tenant=\"web\",window=\"1s\"} 1.0")
-        );
+        let (mut text, mut metrics) = (watcher.scrape(), Vec::new());
+        while text.slice(&mut metrics) {}
+        let metrics = String::from_utf8(metrics).unwrap();
+        assert!(metrics.contains("mqfq_tenant_share_ratio{device=\"fast\",tenant=\"web\",window=\"1s\"} 1.0"));
     }
 }

@@ -114,6 +114,10 @@ fn filters(level: Level) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
     let own = std::process::id() as libc::c_int;
     needed.insert(libc::SYS_kill, vec![equal(0, own)?]);
     needed.insert(libc::SYS_tgkill, vec![equal(0, own)?]);
+    // Threads that give way to others, each for itself.
+    let itself = |place, value| SeccompCondition::new(place, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value);
+    let gives_way = SeccompRule::new(vec![itself(0, libc::PRIO_PROCESS as u64)?, itself(1, 0)?])?;
+    needed.insert(libc::SYS_setpriority, vec![gives_way]);
     // Threads, and no processes.
     let (mask, thread) = ((NAMESPACES | libc::CLONE_THREAD) as u32, libc::CLONE_THREAD as u64);
     needed.insert(libc::SYS_clone, vec![rule(0, SeccompCmpOp::MaskedEq(mask.into()), thread)?]);
