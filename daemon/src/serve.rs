@@ -353,6 +353,10 @@ fn start_and_serve(
             Some(Upgrades::start(copy(&listening.socket)?, move || before().is_ok(), opened, output.clone())?)
         }
     };
+    let watched_caps = WatchedCaps::default();
+    let watcher =
+        control_sockets.is_some().then(|| observe::start(engine.clone(), watched_caps.clone())).transpose()?;
+    systemd::start_watchdog(&engine, output)?;
     go_on()?;
     let connected = connections.len();
     let replaced = match arrival.taking() {
@@ -367,6 +371,7 @@ fn start_and_serve(
         }
     };
     drop(committed.send(None));
+    let has_replaced = replaced.is_some();
     // Before the first reply.
     arrival.is_over()?;
     listeners.into_iter().flat_map(|(_, listener)| listener.into_clients()).for_each(|client| engine.attach(client));
@@ -383,9 +388,6 @@ fn start_and_serve(
         if output.is_json() { output.report_json(&report) } else { output.report(report.table()) }
     };
     let Prepared { text, control, plan, devices, tenants, exports, caps, .. } = prepared;
-    let watched_caps = WatchedCaps::default();
-    let watcher =
-        control_sockets.is_some().then(|| observe::start(engine.clone(), watched_caps.clone())).transpose()?;
     let routes = watcher.iter().flat_map(routes::routes).collect();
     let devices = plan.devices.iter().map(|(slot, _)| slot).zip(devices).collect();
     let (listeners, output_of_changes) = (live_listeners, output.clone());
@@ -414,8 +416,17 @@ fn start_and_serve(
         serde_json::to_value(report).unwrap_or_default()
     };
     let running = Arc::new(Running::new(engine.clone(), output.clone(), origin, reconciler, Box::new(counters)));
-    let control = if sockets.is_empty() { None } else { Some(control::start(sockets, running.clone(), routes)?) };
-    systemd::start_watchdog(&engine, output)?;
+    let control =
+        if sockets.is_empty() { Ok(None) } else { control::start(sockets, running.clone(), routes).map(Some) };
+    let control = match control {
+        Ok(control) => control,
+        // The clients have nobody else any more.
+        Err(sentence) if has_replaced => {
+            output.note(&format!("nobody listens at [control]: {sentence}"));
+            None
+        }
+        Err(sentence) => return Err(sentence.into()),
+    };
     let status = || running.with_plan(|plan| format!("{} exports, {} workers", plan.exports.len(), engine.workers()));
     systemd::ready(&status());
     // After it: systemd's queue is short.

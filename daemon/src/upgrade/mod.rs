@@ -17,7 +17,10 @@
 //! |---|---|---|
 //! | succeeds | finds `Taken`, also after `hear_no_more` | new |
 //! | fails, the old one says `No` | has given up before (time, or the new one's `No`) | old |
-//! | fails, the old one says nothing | is dead: it cannot have gone on without `No` | new |
+//! | fails, the old one says nothing | is dead | new, unless the state that came is empty by now |
+//!
+//! The old one makes the state empty before it goes on, and says `No` then. So one that hears no `No`, because it did not
+//! read for as long as the old one tried, does not go on with what was so at that time.
 //!
 //! # Who may end when
 //! | killed | before it holds still | while it holds still, before `Taken` | after `Taken` |
@@ -91,12 +94,11 @@ fn memory_file(bytes: &[u8]) -> io::Result<File> {
 }
 
 /// All of such a file.
-fn read_memory_file(file: OwnedFd) -> io::Result<Vec<u8>> {
-    let mut file = File::from(file);
+fn read_memory_file(file: &mut File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // The position is shared with whoever wrote it.
-    io::Seek::rewind(&mut file)?;
-    io::Read::read_to_end(&mut file, &mut bytes)?;
+    io::Seek::rewind(file)?;
+    io::Read::read_to_end(file, &mut bytes)?;
     Ok(bytes)
 }
 

@@ -93,13 +93,13 @@ impl Inherited {
     pub fn take(self) -> Result<Taking, String> {
         let pid = self.opened.pid;
         let failed = |why: String| format!("cannot replace process {pid}: {why}");
-        let (luggage, version, link) = match self.from {
-            From::Store(luggage, version) => (luggage, version, None),
+        let (luggage, version, link, state) = match self.from {
+            From::Store(luggage, version) => (luggage, version, None, None),
             From::Running(mut link) => {
                 // As above.
                 let _ = link.send(Kind::Ready, &[], &[]);
-                let (luggage, version) = receive(&mut link).map_err(failed)?;
-                (luggage, version, Some(link))
+                let (luggage, version, state) = receive(&mut link).map_err(failed)?;
+                (luggage, version, Some(link), Some(state))
             }
         };
         // Whether it has ended is asked of the process and not of its number, which may be another's by then.
@@ -107,7 +107,7 @@ impl Inherited {
         let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int;
         // SAFETY: the descriptor is new and nobody else's.
         let process = (process >= 0 && link.is_some()).then(|| unsafe { OwnedFd::from_raw_fd(process) });
-        Ok(Taking { pid, luggage, version, link, process })
+        Ok(Taking { pid, luggage, version, link, state, process })
     }
 
     /// Tells a server that runs why it is not replaced.
@@ -118,7 +118,7 @@ impl Inherited {
     }
 }
 
-fn receive(link: &mut Link) -> Result<(Luggage, u16), String> {
+fn receive(link: &mut Link) -> Result<(Luggage, u16, File), String> {
     let Message { body, descriptors, .. } = link.expect(Kind::State, STATE_MAX)?;
     let count = StateReader::new(0, &body).u32()? as usize;
     let [file] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| "its state came without a file".to_owned())?;
@@ -126,9 +126,11 @@ fn receive(link: &mut Link) -> Result<(Luggage, u16), String> {
     while descriptors.len() < count {
         descriptors.extend(link.expect(Kind::More, ANSWER_MAX)?.descriptors);
     }
+    let mut file = File::from(file);
     let bytes =
-        read_memory_file(file).map_err(|error| format!("its state cannot be read: {}", crate::plain(&error)))?;
-    Ok(Luggage::decode(&bytes, descriptors)?)
+        read_memory_file(&mut file).map_err(|error| format!("its state cannot be read: {}", crate::plain(&error)))?;
+    let (luggage, version) = Luggage::decode(&bytes, descriptors)?;
+    Ok((luggage, version, file))
 }
 
 /// Everything has come, and the other process holds still or has ended.
@@ -141,6 +143,8 @@ pub struct Taking {
     /// The version that its state is of.
     pub version: u16,
     link: Option<Link>,
+    /// Of a server that runs: the file that `luggage` is from, which it makes empty if it serves on.
+    state: Option<File>,
     process: Option<OwnedFd>,
 }
 
@@ -165,8 +169,12 @@ impl Taking {
         {
             // It says why, if it serves on; a dead one says nothing (the head of `mod.rs`).
             match link.receive(ANSWER_MAX) {
-                Ok(None) => {}
-                Err(why) if why == ENDED_IN_THE_MIDDLE => {}
+                Ok(None) if self.is_of_now() => {}
+                Err(why) if why == ENDED_IN_THE_MIDDLE && self.is_of_now() => {}
+                Ok(None) => {
+                    let why = "it has served on since it held still, and ended before it could say so";
+                    return Err(format!("cannot replace process {}: {why}", self.pid));
+                }
                 Ok(Some(Message { body, .. })) => {
                     let why = String::from_utf8_lossy(&body).into_owned();
                     return Err(format!("cannot replace process {}: {why}", self.pid));
@@ -176,6 +184,11 @@ impl Taking {
         }
         let pause_ns = monotonic_ns().saturating_sub(self.luggage.since_ns);
         Ok((Replaced { pid: self.pid, pause_ns }, self.process))
+    }
+
+    /// Nobody has served since the state was made.
+    fn is_of_now(&self) -> bool {
+        self.state.as_ref().is_none_or(|state| state.metadata().is_ok_and(|about| about.len() > 0))
     }
 
     /// Tells a server that runs why it is not replaced.
@@ -204,7 +217,8 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let luggage = Luggage { since_ns: monotonic_ns(), ..Luggage::default() };
         let link = Some(Link::new(ours).unwrap());
-        (Taking { pid: 7, luggage, version: 1, link, process: None }, Link::new(theirs).unwrap())
+        let state = Some(super::super::memory_file(b"state").unwrap());
+        (Taking { pid: 7, luggage, version: 1, link, state, process: None }, Link::new(theirs).unwrap())
     }
 
     #[test]
@@ -226,6 +240,13 @@ mod tests {
         old.hear_no_more();
         drop(old);
         assert!(taking.commit().is_ok(), "the old one has died while it gave up, and so has not gone on");
+
+        let (taking, old) = super::tests::taking();
+        old.hear_no_more();
+        taking.state.as_ref().unwrap().set_len(0).unwrap();
+        drop(old);
+        let late = "cannot replace process 7: it has served on since it held still, and ended before it could say so";
+        assert_eq!(taking.commit().unwrap_err(), late, "its No was not heard, and what came is of the past");
     }
 
     #[test]

@@ -17,6 +17,8 @@ use mqfq_blk::client::PackedClient;
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::Engine;
 use mqfq_blk::state::{RECALLED_SINCE, VERSION, VERSIONS, agree};
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -40,16 +42,24 @@ pub struct Serving {
     /// Devices by name, which come and go.
     pub devices: Mutex<Vec<(String, Arc<dyn Device>)>>,
     /// Numbers of the listeners, and what their addresses are called ([`super::key`]), which come and go.
-    pub listeners: Mutex<Vec<(u64, String)>>,
+    pub listeners: Mutex<BTreeMap<u64, String>>,
     /// Listening sockets that are no front end's, by address.
     pub sockets: Vec<(String, OwnedFd)>,
 }
 
 impl Serving {
     /// From now on it has these.
-    pub fn follow(&self, devices: Vec<(String, Arc<dyn Device>)>, listeners: Vec<(u64, String)>) {
+    pub fn follow(&self, devices: Vec<(String, Arc<dyn Device>)>, listeners: BTreeMap<u64, String>) {
         *self.devices() = devices;
         *self.listeners() = listeners;
+    }
+
+    /// The listener of this number is called so from now on; `None`: there is none.
+    pub fn call(&self, listener: u64, key: Option<String>) {
+        match key {
+            Some(key) => drop(self.listeners().insert(listener, key)),
+            None => drop(self.listeners().remove(&listener)),
+        }
     }
 
     fn devices(&self) -> MutexGuard<'_, Vec<(String, Arc<dyn Device>)>> {
@@ -57,7 +67,7 @@ impl Serving {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Vec<(u64, String)>> {
+    fn listeners(&self) -> MutexGuard<'_, BTreeMap<u64, String>> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +84,7 @@ impl Serving {
             pid: std::process::id(),
             files: self.devices().iter().filter_map(file).collect::<io::Result<_>>()?,
             sockets: self.sockets.iter().map(socket).collect::<io::Result<_>>()?,
-            addresses: self.listeners().iter().map(|(_, address)| address.clone()).collect(),
+            addresses: self.listeners().values().cloned().collect(),
         })
     }
 
@@ -104,7 +114,7 @@ impl Serving {
     pub fn pack(&self, engine: &Engine, version: u16) -> Result<Luggage, String> {
         let since_ns = monotonic_ns();
         engine.pause(version >= RECALLED_SINCE, STILL_MAX)?;
-        let address = |number| self.listeners().iter().find(|(other, _)| *other == number).map(|(_, key)| key.clone());
+        let address = |number| self.listeners().get(&number).cloned();
         let passenger = |client: PackedClient| {
             let PackedClient { listener, is_listener, packed } = client;
             let address = address(listener).ok_or("a connection came by no listener")?;
@@ -229,16 +239,21 @@ fn meet(link: &mut Link, opened: &impl Fn() -> io::Result<Opened>) -> Result<u16
 pub fn hand_over((mut link, version): Ready, engine: &Engine, serving: &Serving) -> Outcome {
     let luggage = match serving.pack(engine, version) {
         Ok(luggage) => luggage,
-        Err(sentence) => return roll_back(link, engine, sentence),
+        Err(sentence) => return roll_back(link, engine, None, sentence),
     };
-    match send(&mut link, luggage, version).and_then(|()| link.expect(Kind::Taken, TAKEN_MAX)) {
+    let (file, descriptors) = match packed(luggage, version) {
+        Ok(packed) => packed,
+        Err(sentence) => return roll_back(link, engine, None, sentence),
+    };
+    match send(&mut link, &file, descriptors).and_then(|()| link.expect(Kind::Taken, TAKEN_MAX)) {
         Ok(_) => Outcome::Replaced(link.process()),
-        Err(sentence) => roll_back(link, engine, sentence),
+        Err(sentence) => roll_back(link, engine, Some(file), sentence),
     }
 }
 
-/// Serves on, unless the new one was faster (see the file's head).
-fn roll_back(mut link: Link, engine: &Engine, sentence: String) -> Outcome {
+/// Serves on, unless the new one was faster (see the file's head). `state` is empty first: whoever reads it later, and
+/// has not heard the No, finds that it is of the past.
+fn roll_back(mut link: Link, engine: &Engine, state: Option<File>, sentence: String) -> Outcome {
     link.hear_no_more();
     let until = Instant::now() + HELLO_MAX;
     // What it sent before, if anything.
@@ -247,15 +262,25 @@ fn roll_back(mut link: Link, engine: &Engine, sentence: String) -> Outcome {
             return Outcome::Replaced(link.process());
         }
     }
+    if let Some(state) = state
+        && let Err(error) = state.set_len(0)
+    {
+        // Nothing forbids it for a file in memory. Whoever has not heard the No would not know.
+        debug_assert!(false, "{error}");
+    }
     link.say_no(&sentence);
     engine.resume();
     Outcome::RolledBack(sentence)
 }
 
-fn send(link: &mut Link, luggage: Luggage, version: u16) -> Result<(), String> {
-    let failed = |error: io::Error| format!("the other process did not take the state: {}", crate::plain(&error));
+fn packed(luggage: Luggage, version: u16) -> Result<(File, Vec<OwnedFd>), String> {
     let (bytes, descriptors) = luggage.encode(version);
     let file = memory_file(&bytes).map_err(|error| format!("no memory for the state: {}", crate::plain(&error)))?;
+    Ok((file, descriptors))
+}
+
+fn send(link: &mut Link, file: &File, descriptors: Vec<OwnedFd>) -> Result<(), String> {
+    let failed = |error: io::Error| format!("the other process did not take the state: {}", crate::plain(&error));
     let count = u32::try_from(descriptors.len()).map_err(|_| "too many descriptors".to_owned())?;
     link.send(Kind::State, &count.to_be_bytes(), &[file.as_fd()]).map_err(failed)?;
     for part in descriptors.chunks(DESCRIPTORS_MAX) {
