@@ -196,16 +196,18 @@ impl Ledger {
     /// have other values.
     pub fn follow(&self, state: &mut State, kind: Kind, name: &str, now_in_force: Map<String, Value>) {
         state.revision = self.revision;
-        let things = state.things.get_mut(kind.plural()).into_iter().flatten();
         let Some(configured) = self.document.thing(kind, name) else { return };
-        for thing in things.filter(|thing| thing.name == name) {
+        let things = state.things.entry(kind.plural().to_owned()).or_default();
+        // In the document's order, which is that of names.
+        if let Ok(at) = things.binary_search_by(|thing| thing.name.as_str().cmp(name)) {
+            let thing = &mut things[at];
             let mut in_force = std::mem::take(&mut thing.in_force);
             // Of what nobody uses nothing is in force.
             if !in_force.is_empty() {
-                in_force.extend(now_in_force.clone());
+                in_force.extend(now_in_force);
                 in_force.retain(|_, value| !value.is_null());
             }
-            *thing = self.with_marks(kind, name, configured.clone(), in_force);
+            *thing = self.with_marks(kind, name, configured, in_force);
         }
     }
 
@@ -215,7 +217,7 @@ impl Ledger {
         &self,
         state: &mut State,
         touched: impl IntoIterator<Item = (Kind, &'n str)>,
-        in_force: impl Fn(Kind, &str) -> Map<String, Value>,
+        mut in_force: impl FnMut(Kind, &str) -> Map<String, Value>,
     ) {
         state.revision = self.revision;
         for (kind, name) in touched {

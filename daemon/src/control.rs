@@ -9,13 +9,14 @@
 
 use crate::config::caps;
 use crate::config::control::ControlConfig;
-use crate::config::kept::{Kept, Part};
-use crate::config::{Config, ConfigError, DevicePlan, GroupPlan, HeldFiles, Medium, Plan};
+use crate::config::kept::{Kept, Part, Right};
+use crate::config::{Config, ConfigError, DevicePlan, HeldFiles, Medium, Plan};
 use crate::output::Output;
 use crate::reconcile::{Change, Reconciler, Refusals};
 use crate::upgrade;
 use mqfq_blk::device::Health;
 use mqfq_blk::engine::Engine;
+use mqfq_blk::slots::Slot;
 use mqfq_config::text::shown;
 use mqfq_control::document::Document;
 use mqfq_control::events::Events;
@@ -207,11 +208,12 @@ impl Running {
             return refused(Fault::Conflict, sentence.to_owned());
         }
         // Of a text of somebody's own the order is another one.
-        let kept = if candidate.document.text().1 { None } else { Kept::new(&config) };
+        let kept = if candidate.document.text().1 || proposal.dry_run { None } else { Some(config.clone()) };
         let mut new = match config.check(&HeldFiles { plan: changing.reconciler.plan(), but: None }) {
             Ok(new) => new,
             Err(error) => return (Vec::new(), Err(refusal(&error, &proposal.edit, say(&error)))),
         };
+        let kept = kept.and_then(|config| Kept::new(config, &new));
         let warnings = std::mem::take(&mut new.warnings);
         let Changing { reconciler, ledger, has_warnings, kept: kept_before } = changing;
         if !proposal.dry_run {
@@ -247,7 +249,7 @@ impl Running {
         let [tenant] = &config.tenants[..] else { return None };
         let done = reconciler.set_tenant(name, tenant.weight, tenant.caps)?;
         if let Some(kept) = kept {
-            kept.set(Part::Tenant(name.clone(), Some(Box::new(tenant.clone()))));
+            kept.set_tenant(tenant);
         }
         let changes = narrow.changes.clone();
         let mut in_force: Map<String, Value> = caps::KEYS.iter().map(|key| ((*key).into(), Value::Null)).collect();
@@ -270,9 +272,9 @@ impl Running {
         is_plain && self.shown().closed.is_none()
     }
 
-    /// A change of one tenant or export, which may come or go: the reader reads that section alone, and what is shown
-    /// changes where it must. All are checked together as by [`Running::change`]. `None`: it is another change, would
-    /// be refused or warned about, and nothing was done.
+    /// A change of one tenant or export, which may come or go, at a price that does not grow with the config: the reader
+    /// reads that section alone, it is checked with what it names, and what is shown changes where it must. `None`: it
+    /// is another change, would be refused or warned about, and nothing was done.
     fn propose_one(&self, changing: &mut Changing, proposal: &Proposal) -> Option<Done> {
         let (kind, name) = proposal.edit.thing()?;
         if !self.is_plain(changing, proposal) {
@@ -282,44 +284,40 @@ impl Running {
         let kept = kept.as_mut()?;
         let narrow = ledger.narrow_any(proposal)?;
         let part = Part::of(kind, name, Config::parse(DOCUMENT, &narrow.document.text().0).ok()?)?;
-        let before: Vec<String> = owners(reconciler.plan(), kind, name);
-        let is_split = |plan: &Plan| plan.devices.values().any(|device| !device.groups.is_empty());
-        let was_split = is_split(reconciler.plan());
-        let undo = kept.set(part);
-        let plan = kept.config().clone().check(&HeldFiles { plan: reconciler.plan(), but: None });
-        let Some(plan) = plan.ok().filter(|plan| plan.warnings.is_empty()) else {
-            kept.set(undo);
-            return None;
+        let before = owners(reconciler, kind, name);
+        let right = kept.check(&part, &HeldFiles { plan: reconciler.plan(), but: None })?;
+        let done = match (kind, &right) {
+            (Kind::Tenant, Right::Nothing) => Ok(Vec::new()),
+            (Kind::Tenant, Right::Alone(plan)) => reconciler.propose_tenant(name, plan)?,
+            (_, Right::Alone(plan)) => reconciler.propose_export(name, Some(plan))?,
+            (_, Right::Nothing) => reconciler.propose_export(name, None)?,
         };
-        let done = match reconciler.propose(&plan, false) {
+        let done = match done {
             Ok(done) => done,
             Err(Refusals(sentences)) => {
-                kept.set(undo);
                 let sentence = without_place(&sentences.join("; ")).to_owned();
                 return Some((Vec::new(), Err(Refusal::new(Fault::Conflict, sentence))));
             }
         };
+        kept.set(part, &right);
         let (changes, created) = (narrow.changes.clone(), narrow.created);
         let mut shown = self.shown();
         // Whoever else has it would have it copied.
         shown.document = Arc::default();
         ledger.accept_narrow(narrow, &proposal.by, SystemTime::now());
         shown.document = ledger.document();
-        let plan = reconciler.plan();
-        if was_split || is_split(plan) {
-            // Weights of others may be others.
-            shown.state = Arc::new(state_of(&self.origin, ledger, plan, &self.engine));
-        } else {
-            let after = owners(plan, kind, name);
-            // Tenants and devices of exports: what they have in force may begin or end with one.
-            let with_it =
-                before.iter().chain(&after).flat_map(|name| [(Kind::Tenant, &**name), (Kind::Device, &**name)]);
-            let touched: BTreeSet<(Kind, &str)> = with_it.chain([(kind, name)]).collect();
-            let in_force = in_force(plan, &self.engine, &|kind, name| touched.contains(&(kind, name)));
-            let of = |kind, name: &str| in_force.get(&(kind, name.to_owned())).cloned().unwrap_or_default();
-            ledger.follow_all(Arc::make_mut(&mut shown.state), touched.iter().copied(), of);
-        }
-        debug_assert_eq!(*shown.state, state_of(&self.origin, ledger, plan, &self.engine), "{:?}", proposal.edit);
+        let after = owners(reconciler, kind, name);
+        // Tenants of exports: what they have in force may begin or end with one.
+        let owners = before.iter().chain(&after).map(|tenant| (Kind::Tenant, &**tenant));
+        let touched: BTreeSet<(Kind, &str)> = owners.chain([(kind, name)]).collect();
+        let of = |kind, name: &str| one_in_force(reconciler, kind, name);
+        ledger.follow_all(Arc::make_mut(&mut shown.state), touched.iter().copied(), of);
+        debug_assert_eq!(
+            *shown.state,
+            state_of(&self.origin, ledger, reconciler.plan(), &self.engine),
+            "{:?}",
+            proposal.edit
+        );
         let sentences = done.iter().map(Change::sentence).collect();
         Some((done, Ok(Applied { done: sentences, ..ledger.applied(changes, created, false) })))
     }
@@ -539,86 +537,97 @@ fn state_of(origin: &Origin, ledger: &Ledger, plan: &Plan, engine: &Engine) -> S
     if origin.control.is_none() {
         return State { revision: ledger.revision(), things: BTreeMap::new() };
     }
-    let in_force = in_force(plan, engine, &|_, _| true);
+    let in_force = in_force(plan, engine);
     ledger.state(|kind, name| in_force.get(&(kind, name.to_owned())).cloned().unwrap_or_default())
 }
 
-/// Names of the tenant and the device of an export of this name, as it runs.
-fn owners(plan: &Plan, kind: Kind, name: &str) -> Vec<String> {
-    let own = plan.exports.values().filter(|export| kind == Kind::Export && export.name == name);
-    own.flat_map(|export| {
-        let device = &plan.devices[export.device];
-        [device.config.name.clone(), device.flows[export.flow].tenant.clone()]
-    })
-    .collect()
+/// Name of the tenant of an export of this name, as it runs.
+fn owners(reconciler: &mut Reconciler, kind: Kind, name: &str) -> Option<String> {
+    let slot = reconciler.names().filter(|_| kind == Kind::Export)?.exports.get(name).copied()?;
+    let plan = reconciler.plan();
+    let export = &plan.exports[slot];
+    Some(plan.devices[export.device].flows[export.flow].tenant.clone())
 }
 
-/// What holds of everything that an export uses and that is `wanted`, by the config's keys; sizes in bytes.
-fn in_force(
-    plan: &Plan,
-    engine: &Engine,
-    wanted: &dyn Fn(Kind, &str) -> bool,
-) -> BTreeMap<(Kind, String), Map<String, Value>> {
+/// What holds of a tenant or an export, as [`in_force`] says it, where no groups compete.
+fn one_in_force(reconciler: &mut Reconciler, kind: Kind, name: &str) -> Map<String, Value> {
+    let Some(names) = reconciler.names() else { return Map::new() };
+    let mut keys = Map::new();
+    match kind {
+        Kind::Tenant => {
+            let flows: Vec<(Slot, Slot)> =
+                names.flows.get(name).into_iter().flatten().map(|(device, of)| (*device, of.flow)).collect();
+            let devices = &reconciler.plan().devices;
+            flows.into_iter().for_each(|(device, flow)| flow_in_force(&devices[device], flow, &mut keys));
+        }
+        _ => {
+            let slot = names.exports.get(name).copied();
+            slot.into_iter().for_each(|slot| export_in_force(reconciler.plan(), slot, &mut keys));
+        }
+    }
+    keys
+}
+
+/// What holds of everything that an export uses, by the config's keys; sizes in bytes.
+fn in_force(plan: &Plan, engine: &Engine) -> BTreeMap<(Kind, String), Map<String, Value>> {
     let mut all: BTreeMap<(Kind, String), Map<String, Value>> = BTreeMap::new();
     for (slot, device) in plan.devices.iter() {
-        if wanted(Kind::Device, &device.config.name) {
-            let policy = engine.policy(slot.place());
-            let mut keys = Map::new();
-            keys.insert("policy".into(), policy.kind.name().into());
-            keys.insert("size".into(), device.size_bytes.into());
-            keys.insert("queue-depth".into(), device.config.queue_depth.into());
-            all.insert((Kind::Device, device.config.name.clone()), keys);
-        }
-        groups_in_force(device, wanted, &mut all);
-        for flow in device.flows.values().filter(|flow| wanted(Kind::Tenant, &flow.tenant)) {
-            let keys = all.entry((Kind::Tenant, flow.tenant.clone())).or_default();
-            if flow.export.is_none() {
-                keys.insert("weight".into(), flow.weight.get().into());
-                if let Some(group) = flow.group {
-                    keys.insert("group".into(), device.groups[group.0 as usize].name.clone().into());
-                }
-            }
-            keys.insert("class".into(), flow.class.name().into());
-            keys.insert("staged-requests".into(), flow.staged.requests_max.into());
-            keys.insert("staged-bytes".into(), flow.staged.bytes_max.into());
-            keys.insert("memory".into(), flow.memory_bytes.into());
-            keys.extend(caps::in_force(flow.caps));
+        let policy = engine.policy(slot.place());
+        let keys = all.entry((Kind::Device, device.config.name.clone())).or_default();
+        keys.insert("policy".into(), policy.kind.name().into());
+        keys.insert("size".into(), device.size_bytes.into());
+        keys.insert("queue-depth".into(), device.config.queue_depth.into());
+        groups_in_force(device, &mut all);
+        for (slot, flow) in device.flows.iter() {
+            flow_in_force(device, slot, all.entry((Kind::Tenant, flow.tenant.clone())).or_default());
         }
     }
-    for export in plan.exports.values().filter(|export| wanted(Kind::Export, &export.name)) {
-        let device = &plan.devices[export.device];
-        let flow = &device.flows[export.flow];
-        let mut keys = Map::new();
-        keys.insert("device".into(), device.config.name.clone().into());
-        keys.insert("tenant".into(), flow.tenant.clone().into());
-        keys.insert("offset".into(), export.offset_bytes.into());
-        keys.insert("size".into(), export.size_bytes.into());
-        keys.insert("read-only".into(), export.read_only.into());
-        keys.extend(caps::in_force(export.caps));
-        if flow.export.is_some() {
-            keys.insert("weight".into(), flow.weight.get().into());
-        }
-        all.insert((Kind::Export, export.name.clone()), keys);
-    }
-    for (address, exports) in &plan.listeners {
-        for export in exports.iter().filter(|export| wanted(Kind::Export, &plan.exports[**export].name)) {
-            let keys = all.entry((Kind::Export, plan.exports[*export].name.clone())).or_default();
-            let addresses = keys.entry(address.front_end().name()).or_insert_with(|| json!([]));
-            addresses.as_array_mut().expect("made as one").push(address.to_string().into());
-        }
+    for (slot, export) in plan.exports.iter() {
+        export_in_force(plan, slot, all.entry((Kind::Export, export.name.clone())).or_default());
     }
     all
 }
 
+/// The same of a tenant on a device.
+fn flow_in_force(device: &DevicePlan, slot: Slot, keys: &mut Map<String, Value>) {
+    let flow = &device.flows[slot];
+    if flow.export.is_none() {
+        keys.insert("weight".into(), flow.weight.get().into());
+        if let Some(group) = flow.group {
+            keys.insert("group".into(), device.groups[group.0 as usize].name.clone().into());
+        }
+    }
+    keys.insert("class".into(), flow.class.name().into());
+    keys.insert("staged-requests".into(), flow.staged.requests_max.into());
+    keys.insert("staged-bytes".into(), flow.staged.bytes_max.into());
+    keys.insert("memory".into(), flow.memory_bytes.into());
+    keys.extend(caps::in_force(flow.caps));
+}
+
+/// The same of an export.
+fn export_in_force(plan: &Plan, slot: Slot, keys: &mut Map<String, Value>) {
+    let export = &plan.exports[slot];
+    let device = &plan.devices[export.device];
+    let flow = &device.flows[export.flow];
+    keys.insert("device".into(), device.config.name.clone().into());
+    keys.insert("tenant".into(), flow.tenant.clone().into());
+    keys.insert("offset".into(), export.offset_bytes.into());
+    keys.insert("size".into(), export.size_bytes.into());
+    keys.insert("read-only".into(), export.read_only.into());
+    keys.extend(caps::in_force(export.caps));
+    if flow.export.is_some() {
+        keys.insert("weight".into(), flow.weight.get().into());
+    }
+    for address in &export.addresses {
+        let addresses = keys.entry(address.front_end().name()).or_insert_with(|| json!([]));
+        addresses.as_array_mut().expect("made as one").push(address.to_string().into());
+    }
+}
+
 /// The same of groups, and of tenants whose exports are flows.
-fn groups_in_force(
-    device: &DevicePlan,
-    wanted: &dyn Fn(Kind, &str) -> bool,
-    all: &mut BTreeMap<(Kind, String), Map<String, Value>>,
-) {
-    let kind = |group: &GroupPlan| if group.is_tenant { Kind::Tenant } else { Kind::Group };
-    for group in device.groups.iter().filter(|group| wanted(kind(group), &group.name)) {
-        let kind = kind(group);
+fn groups_in_force(device: &DevicePlan, all: &mut BTreeMap<(Kind, String), Map<String, Value>>) {
+    for group in &device.groups {
+        let kind = if group.is_tenant { Kind::Tenant } else { Kind::Group };
         let keys = all.entry((kind, group.name.clone())).or_default();
         keys.insert("weight".into(), group.weight.get().into());
         if let Some(parent) = group.parent {

@@ -65,13 +65,49 @@ impl Tenants {
     /// As [`Tenants::new`].
     pub fn add(&mut self, plan: &Plan) -> Result<(), String> {
         for (name, bytes_max) in memory_limits(plan) {
-            if !self.by_name.contains_key(name) {
-                let id = self.ids.insert(()).map_err(|NoPlace| format!("more than {PLACES_MAX} tenants"))?;
-                let tenant = Tenant { id: TenantId(id), memory: self.server.tenant(bytes_max) };
-                self.by_name.insert(name.to_owned(), tenant);
-            }
+            self.come(name, bytes_max)?;
         }
         Ok(())
+    }
+
+    /// Has one more, and shares nothing out yet. True: it was not there.
+    ///
+    /// # Errors
+    /// As [`Tenants::new`].
+    pub fn come(&mut self, name: &str, bytes_max: u64) -> Result<bool, String> {
+        if self.by_name.contains_key(name) {
+            return Ok(false);
+        }
+        let id = self.ids.insert(()).map_err(|NoPlace| format!("more than {PLACES_MAX} tenants"))?;
+        let tenant = Tenant { id: TenantId(id), memory: self.server.tenant(bytes_max) };
+        self.by_name.insert(name.to_owned(), tenant);
+        Ok(true)
+    }
+
+    /// Has one less, and shares nothing out yet.
+    pub fn go(&mut self, name: &str) {
+        if let Some(tenant) = self.by_name.remove(name) {
+            self.ids.remove(tenant.id.0);
+        }
+    }
+
+    /// Shares the server's memory out among those that it has.
+    pub fn share(&self, server_bytes: u64) {
+        let limits = MemoryLimits { server_bytes, tenants: self.by_name.len() };
+        self.server.share_again(limits, self.by_name.values().map(|tenant| &*tenant.memory));
+    }
+
+    /// One may hold so much from now on.
+    pub fn limit(&self, name: &str, bytes_max: u64) {
+        if let Some(tenant) = self.by_name.get(name) {
+            self.server.limit(&tenant.memory, bytes_max);
+        }
+    }
+
+    /// Those of `plan` are there, and no others.
+    #[cfg(debug_assertions)]
+    pub fn are_of(&self, plan: &Plan) -> bool {
+        self.by_name.keys().eq(memory_limits(plan).into_keys())
     }
 
     /// Has those of `plan` alone, and shares the memory out among them as it says.
@@ -103,20 +139,15 @@ pub fn exports(
 ) -> Result<Exports, String> {
     let one = |(slot, export): (Slot, &ExportPlan)| {
         let plan = &plan.devices[export.device];
-        let name = &plan.flows[export.flow].tenant;
-        let Tenant { id, memory } = tenants.by_name[name].clone();
-        let door = before.get(&slot).map(|export| export.door.clone()).unwrap_or_default();
-        if !before.contains_key(&slot) {
-            door.admit(export.clients.clone());
-        }
-        let whose = Whose { id: ExportId(slot), tenant: id, memory, caps: caps.of(&export.name, name), door };
+        let tenant = &plan.flows[export.flow].tenant;
+        let whose = Whose::new(slot, export, tenant, (tenants, caps), before.get(&slot));
         Ok((slot, fit(export, whose, plan, &*device(export.device))?))
     };
     plan.exports.iter().map(one).collect()
 }
 
 /// Which export it is, and whose.
-struct Whose {
+pub struct Whose {
     id: ExportId,
     tenant: TenantId,
     memory: Arc<TenantMemory>,
@@ -124,8 +155,29 @@ struct Whose {
     door: Door,
 }
 
-/// The export as the front end wants it, if it fits the device as it turned out to be.
-fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
+impl Whose {
+    /// An export of a tenant that is there. It keeps the door that it had `before`.
+    pub fn new(
+        slot: Slot,
+        export: &ExportPlan,
+        tenant: &str,
+        (tenants, caps): (&Tenants, &LiveCaps),
+        before: Option<&Export>,
+    ) -> Whose {
+        let Tenant { id, memory } = tenants.by_name[tenant].clone();
+        let door = before.map(|export| export.door.clone()).unwrap_or_default();
+        if before.is_none() {
+            door.admit(export.clients.clone());
+        }
+        Whose { id: ExportId(slot), tenant: id, memory, caps: caps.of(&export.name, tenant), door }
+    }
+}
+
+/// The export as the front end wants it.
+///
+/// # Errors
+/// One sentence: it does not fit the device as that turned out to be.
+pub fn fit(export: &ExportPlan, whose: Whose, plan: &DevicePlan, device: &dyn Device) -> Result<Export, String> {
     let info = device.info();
     let name = &plan.config.name;
     let (offset_bytes, size_bytes) = (export.offset_bytes, export.size_bytes);
@@ -262,6 +314,23 @@ impl Owners {
         self.lock().get(export).cloned()
     }
 
+    /// Those of `plan`, and no others.
+    #[cfg(debug_assertions)]
+    pub fn are_of(&self, plan: &Plan) -> bool {
+        let other = Owners::new(plan);
+        *self.lock() == *other.lock()
+    }
+
+    /// One more, or one that is another's now.
+    pub fn come(&self, export: &str, tenant: &str) {
+        self.lock().insert(export.to_owned(), tenant.to_owned());
+    }
+
+    /// One less.
+    pub fn go(&self, export: &str) {
+        self.lock().remove(export);
+    }
+
     /// Those of `plan` alone.
     pub fn follow(&self, plan: &Plan) {
         let tenant = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].tenant.clone();
@@ -309,6 +378,11 @@ impl Trust {
         modes.extend(plan.modes.iter().map(|(address, mode)| (address.clone(), *mode)));
     }
 
+    /// Knows an address less.
+    pub fn forget(&self, address: &str) {
+        self.modes.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
+    }
+
     /// Has those of `plan` alone, and handshakes begin with its material.
     pub fn follow(&self, plan: &TrustPlan) {
         *self.modes.lock().unwrap_or_else(PoisonError::into_inner) = plan.modes.clone();
@@ -326,7 +400,8 @@ pub type MakeOptions = Arc<dyn Fn(&ExportAddress) -> ListenOptions + Send + Sync
 
 /// The listeners that there are.
 pub struct Listeners {
-    all: Vec<LiveListener>,
+    /// By front end and how the address is written, of which there is one way for each.
+    all: BTreeMap<String, LiveListener>,
     counts: ListenerCounts,
     options: MakeOptions,
     since: Arc<LimitsSince>,
@@ -335,7 +410,7 @@ pub struct Listeners {
 impl Listeners {
     /// None. `options` makes those of each, which all have `since`.
     pub fn new(options: MakeOptions, since: Arc<LimitsSince>) -> Listeners {
-        Listeners { all: Vec::new(), counts: ListenerCounts::default(), options, since }
+        Listeners { all: BTreeMap::new(), counts: ListenerCounts::default(), options, since }
     }
 
     /// Gives those who come from now on the limits of `server`, and sockets that are there the permissions, if those
@@ -347,7 +422,7 @@ impl Listeners {
             let set = std::fs::set_permissions(path, Permissions::from_mode(server.socket_mode));
             set.err().map(|error| format!("cannot set the permissions of {}: {}", path.display(), crate::plain(&error)))
         };
-        let files = self.all.iter().filter_map(|listener| listener.file.as_ref());
+        let files = self.all.values().filter_map(|listener| listener.file.as_ref());
         files.filter(|_| server.socket_mode != before.socket_mode).filter_map(set_mode).collect()
     }
 
@@ -370,19 +445,26 @@ impl Listeners {
         // A front end that numbers no listeners has one for each address all the same.
         let key = if number == u64::MAX { u64::MAX - self.all.len() as u64 } else { number };
         self.counts.lock().insert(key, (listener.address(), listener.stats()));
-        self.all.push(LiveListener { address, number, table, places, file });
+        self.all.insert(format!("{address:?}"), LiveListener { address, number, table, places, file });
     }
 
     /// The one of an address.
     pub fn of(&self, address: &ExportAddress) -> Option<&LiveListener> {
-        self.all.iter().find(|listener| listener.address == *address)
+        self.all.get(&format!("{address:?}"))
+    }
+
+    /// Takes the one of an address out.
+    pub fn take(&mut self, address: &ExportAddress) -> Option<LiveListener> {
+        let gone = self.all.remove(&format!("{address:?}"))?;
+        self.counts.lock().remove(&gone.number);
+        Some(gone)
     }
 
     /// Takes those out that `addresses` do not name.
     pub fn keep(&mut self, addresses: &[&ExportAddress]) -> Vec<LiveListener> {
         let keys: BTreeSet<String> = addresses.iter().map(|address| format!("{address:?}")).collect();
         let gone: Vec<LiveListener> =
-            self.all.extract_if(.., |listener| !keys.contains(&format!("{:?}", listener.address))).collect();
+            self.all.extract_if(.., |key, _| !keys.contains(key)).map(|(_, listener)| listener).collect();
         gone.iter().for_each(|listener| drop(self.counts.lock().remove(&listener.number)));
         gone
     }

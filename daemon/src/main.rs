@@ -12,6 +12,8 @@ mod devices;
 mod files;
 mod in_force;
 mod live;
+#[cfg(test)]
+mod live_bytes;
 mod live_demo;
 mod log_format;
 mod observe;

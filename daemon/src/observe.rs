@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// # Errors
 /// One sentence: the thread cannot be started.
 pub fn start(engine: Arc<Engine>, caps: WatchedCaps) -> Result<Arc<Watcher>, String> {
-    let limited = move || caps.waited();
+    let clock = engine.clone();
+    let limited = move || caps.waited(clock.clock().now_ns());
     Watcher::start(Arc::new(Running { engine, limited }))
         .map_err(|error| format!("cannot start a thread: {}", crate::plain(&error)))
 }

@@ -27,14 +27,18 @@
 //! who has made it are kept by the control plane (`control/src/ledger.rs`).
 
 mod difference;
+mod names;
+mod narrow;
 mod unended;
 
 pub use difference::Change;
+pub use names::Names;
 
 use crate::config::caps::{WatchedCaps, Whose};
-use crate::config::{DevicePlan, FlowPlan, LiveCaps, Plan};
+use crate::config::{DevicePlan, ExportPlan, FlowPlan, LiveCaps, Plan};
 use crate::devices;
 use crate::live::{self, Exports, Listeners, LiveListener, Owners, Tenants, Trust};
+use crate::log_format::{About, Level};
 use crate::output::Output;
 use crate::trouble::TroubleCounts;
 use crate::upgrade::{self, Serving};
@@ -45,11 +49,12 @@ use mqfq_blk::client::{MakeClient, Remains};
 use mqfq_blk::device::Device;
 use mqfq_blk::engine::Engine;
 use mqfq_blk::slots::Slot;
-use mqfq_front::export::{Export, ExportTable};
+use mqfq_front::export::{Door, Export, ExportTable};
 use mqfq_front::front_end::{self, ExportAddress, Listener};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use unended::Unended;
 
@@ -80,6 +85,8 @@ pub struct Reconciler {
     unended: Unended,
     /// Exports that wait for such bytes, and how many they have meanwhile, from their beginning; 0: nobody gets them.
     waiting: BTreeMap<Slot, u64>,
+    /// Of the plan. `None`: nobody has asked since it was another one as a whole.
+    names: Option<Names>,
 }
 
 /// What stands behind the plan.
@@ -129,7 +136,7 @@ impl Reconciler {
     pub fn new(plan: Plan, engine: Arc<Engine>, things: Things) -> Reconciler {
         things.watched_caps.follow(&things.caps, &plan);
         let (closed, unended, waiting) = (Vec::new(), Unended::default(), BTreeMap::new());
-        Reconciler { plan, engine, things, closed, unended, waiting }
+        Reconciler { plan, engine, things, closed, unended, waiting, names: None }
     }
 
     /// What is in force.
@@ -164,6 +171,7 @@ impl Reconciler {
             })?;
         }
         self.plan = target;
+        self.names = None;
         self.things.watched_caps.follow(&self.things.caps, &self.plan);
         Ok(changes)
     }
@@ -175,7 +183,11 @@ impl Reconciler {
         let flows = |(slot, device): (Slot, &DevicePlan)| {
             device.flows.iter().filter(is_its).map(|(flow, _)| (slot, flow)).collect::<Vec<_>>()
         };
-        let flows: Vec<(Slot, Slot)> = self.plan.devices.iter().flat_map(flows).collect();
+        let named = self.names().map(|names| {
+            let flows = names.flows.get(tenant).into_iter().flatten();
+            flows.map(|(device, of)| (*device, of.flow)).collect()
+        });
+        let flows: Vec<(Slot, Slot)> = named.unwrap_or_else(|| self.plan.devices.iter().flat_map(flows).collect());
         let has_groups = |(device, flow): &(Slot, Slot)| {
             let device = &self.plan.devices[*device];
             !device.groups.is_empty() || device.flows[*flow].export.is_some()
@@ -198,7 +210,7 @@ impl Reconciler {
         }
         if let Some(had) = had.filter(|had| *had != caps) {
             changes.push(difference::of_caps(Whose::Tenant(tenant.to_owned()), had, caps));
-            self.things.caps.set_tenant(&self.engine, tenant, caps);
+            self.things.caps.set(&self.engine, &Whose::Tenant(tenant.to_owned()), caps);
         }
         Some(changes)
     }
@@ -281,12 +293,13 @@ impl Reconciler {
     /// Listeners that come, of which nobody has let a client in.
     fn bind(&self, target: &Plan) -> Result<Vec<Bound>, String> {
         let is_new = |(address, _): &&(ExportAddress, Vec<Slot>)| self.things.listeners.of(address).is_none();
-        let bind = |(address, _): &(ExportAddress, Vec<Slot>)| {
-            let table = Arc::new(ExportTable::new([])?);
-            let listener = self.things.listeners.listen(address, table.clone())?;
-            Ok(Bound { address: address.clone(), table, listener })
-        };
-        target.listeners.iter().filter(is_new).map(bind).collect()
+        target.listeners.iter().filter(is_new).map(|(address, _)| self.bind_one(address)).collect()
+    }
+
+    fn bind_one(&self, address: &ExportAddress) -> Result<Bound, String> {
+        let table = Arc::new(ExportTable::new([])?);
+        let listener = self.things.listeners.listen(address, table.clone())?;
+        Ok(Bound { address: address.clone(), table, listener })
     }
 
     fn patience(&self) -> Duration {
@@ -334,10 +347,15 @@ impl Reconciler {
     }
 
     /// A step goes back. That it cannot is said; then the device goes on with what it has, which reports show.
-    fn take_back(&self, step: Made) {
+    fn take_back(&mut self, step: Made) {
         let patience = self.patience();
         let result = match step {
-            Made::Device(slot) => self.engine.remove_device(slot.place(), patience),
+            Made::Device(slot) => {
+                let gone = self.engine.remove_device(slot.place(), patience);
+                // If it hangs by now nobody gets its index before it has ended.
+                self.unended.device(slot, gone.is_ok());
+                gone
+            }
             Made::Flows(slot) => {
                 let plan = &self.plan.devices[slot];
                 self.engine.set_flows(slot.place(), &live::flows(plan), &live::grouping(plan), patience)
@@ -363,15 +381,7 @@ impl Reconciler {
     fn commit(&mut self, target: &Plan, devices: BTreeMap<Slot, Arc<dyn Device>>, exports: Exports, bound: Vec<Bound>) {
         let grace = Duration::from_secs(target.server.drain_s);
         let addresses: Vec<&ExportAddress> = target.listeners.iter().map(|(address, _)| address).collect();
-        for gone in self.things.listeners.keep(&addresses) {
-            if !front_end::close_listener(&self.engine, gone.number, grace) {
-                let (address, grace_s) = (&gone.address, grace.as_secs());
-                self.things.output.note(&format!("{address} was not gone within {grace_s} s: its requests fail now"));
-            }
-            // A replacement would have them go on at another address, with its exports and without TLS if it has none.
-            gone.places.iter().for_each(|places| places.close_handshakes());
-            self.closed.push(gone);
-        }
+        self.things.listeners.keep(&addresses).into_iter().for_each(|gone| self.close(gone, grace));
         self.things.trust.follow(&target.trust);
         self.drain_exports(target, grace);
         self.resize(target, &exports, grace);
@@ -399,6 +409,30 @@ impl Reconciler {
         self.things.serving.follow(self.things.devices.iter().map(named).collect(), listening);
     }
 
+    /// Nobody comes by a listener any more that is no longer one of them.
+    fn close(&mut self, gone: LiveListener, grace: Duration) {
+        if !front_end::close_listener(&self.engine, gone.number, grace) {
+            let (address, grace_s) = (&gone.address, grace.as_secs());
+            self.things.output.note(&format!("{address} was not gone within {grace_s} s: its requests fail now"));
+        }
+        // A replacement would have them go on at another address, with its exports and without TLS if it has none.
+        gone.places.iter().for_each(|places| places.close_handshakes());
+        self.closed.push(gone);
+    }
+
+    /// Listeners that are gone are forgotten with the last who has come by them; until then another process would have
+    /// those at another address.
+    fn follow_closed(&mut self) {
+        // Ours, and one of each connection.
+        let is_over =
+            |closed: &mut LiveListener| !closed.places.as_ref().is_some_and(|places| Arc::strong_count(places) > 1);
+        let over: Vec<LiveListener> = self.closed.extract_if(.., is_over).collect();
+        over.iter().for_each(|closed| self.things.serving.call(closed.number, None));
+        for closed in &self.closed {
+            self.things.serving.call(closed.number, key_elsewhere(&self.plan, closed));
+        }
+    }
+
     /// Exports that go take no new clients, and those that they have are drained.
     fn drain_exports(&mut self, target: &Plan, grace: Duration) {
         let gone = self.things.exports.iter().filter(|(slot, _)| target.exports.get(**slot).is_none());
@@ -409,26 +443,35 @@ impl Reconciler {
             let engine = &self.engine;
             std::thread::scope(|scope| {
                 let drain = |(_, export): &'_ (Slot, Export)| front_end::drain_export(engine, export, grace);
-                let drains: Vec<_> = some.iter().map(|export| scope.spawn(move || drain(export))).collect();
-                let in_time = drains.into_iter().map(|drain| drain.join().unwrap_or(false));
+                let spawn = |export| std::thread::Builder::new().spawn_scoped(scope, move || drain(export));
+                let drains: Vec<_> = some.iter().map(spawn).collect();
+                let join = |(drained, export): (std::io::Result<ScopedJoinHandle<'_, bool>>, &_)| match drained {
+                    Ok(drain) => drain.join().unwrap_or(false),
+                    // There is no thread to be had: one after another.
+                    Err(_) => drain(export),
+                };
+                let in_time = drains.into_iter().zip(some).map(join);
                 late.extend(some.iter().zip(in_time).filter(|(_, in_time)| !in_time).map(|(export, _)| export));
             });
         }
-        for (slot, export) in late {
-            let plan = &self.plan.exports[*slot];
-            let range = plan.offset_bytes..plan.offset_bytes + export.size_now_bytes();
-            let (name, grace_s) = (mqfq_config::text::shown(&export.name), grace.as_secs());
-            self.things.output.note(&match self.unended.bytes(&self.engine, plan.device, range, &export.name) {
-                true => format!(
-                    "export {name} is gone, and its device has not ended all of its requests: its bytes are nobody's \
-                     until it has"
-                ),
-                false => format!(
-                    "some clients of export {name}, which is gone, did not take their replies within {grace_s} s and \
-                     were disconnected"
-                ),
-            });
-        }
+        late.into_iter().for_each(|(slot, export)| self.tell_late(*slot, export, grace));
+    }
+
+    /// Clients of an export that goes were still there after `grace`.
+    fn tell_late(&mut self, slot: Slot, export: &Export, grace: Duration) {
+        let plan = &self.plan.exports[slot];
+        let range = plan.offset_bytes..plan.offset_bytes + export.size_now_bytes();
+        let (name, grace_s) = (mqfq_config::text::shown(&export.name), grace.as_secs());
+        self.things.output.note(&match self.unended.bytes(&self.engine, plan.device, range, &export.name) {
+            true => format!(
+                "export {name} is gone, and its device has not ended all of its requests: its bytes are nobody's until \
+                 it has"
+            ),
+            false => format!(
+                "some clients of export {name}, which is gone, did not take their replies within {grace_s} s and were \
+                 disconnected"
+            ),
+        });
     }
 
     /// Each takes its clients from now on. Those that stay have their new size and access; of one that shrinks nothing
@@ -437,39 +480,54 @@ impl Reconciler {
         let waited = std::mem::take(&mut self.waiting);
         let size = |slot: Slot| self.plan.exports.get(slot).map_or(0, |before| before.size_bytes);
         let had = |slot: Slot| waited.get(&slot).copied().unwrap_or_else(|| size(slot));
-        for (slot, export) in target.exports.iter() {
-            let (had, door) = (had(slot), &exports[&slot].door);
-            door.admit(export.clients.clone());
-            if self.plan.exports.get(slot).is_some_and(|before| before.read_only != export.read_only) {
-                door.set_read_only(export.read_only);
-            }
-            if had > export.size_bytes {
-                door.resize(export.size_bytes);
-                let range = export.offset_bytes + export.size_bytes..export.offset_bytes + had;
-                let beyond = Remains::Bytes(range.start, range.end);
-                let ended = self.engine.await_end(export.device.place(), beyond, grace);
-                if let Err(reason) = ended
-                    && self.unended.bytes(&self.engine, export.device, range, &export.name)
-                {
-                    let name = mqfq_config::text::shown(&export.name);
-                    let sentence = format!("export {name} shrank: {reason}, and what it had is nobody's until they do");
-                    self.things.output.note(&sentence);
-                }
-            }
+        let was_read_only = |slot: Slot| self.plan.exports.get(slot).map(|before| before.read_only);
+        let all: Vec<_> =
+            target.exports.iter().map(|(slot, export)| (slot, export, had(slot), was_read_only(slot))).collect();
+        for (slot, export, had, was_read_only) in &all {
+            self.shrink(*was_read_only, *had, export, &exports[slot].door, grace);
         }
-        for (slot, export) in target.exports.iter().filter(|(slot, export)| had(*slot) < export.size_bytes) {
-            let (had, name) = (had(slot), mqfq_config::text::shown(&export.name));
-            let door = &exports[&slot].door;
-            if self.unended.is_in_the_way(export, had) {
-                self.waiting.insert(slot, had);
-                let later = "the next change or reload that finds them free offers them";
-                self.things.output.note(&format!("export {name} waits for its bytes: {later}"));
-                if had > 0 {
-                    door.resize(had);
-                }
-            } else if had > 0 {
-                door.resize(export.size_bytes);
+        for (slot, export, had, _) in all {
+            self.grow(slot, had, export, &exports[&slot].door);
+        }
+    }
+
+    /// An export that `had` so many bytes takes its clients from now on, and has its access; if it has fewer bytes,
+    /// nothing is under way beyond its end, or it is nobody's there.
+    fn shrink(&mut self, was_read_only: Option<bool>, had: u64, export: &ExportPlan, door: &Door, grace: Duration) {
+        door.admit(export.clients.clone());
+        if was_read_only.is_some_and(|was| was != export.read_only) {
+            door.set_read_only(export.read_only);
+        }
+        if had <= export.size_bytes {
+            return;
+        }
+        door.resize(export.size_bytes);
+        let range = export.offset_bytes + export.size_bytes..export.offset_bytes + had;
+        let beyond = Remains::Bytes(range.start, range.end);
+        if let Err(reason) = self.engine.await_end(export.device.place(), beyond, grace)
+            && self.unended.bytes(&self.engine, export.device, range, &export.name)
+        {
+            let name = mqfq_config::text::shown(&export.name);
+            let sentence = format!("export {name} shrank: {reason}, and what it had is nobody's until they do");
+            self.things.output.note(&sentence);
+        }
+    }
+
+    /// If it has more bytes than it `had`, it has them from now on, or waits for those that are not to be had yet.
+    fn grow(&mut self, slot: Slot, had: u64, export: &ExportPlan, door: &Door) {
+        if had >= export.size_bytes {
+            return;
+        }
+        let name = mqfq_config::text::shown(&export.name);
+        if self.unended.is_in_the_way(export, had) {
+            self.waiting.insert(slot, had);
+            let later = "the next change or reload that finds them free offers them";
+            self.things.output.note(&format!("export {name} waits for its bytes: {later}"));
+            if had > 0 {
+                door.resize(had);
             }
+        } else if had > 0 {
+            door.resize(export.size_bytes);
         }
     }
 
@@ -504,7 +562,9 @@ impl Reconciler {
     fn name_devices(&self, target: &Plan, devices: &BTreeMap<Slot, Arc<dyn Device>>) {
         for (slot, device) in devices {
             let name = target.devices[*slot].config.name.clone();
-            self.things.trouble.name(slot.place(), &name);
+            if let Some((before, line)) = self.things.trouble.name(slot.place(), &name) {
+                self.things.output.say(Level::Warning, About::device(&before), &line);
+            }
             self.things.watch.add(&name, device);
         }
     }

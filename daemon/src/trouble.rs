@@ -41,9 +41,13 @@ impl TroubleCounts {
         TroubleCounts { untold, names: Mutex::new(names.into_iter().enumerate().collect()) }
     }
 
-    /// The device of this index is called so from now on.
-    pub fn name(&self, device: usize, name: &str) {
-        self.names().insert(device.min(DEVICES_MAX - 1), name.to_owned());
+    /// The device of this index is called so from now on; a line that is to be told of the one that was called
+    /// otherwise before, if there is one. What was counted for that one is not counted for the next.
+    #[must_use = "it is told nowhere else"]
+    pub fn name(&self, device: usize, name: &str) -> Option<(String, String)> {
+        let place = device.min(DEVICES_MAX - 1);
+        let before = self.names().insert(place, name.to_owned()).filter(|before| before != name)?;
+        self.line(place, before)
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeMap<usize, String>> {
@@ -62,24 +66,23 @@ impl TroubleCounts {
     /// A line for each device of which there is something new.
     fn take(&self) -> impl Iterator<Item = (String, String)> {
         let names = self.names().clone();
-        names.into_iter().filter_map(|(device, name)| {
-            let untold = &self.untold[device.min(DEVICES_MAX - 1)];
-            // Relaxed: see `add`.
-            let [timeouts, resets, stuck] =
-                [&untold.timeouts, &untold.resets, &untold.stuck].map(|count| count.swap(0, Ordering::Relaxed));
-            let parts = [(timeouts, "timed out"), (stuck, "are stuck, the device can neither abort nor reset them")];
-            let commands: Vec<String> = parts
-                .iter()
-                .filter(|(count, _)| *count > 0)
-                .map(|(count, what)| format!("{count} commands {what}"))
-                .chain((resets > 0).then(|| format!("its queue was reset {resets} times")))
-                .collect();
-            if commands.is_empty() {
-                return None;
-            }
-            let line = format!("device {name}: {}", commands.join(", "));
-            Some((name, line))
-        })
+        names.into_iter().filter_map(|(device, name)| self.line(device, name))
+    }
+
+    /// What is new of the device in this place, which is called `name`.
+    fn line(&self, device: usize, name: String) -> Option<(String, String)> {
+        let untold = &self.untold[device.min(DEVICES_MAX - 1)];
+        // Relaxed: see `add`.
+        let [timeouts, resets, stuck] =
+            [&untold.timeouts, &untold.resets, &untold.stuck].map(|count| count.swap(0, Ordering::Relaxed));
+        let parts = [(timeouts, "timed out"), (stuck, "are stuck, the device can neither abort nor reset them")];
+        let commands: Vec<String> = parts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} commands {what}"))
+            .chain((resets > 0).then(|| format!("its queue was reset {resets} times")))
+            .collect();
+        (!commands.is_empty()).then(|| (name.clone(), format!("device {name}: {}", commands.join(", "))))
     }
 }
 
@@ -141,5 +144,10 @@ mod tests {
         counts.add(0, timeouts(4));
         let slow = "device slow: 1 commands are stuck, the device can neither abort nor reset them, its queue was reset 2 times";
         assert_eq!(lines(), ["device fast: 6 commands timed out", slow]);
+        counts.add(1, timeouts(7));
+        let told = counts.name(1, "next").map(|(_, line)| line);
+        assert_eq!(told.as_deref(), Some("device slow: 7 commands timed out"), "the next one has not had them");
+        counts.add(1, timeouts(1));
+        assert_eq!((counts.name(1, "next"), lines()), (None, vec!["device next: 1 commands timed out".to_owned()]));
     }
 }

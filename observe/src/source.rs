@@ -8,9 +8,12 @@ use std::sync::Arc;
 pub struct Limited {
     /// Name of the tenant, or of its export if exports have weights.
     pub tenant: String,
+    /// The export whose limit it is. `None`: it is the tenant's.
+    pub export: Option<String>,
     /// The config's key: `max-iops`.
     pub key: String,
-    /// Time during which it held requests back, ns, since the start.
+    /// Time during which it held requests back, ns, since the start: workers that it held back at the same time count
+    /// once, and one that it still holds back counts.
     pub waited_ns: u64,
 }
 

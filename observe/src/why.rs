@@ -113,7 +113,10 @@ pub struct Others {
 pub fn judge(case: &Case) -> (Row, String) {
     let Case { tenant, elapsed_ns, flow, .. } = case;
     let seconds = (elapsed_ns / 1_000_000_000).max(1);
-    if flow.requests == 0 && case.under_way == 0 {
+    // Of who waits for a limit nothing is under way yet.
+    let is_limited = |(_, waited_ns): &(String, u64)| waited_ns.saturating_mul(10) >= *elapsed_ns;
+    let limited = case.limited.as_ref().filter(|limited| is_limited(limited));
+    if flow.requests == 0 && case.under_way == 0 && limited.is_none() {
         return (Row::Idle, format!("{tenant} is idle: it asked for nothing in the last {seconds} s"));
     }
     if flow.requests == 0 && case.oldest_ns >= OVERDUE_NS {
@@ -123,9 +126,7 @@ pub fn judge(case: &Case) -> (Row, String) {
         );
         return (Row::NoAnswer, sentence);
     }
-    if let Some((key, waited_ns)) = &case.limited
-        && waited_ns.saturating_mul(10) >= *elapsed_ns
-    {
+    if let Some((key, waited_ns)) = limited {
         let percent = (waited_ns * 100 / elapsed_ns.max(&1)).min(100);
         let sentence = format!("{tenant} is limited by its own {key}: that held it back for {percent}% of the time");
         return (Row::OwnLimit, sentence);
@@ -295,7 +296,8 @@ pub fn verdicts(
             // The one that held it back for longest. A tenant's is that of its exports, too.
             let own = limited.iter().filter(|limit| is_of(&named.name, &limit.tenant));
             let waited = own.map(|limit| {
-                let is_same = |other: &&Limited| (&other.tenant, &other.key) == (&limit.tenant, &limit.key);
+                let of = |limit: &Limited| (limit.tenant.clone(), limit.export.clone(), limit.key.clone());
+                let is_same = |other: &&Limited| of(other) == of(limit);
                 let earlier_ns = before.iter().find(is_same).map_or(0, |before| before.waited_ns);
                 (limit.key.clone(), limit.waited_ns.saturating_sub(earlier_ns))
             });

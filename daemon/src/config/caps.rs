@@ -73,11 +73,30 @@ impl LiveCaps {
         }
     }
 
-    /// From now on a tenant may do what `limits` say.
-    pub fn set_tenant(&self, engine: &Engine, tenant: &str, limits: CapLimits) {
-        if let Some(cap) = self.0.get(&Whose::Tenant(tenant.to_owned())) {
+    /// From now on somebody who is there may do what `limits` say.
+    pub fn set(&self, engine: &Engine, whose: &Whose, limits: CapLimits) {
+        if let Some(cap) = self.0.get(whose).filter(|cap| cap.limits() != limits) {
             engine.set_cap(cap, limits);
         }
+    }
+
+    /// Has one for somebody as well. True: it had none.
+    pub fn come(&mut self, whose: Whose, limits: CapLimits) -> bool {
+        let count = self.0.len();
+        self.0.entry(whose).or_insert_with(|| Cap::new(limits));
+        self.0.len() > count
+    }
+
+    /// Has none for somebody.
+    pub fn go(&mut self, whose: &Whose) {
+        self.0.remove(whose);
+    }
+
+    /// There is one for each whom `plan` names, with its limits, and no other.
+    #[cfg(debug_assertions)]
+    pub fn are_of(&self, plan: &Plan) -> bool {
+        let limits = limits(plan);
+        self.0.len() == limits.len() && self.0.iter().all(|(whose, cap)| limits.get(whose) == Some(&cap.limits()))
     }
 
     /// From now on they allow what `plan` says, and there are no others.
@@ -93,23 +112,32 @@ impl LiveCaps {
     }
 }
 
-/// One limit of a cap, and whose it is.
+/// A cap, and whose it is: name of the flow or, of a tenant whose exports have weights, of all its flows together.
 struct WatchedCap {
-    /// Name of the flow or, of a tenant whose exports have weights, of all its flows together.
     tenant: String,
-    key: &'static str,
     cap: Arc<Cap>,
-    limit: Capped,
 }
 
 /// The limits of all caps of a running server, for who watches it. Clones are of one list.
 #[derive(Clone, Default)]
-pub struct WatchedCaps(Arc<Mutex<Vec<WatchedCap>>>);
+pub struct WatchedCaps(Arc<Mutex<BTreeMap<Whose, WatchedCap>>>);
 
 impl WatchedCaps {
-    fn all(&self) -> MutexGuard<'_, Vec<WatchedCap>> {
-        // The list is put in place as a whole.
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Whose, WatchedCap>> {
+        // It is whole after each statement.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of `caps` as well, which somebody of the flow or tenant of this name has.
+    pub fn come(&self, caps: &LiveCaps, whose: Whose, tenant: &str) {
+        if let Some(cap) = caps.0.get(&whose) {
+            self.all().insert(whose, WatchedCap { tenant: tenant.to_owned(), cap: cap.clone() });
+        }
+    }
+
+    /// One less.
+    pub fn go(&self, whose: &Whose) {
+        self.all().remove(whose);
     }
 
     /// From now on they are those of `caps`, whose exports and tenants are the plan's.
@@ -117,29 +145,32 @@ impl WatchedCaps {
         let flow = |export: &ExportPlan| plan.devices[export.device].flows[export.flow].name();
         let flow_of: BTreeMap<&str, String> =
             plan.exports.values().map(|export| (export.name.as_str(), flow(export))).collect();
-        let limits = [(MAX_IOPS, Capped::Iops), (MAX_BYTES_PER_S, Capped::Bytes)];
-        let whole = |(whose, cap): (&Whose, &Arc<Cap>)| match whose {
-            Whose::Tenant(tenant) => Some((tenant.clone(), cap.clone())),
-            Whose::Export(export) => Some((flow_of.get(export.as_str())?.clone(), cap.clone())),
+        let watched = |(whose, cap): (&Whose, &Arc<Cap>)| {
+            let tenant = match whose {
+                Whose::Tenant(tenant) => tenant.clone(),
+                Whose::Export(export) => flow_of.get(export.as_str())?.clone(),
+            };
+            Some((whose.clone(), WatchedCap { tenant, cap: cap.clone() }))
         };
-        let both = |(tenant, cap): (String, Arc<Cap>)| {
-            limits.map(|(key, limit)| WatchedCap { tenant: tenant.clone(), key, cap: cap.clone(), limit })
-        };
-        *self.all() = caps.0.iter().filter_map(whole).flat_map(both).collect();
+        *self.all() = caps.0.iter().filter_map(watched).collect();
     }
 
-    /// How long they have held tenants back, of each that has: a tenant's exports together, where it is one flow.
-    pub fn waited(&self) -> Vec<Limited> {
-        let mut all: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
-        for WatchedCap { tenant, key, cap, limit } in self.all().iter() {
-            let waited_ns = cap.waits(*limit).wait_ns;
-            if waited_ns > 0 {
-                *all.entry((tenant.clone(), *key)).or_default() += waited_ns;
-            }
-        }
-        let limited =
-            |((tenant, key), waited_ns): ((String, &str), u64)| Limited { tenant, key: key.to_owned(), waited_ns };
-        all.into_iter().map(limited).collect()
+    /// How long they have held tenants back until now, of each that has.
+    pub fn waited(&self, now_ns: u64) -> Vec<Limited> {
+        let of = |(whose, WatchedCap { tenant, cap }): (&Whose, &WatchedCap)| {
+            let export = match whose {
+                Whose::Tenant(_) => None,
+                Whose::Export(export) => Some(export.clone()),
+            };
+            let limits = [(MAX_IOPS, Capped::Iops), (MAX_BYTES_PER_S, Capped::Bytes)];
+            let limited = |(key, limit): (&str, Capped)| {
+                let waited_ns = cap.held_ns(limit, now_ns);
+                let (tenant, export, key) = (tenant.clone(), export.clone(), key.to_owned());
+                (waited_ns > 0).then_some(Limited { tenant, export, key, waited_ns })
+            };
+            limits.map(limited)
+        };
+        self.all().iter().flat_map(of).flatten().collect()
     }
 }
 

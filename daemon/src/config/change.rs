@@ -251,7 +251,7 @@ fn line(groups: &[GroupPlan], group: GroupId) -> Vec<String> {
 }
 
 /// The same but for the policy and the flows. Every field is named, so that a new one is a decision.
-fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
+pub fn same_device(old: &DevicePlan, new: &DevicePlan) -> bool {
     let DevicePlan { config, size_bytes, read_only: _, flows: _, groups: _ } = old;
     let DeviceConfig { name, place: _, medium, policy: _, queue_depth, queues, path, cost, profile: _ } = config;
     let same_medium = match (medium, &new.config.medium) {

@@ -116,6 +116,8 @@ pub struct ExportPlan {
     pub caps: CapLimits,
     /// Who may have it.
     pub clients: Arc<Access>,
+    /// Where it is served, as configured.
+    pub addresses: Vec<ExportAddress>,
 }
 
 /// What the machine says of a path; a trait so that the checks are tested without files.
@@ -197,6 +199,11 @@ impl Config {
     /// A name that no section has, an export past its device's end, exports that overlap, a file that is missing, more
     /// tenants of a device or exports than there may be.
     pub fn check(self, files: &dyn Files) -> Result<Plan, ConfigError> {
+        self.check_with(files, true)
+    }
+
+    /// The same; whether the files of `[tls]` are looked at.
+    pub(super) fn check_with(self, files: &dyn Files, reads_tls: bool) -> Result<Plan, ConfigError> {
         if self.exports.is_empty() {
             return Err(self.place.error("no [export.NAME] section, at least one is needed"));
         }
@@ -206,7 +213,7 @@ impl Config {
         addresses::refuse_collisions(&self.exports)?;
         addresses::refuse_without_root(&self.exports, &self.server.privilege)?;
         let mut warnings = Vec::new();
-        let trust = self.trust(&mut warnings)?;
+        let trust = self.trust(reads_tls, &mut warnings)?;
         let clients = self.clients()?;
         let mut used = self.used(&ranges);
         refuse_unwritable(&self.devices, &used, files)?;
@@ -276,6 +283,7 @@ impl Config {
                 payload_bytes_max: export.payload_bytes_max,
                 caps: export.caps,
                 clients,
+                addresses: export.addresses.iter().map(|address| address.value.clone()).collect(),
             });
             let too_many =
                 |NoPlace| place.error(format!("there are more exports than server.exports-max, {exports_max}"));

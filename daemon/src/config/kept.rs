@@ -1,16 +1,112 @@
-//! A config that stays read: one section of it becomes another without the others being read again.
+//! A config that stays read: one section of it becomes another without the others being read or checked again.
 //!
-//! Answers: which config is it that the control plane's document says, after a change of one tenant or one export? The
-//! checks of everything together ([`Config::check`]) are made as of any config.
+//! Answers: may a tenant or an export be what a change says, and which plan is that? A section agrees with the others if
+//! it agrees with the few that it names, and collides with none. So those that it names are checked together with it, as
+//! a config of their own ([`Config::check`]), and what it could collide with is looked up beside the config:
 //!
-//! Invariant: it is what the reader makes of the whole document, but for the lines
-//! (`a_section_after_the_other_is_the_same_as_all_of_them_at_once`).
+//! ```text
+//!   export   its tenant and its device             ranges of that device · who listens where · sections of addresses
+//!   tenant   its exports and their devices
+//! ```
+//! Whatever is not right for certain is for the check of everything, which has the sentence about it.
+//!
+//! Invariant: it is what the reader makes of the whole document, but for the lines, and what is right here is right
+//! there (`a_section_after_the_other_is_the_same_as_all_of_them_at_once`).
 
+use super::check::{Files, Plan, Range};
+use super::overlap::Ranges;
 use super::{Config, ExportConfig, TenantConfig};
 use mqfq_control::Kind;
+use mqfq_front::front_end::ExportAddress;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Of a document that was written from tables, so that its sections are in the order of their names.
-pub struct Kept(Config);
+/// Of a document that was written from tables, so that its sections are in the order of their names; without groups and
+/// without weights of exports, by which others would have other flows.
+pub struct Kept {
+    /// All but tenants and exports.
+    rest: Config,
+    tenants: BTreeMap<String, TenantConfig>,
+    exports: BTreeMap<String, ExportConfig>,
+    uses: Uses,
+}
+
+/// What exports have, by what two of them cannot have both.
+#[derive(Default)]
+struct Uses {
+    /// By name, where an export lies.
+    at: BTreeMap<String, Range>,
+    /// By device.
+    ranges: BTreeMap<String, Ranges>,
+    /// By claim, and by front end and text: the address, and how many exports are served there.
+    addresses: BTreeMap<String, (ExportAddress, usize)>,
+    /// By text alone, how many exports are served there.
+    served: BTreeMap<String, usize>,
+    /// By tenant.
+    of_tenant: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What an address is found by: addresses that collide have one of these in common.
+fn resources(address: &ExportAddress) -> impl Iterator<Item = String> {
+    address.address().claim().into_iter().chain([format!("{address:?}")])
+}
+
+/// One more or less.
+fn count<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, more: bool) {
+    let mut entry = match counts.entry(key) {
+        Entry::Occupied(entry) => entry,
+        Entry::Vacant(entry) => entry.insert_entry(0),
+    };
+    *entry.get_mut() = if more { *entry.get() + 1 } else { *entry.get() - 1 };
+    if *entry.get() == 0 {
+        entry.remove();
+    }
+}
+
+impl Uses {
+    fn add(&mut self, export: &ExportConfig, range: Range) {
+        self.ranges.entry(export.device.value.clone()).or_default().add(&range, export.shared);
+        self.at.insert(export.name.clone(), range);
+        for address in export.addresses.iter().map(|located| &located.value) {
+            resources(address).for_each(|key| self.addresses.entry(key).or_insert_with(|| (address.clone(), 0)).1 += 1);
+            count(&mut self.served, address.to_string(), true);
+        }
+        self.of_tenant.entry(export.tenant.value.clone()).or_default().insert(export.name.clone());
+    }
+
+    fn remove(&mut self, export: &ExportConfig) -> Option<Range> {
+        let range = self.at.remove(&export.name)?;
+        if let Some(ranges) = self.ranges.get_mut(&export.device.value) {
+            ranges.remove(&range, export.shared);
+        }
+        for address in export.addresses.iter().map(|located| &located.value) {
+            for key in resources(address) {
+                if let Entry::Occupied(mut same) = self.addresses.entry(key) {
+                    same.get_mut().1 -= 1;
+                    if same.get().1 == 0 {
+                        same.remove();
+                    }
+                }
+            }
+            count(&mut self.served, address.to_string(), false);
+        }
+        if let Some(exports) = self.of_tenant.get_mut(&export.tenant.value) {
+            exports.remove(&export.name);
+        }
+        Some(range)
+    }
+
+    /// An export that is not among them would collide with none of them.
+    fn has_room(&self, export: &ExportConfig, range: &Range) -> bool {
+        let is_free = |address: &ExportAddress| {
+            !resources(address)
+                .filter_map(|key| self.addresses.get(&key))
+                .any(|(other, _)| address.collides_with(other))
+        };
+        self.ranges.get(&export.device.value).is_none_or(|ranges| ranges.has_room(range, export.shared))
+            && export.addresses.iter().all(|address| is_free(&address.value))
+    }
+}
 
 /// One section, or that there is none of this name.
 pub enum Part {
@@ -31,57 +127,163 @@ impl Part {
     }
 }
 
+/// A section that is right.
+pub enum Right {
+    /// Nothing is in force of it: an export that goes, a tenant without exports.
+    Nothing,
+    /// The plan of what it names, alone: of a tenant its exports, of an export itself.
+    Alone(Box<Plan>),
+}
+
 impl Kept {
-    /// `None`: it has groups, which are known by their numbers, or another order.
-    pub fn new(config: &Config) -> Option<Kept> {
+    /// Of a config, and the plan that it was found to be. `None`: it has groups or weights of exports, or another order.
+    pub fn new(config: Config, plan: &Plan) -> Option<Kept> {
         let is_in_order = config.tenants.is_sorted_by(|one, other| one.name < other.name)
             && config.exports.is_sorted_by(|one, other| one.name < other.name);
-        (is_in_order && config.groups.all().is_empty()).then(|| Kept(config.clone()))
+        let has_weights = config.exports.iter().any(|export| export.weight.is_some());
+        if !is_in_order || has_weights || !config.groups.all().is_empty() {
+            return None;
+        }
+        let mut uses = Uses::default();
+        // The plan is in the config's order.
+        for (export, found) in config.exports.iter().zip(plan.exports.values()) {
+            uses.add(export, range(found.offset_bytes, found.size_bytes));
+        }
+        let mut rest = config;
+        let (tenants, exports) = (std::mem::take(&mut rest.tenants), std::mem::take(&mut rest.exports));
+        Some(Kept {
+            tenants: tenants.into_iter().map(|tenant| (tenant.name.clone(), tenant)).collect(),
+            exports: exports.into_iter().map(|export| (export.name.clone(), export)).collect(),
+            rest,
+            uses,
+        })
+    }
+
+    /// A section instead of the one of its name, if it is right for certain.
+    pub fn check(&mut self, part: &Part, files: &dyn Files) -> Option<Right> {
+        match part {
+            Part::Tenant(name, new) => {
+                let exports = self.uses.of_tenant.get(name).filter(|exports| !exports.is_empty());
+                match (exports, new) {
+                    (None, _) => Some(Right::Nothing),
+                    (Some(_), None) => None,
+                    (Some(exports), Some(tenant)) => {
+                        let exports = exports.iter().map(|export| self.exports[export].clone()).collect();
+                        self.alone(tenant, exports, files).map(Right::Alone)
+                    }
+                }
+            }
+            Part::Export(name, None) => {
+                let export = self.exports.get(name)?;
+                let is_last = self.uses.ranges.get(&export.device.value).is_none_or(|ranges| ranges.len() == 1);
+                (!is_last && self.leaves_nothing(export, &[])).then_some(Right::Nothing)
+            }
+            Part::Export(name, Some(export)) => {
+                if export.weight.is_some() {
+                    return None;
+                }
+                let tenant = self.tenants.get(&export.tenant.value)?;
+                let plan = self.alone(tenant, vec![(**export).clone()], files)?;
+                let found = plan.exports.values().next()?;
+                let range = range(found.offset_bytes, found.size_bytes);
+                let Some(old) = self.exports.get(name) else {
+                    return self.uses.has_room(export, &range).then_some(Right::Alone(plan));
+                };
+                let texts: Vec<String> = export.addresses.iter().map(|address| address.value.to_string()).collect();
+                if old.device.value != export.device.value || !self.leaves_nothing(old, &texts) {
+                    return None;
+                }
+                // It does not collide with what it is now.
+                let before = self.uses.remove(old)?;
+                let has_room = self.uses.has_room(export, &range);
+                self.uses.add(old, before);
+                has_room.then_some(Right::Alone(plan))
+            }
+        }
+    }
+
+    /// Each address of an export that is also one of `stay`, or another's, or that no section is about.
+    fn leaves_nothing(&self, export: &ExportConfig, stay: &[String]) -> bool {
+        let mut all = export.addresses.iter().map(|address| address.value.to_string());
+        all.all(|text| {
+            stay.contains(&text) || self.uses.served.get(&text) != Some(&1) || !self.rest.trust.is_about(&text)
+        })
+    }
+
+    /// A tenant and exports of it as a config of their own, with the devices that they name. `None`: they are not right,
+    /// or there is something to be warned about.
+    fn alone(&self, tenant: &TenantConfig, exports: Vec<ExportConfig>, files: &dyn Files) -> Option<Box<Plan>> {
+        let names: BTreeSet<&str> = exports.iter().map(|export| &*export.device.value).collect();
+        let texts: BTreeSet<String> =
+            exports.iter().flat_map(|export| &export.addresses).map(|address| address.value.to_string()).collect();
+        let devices = self.rest.devices.iter().filter(|device| names.contains(&*device.name)).cloned().collect();
+        let config = Config {
+            server: self.rest.server.clone(),
+            trust: self.rest.trust.of(&|text| texts.contains(text)),
+            control: None,
+            devices,
+            groups: self.rest.groups.clone(),
+            tenants: vec![tenant.clone()],
+            exports,
+            place: self.rest.place.clone(),
+        };
+        let plan = config.check_with(files, false).ok()?;
+        plan.warnings.is_empty().then(|| Box::new(plan))
+    }
+
+    /// A section that was found to be right is so from now on.
+    pub fn set(&mut self, part: Part, right: &Right) {
+        match part {
+            Part::Tenant(name, None) => drop(self.tenants.remove(&name)),
+            Part::Tenant(name, Some(tenant)) => drop(self.tenants.insert(name, *tenant)),
+            Part::Export(name, new) => {
+                if let Some(old) = self.exports.remove(&name) {
+                    self.uses.remove(&old);
+                }
+                let found = match right {
+                    Right::Alone(plan) => plan.exports.values().next(),
+                    Right::Nothing => None,
+                };
+                if let (Some(export), Some(found)) = (new, found) {
+                    self.uses.add(&export, range(found.offset_bytes, found.size_bytes));
+                    self.exports.insert(name, *export);
+                }
+            }
+        }
+    }
+
+    /// A tenant has these weight and caps from now on.
+    pub fn set_tenant(&mut self, tenant: &TenantConfig) {
+        self.tenants.insert(tenant.name.clone(), tenant.clone());
     }
 
     /// All of it.
-    pub fn config(&self) -> &Config {
-        &self.0
-    }
-
-    /// A section is another one; what undoes that.
-    pub fn set(&mut self, part: Part) -> Part {
-        match part {
-            Part::Tenant(name, new) => {
-                let old = replace(&mut self.0.tenants, &name, |tenant| &tenant.name, new);
-                Part::Tenant(name, old)
-            }
-            Part::Export(name, new) => {
-                let old = replace(&mut self.0.exports, &name, |export| &export.name, new);
-                Part::Export(name, old)
-            }
+    #[cfg(test)]
+    fn config(&self) -> Config {
+        Config {
+            tenants: self.tenants.values().cloned().collect(),
+            exports: self.exports.values().cloned().collect(),
+            ..self.rest.clone()
         }
     }
 }
 
-/// The one of this name, which is there no more.
-fn replace<T>(all: &mut Vec<T>, name: &str, name_of: impl Fn(&T) -> &String, new: Option<Box<T>>) -> Option<Box<T>> {
-    match (all.binary_search_by(|one| name_of(one).as_str().cmp(name)), new) {
-        (Ok(at), Some(new)) => Some(Box::new(std::mem::replace(&mut all[at], *new))),
-        (Ok(at), None) => Some(Box::new(all.remove(at))),
-        (Err(at), Some(new)) => {
-            all.insert(at, *new);
-            None
-        }
-        (Err(_), None) => None,
-    }
+/// Bytes of a device, whichever.
+fn range(start: u64, length: u64) -> Range {
+    Range { device: 0, tenant: 0, start, end: start + length }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::RealFiles;
     use super::*;
+    use mqfq_blk::slots::Slot;
     use mqfq_control::Edit;
     use mqfq_control::document::Document;
     use mqfq_testing::Random;
     use serde_json::{Map, Value, json};
 
-    /// Two devices, and an export that stays, for there must be one.
+    /// Two devices, an export that stays, for there must be one, and one that may be the last of its device and address.
     const START: &str = "[device.d]
 kind = \"memory\"
 size = \"1MiB\"
@@ -94,6 +296,14 @@ device = \"d\"
 tenant = \"base\"
 offset = \"512KiB\"
 nbd = \"unix:/base\"
+[address.\"unix:/1\"]
+tls = \"off\"
+[export.kept]
+device = \"e\"
+tenant = \"base\"
+offset = \"768KiB\"
+size = \"4KiB\"
+nbd = [\"unix:/base\", \"unix:/1\"]
 ";
 
     fn keys(value: Value) -> Map<String, Value> {
@@ -104,15 +314,19 @@ nbd = \"unix:/base\"
     /// that there are not.
     fn edit(random: &mut Random) -> Edit {
         let mut one_of = |most: u64| random.below(most);
-        let name = ["a", "b", "c.d", "z"][one_of(4) as usize].to_owned();
+        let name = ["a", "b", "c.d", "kept"][one_of(4) as usize].to_owned();
         let tenants =
             [json!({ "weight": 7 }), json!({}), json!({ "class": "idle", "max-iops": 9 }), json!({ "no": 1 })];
         let tenant = keys(tenants[one_of(4) as usize].clone());
         let (device, whose) = (["d", "e"][one_of(2) as usize], ["a", "b", "c.d", "none"][one_of(4) as usize]);
         let (offset, size) = (one_of(8) * 4096, (1 + one_of(3)) * 4096);
-        let export = keys(json!({
-            "device": device, "tenant": whose, "offset": offset, "size": size, "nbd": format!("unix:/{}", one_of(3)),
+        let addresses = ["unix:/0", "unix:/1", "unix:/2", "unix:/base", "tcp:127.0.0.1:7", "tcp:0.0.0.0:7"];
+        let mut export = keys(json!({
+            "device": device, "tenant": whose, "offset": offset, "size": size, "nbd": addresses[one_of(6) as usize],
+            "shared": one_of(3) == 0,
         }));
+        let more = [json!({}), json!({ "vhost-user": "unix:/0" }), json!({ "weight": 7 }), json!({ "allow-uids": 7 })];
+        export.extend(keys(more[(one_of(12) as usize).saturating_sub(8)].clone()));
         match one_of(6) {
             0 => Edit::Put(Kind::Tenant, name, tenant),
             1 => Edit::Patch(Kind::Tenant, name, tenant),
@@ -134,10 +348,12 @@ nbd = \"unix:/base\"
     fn a_section_after_the_other_is_the_same_as_all_of_them_at_once() {
         let read = |document: &Document| Config::parse("config", &document.text().0);
         let mut document = Document::from_json(&Document::parse(START).unwrap().to_json()).unwrap();
-        let mut kept = Kept::new(&read(&document).unwrap()).unwrap();
+        let plan = |config: Config| config.check(&RealFiles);
+        let first = read(&document).unwrap();
+        let mut kept = Kept::new(first.clone(), &plan(first).unwrap()).unwrap();
         let mut random = Random::new(7);
-        let (mut taken, mut refused) = (0, 0);
-        for _ in 0..400 {
+        let (mut taken, mut refused, mut long) = (0, 0, 0);
+        for _ in 0..1500 {
             let edit = edit(&mut random);
             let (kind, name) = edit.thing().unwrap();
             let Ok(whole) = document.edited(&edit) else { continue };
@@ -149,24 +365,42 @@ nbd = \"unix:/base\"
             assert_eq!(alone.is_ok(), all.is_ok(), "what is wrong with a section is wrong with it alone");
             let (Ok(alone), Ok(all)) = (alone, all) else { continue };
             let before = format!("{:?}", kept.config());
-            let undo = kept.set(Part::of(kind, name, alone).unwrap());
-            assert_eq!(without_lines(&format!("{:?}", kept.config())), without_lines(&format!("{all:?}")));
-            let checked = [kept.config().clone(), all].map(|config| config.check(&RealFiles));
-            match checked {
-                [Ok(one), Ok(other)] => {
-                    assert_eq!(without_lines(&format!("{one:?}")), without_lines(&format!("{other:?}")));
-                    document = whole;
+            let part = Part::of(kind, name, alone).unwrap();
+            let right = kept.check(&part, &RealFiles);
+            assert_eq!(format!("{:?}", kept.config()), before, "a look changes nothing");
+            match (right, plan(all.clone())) {
+                (Some(right), Ok(plan)) if plan.warnings.is_empty() => {
+                    if let Right::Alone(alone) = &right {
+                        alone.exports.values().for_each(|export| is_in(&plan, &alone, export));
+                    }
+                    kept.set(part, &right);
                     taken += 1;
+                    document = whole;
+                    assert_eq!(without_lines(&format!("{:?}", kept.config())), without_lines(&format!("{all:?}")));
                 }
-                [Err(one), Err(other)] => {
-                    assert_eq!((one.key, one.message), (other.key, other.message));
-                    kept.set(undo);
-                    assert_eq!(format!("{:?}", kept.config()), before);
-                    refused += 1;
+                (Some(_), other) => panic!("{edit:?}: taken here, and there {other:?}"),
+                // A server with warnings takes the long way.
+                (None, Ok(plan)) if plan.warnings.is_empty() && Kept::new(all.clone(), &plan).is_some() => {
+                    (kept, document) = (Kept::new(all, &plan).unwrap(), whole);
+                    long += 1;
                 }
-                other => panic!("{edit:?}: {other:?}"),
+                (None, _) => refused += 1,
             }
         }
-        assert!(taken > 40 && refused > 40, "{taken} were right and {refused} wrong");
+        assert!(taken > 150 && refused > 150 && long < taken / 5, "{taken}, {long} the long way, {refused} refused");
+    }
+
+    /// An export of a plan is the same in another one, its flow and device too.
+    fn is_in(whole: &Plan, alone: &Plan, export: &super::super::ExportPlan) {
+        let other = whole.exports.values().find(|other| other.name == export.name).expect("it is there");
+        let shown = |plan: &Plan, export: &super::super::ExportPlan| {
+            let device = &plan.devices[export.device];
+            let flow = format!("{:?} {:?} {}", device.flows[export.flow], device.config.name, device.size_bytes);
+            let modes = export.addresses.iter().map(|address| plan.trust.modes[&address.to_string()]);
+            let modes = modes.collect::<Vec<_>>();
+            let slots = super::super::ExportPlan { device: Slot::first(0), flow: Slot::first(0), ..export.clone() };
+            without_lines(&format!("{slots:?} {flow} {modes:?}"))
+        };
+        assert_eq!(shown(alone, export), shown(whole, other));
     }
 }

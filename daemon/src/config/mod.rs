@@ -29,6 +29,7 @@ mod tests;
 pub mod trust;
 
 pub use caps::LiveCaps;
+pub use change::same_device;
 pub use check::{DevicePlan, ExportPlan, FlowPlan, HeldFiles, Plan, RealFiles};
 pub use control::ControlConfig;
 pub use cost::Profile;

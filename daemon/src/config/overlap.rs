@@ -5,6 +5,7 @@ use super::check::Range;
 use super::{ConfigError, DeviceConfig, ExportConfig};
 use mqfq_config::join;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// The exports of one device that were looked at so far, as ranges by their first byte: `(start, end)`.
 #[derive(Default)]
@@ -41,6 +42,57 @@ impl Taken {
             self.shared.remove(&other_start);
         }
         self.shared.insert(start, end);
+    }
+}
+
+/// The exports of one device, of which one after the other comes and goes.
+#[derive(Default)]
+pub(super) struct Ranges {
+    /// Of those that are nobody else's, by the first byte, the byte after the last.
+    alone: BTreeMap<u64, u64>,
+    /// Of those that share, by first byte and byte after the last, how many.
+    shared: BTreeMap<(u64, u64), usize>,
+    /// No shared one is or was longer, bytes.
+    longest: u64,
+    count: usize,
+}
+
+impl Ranges {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// An export there would have no byte that it may not have.
+    pub(super) fn has_room(&self, Range { start, end, .. }: &Range, is_shared: bool) -> bool {
+        // Of those that begin before it only so far back one can reach into it.
+        let first = (start.saturating_sub(self.longest), 0);
+        let mut near = self.shared.range(first..(*end, 0));
+        !touches(&self.alone, *start, *end) && (is_shared || !near.any(|((_, other_end), _)| other_end > start))
+    }
+
+    /// One comes, for which there is room.
+    pub(super) fn add(&mut self, Range { start, end, .. }: &Range, is_shared: bool) {
+        self.count += 1;
+        if is_shared {
+            self.longest = self.longest.max(end - start);
+            *self.shared.entry((*start, *end)).or_default() += 1;
+        } else {
+            self.alone.insert(*start, *end);
+        }
+    }
+
+    /// One that came goes.
+    pub(super) fn remove(&mut self, Range { start, end, .. }: &Range, is_shared: bool) {
+        self.count -= 1;
+        if !is_shared {
+            self.alone.remove(start);
+        } else if let Entry::Occupied(mut same) = self.shared.entry((*start, *end)) {
+            *same.get_mut() -= 1;
+            if *same.get() == 0 {
+                same.remove();
+            }
+        }
     }
 }
 
@@ -104,6 +156,26 @@ mod tests {
                 } else {
                     added.push((start, end, is_shared));
                 }
+            }
+            // The same while exports come and go.
+            let mut ranges = Ranges::default();
+            let mut there: Vec<(Range, bool)> = Vec::new();
+            for _ in 0..24 {
+                if next(3) == 0 && !there.is_empty() {
+                    let (range, is_shared) = there.swap_remove(next(there.len() as u64) as usize);
+                    ranges.remove(&range, is_shared);
+                }
+                let (start, length, is_shared) = (next(40), 1 + next(6), next(2) == 0);
+                let range = Range { device: 0, tenant: 0, start, end: start + length };
+                let overlaps = there.iter().any(|(other, other_is_shared)| {
+                    range.start < other.end && other.start < range.end && !(is_shared && *other_is_shared)
+                });
+                assert_eq!(ranges.has_room(&range, is_shared), !overlaps, "seed {seed}: {start}, {length} bytes");
+                if !overlaps {
+                    ranges.add(&range, is_shared);
+                    there.push((range, is_shared));
+                }
+                assert_eq!(ranges.len(), there.len());
             }
         }
         assert!(refused > 2000, "most of these exports overlap: {refused}");

@@ -144,6 +144,20 @@ pub(super) fn clients(section: &Section<'_, '_>) -> Result<Clients, ConfigError>
     Ok(Clients { access, place })
 }
 
+impl TrustConfig {
+    /// The same without the sections of addresses that are not `served`.
+    pub(super) fn of(&self, served: &dyn Fn(&str) -> bool) -> TrustConfig {
+        let addresses = self.addresses.iter().filter(|(text, _)| served(text));
+        let addresses = addresses.map(|(text, address)| (text.clone(), address.clone())).collect();
+        TrustConfig { tls: self.tls.clone(), addresses }
+    }
+
+    /// There is a section about this address.
+    pub(super) fn is_about(&self, text: &str) -> bool {
+        self.addresses.contains_key(text)
+    }
+}
+
 impl Config {
     /// Who may have each export, with what its tenant's section says where its own says nothing of identities.
     ///
@@ -179,12 +193,13 @@ impl Config {
         self.exports.iter().map(of_export).collect()
     }
 
-    /// TLS at each address; and a warning for each that is open to the network without it.
+    /// TLS at each address; and a warning for each that is open to the network without it. Without reading its files
+    /// the plan has no material.
     ///
     /// # Errors
     /// Clients in the clear from the network that nobody has allowed, TLS without its files, files that do not fit, a
     /// section about an address where nothing is served.
-    pub(super) fn trust(&self, warnings: &mut Vec<String>) -> Result<TrustPlan, ConfigError> {
+    pub(super) fn trust(&self, reads_files: bool, warnings: &mut Vec<String>) -> Result<TrustPlan, ConfigError> {
         let TrustConfig { tls, addresses } = &self.trust;
         let mut plan = TrustPlan::default();
         for Located { value: address, place } in self.exports.iter().flat_map(|export| &export.addresses) {
@@ -221,6 +236,9 @@ impl Config {
             let served: Vec<String> = plan.modes.keys().map(|text| quoted(text).to_string()).collect();
             let (text, served) = (quoted(text), served.join(", "));
             return Err(unused.place.error(format!("nothing is served at {text}, allowed are {served}")));
+        }
+        if !reads_files {
+            return Ok(plan);
         }
         if let Some(tls) = tls {
             (plan.material, plan.files) = (Some(material(tls)?), Some(tls.value.clone()));

@@ -10,10 +10,9 @@ use mqfq_blk::hierarchy::GroupId;
 use mqfq_blk::slots::Slot;
 use mqfq_blk::{PolicyKind, Weight};
 use mqfq_config::size;
-use mqfq_front::front_end::ExportAddress;
 use mqfq_front::identity::{Access, Identity};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Something that was changed.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
@@ -109,7 +108,6 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
             }
         }
     }
-    let (old_addresses, new_addresses) = (addresses(old), addresses(new));
     for (slot, export) in new.exports.iter() {
         let of = |change| of_export(new, export, change);
         let name = &new.devices[export.device].config.name;
@@ -121,13 +119,12 @@ pub fn between(old: &Plan, new: &Plan, policies: Policies<'_>) -> Vec<Change> {
                 all.append(&mut keys);
             }
         }
-        let (from, to) = (old_addresses.get(&slot), new_addresses.get(&slot));
-        if old.exports.get(slot).is_some() && from != to {
+        if let Some(before) = old.exports.get(slot).filter(|before| before.addresses != export.addresses) {
             // With the front end: two of them write the same socket alike.
-            let written = |all: Option<&Vec<&ExportAddress>>| {
-                all.into_iter().flatten().map(|address| format!("{address:?}")).collect::<BTreeSet<_>>()
+            let written = |export: &ExportPlan| {
+                export.addresses.iter().map(|address| format!("{address:?}")).collect::<BTreeSet<_>>()
             };
-            let (from, to) = (written(from), written(to));
+            let (from, to) = (written(before), written(export));
             let words = |all: &BTreeSet<String>| all.iter().cloned().collect::<Vec<_>>().join(" and ");
             if from != to {
                 all.push(of(Change::of(name, "addresses", words(&from), words(&to))));
@@ -165,15 +162,6 @@ fn of_export(plan: &Plan, export: &ExportPlan, change: Change) -> Change {
     Change { tenant: Some(tenant), export: Some(export.name.clone()), ..change }
 }
 
-/// Of each export, in the order of the listeners.
-fn addresses(plan: &Plan) -> BTreeMap<Slot, Vec<&ExportAddress>> {
-    let mut all: BTreeMap<Slot, Vec<&ExportAddress>> = BTreeMap::new();
-    for (address, slots) in &plan.listeners {
-        slots.iter().for_each(|slot| all.entry(*slot).or_default().push(address));
-    }
-    all
-}
-
 fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&'static str, String, String)) {
     // Every field is named, so that a new one is a decision. Device, flow and offset are the same.
     let ExportPlan {
@@ -188,6 +176,7 @@ fn between_exports(old: &ExportPlan, new: &ExportPlan, mut differs: impl FnMut(&
         payload_bytes_max,
         caps: _,
         clients,
+        addresses: _,
     } = old;
     if *clients != new.clients {
         differs("clients", shown_clients(clients), shown_clients(&new.clients));

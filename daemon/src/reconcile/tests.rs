@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::config::{Config, RealFiles};
+use crate::control::{Origin, Running};
+use crate::live_bytes;
 use crate::log_format::LogFormat;
 use crate::watch;
 use mqfq_blk::buffer::Buffer;
@@ -10,9 +12,11 @@ use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::{Command, DeviceInfo, DeviceQueue, QueueFull, QueueOptions, Reaped};
 use mqfq_blk::engine::EngineOptions;
 use mqfq_blk::request::{Completion, Op, Submission};
+use mqfq_control::{By, Edit, Kind, Proposal, Server, Via};
 use mqfq_front::export::ExportId;
 use mqfq_front::front_end::ListenOptions;
 use mqfq_testing::Folder;
+use serde_json::{Value, json};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -226,4 +230,66 @@ fn another_front_end_at_a_socket_is_a_change_and_not_one_that_is_taken_and_forgo
     server.propose(&plan(&elsewhere, &export), false).expect("first somewhere else");
     server.propose(&plan_at("vhost-user", &folder, &export), false).expect("then there");
     assert!(offers(&server, "a"));
+}
+
+/// Rounds of one kind are as many as a channel's block has messages, so that each ends where it began.
+const ROUNDS: usize = 31 * 8;
+
+#[test]
+fn rounds_of_churn_leave_no_byte_behind() {
+    if !live_bytes::alone("reconcile::tests::rounds_of_churn_leave_no_byte_behind") {
+        return;
+    }
+    let folder = Folder::new();
+    let at = folder.path().display();
+    let text = format!(
+        "[control]\nlisten = \"unix:{at}/c\"\n[device.d]\nkind = \"memory\"\nsize = \"1MiB\"\n[tenant.t]\n[export.a]\n\
+         device = \"d\"\ntenant = \"t\"\nsize = \"64KiB\"\nnbd = \"unix:{at}/s\"\n"
+    );
+    let config = Config::parse("c.toml", &text).unwrap();
+    let control = config.control.clone();
+    let reconciler = running(config.check(&RealFiles).unwrap(), &Arc::default());
+    let (engine, output) = (reconciler.engine.clone(), reconciler.things.output.clone());
+    let origin = Origin { path: folder.join("c.toml"), text, control, listen: Vec::new() };
+    let server = Running::new(engine.clone(), output, origin, reconciler, Box::new(|| Value::Null));
+    let keys = |value: Value| value.as_object().unwrap().clone();
+    let guest = || "guest".to_owned();
+    let change = |edit: Edit| {
+        let proposal = Proposal { edit, by: By::via(Via::Http), only_if: None, dry_run: false };
+        assert!(server.propose(&proposal).unwrap().changed);
+    };
+    let round = |socket: &str| {
+        let nbd = format!("unix:{at}/{socket}");
+        change(Edit::Put(Kind::Tenant, guest(), keys(json!({ "weight": 7 }))));
+        let export = json!({ "device": "d", "tenant": "guest", "offset": "128KiB", "size": "64KiB", "nbd": nbd });
+        change(Edit::Put(Kind::Export, guest(), keys(export)));
+        change(Edit::Patch(Kind::Tenant, guest(), keys(json!({ "weight": 9, "class": "idle" }))));
+        change(Edit::Patch(Kind::Export, guest(), keys(json!({ "size": "32KiB", "max-iops": 9 }))));
+        change(Edit::Delete(Kind::Export, guest()));
+        change(Edit::Delete(Kind::Tenant, guest()));
+    };
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    // The first ones fill what is kept of the past: events.
+    let mut looks = Vec::new();
+    for _ in 0..3 {
+        (0..ROUNDS).for_each(|n| round(["s", "own"][n % 2]));
+        let expected = looks.last().copied();
+        let look = || {
+            // Whoever has answered has taken its mail, and frees it next.
+            assert!(engine.drain_some(Whose::Export(u64::MAX), Duration::from_secs(60)));
+            (live_bytes::now(), files())
+        };
+        let mut seen = look();
+        for _ in 0..1000 {
+            if expected.is_none_or(|expected| expected == seen) {
+                break;
+            }
+            seen = look();
+        }
+        looks.push(seen);
+    }
+    assert_eq!(
+        looks[1], looks[2],
+        "bytes and descriptors after {ROUNDS}, twice and three times as many rounds: {looks:?}"
+    );
 }

@@ -45,6 +45,11 @@ impl Unended {
         before != (self.devices.len(), self.bytes.len())
     }
 
+    /// Nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty() && self.bytes.is_empty()
+    }
+
     /// Indices that no device may have.
     pub fn places(&self) -> &BTreeSet<usize> {
         &self.devices

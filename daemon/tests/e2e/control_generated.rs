@@ -38,13 +38,26 @@ fn generated_changes_say_and_do_the_same_by_either_way() {
             "{}",
             "{\"memory\":\"8MiB\",\"weight\":null}",
             "{\"weight\":0}",
+            "{\"staged-requests\":9,\"class\":\"realtime\"}",
+            "{\"max-bytes-per-s\":\"1MiB\",\"staged-bytes\":\"64KiB\"}",
             "{\"group\":\"none\"}",
         ]);
-        let export = |server: &Server, nbd: &str| {
-            let nbd = format!("unix:{}", server.join(nbd).display());
-            json!({ "device": device, "tenant": whose, "offset": offset, "size": size, "nbd": nbd }).to_string()
+        let more = [
+            json!({}),
+            json!({ "shared": true }),
+            json!({ "allow-uids": [0, 7], "description": "some" }),
+            json!({ "payload-max": "64KiB", "max-bytes-per-s": "1MiB" }),
+            json!({ "weight": 7 }),
+        ];
+        // Of ten exports one has a weight: with one all changes are the long ones.
+        let more = &more[random.of(&[0, 0, 0, 1, 1, 2, 2, 3, 3, 4])];
+        let export = |server: &Server, nbd: &[&str]| {
+            let nbd: Vec<String> = nbd.iter().map(|path| format!("unix:{}", server.join(path).display())).collect();
+            let mut keys = json!({ "device": device, "tenant": whose, "offset": offset, "size": size, "nbd": nbd });
+            keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            keys.to_string()
         };
-        let nbd = random.of(&["web.sock", "other.sock"]);
+        let nbd = random.of(&[&["web.sock"][..], &["other.sock"], &["own.sock", "web.sock"], &["own.sock"]]);
         let patch = json!({ "size": size, "read-only": random.chance(2), "max-iops": 5000 }).to_string();
         let (path_of, kind) = (|kind: &str| format!("/v1/{kind}/{name}"), random.below(8));
         let revision = format!("\"{}\"", random.below(60));

@@ -63,8 +63,12 @@ fn own_limit() {
     // It waits, and more than its share is not the reason.
     let case = Case { limited, ..case(10_000, 3 * MS, MS) };
     is(&case, Row::OwnLimit, "web is limited by its own max-iops: that held it back for 40% of the time");
-    let rarely = Case { limited: Some(("max-iops".to_owned(), SECOND_NS / 2)), ..case };
+    let rarely = Case { limited: Some(("max-iops".to_owned(), SECOND_NS / 2)), ..case.clone() };
     assert_ne!(judge(&rarely).0, Row::OwnLimit, "5% of the time is not the reason");
+    // A request of a minute's worth of its cap has gone before, and the next one still waits in its socket.
+    let silent = Case { flow: FlowInterval::default(), under_way: 0, limited: case.limited.clone(), ..case.clone() };
+    is(&silent, Row::OwnLimit, "web is limited by its own max-iops: that held it back for 40% of the time");
+    is(&Case { limited: None, ..silent }, Row::Idle, "web is idle: it asked for nothing in the last 10 s");
 }
 
 #[test]
@@ -177,7 +181,7 @@ fn a_verdict_names_the_device_the_tenant_and_those_that_were_served_most() {
     assert_eq!((found[0].device.as_str(), found[0].tenant.as_str(), found[0].row), ("fast", "web", Row::OverShare));
     // 6.2 s of waiting in ten are enough to be hungry; 5100 were served, of which 2000 are its part.
     assert!(found[0].sentence.ends_with("while batch and db use theirs"), "{}", found[0].sentence);
-    let limits = [Limited { tenant: "web".into(), key: "max-iops".into(), waited_ns: 7 * SECOND_NS }];
+    let limits = [Limited { tenant: "web".into(), export: None, key: "max-iops".into(), waited_ns: 7 * SECOND_NS }];
     let limited = verdicts(&now, &interval, &limits, &[], &|_, flow| flow == 0);
     assert_eq!(limited[0].row, Row::OwnLimit);
 }
