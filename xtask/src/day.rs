@@ -19,6 +19,7 @@ mod picture;
 
 use crate::run::{cargo, run, target};
 use changes::Changes;
+pub(crate) use changes::transfer;
 use mqfq_testing::Folder;
 pub use picture::draw;
 use serde_json::{Value, json};
@@ -548,6 +549,8 @@ impl Day {
 /// A server of the folder's config; what it says goes to the file `ready` there.
 fn serve(program: &Path, folder: &Folder, replace: bool) -> Result<Child, String> {
     let path = folder.join("ready");
+    // A file of its own: a server that is replaced goes on in the one that it has.
+    let _ = std::fs::remove_file(&path);
     let ready = std::fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut command = Command::new(program);
     command.args(["--json", "serve"]).args(replace.then_some("--replace")).arg(folder.join("day.toml"));

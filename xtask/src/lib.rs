@@ -7,6 +7,7 @@ pub mod guest;
 pub mod hostile;
 pub mod mutants;
 pub mod package;
+pub mod price;
 pub mod release;
 pub mod run;
 pub mod soak;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::{chores, day, guest, hostile, mutants, package, release, soak, tools, vopr};
+use xtask::{chores, day, guest, hostile, mutants, package, price, release, soak, tools, vopr};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -25,6 +25,9 @@ cargo xtask COMMAND
                              more, N changes a second (default 1000, 0: there is none) for S seconds (default 10);
                              at the end a tenant and its export come and go N times (default 50)
   day --draw RECORD FILE     the picture of the JSON that a day has printed, as SVG
+  price [--tenants N]... [--changes N] [--program P] [--json]
+                             processor time of a change of each kind, mean of N (default 200) one after the other, on
+                             servers of N tenants (default 200, and 10000), of a release build or of P
   hostile [--rounds N] [--seconds S] [--mutants N] [--connects N] [--depth D] [--seed S] [--program P] [--json]
                              500 idle and 50 stuck clients, 2000 connects a second with 100000 mutated handshakes and
                              requests beside a tenant under fio that verifies, in turns with nobody beside it
@@ -124,6 +127,28 @@ fn dispatch(words: &[&str]) -> Result<(), String> {
                 }
             }
             day::day(&options)
+        }
+        ["price", words @ ..] => {
+            let (mut options, mut tenants) = (price::Options::default(), Vec::new());
+            let mut words = words.iter();
+            while let Some(word) = words.next() {
+                let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
+                match *word {
+                    "--json" => options.json = true,
+                    "--tenants" => tenants.push(positive(next()?)? as usize),
+                    "--changes" => options.changes = positive(next()?)? as usize,
+                    "--program" => options.program = Some(next()?.into()),
+                    other => {
+                        return Err(format!(
+                            "price takes --tenants N, --changes N, --program P and --json, not {other}"
+                        ));
+                    }
+                }
+            }
+            if !tenants.is_empty() {
+                options.tenants = tenants;
+            }
+            price::price(&options)
         }
         ["hostile", words @ ..] => {
             let mut options = hostile::Options::default();

@@ -6,6 +6,7 @@
 
 use super::{Day, EXPORT_MIB, name, said};
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -37,6 +38,18 @@ impl Changes {
     }
 }
 
+/// A change as curl reads it: a transfer of its own.
+pub fn transfer(socket: &Path, method: &str, path: &str, body: Option<Value>) -> String {
+    let socket = socket.display();
+    let text = format!(
+        "next\nsilent\nshow-error\nunix-socket = \"{socket}\"\nurl = \"http://mqfq/v1/{path}\"\n\
+         request = {method}\noutput = /dev/null\nwrite-out = \"%{{http_code}}\\n\"\n"
+    );
+    let Some(body) = body else { return text };
+    let body = body.to_string().replace('"', "\\\"");
+    text + &format!("header = \"Content-Type: application/json\"\ndata = \"{body}\"\n")
+}
+
 impl Day {
     /// Makes `per_s` changes a second, or as many as the server takes, until `is_over`. Weights are as before then.
     pub(super) fn change(&self, per_s: usize, is_over: &AtomicBool) -> Result<Changes, String> {
@@ -60,16 +73,8 @@ impl Day {
         }
     }
 
-    /// A change as curl reads it: a transfer of its own.
     fn transfer(&self, method: &str, path: &str, body: Option<Value>) -> String {
-        let socket = self.folder.join("control.sock").display().to_string();
-        let text = format!(
-            "next\nsilent\nshow-error\nunix-socket = \"{socket}\"\nurl = \"http://mqfq/v1/{path}\"\n\
-             request = {method}\noutput = /dev/null\nwrite-out = \"%{{http_code}}\\n\"\n"
-        );
-        let Some(body) = body else { return text };
-        let body = body.to_string().replace('"', "\\\"");
-        text + &format!("header = \"Content-Type: application/json\"\ndata = \"{body}\"\n")
+        transfer(&self.folder.join("control.sock"), method, path, body)
     }
 
     fn weight(&self, tenant: usize, weight: u64) -> String {
