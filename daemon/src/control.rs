@@ -272,9 +272,9 @@ impl Running {
         is_plain && self.shown().closed.is_none()
     }
 
-    /// A change of one tenant or export, which may come or go, at a price that does not grow with the config: the reader
-    /// reads that section alone, it is checked with what it names, and what is shown changes where it must. `None`: it
-    /// is another change, would be refused or warned about, and nothing was done.
+    /// A change of one tenant or export, which may come or go, at a price that does not grow with the config: the
+    /// reader reads that section alone, it is checked with what it names, and what is shown changes where it must.
+    /// `None`: it is another change, would be refused or warned about, and nothing was done.
     fn propose_one(&self, changing: &mut Changing, proposal: &Proposal) -> Option<Done> {
         let (kind, name) = proposal.edit.thing()?;
         if !self.is_plain(changing, proposal) {

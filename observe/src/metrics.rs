@@ -11,8 +11,8 @@
 //!
 //! # Cost
 //! Ten thousand tenants are half a million lines. So a line is put together of parts that are ready: the name with all
-//! that stands before the labels, once for each family; the labels, once for each tenant; and the digits of a number. It
-//! comes in slices ([`Text::slice`]), so that whoever renders can pause, and never holds all of it
+//! that stands before the labels, once for each family; the labels, once for each tenant; and the digits of a number.
+//! It comes in slices ([`Text::slice`]), so that whoever renders can pause, and never holds all of it
 //! (`every_line_is_as_prometheus_client_writes_it`).
 
 use crate::history::{DeviceInterval, FlowInterval, Interval};

@@ -1,9 +1,9 @@
 //! `cargo xtask price`: what a change costs a server that has many tenants.
 //!
-//! Answers: how much processor time does one change take, and does it grow with the tenants? A server is started with so
-//! many tenants, an export each, on a device that answers at once; nobody is served. curl makes changes of a kind one
-//! after the other, in one process and over one connection; the processor time of all threads of the server before and
-//! after is the kernel's (`schedstat`), so that other processes of the machine do not count.
+//! Answers: how much processor time does one change take, and does it grow with the tenants? A server is started with
+//! so many tenants, an export each, on a device that answers at once; nobody is served. curl makes changes of a kind
+//! one after the other, in one process and over one connection; the processor time of all threads of the server before
+//! and after is the kernel's (`schedstat`), so that other processes of the machine do not count.
 
 use crate::day::transfer;
 use crate::run::{cargo, run, target};

@@ -1,8 +1,8 @@
 //! A config that stays read: one section of it becomes another without the others being read or checked again.
 //!
-//! Answers: may a tenant or an export be what a change says, and which plan is that? A section agrees with the others if
-//! it agrees with the few that it names, and collides with none. So those that it names are checked together with it, as
-//! a config of their own ([`Config::check`]), and what it could collide with is looked up beside the config:
+//! Answers: may a tenant or an export be what a change says, and which plan is that? A section agrees with the others
+//! if it agrees with the few that it names, and collides with none. So those that it names are checked together with
+//! it, as a config of their own ([`Config::check`]), and what it could collide with is looked up beside the config:
 //!
 //! ```text
 //!   export   its tenant and its device             ranges of that device · who listens where · sections of addresses
@@ -136,7 +136,7 @@ pub enum Right {
 }
 
 impl Kept {
-    /// Of a config, and the plan that it was found to be. `None`: it has groups or weights of exports, or another order.
+    /// Of a config, and the plan that it was found to be. `None`: it has groups, weights of exports, or another order.
     pub fn new(config: Config, plan: &Plan) -> Option<Kept> {
         let is_in_order = config.tenants.is_sorted_by(|one, other| one.name < other.name)
             && config.exports.is_sorted_by(|one, other| one.name < other.name);
@@ -210,8 +210,8 @@ impl Kept {
         })
     }
 
-    /// A tenant and exports of it as a config of their own, with the devices that they name. `None`: they are not right,
-    /// or there is something to be warned about.
+    /// A tenant and exports of it as a config of their own, with the devices that they name. `None`: they are not
+    /// right, or there is something to be warned about.
     fn alone(&self, tenant: &TenantConfig, exports: Vec<ExportConfig>, files: &dyn Files) -> Option<Box<Plan>> {
         let names: BTreeSet<&str> = exports.iter().map(|export| &*export.device.value).collect();
         let texts: BTreeSet<String> =
@@ -283,7 +283,8 @@ mod tests {
     use mqfq_testing::Random;
     use serde_json::{Map, Value, json};
 
-    /// Two devices, an export that stays, for there must be one, and one that may be the last of its device and address.
+    /// Two devices, an export that stays, for there must be one, and one that may be the last of its device and
+    /// address.
     const START: &str = "[device.d]
 kind = \"memory\"
 size = \"1MiB\"

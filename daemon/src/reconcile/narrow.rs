@@ -1,9 +1,9 @@
 //! A change of one tenant or one export, at a price that does not grow with the others.
 //!
 //! Answers: what of a running server does one section touch? The plan of that section alone is compared with what runs
-//! of it, by the same function as whole plans are, and each step of [`Reconciler::apply`] is made for these things alone,
-//! in the same order. What is not plain is left to [`Reconciler::propose`]: an export that moves, bytes or listeners that
-//! wait for somebody, groups, and whatever would be refused, since the sentence about it is there.
+//! of it, by the same function as whole plans are, and each step of [`Reconciler::apply`] is made for these things
+//! alone, in the same order. What is not plain is left to [`Reconciler::propose`]: an export that moves, bytes or
+//! listeners that wait for somebody, groups, and whatever would be refused, since the sentence about it is there.
 //!
 //! Invariant: what runs after it is what runs after the same change of everything
 //! (`generated_changes_say_and_do_the_same_by_either_way`); a server with debug assertions looks after each one.
@@ -144,7 +144,8 @@ impl Reconciler {
         Ok(changes)
     }
 
-    /// An export is as in `part`, which has it alone; without a part it is gone. `None`: as [`Reconciler::propose_tenant`].
+    /// An export is as in `part`, which has it alone; without a part it is gone. `None`: as
+    /// [`Reconciler::propose_tenant`].
     pub fn propose_export(&mut self, name: &str, part: Option<&Plan>) -> Option<Done> {
         self.with_names(|this, names| match (names.exports.get(name).copied(), part) {
             (None, None) => None,

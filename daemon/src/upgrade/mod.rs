@@ -19,8 +19,8 @@
 //! | fails, the old one says `No` | has given up before (time, or the new one's `No`) | old |
 //! | fails, the old one says nothing | is dead | new, unless the state that came is empty by now |
 //!
-//! The old one makes the state empty before it goes on, and says `No` then. So one that hears no `No`, because it did not
-//! read for as long as the old one tried, does not go on with what was so at that time.
+//! The old one makes the state empty before it goes on, and says `No` then. So one that hears no `No`, because it did
+//! not read for as long as the old one tried, does not go on with what was so at that time.
 //!
 //! # Who may end when
 //! | killed | before it holds still | while it holds still, before `Taken` | after `Taken` |
