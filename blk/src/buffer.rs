@@ -1,5 +1,5 @@
 //! Payload memory: owned, page-aligned, recycled per thread; or somebody else's ([`crate::foreign`]); or a part of
-//! another buffer (`Cut`).
+//! another buffer (`Cut`); or pages that stay in the kernel ([`crate::pages`]).
 //!
 //! A thread keeps at most [`KEPT_BYTES_MAX`] for its next buffers.
 //!
@@ -17,6 +17,7 @@
 //! checks each device for that).
 
 use crate::foreign::{ForeignMemory, Room};
+use crate::pages::{self, Pages, PagesAt};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -55,6 +56,22 @@ enum Lender {
     Nobody,
     Foreign(#[expect(dead_code, reason = "it is held, not looked at")] Arc<ForeignMemory>),
     Whole(Arc<Whole>),
+    Pages {
+        #[expect(dead_code, reason = "they are held, not looked at")]
+        pages: Arc<Pages>,
+        place: u16,
+    },
+}
+
+impl Lent {
+    /// The place of its pages, if they are in the kernel.
+    fn place(&self) -> Option<u16> {
+        match &self.lender {
+            Lender::Pages { place, .. } => Some(*place),
+            Lender::Whole(whole) => whole.0.as_ref()?.lender()?.place(),
+            Lender::Foreign(_) | Lender::Nobody => None,
+        }
+    }
 }
 
 /// A buffer whose bytes were lent to parts: nobody reaches them through it until all parts are gone.
@@ -89,8 +106,9 @@ impl Cut {
         let buffer = self.whole.0.as_ref().expect("a whole has its buffer while it is cut");
         let end_bytes = self.taken_bytes + length_bytes;
         assert!(end_bytes <= buffer.capacity_bytes(), "a part to {end_bytes} of {buffer:?}");
-        // SAFETY: inside, checked above.
-        let start = unsafe { buffer.start.add(self.taken_bytes) };
+        // Inside, checked above; not `add`, because pages in the kernel have no bytes here.
+        let start = buffer.start.as_ptr().wrapping_add(self.taken_bytes);
+        let start = NonNull::new(start).expect("an address behind that of a buffer");
         self.taken_bytes = end_bytes;
         Buffer::lent(start, length_bytes, Lender::Whole(self.whole.clone()))
     }
@@ -155,6 +173,15 @@ impl Buffer {
         Buffer::lent(start, length_bytes, Lender::Foreign(memory))
     }
 
+    /// The first `length_bytes` of a request whose pages stay in the kernel, at the place `at` of `pages`.
+    ///
+    /// # Panics
+    /// If there is no such place.
+    pub fn of_pages(pages: &Arc<Pages>, at: u16, length_bytes: usize) -> Buffer {
+        let start = NonNull::new(pages::nowhere(0)).expect("it is not 0");
+        Buffer::lent(start, length_bytes, Lender::Pages { pages: pages.clone(), place: pages.number(at) })
+    }
+
     /// `length_bytes` that begin at `start` and that `lender` keeps.
     fn lent(start: NonNull<u8>, length_bytes: usize, lender: Lender) -> Buffer {
         let kept = KEPT.try_with(|kept| kept.borrow_mut().lent.pop()).ok().flatten();
@@ -192,8 +219,15 @@ impl Buffer {
     pub fn is_foreign(&self) -> bool {
         self.lender().is_some_and(|lent| match &lent.lender {
             Lender::Whole(whole) => whole.0.as_ref().is_some_and(Buffer::is_foreign),
-            Lender::Foreign(_) | Lender::Nobody => true,
+            Lender::Foreign(_) | Lender::Pages { .. } | Lender::Nobody => true,
         })
+    }
+
+    /// Where its pages are, if they are not here: then nobody reaches its bytes by its address.
+    #[inline]
+    pub fn pages(&self) -> Option<PagesAt> {
+        let place = self.lender()?.place()?;
+        Some(PagesAt { place, at_bytes: pages::at_bytes(self.start.as_ptr()) })
     }
 
     /// All bytes of a buffer that is not foreign.
@@ -224,11 +258,12 @@ impl Buffer {
     /// Its first `length_bytes`, for a device.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// If it has fewer, or they are not here ([`Buffer::pages`]).
     #[inline]
     pub fn room(&mut self, length_bytes: usize) -> Room<'_> {
         let capacity_bytes = self.capacity_bytes();
         assert!(length_bytes <= capacity_bytes, "{length_bytes} bytes of a buffer of {capacity_bytes}");
+        assert!(self.pages().is_none(), "the bytes of {self:?} are in the kernel");
         // SAFETY: inside, checked above; owned bytes are borrowed with self, and to foreign ones there is no reference.
         unsafe { Room::new(self.start, length_bytes, self.is_foreign()) }
     }

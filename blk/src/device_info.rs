@@ -17,4 +17,7 @@ pub struct DeviceInfo {
     pub segments_max: u16,
     /// Only requests whose offset and length are multiples of this, a power of two, may share a command.
     pub segment_align_bytes: u32,
+    /// It takes payloads that stay in the kernel ([`crate::pages`]), of requests whose offset and length are multiples
+    /// of this, a power of two; 0: it takes none.
+    pub pages_align_bytes: u32,
 }

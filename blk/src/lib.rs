@@ -16,6 +16,7 @@ pub mod hctx;
 pub mod host;
 pub mod latencies;
 mod list;
+pub mod pages;
 pub mod path;
 mod patience;
 pub mod probe;

@@ -209,10 +209,17 @@ impl Ring {
             .setup_taskrun_flag()
             .setup_r_disabled()
             .build(SUBMISSION_ENTRIES)
-            .and_then(restrict::restricted);
+            .and_then(|uring| {
+                // Empty, and filled by drivers alone: before the list of what may be registered is closed.
+                if uring.submitter().register_buffers_sparse(crate::pages::PLACES.into()).is_err() {
+                    crate::pages::note_missing();
+                }
+                restrict::restricted(uring)
+            });
         let uring = match modern {
             Ok(uring) => uring,
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                crate::pages::note_missing();
                 IoUring::builder().setup_cqsize(COMPLETION_ENTRIES).build(SUBMISSION_ENTRIES)?
             }
             Err(error) => return Err(error),

@@ -213,6 +213,7 @@ mod tests {
                 volatile_cache: false,
                 segments_max: 1,
                 segment_align_bytes: 1,
+                pages_align_bytes: 0,
             }
         }
 

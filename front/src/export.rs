@@ -50,19 +50,27 @@ pub struct BlockSizes {
     pub preferred_bytes: u32,
     /// Largest read or write: at least `preferred_bytes`, at most [`PAYLOAD_BYTES_MAX`].
     pub payload_bytes_max: u32,
+    /// The device takes payloads that stay in the kernel, of requests whose offset on it and length are multiples of
+    /// this, a power of two; 0: it takes none.
+    pub pages_align_bytes: u32,
 }
 
 impl BlockSizes {
     /// What a client may assume that was told nothing. Source: NBD protocol, "size constraints".
     pub const DEFAULT: BlockSizes =
-        BlockSizes { min_bytes: 1, preferred_bytes: 4096, payload_bytes_max: PAYLOAD_BYTES_MAX };
+        BlockSizes { min_bytes: 1, preferred_bytes: 4096, payload_bytes_max: PAYLOAD_BYTES_MAX, pages_align_bytes: 0 };
 
     /// The sizes that `device` takes, as far as the protocol can say them.
     pub fn of_device(device: &DeviceInfo) -> BlockSizes {
         let min_bytes = device.block_bytes.max(1);
         let preferred_bytes = device.preferred_bytes.max(min_bytes).max(PREFERRED_BLOCK_BYTES_MIN);
         let whole_blocks = device.transfer_bytes_max.min(PAYLOAD_BYTES_MAX) / min_bytes * min_bytes;
-        BlockSizes { min_bytes, preferred_bytes: preferred_bytes.min(whole_blocks), payload_bytes_max: whole_blocks }
+        BlockSizes {
+            min_bytes,
+            preferred_bytes: preferred_bytes.min(whole_blocks),
+            payload_bytes_max: whole_blocks,
+            pages_align_bytes: device.pages_align_bytes,
+        }
     }
 
     /// A client that was told nothing may ask for something that these refuse.
@@ -72,7 +80,7 @@ impl BlockSizes {
 
     /// What is wrong with them, if anything.
     fn fault(&self) -> Option<String> {
-        let BlockSizes { min_bytes, preferred_bytes, payload_bytes_max } = *self;
+        let BlockSizes { min_bytes, preferred_bytes, payload_bytes_max, .. } = *self;
         if !min_bytes.is_power_of_two() || min_bytes > MIN_BLOCK_BYTES_MAX {
             return Some(format!("minimum block {min_bytes} is not a power of two from 1 to {MIN_BLOCK_BYTES_MAX}"));
         }
@@ -466,6 +474,7 @@ mod tests {
             volatile_cache: false,
             segments_max: 1,
             segment_align_bytes: 1,
+            pages_align_bytes: 0,
         }
     }
 
@@ -585,7 +594,7 @@ mod tests {
     #[test]
     fn block_sizes_are_taken_up_to_their_limits_and_no_further() {
         let fits = |min_bytes, preferred_bytes, payload_bytes_max| {
-            BlockSizes { min_bytes, preferred_bytes, payload_bytes_max }.fault().is_none()
+            BlockSizes { min_bytes, preferred_bytes, payload_bytes_max, pages_align_bytes: 0 }.fault().is_none()
         };
         let (least, most) = (PREFERRED_BLOCK_BYTES_MIN, MIN_BLOCK_BYTES_MAX);
         assert!(fits(1, least, least) && fits(most, most.max(least), PAYLOAD_BYTES_MAX));
@@ -617,14 +626,23 @@ mod tests {
     #[test]
     fn sizes_follow_the_device_within_what_the_protocol_can_say() {
         let sizes = BlockSizes::of_device(&device(512, 4096, 1 << 20));
-        assert_eq!(sizes, BlockSizes { min_bytes: 512, preferred_bytes: 4096, payload_bytes_max: 1 << 20 });
+        assert_eq!(
+            sizes,
+            BlockSizes { min_bytes: 512, preferred_bytes: 4096, payload_bytes_max: 1 << 20, pages_align_bytes: 0 }
+        );
         assert!(sizes.narrower_than_default());
         // The largest payload is whole blocks: 1 MiB less one byte holds 255 of 4 KiB.
         let sizes = BlockSizes::of_device(&device(4096, 512, (1 << 20) - 1));
-        assert_eq!(sizes, BlockSizes { min_bytes: 4096, preferred_bytes: 4096, payload_bytes_max: 255 << 12 });
+        assert_eq!(
+            sizes,
+            BlockSizes { min_bytes: 4096, preferred_bytes: 4096, payload_bytes_max: 255 << 12, pages_align_bytes: 0 }
+        );
         // Any byte may be addressed and 1 GiB at once: the default, cut to 32 MiB.
         let sizes = BlockSizes::of_device(&device(1, 1, 1 << 30));
-        assert_eq!(sizes, BlockSizes { min_bytes: 1, preferred_bytes: 512, payload_bytes_max: 32 << 20 });
+        assert_eq!(
+            sizes,
+            BlockSizes { min_bytes: 1, preferred_bytes: 512, payload_bytes_max: 32 << 20, pages_align_bytes: 0 }
+        );
         assert!(!sizes.narrower_than_default());
     }
 }

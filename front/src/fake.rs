@@ -70,6 +70,7 @@ impl Context for Fake {
             volatile_cache: false,
             segments_max: 1,
             segment_align_bytes: 1,
+            pages_align_bytes: 0,
         }
     }
 

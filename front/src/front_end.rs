@@ -84,18 +84,17 @@ pub trait FrontEnd: Sync {
     /// What is wrong with it.
     fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault>;
 
-    /// A key of `[export.NAME]` beside the address's, if it has one: how an address of this front end behaves. As it
-    /// stands here: none.
-    fn manner(&self) -> Option<Manner> {
-        None
+    /// Keys of `[export.NAME]` beside the address's: how an address of this front end behaves. As it stands here: none.
+    fn manners(&self) -> &'static [Manner] {
+        &[]
     }
 
-    /// The address that `text` names, with one of [`Manner::values`].
+    /// The address that `text` names, with one of [`Manner::values`] for each of [`FrontEnd::manners`], in their order.
     ///
     /// # Errors
     /// As [`FrontEnd::parse`].
-    fn parse_with(&self, text: &str, manner: &str) -> Result<Arc<dyn Address>, AddressFault> {
-        let _ = manner;
+    fn parse_with(&self, text: &str, values: &[&str]) -> Result<Arc<dyn Address>, AddressFault> {
+        let _ = values;
         self.parse(text)
     }
 }
@@ -105,7 +104,7 @@ pub trait FrontEnd: Sync {
 pub struct Manner {
     /// Its name.
     pub key: &'static str,
-    /// What it takes.
+    /// What it takes; the first where it is not given.
     pub values: &'static [&'static str],
 }
 
@@ -406,16 +405,16 @@ impl ExportAddress {
         Ok(ExportAddress { front_end, address: front_end.parse(text)? })
     }
 
-    /// The same with a value of the front end's [`Manner`].
+    /// The same with values of the front end's [`FrontEnd::manners`], in their order.
     ///
     /// # Errors
     /// As [`FrontEnd::parse_with`].
     pub fn parse_with(
         front_end: &'static dyn FrontEnd,
         text: &str,
-        manner: &str,
+        values: &[&str],
     ) -> Result<ExportAddress, AddressFault> {
-        Ok(ExportAddress { front_end, address: front_end.parse_with(text, manner)? })
+        Ok(ExportAddress { front_end, address: front_end.parse_with(text, values)? })
     }
 
     /// Whose address it is.

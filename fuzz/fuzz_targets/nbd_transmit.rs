@@ -162,7 +162,7 @@ fuzz_target!(|input: Input| {
         offset_bytes: 0,
         size_bytes: (u64::from(input.blocks) + 1) * u64::from(min_bytes),
         read_only: input.read_only,
-        block: BlockSizes { min_bytes, preferred_bytes: 4096, payload_bytes_max: 32768 },
+        block: BlockSizes { min_bytes, preferred_bytes: 4096, payload_bytes_max: 32768, pages_align_bytes: 0 },
         memory: TenantMemory::unbounded(),
         caps: mqfq_blk::cap::Caps::none(),
     };

@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
         offset_bytes: 0,
         size_bytes: 1 << 20,
         read_only: false,
-        block: BlockSizes { min_bytes: 1, preferred_bytes: 4096, payload_bytes_max: 32768 },
+        block: BlockSizes { min_bytes: 1, preferred_bytes: 4096, payload_bytes_max: 32768, pages_align_bytes: 0 },
         memory: TenantMemory::unbounded(),
         caps: mqfq_blk::cap::Caps::none(),
     };

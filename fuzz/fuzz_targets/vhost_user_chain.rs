@@ -51,7 +51,12 @@ fuzz_target!(|input: Input| {
         offset_bytes: OFFSET_BYTES,
         size_bytes: (u64::from(input.size_blocks) + 1) * u64::from(block_bytes),
         read_only: input.read_only,
-        block: BlockSizes { min_bytes: block_bytes, preferred_bytes: 4096, payload_bytes_max: 1 << 20 },
+        block: BlockSizes {
+            min_bytes: block_bytes,
+            preferred_bytes: 4096,
+            payload_bytes_max: 1 << 20,
+            pages_align_bytes: 0,
+        },
         memory: TenantMemory::unbounded(),
         caps: mqfq_blk::cap::Caps::none(),
     };

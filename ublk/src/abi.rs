@@ -29,6 +29,8 @@ pub enum Operation {
     DelDevAsync,
     /// The block device has another size. Linux 6.16.
     UpdateSize,
+    /// As [`Operation::GetDevInfo`], for whoever may open the device's file, which is named by its path. Linux 6.4.
+    GetDevInfoByPath,
 }
 
 impl Operation {
@@ -46,6 +48,7 @@ impl Operation {
             Operation::GetFeatures => (0x13, true),
             Operation::DelDevAsync => (0x14, true),
             Operation::UpdateSize => (0x15, false),
+            Operation::GetDevInfoByPath => (0x12, true),
         }
     }
 
@@ -91,6 +94,8 @@ pub mod io {
 
 /// Bits of a device's flags and of GET_FEATURES.
 pub mod feature {
+    /// The server may have a request's pages in its ring instead of a copy. Linux 6.15.
+    pub const ZERO_COPY: u64 = 1;
     /// The block device outlives its server.
     pub const USER_RECOVERY: u64 = 1 << 3;
     /// What the server had goes to the next one. Otherwise it fails.
@@ -103,6 +108,10 @@ pub mod feature {
     pub const USER_RECOVERY_FAIL_IO: u64 = 1 << 9;
     /// The size may change.
     pub const UPDATE_SIZE: u64 = 1 << 10;
+    /// The driver puts a request's pages in the server's ring, and takes them out, by itself. Linux 6.16.
+    pub const AUTO_BUF_REG: u64 = 1 << 11;
+    /// What a device has whose payloads stay in the kernel.
+    pub const PAGES: u64 = ZERO_COPY | AUTO_BUF_REG;
     /// Somebody else may take it from its server, which hears that its requests were taken back. Linux 6.16.
     pub const QUIESCE: u64 = 1 << 12;
     /// What Linux 6.1 has, which cannot be asked.
@@ -135,14 +144,16 @@ pub const CONTROL_BYTES: usize = 32;
 /// Stands for "the next number that is free".
 pub const ANY_NUMBER: u32 = u32::MAX;
 
-/// `struct ublksrv_ctrl_cmd`, of a command that is for no queue.
-pub fn control(number: u32, address: u64, length: u16, data: u64) -> [u8; CONTROL_BYTES] {
+/// `struct ublksrv_ctrl_cmd`, of a command that is for no queue. The first `path_length` of the `length` bytes at
+/// `address` are the path of the device's file; 0: none is given.
+pub fn control(number: u32, address: u64, length: u16, data: u64, path_length: u16) -> [u8; CONTROL_BYTES] {
     let mut bytes = [0; CONTROL_BYTES];
     bytes[..4].copy_from_slice(&number.to_ne_bytes());
     bytes[4..6].copy_from_slice(&u16::MAX.to_ne_bytes());
     bytes[6..8].copy_from_slice(&length.to_ne_bytes());
     bytes[8..16].copy_from_slice(&address.to_ne_bytes());
     bytes[16..24].copy_from_slice(&data.to_ne_bytes());
+    bytes[24..26].copy_from_slice(&path_length.to_ne_bytes());
     bytes
 }
 
@@ -171,6 +182,11 @@ pub struct DevInfo {
 pub const DEV_INFO_BYTES: usize = 64;
 
 impl DevInfo {
+    /// Payloads of its requests stay in the kernel.
+    pub fn has_pages(&self) -> bool {
+        self.flags & feature::AUTO_BUF_REG != 0
+    }
+
     /// As the driver reads it.
     pub fn to_bytes(self) -> [u8; DEV_INFO_BYTES] {
         let mut bytes = [0; DEV_INFO_BYTES];
@@ -204,8 +220,8 @@ impl DevInfo {
     }
 }
 
-/// `struct ublk_params` with its basic part and that of discards: what the block device is like. A sector has 512
-/// bytes.
+/// `struct ublk_params` with its basic part, that of discards, and that of memory if it is asked for: what the block
+/// device is like. A sector has 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
     /// It cannot be written to.
@@ -224,10 +240,16 @@ pub struct Params {
     pub sectors: u64,
     /// Largest discard, and largest zeroing, sectors; 0: none.
     pub range_sectors_max: u32,
+    /// Where payloads begin in their users' memory: at a multiple of this, bytes, a power of two of at most a page; 0:
+    /// where the kernel lets them. Linux 6.15.
+    pub memory_align_bytes: u32,
 }
 
-/// Length of [`Params`] as bytes.
-pub const PARAMS_BYTES: usize = 60;
+/// Length of [`Params`] as bytes, at most.
+pub const PARAMS_BYTES: usize = 116;
+
+/// The same without the part of memory, which older kernels have not.
+const PARAMS_BYTES_SHORT: usize = 60;
 
 impl Params {
     /// As the driver reads them.
@@ -237,16 +259,23 @@ impl Params {
         const FUA: u32 = 1 << 3;
         const BASIC: u32 = 1;
         const DISCARD: u32 = 2;
+        const MEMORY: u32 = 1 << 4;
+        let (parts, length) = match self.memory_align_bytes {
+            0 => (BASIC | DISCARD, PARAMS_BYTES_SHORT),
+            _ => (BASIC | DISCARD | MEMORY, PARAMS_BYTES),
+        };
         let cache = if self.volatile_cache { VOLATILE_CACHE | FUA } else { 0 };
         let attributes = cache | if self.read_only { READ_ONLY } else { 0 };
         let mut bytes = [0; PARAMS_BYTES];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        put(0, &(PARAMS_BYTES as u32).to_ne_bytes());
-        put(4, &(BASIC | DISCARD).to_ne_bytes());
+        put(0, &(length as u32).to_ne_bytes());
+        put(4, &parts.to_ne_bytes());
         put(8, &attributes.to_ne_bytes());
         put(12, &[self.logical_shift, self.physical_shift, self.best_shift, self.logical_shift]);
         put(16, &self.sectors_max.to_ne_bytes());
         put(24, &self.sectors.to_ne_bytes());
+        // Behind the parts of zones and of numbers, which are not set. A mask.
+        put(108, &self.memory_align_bytes.saturating_sub(1).to_ne_bytes());
         // From here on discards: alignment 0, granularity, most of a discard, most of a zeroing, one segment.
         put(44, &(1u32 << self.logical_shift).to_ne_bytes());
         put(48, &self.range_sectors_max.to_ne_bytes());
@@ -318,6 +347,7 @@ mod tests {
             (Operation::GetFeatures, 0x8020_7513),
             (Operation::DelDevAsync, 0x8020_7514),
             (Operation::UpdateSize, 0xc020_7515),
+            (Operation::GetDevInfoByPath, 0x8020_7512),
         ];
         for (operation, code) in codes {
             assert_eq!((operation.code(true), operation.code(false)), (code, code & 0xff), "{operation:?}");
@@ -352,16 +382,22 @@ mod tests {
             sectors_max: 256,
             sectors: 1 << 40,
             range_sectors_max: 8192,
+            memory_align_bytes: 0,
         };
         let bytes = params.to_bytes();
         let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!([0, 4, 8, 16, 44, 48, 52].map(u32_at), [60, 3, 0b1101, 256, 512, 8192, 8192]);
         assert_eq!(bytes[12..16], [9, 12, 13, 9]);
         assert_eq!(bytes[24..32], (1u64 << 40).to_ne_bytes());
-        assert_eq!(bytes[56..], [1u16.to_ne_bytes(), [0; 2]].concat());
-        let control = control(7, 0x1122, 64, 9);
+        assert_eq!(bytes[56..60], [1u16.to_ne_bytes(), [0; 2]].concat());
+        assert!(bytes[60..].iter().all(|byte| *byte == 0), "an older kernel reads no further");
+        let bytes = Params { memory_align_bytes: 4096, ..params }.to_bytes();
+        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!([0, 4, 56, 108, 112].map(u32_at), [116, 0x13, 1, 4095, 0]);
+        let control = control(7, 0x1122, 64, 9, 0x0a0b);
         assert_eq!(control[4..6], [0xff; 2]);
         assert_eq!((control[6..8].to_vec(), control[16]), (64u16.to_ne_bytes().to_vec(), 9));
+        assert_eq!(control[24..26], 0x0a0bu16.to_ne_bytes());
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! reads and writes for it, and is waited for, so nothing of it outlives the call.
 //!
 //! Linux 6.4 gave the operations other numbers. Which of the two a kernel takes is found out once.
+//!
+//! Without CAP_SYS_ADMIN a process may add devices (UBLK_F_UNPRIVILEGED_DEV), and commands for such a device name its
+//! file, which the process must be allowed to open: udev has to give it away first, so each of them waits for that.
 
 use crate::abi::{self, DEV_INFO_BYTES, DevInfo, Operation, PARAMS_BYTES, Params, feature};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -17,8 +20,11 @@ use std::time::{Duration, Instant};
 /// The driver's own file.
 pub const CONTROL_PATH: &str = "/dev/ublk-control";
 
-/// For udev to make `/dev/ublkcN` after the device was added.
+/// For udev to make `/dev/ublkcN`, and to give it to its user, after the device was added.
 const NODE_WAIT: Duration = Duration::from_secs(5);
+
+/// Between two looks for that.
+const NODE_LOOK: Duration = Duration::from_millis(10);
 
 /// Commands to the driver.
 pub struct Control {
@@ -26,6 +32,8 @@ pub struct Control {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     encoded: bool,
     features: u64,
+    /// The device is one of a user without CAP_SYS_ADMIN: commands for it name its file.
+    by_path: bool,
 }
 
 /// What a kernel can be asked for, and how.
@@ -52,8 +60,9 @@ impl Control {
                 }
                 Some(libc::EACCES | libc::EPERM) => {
                     format!(
-                        "{CONTROL_PATH} may not be opened: ublk needs root or CAP_SYS_ADMIN, and a sandbox whose `paths` \
-                         have /dev or that began with a ublk export"
+                        "{CONTROL_PATH} may not be opened: ublk needs root, CAP_SYS_ADMIN, or a rule of udev that gives the \
+                         driver's files to this user, and a sandbox whose `paths` have /dev or that began with a ublk \
+                         export"
                     )
                 }
                 _ => format!("{CONTROL_PATH} cannot be opened: {error}"),
@@ -62,7 +71,7 @@ impl Control {
         let ring = IoUring::builder().build(4).map_err(|error| {
             format!("{CONTROL_PATH} cannot be spoken to: io_uring has no entries of 128 bytes here ({error})")
         })?;
-        let mut control = Control { file, ring, encoded: true, features: 0 };
+        let mut control = Control { file, ring, encoded: true, features: 0, by_path: false };
         match control.get_features() {
             Ok(features) => control.features = features | feature::IOCTL_ENCODE,
             Err(_) => {
@@ -87,10 +96,43 @@ impl Control {
 
     /// Executes one command and waits for its end.
     fn command(&mut self, operation: Operation, number: u32, buffer: &mut [u8], data: u64) -> io::Result<u32> {
+        self.command_with(operation, number, buffer, data, 0)
+    }
+
+    /// As [`Control::command`], for a device that exists: if it is one of a user without CAP_SYS_ADMIN, with its file's
+    /// path, as soon as this process may open that.
+    fn device_command(&mut self, operation: Operation, number: u32, buffer: &mut [u8], data: u64) -> io::Result<u32> {
+        if !self.by_path {
+            return self.command(operation, number, buffer, data);
+        }
+        let path = device_path(number);
+        let length = path.len();
+        let mut all = [path.as_bytes(), buffer].concat();
+        let since = Instant::now();
+        let result = loop {
+            let result = self.command_with(operation, number, &mut all, data, length as u16);
+            let is_early = result.as_ref().is_err_and(|error| is_early(error, true));
+            if !is_early || since.elapsed() >= NODE_WAIT {
+                break result;
+            }
+            std::thread::sleep(NODE_LOOK);
+        };
+        buffer.copy_from_slice(&all[length..]);
+        result
+    }
+
+    fn command_with(
+        &mut self,
+        operation: Operation,
+        number: u32,
+        buffer: &mut [u8],
+        data: u64,
+        path_length: u16,
+    ) -> io::Result<u32> {
         let length = u16::try_from(buffer.len()).expect("a structure of the driver is short");
         let address = if buffer.is_empty() { 0 } else { buffer.as_mut_ptr().expose_provenance() as u64 };
         let mut bytes = [0; 80];
-        bytes[..abi::CONTROL_BYTES].copy_from_slice(&abi::control(number, address, length, data));
+        bytes[..abi::CONTROL_BYTES].copy_from_slice(&abi::control(number, address, length, data, path_length));
         let code = operation.code(self.encoded);
         let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), code).cmd(bytes).build();
         // SAFETY: the one address in the entry is that of `buffer`, with its length, and its end is waited for below.
@@ -121,7 +163,22 @@ impl Control {
     /// ENODEV: there is none of this number.
     pub fn info(&mut self, number: u32) -> io::Result<DevInfo> {
         let mut bytes = [0; DEV_INFO_BYTES];
-        self.command(Operation::GetDevInfo, number, &mut bytes, 0)?;
+        let asked = match self.by_path {
+            true => self.device_command(Operation::GetDevInfoByPath, number, &mut bytes, 0),
+            false => self.command(Operation::GetDevInfo, number, &mut bytes, 0),
+        };
+        match asked.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(_) => {}
+            // It is a device without privileges, of this process or of another one.
+            Err((Some(libc::EPERM | libc::EINVAL), _)) if !self.by_path => {
+                let path = device_path(number);
+                let mut all = [path.as_bytes(), &bytes].concat();
+                self.command_with(Operation::GetDevInfoByPath, number, &mut all, 0, path.len() as u16)?;
+                bytes.copy_from_slice(&all[path.len()..]);
+                self.by_path = DevInfo::from_bytes(&bytes).flags & feature::UNPRIVILEGED != 0;
+            }
+            Err((_, error)) => return Err(error),
+        }
         Ok(DevInfo::from_bytes(&bytes))
     }
 
@@ -132,6 +189,7 @@ impl Control {
     pub fn add(&mut self, info: DevInfo) -> io::Result<DevInfo> {
         let mut bytes = info.to_bytes();
         self.command(Operation::AddDev, info.number, &mut bytes, 0)?;
+        self.by_path = info.flags & feature::UNPRIVILEGED != 0;
         Ok(DevInfo::from_bytes(&bytes))
     }
 
@@ -141,7 +199,7 @@ impl Control {
     /// The driver's.
     pub fn set_params(&mut self, number: u32, params: Params) -> io::Result<()> {
         let mut bytes: [u8; PARAMS_BYTES] = params.to_bytes();
-        self.command(Operation::SetParams, number, &mut bytes, 0).map(drop)
+        self.device_command(Operation::SetParams, number, &mut bytes, 0).map(drop)
     }
 
     /// Waits until each queue has fetched all its requests; then there is a block device.
@@ -149,7 +207,7 @@ impl Control {
     /// # Errors
     /// The driver's.
     pub fn start(&mut self, number: u32) -> io::Result<()> {
-        self.command(Operation::StartDev, number, &mut [], u64::from(std::process::id())).map(drop)
+        self.device_command(Operation::StartDev, number, &mut [], u64::from(std::process::id())).map(drop)
     }
 
     /// Waits until the block device's requests have ended, and removes it.
@@ -162,7 +220,7 @@ impl Control {
     /// The driver's.
     pub fn stop(&mut self, number: u32) -> io::Result<()> {
         write_back(number);
-        self.command(Operation::StopDev, number, &mut [], 0).map(drop)
+        self.device_command(Operation::StopDev, number, &mut [], 0).map(drop)
     }
 
     /// Removes a device. Where the kernel can, without waiting for whoever still has the block device open.
@@ -171,12 +229,13 @@ impl Control {
     /// The driver's.
     pub fn delete(&mut self, number: u32) -> io::Result<()> {
         if self.encoded {
-            match self.command(Operation::DelDevAsync, number, &mut [], 0) {
-                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            match self.device_command(Operation::DelDevAsync, number, &mut [], 0) {
+                // EINVAL: not for a device of a user without CAP_SYS_ADMIN.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {}
                 result => return result.map(drop),
             }
         }
-        self.command(Operation::DelDev, number, &mut [], 0).map(drop)
+        self.device_command(Operation::DelDev, number, &mut [], 0).map(drop)
     }
 
     /// This process begins to serve a device that another one left.
@@ -184,7 +243,7 @@ impl Control {
     /// # Errors
     /// EBUSY: the other one still has it.
     pub fn start_recovery(&mut self, number: u32) -> io::Result<()> {
-        self.command(Operation::StartUserRecovery, number, &mut [], 0).map(drop)
+        self.device_command(Operation::StartUserRecovery, number, &mut [], 0).map(drop)
     }
 
     /// Waits until each queue has fetched all its requests; then this process serves it.
@@ -192,7 +251,7 @@ impl Control {
     /// # Errors
     /// The driver's.
     pub fn end_recovery(&mut self, number: u32) -> io::Result<()> {
-        self.command(Operation::EndUserRecovery, number, &mut [], u64::from(std::process::id())).map(drop)
+        self.device_command(Operation::EndUserRecovery, number, &mut [], u64::from(std::process::id())).map(drop)
     }
 
     /// The block device has so many sectors from now on.
@@ -200,7 +259,7 @@ impl Control {
     /// # Errors
     /// EOPNOTSUPP: this kernel cannot.
     pub fn update_size(&mut self, number: u32, sectors: u64) -> io::Result<()> {
-        self.command(Operation::UpdateSize, number, &mut [], sectors).map(drop)
+        self.device_command(Operation::UpdateSize, number, &mut [], sectors).map(drop)
     }
 }
 
@@ -223,18 +282,31 @@ pub fn start_thread(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("mqfq-ublk".to_owned()).spawn(body).map(drop)
 }
 
+fn device_path(number: u32) -> String {
+    format!("/dev/ublkc{number}")
+}
+
+/// udev has not made the device's file yet, or not given it to this user who has no privileges.
+fn is_early(error: &io::Error, by_path: bool) -> bool {
+    match error.kind() {
+        io::ErrorKind::NotFound => true,
+        io::ErrorKind::PermissionDenied => by_path,
+        _ => false,
+    }
+}
+
 /// Opens `/dev/ublkcN` of a device that was added. Only one process has it open at a time.
 ///
 /// # Errors
 /// EBUSY: another one has it.
-pub fn open_device(number: u32) -> io::Result<Arc<OwnedFd>> {
-    let path = format!("/dev/ublkc{number}");
+pub fn open_device(control: &Control, number: u32) -> io::Result<Arc<OwnedFd>> {
+    let path = device_path(number);
     let since = Instant::now();
     loop {
         match OpenOptions::new().read(true).write(true).open(&path) {
             Ok(file) => return Ok(Arc::new(file.into())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && since.elapsed() < NODE_WAIT => {
-                std::thread::sleep(Duration::from_millis(10));
+            Err(error) if is_early(&error, control.by_path) && since.elapsed() < NODE_WAIT => {
+                std::thread::sleep(NODE_LOOK);
             }
             Err(error) => return Err(error),
         }

@@ -4,15 +4,19 @@
 //! driver copies a write's bytes there before it hands the request over, and a read's bytes from there when it is
 //! ended. So a request's bytes are copied once, by the driver, and go to the device from where they lie.
 //!
+//! Of a device with UBLK_F_AUTO_BUF_REG there are no rooms: a request's pages stay in the kernel, at a place of the
+//! ring's table (`mqfq_blk::pages`).
+//!
 //! Why not UBLK_F_USER_COPY: there the server moves the bytes itself, by a pread or pwrite of its own for each
 //! request, so the one copy is the same and an operation is added; and Linux 6.1 has not got it.
 //!
 //! Rooms are mapped once and are given no pages until they are used: a queue of depth 128 with rooms of 128 KiB takes
 //! 16 MiB of addresses, and as much memory as was ever used at once.
 
-use crate::abi::{DEPTH_MAX, DESCRIPTOR_BYTES, Descriptor};
+use crate::abi::{DEPTH_MAX, DESCRIPTOR_BYTES, Descriptor, DevInfo};
 use mqfq_blk::command::CommandFile;
 use mqfq_blk::foreign::ForeignMemory;
+use mqfq_blk::pages::Pages;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -119,35 +123,50 @@ unsafe fn rooms(file: Arc<OwnedFd>, depth: u16, room_bytes: usize) -> io::Result
 pub struct QueueMemory {
     /// Of each request.
     pub descriptors: Descriptors,
-    /// For their bytes, by tag.
+    /// For their bytes, by tag: rooms, or places.
     pub file: Arc<CommandFile>,
 }
 
 /// The memory of queue `queue` of a device that was added, or whose recovery was begun, with `file` its open
-/// `/dev/ublkcN`.
+/// `/dev/ublkcN`. `pages`: for all its queues, if its payloads stay in the kernel.
 ///
 /// # Errors
 /// As [`Descriptors::map`]; no addresses are left.
 ///
 /// # Safety
 /// `info` is what the driver says of the device of `file`.
-unsafe fn open(file: &Arc<OwnedFd>, info: &crate::abi::DevInfo, queue: u16) -> io::Result<QueueMemory> {
+unsafe fn open(file: &Arc<OwnedFd>, info: &DevInfo, queue: u16, pages: Option<&Arc<Pages>>) -> io::Result<QueueMemory> {
     let descriptors = Descriptors::map(file, queue, info.depth)?;
-    // SAFETY: as whoever calls this says.
-    let file = unsafe { rooms(file.clone(), info.depth, info.room_bytes as usize) }?;
+    let room_bytes = info.room_bytes as usize;
+    let file = match pages {
+        Some(pages) => CommandFile::of_pages(file.clone(), pages.clone(), queue * info.depth, room_bytes),
+        // SAFETY: as whoever calls this says.
+        None => unsafe { rooms(file.clone(), info.depth, room_bytes) }?,
+    };
     Ok(QueueMemory { descriptors, file })
 }
 
-/// An open device: its queues' memory is made here, so that file and size of the rooms belong together.
+/// An open device: its queues' memory is made here, so that file and size of the rooms belong together. A device whose
+/// payloads stay in the kernel ([`DevInfo::has_pages`]) needs `pages`, a place for each of its requests; one whose do
+/// not takes none of them.
 ///
 /// # Errors
-/// Another process has it open; no memory.
-pub fn open_queues(control: &mut crate::control::Control, number: u32) -> io::Result<Vec<QueueMemory>> {
-    let file = crate::control::open_device(number)?;
+/// Another process has it open; no memory; EINVAL: it needs pages, and these are fewer than it has requests.
+pub fn open_queues(
+    control: &mut crate::control::Control,
+    number: u32,
+    pages: Option<&Arc<Pages>>,
+) -> io::Result<Vec<QueueMemory>> {
+    let file = crate::control::open_device(control, number)?;
     // Asked of the driver now, when no other process can serve the device.
     let info = control.info(number)?;
+    let pages = pages.filter(|_| info.has_pages());
+    let places = u32::from(info.queues) * u32::from(info.depth);
+    if info.has_pages() && pages.is_none_or(|pages| u32::from(pages.count()) < places) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     // SAFETY: file and info are of the device of this number, of which there is one as long as its file is open.
-    (0..info.queues).map(|queue| unsafe { open(&file, &info, queue) }).collect()
+    (0..info.queues).map(|queue| unsafe { open(&file, &info, queue, pages) }).collect()
 }
 
 /// Rooms whose commands go to a driver that takes none, for tests of what is done with them.

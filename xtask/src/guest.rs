@@ -116,7 +116,12 @@ const CASES: &[Case] = &[
         time: Time::Instructions,
         cpus: 2,
         modules: &["ublk_drv", "null_blk", "crc32c_generic", "ext4"],
-        packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
+        packages: &[
+            ("fio", "fio"),
+            ("mkfs.ext4", "e2fsprogs"),
+            ("python3", "python3-minimal"),
+            ("db_bench", "rocksdb-tools"),
+        ],
         job: include_str!("../../testing/guest/cases/ublk.job"),
         module: None,
         outside: None,
@@ -133,6 +138,22 @@ const CASES: &[Case] = &[
         modules: &["ublk_drv", "crc32c_generic", "ext4"],
         packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
         job: concat!("ONLY=kills\n", include_str!("../../testing/guest/cases/ublk.job")),
+        module: None,
+        outside: None,
+        emulated: &[],
+        is_of_cpus: false,
+        patience: Duration::from_secs(1800),
+    },
+    Case {
+        name: "ublk-pages",
+        about: "fio on a ublk device whose payloads stay in the kernel, over three kinds of files, with 50 kills each",
+        // Of 6.16 and later.
+        kernels: &["7.2", "7.3"],
+        time: Time::Threads,
+        cpus: 2,
+        modules: &["ublk_drv", "null_blk", "crc32c_generic", "ext4"],
+        packages: &[("fio", "fio"), ("mkfs.ext4", "e2fsprogs"), ("python3", "python3-minimal")],
+        job: concat!("ONLY=many-pages\n", include_str!("../../testing/guest/cases/ublk.job")),
         module: None,
         outside: None,
         emulated: &[],
@@ -363,8 +384,8 @@ pub fn guest(options: &Options<'_>) -> Result<(), String> {
     }
     guest::prepare(name, &folder.join("share"))?;
     let only = options.only.unwrap_or("all");
-    if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
-        return Err(format!("a part of a case is letters, digits and -, not {only:?}"));
+    if !only.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter)) {
+        return Err(format!("a part of a case is letters, digits, - and _, not {only:?}"));
     }
     let server = case.outside.map(|outside| Server::start(outside, &folder, mqfq.clone())).transpose()?;
     let mut arguments = case.outside.map(|outside| disks(outside.disks, &folder)).unwrap_or_default();

@@ -39,6 +39,7 @@ impl Device for MemoryDevice {
             volatile_cache: false,
             segments_max: SEGMENTS_MAX,
             segment_align_bytes: 1,
+            pages_align_bytes: 0,
         }
     }
 

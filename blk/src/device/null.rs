@@ -28,6 +28,7 @@ impl NullDevice {
             volatile_cache: false,
             segments_max: SEGMENTS_MAX,
             segment_align_bytes: 1,
+            pages_align_bytes: 0,
         })
     }
 

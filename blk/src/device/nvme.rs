@@ -169,6 +169,7 @@ impl NvmeDevice {
             volatile_cache: false,
             segments_max: SEGMENTS_MAX,
             segment_align_bytes: PAGE_BYTES,
+            pages_align_bytes: 0,
         };
         let driver = Mutex::new(Driver { controller, owners: Vec::new() });
         let (store, next_event_ns) = (SparseStore::new(size_bytes), AtomicU64::new(NEVER));

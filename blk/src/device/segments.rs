@@ -96,6 +96,12 @@ impl Reaped {
 }
 
 impl Command {
+    /// Its buffers, in order.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        let rest = self.more.0.iter().flat_map(|list| &list.rest).map(|segment| &segment.buffer);
+        self.buffer.iter().chain(rest)
+    }
+
     /// Buffers of the command.
     pub fn segments(&self) -> usize {
         usize::from(self.buffer.is_some()) + self.more.len()

@@ -15,6 +15,7 @@
 //! | the same | flow, operation, FUA; not a flush, and of at least one byte |
 //! |---|---|
 //! | next to it | begins where the open command ends (back); or ends where it begins (front) |
+//! | within reach | payloads that stay in the kernel ([`crate::pages`]) go alone |
 //! | small enough | [`MergeBounds`] of the device; with parts (`split.rs`) no longer than one; room in the table of requests |
 //!
 //! # Ends
@@ -110,7 +111,9 @@ impl Merging {
     fn is_eligible(&self, request: &Request) -> bool {
         let &Submission { op, offset_bytes, length_bytes, .. } = &request.submission;
         let misaligned = (offset_bytes | u64::from(length_bytes)) & u64::from(self.bounds.align_bytes - 1);
-        op != Op::Flush && length_bytes > 0 && misaligned == 0
+        // One operation on pages that stay in the kernel names one place.
+        let is_here = request.submission.buffer.as_ref().is_none_or(|buffer| buffer.pages().is_none());
+        op != Op::Flush && length_bytes > 0 && misaligned == 0 && is_here
     }
 
     /// Where this request would join the open command, which gets no longer than `part_bytes`, if it may.

@@ -45,6 +45,7 @@ impl Device for SlowDevice {
             volatile_cache: false,
             segments_max: 1,
             segment_align_bytes: 1,
+            pages_align_bytes: 0,
         }
     }
 

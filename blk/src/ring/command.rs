@@ -20,8 +20,11 @@ pub(super) struct InFlight {
 impl Ring {
     /// See [`crate::client::Context::command`].
     pub(crate) fn command(&mut self, client: u32, command: Command, user: u32) {
-        let bytes = command.bytes();
-        let entry = opcode::UringCmd16::new(types::Fd(command.file.descriptor()), command.operation).cmd(bytes).build();
+        let (bytes, place) = command.parts();
+        let entry = opcode::UringCmd16::new(types::Fd(command.file.descriptor()), command.operation)
+            .cmd(bytes)
+            .addr(place.map(u64::from))
+            .build();
         let index = self.start(Operation::Command(InFlight { client: Some(client), user, file: command.file }));
         self.push(entry.user_data(KIND_CLIENT << 56 | u64::from(index)));
     }

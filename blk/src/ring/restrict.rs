@@ -10,13 +10,14 @@ use std::io;
 
 /// Operations that a worker's ring does: those that this crate submits. A client's bytes never choose one; the kernel
 /// ends any other with EACCES, so that whoever writes to the ring's memory has no more than that.
-const OPERATIONS: [u8; 16] = [
+const OPERATIONS: [u8; 18] = [
     opcode::Accept::CODE,
     opcode::AsyncCancel::CODE,
     opcode::Fallocate::CODE,
     opcode::Fsync::CODE,
     opcode::PollAdd::CODE,
     opcode::Read::CODE,
+    opcode::ReadFixed::CODE,
     opcode::Readv::CODE,
     opcode::Recv::CODE,
     opcode::RecvMsg::CODE,
@@ -26,6 +27,7 @@ const OPERATIONS: [u8; 16] = [
     opcode::TimeoutRemove::CODE,
     opcode::UringCmd16::CODE,
     opcode::Write::CODE,
+    opcode::WriteFixed::CODE,
     opcode::Writev::CODE,
 ];
 

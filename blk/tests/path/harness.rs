@@ -130,7 +130,8 @@ impl Rig {
         self.submit_with(worker, asked, fua, buffer)
     }
 
-    fn submit_with(&mut self, worker: usize, asked: Asked, fua: bool, buffer: Option<Buffer>) -> Option<u64> {
+    /// As [`Rig::submit`], with this payload.
+    pub fn submit_with(&mut self, worker: usize, asked: Asked, fua: bool, buffer: Option<Buffer>) -> Option<u64> {
         let Asked { flow, op, offset_bytes, length_bytes, .. } = asked;
         let cookie = self.next_cookie;
         let submission = Submission { flow: FlowId(flow), op, offset_bytes, length_bytes, fua, buffer, cookie };

@@ -2,11 +2,13 @@
 
 use crate::harness::{Asked, Rig, Setup, WINDOW_BYTES, bytes, is_all};
 use mqfq_blk::PolicyKind;
+use mqfq_blk::buffer::Buffer;
 use mqfq_blk::device::fault::{Fault, FaultDevice, FaultPlan, FaultRule, OnAbort, When};
 use mqfq_blk::device::memory::MemoryDevice;
 use mqfq_blk::device::null::NullDevice;
 use mqfq_blk::device::nvme::{NvmeDevice, NvmeDeviceOptions};
 use mqfq_blk::device::{Device, DeviceInfo};
+use mqfq_blk::pages::Pages;
 use mqfq_blk::path::{Merge, PathOptions};
 use mqfq_blk::request::{Op, Status};
 use mqfq_testing::Random;
@@ -103,6 +105,26 @@ fn only_requests_of_one_flow_one_operation_and_one_fua_share_a_command() {
     assert_eq!(commands_of(&[(0, Op::Flush, false), (0, Op::Flush, false)]), 2, "flushes");
     let (may, may_not) = (Op::WriteZeroes { may_unmap: true }, Op::WriteZeroes { may_unmap: false });
     assert_eq!(commands_of(&[(0, may, false), (0, may, false), (0, may_not, false)]), 2, "zeroes");
+}
+
+#[test]
+fn pages_that_stay_in_the_kernel_go_alone() {
+    let pages = Pages::take(8).unwrap();
+    // Writes: the null device does not look at their bytes, which are not here.
+    let mut rig = Rig::new(&Setup::plain(path(Merge::Both)), &NullDevice::new(MIB));
+    for block in 0..8u16 {
+        let asked =
+            Asked { flow: 0, op: Op::Write, offset_bytes: u64::from(block) * 4096, length_bytes: BLOCK, fill: 0 };
+        let is_here = [0, 1, 4].contains(&block);
+        let buffer =
+            if is_here { Buffer::new(BLOCK as usize) } else { Buffer::of_pages(&pages, block, BLOCK as usize) };
+        rig.submit_with(0, asked, false, Some(buffer)).unwrap();
+    }
+    let ended = rig.finish();
+    assert!(ended.iter().all(|ended| ended.completion.status == Status::Ok));
+    rig.assert_clean();
+    // The first two together, and each of the others by itself.
+    assert_eq!((ended.len(), rig.stats().commands), (8, 7));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::privilege::PrivilegeConfig;
 use mqfq_config::Entry;
 use mqfq_config::text::quoted;
 use mqfq_front::FRONT_ENDS;
-use mqfq_front::front_end::{AddressFault, ExportAddress, FrontEnd};
+use mqfq_front::front_end::{AddressFault, ExportAddress, FrontEnd, Manner};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a front end's key takes, for an error's "allowed is".
@@ -20,11 +20,16 @@ fn allowed(front_end: &dyn FrontEnd) -> String {
 pub(super) fn read(section: &Section<'_, '_>) -> Result<Vec<Located<ExportAddress>>, ConfigError> {
     let mut addresses = Vec::new();
     for &front_end in FRONT_ENDS {
-        let manner = front_end.manner().and_then(|manner| Some((manner, section.get(manner.key)?)));
+        let manners = front_end.manners();
         if let Some(entry) = section.get(front_end.name()) {
-            let manner = manner.map(|(manner, value)| value.choice(manner.values)).transpose()?;
-            read_list(front_end, &entry, manner.as_deref(), &mut addresses)?;
-        } else if let Some((manner, value)) = manner {
+            let value_of = |manner: &Manner| {
+                let value = section.get(manner.key).map(|value| value.choice(manner.values)).transpose()?;
+                Ok(value.unwrap_or_else(|| manner.values[0].to_owned()))
+            };
+            let values = manners.iter().map(value_of).collect::<Result<Vec<String>, ConfigError>>()?;
+            read_list(front_end, &entry, &values, &mut addresses)?;
+        } else if let Some((manner, value)) = manners.iter().find_map(|manner| Some((manner, section.get(manner.key)?)))
+        {
             let without =
                 format!("is for {} alone, which this export has not, allowed is no {}", front_end.name(), manner.key);
             return Err(value.place().error(without));
@@ -53,16 +58,13 @@ fn texts(front_end: &dyn FrontEnd, entry: &Entry<'_, '_>) -> Result<Vec<String>,
 fn read_list(
     front_end: &'static dyn FrontEnd,
     entry: &Entry<'_, '_>,
-    manner: Option<&str>,
+    values: &[String],
     addresses: &mut Vec<Located<ExportAddress>>,
 ) -> Result<(), ConfigError> {
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
     let mut listed = BTreeSet::new();
     for text in texts(front_end, entry)? {
-        let address = match manner {
-            Some(manner) => ExportAddress::parse_with(front_end, &text, manner),
-            None => ExportAddress::parse(front_end, &text),
-        };
-        let address = address.map_err(|fault| {
+        let address = ExportAddress::parse_with(front_end, &text, &values).map_err(|fault| {
             let text = quoted(&text);
             entry.place().error(match fault {
                 AddressFault::Unreadable(why) => format!("{text} is not an address to listen on: {why}"),
@@ -221,6 +223,7 @@ mod tests {
         assert_eq!(addresses("ublk = [\"7\", 8]"), ["ublk 7", "ublk 8"]);
         assert_eq!(addresses("ublk = \"auto\""), ["ublk auto"]);
         assert_eq!(addresses("ublk = 0\nrecovery = \"fail\""), ["ublk 0 (recovery fail)"]);
+        assert_eq!(addresses("ublk = 0\nzero-copy = \"on\""), ["ublk 0 (zero-copy on)"]);
         let allowed = "allowed is a number from 0 to 1048575 (of /dev/ublkbN), \"auto\", or a list of these";
         let unknown = "is not known, allowed are none, reissue, fail";
         for (keys, refused) in [

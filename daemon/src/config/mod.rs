@@ -354,9 +354,9 @@ const TENANT_KEYS: [&str; 9] = [
 
 /// Keys of `[export.NAME]`: those of the front ends stand between these.
 static EXPORT_KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
-    let front_ends = FRONT_ENDS
-        .iter()
-        .flat_map(|front_end| std::iter::once(front_end.name()).chain(front_end.manner().map(|manner| manner.key)));
+    let front_ends = FRONT_ENDS.iter().flat_map(|front_end| {
+        std::iter::once(front_end.name()).chain(front_end.manners().iter().map(|manner| manner.key))
+    });
     let before = ["device", "tenant", "weight", "offset", "size"].into_iter();
     before
         .chain(front_ends)

@@ -171,7 +171,7 @@ mod tests {
     fn a_socket_is_the_same_place_however_clients_are_served_there() {
         let keys = |name: &str, text: &str, manners: &[&str]| -> Vec<String> {
             let front_end = *mqfq_front::FRONT_ENDS.iter().find(|front_end| front_end.name() == name).unwrap();
-            let key_of = |manner: &&str| key(&ExportAddress::parse_with(front_end, text, manner).unwrap());
+            let key_of = |manner: &&str| key(&ExportAddress::parse_with(front_end, text, &[manner]).unwrap());
             manners.iter().map(key_of).collect()
         };
         assert_eq!(keys("vhost-user", "unix:/a", &["split", "packed"]), ["vhost-user unix:/a"; 2]);

@@ -33,7 +33,7 @@ fn export(name: &str, size_bytes: u64) -> Export {
 /// "a" with 1 MiB and a description, "b" read-only with blocks of 512 and payloads up to 64 KiB, and one that is being
 /// drained.
 fn table() -> Arc<ExportTable> {
-    let block = BlockSizes { min_bytes: 512, preferred_bytes: 4096, payload_bytes_max: 65536 };
+    let block = BlockSizes { min_bytes: 512, preferred_bytes: 4096, payload_bytes_max: 65536, pages_align_bytes: 0 };
     let first = Export { description: "first".to_owned(), ..export("a", MIB) };
     let second = Export { read_only: true, block, ..export("b", 2 * MIB) };
     let gone = export("gone", MIB);

@@ -110,7 +110,8 @@ mod tests {
 
     /// 1 MiB, blocks of 512, payloads up to 64 KiB; structured replies and base:allocation agreed.
     fn session() -> Session {
-        let block = BlockSizes { min_bytes: 512, preferred_bytes: 4096, payload_bytes_max: 65536 };
+        let block =
+            BlockSizes { min_bytes: 512, preferred_bytes: 4096, payload_bytes_max: 65536, pages_align_bytes: 0 };
         let export = Export {
             name: "a".to_owned(),
             description: String::new(),

@@ -19,6 +19,7 @@ use crate::export::{Export, ExportTable};
 use crate::front_end::{Ending, Log, LogLine};
 use crate::stats::Stats;
 use mqfq_blk::client::{Client, MakeClient};
+use mqfq_blk::pages::Pages;
 use mqfq_ublk::abi::{ANY_NUMBER, DEPTH_MAX, DevInfo, Params, feature, state};
 use mqfq_ublk::control::Control;
 use mqfq_ublk::queue::{QueueMemory, open_queues};
@@ -214,6 +215,8 @@ pub struct Device {
     pub number: u32,
     /// What is left when this server is gone.
     pub recovery: Recovery,
+    /// Payloads are to stay in the kernel, if they can.
+    pub zero_copy: bool,
     /// The address's exports: one, by the time of [`Order::Go`].
     pub exports: Arc<ExportTable>,
     /// Queues, as many as the kernel has CPUs for.
@@ -242,6 +245,8 @@ pub struct Device {
 struct Served {
     info: DevInfo,
     is_recovered: bool,
+    /// Places for its requests, if their payloads stay in the kernel.
+    pages: Option<Arc<Pages>>,
 }
 
 /// The queues of one device that workers have. A thread serves one device after another, and a queue of the former one
@@ -352,7 +357,12 @@ impl Device {
             self.say(Some(&name), &format!("/dev/ublkb{number} cannot be served: {error}"));
             return self.watch(number, attached, begun, &export, 0);
         }
-        let how = if served.is_recovered { "is there again, with its requests" } else { "is there" };
+        let how = match (served.is_recovered, served.pages.is_some()) {
+            (true, _) => "is there again, with its requests",
+            (false, true) => "is there, with zero copy",
+            (false, false) if served.info.flags & feature::UNPRIVILEGED != 0 => "is there, without CAP_SYS_ADMIN",
+            (false, false) => "is there",
+        };
         self.say(Some(&name), &format!("/dev/ublkb{number} {how}"));
         self.stats.count_opened();
         let had_bytes = if served.is_recovered { kernel_bytes(number) } else { None };
@@ -365,25 +375,29 @@ impl Device {
     fn acquire(&mut self, export: &Export) -> Result<Option<Served>, String> {
         let (number, name) = (self.number, &export.name);
         loop {
-            let plan = match self.control.info(number) {
-                _ if number == ANY_NUMBER => Plan::Add,
-                Ok(info) => plan::plan(&info, Some(name), plan::is_alive(info.pid), self.replaces),
-                Err(_) => Plan::Add,
+            let found = if number == ANY_NUMBER { None } else { self.control.info(number).ok() };
+            let plan = match &found {
+                Some(info) => plan::plan(info, Some(name), plan::is_alive(info.pid), self.replaces),
+                None => Plan::Add,
             };
             match plan {
                 Plan::Add => return self.add(export).map(Some),
                 Plan::Replace => self.delete(number),
-                Plan::Recover => match self.control.start_recovery(number) {
-                    Ok(()) => {
-                        let failed = |error| format!("ublk {number} cannot be taken over: {error}");
-                        let info = self.control.info(number).map_err(failed)?;
-                        self.stats.add_own(Own::Recoveries as usize, 1);
-                        return Ok(Some(Served { info, is_recovered: true }));
+                Plan::Recover => {
+                    let failed = |error| format!("ublk {number} cannot be taken over: {error}");
+                    let had_pages = found.filter(DevInfo::has_pages);
+                    let pages = had_pages.map(|info| self.pages_again(export, &info)).transpose().map_err(failed)?;
+                    match self.control.start_recovery(number) {
+                        Ok(()) => {
+                            let info = self.control.info(number).map_err(|error| failed(error.to_string()))?;
+                            self.stats.add_own(Own::Recoveries as usize, 1);
+                            return Ok(Some(Served { info, is_recovered: true, pages }));
+                        }
+                        // The other process's end is under way.
+                        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
+                        Err(error) => return Err(failed(error.to_string())),
                     }
-                    // The other process's end is under way.
-                    Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
-                    Err(error) => return Err(format!("ublk {number} cannot be taken over: {error}")),
-                },
+                }
                 Plan::Wait => {}
                 Plan::Refuse(whose) => return Err(format!("ublk {number} is not served: {}", whose.why())),
             }
@@ -394,46 +408,98 @@ impl Device {
         }
     }
 
+    /// Places for the requests of a device of this export whose payloads are to stay in the kernel.
+    ///
+    /// # Errors
+    /// Why they cannot: the end of a sentence.
+    fn pages(&mut self, export: &Export, depth: u64) -> Result<Arc<Pages>, String> {
+        if self.control.abilities().features & feature::PAGES != feature::PAGES {
+            return Err("this kernel cannot (Linux 6.16 can)".to_owned());
+        }
+        pages(export, depth * u64::from(self.queues.clamp(1, DEPTH_MAX)))
+    }
+
+    /// As [`Device::pages`], for a device that a server has left which had them.
+    fn pages_again(&self, export: &Export, info: &DevInfo) -> Result<Arc<Pages>, String> {
+        let left = |why| format!("it was added with zero copy, and {why}");
+        let places = u64::from(info.queues) * u64::from(info.depth);
+        let block_bytes = queue_setting(info.number, "logical_block_size").unwrap_or(SECTOR_BYTES);
+        if block_bytes < export.block.pages_align_bytes.into() {
+            return Err(left(format!("its block of {block_bytes} bytes is smaller than the device's below")));
+        }
+        pages(export, places).map_err(left)
+    }
+
     fn add(&mut self, export: &Export) -> Result<Served, String> {
-        let params = params(export)?;
-        let room_bytes = params.sectors_max * SECTOR_BYTES as u32;
-        let depth = (self.bytes_max / u64::from(room_bytes)).clamp(QUEUE_DEPTH_MIN, QUEUE_DEPTH_MAX);
+        let depth_of = |params: &Params| {
+            let room_bytes = u64::from(params.sectors_max) * SECTOR_BYTES;
+            (self.bytes_max / room_bytes).clamp(QUEUE_DEPTH_MIN, QUEUE_DEPTH_MAX)
+        };
+        let mut params = params(export, false)?;
+        let depth = depth_of(&params);
+        let mut pages = None;
+        if self.zero_copy {
+            match self.pages(export, depth).and_then(|pages| Ok((pages, self::params(export, true)?))) {
+                Ok((places, with_pages)) => (pages, params) = (Some(places), with_pages),
+                Err(why) => self.say(Some(&export.name), &format!("{} copies its payloads: {why}", self.called())),
+            }
+        }
         let features = self.control.abilities().features;
         let info = DevInfo {
             queues: self.queues.clamp(1, DEPTH_MAX),
             depth: depth as u16,
-            room_bytes,
+            room_bytes: params.sectors_max * SECTOR_BYTES as u32,
             number: self.number,
-            flags: self.recovery.flags(features),
+            flags: self.recovery.flags(features) | if pages.is_some() { feature::PAGES } else { 0 },
             stamp: plan::stamp(&export.name),
             ..DevInfo::default()
         };
-        let info = self.control.add(info).map_err(|error| match error.kind() {
-            std::io::ErrorKind::PermissionDenied => {
-                "a ublk device cannot be added by this user: it needs CAP_SYS_ADMIN".to_owned()
+        let is_refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+        let mut added = self.control.add(info);
+        if added.as_ref().is_err_and(is_refused) && features & feature::UNPRIVILEGED != 0 {
+            let lack = without_privileges(self.recovery, pages.is_some()).map_err(|what| self.needs_admin(what))?;
+            if let Some(why) = lack {
+                self.say(Some(&export.name), &format!("{} copies its payloads: {why}", self.called()));
             }
-            _ => format!("a ublk device cannot be added: {error}"),
+            (pages, params) = (None, self::params(export, false)?);
+            let room_bytes = params.sectors_max * SECTOR_BYTES as u32;
+            let flags = (info.flags & !feature::PAGES) | feature::UNPRIVILEGED;
+            added = self.control.add(DevInfo { flags, room_bytes, ..info });
+        }
+        let info = added.map_err(|error| match is_refused(&error) {
+            true => self.needs_admin("a ublk device"),
+            false => format!("a ublk device cannot be added: {error}"),
         })?;
         if let Err(error) = self.control.set_params(info.number, params) {
             self.delete(info.number);
             return Err(format!("the kernel takes no block device of this form ({params:?}): {error}"));
         }
-        Ok(Served { info, is_recovered: false })
+        Ok(Served { info, is_recovered: false, pages })
+    }
+
+    fn needs_admin(&self, what: &str) -> String {
+        format!("{} is not served: {what} cannot be added by this user, it needs CAP_SYS_ADMIN", self.called())
+    }
+
+    /// As its address is written.
+    fn called(&self) -> String {
+        if self.number == ANY_NUMBER { "ublk auto".to_owned() } else { format!("ublk {}", self.number) }
     }
 
     /// Has the queues attached, which then fetch.
     fn attach(&mut self, served: &Served, export: Arc<Export>) -> std::io::Result<Attached> {
         let Served { info: DevInfo { number, depth, .. }, .. } = *served;
-        let memory = open_queues(&mut self.control, number)?;
+        let memory = open_queues(&mut self.control, number, served.pages.as_ref())?;
         let bell = Arc::new(eventfd().ok_or(rustix::io::Errno::MFILE)?);
         self.generation += 1;
         let attached = Attached { generation: self.generation, left: memory.len() as u16 };
         let (stats, ending, orders) = (self.stats.clone(), self.ending.clone(), self.orders.0.clone());
-        let about = About::new(export, stats, self.client, self.recovery, ending, self.generation, orders);
+        let about = About::new(export.clone(), stats, self.client, self.recovery, ending, self.generation, orders);
         let encoded = self.control.abilities().encoded;
+        let align_bytes = if served.pages.is_some() { export.block.pages_align_bytes } else { 1 };
         let make = |(QueueMemory { descriptors, file }, number): (QueueMemory, u16)| {
             let (about, bell) = (about.clone(), bell.clone());
-            let parts = Parts { number, depth, descriptors, file, encoded, bell };
+            let parts = Parts { number, depth, descriptors, file, encoded, bell, align_bytes };
             Box::new(move || Box::new(Queue::new(about, parts)) as Box<dyn Client>) as MakeClient
         };
         let clients: Vec<MakeClient> = memory.into_iter().zip(0..).map(make).collect();
@@ -522,19 +588,55 @@ impl Device {
     }
 }
 
+/// Places for `places` requests of an export whose payloads are to stay in the kernel.
+///
+/// # Errors
+/// Why they cannot: the end of a sentence.
+fn pages(export: &Export, places: u64) -> Result<Arc<Pages>, String> {
+    let align_bytes = export.block.pages_align_bytes;
+    if align_bytes == 0 {
+        return Err("its device needs their bytes, which a file device does not".to_owned());
+    }
+    if !export.offset_bytes.is_multiple_of(align_bytes.into()) {
+        let offset_bytes = export.offset_bytes;
+        return Err(format!("it begins at byte {offset_bytes}, which is no multiple of its device's {align_bytes}"));
+    }
+    let taken = u16::try_from(places).ok().and_then(Pages::take);
+    taken.ok_or_else(|| format!("the workers' rings have no {places} places left"))
+}
+
+/// What a user without CAP_SYS_ADMIN goes without, who wants a device with this recovery, and its payloads in the
+/// kernel.
+///
+/// # Errors
+/// What they cannot have at all.
+fn without_privileges(recovery: Recovery, wants_pages: bool) -> Result<Option<&'static str>, &'static str> {
+    match recovery {
+        Recovery::None => Ok(wants_pages.then_some("zero copy needs CAP_SYS_ADMIN")),
+        Recovery::Reissue | Recovery::Fail => Err("a ublk device with recovery"),
+    }
+}
+
+/// A number in /sys/block/ublkbN/queue.
+fn queue_setting(number: u32, name: &str) -> Option<u64> {
+    std::fs::read_to_string(format!("/sys/block/ublkb{number}/queue/{name}")).ok()?.trim().parse().ok()
+}
+
 /// How large a block device is that a former server has left: the export may have had another size then.
 fn kernel_bytes(number: u32) -> Option<u64> {
     let sectors = std::fs::read_to_string(format!("/sys/block/ublkb{number}/size")).ok()?;
     sectors.trim().parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)
 }
 
-/// What the block device of an export is like.
+/// What the block device of an export is like; `with_pages`: if payloads stay in the kernel. Its requests and their
+/// memory are then aligned as the device below wants them.
 ///
 /// # Errors
 /// One sentence: the kernel has no block device of this form.
-pub(super) fn params(export: &Export) -> Result<Params, String> {
+pub(super) fn params(export: &Export, with_pages: bool) -> Result<Params, String> {
     let block = export.block;
-    let logical_bytes = block.min_bytes.max(SECTOR_BYTES as u32);
+    let align_bytes = if with_pages { block.pages_align_bytes } else { 1 };
+    let logical_bytes = block.min_bytes.max(SECTOR_BYTES as u32).max(align_bytes);
     if logical_bytes > PAGE_BYTES {
         return Err(format!(
             "a block of {logical_bytes} bytes is too large for a ublk device, allowed is one up to {PAGE_BYTES}"
@@ -554,6 +656,7 @@ pub(super) fn params(export: &Export) -> Result<Params, String> {
         sectors_max: largest_bytes / SECTOR_BYTES as u32,
         sectors: export.size_now_bytes() / u64::from(logical_bytes) * u64::from(logical_bytes) / SECTOR_BYTES,
         range_sectors_max: RANGE_BYTES_MAX / SECTOR_BYTES as u32,
+        memory_align_bytes: if align_bytes > 1 { align_bytes } else { 0 },
     })
 }
 
@@ -566,7 +669,8 @@ mod tests {
     #[test]
     fn a_block_device_has_the_blocks_of_its_export_and_no_request_larger_than_a_piece() {
         let of = |min_bytes, preferred_bytes, payload_bytes_max| {
-            params(&Export { block: BlockSizes { min_bytes, preferred_bytes, payload_bytes_max }, ..export() })
+            let block = BlockSizes { min_bytes, preferred_bytes, payload_bytes_max, pages_align_bytes: 0 };
+            params(&Export { block, ..export() }, false)
         };
         let usual = of(1, 4096, 32 << 20).unwrap();
         assert_eq!((usual.logical_shift, usual.physical_shift, usual.best_shift), (9, 12, 12));
@@ -576,7 +680,35 @@ mod tests {
         assert!(of(8192, 8192, 1 << 20).unwrap_err().contains("a block of 8192 bytes is too large"));
         assert!(of(512, 512, 2048).unwrap_err().contains("takes no request of 4096 bytes"));
         let odd = Export { size_bytes: 5000, ..export() };
-        assert_eq!(params(&odd).unwrap().sectors, 8, "a rest that is no block is left out");
+        assert_eq!(params(&odd, false).unwrap().sectors, 8, "a rest that is no block is left out");
+    }
+
+    #[test]
+    fn zero_copy_is_for_an_export_that_its_device_can_take_as_it_is() {
+        let of = |pages_align_bytes, offset_bytes| {
+            let block = BlockSizes { min_bytes: 1, pages_align_bytes, ..export().block };
+            Export { block, offset_bytes, ..export() }
+        };
+        let fits = of(4096, 8192);
+        assert_eq!(pages(&fits, 256).unwrap().count(), 256);
+        let with_pages = params(&fits, true).unwrap();
+        assert_eq!((with_pages.logical_shift, with_pages.memory_align_bytes), (12, 4096));
+        let without = params(&fits, false).unwrap();
+        assert_eq!((without.logical_shift, without.memory_align_bytes), (9, 0));
+        let cached = params(&of(1, 0), true).unwrap();
+        assert_eq!((cached.logical_shift, cached.memory_align_bytes), (9, 0), "the page cache takes any");
+        assert!(pages(&of(0, 0), 1).unwrap_err().contains("needs their bytes"));
+        assert!(pages(&of(4096, 512), 1).unwrap_err().contains("begins at byte 512"));
+        assert!(pages(&fits, 1 << 20).unwrap_err().contains("no 1048576 places left"));
+    }
+
+    #[test]
+    fn a_user_without_privileges_has_devices_without_recovery_and_without_zero_copy() {
+        assert_eq!(without_privileges(Recovery::None, false), Ok(None));
+        assert_eq!(without_privileges(Recovery::None, true), Ok(Some("zero copy needs CAP_SYS_ADMIN")));
+        for recovery in [Recovery::Reissue, Recovery::Fail] {
+            assert_eq!(without_privileges(recovery, false), Err("a ublk device with recovery"));
+        }
     }
 
     #[test]

@@ -19,6 +19,9 @@ use std::sync::{Arc, mpsc};
 /// What the key takes.
 const ADDRESSES: &str = "a number from 0 to 1048575 (of /dev/ublkbN), \"auto\"";
 
+/// Values of the key `zero-copy`.
+const ZERO_COPY: &[&str] = &["off", "on"];
+
 /// Largest number: the driver has 2^20 minors for its character devices.
 const NUMBER_MAX: u32 = (1 << 20) - 1;
 
@@ -48,22 +51,23 @@ impl FrontEnd for Ublk {
                 _ => return Err(AddressFault::Refused("is no number of a ublk device".to_owned())),
             },
         };
-        Ok(Arc::new(UblkAddress { number, recovery: Recovery::None }))
+        Ok(Arc::new(UblkAddress { number, recovery: Recovery::None, zero_copy: false }))
     }
 
-    fn manner(&self) -> Option<Manner> {
-        Some(Manner { key: "recovery", values: Recovery::VALUES })
+    fn manners(&self) -> &'static [Manner] {
+        &[Manner { key: "recovery", values: Recovery::VALUES }, Manner { key: "zero-copy", values: ZERO_COPY }]
     }
 
-    fn parse_with(&self, text: &str, manner: &str) -> Result<Arc<dyn Address>, AddressFault> {
+    fn parse_with(&self, text: &str, values: &[&str]) -> Result<Arc<dyn Address>, AddressFault> {
         self.parse(text)?;
-        let recovery = Recovery::named(manner).unwrap_or(Recovery::None);
+        let recovery = values.first().and_then(|value| Recovery::named(value)).unwrap_or(Recovery::None);
+        let zero_copy = values.get(1) == Some(&ZERO_COPY[1]);
         let number = text.parse().ok();
         if number.is_none() && recovery != Recovery::None {
             let why = "has no recovery: the next server would not know which device was its own".to_owned();
             return Err(AddressFault::Refused(why));
         }
-        Ok(Arc::new(UblkAddress { number, recovery }))
+        Ok(Arc::new(UblkAddress { number, recovery, zero_copy }))
     }
 }
 
@@ -73,6 +77,8 @@ struct UblkAddress {
     /// `None`: the next free one.
     number: Option<u32>,
     recovery: Recovery,
+    /// Payloads stay in the kernel, if they can.
+    zero_copy: bool,
 }
 
 impl fmt::Display for UblkAddress {
@@ -81,9 +87,12 @@ impl fmt::Display for UblkAddress {
             Some(number) => write!(f, "ublk {number}"),
             None => f.write_str("ublk auto"),
         }?;
-        match self.recovery {
-            Recovery::None => Ok(()),
-            recovery => write!(f, " (recovery {})", Recovery::VALUES[recovery as usize]),
+        let recovery = Recovery::VALUES[self.recovery as usize];
+        match (self.recovery, self.zero_copy) {
+            (Recovery::None, false) => Ok(()),
+            (Recovery::None, true) => f.write_str(" (zero-copy on)"),
+            (_, false) => write!(f, " (recovery {recovery})"),
+            (_, true) => write!(f, " (recovery {recovery}, zero-copy on)"),
         }
     }
 }
@@ -118,7 +127,7 @@ impl Address for UblkAddress {
             return Err(refused(format!("it is for one export, not for {}", all.len())));
         }
         if let Some(export) = all.first() {
-            device::params(export).map_err(refused)?;
+            device::params(export, false).map_err(refused)?;
         }
         if let Some(info) = self.number.and_then(|number| control.info(number).ok()) {
             let export = all.first().map(|export| export.name.as_str());
@@ -134,6 +143,7 @@ impl Address for UblkAddress {
             control,
             number: self.number.unwrap_or(ANY_NUMBER),
             recovery: self.recovery,
+            zero_copy: self.zero_copy,
             exports,
             queues: u16::try_from(options.workers).unwrap_or(u16::MAX),
             bytes_max: options.bytes_in_flight_max,
@@ -207,12 +217,20 @@ mod tests {
 
     #[test]
     fn recovery_is_part_of_an_address_and_needs_a_number() {
-        let with = |text, manner| ExportAddress::parse_with(&Ublk, text, manner).map(|address| address.to_string());
+        let with = |text, manner| ExportAddress::parse_with(&Ublk, text, &[manner]).map(|address| address.to_string());
         assert_eq!(with("0", "reissue").unwrap(), "ublk 0 (recovery reissue)");
         assert_eq!(with("0", "none").unwrap(), "ublk 0");
         assert_eq!(with("auto", "none").unwrap(), "ublk auto");
         assert!(matches!(with("auto", "fail"), Err(AddressFault::Refused(why)) if why.contains("which device")));
-        let reissue = ExportAddress::parse_with(&Ublk, "0", "reissue").unwrap();
+        let reissue = ExportAddress::parse_with(&Ublk, "0", &["reissue"]).unwrap();
         assert!(reissue.collides_with(&ExportAddress::parse(&Ublk, "0").unwrap()), "one device");
+    }
+
+    #[test]
+    fn zero_copy_is_part_of_an_address_and_off_unless_it_is_asked_for() {
+        let with = |values: &[&str]| ExportAddress::parse_with(&Ublk, "0", values).unwrap().to_string();
+        assert_eq!(with(&["none", "on"]), "ublk 0 (zero-copy on)");
+        assert_eq!(with(&["fail", "on"]), "ublk 0 (recovery fail, zero-copy on)");
+        assert_eq!([with(&["none", "off"]), with(&["none"]), with(&[])], ["ublk 0"; 3]);
     }
 }

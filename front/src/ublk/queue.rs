@@ -63,10 +63,13 @@ pub struct Parts<D> {
     pub depth: u16,
     /// What the driver says of them.
     pub descriptors: D,
-    /// Rooms for their bytes, by tag, and where commands go.
+    /// Rooms for their bytes, or places for their pages, by tag, and where commands go.
     pub file: Arc<CommandFile>,
     /// Operations are ioctl codes.
     pub encoded: bool,
+    /// What the device below demands of offsets and lengths, a power of two: beside what the export does, where
+    /// payloads stay in the kernel.
+    pub align_bytes: u32,
     /// Never rung: a wait for it ends when the grace time of a drain is over.
     pub bell: Arc<OwnedFd>,
 }
@@ -143,7 +146,7 @@ impl<D: Describe> Queue<D> {
         }
         let descriptor = self.parts.descriptors.describe(tag);
         let room_bytes = self.parts.file.room_bytes();
-        match request::validate(descriptor, &self.about.export, room_bytes) {
+        match request::validate(descriptor, &self.about.export, room_bytes, self.parts.align_bytes) {
             Ok(asked) => {
                 self.counted.request(asked.op.index());
                 let submission = self.submission(tag, asked);
@@ -304,6 +307,9 @@ impl<D: Describe> Client for Queue<D> {
 impl<D> Drop for Queue<D> {
     fn drop(&mut self) {
         self.counted.add_to(&self.about.stats);
+        if self.with_driver + self.under_way + self.waiting.len() + self.held.len() > 0 {
+            self.parts.file.keep_pages();
+        }
         self.about.queue_gone();
     }
 }

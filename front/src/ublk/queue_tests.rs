@@ -6,6 +6,7 @@ use super::*;
 use crate::fake::Peer;
 use crate::front_end::Ending;
 use crate::stats::Stats;
+use mqfq_blk::pages::Pages;
 use mqfq_testing::random::Random;
 use mqfq_ublk::abi::op;
 use mqfq_ublk::queue::rooms_of_nobody;
@@ -78,7 +79,7 @@ impl Driver {
         self.rooms = rooms_of_nobody(DEPTH, ROOM).unwrap();
         let bell = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         let (descriptors, file) = (self.written.clone(), self.rooms.clone());
-        let parts = Parts { number: 3, depth: DEPTH, descriptors, file, encoded: true, bell };
+        let parts = Parts { number: 3, depth: DEPTH, descriptors, file, encoded: true, bell, align_bytes: 1 };
         Queue::new(self.about.clone(), parts)
     }
 
@@ -410,4 +411,34 @@ fn every_request_ends_once_and_no_acknowledged_write_is_lost_whenever_the_server
         }
     }
     assert!(kills > 400, "{kills}");
+}
+
+#[test]
+fn a_queue_whose_payloads_stay_in_the_kernel_names_its_own_places_and_gives_none_back_that_may_be_in_use() {
+    let pages = Pages::take(8).unwrap();
+    let numbers: Vec<u16> = (0..8).map(|at| pages.number(at)).collect();
+    let mut driver = Driver::new(Recovery::Reissue);
+    let mut queue = driver.queue();
+    let null = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+    // The second of two queues.
+    queue.parts.file = CommandFile::of_pages(null, pages, DEPTH, ROOM);
+    queue.parts.align_bytes = 4096;
+    let mut peer = Peer::new(queue, 0);
+    peer.executes = false;
+    peer.fake.store = store();
+    let fetched = std::mem::take(&mut peer.fake.commands);
+    let places: Vec<u16> = fetched.iter().map(|(command, _)| command.parts().1.unwrap()).collect();
+    assert_eq!(places, numbers[4..]);
+    assert!(fetched.iter().all(|(command, _)| command.bytes()[8..] == [0; 8]), "the driver is given no address");
+    drop(fetched);
+    driver.written.lock().unwrap()[2] = of(op::WRITE, op::FUA, 1, 2);
+    peer.client.event(&mut peer.fake, Event::Commanded { user: 2, result: io::OK });
+    let [submission] = peer.fake.staged.make_contiguous() else { panic!("one request") };
+    let buffer = submission.buffer.as_ref().unwrap();
+    assert_eq!((buffer.pages().unwrap().place, buffer.capacity_bytes()), (numbers[6], 2 * BLOCK));
+    peer.fake.staged.clear();
+    // It goes while the driver has tags, and one request has not ended: its pages may be at their place for long.
+    drop(peer);
+    let later: Vec<Arc<Pages>> = (0..64).map(|_| Pages::take(8).unwrap()).collect();
+    assert!(later.iter().all(|pages| (0..8).all(|at| !numbers.contains(&pages.number(at)))));
 }

@@ -83,11 +83,17 @@ pub struct Refused {
     pub rule: Rule,
 }
 
-/// What a request of `export` asks for, whose bytes have a room of `room_bytes`.
+/// What a request of `export` asks for, whose bytes have a room of `room_bytes`, and whose place on the device is a
+/// multiple of `align_bytes` besides.
 ///
 /// # Errors
 /// What it is refused for.
-pub fn validate(descriptor: Descriptor, export: &Export, room_bytes: usize) -> Result<Asked, Refused> {
+pub fn validate(
+    descriptor: Descriptor,
+    export: &Export,
+    room_bytes: usize,
+    align_bytes: u32,
+) -> Result<Asked, Refused> {
     let invalid = |rule| Refused { status: Status::Invalid, rule };
     let op = match descriptor.op() {
         op::READ => Op::Read,
@@ -111,7 +117,7 @@ pub fn validate(descriptor: Descriptor, export: &Export, room_bytes: usize) -> R
         return Err(invalid(Rule::OutOfRange));
     };
     // A power of two, so its lower bits are what may not be set.
-    if (start_bytes | length_bytes) & (u64::from(export.block.min_bytes) - 1) != 0 {
+    if (start_bytes | length_bytes) & (u64::from(export.block.min_bytes.max(align_bytes)) - 1) != 0 {
         return Err(invalid(Rule::Unaligned));
     }
     if offset_bytes.checked_add(length_bytes).is_none() {
@@ -147,7 +153,12 @@ pub(in crate::ublk) mod tests {
             offset_bytes: 8192,
             size_bytes: 1 << 20,
             read_only: false,
-            block: BlockSizes { min_bytes: 4096, preferred_bytes: 4096, payload_bytes_max: 64 << 10 },
+            block: BlockSizes {
+                min_bytes: 4096,
+                preferred_bytes: 4096,
+                payload_bytes_max: 64 << 10,
+                pages_align_bytes: 0,
+            },
             memory: TenantMemory::unbounded(),
             caps: mqfq_blk::cap::Caps::none(),
         }
@@ -160,7 +171,7 @@ pub(in crate::ublk) mod tests {
     #[test]
     fn a_request_is_moved_to_its_place_on_the_device() {
         let export = export();
-        let ask = |descriptor| validate(descriptor, &export, 128 << 10).unwrap();
+        let ask = |descriptor| validate(descriptor, &export, 128 << 10, 1).unwrap();
         let asked = |op, offset_bytes, length_bytes, fua| Asked { op, offset_bytes, length_bytes, fua };
         assert_eq!(ask(of(op::READ, op::FUA, 8, 8)), asked(Op::Read, 12288, 4096, false));
         assert_eq!(ask(of(op::WRITE, op::FUA, 0, 128)), asked(Op::Write, 8192, 65536, true));
@@ -176,7 +187,7 @@ pub(in crate::ublk) mod tests {
     #[test]
     fn nothing_leaves_the_export_whatever_a_descriptor_says() {
         let export = export();
-        let refused = |descriptor| validate(descriptor, &export, 128 << 10).unwrap_err();
+        let refused = |descriptor| validate(descriptor, &export, 128 << 10, 1).unwrap_err();
         assert_eq!(refused(of(op::READ, 0, 2048, 8)).rule, Rule::OutOfRange);
         let beyond = refused(of(op::WRITE, 0, 2040, 16));
         assert_eq!((beyond.rule, beyond.status), (Rule::OutOfRange, Status::NoSpace));
@@ -186,11 +197,18 @@ pub(in crate::ublk) mod tests {
         }
         assert_eq!(refused(of(op::READ, 0, 1, 8)).rule, Rule::Unaligned);
         assert_eq!(refused(of(op::READ, 0, 0, 1)).rule, Rule::Unaligned);
+        let cached = Export { block: BlockSizes { min_bytes: 1, ..export.block }, ..export.clone() };
+        assert!(validate(of(op::READ, 0, 1, 1), &cached, 4096, 512).is_ok());
+        assert_eq!(validate(of(op::READ, 0, 1, 1), &cached, 4096, 4096).unwrap_err().rule, Rule::Unaligned);
         assert_eq!(refused(of(op::READ, 0, 0, 0)).rule, Rule::BadLength);
         assert_eq!(refused(of(op::WRITE, 0, 0, 136)).rule, Rule::BadLength, "longer than the export's largest");
         assert_eq!(refused(of(op::WRITE, 0, 0, u32::MAX)).rule, Rule::BadLength);
         assert_eq!(refused(of(op::WRITE_ZEROES, 0, 0, 8200)).rule, Rule::BadLength);
-        assert_eq!(validate(of(op::READ, 0, 0, 16), &export, 4096).unwrap_err().rule, Rule::BadLength, "a small room");
+        assert_eq!(
+            validate(of(op::READ, 0, 0, 16), &export, 4096, 1).unwrap_err().rule,
+            Rule::BadLength,
+            "a small room"
+        );
         for operation in [4, 6, 10, 18, 255] {
             let refused = refused(of(operation, 0, 0, 8));
             assert_eq!((refused.rule, refused.status), (Rule::UnknownOperation, Status::Unsupported));
@@ -201,11 +219,11 @@ pub(in crate::ublk) mod tests {
     fn an_export_that_shrank_or_may_no_longer_be_written_to_says_so_at_once() {
         let export = export();
         export.door.resize(8192);
-        assert_eq!(validate(of(op::READ, 0, 16, 8), &export, 4096).unwrap_err().rule, Rule::OutOfRange);
+        assert_eq!(validate(of(op::READ, 0, 16, 8), &export, 4096, 1).unwrap_err().rule, Rule::OutOfRange);
         export.door.set_read_only(true);
         for operation in [op::WRITE, op::DISCARD, op::WRITE_ZEROES] {
-            assert_eq!(validate(of(operation, 0, 0, 8), &export, 4096).unwrap_err().rule, Rule::ReadOnly);
+            assert_eq!(validate(of(operation, 0, 0, 8), &export, 4096, 1).unwrap_err().rule, Rule::ReadOnly);
         }
-        assert!(validate(of(op::READ, 0, 8, 8), &export, 4096).is_ok());
+        assert!(validate(of(op::READ, 0, 8, 8), &export, 4096, 1).is_ok());
     }
 }

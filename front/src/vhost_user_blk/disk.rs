@@ -325,7 +325,12 @@ pub(in crate::vhost_user_blk) mod tests {
             offset_bytes: 4096,
             size_bytes: 1 << 20,
             read_only: false,
-            block: BlockSizes { min_bytes: 1, preferred_bytes: 4096, payload_bytes_max: 256 << 10 },
+            block: BlockSizes {
+                min_bytes: 1,
+                preferred_bytes: 4096,
+                payload_bytes_max: 256 << 10,
+                pages_align_bytes: 0,
+            },
             memory: TenantMemory::unbounded(),
             caps: mqfq_blk::cap::Caps::none(),
         }

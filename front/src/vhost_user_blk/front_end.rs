@@ -32,15 +32,15 @@ impl FrontEnd for VhostUser {
     }
 
     fn parse(&self, text: &str) -> Result<Arc<dyn Address>, AddressFault> {
-        self.parse_with(text, Rings::VALUES[Rings::Split as usize])
+        self.parse_with(text, &[])
     }
 
-    fn manner(&self) -> Option<Manner> {
-        Some(Manner { key: "rings", values: Rings::VALUES })
+    fn manners(&self) -> &'static [Manner] {
+        &[Manner { key: "rings", values: Rings::VALUES }]
     }
 
-    fn parse_with(&self, text: &str, manner: &str) -> Result<Arc<dyn Address>, AddressFault> {
-        let rings = Rings::named(manner).unwrap_or(Rings::Split);
+    fn parse_with(&self, text: &str, values: &[&str]) -> Result<Arc<dyn Address>, AddressFault> {
+        let rings = values.first().and_then(|value| Rings::named(value)).unwrap_or(Rings::Split);
         match SocketAddress::parse(text)? {
             socket @ SocketAddress::Unix(_) => Ok(Arc::new(VhostUserAddress { socket, rings })),
             SocketAddress::Tcp { .. } => {
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn packed_rings_are_for_who_asks_for_them() {
-        let with = |rings| ExportAddress::parse_with(&VhostUser, "unix:/a", rings).unwrap();
+        let with = |rings| ExportAddress::parse_with(&VhostUser, "unix:/a", &[rings]).unwrap();
         assert_eq!([with("split").to_string(), with("packed").to_string()], ["unix:/a", "unix:/a (rings packed)"]);
         assert_eq!(with("split"), ExportAddress::parse(&VhostUser, "unix:/a").unwrap());
         assert!(with("packed").collides_with(&with("split")), "one socket");

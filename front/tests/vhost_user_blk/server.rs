@@ -101,7 +101,7 @@ impl Server {
         for (number, export) in exports.iter().enumerate() {
             let front_end = *FRONT_ENDS.iter().find(|front_end| front_end.name() == "vhost-user").unwrap();
             let text = format!("unix:{}", folder.join(number.to_string()).display());
-            let address = ExportAddress::parse_with(front_end, &text, "packed").unwrap();
+            let address = ExportAddress::parse_with(front_end, &text, &["packed"]).unwrap();
             address.address().await_predecessor(&|| false);
             let table = Arc::new(ExportTable::new([export.clone()]).unwrap());
             let listener = address.address().listen(table, &listen).unwrap();

@@ -169,6 +169,7 @@ impl SimDevice {
             volatile_cache: false,
             segments_max: 1,
             segment_align_bytes: 1,
+            pages_align_bytes: 0,
         };
         let limits = QueueLimits { queues_max: device.queue_pairs.into(), ..QueueLimits::UNLIMITED };
         let preset = device.preset.as_deref().and_then(|name| Preset::by_name(name).ok());

@@ -226,7 +226,9 @@ impl FaultDevice {
     /// `inner`, with the faults of `plan`.
     pub fn new(inner: Arc<dyn Device>, plan: FaultPlan) -> FaultDevice {
         let info = inner.info();
-        let info = DeviceInfo { volatile_cache: info.volatile_cache || plan.volatile_cache, ..info };
+        let volatile_cache = info.volatile_cache || plan.volatile_cache;
+        // It looks at the bytes that pass.
+        let info = DeviceInfo { volatile_cache, pages_align_bytes: 0, ..info };
         let state = State {
             random: Random::new(plan.seed),
             counts: vec![0; plan.rules.len()],

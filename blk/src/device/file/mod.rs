@@ -173,6 +173,7 @@ impl FileDevice {
             volatile_cache: true,
             segments_max: SEGMENTS_MAX,
             segment_align_bytes: backing.align_bytes,
+            pages_align_bytes: backing.align_bytes,
         };
         Ok(FileDevice { backing: Arc::new(backing), info, warnings })
     }

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 mod adopt;
 mod cut;
 mod failed;
+mod pages;
 
 const MIB: u64 = 1 << 20;
 

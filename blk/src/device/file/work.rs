@@ -12,6 +12,8 @@
 //!                          ─▶ PATCH of the bytes after the last ─▶ Sync, if FUA ─▶ end
 //!   Flush                Sync ─▶ end
 //!
+//!   Pages that stay in the kernel (pages.rs) are moved by Transfer alone: what is not aligned is refused.
+//!
 //!   A buffer of somebody else's memory that is not aligned to the block, past the page cache: as a span that is not
 //!   aligned, except that no block is kept, so no block is read.
 //!
@@ -34,6 +36,7 @@ use super::gate::Hold;
 use super::{Backing, status_of_errno};
 use crate::buffer::Buffer;
 use crate::device::{Command, DeviceInfo};
+use crate::pages;
 use crate::request::{Op, Status};
 use io_uring::{opcode, squeue, types};
 use std::fs::File;
@@ -87,7 +90,19 @@ const NO_TRANSFER: Transfer =
 pub(super) fn refusal(command: &Command, info: &DeviceInfo) -> Option<Status> {
     let Command { op, offset_bytes, length_bytes, .. } = *command;
     let is_inside = offset_bytes.checked_add(u64::from(length_bytes)).is_some_and(|end| end <= info.size_bytes);
+    let is_kernel = |buffer: &Buffer| buffer.pages().is_some();
     let has_buffer = match op {
+        // An operation names one place, and nothing of it can be put beside other bytes.
+        Op::Read | Op::Write if command.buffers().any(is_kernel) => {
+            let align_bytes = u64::from(info.pages_align_bytes);
+            let at_bytes = command.buffer.as_ref().and_then(Buffer::pages).map_or(0, |pages| pages.at_bytes as u64);
+            let capacity_bytes = command.buffer.as_ref().map_or(0, Buffer::capacity_bytes);
+            command.more.is_none()
+                && align_bytes > 0
+                && (offset_bytes | u64::from(length_bytes) | at_bytes).is_multiple_of(align_bytes)
+                && length_bytes as usize <= capacity_bytes
+                && length_bytes <= info.transfer_bytes_max
+        }
         Op::Read | Op::Write => {
             let capacity_bytes = command.buffer.as_ref().map_or(0, Buffer::capacity_bytes);
             let fits = match command.more.lengths() {
@@ -140,6 +155,8 @@ pub(super) struct Work {
     target: Target,
     stage: Stage,
     transfer: Transfer,
+    /// Where the command's pages are, if they stay in the kernel: then `transfer` has no address of ours.
+    place: Option<u16>,
     bounce: Option<Buffer>,
     /// Bytes of the file that the current patch replaces.
     patch: Range<u64>,
@@ -155,6 +172,7 @@ pub(super) struct Work {
 impl Work {
     /// `command` has passed [`refusal`].
     pub(super) fn new(command: Command, backing: &Backing, target: Target) -> Work {
+        let place = command.buffer.as_ref().and_then(Buffer::pages).map(|pages| pages.place);
         let mut work = Work {
             command,
             hold: None,
@@ -164,6 +182,7 @@ impl Work {
             target,
             stage: Stage::Waiting,
             transfer: NO_TRANSFER,
+            place,
             bounce: None,
             patch: 0..0,
             clear: 0..0,
@@ -188,8 +207,7 @@ impl Work {
     /// one or a part need not be.
     fn memory_is_aligned(&self, backing: &Backing) -> bool {
         let is_aligned = |buffer: &Buffer| buffer.as_ptr().addr().is_multiple_of(backing.align_bytes as usize);
-        let rest = self.command.more.0.iter().flat_map(|list| &list.rest).map(|segment| &segment.buffer);
-        self.command.buffer.iter().chain(rest).all(is_aligned)
+        self.command.buffers().all(is_aligned)
     }
 
     fn span(&self) -> Range<u64> {
@@ -290,7 +308,9 @@ impl Work {
                 let Transfer { is_write, offset_bytes, memory, length_bytes, done_bytes } = self.transfer;
                 let memory = memory.wrapping_add(done_bytes as usize);
                 let (offset_bytes, left_bytes) = (offset_bytes + u64::from(done_bytes), length_bytes - done_bytes);
-                if self.is_vectored() {
+                if let Some(place) = self.place {
+                    self.fixed_entry(place, offset_bytes, memory, left_bytes)
+                } else if self.is_vectored() {
                     self.fill_vectors(done_bytes);
                     let (vectors, count) = (self.vectors.as_ptr(), self.vectors.len() as u32);
                     let flags = if self.command.fua && !self.is_unsure { libc::RWF_DSYNC } else { 0 };
@@ -311,6 +331,18 @@ impl Work {
             Stage::Waiting => unreachable!("{:?} has no step to ask for", self.command.tag),
         };
         entry.flags(self.target.flags)
+    }
+
+    /// A transfer between the file and pages that stay in the kernel; the address is how far into them it begins.
+    fn fixed_entry(&self, place: u16, offset_bytes: u64, memory: *mut u8, left_bytes: u32) -> squeue::Entry {
+        let (file, at) = (types::Fd(self.target.number), pages::at_bytes(memory));
+        let at = std::ptr::without_provenance_mut(at);
+        if self.transfer.is_write {
+            let flags = if self.command.fua { libc::RWF_DSYNC } else { 0 };
+            opcode::WriteFixed::new(file, at, left_bytes, place).offset(offset_bytes).rw_flags(flags).build()
+        } else {
+            opcode::ReadFixed::new(file, at, left_bytes, place).offset(offset_bytes).build()
+        }
     }
 
     /// The transfer is between the file and the command's own buffers, of which there are several.
@@ -392,6 +424,10 @@ impl Work {
         let ends_at_bytes = offset_bytes + u64::from(reached);
         if ends_at_bytes < backing.watch.size_bytes() {
             backing.note_cut(ends_at_bytes);
+            return Some(Next::End(Status::Io));
+        }
+        if self.place.is_some() {
+            // It lies inside the device and is aligned (`refusal`), so it cannot end behind the device's end.
             return Some(Next::End(Status::Io));
         }
         let rest = (length_bytes - reached) as usize;
