@@ -118,6 +118,30 @@ impl ForeignMemory {
         Some(unsafe { AtomicU8::from_ptr(start.as_ptr()) })
     }
 
+    /// The `N` words at `offset_bytes`, each read once. `None`: they are not inside, or not aligned to 8.
+    #[inline]
+    pub fn words<const N: usize>(&self, offset_bytes: usize) -> Option<[u64; N]> {
+        let start = self.at(offset_bytes, N * WORD_BYTES)?.cast::<u64>();
+        if !start.is_aligned() {
+            return None;
+        }
+        // SAFETY: inside, so readable as long as self lives, and aligned, checked above.
+        Some(std::array::from_fn(|at| unsafe { start.add(at).read_volatile() }))
+    }
+
+    /// Writes words of 4 bytes to `offset_bytes`, each once. False: they are not inside, or not aligned to 4.
+    #[inline]
+    #[must_use]
+    pub fn set_halves<const N: usize>(&self, offset_bytes: usize, halves: [u32; N]) -> bool {
+        let start = self.at(offset_bytes, N * size_of::<u32>()).map(NonNull::cast::<u32>);
+        let Some(start) = start.filter(|start| start.is_aligned()) else { return false };
+        for (at, half) in halves.into_iter().enumerate() {
+            // SAFETY: inside, so writable as long as self lives, and aligned, checked above.
+            unsafe { start.add(at).write_volatile(half) };
+        }
+        true
+    }
+
     /// Its length, bytes.
     pub fn length_bytes(&self) -> usize {
         self.length_bytes
@@ -316,6 +340,60 @@ fn head_bytes(start: *const u8, length_bytes: usize) -> usize {
 
 const WORD_BYTES: usize = size_of::<u64>();
 
+/// Words from which on a string instruction is worth its start: 256 bytes.
+const STRING_WORDS: usize = 32;
+
+/// Copies `words` words by the processor's string instruction, if it has one: several words a cycle, where volatile
+/// accesses are one. To the compiler assembly is an access to any memory, neither repeated nor left out, as they are.
+///
+/// # Safety
+/// `from` is readable for them, `to` writable; they do not overlap.
+#[inline]
+unsafe fn copy_string(from: *const u8, to: *mut u8, words: usize) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        // SAFETY: as whoever calls this says; the direction flag is clear wherever Rust runs.
+        unsafe {
+            std::arch::asm!(
+                "rep movsq",
+                inout("rcx") words => _, inout("rsi") from => _, inout("rdi") to => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        true
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let _ = (from, to, words);
+        false
+    }
+}
+
+/// Sets `words` words in the same way.
+///
+/// # Safety
+/// `to` is writable for them.
+#[inline]
+unsafe fn fill_string(to: *mut u64, words: usize, word: u64) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        // SAFETY: as in `copy_string`.
+        unsafe {
+            std::arch::asm!(
+                "rep stosq",
+                inout("rcx") words => _, inout("rdi") to => _, in("rax") word,
+                options(nostack, preserves_flags)
+            );
+        }
+        true
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let _ = (to, words, word);
+        false
+    }
+}
+
 /// # Safety
 /// `from` is readable for `to.len()` bytes.
 unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
@@ -329,8 +407,10 @@ unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
         for (at, byte) in head.iter_mut().enumerate() {
             *byte = from.add(at).read_volatile();
         }
-        for (at, word) in words.iter_mut().enumerate() {
-            *word = word_from.cast::<u64>().add(at).read_volatile().to_ne_bytes();
+        if words.len() < STRING_WORDS || !copy_string(word_from, words.as_mut_ptr().cast(), words.len()) {
+            for (at, word) in words.iter_mut().enumerate() {
+                *word = word_from.cast::<u64>().add(at).read_volatile().to_ne_bytes();
+            }
         }
         for (at, byte) in tail.iter_mut().enumerate() {
             *byte = tail_from.add(at).read_volatile();
@@ -350,8 +430,10 @@ unsafe fn copy_in(to: *mut u8, from: &[u8]) {
         for (at, byte) in head.iter().enumerate() {
             to.add(at).write_volatile(*byte);
         }
-        for (at, word) in words.iter().enumerate() {
-            word_to.cast::<u64>().add(at).write_volatile(u64::from_ne_bytes(*word));
+        if words.len() < STRING_WORDS || !copy_string(words.as_ptr().cast(), word_to, words.len()) {
+            for (at, word) in words.iter().enumerate() {
+                word_to.cast::<u64>().add(at).write_volatile(u64::from_ne_bytes(*word));
+            }
         }
         for (at, byte) in tail.iter().enumerate() {
             tail_to.add(at).write_volatile(*byte);
@@ -367,8 +449,10 @@ unsafe fn fill(to: *mut u8, length_bytes: usize, value: u8) {
     // SAFETY: as in `copy_out`.
     unsafe {
         (0..head).for_each(|at| to.add(at).write_volatile(value));
-        let word_to = to.add(head).cast::<u64>();
-        (0..words).for_each(|at| word_to.add(at).write_volatile(u64::from_ne_bytes([value; WORD_BYTES])));
+        let (word_to, word) = (to.add(head).cast::<u64>(), u64::from_ne_bytes([value; WORD_BYTES]));
+        if words < STRING_WORDS || !fill_string(word_to, words, word) {
+            (0..words).for_each(|at| word_to.add(at).write_volatile(word));
+        }
         (head + words * WORD_BYTES..length_bytes).for_each(|at| to.add(at).write_volatile(value));
     }
 }
@@ -420,6 +504,25 @@ pub(crate) mod tests {
                 let filled = [&vec![0xee; start][..], &[8], &vec![7; length - 1], &vec![0xee; 64 - start - length]];
                 assert_eq!(bytes(&memory, 0, 64), filled.concat(), "{length} at {start}");
             }
+        }
+    }
+
+    #[test]
+    fn long_copies_and_fills_are_exact_as_well() {
+        let (memory, _) = memory(4096);
+        for (start, length) in [(0, 256), (1, 263), (7, 272), (8, 2048), (13, 4000)] {
+            assert!(memory.copy_from(0, &[0xee; 4096]));
+            let new: Vec<u8> = (0..length).map(|at| (at / 3) as u8).collect();
+            let mut buffer = memory.buffer(start, length).unwrap();
+            buffer.room(length).copy_from(&new);
+            let around = [&vec![0xee; start][..], &new, &vec![0xee; 4096 - start - length]].concat();
+            assert!(bytes(&memory, 0, 4096) == around, "{length} at {start}");
+            let mut back = vec![0; length];
+            buffer.room(length).copy_to(&mut back);
+            assert!(back == new, "{length} at {start}");
+            buffer.room(length).fill(7);
+            let filled = [vec![0xee; start], vec![7; length], vec![0xee; 4096 - start - length]].concat();
+            assert!(bytes(&memory, 0, 4096) == filled, "{length} at {start}");
         }
     }
 
@@ -527,6 +630,11 @@ pub(crate) mod tests {
         assert_eq!(bytes(&memory, 62, 2), 0x0102u16.to_ne_bytes());
         memory.atomic_u8(63).unwrap().fetch_or(0xf0, Ordering::Relaxed);
         assert_eq!(bytes(&memory, 63, 1)[0] & 0xf0, 0xf0);
+        assert!(memory.copy_from(48, &[1; 8]) && memory.copy_from(56, &[2; 8]));
+        assert_eq!(memory.words(48), Some([0x0101_0101_0101_0101, 0x0202_0202_0202_0202]));
+        assert!(memory.set_halves(52, [3, 4]) && !memory.set_halves(53, [5]) && !memory.set_halves(60, [5, 6]));
+        assert_eq!(bytes(&memory, 52, 8), [3u32.to_ne_bytes(), 4u32.to_ne_bytes()].concat());
+        assert!(memory.words::<1>(57).is_none() && memory.words::<2>(56).is_none(), "not aligned, not inside");
         assert!(memory.atomic_u16(1).is_none() && memory.atomic_u16(64).is_none() && memory.atomic_u8(64).is_none());
     }
 }

@@ -49,6 +49,13 @@ impl Descriptor {
         Descriptor { flags, next: u16::from_le_bytes([bytes[12], bytes[13]]), ..Descriptor::read(bytes) }
     }
 
+    /// From its two words, as they stand in memory.
+    fn of_words(words: [u64; 2]) -> Descriptor {
+        let [guest_addr, rest] = words.map(u64::from_le);
+        let (length_bytes, flags, next) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
+        Descriptor { guest_addr, length_bytes, flags, next }
+    }
+
     fn read(bytes: &[u8; DESCRIPTOR_BYTES]) -> Descriptor {
         let (addr, rest) = bytes.split_first_chunk().expect("16 bytes");
         let (length, rest) = rest.split_first_chunk().expect("8 bytes");
@@ -188,15 +195,18 @@ fn indirect_entries(length_bytes: u32) -> Option<u32> {
 impl Table<'_> {
     /// Its descriptor `number`, which is inside.
     fn descriptor(&self, memory: &GuestMemory, number: u32) -> Descriptor {
-        let mut bytes = [0; DESCRIPTOR_BYTES];
         let at = number as usize * DESCRIPTOR_BYTES;
-        match self {
-            Table::Queue(area) => {
-                // Inside: the area is as long as the table.
-                let _ = area.memory.copy_to(area.offset + at, &mut bytes);
-            }
-            Table::Indirect(span) => memory.read(&span.part(at as u32, DESCRIPTOR_BYTES as u32), &mut bytes),
+        let (memory, offset) = match self {
+            // Inside: the area is as long as the table.
+            Table::Queue(area) => (&area.memory, area.offset + at),
+            Table::Indirect(span) => memory.memory(&span.part(at as u32, DESCRIPTOR_BYTES as u32)),
+        };
+        if let Some(words) = memory.words(offset) {
+            return Descriptor::of_words(words);
         }
+        // An indirect table that a guest has put at an odd address.
+        let mut bytes = [0; DESCRIPTOR_BYTES];
+        let _ = memory.copy_to(offset, &mut bytes);
         Descriptor::read(&bytes)
     }
 }
@@ -281,6 +291,21 @@ mod tests {
         .unwrap();
         assert_eq!(spans(&chain.readable), [(0x20000, 16), (0x20010, 4608)]);
         assert_eq!(spans(&chain.writable), [(0x22000, 1)]);
+    }
+
+    #[test]
+    fn a_descriptor_is_the_same_by_words_and_by_bytes() {
+        let words = [0x0102_0304_0506_0708, 0x1112_1314_1516_1718u64];
+        let bytes = words.map(u64::to_ne_bytes).concat().try_into().unwrap();
+        assert_eq!(Descriptor::of_words(words), Descriptor::read(&bytes));
+        // A table at an odd address.
+        let rest = [descriptor(0x30000, 4096, WRITE | NEXT, 1), descriptor(0x31000, 1, WRITE, 0)].concat();
+        let (memory, ring) = queue(4, false);
+        write(&memory, 0, &descriptor(0x10003, 32, INDIRECT, 0));
+        write(&memory, 0x10003, &rest);
+        let mut chain = Chain::default();
+        chain.read(&memory, ring.descriptors(), 4, 0, true).unwrap();
+        assert_eq!(spans(&chain.writable), [(0x30000, 4097)]);
     }
 
     #[test]

@@ -229,10 +229,8 @@ impl Disk {
         let readable = chain::length_bytes(&chain.readable);
         let out = readable.checked_sub(REQUEST_HEADER_BYTES as u64).ok_or(ioerr(Rule::NoHeader))?;
         let into = chain::length_bytes(&chain.writable);
-        let mut header = [0; REQUEST_HEADER_BYTES];
-        chain::copy_to(memory, &chain.readable, 0, &mut header);
-        let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
-        let sector = u64::from_le_bytes(*header.last_chunk().expect("16 bytes"));
+        let [kind, sector] = header(memory, &chain.readable);
+        let kind = kind as u32;
         let changes = matches!(kind, request::OUT | request::DISCARD | request::WRITE_ZEROES);
         if changes && self.read_only {
             return Err(ioerr(Rule::ReadOnly));
@@ -300,6 +298,23 @@ pub fn status_of(status: Status) -> u8 {
             status::IOERR
         }
     }
+}
+
+/// The header of a request, which `readable` has: its kind in the lower half of the first word, its sector.
+fn header(memory: &GuestMemory, readable: &[Span]) -> [u64; 2] {
+    let first = readable.first().filter(|span| span.length_bytes as usize >= REQUEST_HEADER_BYTES);
+    let lying = first.and_then(|span| {
+        let (memory, offset) = memory.memory(span);
+        memory.words(offset)
+    });
+    let words = lying.unwrap_or_else(|| {
+        // In several places, or at an odd address.
+        let mut bytes = [0; REQUEST_HEADER_BYTES];
+        chain::copy_to(memory, readable, 0, &mut bytes);
+        let (words, _) = bytes.as_chunks::<8>();
+        [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])]
+    });
+    words.map(u64::from_le)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::wire::Fields;
 use mqfq_blk::foreign::ForeignMemory;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Regions of one connection, at most.
 pub const REGIONS_MAX: usize = 64;
@@ -217,6 +218,16 @@ impl GuestMemory {
         let (memory, offset) = self.memory(span);
         // Inside: a span is.
         let _ = memory.copy_to(offset, bytes);
+    }
+
+    /// Sets the first byte of a span.
+    #[inline]
+    pub fn write_byte(&self, span: &Span, byte: u8) {
+        let (memory, offset) = self.memory(span);
+        if let Some(place) = memory.atomic_u8(offset) {
+            // Relaxed: the index that shows the end is released after it.
+            place.store(byte, Ordering::Relaxed);
+        }
     }
 
     /// Copies `bytes` to the beginning of a span.

@@ -137,7 +137,7 @@ impl Run {
         for head in done.drain(..) {
             let request = &mut requests[usize::from(head)];
             let status_at = request.status_at.take().expect("a head that was taken has a status byte");
-            memory.write(&status_at, &[request.status]);
+            memory.write_byte(&status_at, request.status);
             if let Some((log, _)) = log {
                 log.mark(&status_at);
                 if request.op == Some(Op::Read) || request.written_bytes > 0 {

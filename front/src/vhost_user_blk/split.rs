@@ -154,11 +154,8 @@ impl Split {
     /// Writes an end, which the guest sees at [`Split::publish`]. `written_bytes` were written for this head.
     pub fn push(&mut self, head: u16, written_bytes: u32) {
         let entry = 4 + usize::from(self.next_used & (self.size - 1)) * USED_ENTRY_BYTES;
-        let mut bytes = [0; USED_ENTRY_BYTES];
-        bytes[..4].copy_from_slice(&u32::from(head).to_le_bytes());
-        bytes[4..].copy_from_slice(&written_bytes.to_le_bytes());
-        // Inside: the area has room for each entry.
-        let _ = self.used.memory.copy_from(self.used.offset + entry, &bytes);
+        // Inside and aligned: the area has room for each entry, and is aligned to 4.
+        let _ = self.used.memory.set_halves(self.used.offset + entry, [u32::from(head).to_le(), written_bytes.to_le()]);
         self.next_used = self.next_used.wrapping_add(1);
     }
 
