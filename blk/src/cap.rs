@@ -144,8 +144,13 @@ impl Budget {
     /// A worker has somebody wait for it from now on, or no more.
     fn hold(&self, begins: bool, now_ns: u64) {
         // Relaxed, all: sums for reports, as in `waited`; the word changes as a whole.
-        let change = |word| Some(if begins { Held(word).begun(now_ns) } else { Held(word).ended() }.0);
-        let before = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).unwrap_or_else(|word| word);
+        let change = |word| if begins { Held(word).begun(now_ns) } else { Held(word).ended() }.0;
+        let mut before = self.held.load(Ordering::Relaxed);
+        while let Err(other) =
+            self.held.compare_exchange_weak(before, change(before), Ordering::Relaxed, Ordering::Relaxed)
+        {
+            before = other;
+        }
         if !begins && Held(before).workers() == 1 {
             self.held_ns.fetch_add(now_ns.saturating_sub(Held(before).since_ns()), Ordering::Relaxed);
         }

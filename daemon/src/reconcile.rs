@@ -425,7 +425,7 @@ impl Reconciler {
     fn follow_closed(&mut self) {
         // Ours, and one of each connection.
         let is_over =
-            |closed: &mut LiveListener| !closed.places.as_ref().is_some_and(|places| Arc::strong_count(places) > 1);
+            |closed: &mut LiveListener| closed.places.as_ref().is_none_or(|places| Arc::strong_count(places) == 1);
         let over: Vec<LiveListener> = self.closed.extract_if(.., is_over).collect();
         over.iter().for_each(|closed| self.things.serving.call(closed.number, None));
         for closed in &self.closed {

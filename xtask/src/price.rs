@@ -48,12 +48,12 @@ const KINDS: [Kind; 11] = [
         let size = if server.is_second(n) { 1 << 20 } else { 1 << 19 };
         server.change("PATCH", &format!("exports/{}", server.old(n)), Some(json!({ "size": size })))
     }),
-    ("a tenant comes", |server, n| server.change("PUT", &format!("tenants/{}", server.new(n)), Some(json!({})))),
+    ("a tenant comes", |server, n| server.change("PUT", &format!("tenants/{}", server.newcomer(n)), Some(json!({})))),
     ("its export comes", |server, n| server.put_export(n, &server.socket("nbd"))),
-    ("its export goes", |server, n| server.change("DELETE", &format!("exports/{}", server.new(n)), None)),
+    ("its export goes", |server, n| server.change("DELETE", &format!("exports/{}", server.newcomer(n)), None)),
     ("an export comes with a socket", |server, n| server.put_export(n, &server.socket(&format!("own-{n}")))),
-    ("it goes with its socket", |server, n| server.change("DELETE", &format!("exports/{}", server.new(n)), None)),
-    ("a tenant goes", |server, n| server.change("DELETE", &format!("tenants/{}", server.new(n)), None)),
+    ("it goes with its socket", |server, n| server.change("DELETE", &format!("exports/{}", server.newcomer(n)), None)),
+    ("a tenant goes", |server, n| server.change("DELETE", &format!("tenants/{}", server.newcomer(n)), None)),
 ];
 
 struct Server {
@@ -161,7 +161,7 @@ impl Server {
     }
 
     /// Between those that are there.
-    fn new(&self, n: usize) -> String {
+    fn newcomer(&self, n: usize) -> String {
         format!("tenant-{:05}-{n}", n * 7919 % self.tenants)
     }
 
@@ -178,7 +178,7 @@ impl Server {
     }
 
     fn put_export(&self, n: usize, nbd: &str) -> String {
-        let name = self.new(n);
+        let name = self.newcomer(n);
         let offset = (self.tenants + n) << 20;
         let keys = json!({ "device": "fast", "tenant": name, "offset": offset, "size": 1 << 20, "nbd": nbd });
         self.change("PUT", &format!("exports/{name}"), Some(keys))

@@ -372,7 +372,7 @@ nbd = [\"unix:/base\", \"unix:/1\"]
             match (right, plan(all.clone())) {
                 (Some(right), Ok(plan)) if plan.warnings.is_empty() => {
                     if let Right::Alone(alone) = &right {
-                        alone.exports.values().for_each(|export| is_in(&plan, &alone, export));
+                        alone.exports.values().for_each(|export| is_in(&plan, alone, export));
                     }
                     kept.set(part, &right);
                     taken += 1;

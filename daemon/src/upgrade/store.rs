@@ -213,7 +213,7 @@ pub fn kept(passed: &mut Vec<Passed>) -> Result<(Option<Inherited>, Kept), Strin
     };
     let names = named.keys().cloned().chain([STATE.to_owned()]).collect();
     let state = File::from(state);
-    let bytes = state.try_clone().and_then(|state| read_memory_file(&mut state.into()));
+    let bytes = state.try_clone().and_then(|mut state| read_memory_file(&mut state));
     let bytes = bytes.map_err(|error| failed(crate::plain(&error)))?;
     let inherited = if bytes.is_empty() { None } else { Some(decode(&bytes, named).map_err(failed)?) };
     Ok((inherited, Kept { names, state: Some(state) }))
