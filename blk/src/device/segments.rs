@@ -97,7 +97,7 @@ impl Reaped {
 
 impl Command {
     /// Its buffers, in order.
-    pub(crate) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+    pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         let rest = self.more.0.iter().flat_map(|list| &list.rest).map(|segment| &segment.buffer);
         self.buffer.iter().chain(rest)
     }
