@@ -144,10 +144,11 @@ impl Budget {
     /// A worker has somebody wait for it from now on, or no more.
     fn hold(&self, begins: bool, now_ns: u64) {
         // Relaxed, all: sums for reports, as in `waited`; the word changes as a whole.
-        let change = |word| if begins { Held(word).begun(now_ns) } else { Held(word).ended() }.0;
+        let change = |held: Held| if begins { held.begun(now_ns) } else { held.ended() };
         let mut before = self.held.load(Ordering::Relaxed);
+        // Relaxed, both: see above.
         while let Err(other) =
-            self.held.compare_exchange_weak(before, change(before), Ordering::Relaxed, Ordering::Relaxed)
+            self.held.compare_exchange_weak(before, change(Held(before)).0, Ordering::Relaxed, Ordering::Relaxed)
         {
             before = other;
         }
