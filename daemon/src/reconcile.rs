@@ -85,6 +85,8 @@ pub struct Reconciler {
     unended: Unended,
     /// Exports that wait for such bytes, and how many they have meanwhile, from their beginning; 0: nobody gets them.
     waiting: BTreeMap<Slot, u64>,
+    /// Flows that are gone from the plan by a narrow change and that the engine could not take out, by device.
+    late: Vec<(Slot, Slot)>,
     /// Of the plan. `None`: nobody has asked since it was another one as a whole.
     names: Option<Names>,
 }
@@ -136,7 +138,7 @@ impl Reconciler {
     pub fn new(plan: Plan, engine: Arc<Engine>, things: Things) -> Reconciler {
         things.watched_caps.follow(&things.caps, &plan);
         let (closed, unended, waiting) = (Vec::new(), Unended::default(), BTreeMap::new());
-        Reconciler { plan, engine, things, closed, unended, waiting, names: None }
+        Reconciler { plan, engine, things, closed, unended, waiting, late: Vec::new(), names: None }
     }
 
     /// What is in force.
