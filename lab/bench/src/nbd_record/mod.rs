@@ -20,6 +20,7 @@ pub(crate) mod driver;
 pub(crate) mod placement;
 mod scheduling;
 pub(crate) mod server;
+pub mod watched;
 
 use crate::machine::{self, Machine};
 use crate::rounds::{Rounds, median};
@@ -45,6 +46,9 @@ pub struct NbdRecordOptions {
     /// Where the record goes.
     #[command(flatten)]
     pub keep: crate::options::Keep,
+    /// Measures our server with somebody who watches it beside without, and nothing else.
+    #[arg(long)]
+    pub watched: bool,
     /// The program `mqfq`; `None`: the one beside the one that is running.
     #[arg(skip)]
     pub mqfq: Option<PathBuf>,
@@ -107,6 +111,9 @@ const SETTINGS: [(u16, u16); 4] = [(1, 1), (2, 1), (1, 32), (2, 32)];
 /// # Errors
 /// One sentence: a server that is there failed, or the record could not be written.
 pub fn run(options: &NbdRecordOptions, json: bool) -> Result<(), String> {
+    if options.watched {
+        return watched::run(options, json);
+    }
     let mut record = measure(options)?;
     shell::publish(&mut record, Output { json, out: None, record: options.keep.record.as_deref() })
 }
