@@ -146,13 +146,16 @@ impl Budget {
         // Relaxed, all: sums for reports, as in `waited`; the word changes as a whole.
         let change = |held: Held| if begins { held.begun(now_ns) } else { held.ended() };
         let mut before = self.held.load(Ordering::Relaxed);
-        // Relaxed, both: see above.
-        while let Err(other) =
-            self.held.compare_exchange_weak(before, change(Held(before)).0, Ordering::Relaxed, Ordering::Relaxed)
-        {
-            before = other;
+        loop {
+            let after = change(Held(before)).0;
+            // Relaxed, both: see above.
+            match self.held.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(other) => before = other,
+            }
         }
         if !begins && Held(before).workers() == 1 {
+            // Relaxed: see above.
             self.held_ns.fetch_add(now_ns.saturating_sub(Held(before).since_ns()), Ordering::Relaxed);
         }
     }
