@@ -88,7 +88,10 @@ impl<'a> Source<'a> {
         DeTable::parse(self.text).map_err(|error| {
             let line = self.line_of(error.span().map_or(0, |span| span.start));
             // The toml crate writes one line per fact; a config error is one sentence.
-            let message = sentence(&error.message().trim().replace('\n', ", "));
+            let mut message = sentence(&error.message().trim().replace('\n', ", "));
+            if let Some(key) = error.span().filter(|_| message == "duplicate key").and_then(|at| self.text.get(at)) {
+                message = format!("{} stands here for the second time, allowed is once", shown(key));
+            }
             let message = format!("not valid TOML: {message}");
             ConfigError { file: self.file.to_string(), line, key: String::new(), message }
         })
@@ -299,21 +302,20 @@ impl<'s, 'a> Entry<'s, 'a> {
     /// Another type, not a size, or out of range.
     pub fn size(&self, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
         let (text, bytes) = match self.value {
+            DeValue::String(text) if !size::is_size(text) => {
+                let (text, why) = (quoted(text), spaced(text));
+                return Err(self.place.error(format!("{text} is not a size{why}, allowed is {}", size::ALLOWED)));
+            }
             DeValue::String(text) => (quoted(text), size::parse(text)),
             DeValue::Integer(integer) => {
                 (shown(&integer.to_string()), u64::from_str_radix(integer.as_str(), integer.radix()).ok())
             }
             _ => return Err(self.wrong_type(size::ALLOWED)),
         };
-        let Some(bytes) = bytes else {
-            let why = spaced(&text);
-            return Err(self.place.error(format!("{text} is not a size{why}, allowed is {}", size::ALLOWED)));
-        };
-        if !range.contains(&bytes) {
+        bytes.filter(|bytes| range.contains(bytes)).ok_or_else(|| {
             let (least, most) = (size::display(*range.start()), size::display(*range.end()));
-            return Err(self.place.error(format!("{text} is out of range, allowed is {least} to {most}")));
-        }
-        Ok(bytes)
+            self.place.error(format!("{text} is out of range, allowed is {least} to {most}"))
+        })
     }
 
     /// A size in bytes, in `range`, or `None` if it is the string `word`, which is no size.

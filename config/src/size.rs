@@ -12,13 +12,21 @@ pub const ALLOWED: &str = "bytes (4096), or a whole number followed by KiB, MiB,
 /// Bytes meant by `text`: digits, then nothing or a unit, and no space. `None` if it is anything else or does not fit
 /// 64 bits.
 pub fn parse(text: &str) -> Option<u64> {
+    let (digits, factor) = digits_and_factor(text)?;
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// Whether `text` is written as a size, of however many bytes.
+pub fn is_size(text: &str) -> bool {
+    digits_and_factor(text).is_some()
+}
+
+fn digits_and_factor(text: &str) -> Option<(&str, u64)> {
     let with_unit = UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
     let (digits, factor) = with_unit.unwrap_or((text, 1));
     // u64's own parser takes a leading plus sign; a size has none.
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse::<u64>().ok()?.checked_mul(factor)
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some((digits, factor))
 }
 
 /// `bytes` in the largest unit that divides it: 65536 is "64KiB", 1000 is "1000".
@@ -51,6 +59,7 @@ mod tests {
             assert_eq!(parse(text), None, "{text:?}");
         }
         assert_eq!(parse("16777216TiB"), None, "2^64 bytes do not fit");
+        assert!(is_size("16777216TiB") && !is_size("1MB"));
     }
 
     #[test]

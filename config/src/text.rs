@@ -37,6 +37,18 @@ fn is_printable(c: char) -> bool {
     matches!(c, '"' | '\'' | '\\') || c.escape_debug().len() == 1
 }
 
+/// The text of a file that was read as `bytes`.
+///
+/// # Errors
+/// It is none: in words that follow "cannot read PATH: ".
+pub fn utf8(bytes: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let (good, _) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
+        let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
+        format!("line {line} is no text, allowed is UTF-8")
+    })
+}
+
 /// `names`, with commas; of many the first ones and how many more there are.
 pub fn list<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(NAMES_MAX);
@@ -86,6 +98,13 @@ mod tests {
         let long = "é".repeat(1 << 20);
         assert_eq!(quoted(&long), format!("\"{}\"... (2097152 bytes)", "é".repeat(VALUE_CHARS_MAX)));
         assert_eq!(quoted(&"n".repeat(VALUE_CHARS_MAX)), format!("\"{}\"", "n".repeat(VALUE_CHARS_MAX)));
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_refused_with_the_line() {
+        assert_eq!(utf8("é\n".into()), Ok("é\n".to_owned()));
+        assert_eq!(utf8(b"a\nb\n\xffc".to_vec()), Err("line 3 is no text, allowed is UTF-8".to_owned()));
+        assert_eq!(utf8(b"\xc3".to_vec()), Err("line 1 is no text, allowed is UTF-8".to_owned()));
     }
 
     #[test]

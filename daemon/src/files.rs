@@ -19,13 +19,13 @@ pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, String> {
     allow(&metadata, FileType::is_file, ALLOWED)?;
     let file = open(OpenOptions::new().read(true), path)?;
     allow(&file.metadata().map_err(|error| crate::plain(&error))?, FileType::is_file, ALLOWED)?;
-    let mut text = String::new();
+    let mut text = Vec::new();
     // One byte more tells a file that is too long.
-    (&file).take(bytes_max + 1).read_to_string(&mut text).map_err(|error| crate::plain(&error))?;
+    (&file).take(bytes_max + 1).read_to_end(&mut text).map_err(|error| crate::plain(&error))?;
     if text.len() as u64 > bytes_max {
         return Err(format!("it has more than {bytes_max} bytes, which is the most that is allowed"));
     }
-    Ok(text)
+    mqfq_config::text::utf8(text)
 }
 
 /// A regular file, made if there is none and emptied if there is one.

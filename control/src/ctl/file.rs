@@ -11,7 +11,8 @@ use crate::client::{Ask, Client};
 use crate::document::Document;
 use crate::model::{ConfigFile, KeyChange, Kind, SetBy, State};
 use axum::http::Method;
-use mqfq_config::{join, text::shown};
+use mqfq_config::join;
+use mqfq_config::text::{shown, utf8};
 use mqfq_report::table::{Align, Table};
 use mqfq_report::{json, plain, print_line};
 use serde::{Deserialize, Serialize};
@@ -155,8 +156,8 @@ fn running(client: &Client) -> Result<Configured, String> {
 }
 
 fn read(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path)
-        .map_err(|error| format!("cannot read {}: {}", shown(&path.to_string_lossy()), plain(&error)))
+    let text = std::fs::read(path).map_err(|error| plain(&error)).and_then(utf8);
+    text.map_err(|why| format!("cannot read {}: {why}", shown(&path.to_string_lossy())))
 }
 
 /// `text` with the values of `wanted`; all that is the same stays as it is written.

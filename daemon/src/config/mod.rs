@@ -401,7 +401,7 @@ impl Config {
         const SECTIONS: &[&str] = &["server", "control", "tls", "address", "device", "group", "tenant", "export"];
         let root = Section::root(&source, root.get_ref(), SECTIONS)?;
         let groups = Groups::read(&root, WEIGHTS, GROUPS_DEEP)?;
-        groups.all().iter().try_for_each(|group| name_fits(&group.name, SECTION_NAME_BYTES_MAX, &group.place))?;
+        groups.all().iter().try_for_each(|group| name_fits(&group.name, 1..=SECTION_NAME_BYTES_MAX, &group.place))?;
         let tenant = |named| tenant(named, &groups);
         Ok(Config {
             server: server(&root)?,
@@ -498,17 +498,21 @@ fn upgrade(entry: &Entry<'_, '_>) -> Result<SocketAddress, ConfigError> {
 }
 
 /// A name is in order: of a device, group or tenant, or of an export, which may be longer, and empty (NBD's default
-/// export). A slash stands between tenant and export where an export is a flow of its own: in counters and paths.
-fn name_fits(name: &str, bytes_max: usize, place: &Place) -> Result<(), ConfigError> {
-    if name.len() <= bytes_max && !name.contains(|it: char| it == '/' || it.is_control()) {
-        return Ok(());
-    }
-    let allowed = format!("allowed are {bytes_max} bytes without \"/\" and control characters");
-    Err(place.error(format!("this name has {} bytes, {allowed}", name.len())))
+/// export). An empty label of a metric is none, and a thing without a name has no path. A slash stands between tenant
+/// and export where an export is a flow of its own: in counters and paths.
+fn name_fits(name: &str, bytes: RangeInclusive<usize>, place: &Place) -> Result<(), ConfigError> {
+    let fault = match name {
+        name if name.contains('/') => "a \"/\"".to_owned(),
+        name if name.contains(char::is_control) => "a control character".to_owned(),
+        name if !bytes.contains(&name.len()) => format!("{} bytes", name.len()),
+        _ => return Ok(()),
+    };
+    let allowed = format!("{} to {} bytes without \"/\" and control characters", bytes.start(), bytes.end());
+    Err(place.error(format!("this name has {fault}, allowed are {allowed}")))
 }
 
 fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, ConfigError> {
-    name_fits(&name, SECTION_NAME_BYTES_MAX, section.place())?;
+    name_fits(&name, 1..=SECTION_NAME_BYTES_MAX, section.place())?;
     let kind = section.require("kind", &KINDS.join(", "))?.choice(&KINDS)?;
     let index = KINDS.iter().position(|known| *known == kind).expect("a choice of KINDS");
     let section = section.with_allowed(&DEVICE_KEYS[index])?;
@@ -586,7 +590,7 @@ fn device((name, section): (String, Section<'_, '_>)) -> Result<DeviceConfig, Co
 }
 
 fn tenant((name, section): (String, Section<'_, '_>), groups: &Groups) -> Result<TenantConfig, ConfigError> {
-    name_fits(&name, SECTION_NAME_BYTES_MAX, section.place())?;
+    name_fits(&name, 1..=SECTION_NAME_BYTES_MAX, section.place())?;
     let section = section.with_allowed(&TENANT_KEYS)?;
     Ok(TenantConfig {
         name,
@@ -621,7 +625,7 @@ fn weight(section: &Section<'_, '_>) -> Result<Option<Weight>, ConfigError> {
 fn export((name, section): (String, Section<'_, '_>)) -> Result<ExportConfig, ConfigError> {
     let section = section.with_allowed(&EXPORT_KEYS)?;
     const NAME_MAX_BYTES: usize = mqfq_front::export::NAME_BYTES_MAX;
-    name_fits(&name, NAME_MAX_BYTES, section.place())?;
+    name_fits(&name, 0..=NAME_MAX_BYTES, section.place())?;
     let located = |key, what: &str| {
         let entry = section.require(key, what)?;
         Ok(Located { value: entry.text(what)?, place: entry.place() })
