@@ -598,6 +598,7 @@ pub fn check(config: &Path, json: bool) -> Result<(), String> {
 
 fn check_and_say(config: &Path, output: &Output) -> Result<(), Failure> {
     let read = Read::config(config, &|| Ok(()))?;
+    privilege::look_up(&read.plan.server.privilege)?;
     let prepared = Prepared::new(read, &mut devices::open_for_check, output, &|| Ok(()))?;
     let addresses: Vec<String> = prepared.tables.iter().map(|(address, _)| address.to_string()).collect();
     let settled = Engine::check(&prepared.engine_options())?;

@@ -1,6 +1,6 @@
 //! Where an export is served: a key of `[export.NAME]` for each front end of the registry.
 
-use super::{ConfigError, ExportConfig, Located, Section};
+use super::{Config, ConfigError, ExportConfig, Located, Section};
 use crate::privilege::PrivilegeConfig;
 use mqfq_config::Entry;
 use mqfq_config::text::quoted;
@@ -79,15 +79,19 @@ fn read_list(
     Ok(())
 }
 
-/// No two addresses that collide are to be listened on. Source: [`ExportAddress::collides_with`].
+/// No two addresses that collide are to be listened on. Source: [`ExportAddress::collides_with`]. `own` are those of
+/// the server itself, each with its key.
 ///
 /// # Errors
-/// The first address in the file that collides with one before it.
-pub(super) fn refuse_collisions(exports: &[ExportConfig]) -> Result<(), ConfigError> {
+/// The first address in the file that collides with one before it, or with one of `own`.
+pub(super) fn refuse_collisions(exports: &[ExportConfig], own: &BTreeMap<String, &str>) -> Result<(), ConfigError> {
     // Those that collide have the same claim or the same text, of which each is looked up.
     let mut taken: BTreeMap<String, (&ExportAddress, &str)> = BTreeMap::new();
     for export in exports {
         for Located { value: address, place } in &export.addresses {
+            if let Some(key) = address.address().claim().and_then(|claim| own.get(&claim)) {
+                return Err(place.error(format!("{address} is taken by {key}, allowed is another address")));
+            }
             for resource in address.address().claim().into_iter().chain([format!("{address:?}")]) {
                 let (other, name) = *taken.entry(resource).or_insert((address, &export.name));
                 if !std::ptr::eq(other, address) && address.collides_with(other) {
@@ -100,6 +104,25 @@ pub(super) fn refuse_collisions(exports: &[ExportConfig]) -> Result<(), ConfigEr
         }
     }
     Ok(())
+}
+
+/// Where the server itself listens, for the control plane and for who takes its place: by what each address claims,
+/// with its key.
+///
+/// # Errors
+/// Both are to be at one address.
+pub(super) fn own(config: &Config) -> Result<BTreeMap<String, &'static str>, ConfigError> {
+    let control = config.control.iter().flat_map(|control| &control.listen);
+    let control = control.filter_map(|address| Some((address.claim()?, "control.listen")));
+    let mut own: BTreeMap<_, _> = control.collect();
+    if let Some(address) = &config.server.upgrade
+        && let Some(claim) = address.claim()
+        && let Some(key) = own.insert(claim, "server.upgrade")
+    {
+        let place = config.place.inside("server").inside("upgrade");
+        return Err(place.error(format!("{address} is taken by {key}, allowed is another address")));
+    }
+    Ok(own)
 }
 
 /// A server that becomes another user has no address that only root can have.
@@ -122,7 +145,7 @@ pub(super) fn refuse_without_root(exports: &[ExportConfig], privilege: &Privileg
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, RealFiles};
+    use super::super::RealFiles;
     use super::*;
     use mqfq_front::export::ExportTable;
     use mqfq_front::front_end::{Address, ListenOptions, Listener};
@@ -180,13 +203,35 @@ mod tests {
                 let value = ExportAddress::parse(&Other, path).unwrap();
                 exports[export].addresses.push(Located { value, place });
             }
-            refuse_collisions(&exports).map_err(|error| error.to_string())
+            refuse_collisions(&exports, &BTreeMap::new()).map_err(|error| error.to_string())
         };
         assert_eq!(refused([(0, "/c"), (1, "/d")]), Ok(()));
         let taken = "is taken by nbd of export.a, allowed is another address";
         assert_eq!(refused([(0, "/c"), (1, "/b")]), Err(format!("c.toml:12: export.b.nbd: /b {taken}")));
         let taken = "is taken by other of export.a, allowed is another address";
         assert_eq!(refused([(0, "/c"), (1, "/c")]), Err(format!("c.toml:12: export.b.nbd: /c {taken}")));
+    }
+
+    #[test]
+    fn an_export_is_not_where_the_server_itself_listens() {
+        let check = |own: &str, nbd: &str| {
+            let text = format!(
+                "{own}\n[device.d]\nkind = \"null\"\nsize = \"1MiB\"\n[tenant.t]\n\
+                 [export.a]\ndevice = \"d\"\ntenant = \"t\"\nnbd = {nbd}\n"
+            );
+            let config = Config::parse("c.toml", &text).unwrap();
+            config.check(&RealFiles).map(drop).map_err(|error| error.to_string())
+        };
+        let control = "[control]\nlisten = [\"unix:/c\", \"unix:/d\"]";
+        let upgrade = "[server]\nupgrade = \"unix:/c\"";
+        assert_eq!(check(control, "\"unix:/a\""), Ok(()));
+        let taken = |at: &str, by: &str| Err(format!("c.toml:{at} is taken by {by}, allowed is another address"));
+        assert_eq!(check(control, "[\"unix:/a\", \"unix:/d\"]"), taken("10: export.a.nbd: unix:/d", "control.listen"));
+        assert_eq!(check(upgrade, "\"unix:/c\""), taken("10: export.a.nbd: unix:/c", "server.upgrade"));
+        let both = format!("{upgrade}\n{control}");
+        assert_eq!(check(&both, "\"unix:/a\""), taken("1: server.upgrade: unix:/c", "control.listen"));
+        let tcp = "[control]\nlisten = \"tcp:127.0.0.1:80\"\ntoken-file = \"/t\"";
+        assert_eq!(check(tcp, "\"tcp:127.0.0.1:80\""), taken("11: export.a.nbd: tcp:127.0.0.1:80", "control.listen"));
     }
 
     #[test]

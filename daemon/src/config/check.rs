@@ -210,7 +210,7 @@ impl Config {
         let sizes = device_sizes(&self.devices, files)?;
         let ranges = self.resolve(&sizes)?;
         overlap::refuse(&self.exports, &self.devices, &ranges)?;
-        addresses::refuse_collisions(&self.exports)?;
+        addresses::refuse_collisions(&self.exports, &addresses::own(&self)?)?;
         addresses::refuse_without_root(&self.exports, &self.server.privilege)?;
         let mut warnings = Vec::new();
         let trust = self.trust(reads_tls, &mut warnings)?;

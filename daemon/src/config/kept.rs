@@ -220,7 +220,7 @@ impl Kept {
         let config = Config {
             server: self.rest.server.clone(),
             trust: self.rest.trust.of(&|text| texts.contains(text)),
-            control: None,
+            control: self.rest.control.clone(),
             devices,
             groups: self.rest.groups.clone(),
             tenants: vec![tenant.clone()],

@@ -65,6 +65,14 @@ pub struct PrivilegeConfig {
     pub group: Option<String>,
 }
 
+/// Whether the user and the group of `config` are there.
+///
+/// # Errors
+/// One sentence: one of them is not.
+pub fn look_up(config: &PrivilegeConfig) -> Result<(), String> {
+    user::find(config.user.as_deref(), config.group.as_deref()).map(drop)
+}
+
 /// Gives up what `config` says. `has_keys`: secrets are in memory, which must not reach a disk. Sentences about what
 /// this kernel cannot do.
 ///

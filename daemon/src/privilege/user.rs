@@ -15,11 +15,7 @@ const ENTRY_BYTES: usize = 64 << 10;
 /// # Errors
 /// One sentence: there is no such user, or this process may not become it.
 pub fn become_user(user: Option<&str>, group: Option<&str>) -> Result<(), String> {
-    let found = user.map(find_user).transpose()?;
-    let gid = match group {
-        Some(group) => Some(find_group(group)?),
-        None => found.map(|(_, gid)| gid),
-    };
+    let Found { uid, gid } = find(user, group)?;
     let refused = |what: &str, name: &str| {
         let error = io::Error::last_os_error();
         Err(format!("server.{what}: cannot become {what} {}: {error}, allowed is to start it as root", quoted(name)))
@@ -35,13 +31,31 @@ pub fn become_user(user: Option<&str>, group: Option<&str>) -> Result<(), String
         {
             return refused("group", group.or(user).unwrap_or_default());
         }
-        if let Some((uid, _)) = found
+        if let Some(uid) = uid
             && libc::setresuid(uid, uid, uid) != 0
         {
             return refused("user", user.unwrap_or_default());
         }
     }
     Ok(())
+}
+
+/// Whom a process becomes.
+pub struct Found {
+    /// `None`: nobody else.
+    uid: Option<u32>,
+    /// `None`: no other group.
+    gid: Option<u32>,
+}
+
+/// A user, and a group or else the user's own, by name or number.
+///
+/// # Errors
+/// One sentence: there is no such user or group.
+pub fn find(user: Option<&str>, group: Option<&str>) -> Result<Found, String> {
+    let user = user.map(find_user).transpose()?;
+    let group = group.map(find_group).transpose()?;
+    Ok(Found { uid: user.map(|(uid, _)| uid), gid: group.or(user.map(|(_, gid)| gid)) })
 }
 
 /// A user and its own group.

@@ -98,6 +98,14 @@ fn a_config_that_cannot_work_is_refused_in_one_sentence() {
             "@/config.toml:9: export.root: offset 0 and size 1000 do not fit device fast, allowed are multiples of its \
              block of 512 bytes",
         ),
+        (
+            good_with("[tenant.alice]", "[server]\nuser = \"no such user\"\n\n[tenant.alice]"),
+            "server.user: there is no user \"no such user\", allowed is a name or a number",
+        ),
+        (
+            good_with("[tenant.alice]", "[control]\nlisten = \"unix:@/a.sock\"\n\n[tenant.alice]"),
+            "@/config.toml:15: export.root.nbd: unix:@/a.sock is taken by control.listen, allowed is another address",
+        ),
     ];
     for (config, expected) in cases {
         refuses(&folder, &config, expected);
