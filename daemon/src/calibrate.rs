@@ -80,7 +80,7 @@ pub struct CalibrateOptions {
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = scratch_size)]
     #[arg(conflicts_with_all = ["target", "preset", "config"])]
     pub size: u64,
-    /// Shorter loads: some seconds in all, and numbers that repeat less well.
+    /// Shorter loads: 10 to 20 seconds in all, and numbers that repeat less well.
     #[arg(long)]
     pub quick: bool,
     /// How long each of about 60 loads (120 with writes) runs, in three parts: 1ms to 2s. Default: 600ms, with --quick

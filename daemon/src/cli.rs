@@ -24,8 +24,8 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Serve devices to tenants, as CONFIG says, until SIGTERM or SIGINT (which drain; a second one exits at once).
-    /// SIGUSR1 prints the counters, SIGUSR2 begins and ends a trace, SIGHUP reads CONFIG again and changes policies and
-    /// weights.
+    /// SIGUSR1 prints the counters, SIGUSR2 begins and ends a trace, SIGHUP reads CONFIG again and changes what is
+    /// different.
     Serve {
         /// TOML file with [device.NAME], [tenant.NAME] and [export.NAME] sections.
         config: PathBuf,
@@ -162,16 +162,20 @@ mod tests {
             |args: &[&str]| mqfq_report::command_line::sentence(&Cli::try_parse_from(args).unwrap_err(), "mqfq");
         assert_eq!(
             refusal(&["mqfq", "serve"]),
-            "the following required arguments were not provided: <CONFIG>, see mqfq --help"
+            "the following required arguments were not provided: <CONFIG>, see mqfq serve --help"
         );
-        assert_eq!(refusal(&["mqfq", "demo", "--fast"]), "unexpected argument '--fast' found, see mqfq --help");
+        assert_eq!(refusal(&["mqfq", "demo", "--fast"]), "unexpected argument '--fast' found, see mqfq demo --help");
         assert_eq!(
             refusal(&["mqfq", "calibrate"]),
-            "the following required arguments were not provided: <TARGET|--scratch <FOLDER>|--preset <NAME>|--config <FILE> <DEVICE>>, see mqfq --help"
+            "the following required arguments were not provided: <TARGET|--scratch <FOLDER>|--preset <NAME>|--config <FILE> <DEVICE>>, see mqfq calibrate --help"
         );
         assert_eq!(
             refusal(&["mqfq", "calibrate", "/dev/x", "--preset", "optane"]),
-            "the argument '[TARGET]' cannot be used with '--preset <NAME>', see mqfq --help"
+            "the argument '[TARGET]' cannot be used with '--preset <NAME>', see mqfq calibrate --help"
+        );
+        assert_eq!(
+            refusal(&["mqfq", "ctl", "tenant", "rm"]),
+            "the following required arguments were not provided: <NAME>, see mqfq ctl tenant rm --help"
         );
         assert_eq!(refusal(&["mqfq", "dance"]), "unrecognized subcommand 'dance', see mqfq --help");
     }

@@ -117,7 +117,7 @@ mod tests {
             |args: &[&str]| mqfq_report::command_line::sentence(&Cli::try_parse_from(args).unwrap_err(), "mqfq-lab");
         assert_eq!(
             refusal(&["mqfq-lab", "sim", "run"]),
-            "the following required arguments were not provided: <SCENARIO>, see mqfq-lab --help"
+            "the following required arguments were not provided: <SCENARIO>, see mqfq-lab sim run --help"
         );
         assert_eq!(refusal(&["mqfq-lab", "dance"]), "unrecognized subcommand 'dance', see mqfq-lab --help");
     }

@@ -20,10 +20,16 @@ pub fn arguments<C: Parser>(name: &str) -> Result<C, String> {
     })
 }
 
-/// Clap's first paragraph as one line; the rest repeats the usage, which `--help` has.
+/// Clap's first paragraph as one line; the rest repeats the usage, of which the command remains: its `--help` has the
+/// rest.
 pub fn sentence(error: &clap::Error, name: &str) -> String {
     let text = error.to_string();
     let paragraph: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let paragraph = paragraph.join(" ");
-    format!("{}, see {name} --help", paragraph.strip_prefix("error: ").unwrap_or(&paragraph))
+    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: "));
+    let is_word = |part: &&str| part.starts_with(|first: char| first.is_ascii_lowercase());
+    // The program is called as it was started, and here by its name.
+    let words = usage.into_iter().flat_map(|usage| usage.split(' ').skip(1).take_while(is_word));
+    let command: Vec<&str> = [name].into_iter().chain(words).collect();
+    format!("{}, see {} --help", paragraph.strip_prefix("error: ").unwrap_or(&paragraph), command.join(" "))
 }

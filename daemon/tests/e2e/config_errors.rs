@@ -127,7 +127,7 @@ fn bad_arguments_are_refused_in_one_sentence() {
     let output = mqfq(&["serve"]);
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
-        "mqfq: the following required arguments were not provided: <CONFIG>, see mqfq --help\n"
+        "mqfq: the following required arguments were not provided: <CONFIG>, see mqfq serve --help\n"
     );
     assert_eq!(output.status.code(), Some(2));
 }
