@@ -253,7 +253,10 @@ impl Client {
     }
 
     fn broke(&self, error: &dyn std::error::Error) -> String {
-        format!("the connection to {} broke: {error}", self.address)
+        let cause = std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error);
+        let is_in_the_clear = matches!(self.address, Address::Tcp(_)) && self.trust.is_none();
+        let hint = if is_in_the_clear { "; a server with a certificate wants --ca" } else { "" };
+        format!("the connection to {} broke: {cause}{hint}", self.address)
     }
 }
 

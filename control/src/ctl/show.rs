@@ -82,7 +82,7 @@ pub(super) fn thing(thing: &Thing) -> String {
             set_by.map_or("-".to_owned(), |set_by| set_by.at.clone()),
         ]);
     }
-    let used = if thing.in_force.is_empty() { ", which no export uses" } else { "" };
+    let used = if thing.in_force.is_empty() { "; no export uses it" } else { "" };
     format!("{}revision {}{used}\n", table.render(), thing.revision)
 }
 
