@@ -170,6 +170,11 @@ impl Kind {
         matches!(self, Kind::PerCore(_, Base::Kvm(_) | Base::XenCredit(_)))
     }
 
+    /// Does each thread of a program have a core of its own?
+    pub fn is_pinned(&self) -> bool {
+        matches!(self, Kind::PerCore(Extension::Pin, _))
+    }
+
     /// The scheduler.
     ///
     /// # Errors

@@ -68,6 +68,14 @@ impl Scenario {
         for (name, section) in root.named_tables("program")? {
             let place = section.place().clone();
             let program = program(name, section, &scenario.machine)?;
+            let (own, cores) = (program.body.threads(), scenario.machine.cores());
+            if scenario.scheduler.is_pinned() && own as usize > cores {
+                return Err(place.error(format!(
+                    "{own} threads are more than the machine's {cores} cores, of which {} gives each its own, allowed is \
+                     1 to {cores}",
+                    scenario.scheduler.name()
+                )));
+            }
             threads += u64::from(program.body.threads());
             if threads > THREADS_MAX {
                 return Err(
@@ -347,6 +355,11 @@ profile = "hog"
                 "\"streamcluster\"",
                 "\"hog\"\nthreads = 5\npin = \"one-to-one\"",
                 "s.toml:12: program.app.pin: 5 pinned threads are more than the machine's 4 cores, allowed is 1 to 4",
+            ),
+            (
+                "kind = \"cfs\"",
+                "kind = \"pin-cfs\"\n[program.hogs]\nprofile = \"hog\"\nthreads = 5",
+                "s.toml:8: program.hogs: 5 threads are more than the machine's 4 cores, of which pin-cfs gives each its own, allowed is 1 to 4",
             ),
             (
                 "\"streamcluster\"",

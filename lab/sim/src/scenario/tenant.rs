@@ -8,6 +8,7 @@ use mqfq_blk_watched::cap::CapLimits;
 use mqfq_blk_watched::hierarchy::GroupId;
 use mqfq_blk_watched::{PriorityClass, Weight};
 use mqfq_config::groups::Groups;
+use mqfq_config::text::sentence;
 use mqfq_config::{ConfigError, Section, size};
 use mqfq_nvme::presets::TRANSFER_BYTES_MAX;
 use std::path::Path;
@@ -216,7 +217,7 @@ fn replay(section: &Section<'_, '_>, device_bytes: u64, folder: &Path) -> Result
     let path = folder.join(entry.text("a path")?);
     let shown = path.display();
     let text = std::fs::read_to_string(&path)
-        .map_err(|error| entry.place().error(format!("cannot read {shown}: {}", error.kind())))?;
+        .map_err(|error| entry.place().error(format!("cannot read {shown}: {}", sentence(&error.to_string()))))?;
     let trace =
         trace::parse(&text, device_bytes).map_err(|refused| entry.place().error(format!("{shown}:{refused}")))?;
     let depth = section.get("depth").map(|depth| depth.number(1..=DEPTH_MAX)).transpose()?;

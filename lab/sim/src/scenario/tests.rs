@@ -756,7 +756,7 @@ fn a_trace_that_cannot_be_played_is_refused_with_its_own_line() {
     let scenario = with("fio-version-2.iolog", "1MiB").unwrap();
     let Arrival::Trace { trace, depth, .. } = &scenario.tenants[0].load.arrival else { panic!("a trace") };
     assert_eq!((trace.timed, *depth), (false, Some(1)), "without times as fio plays it: iodepth=1");
-    assert_eq!(with("none.log", "1MiB"), Err(format!("cannot read {folder}/none.log: entity not found")));
+    assert_eq!(with("none.log", "1MiB"), Err(format!("cannot read {folder}/none.log: No such file or directory")));
     assert_eq!(
         with("blkparse.txt", "1MiB"),
         Err(format!(
