@@ -9,6 +9,7 @@ use crate::events::Event;
 use crate::listen::Peer;
 use crate::model::{Applied, By, Edit, Fault, Kind, Match, Proposal, Refusal, Server, Via};
 use crate::problem::Problem;
+use crate::strict::Strict;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, Request, State};
@@ -462,8 +463,9 @@ fn utf8(bytes: Bytes) -> Result<String, Refusal> {
 
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
     match serde_json::from_slice(bytes) {
-        Ok(Value::Object(object)) => Ok(object),
+        Ok(Strict(Value::Object(object))) => Ok(object),
         Ok(_) => Err(bad("the body is no JSON object, allowed is an object of keys")),
+        Err(error) if error.is_data() => Err(bad(&format!("{error}, allowed is each key once"))),
         Err(error) => Err(bad(&format!("the body is not JSON: {error}"))),
     }
 }

@@ -14,6 +14,7 @@
 //! | [`ledger`] | which revision is it, and who set which value when? |
 //! | [`events`] | what has happened since event N? |
 //! | [`api`] | which routes are there, and what does each do? |
+//! | `strict` | does a body of JSON say each thing once? |
 //! | [`problem`] | how is a refusal an answer of HTTP? |
 //! | [`listen`] | who may connect, and how long may a client take? |
 //! | [`client`] | how is a server asked? |
@@ -34,6 +35,7 @@ pub mod listen;
 pub mod model;
 pub mod problem;
 mod stream;
+mod strict;
 pub mod time;
 pub mod tls;
 

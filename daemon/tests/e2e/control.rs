@@ -232,6 +232,14 @@ fn every_route_answers_as_the_document_says_and_every_refusal_is_a_sentence() {
             400,
             "tenant.web.weight: 0 is out of range, allowed is 1 to 10000",
         ),
+        (
+            "PATCH",
+            "/v1/tenants/web",
+            &[],
+            "{\"weight\": 1, \"weight\": 2}",
+            400,
+            "weight stands here for the second time at line 1 ",
+        ),
         ("PATCH", "/v1/tenants/web", &[], "[1]", 400, "the body is no JSON object, allowed is an object of keys"),
         (
             "PATCH",
