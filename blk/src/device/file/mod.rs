@@ -6,7 +6,8 @@
 //!     the blocks at their edges ([`gate`]).
 //! F2. A flush that ended well means that every write acknowledged before it was submitted is on stable storage; a
 //!     write with FUA is so by itself. Once the page cache has lost a write, no flush that was under way
-//!     ([`syncs`]) and no later one claims otherwise: the device has failed, for everybody who could have relied on a flush of theirs, and does what [`OnFailure`] says.
+//!     ([`syncs`]) and no later one claims otherwise: the device has failed, for
+//!     everybody who could have relied on a flush of theirs, and does what [`OnFailure`] says.
 //! F3. Bytes never written, discarded or zeroed read as zero, whether or not the file system can punch holes.
 //! F4. A read fills its whole length, whatever the kernel returned at a time, or fails: if the file ends before the
 //!     device does, somebody else has cut it. From when that is noticed, whatever reaches beyond its end fails, so that

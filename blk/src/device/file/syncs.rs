@@ -16,8 +16,8 @@
 //! its last. Only through the page cache: a drive that fails a flush keeps its cache, and tells whoever asks.
 //!
 //! # Shape
-//! Each sync takes a ticket before it is on the ring. A queue says which of its tickets is the oldest; a sync that ended
-//! well waits until the oldest of each queue is not below the ticket that was next when it ended.
+//! Each sync takes a ticket before it is on the ring. A queue says which of its tickets is the oldest; a sync that
+//! ended well waits until the oldest of each queue is not below the ticket that was next when it ended.
 //! ```text
 //!   next 9      seats:  queue 0, oldest 4 ──▶ queue 1, oldest none, waits ──▶ ...
 //!                                              held: [until 8]  ends when queue 0 has ended 4 to 7
@@ -111,8 +111,8 @@ impl Syncs {
         member.on_ring.push((ticket, tag));
     }
 
-    /// The command of `tag` has ended, and what it was told is noted. True: it was on the ring as a sync, so if it ended
-    /// well, [`Syncs::must_wait`] says whether it is heard of now.
+    /// The command of `tag` has ended, and what it was told is noted. True: it was on the ring as a sync, so if it
+    /// ended well, [`Syncs::must_wait`] says whether it is heard of now.
     pub(super) fn ended(&self, member: &mut Member, tag: u16) -> bool {
         let Some(place) = member.on_ring.iter().position(|(_, other)| *other == tag) else { return false };
         member.on_ring.remove(place);

@@ -123,7 +123,7 @@ fn a_sync_that_ended_well_is_not_heard_of_before_those_that_were_under_way_then(
         let well = hand.pushed().pop().expect("it is on the ring");
         hand.answer(&well, if is_flush { 0 } else { 4096 });
         assert_eq!(hand.reap(well_queue).len(), 0, "{context}: the other may have been told instead");
-        // Who comes later asks the kernel later: what has ended waits for nobody new, and reads and writes wait for nobody.
+        // Who comes later asks the kernel later: what has ended waits for nobody new, and reads wait for nobody.
         hand.submit(2, flush(2));
         let later = hand.one_pushed(FSYNC);
         hand.submit(well_queue, read(3, 0, 4096));
