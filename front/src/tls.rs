@@ -1,7 +1,7 @@
 //! Certificate, key and authorities of a server, which change while it runs; and whether an address demands TLS.
 //!
 //! ```text
-//! three files ─▶ Material::read ─▶ Keys::replace ─▶ the next STARTTLS; sessions that there are keep what they have
+//! four files ─▶ Material::read ─▶ Keys::replace ─▶ the next STARTTLS; sessions that there are keep what they have
 //! ```
 //! rustls does the cryptography, by ring. TLS 1.2 and 1.3. Of what it could do, the following is off:
 //!
@@ -11,10 +11,14 @@
 //! | early data | a request could be played to us again |
 //! | renegotiation | rustls has none |
 //! | pre-shared keys | rustls has none to give out by hand (its issue 174) |
+//!
+//! With lists of revoked certificates each certificate of a client's chain but the authority's own must be in the scope
+//! of one, so that a list that was forgotten keeps clients out and does not let them in. A list counts until another
+//! takes its place: whoever changes the file decides how old it may be. Source: RFC 5280, sections 5 and 6.3.
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -34,6 +38,8 @@ pub struct Files {
     /// Authorities of clients. With them each client must have a certificate of one of them; without, nobody has a
     /// name.
     pub client_ca: Option<PathBuf>,
+    /// Their lists of certificates that they have revoked (CRL). Only with authorities.
+    pub client_crl: Option<PathBuf>,
 }
 
 /// What was in the files, checked.
@@ -72,15 +78,21 @@ impl Material {
     /// The first that cannot be read, holds nothing of its kind, or does not fit the others.
     pub fn read(files: &Files) -> Result<Material, Fault> {
         let authorities = files.client_ca.as_deref().map(|path| read("client-ca", path)).transpose()?;
-        let authorities = authorities.as_ref().map(|text| &text[..]);
-        Material::from_pem(&read("certificate", &files.certificate)?, &read("key", &files.key)?, authorities)
+        let revoked = files.client_crl.as_deref().map(|path| read("client-crl", path)).transpose()?;
+        let [authorities, revoked] = [&authorities, &revoked].map(|text| text.as_ref().map(|text| &text[..]));
+        Material::from_pem(&read("certificate", &files.certificate)?, &read("key", &files.key)?, authorities, revoked)
     }
 
-    /// Checks what was in the files: certificate, key, authorities of clients.
+    /// Checks what was in the files: certificate, key, authorities of clients, and certificates that they have revoked.
     ///
     /// # Errors
     /// As [`Material::read`].
-    pub fn from_pem(certificate: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> Result<Material, Fault> {
+    pub fn from_pem(
+        certificate: &[u8],
+        key: &[u8],
+        client_ca: Option<&[u8]>,
+        client_crl: Option<&[u8]>,
+    ) -> Result<Material, Fault> {
         let fault = |key, why: &str| Fault { key, why: why.to_owned() };
         let chain = certificates("certificate", certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key)
@@ -89,6 +101,9 @@ impl Material {
         let mut public: Vec<Vec<u8>> = chain.iter().map(|one| one.to_vec()).collect();
         public.push(Vec::new());
         public.extend(authorities.iter().flatten().map(|one| one.to_vec()));
+        let revoked = client_crl.map(revocation_lists).transpose()?.unwrap_or_default();
+        public.push(Vec::new());
+        public.extend(revoked.iter().map(|one| one.to_vec()));
 
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -103,8 +118,15 @@ impl Material {
                         fault("client-ca", &format!("holds a certificate that is no authority's: {error}"))
                     })?;
                 }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-                let verifier = verifier.map_err(|error| fault("client-ca", &error.to_string()))?;
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).with_crls(revoked);
+                let verifier = verifier.build().map_err(|error| match error {
+                    VerifierBuilderError::InvalidCrl(why) => fault(
+                        "client-crl",
+                        &format!("holds a list of revoked certificates that cannot be used: {why:?}"),
+                    ),
+                    other => fault("client-ca", &other.to_string()),
+                })?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
@@ -138,6 +160,14 @@ fn certificates(key: &'static str, text: &[u8]) -> Result<Vec<CertificateDer<'st
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
         _ => Err(Fault { key, why: "holds no certificate in PEM form".to_owned() }),
+    }
+}
+
+fn revocation_lists(text: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Fault> {
+    let all: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(text).collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        _ => Err(Fault { key: "client-crl", why: "holds no list of revoked certificates in PEM form".to_owned() }),
     }
 }
 

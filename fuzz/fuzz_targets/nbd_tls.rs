@@ -48,7 +48,7 @@ impl Change {
 static SIDES: LazyLock<(Arc<Keys>, Arc<ClientConfig>)> = LazyLock::new(|| {
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let (certificate, key) = (own.cert.pem(), own.signing_key.serialize_pem());
-    let material = Material::from_pem(certificate.as_bytes(), key.as_bytes(), None).expect("good material");
+    let material = Material::from_pem(certificate.as_bytes(), key.as_bytes(), None, None).expect("good material");
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).expect("as made")).expect("a root");
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))

@@ -1,6 +1,6 @@
 //! `[control]`: where the control plane listens, and who may come in.
 
-use super::trust::{self, CERTIFICATE, CLIENT_CA, KEY};
+use super::trust::{self, CERTIFICATE, CLIENT_CA, CLIENT_CRL, KEY};
 use super::{ConfigError, Located, Section, socket_mode};
 use mqfq_config::text::quoted;
 use mqfq_front::front_end::AddressFault;
@@ -21,7 +21,7 @@ pub struct ControlConfig {
     pub socket_mode: u32,
     /// `token-file`: what clients of TCP must know, in a file. Default: none, and then no TCP without `client-ca`.
     pub token_file: Option<Located<PathBuf>>,
-    /// `certificate`, `key`, `client-ca`: TLS of TCP. Default: none.
+    /// `certificate`, `key`, `client-ca`, `client-crl`: TLS of TCP. Default: none.
     pub tls: Option<Located<Files>>,
 }
 
@@ -38,7 +38,7 @@ impl ControlConfig {
 }
 
 /// Keys of the section.
-const KEYS: [&str; 6] = ["listen", "socket-mode", "token-file", CERTIFICATE, KEY, CLIENT_CA];
+const KEYS: [&str; 7] = ["listen", "socket-mode", "token-file", CERTIFICATE, KEY, CLIENT_CA, CLIENT_CRL];
 
 const ALLOWED: &str = "\"unix:PATH\" (at most 107 bytes), \"tcp:HOST:PORT\", or a list of these";
 
@@ -55,7 +55,7 @@ pub(super) fn read(root: &Section<'_, '_>) -> Result<Option<ControlConfig>, Conf
         Ok(Located { value: PathBuf::from(text), place: entry.place() })
     });
     let token_file = token_file.transpose()?;
-    let has_tls = [CERTIFICATE, KEY, CLIENT_CA].iter().any(|key| section.get(key).is_some());
+    let has_tls = [CERTIFICATE, KEY, CLIENT_CA, CLIENT_CRL].iter().any(|key| section.get(key).is_some());
     let tls = has_tls.then(|| trust::tls(&section)).transpose()?;
     let knows_clients = token_file.is_some() || tls.as_ref().is_some_and(|tls| tls.value.client_ca.is_some());
     let (texts, place) = match section.get("listen") {
@@ -145,7 +145,7 @@ mod tests {
             (
                 "port = 1",
                 "c.toml:2: control.port: unknown key, allowed are listen, socket-mode, token-file, certificate, key, \
-                 client-ca"
+                 client-ca, client-crl"
                     .into(),
             ),
         ] {

@@ -20,11 +20,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Keys of `[tls]`.
-const TLS_KEYS: [&str; 3] = [CERTIFICATE, KEY, CLIENT_CA];
+const TLS_KEYS: [&str; 4] = [CERTIFICATE, KEY, CLIENT_CA, CLIENT_CRL];
 
 pub(super) const CERTIFICATE: &str = "certificate";
 pub(super) const KEY: &str = "key";
 pub(super) const CLIENT_CA: &str = "client-ca";
+pub(super) const CLIENT_CRL: &str = "client-crl";
 
 /// Keys of `[address."ADDRESS"]`.
 const ADDRESS_KEYS: [&str; 2] = ["tls", "insecure"];
@@ -105,7 +106,7 @@ pub(super) fn read(root: &Section<'_, '_>) -> Result<TrustConfig, ConfigError> {
     Ok(TrustConfig { tls, addresses })
 }
 
-/// Certificate, key and authorities of clients.
+/// Certificate, key, authorities of clients and what they have revoked.
 pub(super) fn tls(section: &Section<'_, '_>) -> Result<Located<Files>, ConfigError> {
     const ALLOWED: &str = "the path of a file in PEM form";
     let path = |entry: Entry<'_, '_>| Ok(PathBuf::from(entry.text(ALLOWED)?));
@@ -113,7 +114,12 @@ pub(super) fn tls(section: &Section<'_, '_>) -> Result<Located<Files>, ConfigErr
         certificate: path(section.require(CERTIFICATE, ALLOWED)?)?,
         key: path(section.require(KEY, ALLOWED)?)?,
         client_ca: section.get(CLIENT_CA).map(path).transpose()?,
+        client_crl: section.get(CLIENT_CRL).map(path).transpose()?,
     };
+    if files.client_crl.is_some() && files.client_ca.is_none() {
+        let why = "nobody's certificates are asked for that could be revoked, allowed is client-crl with client-ca";
+        return Err(section.place().inside(CLIENT_CRL).error(why));
+    }
     Ok(Located { value: files, place: section.place().clone() })
 }
 
@@ -256,6 +262,7 @@ fn material(Located { value: files, place }: &Located<Files>) -> Result<Material
         let path = match key {
             CERTIFICATE => &files.certificate,
             KEY => &files.key,
+            CLIENT_CRL => files.client_crl.as_ref().unwrap_or(&files.certificate),
             _ => files.client_ca.as_ref().unwrap_or(&files.certificate),
         };
         place.inside(key).error(format!("{} {why}", shown(&path.to_string_lossy())))
@@ -315,6 +322,11 @@ mod tests {
             (
                 "[tls]\ncertificate = \"/no\"\nkey = \"/no\"\n",
                 "c.toml:9: tls.certificate: /no cannot be read: No such file or directory",
+            ),
+            (
+                "[tls]\ncertificate = \"/no\"\nkey = \"/no\"\nclient-crl = \"/no\"\n",
+                "c.toml:9: tls.client-crl: nobody's certificates are asked for that could be revoked, allowed is \
+                 client-crl with client-ca",
             ),
             (
                 "identity = \"alice\"\n",

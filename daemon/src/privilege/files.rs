@@ -79,7 +79,7 @@ impl Grants {
         grants.texts.extend(control.and_then(|control| control.token_file.as_ref()).map(|file| file.value.clone()));
         for files in plan.trust.files.iter().chain(plan.trust.control.iter().map(|(files, _)| files)) {
             grants.texts.extend([files.certificate.clone(), files.key.clone()]);
-            grants.texts.extend(files.client_ca.clone());
+            grants.texts.extend(files.client_ca.iter().chain(&files.client_crl).cloned());
         }
         grants
     }

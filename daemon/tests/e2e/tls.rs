@@ -4,10 +4,16 @@ use crate::server::{Folder, Server, arg};
 use mqfq_testing::machine;
 use mqfq_testing::tools::{need, run, run_ok, uri};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SerialNumber};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+/// Of a certificate of this name.
+fn serial(name: &str) -> SerialNumber {
+    SerialNumber::from(name.bytes().map(u64::from).sum::<u64>())
+}
 
 /// Signs certificates into folders as libnbd and QEMU want them.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -24,6 +30,7 @@ impl Authority {
     /// `NAME-cert.pem` and `NAME-key.pem` in `folder`, and the authority's own certificate.
     pub fn sign(&self, folder: &Path, file: &str, name: &str) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.serial_number = Some(serial(name));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
@@ -31,6 +38,26 @@ impl Authority {
             fs::write(folder.join(format!("{file}-{what}.pem")), text).unwrap();
         }
         fs::write(folder.join("ca-cert.pem"), self.0.pem()).unwrap();
+    }
+
+    /// The list of those that it has revoked, in `file`.
+    pub fn revoke(&self, file: &Path, names: &[&str]) {
+        let when = rcgen::date_time_ymd(2024, 1, 1);
+        let one = |name: &&str| RevokedCertParams {
+            serial_number: serial(name),
+            revocation_time: when,
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: when,
+            next_update: rcgen::date_time_ymd(4000, 1, 1),
+            crl_number: SerialNumber::from(1u64),
+            issuing_distribution_point: None,
+            revoked_certs: names.iter().map(one).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        fs::write(file, params.signed_by(&self.0).unwrap().pem().unwrap()).unwrap();
     }
 
     /// A client's folder.
@@ -201,6 +228,34 @@ fn other_certificates_are_in_force_from_the_next_connection_and_bad_ones_are_ref
         !run("nbdinfo", &["--size", &nbds(&server, "a", &a)]).status.success(),
         "the old authority's is a stranger"
     );
+    server.terminate();
+}
+
+#[test]
+fn a_certificate_is_revoked_by_a_reload_and_a_list_that_is_none_changes_nothing() {
+    need!("nbdinfo");
+    let _machine = machine::shared();
+    let (folder, authority) = (Folder::new(), Authority::new());
+    authority.sign(folder.path(), "server", "localhost");
+    let (a, b) = (authority.client(&folder, "a"), authority.client(&folder, "b"));
+    let list = folder.join("revoked.pem");
+    authority.revoke(&list, &[]);
+    let mut server = Server::start_in(folder, &exports("client-crl = \"@/revoked.pem\"\n"));
+    let comes_in = |server: &Server, export: &str, client: &Path| {
+        run("nbdinfo", &["--size", &nbds(server, export, client)]).status.success()
+    };
+    assert!(comes_in(&server, "a", &a) && comes_in(&server, "b", &b));
+    authority.revoke(&list, &["a.example"]);
+    server.signal(libc::SIGHUP);
+    let reloaded = server.next_line();
+    assert_eq!((&reloaded["reloaded"], &reloaded["changes"][0]["key"]), (&true.into(), &"tls".into()), "{reloaded}");
+    assert!(!comes_in(&server, "a", &a) && comes_in(&server, "b", &b));
+    fs::write(&list, "no list").unwrap();
+    server.signal(libc::SIGHUP);
+    let refused = server.next_line();
+    let why = format!("tls.client-crl: {} holds no list of revoked certificates in PEM form", list.display());
+    assert!(refused["error"].as_str().unwrap().ends_with(&why), "{refused}");
+    assert!(!comes_in(&server, "a", &a) && comes_in(&server, "b", &b), "all is as before");
     server.terminate();
 }
 

@@ -4,7 +4,8 @@ use super::super::super::wire::option_reply;
 use super::*;
 use crate::identity::{Access, Identity};
 use crate::tls::{Keys, Material, Offer};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{KeyIdMethod, RevokedCertParams, SerialNumber};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -16,7 +17,12 @@ struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
     fn new() -> Authority {
+        Authority::called("an authority")
+    }
+
+    fn called(name: &str) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
@@ -27,10 +33,35 @@ impl Authority {
 
     /// Certificate and key, of `name`, until the end of `year`.
     fn sign(&self, name: &str, year: i32) -> (String, String) {
+        self.sign_as(name, year, None)
+    }
+
+    /// The same, with this serial number if there is one.
+    fn sign_as(&self, name: &str, year: i32, serial: Option<u64>) -> (String, String) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(year, 12, 31);
+        params.serial_number = serial.map(SerialNumber::from);
         let key = KeyPair::generate().unwrap();
         (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// The list of those that it has revoked, whose next one was due in 2021.
+    fn revoke(&self, serials: &[u64]) -> String {
+        let one = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: rcgen::date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2020, 1, 2),
+            next_update: rcgen::date_time_ymd(2021, 1, 2),
+            crl_number: SerialNumber::from(1u64),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(one).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.0).unwrap().pem().unwrap()
     }
 }
 
@@ -43,7 +74,7 @@ static KEYS: LazyLock<Arc<Keys>> = LazyLock::new(|| Keys::new(&material(true)));
 fn material(asks: bool) -> Material {
     let (certificate, key) = OURS.sign("localhost", 4000);
     let authority = OURS.pem();
-    Material::from_pem(certificate.as_bytes(), key.as_bytes(), asks.then_some(authority.as_bytes())).unwrap()
+    Material::from_pem(certificate.as_bytes(), key.as_bytes(), asks.then_some(authority.as_bytes()), None).unwrap()
 }
 
 fn client_config(
@@ -249,6 +280,59 @@ fn who_has_no_good_certificate_does_not_come_in() {
             assert!(tls.error.as_ref().is_some_and(|error| error.contains("alert")), "{what}: {:?}", tls.error);
             assert!(tls.peer.gone(), "{what}");
         }
+    }
+}
+
+#[test]
+fn a_certificate_that_was_revoked_is_a_strangers_from_the_next_connection_on() {
+    let (certificate, key) = OURS.sign("localhost", 4000);
+    let (authority, of_others) = (OURS.pem(), Authority::called("another").revoke(&[]));
+    let material = |revoked: &str| {
+        let [certificate, key, authority] = [&certificate, &key, &authority].map(|text| text.as_bytes());
+        Material::from_pem(certificate, key, Some(authority), Some(revoked.as_bytes()))
+    };
+    let (alice, bob) = (OURS.sign_as("alice.example", 4000, Some(7)), OURS.sign_as("bob.example", 4000, Some(8)));
+    let keys = Keys::new(&material(&OURS.revoke(&[])).unwrap());
+    let comes_in = |whose: &(String, String)| {
+        let all = [&rustls::version::TLS13, &rustls::version::TLS12].map(|version| {
+            let peer = connect_with(tls_options(&keys, true), &Stats::new(&NAMES));
+            let mut tls = Tls::begin(peer, client_config(Some(whose), &[version]));
+            let is_in = !tls.ask(&option(option::LIST, b"")).is_empty();
+            assert!(is_in || tls.error.as_ref().is_some_and(|error| error.contains("alert")), "{:?}", tls.error);
+            is_in
+        });
+        assert_eq!(all[0], all[1]);
+        all[0]
+    };
+    let mut there = Tls::begin(
+        connect_with(tls_options(&keys, true), &Stats::new(&NAMES)),
+        client_config(Some(&alice), &[&rustls::version::TLS13]),
+    );
+    assert!(comes_in(&alice) && comes_in(&bob));
+    // One list alone, and beside that of another authority.
+    let news = |revoked: &[u64]| material(&OURS.revoke(revoked)).unwrap();
+    assert!(news(&[7]) != news(&[]), "another list is a change");
+    for also in ["", &of_others] {
+        keys.replace(&material(&format!("{also}{}", OURS.revoke(&[7]))).unwrap());
+        assert!(!comes_in(&alice) && comes_in(&bob));
+    }
+    assert!(!there.ask(&option(option::LIST, b"")).is_empty(), "whoever is there stays");
+    for nobodys in [&of_others, &OTHERS.revoke(&[])] {
+        keys.replace(&material(nobodys).unwrap());
+        assert!(!comes_in(&bob), "nobody says that it was not revoked, or a forger does");
+    }
+
+    let mut broken = OURS.revoke(&[]);
+    let start = broken.find('\n').unwrap() + 1;
+    broken.replace_range(start..start + 3, "AAA");
+    for (text, why) in [
+        ("", "holds no list of revoked certificates in PEM form"),
+        (&authority[..], "holds no list of revoked certificates in PEM form"),
+        (&broken[..], "holds a list of revoked certificates that cannot be used: "),
+    ] {
+        let fault = material(text).unwrap_err();
+        assert_eq!(fault.key, "client-crl");
+        assert!(fault.why.starts_with(why), "{fault:?}");
     }
 }
 
