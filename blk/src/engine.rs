@@ -294,6 +294,11 @@ impl Engine {
         Ok((engine, desks))
     }
 
+    /// Its workers are turned by whoever waits for them ([`Engine::start_stepped`]), on one thread.
+    pub fn is_stepped(&self) -> bool {
+        self.shared.steps.is_some()
+    }
+
     /// An engine without workers as yet.
     fn over(
         options: &EngineOptions,

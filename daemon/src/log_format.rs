@@ -51,10 +51,13 @@ pub enum Level {
 /// What a sentence is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct About<'a> {
+    /// A device, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<&'a str>,
+    /// A tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<&'a str>,
+    /// An export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub export: Option<&'a str>,
     /// Where its clients come from.

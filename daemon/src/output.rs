@@ -229,6 +229,13 @@ impl Output {
         Output::start(is_json, true, LogFormat::Text)
     }
 
+    /// For a server that nobody listens to: what it says is dropped, once the room for it is full.
+    pub fn of_nobody() -> Output {
+        let [out, err] = [Arc::default(), Arc::default()];
+        let events = Arc::new(Events::default());
+        Output { out, err, is_json: false, is_patient: false, log_format: LogFormat::Text, events }
+    }
+
     fn start(is_json: bool, is_patient: bool, log_format: LogFormat) -> Result<Output, String> {
         let lost_report = if is_json { lost_json } else { lost_text };
         let failed = |error: io::Error| format!("cannot start a thread that writes: {}", crate::plain(&error));

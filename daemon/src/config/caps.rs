@@ -10,9 +10,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The keys, of tenants and exports alike.
+/// Requests per second, of a tenant or an export.
 pub const MAX_IOPS: &str = "max-iops";
+/// Bytes per second of their reads and writes.
 pub const MAX_BYTES_PER_S: &str = "max-bytes-per-s";
+/// The keys, of tenants and exports alike.
 pub const KEYS: [&str; 2] = [MAX_IOPS, MAX_BYTES_PER_S];
 
 /// The caps in a section.
@@ -64,6 +66,11 @@ impl LiveCaps {
     pub fn of(&self, export: &str, tenant: &str) -> Arc<Caps> {
         let cap = |whose| self.0.get(&whose).cloned().unwrap_or_else(|| Cap::new(CapLimits::NONE));
         Caps::new(cap(Whose::Export(export.to_owned())), cap(Whose::Tenant(tenant.to_owned())))
+    }
+
+    /// What a tenant may do. `None`: there is no such tenant.
+    pub fn limits_of(&self, tenant: &str) -> Option<CapLimits> {
+        self.0.get(&Whose::Tenant(tenant.to_owned())).map(|cap| cap.limits())
     }
 
     /// Has one for each tenant and export of `plan` as well.

@@ -1,6 +1,6 @@
 //! The tables of policies and of their keys in the pages are those of the registry of policies.
 //!
-//! `MQFQ_BLESS=1 cargo test -p mqfq --bins the_tables_of_policies` writes them again after a change of the registry.
+//! `MQFQ_BLESS=1 cargo test -p mqfq --lib the_tables_of_policies` writes them again after a change of the registry.
 
 use mqfq_blk::{OwnOptions, PolicyKind, PolicyOptions, Tunable};
 use mqfq_config::{duration, size};

@@ -1,0 +1,117 @@
+//! All of the one binary but its first line: reads the command line and runs what it names.
+//!
+//! A library, so that the simulation of the whole server (`lab/vopr`) runs the reconciler that ships.
+//!
+//! Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 the command line makes no sense.
+//! `serve` ends as by the signal if SIGTERM or SIGINT comes before it is ready.
+
+mod calibrate;
+mod cli;
+pub mod config;
+mod connection_log;
+pub mod control;
+mod devices;
+mod files;
+mod in_force;
+pub mod live;
+#[cfg(test)]
+mod live_bytes;
+mod live_demo;
+pub mod log_format;
+mod observe;
+pub mod output;
+mod privilege;
+pub mod reconcile;
+mod report;
+mod serve;
+mod signals;
+mod systemd;
+mod trace;
+pub mod trouble;
+pub mod upgrade;
+pub mod watch;
+
+use clap::CommandFactory;
+use cli::{Cli, Command};
+use mqfq_config::text;
+use mqfq_control::ctl::command_line;
+use mqfq_demo::demo::{self, DemoOptions};
+use mqfq_observe::top::run::TopOptions;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// The process: its status.
+pub fn main() -> ExitCode {
+    mqfq_control::ctl::shell::complete(Cli::command);
+    let cli = match mqfq_report::command_line::arguments::<Cli>("mqfq") {
+        Ok(cli) => cli,
+        Err(sentence) => return fail(&sentence, 2),
+    };
+    if let Command::Serve { config, replace, stats, trace, trace_requests, log_format } = cli.command {
+        let (json, print_stats) = (cli.json, stats);
+        let options = serve::ServeOptions { config, replace, json, log_format, print_stats, trace, trace_requests };
+        return serve::serve(&options);
+    }
+    end_where_nobody_reads();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => fail(&sentence, 1),
+    }
+}
+
+fn run(cli: Cli) -> Result<(), String> {
+    let json = cli.json;
+    match cli.command {
+        Command::Serve { .. } => unreachable!("main has its own way to serve"),
+        Command::Check { config } => serve::check(&config, json),
+        Command::Calibrate(options) => calibrate::calibrate(&options, json),
+        Command::Top { address, token_file, ca, cert, key, record, replay } => {
+            let address = address.or_else(|| std::env::var(command_line::SOCKET_VARIABLE).ok());
+            let tls = mqfq_control::tls::Files { ca, certificate: cert, key };
+            let client = command_line::client_at(address.as_deref(), token_file.as_deref(), &tls)?;
+            mqfq_observe::top::run::top(&TopOptions { client, record, replay })
+        }
+        Command::Ctl(cli::Ctl(asked)) => mqfq_control::ctl::run(&asked.client, &asked.asked, json),
+        Command::Completions { shell } => {
+            mqfq_report::print_line(mqfq_control::ctl::shell::script(&shell, "mqfq")?.trim_end())
+        }
+        Command::Man { folder } => mqfq_control::ctl::shell::man(Cli::command(), &folder),
+        Command::Demo { live: true, .. } => live_demo::run(),
+        Command::Demo { out, live: false } => demo::run(&DemoOptions { json, out, ..DemoOptions::default() }),
+    }
+}
+
+/// A sentence and a status.
+fn fail(sentence: &str, status: u8) -> ExitCode {
+    tell(sentence);
+    ExitCode::from(status)
+}
+
+/// A sentence for people, on a line of stderr that nothing in it can break. That nobody can be told changes nothing.
+fn tell(sentence: &str) {
+    let _ = writeln!(io::stderr(), "mqfq: {}", text::sentence(sentence));
+}
+
+/// `print!` panics if stdout is a pipe without a reader (`mqfq demo | head -1`) or a full disk. For a command that
+/// prints and ends, that is the end, with a sentence and a status; not a bug with a backtrace.
+///
+/// The other way is SIGPIPE's default action, which would also end a command whose sockets or helpers close while it
+/// writes to them.
+fn end_where_nobody_reads() {
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // The standard library's own words; the sentence goes on with the stream and why.
+        match panic.payload_as_str().and_then(|message| message.strip_prefix("failed printing to ")) {
+            Some(rest) => {
+                fail(&format!("cannot write to {rest}"), 1);
+                std::process::exit(1);
+            }
+            None => others(panic),
+        }
+    }));
+}
+
+/// An operating system's error as words: without the number that Rust adds, which says nothing to a user.
+fn plain(error: &io::Error) -> String {
+    text::sentence(&error.to_string())
+}
